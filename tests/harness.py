@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the test scripts share: running and counting cases, and starting programs. tests/run-script puts this folder on Python's path.
+"""Helpers that all test scripts share: run and count cases, and start programs. tests/run-script puts this folder on Python's path.
 
     import harness
 
-    def adds_two_numbers(folder):      # a case: its own empty folder is the first argument; it fails by raising
+    def adds_two_numbers(folder):      # a case: its first argument is an empty folder of its own; it fails by raising
         assert 1 + 1 == 2
 
     harness.run([adds_two_numbers])    # prints `ok adds_two_numbers`
     harness.finish()                   # exits with 1 if a case failed
 
-A case returns None, or the reason why this machine cannot run it, or False: there was nothing to test. A function that makes several checks calls
+A case returns None if it passed. It returns a text to be skipped: the reason why this machine cannot run it. It returns False
+if it found nothing to test; then nothing is printed. A function that makes several checks calls
 harness.check(name, is_right, details), which prints a line for each.
 
-CASE=PATTERN in the environment selects cases by a shell pattern (`*`, `?`). Where no function's name matches, all functions run,
+CASE=PATTERN in the environment selects cases by a shell pattern (`*`, `?`). If no function's name matches, all functions run,
 and only the checks inside them whose names match are counted. harness.ALL is true in the long version of a test, whose
 command line ends with `all`; in `make test`, sample() picks some of the values."""
 import concurrent.futures
@@ -30,16 +31,16 @@ import traceback
 
 PATTERN = os.environ.get("CASE", "")
 ALL = sys.argv[-1] == "all"
-DETAILS_MAX = 2000  # characters of a failed check's details
+DETAILS_MAX = 2000  # shown of the details of a failed check, in characters
 SANITIZED = os.environ.get("TESSERA_SANITIZED") == "1"
-WAITING = 1 if SANITIZED else 3  # calls at a time that wait more than they compute
-HANG_S = 150  # a program that takes longer hangs; assertions about shorter times fail on a busy machine
+WAITING = 1 if SANITIZED else 3  # how many calls that mostly wait run at the same time
+HANG_S = 150  # a program that runs longer counts as hanging; shorter limits would fail on a busy machine
 
 if ALL:
     sys.argv.pop()
 
 _failed = _ran = 0
-_only_checks = bool(PATTERN)  # outside of functions that PATTERN names, it names checks
+_only_checks = bool(PATTERN)  # true while PATTERN selects checks, not functions
 _lock = threading.Lock()
 
 
@@ -59,7 +60,7 @@ def _result(name, good, details=""):
 
 
 def check(name, good, details=""):
-    """Prints one case and counts it; returns whether it is good."""
+    """Prints and counts the result of one check; returns `good`."""
     return bool(good) if _only_checks and not matches(name) else _result(name, good, details)
 
 
@@ -75,7 +76,7 @@ def _run_one(name, function, arguments, folder, alone=True):
             reason = function(own, *arguments)
         if isinstance(reason, str):
             print("ok %s # SKIP %s" % (name, reason), flush=True)
-        elif (_ran == before or not alone) and not _only_checks and reason is not False:  # a function that made checks is no further case
+        elif (_ran == before or not alone) and not _only_checks and reason is not False:  # a function that made checks is not counted itself
             _result(name, True)
     except BaseException:  # KeyboardInterrupt and SystemExit too: some tests cause them
         _result(name, False, traceback.format_exc())
@@ -85,7 +86,7 @@ def run(cases, *arguments, at_a_time=1, folder=None):
     """Runs cases, each a function or (name, function, argument...), and prints a line for each.
 
     A case is called as function(folder, argument..., *arguments), with `folder` for all cases, or an empty folder for each.
-    at_a_time > 1 runs them side by side in threads, for cases that mostly wait; they must not make checks of their own then."""
+    at_a_time > 1 runs that many cases at the same time in threads. Use it for cases that mostly wait and that do not call check()."""
     global _only_checks
     rows = [(case.__name__, case, ()) if callable(case) else (case[0], case[1], case[2:]) for case in cases]
     found = [row for row in rows if matches(row[0])]
@@ -102,30 +103,30 @@ def run(cases, *arguments, at_a_time=1, folder=None):
 
 
 def run_functions(names):
-    """Runs the functions test_NAME() of a module in their order, given its globals()."""
+    """Runs all functions test_NAME() of a module in their order; `names` is its globals()."""
     run([(name[5:], lambda _, test: test(), test) for name, test in list(names.items()) if name.startswith("test_")])
 
 
 def side_by_side(function, rows, at_a_time=WAITING):
-    """Calls function(*row) for every row, some at a time, for calls that mostly wait. Raises what the first failed call raised."""
+    """Calls function(*row) for every row, at_a_time of them at once, for calls that mostly wait. Raises the error of the first failed call."""
     with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
         return [done.result() for done in [pool.submit(function, *row) for row in rows]]
 
 
 def sample(values, count, offset=0):
-    """Returns all values in the long version of a test, and `count` of them, evenly spread, in `make test`."""
+    """Returns all values in the long version of a test. In `make test`, returns `count` of them, evenly spread."""
     values = list(values)
     step = len(values) / count if count else 1
     return values if ALL or count >= len(values) else [values[int(k * step + offset) % len(values)] for k in range(count)]
 
 
 def finish():
-    """Ends the script: 1 if a case failed or, without CASE, none ran."""
+    """Ends the script with exit code 1 if a case failed or, without CASE, if none ran."""
     sys.exit(1 if _failed or (not _ran and not PATTERN) else 0)
 
 
 def environment(**more):
-    """The environment for programs; the engine is this Python's ONNX Runtime unless TESSERA_ORT names another."""
+    """Returns the environment for programs. The engine is the ONNX Runtime of this Python unless TESSERA_ORT names another."""
     env = {**os.environ, **more}
     if not env.get("TESSERA_ORT"):
         package = importlib.util.find_spec("onnxruntime")
@@ -136,21 +137,21 @@ def environment(**more):
 
 
 def call(*words, timeout=HANG_S, launch=(), cwd=None, **variables):
-    """Runs a program with these environment variables: (exit code, stdout, stderr)."""
+    """Runs a program with these additional environment variables and returns (exit code, stdout, stderr)."""
     p = subprocess.run([str(word) for word in (*launch, *words)], stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, cwd=cwd,
                        env=environment(**variables))
     return p.returncode, p.stdout.decode(errors="replace"), p.stderr.decode(errors="replace")
 
 
 def good(*words, **how):
-    """Runs a program that must succeed: its stdout."""
+    """Runs a program that must succeed and returns its stdout."""
     code, out, err = call(*words, **how)
     assert code == 0, "exit %d of %s\n%s\n%s" % (code, " ".join(map(str, words)), out[-DETAILS_MAX:], err[-DETAILS_MAX:])
     return out
 
 
 def free_port():
-    """A TCP port that is free now."""
+    """Returns a TCP port that is free now."""
     with contextlib.closing(socket.socket()) as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]

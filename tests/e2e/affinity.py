@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages of named devices: stage k runs on device k of the list, and the data may return to an earlier device. Random graphs
-with branches, If, Loop, sequences, values that skip stages and outputs on several devices: every command accepts them, results
-are right, runs in flight do not deadlock.
+"""Tests pipeline stages on named devices: stage k runs on device k of the list, and data may return to an earlier device.
+
+Random graphs have branches, If, Loop, sequences, values that skip stages, and outputs on several devices. Every command
+must accept them, results must equal the unsharded model's, and several runs in flight must not deadlock.
 
 usage: affinity.py TESSERA GRAPHS SEED"""
 import json, os, random, subprocess, sys
@@ -34,14 +35,14 @@ def branch(op, value, out):
 
 
 def body():
-    """One turn of a Loop: adds the outer value x to what it carries."""
+    """Body of a Loop: each iteration adds the outer value x to the carried value."""
     nodes = [h.make_node("Add", ["carried", "x"], ["next"]), h.make_node("Identity", ["go"], ["goes"])]
     ints, bools = (lambda n: h.make_tensor_value_info(n, T.INT64, [])), (lambda n: h.make_tensor_value_info(n, T.BOOL, []))
     return h.make_graph(nodes, "body", [ints("turn"), bools("go"), info("carried")], [bools("goes"), info("next")])
 
 
 def random_nodes(dice, count):
-    """Each node reads values that any earlier one made; the last three and some others are outputs."""
+    """Each node reads values of any earlier node. The last three values and one other are outputs."""
     nodes, values = [], ["x", "z"]
     for k in range(count):
         a, b, out = dice.choice(values[-3:]), dice.choice(values), "v%d" % k
@@ -65,7 +66,7 @@ def random_nodes(dice, count):
 
 
 def save(path, nodes, outputs, devices, stages):
-    """stages: for each node its stage, or None."""
+    """Writes the model. `stages` has for each node its stage, or None."""
     inits = [nh.from_array(np.array(v), k) for k, v in (("yes", True), ("turns", np.int64(2)), ("one", np.int64(1)))]
     inits.append(nh.from_array((np.arange(36).reshape(6, 6) % 5 / 8).astype("f4"), "w"))
     for k, node in enumerate(nodes):
@@ -80,7 +81,7 @@ def save(path, nodes, outputs, devices, stages):
 
 
 def check_places(name, m, parts):
-    """Every staged node is on its device and on no other, as onnx reads the rank files."""
+    """Checks with onnx that every staged node is in the rank file of its device and in no other."""
     devices = json.load(open(parts + "/manifest.json"))["devices"]
     ranks = [onnx.load(os.path.join(parts, d["file"]), load_external_data=False) for d in devices]
     case(name + ": names of devices", [d["device"] for d in devices] == list(m.configuration[0].device), devices)
@@ -88,7 +89,7 @@ def check_places(name, m, parts):
     for node in m.graph.node:
         for entry in node.device_configurations:
             have = [r for r, p in enumerate(ranks) if any(x.name == node.name and x.op_type == node.op_type for x in p.graph.node)]
-            if have not in ([], [entry.pipeline_stage]):  # none: no output needs it
+            if have not in ([], [entry.pipeline_stage]):  # none: no output needs the node
                 wrong.append((node.name, entry.pipeline_stage, have))
     case(name + ": stage k is device k", not wrong, wrong)
 
@@ -137,7 +138,7 @@ def rules_of_stages(d):
     for words in (("partition", f, "-o", d + "/none"), ("verify", f), ("infer", f, "-o", d + "/none.onnx"), ("simulate", f)):
         rc, out, err = tessera(*words)
         case("... %s refuses it" % words[0], rc == 1 and "stage 2 has no device" in err and not os.path.exists(words[-1]) or words[-1] == f and rc == 1, "exit %d %s" % (rc, err))
-    # Shardings may name other devices: here stage 1 has two of them. Without names, a stage must not read a later one.
+    # Shardings may name other devices than the stage's: here stage 1 has two. Without device names, a stage must not read a later one.
     m = chain(f, NAMES[:4], [0, 1, 2, 0])
     rc, out, err = tessera("annotate", f, "--config", "c", "--shard", "n1:v0={2,1:1,2}", "--shard", "n2:v2={1:3}", "-o", d + "/spec.onnx")
     case("shardings that name other devices", rc == 0 and findings(d + "/spec.onnx")[:2] == (0, ["stage-return"]), err)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""If, Loop and Scan with cut values in their bodies, one small model each on 2 and 3 devices, against onnx's reference
-evaluator (through the independent reader of partitions) and against the whole model in ONNX Runtime (tessera verify).
+"""Tests If, Loop and Scan with sharded values in their bodies: one small model each, on 2 to 4 devices.
+
+Results are compared with onnx's reference evaluator (evaluator.py) and with the unsharded model in ONNX Runtime (tessera verify).
+Cases have the form that special.py describes.
 
 usage: bodies.py TESSERA [CASE...]"""
 import numpy as np
@@ -20,7 +22,7 @@ def body(nodes, ins, outs, init=(), name="body"):
 
 @case
 def if_cut_inside():
-    """Both branches have a product whose sum is cut; the output is whole."""
+    """The contracted dimension of a MatMul is sharded in one branch. The output must be the full tensor."""
     then = body([node("MatMul", ["x", "A"], ["t"], name="a")], [], [info("t", T.FLOAT, None)])
     other = body([node("MatMul", ["x", "B"], ["e0"], name="b"), node("Neg", ["e0"], ["e"], name="n")], [], [info("e", T.FLOAT, None)])
     m = model([node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=other)],
@@ -38,7 +40,7 @@ def if_other_way():
 
 @case
 def if_declared_as_one_branch():
-    """The output is declared with the sizes of the first branch, as onnx infers them; the second one, which runs, has others."""
+    """The output is declared with the sizes of the first branch, as onnx infers them. The second branch runs and has other sizes."""
     m = model([node("If", ["c"], ["y"], name="if", then_branch=body([node("Identity", ["x"], ["t"], name="t")], [], [info("t", T.FLOAT, ["a", "b"])]),
                     else_branch=body([node("Neg", ["w"], ["e"], name="e")], [], [info("e", T.FLOAT, None)]))],
               [info("c", T.BOOL, []), info("x", T.FLOAT, ["a", "b"]), info("w", T.FLOAT, [9, 1])], [info("y", T.FLOAT, ["a", "b"])])
@@ -47,7 +49,7 @@ def if_declared_as_one_branch():
 
 @case
 def if_decided_by_floats():
-    """The condition comes out of a cut sum: one device decides."""
+    """The condition is computed from a sharded sum. Rounding could differ between devices, so one device must decide for all."""
     then = body([node("MatMul", ["h", "A"], ["t"], name="a")], [], [info("t", T.FLOAT, None)])
     other = body([node("Neg", ["h"], ["e"], name="n")], [], [info("e", T.FLOAT, None)])
     m = model([node("MatMul", ["x", "W"], ["h"]), node("ReduceSum", ["h"], ["s"], keepdims=0), node("Greater", ["s", "z"], ["c"]),
@@ -59,7 +61,7 @@ def if_decided_by_floats():
 
 @case
 def if_alone_in_a_group():
-    """A branch in which two devices exchange what the two others have already: thirds of 4 (1, 1, 2) become halves."""
+    """In one branch two devices exchange data that the other two already have: thirds of 4 columns (1, 1, 2) become halves."""
     then = body([node("Neg", ["x"], ["t"], name="a")], [], [info("t", T.FLOAT, None)])
     other = body([node("Tanh", ["x"], ["e"], name="b")], [], [info("e", T.FLOAT, None)])
     m = model([node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=other)],
@@ -69,7 +71,7 @@ def if_alone_in_a_group():
 
 
 def loop(nodes, state, turns, results=(), init=(), cond=None):
-    """A Loop named `loop` over one state v -> w, with results r0 ..."""
+    """Returns a Loop named `loop` with one carried value v -> w and scan outputs r0 ..., and its constants."""
     ins = [info("i", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, None)]
     outs = [info(cond or "on", T.BOOL, []), info("w", T.FLOAT, None)] + [info(r, T.FLOAT, None) for r in results]
     nodes = ([] if cond else [node("Identity", ["go"], ["on"], name="on")]) + nodes
@@ -79,7 +81,7 @@ def loop(nodes, state, turns, results=(), init=(), cond=None):
 
 @case
 def sizes_in_a_loop():
-    """A body asks for the size of a carried value that is cut along a named dimension: it is brought together for that."""
+    """The body reads the shape of a carried value that is sharded along a dimension with a name. The value must be gathered for that."""
     n, init = loop([node("Shape", ["v"], ["s"], name="shape"), node("ConstantOfShape", ["s"], ["r0"], name="zeros"), node("Tanh", ["v"], ["w"], name="tanh")],
                    "h", 2, ["r0"])
     m = model([node("Relu", ["x"], ["h"], name="relu"), n], [info("x", T.FLOAT, ["n", 6])], [info("y", T.FLOAT, ["n", 6]), info("y_r0", T.FLOAT, [None, None, None])], init)
@@ -88,7 +90,7 @@ def sizes_in_a_loop():
 
 @case
 def loop_carries_cut():
-    """The state is cut by its columns in every turn: no communication inside."""
+    """The carried value stays sharded by columns in all iterations, so the body must not communicate."""
     l, init = loop([node("Add", ["v", "b"], ["w"], name="add")], "x", 4)
     m = model([l], [info("x", T.FLOAT, [3, 7])], [info("y", T.FLOAT, [3, 7])], init + [tensor(f4(7), "b")])
     return m, 2, {"loop:x": "{1,2:0,1}"}, {"x": f4(3, 7)}, ["Reshard"]
@@ -96,7 +98,7 @@ def loop_carries_cut():
 
 @case
 def loop_sums():
-    """A product whose sum is cut: one reduction in each turn."""
+    """The contracted dimension of a MatMul is sharded: one reduction per iteration."""
     l, init = loop([node("MatMul", ["v", "A"], ["h"], name="a"), node("Tanh", ["h"], ["w"], name="tanh")], "x", 3)
     m = model([l], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])], init + [tensor(f4(8, 8), "A")])
     return m, 2, {"loop > body > a:A": "{2,1:0,1}"}, {"x": f4(3, 8)}, ["AllReduce"]
@@ -104,7 +106,7 @@ def loop_sums():
 
 @case
 def loop_gathers():
-    """Tensor parallel in a loop, three devices, uneven; scan output; the number of turns is an input."""
+    """Tensor parallelism in a loop on three devices with unequal shards, a scan output, and an iteration count that is an input."""
     l, init = loop([node("MatMul", ["v", "A"], ["h"], name="a"), node("Relu", ["h"], ["g"], name="relu"),
                     node("MatMul", ["g", "B"], ["w"], name="b"), node("Neg", ["g"], ["r"], name="neg")], "x", 3, ["r"])
     m = model([l], [info("x", T.FLOAT, [3, 8]), info("m", T.INT64, [])], [info("y", T.FLOAT, [3, 8]), info("y_r", T.FLOAT, [None, 3, 10])],
@@ -114,7 +116,7 @@ def loop_gathers():
 
 @case
 def loop_until():
-    """Ends when the norm is small: decided by floats, on one device."""
+    """The loop ends when the norm is small. Rounding could differ between devices, so one device must decide for all."""
     l, init = loop([node("MatMul", ["v", "A"], ["w"], name="a"), node("ReduceL2", ["w"], ["l"], name="norm", keepdims=0),
                     node("Greater", ["l", "eps"], ["on"], name="greater")], "x", 50, cond="on")
     m = model([l], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])],
@@ -124,7 +126,7 @@ def loop_until():
 
 @case
 def loop_grows():
-    """The state grows by a row in each turn; its columns are cut."""
+    """The carried value grows by a row per iteration; its columns are sharded."""
     l, init = loop([node("Concat", ["v", "row"], ["w"], name="cat", axis=0)], "x", 3)
     m = model([l], [info("x", T.FLOAT, ["n", 7])], [info("y", T.FLOAT, [None, 7])], init + [tensor(f4(1, 7), "row")])
     return m, 2, {"loop:x": "{1,2:0,1}"}, {"x": f4(2, 7)}, None
@@ -132,7 +134,7 @@ def loop_grows():
 
 @case
 def loop_never():
-    """No iteration: the initial value is the result, and no rank waits."""
+    """No iteration: the result is the initial value, and no rank must wait for another."""
     l, init = loop([node("MatMul", ["v", "A"], ["w"], name="a")], "x", 0)
     m = model([l], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])], init + [tensor(f4(8, 8), "A")])
     return m, 2, {"loop > body > a:A": "{2,1:0,1}"}, {"x": f4(3, 8)}, None
@@ -140,7 +142,7 @@ def loop_never():
 
 @case
 def loop_of_turns_alone():
-    """Nothing is carried, nothing decides and nothing is cut inside: Loop(3, ""), whose second input is left out but counted."""
+    """Loop(3, "") carries nothing and shards nothing inside. Its second input is absent but still counts as an input."""
     inner = body([node("Identity", ["on"], ["on_out"]), node("Tanh", ["x"], ["t"])],
                  [info("i", T.INT64, []), info("on", T.BOOL, [])], [info("on_out", T.BOOL, []), info("t", T.FLOAT, None)])
     m = model([node("Relu", ["x"], ["h"], name="relu"), node("Loop", ["turns", ""], ["y"], name="loop", body=inner)],
@@ -150,7 +152,7 @@ def loop_of_turns_alone():
 
 @case
 def loop_reads_outside():
-    """A cut value of the main graph is read in the loop, cut and whole."""
+    """The body reads a sharded value of the main graph, once sharded and once in full."""
     l, init = loop([node("Add", ["v", "h"], ["s"], name="add"), node("MatMul", ["s", "B"], ["w"], name="b")], "x", 3)
     m = model([node("MatMul", ["x", "W"], ["h"]), l], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])],
               init + [tensor(f4(8, 8), "W"), tensor(f4(8, 8) / 4, "B")])
@@ -159,7 +161,7 @@ def loop_reads_outside():
 
 @case
 def loop_of_a_declared_rank():
-    """What the Loop gives is declared as an output; what goes round in it is of any rank, and one device has it."""
+    """The output declares the rank of the Loop's result. The carried value has an unknown rank and is on one device."""
     g = body([node("Sub", ["e", "e"], ["d"], name="sub"), node("Identity", ["c"], ["on"])], [info("i", T.INT64, []), info("c", T.BOOL, []), info("v", T.FLOAT, None)],
              [info("on", T.BOOL, []), info("d", T.FLOAT, None)])
     m = model([node("GatherND", ["x", "k"], ["e"], name="e"), node("Loop", ["two", "", "e"], ["y"], name="loop", body=g)],
@@ -169,7 +171,7 @@ def loop_of_a_declared_rank():
 
 @case
 def loop_constants_inside():
-    """Constants of bodies of one name, cut."""
+    """Two bodies have a constant of the same name; both constants are sharded."""
     def one(name):
         ins = [info("i" + name, T.INT64, []), info("go" + name, T.BOOL, []), info("v" + name, T.FLOAT, None)]
         outs = [info("on" + name, T.BOOL, []), info("w" + name, T.FLOAT, None)]
@@ -202,7 +204,7 @@ def scan(nodes, **more):
 
 @case
 def scan_recurrent():
-    """A small recurrent network: the hidden size is cut, the state is gathered in each turn."""
+    """A small recurrent network: the hidden size is sharded, and the state is gathered in each iteration."""
     sc = scan([node("MatMul", ["s", "U"], ["u"], name="u"), node("MatMul", ["e", "W"], ["w"], name="w"), node("Add", ["u", "w"], ["p"], name="p"),
                node("Tanh", ["p"], ["s2"], name="tanh"), node("Identity", ["s2"], ["o"], name="o")])
     m = model([sc], [info("s0", T.FLOAT, [2, 9]), info("x", T.FLOAT, [5, 2, 4])], [info("last", T.FLOAT, [2, 9]), info("y", T.FLOAT, [5, 2, 9])],
@@ -211,7 +213,7 @@ def scan_recurrent():
 
 
 def of_any_rank(declared, shards, body_dims=None):
-    """A Scan whose state is expanded to sizes that are known at run time alone: the engine does not know its rank unless it is declared."""
+    """Returns a Scan whose state has a shape that only the run knows. The engine does not know its rank unless it is declared."""
     inner = body([node("Add", ["h", "t"], ["g"], name="add"), node("Neg", ["g"], ["r"], name="neg")],
                  [info("h", T.FLOAT, body_dims), info("t", T.FLOAT, body_dims)], [info("g", T.FLOAT, body_dims), info("r", T.FLOAT, body_dims)])
     m = model([node("Expand", ["x", "s"], ["e"], name="e"), node("Scan", ["e", "z"], ["f", "k"], name="scan", body=inner, num_scan_inputs=1),
@@ -223,19 +225,19 @@ def of_any_rank(declared, shards, body_dims=None):
 
 @case
 def scan_of_a_declared_rank():
-    """The model declares it as an output, which one device gives; the other one needs to know too."""
+    """The model declares the state as an output, which one device returns. The other device must know the rank too."""
     return of_any_rank(True, {"y:f": "{1,1:1}"})
 
 
 @case
 def scan_body_knows_the_rank():
-    """Only the body declares it: the state is cut inside and whole outside."""
+    """Only the body declares the rank: the state is sharded inside and full outside."""
     return of_any_rank(False, {"scan > body > add:g": "{1,2:1,0}"}, [3, 4])
 
 
 @case
 def scan_batch():
-    """Batch cut throughout, turns along another axis, backwards: nothing is sent but inputs and outputs."""
+    """The batch stays sharded. The Scan runs backwards along another axis. Only inputs and outputs may be communicated."""
     sc = scan([node("Add", ["s", "e"], ["s2"], name="add"), node("Neg", ["s2"], ["o"], name="neg")],
               scan_input_axes=[1], scan_output_axes=[-2], scan_input_directions=[1])
     m = model([sc], [info("s0", T.FLOAT, [5, 3]), info("x", T.FLOAT, [5, 4, 3])], [info("last", T.FLOAT, [5, 3]), info("y", T.FLOAT, [5, 4, 3])])

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boxes of unlike cards that people own: what `tessera plan` gives against what an expert draws by hand, both simulated.
+"""Compares `tessera plan` with plans that an expert draws by hand, on machines with different GPUs. Both are simulated.
 
 usage: boxes.py TESSERA [sample]     sample: three boxes and 4 layers, in seconds; else all, with the table of docs/mixed.md
 
-The model has the sizes of Llama 3 8B (float16, caches of 1,024 tokens that stay on their devices) and no weights. The expert draws
-one card alone, all layers cut over some of the cards by whole units of the heads, and layers one after the other on cards. A plan may
-be 1 % slower than the best of these, and takes at most 10 s."""
+The model has the sizes of Llama 3 8B (float16, caches of 1,024 tokens that stay on their devices) and no weights. The expert's plans
+are: one GPU alone; all layers sharded over some GPUs by complete heads; consecutive layers on different GPUs. A plan of Tessera may
+be at most 1 % slower than the best of these, and planning may take at most 10 s."""
 import importlib.machinery, importlib.util, json, os, resource, subprocess, sys, tempfile
 
 import onnx
@@ -13,14 +13,14 @@ import onnx
 TESSERA = sys.argv[1]
 SAMPLE = sys.argv[2:] == ["sample"]
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-LATE, SLOWER = 10, 1.01  # seconds of planning; times the expert's
+LATE, SLOWER = 10, 1.01  # limits: seconds of planning; time relative to the expert's best
 
-# Published numbers: GB, float32 and float16 TFLOP/s without sparsity, GB/s of memory.
+# Published numbers: memory in GB, float32 and float16 TFLOP/s without sparsity, memory bandwidth in GB/s.
 CARDS = {"3090": (24, 35.6, 71, 936), "4060": (8, 15.1, 30, 272), "4090": (24, 82.6, 165, 1008), "3060": (12, 12.7, 25.5, 360), "A100": (40, 19.5, 312, 1555),
          "L4": (24, 30.3, 121, 300), "laptop 4070": (8, 15.6, 31, 256), "780M": (16, 8, 16, 90), "Orin": (60, 5.3, 10.6, 204), "CPU": (64, 1.2, 1.2, 70)}
-PCIE, SLOT4, NVLINK, ETHERNET = (10e-6, 22e9), (12e-6, 6e9), (4e-6, 50e9), (40e-6, 1.15e9)  # seconds, bytes per second
+PCIE, SLOT4, NVLINK, ETHERNET = (10e-6, 22e9), (12e-6, 6e9), (4e-6, 50e9), (40e-6, 1.15e9)  # latency in seconds, bytes per second
 
-# Cards, link of two of them, and what an expert tries: ("cut", devices, units of each) or ("layers", devices, layers of 32 on each).
+# Cards, link between two of them, and the expert's plans: ("cut", devices, units of each) or ("layers", devices, layers of 32 on each).
 BOXES = {
     "4090 and 3060": (["4090", "3060"], lambda a, b: PCIE, [("cut", (0, 1), (3, 1)), ("layers", (0, 1), (24, 8))]),
     "3060 before 4090": (["3060", "4090"], lambda a, b: PCIE, [("cut", (0, 1), (1, 3))]),
@@ -36,7 +36,7 @@ SAMPLES = ["4090 and 3060", "CPU before 4090", "two 3090 and 4060"]
 
 
 def study(layers):
-    """tools/study has the graph; its sizes become those of Llama 3 8B."""
+    """Returns tools/study as a module, which builds the graph, with the sizes of Llama 3 8B."""
     loader = importlib.machinery.SourceFileLoader("study", os.path.join(ROOT, "tools", "study"))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("study", loader))
     loader.exec_module(module)
@@ -67,7 +67,7 @@ def topology(cards, link):
 
 
 def call(*args):
-    """The exit code, the document, and seconds of the processors."""
+    """Returns the exit code, the JSON document, the processor time in seconds, and stderr."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     q = subprocess.run([TESSERA, *args], capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -75,7 +75,7 @@ def call(*args):
 
 
 def lines_of_layers(graph, devices, counts, layers):
-    """Layers one after the other on the devices, the embedding with the first and the head with the last: a stage each."""
+    """Edits that put consecutive layers on the devices, one stage per device; the embedding is with the first and the head with the last."""
     ends, lines = [sum(counts[: k + 1]) * layers // sum(counts) for k in range(len(counts))], []
     for i, node in enumerate(graph.node):
         number = node.output[0].split(".")[0]
@@ -86,7 +86,7 @@ def lines_of_layers(graph, devices, counts, layers):
 
 
 def lines_of_cut(graph, devices, units):
-    """Every layer over the devices: columns of q k v gate up and of the head, rows of o and down; one stage, since it may lack device 0."""
+    """Edits that shard every layer: q, k, v, gate, up and the head by columns, o and down by rows. One stage, because device 0 may be unused."""
     shards = ",".join(str(d) for d, n in zip(devices, units) for _ in range(n))
     lines = []
     for i, node in enumerate(graph.node):
@@ -100,7 +100,7 @@ def lines_of_cut(graph, devices, units):
 
 
 def drawn(folder, model, box, cards, lines):
-    """Milliseconds of the expert's plan; None: it does not fit, or cannot be told."""
+    """Returns the simulated milliseconds of the expert's plan, or None if it does not fit in memory."""
     script, out = os.path.join(folder, "script"), os.path.join(folder, "drawn.onnx")
     names = ",".join(d["name"] for d in json.load(open(box))["devices"])
     with open(script, "w") as f:

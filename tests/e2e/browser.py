@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A headless Chromium driven over the DevTools protocol, with Python's standard library alone: the browser reads commands from one
-pipe and writes answers to another, each a JSON text that ends with a zero."""
+"""Drives a headless Chromium over the DevTools protocol, with Python's standard library only.
+
+The browser reads commands from one pipe and writes answers to another. Each message is a JSON text that ends with a zero byte."""
 import json, os, select, shutil, subprocess, tempfile, time, base64
 
 
 def program():
-    """Path of a Chromium, or None."""
+    """Returns the path of a Chromium, or None."""
     for name in ("chromium", "chromium-browser", "google-chrome"):
         if shutil.which(name):
             return shutil.which(name)
@@ -13,14 +14,14 @@ def program():
 
 
 class Browser:
-    """One browser process with a new profile, which is removed at the end."""
+    """One browser process with a new profile, which close() removes."""
 
     def __init__(self):
         self.profile = tempfile.mkdtemp(prefix="tessera-browser-")
         commands, answers = os.pipe(), os.pipe()
 
         def inherit():
-            # The protocol's numbers: commands come in at 3, answers go out at 4.
+            # File descriptors that the protocol requires: the browser reads commands from 3 and writes answers to 4.
             os.dup2(commands[0], 103), os.dup2(answers[1], 104)
             os.dup2(103, 3), os.dup2(104, 4)
 
@@ -79,7 +80,8 @@ class Browser:
 
 
 class Tab:
-    """A page of the file in a window of that size. errors and requests: what the console said, and what was asked for besides the file."""
+    """Shows a file in a window of the given size. errors() returns console errors; requests() returns the URLs that the page loaded besides the
+    file."""
 
     def __init__(self, browser, path, width, height=900, touch=False, dark=False):
         self.browser, self.url = browser, "file://" + os.path.abspath(path).replace("%", "%25").replace("#", "%23").replace("?", "%3F")
@@ -98,7 +100,7 @@ class Tab:
         return self.browser.call(method, self.session, **parameters)
 
     def run(self, script):
-        """Value of an expression in the page."""
+        """Returns the value of a JavaScript expression in the page."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, (script, answer["exceptionDetails"])
         return answer["result"].get("value")

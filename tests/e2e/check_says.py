@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""check says beforehand all that partition --strict refuses, and nothing else: both are asked about the node tests of the onnx
-package and the small models, cut at random by valid shardings (annotate --random) and by single cuts of any value along any axis.
+"""Tests that `check` reports everything that `partition --strict` refuses, and nothing else.
+
+Both commands run on the node tests of the onnx package and on the small models. Shardings are valid random ones
+(annotate --random), and shardings of a single value along any one axis.
 
 usage: check_says.py TESSERA MODELS [all]     without `all` a few shardings of a sample"""
 import glob, json, os, random, sys
@@ -21,7 +23,7 @@ def tessera(*args):
 
 
 def single_cuts(m):
-    """--shard words that cut one value of one node along one axis, of every rank that inference knows."""
+    """Yields --shard arguments that shard one value of one node along one axis, for every value with known sizes."""
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
               for v in list(m.graph.input) + list(m.graph.output) + list(m.graph.value_info) if v.type.HasField("tensor_type")}
     shapes.update({t.name: list(t.dims) for t in m.graph.initializer})
@@ -34,7 +36,7 @@ def single_cuts(m):
 
 
 def compare(d, model, edits):
-    """Runs check and partition on the model with these edits, and notes where they disagree."""
+    """Runs check and partition on the model with these edits, and records where they disagree."""
     out, parts = d + "/m.onnx", d + "/parts"
     rc, _, err = tessera("annotate", model, "--config", "c:2", *edits, "-o", out)
     if rc:
@@ -53,7 +55,7 @@ def compare(d, model, edits):
 
 
 def one_hot(path, classes):
-    """A OneHot whose output has that size along its classes: a number, or a name, where the last of its parts stays whole."""
+    """Writes a OneHot whose output has this number of classes: a number, or a name. With a name its last part cannot be sharded."""
     value = onnx.helper.make_tensor_value_info
     inputs = [value("at", onnx.TensorProto.INT64, [3]), value("depth", onnx.TensorProto.INT64, []), value("off_on", onnx.TensorProto.FLOAT, [2])]
     node = onnx.helper.make_node("OneHot", ["at", "depth", "off_on"], ["y"])
@@ -62,7 +64,7 @@ def one_hot(path, classes):
 
 
 def replaced(d):
-    """A node that simpler ones replace is cut with them where it can be (nothing is refused); where not, check says so of the node itself."""
+    """A OneHot is replaced by simpler nodes, which are sharded if the size is known. If not, check must report the OneHot itself."""
     model = d + "/one_hot.onnx"
     for classes, refused in ((8, 0), ("classes", 1)):
         before = DONE["refused"]
@@ -72,7 +74,7 @@ def replaced(d):
 
 
 def staged_lists(d):
-    """A list of texts cannot be handed to another stage: partition refuses, so check says it, though no value is sharded; of floats it can."""
+    """A sequence of strings cannot be passed to another stage. check must report that although no value is sharded. Floats can be passed."""
     value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
     for kind, refused in ((onnx.TensorProto.STRING, 1), (onnx.TensorProto.FLOAT, 0)):
         nodes = [node("SequenceConstruct", ["x", "x"], ["s"], name="list"), node("SequenceAt", ["s", "k"], ["y"], name="at")]
@@ -85,7 +87,7 @@ def staged_lists(d):
 
 
 def several_tiles(m):
-    """--shard words that cut a value into 4 tiles and deal them out to the 2 devices at random, adjacent or not."""
+    """Yields --shard arguments that split a value into 4 tiles and assign them to 2 devices at random, adjacent or not."""
     for word in single_cuts(m):
         name, pattern = word.rsplit("={", 1)
         owners = [0, 0, 1, 1]
@@ -94,7 +96,7 @@ def several_tiles(m):
 
 
 def several(d, paths, single, tiles, random_count):
-    """Some shardings of one value, some in four tiles, and some valid ones at random, of each model."""
+    """Compares both commands on each model: with shardings of one value, with four tiles, and with valid random shardings."""
     for f in paths:
         m = onnx.load(f, load_external_data=False)
         words = list(single_cuts(m)), list(several_tiles(m))
@@ -116,7 +118,7 @@ def models(d):
 
 
 def enough(d):
-    """The functions above compared enough models, and partition refused some of them."""
+    """Checks that enough models were compared, and that partition refused some of them."""
     print("# %(cases)d models, %(refused)d refused" % DONE)
     assert harness.PATTERN or (DONE["cases"] > 100 and DONE["refused"] > 5), DONE
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `verify` judges numbers, and what docs/numbers.md promises where cut and whole may differ.
+"""Tests how `verify` compares numbers, and what docs/numbers.md promises where sharded and unsharded results may differ.
 
 usage: compared.py TESSERA"""
 import json, os, subprocess, sys
@@ -52,7 +52,7 @@ class Program:
 
 @case
 def a_declared_rank_that_no_run_has(p):
-    """onnx's inference gives a Squeeze of axes [3, 1] a dimension too many; that was believed, so that what stands behind it was cut along wrong axes."""
+    """onnx infers one dimension too many for a Squeeze of axes [3, 1]. Tessera must not trust it: it would shard later nodes along wrong axes."""
     m = model([node("Unsqueeze", ["x"], ["u"], axes=[1, 3]), node("Squeeze", ["u"], ["s"], axes=[3, 1]), node("Slice", ["s"], ["c"], starts=[-3], ends=[99], axes=[2]),
                node("Relu", ["c"], ["y"])], {"x": (T.FLOAT, ["b", 4, 6])}, {"y": (T.FLOAT, None)}, opset=9)
     m.graph.value_info.extend([info("s", T.FLOAT, ["b", 1, 4, 6]), info("c", T.FLOAT, ["b", 1, 3, 6])])
@@ -63,7 +63,7 @@ def a_declared_rank_that_no_run_has(p):
 
 @case
 def a_float_product_as_double(p):
-    """... is as precise as a float product; a double one is not let off so easily."""
+    """The tolerance of a float product that is cast to double is that of float. A double product must be much more precise."""
     for kind, to, right in ((T.FLOAT, T.DOUBLE, True), (T.DOUBLE, T.DOUBLE, True)):
         w = tensor(rng.standard_normal((700, 16)).astype("f4" if kind == T.FLOAT else "f8"), "w")
         p.annotate(model([node("MatMul", ["x", "w"], ["h"], name="mm"), node("Cast", ["h"], ["y"], name="c", to=to)],
@@ -75,7 +75,7 @@ def a_float_product_as_double(p):
 
 @case
 def weights_of_four_bits(p):
-    """The engine fuses DequantizeLinear and MatMul into arithmetic of 8 bits, whole and cut differently: verify has it use floats."""
+    """The engine fuses DequantizeLinear and MatMul into 8-bit arithmetic, differently in the sharded model. verify must make it use floats."""
     w = helper.make_tensor("w", T.INT4, [256, 64], rng.integers(-8, 8, 256 * 64).tolist())
     scale = tensor((rng.random((8, 64)) * 0.1 + 0.05).astype("f4"), "s")
     p.annotate(model([node("DequantizeLinear", ["w", "s"], ["d"], name="dq", axis=0, block_size=32), node("MatMul", ["x", "d"], ["y"], name="mm")],
@@ -86,7 +86,7 @@ def weights_of_four_bits(p):
 
 @case
 def dropouts_that_draw_nothing(p):
-    """From opset 7 to 11 a Dropout has an inference form only: what follows from it is compared."""
+    """From opset 7 to 11 a Dropout has only an inference form, so its result is not random and must be compared."""
     for opset in (7, 10, 11, 13):
         p.annotate(model([node("Dropout", ["x"], ["d"], name="drop"), node("Relu", ["d"], ["y"], name="relu")], {"x": (T.FLOAT, [4, 6])}, {"y": (T.FLOAT, [4, 6])}, opset=opset),
                    "drop:x={1,2:0,1}")
@@ -96,7 +96,7 @@ def dropouts_that_draw_nothing(p):
 
 @case
 def outputs_of_random_numbers(p):
-    """They are reported, and nothing else is skipped: y is compared, z is not."""
+    """Random outputs (z, b) are reported and not compared; y is compared."""
     p.annotate(model([node("RandomNormalLike", ["x"], ["r"], name="draw"), node("Add", ["r", "x"], ["z"], name="add"), node("Relu", ["x"], ["y"], name="relu"),
                       node("Greater", ["r", "x"], ["b"], name="more")],
                      {"x": (T.FLOAT, [4, 6])}, {"z": (T.FLOAT, [4, 6]), "y": (T.FLOAT, [4, 6]), "b": (T.BOOL, [4, 6])}), "add:x={1,2:0,1}")
@@ -115,7 +115,7 @@ AXIS = tensor(np.array([1]), "axis")
 
 @case
 def nan_in_sums(p):
-    """NaN stays NaN, wherever it stands; rows without one are not touched."""
+    """A row with a NaN anywhere has the result NaN. Other rows are not affected."""
     x = rng.standard_normal((4, 6)).astype("f4")
     x[0, 0] = x[1, 2] = x[2, 5] = np.nan
     for op in ("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp"):
@@ -127,7 +127,7 @@ def nan_in_sums(p):
 
 @case
 def nan_among_the_greatest(p):
-    """Indices lie inside of the axis, and rows without a NaN are right."""
+    """With NaN, indices must be inside the axis. Rows without a NaN must be right."""
     x = rng.standard_normal((5, 6)).astype("f4")
     x[0, 0] = x[1, 2] = x[2, 5] = np.nan
     x[3] = np.nan
@@ -145,7 +145,7 @@ def nan_among_the_greatest(p):
 
 @case
 def integer_sums(p):
-    """Exact as long as the parts fit; else a number, and no failure."""
+    """Sums are exact as long as partial sums fit in the type. Overflow gives some number, not a failure."""
     for kind, dtype in ((T.INT32, "i4"), (T.INT64, "i8")):
         for large in (np.iinfo(dtype).max // 8, np.iinfo(dtype).max // 3):
             x = np.array([[large] * 4 + [-large] * 4], dtype)
@@ -155,7 +155,7 @@ def integer_sums(p):
 
 @case
 def half_precision_parts(p):
-    """Finite as long as the parts are; beyond, infinite or NaN, never a finite number that is wrong."""
+    """Results are finite as long as partial sums are. If these overflow, results must be infinite or NaN, never finite and wrong."""
     for scale, finite in ((10, True), (200, False)):
         x, w = np.full((2, 8), scale, "f2"), np.full((8, 2), scale, "f2")
         w[4:] *= -1
@@ -167,7 +167,7 @@ def half_precision_parts(p):
 
 @case
 def numbers_of_turns(p):
-    """A cut Loop gives the numbers of its turns; with an Identity the engine's whole answer is the same."""
+    """A sharded Loop returns its iteration numbers. With an Identity in the body the unsharded run returns the same."""
     for named in (False, True):
         give = [node("Identity", ["turn"], ["number"], name="number")] if named else []
         body = helper.make_graph([node("Identity", ["go"], ["on"], name="go"), node("Add", ["v", "v"], ["more"], name="add")] + give, "body",
@@ -182,7 +182,7 @@ def numbers_of_turns(p):
 
 @case
 def casts_left_out(program):
-    """Of two Casts in a row the engine takes the first out: verify says that, and both remedies hold."""
+    """The engine removes the first of two consecutive Casts. verify must report that, and both workarounds in its message must help."""
     def casts(outs):
         return model([node("Cast", ["x"], ["p"], "narrow", to=T.FLOAT16), node("Cast", ["p"], ["y"], "whole", to=T.UINT8)], {"x": (T.FLOAT, [8, 4])}, outs)
     np.savez(program.at + "/in.npz", x=np.full((8, 4), 0.99998, "f4"))
@@ -199,7 +199,7 @@ def casts_left_out(program):
 
 @case
 def ranks_of_no_turns(p):
-    """Of no turns, a Loop that is cut gives the rank that turns would have, whether the engine can infer it or not."""
+    """A sharded Loop without iterations must return a scan output of the declared rank, whether or not the engine can infer the rank."""
     body = helper.make_graph([node("Identity", ["go"], ["on"], name="go"), node("Add", ["v", "v"], ["more"], name="add"), node("Neg", ["more"], ["each"], name="neg")], "body",
                              [info("turn", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, None)],
                              [info("on", T.BOOL, []), info("more", T.FLOAT, None), info("each", T.FLOAT, None)])
@@ -210,7 +210,8 @@ def ranks_of_no_turns(p):
 
 @case
 def inputs_that_are_known_to_fit(p):
-    """A kernel that refuses inputs with recorded outputs lacks something (exit 7); without them the inputs may be at fault (exit 1)."""
+    """The engine refuses these inputs. If expected outputs are recorded, the engine lacks a feature (exit 7), else the inputs may be wrong (exit
+    1)."""
     arrays = {"x": np.ones((1, 1, 3, 3), "u1"), "w": np.ones((2, 1, 2, 2), "u1"), "zx": np.array(1, "u1"), "zw": np.ones(2, "u1")}
     m = model([node("ConvInteger", list(arrays), ["y"], name="n")], {n: (T.UINT8, a.shape) for n, a in arrays.items()}, {"y": (T.INT32, [1, 2, 2, 2])})
     p.annotate(m, "n:w={2,1,1,1:0,1}")

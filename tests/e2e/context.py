@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Context parallelism: attention whose rows of the query are on different devices, with all keys and values on each. Equal to the unsharded run of
-ONNX Runtime, with causal masks and without, for known and unknown lengths, and for fewer rows than devices.
+"""Tests context parallelism: query rows of an attention are sharded, and every device has all keys and values.
+
+Results must equal the unsharded run of ONNX Runtime: with and without causal masks, for known and unknown lengths, and for fewer rows
+than devices.
 
 usage: context.py TESSERA [on=DEVICE]     on=CUDA:0: every rank there, and only the cases that shard rows by hand"""
 import json, sys
@@ -24,7 +26,7 @@ def tessera(*words):
 
 
 def save(path, nodes, values, outputs, symbols=(), constants=(), opset=23):
-    """A model with these arrays as inputs; symbols: {size: name} of dimensions that have a name instead of a size."""
+    """Writes a model with these arrays as inputs. symbols: {size: name} of dimensions that get a name instead of a size."""
     info = lambda name, shape, kind: helper.make_tensor_value_info(name, kind, [dict(symbols).get(n, n) for n in shape])
     inputs = [info(n, v.shape, helper.np_dtype_to_tensor_dtype(v.dtype)) for n, v in values.items()]
     graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info(o, TensorProto.FLOAT16 if values["q"].dtype == np.float16 else TensorProto.FLOAT, None) for o in outputs], [numpy_helper.from_array(c, n) for n, c in dict(constants).items()])
@@ -55,7 +57,7 @@ def multi_head(path, rows=7, bias=False, symbolic=False, causal=1):
 
 
 def group_query(path, rows=7, lengths=(7, 7), rotary=0, width=SIZE, places=False, symbolic=False, present=False, half=False, heads=HEADS):
-    """A prompt without a cache; lengths: tokens of each sequence, which padding follows."""
+    """A prompt without a cache. lengths: number of tokens of each sequence; the rest is padding."""
     kind = np.float16 if half else np.float32
     values = {"q": floats(BATCH, rows, heads * GROUP * SIZE).astype(kind), **{n: floats(BATCH, rows, heads * SIZE).astype(kind) for n in "kv"}, "lengths": np.array(lengths, np.int32) - 1}
     constants = {"total": np.array([rows], np.int32)}
@@ -93,11 +95,11 @@ def rows_on_devices(d, name):
         assert rc == 0 and doc["ok"] and not doc["replicated"] and doc["cut_nodes"] == 1, (name, n, doc, err)
         rc, doc, err = tessera("partition", d + "/c.onnx", "--config", "c", "-o", d + "/parts%d" % n)
         kinds = {node.op_type for node in onnx.load(d + "/parts%d/rank1.onnx" % n, load_external_data=False).graph.node}
-        assert "Softmax" not in kinds, kinds  # no scores of all rows and keys
+        assert "Softmax" not in kinds, kinds  # the score matrix of all rows and keys must not exist
 
 
 def random_shardings(d, name):
-    """Rows together with heads and the batch."""
+    """Random shardings of rows together with heads and batch."""
     build, how = VARIANTS[name]
     build(d + "/m.onnx", **how)
     rc, doc, err = tessera("verify", d + "/m.onnx", "--devices", 4, "--random", 4, "--seed", len(name), "--inputs", d + "/m.onnx.npz", "--threads", 1)
@@ -109,7 +111,7 @@ ON_CPU = [word for i in range(8) for word in ("--map-device", "CUDA:%d=CPU" % i)
 
 
 def layer(path, kind, batch="batch"):
-    """A decoder layer of 2 query heads and 1 key head: `kind` is the attention, as an operator or as products and a softmax with a mask as input."""
+    """Writes a decoder layer with 2 query heads. `kind` is the attention operator, or "parts": products and a softmax with a mask as input."""
     constants = {n: floats(64, 32 if n in "kv" else 64) / 8 for n in ("wq", "wk", "wv", "wo")}
     constants["wk"], constants["wv"] = (floats(64, 64 if kind in ("parts", "multi_head") else 32) / 8 for _ in range(2))
     nodes = [helper.make_node("MatMul", ["x", "w" + n], [n]) for n in "qkv"]
@@ -137,7 +139,7 @@ def layer(path, kind, batch="batch"):
 
 
 def long_prompt(d, kind):
-    """128k tokens (32k with a mask for all of them) and fewer heads than devices: rows are sharded, and the plan is right for a short prompt too."""
+    """128k tokens (32k with a mask input) and fewer heads than devices: the plan must shard rows. It must be right for a short prompt too."""
     layer(d + "/m.onnx", kind)
     given = "--devices", "h100:8", "--dim", "batch=1", "--dim", "seq=%d" % (LONG // 4 if kind == "parts" else LONG)
     rc, doc, err = tessera("plan", d + "/m.onnx", *given, "--explain", "attention", "-o", d + "/p.onnx")

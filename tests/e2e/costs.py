@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs of plans: boxes against published measurements, experts, caches, collectives, and `tessera advise`.
+"""Tests predicted costs of plans: predefined topologies against published measurements, mixtures of experts, caches, collectives, `tessera advise`.
 
 usage: costs.py TESSERA"""
 import json, os, subprocess, sys
@@ -38,7 +38,7 @@ def write(path, nodes, inputs, outputs, weights):
 
 
 def experts(folder, fusion):
-    """8 experts of 1024 x 4096, of which each token uses 2; fusion 0: three layers apart."""
+    """Writes a MoE with 8 experts of 1024 x 4096; each token uses 2. fusion 0: three separate layers."""
     rows = 4096 * (2 if fusion else 1)
     weights = [weight("w1", 8, rows, 1024), weight("w2", 8, 1024, 4096)] + ([] if fusion else [weight("w3", 8, 4096, 1024)])
     attributes = {"k": 2, "activation_type": "swiglu" if fusion else "silu", **({"swiglu_fusion": fusion} if fusion else {})}
@@ -47,7 +47,7 @@ def experts(folder, fusion):
 
 
 def attention(folder, present=4096):
-    """One GroupQueryAttention with caches of 4,096 tokens."""
+    """Writes one GroupQueryAttention with caches of 4,096 tokens."""
     node = helper.make_node("GroupQueryAttention", ["q", "k", "v", "past_k", "past_v", "lengths", "total"], ["y", "present_k", "present_v"], name="attention", domain="com.microsoft", num_heads=32, kv_num_heads=8)
     cache = lambda word, n: [("%s_%s" % (word, kv), ["batch", 8, n, 128]) for kv in "kv"]
     inputs = [("q", ["batch", 1, 4096]), ("k", ["batch", 1, 1024]), ("v", ["batch", 1, 1024]), *cache("past", 4096), ("lengths", ["batch"], TensorProto.INT32), ("total", [1], TensorProto.INT32)]
@@ -103,13 +103,13 @@ def collectives_have_a_start(folder):
     assert 20 <= times["hosts:2xh100:8"]["AllReduce"]["1024"] <= 120, times
     assert times["h100:8"]["AllReduce"]["67108864"] > times["h100:8"]["AllReduce"]["1048576"]
     text = call("topology", "show", "h100:8", "--json")[1]
-    open(folder + "/t.json", "w").write(text)  # what is shown can be read again, without a warning
+    open(folder + "/t.json", "w").write(text)  # the printed topology can be read again without a warning
     rc, _, err = call("topology", "show", folder + "/t.json")
     assert rc == 0 and not err, err
 
 
 def stages_share_links(folder):
-    """Two stages of a line of 4 devices sum over the link in the middle: the time between results covers what every link carries."""
+    """Two stages on a line of 4 devices share the middle link for their reductions. The period must not be shorter than the busiest link's time."""
     matrix = lambda name: helper.make_tensor(name, TensorProto.FLOAT, [512, 512], b"\0" * (4 << 18), raw=True)
     nodes = [helper.make_node(*words, name=name) for words, name in ((("MatMul", ["x", "w"], ["h"]), "a"), (("Relu", ["h"], ["r"]), "b"), (("MatMul", ["r", "v"], ["y"]), "c"))]
     write(folder + "/m.onnx", nodes, [("x", [512, 512], TensorProto.FLOAT)], [("y", [512, 512], TensorProto.FLOAT)], [matrix("w"), matrix("v")])
@@ -174,7 +174,7 @@ def the_first_token_has_a_limit(folder):
 
 
 def less_memory_takes_longer(folder):
-    """plan --pareto: the first point is the plan without a limit, the last needs the least memory."""
+    """plan --pareto: the first point is the plan without a memory limit, the last needs the least memory."""
     nodes, before = [], "x"
     for i in range(4):
         nodes.append(helper.make_node("MatMul", [before, "w%d" % i], ["y%d" % i], name="m%d" % i))
@@ -191,7 +191,7 @@ def less_memory_takes_longer(folder):
 
 
 def plans_stay_within_the_memory_limit(folder):
-    """Copies of a group of devices store the full inputs, and the first device all outputs."""
+    """Plans must count that every copy of a device group stores the full inputs, and that the first device stores all outputs."""
     nodes = [helper.make_node("MatMul", ["x%d" % k, "w%d" % k], ["x%d" % (k + 1)], name="m%d" % k) for k in range(4)]
     path = write(folder + "/products.onnx", nodes, [("x0", ["batch", 4096])], [("x4", ["batch", 4096])], [weight("w%d" % k, 4096, 4096) for k in range(4)])
     for batch in (4096, 16384):

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes with attributes that count what is cut (groups of a convolution, heads of an attention, columns of packed weights),
-or with a summand that must be added once: for every case of the rules' proof that has one, every factor that may be cut, and two
-of them on a mesh. The node must have run cut, and equal to the whole run.
+"""Tests nodes whose attributes must change when they are sharded, and nodes with a term that must be added only once.
+
+Such attributes count groups of a convolution, heads of an attention, or columns of packed weights. For every such case of the rules'
+proof, every factor that may be sharded is sharded, and every two of them on a mesh. The node must run sharded, and its result must
+equal the unsharded run.
 
 usage: counts.py TESSERA PRINT_RULE [all]     cases are operators; without `all` two settings of each"""
 import itertools, json, os, sys
@@ -13,12 +15,12 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import cases_net, harness, prove
 
 TESSERA, PRINT_RULE = sys.argv[1:3]
-LEFT_OUT = {}  # reason -> number of cases
-compared = 0  # shardings
+LEFT_OUT = {}  # reason -> number of skipped cases
+compared = 0  # number of shardings
 
 
 def spec_of(tensor, sizes, cuts):
-    """The tensor with those factors cut {factor: parts}, and how many of them it has."""
+    """Returns the sharding spec of the tensor with these factors sharded {factor: parts}, and how many of them the tensor has."""
     dims, found = [], 0
     for factors in tensor["dims"]:
         found += sum(f in cuts for f in factors)
@@ -30,7 +32,7 @@ def spec_of(tensor, sizes, cuts):
 
 
 def try_cut(d, model, rule, sizes, cuts):
-    """What is wrong, or None. One input that has all the factors is cut; the others follow."""
+    """Shards one input that has all the factors; the others follow by inference. Returns what is wrong, or None."""
     specs = [(i, *spec_of(t, sizes, cuts)) for i, t in enumerate(rule["inputs"]) if not t["host"] and not t["absent"]]
     i, spec, found = max(specs, key=lambda x: x[2])
     if found < len(cuts):
@@ -79,7 +81,7 @@ def try_case(d, name, since, c):
 
 
 def operator(d, name, cases, sinces):
-    """Samples the cases of an operator; every factor of each is sharded."""
+    """Tests a sample of the cases of an operator; every factor of each is sharded."""
     domain, bad, before = name.rpartition(":")[0], [], compared
     for c in harness.sample([c for c in cases if not c["whole"]], 2):
         wrong = try_case(d, name, max(s for s in sinces if domain or s <= (c["opset"] or 1000)), c)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decoders cut as Megatron does, by heads and by columns then rows: two sums for each layer, and nothing else travels. Heads that do
-not divide (4 over 3 devices), fewer key heads than devices (2 over 4: each on two of them), projections that are one matrix
-(queries, keys and values side by side: equal shares of each), an embedding table cut by rows.
+"""Tests decoders sharded as in Megatron: attention by heads, MLP by columns and then rows. Each layer must need two AllReduces and nothing else.
+
+Special cases: heads that do not divide (4 on 3 devices); fewer key heads than devices (2 on 4: each on two devices); one matrix for
+queries, keys and values (equal shares of each); an embedding table sharded by rows.
 
 usage: decoders.py TESSERA MODELS"""
 import json, os, sys
@@ -14,7 +15,7 @@ TESSERA, MODELS = sys.argv[1], sys.argv[2]
 
 
 def llama(m, n):
-    """q, k, v, o, gate, up, down of each layer; 4 heads of 16, 2 key heads."""
+    """Edits for q, k, v, o, gate, up and down of each layer; 4 heads of 16 elements, 2 key heads."""
     linear = [x for x in m.graph.node if x.op_type == "MatMul" and x.name.startswith("node_linear")][:-1]
     keys = {2: "{1,2/2*16:0,1}", 3: "{1,1:0,1,2}", 4: "{1,2/2*16:(0,1),(2,3)}"}[n]
     specs = ["{1,4/%d*16}" % n, keys, keys, "{4/%d*16,1}" % n, "{1,%d}" % n, "{1,%d}" % n, "{%d,1}" % n]

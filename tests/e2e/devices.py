@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guide's CPU/NPU/GPU decoder: the example program cuts and runs it with the user's own operator; the same from the command line,
-with processes too; each device has its own nodes and nothing else.
+"""Tests the guide's decoder on CPU, NPU and GPU: the example program partitions and runs it with a user-defined operator.
+
+The command line does the same, with threads and with processes. Each rank file must have its device's nodes and no others.
 
 usage: devices.py TESSERA EXAMPLE USER_OPS"""
 import json, os, sys
@@ -12,7 +13,7 @@ import harness
 
 TESSERA, EXAMPLE, OPS = sys.argv[1:4]
 STAND_INS = ["--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--ort-ops", OPS]
-os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # the user's library keeps its domain to the end
+os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # the user's library frees its operator domain only at exit
 
 
 def parts_of(folder):
@@ -28,7 +29,7 @@ def check(d):
     assert rc == 0, "exit %d: %s" % (rc, err)
     lines = out.splitlines()
     assert lines[0].split() == ["embed", "->", "CPU"] and lines[11].split() == ["lm_head", "->", "GPU"] and lines[1].split()[-1] == "NPU", out
-    # tokens to layers, layers to the head, which gives the result itself
+    # One Send from the embedding to the layers, one from the layers to the head, which returns the result itself.
     assert lines[-2] == "Send: 2" and lines[-1] == "largest difference to the whole model: 0", out
     with open(d + "/parts/manifest.json") as f:
         assert [x["device"] for x in json.load(f)["devices"]] == ["CPU", "NPU", "GPU"]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random numbers are drawn once for all devices. Every operator that draws, plain and inside of bodies and functions, with and
-without a seed: what it drew is read cut by rows and cut by columns, and the difference of both must be 0 everywhere. Ranks of one
-process may draw the same by luck (the engine has one seed for each process), so the files are looked at too: without a seed, one
-alone has the operator.
+"""Tests that random numbers are drawn once for all devices: every random operator, with and without a seed, in the main graph, bodies and functions.
+
+Two nodes read the random tensor, one sharded by rows and one by columns. The difference of their results must be 0 everywhere. Ranks of one
+process may draw equal numbers by chance, because the engine has one seed per process. So the rank files are checked too: without a seed,
+only one of them may have the operator.
 
 usage: draws.py TESSERA"""
 import subprocess, sys, tempfile
@@ -39,7 +40,7 @@ def graph(nodes, name, outputs=("r",), inputs=()):
     return helper.make_graph(nodes, name, list(inputs), [info(o, F4, SIZE) for o in outputs])
 
 
-# How "r" is drawn: plainly, or by a node that has the drawing node inside. Each gives (nodes, functions).
+# How "r" is drawn: by the node itself, or by a node whose body or function contains it. Each function returns (nodes, functions).
 
 def plain(nodes):
     return nodes, []
@@ -68,14 +69,14 @@ def called(opset):
 
 
 def mapped(nodes):
-    """A body that no rule knows the inside of, with a list in and out."""
+    """A SequenceMap, whose body no rule analyses, with sequences as input and output."""
     body = helper.make_graph(nodes, "each", [info("x", F4, SIZE)], [info("r", F4, SIZE)])
     return [node("SequenceConstruct", ["x"], ["xs"], name="list"), node("SequenceMap", ["xs"], ["rs"], name="map", body=body),
             node("Constant", [], ["first"], name="first", value=tensor(np.array(0))), node("SequenceAt", ["rs", "first"], ["r"], name="at")], []
 
 
 def listed(nodes):
-    """A list that only the device that drew it has."""
+    """A sequence that only the drawing device has."""
     give = lambda ns, name: helper.make_graph(ns + [node("SequenceConstruct", ["r"], ["rs"], name="list_" + name)], name, [],
                                               [helper.make_tensor_sequence_value_info("rs", F4, SIZE)])
     other = [node("Constant", [], ["r"], name="none", value=tensor(np.zeros(SIZE, "f4")))]
@@ -95,7 +96,7 @@ def build(op, way, attributes):
 
 
 def draws(graph, functions):
-    """Whether a node of the graph, of its bodies, or of the functions it calls draws without a seed."""
+    """True if a node of the graph, of its bodies or of the functions that it calls draws without a seed."""
     for n in graph.node:
         names = [a.name for a in n.attribute]
         if n.op_type in OPERATORS and "seed" not in names:
@@ -106,7 +107,7 @@ def draws(graph, functions):
 
 
 def run(tessera, d, m, devices):
-    """None, or what is wrong."""
+    """Partitions and runs the model. Returns None, or what is wrong."""
     parts = tempfile.mkdtemp(dir=d) + "/parts"
     onnx.save(m, d + "/m.onnx")
     np.savez(d + "/in.npz", x=np.random.default_rng(1).random(SIZE, "f4"), switch=np.array(True))

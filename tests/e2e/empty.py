@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that have nothing: for every row of the table of rules, every factor whose size is known at run time alone is cut in three, and
-the model is run with one element of it, so that the first two devices have none. The result is the whole model's.
+"""Tests empty shards: every factor whose size only the run knows is sharded over three devices, and the run has one element of it.
 
-The nodes are those of tests/rules/prove.py, with sizes that have names and with sizes that are not known at all, at ONNX Runtime's levels
-0 to 3; with names in operator sets 7 to 9 too, which lack what shapes are computed with since. Cuts run in a process of their own, because kernels may end it (src/rules/empty.c). Where ONNX Runtime does not run the whole node
-with one element either, or Tessera does not cut it, there is nothing to compare.
+The first two devices then have no element. The result must equal the unsharded model's. The nodes are those of tests/rules/prove.py, one
+for every row of the rule table. Sizes have names or are unknown. ONNX Runtime runs at its optimization levels 0 to 3. Sizes with names are
+also tested in operator sets 7 to 9, which lack operators that compute shapes in newer sets. Each sharding runs in its own process, because
+a kernel may crash (src/rules/empty.c). A case is skipped if ONNX Runtime cannot run the unsharded node with one element, or if Tessera does
+not shard it.
 
 usage: empty.py TESSERA PRINT_RULE [OPERATOR ...] [all]     all: every setting of an operator at every level, not a sample
 """
@@ -27,12 +28,12 @@ import prove  # noqa: E402
 PARTS, SECONDS = 3, 30
 NAMED, UNKNOWN, BATCH = "named", "unknown", "batch"
 OLD = (7, 8, 9)
-LEAST_CUTS = 150  # fewer would mean that the sizes or rules above are no longer read
+LEAST_CUTS = 150  # a smaller number means that the test no longer finds the sizes or rules
 
 
 def sized(c, way):
-    """The case with sizes that have names (one for each number), or with none; or of the first dimensions those that are the batch's alone,
-    for rules that need to know the sizes of weights."""
+    """Returns the case with sizes that have names (one name per number), or with unknown sizes. BATCH: only the batch size has a name,
+    for rules that need the sizes of weights."""
     free = [None if v is None or isinstance(v, prove.Host) else v for v in c["inputs"]]
     if way == BATCH:
         batch = free[0].shape[0] if free[0] is not None and free[0].ndim else 0
@@ -43,7 +44,7 @@ def sized(c, way):
 
 
 def old_sets(rows, name, c):
-    """[(operator set, version of the row)] of those in OLD that have the operator."""
+    """Returns [(operator set, version of the row)] for the sets in OLD that have the operator."""
     domain = name.rpartition(":")[0]
     rows = [r["since"] for r in rows if prove.full(r) == name]
     found = [(k, max((r for r in rows if domain or r <= k), default=None)) for k in OLD]
@@ -51,7 +52,7 @@ def old_sets(rows, name, c):
 
 
 def jobs_of(printer, only):
-    """(operator, version, domain, case, way, the rule) of everything that is tried."""
+    """Returns (operator, version, domain, case, way, rule) for everything to test."""
     rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
     cases, jobs = prove.all_cases(), []
     for name in dict.fromkeys(prove.full(r) for r in rows if not r["whole"]):
@@ -63,7 +64,7 @@ def jobs_of(printer, only):
             if not c["symbols"] and not c["whole"]:
                 jobs += [(op, since, domain, sized(c, way), way) for way in (NAMED, UNKNOWN, BATCH)]
                 jobs += [(op, old, domain, dict(sized(c, NAMED), opset=k), NAMED) for k, old in old_sets(rows, name, c)]
-            elif c["symbols"] and c["opset"]:  # an older form, which names the one size that may be empty
+            elif c["symbols"] and c["opset"]:  # an older form of the operator, whose case names the one size that may be empty
                 jobs.append((op, since, domain, c, NAMED))
     with tempfile.TemporaryDirectory() as d:
         files = [os.path.join(d, "%d.onnx" % i) for i in range(len(jobs))]
@@ -76,10 +77,10 @@ def jobs_of(printer, only):
 def tasks_of(jobs, everything):
     """Yields one task for each factor of a rule that may be empty: (job, factor, the input and dimension that is sharded, level).
 
-    Without `everything` every second factor of an operator, and one case of each: of one operator the first, of the next the second if
-    there is one. A batch that has a name alone is tried where sizes with names gave no rule for it."""
+    Without `everything`: every second factor of an operator, and one case of each (the first or the second, alternating between operators).
+    BATCH is used only if the other ways gave no rule for the batch."""
     found = {}
-    cut_before = set()  # operators whose first input was cut along its first dimension, without BATCH
+    cut_before = set()  # operators whose first input was sharded along its first dimension without BATCH
     wanted = {op: k % 2 for k, op in enumerate(sorted({job[0] for job in jobs}))}
     for op, since, domain, c, way, rule in sorted(jobs, key=lambda job: job[4] == BATCH):
         for f, factor in enumerate(rule["factors"]):
@@ -92,7 +93,7 @@ def tasks_of(jobs, everything):
                 cut_before.add((op, domain))
             key = op, domain, factor["name"], factor["kind"], tuple(where), c["opset"] in OLD
             found.setdefault(key, []).append((op, since, domain, c, way, factor["name"], where, factor["size"]))
-    seen = {}  # operator -> factors so far
+    seen = {}  # operator -> number of factors so far
     for number, (key, tasks) in enumerate(found.items()):
         seen[key[:2]] = seen.get(key[:2], 0) + 1
         if not everything and seen[key[:2]] % 2 == 0:
@@ -103,7 +104,7 @@ def tasks_of(jobs, everything):
 
 
 def small(c, where, size):
-    """Inputs with one element of the factor, and of everything that has the same name."""
+    """Returns inputs with one element along the factor, and along every dimension whose size has the same name."""
     values = [v.value if isinstance(v, prove.Host) else v for v in c["inputs"]]
     out = []
     for i, v in enumerate(values):
@@ -122,7 +123,7 @@ def whole_run(model, values):
 
 
 def one_task(lib, task):
-    """None: nothing to compare; "": as the whole; else what is wrong."""
+    """Runs one task. Returns None if there is nothing to compare, "" if the results are equal, else what is wrong."""
     op, since, domain, c, way, name, where, size, level = task
     values = small(c, where, size)
     shown = prove.node_model(op, since, c, True, domain)
@@ -162,7 +163,7 @@ def one_task(lib, task):
 
 @functools.lru_cache(maxsize=None)
 def library(path):
-    """Opened by the child: an engine does not outlive a fork."""
+    """Opens the library in the child process, because an engine does not survive a fork."""
     return api.Library(path)
 
 

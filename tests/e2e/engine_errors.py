@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs that ONNX Runtime computes wrong, and partitions and reference runs do not (docs/numbers.md): a MoE whose input nothing else
-reads, Splits of one value that it takes for each other, caches of GroupQueryAttention that it places in memory of their past. And a rank that one branch of an If alone has, which is not believed.
+"""Tests graphs that ONNX Runtime computes wrong, and that Tessera's partitions and reference runs must compute right (docs/numbers.md).
+
+They are: a MoE that is the only reader of its input; several Splits of one value, which the engine treats as equal; GroupQueryAttention
+caches, which the engine stores in the memory of their past. Also: if only one branch of an If has a known rank, the If's rank is unknown.
 
 usage: engine_errors.py TESSERA"""
 import json, os, sys
@@ -32,7 +34,7 @@ def save(path, nodes, inputs, outputs, weights=(), opset=18):
 
 
 def check(name, d, f, feeds, want, shard=None, devices=2):
-    """Annotated with one sharding (None: whole on all devices), the model gives `want` and verifies."""
+    """Annotates the model with one sharding (None: replicated). Checks that it verifies and that a run returns `want`."""
     np.savez(d + "/in.npz", **feeds)
     a = d + "/a.onnx"
     words = ["--shard", shard] if shard else []
@@ -48,7 +50,7 @@ def check(name, d, f, feeds, want, shard=None, devices=2):
 
 
 def experts(x, r, w1, w2, k):
-    """Mixture of experts with relu, as numpy computes it: softmax over the k highest scores."""
+    """Mixture of experts with relu in numpy: softmax over the scores, then the k highest."""
     y = np.zeros_like(x)
     for t in range(len(x)):
         p = np.exp(r[t] - r[t].max())
@@ -91,7 +93,7 @@ def splits(d):
 
 
 def caches(d):
-    """Layers of attention with 2 key heads of 8 elements; 5 tokens are in the caches, 3 are new."""
+    """Attention layers with 2 key heads of 8 elements; 5 tokens are in the caches, 3 are new."""
     nodes, inputs, outputs, hidden = [], [info("x", [1, 3, 64]), info("last", [1], T.INT32), info("total", [], T.INT32)], [], "x"
     feeds = {"x": rng.standard_normal((1, 3, 64)).astype("f4"), "last": np.array([7], "i4"), "total": np.array(8, "i4")}
     w = rng.standard_normal((32, 64)).astype("f4") * 0.2
@@ -116,7 +118,7 @@ def caches(d):
 
 
 def rounded_activations(d):
-    """A sum that is sharded, and a product of 4-bit weights that rounds it to 8 bits: some elements are rounded the other way."""
+    """A MatMul with 4-bit weights rounds a sharded sum to 8 bits. Some elements are rounded differently; verify must report [engine-rounds]."""
     rows, inner, columns = 64, 600, 1024
     w = rng.standard_normal((inner, columns)).astype("f4")
     blocks = rng.standard_normal((32, columns // 32, 32))
@@ -136,7 +138,7 @@ def rounded_activations(d):
 
 
 def branches(d):
-    """One branch squeezes axes that are not known before the run, so that its rank is open; the model declares the other branch's."""
+    """One branch squeezes axes that only the run knows, so its rank is unknown. The model declares the rank of the other branch."""
     for declared in (2, None):
         yes = h.make_graph([h.make_node("Relu", ["x"], ["t"])], "yes", [], [info("t", [4, 6])])
         no = h.make_graph([h.make_node("Squeeze", ["z"], ["e"])], "no", [], [h.make_empty_tensor_value_info("e")])

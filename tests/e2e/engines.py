@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of newer operator sets than an engine knows: written for the lowest one that means the same; else one error that names the
-operator and both versions. With whatever ONNX Runtime there is (TESSERA_ORT, as `make compat` sets it, or the usual one).
+"""Tests models with newer operator sets than the engine supports.
+
+Rank files use the lowest operator set with the same meaning. If there is none, one error names the operator and both versions.
+Runs with any ONNX Runtime: TESSERA_ORT, as `make compat` sets it, or the usual one.
 
 usage: engines.py TESSERA"""
 import json, re, sys
@@ -27,7 +29,7 @@ def opsets(parts, n):
 
 
 def lowered(d):
-    """Nothing but types came to these operators after 18: an engine of 2022 may read the parts, and the whole is compared by it too."""
+    """After operator set 18 these operators only got more types, so rank files must work with an engine of 2022."""
     nodes = [helper.make_node("Conv", ["x", "k"], ["c"], name="conv", pads=[1, 1, 1, 1]), helper.make_node("Reshape", ["c", "to"], ["r"], name="reshape"),
              helper.make_node("Transpose", ["r"], ["t"], name="turn", perm=[0, 2, 1]), helper.make_node("MatMul", ["t", "w"], ["m"], name="mm"),
              helper.make_node("Cast", ["m"], ["m64"], name="cast", to=T.DOUBLE), helper.make_node("Cast", ["m64"], ["y"], name="back", to=T.FLOAT)]
@@ -43,7 +45,8 @@ def lowered(d):
 
 
 def kept(d):
-    """New types keep the version that brought them. A pooling that rounds up says so by its pads, which every version reads."""
+    """Newer element types need the operator set that introduced them. A MaxPool with ceil_mode is written with explicit pads, which any set
+    allows."""
     nodes = [helper.make_node("Cast", ["x"], ["h"], name="cast", to=T.BFLOAT16), helper.make_node("Reshape", ["h", "to"], ["r"], name="reshape"),
              helper.make_node("Cast", ["r"], ["y"], name="back", to=T.FLOAT)]
     save(d + "/m.onnx", nodes, dict(x=[4, 6]), dict(y=[6, 4]), dict(to=np.array([6, 4], np.int64)), 21)
@@ -57,7 +60,7 @@ def kept(d):
 
 
 def refused(d):
-    """What no lower version has: the message names it, what it needs and what there is."""
+    """For an operator that no lower set has, the error must name it, the set that it needs and the set that the engine supports."""
     rc, out, _ = harness.call(TESSERA, "doctor")
     version = re.search(r"ONNX Runtime\s+ok\s+(1\.\d+\.\d+)", out).group(1)
     new = int(version.split(".")[1]) >= 23

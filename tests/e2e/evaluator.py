@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An independent reader of partitions: runs the rank files in onnx's reference evaluator, one thread per rank, with the
-communication operators written from docs/formats.md alone. No code of Tessera takes part, so what it and Tessera's
-own run agree on is what the files say."""
+"""Runs partitions without Tessera: rank files in onnx's reference evaluator, one thread per rank.
+
+The communication operators are written from docs/formats.md only. If this evaluator and Tessera return the same results, the files mean
+what the documentation says."""
 import hashlib, itertools, json, os, threading, warnings
 
 import numpy as np
@@ -11,11 +12,11 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 
-warnings.filterwarnings("ignore", category=RuntimeWarning)  # of the reference evaluator: log of 0 is meant
+warnings.filterwarnings("ignore", category=RuntimeWarning)  # the reference evaluator warns about log(0), which is intended
 
 
 class World:
-    """What the ranks of one run share: values by (id, rank), behind a barrier per communication."""
+    """Data that the ranks of one run share: values by (id, rank). Every communication is a barrier of its group."""
 
     def __init__(self, ranks):
         self.lock = threading.Condition()
@@ -23,7 +24,7 @@ class World:
 
     def exchange(self, rank, key, group, value):
         with self.lock:
-            times = self.times[key, rank] = self.times.get((key, rank), 0) + 1  # in a loop, once in each turn
+            times = self.times[key, rank] = self.times.get((key, rank), 0) + 1  # counts iterations of a loop
             at = self.given.setdefault((key, times), {})
             assert rank in group and rank not in at, "rank %d in %s twice" % (rank, key)
             at[rank] = value
@@ -36,7 +37,7 @@ class World:
             return [at[r] for r in group]
 
     def run(self, outputs_of):
-        """outputs_of(rank) of every rank, a thread each: {rank: what it gave}. The first rank that fails ends the others, and its error is raised."""
+        """Runs outputs_of(rank) for every rank in its own thread and returns {rank: result}. If a rank fails, all end, and its error is raised."""
         results, errors = {}, []
 
         def rank_main(rank):
@@ -57,7 +58,7 @@ class World:
 
 
 def evaluate(model, inputs, operators):
-    """The outputs of a rank's graph, by name."""
+    """Returns the outputs of a rank's graph by name."""
     evaluator = ReferenceEvaluator(model, new_ops=operators)
     return dict(zip([o.name for o in model.graph.output], evaluator.run(None, {i.name: inputs[i.name] for i in model.graph.input})))
 
@@ -67,7 +68,7 @@ def bounds(size, n, j):
 
 
 def ends(cuts):
-    """Where parts end, in units: equal ones, or (below 0) those of the bits that are set."""
+    """Returns where parts end, in units: equal parts, or for a negative number the positions of the set bits."""
     return list(range(cuts + 1)) if cuts > 0 else [0] + [e for e in range(1, 63) if -cuts >> e & 1]
 
 
@@ -77,7 +78,7 @@ def shared(size, cuts, j):
 
 
 class Layout:
-    """`source` and `target` of a Reshard, read as docs/formats.md says."""
+    """A layout, `source` or `target` of a Reshard, decoded as docs/formats.md says."""
 
     def __init__(self, numbers):
         it = iter(int(x) for x in numbers)
@@ -90,7 +91,7 @@ class Layout:
         self.coords = list(itertools.product(*map(range, cuts)))
 
     def indices(self, rank, shape):
-        """Per dimension the indices that the rank owns, or None."""
+        """Returns for each dimension the indices that the rank owns, or None if it owns no shard."""
         shard = next((k for k, o in enumerate(self.owners) if rank in o), None)
         if shard is None:
             return None
@@ -116,7 +117,7 @@ class Layout:
 
 
 def part(x, axis, unit, group, rank, shares=None):
-    """A rank's part of an axis that is divided among its group."""
+    """Returns the rank's part of an axis that is divided among its group."""
     size, j = x.shape[axis], list(group).index(rank)
     shares = [1] * len(group) if shares is None else list(shares)
     assert len(shares) == len(group) and min(shares) >= 0 < sum(shares), "shares %s of %d members" % (shares, len(group))
@@ -143,7 +144,7 @@ def reshard(rank, pieces, group, source, target, shape):
 
 
 def operators(world, rank, plan):
-    """Classes for one rank's evaluator."""
+    """Returns the communication operators, as classes for the evaluator of one rank."""
 
     def common(op, plan_of, elem_type, id, x):
         assert plan_of == plan, "another plan"
@@ -256,7 +257,7 @@ def operators(world, rank, plan):
 
 
 def check_folder(folder):
-    """Digests, sizes, and onnx.checker with default settings; returns the manifest."""
+    """Checks digests, sizes, and every rank file with onnx.checker. Returns the manifest."""
     with open(os.path.join(folder, "manifest.json")) as f:
         manifest = json.load(f)
     assert manifest["version"] == 1
@@ -282,7 +283,7 @@ def check_folder(folder):
 
 
 def captured(graph):
-    """Names that subgraphs read."""
+    """Returns the names that subgraphs read."""
     names = set()
     for n in graph.node:
         for a in n.attribute:
@@ -292,7 +293,7 @@ def captured(graph):
 
 
 def run(folder, inputs):
-    """The outputs, by name, from the ranks that the manifest says; none of them in pieces."""
+    """Runs a partition and returns the outputs by name, from the ranks in the manifest; each is a full tensor."""
     manifest = check_folder(folder)
     world = World(manifest["ranks"])
     results = world.run(lambda r: evaluate(onnx.load(os.path.join(folder, "rank%d.onnx" % r)), inputs, operators(world, r, manifest["plan"])))
@@ -303,7 +304,7 @@ def run(folder, inputs):
 
 
 def apart(got, want):
-    """Largest difference in units of the largest magnitude; infinite where kind or NaN differ."""
+    """Returns the largest difference relative to the largest magnitude; infinite if shape, type or a NaN differs."""
     worst = 0.0
     assert set(got) == set(want), (list(got), list(want))
     for k, w in want.items():
@@ -323,7 +324,7 @@ def apart(got, want):
 
 
 def recorded(model):
-    """Inputs and outputs of test_data_set_0 beside the model."""
+    """Returns the inputs and outputs of test_data_set_0 next to the model."""
     m = onnx.load(model, load_external_data=False)
     at = os.path.join(os.path.dirname(model), "test_data_set_0")
     load = lambda kind, vs: {v.name: numpy_helper.to_array(onnx.load_tensor("%s/%s_%d.pb" % (at, kind, k))) for k, v in enumerate(vs)}

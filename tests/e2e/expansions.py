@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that cut what their operator takes statistics of: for every case of the rules' proof, every such dimension of
-every input, over 2 and 3 devices (uneven too), and together with another dimension on a 2x2 mesh. The node must have
-run cut, with a reduction, and equal to the whole run. Sizes known and not known before the run; of inputs next to nothing too, which show
-an epsilon where the engine has none.
+"""Tests nodes sharded along a dimension of which their operator computes statistics, such as the last axis of a Softmax.
+
+For every case of the rules' proof, every such dimension of every input is sharded over 2 and 3 devices (also with unequal shards), and
+together with another dimension on a 2x2 mesh. The node must run sharded, with a reduction, and its result must equal the unsharded run.
+Sizes are known and unknown before the run. Inputs near 0 are tested too: they show an epsilon that the engine does not have.
 
 usage: expansions.py TESSERA PRINT_RULE [OPERATOR ...] [all]     all: every number of devices for every setting, not a sample"""
 import json, os, shutil, sys
@@ -17,9 +18,9 @@ import cases_net, cases_norm, harness, prove
 TESSERA, PRINT_RULE, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:]
 TURNS = {}
 TINY = 1e-12
-SIZES = {"Attention", "com.microsoft:MultiHeadAttention"}  # taken apart where sizes are known
-PLACED = ("EyeLike", "OneHot", "Trilu")  # elements are found where they stand: nothing moves
-PARTS = {"CumSum", "CumProd", "TopK"}  # done in parts, of K elements at least, else whole; the test's K is 2
+SIZES = {"Attention", "com.microsoft:MultiHeadAttention"}  # expanded only if sizes are known
+PLACED = ("EyeLike", "OneHot", "Trilu")  # elements depend on their position only: nothing is communicated
+PARTS = {"CumSum", "CumProd", "TopK"}  # computed in parts of at least K elements, else replicated; K is 2 in these cases
 
 
 def tessera(*args):
@@ -34,14 +35,14 @@ def model_of(name, since, c, rule, symbolic):
     for v in m.graph.input if symbolic else []:
         dims = rule["inputs"][int(v.name[1:])]["dims"]
         for d, factors in zip(v.type.tensor_type.shape.dim, dims):
-            column = op == "Einsum" and not factors  # of a diagonal: as long as its rows
-            if d.dim_value > 1 and (len(factors) == 1 or column):  # parts of a product need its size
+            column = op == "Einsum" and not factors  # dimension of a diagonal, as long as its row
+            if d.dim_value > 1 and (len(factors) == 1 or column):  # splitting a product of factors needs its size
                 d.dim_param = "size%d" % d.dim_value
     return m
 
 
 def spec_of(tensor, f, sizes, n, second=None, m=1):
-    """The tensor cut along factor f (and another), in the notation; None: it does not have it, or not plainly."""
+    """Returns the tensor sharded along factor f (and `second`) in the notation, or None if the tensor does not have it."""
     cuts, found = [], 0
     for factors in tensor["dims"]:
         parts = []
@@ -59,18 +60,18 @@ def spec_of(tensor, f, sizes, n, second=None, m=1):
 
 
 def made_whole(d, cut):
-    """A value that the simpler nodes make whole on a device, to be sliced there; None: each makes its part and no more."""
+    """Returns a value that a device computes in full and then slices, or None if each device computes only its part."""
     rc, _, err = tessera("partition", cut, "-o", os.path.join(d, "parts"))
     if rc:
         return err
     graph = onnx.load(os.path.join(d, "parts", "rank1.onnx"), load_external_data=False).graph
     shutil.rmtree(os.path.join(d, "parts"))
-    vector = "node/Reshape"  # of classes, which a Range has made
+    vector = "node/Reshape"  # a vector of classes, made by a Range
     return next((n.input[0] for n in graph.node if n.op_type == "Slice" and n.input[0].startswith("node/") and vector not in n.input[0]), None)
 
 
 def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
-    """(ran, what is wrong)"""
+    """Shards and runs the node. Returns (True if it was sharded, what is wrong or None)."""
     edits = []
     for i, t in enumerate(rule["inputs"]):
         if t["host"] or t["absent"] or isinstance(c["inputs"][i], prove.Host):
@@ -79,7 +80,7 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
         if text:
             edits = ["--shard", "node:x%d=%s" % (i, text)]
             break
-    for i, t in enumerate(rule["outputs"] if not edits else []):  # what only the result has
+    for i, t in enumerate(rule["outputs"] if not edits else []):  # factors that only the outputs have
         text = spec_of(t, f, sizes, n, second, k)
         edits = edits or (["--shard", "node:y%d=%s" % (i, text)] if text else [])
     if not edits:
@@ -102,21 +103,21 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
     if rc or not doc["ok"]:
         return True, "%s: %s %s" % (edits, doc.get("outputs"), err)
     if doc["replicated"]:
-        uneven = m.graph.node[0].op_type == "TopK" and -(-sizes[f] // n) < 2  # parts of fewer than K elements
+        uneven = m.graph.node[0].op_type == "TopK" and -(-sizes[f] // n) < 2  # parts with fewer than K elements
         return not uneven, None if uneven else "%s: replicated %s" % (edits, doc["replicated"])
     if doc["cut_nodes"] < 1:
         return True, "%s: not cut" % edits
     if m.graph.node[0].op_type in PLACED:
         return True, None if sum(doc["collectives"].values()) == 1 else "%s: more than the result moved: %s" % (edits, doc["collectives"])
     if rule["factors"][f]["name"] == "q" or m.graph.node[0].op_type == "Einsum":
-        return True, None  # rows of a causal query, of a diagonal: only positions differ
+        return True, None  # rows of a causal query or of a diagonal differ only in position, so no reduction is needed
     if not {"AllGather"} & set(doc["collectives"]) if m.graph.node[0].op_type in PARTS else not {"AllReduce", "Reduce", "ReduceScatter"} & set(doc["collectives"]):
         return True, "%s: no collective: %s" % (edits, doc["collectives"])
     return True, None
 
 
 def arrays(c, factor):
-    """A case's inputs, the first times a factor."""
+    """Returns a case's inputs, the first one multiplied by a factor."""
     given = {"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)}
     if "x0" in given and given["x0"].dtype.kind == "f":
         given["x0"] = given["x0"] * np.asarray(factor, given["x0"].dtype)
@@ -136,7 +137,7 @@ def prove_case(d, name, since, c, rule):
         cuts = [(f, n, None, 1) for f in stats for n in (2, 3) if n <= sizes[f] and not (symbolic and f in compound)]
         cuts += [(f, 2, g, 2) for f in stats for g in free[:1] if not symbolic]
         turn = TURNS.setdefault(name, [0])
-        turn[0] += 1  # otherwise one cut of each case, not always the same
+        turn[0] += 1  # in the short version, a different sharding for each case
         for cut in cuts if harness.ALL else cuts[turn[0] % max(len(cuts), 1):][:1]:
             ran, wrong = try_cut(d, m, inputs, c, rule, sizes, *cut)
             count += ran
@@ -146,7 +147,7 @@ def prove_case(d, name, since, c, rule):
 
 
 def lacks(name, since, c):
-    """Why the engine cannot be the judge of the case, or None."""
+    """Returns why the engine cannot be the reference for the case, or None."""
     domain, _, op = name.rpartition(":")
     old = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 20)
     if old and op == "SkipSimplifiedLayerNormalization" and len(c["inputs"]) > 3:
@@ -155,7 +156,7 @@ def lacks(name, since, c):
 
 
 def operator(d, name, cases, sinces, left_out):
-    """Samples the cases of an operator."""
+    """Tests a sample of the cases of an operator."""
     domain, _, op = name.rpartition(":")
     total, bad = 0, []
     for c in harness.sample(cases, 2):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixtures of experts whose experts are on different devices, as operators and as exporters write them: equal to the unsharded run of ONNX Runtime, for every variant that its CPU kernels
-support. Variants without a CPU kernel (a third layer, swiglu_fusion 2, weights of 4-bit floats) are planned and partitioned only.
+"""Tests mixtures of experts with experts on different devices, as MoE operators and as the plain nodes that exporters write.
+
+Results must equal the unsharded run of ONNX Runtime, for every variant that its CPU kernels support. Variants without a CPU kernel (a third
+layer, swiglu_fusion 2, weights of 4-bit floats) are planned and partitioned only.
 
 usage: experts.py TESSERA [on=DEVICE]     on=CUDA:0: every rank there, and only the cases that compare with the unsharded run"""
 import json, os, sys
@@ -23,7 +25,7 @@ def tessera(*words):
 
 
 def build(path, operator, bits=0, block=0, halves=1, points=False, bias=False, third=False, router_weights=False, batches=False, half=False, tokens=TOKENS, **attributes):
-    """One node with 5 experts of 32 x 64; returns the names of its weights. Router outputs of token 1 are all equal."""
+    """Writes one node with 5 experts of 32 x 64 and returns the names of its weights. Token 1 has equal router outputs for all experts."""
     draw = np.random.default_rng(len(path) + bits + block + halves)
     kind = np.float16 if half else np.float32
     floats = lambda *shape: draw.uniform(-1, 1, shape).astype(kind)
@@ -95,7 +97,7 @@ PLANNED = {
 
 
 def sharded(d, weights, n):
-    """The model with every weight sharded by expert."""
+    """Returns the model with every weight sharded by expert."""
     spec = lambda w: "{%s:%s}" % (",".join([str(n)] + ["1"] * w), ",".join(map(str, range(n))))
     rank = {t.name: len(t.dims) for t in onnx.load(d + "/m.onnx").graph.initializer}
     edits = [word for w in weights for word in ("--shard", "moe:%s=%s" % (w, spec(rank[w] - 1)))]
@@ -119,7 +121,7 @@ def equal_to_the_unsharded_run(d, name):
 
 
 def random_shardings(d, name):
-    """Experts together with tokens and the inner size."""
+    """Random shardings of experts together with tokens and the inner size."""
     build(d + "/m.onnx", **RUN[name])
     for n in (2, 4):
         rc, doc, err = tessera("verify", d + "/m.onnx", "--devices", n, "--random", 3, "--seed", len(name), "--inputs", d + "/m.onnx.npz", "--threads", 1)
@@ -127,7 +129,7 @@ def random_shardings(d, name):
 
 
 def candidate(d, name):
-    """The planner offers the experts over all devices, the partition has 1/5 of them on each rank, and the local node has fewer experts per token."""
+    """The planner must offer to shard the experts, each rank must have 1/5 of them, and the local node must use fewer experts per token."""
     variant = {**RUN, **PLANNED}[name]
     weights = build(d + "/m.onnx", **variant)
     rc, doc, err = tessera("plan", d + "/m.onnx", "--devices", EXPERTS, "--explain", "moe", *(["--dim", "tokens=64"] if variant.get("tokens", 0) is None else []))
@@ -142,7 +144,7 @@ def candidate(d, name):
 
 
 def memory_spreads_experts(d, name):
-    """With memory for a third of the weights, each device has some of the experts or a part of each, and the plan is right."""
+    """With memory for a third of the weights, each device gets some experts or a part of each. The plan must be right."""
     build(d + "/m.onnx", **RUN[name])
     size = os.path.getsize(d + "/m.onnx")
     rc, doc, err = tessera("plan", d + "/m.onnx", "--devices", EXPERTS, "--memory", size // 3, "-o", d + "/p.onnx")
@@ -153,8 +155,8 @@ def memory_spreads_experts(d, name):
 
 
 def exported(path, form, inner):
-    """Two of 8 experts for each token in plain ONNX, as exporters write them. gathered: each token gathers the weights of its experts. masks: every
-    expert runs on all tokens, and a one-hot mask selects its results. stacked: the same by products of stacked matrices."""
+    """Writes two of 8 experts per token in plain ONNX, as exporters do. gather, gather_nd: each token gathers the weights of its experts.
+    masks: every expert runs on all tokens, and a one-hot mask selects its results. stacked: the same with products of stacked matrices."""
     e, m, k = 8, 16, 2
     draw = np.random.default_rng(5)
     floats = lambda *shape: draw.uniform(-0.5, 0.5, shape).astype(np.float32)
@@ -191,7 +193,8 @@ def exported(path, form, inner):
 
 
 def exported_experts_are_spread(d, form):
-    """Planned for one token: each of 4 devices has memory for 40 % of the experts, and gathered weights take a quarter of all. An inner size of 509 has no equal parts, but experts have."""
+    """Plans for one token on 4 devices, each with memory for 40 % of the experts. An inner size of 509 has no equal parts, but experts have."""
+
     for inner in (512, 509):
         limit = exported(d + "/m.onnx", form, inner) * 4 // 10
         rc, doc, err = tessera("plan", d + "/m.onnx", "--devices", 4, "--dim", "tokens=1", "--memory", limit, "-o", d + "/p.onnx")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that exporters, quantizers and ONNX Runtime's own optimizer write: kernels that cannot share packed weights, values whose element
-type no rule gives, CNNs in blocked layout, quantized Gemm.
+"""Tests nodes that exporters, quantizers and ONNX Runtime's optimizer write: packed weights that ranks cannot share, values of unknown
+element type, CNNs in blocked layout, quantized Gemm, tree ensembles, data files of branches.
 
 usage: exported.py TESSERA"""
 import json, os, platform, sys
@@ -37,7 +37,7 @@ def annotate(path, *edits):
 
 
 def packs_symmetric_weights():
-    """ONNX Runtime has the kernel that cannot share its packed weights for x86 with AVX2 (seen with 1.31)."""
+    """True if ONNX Runtime uses the kernel that cannot share its packed weights: on x86 with AVX2 (seen with 1.31)."""
     if platform.machine() != "x86_64":
         return False
     with open("/proc/cpuinfo") as f:
@@ -45,7 +45,7 @@ def packs_symmetric_weights():
 
 
 def unshared_packing(d):
-    """int8 weights with zero point 0: ranks that are threads cannot share what the kernel packs."""
+    """int8 weights with zero point 0: ranks that are threads cannot share the packed weights. verify must report that once and be right."""
     scale, zero = np.float32(0.02), np.uint8(7)
     weights = dict(xs=scale, xz=zero, w=rng.integers(-90, 90, (32, 32, 3, 3)).astype("i1"), ws=scale, wz=np.int8(0), ys=np.float32(0.3), yz=zero)
     node = helper.make_node("QLinearConv", ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["y"], name="conv", pads=[1, 1, 1, 1])
@@ -58,7 +58,7 @@ def unshared_packing(d):
 
 
 def unknown_type(d):
-    """com.microsoft Inverse has no rule, and the model does not declare its result. The Reshape gives a shape, but no type."""
+    """com.microsoft Inverse has no rule, and the model does not declare its result's type. The Reshape adds a shape but no type."""
     nodes = [helper.make_node("Inverse", ["x"], ["i"], name="inverse", domain="com.microsoft"), helper.make_node("Reshape", ["i", "shape"], ["r"], name="reshape"),
              helper.make_node("Tanh", ["r"], ["t"], name="tanh"), helper.make_node("Mul", ["t", "t"], ["y"], name="mul")]
     eye = np.eye(4, dtype="f4")[None].repeat(6, 0) * 2 + rng.standard_normal((6, 4, 4)).astype("f4") / 9
@@ -76,7 +76,7 @@ def unknown_type(d):
 
 
 def untyped_by_hand(d):
-    """Operators without a rule that are sharded by hand: what goes from one to the other is not transferred, so that its type is not needed."""
+    """Operators without a rule, sharded by hand. The value between them is not communicated, so its unknown type must not matter."""
     nodes = [helper.make_node("Inverse", ["x"], ["i"], name="a", domain="com.microsoft"), helper.make_node("Inverse", ["i"], ["y"], name="b", domain="com.microsoft")]
     path = save(d + "/h.onnx", nodes, dict(x=("f4", (6, 4, 4))), dict(y=("f4", (6, 4, 4))), {})
     np.savez(d + "/h.npz", x=np.eye(4, dtype="f4")[None].repeat(6, 0) * 2 + rng.standard_normal((6, 4, 4)).astype("f4") / 9)
@@ -86,7 +86,7 @@ def untyped_by_hand(d):
 
 
 def blocked_layout(d):
-    """A CNN as ONNX Runtime writes it at its highest level (com.microsoft.nchwc): its batch is sharded."""
+    """A CNN as ONNX Runtime writes it at its highest optimization level (com.microsoft.nchwc). Its batch must be sharded."""
     f4 = lambda *s: rng.standard_normal(s).astype("f4") / 4
     weights = dict(a=f4(32, 16, 3, 3), ab=f4(32), b=f4(32, 32, 3, 3), bb=f4(32), w=f4(32, 10))
     node = helper.make_node
@@ -106,7 +106,7 @@ def blocked_layout(d):
 
 
 def domain_not_imported(d):
-    """ONNX Runtime runs a model that does not import com.microsoft: the rules hold, wrong shardings are refused or not taken."""
+    """ONNX Runtime runs a model that does not import com.microsoft. The rules must apply, and wrong shardings must be refused or ignored."""
     nodes = [helper.make_node("QuickGelu", ["x"], ["q"], name="gelu", domain="com.microsoft"), helper.make_node("Tanh", ["q"], ["y"], name="tanh")]
     path = save(d + "/n.onnx", nodes, dict(x=("f4", (6, 4))), dict(y=("f4", (6, 4))), {}, domains=())
     out, _ = tessera("verify", annotate(path, "--config", "c:2", "--tile", "q={2,1:0,1}"), "--json")
@@ -119,7 +119,7 @@ def domain_not_imported(d):
 
 
 def said_of_nodes(d):
-    """Why a node of the blocked layout is not sharded; com.microsoft QLinearConv gives the type of its last zero point, whatever it reads."""
+    """check must explain why a node of the blocked layout is not sharded. The output type of com.microsoft QLinearConv is its last zero point's."""
     pool = helper.make_node("MaxPool", ["x"], ["y"], name="pool", domain="com.microsoft.nchwc", kernel_shape=[2, 2], strides=[2, 2])
     path = save(d + "/p.onnx", [pool], dict(x=("f4", (4, 32, 6, 6))), dict(y=("f4", (4, 32, 3, 3))), {}, domains=("com.microsoft.nchwc",))
     said = "".join(tessera("check", annotate(path, "--config", "c:2", "--shard", "pool:x={1,1,2,1:0,1}")))
@@ -133,7 +133,7 @@ def said_of_nodes(d):
 
 
 def quantized_gemm(d):
-    """com.microsoft QGemm: rows and columns are sharded, its result is uint8 or float."""
+    """com.microsoft QGemm: rows or columns are sharded."""
     scale, zero = np.float32(0.02), np.uint8(120)
     weights = dict(xs=scale, xz=zero, w=rng.integers(-90, 90, (12, 16)).astype("i1"), ws=scale, wz=np.int8(0), b=rng.integers(-500, 500, 12).astype("i4"), ys=np.float32(0.3), yz=np.uint8(99))
     gemm = helper.make_node("QGemm", ["x", "xs", "xz", "w", "ws", "wz", "b", "ys", "yz"], ["q"], name="gemm", domain="com.microsoft", transB=1)
@@ -145,7 +145,7 @@ def quantized_gemm(d):
 
 
 def forest(d):
-    """100 trees of depth 6 for 20,000 rows take about 80 ms, so that plans shard the rows."""
+    """100 trees of depth 6 for 20,000 rows take about 80 ms, so plans must shard the rows."""
     inner, ids, trees = 63, range(127), 100
     features, splits = rng.integers(0, 8, 127 * trees), rng.standard_normal(127 * trees)
     leaves = [(t, i) for t in range(trees) for i in ids if i >= inner]
@@ -162,7 +162,7 @@ def forest(d):
 
 
 def data_of_a_branch(d):
-    """A constant of a branch is in a data file: rank files hold it, and a missing file is named before the engine is asked."""
+    """A constant of a branch is in a data file. Rank files must contain it. If the file is missing, the error must name it."""
     node = lambda op, ins, out: helper.make_node(op, ins, [out])
     graph = lambda name, nodes, out, weights=(): helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(out, T.FLOAT, None)], weights)
     weight = numpy_helper.from_array(rng.standard_normal((64, 64)).astype("f4"), "w")

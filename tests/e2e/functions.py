@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model-local functions, replaced by their bodies before they are cut: nested, in branches, annotated at the call and
-inside, with attributes, and written for another version of the operators. As special.py.
+"""Tests model-local functions, which are replaced by their bodies before sharding: nested, in bodies, annotated at the call and
+inside, with attributes, and written for another operator set. Cases have the form that special.py describes.
 
 usage: functions.py TESSERA [CASE...]"""
 import numpy as np
@@ -36,19 +36,19 @@ def twice(f, opset=18):
 
 @case
 def annotated_calls():
-    """Column, then row: one sum for each call."""
+    """Sharded by columns, then by rows: one reduction per call."""
     return twice(ffn()), 2, {"one:a": "{1,2:0,1}", "one:b": "{2,1:0,1}", "two:c": "{1,2:0,1}"}, {"x": f4(3, 6)}, ["AllReduce", "Reduce"]
 
 
 @case
 def annotated_inside():
-    """What the body says holds for every call."""
+    """A sharding inside the function applies to every call."""
     return twice(ffn()), 2, {"function Ffn > up:a": "{1,2:0,1}"}, {"x": f4(3, 6)}, ["AllReduce", "Reduce"]
 
 
 @case
 def other_version():
-    """The body was written for opset 14; its operators mean the same in 18."""
+    """The function was written for operator set 14; its operators mean the same in 18."""
     return twice(ffn(14)), 2, {"one:a": "{1,2:0,1}", "function Ffn > down:b": "{2,1:0,1}"}, {"x": f4(3, 6)}, ["AllReduce", "Reduce"]
 
 
@@ -87,7 +87,7 @@ def in_a_loop():
 
 @case
 def scanned_from_a_norm():
-    """The engine scans only what it knows the rank of. ONNX defines MeanVarianceNormalization by a function, of whose result it knows none."""
+    """A Scan needs a state of known rank. ONNX defines MeanVarianceNormalization by a function, for whose result the engine knows no rank."""
     body = helper.make_graph([node("Add", ["a", "e"], ["b"]), node("Identity", ["b"], ["o"])], "scan", [info("a", T.FLOAT, None), info("e", T.FLOAT, None)],
                              [info("b", T.FLOAT, None), info("o", T.FLOAT, None)])
     norm = function("Norm", ["x"], ["y"], [node("MeanVarianceNormalization", ["x"], ["y"], axes=[0])])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generation folders: taken wherever a model is; cut into one such folder for each device, with which a stock
-onnxruntime-genai generates the tokens of the uncut one.
+"""Tests generation folders (onnxruntime-genai): commands accept them like models, and `partition` writes one folder per device.
+
+A stock onnxruntime-genai must generate the same tokens with these folders as with the unsharded one.
 
 usage: genai.py TESSERA
        genai.py make FOLDER HIDDEN HEADS KV_HEADS HEAD LAYERS VOCABULARY CONTEXT    writes such a folder, to be measured"""
@@ -29,7 +30,7 @@ def tessera(*words):
 
 
 def decoder():
-    """A small decoder as onnxruntime-genai's builder writes it: packed projection, GroupQueryAttention, caches."""
+    """Returns a small decoder as onnxruntime-genai's builder writes it: packed projection, GroupQueryAttention, caches."""
     rng = np.random.default_rng(5)
     inits, nodes = [], []
 
@@ -122,7 +123,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     rc, out, err = tessera("plan", whole, "--devices", 2, "--state", "past_key_values.*=present.*", "--dim", "past_sequence_length=%d" % (CONTEXT // 2), "-o", d + "/planned.onnx")
     rc, out, err = tessera("info", d + "/planned.onnx", "--json")
     cut = {s["sharding"] for s in json.loads(out)["shardings"] if s["value"] in ("present.0.key", "present.1.value")}
-    case("the plan cuts the caches", rc == 0 and cut == {"{1,2,1,1:0,1}"}, cut)  # as `generate` plans: else nothing is cut below
+    case("the plan cuts the caches", rc == 0 and cut == {"{1,2,1,1:0,1}"}, cut)  # planned as `generate` does; otherwise the cases below would shard nothing
     small = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "folders/genai_tiny")
     rc, out, err = tessera("partition", small, "--devices", 2, "--dry-run")
     case("says where one device is as fast, with figures", rc == 0 and "one device is as fast: predicted time 0." in err, out + err)
@@ -177,7 +178,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     for more in (["--devices", 2], ["--devices", 2, "--transport", "shm"]):
         rc, cut, err = tessera(*words, *more)
         case("the same tokens, " + " ".join(map(str, more)), rc == 0 and cut == alone, cut + err)
-    seen = onnx.load(whole + "/model.onnx")  # another node reads a cache, so its size must be that of its contents
+    seen = onnx.load(whole + "/model.onnx")  # another node reads the size of a cache, so the cache must not have spare capacity
     seen.graph.node.append(helper.make_node("Size", ["past_key_values.0.key"], ["size"]))
     seen.graph.output.append(helper.make_tensor_value_info("size", TensorProto.INT64, []))
     shutil.copytree(whole, d + "/seen")
@@ -195,7 +196,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
         case("bench has its peer beside it", said["peer"]["rounds"] > 0 and abs(said["decode_ratio"] * said["peer"]["decode_per_s"] / said["ours"]["decode_per_s"] - 1) < 1e-6, out)
     except ImportError:
         print("ok e2e genai bench has its peer beside it # SKIP this Python has no onnxruntime-genai")
-    # Every form of --devices is a topology everywhere, read once.
+    # Every command accepts every form of --devices.
     tessera("topology", "make", "ring:2", "-o", d + "/ring.json")
     for text, devices in (("ring:2", 2), ("{2, [[1],[0]]}", 2), (d + "/ring.json", 2), (d + "/planned.onnx", 2), ("CPU,CPU", 2), ("cpu:1", 1), ("auto:cpu:2", None), ("auto", None)):
         name = os.path.basename(text)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// group_calls.c - one rank of a process group that makes the given calls: group_calls RANK RANKS NAME CALLS.
+// group_calls.c - one rank of a process group that makes the given calls, one letter each:
+// group_calls RANK RANKS NAME CALLS.
 //
-//   j join   b barrier   s broadcast from the last rank but one   l the same, of another size
-//   r broadcast from a rank that there is not   x leave and join again   k die   q end
+//   j join   b barrier   s broadcast from the last rank but one   l the same, with another size
+//   r broadcast from a rank that does not exist   x leave and join again
+//   k kill this process   q exit without leaving
 #include <tessera.h>
 
 #include <signal.h>

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Twice the model costs at most three times the processor time: every command that reads a model, over models that are large in
-one way each (inputs, outputs, specs, initializers ...). Each pair of model and command starts small and doubles until it takes
-long enough to be measured, or until the largest size.
+"""Tests that a model of twice the size takes at most three times the processor time, for every command that reads a model.
+
+Each model is large in one respect (inputs, outputs, specs, initializers ...). For each pair of model and command, the size starts small
+and doubles until the time is long enough to measure, or until the largest size.
 
 usage: growth.py TESSERA [all | NAME ...]     all, or names of models or commands: to larger sizes, in minutes"""
 import os, resource, sys, tempfile
@@ -11,8 +12,8 @@ from onnx import AttributeProto, TensorProto, helper
 import harness
 
 F, N = TensorProto.FLOAT, helper.make_node
-LIMIT_S = 60  # of processor time for one command
-NOISE_S = 0.15  # a command that takes less is not measured
+LIMIT_S = 60  # limit of processor time for one command
+NOISE_S = 0.15  # shorter times are not compared
 
 
 def info(name, shape):
@@ -40,7 +41,7 @@ def annotate(m, nodes, devices=2, name="c"):
     return m
 
 
-# ---- models, each large in one way
+# ---- models, each large in one respect
 
 def inputs(n):
     return model([N("Concat", ["i%d" % k for k in range(n)], ["y"], axis=0)], [info("i%d" % k, ["s%d" % k, 4]) for k in range(n)], [info("y", None)])
@@ -88,7 +89,7 @@ def readers(n):
 
 
 def sizes(n):
-    """Values of different shapes that live all at once, so that none uses the memory of another."""
+    """Values of different shapes that are all live at once, so that none can reuse the memory of another."""
     nodes = [N("Relu", ["i%d" % k], ["o%d" % k]) for k in range(n)] + [N("Relu", ["o%d" % k], ["p%d" % k]) for k in range(n)]
     m = model(nodes, [info("i%d" % k, [2, k + 2]) for k in range(n)], [info("p%d" % k, None) for k in range(n)])
     return annotate(m, list(m.graph.node)[:1])
@@ -101,7 +102,7 @@ def initializers(n):
 
 
 def unused(n):
-    """Initializers that are inputs too, and which nothing reads."""
+    """Initializers that are also inputs, and that no node reads."""
     return model([N("Relu", ["x"], ["y"])], [info("x", [4, 4])] + [info("w%d" % k, [1]) for k in range(n)], [info("y", [4, 4])], [tensor("w%d" % k) for k in range(n)])
 
 
@@ -115,7 +116,7 @@ def random_graph(n):
 
 
 def branches(n):
-    """n Ifs, one after the other."""
+    """n consecutive Ifs."""
     nodes = []
     for k in range(n):
         body = lambda: helper.make_graph([N("Relu", ["v%d" % k], ["b%d" % k])], "b", [], [info("b%d" % k, [4, 4])])
@@ -136,7 +137,7 @@ def configurations(n):
 
 
 def config_names(n, m=None):
-    """Configurations that no node has."""
+    """Configurations that no node uses."""
     m = m or annotate(chain(4), [])
     for k in range(n):
         m.configuration.add(name="c%d" % k, num_devices=2)
@@ -164,7 +165,7 @@ def device_groups(n):
 
 
 def wrong_specs(n):
-    """Specs of names that the node does not have, and one name twice: every one is a finding."""
+    """Specs of tensors that the node does not have, each name twice: every spec is a finding."""
     m = annotate(chain(4), [])
     config = m.graph.node[0].device_configurations.add(configuration_id="c")
     for k in range(n):
@@ -180,7 +181,7 @@ def attributes(n):
 
 
 def lists(n):
-    """Long lists of an operator: the sizes of a Split's parts."""
+    """A long list as operand: the sizes of a Split's parts."""
     constants = [helper.make_tensor("s", TensorProto.INT64, [n], [1] * n)]
     return model([N("Split", ["x", "s"], ["o%d" % k for k in range(n)], axis=0)], [info("x", [n, 4])], [info("o%d" % k, None) for k in range(n)], constants)
 
@@ -244,17 +245,17 @@ COMMANDS = {
     "plan --stages": ["plan", "M", "--devices", "2", "--stages", "2", "-o", "O.onnx"],
     "run": ["run", "M"],
 }
-EXITS = (0, 1, 4, 5)  # an answer, whatever it is: neither a file that cannot be read nor a crash
-NEED_SPECS = ("simulate", "report")  # commands that refuse a model without shardings as wrong use
-MANY_RANKS = ("partition", "simulate", "report")  # commands whose result itself is quadratic in devices
+EXITS = (0, 1, 4, 5)  # any regular result; not allowed are usage errors, unreadable files and crashes
+NEED_SPECS = ("simulate", "report")  # commands that refuse a model without shardings as a usage error
+MANY_RANKS = ("partition", "simulate", "report")  # commands whose output itself is quadratic in the number of devices
 
-# What `make test` measures: the pairs that have been slow, and the cheapest commands of the others.
+# Pairs that `make test` measures: those that were slow once, and the cheapest commands for other models.
 QUICK = [("inputs", "run"), ("summed", "infer"), ("repeated", "plan"), ("repeated", "infer"), ("split", "plan"), ("chain_sharded", "simulate"), ("sizes", "simulate"),
          ("wrong_specs", "check"), ("configurations", "check"), ("split_sharded", "infer"), ("split_sharded", "plan"), ("readers", "plan"), ("summed", "plan"), ("device_groups", "check"), ("initializers", "partition"), ("unused", "info")]
 
 
 def processor_seconds(words, folder):
-    """(exit code, processor seconds): of the command alone."""
+    """Runs a command; returns (exit code, its processor seconds)."""
     pid = os.fork()
     if pid == 0:
         os.chdir(folder)
@@ -268,7 +269,7 @@ def processor_seconds(words, folder):
 
 
 class Models:
-    """Files of models by kind and size, made once."""
+    """Model files by kind and size; each is written once."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -282,7 +283,7 @@ class Models:
 
 
 def measure(tessera, models, make, name, n, long_enough, largest):
-    """Doubles n until the command takes long_enough. (why it is wrong or None, what was seen)"""
+    """Doubles n until the command takes long_enough. Returns (what is wrong or None, the measured times)."""
     seen = []
     while True:
         words = [tessera] + [{"M": models.path(make, n)}.get(w, w) for w in COMMANDS[name]]
@@ -294,7 +295,7 @@ def measure(tessera, models, make, name, n, long_enough, largest):
         if code not in EXITS:
             return "exit %d: %s" % (code, said.decode(errors="replace")), seen
         if len(seen) > 1 and seconds > NOISE_S and seconds > 3 * before:
-            # Once more: other processes of this machine can slow down one of the two.
+            # Measure once more: other processes on this machine can slow down one of the two.
             again = min(seconds, processor_seconds(words, models.folder)[1])
             if again > NOISE_S and again > 3 * before:
                 return "twice the size, %.1f times the time" % (again / before), seen
@@ -303,8 +304,8 @@ def measure(tessera, models, make, name, n, long_enough, largest):
         before, n = max(seconds, NOISE_S / 3), 2 * n
 
 
-# Where the format or the command has a lower limit. More functions make a file that the loader refuses: its
-# objects take many times the memory of the file.
+# Largest sizes where the format or the command has a lower limit. With more functions the loader refuses the file,
+# because its objects take many times the memory of the file.
 LARGEST = {"devices": 4000, "random_graph": 1600, "inputs": 4000, "functions": 16000}
 
 

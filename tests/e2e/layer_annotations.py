@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime's layer annotations become stages: rules as its session option has them, and every annotation by itself.
+"""Tests that ONNX Runtime's layer annotations become stages: with the rules of its session option, and with one stage per annotation.
 
 usage: layer_annotations.py TESSERA"""
 import json, os, sys, tempfile
@@ -20,7 +20,7 @@ def tessera(*words):
 
 
 def make(path):
-    """A product and a Relu for each layer, one after the other; `norm` has no annotation."""
+    """Writes a chain with a MatMul and a Relu per layer; `norm` has no annotation."""
     rng, nodes, inits, last = np.random.default_rng(2), [], [], "x"
     for name in LAYERS:
         inits.append(numpy_helper.from_array(rng.standard_normal((8, 8)).astype("f4"), name + ".w"))
@@ -36,7 +36,7 @@ def make(path):
 
 
 def stages(path):
-    """Layer -> stages of its nodes, and the devices, as onnx reads them."""
+    """Returns layer -> stages of its nodes, and the configurations, as onnx reads them."""
     model = onnx.load(path)
     found = {}
     for node in model.graph.node:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A transformer with a given number of layers of 33 nodes each, with the names that exporters give; random weights."""
+"""Writes a transformer with a given number of layers of 33 nodes each, with the names that exporters give and random weights."""
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper

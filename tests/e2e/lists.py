@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences and optional values: their elements have the same sharding, and they move between stages only. As special.py.
+"""Tests sequences and optional values: all elements have one sharding, and sequences move only between stages. Cases have the form of special.py.
 
 usage: lists.py TESSERA [CASE...]"""
 import numpy as np
@@ -15,7 +15,7 @@ I8 = lambda *v: np.array(v, "i8")
 
 @case
 def elements_pass_through():
-    """Two cut tensors into a list and one out of it: no communication but for the end."""
+    """Two sharded tensors become a sequence, and one is read from it. Only the output may be communicated."""
     m = model([node("MatMul", ["x", "w"], ["a"]), node("Relu", ["a"], ["b"]), node("SequenceConstruct", ["a", "b"], ["s"], name="list"),
                node("SequenceAt", ["s", "k"], ["c"], name="at"), node("Neg", ["c"], ["y"])],
               [info("x", T.FLOAT, [3, 6])], [info("y", T.FLOAT, [3, 8])], [tensor(f4(6, 8), "w"), tensor(np.int64(1), "k")])
@@ -30,7 +30,7 @@ def annotated_list():
 
 @case
 def split_and_join():
-    """Taken apart along the rows and put together again, with the columns cut."""
+    """A tensor is split by rows into a sequence and concatenated again, with sharded columns."""
     m = model([node("SplitToSequence", ["x", "n"], ["s"], name="split", axis=0), node("SequenceErase", ["s", "k"], ["t"]),
                node("ConcatFromSequence", ["t"], ["y"], name="join", axis=0)],
               [info("x", T.FLOAT, [6, 7])], [info("y", T.FLOAT, [None, 7])], [tensor(I8(1, 2, 3), "n"), tensor(np.int64(1), "k")])
@@ -46,7 +46,7 @@ def stacked():
 
 @case
 def along_the_cut():
-    """The axis that is joined is cut: the list is made whole, and right."""
+    """The concatenated axis is sharded: the elements must be gathered first."""
     m = model([node("Relu", ["x"], ["a"]), node("Neg", ["x"], ["b"]), node("SequenceConstruct", ["a", "b"], ["s"]), node("ConcatFromSequence", ["s"], ["y"], axis=1)],
               [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [4, 12])])
     return m, 2, {"a_relu:x": "{1,2:0,1}"}, {"x": f4(4, 6)}, None
@@ -54,7 +54,7 @@ def along_the_cut():
 
 @case
 def two_that_differ():
-    """What is put into the list lies otherwise: it is brought to the list, not the list to it."""
+    """An inserted element has another sharding than the sequence. The element must be resharded, not the sequence."""
     m = model([node("Relu", ["x"], ["a"]), node("Neg", ["x"], ["b"]), node("SequenceConstruct", ["a"], ["s"]), node("SequenceInsert", ["s", "b", "k"], ["t"]),
                node("SequenceLength", ["t"], ["l"]), node("SequenceAt", ["t", "k"], ["y"])],
               [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [4, 6]), info("l", T.INT64, [])], [tensor(np.int64(0), "k")])
@@ -63,7 +63,7 @@ def two_that_differ():
 
 @case
 def asked_for_in_parts():
-    """What joins a list is asked for in parts that the list does not have: the list lies whole, and so does its reader."""
+    """A reader wants a sharding that the sequence does not have: the sequence and its reader are replicated."""
     m = model([node("SequenceConstruct", ["x", "w", "x"], ["s"], name="list"), node("ConcatFromSequence", ["s"], ["y"], name="join", axis=0)],
               [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [12, 6])], [tensor(f4(4, 6), "w")])
     return m, 3, {"list:x": "{3,1:0,1,2}", "join:y": "{1,3*2/2:0,1}"}, {"x": f4(4, 6)}, None
@@ -71,7 +71,7 @@ def asked_for_in_parts():
 
 @case
 def put_in_in_two_ways():
-    """Two elements of a list in other parts than each other."""
+    """Two elements of one sequence have different shardings."""
     m = model([node("SequenceConstruct", ["x", "w"], ["s"], name="list"), node("SequenceInsert", ["s", "x"], ["t"], name="more"),
                node("ConcatFromSequence", ["t"], ["y"], axis=0)],
               [info("x", T.FLOAT, [2, 6])], [info("y", T.FLOAT, [6, 6])], [tensor(f4(2, 6), "w")])
@@ -80,7 +80,7 @@ def put_in_in_two_ways():
 
 @case
 def one_device_has_it():
-    """A list on device 1 alone, read on both: it is made on both."""
+    """A sequence is annotated for device 1 only, but both devices read it: both must compute it."""
     m = model([node("Relu", ["x"], ["a"]), node("SequenceConstruct", ["a"], ["s"], name="list"), node("SequenceAt", ["s", "k"], ["c"]), node("Neg", ["c"], ["y"])],
               [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [4, 6])], [tensor(np.int64(0), "k")])
     return m, 2, {"list:a": "{1,1:1}", "c_sequenceat:c": "{1,1:0,1}"}, {"x": f4(4, 6)}, None
@@ -95,7 +95,7 @@ def optional_values():
 
 @case
 def carried_by_a_loop():
-    """The list grows in each turn; its elements come from a product that is cut."""
+    """A sequence grows in each iteration of a loop; its elements come from a sharded MatMul."""
     seq = lambda v: helper.make_tensor_sequence_value_info(v, T.FLOAT, None)
     g = helper.make_graph([node("Identity", ["go"], ["on"]), node("MatMul", ["x", "w"], ["h"], name="mm"), node("SequenceInsert", ["s", "h"], ["t"])], "body",
                           [info("i", T.INT64, []), info("go", T.BOOL, []), seq("s")], [info("on", T.BOOL, []), seq("t")])
@@ -112,7 +112,7 @@ def staged(m, devices, stages, ins, ranks, shards=None, **more):
 
 @case
 def handed_over():
-    """Three tensors of unlike sizes; read in the stage that makes them too."""
+    """Three tensors of different sizes go to the next stage. The first stage reads the sequence too."""
     m = model([node("SplitToSequence", ["x", "n"], ["s"], name="split", axis=0), node("SequenceLength", ["s"], ["l"], name="count"),
                node("ConcatFromSequence", ["s"], ["c"], name="join", axis=0), node("Mul", ["c", "c"], ["y"], name="end")],
               [info("x", T.FLOAT, [6, 7])], [info("y", T.FLOAT, [None, 7]), info("l", T.INT64, [])], [tensor(I8(1, 2, 3), "n")])
@@ -122,7 +122,7 @@ def handed_over():
 
 @case
 def handed_over_twice():
-    """A list goes to the next stage, which lengthens it, and both go to the last."""
+    """A sequence goes to the next stage, which inserts an element. Both sequences go to the last stage."""
     m = model([node("SequenceConstruct", ["x", "w"], ["s"], name="list"), node("Neg", ["x"], ["b"], name="neg"), node("SequenceInsert", ["s", "b", "k"], ["t"], name="more"),
                node("SequenceAt", ["t", "k"], ["c"], name="at"), node("ConcatFromSequence", ["s"], ["d"], name="join", axis=0), node("Add", ["c", "d"], ["y"], name="end")],
               [info("x", T.FLOAT, [1, 6])], [info("y", T.FLOAT, [None, 6])], [tensor(f4(3, 6), "w"), tensor(np.int64(0), "k")])
@@ -132,7 +132,7 @@ def handed_over_twice():
 
 @case
 def cut_list_handed_over():
-    """Its tensors are cut where it is made, on two devices: for the other stage, on two more, it is made whole."""
+    """The elements are sharded on the two devices of a stage. They must be gathered for the two devices of the next stage."""
     m = model([node("Relu", ["x"], ["a"], name="relu"), node("SequenceConstruct", ["a", "x"], ["s"], name="list"), node("SequenceAt", ["s", "k"], ["c"], name="at"),
                node("Neg", ["c"], ["y"], name="neg")], [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [4, 6])], [tensor(np.int64(0), "k")])
     return staged(m, 4, {"relu": 0, "list": 0, "at": 1, "neg": 1}, {"x": f4(4, 6)}, {"SequenceConstruct": [0, 1], "SequenceAt": [2, 3]},
@@ -140,7 +140,7 @@ def cut_list_handed_over():
 
 
 def as_long_as_told(n):
-    """A loop makes a list of n tensors, which only the run knows."""
+    """A loop makes a sequence of n tensors; only the run knows n."""
     seq = lambda v: helper.make_tensor_sequence_value_info(v, T.FLOAT, None)
     g = helper.make_graph([node("Identity", ["go"], ["on"]), node("SequenceInsert", ["s", "x"], ["t"])], "body",
                           [info("i", T.INT64, []), info("go", T.BOOL, []), seq("s")], [info("on", T.BOOL, []), seq("t")])
@@ -161,7 +161,7 @@ def empty_list_handed_over():
 
 @case
 def read_inside_a_body():
-    """A loop in the second stage reads a list of the first from outside."""
+    """The body of a loop in the second stage reads a sequence of the first stage."""
     g = helper.make_graph([node("Identity", ["go"], ["on"]), node("SequenceAt", ["s", "i"], ["e"], name="at"), node("Add", ["a", "e"], ["b"])], "body",
                           [info("i", T.INT64, []), info("go", T.BOOL, []), info("a", T.FLOAT, [4, 6])], [info("on", T.BOOL, []), info("b", T.FLOAT, [4, 6])])
     m = model([node("Neg", ["x"], ["h"], name="neg"), node("SequenceConstruct", ["x", "h", "x"], ["s"], name="list"), node("Loop", ["m", "c", "x"], ["y"], name="loop", body=g)],
@@ -171,7 +171,7 @@ def read_inside_a_body():
 
 @case
 def carried_from_a_stage():
-    """A loop in the second stage starts with a list of the first and lengthens it."""
+    """A loop in the second stage starts with a sequence of the first stage and extends it."""
     seq = lambda v: helper.make_tensor_sequence_value_info(v, T.FLOAT, None)
     g = helper.make_graph([node("Identity", ["go"], ["on"]), node("MatMul", ["x", "w"], ["h"], name="mm"), node("SequenceInsert", ["s", "h"], ["t"])], "body",
                           [info("i", T.INT64, []), info("go", T.BOOL, []), seq("s")], [info("on", T.BOOL, []), seq("t")])
@@ -183,7 +183,7 @@ def carried_from_a_stage():
 
 @case
 def scanned_from_an_optional():
-    """The engine scans only what it knows the rank of: of a tensor that came in an optional from another stage we tell it."""
+    """A Scan needs a state of known rank. This state is read from an optional of another stage, so the rank file must declare the rank."""
     body = helper.make_graph([node("Add", ["a", "e"], ["b"]), node("Identity", ["b"], ["o"])], "scan", [info("a", T.FLOAT, None), info("e", T.FLOAT, None)],
                              [info("b", T.FLOAT, None), info("o", T.FLOAT, None)])
     m = model([node("Optional", ["x"], ["s"], name="maybe"), node("OptionalGetElement", ["s"], ["c"], name="get"), node("Scan", ["c", "w"], ["l", "y"], name="scan", body=body, num_scan_inputs=1)],
@@ -204,7 +204,7 @@ def halves_handed_over():
 
 @case
 def texts_stay():
-    """Texts are communicated with a known shape only."""
+    """Sequences of strings cannot be sent to another stage, so the reader runs in stage 0, with a warning."""
     return of_type(T.STRING, np.array([["a", "", "ccc"], ["\u00e4\u00f6", "e", "f"]]), reads=0, reader=False, says="outside-stage")
 
 
@@ -222,7 +222,7 @@ def optional_handed_over():
 
 @case
 def optional_that_may_be_empty():
-    """Which branch makes it is known to the run alone: its reader stays with it, and partition says so."""
+    """Only the run knows which branch makes the optional value. Its reader must run in the same stage, and partition must report that."""
     kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(T.FLOAT, [4, 6]))
     o = helper.make_value_info("o", kind)
     full = helper.make_graph([node("Optional", ["x"], ["o"])], "full", [], [o])

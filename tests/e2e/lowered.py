@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part may say a lower operator set than the model. Whatever the engine loads in the model's set, it loads in each set that a part may then have:
-every operator of ai.onnx with a case of the rules' proof, every element type that its schema allows, every set from 18 to the engine's newest; in
-the main graph, and inside a body. And it gives the same numbers there, bit by bit, of small and large inputs, infinities and NaN.
+"""Tests that rank files with a lower operator set than the model load in the engine and return the same numbers.
 
-A part has the highest of the sets that its nodes need, so a node may stand in any from its own lowest up to the model's.
-Engines register kernels by the versions of an operator, so each of these is tried in its first and its last set; `all`: in every set. So is an
-operator that has a body, which holds only until an operator in it changes.
+If the engine loads a node in the model's operator set, it must load it in each set that the rank file may have. Tested are: every ai.onnx
+operator with a case of the rules' proof, every element type that its schema allows, every set from 18 to the engine's newest, in the main
+graph and in a body. Results must be equal bit by bit, for small and large inputs, infinities and NaN.
+
+A rank file has the highest set that one of its nodes needs, so a node may be in any set from its own lowest to the model's.
+Engines register kernels by operator version, so each version is tested in its first and last set; with `all`, in every set. An
+operator that is defined by a function is tested in every set too, because it changes with the operators in that function.
 
 usage: lowered.py TESSERA [all]     cases are operators; without `all` one setting and four element types of each"""
 import functools, os, sys
@@ -20,12 +22,12 @@ import api  # noqa: E402
 import harness  # noqa: E402
 import prove  # noqa: E402
 
-FROM = 17  # nothing is lowered below
+FROM = 17  # no rank file has a lower operator set
 TYPES = [T.FLOAT, T.FLOAT16, T.DOUBLE, T.INT64, T.INT32, T.INT16, T.INT8, T.UINT64, T.UINT32, T.UINT16, T.UINT8, T.BOOL, T.STRING, T.BFLOAT16,
          T.FLOAT8E4M3FN, T.FLOAT8E5M2, T.INT4, T.UINT4]
-NUMBERS = TYPES[:12]  # of which NumPy has arrays
-RANDOM = set(prove.RANDOM) - {"Dropout"}  # none of its cases here trains
-MOST_CASES = 4  # of an operator: those with other attributes, inputs or outputs first
+NUMBERS = TYPES[:12]  # types that NumPy has
+RANDOM = set(prove.RANDOM) - {"Dropout"}  # no case of Dropout here trains
+MOST_CASES = 4  # per operator: first those that differ in attributes, inputs or outputs
 LIB = None
 
 
@@ -44,7 +46,7 @@ OPTIONS = quiet()
 
 
 def refusal(model):
-    """What the engine says against a model; "": it loads it."""
+    """Returns the engine's error message for a model; "" if it loads."""
     try:
         onnxruntime.InferenceSession(model.SerializeToString(), OPTIONS)
     except Exception as why:
@@ -54,7 +56,7 @@ def refusal(model):
 
 @functools.cache
 def newest():
-    """The newest operator set that the engine knows."""
+    """Returns the newest operator set that the engine supports."""
     opset = 21
     x = helper.make_tensor_value_info("x", T.FLOAT, [2])
     y = helper.make_tensor_value_info("y", T.FLOAT, [2])
@@ -67,7 +69,7 @@ def newest():
 # ---- models of one node ---------------------------------------------------------------------------------------
 
 def typed(schema, case, element):
-    """Element types of a case's inputs with `element` for the first input and all that share its type."""
+    """Returns the element types of a case's inputs, with `element` for the first input and all inputs that share its type."""
     formal = [schema.inputs[min(i, len(schema.inputs) - 1)] for i in range(len(case["inputs"]))] if schema.inputs else []
     variable = formal[0].type_str if formal else ""
     out = []
@@ -80,7 +82,7 @@ def typed(schema, case, element):
 
 
 def initializer(array, name, element):
-    """A constant of that type; None: its numbers cannot be said in it."""
+    """Returns a constant of this type, or None if the type cannot represent its values."""
     text = array.dtype.kind in "OUS"
     if text != (element == T.STRING):
         return None
@@ -91,11 +93,11 @@ def initializer(array, name, element):
     try:
         return helper.make_tensor(name, element, array.shape, array.ravel().tolist())
     except (OverflowError, ValueError):
-        return None  # -1 without a sign
+        return None  # such as -1 in an unsigned type
 
 
 def one_node(op, case, types):
-    """(node, inputs, constants) or None."""
+    """Returns (node, inputs, constants), or None if a constant cannot be represented."""
     names, inputs, constants = [], [], []
     for i, given in enumerate(case["inputs"]):
         names.append("" if given is None else "x%d" % i)
@@ -118,7 +120,7 @@ def in_main(parts, opset):
 
 
 def in_body(parts, opset):
-    """The node in the branches of an If, which cast its inputs and return the size of its output: nothing in the main graph has its types."""
+    """The node is in the branches of an If, which cast its inputs and return the shape of its output. No value of the main graph has its types."""
     node, inputs, constants = parts
     name = next(name for name in node.output if name)
     casts = [helper.make_node("Cast", ["o" + i.name], [i.name], to=i.type.tensor_type.elem_type) for i in inputs]
@@ -135,7 +137,7 @@ def model(graph, opset):
 
 
 def least(whole, folder):
-    """The operator set of ai.onnx that a part of the model says, and the part; None: it is not cut (a finding says why)."""
+    """Partitions the model for one device. Returns the ai.onnx operator set of the rank file, and the file; (None, None) if partition refuses."""
     path = os.path.join(folder, "m.onnx")
     onnx.save(whole, path)
     with api.Session(LIB) as session:
@@ -152,7 +154,7 @@ def least(whole, folder):
 # ---- the proof ----------------------------------------------------------------------------------------------
 
 def few(cases):
-    """Cases that differ in kind."""
+    """Returns cases with different attribute names or numbers of inputs."""
     kinds = {}
     for case in cases:
         if case["opset"] in (None, newest()):
@@ -169,14 +171,14 @@ def version(op, opset):
 
 def has_body(op):
     if not onnx.defs.has(op):
-        return False  # an operator that only the engine has in ai.onnx
+        return False  # an ai.onnx operator that only the engine has
     schema = onnx.defs.get_schema(op)
     return schema.has_function or schema.has_context_dependent_function
 
 
 @functools.cache
 def sets_of(op):
-    """The sets that the operator is tried in. ReduceMax has versions 18 and 20: 17, 18, 19, 20 and the newest."""
+    """Returns the sets in which the operator is tested. ReduceMax has versions 18 and 20: 17, 18, 19, 20 and the newest."""
     every = range(FROM, newest() + 1)
     if harness.ALL or has_body(op):
         return every
@@ -184,7 +186,7 @@ def sets_of(op):
 
 
 def loaded(op, case, element, place):
-    """{operator set: what the engine says against the node there}, and its model in each."""
+    """Returns {operator set: the engine's error message for the node in it, or ""}, and {operator set: model}."""
     no, models = {}, {}
     for opset in sets_of(op):
         try:
@@ -200,7 +202,7 @@ def loaded(op, case, element, place):
 
 
 def feeds_of(whole, case, how):
-    """A case's inputs in the types that the model has; how: a factor, or "odd" for infinities and NaN among the numbers."""
+    """Returns a case's inputs in the model's types. how: a factor, or "odd" to mix in infinities and NaN."""
     feeds, drawn = {}, np.random.default_rng(1)
     for i in whole.graph.input:
         a = np.asarray(case["inputs"][int(i.name[1:])])
@@ -208,26 +210,26 @@ def feeds_of(whole, case, how):
             a = np.where(drawn.random(a.shape) < 0.3, drawn.choice([np.inf, -np.inf, np.nan, -0.0], a.shape), a)
         elif a.dtype.kind == "f":
             a = a * how
-        with np.errstate(invalid="ignore"):  # NaN to whole numbers: whatever it is, it is the same in all sets
+        with np.errstate(invalid="ignore"):  # NaN to an integer is undefined, but the same in all sets
             feeds[i.name] = a.astype(helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type))
     return feeds
 
 
 def numbers(whole, case):
-    """The engine's outputs for all inputs, as bytes; None for inputs that it does not run."""
+    """Returns the engine's outputs for all inputs as bytes, with None for inputs that it cannot run."""
     session, out = onnxruntime.InferenceSession(whole.SerializeToString(), OPTIONS), []
     for how in (1, 100, "odd"):
         try:
             results = session.run(None, feeds_of(whole, case, how))
         except Exception:
-            out.append(None)  # a type that NumPy lacks, sizes that another set means otherwise
+            out.append(None)  # a type that NumPy lacks, or sizes that mean something else in this set
             continue
         out.append([(a.shape, a.tobytes()) if isinstance(a, np.ndarray) and a.dtype != object else str(a) for a in results])
     return out
 
 
 def other_numbers(what, op, case, models, no, folder):
-    """The sets in which a part of the newest model that the engine takes may stand, and gives other numbers."""
+    """Yields the sets that a rank file may have and in which the engine returns other numbers than in the newest set."""
     taken = [k for k in models if not no[k]]
     if op in RANDOM or len(taken) < 2:
         return
@@ -238,7 +240,7 @@ def other_numbers(what, op, case, models, no, folder):
 
 
 def problems(op, case, element, folder, count):
-    """Yields what is wrong, as text."""
+    """Yields a message for each error found."""
     for place in (in_main, in_body):
         no, models = loaded(op, case, element, place)
         what = "%s of %s, %s" % (op, T.DataType.Name(element), place.__name__)
@@ -247,7 +249,7 @@ def problems(op, case, element, folder, count):
         for opset, whole in models.items():
             lower_no = [k for k in range(FROM, opset) if no.get(k)]
             if no[opset] or not (lower_no or opset == newest()):
-                continue  # not a model, or one that may be lowered at will
+                continue  # not loadable, or loadable in all lower sets
             low, part = least(whole, folder)
             count["cut"] += low is not None
             if low is None:
@@ -260,7 +262,7 @@ def problems(op, case, element, folder, count):
 
 
 def refusal_of_part(part):
-    """A single device does not communicate, so the rank file has no operator of Tessera."""
+    """Returns the engine's error for a rank file. A single device does not communicate, so the file has no ai.tessera operator."""
     assert all(n.domain != "ai.tessera" for n in part.graph.node)
     kept = [o for o in part.opset_import if o.domain != "ai.tessera"]
     del part.opset_import[:]
@@ -278,7 +280,7 @@ def operator(folder, op, cases, types, count):
 
 
 def sampled_types(k):
-    """Float and, in turn, three of the other types."""
+    """Float and three other types, which change from operator to operator."""
     return TYPES if harness.ALL else [TYPES[0], *harness.sample(TYPES[1:], 3, k)]
 
 

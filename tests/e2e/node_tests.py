@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node tests of the onnx package, which are independent of this project: for each, every axis of every input and output of its first
-reader or maker cut over several devices, partitioned, run through files and compared with the whole run (random operators by shape).
-A cut that the checker refuses or that is replicated is no failure; a test none of whose cuts runs is listed with its reason.
+"""Runs the node tests of the onnx package sharded; they are independent of this project.
+
+For each test, every axis of every input (at its first reader) and output is sharded over several devices. The model is partitioned to
+files, run, and compared with the unsharded run; random operators are compared by shape. A sharding that `check` refuses or that is
+replicated is no failure. A test for which no sharding runs is listed with its reason.
 
 usage: node_tests.py TESSERA [on=DEVICE] [TEST ...] [all]     without `all` one sharding of every operator; on=CUDA:0: every rank there.
-NODE_TESTS: the folder of the tests, where it is not the package's"""
+NODE_TESTS: the folder of the tests, if it is not the package's"""
 import argparse, collections, concurrent.futures, contextlib, glob, hashlib, importlib, io, json, os, re, sys, tempfile
 
 import onnx
@@ -14,7 +16,7 @@ import harness
 TESSERA, WORDS, ALL = sys.argv[1], sys.argv[2:], harness.ALL
 ONLY = [w for w in WORDS if not w.startswith("on=")]
 DEVICE = next((w[3:] for w in WORDS if w.startswith("on=")), "")
-QUICK = 1  # cuts of each operator in the quick slice
+QUICK = 1  # shardings of each operator without `all`
 NODES = os.environ.get("NODE_TESTS", os.path.join(os.path.dirname(onnx.__file__), "backend/test/data/node"))
 SINGLE = "nothing to cut: no tensor with two elements along an axis"
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -25,12 +27,12 @@ def tessera(*args):
 
 
 def sizes(v):
-    """Sizes of a value's dimensions, 0 where not known; none where it is no tensor."""
+    """Returns the sizes of a value's dimensions, 0 where unknown; [] if it is not a tensor."""
     return [d.dim_value for d in v.type.tensor_type.shape.dim] if v.type.HasField("tensor_type") else []
 
 
 def cuts_of(m):
-    """(node, value, axis, rank, size, is an output) of everything that could be cut."""
+    """Yields (node, value, axis, rank, size, is an output) for everything that could be sharded."""
     first = {}
     for k, n in enumerate(m.graph.node):
         for i in n.input:
@@ -45,7 +47,7 @@ def cuts_of(m):
 
 
 def plan(f):
-    """The cuts of one test: (text, number of devices)."""
+    """Returns the operator of one test and its shardings: (text, number of devices)."""
     m = onnx.load(f, load_external_data=False)
     out = []
     for node, name, axis, rank, size, output in cuts_of(m):
@@ -63,18 +65,18 @@ def first_line(text):
 
 
 def draws(f):
-    """Whether a node draws random numbers without a seed."""
+    """True if a node draws random numbers without a seed."""
     names = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
     return any(n.op_type in names and not any(a.name == "seed" for a in n.attribute) for n in onnx.load(f, load_external_data=False).graph.node)
 
 
 def config(n):
-    """A configuration of n devices; "c:2=CUDA:0,CUDA:0" with on=CUDA:0."""
+    """Returns a configuration of n devices; "c:2=CUDA:0,CUDA:0" with on=CUDA:0."""
     return "c:%d" % n + ("=" + ",".join([DEVICE] * n) if DEVICE else "")
 
 
 def try_cut(f, edit, n):
-    """(word, reason): ran, replicated, refused, engine, provider (its kernel of the whole node is off, the cut one is as the CPU's), or wrong."""
+    """Returns (word, reason): ran, replicated, refused, engine, provider (the sharded run equals the CPU's, but not the device's own), or wrong."""
     with tempfile.TemporaryDirectory() as d:
         cut = d + "/cut.onnx"
         rc, _, err = tessera("annotate", f, "--config", config(n), "--shard", edit, "-o", cut)
@@ -89,7 +91,7 @@ def try_cut(f, edit, n):
     except ValueError:
         doc = {}
     if rc == 1 and draws(f) and doc.get("outputs") and all(o["max_abs"] is not None for o in doc["outputs"]):
-        rc, doc["ok"] = 0, True  # other numbers each time: type and shape are what can be compared
+        rc, doc["ok"] = 0, True  # numbers differ each time: only type and shape can be compared
     if rc == 0 and doc.get("ok"):
         reasons = [r["reason"] for r in doc["replicated"]]
         return ("replicated", reasons[0]) if reasons else ("ran", "")
@@ -103,14 +105,14 @@ def try_cut(f, edit, n):
 
 
 def runs_whole(f):
-    """Whether the engine runs the test uncut; if not, its word."""
+    """Returns (True if the engine runs the unsharded test, its error message)."""
     there = ["--map-device", "CPU=" + DEVICE] if DEVICE else []
     rc, _, err = tessera("run", f, "--inputs", os.path.join(os.path.dirname(f), "test_data_set_0"), "--quiet", *there)
     return rc == 0, first_line(err)
 
 
 def compare(f, cuts):
-    """All cuts of one test: counts by word, the first reason of each, what is wrong."""
+    """Runs all shardings of one test. Returns counts by word, the first reason of each, and what is wrong."""
     words, reasons, wrong = collections.Counter(), {}, []
     for edit, n in cuts:
         word, why = try_cut(f, edit, n)
@@ -122,12 +124,12 @@ def compare(f, cuts):
         if word == "wrong":
             wrong.append("%s --shard '%s': %s" % (os.path.basename(os.path.dirname(f)), edit, why))
         if word == "engine":
-            break  # no other cut will run either
+            break  # no other sharding will run either
     return words, reasons, wrong
 
 
 def quick(tests):
-    """A few cuts of every operator, spread over tests, axes and numbers of devices by a hash of their names."""
+    """Yields a few shardings of every operator, spread over tests, axes and device counts by a hash of their names."""
     by_op = collections.defaultdict(list)
     for f, (op, cuts) in tests.items():
         for c in cuts:
@@ -138,7 +140,7 @@ def quick(tests):
 
 
 def report(tests, results, left_out):
-    """Prints which tests never ran cut, by reason; returns how many did."""
+    """Prints which tests never ran sharded, by reason. Returns how many did."""
     ran, why = set(), {}
     for f, (words, reasons, _) in results:
         if words["ran"]:
@@ -157,7 +159,7 @@ def report(tests, results, left_out):
 
 
 def node_files(folder):
-    """Models of all node tests. A package without their files (onnx 1.23) has the code that makes them: into that folder."""
+    """Returns the models of all node tests. A package without the files (onnx 1.23) has code that writes them into `folder`."""
     files = sorted(glob.glob(NODES + "/*/model.onnx"))
     if files:
         return files

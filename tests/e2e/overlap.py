@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tests/e2e/overlap.py TESSERA - what runs at the same time, in real runs and in simulated ones: a rank computes nothing while a
-transfer of its is under way; ranks of different stages compute for different requests. Prices of stages say the same."""
+"""tests/e2e/overlap.py TESSERA - tests which work overlaps, in real and in simulated runs. A rank computes nothing during its own
+transfers. Ranks of different stages compute different requests at the same time. Both are assumptions of the predicted times of stages."""
 import bisect, json, sys, tempfile
 
 import numpy as np
@@ -21,7 +21,7 @@ def tessera(*words):
 
 
 def make(path):
-    """Stage 0 sends 4 MiB to stage 1, which computes with it; stage 0 also has products that do not depend on it."""
+    """Stage 0 sends 4 MiB to stage 1, which computes with it. Stage 0 also has MatMuls that do not depend on the transfer."""
     nodes = [h.make_node("Mul", ["x", "two"], ["y"], name="make")]
     for stage, first in (("near", "a"), ("far", "b")):
         if stage == "far":
@@ -41,14 +41,14 @@ def make(path):
 
 
 def spans(trace, *kinds):
-    """(rank, begin, end) of the events of those kinds."""
+    """Returns (rank, begin, end) of the events of these kinds."""
     events = json.load(open(trace))["traceEvents"]
     return [(e["pid"], e["ts"], e["ts"] + e["dur"]) for e in events if e.get("ph") == "X" and e.get("cat") in kinds]
 
 
 def meet(a, b):
-    """How many pairs of the two lists are under way at the same time, for more than a microsecond: those that begin before the one ends,
-    less those that have ended before it begins."""
+    """Counts the pairs of events, one of each list, that overlap for more than a microsecond. For each event of `a`: the events of `b`
+    that begin before it ends, minus those that end before it begins."""
     a, b = ([x for x in spans if x[2] - x[1] > 1] for spans in (a, b))
     begins, ends = sorted(y[1] for y in b), sorted(y[2] for y in b)
     return sum(bisect.bisect_left(begins, x[2] - 1) - bisect.bisect_right(ends, x[1] + 1) for x in a)
@@ -59,7 +59,7 @@ def own_rank(work, talk):
 
 
 def check(name, trace, several):
-    """In any trace: no work of a rank beside its own communication; with several requests, both ranks work at the same time."""
+    """Checks a trace: no rank computes during its own communication. With several requests, both ranks compute at the same time."""
     work, talk = spans(trace, "Node", "compute"), spans(trace, "communication")
     case(name + ": there are both", len(work) >= 17 and len(talk) >= 2, (len(work), len(talk)))
     case(name + ": a rank computes nothing during its transfers", own_rank(work, talk) == 0, own_rank(work, talk))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries, keys and values that one projection makes side by side, in parts of different sizes: cut by heads, the projection's weights are
-stored as the heads need them, and no activation moves: the only communication is the sum behind the output projection.
+"""Tests attention whose queries, keys and values come from one packed projection, in parts of different sizes, sharded by heads.
+
+Each device must store the columns of the projection that its heads need. Only the sum behind the output projection may be communicated.
 
 usage: packed.py TESSERA"""
 import json, sys
@@ -27,7 +28,7 @@ def save(path, nodes, inputs, outputs, weights):
 
 
 def attention(d, projection):
-    """Projection, packed grouped-query attention, output projection."""
+    """Writes a packed projection, grouped-query attention and an output projection."""
     wide = (HEADS + 2 * KV) * EACH
     weights = dict(wo=f4(HEADS * EACH, HIDDEN), total=np.array(3, np.int32), lens=np.array([2, 2], np.int32))
     if projection == "matmul":
@@ -36,7 +37,7 @@ def attention(d, projection):
     elif projection == "bias":
         weights.update(w=f4(HIDDEN, wide), b=f4(wide))
         front = [node("MatMul", ["x", "w"], ["m"], name="proj"), node("Add", ["b", "m"], ["qkv"], name="bias")]
-    else:  # blocks of 4 bits
+    else:  # 4-bit weights in blocks
         hidden = 32
         weights.update(w=rng.integers(0, 256, (wide, 1, 16)).astype("u1"), scales=np.abs(f4(wide)) / 8, points=rng.integers(0, 256, (wide,)).astype("u1"))
         weights["wo"] = f4(HEADS * EACH, hidden)
@@ -80,7 +81,7 @@ def grouped(d):
 
 
 def split(d):
-    """The three parts taken out by Split, or by three slices."""
+    """The three parts are taken from the packed result by a Split, or by three Slices."""
     sizes = [HEADS * EACH, KV * EACH, KV * EACH]
     ends = np.cumsum([0] + sizes)
     for way in ("split", "slices"):
@@ -101,7 +102,7 @@ def split(d):
 
 
 def also_read_whole(d):
-    """Another node reads the projection's result unchanged: it is computed once and transferred."""
+    """Another node also reads the packed result: it is computed once and communicated."""
     attention(d, "matmul")
     m = onnx.load(d + "/m.onnx")
     m.graph.node.append(node("Relu", ["qkv"], ["z"], name="other"))

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of `tessera report` in a real browser, Chromium without a window: nothing is wider than the screen at 390 and 1280 pixels, every
-mark is reached by keyboard and by touch and tells what it is, nothing is loaded, no name becomes markup, the console stays empty.
-TESSERA_PICTURES=FOLDER keeps a picture of each page. axe-core, if it is installed, finds no violation at 400, 900 and 1600 pixels: `npm install axe-core`
-in a folder that AXE_CORE names, or `npm install -g axe-core`.
+"""Tests the page of `tessera report` in a headless Chromium. Without Chromium all cases are skipped.
+
+Nothing may be wider than the screen at 390 and 1280 pixels. Every mark must be reachable by keyboard and touch and show a description. The page
+must load nothing, treat no name as markup and leave the console empty. TESSERA_PICTURES=FOLDER stores a picture of each page. If axe-core is
+installed, it must find no violation at 400, 900 and 1600 pixels: `npm install axe-core` in a folder that AXE_CORE names, or
+`npm install -g axe-core`.
 
 usage: page.py TESSERA MODELS"""
 import json, os, shutil, subprocess, sys
@@ -26,7 +28,7 @@ def good(*words):
 
 
 def sized(chromium, path, name):
-    """No overflow, no request, no error, in both widths and both schemes."""
+    """Checks for overflow, requests and errors, at both widths and in both color schemes."""
     for width, touch, dark in ((390, True, False), (1280, False, False), (1280, False, True)):
         tab = browser.Tab(chromium, path, width, touch=touch, dark=dark)
         wide = tab.run("[...document.querySelectorAll('body *')].filter(e => { const r = e.getBoundingClientRect();"
@@ -41,7 +43,7 @@ def sized(chromium, path, name):
 
 
 def by_keyboard(chromium, path):
-    """Every drawing is one stop of the tab key; arrows go from mark to mark, and each has a label."""
+    """Every drawing must be one stop of the tab key. Arrow keys must move from mark to mark, and each must have a label."""
     tab = browser.Tab(chromium, path, 1280)
     groups = tab.run("[...document.querySelectorAll('.marks')].map(g => g.querySelectorAll('[data-tip]').length)")
     assert len(groups) >= 5 and all(groups), groups
@@ -77,7 +79,7 @@ def by_keyboard(chromium, path):
 
 
 def by_touch(chromium, path):
-    """A tap on a mark, on the timeline and on a tensor of the table tells what it is."""
+    """A tap on a mark, on the timeline or on a tensor of the table must show a description."""
     tab = browser.Tab(chromium, path, 390, touch=True)
     middle = "(() => { const e = document.querySelector('%s'); e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height / 2, r.width, r.height] })()"
     for mark, place in (("#memory .bar [data-tip]", "#memory .readout"), ("#communication .matrix [data-tip]", "#communication .readout"),
@@ -97,7 +99,7 @@ def by_touch(chromium, path):
 
 
 def works(chromium, path):
-    """The filter, the choice of a tensor, the button that copies."""
+    """Tests the filter, the selection of a tensor, and the copy button."""
     tab = browser.Tab(chromium, path, 1280)
     rows = "[...document.querySelectorAll('#nodes tbody tr')].filter(r => !r.hidden).length"
     before = tab.run(rows)
@@ -127,7 +129,7 @@ def llama(chromium, d):
 
 
 def axe_core():
-    """Text of axe-core's script, or None."""
+    """Returns the text of axe-core's script, or None."""
     folders = [os.environ.get("AXE_CORE", "")]
     if not folders[0] and shutil.which("npm"):
         found = subprocess.run(["npm", "root", "-g"], capture_output=True, text=True, timeout=harness.HANG_S)
@@ -140,7 +142,7 @@ def axe_core():
 
 
 def violations(chromium, path, script):
-    """Rules of axe-core that the page violates, with the first element, in three widths and both schemes."""
+    """Returns the axe-core rules that the page violates, with the first element, at three widths and in both color schemes."""
     found = []
     for width, dark in ((400, False), (900, False), (900, True), (1600, False), (1600, True)):
         tab = browser.Tab(chromium, path, width, touch=width == 400, dark=dark)
@@ -154,7 +156,7 @@ def violations(chromium, path, script):
 
 
 def accessible(chromium, d):
-    """A plan of two hosts with experts' plans beside it: no violation of axe-core's rules."""
+    """A plan for two hosts, with experts' plans for comparison, must not violate axe-core's rules."""
     script = axe_core()
     if not script:
         return "axe-core is not installed (npm install -g axe-core)"
@@ -176,7 +178,7 @@ def large(chromium, d):
 
 
 def hostile(chromium, d):
-    """Names of nodes, values, configurations, devices and files that would be scripts, or that would not break."""
+    """Names of nodes, values, configurations, devices and files that contain scripts or have no place for a line break."""
     f = TensorProto.FLOAT
     nodes = [helper.make_node("MatMul", ["x" if i == 0 else EVIL[i - 1] + "v", "w%d" % i + EVIL[i]], [EVIL[i] + "v"], name=EVIL[i]) for i in range(len(EVIL))]
     ends = [helper.make_tensor_value_info(v, f, [16, 16]) for v in ("x", EVIL[-1] + "v")]
@@ -201,7 +203,7 @@ def hostile(chromium, d):
 
 
 def picture(_, d):
-    """tools/report-picture makes the picture of README."""
+    """tools/report-picture must make the picture of README."""
     tool = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "report-picture")
     made = subprocess.run([sys.executable, tool, os.path.dirname(TESSERA), d + "/report.png"], capture_output=True, text=True, timeout=harness.HANG_S)
     assert made.returncode == 0, made.stderr

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hand-made pipelines and odd cuts: which devices a stage has, who gives the outputs, that stages overlap on every transport; fewer
-rows than devices, several tiles on one device, a model that a launcher's ranks cut together.
+"""Tests hand-made pipelines and unusual shardings: the devices of a stage, the ranks that return outputs, the overlap of stages on every
+transport, fewer rows than devices, several tiles on one device, and a model that the ranks of a launcher partition together.
 
 usage: pipelines.py TESSERA SLOW_OPS"""
 import glob, json, os, shutil, sys
@@ -12,8 +12,8 @@ from onnx import TensorProto as T, helper as h
 import evaluator, harness
 
 TESSERA, SLOW_OPS = sys.argv[1:3]
-PAUSE_S = 0.03  # of an operator in SLOW_OPS
-os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI keeps things to the end
+PAUSE_S = 0.03  # pause of an operator in SLOW_OPS
+os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI frees some memory only at exit
 
 
 def tessera(*args, launch=()):
@@ -25,7 +25,7 @@ def good(*args, **how):
 
 
 def line(path, operators):
-    """x through one operator after the other; nodes are named n0, n1 ..."""
+    """Writes a chain of operators; nodes are named n0, n1 ..."""
     nodes = [h.make_node(op, ["h%d" % k], ["h%d" % (k + 1)], name="n%d" % k) for k, op in enumerate(operators)]
     info = lambda name: h.make_tensor_value_info(name, T.FLOAT, [4, 8])
     graph = h.make_graph(nodes, "g", [info("h0")], [info("h%d" % len(operators))])
@@ -34,7 +34,7 @@ def line(path, operators):
 
 
 def ranks_with(parts, operator):
-    """The ranks whose file has a node of this operator."""
+    """Returns the ranks whose file has a node of this operator."""
     files = sorted(glob.glob(parts + "/rank*.onnx"))
     return [r for r in range(len(files)) if any(n.op_type == operator for n in onnx.load("%s/rank%d.onnx" % (parts, r)).graph.node)]
 
@@ -43,14 +43,14 @@ OPERATORS = ["Relu", "Neg", "Exp", "Tanh", "Sqrt"]
 
 
 def devices_of_stages(d):
-    """(devices, stage of each node, devices that a spec names at a node, devices of each node that follow)"""
-    table = [(3, [0, 2], {}, [[0], [2]]),                       # gaps count where the highest number is the last device
+    """Rows: number of devices, stage of each node, devices that a spec names at a node, expected devices of each node."""
+    table = [(3, [0, 2], {}, [[0], [2]]),  # gaps count if the highest stage is the last device
              (3, [0, 1, 2], {}, [[0], [1], [2]]),
-             (4, [0, 1, 2], {1: [1, 2]}, [[0], [1, 2], [3]]),   # the others get what is free, in order
+             (4, [0, 1, 2], {1: [1, 2]}, [[0], [1, 2], [3]]),  # the other stages get the free devices, in order
              (6, [0, 1, 2], {0: [5]}, [[5], [0, 1], [2, 3, 4]]),
-             (5, [3, 7], {}, [[0, 1], [2, 3, 4]]),              # equal runs
+             (5, [3, 7], {}, [[0, 1], [2, 3, 4]]),  # equal runs of devices
              (3, [0, 1, 2, 3, 4], {0: [0]}, [[0], [1], [2], [2], [2]]),  # more stages than free devices: they share the last
-             (2, [0, 1], {0: [0, 1]}, [[0, 1], [0, 1]])]        # none is free: all of them
+             (2, [0, 1], {0: [0, 1]}, [[0, 1], [0, 1]])]  # no free device: all of them
     for devices, stages, named, want in table:
         words = ["--config", "c:%d" % devices]
         for k, stage in enumerate(stages):
@@ -66,7 +66,7 @@ def devices_of_stages(d):
 
 
 def launchers(n):
-    """Ways to start n ranks: (what, words before the program, options)"""
+    """Yields ways to start n ranks: (name, words before the program, options)."""
     yield "threads", [], []
     yield "shm", [], ["--transport", "shm"]
     for mpirun, more in (("mpirun.openmpi", ["--allow-run-as-root", "--oversubscribe"]), ("mpirun.mpich", [])):
@@ -76,7 +76,7 @@ def launchers(n):
 
 
 def slow_line(d, stages, order=None):
-    """Twice (2 x + 1, 30 ms) once for each stage; order: the device of each stage."""
+    """Writes a chain with one Twice (2 x + 1, takes 30 ms) per stage. order: the device of each stage."""
     nodes = [h.make_node("Twice", ["h%d" % k], ["h%d" % (k + 1)], name="n%d" % k, domain="test.ops", bias=1) for k in range(stages)]
     info = lambda name: h.make_tensor_value_info(name, T.FLOAT, [4, 8])
     graph = h.make_graph(nodes, "g", [info("h0")], [info("h%d" % stages)], value_info=[info("h%d" % k) for k in range(1, stages)])
@@ -92,7 +92,7 @@ def slow_line(d, stages, order=None):
 
 
 def stages_overlap(d):
-    """4 stages that take 30 ms: a result every 30 ms where 6 runs are under way, 120 where it is one; the last stage on the
+    """4 stages of 30 ms each must return a result every 30 ms with 6 runs in flight, and every 120 ms with one. The last stage is on the
     last device or on another."""
     for order in (None, [2, 0, 3, 1]):
         parts = slow_line(d, 4, order)
@@ -103,7 +103,7 @@ def stages_overlap(d):
             if order and launch:
                 continue
             rates = {1: 0, 6: 0}
-            for flights in (1, 6, 6, 6):  # other work on the machine may hold up one try, and the next one too
+            for flights in (1, 6, 6, 6):  # other work on the machine may slow down a try, so there are three
                 if rates[6] > 0.6:
                     break
                 text = good("bench", parts, "--ort-ops", SLOW_OPS, "--seconds", 1, "--in-flight", flights, "--json", *more, launch=launch)
@@ -113,7 +113,7 @@ def stages_overlap(d):
 
 
 def outputs_arrive(d):
-    """Outputs of several stages, in the order of the model, whichever stage computes them."""
+    """Outputs of several stages must have the order of the model, whichever stage computes them."""
     nodes = [h.make_node("Relu", ["x"], ["a"], name="n0"), h.make_node("Neg", ["a"], ["b"], name="n1"), h.make_node("Shape", ["b"], ["c"], name="n2"),
              h.make_node("Concat", ["t", "t"], ["e"], name="n3", axis=0)]
     outs = [h.make_tensor_value_info("c", T.INT64, [2]), h.make_tensor_value_info("b", T.FLOAT, [4, 8]), h.make_tensor_value_info("a", T.FLOAT, [4, 8]),
@@ -135,7 +135,7 @@ def outputs_arrive(d):
 
 
 def a_model_under_a_launcher(d):
-    """mpirun of a model: rank 0 plans and cuts, all load; nothing is left behind."""
+    """mpirun with a model: rank 0 plans and partitions, all ranks load. No temporary file may be left."""
     line(d + "/m.onnx", ["Relu", "Neg"])
     x = np.random.default_rng(2).standard_normal((4, 8)).astype("f4")
     np.savez(d + "/in.npz", h0=x)
@@ -152,7 +152,7 @@ def a_model_under_a_launcher(d):
 
 
 def few_rows(d):
-    """Fewer rows than devices: some have none. A product whose sum is cut, an axis that changes, a mean, and rows that are joined."""
+    """Fewer rows than devices, so some shards are empty: a sharded sum, a transposed axis, a mean, and a maximum over rows."""
     w = np.random.default_rng(3).standard_normal((8, 6)).astype("f4")
     nodes = [h.make_node("MatMul", ["x", "w"], ["a"], name="mm"), h.make_node("Relu", ["a"], ["b"], name="relu"), h.make_node("Transpose", ["b"], ["c"], name="turn", perm=[1, 0]),
              h.make_node("MatMul", ["c", "b"], ["y"], name="gram"), h.make_node("ReduceMax", ["b"], ["z"], name="most", axes=[0], keepdims=0),
@@ -168,7 +168,7 @@ def few_rows(d):
 
 
 def several_tiles(d):
-    """Tiles side by side on one device are worked on as one, whatever their number; nothing is replicated."""
+    """Adjacent tiles on one device must be processed as one, whatever their number; nothing may be replicated."""
     for text, cut in (("{4,1:0,0,1,1}", "{2,1:0,1}"), ("{1,6:0,0,0,1,1,1}", "{1,2:0,1}"), ("{2,4:0,0,1,1,0,0,1,1}", "{1,2:0,1}"), ("{3,1:0,0,0}", "{1,1:0}")):
         line(d + "/m.onnx", ["Relu", "Neg"])
         good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "n0:h0=" + text, "-o", d + "/s.onnx")
@@ -186,9 +186,9 @@ REDUCTIONS = {"ReduceSum": (np.add, ["f4", "f8", "i4", "i8"]), "ReduceProd": (np
 
 
 def reductions(d, rng, n, rows):
-    """Every reduction of every type that has a kernel, over a cut axis, its result asked for in random unequal parts.
+    """Writes every reduction of every type that has a kernel, over a sharded axis; the results have random unequal shards.
 
-    rows: their number, or None where it is known at run time alone. Gives the types of the inputs."""
+    rows: their number, or None if only the run knows it. Returns (operator, type) of each reduction."""
     nodes, ins, outs, words, dims = [], [], [], ["--config", "c:%d" % n], ["n" if rows is None else rows, 7, 13]
     kind = lambda t: h.np_dtype_to_tensor_dtype(np.dtype(t))
     info = lambda name, t, size: h.make_tensor_value_info(name, kind(t), size)
@@ -201,7 +201,7 @@ def reductions(d, rng, n, rows):
             outs.append(info("z" + k, t, [13, dims[0]]))
             units = [int(u) for u in rng.integers(1, 4, n)]
             owners = ",".join(str(r) for r in range(n) for _ in range(units[r]))
-            axis = int(rng.integers(0, 4)) == 0  # of the result; rows as a rule
+            axis = int(rng.integers(0, 4)) == 0  # axis of the result that is sharded; mostly rows
             cut = ["{%d,1:%s}", "{1,%d:%s}"][axis] % (sum(units), owners)
             turned = ["{1,%d:%s}", "{%d,1:%s}"][axis] % (sum(units), owners)
             words += ["--shard", "%s:x%s={1,%d,1}" % (k, k, n), "--shard", "%s:y%s=%s" % (k, k, cut), "--shard", "t%s:y%s=%s" % (k, k, cut), "--shard", "t%s:z%s=%s" % (k, k, turned)]
@@ -213,7 +213,7 @@ def reductions(d, rng, n, rows):
 
 
 def sums_in_unequal_parts(d):
-    """What is reduced and wanted in unequal parts is never whole anywhere: on every transport, with rows for all devices, some and none."""
+    """A reduction to unequal shards must use ReduceScatter on every transport, with rows for all devices, for some and for none."""
     rng = np.random.default_rng(8)
     for n, sizes in ((2, (None, 9, 1)), (3, (None, 2, 0)), (4, (None, 11, 3)), (3, (17, 17))):
         made = reductions(d, rng, n, sizes[0])
@@ -233,7 +233,7 @@ def sums_in_unequal_parts(d):
 
 
 def sums_in_unequal_groups(d):
-    """Two groups add up halves of the rows, each with different shares. Halves of an unknown number of rows cannot be expressed so."""
+    """Two groups each reduce half of the rows, with different shares. This needs a known number of rows."""
     w = onnx.numpy_helper.from_array(np.random.default_rng(9).standard_normal((6, 8)).astype("f4"), "w")
     info = lambda name, dims: h.make_tensor_value_info(name, T.FLOAT, dims)
     rows, columns = "{8,1:0,0,0,1,2,3,3,3}", "{2,4:0,0,0,1,2,2,2,3}"
@@ -250,7 +250,7 @@ def sums_in_unequal_groups(d):
 
 
 def unequal_shares(d):
-    """A device with three of four tiles works on them as one part: one node, three quarters of the weights, one sum."""
+    """A device with three of four tiles must process them as one: one node, three quarters of the weights, one reduction."""
     rng = np.random.default_rng(4)
     w = {"w": rng.standard_normal((6, 8)).astype("f4"), "v": rng.standard_normal((8, 5)).astype("f4")}
     nodes = [h.make_node("MatMul", ["x", "w"], ["a"], name="up"), h.make_node("Relu", ["a"], ["b"], name="relu"), h.make_node("MatMul", ["b", "v"], ["y"], name="down")]
@@ -263,13 +263,13 @@ def unequal_shares(d):
     parts = [onnx.load("%s/rank%d.onnx" % (d + "/parts", r)) for r in (0, 1)]
     assert [[n.op_type for n in p.graph.node if n.domain == ""] for p in parts] == [["MatMul", "Relu", "MatMul"]] * 2
     assert [{t.name: list(t.dims) for t in p.graph.initializer}["w"] for p in parts] == [[6, 6], [6, 2]]
-    # rows too, whose number is known at run time alone: of 1 the second device has it, of 9 the first has 6
+    # Also rows, whose number only the run knows: 1 row goes to the second device, of 9 rows the first device gets 6.
     good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "up:x={4,1:0,0,0,1}", "-o", d + "/r.onnx")
     for model, n in (("s", 3), ("r", 1), ("r", 2), ("r", 9)):
         np.savez(d + "/in.npz", x=rng.standard_normal((n, 6)).astype("f4"))
         out = json.loads(good("verify", "%s/%s.onnx" % (d, model), "--inputs", d + "/in.npz", "--json"))
         assert out["ok"] and not out["replicated"], (model, n, out)
-    # a sum that is asked for in halves and read in unequal parts is scattered, then resharded: no device ever stores all of it
+    # A sum that is reduced to halves and read in unequal shards must be scattered and then resharded, so that no device stores all of it.
     good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "up:w={2,1:0,1}", "--shard", "up:a={1,2:0,1}", "--shard", "relu:a={1,4:0,0,0,1}", "-o", d + "/t.onnx")
     np.savez(d + "/in.npz", x=rng.standard_normal((5, 6)).astype("f4"))
     out = json.loads(good("verify", d + "/t.onnx", "--inputs", d + "/in.npz", "--json"))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document of `plan --plan`: every node has its input and output shardings and the reductions that finish its results. They
-agree with the shardings in the planned model and with the collectives of the plan, and a replay ignores them.
+"""Tests the document of `plan --plan`: every node has its input and output shardings and the reductions that complete its results.
+
+These must agree with the shardings in the planned model and with the collectives of the plan. Replaying the document must give the same
+shardings.
 
 usage: plan_document.py TESSERA MODELS"""
 import json, os, sys, tempfile
@@ -22,7 +24,7 @@ def tessera(*words):
 
 
 def mlp(path, last):
-    """Two products, then an operator that takes statistics of the last axis."""
+    """Writes two MatMuls and an operator `last`."""
     def info(name, shape):
         return h.make_tensor_value_info(name, T.FLOAT, shape)
     nodes = [h.make_node("MatMul", ["x", "w1"], ["h"], name="up"), h.make_node("Relu", ["h"], ["r"], name="act"),

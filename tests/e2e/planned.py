@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planned for 2, 3, 4 and 8 devices, without a hand edit: models cut, run and equal; random small models under random limits of
-memory; a sum of partial results that is combined once.
+"""Tests models planned for 2, 3, 4 and 8 devices without hand edits: they must run and equal the unsharded model. Also random small
+models with random memory limits, and sums of partial results that must be reduced once.
 
 usage: planned.py TESSERA MODELS [all]     without `all` a sample of the numbers of devices, models and random graphs"""
 import json, os, random, sys
@@ -26,7 +26,7 @@ def save(path, nodes, inputs, outputs, weights):
 
 
 class Net:
-    """A random graph: values with their shapes, weights made as they are needed."""
+    """A random graph: values with their shapes, and weights that are created when they are needed."""
 
     def __init__(self, seed):
         self.pick = random.Random(seed)
@@ -110,13 +110,13 @@ def drawn(d, seed):
         rc, _, err = call("check", planned)
         assert rc == 0, err
         verify(planned, "--inputs", "random:%d" % seed)
-    less = needs * 99 // 100 - 1  # what would do is found within 1 %
+    less = needs * 99 // 100 - 1  # needs_bytes is exact within 1 %
     rc, _, _ = call("plan", path, "--devices", n, "--memory", less)
     assert rc == 4, "fits into %d, although it needs %d" % (less, needs)
 
 
 def parts(d, n):
-    """x + a(x) + b(x): what a and b give is added before it is combined, and x is added once."""
+    """x + a(x) + b(x): the partial sums of a and b must be added before one reduction, and x must be added once."""
     path, planned = os.path.join(d, "m.onnx"), os.path.join(d, "p.onnx")
     draw = np.random.default_rng(n)
     weights, nodes = {}, []
@@ -141,7 +141,7 @@ def parts(d, n):
 
 
 def stubborn(d, n):
-    """Values whose readers cannot add parts are combined at once, whatever the metadata asks for."""
+    """Readers that cannot use partial sums: h must be reduced at once, whatever the metadata ai.tessera.delay says."""
     path, cut = os.path.join(d, "m.onnx"), os.path.join(d, "c.onnx")
     weights = {"w": np.random.default_rng(n).standard_normal((64, 32)).astype(np.float32)}
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], "mul"), helper.make_node("Tanh", ["h"], ["t"]), helper.make_node("Add", ["h", "t"], ["y"])]
@@ -155,7 +155,7 @@ def stubborn(d, n):
 
 
 def logits(d, n):
-    """Softmax and the greatest five of one token, whose logits stay cut by the vocabulary."""
+    """Softmax and TopK of one token: the logits must stay sharded by vocabulary."""
     path, planned = os.path.join(d, "m.onnx"), os.path.join(d, "p.onnx")
     draw = np.random.default_rng(n)
     weights = {"w": (draw.standard_normal((64, 24000)) / 8).astype(np.float32), "k": np.array([5], np.int64)}
@@ -167,7 +167,7 @@ def logits(d, n):
 
 
 def many_kinds(d, n):
-    """A thousand different nodes, each of which may be replaced by simpler ones: memory grows with the model, not with its square (700 MB)."""
+    """A thousand different nodes that may be expanded. Memory must grow linearly with the model; quadratic growth would need 700 MB."""
     path = os.path.join(d, "m.onnx")
     shapes = [[8, 64 + i] for i in range(1000)]
     save(path, [helper.make_node("Softmax", ["x%d" % i], ["y%d" % i]) for i in range(len(shapes))],
@@ -177,7 +177,7 @@ def many_kinds(d, n):
 
 
 def unlike(d, name):
-    """Two small devices and a large one, which takes what the others have no room for."""
+    """Two devices with little memory and one with more, which must take what does not fit on the others."""
     path, planned, devices = (os.path.join(d, n) for n in ("t.json", "p.onnx", "u.json"))
     rc, _, err = call("topology", "make", "full:3", "-o", path)
     assert rc == 0, err
@@ -195,7 +195,7 @@ def unlike(d, name):
 
 
 def experts(d, n):
-    """Plans that people would make are listed, and none is faster; copies of one device divide the batch."""
+    """The document must list the plans that an expert would make, and none may be faster. Copies of one device divide the batch."""
     planned = os.path.join(d, "p.onnx")
     rc, doc, err = call("plan", os.path.join(MODELS, "gpt2_tiny", "model.onnx"), "--devices", n, "--dim", "batch=8", "--dim", "seq=32", "-o", planned, "--json")
     assert rc == 0 and doc["copies"] == n, (doc, err)
@@ -206,7 +206,7 @@ def experts(d, n):
 
 
 def three_sides(d, n):
-    """Eight transforms of one signal each, [2 2 2]: only a grid of 2 x 2 x 2 devices has memory for one each."""
+    """Eight signals in a [2 2 2] grid: only a grid of 2 x 2 x 2 devices has enough memory, one signal on each."""
     path, planned = os.path.join(d, "m.onnx"), os.path.join(d, "p.onnx")
     nodes = [helper.make_node("Mul", ["x", "ramp"], ["a"]), helper.make_node("DFT", ["a", "", "axis"], ["f"], "transform"), helper.make_node("ReduceMax", ["f", "axes"], ["y"], keepdims=0)]
     constants = {"ramp": np.linspace(0, 1, 65536, dtype=np.float32).reshape(-1, 1), "axis": np.array(3), "axes": np.array([3, 4])}
@@ -219,7 +219,7 @@ def three_sides(d, n):
 
 
 def far_hosts(d, first):
-    """Four equal devices beside a slow one that is far away: they work alone, as fast as without it."""
+    """Four equal devices, and a slow one over a slow link: the plan must use the four, as fast as without the fifth."""
     path, planned, devices, four = (os.path.join(d, n) for n in ("t.json", "p.onnx", "u.json", "f.json"))
     rc, _, err = call("topology", "make", "full:5", "-o", path)
     assert rc == 0, err

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of unlike providers, for real: the ONNX Runtime of PyPI's onnxruntime-openvino, one rank on its CPU provider and one on OpenVINO.
-Small models give their recorded outputs, the trace has OpenVINO's nodes on its rank alone, and the guide's CPU/NPU/GPU decoder runs with
-OpenVINO for the NPU. tools/setup fetches the wheel (84 MB, 250 MB unpacked) into .deps; without it all is left out.
+"""Tests ranks with different execution providers: one rank on the CPU provider and one on OpenVINO, with the ONNX Runtime of onnxruntime-openvino.
+
+Small models must return their recorded outputs. The trace must have OpenVINO's nodes on its rank only. The guide's CPU/NPU/GPU decoder must run
+with OpenVINO as NPU. tools/setup fetches the wheel (84 MB, 250 MB unpacked) into .deps; without it the test is skipped.
 
 usage: providers.py TESSERA EXAMPLE USER_OPS"""
 import collections, glob, json, os, sys, tempfile
@@ -21,7 +22,7 @@ def call(*words):
 
 
 def providers_of(trace):
-    """Provider -> number of nodes, for each rank."""
+    """Returns provider -> number of nodes, for each rank."""
     ranks = collections.defaultdict(collections.Counter)
     with open(trace) as f:
         for event in json.load(f)["traceEvents"]:
@@ -32,7 +33,8 @@ def providers_of(trace):
 
 
 def run_cut(model, data, folder):
-    """The first random sharding that OpenVINO takes. It refuses some: its own mistake, which the message goes around."""
+    """Runs the first random sharding that OpenVINO accepts. It refuses some because of its own errors, which the messages describe."""
+
     for seed in range(1, 9):
         cut = folder + "/cut.onnx"
         call(TESSERA, "annotate", model, "--config", "c:2=CPU,OpenVINO", "--random", str(seed), "-o", cut)
