@@ -16,8 +16,7 @@
 
 #define READ_BYTES (256u << 10)
 
-// Returns the path of a file in the folder. Its `p` is NULL if out of memory. `name` comes from the
-// manifest, which has only plain file names.
+// Returns the path of the file `name` in the folder; p is NULL if out of memory.
 struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *arena, const char *name)
 {
     size_t n = strlen(bundle->path);
@@ -25,8 +24,7 @@ struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *aren
     return tsr__arena_printf(arena, "%s%s%s", bundle->path, slash, name);
 }
 
-// Opens a partition and reads its manifest. The folder stays open until tsr__bundle_close, because
-// files are opened relative to it (tsr__folder_file).
+// The folder stays open until tsr__bundle_close.
 tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const char *path,
                             struct bundle *out)
 {
@@ -68,7 +66,8 @@ static ssize_t read_at(tsr_session *session, int fd, char *buffer, size_t want, 
     }
 }
 
-// Computes the digest of the first `bytes` bytes, so that it ends even if the file grows.
+// Computes the digest of the first `bytes` bytes of an open file. `at` is the place for
+// diagnostics.
 static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
                             const struct place *at, char out[65])
 {
@@ -96,8 +95,6 @@ static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
     return st;
 }
 
-// Computes size and digest of a file anew. For callers that changed a file and write the manifest
-// again.
 tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file *file)
 {
     struct place at = PLACE_NONE;
@@ -119,8 +116,8 @@ tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file 
     return st;
 }
 
-// Checks a file of the partition. Always compares the size, which finds truncated copies. The
-// digest of a large file is compared only with check_files, because that reads all of it.
+// Compares the size of an open file with the manifest, then its digest. The digest of a large file
+// is compared only with check_files, because this reads the complete file.
 static tsr_status check_open_file(const struct bundle *bundle, const struct manifest_file *file,
                                   int fd, bool check_files, const struct place *at)
 {
@@ -144,8 +141,7 @@ static tsr_status check_open_file(const struct bundle *bundle, const struct mani
     return TSR_MALFORMED;
 }
 
-// Opens and checks a file of the partition. The reader of the manifest has checked that the file is
-// listed (known_file).
+// Opens and checks a file of the partition, which the manifest lists.
 static tsr_status check_file(const struct bundle *bundle, const char *name, bool check_files)
 {
     struct place at = PLACE_NONE;
@@ -158,8 +154,8 @@ static tsr_status check_file(const struct bundle *bundle, const char *name, bool
     return st;
 }
 
-// Checks all files of the ranks, so that one call reports every damaged file; returns the first
-// failure. If `ranks` is NULL, checks the files of all ranks.
+// Continues after a failure, so that one call reports every damaged file. Returns the first
+// failure.
 tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks, size_t n_ranks,
                               bool check_files)
 {

@@ -3,7 +3,7 @@
 // lists are in its arena and live until tsr_manifest_free.
 #include "bundle/bundle.h"
 
-// A manifest without its folder, which is closed after reading.
+// The manifest of a partition, read from its folder.
 struct tsr_manifest {
     tsr_session *session;
     struct arena arena;
@@ -63,8 +63,7 @@ tsr_status tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *
     return TSR_OK;
 }
 
-// Returns input or output i. `kept` is true only if the layout shards the port: ranks may also keep
-// the full tensor.
+// Sets *out to entry i of `ports`. out->kept is true only if ranks have shards of the value.
 static tsr_status get_port(tsr_session *session, const struct manifest_port *ports, size_t n,
                            size_t i, tsr_manifest_port *out)
 {

@@ -51,8 +51,8 @@ static void report_error(struct reader *reader, const char *field, const char *w
               "\"%s\" %s", field, what);
 }
 
-// Returns the member `key` of an object, which must have this type. Returns NULL after any failure.
-// All helpers accept NULL.
+// Returns the member `key` of an object. Reports an error and returns NULL if it is missing or of
+// another type. Also returns NULL after an earlier failure.
 static const json_t *member(struct reader *reader, const json_t *object, const char *key,
                             json_type type)
 {
@@ -67,8 +67,8 @@ static const json_t *member(struct reader *reader, const json_t *object, const c
     return value;
 }
 
-// Copies the text of a JSON string, because jansson frees its strings with the document. Never
-// returns NULL, but "" after a failure. Rejects a zero byte, which would truncate the C string.
+// Returns a copy of a JSON string in the arena, or "" after a failure. Reports an error if the
+// string contains a zero byte.
 static const char *copy_text(struct reader *reader, const char *key, const json_t *value)
 {
     if (!value || reader->failed)
@@ -86,7 +86,7 @@ static const char *text_member(struct reader *reader, const json_t *object, cons
     return copy_text(reader, key, member(reader, object, key, JSON_STRING));
 }
 
-// Returns a number from low to high, or `low` after a failure.
+// Returns a number that must be from `low` to `high`, or `low` after a failure.
 static int64_t int_member(struct reader *reader, const json_t *object, const char *key, int64_t low,
                           int64_t high)
 {
@@ -145,7 +145,7 @@ static bool hex_ok(const char *text, size_t n)
 }
 
 // Reads names, sizes and digests of the files. "files" has the digests and "sizes" the sizes, both
-// by file name. They must have the same number of entries, and every file a size.
+// by file name. Both must list the same files.
 static void read_files(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *files = member(reader, root, "files", JSON_OBJECT);
@@ -244,7 +244,7 @@ static int64_t *read_ints(struct reader *reader, const json_t *list, size_t n)
     return ints;
 }
 
-// True for non-negative numbers below `end` that ascend without duplicates.
+// True if the numbers ascend without duplicates, from 0 to end - 1.
 static bool ascends(const int64_t *ints, size_t n, int64_t end)
 {
     for (size_t i = 0; i < n; i++)
@@ -312,7 +312,7 @@ static void read_devices(struct reader *reader, const json_t *root, struct manif
     }
 }
 
-// Reads the shape of a port. The shape is null if the rank is unknown, else a list of numbers,
+// Reads the shape of an input or output. It is null if the rank is unknown, else a list of numbers,
 // symbols and nulls.
 static void read_shape(struct reader *reader, const json_t *entry, struct manifest_port *port)
 {
@@ -364,8 +364,8 @@ static bool is_over_ranks(const struct tile_layout *layout, int64_t n_ranks)
     return true;
 }
 
-// Reads the layout of a port, encoded as in attributes of operators. Returns NULL if the port has
-// none, or after a failure.
+// Reads the layout of an input or output, a list of integers (tile/encode.c). Returns NULL if there
+// is none, or after a failure.
 static const struct tile_layout *read_layout(struct reader *reader, const json_t *entry,
                                              int64_t n_ranks)
 {
@@ -439,8 +439,7 @@ static struct manifest_port *read_ports(struct reader *reader, const json_t *roo
     return ports;
 }
 
-// Reads a group of ranks. Members must ascend: then there are no duplicates, and all readers use
-// the same order.
+// Reads a group of ranks, which must ascend.
 static void read_group(struct reader *reader, const json_t *list, int64_t n_ranks,
                        struct manifest_group *group)
 {
@@ -453,8 +452,7 @@ static void read_group(struct reader *reader, const json_t *list, int64_t n_rank
         report_error(reader, "groups", "has ranks that do not exist or do not ascend");
 }
 
-// Reads the collectives. Entry i has id i. If there are more groups than ranks, they cannot be
-// disjoint; this is rejected before memory is allocated.
+// Reads the collectives. Entry i must have id i. A collective must not have more groups than ranks.
 static void read_collectives(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n;
@@ -500,8 +498,8 @@ static void read_replicated(struct reader *reader, const json_t *root, struct ma
     }
 }
 
-// Reads the document. Checks the version first, because a newer manifest may have any other
-// content.
+// Reads the complete manifest. Checks the version first, because newer manifests may have other
+// fields.
 static tsr_status read_root(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     struct place at = PLACE_NONE;
@@ -540,7 +538,7 @@ static tsr_status report_no_object(tsr_session *session, struct str file, uint64
     return TSR_MALFORMED;
 }
 
-// Reads a manifest. *out is written only on success. Its strings are in the arena.
+// *out is written only on success. Its strings are in the arena.
 tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct str file,
                                struct str text, struct manifest *out)
 {
@@ -566,8 +564,7 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     return st;
 }
 
-// True if the name can be that of a file in the folder. Also rejects the backslash, which is a
-// separator on other systems.
+// The backslash is not allowed either, because it is a separator on other systems.
 bool tsr__manifest_name_ok(struct str name)
 {
     if (name.n == 0 || name.n > 255 || str_is(name, ".") || str_is(name, ".."))
@@ -579,7 +576,7 @@ bool tsr__manifest_name_ok(struct str name)
     return true;
 }
 
-// Finds a file of the manifest by binary search: the list is sorted by name.
+// Uses binary search: the list is sorted by name.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name)
 {
     size_t low = 0, high = manifest->n_files;

@@ -5,7 +5,7 @@
 #include "bundle/bundle.h"
 #include "tessera_json.h"
 
-// Writes the layout, encoded as in attributes of operators.
+// Writes the layout as a list of integers (tile/encode.c).
 static void write_layout(tsr_json *json, struct arena *arena, const struct tile_layout *layout)
 {
     size_t n = tsr__layout_encode(layout, NULL, 0);
@@ -16,8 +16,8 @@ static void write_layout(tsr_json *json, struct arena *arena, const struct tile_
     tsr_json_ints(json, "layout", code, n);
 }
 
-// Writes the inputs or outputs. "shape" is null if the rank is unknown. In the list a number is a
-// size, a string a symbol, null an unknown size: [null, "seq", 64].
+// Writes the inputs or outputs. "shape" is null if the rank is unknown, else a list such as [null,
+// "seq", 64]: unknown size, symbol, number.
 static void write_ports(tsr_json *json, struct arena *arena, const char *key,
                         const struct manifest_port *ports, size_t n)
 {
@@ -122,8 +122,8 @@ static void write_collectives(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
-// Writes the members that follow the ports. "files" and "sizes" are objects by file name;
-// manifest_read.c checks that they agree.
+// Writes the fields from "replicated" to the end. "files" and "sizes" have the digest and size of
+// each file by its name.
 static void write_rest(tsr_json *json, const struct manifest *manifest)
 {
     tsr_json_fields(json, list_fields, manifest);

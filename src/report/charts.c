@@ -119,7 +119,8 @@ void tsr__chart_topology(struct page *page)
 
 // ---- bars --------------------------------------------------------------------------------------
 
-// Adds one coloured part to a device's bar.
+// Adds a coloured part to the bar of a device. `share` is its part of the width, `amount` and
+// `words` are its text.
 static void bar_part(struct page *page, size_t device, const char *kind, double share,
                      const char *amount, const char *words)
 {
@@ -146,8 +147,8 @@ static double memory_scale(const struct page *page)
     return most;
 }
 
-// Draws the memory of a device. `memory` includes the weights and `peak` includes `memory`: each
-// part is the difference to the one before.
+// Draws the memory of device i as a bar of three parts: weights, inputs and activations, engine
+// overhead. device->memory includes the weights, and device->peak includes device->memory.
 static void memory_bar(struct page *page, size_t i, double scale)
 {
     const tsr_simulated_device *device = &page->simulation->device[i];
@@ -171,7 +172,7 @@ static void memory_bar(struct page *page, size_t i, double scale)
     PUT(page, "</span>\n");
 }
 
-// Draws a bar for each device, with a mark at the limit.
+// Draws the memory of each device as a bar, with a mark at the limit.
 void tsr__chart_memory(struct page *page)
 {
     double scale = memory_scale(page);
@@ -187,7 +188,8 @@ void tsr__chart_memory(struct page *page)
     tsr__note_first(page, n, page->simulation->devices, "devices");
 }
 
-// Draws the time of each device by kind; parts below 1 in 2000 are not visible and left out.
+// Draws the time of each device as a bar with one part for each kind of activity. Parts below 0.05
+// % of the time are left out.
 void tsr__chart_time(struct page *page)
 {
     const tsr_simulation_summary *simulation = page->simulation;

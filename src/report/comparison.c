@@ -21,7 +21,7 @@ static const char *figure_text(struct page *page, enum unit unit, double v)
     return str_text(tsr__arena_printf(page->arena, "%.3g", v));
 }
 
-// One figure of both plans; the better one is highlighted if they differ.
+// One figure of both plans. The better value is highlighted.
 struct figure {
     const char *name;
     enum unit unit;
@@ -83,7 +83,8 @@ static const char *specs_of(const struct page *page, struct arena *arena, const 
     return kept;
 }
 
-// Returns a key of the difference, which is the same for equal nodes of several layers.
+// Returns a key by which differences are grouped: nodes of several layers with the same shardings
+// have the same key.
 static struct str difference_key(const struct page *page, const struct page *other,
                                  const tsr_node *ours, const tsr_node *theirs)
 {

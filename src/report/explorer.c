@@ -9,7 +9,8 @@
 //         {"results": {"h": {"value": "{2,1:0,1}"}, "y": {"value": "whole"}}}
 #include "report/internal.h"
 
-// Computes the microseconds of each node in the first request on its slowest device, by node name.
+// Fills `times`, by node name, with the microseconds that the first request takes at the node on
+// its slowest device. Returns false if out of memory.
 static bool longest_times(struct page *page, struct map *times)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -68,7 +69,7 @@ static void add_node(tsr_json *json, const struct page *page, const tsr_node *no
     tsr_json_end(json);
 }
 
-// Writes the file for Model Explorer. Only numbers need a gradient.
+// Only times need a colour gradient.
 tsr_status tsr__explorer_write(struct page *page, bool cuts, const char *path)
 {
     struct map times;

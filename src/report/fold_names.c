@@ -23,8 +23,8 @@ static size_t digits_at(const char *s)
     return n;
 }
 
-// Splits a name into a pattern and its numbers: "layers.12/q_2" becomes "layers.#/q_#" with 12 and
-// 2, where # is PLACE.
+// Splits a name into a pattern and its numbers. Example: "layers.12/q_2" becomes "layers.#/q_#"
+// with the numbers 12 and 2, where # is the byte PLACE.
 struct folded tsr__fold_name(struct arena *arena, const char *name)
 {
     size_t length = strlen(name), at = 0;
@@ -57,8 +57,8 @@ struct folded tsr__fold_name(struct arena *arena, const char *name)
     return folded;
 }
 
-// The output format of folded names: signs for ranges and omissions, and a function that writes the
-// text between the numbers.
+// The output format of folded names, HTML or plain: the texts for ranges ("-") and omissions
+// (",..."), and a function that writes the text between the numbers.
 struct form {
     const char *dash, *more;
     void (*add)(struct text *text, const char *s);
@@ -72,8 +72,8 @@ static void add_plain(struct text *text, const char *s)
 static const struct form html = {"&#8211;", ",&#8230;", tsr__html_text},
                          plain = {"-", ",...", add_plain};
 
-// Writes the k-th number of all names: "7" if they are equal, "{0-23}" if consecutive, else
-// "{1,5,9,...}".
+// Writes number k of all names as one text: "7" if they are equal, "{0-23}" if they are
+// consecutive, else "{1,5,9,...}".
 static void write_numbers(struct text *text, const struct form *form, const struct folded *names,
                           size_t n_names, size_t k, int64_t *sorted)
 {
@@ -98,7 +98,7 @@ static void write_numbers(struct text *text, const struct form *form, const stru
     tsr__text_printf(text, "%s}", n > MAX_LISTED ? form->more : "");
 }
 
-// Writes the pattern with the numbers of all names in the places of its numbers.
+// The result is the common pattern, with write_numbers at each place of a number.
 const char *tsr__fold_names(struct arena *arena, const struct folded *names, size_t n_names,
                             bool escaped)
 {

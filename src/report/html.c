@@ -76,7 +76,7 @@ void tsr__html_json(struct text *text, const char *s)
     tsr__text_add(text, STR("\""));
 }
 
-// Returns the text. If it is NULL (out of memory), marks the page as failed and returns "".
+// Returns kept.p. If it is NULL (out of memory), marks the page as failed and returns "".
 static const char *keep(struct page *page, struct str kept)
 {
     page->out->failed |= !kept.p;
@@ -93,7 +93,7 @@ const char *tsr__escaped(struct page *page, const char *s)
     return kept;
 }
 
-// Returns "512 B" for 512, "1.5 KiB" for 1536, "150 MiB" for 150 MiB.
+// Examples: 512 is "512 B", 1536 is "1.5 KiB".
 const char *tsr__bytes(struct page *page, int64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
@@ -105,7 +105,7 @@ const char *tsr__bytes(struct page *page, int64_t bytes)
     return keep(page, tsr__arena_printf(page->arena, "%.*f %s", digits, v, units[u]));
 }
 
-// Returns a time with three digits.
+// The number has three digits.
 const char *tsr__time(struct page *page, double seconds)
 {
     struct arena *arena = page->arena;

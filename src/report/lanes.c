@@ -16,16 +16,16 @@
 #define MAX_SPANS   32000   // spans on one page; with more, only cells are embedded
 #define TICKS       4000000 // time units of embedded spans: the total time has this number of them
 
-// One lane of the timeline: the cells to draw, and the spans to embed (or the cells again if there
-// are too many spans).
+// One lane of the timeline. `cells` are drawn: the main activity in each of LANE_CELLS intervals of
+// time. `spans` are embedded for page.js; if there are too many on the page, they are the cells.
 struct lane {
     size_t device;
     const struct lane_span *cells, *spans;
     size_t n_cells, n;
 };
 
-// Computes the seconds of each kind in each cell. Example: with cells of 2 s, work from 3 to 7 adds
-// 1, 2 and 1 to cells 1, 2 and 3.
+// Adds to share[cell][kind] the seconds of each kind of activity in each cell, for spans `from` to
+// to - 1. Example: with cells of 2 s, work from 3 to 7 s adds 1, 2 and 1 s to cells 1, 2 and 3.
 static void fill_cells(const struct lanes *lanes, size_t from, size_t to, double (*share)[3])
 {
     double cell = lanes->seconds / LANE_CELLS;
@@ -45,7 +45,7 @@ static void fill_cells(const struct lanes *lanes, size_t from, size_t to, double
     }
 }
 
-// Returns the kind that fills most of a cell; 3: idle.
+// Returns the kind of activity that takes the most time of a cell; 3: idle.
 static int kind_of_cell(const double share[3], double cell)
 {
     int best = 3;
@@ -59,7 +59,7 @@ static int kind_of_cell(const double share[3], double cell)
     return best;
 }
 
-// Converts cells to spans, merging neighbours of one kind. Returns their number.
+// Converts cells to spans; adjacent cells of one kind become one span. Returns the number of spans.
 static size_t spans_of_cells(const double (*share)[3], const struct lanes *lanes, int device,
                              struct lane_span *out)
 {
@@ -102,7 +102,7 @@ static void draw_kind(struct page *page, const struct lane_span *spans, size_t n
         PUT(page, "\"/>");
 }
 
-// Draws a lane. place: its row from the top. The background box shows idle time.
+// Draws a lane; `place` is its row, counted from the top. The background box shows idle time.
 static void draw_lane(struct page *page, const struct lane *lane, size_t place, double seconds)
 {
     double y = (double)place * LANE_HEIGHT + 2;
@@ -157,7 +157,8 @@ struct words {
     VEC(const char *) list;
 };
 
-// Returns the number of a text, adding it on first use; 0 also if memory runs out.
+// Returns the number of a text in the list, to which it is added on first use. Returns 0 if out of
+// memory.
 static size_t number_of(struct page *page, struct words *words, const char *text)
 {
     void **at = tsr__map_at(&words->seen, str_of(text));
@@ -192,8 +193,8 @@ static bool same_spans(const struct lane_span *a, const struct lane_span *b, siz
     return true;
 }
 
-// Writes the spans of one lane. Each is: kind + 3 * operator, node, ticks since the end of the
-// previous span, ticks of the span.
+// Writes the spans of one lane as four numbers each: kind + 3 * (number of the operator), number of
+// the node, ticks since the end of the previous span, ticks of the span.
 static void write_spans(struct page *page, const struct lane_span *spans, size_t n, double seconds,
                         struct words *ops, struct words *nodes)
 {
@@ -297,7 +298,7 @@ static bool find_lanes(struct page *page, const struct lanes *lanes, struct lane
     return true;
 }
 
-// Draws the timeline, and states below it what was left out.
+// Writes below the timeline what was left out.
 void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes)
 {
     size_t n = size_min(lanes->devices, LANES);

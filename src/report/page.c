@@ -8,8 +8,8 @@
 
 #include <stdio.h>
 
-// Writes the title, then the configuration, its number of devices, and the sizes for which all
-// figures hold.
+// Writes the title, the configuration, its number of devices, and the sizes of symbols that were
+// used for all figures.
 static void write_head(struct page *page)
 {
     PUTF(page, "<header><h1>%s</h1>\n<p class=\"lead\">", tsr__escaped(page, page->title));
@@ -50,7 +50,7 @@ static void write_contents(struct page *page, const struct picture *picture)
     PUT(page, "</nav>\n");
 }
 
-// Writes the timeline of the trace. Events beyond the limits of read_trace.c are counted.
+// Writes the timeline of the trace, and the number of events that are not shown.
 static void write_measured(struct page *page)
 {
     tsr__chart_lanes(page, "measured", &page->measured.lanes);

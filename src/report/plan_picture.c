@@ -42,7 +42,7 @@ struct extent {
     int64_t start, stop;
 };
 
-// Joins the boxes of each device along one dimension.
+// Computes the index range that the boxes of each device cover along one dimension.
 static void join_boxes(const tsr_box *boxes, size_t n, int dim, struct extent *of, int64_t devices)
 {
     memset(of, 0, (size_t)devices * sizeof *of);
@@ -142,7 +142,8 @@ static bool count_use(void *data, tsr_node *node, size_t input)
     return use->n < 2;
 }
 
-// Follows a weight through nodes such as DequantizeLinear to the node that multiplies with it.
+// Follows a weight through nodes without a reduction, such as DequantizeLinear, to the node that
+// multiplies with it. Passes at most MAX_HOPS nodes, and only if each result has one reader.
 static struct weight follow(struct painter *painter, const tsr_node *node, size_t input)
 {
     struct weight weight = {node, input, tsr__rule_of(painter->arena, node, painter->shapes)};
@@ -162,8 +163,8 @@ static struct weight follow(struct painter *painter, const tsr_node *node, size_
     return weight;
 }
 
-// Returns the kind of a sharded dimension of a weight. Rows are multiplied and added up, so that
-// each device has a partial sum; columns give different elements of the result.
+// Returns the kind of a sharded dimension of a weight, from the factor that the dimension has in
+// the node's rule.
 static enum picture_kind kind_of_dim(const struct weight *weight, int dim)
 {
     const struct rule *rule = weight->rule;
@@ -212,8 +213,8 @@ static int64_t add_weight_words(struct text *text, const struct weight *weight,
     return all;
 }
 
-// Adds the sharding of the result along tokens, which is the reason for copies of a weight: ",
-// tokens over 4". Returns false if the result is not sharded along tokens.
+// Adds ", tokens over 4" if the result of the node is sharded in 4 along dimensions other than the
+// last. Returns false if it is not.
 static bool add_token_words(struct painter *painter, struct text *text, const tsr_node *node,
                             const char *sharding)
 {
@@ -234,7 +235,8 @@ static bool add_token_words(struct painter *painter, struct text *text, const ts
 
 // ---- rows --------------------------------------------------------------------------------------
 
-// Returns the input of a node that is its largest weight; SIZE_MAX: the node has no matrix.
+// Returns the index of the input that is the largest weight with two or more dimensions, and sets
+// *bytes to its size. SIZE_MAX: none.
 static size_t largest_weight(const tsr_node *node, int64_t *bytes)
 {
     size_t best = SIZE_MAX;
@@ -257,7 +259,8 @@ static const char *sharding_of(const tsr_node_config *entry, const tsr_value *va
     return spec && tsr_spec_text(spec, &text) == TSR_OK ? text : "";
 }
 
-// Describes the node in a new row. False: out of memory.
+// Fills a new row: kind, words and devices for the weight at this input of the node. False: out of
+// memory.
 static bool describe(struct painter *painter, const tsr_node *node, size_t input,
                      const tsr_node_config *entry, struct picture_row *row)
 {
@@ -344,7 +347,8 @@ static int by_order(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-// Keeps the rows with the most bytes, in the order of the graph.
+// Keeps the MAX_ROWS rows with the most bytes, in the order of the graph. Counts the nodes of the
+// others.
 static void keep_largest(struct picture *picture)
 {
     size_t n = picture->rows.n;
@@ -357,7 +361,7 @@ static void keep_largest(struct picture *picture)
     qsort(picture->rows.at, picture->rows.n, sizeof *picture->rows.at, by_order);
 }
 
-// Makes the rows of all nodes that have a matrix.
+// Nodes without a weight of two or more dimensions have no row.
 bool tsr__picture_make(struct arena *arena, tsr_model *model, const tsr_config *config,
                        const tsr_dim_size *sizes, size_t n_sizes, struct picture *out)
 {
@@ -385,7 +389,8 @@ bool tsr__picture_make(struct arena *arena, tsr_model *model, const tsr_config *
 
 // ---- for commands ------------------------------------------------------------------------------
 
-// Writes the numbers of the devices that have a part: "0..7", "0,3" or "4".
+// Writes the numbers of the devices that have a part of the row's weight, such as "0..7", "0,3" or
+// "4".
 static void add_devices(struct text *text, const struct picture *picture,
                         const struct picture_row *row)
 {
@@ -422,7 +427,7 @@ static bool copy_row(struct arena *arena, tsr_session *session, const struct pic
     return out->nodes && out->sharding && out->devices;
 }
 
-// Makes the picture and copies it to the memory of the session.
+// The session owns the rows until the next plan.
 tsr_status tsr_plan_picture(tsr_model *model, const char *config, const tsr_dim_size *sizes,
                             size_t n_sizes, tsr_picture *out)
 {

@@ -6,7 +6,7 @@
 
 #define MAX_CELLS 64 // with more devices, one cell stands for several
 
-// Returns the class of the style sheet.
+// Returns the class of a kind in the style sheet.
 static const char *class_of(enum picture_kind kind)
 {
     static const char *const classes[] = {
@@ -41,7 +41,7 @@ static void write_legend(struct page *page, const struct picture *picture)
     PUT(page, "</p>\n");
 }
 
-// Draws one cell for each device, or for several if there are many.
+// Draws one cell for each device. With more than MAX_CELLS devices, a cell is for several devices.
 static void write_cells(struct page *page, const struct picture *picture,
                         const struct picture_row *row)
 {

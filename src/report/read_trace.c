@@ -49,7 +49,8 @@ static bool is_work(const json_t *entry)
            begin >= 0;
 }
 
-// Reads one event. Ignores events that are not work of a rank; counts those beyond the limits.
+// Adds an event of the trace to the spans or runs. Ignores events that are not work of a rank.
+// Counts events beyond the limits.
 static void read_event(struct trace_reader *reader, const json_t *entry)
 {
     struct page *page = reader->page;
@@ -99,7 +100,7 @@ static int text_order(const char *x, const char *y)
     return strcmp(x ? x : "", y ? y : "");
 }
 
-// Compares two spans by time. The order is total, because qsort is not stable.
+// Compares two spans by device, then by time.
 static int by_time(const void *a, const void *b)
 {
     const struct lane_span *x = a, *y = b;
@@ -127,8 +128,8 @@ static int by_seconds(const void *a, const void *b)
     return ascending(*(const double *)a, *(const double *)b);
 }
 
-// Finds the time of a run: the median over all runs, each with the time of its slowest rank. With
-// three or more runs the first is left out (warm-up).
+// Sets the measured time of a run: the median over all runs, each with the time of its slowest
+// rank. With three or more runs the first one is left out, because it is a warm-up.
 static void find_run(struct trace_reader *reader)
 {
     run_list *runs = &reader->runs;
@@ -180,8 +181,7 @@ static void read_events(struct page *page, const json_t *root)
     find_run(&reader);
 }
 
-// Reads a trace. Limits the file size and the numbers of spans and devices. Refuses a trace without
-// work.
+// Reports an error if the trace has no work of a rank.
 tsr_status tsr__report_trace(struct page *page, const char *path)
 {
     struct str text;

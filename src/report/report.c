@@ -11,8 +11,8 @@
 
 #define MAX_PAGE ((size_t)256 << 20)
 
-// Returns the given title, else the end of the model's path: "bert/model.onnx" for
-// "/models/bert/model.onnx".
+// Returns the given title, else the last folder and the file name of the model's path. Example:
+// "bert/model.onnx" for "/models/bert/model.onnx".
 static const char *title_of(const tsr_model *model, const char *given)
 {
     const char *path = tsr_model_path(model), *at = path + strlen(path);
@@ -24,7 +24,8 @@ static const char *title_of(const tsr_model *model, const char *given)
     return at[0] ? at : "a model";
 }
 
-// Finds the named configuration. name NULL: uses the model's only one; if it has several, none.
+// Sets page->config to the configuration of that name. If `name` is NULL, uses the model's
+// configuration if it has exactly one.
 static tsr_status find_config(struct page *page, const char *name)
 {
     if (!name && tsr_model_config_count(page->model) == 1)
@@ -42,7 +43,7 @@ static tsr_status find_config(struct page *page, const char *name)
     return TSR_INVALID;
 }
 
-// Picoseconds and bytes, as in the plan's own document.
+// Costs are in picoseconds, memory is in bytes.
 static const tsr_json_field plan_fields[] = {
     {JSON_FIELD(tsr_plan_summary, "cost", cost)},
     {JSON_FIELD(tsr_plan_summary, "bound", bound)},
@@ -126,7 +127,8 @@ free_data:
     return st;
 }
 
-// Finds the pipeline stage of each device, from the nodes that it computes.
+// Sets page->stage_of: the stage of a device is that of the first node with a stage that it
+// computes in the simulation.
 static void find_stages(struct page *page)
 {
     struct map known;
@@ -170,9 +172,9 @@ static bool has_errors(const tsr_session *session, size_t from)
     return false;
 }
 
-// Sets page->sized to a copy of the model with all sizes set and implied shardings filled in; does
-// nothing without a configuration. Drops the diagnostics. After a failure other than lack of
-// memory, the copy may lack sizes and shardings, or be missing.
+// Sets page->sized to a copy of the model with all sizes set and missing shardings inferred. Does
+// nothing without a configuration. Drops the diagnostics. Fails only if out of memory; after other
+// failures the copy is incomplete or NULL.
 static tsr_status fill_in(struct page *page)
 {
     struct diag_mark before = tsr__diag_mark(page->session);
@@ -215,8 +217,8 @@ static tsr_status write_as(struct page *page, const char *format, const char *pa
     return TSR_USAGE;
 }
 
-// Checks that the handles in the options belong to the session. The other plan has its own session,
-// to which its topology belongs.
+// Checks that the topologies in the options belong to the right sessions. That of the other plan
+// may belong to the session of the other model.
 static tsr_status owned(tsr_session *session, const tsr_report_input *options)
 {
     tsr_status status = tsr__topology_owned(session, options->topology);

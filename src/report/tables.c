@@ -29,14 +29,14 @@ void tsr__table_devices(struct page *page)
 
 // ---- sums by operator --------------------------------------------------------------------------
 
-// One operator over all devices: calls per request and their time, predicted and measured.
+// One operator: the number of its calls in one run, and their total time over all devices.
 struct sum {
     const char *op;
     tsr_span_kind kind;
     size_t count;
     double seconds, measured; // predicted and measured time of one run
 };
-// seen: index in the list plus 1, by operator.
+// The sums of all operators. `seen` has, by operator, its index in the list plus 1.
 struct sums {
     struct map seen;
     VEC(struct sum) list;
@@ -67,8 +67,8 @@ static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, 
     return &sums->list.at[(uintptr_t)*at - 1];
 }
 
-// Sums the time of each operator in one run, over all devices: first request of the simulation, and
-// the trace.
+// Sums the time of each operator over all devices, for the first request of the simulation and for
+// the runs of the trace. Sorts by predicted time.
 static void sum_operators(struct page *page, struct sums *sums)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -95,7 +95,8 @@ static void sum_operators(struct page *page, struct sums *sums)
         qsort(sums->list.at, sums->list.n, sizeof *sums->list.at, by_time);
 }
 
-// Writes an operator. With a trace there is one more column.
+// Writes the row of an operator. `all` is the time of all operators. With a trace there is one more
+// column.
 static void operator_row(struct page *page, const struct sum *sum, double all)
 {
     PUTF(page,
@@ -108,7 +109,7 @@ static void operator_row(struct page *page, const struct sum *sum, double all)
     PUT(page, "</tr>\n");
 }
 
-// Lists the operators by time. Shares are of all operators, listed or not.
+// Lists the operators, the one with the longest predicted time first.
 void tsr__table_operators(struct page *page)
 {
     static const char heads[] = "<th>operator<th>kind<th class=\"n\">calls<th class=\"n\">"
@@ -276,7 +277,8 @@ static void write_node_row(struct page *page, const struct node_row *row, size_t
     PUTF(page, "<td class=\"name\">%s<td class=\"name\">%s</tr>\n", row->inputs, row->outputs);
 }
 
-// Lists the nodes in the order of the model; a group is at its first node.
+// Lists the nodes in the order of the model. Grouped nodes have one row, at the place of the first
+// one.
 void tsr__table_shardings(struct page *page)
 {
     struct map seen;

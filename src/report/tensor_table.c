@@ -31,7 +31,7 @@ struct layout {
     int64_t most; // elements on the device that stores the most
     size_t number;
 };
-// Tensors of one kind, type and layout whose names have one pattern.
+// Tensors of one kind, type and layout whose names differ only in numbers.
 struct tensor_row {
     const char *kind;
     tsr_dtype type;
@@ -81,7 +81,8 @@ static const char *spec_text(const struct page *page, const tsr_node *node, cons
     return NULL;
 }
 
-// Takes the sharding at a reader; continues until one has a sharding.
+// Callback for the readers of a value: takes the sharding at the reader. Returns true to continue
+// if it has none.
 static bool first_reader(void *data, tsr_node *node, size_t input)
 {
     struct reader *reader = data;
@@ -90,7 +91,6 @@ static bool first_reader(void *data, tsr_node *node, size_t input)
     return reader->found == NULL;
 }
 
-// Returns the sharding of a value. The producer takes precedence: readers may have it resharded.
 const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value)
 {
     struct reader reader = {page, value, NULL};
@@ -118,7 +118,7 @@ static int64_t volume(const int64_t *start, const int64_t *stop, int rank)
     return n;
 }
 
-// Returns the most elements on one device, over all of its boxes.
+// Returns the number of elements on the device that has the most, or 0 if out of memory.
 static int64_t most_elements(struct page *page, const struct layout *layout)
 {
     int64_t most = 0, devices = devices_of(page);
@@ -139,7 +139,8 @@ static int64_t most_elements(struct page *page, const struct layout *layout)
     return most;
 }
 
-// Copies the boxes, because tsr_tiles keeps its result only until the next call.
+// Copies the boxes to the layout, because the result of tsr_tiles is valid only until the next
+// call.
 static void keep_boxes(struct page *page, struct layout *layout, const tsr_box *boxes, size_t n)
 {
     size_t rank = (size_t)layout->rank;
@@ -207,7 +208,8 @@ static const struct layout *layout_of(struct tensors *tensors, const char *shard
 
 // ---- all tensors -------------------------------------------------------------------------------
 
-// Returns the kind of a tensor. An output that is also an input or a weight counts as such.
+// Returns the kind of a tensor as text. A weight or input that is also an output of the model is a
+// weight or input here.
 static const char *kind_of(const tsr_value *value)
 {
     if (tsr_value_initializer(value))
@@ -219,7 +221,8 @@ static const char *kind_of(const tsr_value *value)
     return "activation";
 }
 
-// Returns the number of elements; -1: unknown sizes, or not a tensor.
+// Stores the shape of a value and returns the number of its elements; -1: unknown sizes, or not a
+// tensor.
 static int64_t shape_of(const tsr_value *value, int64_t *shape)
 {
     int rank = tsr_value_rank(value);
@@ -234,7 +237,7 @@ static int64_t shape_of(const tsr_value *value, int64_t *shape)
     return elements;
 }
 
-// Returns the row at that slot, creating it on first use. NULL: out of memory.
+// Returns the row at the map slot `at`, creating it on first use. NULL: out of memory.
 static struct tensor_row *row_at(struct tensors *tensors, void **at, const tsr_value *value,
                                  const struct layout *layout, int64_t elements)
 {
@@ -288,7 +291,7 @@ static int64_t row_bytes(const struct tensor_row *row)
     return tsr_dtype_bytes(row->type, row->elements);
 }
 
-// Compares by size per device, total size, order in the model: the same page on every machine.
+// Compares rows by size per device, then by total size, then by order in the model.
 static int by_size(const void *a, const void *b)
 {
     const struct tensor_row *x = *(struct tensor_row *const *)a,
@@ -334,7 +337,7 @@ static void write_shape(struct page *page, const struct tensor_row *row)
         PUTF(page, "%s%lld", between((size_t)d, "&#215;"), (long long)row->layout->shape[d]);
 }
 
-// Writes a row. number: index of the tensor for page.js.
+// Writes a row of the table. `number` is the index of the tensor for page.js.
 static void write_row(struct page *page, const struct tensor_row *row, size_t number)
 {
     PUTF(page, "<tr><td class=\"name\"><a href=\"#picture\" data-tensor=\"%zu\">%s</a>%s<td>%s<td>",
@@ -365,8 +368,9 @@ void tsr__tensors_largest(struct page *page)
 
 // ---- pictures ----------------------------------------------------------------------------------
 
-// Writes a sharding for page.js: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0, 0,4,
-// 0,6], [1, 4,8, 0,6]]}. A box is its device, then start and stop of each dimension.
+// Writes a layout for page.js. Example: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0,
+// 0,4, 0,6], [1, 4,8, 0,6]]}. A box has its device, then start and stop of each dimension. "more"
+// is the number of boxes that are left out.
 static void write_layout(struct page *page, const struct layout *layout)
 {
     PUT(page, "{\"cut\":");
@@ -399,7 +403,7 @@ static void write_choice(struct page *page, const struct tensors *tensors, size_
     tsr__html_readout(page, "Point at a shard, tap it or use the arrow keys for details.");
 }
 
-// Writes the list, and as JSON for page.js the sharding of each tensor.
+// Writes a list of the tensors, and their layouts as JSON, from which page.js draws.
 void tsr__tensors_picture(struct page *page)
 {
     struct tensors tensors;

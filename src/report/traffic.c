@@ -72,7 +72,7 @@ static void write_row(struct page *page, const struct traffic_row *row)
     PUT(page, "</tr>\n");
 }
 
-// Returns the row of a communication; NULL: out of memory.
+// Returns the row to which a communication belongs, creating it on first use; NULL: out of memory.
 static struct traffic_row *row_of(struct page *page, struct map *seen,
                                   const tsr_simulated_comm *comm, const struct folded *name)
 {
@@ -178,8 +178,8 @@ static const char *load_of(struct page *page, const tsr_simulated_link *link)
                                       tsr__bytes(page, link->bytes), percent));
 }
 
-// Draws a matrix of the links. Senders are rows, receivers columns. Busier links are darker: their
-// opacity goes from 10 to 100 %.
+// Draws a matrix of the links: senders are rows, receivers columns. Busier links are darker.
+// `fullest` is the time of the busiest link.
 static void write_matrix(struct page *page, double fullest)
 {
     const tsr_simulation_summary *simulation = page->simulation;

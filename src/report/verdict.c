@@ -54,7 +54,8 @@ static void check_memory(const struct page *page, struct verdict *verdict)
         verdict->fit = FIT_YES;
 }
 
-// Computes the shares of the time, as means over all devices. The largest share is the bottleneck.
+// Computes the shares of arithmetic, memory traffic, overhead, communication and waiting in the
+// time, as means over all devices. The largest share is the bottleneck.
 static void sum_shares(const tsr_simulation_summary *simulation, struct verdict *verdict)
 {
     double all = simulation->seconds * (double)simulation->devices;
@@ -84,7 +85,7 @@ static void sum_shares(const tsr_simulation_summary *simulation, struct verdict 
     verdict->bound = bounds[best].name;
 }
 
-// Computes the summary. The speedup is that of one run or, with several requests, of the interval
+// The speedup compares one device with the time of one run or, with several requests, with the time
 // between runs.
 struct verdict tsr__verdict_of(const struct page *page)
 {
@@ -136,8 +137,8 @@ static void write_speed(struct page *page, const struct verdict *verdict)
         PUT(page, ", for back-to-back runs");
 }
 
-// Returns the operator that takes the most time of that kind in the first request. *count: number
-// of communications with that operator.
+// Returns the operator that takes the most time in the first request, among spans of this kind;
+// NULL: none, or out of memory. *count is the number of communications with that operator.
 static const char *largest_operator(const struct page *page, tsr_span_kind kind, size_t *count)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -234,7 +235,7 @@ static void write_tile(struct page *page, const char *number, const char *label)
     PUTF(page, "<div class=\"tile\"><b>%s</b><span>%s</span></div>\n", number, label);
 }
 
-// Writes the times, as far as they are known.
+// Writes tiles with the predicted and measured times that are known.
 static void speed_tiles(struct page *page, const struct verdict *verdict)
 {
     const tsr_simulation_summary *simulation = page->simulation;
