@@ -24,7 +24,7 @@ struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *aren
     return tsr__arena_printf(arena, "%s%s%s", bundle->path, slash, name);
 }
 
-// The folder stays open until tsr__bundle_close.
+// Opens a partition and reads its manifest. The folder stays open until tsr__bundle_close.
 tsr_status tsr__bundle_open(tsr_session *session, struct arena *arena, const char *path,
                             struct bundle *out)
 {
@@ -154,8 +154,8 @@ static tsr_status check_file(const struct bundle *bundle, const char *name, bool
     return st;
 }
 
-// Continues after a failure, so that one call reports every damaged file. Returns the first
-// failure.
+// Checks the files of these ranks; NULL: of all ranks. Continues after a failure, so that one call
+// reports every damaged file. Returns the first failure.
 tsr_status tsr__bundle_verify(const struct bundle *bundle, const int64_t *ranks, size_t n_ranks,
                               bool check_files)
 {

@@ -538,7 +538,7 @@ static tsr_status report_no_object(tsr_session *session, struct str file, uint64
     return TSR_MALFORMED;
 }
 
-// *out is written only on success. Its strings are in the arena.
+// Parses a manifest. *out is written only on success. Its strings are in the arena.
 tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct str file,
                                struct str text, struct manifest *out)
 {
@@ -564,7 +564,8 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     return st;
 }
 
-// The backslash is not allowed either, because it is a separator on other systems.
+// True for a plain file name. Backslashes are not allowed either, because they are separators on
+// other systems.
 bool tsr__manifest_name_ok(struct str name)
 {
     if (name.n == 0 || name.n > 255 || str_is(name, ".") || str_is(name, ".."))
@@ -576,7 +577,6 @@ bool tsr__manifest_name_ok(struct str name)
     return true;
 }
 
-// Uses binary search: the list is sorted by name.
 const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, struct str name)
 {
     size_t low = 0, high = manifest->n_files;

@@ -69,7 +69,6 @@ static void add_node(tsr_json *json, const struct page *page, const tsr_node *no
     tsr_json_end(json);
 }
 
-// Only times need a colour gradient.
 tsr_status tsr__explorer_write(struct page *page, bool cuts, const char *path)
 {
     struct map times;

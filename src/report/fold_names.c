@@ -98,7 +98,8 @@ static void write_numbers(struct text *text, const struct form *form, const stru
     tsr__text_printf(text, "%s}", n > MAX_LISTED ? form->more : "");
 }
 
-// The result is the common pattern, with write_numbers at each place of a number.
+// Returns one text for names with the same pattern. Each number is replaced by the numbers of all
+// names (write_numbers).
 const char *tsr__fold_names(struct arena *arena, const struct folded *names, size_t n_names,
                             bool escaped)
 {

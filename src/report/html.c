@@ -93,7 +93,7 @@ const char *tsr__escaped(struct page *page, const char *s)
     return kept;
 }
 
-// Examples: 512 is "512 B", 1536 is "1.5 KiB".
+// Returns a number of bytes as text. Examples: 512 is "512 B", 1536 is "1.5 KiB".
 const char *tsr__bytes(struct page *page, int64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
@@ -105,7 +105,7 @@ const char *tsr__bytes(struct page *page, int64_t bytes)
     return keep(page, tsr__arena_printf(page->arena, "%.*f %s", digits, v, units[u]));
 }
 
-// The number has three digits.
+// Returns a time as text with three digits.
 const char *tsr__time(struct page *page, double seconds)
 {
     struct arena *arena = page->arena;

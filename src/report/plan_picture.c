@@ -361,7 +361,7 @@ static void keep_largest(struct picture *picture)
     qsort(picture->rows.at, picture->rows.n, sizeof *picture->rows.at, by_order);
 }
 
-// Nodes without a weight of two or more dimensions have no row.
+// Makes the rows of the picture. Nodes without a weight of two or more dimensions have no row.
 bool tsr__picture_make(struct arena *arena, tsr_model *model, const tsr_config *config,
                        const tsr_dim_size *sizes, size_t n_sizes, struct picture *out)
 {
@@ -427,7 +427,7 @@ static bool copy_row(struct arena *arena, tsr_session *session, const struct pic
     return out->nodes && out->sharding && out->devices;
 }
 
-// The session owns the rows until the next plan.
+// Makes the rows for a terminal. The session owns them until the next plan.
 tsr_status tsr_plan_picture(tsr_model *model, const char *config, const tsr_dim_size *sizes,
                             size_t n_sizes, tsr_picture *out)
 {

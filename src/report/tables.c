@@ -163,7 +163,8 @@ void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool ou
     }
 }
 
-// Example: "layers.0/x {2,1}" and "layers.7/x {2,1}" have the same key.
+// Adds the shardings of a node as a key. Example: "layers.0/x {2,1}" and "layers.7/x {2,1}" have
+// the same key.
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *out)
 {
     const tsr_node_config *entry = tsr__node_entry(page, node);

@@ -85,8 +85,8 @@ static void sum_shares(const tsr_simulation_summary *simulation, struct verdict 
     verdict->bound = bounds[best].name;
 }
 
-// The speedup compares one device with the time of one run or, with several requests, with the time
-// between runs.
+// Computes the summary. The speedup compares one device with the time of one run or, with several
+// requests, with the time between runs.
 struct verdict tsr__verdict_of(const struct page *page)
 {
     const tsr_simulation_summary *simulation = page->simulation;

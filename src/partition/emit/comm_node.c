@@ -148,8 +148,8 @@ static const char *local_op(const struct part *part, const struct step *st, size
     return row->op;
 }
 
-// The last input is the token. Output 1 becomes the new token of the rank, so the next
-// communication waits for this one.
+// Adds the node of a communication. The last input is the token. Output 1 becomes the new token of
+// the rank, so the next communication waits for this one.
 tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2])
 {

@@ -163,8 +163,9 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
     return TSR_OK;
 }
 
-// If several factors are sharded (GatherND), the rank has a row only if it has its part of each
-// factor.
+// Adds nodes that convert the indices of a lookup or update to local ones; *here is the mask of
+// indices whose rows this rank has. If several factors are sharded (GatherND), the rank has a row
+// only if it has its part of each factor.
 tsr_status tsr__lookup_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              tsr_value **here)
 {

@@ -51,7 +51,7 @@ static const char *const arith_ops[] = {
     [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
 };
 
-// Example: [5 2] and [3 3] give [1 0].
+// Adds nodes that return 1 where a is larger than b, else 0. Example: [5 2] and [3 3] give [1 0].
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
 {
     tsr_value *larger = tsr__part_node(part, "Greater", (struct str){0}, 2,
@@ -115,7 +115,8 @@ tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim)
     return tsr__size_make(part->draft, &maker, dim);
 }
 
-// Returns a constant if all sizes are known, else a Concat: [n,6] is Concat(n, 6).
+// Returns the full shape of a value: a constant if all sizes are known, else a Concat. Example:
+// [n,6] is Concat(n, 6).
 tsr_value *tsr__part_shape(struct part *part, const struct item *it)
 {
     if (it->fixed)
@@ -212,7 +213,8 @@ static bool counts_in(const struct tile_layout *layout, int64_t device, int64_t 
     return all;
 }
 
-// Example: a local tensor [4,6] with the mask [1,0] of counts_in gives [4,0].
+// Adds nodes that return the sizes that this rank adds to a sum over the ranks. Example: a local
+// tensor [4,6] with the mask [1,0] of counts_in gives [4,0].
 tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name)
 {
     int64_t mask[TILE_MAX_RANK] = {0};

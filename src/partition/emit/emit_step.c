@@ -167,8 +167,8 @@ static tsr_status emit_on(struct part *part, struct step *st)
     return st->kind == STEP_JOIN ? emit_join(part, st) : emit_slice_step(part, st);
 }
 
-// Each step is written on all ranks before the next one, so that communications have the same order
-// on all ranks.
+// Writes a step on all ranks that need it. All ranks are done before the next step, so that
+// communications have the same order everywhere.
 tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st)
 {
     if (st->n_groups && st->id < 0)

@@ -37,8 +37,9 @@ static struct form *plain_form(struct part *part, const struct item *it)
     return plain;
 }
 
-// The form of plain_form has the name of the value; the others get a number. Example: y/2 is form 2
-// of y. If the model already has a y/2, the name is y/1002.
+// Returns the name of a form's tensor on this rank. The form of plain_form has the name of the
+// value; the others get a number. Example: y/2 is form 2 of y. If the model already has a y/2, the
+// name is y/1002.
 struct str tsr__form_name(struct part *part, struct form *form)
 {
     struct item *it = form->item;
@@ -85,7 +86,8 @@ tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
     return name.p ? tsr_graph_add_initializer(part->graph, name.p, type, 1, none, none, 0) : NULL;
 }
 
-// If an input is NULL, adds nothing and returns NULL.
+// Adds a node without attributes and returns its output. If an input is NULL, adds nothing and
+// returns NULL.
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...)
 {
     tsr_value *inputs[8];
@@ -184,8 +186,8 @@ tsr_value *tsr__part_shielded(struct part *part, tsr_value *x)
 
 // ---- declared types and shapes ------------------------------------------------------------------
 
-// Declares no sizes, because these may differ in each iteration of a body. Types that are not
-// tensors are copied from the model.
+// Declares the type and rank of a local tensor, but no sizes, because these may differ in each
+// iteration of a body. Types that are not tensors are copied from the model.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struct form *form)
 {
     const struct item *it = form->item;
@@ -284,8 +286,9 @@ static tsr_status declare_cache(struct part *part, tsr_value *value, const struc
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
-// Also declares the sizes of caches. Example of a rank that engines do not infer: that of an Expand
-// to computed sizes. They then reject a Scan of the result.
+// Declares the ranks of a node's results that engines may not infer, and the sizes of caches.
+// Example: engines do not infer the rank of an Expand to computed sizes, and then reject a Scan of
+// the result.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 {
     bool of_list = reads_list(st);
@@ -304,7 +307,8 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 
 // ---- bodies ------------------------------------------------------------------------------------
 
-// An output must be produced in the body and appear only once; other values are copied first.
+// Adds a value as output of the current body. An output must be produced in the body and appear
+// only once; other values are copied first.
 tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type)
 {
     bool own = value && tsr_value_graph(value) == part->graph && tsr_value_producer(value) &&
@@ -314,7 +318,7 @@ tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype 
     return value ? tsr_graph_add_output(part->graph, value) : TSR_NOMEM;
 }
 
-// The token is an int64[1].
+// Adds an input for the token, an int64[1], to the current body.
 tsr_value *tsr__part_token_input(struct part *part)
 {
     static const tsr_dim one[1] = {{1, ""}};
@@ -355,8 +359,9 @@ static tsr_dim port_dim(const struct item *it, const tsr_value *value, int axis)
     return dim;
 }
 
-// Sharded dimensions get their local size, or none if it is unknown. They must not keep their
-// symbol: elsewhere in the file it means the full size.
+// Declares the type and sizes of a rank's input or output. Sharded dimensions get their local size,
+// or none if it is unknown. They must not keep their symbol: elsewhere in the file it means the
+// full size.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
                           const struct tile_layout *layout)
 {

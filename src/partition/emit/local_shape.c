@@ -399,9 +399,10 @@ static tsr_value *sizes_from_full_shape(struct part *part, const struct shape_in
     return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, tsr__part_ints(part, kept, n));
 }
 
-// Example: a constant [8,6] for a result {2,1} becomes [4,6]. In a constant, entries 1 and -1 stay,
-// and 0 becomes the size that it copies, if that is known. Other shapes are computed by nodes: from
-// the sizes of the result if these are known, else from the full shape.
+// Returns the local shape for a shape input. Example: a constant [8,6] for a result {2,1} becomes
+// [4,6]. In a constant, entries 1 and -1 stay, and 0 becomes the size that it copies, if that is
+// known. Other shapes are computed by nodes: from the sizes of the result if these are known, else
+// from the full shape.
 tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *shape_in,
                                  tsr_value *host, tsr_value *data)
 {

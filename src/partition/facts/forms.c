@@ -15,8 +15,8 @@
 
 // ---- scopes ------------------------------------------------------------------------------------
 
-// Searches the current scope, then the scopes around it. A value of none of these graphs belongs to
-// the main scope.
+// Returns the scope of a value: the current one or one around it. A value of none of these graphs
+// belongs to the main scope.
 struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
 {
     const tsr_graph *home = tsr_value_graph(value);
@@ -26,7 +26,8 @@ struct scope *tsr__scope_of(struct draft *draft, const tsr_value *value)
     return scope;
 }
 
-// New steps are always added to draft->steps, so the lists of steps are exchanged.
+// Makes `to` the current scope. New steps are always added to draft->steps, so the lists of steps
+// are exchanged.
 void tsr__scope_enter(struct draft *draft, struct scope *to)
 {
     if (draft->scope == to)
@@ -38,8 +39,8 @@ void tsr__scope_enter(struct draft *draft, struct scope *to)
 
 // ---- items -------------------------------------------------------------------------------------
 
-// The layout is in draft->kept. By default the value is unsharded: an input on all ranks, an output
-// on rank 0.
+// Returns the layout of an input or output of the model: the one in draft->kept. By default it is
+// unsharded: an input on all ranks, an output on rank 0.
 const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value *value,
                                            enum side side)
 {
@@ -203,7 +204,7 @@ const struct tile_layout *tsr__item_layout(struct draft *draft, const struct ite
     return tsr__layout_whole(draft->arena, it->rank, layout->owners, (size_t)layout->first[1]);
 }
 
-// Forms of constants are also added to draft->consts.
+// Adds a form to the item. Forms of constants are also added to draft->consts.
 struct form *tsr__form_new(struct draft *draft, struct item *it, const struct tile_layout *layout,
                            enum form_kind kind)
 {
@@ -283,7 +284,8 @@ struct step *tsr__step_between(struct draft *draft, int kind, struct form *from,
     return st;
 }
 
-// 4-bit types are transferred as 8-bit types, because messages consist of full bytes.
+// Returns the type in which values are transferred: 8 bits for 4-bit types, because messages
+// consist of full bytes.
 tsr_dtype tsr__transfer_type(tsr_dtype type)
 {
     switch (type) {
@@ -298,8 +300,9 @@ tsr_dtype tsr__transfer_type(tsr_dtype type)
 
 // ---- reading the steps -------------------------------------------------------------------------
 
-// Example: devices 0 and 1 reduce a partial sum; devices 2 and 3 already have the full sum, so each
-// is a group of one device. A Reshard may copy within a device and always needs its node.
+// True if the group has one device and needs no communication node. Example: devices 0 and 1 reduce
+// a partial sum; devices 2 and 3 already have the full sum, so each is a group of one device. A
+// Reshard may copy within a device and always needs its node.
 bool tsr__group_is_single(const struct step *st, size_t group)
 {
     return st->groups[group].n == 1 && !comm_has(st->kind, TRAIT_COPIES_WITHIN);
@@ -344,7 +347,7 @@ const char *tsr__step_op(const struct step *st)
     return tsr__collective((int)tsr__step_collective(st))->op;
 }
 
-// For a list, this is the type of its tensors, which are transferred one by one.
+// Returns the element type that a step transfers. For a list, this is the type of its tensors.
 tsr_dtype tsr__step_type(const struct step *st)
 {
     const struct item *it = st->outputs[0]->item;

@@ -184,7 +184,7 @@ static const struct tile_dim *dim_of(const struct tile_layout *layout, int axis)
     return axis < layout->rank ? &layout->dims[axis] : &whole;
 }
 
-// Examples:
+// Returns how a device gets its shard of `to` from its shard of `from`, along one axis. Examples:
 //     [8] {2} -> {2}          DIM_SAME: each device keeps its shard
 //     [8] {2} -> unsharded    DIM_NO: each device lacks 4 elements
 //     [n] unsharded -> {4}    DIM_DYNAMIC: nodes compute the bounds
@@ -308,10 +308,11 @@ static bool pair_owners(struct arena *arena, struct gather_groups *gather, int64
     return n > 0;
 }
 
-// Example: [8,6] {2,2} on ranks 0 1 2 3 is gathered along its first dimension. The result is {1,2}
-// with columns 0..2 on ranks 0 and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and
-// {1,3}. A dimension with two sharded factors, or with a sharded factor that is not the outermost,
-// cannot be gathered: the elements would be in the wrong order.
+// Returns the layout after an AllGather along one loop (sharded factor), and its groups. Example:
+// [8,6] {2,2} on ranks 0 1 2 3 is gathered along its first dimension. The result is {1,2} with
+// columns 0..2 on ranks 0 and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and {1,3}.
+// A dimension with two sharded factors, or with a sharded factor that is not the outermost, cannot
+// be gathered: the elements would be in the wrong order.
 const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
                                                int loop, struct device_group **groups,
                                                size_t *n_groups)
@@ -350,9 +351,10 @@ const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct
 
 // ---- local sizes -------------------------------------------------------------------------------
 
-// `coords` has the shard's coordinate of each factor. The factor without a size (else the first
-// one) becomes `part`, because its size is that of the dimension divided by the others. The other
-// factors are multiplied to `unit` (full sizes) and `scale` (local sizes).
+// Returns how the size of a shard depends on the full size. `coords` has the shard's coordinate of
+// each factor. The factor without a size (else the first one) becomes `part`, because its size is
+// that of the dimension divided by the others. The other factors are multiplied to `unit` (full
+// sizes) and `scale` (local sizes).
 struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords)
 {
     struct local_size size = {1, 1, {0, 1, 1}};

@@ -44,11 +44,11 @@ static bool has_factor(const struct rule_tensor *tensor, int factor)
     return false;
 }
 
-// Example: the input C of a Gemm whose summed factor is sharded. Each device computes a partial
-// sum, and only the device with the last shard adds C. The last shard is never empty if another one
-// has elements. This matters because ONNX Runtime leaves out C if the shard is empty (quirk
-// gemm_of_empty). The input is not skipped if it has the sharded factor itself: every expert adds
-// its own bias.
+// True if the device leaves out this input because another device adds it. Example: the input C of
+// a Gemm whose summed factor is sharded. Each device computes a partial sum, and only the device
+// with the last shard adds C. The last shard is never empty if another one has elements. This
+// matters because ONNX Runtime leaves out C if the shard is empty (quirk gemm_of_empty). The input
+// is not skipped if it has the sharded factor itself: every expert adds its own bias.
 bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input)
 {
     if (is_added_by_first(nf, device, input))
@@ -100,7 +100,7 @@ int64_t tsr__windows_size(const struct windows *windows, int64_t rank)
     return n;
 }
 
-// The result must then be trimmed.
+// True if the local node returns more elements than its shard has.
 bool tsr__trims(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -131,7 +131,8 @@ static bool rounds_up(const struct node_flow *nf)
     return false;
 }
 
-// This is the case if a factor that a list describes, or the factor of a window, is sharded.
+// True if lists of numbers (pads, split sizes) differ from the model's, because a factor that they
+// describe or the factor of a window is sharded.
 bool tsr__lists_apply(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -242,7 +243,8 @@ static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
     return rewrite == tsr__sizes_rewrite(nf);
 }
 
-// The axes are non-negative, because engines misread negative axes of an empty tensor.
+// Stores the axes of a reduction whose input is sharded, and returns their number. The axes are
+// non-negative, because engines misread negative axes of an empty tensor.
 int tsr__reduction_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
                         int64_t *axes)
 {

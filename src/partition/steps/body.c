@@ -104,8 +104,9 @@ static bool start_body(struct draft *draft, struct body *body)
     return !draft->arena->failed;
 }
 
-// Also records in which layouts the outputs are needed. The first output of a loop body is the
-// condition; its layout is recorded as unknown.
+// Enters a new scope for a body and marks the values that its outputs need. Also records the
+// layouts of the outputs. The first output of a loop body is the condition; its layout is recorded
+// as unknown.
 unsigned char *tsr__body_open(struct draft *draft, const struct step *st, struct body *body)
 {
     const tsr_graph *graph = body->flow->graph;
@@ -147,7 +148,8 @@ bool tsr__body_outputs(struct draft *draft, const struct step *st, struct body *
     return true;
 }
 
-// For a loop, these are the trip count and the first condition; for an If, the condition.
+// Plans the values that control the node: trip count and first condition of a loop, or the
+// condition of an If.
 bool tsr__body_plan_control(struct draft *draft, struct step *st)
 {
     for (int i = 0; i < st->flow->control->n_steer; i++) {

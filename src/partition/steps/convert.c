@@ -50,8 +50,9 @@ static struct item *shape_item(struct draft *draft, struct item *it)
     return item->name.p ? item : NULL;
 }
 
-// Example: [n,6] {2,1} on ranks 0 and 1, with n = 7 at run time. Rank 0 counts [3,6], rank 1 counts
-// [4,0], and the sum is [7,6]. See counts_in in emit_shape.c.
+// Plans a sum of sizes over the ranks. Example: [n,6] {2,1} on ranks 0 and 1, with n = 7 at run
+// time. Rank 0 counts [3,6], rank 1 counts [4,0], and the sum is [7,6]. See counts_in in
+// emit_shape.c.
 struct form *tsr__draft_count(struct draft *draft, struct form *from, const struct tile_layout *on,
                               struct device_group *group)
 {
@@ -569,7 +570,8 @@ static struct form *convert(struct draft *draft, struct item *it, const struct t
     return draft_status(draft) == TSR_OK ? form : NULL;
 }
 
-// Adds the steps to the scope of the value, which may be outside of the body that reads it.
+// Returns the form of a value in the wanted layout, planned if necessary. Adds steps to the scope
+// of the value, which may be outside of the body that reads it.
 struct form *tsr__draft_convert(struct draft *draft, struct item *it,
                                 const struct tile_layout *want, const tsr_node *reader)
 {

@@ -366,7 +366,7 @@ static tsr_status each_text(struct ports *ports, const char *const *texts, size_
     return TSR_OK;
 }
 
-// Reads the model's metadata, then the options.
+// Decides which inputs and outputs stay sharded, from the model's metadata and the options.
 tsr_status tsr__draft_ports(struct draft *draft, const tsr_partition_options *options)
 {
     draft->kept = ARENA_ARRAY(draft->arena, const struct tile_layout *,
@@ -443,7 +443,8 @@ static void find_size(struct draft *draft, const tsr_value *value, int axis, boo
     *slot = at;
 }
 
-// Prefers sizes that every rank can read to sizes that must be summed over the ranks.
+// Finds an input dimension for each symbol. Prefers sizes that every rank can read to sizes that
+// must be summed over the ranks.
 void tsr__draft_find_sizes(struct draft *draft)
 {
     tsr_graph *graph = tsr_model_graph(draft->model);

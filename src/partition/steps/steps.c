@@ -463,7 +463,7 @@ static tsr_status refuse_reserved(struct draft *draft)
     return TSR_OK;
 }
 
-// Returns TSR_BUG if planning failed without a diagnostic.
+// Plans all steps of the model. Returns TSR_BUG if planning failed without a diagnostic.
 tsr_status tsr__draft_build(struct draft *draft)
 {
     draft->items = ARENA_ARRAY(draft->arena, struct item *, tsr__model_value_ids(draft->model) + 1);

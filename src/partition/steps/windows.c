@@ -211,7 +211,8 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
     return from ? crop(draft, from, base, windows) : NULL;
 }
 
-// Adds the steps to the scope of the value, which may be outside of the body that reads it.
+// Returns a form with the windows of an input. Adds steps to the scope of the value, which may be
+// outside of the body that reads it.
 struct form *tsr__draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                 int input)
 {

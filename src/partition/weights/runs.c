@@ -71,7 +71,8 @@ void tsr__runs_next(struct runs *runs)
         runs_here(runs);
 }
 
-// Along the axes of windows (relayout.c), the piece has the windows instead of the shard.
+// Returns the rank's part of a constant. Along the axes of windows (relayout.c), it has the windows
+// instead of the shard.
 struct tile_piece *tsr__const_piece(struct draft *draft, const struct form *form, int64_t rank)
 {
     struct tile_piece *piece = tsr__layout_piece(draft->arena, form->layout, form->item->shape,

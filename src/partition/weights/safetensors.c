@@ -35,7 +35,8 @@ static const char *type_word(tsr_dtype type)
     return NULL; // such tensors are written as bytes
 }
 
-// The size is the same for all files, as if each file had every constant.
+// Returns the size of the header of each data file. It is the same for all files, as if each file
+// had every constant.
 uint64_t tsr__safetensors_header_size(const struct draft *draft)
 {
     uint64_t bytes = 8 + PER_ENTRY;

@@ -15,8 +15,9 @@ static bool take(struct solve *solve, const tsr_node *node, const struct shapes 
     return tsr__solve_add(solve, out, (int)i, layout, &shape, false, !out);
 }
 
-// The layout of an output is ignored if it does not fit. It is also ignored if it would drop a
-// device although an input has a layout. The flow reshards such an output after the node.
+// Finds the placement of a node from given layouts. The layout of an output is ignored if it does
+// not fit. It is also ignored if it would drop a device although an input has a layout. The flow
+// reshards such an output after the node.
 bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
                              const struct shapes *shapes, const struct rule *rule,
                              int64_t n_devices, struct tile_layout *const *in,

@@ -679,8 +679,9 @@ static tsr_status shard_stages(struct dice *dice, tsr_graph *graph)
     return TSR_OK;
 }
 
-// In 20 % of the cases the model is first divided into stages. This needs several devices, more
-// than two nodes, no stages yet, and only values that can be transferred.
+// Shards every node at random. In 20 % of the cases the model is first divided into stages. This
+// needs several devices, more than two nodes, no stages yet, and only values that can be
+// transferred.
 tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t seed,
                                   const tsr_dim_size *sizes, size_t n)
 {

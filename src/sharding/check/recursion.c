@@ -78,7 +78,8 @@ static tsr_status walk_from(struct walk *walk, const tsr_function *function)
     return TSR_OK;
 }
 
-// Starts a search from every function that no earlier search has reached.
+// Reports an error if a function calls itself. Starts a search from every function that no earlier
+// search has reached.
 tsr_status tsr__check_recursion(const tsr_model *model)
 {
     struct arena arena;

@@ -245,8 +245,8 @@ static void report_unsharded(const struct flow *flow, tsr_session *session)
     }
 }
 
-// The flows of all rounds stay in the arena. The caller frees *made, the last copy of the model,
-// after the flow.
+// Replaces nodes in rounds until no node shards an axis of statistics. The flows of all rounds stay
+// in the arena. The caller frees *made, the last copy of the model, after the flow.
 struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model **made)
 {
     struct rounds rounds = {.arena = arena};

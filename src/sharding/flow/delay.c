@@ -88,6 +88,7 @@ static bool same_shape(const struct shapes *shapes, const tsr_value *x, const ts
     return true;
 }
 
+// Returns how the node passes on a partial sum at this input; SUM_STOPS: it must be reduced first.
 // Example: adding a partial sum [8,1] to [8,6] is rejected. The result would be a partial sum of
 // shape [8,6], which has more elements to reduce.
 enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, size_t input)
@@ -184,7 +185,6 @@ static bool take_parts(struct arena *arena, const struct delay *delay, struct no
     return true;
 }
 
-// The names point into the text of the metadata.
 void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_config *c,
                         struct map *names)
 {
@@ -220,8 +220,9 @@ static bool read_asked(struct arena *arena, struct delay *delay)
     return !arena->failed;
 }
 
-// Visits the nodes in order, so that delays can be chained: first take_parts makes the output of a
-// node with partial inputs a partial sum, then may_delay checks the readers of that output.
+// Marks the nodes whose reductions are delayed. Visits the nodes in order, so that delays can be
+// chained: first take_parts makes the output of a node with partial inputs a partial sum, then
+// may_delay checks the readers of that output.
 bool tsr__flow_delay(struct arena *arena, struct flow *flow)
 {
     if (!tsr_model_metadata(flow->model, META_DELAY))

@@ -971,8 +971,8 @@ static bool follow(struct step *step)
     return ok;
 }
 
-// `nf` must be zeroed. Returns false if the flow cannot continue; work->base->failed is set if out
-// of memory.
+// Places one node. `nf` must be zeroed. Returns false if the flow cannot continue;
+// work->base->failed is set if out of memory.
 bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf)
 {
     struct step step = {.work = work, .node = node, .nf = nf};

@@ -87,7 +87,8 @@ static bool any_list(const struct flow_work *work)
 
 static bool forward(struct flow_work *work, int report, const bool *keep);
 
-// If the model has lists, first runs the flow without diagnostics until no further list is marked.
+// Places all nodes. If the model has lists, first runs the flow without diagnostics until no
+// further list is marked.
 bool tsr__flow_forward(struct flow_work *work, int report, const bool *keep)
 {
     size_t ids = tsr__model_value_ids(work->flow->model);

@@ -49,8 +49,9 @@ static int same_cut(const struct tile_layout *need, const struct tile_layout *ha
     return -1;
 }
 
-// Each split of `have` must also be a split of `need`, with the same part. Returns false if the
-// factors differ, even if the elements are the same.
+// True if every device of `need` already has its elements in `have`. Each split of `have` must also
+// be a split of `need`, with the same part. Returns false if the factors differ, even if the
+// elements are the same.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need)
 {
     if (have == need || tsr__layout_equal(have, need))

@@ -80,8 +80,8 @@ static int merge(struct digit *digit, int n, struct cut_move *moves, int n_parts
     return count;
 }
 
-// Returns the number of factors; 0: the dimension is unsharded. A single factor is the full
-// dimension and needs no size.
+// Computes the canonical factors of a dimension and returns their number; 0: the dimension is
+// unsharded. A single factor is the full dimension and needs no size.
 int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
                        struct cut_move *moves)
 {

@@ -61,8 +61,8 @@ static int key_order(const void *a, const void *b)
     return x->key == y->key ? int64_order(x->at, y->at) : int64_order(x->key, y->key);
 }
 
-// If several groups have the same key, tsr__groups_find returns the first in the file. Returns
-// false if out of memory.
+// Sorts the groups of a spec by key. Of groups with the same key, tsr__groups_find returns the
+// first in the file. Returns false if out of memory.
 bool tsr__groups_index(struct arena *arena, const tsr_spec *spec, struct group_index *out)
 {
     out->n = tsr_spec_group_count(spec);
@@ -618,7 +618,7 @@ void tsr__spec_examine(struct spec_scope *sc, const tsr_spec *spec, const struct
     examine_owners(sc, spec, product);
 }
 
-// The rank is -1 if nothing is declared or if out of memory.
+// Returns the declared shape of a value. Its rank is -1 if nothing is declared or if out of memory.
 struct shape tsr__declared_shape(struct arena *arena, const tsr_value *value)
 {
     struct shape shape = {.dtype = tsr_value_dtype(value), .rank = tsr_value_rank(value)};

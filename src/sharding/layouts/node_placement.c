@@ -63,7 +63,7 @@ bool tsr__solve_init(struct solve *solve, struct arena *arena, struct arena *kee
     return true;
 }
 
-// The rule is not copied: refining replaces a rule and never changes it.
+// Copies the state with its rows. The rule is not copied, because refining never changes a rule.
 struct solve tsr__solve_copy(const struct solve *solve)
 {
     struct solve c = *solve;
@@ -163,8 +163,8 @@ static const struct rule_list *refine_lists(struct arena *arena, const struct ru
     return lists;
 }
 
-// Example: with `inner` 16, a factor of 64 becomes 4, and a new factor of 16 follows it in every
-// dimension. The given rule does not change.
+// Returns a copy of the rule in which a factor is split in two. Example: with `inner` 16, a factor
+// of 64 becomes 4, and a new factor of 16 follows it in every dimension.
 const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, int factor,
                                     int64_t inner)
 {
@@ -639,8 +639,8 @@ static bool pin(struct solve *solve, bool out, int i)
     return true;
 }
 
-// A tensor cannot be sharded if the node reads it on the host, or if its rank differs from the
-// rule's.
+// Adds the layout of input or output i to the placement. A tensor cannot be sharded if the node
+// reads it on the host, or if its rank differs from the rule's.
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool to_pin)
 {
@@ -731,9 +731,10 @@ static bool sums_are_even(const struct solve *solve, const int64_t *count)
     return true;
 }
 
-// Example: with m and k in 2 shards on four devices, each cell has one device; without device 3,
-// cell (1,1) has none. While explicit layouts of inputs are added with SOLVE_PARTS, parts of a sum
-// may be on different numbers of devices; tsr__solve_even drops devices later.
+// True if every cell (combination of parts) has a device. Example: with m and k in 2 shards on four
+// devices, each cell has one device; without device 3, cell (1,1) has none. While explicit layouts
+// of inputs are added with SOLVE_PARTS, parts of a sum may be on different numbers of devices;
+// tsr__solve_even drops devices later.
 bool tsr__solve_covers(struct solve *solve)
 {
     int64_t cells = 1, n_on = 0;
@@ -776,8 +777,9 @@ static bool complete_outputs(struct solve *solve, struct tile_layout **outputs, 
     return true;
 }
 
-// Example: if part 0 of a sum is on devices 0 and 1 and part 1 on device 2, device 1 is dropped.
-// In general, all cells of one sum keep as many rows as the cell with the fewest rows.
+// Drops rows until all parts of a sum are on the same number of devices: all cells of one sum keep
+// as many rows as the cell with the fewest. Example: if part 0 of a sum is on devices 0 and 1 and
+// part 1 on device 2, device 1 is dropped. Returns false if out of memory.
 bool tsr__solve_even(struct solve *solve, struct tile_layout **outputs, size_t n_outputs)
 {
     int64_t cells = 1;

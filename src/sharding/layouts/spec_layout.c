@@ -143,7 +143,8 @@ static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layou
     }
 }
 
-// Examines the spec first: a spec with errors has no layout.
+// Sets *out to the layout that a spec describes. Examines the spec first: a spec with errors has no
+// layout.
 tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                             bool quiet, struct tile_layout **out)
 {
@@ -169,7 +170,8 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
     return TSR_OK;
 }
 
-// For 300,000 devices the layout takes 5 MB and the temporary memory 50 MB.
+// Sets *out to the canonical layout of a spec. Frees the temporary memory at once: for 300,000
+// devices it is 50 MB, and the layout 5 MB.
 tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                                bool quiet, struct tile_layout **out)
 {
@@ -402,7 +404,8 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
     return replace_spec(node, config, value, answer.layout, &counting);
 }
 
-// Checks the arguments first, because a caller may pass objects of different models.
+// Writes the spec of a value at a node from its text. Checks the arguments first, because a caller
+// may pass objects of different models.
 tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *config,
                                const char *text)
 {
@@ -529,7 +532,7 @@ tsr_status tsr_spec_text(const tsr_spec *spec, const char **out)
     return tsr_spec_text_as(spec, TSR_NOTATION_TILES, out);
 }
 
-// *out is valid as long as the model.
+// Sets *out to the text of a spec, which is valid as long as the model.
 tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const char **out)
 {
     if (!out)

@@ -317,8 +317,9 @@ tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, c
     return TSR_OK;
 }
 
-// Tries an unknown rank and ranks 0 to 3. Layouts with more than HOLDS_MAX shards or owners are not
-// checked.
+// Fuzz test: parses the bytes for an unknown rank and for ranks 0 to 3, prints each layout and
+// parses it again. Returns false if a layout or its text changes, or if an error has no reason or
+// position. Skips layouts with more than HOLDS_MAX shards or owners.
 bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n)
 {
     struct arena arena;

@@ -5,7 +5,8 @@
 
 #define MAX_DEVICE INT32_MAX // num_devices is 32 bits wide in the file format
 
-// `what` is a constant or a text in the arena; NULL: out of memory.
+// Records an error at byte `at`, unless there was an earlier one. Always returns false. `what` is
+// NULL if out of memory.
 bool tsr__parser_fail(struct parser *parser, tsr_status status, size_t at, const char *what)
 {
     if (parser->status != TSR_OK)
@@ -24,7 +25,8 @@ bool tsr__parser_malformed(struct parser *parser, const char *what)
     return tsr__parser_fail(parser, TSR_MALFORMED, parser->at, what);
 }
 
-// Also returns 0 for a NUL in the text. parser->at shows whether the end is reached.
+// Skips blanks and returns the next character, or 0 at the end. Also returns 0 for a NUL in the
+// text.
 char tsr__parser_peek(struct parser *parser)
 {
     while (parser->at < parser->text.n && parser->text.p[parser->at] == ' ')
@@ -45,7 +47,7 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-// A blank ends the number: "1 2" is two numbers.
+// Reads a number without sign. `expected` is the error message if there is none.
 bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *out)
 {
     if (!is_digit(tsr__parser_peek(parser)))
@@ -58,7 +60,8 @@ bool tsr__parser_number(struct parser *parser, const char *expected, int64_t *ou
     return tsr__parser_fail(parser, TSR_MALFORMED, start, "this number is too large");
 }
 
-// Counts each "-1" in parser->suppressed, because some callers do not allow tiles without an owner.
+// Reads a device number, or -1 for "no owner". Counts each "-1" in parser->suppressed, because some
+// callers do not allow tiles without an owner.
 bool tsr__parser_device(struct parser *parser, int64_t *out)
 {
     tsr__parser_peek(parser);
@@ -79,7 +82,8 @@ bool tsr__parser_device(struct parser *parser, int64_t *out)
            tsr__parser_fail(parser, TSR_INVALID, start, "this device number is too large");
 }
 
-// parser->dots gets the number of entries before "...".
+// If "..." comes next, skips it, sets *found, and stores the number of entries before it in
+// parser->dots. Returns false after an error.
 bool tsr__parser_dots(struct parser *parser, bool *found)
 {
     *found = tsr__parser_peek(parser) == '.';

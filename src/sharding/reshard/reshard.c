@@ -549,8 +549,9 @@ static bool all_single(const struct partial *partial)
     return true;
 }
 
-// The search uses a temporary arena; only the steps of the best path are allocated in the caller's.
-// A pending reduction in groups of one device is already complete.
+// Finds the cheapest steps from one layout to another. The search uses a temporary arena; only the
+// steps of the best path are allocated in the caller's. A pending reduction in groups of one device
+// is already complete.
 tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from,
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes, struct reshard **out)

@@ -93,7 +93,8 @@ static bool gather_shard(const struct pairing *pairing, struct reshard_step *out
     return seen == all;
 }
 
-// The caller has set out->received.
+// Fills *out and returns true if the step between the two layouts is an all-gather. The caller has
+// set out->received.
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out)
 {
     int64_t *scratch = ARENA_ARRAY(pairing->made, int64_t, pairing->n_devices + 1);
@@ -283,10 +284,11 @@ static void count_sent(const struct pairing *pairing, struct reshard_step *out)
         }
 }
 
-// A region is a set of devices whose source shards differ only in the joined axis and whose target
-// shards differ only in the split axis. They exchange only with each other. Example: {2,1} to {1,2}
-// on two devices is one region, in which each device sends half of its data. Every region must
-// consist of full groups, otherwise this is not an all-to-all.
+// Fills *out and returns true if the step between the two layouts is an all-to-all. A region is a
+// set of devices whose source shards differ only in the joined axis and whose target shards differ
+// only in the split axis. These devices exchange only with each other. Example: {2,1} to {1,2} on
+// two devices is one region, in which each device sends half of its data. Every region must consist
+// of full groups, otherwise this is not an all-to-all.
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out)
 {
     struct region region;

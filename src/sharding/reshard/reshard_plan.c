@@ -111,7 +111,8 @@ static tsr_status make_public(struct arena *arena, const struct reshard *reshard
     return arena_status(arena);
 }
 
-// *first is set as soon as the source is parsed, even if an error follows.
+// Finds the steps between two shardings that are given as texts. *first is the source layout, also
+// if a later error occurs.
 tsr_status tsr__reshard_texts(const struct reshard_request *request, struct arena *arena,
                               struct reshard **out, const struct tile_layout **first)
 {
@@ -133,7 +134,7 @@ tsr_status tsr__reshard_texts(const struct reshard_request *request, struct aren
     return tsr__reshard_plan(arena, from, pending, to, request->shape, q.unit, out);
 }
 
-// The session owns the steps until the next call.
+// Finds the steps between two shardings. The session owns the steps until the next call.
 tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             const tsr_step **out, size_t *n)
