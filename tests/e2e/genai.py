@@ -123,7 +123,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     rc, out, err = tessera("plan", whole, "--devices", 2, "--state", "past_key_values.*=present.*", "--dim", "past_sequence_length=%d" % (CONTEXT // 2), "-o", d + "/planned.onnx")
     rc, out, err = tessera("info", d + "/planned.onnx", "--json")
     cut = {s["sharding"] for s in json.loads(out)["shardings"] if s["value"] in ("present.0.key", "present.1.value")}
-    case("the plan cuts the caches", rc == 0 and cut == {"{1,2,1,1:0,1}"}, cut)  # planned as `generate` does; otherwise the cases below would shard nothing
+    case("the plan cuts the caches", rc == 0 and cut == {"{1,2,1,1:0,1}"}, cut)  # as `generate` plans; else nothing is sharded below
     small = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "folders/genai_tiny")
     rc, out, err = tessera("partition", small, "--devices", 2, "--dry-run")
     case("says where one device is as fast, with figures", rc == 0 and "one device is as fast: predicted time 0." in err, out + err)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages that the planner chose: each model planned in 2, 3 and as many stages as are best, for latency and for throughput;
-what is written is checked, partitioned, run and compared with the recorded answer, without a hand edit. Nodes lie on the
-devices of their stage and on no other; stages cover the nodes in order.
+"""Tests stages that the planner chose: each model in 2, 3 and the best number of stages, for latency and for throughput.
+
+The planned model is checked, partitioned, run and compared with the recorded outputs, without hand edits. Nodes must be on the
+devices of their stage and on no other, and stages must cover the nodes in order.
 
 usage: planned_stages.py TESSERA MODELS [all]     without `all` every setting with one of the models"""
 import json, os, sys
@@ -11,7 +12,7 @@ import onnx
 import evaluator, harness, spine
 
 TOLERANCE = 5e-5
-# stages, objective, devices; devices that differ: a JSON topology
+# Stages, objective, devices. Different devices: a JSON topology.
 UNLIKE = {"devices": [{"memory": 40 << 20, "flops": 5e10}, {"memory": 40 << 20, "flops": 5e10}, {"memory": 1 << 30, "flops": 2e11}],
           "links": [{"from": a, "to": b, "latency": 1e-6, "bandwidth": 1e10} for a in range(3) for b in range(3) if a != b]}
 CASES = [("2", "throughput", "4"), ("3", "latency", "3"), ("auto", "throughput", "4"), ("3", "throughput", "unlike")]
@@ -31,7 +32,7 @@ def stage_in(n):
 
 
 def check_places(planned, stages, ranks):
-    """Nodes that have a stage are on its devices only, in the order of the stages."""
+    """Checks that nodes with a stage are only on its devices, and in the order of the stages."""
     last = -1
     for i, n in enumerate(planned.graph.node):
         mine = stage_in(n)
@@ -47,7 +48,7 @@ def check_places(planned, stages, ranks):
 
 
 def follow(planned, devices, dims, doc, objective):
-    """The simulation of the partition agrees with the plan, for one request and for many in a row."""
+    """Checks that the simulation of the partition agrees with the plan, for one request and for many in a row."""
     rc, text, err = harness.call(TESSERA, "simulate", planned, "--devices", devices, *dims, "--requests", "20", "--json")
     assert rc == 0, "simulate: exit %d %s" % (rc, err)
     seen = json.loads(text)
@@ -67,7 +68,7 @@ def check(folder, model, case):
     rc, text, err = harness.call(TESSERA, "plan", model, *words, "-o", planned, "--json")
     assert rc == 0, "plan: exit %d %s" % (rc, err)
     doc = json.loads(text)
-    # How little crosses between stages of several devices is bounded from below only, and for the pace it counts twice.
+    # The bound of the traffic between stages of several devices is loose, and throughput counts this traffic twice.
     assert doc["objective"] == objective and (doc["optimal"] or doc["gap"] < {"latency": 0.03, "throughput": 0.2}[objective]), text
     assert stages == "auto" or len(doc["stages"]) == int(stages), text
     own = [s["time"] + s["transfer"] for s in doc["stages"]]
@@ -89,13 +90,13 @@ def check(folder, model, case):
 
 
 def together(folder, model):
-    """A model for many tokens and for one, planned at once: without stages, and in two of them."""
+    """One model planned at once for many tokens and for one token: without stages, and in two stages."""
     plan_together(folder, model, [])
     plan_together(folder, model, ["--stages", "2"])
 
 
 def plan_together(folder, model, words):
-    """Both hold when run, and store every weight the same, in the same stage."""
+    """Plans the model twice at once. Both must be right and must store every weight with the same sharding in the same stage."""
     many, one = (os.path.join(folder, f) for f in ("many.onnx", "one.onnx"))
     ins, _ = evaluator.recorded(model)
     dims = sizes(model, ins)
@@ -120,7 +121,7 @@ def plan_together(folder, model, words):
 
 
 def by_hand(folder, model):
-    """Some nodes have a stage already, with gaps in the numbers: they keep it, and the others are put between them."""
+    """Some nodes already have a stage, with gaps in the numbers. They must keep it, and the planner puts the others between them."""
     m = onnx.load(model)
     nodes, given = list(m.graph.node), {}
     m.ir_version = max(m.ir_version, 11)
@@ -143,7 +144,7 @@ def by_hand(folder, model):
     assert rc == 0 and json.loads(text)["ok"] and json.loads(text)["recorded"], "verify: exit %d %s %s" % (rc, text, err)
     rc, _, err = harness.call(TESSERA, "plan", start, "--devices", "3", "--stages", "2", "-o", folder + "/no.onnx")
     assert rc == 1 and "plan-stages" in err, "another number of stages: exit %d %s" % (rc, err)
-    # Branches may be in another order than their stages; stages are then no ranges of nodes, which is an error.
+    # Branches may be in another order than their stages. Stages are then not ranges of nodes, which is an error.
     h, one = onnx.helper, [onnx.helper.make_tensor_value_info(k, 1, [4, 4]) for k in "xyz"]
     branches = h.make_model(h.make_graph([h.make_node("Relu", ["x"], ["y"], name="late"), h.make_node("Neg", ["x"], ["z"], name="early")], "g", one[:1], one[1:]), ir_version=11)
     branches.configuration.add(name="hand", num_devices=2)
@@ -158,7 +159,7 @@ def by_hand(folder, model):
 
 
 def jobs(models):
-    """All settings with all models; a sample has each setting with another model."""
+    """Yields all settings with all models; a sample has each setting with another model."""
     for k, (name, function, *more) in enumerate([("%s stages for %s on %s" % case, check, case) for case in CASES] + [("by hand", by_hand), ("together", together)]):
         names = ("gpt2_tiny", "llama_tiny") if name == "together" else spine.NAMES
         for model in harness.sample(names, 1, k):

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and outputs that stay cut, and states that stay on their devices: a decoder with a cache writes the same 32 tokens
-whole and on 2 and 4 devices; a batch that is kept cut runs with any size; what cannot be kept is said.
+"""Tests inputs and outputs that stay sharded, and states that stay on their devices (--keep-cut, --state).
+
+A decoder with a cache must generate the same 32 tokens unsharded and on 2 and 4 devices. A batch that stays sharded must run with any
+size. Ports that cannot stay sharded must be reported.
 
 usage: ports.py TESSERA DECODE"""
 import json, os, sys, tempfile
@@ -16,7 +18,7 @@ VOCABULARY, WIDTH, HEADS, HEAD, LAYERS = 48, 32, 4, 8, 2
 
 
 def decoder(path):
-    """A small decoder: embedding, attention over the cache, feed-forward, logits."""
+    """Writes a small decoder: embedding, attention over the cache, feed-forward, logits."""
     rng = np.random.default_rng(7)
     nodes, weights, ins, outs = [], [], [], []
 
@@ -95,7 +97,7 @@ def call(tessera, *args, expect=0):
 
 
 def decodes(tessera, decode, folder):
-    """The same tokens whole and cut; the cache is never moved."""
+    """The tokens must be the same unsharded and sharded. The cache must never be communicated."""
     model, cut, parts = (os.path.join(folder, f) for f in ("m.onnx", "cut.onnx", "parts"))
     decoder(model)
     want = tokens(decode, model)
@@ -115,8 +117,8 @@ def decodes(tessera, decode, folder):
 
 
 def is_planned(tessera, decode, folder):
-    """The planner knows about the cache: it stays sharded by heads on the devices of its layer, also in stages, and the partition
-    finds that in the model."""
+    """The planner must keep the cache sharded by heads on the devices of its layer, also with stages. partition reads that from the
+    model."""
     model, cut, parts = (os.path.join(folder, f) for f in ("m.onnx", "planned.onnx", "parts"))
     decoder(model)
     want = tokens(decode, model)
@@ -140,7 +142,7 @@ def is_planned(tessera, decode, folder):
 
 
 def runs_once(tessera, folder):
-    """`run` takes and gives whole tensors, whatever is kept cut; also as the model's metadata says."""
+    """`run` must accept and return full tensors, whatever stays sharded. Here the model's metadata says what stays sharded."""
     model, cut, parts, data, out = (os.path.join(folder, f) for f in ("m.onnx", "cut.onnx", "once", "in.npz", "out.npz"))
     rng = np.random.default_rng(3)
     shape = (2, HEADS, 5, HEAD)
@@ -165,7 +167,7 @@ def runs_once(tessera, folder):
 
 
 def any_batch(tessera, folder):
-    """A batch that is kept cut: every size, without a new partition."""
+    """A batch that stays sharded must run with every size, without a new partition."""
     rng = np.random.default_rng(1)
     w = rng.standard_normal((6, 4)).astype("f4")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], name="mm"), helper.make_node("Shape", ["x"], ["s"], name="shape"),
@@ -177,10 +179,10 @@ def any_batch(tessera, folder):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), model)
     call(tessera, "annotate", model, "--config", "c:3", "--shard", "mm:x={3,1:0,1,2}", "-o", cut)
     call(tessera, "partition", cut, "-o", parts, "--keep-cut", "x", "--keep-cut", "y")
-    for r in range(3):  # nothing that these files hold changed after 17, so older engines may read them
+    for r in range(3):  # no operator here changed after set 17, so older engines must be able to read the files
         part = onnx.load(os.path.join(parts, "rank%d.onnx" % r), load_external_data=False)
         assert {o.domain: o.version for o in part.opset_import}[""] == 17, part.opset_import
-    for size in (3, 4, 7, 64, 2, 1):  # with fewer rows than devices some have none
+    for size in (3, 4, 7, 64, 2, 1):  # with fewer rows than devices some shards are empty
         x = rng.standard_normal((size, 6)).astype("f4")
         np.savez(data, x=x)
         rc, got, said = spine.run(tessera, parts, data, out)
@@ -190,7 +192,7 @@ def any_batch(tessera, folder):
 
 
 def size_alone(tessera, folder):
-    """An input of which only the size is read, and known: it is kept sharded on devices other than rank 0."""
+    """The model reads only the shape of an input, and it is known. The input stays sharded, also on devices without rank 0."""
     model, cut, parts, data, result = (os.path.join(folder, f) for f in ("size.onnx", "size_cut.onnx", "size_parts", "size.npz", "size_out.npz"))
     nodes = [helper.make_node("Shape", ["x"], ["s"], name="shape"), helper.make_node("Neg", ["s"], ["y"], name="neg")]
     g = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])], [helper.make_tensor_value_info("y", TensorProto.INT64, [1])])
@@ -213,7 +215,7 @@ def is_refused(tessera, folder):
 
 
 def dry(tessera, folder):
-    """A dry run says what would be written and writes nothing."""
+    """A dry run must report the sizes of the files and write nothing."""
     model, parts = os.path.join(folder, "bcut.onnx"), os.path.join(folder, "dry")
     text, _ = call(tessera, "partition", model, "--dry-run", "--json")
     doc = json.loads(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small version of `make proof`, without network namespaces, and the steps of bench/proof_gpu.py on CPU ranks.
+"""Tests bench/proof.py (`make proof`) in its small version without network namespaces, and the steps of bench/proof_gpu.py on CPU ranks.
 
 usage: proof.py TESSERA MODELS"""
 import argparse
@@ -18,7 +18,7 @@ OPTIONS = argparse.Namespace(build=BUILD, size="small", limit_by=None, no_hosts=
 
 
 def small_version(folder):
-    """The unsharded model runs out of memory; two ranks in environments of the same size have the right result."""
+    """The unsharded model must run out of memory. Two ranks with the same limit each must return the right result."""
     out = harness.good(sys.executable, "-B", ROOT + "/bench/proof.py", BUILD, "small", "--folder", folder, "--no-hosts")
     table = out[out.rindex("GB of float32 weights"):].splitlines()
     rows = {tuple(line.split("  ")[0].split(", ")): line for line in table if " GB  " in line}
@@ -29,7 +29,7 @@ def small_version(folder):
 
 
 def ranks_leave_address_space(folder):
-    """Heaps in shared memory do not use up a limit on address space. Without their share they would be 16 GiB, 2 GiB or nothing."""
+    """Heaps in shared memory must fit a limit on address space. Without regard to the limit they would be 16 GiB, 2 GiB or missing."""
     bert = MODELS + "/bert_tiny"
     sizes = ["--dim", "batch=2", "--dim", "seq=9"]
     harness.good(TESSERA, "partition", bert + "/model.onnx", "--devices", "2", *sizes, "-o", folder + "/parts")
@@ -41,7 +41,7 @@ def ranks_leave_address_space(folder):
 
 
 def unsharded_model_without_memory(folder):
-    """The error says that memory is missing and what to do."""
+    """The error must say that memory is missing and what to do."""
     harness.good(sys.executable, ROOT + "/tools/block", folder, 4, 1024, 8, 6, "random")
     ran, = proof.run([proof.AddressSpace(300 << 20)], [[TESSERA, "run", folder + "/model.onnx", "--threads", "1"]], harness.environment())
     for part in ("error[rank-memory]: ONNX Runtime ran out of memory while the model was loaded", "--devices 2"):
@@ -78,7 +78,7 @@ def a_wrong_result_fails(folder):
 
 
 def control_group_kills(folder):
-    """The kernel kills a program that fills more than its control group may have."""
+    """The kernel must kill a program that uses more memory than its control group allows."""
     problem = proof.group_problem()
     if problem:
         return problem

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random small models with If, Loop and Scan inside of each other, and random shardings of their nodes, inside and
-outside; each cut model is run by Tessera against the whole one.
+"""Tests random small models with nested If, Loop and Scan, and random shardings of nodes inside and outside their bodies.
+
+Each sharded model is run by Tessera and compared with the unsharded one.
 
 usage: random_bodies.py TESSERA TRIALS [SEED]"""
 import json, os, random, sys
@@ -15,12 +16,12 @@ info = helper.make_tensor_value_info
 
 
 class Maker:
-    """Every value that bodies carry is float [R, C]; names are unique in the model."""
+    """Builds a random model. Every value that bodies carry is float [R, C]; names are unique in the model."""
 
     def __init__(self, rng):
         self.rng, self.n = rng, 0
         self.rows, self.columns = rng.choice([4, 5, 6]), rng.choice([6, 7, 8])
-        self.open = rng.random() < 0.4  # rows are a symbol
+        self.open = rng.random() < 0.4  # the number of rows is a symbol
         self.init, self.places = [], []  # places: (path, [(value, dims)])
         self.np = np.random.default_rng(rng.randrange(1 << 30))
 
@@ -121,7 +122,7 @@ class Maker:
         return out
 
     def make_scan(self, nodes, path, v, outer, depth):
-        """Over three copies of v, stacked along a random axis."""
+        """A Scan over three copies of v, stacked along a random axis."""
         r, d, init = self.rng, [self.rows, self.columns], []
         axis, name, out, stacked, s, e = r.choice([0, 1, 2]), self.name("scan"), self.name("v"), self.name("s"), self.name("s"), self.name("e")
         one = self.op(nodes, path, "Unsqueeze", [v, self.const(np.array([axis], "i8"))], [], [d, None])
@@ -193,7 +194,7 @@ def trial(tessera, seed, folder):
         rc, out, err = harness.call(tessera, "check", cut, "--json")
         if rc == 0:
             break
-        for f in json.loads(out)["findings"]:  # contradictions: take one of them away
+        for f in json.loads(out)["findings"]:  # drop the shardings that check refuses
             if f["severity"] == "error":
                 edits = {k: v for k, v in edits.items() if not k.endswith(":" + f["value"])}
     assert rc == 0, "check: exit %d %s" % (rc, out)
@@ -213,7 +214,8 @@ def trial(tessera, seed, folder):
 
 
 def drawn(tessera, seed, folder):
-    """The program's own random ways, which cut inside of bodies too and sometimes have stages; written as edits, they mean the same."""
+    """Random shardings by `verify --random`, which also shard bodies and sometimes use stages. Written as edits, they must give the same
+    partition."""
     plain, data, script, cut = (os.path.join(folder, f) for f in ("plain.onnx", "in.npz", "edits.txt", "drawn.onnx"))
     rc, out, err = harness.call(tessera, "verify", plain, "--inputs", data, "--random", "2", "--seed", seed, "--devices", 2 + seed % 3, "--json", "--timeout", "20")
     assert rc == 0, "drawn: exit %d %s" % (rc, err[:2000])

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small made models of MatMul, Gemm, element-wise, Transpose and Reshape with symbolic sizes; random shardings on
-them (batch cut, uneven, meshes, groups, one device, specs that disagree at the two ends of a value); each cut model is run
-by Tessera against the whole one, and some by the independent reader of partitions.
+"""Tests random shardings of small models of MatMul, Gemm, element-wise operators, Transpose and Reshape with symbolic sizes.
+
+Shardings are along the batch, unequal, on meshes, in groups, on one device, and different at the producer and reader of a value. Each
+sharded model is run by Tessera and compared with the unsharded one. Some partitions are also run by evaluator.py.
 
 usage: random_cuts.py TESSERA TRIALS [SEED]"""
 import json, os, random, sys
@@ -16,7 +17,7 @@ F, I = TensorProto.FLOAT, TensorProto.INT64
 
 
 class Maker:
-    """A model under construction: values with their dimensions (numbers or symbols)."""
+    """Builds a model: values with their dimensions (numbers or symbols)."""
 
     def __init__(self, rng):
         self.rng, self.nodes, self.init, self.inputs, self.n = rng, [], [], [], 0
@@ -57,7 +58,7 @@ class Maker:
 
 
 def step(m, v):
-    """One more operator on v."""
+    """Adds one operator that reads v."""
     d, rng = m.shape[v], m.rng
     kind = rng.choice(["matmul", "gemm", "relu", "add", "bias", "transpose", "split", "merge", "mul", "dynamic"])
     if kind == "matmul" and isinstance(d[-1], int) and len(d) >= 2:
@@ -83,7 +84,7 @@ def step(m, v):
         return m.node("Transpose", [v], [d[i] for i in p], perm=p)
     if kind == "split" and len(d) <= 3 and isinstance(d[-1], int) and d[-1] % 2 == 0:
         h = 2 if d[-1] % 4 or rng.random() < 0.5 else 4
-        k = d.index("batch") if "batch" in d else -1  # one -1, others 0 = as they come
+        k = d.index("batch") if "batch" in d else -1  # index of the batch; 0 in the target means: same size as the input
         target = [0] * (len(d) - 1) + [h, d[-1] // h]
         if k == 0 and rng.random() < 0.5:
             target[0] = -1
@@ -92,7 +93,7 @@ def step(m, v):
         target = [0] * (len(d) - 2) + [rng.choice([-1, d[-1] * d[-2]])]
         return m.node("Reshape", [v, m.const(np.array(target, "i8"))], d[:-2] + [d[-1] * d[-2]])
     if kind == "dynamic" and len(d) == 3 and d[0] == "batch" and isinstance(d[-1], int) and d[-1] % 2 == 0:
-        x = m.inputs[0].name  # the shape comes from an input at run time
+        x = m.inputs[0].name  # an input gives the shape at run time
         s = m.node("Shape", [x], [2 if len(m.shape[x]) == 2 else 3], start=0, end=2)
         tail = m.const(np.array([d[-1] // 2, 2], "i8"))
         if m.shape[x][:2] != d[:2]:
@@ -111,7 +112,7 @@ def make(rng):
         v = step(m, v)
         if rng.random() < 0.2:
             side.append(v)
-    for s in side:  # a second branch that joins the first, or is an output
+    for s in side:  # a second branch that is added to the first, or is an output
         if m.shape[s] == m.shape[v] and s != v:
             v = m.node("Add", [s, v], m.shape[v])
     outs = [v] + [s for s in side if rng.random() < 0.3 and s != v and s != x]
@@ -122,7 +123,7 @@ def make(rng):
 
 
 def sharding(rng, dims, n, sizes):
-    """A random sharding text of a value for up to n devices."""
+    """Returns a random sharding of a value for up to n devices, as text."""
     devices = list(range(n))
     if rng.random() < 0.2:
         rng.shuffle(devices)
@@ -141,7 +142,7 @@ def sharding(rng, dims, n, sizes):
     texts = [str(c) for c in cuts]
     axis = rng.randrange(len(dims)) if dims else None
     if axis is not None and cuts[axis] > 1 and isinstance(dims[axis], int):
-        for unit in (2, 3, 4):  # units or strides
+        for unit in (2, 3, 4):  # blocks or strides of `unit` elements
             if dims[axis] % unit == 0 and dims[axis] // unit >= cuts[axis] and rng.random() < 0.2:
                 texts[axis] = "%d/%d*%d" % (dims[axis] // unit, cuts[axis], unit)
                 if unit >= cuts[axis] and rng.random() < 0.4:
@@ -166,7 +167,7 @@ def edits(rng, m, n, sizes):
             if node.op_type in ("Shape", "Concat") or (node.op_type == "Reshape" and v == node.input[1]):
                 continue
             if node.op_type == "MatMul" and v == node.input[1] and rng.random() < 0.3 and m.shape[v][0] >= n:
-                devices = ",".join(map(str, rng.sample(range(n), n)))  # the contraction: results are partial
+                devices = ",".join(map(str, rng.sample(range(n), n)))  # shards the contracted dimension: results are partial sums
                 out += ["--shard", "%s:%s={%d,1:%s}" % (node.name, v, n, devices)]
             elif rng.random() < density * 0.5 and m.shape[v]:
                 out += ["--shard", "%s:%s=%s" % (node.name, v, sharding(rng, m.shape[v], n, sizes))]
@@ -202,7 +203,7 @@ def trial(tessera, seed, folder, counts):
     counts["cut"] = counts.get("cut", 0) + (doc.get("cut_nodes", 0) > 0)
     for op, k in doc["collectives"].items():
         counts[op] = counts.get(op, 0) + k
-    if seed % 4 == 0:  # an independent reader of the files
+    if seed % 4 == 0:  # also run the files in the independent evaluator
         parts = os.path.join(folder, "parts")
         rc, _, err = harness.call(tessera, "partition", cut, "-o", parts, "--force")
         if rc:
@@ -225,7 +226,7 @@ def main():
 
     harness.run([("seed %d" % seed, seed_holds, seed) for seed in range(first, first + trials)])
     print("#", counts)
-    if trials >= 40 and not harness.PATTERN:  # a generator that shards nothing, or only slices, would prove nothing
+    if trials >= 40 and not harness.PATTERN:  # a generator that shards nothing, or only slices, would test nothing
         counts["reduced"] = sum(counts.get(k, 0) for k in ("AllReduce", "ReduceScatter", "Reduce"))
         wanted = ("verified", "cut", "reduced", "Reshard", "AllToAll")
         harness.check("the random models shard, reduce and reshard", all(counts.get(k, 0) >= trials // 10 for k in wanted), counts)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/rank0_partitions.c: processes join, rank 0 partitions, all load and run; on every transport that is here, with 2 and 3 ranks.
-A rank that dies, or that makes another call, gives the others an error; none hangs.
+"""Tests examples/rank0_partitions.c: processes join, rank 0 partitions, all load and run, with 2 and 3 ranks on every available transport.
+
+If a rank dies or makes another call than the others, the others must get an error. No rank may hang.
 
 usage: rank0_partitions.py TESSERA EXAMPLE GROUP_CALLS"""
 import os, shutil, subprocess, sys, tempfile, time
@@ -21,7 +22,7 @@ def start(words, **variables):
 
 
 def ends(processes, timeout=harness.HANG_S):
-    """(exit code, stdout, stderr) of each; -999: it did not end in time and was killed."""
+    """Returns (exit code, stdout, stderr) of each process; -999: it did not end in time and was killed."""
     until, found = time.monotonic() + timeout, []
     for p in processes:
         try:
@@ -34,7 +35,7 @@ def ends(processes, timeout=harness.HANG_S):
 
 
 def make(d):
-    """A product that is worth sharding, inputs, and what the unsharded model gives."""
+    """Writes a model that is worth sharding, and its inputs. Returns the expected output."""
     rng = np.random.default_rng(4)
     def info(name, shape):
         return h.make_tensor_value_info(name, T.FLOAT, shape)
@@ -57,7 +58,7 @@ def launched(words, n, port):
 
 
 def example(folder, d, want, begin, ranks):
-    """Ranks of the example: each is done, and the outputs are right."""
+    """Starts the ranks of the example. Each must finish, and the outputs must be right."""
     out = folder + "/out.npz"
     got = ends(begin([EXAMPLE, d + "/m.onnx", folder + "/parts", d + "/in.npz", out]))
     lines = sorted(line for _, text, _ in got for line in text.splitlines())
@@ -77,7 +78,7 @@ def transports():
 
 
 def calls(d, script):
-    """script: what each rank does, a letter for each call (see group_calls.c). Returns how each rank ended."""
+    """script: the calls of each rank, one letter per call (see group_calls.c). Returns how each rank ended."""
     return ends([start([CALLS, r, len(script), d + "/at", script[r]]) for r in range(len(script))])
 
 
@@ -87,7 +88,7 @@ def all_calls(d):
 
 
 def named(d, script):
-    """The other ranks end with an error that names a rank."""
+    """The other ranks must end with an error that names a rank."""
     got = calls(d, script)
     others = [g for g, s in zip(got, script) if s == script[0]]
     assert all(rc == 1 and "rank " in err for rc, _, err in others), got

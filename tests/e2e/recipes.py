@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts that need more than a smaller node: windows of neighbours (convolutions, slices, concatenations), lookups in a cut table.
-For every case of the rules' proof that has one: every such factor in 2, 3 and 4 parts, and pairs on a mesh, once from inputs that
-are whole everywhere (devices crop) and once from values that lie in pieces (they exchange). The node must have run cut, and equal to
-the unsharded run; sharded inputs must not have been gathered.
+"""Tests shardings that need more than a smaller node: windows of neighbours (convolutions, slices, concatenations) and lookups in a sharded table.
+
+For every such case of the rules' proof, every such factor is sharded in 2, 3 and 4 parts, and pairs of factors on a mesh: once with
+replicated inputs (devices slice) and once with sharded inputs (devices exchange). The node must run sharded, and its result must equal
+the unsharded run. Sharded inputs must not be gathered.
 
 usage: recipes.py TESSERA PRINT_RULE [all]     cases are operators; without `all` a sample of settings and shardings of each"""
 import itertools, json, os, random, sys
@@ -15,11 +16,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import harness, prove
 
 TESSERA, PRINT_RULE = sys.argv[1:3]
-LEFT_OUT = {}  # reason -> number of cases
+LEFT_OUT = {}  # reason -> number of skipped cases
 
 
 def spec_of(tensor, sizes, cuts, order):
-    """The tensor with those factors cut {factor: parts}; order: the factors of the mesh, outermost first."""
+    """Returns the spec of the tensor with these factors sharded {factor: parts}. order: the factors of the mesh, outermost first."""
     dims, here = [], []
     for factors in tensor["dims"]:
         here += [f for f in factors if f in cuts]
@@ -37,7 +38,7 @@ def spec_of(tensor, sizes, cuts, order):
 
 
 def with_producers(m, rule):
-    """The same node behind one Identity for each of its tensors."""
+    """Returns the model with an Identity before each input of the node."""
     out = onnx.ModelProto()
     out.CopyFrom(m)
     node = out.graph.node[0]
@@ -49,7 +50,7 @@ def with_producers(m, rule):
 
 
 def try_cut(d, model, rule, sizes, cuts, apart, constants):
-    """What is wrong, or None."""
+    """Shards and runs the node. Returns what is wrong, or None."""
     order, n = sorted(cuts), int(np.prod(list(cuts.values())))
     edits = []
     for side in ("inputs", "outputs"):
@@ -86,7 +87,7 @@ def try_case(d, name, since, c, counts, rng):
     rule = json.loads(harness.good(PRINT_RULE, plain))
     special = {w["factor"] for w in rule["windows"]} | {r["factor"] for r in rule["rewrites"] if r["kind"] in ("lookup", "scatter", "range")}
     if not special:
-        return None  # nothing special
+        return None
     why = prove.engine_lacks(prove.node_model(op, since, c, True, domain), c["inputs"])
     if why:
         LEFT_OUT[why] = LEFT_OUT.get(why, 0) + 1
@@ -115,7 +116,7 @@ def try_case(d, name, since, c, counts, rng):
 
 
 def operator(d, name, cases, sinces, counts, rng):
-    """Samples the cases of an operator."""
+    """Tests a sample of the cases of an operator."""
     domain, bad = name.rpartition(":")[0], []
     fitting = lambda c: [s for s in sinces if domain or s <= (c["opset"] or 1000)]
     for c in harness.sample([c for c in cases if not c["whole"] and fitting(c)], 2):

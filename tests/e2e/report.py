@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tessera report`: one page that is well-formed, loads nothing, shows the numbers that plan and simulate give, and lets no name of a
-model become a part of the page. Needs no engine.
+"""Tests `tessera report`: the page must be well-formed, load nothing, and show the numbers of plan and simulate. Names of a model must
+not become markup. Needs no engine.
 
 usage: report.py TESSERA MODELS"""
 import base64, hashlib, html.parser, json, os, re, subprocess, sys
@@ -27,7 +27,7 @@ def good(*words):
 
 
 class Page(html.parser.HTMLParser):
-    """Holds the page to: every element closed in order (cells may be left open, as HTML allows), attributes that we write, no others."""
+    """Parses the page. Every element must be closed in order (cells may stay open, as HTML allows), and only known attributes may occur."""
     ATTRIBUTES = {"lang", "charset", "name", "content", "http-equiv", "class", "id", "style", "title", "viewbox", "role", "aria-label", "type", "placeholder",
                   "data-filter", "data-zoom", "data-way", "data-tip", "data-lane", "data-tensor", "data-copy", "tabindex", "aria-live", "aria-hidden", "value", "href", "d", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height",
                   "text-anchor", "stroke-width", "preserveaspectratio", "shape-rendering"}
@@ -107,7 +107,7 @@ def numbers(d):
 
 
 def verdict(p, data, simulated, plan):
-    """The first line, from the numbers that simulate gives."""
+    """Checks the first line of the page against the numbers of `simulate`."""
     told, devices = data["verdict"], len(simulated["timeline"])
     most = max(t["memory"] for t in simulated["timeline"])
     assert told["fits"] is True and told["memory"] == most and told["limit"] == 16 << 30, told
@@ -122,7 +122,7 @@ def verdict(p, data, simulated, plan):
 
 
 def explorer(d):
-    """Node data for Model Explorer: an entry for each node that works, by one of its outputs."""
+    """Node data for Model Explorer must have an entry for each node that computes, by one of its outputs."""
     model = os.path.join(MODELS, "bert_tiny", "model.onnx")
     good("plan", model, "--devices", "2", "--dim", "batch=4", "--dim", "seq=32", "-o", d + "/p.onnx")
     outputs = {o for n in onnx.load(d + "/p.onnx").graph.node for o in n.output}
@@ -138,7 +138,7 @@ def explorer(d):
 
 
 def labels(d):
-    """Shardings as texts of nodes: seen by onnx, passed by its checker, brought up to date, taken away without a trace."""
+    """Labels are shardings as metadata of nodes. onnx must read and accept them, edits must update them, and removal must leave no trace."""
     model = os.path.join(MODELS, "bert_tiny", "model.onnx")
     words = ["plan", model, "--devices", "2", "--dim", "batch=4", "--dim", "seq=32"]
     good(*words, "-o", d + "/plain.onnx")
@@ -163,7 +163,7 @@ def labels(d):
 
 
 def limits(d):
-    """What does not fit, what is slower than one device, and what was measured otherwise, are said first."""
+    """The page must begin with: does not fit, slower than one device, and a measured time that differs."""
     model = os.path.join(MODELS, "bert_tiny", "model.onnx")
     good("plan", model, "--devices", "ring:3", "--dim", "batch=6", "--dim", "seq=32", "-o", d + "/p.onnx")
     good("report", d + "/p.onnx", "--memory", "100KiB", "-o", d + "/page.html")
@@ -193,7 +193,7 @@ def limits(d):
 
 
 def beside(d):
-    """Two plans, as models and as documents; what is equal is not told as a difference."""
+    """Two plans, as models and as documents. Equal nodes must not be listed as differences."""
     model = os.path.join(MODELS, "gpt2_tiny", "model.onnx")
     dims = ["--dim", "batch=4", "--dim", "seq=32"]
     for n, out in (("4", "a"), ("2", "b")):
@@ -212,7 +212,7 @@ def beside(d):
 
 
 def layers_fold(d):
-    """2,000 nodes on 8 devices: below 1 MB, layers with the same sharding in one line, and every node still found by its name."""
+    """2,000 nodes on 8 devices: the page must be below 1 MB, equal layers must share a line, and every node's name must be on it."""
     count = layers.save(d + "/m.onnx", 62)
     names = [n.name for n in onnx.load(d + "/m.onnx").graph.node]
     lines = ["--config", "b:8"] + [w for n in onnx.load(d + "/m.onnx").graph.node for w in ("--shard", "%s:%s={8,1,1}" % (n.name, n.output[0])) if n.op_type == "Add" and "up" in n.name]
@@ -233,7 +233,7 @@ def layers_fold(d):
     assert any(len(c["boxes"]) == 8 and c["boxes"][3][:3] == [3, 3, 4] for c in pieces), pieces[:2]
 
 def hostile(d):
-    """Names of nodes, values, configurations and devices; and of the file."""
+    """Names with markup: of nodes, values, configurations, devices and the file."""
     f = TensorProto.FLOAT
     nodes = [helper.make_node("MatMul", ["x" if i == 0 else EVIL[i - 1] + "v", "w"], [EVIL[i] + "v"], name=EVIL[i]) for i in range(len(EVIL))]
     ends = [helper.make_tensor_value_info(v, f, [16, 16]) for v in ("x", EVIL[-1] + "v")]
@@ -272,7 +272,7 @@ def stages_and_traces(d):
         open(d + "/bad.json", "w").write(text)
         rc, _, err = call("report", d + "/staged.onnx", "--trace", d + "/bad.json", "-o", d + "/none.html")
         assert rc == 3 and "report-trace" in err and not os.path.exists(d + "/none.html"), (text, rc, err)
-    # Ranks from 4,096 on count; beyond those that a partition may have, what is not shown is said.
+    # Ranks above 4,096 are valid. Events of ranks that no partition can have are not shown, and the page says how many.
     work = [{"ph": "X", "cat": "Node", "name": "mm", "pid": rank, "ts": 10, "dur": 20, "args": {"op_name": "MatMul"}} for rank in (0, 4096, 65535, 65536, 65536)]
     json.dump(work, open(d + "/trace.json", "w"))
     good("report", d + "/staged.onnx", "--trace", d + "/trace.json", "-o", d + "/page.html")
@@ -285,7 +285,7 @@ def stages_and_traces(d):
 
 
 def plot_of_the_documents(_):
-    """docs/scale.svg is drawn from the tables in docs/scale.md."""
+    """docs/scale.svg must be the plot of the tables in docs/scale.md."""
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
     made = subprocess.run([sys.executable, root + "/tools/study", "--plot", root + "/docs/scale.md", "/dev/stdout"], capture_output=True, text=True, timeout=60).stdout
     assert made == open(root + "/docs/scale.svg").read(), "run tools/study --plot docs/scale.md docs/scale.svg"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rank files that others have changed, resealed: what an optimiser does is taken, what would leave other ranks or the caller
-without what they rely on is refused with its place, and nothing is written then.
+"""Tests `partition --reseal`: rank files that other tools changed.
+
+Changes of an optimizer must be accepted. A change that breaks what other ranks or the caller rely on must be refused with its place, and
+nothing may be written.
 
 usage: reseal.py TESSERA [LIBTESSERA_OPS]"""
 import json, os, shutil, sys
@@ -20,14 +22,14 @@ def tessera(*words):
 
 
 def good(*args):
-    """Runs the command, which must succeed: all that it printed."""
+    """Runs the command, which must succeed. Returns all that it printed."""
     rc, out, err = tessera(*args)
     assert rc == 0, (args, rc, out, err)
     return out + err
 
 
 def parts_of(d):
-    """y = relu(x u + 0) d cut in the middle: one AllReduce."""
+    """Partitions y = relu(x u + 0) d along its inner dimension: one AllReduce."""
     rng = np.random.default_rng(0)
     nodes = [h.make_node("MatMul", ["x", "u"], ["a"], name="up"), h.make_node("Add", ["a", "zero"], ["z"], name="add"),
              h.make_node("Relu", ["z"], ["b"], name="act"), h.make_node("MatMul", ["b", "d"], ["y"], name="down")]
@@ -47,7 +49,7 @@ def answer(d, parts):
 
 
 def fold(m):
-    """What an optimiser would do: the sum with zero goes, weights come into the file."""
+    """Changes a model as an optimizer would: removes the Add of zero. The caller then stores the weights inside the file."""
     add = next(n for n in m.graph.node if n.op_type == "Add")
     for n in m.graph.node:
         n.input[:] = [add.input[0] if i == add.output[0] else i for i in n.input]
@@ -144,7 +146,7 @@ def refused(d):
         assert rc == 1 and "partition-reseal" in err and said in err, (what, rc, err)
         assert open(d + "/p/manifest.json").read() == before, what
         shutil.rmtree(d + "/p")
-    # Data that alone has changed is damage, not an optimiser's work; nor is a folder without a manifest a partition.
+    # If only a data file changed, it is damaged. A folder without a manifest is not a partition.
     data = next(f for f in sorted(os.listdir(parts)) if f.endswith(".data"))
     raw = bytearray(open(parts + "/" + data, "rb").read())
     raw[0] ^= 1
@@ -163,7 +165,7 @@ def refused(d):
 
 
 def shared_file(d):
-    """Ranks 0 and 2 have one file, and rank 1 a copy of it: what has changed is each rank's own file, not the one that was read last."""
+    """Ranks 0 and 2 share one file, and rank 1 has a copy of it. Only the file that changed may be resealed, not the one that was read last."""
     nodes = [h.make_node("Add", ["x", "zero"], ["a"], name="add"), h.make_node("Relu", ["a"], ["y"], name="act")]
     ports = [h.make_tensor_value_info(name, T.FLOAT, ["n", 64]) for name in "xy"]
     g = h.make_graph(nodes, "g", ports[:1], ports[1:], [nh.from_array(np.zeros(1, "f4"), "zero")])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of run and verify from outside: inputs and outputs of every kind, random ones, levels, devices and their stand-ins, the
-user's own operators, the trace of all ranks.
+"""Tests options of run, verify and bench: every kind of inputs and outputs, random inputs, optimization levels, device names and
+their replacements, user-defined operators, ranks started by hand, traces of all ranks.
 
 usage: run_options.py TESSERA USER_OPS"""
 import glob, json, os, shutil, subprocess, sys, time
@@ -12,7 +12,7 @@ from onnx import TensorProto as T, helper as h, numpy_helper as nh
 import harness
 
 TESSERA, USER_OPS = sys.argv[1:3]
-os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI keeps things to the end
+os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI frees some memory only at exit
 
 
 def tessera(*args, launch=()):
@@ -20,14 +20,14 @@ def tessera(*args, launch=()):
 
 
 def good(*args, **how):
-    """Runs the command, which must succeed: all that it printed."""
+    """Runs the command, which must succeed. Returns all that it printed."""
     rc, out, err = tessera(*args, **how)
     assert rc == 0, (args, rc, out, err)
     return out + err
 
 
 def mlp(path, custom=False):
-    """y = relu(x u) d, with the user's operator in the middle on request."""
+    """Writes y = relu(x u) d; custom: with the user-defined operator in the middle."""
     rng = np.random.default_rng(0)
     f = lambda *s: rng.normal(size=s).astype("f4")
     middle = h.make_node("Twice", ["a"], ["b"], name="middle", domain="test.ops", bias=3) if custom else h.make_node("Relu", ["a"], ["b"], name="middle")
@@ -96,7 +96,7 @@ def random_inputs(d):
 
 
 def own_files(d):
-    """A rank needs the manifest, its own files and the common one: here each has a folder with just these."""
+    """A rank needs only the manifest, its own files and the common file. Here each rank has a folder with just these."""
     parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
     for r in (0, 1):
         shutil.copytree(parts, d + "/host%d" % r)
@@ -110,7 +110,7 @@ def own_files(d):
 
 
 def apart(command, ranks, env=None):
-    """Starts these ranks of a command one by one, as terminals would; (exit code, stdout, stderr) of each."""
+    """Starts these ranks of a command one by one, as in several terminals. Returns (exit code, stdout, stderr) of each."""
     started = [subprocess.Popen([TESSERA, *map(str, command), *map(str, place)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 env=dict(os.environ, **(env or {}))) for place in ranks]
     said = [p.communicate(timeout=60) for p in started]
@@ -118,7 +118,7 @@ def apart(command, ranks, env=None):
 
 
 def rank_by_option(d):
-    """Ranks that were started by hand: each gets its rank as an option, and they meet by the path or by a name."""
+    """Ranks started by hand: each gets its rank as an option, and they find each other by the path or by a name (--meet)."""
     parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
     places = [["--rank", r, "--ranks", 2] for r in (1, 0)]
     good("run", parts, "--shape", "x:4x16", "--outputs", d + "/threads.npz")
@@ -144,13 +144,13 @@ def rank_by_option(d):
     said = apart(["run", d + "/cut.onnx", "--timeout", 3], [["--rank", 0, "--ranks", 3], *[["--rank", 1, "--ranks", 3]] * 2])
     assert time.time() - began < 30 and any("not all ranks connected" in s[2] for s in said), said
     assert [s[0] for s in said] == [6, 6, 6] and "rank 2 did not connect" in said[0][2] and any("already rank 1" in s[2] for s in said[1:]), said
-    # A partition knows its number: another is refused before anybody waits.
+    # A partition has a fixed number of ranks. Another number must be refused before any rank waits.
     began = time.time()
     for command in (["run", parts], ["bench", parts, "--seconds", "0.2"]):
         (rc, _, err), = apart([*command, "--timeout", 20], [["--rank", 0, "--ranks", 3]])
         assert rc == 2 and "a partition for 2 ranks, not 3" in err and "--ranks 2" in err, (rc, err)
     assert time.time() - began < 15
-    # A launcher's word and the option's: the same is fine, another is refused.
+    # The launcher's rank and the option's rank may both be given. If they differ, it is an error.
     launched = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(41000 + os.getpid() % 20000), "RANK": "0"}
     (rc, _, err), = apart(["run", parts], [["--rank", 1, "--ranks", 2]], launched)
     assert rc == 2 and "run-options" in err and "torchrun" in err, (rc, err)
@@ -178,7 +178,7 @@ def kept_as_told(d):
 
 
 def planned_devices(d):
-    """Names of a topology's devices are those of the configuration, and choose the providers."""
+    """The device names of a topology become those of the configuration, and select the providers."""
     mlp(d + "/m.onnx")
     topology = {"devices": [{"name": "CPU"}, {"name": "NPU"}], "links": [{"from": 0, "to": 1, "both": True}]}
     open(d + "/t.json", "w").write(json.dumps(topology))
@@ -213,9 +213,9 @@ def devices(d):
     assert rc == 7 and "provider-absent" in err and "NPU:1" in err and "CPU" in err.split("has")[1] and "rank 1" in err, err
     good("run", parts, "--map-device", "NPU:1=CPU")
     assert "PASS" in good("verify", d + "/cut.onnx", "--map-device", "NPU:1=CPU")
-    rc, _, err = tessera("run", parts, "--map-device", "NPU=CPU")  # another name
+    rc, _, err = tessera("run", parts, "--map-device", "NPU=CPU")  # not the name in the model
     assert rc == 7, err
-    # By kind: what this ONNX Runtime has for it, else told; `doctor` lists the kinds.
+    # A device kind selects a provider that this ONNX Runtime has, else it is an error. `doctor` lists the kinds.
     import onnxruntime
     has_gpu = any(p in onnxruntime.get_available_providers() for p in ("CUDAExecutionProvider", "ROCMExecutionProvider"))
     rc, _, err = tessera("run", cut(d, d + "/m.onnx", "c:2=CPU,GPU:1", *HALVES))
@@ -230,7 +230,7 @@ def devices(d):
 
 
 def own_operators(d):
-    """The user's library in every session: whole, cut around it, on one device of two stages."""
+    """The user's library is loaded in every session: for the unsharded model, for shardings around the operator, and for two stages."""
     m = mlp(d + "/m.onnx", custom=True)
     rc, _, err = tessera("run", m)
     assert rc == 7 and "--ort-ops" in err, (rc, err)
@@ -244,8 +244,8 @@ def own_operators(d):
         good("run", parts, "--inputs", d + "/x.npy", "--ort-ops", USER_OPS, "--outputs", d + "/z.npy")
         assert np.allclose(np.load(d + "/z.npy"), want, atol=1e-4), edits
         assert "PASS" in good("verify", d + "/cut.onnx", "--ort-ops", USER_OPS, "--inputs", d + "/x.npy")
-    told = HALVES + ["--shard", "middle:a={1,2:0,1}", "--shard", "middle:b={1,2:0,1}"]  # all its tensors: cut as told
-    ruled = HALVES + ["--shard", "middle:a={1,2:0,1}"]  # one of them, and a rule for the rest
+    told = HALVES + ["--shard", "middle:a={1,2:0,1}", "--shard", "middle:b={1,2:0,1}"]  # all tensors of the node are annotated, so no rule is needed
+    ruled = HALVES + ["--shard", "middle:a={1,2:0,1}"]  # one tensor is annotated, and a rule gives the rest
     open(d + "/rules.txt", "w").write("# mine\nTwice  test.ops  1  [A*] -> [A*]\n")
     for edits, more in ((told, []), (ruled, ["--rules", d + "/rules.txt"])):
         parts = cut(d, m, "c:2", *edits)
@@ -254,7 +254,7 @@ def own_operators(d):
         assert "PASS" in good("verify", d + "/cut.onnx", "--ort-ops", USER_OPS, "--inputs", d + "/x.npy", *more)
         assert "not-cut-here" not in good("check", d + "/cut.onnx", "--json", *more)
     rc, _, err = tessera("report", d + "/cut.onnx", "--rules", d + "/rules.txt", "--beside", d + "/cut.onnx", "-o", d + "/page.html")
-    assert rc == 0 and "not-cut-here" not in err, (rc, err)  # the rule holds for both
+    assert rc == 0 and "not-cut-here" not in err, (rc, err)  # the rule applies to both models
     rc, _, err = tessera("partition", d + "/cut.onnx", "-o", parts, "--force", "--strict")
     assert rc == 5 and "--rules" in err, (rc, err)  # without the rule
     for wrong in ("Twice test.ops 1", "Twice test.ops x [A*] -> [A*]", "Twice test.ops 1 [A* -> [A*]", "MatMul ai.onnx 1 [A*] -> [A*]", "Twice test.ops 1 [A* r] -> [A* 1]; stat r"):
@@ -279,10 +279,10 @@ def check_trace(path, ranks, runs):
     for ends in flows.values():
         leave, reach = [e for e in ends if e["ph"] == "s"], [e for e in ends if e["ph"] == "f"]
         assert len(leave) == 1 and len(reach) == ranks - 1 and all(e["ts"] >= leave[0]["ts"] for e in reach)
-        for e in ends:  # each lies inside the slice that it belongs to
+        for e in ends:  # each flow event is inside its slice
             assert any(c["pid"] == e["pid"] and c["ts"] <= e["ts"] <= c["ts"] + c["dur"] for c in comm)
     spread = [e["ts"] for e in comm + kernels]
-    assert max(spread) - min(spread) < 60e6  # one clock
+    assert max(spread) - min(spread) < 60e6  # all ranks use one clock
 
 
 def trace(d):
@@ -305,7 +305,7 @@ def trace(d):
 
 
 def long_trace(d):
-    """A trace of many runs keeps to a size that viewers open, keeps whole what it has, and says what is left out."""
+    """A trace of many runs must stay small enough for viewers and must report how many events were dropped."""
     nodes = [h.make_node("Sin", ["x" if i == 0 else "v%d" % i], ["y" if i == 399 else "v%d" % (i + 1)], name="n%d" % i) for i in range(400)]
     ends = [h.make_tensor_value_info(v, T.FLOAT, [4, 4]) for v in "xy"]
     onnx.save(h.make_model(h.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=10, opset_imports=[h.make_opsetid("", 18)]), d + "/m.onnx")
@@ -325,7 +325,7 @@ def long_trace(d):
 
 
 def bench(d):
-    """A model is cut as run cuts it: planned, for its configuration, or not at all."""
+    """`bench` shards a model as `run` does: planned, for its configuration, or not at all."""
     m = mlp(d + "/m.onnx")
     cut(d, m, "c:2", *HALVES)
     for words, ranks in ((["m.onnx"], 1), (["m.onnx", "--devices", "2"], 2), (["m.onnx", "--devices", "2", "--transport", "shm"], 2), (["cut.onnx"], 2),
@@ -340,7 +340,7 @@ def bench(d):
 
 
 def alike(d):
-    """Weights that all ranks have whole and that look like a part that one rank has for itself: ONNX Runtime takes them for one."""
+    """Replicated weights that equal a shard of one rank: ONNX Runtime shares their packed memory and frees it. Results must still be right."""
     rng = np.random.default_rng(3)
     n = 512
     whole, other, down = (rng.normal(size=s).astype("f4") for s in ((n, n), (n, n), (2 * n, n)))
@@ -358,8 +358,8 @@ def alike(d):
 
 
 def turned_weights(d):
-    """Weights on the way of a Transpose that ONNX Runtime moves: it turns them in place, so no session may be given them by name. All are
-    cubes, so that a turned one fits as well; each is read between two Transposes of its own input, on two ranks that store all of it."""
+    """ONNX Runtime transposes a weight in place when it moves a Transpose across it, so such weights must not be shared between sessions. All
+    weights are cubes, so that a transposed one still fits. Each is read between two Transposes, on two ranks that store all of it."""
     rng = np.random.default_rng(4)
     n, nodes, weights, names = 8, [], [], []
 
@@ -380,7 +380,7 @@ def turned_weights(d):
     branch("Conv", rng.normal(size=(n, n, 3, 3)).astype("f4"), pads=[1, 1, 1, 1])
     bytes_of = rng.integers(-99, 99, size=(n, n, 2 * n)).astype("i1")
     weights += [nh.from_array(v, k) for k, v in (("bytes", bytes_of), ("scale", np.float32(0.1)), ("zero", np.int8(1)))]
-    for k in "0123":  # as exporters write linear layers: the weight is turned behind its DequantizeLinear
+    for k in "0123":  # as exporters write linear layers: a Transpose follows the DequantizeLinear of the weight
         nodes.append(h.make_node("DequantizeLinear", ["bytes", "scale", "zero"], ["f" + k], name="f" + k))
         nodes.append(h.make_node("Transpose", ["f" + k], ["g" + k], perm=[0, 1, 2] if k == "0" else [1, 0, 2], name="g" + k))
         nodes.append(h.make_node("MatMul", ["x0", "g" + k], ["m" + k], name="m" + k))

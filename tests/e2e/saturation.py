@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines that add products of 8-bit numbers in 16 bits (ONNX Runtime on x86 without VNNI): `doctor` says so, `verify` says so where it
-may be why cut and whole differ, and numbers that cannot saturate are exact everywhere. With an emulated CPU as second word, the
-program given is one that runs on it, and must be found to saturate if it is Haswell. Without it, an emulated Haswell is tried too
-where qemu is there.
+"""Tests engines that add pairs of 8-bit products in 16 bits (ONNX Runtime on x86 without VNNI), so that sums may saturate.
+
+`doctor` must report that. `verify` must report it if it may explain a difference between the sharded and the unsharded run. Numbers
+that cannot saturate must be exact. With a CPU name as second argument, TESSERA must be a program that runs on that emulated CPU; on
+Haswell it must saturate. Without it, the test also runs on an emulated Haswell if qemu is installed.
 
 usage: saturation.py TESSERA [CPU]"""
 import json, os, shutil, sys
@@ -13,7 +14,7 @@ from onnx import TensorProto as T, helper, numpy_helper
 
 import harness
 
-CPU = "Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-invpcid,-rtm"  # without what qemu says that it cannot do
+CPU = "Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-invpcid,-rtm"  # without the features that qemu cannot emulate
 rng = np.random.default_rng(2)
 
 
@@ -22,7 +23,7 @@ def call(tessera, *words):
 
 
 def product(folder, tessera, largest):
-    """MatMulInteger, its sum of 66 cut in 2 of 33: the second part pairs other products than the whole does. Weights as large as that."""
+    """Runs a MatMulInteger over 66 products, sharded into 2 times 33, so that the second shard adds other pairs. `largest`: the largest weight."""
     w = rng.integers(-largest, largest + 1, (66, 16)).astype("i1")
     g = helper.make_graph([helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="mm")], "g", [helper.make_tensor_value_info("x", T.UINT8, [8, 66])],
                           [helper.make_tensor_value_info("y", T.INT32, [8, 16])], [numpy_helper.from_array(w, "w")])
@@ -34,7 +35,7 @@ def product(folder, tessera, largest):
 
 
 def check(folder, tessera, must):
-    """must: True, this engine saturates; None: not known."""
+    """must: True if this engine is known to saturate; None if unknown."""
     rc, out, err = call(tessera, "doctor", "--json")
     assert rc == 0, err
     state = [i["state"] for i in json.loads(out)["items"] if i["what"] == "8-bit products"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tessera simulate`: it agrees with the plan where there are no stages, stages overlap requests, the trace is what the text says,
-and what it is given wrongly is refused. Needs no engine: nothing is run.
+"""Tests `tessera simulate`: it must agree with the plan if there are no stages, requests must overlap in stages, the trace must match the
+text, and wrong arguments must be refused. Needs no engine, because nothing is run.
 
 usage: simulate.py TESSERA MODELS"""
 import json, os, sys
@@ -41,7 +41,7 @@ def chain(path, layers=4, width=256, rows=64):
 
 
 def pooled(path):
-    """Kinds of work for which a device may have no measured speed: a convolution with as much to move as to compute, a pool."""
+    """Writes nodes of kinds for which a device may have no measured speed: a bandwidth-bound convolution and a pool."""
     f, rng = TensorProto.FLOAT, np.random.default_rng(0)
     nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name="c", group=64, pads=[1] * 4), helper.make_node("MaxPool", ["c"], ["y"], name="p", kernel_shape=[3, 3])]
     weights = [numpy_helper.from_array(rng.standard_normal((64, 1, 3, 3)).astype("f"), "w")]
@@ -57,7 +57,7 @@ def agrees(model, devices, dims, d):
         if what == parts:
             good("partition", planned, "-o", parts, "--force")
             if dims:
-                continue  # pieces of unknown size have none in a partition
+                continue  # a partition has no sizes for shards of symbolic dimensions
         x = doc("simulate", what, "--devices", devices, *dims)
         assert x["devices"] == plan["devices"] == len(x["timeline"]) and x["requests"] == 1 and x["unsized"] == 0, x
         assert abs(x["seconds"] / (plan["cost"] / 1e12) - 1) < 0.03, (model, devices, what, x["seconds"], plan["cost"] / 1e12)
@@ -67,7 +67,7 @@ def agrees(model, devices, dims, d):
         pieces = [t["arithmetic_s"] + t["moving_s"] + t["overhead_s"] - t["compute_s"] for t in x["timeline"]]
         assert all(abs(p) < 1e-9 for p in pieces), pieces
         over = sum(l["bytes"] for l in x["links"]) - sum(c["carried"] for c in x["communication"])
-        assert abs(over) <= len(x["links"]) + len(x["communication"]), (over, x["links"])  # each is rounded
+        assert abs(over) <= len(x["links"]) + len(x["communication"]), (over, x["links"])  # each number is rounded
         counts = {}
         for c in x["communication"]:
             counts[c["op"]] = counts.get(c["op"], 0) + 1
@@ -95,8 +95,8 @@ def with_the_plan(d):
 
 
 def stages(d):
-    """Four equal layers on two devices: the second request begins while the first is in the second stage, whichever device
-    has the last one."""
+    """Four equal layers on two devices: the second request must start while the first is in the second stage, on whichever device
+    the last stage is."""
     chain(d + "/s.onnx")
     good("annotate", d + "/s.onnx", "--config", "pipe:2", *sum((["--stage", "#%d=%d" % (i, i // 2)] for i in range(4)), []), "-o", d + "/staged.onnx")
     one = doc("simulate", d + "/staged.onnx")
@@ -116,8 +116,8 @@ def stages(d):
 
 
 def planned_stages(d):
-    """What a plan says of the time between runs holds, with what sending takes both sides; but that it counts what crosses as whole,
-    and shards with the same layout in both stages take less. The device that gives the outputs is in the last stage."""
+    """The simulated time between runs must be the planned one, including the time of sending on both sides. The plan assumes that full
+    tensors cross between stages; equal shardings on both sides take less."""
     chain(d + "/c.onnx")
     for devices, stages in ((2, 2), (4, 2), (3, 3), (4, 4)):
         plan = doc("plan", d + "/c.onnx", "--devices", devices, "--stages", stages, "--objective", "throughput", "-o", d + "/c%d.onnx" % devices)
@@ -147,7 +147,7 @@ def trace(d):
 
 
 def speeds_count(d):
-    """Twice the speed, half the time; a slow device holds the others up."""
+    """Twice the speed must give half the time. A slow device must delay the others."""
     chain(d + "/v.onnx")
     good("plan", d + "/v.onnx", "--devices", 2, "-o", d + "/v2.onnx")
     good("topology", "make", "cpu:2", "--flops", "1e9", "--bandwidth", "1e12", "--link-bandwidth", "1e12", "--latency", "1e-9", "-o", d + "/a.json")
@@ -164,7 +164,7 @@ def speeds_count(d):
 
 
 def in_place(d):
-    """Ten steps that an engine does in one place: a plan counts two tensors at a time, the process has one; a product needs its own."""
+    """Ten Relus that an engine runs in place: the plan counts two tensors at a time, but the peak of the process has one."""
     f = TensorProto.FLOAT
     nodes = [helper.make_node("MatMul", ["x", "w"], ["v0"])] + [helper.make_node("Relu", ["v%d" % i], ["v%d" % (i + 1)]) for i in range(10)]
     nodes.append(helper.make_node("ReduceMax", ["v10"], ["y"], keepdims=0))
@@ -176,7 +176,7 @@ def in_place(d):
 
 
 def without_weights(d):
-    """Sizes are all that is needed: the file with the weights need not be there."""
+    """Only sizes are needed: the file with the weights may be missing."""
     chain(d + "/w.onnx")
     plain = doc("simulate", d + "/w.onnx", "--devices", 4)
     onnx.save(onnx.load(d + "/w.onnx"), d + "/w.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
@@ -185,7 +185,7 @@ def without_weights(d):
 
 
 def caches(d):
-    """Copies of a block keep their shares of a cache: it is not transferred in the plan, in the simulation of one copy, and in a run."""
+    """Each copy of a block keeps its share of a cache. The cache must not be communicated: in the plan, in the simulation and in a run."""
     info = lambda name, *dims: onnx.helper.make_tensor_value_info(name, 1, ["batch", *dims])
     nodes = [onnx.helper.make_node(op, ins, [out]) for op, ins, out in (("MatMul", ["x", "w"], "k"), ("Add", ["past", "k"], "present"), ("Relu", ["k"], "y"))]
     weight = onnx.numpy_helper.from_array(np.eye(64, dtype=np.float32), "w")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that are not what they look like: small models cut by hand and run, held against ONNX Runtime without optimisation.
+"""Tests sizes that are easy to get wrong: small models are sharded by hand, run and compared with ONNX Runtime without optimization.
 
 Usage: sizes.py TESSERA"""
 import os, sys
@@ -18,7 +18,7 @@ i8 = lambda *v: np.array(v, "i8")
 
 
 def model(nodes, inputs, outputs, constants=(), declared=(), opset=21):
-    """inputs: name -> dims; outputs: names, or (name, type); declared: name -> dims of values in between."""
+    """inputs: name -> dims; outputs: names, or (name, type); declared: name -> dims of intermediate values."""
     ends = [info(y, T.FLOAT, None) if isinstance(y, str) else info(y[0], y[1], None) for y in outputs]
     graph = helper.make_graph(nodes, "g", [info(x, T.FLOAT, d) for x, d in inputs.items()], ends,
                               [numpy_helper.from_array(v, k) for k, v in dict(constants).items()],
@@ -54,7 +54,7 @@ def run(tessera, folder, m, shards, feeds, devices=2):
 
 
 def same(tessera, folder, m, shards, feeds, devices=2):
-    """What is wrong with the cut run, or None."""
+    """Runs the sharded model. Returns what is wrong, or None."""
     code, text, got = run(tessera, folder, m, shards, feeds, devices)
     if code:
         return "exit %d: %s" % (code, text)
@@ -71,7 +71,7 @@ SEEN = ["y", ("s", T.INT64)]
 
 
 def reshapes():
-    """0 in a new shape is the whole size, also where it is made of other factors than before."""
+    """A 0 in a new shape means the full input size, also if the new dimension consists of other factors."""
     for name, target, dims, shard in (("halves of rows", (2, 0, -1), (4, 6), "{1,3*2/2:0,1}"), ("the middle", (4, 0, 2), (2, 4, 4), "{1,2,1:0,1}"),
                                       ("kept", (0, 2, -1), (4, 6), "{2,1:0,1}")):
         m = model([node("Reshape", ["x", "t"], ["y"], name="r")] + SIZES, {"x": dims}, SEEN, {"t": i8(*target)})
@@ -92,7 +92,7 @@ def reshapes():
 
 
 def slices():
-    """The last four of three rows are three; from the fifth on there is nothing; Range counts nothing downwards."""
+    """Slices beyond the bounds: the last four of three rows are three rows, rows from the fifth on are none. A Range may be empty."""
     for name, start, end in (("last four", -4, 2 ** 62), ("all but four", 0, -4), ("from the fifth", 4, 2 ** 62), ("in between", 1, -1), ("the last", -1, 2 ** 62)):
         m = model([node("Slice", ["x", "b", "e", "a"], ["y"], name="sl")] + SIZES, {"x": ["n", 6]}, SEEN, {"b": i8(start), "e": i8(end), "a": i8(0)})
         for rows in (0, 1, 3, 9):
@@ -105,7 +105,7 @@ def slices():
 
 
 def stale():
-    """What was declared of values in between, and is not so: what follows from the inputs holds."""
+    """Declared sizes of intermediate values that are wrong. The sizes that follow from the inputs must win."""
     for size in (None, "n"):
         m = model([node("Relu", ["x"], ["h"], name="a"), node("Neg", ["h"], ["y"], name="b")] + SIZES, {"x": [size, 6]}, SEEN, declared={"h": [1, 6]})
         yield "declared as 1, the input is %s" % (size or "open"), m, ["a:x={1,2:0,1}", "b:h={1,2:0,1}"], {"x": f4(3, 6)}
@@ -117,7 +117,7 @@ def stale():
 
 
 def old_sets():
-    """Nodes that compute local sizes at run time, in each operator set: older ones lack comparisons, choices, remainders of whole numbers."""
+    """Nodes that compute local sizes at run time, in each operator set. Older sets lack comparisons, Where and integer remainders."""
     nodes = [node("Shape", ["z"], ["t"], name="t"), node("Reshape", ["x", "t"], ["h"], name="r"), node("Relu", ["h"], ["y"], name="y")]
     for opset in range(7, 22):
         m = model(nodes + SIZES, {"x": ["k"], "z": ["n", 3]}, SEEN, declared={"h": ["n", 3]}, opset=opset)
@@ -126,7 +126,7 @@ def old_sets():
 
 
 def nothing():
-    """More devices than elements: kernels of the engine read some nodes otherwise where a part has none."""
+    """More devices than elements: kernels of the engine interpret some attributes differently for an empty shard."""
     for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"):
         for axes, keep, shard in (((-1,), 1, "{1,2:0,1}"), ((-1,), 0, "{2,1:0,1}"), ((1, -2), 1, "{2,1:0,1}"), ((-2,), 0, "{1,2:0,1}"), ((-2,), 1, "{2,1:0,1}")):
             m = model([node("Reduce" + kind, ["x", "a"], ["y"], name="r", keepdims=keep)] + SIZES, {"x": ["n", "k"]}, SEEN, {"a": i8(*axes)})
@@ -141,7 +141,7 @@ def nothing():
 
 
 def turns_of_nothing():
-    """A Scan over another axis than the first, of which one device has nothing."""
+    """A Scan along another axis than the first, with an empty shard on one device."""
     body = helper.make_graph([node("Add", ["c", "i"], ["o"], name="add"), node("Neg", ["i"], ["p"], name="neg")], "turn",
                              [info("c", T.FLOAT, [None] * 3), info("i", T.FLOAT, [None] * 3)], [info("o", T.FLOAT, [None] * 3), info("p", T.FLOAT, [None] * 3)])
     for axis, dims in ((1, (7, 2, 1, 5)), (-3, (7, 2, 1, 5)), (3, (7, 1, 5, 2)), (0, (2, 7, 1, 5))):
@@ -152,14 +152,14 @@ def turns_of_nothing():
 
 
 def of_four_bits():
-    """Sizes of a tensor of a type that the engine has no Shape of, and would take a Cast away for."""
+    """Sizes of a 4-bit tensor. The engine has no Shape for it, and removes a Cast in front of a Shape."""
     m = model([node("Cast", ["x"], ["q"], name="q", to=T.UINT4), node("Transpose", ["q"], ["t"], name="t"), node("Cast", ["t"], ["y"], name="y", to=T.FLOAT)] + SIZES,
               {"x": [None]}, SEEN)
     yield "four bits that move", m, ["q:q={2:0,1}", "t:t={2:1,0}"], {"x": np.arange(6, dtype="f4")}
 
 
 def two_sizes(tessera, folder):
-    """One name, two sizes at the inputs: told with place and remedy; one size: run."""
+    """One symbol with two sizes at the inputs must be an error with place and remedy. With one size the model must run."""
     m = model([node("Relu", ["z"], ["y"], name="a"), node("Abs", ["x"], ["w"], name="b")] + SIZES, {"x": ["n", 6], "z": ["n", 6]}, SEEN + ["w"])
     code, text, _ = run(tessera, folder, m, ["a:z={1,2:0,1}"], {"x": f4(4, 6), "z": f4(7, 6)})
     if code != 1 or "input-mismatch" not in text or "'n' is 4" not in text or "value 'z'" not in text:

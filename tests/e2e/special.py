@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Corners of partition, one small model each, against onnx's reference evaluator (through the independent reader of
-partitions) and against the whole model in ONNX Runtime (tessera verify).
+"""Tests corner cases of partition, one small model each.
+
+Results are compared with onnx's reference evaluator (evaluator.py) and with the unsharded model in ONNX Runtime (tessera verify).
 
 usage: special.py TESSERA"""
 import json, os, sys
@@ -38,12 +39,14 @@ def case(f):
     return f
 
 
-# Each returns (model, config and shardings, inputs[, collectives in order[, options]]).
+# A case returns (model, number of devices, {NODE:VALUE: sharding}, inputs, expected collectives in order or None[, options]). Options:
+# reader: False skips the comparison with onnx's reference evaluator, where it is wrong or cannot run the operator; tolerance: of that
+# comparison; optimize: the engine's level; stages: {node: stage}; ranks: {operator: ranks that have it}; says: text of a warning of partition.
 
 @case
 def queries_behind_a_past_of_no_batch():
-    """A batch of 1 on two devices: the first has none, and runs its GroupQueryAttention on a stand-in to learn the sizes of the caches. Its kernel refuses
-    lengths below the number of queries."""
+    """A batch of 1 on two devices: the first shard is empty. That device runs GroupQueryAttention on placeholder data to get the sizes of the caches.
+    The kernel refuses lengths below the number of queries, so the placeholder must have enough."""
     names = ["q", "k", "v", "pk", "pv", "lengths", "total"]
     ins = [info(n, T.FLOAT, ["batch", 3, 32]) for n in names[:3]] + [info(n, T.FLOAT, ["batch", 2, "past", 16]) for n in names[3:5]]
     ins += [info("lengths", T.INT32, ["batch"]), info("total", T.INT32, [])]
@@ -56,7 +59,7 @@ def queries_behind_a_past_of_no_batch():
 
 
 def named_by_numbers(name):
-    """A size that the result has a name for and no input: the name is no number, whatever it looks like."""
+    """The output has a size whose name looks like a number, and no input has that name. It must be treated as a name."""
     m = model([node("Neg", ["x"], ["y"]), node("Abs", ["y"], ["z"])], [info("x", T.FLOAT, [None, 6])], [info("z", T.FLOAT, [name, 6])])
     return m, 2, {"y_neg:y": "{2,1:0,1}", "z_abs:y": "{1,2:0,1}"}, {"x": f4(4, 6)}, None
 
@@ -65,7 +68,7 @@ CASES.update({"named_by_numbers_%d" % k: lambda name=name: named_by_numbers(name
 
 
 def without_turns(spec):
-    """A Loop that takes no turn gives results of the sizes that the engine knows, and of size 0 where it knows none: rank files declare what follows from the model."""
+    """A Loop without iterations returns the sizes that the engine knows, and 0 elsewhere. So rank files must declare what the model implies."""
     inner = [node("Relu", ["s"], ["next"]), node("Mul", ["next", "scale"], ["each"], name="scaled"), node("Identity", ["go"], ["on"])]
     body = helper.make_graph(inner, "body", [info("i", T.INT64, []), info("go", T.BOOL, []), info("s", T.FLOAT, ["n", 4])],
                              [info("on", T.BOOL, []), info("next", T.FLOAT, ["n", 4]), info("each", T.FLOAT, ["n", 4])])
@@ -80,8 +83,8 @@ CASES.update({"without_turns_%d" % k: lambda spec=spec: without_turns(spec) for 
 
 @case
 def images_for_one_device():
-    """A batch of 1 on two devices: the first has none. Sums of convolutions know by the name of its size that their batches are the same; else ONNX Runtime puts a
-    Reshape to [0, -1, ...] between them."""
+    """A batch of 1 on two devices: the first shard is empty. Rank files must name its batch size, so that ONNX Runtime knows that the summands
+    have equal batches. Otherwise it inserts a Reshape to [0, -1, ...], which refuses an empty batch."""
     nodes = [node("Conv", ["x", "w"], ["a"]), node("Relu", ["a"], ["b"]), node("Conv", ["b", "v"], ["c"], pads=[1, 1, 1, 1]), node("Relu", ["c"], ["d"]),
              node("Conv", ["d", "u"], ["e"]), node("Conv", ["x", "t"], ["f"]), node("Add", ["e", "f"], ["y"])]
     init = {"w": f4(8, 16, 1, 1), "v": f4(8, 8, 3, 3), "u": f4(32, 8, 1, 1), "t": f4(32, 16, 1, 1)}
@@ -91,7 +94,8 @@ def images_for_one_device():
 
 
 def nothing_reshaped(rows, kept):
-    """Before operator set 14 a 0 in the shape of a Reshape means "as before": the -1 becomes 0, while the axis in front is cut and may be empty too."""
+    """Before operator set 14 a 0 in the shape of a Reshape means "same size". Here the -1 becomes 0, and the sharded axis in front may be empty
+    too."""
     m = model([node("Compress", ["x", "keep"], ["c"], name="pick", axis=1), node("Reshape", ["c", "shape"], ["y"], name="turn")],
               [info("x", T.FLOAT, ["n", None, 4]), info("keep", T.BOOL, ["m"])], [info("y", T.FLOAT, ["n", 1, None, 1, 4])], [tensor(np.array([0, 1, -1, 1, 4]), "shape")], opset=10)
     return m, 4, {"turn:c": "{2,1,2:0,2,1,3}"}, {"x": f4(rows, 5, 4), "keep": np.array(kept)}, None, {"reader": False}
@@ -103,7 +107,7 @@ CASES.update({"nothing_reshaped_%d" % k: lambda rows=rows, kept=kept: nothing_re
 
 @case
 def inputs_with_defaults():
-    """IR 3: constants are inputs too."""
+    """IR version 3: constants are also inputs."""
     m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT, [3, 4]), info("w", T.FLOAT, [4, 6])],
               [info("y", T.FLOAT, [3, 6])], [tensor(f4(4, 6), "w")], opset=9, ir=3)
     return m, 2, {"y_matmul:w": "{1,2:0,1}"}, {"x": f4(3, 4)}, ["Reshard"]
@@ -111,21 +115,21 @@ def inputs_with_defaults():
 
 @case
 def old_slices():
-    """Before opset 10 a Slice has its bounds as attributes."""
+    """Before operator set 10 a Slice has its bounds as attributes."""
     m = model([node("Relu", ["x"], ["y"])], [info("x", T.FLOAT, [3, 7])], [info("y", T.FLOAT, [3, 7])], opset=9, ir=4)
     return m, 2, {"y_relu:x": "{1,2:0,1}"}, {"x": f4(3, 7)}, ["Reshard"]
 
 
 @case
 def old_and_open():
-    """... and none that could be computed."""
+    """Before operator set 10 a Slice cannot have computed bounds, so a symbolic dimension needs a Reshard."""
     m = model([node("Relu", ["x"], ["y"])], [info("x", T.FLOAT, ["n", 7])], [info("y", T.FLOAT, ["n", 7])], opset=9, ir=4)
     return m, 2, {"y_relu:x": "{2,1:0,1}"}, {"x": f4(5, 7)}, ["Reshard", "Reshard"]
 
 
 @case
 def typed_fields():
-    """A constant in float_data, cut, and large enough to lie outside."""
+    """A constant in float_data is sharded, and large enough to be stored in the data file."""
     w = f4(40, 30)
     t = helper.make_tensor("w", T.FLOAT, [40, 30], w.flatten().tolist())
     m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT, [3, 40])], [info("y", T.FLOAT, [3, 30])], [t])
@@ -147,7 +151,7 @@ def double_precision():
 
 @case
 def four_bits():
-    """Elements smaller than a byte, cut inside of one."""
+    """Elements smaller than a byte are split in the middle of a byte."""
     w = helper.make_tensor("w", T.INT4, [96, 35], rng.integers(-8, 8, 96 * 35).tolist())
     m = model([node("Cast", ["w"], ["c"], to=T.FLOAT), node("MatMul", ["x", "c"], ["y"])], [info("x", T.FLOAT, [3, 96])],
               [info("y", T.FLOAT, [3, 35])], [w], opset=21)
@@ -162,7 +166,7 @@ def four_bits_move(kind, steps):
 
 @case
 def signed_four_bits_move():
-    """Elements smaller than a byte, from device to device."""
+    """Elements smaller than a byte are sent to another device."""
     return four_bits_move(T.INT4, ["Send", "Send"])
 
 
@@ -173,7 +177,7 @@ def unsigned_four_bits_move():
 
 @case
 def four_bits_of_open_sizes():
-    """Sizes that are known when the model runs alone: those of 4 bits are asked for too, and an engine without optimisation has no node for that."""
+    """Sizes that only the run knows, also of a 4-bit tensor. Without optimization the engine has no node that returns them."""
     m = model([node("Compress", ["x", "keep"], ["h"], name="h", axis=0), node("QuantizeLinear", ["h", "s"], ["q"], name="q", output_dtype=T.INT4),
                node("DequantizeLinear", ["q", "s"], ["y"], name="dq")],
               [info("x", T.FLOAT, [5, 8])], [info("y", T.FLOAT, [None, 8])], [tensor(np.array(0.5, "f4"), "s"), tensor(np.array([1, 0, 1, 1, 0], bool), "keep")],
@@ -200,7 +204,7 @@ def weights_that_are_gathered_in_the_run():
 
 @case
 def rounded_up():
-    """Engines infer one window too many where the last would begin in the pads; what reads the parts must not be held against that."""
+    """With ceil_mode engines infer one window too many if the last would start in the padding. Readers of the shards must not be checked with it."""
     m = model([node("MaxPool", ["x"], ["h"], name="pool", ceil_mode=1, kernel_shape=[1, 2], pads=[0, 1, 0, 1], strides=[1, 2]),
                node("LayerNormalization", ["h", "w", "b"], ["y"], name="norm", axis=-3)], [info("x", T.FLOAT, [1, 4, 7, 9])], [info("y", T.FLOAT, [1, 4, 7, 5])],
               [tensor(f4(4, 7, 1), "w"), tensor(f4(4, 7, 5), "b")], opset=21)
@@ -209,7 +213,7 @@ def rounded_up():
 
 @case
 def whole_and_cut():
-    """One constant, used both ways."""
+    """One constant is used replicated and sharded."""
     w = tensor(f4(20, 20), "w")
     m = model([node("MatMul", ["x", "w"], ["h"]), node("MatMul", ["h", "w"], ["y"])], [info("x", T.FLOAT, ["n", 20])],
               [info("y", T.FLOAT, ["n", 20])], [w])
@@ -218,7 +222,7 @@ def whole_and_cut():
 
 @case
 def outputs_of_all_kinds():
-    """Outputs that are an input, a constant, the same value as another, and cut."""
+    """Outputs that are an input, a constant, a copy of another output, and sharded."""
     m = model([node("Relu", ["x"], ["y"]), node("Identity", ["y"], ["z"])], [info("x", T.FLOAT, ["n", 4])],
               [info("y", T.FLOAT, ["n", 4]), info("w", T.FLOAT, [2]), info("z", T.FLOAT, ["n", 4])], [tensor(f4(2), "w")])
     return m, 2, {"y_relu:y": "{1,2:0,1}"}, {"x": f4(3, 4)}, None
@@ -226,7 +230,7 @@ def outputs_of_all_kinds():
 
 @case
 def one_device_alone():
-    """All work on device 2 of 3; the sum goes to rank 0."""
+    """All work is on device 2 of 3; the result is sent to rank 0."""
     m = model([node("MatMul", ["x", "w"], ["h"]), node("Relu", ["h"], ["y"])], [info("x", T.FLOAT, ["n", 8])],
               [info("y", T.FLOAT, ["n", 6])], [tensor(f4(8, 6), "w")])
     return m, 3, {"h_matmul:w": "{1,1:2}", "y_relu:h": "{1,1:2}"}, {"x": f4(3, 8)}, ["Send"]
@@ -234,7 +238,7 @@ def one_device_alone():
 
 @case
 def sizes_by_expression():
-    """The value that travels has the size batch*seq."""
+    """The communicated value has the size batch*seq."""
     shape = tensor(np.array([-1, 8], "i8"), "s")
     m = model([node("Reshape", ["x", "s"], ["f"]), node("MatMul", ["f", "w"], ["h"]), node("Relu", ["h"], ["y"])],
               [info("x", T.FLOAT, ["batch", "seq", 8])], [info("y", T.FLOAT, ["batch*seq", 6])], [shape, tensor(f4(8, 6), "w")])
@@ -243,7 +247,7 @@ def sizes_by_expression():
 
 @case
 def sizes_by_nobody():
-    """A size that depends on the data: gathered, and its shape sent along to a device that never saw it."""
+    """A size that depends on the data: the value is gathered, and its shape is sent to a device that did not compute it."""
     m = model([node("NonZero", ["x"], ["i"]), node("Neg", ["i"], ["a"]), node("Abs", ["a"], ["b"]), node("Neg", ["b"], ["y"])],
               [info("x", T.FLOAT, [9])], [info("y", T.INT64, [1, None])])
     m.graph.value_info.extend([info(v, T.INT64, [1, None]) for v in "iab"])
@@ -265,7 +269,7 @@ def subgraphs_and_functions():
 
 @case
 def shapes_at_run_time():
-    """The shape of a Reshape is computed, and one of its sizes is cut unevenly."""
+    """The shape of a Reshape is computed, and one of its sizes is sharded unequally."""
     m = model([node("Shape", ["x"], ["s"], start=0, end=2), node("Concat", ["s", "k"], ["t"], axis=0),
                node("MatMul", ["x", "w"], ["h"]), node("Reshape", ["h", "t"], ["y"])],
               [info("x", T.FLOAT, ["batch", "seq", 8])], [info("y", T.FLOAT, ["batch", "seq", 3, 4])],
@@ -275,7 +279,7 @@ def shapes_at_run_time():
 
 @case
 def places_at_run_time():
-    """Positions are counted and a mask is a triangle, both of a length that is found at run time: each device has its own."""
+    """Positions and a triangular mask of a length that only the run knows: each device computes its own part."""
     m = model([node("Shape", ["x"], ["s"], start=1, end=2), node("Squeeze", ["s", "axis"], ["n"]), node("Add", ["n", "first"], ["last"]),
                node("Range", ["first", "last", "one"], ["r"]), node("Cast", ["r"], ["p"], to=T.FLOAT), node("Unsqueeze", ["p", "axis"], ["q"]),
                node("Concat", ["s", "s"], ["ss"], axis=0), node("ConstantOfShape", ["ss"], ["full"], value=tensor(np.array([1], "f4"))),
@@ -288,21 +292,21 @@ def places_at_run_time():
 
 @case
 def one_row_for_two():
-    """A shape that arrives as an input says 1 for a size that is sharded over two devices: one of them has the row, the other none."""
+    """An input says that a dimension sharded over two devices has size 1: one device has the row, the other has an empty shard."""
     m = model([node("ConstantOfShape", ["s"], ["y"], value=tensor(np.array([2], "f4")))], [info("s", T.INT64, [2])], [info("y", T.FLOAT, ["a", "b"])], [])
     return m, 2, {"y_constantofshape:y": "{2,1:0,1}"}, {"s": np.array([1, 3])}, ["AllGather"]
 
 
 @case
 def seventeen_ranks():
-    """More data files than are open at a time."""
+    """More data files than partition keeps open at a time."""
     m = model([node("MatMul", ["x", "w"], ["y"])], [info("x", T.FLOAT, [2, 60])], [info("y", T.FLOAT, [2, 400])], [tensor(f4(60, 400), "w")])
     return m, 17, {"y_matmul:w": "{1,17:%s}" % ",".join(map(str, range(17)))}, {"x": f4(2, 60)}, ["Reshard"]
 
 
 @case
 def mesh_of_six():
-    """Rows and columns of a weight on a 2 x 3 mesh: sums along one axis, pieces along the other."""
+    """Rows and columns of a weight on a 2 x 3 mesh: reductions along one axis, shards along the other."""
     m = model([node("MatMul", ["x", "w"], ["h"]), node("Add", ["h", "b"], ["y"])], [info("x", T.FLOAT, ["n", 32])],
               [info("y", T.FLOAT, ["n", 33])], [tensor(f4(32, 33), "w"), tensor(f4(33), "b")])
     return m, 6, {"h_matmul:w": "{2,3:0,1,2,3,4,5}"}, {"x": f4(4, 32)}, ["AllReduce", "Reshard"]
@@ -310,7 +314,7 @@ def mesh_of_six():
 
 @case
 def sum_wanted_cut():
-    """Partial sums that are read in pieces: combined in pieces, here uneven ones of three rows."""
+    """Partial sums with sharded readers must be reduced by ReduceScatter; the shards of 7 rows are unequal."""
     m = model([node("MatMul", ["x", "w"], ["h"]), node("Relu", ["h"], ["a"]), node("Neg", ["h"], ["b"]), node("Add", ["a", "b"], ["y"])], [info("x", T.FLOAT, ["n", 32])],
               [info("y", T.FLOAT, ["n", 33])], [tensor(f4(32, 33), "w")])
     shards = {"h_matmul:w": "{3,1:0,1,2}", "a_relu:h": "{3,1:0,1,2}", "b_neg:h": "{3,1:0,1,2}"}
@@ -319,14 +323,14 @@ def sum_wanted_cut():
 
 @case
 def heads_to_tokens():
-    """From cut heads to cut tokens and back, sizes not known before."""
+    """From sharded heads to sharded tokens and back, with unknown sizes: two AllToAlls."""
     m = model([node("Relu", ["x"], ["h"]), node("Neg", ["h"], ["t"]), node("Relu", ["t"], ["y"])], [info("x", T.FLOAT, ["n", 12])], [info("y", T.FLOAT, ["n", 12])])
     return m, 3, {"h_relu:h": "{1,6/3*2:0,1,2}", "t_neg:h": "{3,1:0,1,2}", "y_relu:t": "{1,3:0,1,2}"}, {"x": f4(7, 12)}, ["AllToAll", "AllToAll", "Reshard"]
 
 
 @case
 def one_to_all():
-    """Made on one device, read by the others."""
+    """Computed on one device, read by all."""
     m = model([node("Relu", ["x"], ["h"]), node("Neg", ["h"], ["y"])], [info("x", T.FLOAT, ["n", 12])], [info("y", T.FLOAT, ["n", 12])])
     return m, 3, {"h_relu:x": "{1,1:1}", "y_neg:h": "{1,3:0,1,2}", "y_neg:y": "{1,1:0,1,2}"}, {"x": f4(7, 12)}, None
 
@@ -341,7 +345,7 @@ def neighbours():
 
 @case
 def upsampling():
-    """Twice as large, in stripes, then a convolution: only its neighbours travel."""
+    """A sharded Resize by 2, then a convolution: only halo rows may be communicated."""
     m = model([node("Relu", ["x"], ["a"]), node("Resize", ["a", "", "s"], ["h"], mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
                node("Conv", ["h", "w"], ["y"], pads=[1, 1, 1, 1])],
               [info("x", T.FLOAT, ["n", 3, 7, 4])], [info("y", T.FLOAT, ["n", 2, 14, 8])], [tensor(np.array([1, 1, 2, 2], "f4"), "s"), tensor(f4(2, 3, 3, 3), "w")])
@@ -350,7 +354,7 @@ def upsampling():
 
 @case
 def segments():
-    """Joined along the dimension that is cut, and divided again."""
+    """Concat and Split along the sharded dimension."""
     m = model([node("Relu", ["x"], ["a"]), node("Neg", ["x"], ["b"]), node("Concat", ["a", "b"], ["c"], axis=1), node("Split", ["c", "k"], ["d", "e"], axis=1),
                node("Add", ["d", "z"], ["y"]), node("Relu", ["e"], ["f"])],
               [info("x", T.FLOAT, ["n", 7])], [info("y", T.FLOAT, ["n", 5]), info("f", T.FLOAT, ["n", 9])], [tensor(np.array([5, 9], "i8"), "k"), tensor(f4(5), "z")])
@@ -359,7 +363,7 @@ def segments():
 
 @case
 def equal_shares():
-    """A fused projection: each device has its heads of all three segments (of 4, 2 and 2 heads), and nothing travels before the sum."""
+    """A fused projection: each device has its heads of all three parts (4, 2 and 2 heads). Only the sum is communicated."""
     m = model([node("MatMul", ["x", "w"], ["q"]), node("Split", ["q", "k"], ["a", "b", "c"], axis=1), node("Mul", ["b", "c"], ["d"]), node("Concat", ["a", "d"], ["e"], axis=1), node("MatMul", ["e", "v"], ["y"])],
               [info("x", T.FLOAT, ["n", 8])], [info("y", T.FLOAT, ["n", 5])], [tensor(np.array([16, 8, 8], "i8"), "k"), tensor(f4(8, 32), "w"), tensor(f4(24, 5), "v")])
     return m, 2, {"q_matmul:w": "{1,4*8/2:0,1}", "y_matmul:v": "{3*8/2,1:0,1}"}, {"x": f4(4, 8)}, ["Reduce"]
@@ -367,7 +371,7 @@ def equal_shares():
 
 @case
 def bias_once():
-    """The bias of a Gemm whose contraction is cut is added by one device only."""
+    """If the contracted dimension of a Gemm is sharded, only one device may add the bias."""
     m = model([node("Gemm", ["x", "w", "b"], ["y"], alpha=0.5, beta=3.0)], [info("x", T.FLOAT, ["n", 8])],
               [info("y", T.FLOAT, ["n", 6])], [tensor(f4(8, 6), "w"), tensor(f4(6), "b")])
     return m, 4, {"y_gemm:w": "{4,1:0,1,2,3}"}, {"x": f4(3, 8)}, ["Reduce"]
@@ -375,7 +379,7 @@ def bias_once():
 
 @case
 def bias_with_something():
-    """One term over three devices: who has none must not add the bias, because ONNX Runtime leaves beta out where there is no term."""
+    """A contracted dimension of 1 on three devices: a device without elements must not add the bias, because ONNX Runtime ignores beta there."""
     m = model([node("Gemm", ["x", "w", "b"], ["y"], alpha=0.5, beta=3.0)], [info("x", T.FLOAT, ["n", "k"]), info("w", T.FLOAT, ["k", 6])],
               [info("y", T.FLOAT, ["n", 6])], [tensor(f4(6), "b")])
     return m, 3, {"y_gemm:w": "{3,1:0,1,2}"}, {"x": f4(3, 1), "w": f4(1, 6)}, ["Reduce"], {"reader": False}
@@ -383,14 +387,14 @@ def bias_with_something():
 
 @case
 def strided_pieces():
-    """Every second pair of columns; then back."""
+    """Every second pair of columns, and back."""
     m = model([node("Relu", ["x"], ["h"]), node("Neg", ["h"], ["y"])], [info("x", T.FLOAT, ["n", 8])], [info("y", T.FLOAT, ["n", 8])])
     return m, 2, {"h_relu:h": "{1,2*4/2:0,1}"}, {"x": f4(3, 8)}, None
 
 
 @case
 def projection_in_slices():
-    """A fused projection, read in three windows that are made where they are needed: three nodes, of which one has its name."""
+    """Three Slices of a fused projection: it is computed per slice, as three nodes. One of them keeps the name, which must stay unique."""
     m = model([node("MatMul", ["x", "w"], ["v"], name="qkv"), node("Relu", ["p0"], ["r"], name="qkv_1")]
               + [node("Slice", ["v", "b%d" % k, "e%d" % k, "a"], ["p%d" % k], name="sl%d" % k) for k in range(3)], [info("x", T.FLOAT, [4, 6])],
               [info("r", T.FLOAT, [4, 8])] + [info("p%d" % k, T.FLOAT, [4, 8]) for k in range(3)],
@@ -402,7 +406,7 @@ def projection_in_slices():
 
 @case
 def named_as_an_output():
-    """A node that has the name of an output that a node of ours gives."""
+    """A node has the name of an output, for which partition adds a node."""
     m = model([node("Relu", ["x"], ["h"], name="y"), node("Neg", ["h"], ["y"], name="other")], [info("x", T.FLOAT, [4, 6])],
               [info("y", T.FLOAT, [4, 6])])
     return m, 2, {"y:h": "{1,2:0,1}"}, {"x": f4(4, 6)}, None
@@ -416,7 +420,7 @@ def sparse(name, dense, coordinates):
 
 @case
 def sparse_weights():
-    """Weights of which the zeros are not stored: cut by columns, cut by rows, whole, and one in a branch."""
+    """Sparse weights: sharded by columns, by rows, replicated, and one in a branch."""
     thin = lambda *dims: (f4(*dims) * (rng.random(dims) < 0.3)).astype("f4")
     branch = lambda name, x, w: helper.make_graph([node("MatMul", [x, w], [name], name="in_" + name)], name, [], [info(name, T.FLOAT, [3, 6])])
     one, other = branch("one", "c", "w3"), branch("other", "a", "w1")
@@ -430,14 +434,14 @@ def sparse_weights():
 
 @case
 def units_of_an_open_size():
-    """A sharding says what an open dimension is made of."""
+    """A sharding gives the factors of a dimension of unknown size."""
     m = model([node("Reshape", ["x", "s"], ["y"])], [info("x", T.FLOAT, [None])], [info("y", T.FLOAT, [8, 2])], [tensor(np.array([8, 2]), "s")])
     return m, 4, {"y_reshape:x": "{8/2*2/2:1,0,2,3}"}, {"x": f4(16)}, None
 
 
 @case
 def sizes_behind_communication():
-    """An output that the model declares without sizes lies behind communication; its reader wants to know them when it is loaded."""
+    """An output without declared sizes is communicated, and its reader needs the sizes at load time."""
     ids, table = np.array([[1, 0, 3], [2, 2, 1]], "i4"), lambda n: tensor(f4(n, 4), "t%d" % n)
     embed = node("EmbedLayerNormalization", ["ids", "", "t5", "at", "", "scale", "shift"], ["z", "m"], domain="com.microsoft")
     m = model([node("Reshape", ["x", "s"], ["at"], name="fold"), embed], [info("x", T.FLOAT, [24]), info("ids", T.INT32, [2, 3])],
@@ -448,7 +452,7 @@ def sizes_behind_communication():
 
 @case
 def sizes_in_old_opsets():
-    """The size of a slice is the smaller of two, which opset 10 has for floats alone; opset 9 has no remainder either."""
+    """The size of a slice needs an integer Min, which operator set 10 does not have; set 9 has no Mod either."""
     at = lambda name, *v: tensor(np.array(v, "i8"), name)
     m = model([node("Relu", ["x"], ["h"]), node("Slice", ["h", "b", "e", "a"], ["y"], name="part")], [info("x", T.FLOAT, ["n", 3])],
               [info("y", T.FLOAT, [None, 3])], [at("b", 0, 0), at("e", 3, 4), at("a", 1, 0)], opset=10, ir=5)
@@ -457,7 +461,7 @@ def sizes_in_old_opsets():
 
 @case
 def constants_of_another_stage():
-    """A node makes the new shape in an earlier stage; its reader's reader wants to know the sizes when it is loaded. Constants are not sent."""
+    """A Constant in an earlier stage gives a new shape, and a later node needs the sizes at load time. The constant must not be sent."""
     ids = np.array([[1, 0, 3], [2, 2, 1]], "i4")
     embed = node("EmbedLayerNormalization", ["ids", "", "t5", "at", "", "scale", "shift"], ["z", "m"], name="embed", domain="com.microsoft")
     m = model([node("Constant", [], ["s"], name="shape", value=tensor(np.array([6, 4]))), node("Reshape", ["x", "s"], ["at"], name="fold"), embed],
@@ -468,14 +472,14 @@ def constants_of_another_stage():
 
 @case
 def constants_told_to_lie_elsewhere():
-    """One device has the new shape, and both need it."""
+    """The new shape is annotated for one device, but both need it."""
     m = model([node("Constant", [], ["s"], name="shape", value=tensor(np.array([4, 6]))), node("Reshape", ["x", "s"], ["h"], name="fold"), node("Relu", ["h"], ["y"])],
               [info("x", T.FLOAT, [24])], [info("y", T.FLOAT, [4, 6])])
     return m, 2, {"shape:s": "{1:1}", "fold:x": "{1:0,1}"}, {"x": f4(24)}, []
 
 
 def sliced_for_a_body(level):
-    """Half of the output of a DequantizeLinear goes into a body: ONNX Runtime would move the DequantizeLinear behind the Slice, and end the process."""
+    """A body reads half of a DequantizeLinear's output. ONNX Runtime would move the DequantizeLinear behind the Slice and crash."""
     body = helper.make_graph([node("Round", ["d"], ["r"], name="round"), node("Identity", ["go"], ["on"])], "body",
                              [info("i", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, [4, 3])], [info("on", T.BOOL, []), info("r", T.FLOAT, [4, 3])])
     m = model([node("QuantizeLinear", ["x", "scale", "zero"], ["q"]), node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
@@ -488,7 +492,7 @@ CASES.update({"sliced_for_a_body_level_%d" % level: lambda level=level: sliced_f
 
 
 def sliced_for_a_choice(level, n):
-    """The same where the body is ours: a product of vectors wants elements, and the first device may have none of n."""
+    """The same with a body that partition adds: a product that needs elements, while the first device may have none."""
     m = model([node("QuantizeLinear", ["x", "scale", "zero"], ["q"]), node("DequantizeLinear", ["q", "scale", "zero"], ["d"]), node("MatMul", ["d", "w"], ["y"], name="mul")],
               [info("x", T.FLOAT, ["n"]), info("w", T.FLOAT, ["n", "m"])], [info("y", T.FLOAT, ["m"])], [tensor(np.float32(0.5), "scale"), tensor(np.uint8(3), "zero")])
     return m, 2, {"mul:d": "{2:0,1}"}, {"x": f4(n), "w": f4(n, 2)}, None, {"optimize": level, "reader": False}
@@ -499,7 +503,7 @@ CASES.update({"sliced_for_a_choice_level_%d_of_%d" % (level, n): lambda level=le
 
 @case
 def branches_of_unlike_sizes():
-    """One branch gives 10 rows that are cut inside (5 pairs), the other the number of its input: the common result is not sharded like that."""
+    """One branch returns 10 rows, sharded as 5 pairs; the other returns n rows. The common result cannot have that sharding."""
     one = helper.make_graph([node("Neg", ["a"], ["t"])], "then", [], [info("t", T.FLOAT, [None, 2])])
     other = helper.make_graph([node("Add", ["b", "w"], ["e"], name="add")], "else", [], [info("e", T.FLOAT, [10, 2])])
     m = model([node("If", ["on"], ["y"], name="if", then_branch=one, else_branch=other)], [info("a", T.FLOAT, ["n", 2]), info("b", T.FLOAT, [10, 2]), info("on", T.BOOL, [])],
@@ -509,7 +513,7 @@ def branches_of_unlike_sizes():
 
 @case
 def states_of_open_sizes():
-    """A Loop carries as many rows as come in; its body gives them cut inside, as 5 pairs, which the first turn alone has."""
+    """A Loop carries an unknown number of rows. Its input is sharded as 5 pairs, which is true in the first iteration only."""
     body = helper.make_graph([node("Tanh", ["v"], ["h"], name="tanh"), node("Concat", ["h", "h"], ["r"], axis=0), node("Identity", ["go"], ["on"])], "body",
                              [info("i", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, None)], [info("on", T.BOOL, []), info("r", T.FLOAT, None)])
     m = model([node("Loop", ["n", "", "x"], ["y"], name="loop", body=body)], [info("x", T.FLOAT, [10, 2])], [info("y", T.FLOAT, [None, 2])], [tensor(np.int64(2), "n")])
@@ -518,7 +522,7 @@ def states_of_open_sizes():
 
 @case
 def rows_of_an_open_attention():
-    """Weights of open sizes do not tell the width of the result, but it has rows: a Scan that stacks a received value must declare them."""
+    """Weights of unknown sizes do not give the width of the result, but its rank. The Scan of a received value must declare the rank."""
     body = helper.make_graph([node("Add", ["c", "r"], ["e"]), node("Clip", ["c", "", "top"], ["o"], name="clip")], "body", [info("c", T.FLOAT, None), info("r", T.FLOAT, None)],
                              [info("e", T.FLOAT, None), info("o", T.FLOAT, None)])
     m = model([node("Attention", ["x", "w", "b"], ["h"], num_heads=2, domain="com.microsoft"), node("Scan", ["h", "rows"], ["u", "v"], name="scan", body=body, num_scan_inputs=1),
@@ -529,7 +533,7 @@ def rows_of_an_open_attention():
 
 @case
 def directions():
-    """One device runs forwards, the other backwards, each with different activations; and each direction on two devices."""
+    """Directions of an LSTM on different devices, each with its own activations; each direction is on two devices."""
     weights = [tensor(f4(2, 12, 4), "w"), tensor(f4(2, 12, 3), "r"), tensor(f4(2, 24), "b")]
     names = ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Relu", "Tanh"]
     m = model([node("LSTM", ["x", "w", "r", "b"], ["y", "", "c"], name="both", hidden_size=3, direction="bidirectional", activations=names)],
@@ -539,14 +543,14 @@ def directions():
 
 @case
 def frames():
-    """Each device transforms some frames, of which neighbours overlap."""
+    """STFT: each device transforms some of the overlapping frames."""
     m = model([node("STFT", ["x", "step", "window"], ["y"], name="waves")], [info("x", T.FLOAT, [2, 40, 1])], [info("y", T.FLOAT, [2, 9, 5, 2])],
               [tensor(np.int64(4), "step"), tensor(f4(8), "window")])
     return m, 2, {"waves:y": "{1,2,1,1:0,1}"}, {"x": f4(2, 40, 1)}, None, {"reader": False}
 
 
 def reshape_of_nothing(shape, rows):
-    """One device has no row, or none has any: 0 in its shape is 0, and the remaining size is given."""
+    """One device or all have no row: a 0 in the shape must stay 0, and the -1 must be replaced by its size."""
     m = model([node("Reshape", ["x", "s"], ["y"], name="fold"), node("Relu", ["y"], ["z"])], [info("x", T.FLOAT, ["n", "m", 4])],
               [info("z", T.FLOAT, [None] * len(shape))], [tensor(np.array(shape), "s")])
     return m, 2, {"fold:x": "{2,1,1:0,1}"}, {"x": f4(rows, 3, 4)}, None, {"reader": False}
@@ -557,7 +561,7 @@ CASES.update({"reshape_%d_rows_%s" % (rows, "_".join(map(str, shape))): lambda s
 
 
 def reshape_of_open_sizes(sizes, given, shape, cut):
-    """The last size follows from others that have no name, or do not divide by names; 0 means a size of the whole, which may stand elsewhere in a part."""
+    """The -1 follows from sizes without a name, or that do not divide. A 0 means a size of the full tensor, which may be elsewhere in a shard."""
     m = model([node("Reshape", ["x", "s"], ["y"], name="fold"), node("Relu", ["y"], ["z"])], [info("x", T.FLOAT, sizes)], [info("z", T.FLOAT, [None] * len(shape))],
               [tensor(np.array(shape), "s")])
     return m, cut.count(",", cut.index(":")) + 1, {"fold:x": cut}, {"x": f4(*given)}, None, {"reader": False}
@@ -570,7 +574,7 @@ CASES.update({"reshape_of_open_sizes_%d" % i: lambda words=words: reshape_of_ope
 
 
 def tile_of_open_size(times, given):
-    """[n] cut in two and tiled is {2*?/2} or {3*?/2}; the Reshape wants columns apart: {?*2/2} or {?*3/2}. Neither says how large the rest is."""
+    """[n] sharded in two and tiled is {2*?/2} or {3*?/2}; the Reshape wants columns: {?*2/2} or {?*3/2}. Neither gives the unknown size."""
     m = model([node("Tile", ["x", "r"], ["t"], name="tile"), node("Reshape", ["t", "s"], ["y"], name="fold")], [info("x", T.FLOAT, ["n"])],
               [info("y", T.FLOAT, [None, times])], [tensor(np.array([times]), "r"), tensor(np.array([-1, times]), "s")])
     return m, 2, {"tile:x": "{2:0,1}", "fold:y": "{1,2:0,1}"}, {"x": f4(given)}, None
@@ -580,7 +584,7 @@ CASES.update({"tile_%d_of_open_size" % times: lambda times=times, given=given: t
 
 
 def body_in_a_body(op):
-    """What device 1 has of h is not all that the inner body reads: all of h gets there under another name."""
+    """Device 1 has a shard of h, but the inner body needs all of it: the full h must get there under another name."""
     reads = helper.make_graph([node(op, ["h"] if op == "Neg" else ["h", "at"], ["inner"])], "reads", [], [info("inner", T.FLOAT, [None, None])])
     other = helper.make_graph([node("Neg", ["h"], ["none"])], "other", [], [info("none", T.FLOAT, [None, None])])
     inside = helper.make_graph([node("If", ["on"], ["nested"], then_branch=reads, else_branch=other)], "inside", [], [info("nested", T.FLOAT, [None, None])])
@@ -595,14 +599,14 @@ CASES.update({"body_in_a_body_%s" % op.lower(): lambda op=op: body_in_a_body(op)
 
 @case
 def scatter_of_nothing():
-    """Rows of one element, over two devices: one of them has no element to change."""
+    """Rows of one element on two devices: one device has no element to update."""
     m = model([node("ScatterND", ["x", "at", "u"], ["y"], name="put")], [info("x", T.FLOAT, [4, "n"]), info("at", T.INT64, ["k", 1]), info("u", T.FLOAT, ["k", "n"])],
               [info("y", T.FLOAT, [4, "n"])])
     return m, 2, {"put:y": "{1,2:0,1}"}, {"x": f4(4, 1), "at": np.array([[1], [3]]), "u": f4(2, 1)}, None, {"reader": False}
 
 
 def stacked_along_the_last(given):
-    """The engine turns what a Scan stacks along another axis than the first, and dies of a division by zero where a device has nothing of it."""
+    """The engine transposes what a Scan stacks along another axis than the first. It divides by zero if the shard is empty."""
     body = helper.make_graph([node("Add", ["c", "i"], ["o"]), node("Neg", ["i"], ["each"], name="each")], "body", [info("c", T.FLOAT, None), info("i", T.FLOAT, None)],
                              [info("o", T.FLOAT, None), info("each", T.FLOAT, None)])
     m = model([node("Scan", ["x", "rows"], ["last", "all"], name="scan", body=body, num_scan_inputs=1, scan_output_axes=[-1]), node("Relu", ["all"], ["y"], name="relu")],
@@ -623,7 +627,7 @@ def scale_with_a_name():
 
 @case
 def more_scales_than_blocks():
-    """The engine does not read what is behind the 12 scales of 6 columns; a shard must not use the sixth of 24."""
+    """6 columns need 12 scales; the tensor has 24, and the engine ignores the rest. A shard must use the scales of its columns."""
     m = model([node("MatMulBnb4", ["x", "w", "a"], ["y"], name="mm", domain="com.microsoft", K=32, N=6, block_size=16, quant_type=1)], [info("x", T.FLOAT, [2, 32])],
               [info("y", T.FLOAT, [2, 6])], [tensor(rng.integers(0, 255, 96).astype("u1"), "w"), tensor(f4(24), "a")], imports=[helper.make_opsetid("com.microsoft", 1)])
     return m, 3, {"mm:y": "{1,3:0,1,2}"}, {"x": f4(2, 32)}, None, {"reader": False}
@@ -631,7 +635,7 @@ def more_scales_than_blocks():
 
 @case
 def sums_of_nothing():
-    """Running sums and statistics of tensors that have no element whatever the inputs are."""
+    """CumSum and InstanceNormalization of tensors that are empty for all inputs."""
     m = model([node("CumSum", ["x", "axis"], ["s"], name="sum"), node("InstanceNormalization", ["i", "g", "g"], ["n"], name="norm")],
               [info("x", T.FLOAT, [0, 4, "seq"]), info("i", T.FLOAT, [3, 6, 0])], [info("s", T.FLOAT, [0, 4, "seq"]), info("n", T.FLOAT, [3, 6, 0])],
               [tensor(np.array(1), "axis"), tensor(f4(6), "g")])
@@ -640,7 +644,7 @@ def sums_of_nothing():
 
 @case
 def one_scale_for_channels_with_a_name():
-    """The engine stretches a scale of one element; that does not make the channels one."""
+    """The engine broadcasts a scale of one element. That does not mean that there is one channel."""
     m = model([node("GroupNormalization", ["x", "s", "s"], ["y"], name="norm", num_groups=1)], [info("x", T.FLOAT, ["batch", "c", "w"])], [info("y", T.FLOAT, ["batch", "c", "w"])],
               [tensor(f4(1), "s")], opset=21)
     return m, 4, {"norm:x": "{4,1,1:0,1,2,3}"}, {"x": f4(8, 9, 4)}, None, {"reader": False}
@@ -648,7 +652,7 @@ def one_scale_for_channels_with_a_name():
 
 @case
 def wrapped_around_nothing():
-    """Of 2 columns on 3 devices one has none, and the engine does not wrap that."""
+    """2 columns on 3 devices: one shard is empty, and the engine cannot wrap an empty tensor."""
     m = model([node("Pad", ["x", "p"], ["y"], name="pad", mode="wrap")], [info("x", T.FLOAT, ["n", 3, "w"])], [info("y", T.FLOAT, ["n", 5, "w"])],
               [tensor(np.array([0, 2, 0, 0, 0, 0]), "p")], opset=21)
     return m, 3, {"pad:x": "{1,1,3:0,1,2}"}, {"x": f4(1, 3, 2)}, None, {"reader": False}
@@ -656,7 +660,7 @@ def wrapped_around_nothing():
 
 @case
 def quantised_beside_a_branch():
-    """From level 1 on the engine takes the QuantizeLinear back through the Transpose, and does not see that a branch of ours reads what it then quantises."""
+    """From level 1 the engine moves QuantizeLinear in front of the Transpose, and overlooks that a branch added by partition reads the value too."""
     nodes = [node("Split", ["x", "three"], ["a", "b"], name="split", axis=0), node("Einsum", ["a", "z"], ["e"], name="einsum", equation="a,d->ad"),
              node("Transpose", ["a"], ["t"], perm=[0]), node("QuantizeLinear", ["t", "s", "zero"], ["q"]), node("DequantizeLinear", ["q", "s", "zero"], ["y"])]
     m = model(nodes, [info("x", T.FLOAT, [6]), info("z", T.FLOAT, ["n"])], [info("e", T.FLOAT, [3, "n"]), info("y", T.FLOAT, [3]), info("b", T.FLOAT, [3])],
@@ -666,7 +670,7 @@ def quantised_beside_a_branch():
 
 @case
 def size_with_a_minus():
-    """Width minus kernel, both named: the size of the result begins with a minus."""
+    """Width minus kernel, both symbols: the expression of the result's size begins with a minus."""
     m = model([node("Conv", ["x", "w"], ["h"], name="conv"), node("Relu", ["h"], ["r"], name="relu"), node("Shape", ["r"], ["s"], name="shape"),
                node("Neg", ["r"], ["y"])], [info("x", T.FLOAT, [2, 3, "width"]), info("w", T.FLOAT, [4, 3, "kernel"])],
               [info("y", T.FLOAT, [2, 4, None]), info("s", T.INT64, [3])])
@@ -675,7 +679,7 @@ def size_with_a_minus():
 
 @case
 def bias_of_one_channel():
-    """A group has one channel, which the bias alone tells: it is cut in three all the same, and only where that can be said."""
+    """Only the bias says that a group has one channel. The channel is sharded in three, so two shards are empty."""
     m = model([node("ConvTranspose", ["x", "w", "b"], ["y"], group=3, kernel_shape=[3])], [info("x", T.FLOAT, [2, 6, 4]), info("w", T.FLOAT, [6, "each", 3])],
               [info("y", T.FLOAT, [2, None, None])], [tensor(f4(3), "b")])
     return m, 6, {"y_convtranspose:w": "{1,3,1:(0,2,4),(1,3),5}"}, {"x": f4(2, 6, 4), "w": f4(6, 1, 3)}, None, {"reader": False}
@@ -683,21 +687,21 @@ def bias_of_one_channel():
 
 @case
 def no_channels_in_a_group():
-    """Two groups of two channels, which are cut in four: a device without any runs the node on one of each group."""
+    """Two groups of two channels, sharded in four: a device with an empty shard runs the node on one channel of each group."""
     m = model([node("Conv", ["x", "w"], ["y"], group=2)], [info("x", T.FLOAT, ["n", None, None]), info("w", T.FLOAT, ["m", "each", None])], [info("y", T.FLOAT, [None, None, None])])
     return m, 4, {"y_conv:w": "{1,4,1:0,1,2,3}"}, {"x": f4(1, 4, 6), "w": f4(4, 2, 3)}, None
 
 
 @case
 def result_cut_finer():
-    """An input is cut in halves and the result in quarters: what the input says holds for the node, the result is cut further behind it."""
+    """An input is sharded in halves, the result in quarters: the node computes halves, which are sliced afterwards."""
     m = model([node("Add", ["x", "z"], ["y"], name="add"), node("Relu", ["y"], ["r"])], [info(n, T.FLOAT, [6]) for n in "xz"], [info("r", T.FLOAT, [6])])
     return m, 4, {"add:z": "{2:(1,3),(0,2)}", "add:y": "{2/2*3/2:1,3,0,2}"}, {"x": f4(6), "z": f4(6)}, None
 
 
 @case
 def declared_for_another_call():
-    """The body of a function declares the sizes of its first call; the second has others."""
+    """The body of a function declares the sizes of its first call; the second call has others."""
     body = helper.make_graph([node("Tanh", ["c"], ["d"], name="tanh"), node("Identity", ["go"], ["on"])], "body",
                              [info("i", T.INT64, []), info("go", T.BOOL, []), info("c", T.FLOAT, [5, 4])], [info("on", T.BOOL, []), info("d", T.FLOAT, [5, 4])])
     nodes = [node("Constant", [], ["n"], value=tensor(np.array(3), "n")), node("Constant", [], ["t"], value=tensor(np.array(True), "t")),
@@ -711,13 +715,13 @@ def declared_for_another_call():
 
 @case
 def nothing_to_cut():
-    """No sharding at all: three copies, no communication."""
+    """No sharding: three replicas, no communication."""
     m = model([node("Relu", ["x"], ["y"])], [info("x", T.FLOAT, ["n"])], [info("y", T.FLOAT, ["n"])])
     return m, 3, {}, {"x": f4(4)}, []
 
 
 def training(constant):
-    """Statistics of a BatchNormalization that trains: the engine writes over them, and all devices read them."""
+    """The engine overwrites the statistics of a BatchNormalization in training mode, and all devices read them."""
     nodes = [node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y", "m1", "v1"], training_mode=1), node("Exp", ["m1"], ["p"]), node("Exp", ["v1"], ["q"])]
     statistics = {"m": f4(6), "v": f4(6) ** 2}
     ins = [info("x", T.FLOAT, [2, 6, 4])] + [info(n, T.FLOAT, [6]) for n in statistics if not constant]
@@ -729,7 +733,7 @@ def training(constant):
 
 @case
 def signs_behind_a_slice():
-    """ONNX Runtime's Normalizer reads what it has written over, if it knows that its result is as large as its input: then all is positive."""
+    """ONNX Runtime's Normalizer loses signs if it writes over its input, which it does if both have the same known size."""
     m = model([node("Normalizer", ["x"], ["n"], domain="ai.onnx.ml", norm="L2"), node("Reshape", ["n", "s"], ["y"])], [info("x", T.FLOAT, [3, 3])], [info("y", T.FLOAT, [9])],
               [tensor(np.array([-1]), "s")], imports=[helper.make_opsetid("ai.onnx.ml", 3)])
     return m, 3, {"n_normalizer:x": "{2,1:0,(1,2)}", "n_normalizer:n": "{1,1:(0,1,2)}"}, {"x": f4(3, 3)}, None, {"reader": False}
@@ -769,10 +773,10 @@ def check(folder, name):
     with open(os.path.join(parts, "manifest.json")) as f:
         got = [c["op"] for c in json.load(f)["collectives"]]
     assert collectives is None or got == collectives, "collectives %s, expected %s" % (got, collectives)
-    for op, ranks in options.get("ranks", {}).items():  # the rank files with nodes of these operators
+    for op, ranks in options.get("ranks", {}).items():  # ranks whose files must have nodes of these operators
         have = [r for r in range(devices) if any(n.op_type == op for n in onnx.load("%s/rank%d.onnx" % (parts, r)).graph.node)]
         assert have == ranks, "%s is on ranks %s, expected %s" % (op, have, ranks)
-    if options.get("reader", True):  # else: the reference evaluator is wrong about the operator
+    if options.get("reader", True):  # see `reader` above
         want = dict(zip([o.name for o in m.graph.output], ReferenceEvaluator(m).run(None, {**defaults(m), **ins})))
         far = evaluator.apart(evaluator.run(parts, ins), want)
         assert far <= options.get("tolerance", 5e-5), "the independent reader differs by %g" % far
@@ -785,7 +789,8 @@ def check(folder, name):
 
 
 def defaults(m):
-    """Inputs of an IR 3 model that have a constant of their name."""
+    """Returns the inputs of an IR 3 model that have a constant of the same name."""
+
     init = {t.name: numpy_helper.to_array(t) for t in m.graph.initializer}
     return {i.name: init[i.name] for i in m.graph.input if i.name in init}
 

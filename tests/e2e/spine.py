@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path through everything: feed-forward blocks of real models cut column-then-row for 2, 3 and 4 devices, run as
-threads and as MPI processes of every family there is, against the recorded outputs. One all-reduce per block, nothing else.
+"""Tests the main path: feed-forward blocks of real models, sharded by columns and then rows over 2, 3 and 4 devices.
+
+They run as threads and as processes of every installed MPI, and are compared with the recorded outputs. Each block must need one
+AllReduce and nothing else.
 
 usage: spine.py TESSERA MODELS [threads|mpi]"""
 import json, os, shutil, sys
@@ -10,13 +12,13 @@ import onnx
 
 import evaluator, harness
 
-TOLERANCE = 5e-5  # of the largest magnitude
+TOLERANCE = 5e-5  # relative to the largest magnitude
 ELEMENTWISE = "Add Mul Div Erf Tanh Pow Relu Gelu Sigmoid Sub Sqrt Cast Reshape".split()
 NAMES = ["bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny"]
 
 
 def blocks(m):
-    """[(projections up, projection down)]: from each weight matrix back through element-wise nodes to others."""
+    """Returns [(up projections, down projection)]: goes from each weight matrix back through element-wise nodes to others."""
     init = {t.name: list(t.dims) for t in m.graph.initializer}
     made = {o: n for n in m.graph.node for o in n.output}
     dense = lambda n: n is not None and n.op_type in ("MatMul", "Gemm") and n.input[1] in init
@@ -51,8 +53,8 @@ def edits(m, n):
 
 
 def families():
-    """Launchers of the MPI families that are here."""
-    os.environ["ASAN_OPTIONS"] = "detect_leaks=0"  # both MPIs keep things to the end
+    """Returns the launchers of the installed MPIs."""
+    os.environ["ASAN_OPTIONS"] = "detect_leaks=0"  # both MPIs free some memory only at exit
     out = []
     for name, args in (("openmpi", ["--allow-run-as-root", "--oversubscribe"]), ("mpich", [])):
         path = shutil.which("mpirun." + name)
@@ -94,7 +96,7 @@ def check(folder, model, n, mpi):
     doc = json.loads(text)
     assert rc == 0 and doc["ok"] and doc["recorded"] and doc["devices"] == n, "verify: exit %d %s %s" % (rc, text, err)
     assert doc["collectives"] == {"AllReduce": len(found)}, doc["collectives"]
-    # a weight is cut: no rank has the whole of it
+    # No rank may have all of a sharded weight.
     cuts = {w.input[1] for ups, down in found for w in [*ups, down]}
     whole = {t.name: list(t.dims) for t in m.graph.initializer if t.name in cuts}
     for r in range(n):

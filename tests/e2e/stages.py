@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipeline stages: real models in two and three stages, alone and with feed-forward blocks sharded over a separate mesh in
-each stage. The answer is the recorded one, nodes lie only on the devices of their stage, weights only where they are used.
+"""Tests pipeline stages of real models: two and three stages, alone and with feed-forward blocks sharded over the devices of each stage.
+
+Outputs must be the recorded ones. Nodes must be only on the devices of their stage, and weights only where they are used.
 
 usage: stages.py TESSERA MODELS"""
 import json, os, sys
@@ -18,12 +19,12 @@ def stage_of(i, n, stages):
 
 
 def edits(m, devices):
-    """Nodes in file order over the stages; devices: for each stage those it has. Blocks that lie in one stage are cut over
-    its devices where it has several."""
+    """Assigns nodes to stages in file order. devices: the devices of each stage. A block inside one stage is sharded over its devices
+    if there are several."""
     at = {n.output[0]: stage_of(i, len(m.graph.node), len(devices)) for i, n in enumerate(m.graph.node)}
     out = ["--config", "pipe:%d" % (1 + max(d for s in devices for d in s))]
     for i, n in enumerate(m.graph.node):
-        out += ["--stage", "#%d=%d" % (i, 3 + 2 * at[n.output[0]])]  # any ascending numbers will do
+        out += ["--stage", "#%d=%d" % (i, 3 + 2 * at[n.output[0]])]  # stage numbers need only ascend
     cuts, blocks = 0, spine.blocks(m)
     used = {x.output[0] for ups, down in blocks for x in [*ups, down]}
     for s, mine in enumerate(devices):  # one spec names the stage's devices
@@ -47,7 +48,7 @@ def parts_of(parts, manifest):
 
 
 def check_places(m, devices, ranks):
-    """Every node of the model is on devices of its stage and on no other."""
+    """Checks that every node is on devices of its stage and on no other."""
     count = len(m.graph.node)
     for i, n in enumerate(m.graph.node):
         mine = set(devices[stage_of(i, count, len(devices))])
@@ -56,7 +57,7 @@ def check_places(m, devices, ranks):
 
 
 def check_weights(m, devices, ranks):
-    """A constant lies only on devices of the stages that read it."""
+    """Checks that a constant is only on devices of the stages that read it."""
     count, readers = len(m.graph.node), {}
     for i, n in enumerate(m.graph.node):
         for v in n.input:
@@ -94,8 +95,8 @@ def check(folder, model, devices):
 
 
 def unknown_operator(folder):
-    """An operator without a rule is placed whole: on the device of its stage, its result handed over with whatever shape it
-    has; without a stage it runs on all devices. Devices that are not here are stood in for."""
+    """An operator without a rule is not sharded. With a stage it runs on that stage's device, and its result is sent with its run-time
+    shape. Without a stage it runs on all devices. Devices that this machine lacks are mapped to the CPU."""
     tessera = sys.argv[1]
     info = onnx.helper.make_tensor_value_info
     nodes = [onnx.helper.make_node("Relu", ["x"], ["a"], name="first"),
@@ -107,7 +108,7 @@ def unknown_operator(folder):
     onnx.save(m, model)
     np.savez(data, x=(np.eye(4) * 3 + np.arange(16).reshape(4, 4) / 16).astype("f4"))
     stages = ["--stage", "first=0", "--stage", "odd=1", "--stage", "last=2"]
-    for words, where in ((stages, {1}), ([], {0})):  # of those without a stage, rank 0 alone is asked for the result
+    for words, where in ((stages, {1}), ([], {0})):  # without stages, only rank 0 returns the result, so the node is only there
         rc, _, err = harness.call(tessera, "annotate", model, "--config", "d:3=CPU,NPU,GPU", *words, "-o", cut)
         assert rc == 0, err
         rc, text, err = harness.call(tessera, "verify", cut, "--inputs", data, "--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--json")

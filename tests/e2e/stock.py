@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""examples/stock.py: a planned model in Python's own onnxruntime, under every launcher that is here, gives what `tessera run` gives.
+"""Tests examples/stock.py: a planned model in Python's own onnxruntime, under every installed launcher, must return what `tessera run` returns.
 
 usage: stock.py TESSERA EXAMPLE"""
 import glob, os, shutil, subprocess, sys, tempfile
@@ -20,7 +20,7 @@ if b"libasan" in open(BUILD + "/libtessera_ops.so", "rb").read():
 
 
 def started(words, variables):
-    """Starts RANKS processes with a launcher's variables, and no launcher."""
+    """Starts RANKS processes with the environment variables of a launcher, but without the launcher."""
     ranks = [subprocess.Popen(words, env=harness.environment(**variables(r)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(RANKS)]
     for p in ranks:
         text = p.communicate(timeout=120)[0]
@@ -45,7 +45,7 @@ def like_slurm(out, words):
 
 
 def same(folder, launch, words, want, *more):
-    """The example under a launcher gives the outputs of `tessera run`."""
+    """The example under a launcher must return the outputs of `tessera run`."""
     out = folder + "/out.npz"
     missing = launch(out, words, *more)
     if missing:

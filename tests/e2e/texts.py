@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts that travel between devices: gathered, resharded, handed from stage to stage, over threads, shared memory and MPI; the same as whole.
-Each operator that moves texts is also cut in random ways (strided, uneven, on meshes).
+"""Tests strings that are communicated: gathered, resharded and sent between stages, over threads, shared memory and MPI.
+
+Results must equal the unsharded run. Each operator that moves strings is also sharded at random (strided, unequal, on meshes).
 
 usage: texts.py TESSERA"""
 import glob, json, os, shutil, sys
@@ -12,7 +13,7 @@ from onnx import TensorProto as T, helper as h, numpy_helper as nh
 import harness
 
 TESSERA = sys.argv[1]
-os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI keeps things to the end
+os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # MPI frees some memory only at exit
 WORDS = ["", "a", "Grüße", "日本語", "😀", "x" * 5000, " ", "end"]
 SIZES = [9, 6]
 CASES = {
@@ -28,8 +29,8 @@ CASES = {
     "columns, every other, to every third": (6, [["one:x={1,3*2/2:0,1}", "two:h={1,2*3/3:3,4,5}"]]),
     "two stages": (2, []),
 }
-# Operators that move texts: name, inputs of texts, other constants, attributes, outputs. Gather is asked for single elements only: of rows
-# ONNX Runtime takes the first text alone (docs/numbers.md).
+# Operators that move strings: name, shapes of string inputs, other constants, attributes, number of outputs. Gather selects single elements
+# only, because ONNX Runtime copies only the first string of each row (docs/numbers.md).
 MOVERS = [
     ("Identity", [(6, 4)], {}, {}, 1),
     ("Transpose", [(6, 4, 5)], {}, dict(perm=[2, 0, 1]), 1),
@@ -60,7 +61,7 @@ def tessera(*args, **how):
 
 
 def make(d, sizes):
-    """h = x + x (joined), y = h + c, and how many equal the first of c."""
+    """Writes h = x + x and y = h + c, where + joins strings. Returns the expected y."""
     rng = np.random.default_rng(5)
     rows, columns = SIZES
     x = np.array([WORDS[k] for k in rng.integers(0, len(WORDS), rows * columns)], dtype=object).reshape(rows, columns)
@@ -92,7 +93,7 @@ def check(d, name, n, edits, sizes):
 
 
 def check_mover(d, op, shapes, constants, attributes, n_outputs):
-    """The operator between two that join texts, so that it reads and gives parts; cut in random ways."""
+    """The operator is between two StringConcats, so that it reads and returns shards. It is sharded at random."""
     rng = np.random.default_rng(7)
     words = np.array(WORDS, dtype=object)
     inputs = {"x%d" % i: words[rng.integers(0, len(WORDS), shape)] for i, shape in enumerate(shapes)}
@@ -113,7 +114,7 @@ def check_mover(d, op, shapes, constants, attributes, n_outputs):
 
 
 def check_old(d):
-    """Every third row, with an opset that has no Compress."""
+    """Every third row, in an operator set without Compress."""
     x = np.array(["%d, %d" % (i // 6, i % 6) for i in range(54)], dtype=object).reshape(SIZES)
     turn = h.make_node("Transpose", ["x"], ["y"], name="turn", perm=[1, 0])
     g = h.make_graph([turn], "g", [h.make_tensor_value_info("x", T.STRING, SIZES)], [h.make_tensor_value_info("y", T.STRING, SIZES[::-1])])
@@ -125,7 +126,7 @@ def check_old(d):
 
 
 def check_any_rank(d):
-    """Strings with an unknown number of dimensions (a GatherND whose indices are of any length) go from one device to the others."""
+    """Strings of unknown rank (a GatherND with indices of unknown size) are sent from one device to the others."""
     x = np.array(WORDS * 4, dtype=object)[:12].reshape(3, 4)
     nodes = [h.make_node("GatherND", ["x", "i"], ["g"], name="pick"), h.make_node("StringConcat", ["g", "mark"], ["y"], name="join")]
     g = h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.STRING, [3, 4]), h.make_tensor_value_info("i", T.INT64, ["n", "k"])],
@@ -143,7 +144,7 @@ def check_any_rank(d):
 
 harness.run([("%s of texts, sharded at random" % case[0], check_mover, *case) for case in MOVERS] + [("opset 8", check_old), ("any rank", check_any_rank)])
 for name, (n, edits) in CASES.items():
-    strided = "*" in str(edits)  # such a sharding is only possible with known sizes
+    strided = "*" in str(edits)  # needs known sizes
     for sizes in [SIZES] if strided else [SIZES, ["rows", "columns"]]:
         harness.run([("%s, sizes %s" % (name, "known" if sizes == SIZES else "not known"), check, name, n, edits, sizes)])
 harness.finish()

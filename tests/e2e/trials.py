@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tessera verify --random`: small made models (a transformer block with symbolic batch and length, a convolutional net,
-experts chosen by a router, a recurrent and odd-shaped one) and, if a folder is given, every NAME/model.onnx in it,
-cut in random valid ways and run against the whole. Also that the printed edits repeat a trial, that `annotate --random`
-gives the same from the same seed, and that nothing is left open where it should not be.
+"""Tests `tessera verify --random`: models with random valid shardings are run and compared with the unsharded model.
+
+The models are a transformer block with symbolic batch and length, a convolutional net and a mixture of experts; if a folder is given,
+also every NAME/model.onnx in it. Also tested: the printed edits repeat a trial, one seed of `annotate --random` gives one sharding, and
+`verify` names the first value that differs.
 
 usage: trials.py TESSERA TRIALS [FOLDER]"""
 import json, os, sys, tempfile
@@ -23,7 +24,7 @@ def call(*args):
 
 
 class Net:
-    """Nodes one after the other; weights from one generator."""
+    """Builds a graph node by node; all weights come from one random generator."""
 
     def __init__(self, seed):
         self.nodes, self.init, self.rng = [], [], np.random.default_rng(seed)
@@ -49,12 +50,12 @@ class Net:
         g = helper.make_graph(self.nodes, "made", [info(*i) for i in inputs], [info(o, t, None) for o, t in outputs], self.init)
         m = helper.make_model(g, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
         m = onnx.shape_inference.infer_shapes(m)
-        del m.graph.value_info[:]  # Tessera finds them itself
+        del m.graph.value_info[:]  # Tessera must infer the shapes
         return m
 
 
 def transformer():
-    """Two ids per token are looked up, one block with 4 heads of 8 and a mask, logits; sizes are found at run time."""
+    """Two embedding lookups per token, one block with 4 heads of 8 elements and a causal mask, logits. Only the run knows the sizes."""
     f, heads, size = Net(1), 4, 8
     wide = heads * size
     shape = f("Shape", "ids")
@@ -84,7 +85,7 @@ def transformer():
 
 
 def images():
-    """Convolutions with padding, stride, groups and normalisation, pooling, a head."""
+    """Convolutions with padding, stride, groups and normalization, pooling, a classifier."""
     f = Net(3)
     x = f("Relu", f("Conv", "image", f.weight(8, 3, 3, 3), f.weight(8), pads=[1, 1, 1, 1]))
     scale = [f.weight(8), f.weight(8), f.weight(8), f.const(np.abs(f.rng.standard_normal(8)).astype("f4") + 1)]
@@ -104,7 +105,7 @@ def images():
 
 
 def experts():
-    """A router takes 2 of 4 experts for each token; their weights are looked up, their results summed with the router's weights."""
+    """A router selects 2 of 4 experts per token. Their weights are gathered, and their results are summed with the router's weights."""
     f = Net(5)
     p = f("Softmax", f("MatMul", "x", f.weight(12, 4)), axis=-1)
     top, which = f("TopK", p, f.ints(2), axis=-1, n=2)
@@ -134,7 +135,7 @@ def check_trials(name, rc, doc, err, cut=4):
 
 
 def repeat(d, path, set_, devices, trial):
-    """The edits of a trial make a model that passes check and verify, and has the same collectives."""
+    """The edits of a trial must make a model that passes check and verify and has the same collectives."""
     script, again = os.path.join(d, "edits"), os.path.join(d, "again.onnx")
     open(script, "w").write("\n".join(trial["sharding"]) + "\n")
     rc, _, err = call("annotate", path, "--script", script, "-o", again)
@@ -159,7 +160,7 @@ def seeds(d, path):
 
 
 def first_difference(d):
-    """Sums in another order differ in their last digits: with a tolerance below these the first of them is named."""
+    """Sums in another order differ in their last digits. With a smaller tolerance verify must name the first value that differs."""
     f = Net(8)
     y = f("MatMul", "x", f.weight(96, 6))
     z = f("Tanh", f("Mul", y, f.weight(6)))
@@ -173,7 +174,7 @@ def first_difference(d):
     check("sums: differs", rc == 1 and doc["ok"] is False and "verify-first" in err, "%d %s" % (rc, err))
     first = doc.get("first", {})
     check("sums: first difference", (first.get("value"), first.get("op"), first.get("node_index")) == (y, "MatMul", 0), first)
-    f = Net(9)  # of a product of two vectors only the sum can be cut
+    f = Net(9)  # a product of two vectors can only be sharded along its sum
     onnx.save(f.model([("x", T.FLOAT, [1, 999])], [(f("Tanh", f("MatMul", "x", f.weight(999, 1))), T.FLOAT)]), path)
     words[1] = "random:1"
     rc, out, err = call("verify", path, *words, "--devices", 2, "--random", 8, "--json")
@@ -184,7 +185,7 @@ def first_difference(d):
 
 
 def rests(d):
-    """A symbolic axis cut in 2, then in 6: parts of parts are those of the whole only for some sizes, whatever is sent how."""
+    """A symbolic axis is sharded in 2, then in 6. Shards of shards equal the new shards for some lengths only; every length must be right."""
     f = Net(9)
     y = f("Relu", "x")
     z = f("Neg", y)
@@ -198,7 +199,7 @@ def rests(d):
 
 
 def annotated_run(d, path, set_):
-    """`run` cuts a model that has a configuration; the answer is the whole model's."""
+    """`run` partitions a model with a configuration. The outputs must be those of the unsharded model."""
     at, ours, whole = [os.path.join(d, n) for n in ("run.onnx", "ours.npz", "whole.npz")]
     call("annotate", path, "--config", "r:3", "--random", 4, "-o", at)
     for m, out in (at, ours), (path, whole):

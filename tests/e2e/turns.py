@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that hold several separate shards, groups that overlap, groups of unequal size. Each device works on its own shards, and the
-result is that of the unsharded model.
+"""Tests devices that hold several separate shards, groups of devices that overlap, and groups of unequal size.
 
-Part 1: fixed models, with the number of nodes that each rank must run and what it stores.
-Part 2: random groups. Every shard of one input is on random devices; the node must run sharded as annotated, and a second node reads the
-result in the same sharding or in another one.
+Each device must compute its own shards, and the result must be that of the unsharded model.
+Part 1: fixed models, with the expected number of nodes and the stored weights of each rank.
+Part 2: random groups. Every shard of one input is on random devices. The node must run with the annotated sharding, and a second node reads
+the result in the same or another sharding.
 
 usage: turns.py TESSERA [DRAWS [SEED]]"""
 import json, os, random, sys
@@ -75,7 +75,7 @@ def fixed(d):
         rc, doc, err = verify(path, feed(d, x, 1))
         graphs = parts_of(d, path, 3)
         runs = [count(g, "Relu") for g in graphs]
-        # Copies of a shard that no rank reads are left out. The second node has no spec and follows the first.
+        # Copies of a shard that no rank reads are not computed. The second node has no spec and follows the first.
         right = sum(runs) >= shards and all(n <= m for n, m in zip(runs, most)) and runs == [count(g, "Neg") for g in graphs]
         check("%s: each device runs its shards" % text, rc == 0 and not doc["replicated"] and right, (rc, err, runs))
         check("%s: ranks as processes" % text, verify(path, feed(d, x, 1), "--transport", "shm")[0] == 0)
@@ -101,7 +101,7 @@ def fixed(d):
 
 
 def joined(d):
-    """Types that engines do not concatenate, and sizes that they infer wrongly."""
+    """Types that engines cannot concatenate, and sizes that they infer wrongly."""
     x = {"a": [8, 6]}
     for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "INT8", "BOOL", "BFLOAT16"):
         nodes = [node("Cast", ["a"], ["b"], name="there", to=getattr(T, name)), node("Cast", ["b"], ["y"], name="back", to=T.FLOAT)]
@@ -117,7 +117,7 @@ def joined(d):
 
 
 def sums(d):
-    """The sharding of the result leaves unequally many devices for the parts of a sum: it is resharded after the node."""
+    """With the result's sharding, the partial sums would be on groups of unequal size. The result must be resharded after the node instead."""
     x = {"a": [4, 8, 8], "w": [1, 8, 3]}
     conv = node("Conv", ["a", "w"], ["y"], name="c", auto_pad="SAME_UPPER", kernel_shape=[3])
     for cut in ("2", "2*4/2"):
@@ -131,7 +131,7 @@ def sums(d):
         check("a sum, and a result on unequal groups %s" % shards, rc == 0, (rc, doc, err))
 
 
-# operator: (inputs, weights, result, node, the input that is sharded and its axes that may be)
+# operator: (inputs, weights, shape of the result, node, the sharded input, its axes that may be sharded)
 RANDOM = {
     "Relu": ({"a": [8, 6]}, {}, [8, 6], lambda: node("Relu", ["a"], ["h"], name="n"), "a", (0, 1)),
     "Add": ({"a": [8, 6], "b": [8, 6]}, {}, [8, 6], lambda: node("Add", ["a", "b"], ["h"], name="n"), "a", (0, 1)),
@@ -147,7 +147,7 @@ RANDOM = {
 
 
 def groups(rng, shards, devices):
-    """Any devices for each shard, as text: mostly one, now and then several."""
+    """Returns random devices for each shard, as text: mostly one, sometimes two."""
     found = []
     for _ in range(shards):
         members = sorted(rng.sample(range(devices), rng.choice((1, 1, 1, min(2, devices)))))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network that shrinks an image and grows it again (convolutions, pooling, transposed convolution or interpolation, a joined branch), cut
-in space from one end to the other: neighbours exchange the rows that they need, nothing is brought together before the end.
+"""Tests a U-Net (convolutions, pooling, transposed convolution or interpolation, a skip connection) that is sharded in space.
+
+Neighbours must exchange only the rows that they need (HaloExchange). Nothing may be gathered before the output.
 
 usage: unet.py TESSERA"""
 import json, sys

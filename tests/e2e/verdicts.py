@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts that must not be empty: the sizes that random inputs get, a sharded plan where one device would be faster, and an
-error where nothing can be sharded.
+"""Tests that `verify` and other commands do not report an empty success: which sizes random inputs get, a sharded plan even if one device
+would be faster, an error if nothing can be sharded, and which devices are assumed.
 
 usage: verdicts.py TESSERA MODELS VARYING_OPS"""
 import json, os, sys
@@ -48,7 +48,7 @@ def test_sizes(d):
     check("run has the same rule", rc == 0 and doc["dims"] == {"batch": 3, "seq": 64} and doc["outputs"][0]["shape"][0] == 3, (doc, err))
     rc, doc, err = document("bench", BERT, "--devices", 2, "--seconds", 0.1, "--dim", "batch=2")
     check("bench too", rc == 0 and doc["dims"] == {"batch": 2, "seq": 64}, (doc, err))
-    # Every dimension of x is open, and the Reshape fixes the batch: only a batch of one runs.
+    # The Reshape folds the batch, so any batch runs. Below, the Concat with z needs a batch of one.
     m = save(d + "/one.onnx", [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["y"])],
              [("x", T.FLOAT, ["n", "t", 8])], [("y", T.FLOAT, None)], [numpy_helper.from_array(np.array([1, -1, 8], "i8"), "shape"), weight("w", 1, 8, 8)])
     rc, doc, err = document("run", m)
@@ -61,7 +61,7 @@ def test_sizes(d):
              [("a", T.FLOAT, ["past", 4]), ("b", T.FLOAT, ["now", 4]), ("x", T.FLOAT, ["past + now", 4])], [("y", T.FLOAT, None)])
     rc, doc, err = document("verify", m, "--devices", 2)
     check("an expression is computed", rc == 0 and doc["dims"] == {"past": 128, "now": 128, "past + now": 256}, (doc, err))
-    # 128 x 128 x 4096 x 4096 x 2 operations would take minutes.
+    # With 128 for each dimension a run would take minutes.
     m = save(d + "/large.onnx", [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("MatMul", ["h", "w"], ["y"])],
              [("x", T.FLOAT, ["n", "t", "u", 1024])], [("y", T.FLOAT, None)], [weight("w", 1024, 1024)])
     rc, doc, err = document("verify", m, "--devices", 2)
@@ -138,7 +138,7 @@ def test_assumed(d):
 
 
 def test_engine_varies(d):
-    """An operator of the user that gives another result in each call, by 1e-3."""
+    """A user-defined operator returns another result in each call, by 1e-3."""
     m = save(d + "/varies.onnx", [helper.make_node("MatMul", ["x", "u"], ["a"]), helper.make_node("Twice", ["a"], ["b"], domain="test.ops", bias=3),
                                   helper.make_node("MatMul", ["b", "w"], ["y"])],
              [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])], [weight("u", 16, 24), weight("w", 24, 16)], (("", 17), ("test.ops", 1)))
@@ -146,7 +146,7 @@ def test_engine_varies(d):
     codes = [f["code"] for f in doc["findings"]]
     check("an engine that differs from itself is not the sharding's fault", rc == 0 and doc["ok"] and "engine-varies" in codes, (rc, doc, err))
     check("both figures are named", doc["outputs"][0]["max_rel"] > 1e-4 and "differs from itself by" in err, err)
-    # Shardings of 5 nodes that compute something else are found all the same: tests/e2e/compared.py.
+    # Differences that a sharding causes are still reported: see first_difference in tests/e2e/trials.py.
     refused = save(d + "/refused.onnx", [helper.make_node("Nothing", ["x"], ["y"], domain="nobody")], [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])],
                    (), (("", 17), ("nobody", 1)))
     rc, out, err = call("verify", refused, "--devices", 2, "--allow-unsharded")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights as safetensors: files that Python's safetensors reads, that rank files refer to as to any external data, and that hold the
-pieces that plain data files hold.
+"""Tests weights in safetensors files (--weights safetensors): Python's safetensors must read them, rank files refer to them as external
+data, and they must hold the same shards as plain data files.
 
 usage: weights.py TESSERA"""
 import json, os, sys, tempfile
@@ -22,7 +22,7 @@ def tessera(*words):
 
 
 def entries(path):
-    """What a header says, by hand: the length, the JSON, no gap between tensors and none at the end."""
+    """Reads a header without a library. Checks its length and JSON, and that there are no gaps between tensors or at the end."""
     with open(path, "rb") as f:
         length = int.from_bytes(f.read(8), "little")
         said = json.loads(f.read(length))
@@ -37,7 +37,7 @@ def entries(path):
 
 
 def outside(path):
-    """Initializers of a rank file that lie in other files: name -> (file, array)."""
+    """Returns the initializers of a rank file that are in other files: name -> (file, offset, length, array)."""
     model = onnx.load(path, load_external_data=False)
     where = {t.name: {e.key: e.value for e in t.external_data} for t in model.graph.initializer if t.external_data}
     whole = {t.name: t for t in onnx.load(path).graph.initializer}
@@ -45,7 +45,7 @@ def outside(path):
 
 
 def odd_model(d):
-    """Sizes that leave gaps, a name to be escaped, elements of 4 bits and of 2 bytes."""
+    """Writes a model with sizes that leave gaps, a name that needs escapes, and elements of 4 bits and of 2 bytes."""
     rng = np.random.default_rng(1)
     arrays = {'a "quoted"\\name': rng.standard_normal((31, 37)).astype("f4"), "half": rng.standard_normal((37, 41)).astype("f2"), "last": rng.standard_normal((41, 29)).astype("f4")}
     inits = [numpy_helper.from_array(v, k) for k, v in arrays.items()]

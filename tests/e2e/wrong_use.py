@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong use has a clear exit code and message.
+"""Tests that wrong use has a clear exit code and message: damaged partitions, wrong rank counts, another plan, wrong recordings.
 
 usage: wrong_use.py TESSERA MODELS"""
 import json, os, shutil, sys, tempfile
@@ -75,7 +75,7 @@ def wrong_number_of_ranks(c):
 
 
 def another_plan(c):
-    """One rank was given the folder of another partition of the same model."""
+    """One rank gets the folder of another partition of the same model: the run must fail."""
     other = c.partition("other", c.at("other.onnx"), 4)
     mine, theirs = (json.load(open(os.path.join(p, "manifest.json")))["plan"] for p in (c.parts, other))
     assert mine == theirs, "the same edits give another plan"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EPContext models: written by the provider and by the command, moved, from memory, and those that must be refused.
+"""Tests EPContext models: written by the provider and by the command, moved, loaded from memory, with states, and those that must be refused.
 
 usage: context.py TESSERA LIBRARY"""
 import json
@@ -121,7 +121,7 @@ class Text:
 
 
 def with_states(folder, *more):
-    """The decoder as an EPContext model whose caches stay with the ranks."""
+    """Writes the decoder as an EPContext model whose caches stay with the ranks."""
     code, _, err = harness.call(host.TESSERA, "partition", DECODER, "--devices", "2", "--state", "past_key_values.*=present.*",
                                 "--layout", "context", "-o", folder, *more)
     assert code == 0, err
@@ -133,7 +133,7 @@ def states_stay_with_the_ranks(folder):
     session = host.session(model)
     text = Text(session)
     assert text.steps(8) == want and all(c.size == 0 for c in text.caches.values()), text.tokens
-    assert Text(session).steps(8) == want  # an empty cache starts again
+    assert Text(session).steps(8) == want  # empty caches start a new sequence
     texts = [Text(host.session(model)) for _ in range(3)]  # each session has its own states
     for k in range(8):
         for text in texts[: 1 + k % 3]:
@@ -147,7 +147,7 @@ def states_in_processes(folder):
     last, text.caches = text.caches, Text(text.session, heads=3).caches
     host.fails(text.step, "input-mismatch", "dimension 1 is 3")
     text.caches = last
-    assert text.steps(2) == Text(host.plain(DECODER)).steps(8)  # a refused input ends nothing
+    assert text.steps(2) == Text(host.plain(DECODER)).steps(8)  # a refused input does not end the sequence
 
 
 def expired_states_are_refused(folder):
@@ -198,7 +198,7 @@ def what_is_refused(folder):
         host.fails(lambda: host.session(folder + "/a/wrong.onnx"), words)
     os.remove(folder + "/a/bert_ctx.parts/rank1.onnx")
     host.fails(lambda: host.session(path), "rank1.onnx")
-    host.fails(lambda: host.plain(path), host.NAME)  # without the provider
+    host.fails(lambda: host.plain(path), host.NAME)  # a session without the provider must fail
 
 
 def nothing_is_left(folder):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and outputs of the provider in GPU memory: devices, allocator, copies, and runs that copy nothing to the host. A library
-replaces the CUDA driver; its GPU memory is host memory, so that the CPU kernels of this machine can compute.
+"""Tests inputs and outputs of the provider in GPU memory: devices, allocator, copies, and runs that copy nothing to the host.
+
+A library replaces the CUDA driver. Its GPU memory is host memory, so that the CPU kernels of this machine can compute.
 
 usage: device_memory.py LIBRARY STANDIN BUILD MODELS"""
 import ctypes
@@ -41,12 +42,12 @@ def open_session(model, device, devices, **options):
 
 
 def fail(call):
-    """Lets the first such call of the driver fail from now on; "" lets none fail."""
+    """Makes the next call of this driver function fail; "" makes none fail."""
     ctypes.CDLL(None).setenv(b"STANDIN_FAIL", (call and call + ":1").encode(), 1)
 
 
 def run_bound(session, feeds, wanted):
-    """A run between tensors that are in GPU memory already."""
+    """Runs with inputs and outputs that are already in GPU memory."""
     binding = session.io_binding()
     outputs = [on_gpu(np.zeros_like(array)) for array in wanted]
     for name, array in feeds.items():
@@ -110,7 +111,7 @@ def small_models_on_gpus(_):
 
 
 def write_sums(folder, sharding):
-    """y = x + x, sharded as given; z = -x on both ranks."""
+    """Writes y = x + x with this sharding, and z = -x on both ranks."""
     import tessera
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 6]) for name in "xyz"]
     nodes = [helper.make_node("Add", ["x", "x"], ["y"], "add"), helper.make_node("Neg", ["x"], ["z"], "neg")]
@@ -124,7 +125,7 @@ def write_sums(folder, sharding):
 
 
 def shards_stay_on_the_gpu(folder):
-    """Shards of rows and of columns; the sizes change between runs. The driver is asked for no copy to or from the host."""
+    """Shards of rows and of columns; the sizes change between runs. The driver must not be asked for a copy to or from the host."""
     for k, sharding in enumerate(("{2,1:0,1}", "{1,2:0,1}")):
         os.mkdir("%s/%d" % (folder, k))
         session = open_session(write_sums("%s/%d" % (folder, k), sharding), GPU, "cuda:2@0")
@@ -145,7 +146,7 @@ def shards_stay_on_the_gpu(folder):
 
 
 def write_cache(folder, sharding):
-    """present = past + past, of 4 heads."""
+    """Writes present = past + past, with 4 heads and this sharding."""
     import tessera
     names = ("past_key_values.0.key", "present.0.key")
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, "length", 64]) for name in names]
@@ -159,7 +160,7 @@ def write_cache(folder, sharding):
 
 
 def caches_are_updated_in_place(folder):
-    """From the second run on, ranks read and write their heads in the application's buffer: the driver copies nothing."""
+    """From the second run on, ranks read and write their heads in the application's buffer. The driver must copy nothing."""
     path, past, present = write_cache(folder, "{1,2,1,1:0,1}")
     session = open_session(path, GPU, "cuda:2@0")
     for length in (8, 16):
@@ -192,7 +193,7 @@ def a_failed_copy_on_the_gpu_is_an_error(folder):
 
 
 def processes_get_copies(folder):
-    """Ranks in other processes cannot read this process's GPU memory."""
+    """Ranks in other processes cannot read this process's GPU memory, so they get copies."""
     x = np.ones((4, 6), "f4")
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 6]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"], "add")], "g", ports[:1], ports[1:])

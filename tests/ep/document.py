@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/provider.md: its Python programs run, its C lines compile, and its table of options is complete.
+"""Tests docs/provider.md: its Python programs run, its C lines compile, and its table of options is complete.
 
 usage: document.py LIBRARY MODEL GENAI_FOLDER SOURCE     SOURCE: src/ep/options.c"""
 import os
@@ -16,7 +16,7 @@ PYTHON = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
 
 
 def prepare(folder):
-    """The files that the programs name."""
+    """Makes the files that the programs name."""
     os.mkdir(folder + "/build")
     os.mkdir(folder + "/compiled")
     os.symlink(LIBRARY, folder + "/build/libtessera_ep.so")
@@ -32,7 +32,7 @@ def run(folder, code):
 
 
 def python_programs(folder):
-    """The second one continues the first."""
+    """The second program continues the first."""
     code = [c for c in PYTHON if "onnxruntime_genai" not in c]
     assert len(code) == 2, len(code)
     out = run(folder, "\n".join(code + ["print(session.run(None, {'input_ids': ids, 'attention_mask': ids, 'token_type_ids': ids})[0] - outputs[0])"]))
@@ -54,7 +54,7 @@ def genai_program(folder):
 
 
 def c_lines(folder):
-    """The lines of C in a function; `check` is the caller's."""
+    """Compiles the C lines of the page inside a function that declares what they use."""
     include = os.environ.get("ONNXRUNTIME_INCLUDE", "/usr/include/onnxruntime")
     if not os.path.exists(include + "/onnxruntime_c_api.h"):
         return "onnxruntime_c_api.h is not installed (set ONNXRUNTIME_INCLUDE)"

@@ -16,7 +16,7 @@
 #define THREADS  4
 #define RUNS     5
 
-// Calls for applications, which the declarations of the engine do not have, by their position.
+// Functions for applications that our header does not declare, by their position in OrtApi.
 typedef void (*any_function)(void);
 typedef OrtStatus *(*register_function)(OrtEnv *env, const char *name, const char *path);
 typedef OrtStatus *(*unregister_function)(OrtEnv *env, const char *name);
@@ -83,7 +83,7 @@ static OrtSession *open_session(OrtEnv *env, const char *path, const char *conte
     return session;
 }
 
-// The session takes the graph from ONNX Runtime, because the model has no file.
+// Opens the model from memory, so that the provider must take the graph from ONNX Runtime.
 static OrtSession *open_bytes(OrtEnv *env, const char *path)
 {
     OrtSession *session = NULL;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that the execution provider takes from the graph of ONNX Runtime: given as bytes, or with replaced weights.
+"""Tests models that the execution provider reads from the graph of ONNX Runtime: given as bytes, or with replaced weights.
 
 usage: graph_models.py LIBRARY MODELS USER_OPS"""
 import glob
@@ -36,7 +36,7 @@ def made(nodes, inputs, outputs, initializers=(), opset=18, ir_version=10, **dom
 
 
 def declined(folder, model, reason, tune=None):
-    """With strict=1 the session fails with the reason."""
+    """With strict=1 the session must fail with this reason."""
     try:
         Sharded(folder, model, tune=tune)
     except Exception as e:
@@ -45,17 +45,17 @@ def declined(folder, model, reason, tune=None):
         assert False, "no error"
 
 
-# ---- whole models
+# ---- complete models
 
 def tiny(folder, path):
-    """A transformer of tests/models as bytes."""
+    """A transformer of tests/models, given as bytes."""
     proto = onnx.load(path)
     data = os.path.join(os.path.dirname(path), "test_data_set_0")
     inputs = {v.name: numpy_helper.to_array(onnx.load_tensor("%s/input_%d.pb" % (data, i))) for i, v in enumerate(proto.graph.input)}
     dims = {d.dim_param: inputs[v.name].shape[i] for v in proto.graph.input for i, d in enumerate(v.type.tensor_type.shape.dim) if d.dim_param}
     sharded = agrees(folder, proto.SerializeToString(), inputs, dims=",".join("%s=%d" % size for size in dims.items()))
     assert sharded.summary["cut_nodes"] > 0, sharded.summary
-    # Fusions need the shapes of inner values: on one device both routes give the same bits.
+    # Fusions need the shapes of inner values. On one device both routes must give the same bits.
     results = [Sharded(folder, given, devices=1).run(inputs) for given in (path, proto.SerializeToString())]
     assert all(a.tobytes() == b.tobytes() for a, b in zip(*results))
 
@@ -82,7 +82,7 @@ def loops(folder):
 
 
 def inputs_of_subgraphs(folder):
-    """An input that only a branch reads. ONNX Runtime before 1.27 does not pass it to the provider, which declines the model then."""
+    """An input that only a branch reads. ONNX Runtime before 1.27 does not pass it to the provider, so the provider must decline the model."""
     text = """g (float[N,4] x, bool c) => (float[N,4] y) {
         y = If (c) <then_branch = t () => (float[N,4] a) { a = Neg(x) }, else_branch = e () => (float[N,4] b) { b = Relu(x) }> }"""
     if LOSES_INPUTS:
@@ -133,7 +133,7 @@ def absent_values(folder):
 
 
 def custom_operators(folder):
-    """An operator of the application keeps the model unsharded; with strict=1 the session fails and names it."""
+    """With an operator of the application the model stays unsharded. With strict=1 the session must fail and name the operator."""
     model = made([helper.make_node("Relu", ["x"], ["t"]), helper.make_node("Twice", ["t"], ["y"], domain="test.ops", bias=0)],
                  [("x", TensorProto.FLOAT, ["N", 4])], [("y", TensorProto.FLOAT, ["N", 4])], test_ops=1).SerializeToString()
     tune = lambda options: options.register_custom_ops_library(USER_OPS)
@@ -152,7 +152,7 @@ def strings(folder):
 # ---- constants
 
 def element_types(folder):
-    """Constants in model.onnx (5 elements) and in the data file (3001), of sizes that fill no complete byte."""
+    """Constants in model.onnx (5 elements) and in the data file (3001 elements); some do not fill their last byte."""
     def as_written(options):
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     types = "FLOAT16 BFLOAT16 DOUBLE INT8 UINT16 BOOL FLOAT8E4M3FN FLOAT8E5M2 INT4 UINT4 INT2 UINT2"
@@ -165,7 +165,7 @@ def element_types(folder):
 
 
 def overridable(ir_version):
-    """A constant that is also an input: callers may override it from version 4 on."""
+    """A constant that is also an input: callers may override it from IR version 4 on."""
     inputs = [("x", TensorProto.FLOAT, ["N", 4]), ("w", TensorProto.FLOAT, [4])]
     return made([helper.make_node("Mul", ["x", "w"], ["y"])], inputs, [("y", TensorProto.FLOAT, ["N", 4])],
                 [helper.make_tensor("w", TensorProto.FLOAT, [4], [1, 2, 3, 4])], 13, ir_version).SerializeToString()
@@ -185,7 +185,7 @@ def inputs_with_defaults(folder):
 # ---- external data
 
 def write_external(folder, name, transposed=False):
-    """A model with the external weight w, and with v if `transposed`: ONNX Runtime folds the Transpose of v."""
+    """Writes a model with the external weight w, and with v if `transposed`: ONNX Runtime folds the Transpose of v."""
     os.makedirs(os.path.join(folder, name))
     nodes, weights = [helper.make_node("MatMul", ["x", "w"], ["y"])], [numpy_helper.from_array(WEIGHT, "w")]
     if transposed:
@@ -210,7 +210,7 @@ def external_files(folder):
 def replaced_weights(folder):
     path = write_external(folder, "replaced")
     agrees(folder, path, ROWS, tune=replace("w", WEIGHT * 2))
-    agrees(folder, path, ROWS, route="file", tune=replace("w", WEIGHT))  # the same values: the file is right
+    agrees(folder, path, ROWS, route="file", tune=replace("w", WEIGHT))  # the same values, so the file can be used
 
 
 def replaced_and_folded(folder):
@@ -220,7 +220,7 @@ def replaced_and_folded(folder):
 
 
 def bytes_with_folder(folder):
-    """A model from memory whose weights are in files of a folder. The provider refers to them."""
+    """A model from memory whose weights are in files of a folder. The provider must refer to these files."""
     path = write_external(folder, "given")
     def tune(options):
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.path.dirname(path))
@@ -229,7 +229,7 @@ def bytes_with_folder(folder):
 
 
 def linked_files(folder):
-    """Model and data as links into another folder, as in the cache of Hugging Face."""
+    """Model and data are links into another folder, as in the cache of Hugging Face."""
     path = write_external(folder, "store")
     os.makedirs(folder + "/links")
     for name in ("model.onnx", "weights.data"):
@@ -239,7 +239,7 @@ def linked_files(folder):
 
 
 def files_in_memory(folder):
-    """The application gives the contents of the data file. Other contents than the file's are used; equal ones are the file's."""
+    """The application provides the contents of the data file. If they differ from the file, they must be used."""
     if not hasattr(onnxruntime.SessionOptions, "add_external_initializers_from_files_in_memory"):
         return "onnxruntime has no add_external_initializers_from_files_in_memory"
     path = write_external(folder, "memory")
@@ -258,7 +258,7 @@ def fixed_sizes(folder):
 
 
 def same_name_in_folder(folder):
-    """The application's data file has the name that the provider uses for its own."""
+    """The application's data file has the name that the provider uses for its own file."""
     path = write_external(folder, "named", transposed=True)
     proto = onnx.load(path, load_external_data=False)
     for tensor in proto.graph.initializer:
@@ -269,7 +269,7 @@ def same_name_in_folder(folder):
 
 
 def many_sessions(folder):
-    """Temporary files of the graph route are removed with the session."""
+    """Temporary files of the graph route must be removed with the session."""
     before = set(glob.glob("/tmp/tessera-ep-*"))
     for _ in range(3):
         agrees(folder, parsed("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"), {"x": X})

@@ -14,7 +14,7 @@ import harness
 from graph_session import Sharded, difference, plain, register
 
 NODES = os.environ.get("NODE_TESTS", os.path.join(os.path.dirname(onnx.backend.test.__file__), "data/node"))
-# Two runs of one session differ too.
+# Operators with random results: two runs of one session differ.
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout")
 # Reasons for which the provider declines a model.
 DECLINED = ("is not a tensor", "is neither a tensor nor a sequence", "cannot be read from ONNX Runtime")
@@ -22,7 +22,7 @@ counts = {"equal": 0, "declined": 0, "not run by onnxruntime": 0, "nothing to ru
 
 
 def read(path, kind):
-    """The value of a .pb file."""
+    """Returns the value of a .pb file."""
     message, convert = onnx.TensorProto(), numpy_helper.to_array
     if kind.HasField("sequence_type"):
         message, convert = onnx.SequenceProto(), numpy_helper.to_list
@@ -50,7 +50,7 @@ def try_node(folder, path):
         assert any(reason in str(e) for reason in DECLINED), e
         counts["declined"] += 1
         return False
-    if not sharded.summary:  # ONNX Runtime folded all nodes, so that the provider was not asked
+    if not sharded.summary:  # ONNX Runtime folded all nodes, so the provider got none
         counts["nothing to run"] += 1
         return False
     assert sharded.summary["route"] == "graph", sharded.summary

@@ -22,7 +22,7 @@ def session_options():
 
 
 class Sharded:
-    """A session with the provider; `summary` is the provider's document. tune(options) changes the options of the session."""
+    """A session with the provider. `summary` is the provider's summary file. tune(options) changes the session options."""
 
     def __init__(self, folder, model, devices=2, tune=None, **more):
         note = os.path.join(folder, "summary.json")
@@ -42,7 +42,7 @@ class Sharded:
 
 
 def plain(model, inputs, tune=None):
-    """The result of the model without the provider, as (names, values)."""
+    """Runs the model without the provider; returns (names, values)."""
     options = session_options()
     if tune:
         tune(options)
@@ -52,7 +52,7 @@ def plain(model, inputs, tune=None):
 
 
 def difference(got, want):
-    """Why two results differ; "" if they agree within rounding."""
+    """Returns why two results differ; "" if they agree within rounding."""
     if isinstance(want, list):
         if not isinstance(got, list) or len(got) != len(want):
             return "lists of different length"
@@ -72,7 +72,7 @@ def difference(got, want):
 
 
 def agrees(folder, model, inputs, route="graph", tune=None, **options):
-    """Asserts that the provider shards the model, takes it from `route` and computes what the plain session does; returns the session."""
+    """Asserts that the provider shards the model, reads it by `route`, and agrees with the plain session. Returns the session."""
     names, want = plain(model, inputs, tune)
     sharded = Sharded(folder, model, tune=tune, **options)
     assert sharded.summary.get("route") == route, sharded.summary

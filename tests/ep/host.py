@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the execution provider share: Python's onnxruntime as the host, with the library registered."""
+"""Helpers for tests of the execution provider: Python's onnxruntime is the host, and the library is registered with it."""
 import os
 import sys
 
@@ -25,7 +25,7 @@ def devices():
 
 
 def options(entries=(), **provider_options):
-    """Session options with the provider; nodes that it declines are an error unless strict=0."""
+    """Session options with the provider. Nodes that it declines are an error unless strict=0."""
     made = ort.SessionOptions()
     made.log_severity_level = 3
     made.intra_op_num_threads = 1
@@ -47,7 +47,7 @@ def plain(model):
 
 
 def feeds(model, **sizes):
-    """Inputs of a model from tests/models: random numbers of the given sizes (others are 3)."""
+    """Returns inputs for a model of tests/models: random numbers of the given sizes (3 for others)."""
     made, random = {}, np.random.default_rng(1)
     for value in plain(model).get_inputs():
         shape = [d if isinstance(d, int) else sizes.get(d, 3) for d in value.shape]
@@ -73,10 +73,10 @@ def near(got, want, limit=5e-5):
 
 
 def fails(function, *words):
-    """The call raises, and the message has all of the words."""
+    """Checks that the call raises, and that the message has all of the words."""
     try:
         function()
-    except Exception as error:  # onnxruntime's classes have no common base of their own
+    except Exception as error:  # onnxruntime's exceptions have no common base class
         assert all(word in str(error) for word in words), error
         return True
     raise AssertionError("no error")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program in C that registers the provider, runs sessions in several threads, makes mistakes and unregisters it. It also runs in builds with a
-sanitizer, and under valgrind in the long version.
+"""Tests the provider in a C program (ep_host.c): it registers the provider, runs sessions in several threads, makes wrong calls and unregisters.
+
+It also runs in builds with a sanitizer, and under valgrind in the long version.
 
 usage: host_program.py PROGRAM LIBRARY [all]"""
 import os
@@ -16,11 +17,11 @@ import harness
 
 PROGRAM, LIBRARY = map(os.path.abspath, sys.argv[1:3])
 TOOLS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools")
-OURS = ("tsr_", "src/ep/", "libtessera_ep")  # ONNX Runtime has leaks of its own
+OURS = ("tsr_", "src/ep/", "libtessera_ep")  # leaks of ONNX Runtime itself are ignored
 
 
 def words(folder):
-    """The arguments of the program, with a model in the folder."""
+    """Returns the arguments of the program; writes a model to the folder."""
     random = np.random.default_rng(0)
     weights = [numpy_helper.from_array(random.standard_normal(shape).astype(np.float32) / 8, name) for name, shape in (("w1", (64, 256)), ("w2", (256, 64)))]
     nodes = [helper.make_node("MatMul", ["x", "w1"], ["a"]), helper.make_node("Relu", ["a"], ["b"]), helper.make_node("MatMul", ["b", "w2"], ["y"])]

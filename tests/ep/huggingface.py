@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""optimum's ONNX classes and the ONNX backend of sentence-transformers over the execution provider: the outputs and tokens of the plain session.
+"""Tests optimum's ONNX classes and the ONNX backend of sentence-transformers with the provider: outputs and tokens must be the plain session's.
 
 usage: huggingface.py BUILD
 
@@ -23,12 +23,12 @@ T5 = dict(vocab_size=100, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4
 
 
 def lacking():
-    """Packages that this Python does not have."""
+    """Returns the packages that this Python does not have."""
     return [name for name in ("torch", "transformers", "optimum", "sentence_transformers", "onnxruntime") if importlib.util.find_spec(name) is None]
 
 
 def tokenizer():
-    """One token per word, for w0 to w94."""
+    """A tokenizer with one token per word, for w0 to w94."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -52,7 +52,7 @@ def export(folder, original, config, values):
 
 
 def provider(folder):
-    """The keywords of from_pretrained that select the provider."""
+    """Returns the keywords of from_pretrained that select the provider."""
     options = {"devices": "2", "strict": "1", "summary": folder + "/summary.json"}
     return dict(provider="TesseraExecutionProvider", provider_options=options)
 

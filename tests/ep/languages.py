@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of examples/provider: the same model through the execution provider from every language that is installed here.
+"""Tests the programs of examples/provider: the same model with the execution provider, from every language that is installed.
 
 usage: languages.py LIBRARY
-ONNXRUNTIME_INCLUDE: the folder of onnxruntime_c_api.h and onnxruntime_cxx_api.h, where they are not in a usual place. Rust needs the
+ONNXRUNTIME_INCLUDE: the folder of onnxruntime_c_api.h and onnxruntime_cxx_api.h, if they are not in a usual place. Rust needs the
 crates of examples/provider/rust in Cargo's cache; the test downloads nothing."""
 import os
 import shutil
@@ -46,7 +46,7 @@ def compare(folder, *program, **variables):
 
 
 def runtime(folder):
-    """ONNX Runtime under the names for linking and loading; None if there is no library."""
+    """Links ONNX Runtime under the names for linking and loading; returns None if there is no library."""
     library = harness.environment().get("TESSERA_ORT", "")
     if not os.path.exists(library):
         return None
@@ -56,7 +56,7 @@ def runtime(folder):
 
 
 def include_of(header):
-    """The folder that has a header of ONNX Runtime; None: not installed."""
+    """Returns the folder that has a header of ONNX Runtime; None if it is not installed."""
     return next((d for d in INCLUDE if os.path.exists(os.path.join(d, header))), None)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a session with external weights: with the execution provider it holds no weight twice.
+"""Tests the memory of a session with external weights: with the execution provider it must not hold a weight twice.
 
 usage: memory.py LIBRARY [all]     without `all` 64 MiB of weights, else 1 GiB
 Prints anonymous memory (RssAnon) after the creation of the session and at its peak. ONNX Runtime copies weights once, to pack them
-for its kernels; the plain session does so too."""
+for its kernels; the plain session does that too."""
 import json
 import os
 import subprocess
@@ -42,7 +42,7 @@ class Peak(threading.Thread):
 
 
 def create(how, path):
-    """Creates and runs one session in this process and prints what it took."""
+    """Creates and runs one session in this process, and prints its memory use."""
     from graph_session import Sharded, register, session_options
     import onnxruntime
     folder = os.path.dirname(path)
@@ -69,7 +69,7 @@ def create(how, path):
 
 
 def write_model(path):
-    """A stack of products whose weights are ranges of one file, written without being in memory."""
+    """Writes a stack of MatMuls whose weights are ranges of one file. The weights are written in pieces, so that they are never all in memory."""
     random = np.random.default_rng(0)
     initializers, nodes, value = [], [], "x"
     with open(os.path.join(os.path.dirname(path), "weights.data"), "wb") as f:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The execution provider: right numbers, options, what it declines, runs of several threads, the end of a registration.
+"""Tests the execution provider: numbers, options, models that it declines, caches, runs in several threads, the end of a registration.
 
 usage: provider.py TESSERA LIBRARY"""
 import collections
@@ -34,7 +34,7 @@ def weight(name, *shape):
 
 
 def chain(folder, n=64, name="chain.onnx"):
-    """relu(X W) V: small, and sharded on two devices."""
+    """Writes relu(X W) V: small, and sharded on two devices."""
     nodes = [helper.make_node("MatMul", ["X", "W"], ["t"], "first"), helper.make_node("Relu", ["t"], ["r"], "relu"),
              helper.make_node("MatMul", ["r", "V"], ["Y"], "second")]
     graph = helper.make_graph(nodes, "chain", [info("X", ["batch", n])], [info("Y", ["batch", n])], [weight("W", n, n), weight("V", n, n)])
@@ -42,7 +42,7 @@ def chain(folder, n=64, name="chain.onnx"):
 
 
 def same(model, feeds, **options):
-    """The session with the provider has all nodes, and agrees with the plain session."""
+    """The provider must take all nodes, and the session must agree with the plain one."""
     return host.near(host.session(model, devices=2, **options).run(None, feeds), host.plain(model).run(None, feeds))
 
 
@@ -88,7 +88,7 @@ def annotated_models_run_as_annotated(folder):
 
 
 def texts_and_branches(folder):
-    """Strings, an If with outer values, an output that is an input, an unused input, an initializer as output."""
+    """Strings, an If with outer values, an output that is an input, an unused input."""
     branch = lambda name, op: helper.make_graph([helper.make_node(op, ["t"], [name])], name, [], [info(name, None)])
     nodes = [helper.make_node("MatMul", ["X", "W"], ["t"]),
              helper.make_node("If", ["C"], ["Y"], then_branch=branch("a", "Relu"), else_branch=branch("b", "Neg")),
@@ -125,7 +125,7 @@ def replaced_weights_are_used(folder):
 
 
 def defaults_of_inputs(folder):
-    """An initializer that is an input too is a default, which a run may override."""
+    """An initializer that is also an input is a default, which a run may override."""
     graph = helper.make_graph([helper.make_node("MatMul", ["X", "W"], ["Y"])], "g", [info("X", ["n", 8]), info("W", [8, 8])], [info("Y", ["n", 8])],
                               [weight("W", 8, 8)])
     model = host.save(folder + "/m.onnx", graph)
@@ -142,7 +142,7 @@ def without_devices_nothing_is_taken(folder):
     host.near(host.session(host.BERT, strict=0).run(None, feeds), host.plain(host.BERT).run(None, feeds))
     refuse = {"session.disable_cpu_ep_fallback": "1"}
     host.fails(lambda: host.session(host.BERT, refuse, strict=0), "CPU")
-    host.session(host.BERT, refuse, devices=2, dims=host.BERT_DIMS)  # all nodes are taken
+    host.session(host.BERT, refuse, devices=2, dims=host.BERT_DIMS)  # fails unless the provider takes all nodes
 
 
 def wrong_options_fail_the_session(folder):
@@ -181,7 +181,7 @@ def custom_operators_are_declined(folder):
         for strict in (0, 1):
             made = host.options(devices=2, strict=strict)
             made.register_custom_ops_library(library)
-            # before 1.27 the first run of a model of custom operators alone fails, not the session
+            # Before 1.27, if all nodes are custom operators, the first run fails and not the session.
             use = lambda: ort.InferenceSession(model, made).run(None, feeds)
             if strict:
                 host.fails(use, "ep-declined", "test.ops:Twice is a custom operator")
@@ -200,7 +200,7 @@ def functions_alone_are_taken(folder):
 
 
 def plans_from_files(folder):
-    """A plan document and an annotated model give the sharding of the command."""
+    """A plan document and an annotated model must give the sharding of the command."""
     model, note = chain(folder), folder + "/note.json"
     plan, cut = folder + "/plan.json", folder + "/cut.onnx"
     code, _, err = harness.call(host.TESSERA, "plan", model, "--devices", "2", "--dim", "batch=512", "--plan", plan, "-o", cut)
@@ -228,10 +228,10 @@ def a_cache_is_used_again(folder):
         assert facts["nodes"] >= 3, facts
         return facts["cached"]
     assert [cached(), cached(), cached(dims="batch=512"), cached(devices=3), cached(devices=3)] == [False, True, False, False, True]
-    assert cached(open(model, "rb").read()) is False and cached(open(model, "rb").read()) is True  # the graph is another model
+    assert cached(open(model, "rb").read()) is False and cached(open(model, "rb").read()) is True  # a model from memory has another cache entry
     entries = [f for f in os.listdir(cache) if not f.endswith(".use") and f != "lock"]
     assert len(entries) == 4, entries
-    for entry in entries:  # a damaged entry is made again
+    for entry in entries:  # a damaged entry must be made again
         with open("%s/%s/rank1.onnx" % (cache, entry), "ab") as f:
             f.write(b"x")
     assert [cached(), cached()] == [False, True]
@@ -266,7 +266,7 @@ def memory_of_process(field):
 
 
 def outputs_are_joined_with_one_copy(folder):
-    """Shards of a large output are copied into the buffer of the application, not to other memory first."""
+    """Shards of a large output must be copied straight into the application's buffer."""
     n, rows = 16384, 512
     graph = helper.make_graph([helper.make_node("MatMul", ["X", "W"], ["Y"])], "g", [info("X", ["batch", 32])], [info("Y", ["batch", n])], [weight("W", 32, n)])
     model = host.save(folder + "/wide.onnx", graph)
@@ -286,7 +286,7 @@ def outputs_are_joined_with_one_copy(folder):
 
 def decoding(session, batch, length, shared, steps=6, heads=(2, 16), moving=False):
     """Yields the tokens and the caches after every step of greedy decoding. shared: past and present are one buffer of that length.
-    moving: the buffer is at another address in every second step."""
+    moving: the buffer changes its address in every second step."""
     ids, tokens = np.tile([[1, 7, 11]], (batch, 1)), []
     ids[-1, -1] = 5  # rows differ
     caches = {i.name: np.zeros((batch, heads[0], length if shared else 0, heads[1]), np.float32) for i in session.get_inputs() if i.name.startswith("past")}
@@ -319,31 +319,31 @@ def decoding(session, batch, length, shared, steps=6, heads=(2, 16), moving=Fals
 
 
 def decode(*arguments, **options):
-    """Tokens and caches after the last step."""
+    """Returns tokens and caches after the last step."""
     return list(decoding(*arguments, **options))[-1]
 
 
 def caches_in_one_buffer(folder):
-    """present.* is the memory of past_key_values.*: updated in place, also where batches make shards that are not contiguous."""
+    """present.* uses the memory of past_key_values.*: it must be updated in place, also if a batch makes shards that are not contiguous."""
     model = host.ROOT + "/tests/folders/genai_tiny/model.onnx"
     for batch in (1, 2):
         for shared in (True, False):
             want, got = decode(host.plain(model), batch, 32, shared), decode(host.session(model, devices=2), batch, 32, shared)
             assert want[0] == got[0], (batch, shared, want[0], got[0])
             host.near(got[1], want[1])
-    session = host.session(model, devices=2)  # one session, other lengths and ways in turn
+    session = host.session(model, devices=2)  # one session with changing lengths and kinds of buffers
     for length, shared in ((32, True), (32, False), (24, True), (32, True)):
         got, want = decode(session, 1, length, shared), decode(host.plain(model), 1, length, shared)
         assert got[0] == want[0], (length, shared, got[0], want[0])
         host.near(got[1], want[1])
-    decode(session, 1, 3, True, steps=1)  # keeps a cache of length 3; the next run has one of the same length that grows
+    decode(session, 1, 3, True, steps=1)  # leaves a cache of length 3; in the next run a cache of that length grows
     caches = {i.name: np.zeros((1, 2, 3, 16), np.float32) for i in session.get_inputs() if i.name.startswith("past")}
     feeds = {"input_ids": np.array([[9]]), "attention_mask": np.ones((1, 4), np.int64), **caches}
     host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
 
 
 def cache_buffers_change(folder):
-    """Runs of one session get several buffers in turn, and buffers that move: each run uses its own."""
+    """Runs of one session get several buffers in turn, and buffers that move: each run must use its own."""
     model = host.ROOT + "/tests/folders/genai_tiny/model.onnx"
     session = host.session(model, devices=2)
     want = decode(host.plain(model), 1, 32, True)
@@ -356,7 +356,7 @@ def cache_buffers_change(folder):
 
 
 def operators(cache):
-    """Operators of rank 0 in the only entry of a cache: their number by type, and heads of the attention."""
+    """Returns the operators of rank 0 in the only cache entry: their number by type, and the heads of the attention."""
     entry, = (name for name in os.listdir(cache) if name != "lock" and not name.endswith(".use"))
     nodes = onnx.load("%s/%s/rank0.onnx" % (cache, entry), load_external_data=False).graph.node
     heads = {helper.get_attribute_value(a) for n in nodes for a in n.attribute if a.name == "num_heads"}
@@ -364,11 +364,11 @@ def operators(cache):
 
 
 def decoders_are_sharded_by_heads(folder):
-    """A model with caches is planned for one token. Each rank has its heads, and a layer needs two sums."""
+    """A model with caches is planned for one token. Each rank must have its heads, and a layer must need two AllReduces."""
     cache = folder + "/cache"
     decoder.HIDDEN, decoder.HEAD = 256, 32
     links = [{"from": a, "to": 1 - a, "latency": 20e-6, "bandwidth": 1e10} for a in (0, 1)]
-    with open(folder + "/slow.json", "w", encoding="utf-8") as f:  # an exchange of heads would take longer than the products
+    with open(folder + "/slow.json", "w", encoding="utf-8") as f:  # resharding heads would take longer than the MatMuls
         json.dump({"version": 1, "kind": "tessera-topology", "devices": [{"flops": 1e11, "bandwidth": 1e10, "memory": 1 << 30}] * 2, "links": links}, f)
     for form, bits in (("packed", 32), ("separate", 4)):
         model = decoder.write("%s/%s" % (folder, form), heads=8, kv_heads=4, form=form, bits=bits, mlp=3, norms=True) + "/model.onnx"
@@ -384,7 +384,7 @@ def decoders_are_sharded_by_heads(folder):
 
 
 def names_of_sizes_may_be_wrong(folder):
-    """ONNX Runtime only warns if an output has another size than its name says, also if earlier runs had the size."""
+    """ONNX Runtime only warns if an output has another size than its declared name says. The provider must return the real size."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Concat", ["x", "x"], ["z"], axis=0),
              helper.make_node("Compress", ["x", "mask"], ["some"], axis=0), helper.make_node("MatMul", ["some", "w"], ["v"])]
     graph = helper.make_graph(nodes, "g", [info("x", ["n", 64]), info("mask", ["n"], TensorProto.BOOL)],
@@ -413,7 +413,7 @@ def only_used_tokens_are_copied(session, length):
         session.run_with_iobinding(binding)
         if total == 1:
             for x in caches:
-                x[:, :, 1:] = 7  # is not in use yet
+                x[:, :, 1:] = 7  # unused tokens: they must not be copied
     peak, size = memory_of_process("VmHWM") - before, sum(x.nbytes for x in caches)
     assert peak < size / 4, (peak, size)
     for x in caches:
@@ -421,7 +421,7 @@ def only_used_tokens_are_copied(session, length):
 
 
 def caches_of_several_sequences(folder):
-    """Heads of a rank are not contiguous in a buffer for several sequences: the tokens in use are copied, not the complete buffer."""
+    """In a buffer for several sequences the heads of a rank are not contiguous. Only the tokens in use may be copied."""
     decoder.HIDDEN, decoder.HEAD = 256, 32
     model = decoder.write(folder + "/model", heads=8, kv_heads=4, mlp=3, norms=True) + "/model.onnx"
     session, plain, length = host.session(model, devices=2, threads=1), host.plain(model), 4096
@@ -479,7 +479,7 @@ def asynchronous_runs(folder):
 
 
 def a_run_can_be_terminated(folder):
-    """A long loop ends soon after terminate is set, and the session runs again."""
+    """A long loop must end soon after terminate is set, and the session must run again."""
     body = helper.make_graph([helper.make_node("MatMul", ["x", "W"], ["y"]), helper.make_node("Tanh", ["y"], ["z"]), helper.make_node("Identity", ["c"], ["d"])],
                              "body", [info("i", [], TensorProto.INT64), info("c", [], TensorProto.BOOL), info("x", [64, 256])],
                              [info("d", [], TensorProto.BOOL), info("z", [64, 256])])

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every architecture of onnxruntime-genai's builder, with small random weights, on 2, 3 and 4 devices: `verify` passes, and the
-folders of `--layout genai` and the execution provider give the tokens of the unsharded folder.
+"""Tests every architecture of onnxruntime-genai's builder, with small random weights, on 2, 3 and 4 devices.
+
+`verify` must pass. The folders of `--layout genai` and the execution provider must give the tokens of the unsharded folder.
 
 usage: architectures.py TESSERA PROVIDER [all]
 
 make_folders.py makes the folders. It needs torch and transformers: in this Python, or in the one that GENAI_PYTHON names.
-GENAI_FOLDERS names a folder that keeps what was made. CASE selects architectures: CASE='qwen3*'."""
+GENAI_FOLDERS names a folder in which the made folders are kept. CASE selects architectures: CASE='qwen3*'."""
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ DEVICES = (2, 3, 4)
 
 
 def missing():
-    """Why the folders cannot be made or run here, or ""."""
+    """Returns why the folders cannot be made or run here, or ""."""
     found = subprocess.run([PYTHON, "-c", "import torch, transformers, onnxruntime_genai"], capture_output=True, text=True)
     if found.returncode:
         return "%s: %s" % (os.path.basename(PYTHON), (found.stderr.strip().splitlines() or ["no torch"])[-1])
@@ -32,7 +33,7 @@ def missing():
 
 
 def make_all(folders, names):
-    """{folder name: reason} of those that the installed versions cannot make."""
+    """Makes the folders. Returns {folder name: reason} for those that the installed versions cannot make."""
     made = subprocess.run([PYTHON, "-B", HERE + "/make_folders.py", folders, *names], capture_output=True, text=True)
     skipped = [line.split(" ", 1)[1] for line in made.stdout.splitlines() if line.startswith("skipped ")]
     return {os.path.basename(line.split(": ")[0]): line.split(": ", 1)[1] for line in skipped}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small decoders in the forms that onnxruntime-genai's builder writes, with random weights: folders for tests without torch.
+"""Writes small decoders with random weights as onnxruntime-genai's builder does, for tests without torch.
 
     decoder.write(folder, heads=4, kv_heads=1, form="norm", bits=4)
 
@@ -8,9 +8,8 @@ form: how queries, keys and values reach the attention.
     separate  three projections
     norm      one projection, a Split, and a norm of each head of queries and keys
 mlp: layers have a feed-forward block of mlp times the hidden size. norms: a norm before each block and before the logits, without
-which values overflow after some layers. bits 4: weights of the projections in blocks of 4 bits
-(MatMulNBits). window: layers with an even number have a cache of that length. cache_bits 8: caches of 8 bits, with a scale for
-each element of a head."""
+which values overflow after some layers. bits 4: projections have 4-bit weights in blocks (MatMulNBits). window: layers with an even
+number have a cache of that length. cache_bits 8: 8-bit caches with a scale for each element of a head."""
 import json
 import os
 
@@ -50,7 +49,7 @@ class Builder:
                          block_size=BLOCK, accuracy_level=4)
 
     def norm(self, x, name, heads):
-        """A norm of each head, as the builder writes it: the tokens' heads become rows."""
+        """A norm of each head, as the builder writes it: the heads of all tokens become rows."""
         weight = self.constant(name + ".weight", (1 + 0.1 * self.rng.standard_normal(HEAD)).astype("f4"))
         apart = self.node("Reshape", [x, self.constant(name + ".apart", np.array([0, -1, HEAD]))], [name + ".heads"])
         scaled = self.node("SimplifiedLayerNormalization", [apart, weight], [name + ".scaled"], axis=-1, epsilon=1e-6, stash_type=1)
@@ -83,7 +82,7 @@ class Builder:
         return self.project(self.node("Mul", [open_gate, up], ["gated%d" % k]), "down%d" % k, self.mlp * HIDDEN, HIDDEN)
 
     def normed(self, hidden, block, name):
-        """The sum of both, and its norm. block None: hidden is the sum."""
+        """Returns hidden + block and its norm. block None: hidden is the sum already."""
         if not self.norms:
             added = self.node("Add", [hidden, block], [name]) if block else hidden
             return added, added

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of a generation folder by stock onnxruntime-genai, in one process or in one per rank under mpirun.
+"""Generates tokens from a generation folder with stock onnxruntime-genai, in one process or in one per rank under mpirun.
 
 usage: generation.py FOLDER                    prints `tokens RANK TOKEN ...`; under mpirun each rank loads FOLDER/rankN
        generation.py FOLDER LIBRARY DEVICES    with the execution provider of that library"""
@@ -12,7 +12,7 @@ PROMPT, TOKENS = [1, 72, 101, 108, 108, 111], 24
 
 
 def missing():
-    """Why this machine cannot generate under mpirun, or ""."""
+    """Returns why this machine cannot generate under mpirun, or ""."""
     try:
         import onnxruntime_genai  # noqa: F401
     except ImportError:
@@ -25,7 +25,7 @@ def mpirun():
 
 
 def tokens(folder, ranks=0, provider=()):
-    """[[rank, token, ...], ...] as texts, sorted by rank, and what was printed on stderr. ranks 0: without mpirun. provider:
+    """Returns [[rank, token, ...], ...] as texts, sorted by rank, and the text of stderr. ranks 0: without mpirun. provider:
     library and number of devices of an execution provider."""
     launch = [mpirun(), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)] if ranks else []
     try:
@@ -40,7 +40,7 @@ def same_tokens(got, want, ranks):
 
 
 def provided(og, folder, library, devices):
-    """The folder's configuration with the execution provider, which must take the model (strict)."""
+    """Returns the folder's configuration with the execution provider, which must take the model (strict)."""
     name = "TesseraExecutionProvider"
     og.register_execution_provider_library(name, library)
     config = og.Config(folder)
@@ -58,14 +58,14 @@ def main(folder, *provider):
     model = og.Model(provided(og, folder, *provider) if provider else folder if rank is None else "%s/rank%s" % (folder, rank))
     options = og.GeneratorParams(model)
     most = len(PROMPT) + TOKENS + 10
-    options.set_search_options(max_length=most, min_length=most, do_sample=False)  # The end token does not end it.
+    options.set_search_options(max_length=most, min_length=most, do_sample=False)  # the end token must not end the generation
     generator = og.Generator(model, options)
     generator.append_tokens(np.array([PROMPT], np.int32))
     found = []
     while not generator.is_done() and len(found) < TOKENS:
         generator.generate_next_token()
         found.append(int(generator.get_next_tokens()[0]))
-    sys.stdout.write(" ".join(map(str, ["tokens", rank, *found])) + "\n")  # at once: all ranks write to one pipe
+    sys.stdout.write(" ".join(map(str, ["tokens", rank, *found])) + "\n")  # one write, because all ranks write to one pipe
     sys.stdout.flush()
 
 

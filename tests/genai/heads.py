@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key heads and devices in all proportions: a folder for each device, with which stock onnxruntime-genai generates the tokens of
-the unsharded folder. More devices than key heads repeat the heads.
+"""Tests folders of `--layout genai` for different numbers of key heads and devices: stock onnxruntime-genai must generate the tokens of the
+unsharded folder. With more devices than key heads, devices share copies of a head.
 
 usage: heads.py TESSERA"""
 import json
@@ -35,7 +35,7 @@ def attention_heads(folder, rank):
 
 
 def check_folder(d, name, ranks, shares, **changes):
-    """shares: (query heads, key heads) of each rank."""
+    """Partitions a decoder and checks the heads and tokens. shares: (query heads, key heads) of each rank."""
     name = "%s on %d devices" % (name, ranks)
     folder, out = decoder.write(d + "/folder", **changes), d + "/out"
     rc, said, err = tessera("partition", folder, "--devices", ranks, "--layout", "genai", "-o", out)
@@ -89,14 +89,14 @@ def wrong_number_of_heads(d):
 
 
 def quantized_caches(d):
-    """A rank has the scales of its heads."""
+    """A rank must have the scales of its heads."""
     check_folder(d, "caches of 8 bits", 3, [(1, 1), (1, 1), (2, 2)], heads=4, kv_heads=2, cache_bits=8)
     rc, out, err = tessera("verify", d + "/folder", "--devices", 2)
     harness.check("caches of 8 bits: verify", rc == 0, out[-600:] + err)
 
 
 def cache_windows(d):
-    """The cache of a window has its length from the first token on."""
+    """The cache of a window has its full length from the first token on."""
     check_folder(d, "caches of a window", 2, [(2, 1)] * 2, heads=4, kv_heads=2, window=8)
     folder = d + "/folder"
     rc, out, err = tessera("verify", folder, "--devices", 2)

@@ -21,7 +21,7 @@ COMMON = dict(vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, num_
 LONG_ROPE = dict(rope_scaling=dict(type="longrope", short_factor=[1.0] * 8, long_factor=[2.0] * 8, short_mscale=1.0, long_mscale=1.0), original_max_position_embeddings=64)
 EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
 
-# name: (class of the configuration, what differs from COMMON, options of the builder)
+# name: (configuration class, differences from COMMON, options of the builder)
 ARCHITECTURES = {
     "llama": ("LlamaConfig", dict(num_key_value_heads=4), []),
     "llama_1_head": ("LlamaConfig", dict(num_key_value_heads=1), []),
@@ -68,7 +68,7 @@ PRECISIONS = ("fp32", "int4")
 
 
 def write_source(name, folder):
-    """Configuration, random weights and a tokenizer of one token per character."""
+    """Writes a configuration, random weights and a tokenizer with one token per character."""
     import tokenizers
     import torch
     import transformers
@@ -78,7 +78,7 @@ def write_source(name, folder):
     model = transformers.AutoModelForCausalLM.from_config(config)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
-        for weight in model.parameters():  # Larger than freshly made ones, so that tokens differ.
+        for weight in model.parameters():  # larger than the initial values, so that tokens differ
             scale = weight.shape[-1] ** -0.5 if weight.dim() > 1 else 0.1
             mean = 1.0 if weight.dim() == 1 and weight.mean() > 0.5 else 0.0
             weight.copy_(torch.randn(weight.shape, generator=generator) * scale + mean)
@@ -88,11 +88,11 @@ def write_source(name, folder):
     with open(folder + "/config.json") as f:
         written = json.load(f)
     written["architectures"] = [type(model).__name__.replace("Phimoe", "PhiMoE")]
-    for key in ("original_max_position_embeddings", "max_position_embeddings"):  # The builder reads both.
+    for key in ("original_max_position_embeddings", "max_position_embeddings"):  # the builder reads both
         written[key] = changes.get(key, CONTEXT)
         if key in written.get("rope_parameters", {}):
             written["rope_parameters"][key] = written[key]
-    if "full_attention" in written.get("rope_parameters", {}):  # The builder reads the keys of earlier versions of transformers.
+    if "full_attention" in written.get("rope_parameters", {}):  # the builder reads the keys of earlier transformers versions
         written["rope_parameters"].update(rope_type="default", rope_theta=10000.0)
         type(config).rope_local_base_freq = 10000.0
     with open(folder + "/config.json", "w") as f:
@@ -100,7 +100,7 @@ def write_source(name, folder):
 
 
 def write_scales(path, per_channel):
-    """Scales of quantized caches, for each layer."""
+    """Writes the scales of quantized caches for each layer."""
     size = COMMON["num_key_value_heads"] * COMMON["hidden_size"] // COMMON["num_attention_heads"]
     scales = [[0.05 + 0.001 * i for i in range(size)] if per_channel else 0.5] * COMMON["num_hidden_layers"]
     with open(path, "w") as f:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports the Python package of a build; the build's folder is the first argument of the script. Import this before onnxruntime:
-the package turns telemetry off, which hangs forked children at exit."""
+"""Imports the Python package of a build, whose folder is the first argument of the script. Import this module before onnxruntime:
+the package turns telemetry off, which would hang forked children at exit."""
 import json
 import os
 import shutil
@@ -20,7 +20,7 @@ PARTS = tempfile.TemporaryDirectory(prefix="tessera-parts-")
 
 
 def partition(model=MODEL, devices=2, dims=None):
-    """A new partition folder of a model; dims: sizes to plan for."""
+    """Writes a new partition of a model and returns its folder. dims: sizes to plan for."""
     folder = tempfile.mkdtemp(dir=PARTS.name) + "/parts"
     loaded = tessera.load(model)
     loaded.plan(devices, dims={"batch": 2, "seq": 9} if model == MODEL else dims)

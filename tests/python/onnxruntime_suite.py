@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""onnxruntime's own Python tests, with tessera.InferenceSession on two devices in place of onnxruntime's session.
+"""Runs onnxruntime's own Python tests with tessera.InferenceSession on two devices in place of onnxruntime's session.
 
 usage: onnxruntime_suite.py BUILD
 ONNXRUNTIME_SOURCE names a checkout of onnxruntime with the installed version; without it the test is skipped. Each file is run twice,
@@ -37,7 +37,7 @@ def replace_session(onnxruntime):
 
 
 def run_file(name, kind):
-    """In a process of its own: prints the names of the tests that fail."""
+    """Runs one test file in this process and prints the names of the tests that fail."""
     from built import tessera  # noqa: F401
     import onnxruntime
     if kind == "tessera":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command tessera-check over several models, without ONNX Runtime: exit codes, text, SARIF; the files for pre-commit and GitHub.
+"""Tests the command tessera-check on several models without ONNX Runtime: exit codes, text, SARIF, and the files for pre-commit and GitHub.
 
 usage: test_check.py BUILD"""
 import importlib.util
@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 CASES = ROOT + "/conformance/cases/"
 GOOD, BAD, OTHER = (CASES + name + ".onnx" for name in ("matmul-k", "axis-rank2-too-high", "device-list-short"))
 WARNED = CASES + "group-unused.onnx"
-# An import of onnxruntime fails as if it were not installed.
+# Makes an import of onnxruntime fail as if it were not installed.
 PROGRAM = "import sys; sys.modules['onnxruntime'] = None; import tessera.check; tessera.check.main()"
 
 
@@ -75,7 +75,7 @@ def sarif(folder):
 
 
 def entry_points(folder):
-    """The hook and the examples call a script of the package."""
+    """The hook and the examples must call a script that the package has."""
     with open(ROOT + "/pyproject.toml", encoding="utf-8") as f:
         assert re.search(r'^tessera-check = "tessera\.check:main"$', f.read(), flags=re.M)
     if not importlib.util.find_spec("yaml"):
