@@ -52,7 +52,7 @@ struct page {
     struct measured measured;
 };
 
-// Adds literal HTML; adds formatted HTML.
+// PUT adds literal HTML, PUTF formatted HTML.
 #define PUT(page, literal) tsr__text_add((page)->out, STR(literal))
 #define PUTF(page, ...)    tsr__text_printf((page)->out, __VA_ARGS__)
 
@@ -97,8 +97,8 @@ static inline struct str kept_text(struct arena *arena, const struct text *text)
 }
 
 // html.c
-// Adds a text, escaped for text and quoted attributes; or as a JSON string that cannot end a
-// script.
+// tsr__html_text adds a text that is escaped for HTML text and quoted attributes. tsr__html_json
+// adds it as a JSON string in which no "</script>" can occur.
 void tsr__html_text(struct text *text, const char *s);
 void tsr__html_json(struct text *text, const char *s);
 // Texts for PUTF, in the page's arena: an escaped text, "1.5 MiB", "1.23 ms". Without memory they
@@ -115,7 +115,7 @@ void tsr__html_begin(struct page *page);
 void tsr__html_end(struct page *page);
 void tsr__html_section(struct page *page, const char *id, const char *title, const char *lead);
 void tsr__html_section_end(struct page *page);
-// Writes the element in which page.js shows the text of a mark.
+// Writes the element in which page.js shows the details of the selected part of a chart.
 void tsr__html_readout(struct page *page, const char *hint);
 // Return the class of a kind of span in the style sheet, and its name.
 const char *tsr__html_kind(tsr_span_kind kind);
@@ -199,10 +199,10 @@ void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct t
 // comparison.c: writes the comparison with another plan.
 void tsr__comparison_write(struct page *page);
 
-// explorer.c: writes node data for Model Explorer; cuts: shardings instead of times.
+// explorer.c: writes node data for Model Explorer. With `cuts`, these are shardings, else times.
 tsr_status tsr__explorer_write(struct page *p, bool cuts, const char *path) TSR_MUST_USE;
 
-// page.c: writes the page. data: the numbers as JSON.
+// page.c: writes the page. `data` has its numbers as JSON.
 void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data);
 
 // read_trace.c: reads the trace of a run.

@@ -206,7 +206,7 @@ static void write_bound(struct page *page, const struct verdict *verdict)
     PUT(page, ".");
 }
 
-// Compares the measured with the predicted time.
+// Writes the measured time and how it compares with the predicted one.
 static void write_measured(struct page *page, const struct verdict *verdict)
 {
     double measured = page->measured.run;

@@ -51,7 +51,7 @@ bool tsr__has_calls(const tsr_model *model)
     return false;
 }
 
-// True for a call in a subgraph of another call. It is inlined after the outer call.
+// True for a call in a subgraph of another call. Such a call is inlined after the outer one.
 static bool is_in_call(const tsr_node *node)
 {
     for (node = tsr_graph_owner(tsr_node_graph(node)); node;

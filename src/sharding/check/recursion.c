@@ -36,7 +36,7 @@ static const tsr_node *next_of_body(const struct walk *walk, const tsr_node *nod
     return next && tsr__node_home(next) == tsr__node_home(node) ? next : NULL;
 }
 
-// Reports a call of a function that is on the current path.
+// Reports a call of a function that is on the current path, so that the function calls itself.
 static tsr_status refuse(const struct walk *walk, const tsr_node *call,
                          const tsr_function *function)
 {

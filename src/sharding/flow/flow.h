@@ -95,7 +95,7 @@ struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
 
 // ---- flow_body.c
 
-// A node with bodies, and the explicit layouts of its slots (NULL: none).
+// A node with bodies, and the explicit layouts of its inputs and outputs (NULL: none).
 struct flow_ask {
     tsr_node *node;
     struct node_flow *nf; // already placed: its devices run the bodies

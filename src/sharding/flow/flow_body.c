@@ -480,7 +480,8 @@ static bool set_inputs(struct follow *follow)
 
 // ---- remarks -----------------------------------------------------------------------------------
 
-// Reports that a body output must be resharded.
+// Reports the reshard of output `value` of a body to layout `need`, if one is needed and reshards
+// are reported.
 static void report_end(struct follow *follow, const tsr_value *value,
                        const struct tile_layout *need)
 {

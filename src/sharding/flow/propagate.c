@@ -154,7 +154,7 @@ static size_t first_disturbed(struct propagate *propagate, const tsr_value *valu
     uint32_t id = id_of(value);
     struct node_flow nf = {0};
     size_t tried = NOBODY;
-    // the caller, or a body, reads it replicated without resharding
+    // the caller, or a body, reads the value replicated without resharding
     if (propagate->bound[id] && tsr__layout_is_whole(before))
         return OUTPUT;
     for (size_t k = propagate->first[id]; k < propagate->first[id + 1]; k++) {

@@ -449,8 +449,8 @@ static void try_between(struct search *s, const struct tile_layout *from, bool p
 }
 
 // Searches paths from a layout to the target. Tries the direct step first, then intermediate
-// layouts. `depth` is the number of steps so far. Limits are MAX_STEPS, MAX_BETWEEN and MAX_WORK,
-// and no time, so that results are the same on every machine.
+// layouts. `depth` is the number of steps so far. It is limited by MAX_STEPS, MAX_BETWEEN and
+// MAX_WORK, not by time, so that results are the same on every machine.
 static void search(struct search *s, const struct tile_layout *from, bool pending, int depth,
                    const struct cost *so_far)
 {

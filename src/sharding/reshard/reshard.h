@@ -76,8 +76,8 @@ bool tsr__side_owns(const struct side *side, size_t device, int64_t shard);
 // Builds the step that turns `from` into `to`: its name, groups, moves and bytes. Returns
 // TSR_INVALID if no device has some of the needed elements.
 tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step *out) TSR_MUST_USE;
-// Recognize collectives over full groups. Both return false if the step is not of that kind, or if
-// the arena has failed.
+// tsr__reshard_gather recognizes an all-gather, tsr__reshard_exchange_axes an all-to-all. Both
+// return false if the step is not of that kind, or if the arena has failed.
 bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out);
 bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out);
 
