@@ -7,6 +7,7 @@ Usage: shapes.py TESSERA [all]
 """
 import glob, os, re, subprocess, sys
 import onnx
+from onnx import TensorProto, helper
 
 import harness
 
@@ -87,6 +88,32 @@ def export_wrong(tessera, path, folder):
     return None
 
 
+def chain_of_states(n):
+    """A Loop with n states: the first doubles its rows in each iteration, each of the others becomes the one before it."""
+    def tensors(names, shape=None):
+        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in names]
+
+    def scalars(**types):
+        return [helper.make_tensor_value_info(name, of, []) for name, of in types.items()]
+    old, new, out = (["%s%d" % (name, i) for i in range(n)] for name in ("old", "new", "out"))
+    nodes = [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Concat", ["old0", "old0"], ["new0"], axis=0)]
+    nodes += [helper.make_node("Identity", [old[i - 1]], [new[i]]) for i in range(1, n)]
+    body = helper.make_graph(nodes, "body", scalars(i=TensorProto.INT64, go=TensorProto.BOOL) + tensors(old),
+                             scalars(go_on=TensorProto.BOOL) + tensors(new))
+    loop = helper.make_node("Loop", ["times", "", *["x"] * n], out, body=body)
+    graph = helper.make_graph([loop], "chain", scalars(times=TensorProto.INT64) + tensors(["x"], [2, 3]), tensors(out))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_chain_of_states(folder, tessera):
+    """After enough iterations every state has more than 2 rows, so no state may be inferred to have 2."""
+    for n in range(1, 9):
+        onnx.save(chain_of_states(n), folder + "/in.onnx")
+        subprocess.run([tessera, "shapes", folder + "/in.onnx", "-o", folder + "/out.onnx"], check=True, capture_output=True)
+        found = table(onnx.load(folder + "/out.onnx"))
+        assert all(found.get("out%d" % i, (0, [None]))[1][0] is None for i in range(n)), (n, found)
+
+
 def main(tessera, every):
     data = os.path.join(os.path.dirname(onnx.__file__), "backend/test/data")
     models = sorted(glob.glob(data + "/node/*/model.onnx"))[::1 if every else STEP] + sorted(glob.glob(data + "/light/*.onnx"))[::1 if every else 3]
@@ -96,6 +123,7 @@ def main(tessera, every):
         wrong = inference_wrong(tessera, path, folder) or path in exports and export_wrong(tessera, path, folder)
         assert not wrong, wrong
 
+    harness.run([("chain_of_states", test_chain_of_states, tessera)])
     harness.run([(path.split("/")[-2] if path.endswith("/model.onnx") else os.path.basename(path), same, path) for path in models + exports])
     harness.finish()
 
