@@ -17,6 +17,7 @@ struct work {
     // recorded: outputs that are stored with the inputs; unsharded: outputs of the unsharded run
     tsr_tensors *inputs, *recorded, *unsharded;
     bool ran_unsharded;
+    tsr_status unsharded_status; // of the unsharded run
     bool floats;           // products of packed weights are computed in float32 (float_products.c)
     double *precision;     // tolerance per value of the model (precision.c)
     struct shapes *shapes; // of the model; use tsr__work_shapes

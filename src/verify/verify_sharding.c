@@ -179,21 +179,16 @@ static void report_reference(struct work *work)
         "ONNX Runtime also fails to run the unsharded model; the error above is its message");
 }
 
-// Runs the unsharded model. Does nothing if it already ran: one run is for all shardings.
-static tsr_status run_unsharded(struct work *work, const tsr_model *model, const char *config)
+static tsr_status run_reference(struct work *work, const tsr_model *model, const char *config)
 {
     tsr_run_options options = work->run;
+    const char *path;
     options.trace = NULL; // traces are for the sharded run
     options.device = device_of(model, config);
     if (work->options->reference_cpu) {
         options.device = NULL;
         options.n_map_devices = 0;
     }
-    if (work->ran_unsharded)
-        return TSR_OK;
-    // Set before the run: a failed run is not tried again for the next sharding.
-    work->ran_unsharded = true;
-    const char *path;
     TRY(tsr__verify_lowered(work, &path));
     work->reference = options;
     work->reference_path = path;
@@ -201,6 +196,16 @@ static tsr_status run_unsharded(struct work *work, const tsr_model *model, const
     if (st == TSR_ENGINE || (st != TSR_OK && tsr__diag_has(work->session, "engine-failed")))
         report_reference(work);
     return st;
+}
+
+// Runs the unsharded model once for all shardings. A failed run is not repeated: every sharding
+// gets its status.
+static tsr_status run_unsharded(struct work *work, const tsr_model *model, const char *config)
+{
+    if (!work->ran_unsharded)
+        work->unsharded_status = run_reference(work, model, config);
+    work->ran_unsharded = true;
+    return work->unsharded_status;
 }
 
 // Runs the partition of rank 0 as one of the ranks that were started separately (--rank K). The

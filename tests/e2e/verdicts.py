@@ -151,6 +151,11 @@ def test_engine_varies(d):
                    (), (("", 17), ("nobody", 1)))
     rc, out, err = call("verify", refused, "--devices", 2, "--allow-unsharded")
     check("the unsharded model is refused too", rc == 7 and "verify-reference" in err and "fails to run the unsharded model" in err, (rc, err))
+    # The partitions run, because they do not have the node that no output needs; the unsharded model does not load.
+    unneeded = save(d + "/unneeded.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Nothing", ["x"], ["z"], domain="nobody")],
+                    [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])], [weight("w", 16, 16)], (("", 17), ("nobody", 1)))
+    rc, doc, err = document("verify", unneeded, "--devices", 2, "--random", 3)
+    check("no sharding passes without a reference", rc == 7 and not any(trial["ok"] for trial in doc["trials"]), (rc, doc, err))
 
 
 harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies])
