@@ -72,8 +72,8 @@ static void add_plain(struct text *text, const char *s)
 static const struct form html = {"&#8211;", ",&#8230;", tsr__html_text},
                          plain = {"-", ",...", add_plain};
 
-// Writes number k of all names as one text: "7" if they are equal, "{0-23}" if they are
-// consecutive, else "{1,5,9,...}".
+// Writes number k of all names as one text: "7" if they are equal, "{0-23}" for three or more
+// consecutive numbers, else "{1,5,9,...}".
 static void write_numbers(struct text *text, const struct form *form, const struct folded *names,
                           size_t n_names, size_t k, int64_t *sorted)
 {

@@ -115,8 +115,8 @@ static struct tile_units part_of(const struct local_copy *copy, int factor)
 }
 
 // Replaces start and limit of a Range by those of the rank's part. A Range has m = max(limit -
-// start, 0) numbers. If the rank has units a to b of n, it gets numbers floor(a m / n) to floor(b m
-// / n) - 1.
+// start, 0) numbers. If the rank has units a to b - 1 of n units, its part begins at number a * m /
+// n and ends before number b * m / n, both rounded down.
 static tsr_status rewrite_range(struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     const struct str any = {0};
