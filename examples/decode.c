@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// decode.c - generates tokens with caches that stay on their devices: decode MODEL [FOLDER [TOKENS]].
+// decode.c - generates tokens with caches that stay on their devices:
+// decode MODEL [FOLDER [TOKENS]].
 //
-// MODEL has the inputs input_ids [batch, 1], attention_mask [batch, total] and a cache past_X per layer, and the outputs
-// logits and present_X. FOLDER is its partition, made with --state 'past_*=present_*'. Without FOLDER the unsharded model
-// runs. Prints the most probable token of each step.
+// MODEL has the inputs input_ids [batch, 1], attention_mask [batch, total] and a cache past_X per
+// layer, and the outputs logits and present_X. FOLDER is its partition, made with
+// --state 'past_*=present_*'. Without FOLDER the unsharded model runs. Prints the most probable
+// token of each step.
 #include "example.h"
 
 #include <string.h>
 
 #define FIRST_TOKEN 1
 
-// An empty cache of the shape that the model declares, for the first run.
+// Adds an empty cache of the shape that the model declares, for the first run.
 static void put_empty(tsr_session *s, tsr_tensors *in, const tsr_value *v)
 {
     int64_t dims[8];
@@ -80,7 +82,7 @@ int main(int argc, char **argv)
         if (strncmp(tsr_value_name(tsr_graph_input(g, i)), "past", 4) == 0)
             put_empty(s, first, tsr_graph_input(g, i));
     for (int64_t i = 0; i < steps; i++) {
-        tsr_tensors *in = i ? next : first; // later runs find the cache where the last one left it
+        tsr_tensors *in = i ? next : first; // later runs use the cache that stays on the devices
         put_step(s, in, token, i + 1);
         must(s, tsr_job_run(job, in, out));
         token = best(out);

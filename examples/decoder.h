@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// decoder.h - the decoder of the guide: an embedding, ten layers that are an operator of the user's own, a head; and where each
-// part runs best.
+// decoder.h - the decoder of the guide: an embedding, ten layers of a custom operator, a head; and
+// the device on which each part runs best.
 #ifndef TESSERA_DECODER_H
 #define TESSERA_DECODER_H
 
@@ -30,7 +30,7 @@ static inline tsr_model *make_decoder(tsr_session *s, int64_t vocabulary, int64_
         snprintf(name, sizeof(name), "layer%d", i);
         snprintf(out, sizeof(out), "h%d", i + 1);
         h = tsr_node_output(node(s, g, "custom", "DecoderLayer", name, &h, 1, out), 0);
-        must(s, tsr_value_set_type(h, TSR_FLOAT, 3, state)); // no other code knows its type
+        must(s, tsr_value_set_type(h, TSR_FLOAT, 3, state)); // types are not inferred here
     }
     tsr_node *last = node(s, g, "", "MatMul", "lm_head", (tsr_value *[]){h, head}, 2, "logits");
     tsr_value *logits = tsr_node_output(last, 0);
@@ -47,7 +47,7 @@ static inline int64_t device_for(const tsr_node *n)
     return strcmp(tsr_node_domain(n), "custom") == 0 ? 1 : 2;
 }
 
-// Stage k runs on device k here: CPU, NPU, GPU.
+// Assigns stages to devices: stage k runs on device k, which is the CPU, the NPU or the GPU.
 static inline tsr_config *place_decoder(tsr_session *s, tsr_model *model)
 {
     const char *devices[] = {"CPU", "NPU", "GPU"};

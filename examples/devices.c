@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// devices.c - runs a decoder on a CPU, an NPU and a GPU, with one file for each: devices OPS FOLDER.
+// devices.c - runs a decoder on a CPU, an NPU and a GPU, with one file for each:
+// devices OPS FOLDER.
 //
-// OPS is the library with the custom operator of the layers (user_ops.c); every rank loads it. If this machine has no
-// NPU or GPU, the CPU replaces it. The result is compared with the model on one device.
+// OPS is the library with the custom operator of the layers (user_ops.c); every rank loads it. If
+// this machine has no NPU or GPU, the CPU replaces it. The result is compared with the unsharded
+// model.
 #include "decoder.h"
 
 #define VOCABULARY 50

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// example.h - shared by the examples: stop with the diagnostics of the library when a call
-// fails, and the small MatMul that the examples shard.
+// example.h - helpers for the examples: must() prints diagnostics and exits if a call fails;
+// make_matmul() builds the small MatMul that the examples shard.
 #ifndef TESSERA_EXAMPLE_H
 #define TESSERA_EXAMPLE_H
 

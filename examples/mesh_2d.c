@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// mesh_2d.c - shards a tensor over a 2 x 2 mesh: one call per axis, combined in one spec. The first call is outermost.
+// mesh_2d.c - shards a tensor over a 2 x 2 mesh: one call per axis, combined in one spec. The first
+// call is outermost.
 #include "example.h"
 
 int main(void)

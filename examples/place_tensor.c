@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// place_tensor.c - puts a tensor on one device without sharding it: the spec names a device and no axis.
+// place_tensor.c - puts a tensor on one device without sharding it: the spec names a device and no
+// axis.
 #include "example.h"
 
 int main(void)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// placement.c - assigns parts of a decoder to devices: the embedding to the CPU, the layers (a custom operator) to
-// the NPU, the head to the GPU. The assignment is kept when the model is saved and loaded.
+// placement.c - assigns parts of a decoder to devices: the embedding to the CPU, the layers (a
+// custom operator) to the NPU, the head to the GPU. Saving and loading keeps the assignment.
 #include "decoder.h"
 
 int main(void)

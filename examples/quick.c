@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// quick.c - declares two devices, shards one tensor and renames it. The sharding follows, because it refers to the
-// value and not to its name.
+// quick.c - declares two devices, shards one tensor and renames it. The sharding stays, because it
+// refers to the value and not to its name.
 #include "example.h"
 
 int main(void)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// rank0_partitions.c - one program for all ranks: rank 0 plans and partitions the model while the others wait, then all
-// load and run: rank0_partitions MODEL FOLDER INPUTS.npz OUTPUTS.npz [RANK RANKS [TRANSPORT]].
+// rank0_partitions.c - one program for all ranks: rank 0 plans and partitions the model while the
+// others wait, then all load and run:
+// rank0_partitions MODEL FOLDER INPUTS.npz OUTPUTS.npz [RANK RANKS [TRANSPORT]].
 //
-// Start the processes with mpirun, torchrun, srun or tessera launch, or by hand with RANK and RANKS. Rank 0 creates FOLDER
-// and writes OUTPUTS.npz.
+// Start the processes with mpirun, torchrun, srun or tessera launch, or by hand with RANK and
+// RANKS. Rank 0 creates FOLDER and writes OUTPUTS.npz.
 #include "example.h"
 
 #include <string.h>
@@ -25,7 +26,7 @@ static tsr_status plan_and_partition(tsr_session *s, const char *path, int ranks
     return st;
 }
 
-// All ranks learn whether the folder is there; none waits for one that was not made.
+// Rank 0 broadcasts whether it has written the folder, so that no rank waits for a missing one.
 static void partition_on_rank_0(tsr_session *s, tsr_process_group *group, const char *path,
                                 const char *folder)
 {
@@ -88,7 +89,7 @@ int main(int argc, char **argv)
     partition_on_rank_0(s, group, argv[1], argv[2]);
     must(s, tsr_engine_open(s, getenv("TESSERA_ORT"), NULL, NULL));
     run(s, &options, argv, rank == 0);
-    must(s, tsr_process_group_barrier(group)); // the outputs are written when any rank ends
+    must(s, tsr_process_group_barrier(group)); // no rank ends before rank 0 has written the outputs
     printf("rank %d of %d is done\n", rank, tsr_process_group_size(group));
     tsr_process_group_leave(group);
     tsr_session_free(s);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// remove.c - removes a configuration: alone, so that remaining references can be listed, or together with all
-// annotations that refer to it.
+// remove.c - removes a configuration: alone, so that remaining references can be listed, or
+// together with all annotations that refer to it.
 #include "example.h"
 
 int main(void)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// round_trip.c - saves and loads shardings: objects are written as names and resolved again. A name that cannot be
-// resolved is kept as a placeholder and written back.
+// round_trip.c - saves and loads shardings: objects are written as names and resolved again. A name
+// that cannot be resolved is kept as a placeholder and written back.
 #include "example.h"
 
 static const char *yes(bool b)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stages.c - divides ten layers into two pipeline stages: the first five on one GPU, the others on another.
+// stages.c - divides ten layers into two pipeline stages: the first five on one GPU, the others on
+// another.
 #include "example.h"
 
 #define LAYERS 10

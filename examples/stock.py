@@ -12,10 +12,10 @@ import numpy as np
 import onnxruntime
 
 parts, library, given, wanted = sys.argv[1:]
-# Open MPI, MPICH, srun, torchrun: whoever started this process says which rank it is.
+# The launcher sets the rank: Open MPI, MPICH, srun or torchrun.
 rank = next(os.environ[v] for v in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK") if v in os.environ)
 
-# The three lines.
+# These three lines are all that a rank file needs.
 options = onnxruntime.SessionOptions()
 options.register_custom_ops_library(os.path.abspath(library))
 session = onnxruntime.InferenceSession(os.path.join(parts, "rank%s.onnx" % rank), options)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// user_ops.c - a library of custom operators for --ort-ops: Twice of test.ops (y = 2 x + bias, the bias an attribute) and
-// DecoderLayer of custom (y = x + x / (1 + |x|)), both for float. It uses only ONNX Runtime's C interface; outside of this
-// tree include onnxruntime_c_api.h instead of ort.h.
+// user_ops.c - a library of custom operators for --ort-ops: Twice of test.ops (y = 2 x + bias, with
+// bias as attribute) and DecoderLayer of custom (y = x + x / (1 + |x|)), both for float. It uses
+// only ONNX Runtime's C interface. Outside of this tree include onnxruntime_c_api.h, not ort.h.
 #include "engine/ort.h"
 
 #include <stdbool.h>
@@ -9,10 +9,10 @@
 #include <string.h>
 #include <time.h>
 
-#ifndef OPERATOR_PAUSE_NS // how long an operator takes at least: for tests of pipelines
+#ifndef OPERATOR_PAUSE_NS // shortest time of a call, for tests of pipelines
 #define OPERATOR_PAUSE_NS 0
 #endif
-#ifndef OPERATOR_VARIES // relative difference between calls: for tests of engines that do not repeat their results
+#ifndef OPERATOR_VARIES // relative difference between calls, for tests
 #define OPERATOR_VARIES 0
 #endif
 
@@ -144,7 +144,7 @@ static const OrtCustomOp twice = OPERATOR(get_twice), layer = OPERATOR(get_layer
 __attribute__((visibility("default"))) OrtStatus *RegisterCustomOps(OrtSessionOptions *options,
                                                                     const OrtApiBase *base);
 
-// The domain lives as long as the process, as most such libraries have it.
+// Domains are never freed, as in most such libraries.
 static OrtStatus *add(const OrtApi *api, OrtSessionOptions *options, const char *name,
                       const OrtCustomOp *op)
 {

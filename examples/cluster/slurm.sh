@@ -5,7 +5,7 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4
 #SBATCH --time=00:10:00
-# Over UCX, with a secret for this job. With MPI: srun --mpi=pmix tessera run parts ...
+# The ranks communicate over UCX, with a secret for this job. With MPI: srun --mpi=pmix tessera run parts ...
 TESSERA_SECRET=$(head -c 32 /dev/urandom | base64)
 export TESSERA_SECRET
 srun tessera run parts --transport ucx --inputs in.npz --outputs out.npz

@@ -18,7 +18,7 @@ try:
 except tessera.TesseraError as error:
     print("refused: " + error.findings[0].message)
 
-# Columns of every product on both devices; what follows from that is completed.
+# Shards the columns of every MatMul over both devices; infer() completes what follows from that.
 for node in products:
     model.shard(node.name, node.outputs[0], "{1,1,2}" if node is first else "{...,2}")
 for finding in model.check():

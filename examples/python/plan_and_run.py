@@ -18,12 +18,12 @@ plan = model.plan(2, dims=dims)
 print("predicted: %.3f ms on %d devices, %.3f ms on one" % (plan.milliseconds, plan.devices, plan.one_device_ms))
 print("memory of each device: " + ", ".join("%.1f MiB" % (bytes / 2**20) for bytes in plan.memory))
 
-# 2. The parts: one ordinary ONNX file for each device.
+# 2. Partition: one ordinary ONNX file for each device.
 with tempfile.TemporaryDirectory() as folder:
     parts = model.partition(folder + "/parts")
     print("%d of %d nodes are sharded; communication: %s" % (parts.cut_nodes, parts.nodes, parts.collectives or "none"))
 
-    # 3. The run: the calls are those of onnxruntime.InferenceSession.
+    # 3. Run: a PartitionSession has the methods of onnxruntime.InferenceSession.
     unsharded = onnxruntime.InferenceSession(path)
     rng = np.random.default_rng(0)
     feeds = {}

@@ -20,7 +20,7 @@ def picture(file, width, height, marks):
         f.write('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11">\n%s\n</svg>\n' % (width, height, "\n".join(marks)))
 
 
-# 1. Devices in a ring, a line for each link; the faster it is, the broader.
+# 1. Devices in a ring, with a line for each link; faster links are broader.
 topology = tessera.topology.show(devices)
 n = len(topology["devices"])
 place = [(250 + 180 * math.sin(2 * math.pi * k / n), 250 - 180 * math.cos(2 * math.pi * k / n)) for k in range(n)]
@@ -34,7 +34,7 @@ for k, (x, y) in enumerate(place):
     marks.append('<circle cx="%.1f" cy="%.1f" r="22" fill="#fff" stroke="#333"/><text x="%.1f" y="%.1f" text-anchor="middle">%d</text>' % (x, y, x, y + 4, k))
 picture(topology_file, 500, 500, marks)
 
-# 2. A run on two devices, traced; a lane for each rank, a bar for each node.
+# 2. A traced run on two devices: a lane for each rank, a bar for each node.
 with tempfile.TemporaryDirectory() as folder:
     model = tessera.load(path)
     model.plan(2)

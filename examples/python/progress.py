@@ -12,7 +12,7 @@ bars = {}
 
 
 def progress(what, done, total):
-    """Called by the library's thread: what is being done, and how much of it."""
+    """Called by a thread of the library: what is being done, and how much of it is done."""
     if what not in bars:
         bars[what] = tqdm(desc=what, total=total or None, file=sys.stdout)
     bars[what].total = total or None

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Golden cases of the checker: for every code that `tessera check` can report, a model that has the mistake, with the
-exact text, and the same model repaired, without it. A code without a case fails; so does one that the sources
-no longer have.
+"""Tests every code that `tessera check` can report: a wrong model must give it with the exact text of check_codes.json, and the
+corrected model must not give it. A code without a case fails, and so does a case whose code the sources no longer have.
 
 usage: check_codes.py TESSERA [--update]"""
 import glob, json, os, re, subprocess, sys, tempfile
@@ -22,15 +21,15 @@ except ImportError:
 info = helper.make_tensor_value_info
 CASES = {}
 
-# What these files can report, but not through `tessera check`, and the test that makes it appear.
+# Codes in these source files that `tessera check` cannot report, and the test that triggers each.
 ELSEWHERE = {
-    "config-foreign": "tests/sharding/test_check.c",  # by calls alone: a file names configurations
-    "config-too-large": "tests/sharding/test_flow.c",  # check leaves such a flow out
-    "sharding-left-out": "tests/sharding/test_spec.c",  # texts of an edit
+    "config-foreign": "tests/sharding/test_check.c",  # only by API calls: a file refers to configurations by name
+    "config-too-large": "tests/sharding/test_flow.c",  # check skips such a flow
+    "sharding-left-out": "tests/sharding/test_spec.c",  # only in the text of an edit
     "sharding-misfit": "tests/sharding/test_spec.c",
     "sharding-text": "tests/sharding/test_spec.c",
-    "spec-rank-unknown": "tests/sharding/test_spec.c",  # check warns first: spec-axis-maybe-twice
-    "outside-stage": "tests/e2e/lists.py",  # said when the model is cut
+    "spec-rank-unknown": "tests/sharding/test_spec.c",  # check reports spec-axis-maybe-twice first
+    "outside-stage": "tests/e2e/lists.py",  # reported by partition
     "stages-many": "tests/sharding/test_stages.c",
     "value-not-ready": "tests/sharding/test_flow.c",
 }
@@ -38,7 +37,7 @@ ELSEWHERE = {
 
 class Spec:
     def __init__(self, value, dims=(), devices=(), groups=()):
-        """dims: (axis, cuts) or (axis, [(size, cuts), ...]); groups: (key, members)."""
+        """dims: (axis, shards) or (axis, [(size, shards), ...]); groups: (key, members)."""
         self.value, self.dims, self.devices, self.groups = value, dims, devices, groups
 
     def write(self, p):
@@ -63,7 +62,7 @@ class Spec:
 
 
 def entry(m, node, *specs, config="c", stage=None):
-    """An annotation of the node of that name."""
+    """Adds an annotation to the node of this name."""
     n = next(n for n in m.graph.node if n.name == node)
     add_entry(n, *specs, config=config, stage=stage)
     return m
@@ -80,7 +79,7 @@ def add_entry(n, *specs, config="c", stage=None):
 
 
 def base(devices=2, ir=11, rows=4, configs=(("c", None, ()),)):
-    """mm: y = x w [rows, 8], act: z = Relu(y)."""
+    """A model with mm: y = x w [rows, 8] and act: z = Relu(y)."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="mm"), helper.make_node("Relu", ["y"], ["z"], name="act")]
     g = helper.make_graph(nodes, "g", [info("x", T.FLOAT, [rows, 6]), info("w", T.FLOAT, [6, 8])], [info("z", T.FLOAT, [rows, 8])])
     g.value_info.append(info("y", T.FLOAT, [rows, 8]))
@@ -99,7 +98,7 @@ def case(code, wrong, right):
 
 
 def at_w(*args, **more):
-    """The base model with one spec of w at mm."""
+    """The base model with one spec, of w at mm."""
     return lambda: entry(base(**more), "mm", Spec("w", *args))
 
 
@@ -119,7 +118,7 @@ case("annotation-ir-version", lambda: base(ir=10), base)
 # ---- inputs and outputs
 
 def zipped():
-    """The base model with a ZipMap of its output: a sequence of maps."""
+    """The base model with a ZipMap of its output, which is a sequence of maps."""
     m = base()
     m.graph.node.append(helper.make_node("ZipMap", ["z"], ["probabilities"], name="zip", domain="ai.onnx.ml", classlabels_int64s=list(range(8))))
     out = m.graph.output.add(name="probabilities")
@@ -157,7 +156,7 @@ case("device-twice", at_w([(1, 2)], [0, 0]), GOOD)
 
 
 def strange(axes):
-    """A node of unknown rank."""
+    """The base model with a node whose output has an unknown rank."""
     m = base(devices=4)
     m.graph.node.append(helper.make_node("Strange", ["z"], ["s"], name="strange", domain="my"))
     m.graph.output.append(helper.make_empty_tensor_value_info("s"))
@@ -175,7 +174,7 @@ case("group-member-twice", at_w((), [-1], [(-1, [0, 0])]), at_w((), [-1], [(-1, 
 case("group-key-device", at_w((), [1], [(1, [0, 1])]), at_w((), [-1], [(-1, [0, 1])]))
 case("group-unused", at_w([(1, 2)], [0, 1], [(-1, [0, 1])]), GOOD)
 
-# ---- a node by its rule, and the flow
+# ---- rules of nodes, and the flow
 
 case("spec-disagree", lambda: entry(base(), "mm", Spec("x", [(1, 2)], [0, 1]), Spec("w", [(0, 2)], [1, 0])),
      lambda: entry(base(), "mm", Spec("x", [(1, 2)], [0, 1]), Spec("w", [(0, 2)], [0, 1])))
@@ -234,7 +233,7 @@ def many_configs(n):
     m.graph.node.append(helper.make_node("Neg", ["x"], ["o"], name="other"))
     for i in range(n):
         entry(m, "mm", config="c%d" % i, stage=1)
-        entry(m, "other", config="c%d" % i, stage=0)  # not needed by mm: no mistake, but it must be followed
+        entry(m, "other", config="c%d" % i, stage=0)  # mm does not need it, so it is no mistake, but check must follow it
     return m
 
 
@@ -253,7 +252,7 @@ def long_chain(n):
 case("flow-unchecked", lambda: long_chain(20000), lambda: long_chain(20))
 
 
-# ---- holding them
+# ---- comparison
 
 def codes_of_sources():
     found = set()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What strangers give: folders full of traps, functions that double, documents that are no files. Each must get an answer
-in bounded time, and nothing of it may be run. Models are made with Python's onnx."""
+"""Tests hostile input: folders with planted libraries and programs, functions that grow exponentially, documents that are not files.
+
+Every command must answer in bounded time and must not run anything from the input. Models are made with Python's onnx."""
 import os
 import resource
 import shutil
@@ -24,11 +25,11 @@ except ImportError:
 
 F = TensorProto.FLOAT
 LIMIT_S = harness.HANG_S
-MODELS = 60 if harness.ALL else 15  # that shrink while they are read
+MODELS = 60 if harness.ALL else 15  # number of models that shrink while they are read
 
 
 def call(*args, **how):
-    """(exit code, stdout, stderr); 124: no answer in time."""
+    """Returns (exit code, stdout, stderr); 124: no answer in time."""
     try:
         p = subprocess.run([TESSERA, *map(str, args)], stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, **how)
     except subprocess.TimeoutExpired:
@@ -41,7 +42,7 @@ def info(name, shape):
 
 
 def save(path, nodes, functions=(), domains=("",)):
-    """A model x -> y of 8 x 8 floats with a configuration of two devices."""
+    """Writes a model x -> y of 8 x 8 floats with a configuration of two devices."""
     graph = helper.make_graph(nodes, "g", [info("x", [8, 8])], [info("y", [8, 8])])
     m = helper.make_model(graph, functions=functions, ir_version=11,
                           opset_imports=[helper.make_opsetid(d, 18 if d == "" else 1) for d in domains])
@@ -52,7 +53,7 @@ def save(path, nodes, functions=(), domains=("",)):
 # ---- the working directory ------------------------------------------------------------------------
 
 def plant(folder, marker):
-    """Everything that a careless search would load or run; each piece leaves the marker."""
+    """Puts libraries, modules and programs where a careless search would find them. Each creates the marker file if it runs."""
     for below in ("onnxruntime/capi", ".deps", "lib", "bin", ".venv/bin", ".venv/lib/python3.11/site-packages/onnxruntime/capi"):
         os.makedirs(os.path.join(folder, below))
     source = os.path.join(folder, "evil.c")
@@ -76,7 +77,7 @@ def plant(folder, marker):
 
 
 def hostile_folder(d):
-    """The program, installed elsewhere, is started in a folder that a stranger has filled."""
+    """The program is installed elsewhere and started in a folder full of planted files."""
     installed, here, marker = d + "/installed", d + "/here", d + "/marker"
     os.makedirs(installed), os.makedirs(here)
     home = os.path.dirname(TESSERA)
@@ -91,7 +92,7 @@ def hostile_folder(d):
         check("%s runs nothing of the working directory" % command[0], not os.path.exists(marker))
         if os.path.exists(marker):
             os.remove(marker)
-    # Above the program, but writable by everybody: another user may have put it there.
+    # A folder above the program that everyone may write to: another user may have planted files there.
     plant(d + "/above", marker)
     shutil.copytree(installed, d + "/above/bin", dirs_exist_ok=True)
     os.chmod(d + "/above/.deps", 0o777)
@@ -105,7 +106,7 @@ def hostile_folder(d):
 # ---- functions ---------------------------------------------------------------------------------------
 
 def chain(levels, calls, last):
-    """f0 calls f1 `calls` times in a row, f1 calls f2, ...; the last one has the node `last`."""
+    """Functions: f0 calls f1 `calls` times in a row, f1 calls f2, ...; the last one has the node `last`."""
     functions = []
     for k in range(levels + 1):
         nodes = [last] if k == levels else [helper.make_node("f%d" % (k + 1), ["x" if i == 0 else "t%d" % i],
@@ -136,7 +137,7 @@ def functions(d):
 # ---- documents, memory --------------------------------------------------------------------------------
 
 def documents(d):
-    """A script, a topology or a plan that is no plain file: one error, exit 3, nothing written."""
+    """A script, topology or plan that is not a regular file: one error, exit 3, nothing written."""
     plain, out = d + "/plain.onnx", d + "/out"
     os.mkfifo(d + "/pipe")
     for what, path in (("a folder", d), ("a pipe", d + "/pipe"), ("an endless device", "/dev/zero"), ("nothing", d + "/absent")):
@@ -153,7 +154,7 @@ def documents(d):
 
 
 def memory(d):
-    """Small files do not become large memory, and what is allowed is kept to."""
+    """Small files must not need much memory, and --memory-limit must be obeyed."""
     path = d + "/many.onnx"
     for field, what in ((25, "functions"), (14, "metadata")):
         tag = bytes([(field << 3 | 2) & 0x7F | 0x80, field >> 4, 0]) if field >= 16 else bytes([field << 3 | 2, 0])
@@ -176,7 +177,8 @@ def memory(d):
 
 
 def measured(*args):
-    """(exit code, stdout, peak in bytes). What a process had before it became the command counts in the kernel's figure, so a small one starts it."""
+    """Returns (exit code, stdout, peak memory in bytes). A small process starts the command, because the kernel's figure includes its parent's
+    memory."""
     starter = ("import os, subprocess, sys; p = subprocess.Popen(sys.argv[1:], stderr=subprocess.DEVNULL); _, status, used = os.wait4(p.pid, 0); "
                "sys.exit('%d %d' % (os.waitstatus_to_exitcode(status), used.ru_maxrss))")
     p = subprocess.run([sys.executable, "-ISc", starter, TESSERA, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S)
@@ -185,8 +187,8 @@ def measured(*args):
 
 
 def tile_model(path, tiles, devices, of_tile, groups=()):
-    """A chain of Relu nodes, one for each entry of `tiles`, which is its number of shards; of_tile: the device of tile k, or None
-    for a spec that lists none. groups: (key, members) of each spec."""
+    """Writes a chain of Relu nodes, one for each entry of `tiles`, which is its number of shards. of_tile: the device of tile k, or None
+    for a spec without devices. groups: (key, members) of each spec."""
     def spec(name, n):
         s = onnx.ShardingSpecProto(tensor_name=name)
         if of_tile:
@@ -206,7 +208,7 @@ def tile_model(path, tiles, devices, of_tile, groups=()):
 
 
 def tiles(d):
-    """Shardings of many tiles: 16 times the file and 64 MiB are enough to look at them and to print them."""
+    """Shardings with many tiles: check and info may use at most 16 times the file size plus 64 MiB."""
     path = d + "/tiles.onnx"
     for what, n, devices, of_tile, groups in (
             ("300,000 tiles that turn over 4 devices", [300000], 4, lambda k, n: k % 4, ()),
@@ -223,7 +225,7 @@ def tiles(d):
 
 
 def full(d):
-    """Where nothing more can be written: exit 8 and what was to be written, and nothing is left."""
+    """If nothing more can be written: exit 8, an error that names the file, and no files left."""
     out = d + "/limited"
     code, _, err = call("partition", "tests/models/bert_tiny/model.onnx", "--devices", "2", "-o", out, cwd=ROOT,
                         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10240, 10240)))
@@ -237,11 +239,11 @@ def full(d):
 
 # ---- names ----------------------------------------------------------------------------------------------
 
-STEERS = "a\x1b[31m\u202eb\x07\x9b\u200f"  # colours, a line that runs backwards, a bell
+STEERS = "a\x1b[31m\u202eb\x07\x9b\u200f"  # colors, right-to-left text, a bell
 
 
 def steering_model(path):
-    """Every name in it would steer a terminal."""
+    """Writes a model in which every name has control characters for terminals."""
     def name(text):
         return text + STEERS
     weight = helper.make_tensor(name("w"), F, [8, 8], [0.0] * 64)
@@ -261,7 +263,7 @@ def steering_model(path):
 
 
 def steers(text):
-    """Characters that a terminal would obey or hide."""
+    """Returns the characters that a terminal would obey or hide."""
     return [hex(ord(c)) for c in text if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 or c == "\ufffd"
             or 0x200B <= ord(c) <= 0x200F or 0x2028 <= ord(c) <= 0x202E or 0x2060 <= ord(c) <= 0x206F]
 
@@ -281,13 +283,13 @@ def names(d):
         check("names that steer in %s" % " ".join(w.replace(STEERS, "?").replace(d, "") for w in command), not found and 0 <= code < 124, (code, found))
 
 
-# ---- ends from outside --------------------------------------------------------------------------------
+# ---- signals and other events from outside
 
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "llama_tiny", "model.onnx")
 
 
 def ours(tmp):
-    """Without the file that ONNX Runtime keeps there."""
+    """Temporary files of Tessera, without the file that ONNX Runtime writes there."""
     return [name for name in os.listdir(tmp) if name.startswith("tessera")]
 
 
@@ -328,7 +330,7 @@ def signals(d):
 
 
 def shrinking(d):
-    """Files that are cut short while they are read: an error or an answer, never a death by SIGBUS."""
+    """Files that are truncated while they are read: an error or an answer, never a crash by SIGBUS."""
     import random
     path, deaths, reported = d + "/shrinks.onnx", [], 0
     nodes = [helper.make_node("Relu", ["x" if i == 0 else "v%d" % i], ["y" if i == 79999 else "v%d" % (i + 1)]) for i in range(80000)]

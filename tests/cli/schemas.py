@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real documents against their schemas: schemas.py TESSERA
+"""Tests that real documents match their schemas: schemas.py TESSERA
 
 Runs every command with --json, and reads the files that the commands write (manifest, plan, topology, the data of a report page).
 Each document names its schema in "$schema" and must match schemas/NAME.json. The check here is stricter than the schema: a key that
@@ -32,7 +32,7 @@ SCHEMAS = {os.path.basename(path)[:-5]: load(path) for path in sorted(glob.glob(
 
 
 def referred(schema, root):
-    """The schema that a $ref names, and the document that its own references start from."""
+    """Returns the schema that a $ref names, and the document from which its own references start."""
     name, _, pointer = schema["$ref"].partition("#")
     root = SCHEMAS[name[len(PREFIX):]] if name else root
     found = root
@@ -62,7 +62,7 @@ def object_errors(value, schema, root, at):
 
 
 def errors(value, schema, root, at="document"):
-    """What of the value does not match the schema."""
+    """Yields where the value does not match the schema."""
     unknown = set(schema) - KEYWORDS
     assert not unknown, "this test does not check %s" % unknown
     if "$ref" in schema:
@@ -90,7 +90,7 @@ def check(document, name):
 
 
 def run(d, *words, codes=(0,)):
-    """The document that a command prints."""
+    """Runs a command and returns the document that it prints."""
     words = [word.replace("@", d + "/") for word in words]
     p = subprocess.run([TESSERA, *words, "--json"], capture_output=True, text=True, timeout=harness.HANG_S, cwd=ROOT)
     assert p.returncode in codes, (words, p.returncode, p.stderr[-500:])
@@ -100,7 +100,7 @@ def run(d, *words, codes=(0,)):
         raise AssertionError("%s prints no document: %r" % (words, p.stdout[:200]))
 
 
-# Lines in order: later ones read files of earlier ones. `@` is the test's folder.
+# Commands in order: later ones read files of earlier ones. `@` is the test's folder.
 LINES = [
     ["demo"],
     ["info", BERT],
@@ -168,7 +168,7 @@ def each_command(d):
 
 
 def each_file(d):
-    """Files that the lines above have written."""
+    """Files that the commands above have written."""
     for path in ("parts/manifest.json", "staged/manifest.json"):
         check(load(os.path.join(d, path)), "manifest")
     for path in ("plan.json", "h100.json", "stages.json"):
@@ -181,7 +181,7 @@ def each_file(d):
 
 
 def wrong_documents(_):
-    """The check finds missing keys, other types and unknown keys."""
+    """This test's own check must find missing keys, wrong types and unknown keys."""
     good = load(ROOT + "/schemas/manifest.json")
     plan = {"$schema": PREFIX + "explain", "version": 1}
     assert list(errors({**plan, "version": 2}, SCHEMAS["explain"], SCHEMAS["explain"]))
@@ -190,7 +190,7 @@ def wrong_documents(_):
 
 
 def well_formed(_):
-    """Every schema has its name, and jsonschema accepts it where it is installed."""
+    """Every schema must have its name as $id. jsonschema must accept it, if it is installed."""
     listed = re.findall(r"'([a-z-]+)'[,\]]", open(ROOT + "/schemas/meson.build", encoding="utf-8").read())
     assert sorted(listed) == sorted(SCHEMAS), "schemas/meson.build installs others"
     for name, schema in SCHEMAS.items():

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Telemetry of ONNX Runtime is off in the command and in tessera-ranks: no host is looked up and $TMPDIR/.ses is not written. A choice
-of the user, or of the program that loads libtessera_ops.so, is kept.
+"""Tests that telemetry of ONNX Runtime is off in the command and in tessera-ranks: they look up no host and do not write $TMPDIR/.ses.
 
 usage: telemetry.py TESSERA PROVIDER"""
 import os
@@ -33,7 +32,7 @@ def run(words, tmp, **variables):
 
 
 def traced(words, tmp, trace):
-    """Runs it under strace; the lines that open .ses, look up a host or connect to one, without those of local ranks."""
+    """Runs a command under strace. Returns the result and the traced lines."""
     ran = run(["strace", "-f", "-qq", "-e", "trace=connect,sendto,openat,execve,clone,clone3,fork,vfork", "-o", trace, *words], tmp)
     with open(trace, errors="replace") as file:
         return ran, file.read().splitlines()
@@ -44,7 +43,7 @@ def suspicious(lines):
 
 
 def of_program(lines, name):
-    """Lines of processes that have started this program, and of their children."""
+    """Returns the lines of processes that have started this program, and of their children."""
     pids, found = set(), []
     for line in lines:
         pid, call = line.split(None, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command from outside: words, exit codes, what is written and what is not. Models are made with Python's onnx."""
+"""Tests the command line: arguments, exit codes, what is printed, and which files are written. Models are made with Python's onnx."""
 import hashlib
 import json
 import os
@@ -33,7 +33,7 @@ def read(path):
 
 
 def make(path):
-    """mm: y = W x, an unnamed Relu, act: an If with a branch, names that need quotes."""
+    """Writes a model with a named MatMul mm: y = W x, an unnamed Relu, an If with branches, and names that need quotes."""
     f = TensorProto.FLOAT
     info = helper.make_tensor_value_info
     then = helper.make_graph([helper.make_node("Relu", ["z"], ["t"], name="inner")], "then", [], [info("t", f, None)])
@@ -50,7 +50,7 @@ def make(path):
 
 
 def specs(path):
-    """{(node, value): (devices, [(axis, [shards])])} of the main graph and its branches."""
+    """Returns {(node, value): (devices, [(axis, [shards])])} of the main graph and its branches."""
     found = {}
 
     def walk(graph):
@@ -93,7 +93,7 @@ def test_help(_):
 
 
 def test_examples(d):
-    """Every example of the help texts works as typed in a folder that has the project's tests, in the order of the commands."""
+    """Every example of the help texts must work as written, in a folder with the project's tests, in the order of the commands."""
     d = with_tests(d, "examples")
     rc, out, _ = call("--help")
     for k in re.findall(r"^  (\w+)  ", out, re.M):
@@ -109,8 +109,9 @@ def test_examples(d):
 
 
 def test_one_document(d):
-    """--json gives one versioned document whatever comes: a result, a mistake on the command line, a file that is not there. But for scripts, and for `launch`,
-    whose stdout is the command's."""
+    """--json must print one versioned document in every case: a result, a usage error, a missing file. Exceptions: scripts (completion), and
+    `launch`,
+    whose stdout is that of the started command."""
     at = with_tests(d, "documents")
     for k in re.findall(r"^  (\w+)  ", call("--help")[1], re.M):
         example = shlex.split(call(k, "--help")[1].split("example:")[-1].strip())[1:]
@@ -156,7 +157,7 @@ def test_usage(d):
 
 
 def test_guard(d):
-    """No result replaces an input or another result; misspelled words get a suggestion."""
+    """No output may replace an input or another output. Misspelled words must get a suggestion."""
     model, link, plan = (os.path.join(d, x) for x in ("guard.onnx", "guard_link.onnx", "guard.json"))
     make_mlp(model, 16)
     os.symlink("guard.onnx", link)
@@ -194,7 +195,7 @@ def test_annotate(d):
     rc, err, out = annotate(d, "--config", "c:2", "--shard", "mm:W={2,1}", "--unshard", "mm:W", "--stage", "mm=1", "--stage", "mm=none", "--remove-config", "c", "--cascade")
     b = read(out)
     check("everything in and out: same bytes but the IR version", rc == 0 and b[:1] + a[1:2] + b[2:] == a, err)
-    two = ["--config", "c:2"]  # where the rank of a value is not declared, axes count from the back
+    two = ["--config", "c:2"]  # for a value of undeclared rank, axes are counted from the back
     for name, edits, want in (
             ("by name", ["--shard", "mm:W={2,1:0,1}"], {("mm", "W"): ([0, 1], [(0, [2])])}),
             ("by output", ["--shard", "z:y={2,1:0,1}"], {("z", "y"): ([0, 1], [(-2, [2])])}),
@@ -254,7 +255,7 @@ def test_info(d):
 
 
 def test_notation(d):
-    """What info prints is what annotate reads: in every notation, of values whose rank only inference knows."""
+    """annotate must read what info prints: in every notation, also for values whose rank only inference knows."""
     rc, err, out = annotate(d, "--config", "c:4", "--shard", "#1:y=SR", "--shard", "mm2:o={2,...:0,1}", "--shard", "mm:x=({},{0,1})@2x2")
     check("mesh strings are read", rc == 0, err)
     first = specs(out) if rc == 0 else {}
@@ -270,7 +271,7 @@ def test_notation(d):
 
 
 def test_model_topology(d):
-    """A topology belongs to a configuration: set, shown, checked; a list of links is seen as what it is."""
+    """A topology belongs to a configuration: it is set, shown and checked. info names the grid of a list of links."""
     rc, err, out = annotate(d, "--config", "c:4", "--topology", "hosts:2x2", "--shard", "mm:W=S0,R", "--config", "e:2")
     doc = json.loads(call("info", out, "--json")[1]) if rc == 0 else {}
     check("annotate --topology", rc == 0 and [(t["configuration"], len(t["devices"]), t["grid"]) for t in doc["topologies"]] == [("c", 4, [2, 2])], err)
@@ -292,8 +293,8 @@ def test_model_topology(d):
 
 
 def test_formalism(d):
-    """What we bring into place, the formalism calls a contradiction: a cut of k in one operand alone, rows of one summand alone,
-    also where the Add itself has no sharding and one summand inherits that of a MatMul."""
+    """Where Tessera reshards, the formalism reports a contradiction: k is sharded in one operand only, rows of one summand only, also if the Add
+    itself has no sharding and one summand inherits that of a MatMul."""
     for edits, ours, formal in ((["mm:W={1,2:0,1}"], 0, 1), (["mm:W={1,2:0,1}", "mm:x={2,1:0,1}"], 0, 0), (["mm:W={2,1:0,1}"], 0, 1), (["mm:W={2,1:0,1}", "#1:z={1:0,1}"], 0, 0),
                                 (["odd:s:t={2,1:0,1}"], 0, 1), (["mm2:o={2,1:0,1}"], 0, 0), (["#1:y={2,1:0,1}", "mm:y={2,1:0,1}", "#1:z={1:0,1}"], 0, 0)):
         words = [w for e in edits for w in ("--shard", '"%s":"%s"=%s' % (e.split(":", 1)[0], *e.split(":", 1)[1].rsplit("=", 1)))]
@@ -385,14 +386,14 @@ def test_tensor(d):
     check("a piece is missing", call("tensor", "join", pieces, "--sharding", "{2,1}", "--shape", "7x4", "-o", back)[0] == 1 and not os.path.exists(back))
     check("not a sharding", call("tensor", "split", whole, "--sharding", "{2,", "-o", back)[0] == 2)
     np.savez(pieces, a=x, b=x)
-    halves = read(pieces).split(b"\x93NUMPY")  # the first tensor is whole, the second has another magic
+    halves = read(pieces).split(b"\x93NUMPY")  # the first tensor is intact, the second has a wrong magic number
     open(pieces, "wb").write(b"\x93NUMPY".join(halves[:2]) + b"\x93NUMPX" + halves[2])
     check("a damaged file is no mistake of the words", call("tensor", "split", pieces, "--sharding", "{2,1}", "-o", back)[0] == 3)
     check("neither split nor join", call("tensor", "cut", whole, "--sharding", "{2,1}", "-o", back)[0] == 2)
 
 
 def shape_of(path, name):
-    """Type and sizes that the main graph, or a subgraph of it, has for a value."""
+    """Returns the type and sizes that the main graph or a subgraph has for a value."""
     def search(g):
         for v in list(g.value_info) + list(g.output) + list(g.input):
             t = v.type.tensor_type
@@ -406,7 +407,7 @@ def shape_of(path, name):
 
 
 def make_shapes(path):
-    """A branch, a loop that grows a value, a function that transposes as its caller says."""
+    """Writes a model with a branch, a loop that grows a value, and a function that transposes as its caller says."""
     f, info, node = TensorProto.FLOAT, helper.make_tensor_value_info, helper.make_node
     then = helper.make_graph([node("Relu", ["x"], ["t"])], "then", [], [info("t", f, None)])
     other = helper.make_graph([node("Concat", ["x", "x"], ["e"], axis=0)], "else", [], [info("e", f, None)])
@@ -462,7 +463,7 @@ def test_rules(_):
 
 
 def test_external(d):
-    """A model saved away from its data: external-elsewhere, or the data comes along."""
+    """A model saved in another folder than its data: a warning, or --copy-data copies the data."""
     import numpy as np
     home, away = os.path.join(d, "home"), os.path.join(d, "away")
     os.makedirs(home), os.makedirs(away)
@@ -487,7 +488,7 @@ def test_external(d):
 
 
 def test_data_missing(d):
-    """Without its data files a model can still be inspected and planned; each reported error has its exit code."""
+    """Without its data files a model can still be inspected and planned. Each reported error must have its exit code."""
     import numpy as np
     home = os.path.join(d, "without")
     os.makedirs(home)
@@ -529,7 +530,7 @@ def test_damaged(d):
 
 
 def test_topology_measured(d):
-    """What is measured is a topology to plan for; a planned model keeps it, in itself and beside it."""
+    """A measured topology can be used for planning. The planned model stores it, and a file next to the model has it too."""
     path, planned, model = d + "/measured.json", d + "/for_measured.onnx", d + "/measured_model.onnx"
     f, w = TensorProto.FLOAT, [0.0] * 64 * 64
     g = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")], "g", [helper.make_tensor_value_info("x", f, [32, 64])],
@@ -556,7 +557,7 @@ def test_topology_measured(d):
     rc, out, err = call("topology", "measure", "--devices", path, "--seconds", "0.1", "--model", model, "-o", seen)
     both = json.loads(read(seen) or "{}")
     check("a model is added to what was measured", rc == 0 and both.get("devices") == doc["devices"] and "warning" not in err and
-          "MatMul" in {n["op"] for n in both.get("seen", [])} <= {"MatMul", "Slice"}, (rc, err, both))  # a Slice where a plan has one
+          "MatMul" in {n["op"] for n in both.get("seen", [])} <= {"MatMul", "Slice"}, (rc, err, both))  # a Slice if the plan has one
     call("topology", "make", "65", "-o", d + "/many.json")
     rc, out, err = call("topology", "measure", "--devices", d + "/many.json", "--seconds", "0.01", "--model", model)
     check("ranks that are too many for a model", rc == 2 and err.count("error[") == 1, (rc, err))
@@ -691,7 +692,7 @@ def test_topology(d):
 
 
 def make_mlp(path, rows):
-    """Two matrices of 256 x 256; rows of x: a number or a symbol."""
+    """Writes two MatMuls with 256 x 256 weights; rows of x: a number or a symbol."""
     f = TensorProto.FLOAT
     w = [helper.make_tensor(n, f, [256, 256], bytes(4 << 16), raw=True) for n in ("w1", "w2")]
     g = helper.make_graph([helper.make_node("MatMul", ["x", "w1"], ["h"], name="up"), helper.make_node("MatMul", ["h", "w2"], ["y"], name="down")], "g",
@@ -700,7 +701,7 @@ def make_mlp(path, rows):
 
 
 def make_odd(path, layers):
-    """Products of odd widths, one after the other: with just enough memory a plan takes long to prove."""
+    """Writes a chain of MatMuls of odd widths: with just enough memory, an optimal plan takes long to prove."""
     f, nodes, weights, x, width = TensorProto.FLOAT, [], [], "x", 64
     for i in range(layers):
         wide = (64, 96, 128, 192)[i * i * 7 % 11 % 4]
@@ -739,7 +740,7 @@ def test_plan(d):
 
 
 def test_plan_sizes(d):
-    """Missing sizes are reported; the sizes that a model was planned for are stored in it and used again."""
+    """Missing sizes must be reported. The sizes that a model was planned for are stored in it and used again."""
     path, out = os.path.join(d, "sizes.onnx"), os.path.join(d, "sizes_planned.onnx")
     make_mlp(path, "n")
     rc, _, err = call("plan", path, "--devices", 2)
@@ -768,7 +769,7 @@ def test_plan_sizes(d):
 
 
 def test_dims(d):
-    """Every command that takes --dim refuses names that the model lacks and sizes below 1, and leaves nothing behind. Unnamed dimensions are called INPUT.AXIS."""
+    """Every command with --dim must refuse unknown names and sizes below 1, and write nothing. Unnamed dimensions are called INPUT.AXIS."""
     path, planned, out = os.path.join(d, "dims.onnx"), os.path.join(d, "dims_planned.onnx"), os.path.join(d, "dims_out")
     make_mlp(path, "rows")
     check("dims: planned", call("plan", path, "--devices", 2, "--dim", "rows=4096", "-o", planned)[0] == 0)
@@ -798,7 +799,7 @@ def test_dims(d):
 
 
 def test_no_tensors(d):
-    """An output that is no tensor: check warns; run, bench and verify refuse before anything is written; all name the remedy."""
+    """An output that is not a tensor: check warns; run, bench and verify refuse before they write anything. All must name the remedy."""
     path = os.path.join(d, "zip.onnx")
     out = helper.make_value_info("m", onnx.TypeProto())
     out.type.sequence_type.elem_type.map_type.key_type = TensorProto.INT64
@@ -814,7 +815,7 @@ def test_no_tensors(d):
 
 
 def test_words(d):
-    """Options that would be ignored, folders that are missing, names that are misspelt."""
+    """Options that would be ignored, missing folders, misspelled names."""
     folder = "tests/folders/genai_tiny"
     check("generate: no folder", call("generate", os.path.join(d, "none"), "--ids", "1")[0] == 3)
     rc, _, err = call("generate", folder, "--ids", "1,2", "--max-tokens", 3, "--top-k", 5)
@@ -878,7 +879,7 @@ def test_plan_stages(d):
     check("plan: not found in time is not proved", rc == 0 and [t["undecided"] for t in json.loads(text)["tried"]][:3] == [False, False, True] and
           "2: does not fit in memory, 3: not found in time" in err, (rc, text[-900:], err))
     said = []
-    for wait in (0.3, 1, 2, 4, 8):  # on a fast machine the first, on a busy one a later
+    for wait in (0.3, 1, 2, 4, 8):  # a fast machine needs the first, a busy one a later
         code, text, err = interrupt(["plan", deep, "--devices", "hosts:2x4", "--memory", "3400KiB", "-o", out + ".int", "--json"], wait)
         there = os.path.exists(out + ".int")
         said.append((wait, code, there, err[:300]))
@@ -909,7 +910,8 @@ def test_plan_advice(d):
 
 
 def test_devices_auto(d):
-    """The best number of devices is taken and said with figures, of this machine and of a topology; commands that plan on the way take it too."""
+    """auto must choose the best number of devices and report the figures, for this machine and for a topology. Other commands that plan accept it
+    too."""
     m, out, t = os.path.join(d, "auto.onnx"), os.path.join(d, "auto_out.onnx"), os.path.join(d, "auto.json")
     onnx.save(onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 18]> g (float[512,512] x, float[512,512] w) => (float[512,512] y) { y = MatMul(x, w) }'), m)
     rc, text, err = call("plan", m, "--devices", "auto:cpu:4", "-o", out, "--json")
@@ -971,7 +973,7 @@ def test_plan_document(d):
     a, b, bad = (os.path.join(d, n) for n in ("a.json", "b.json", "bad.json"))
     make_mlp(path, "n")
 
-    def onnx_of(path, without=""):  # the planner raises the version of the file where it must
+    def onnx_of(path, without=""):  # the planner raises the IR version if needed
         m = onnx.load(path)
         m.ir_version = 11
         if without:
@@ -1005,7 +1007,7 @@ def test_plan_document(d):
 
 
 def with_tests(d, name):
-    """A folder for the files that the help's examples write, with a link to the project's tests."""
+    """Makes a folder for the files that the help's examples write, with a link to the project's tests."""
     folder = os.path.join(d, name)
     os.mkdir(folder)
     os.symlink(os.path.abspath("tests"), os.path.join(folder, "tests"))

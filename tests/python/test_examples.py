@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scripts of examples/python over the library of this build: they end well and say what they are to say.
+"""Tests the scripts of examples/python with the library of this build: they must succeed and print what they promise.
 
 usage: test_examples.py BUILD"""
 import os
@@ -32,7 +32,7 @@ def example(name, *words):
 
 
 def command(*words):
-    """The wheel's command `tessera`, with the program of this build."""
+    """Runs the wheel's command `tessera` with the program of this build."""
     code = "import sys; from tessera import _command; _command.FOLDER = sys.argv.pop(1); _command.main()"
     p = subprocess.run([sys.executable, "-c", code, BUILD, *words], capture_output=True, text=True, env=ENV, timeout=300)
     return p.returncode, p.stdout, p.stderr

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that end in every way, while a model is sharded and afterwards: no temporary files are left, or the next program removes
-them. ONNX Runtime's telemetry is off.
+"""Tests programs that end in every way, while a model is sharded and afterwards. Either no temporary files are left, or the next program
+removes them. Also tests that ONNX Runtime's telemetry is off.
 
 usage: test_exits.py BUILD"""
 import os
@@ -33,7 +33,7 @@ if how == "sys.exit": sys.exit(0)
 if how == "os._exit": os._exit(0)
 if how.startswith("SIG"): os.kill(os.getpid(), getattr(signal, how))
 '''
-# A child of a program with an open session ends as programs do.
+# A forked child of a program with an open session must end normally.
 FORKS = PROGRAM + r'''
 pid = os.fork()
 if pid == 0: sys.exit(7)
@@ -54,7 +54,7 @@ def run(program, tmp, *arguments, **variables):
 
 
 def end_while_sharding(tmp, number):
-    """Sends the signal as soon as the program has a temporary folder; returns its exit status."""
+    """Sends the signal as soon as the program has a temporary folder. Returns the exit status."""
     with subprocess.Popen([sys.executable, "-c", PROGRAM, MODEL, "normal"], env=environment(tmp), stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and not left(tmp):
@@ -94,7 +94,7 @@ def test_signals_while_sharding():
 
 
 def test_telemetry_is_off():
-    """ONNX Runtime with telemetry writes $TMPDIR/.ses, and hangs forked children at exit."""
+    """With telemetry on, ONNX Runtime writes $TMPDIR/.ses and hangs forked children at exit."""
     with tempfile.TemporaryDirectory() as tmp:
         ran = run(FORKS, tmp, "normal")
         assert ran.returncode == 0 and os.listdir(tmp) == [], (os.listdir(tmp), ran)

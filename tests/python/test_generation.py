@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text generation: tessera.Generator, tessera chat and tessera serve, compared with onnxruntime-genai on the unsharded folder.
+"""Tests text generation: tessera.Generator, tessera chat and tessera serve, compared with onnxruntime-genai on the unsharded folder.
 
 usage: test_generation.py BUILD"""
 import http.client
@@ -80,7 +80,7 @@ def call(*words):
 
 
 def test_command():
-    """tessera generate: token ids by onnxruntime-genai, text, stop texts, and one line for each mistake."""
+    """tessera generate: token ids, text and stop texts. Each mistake must give one line of error."""
     reason = missing("onnxruntime_genai", "tokenizers")
     if reason:
         return reason
@@ -94,7 +94,8 @@ def test_command():
                               (["--prompt", "Hello", "--stop", ""], 2, "stop must be")):
         ran = call("generate", FOLDER, *words)
         assert ran.returncode == code and hint in ran.stderr and "Traceback" not in ran.stderr, ran
-    assert json.loads(call("generate", FOLDER, "--ids", ids, "--max-tokens", "4", "--json").stdout)["tokens"] == unsharded(IDS, 4)  # the program's own loop
+    # --json uses the program's own loop.
+    assert json.loads(call("generate", FOLDER, "--ids", ids, "--max-tokens", "4", "--json").stdout)["tokens"] == unsharded(IDS, 4)
 
 
 def test_stop_texts():
@@ -150,7 +151,7 @@ def test_chat():
 
 
 def test_chat_goes_on():
-    """Ctrl-C ends the answer and not the program; neither does a line that is not UTF-8, nor a conversation longer than the context."""
+    """Ctrl-C must end the answer and not the program. An invalid UTF-8 line or a conversation longer than the context must not end it either."""
     reason = missing("onnxruntime_genai", "tokenizers")
     if reason:
         return reason
@@ -166,7 +167,7 @@ def test_chat_goes_on():
 
 
 class Server:
-    """tessera serve on a free port of the loopback address."""
+    """Runs tessera serve on a free port of the loopback address."""
 
     def __init__(self, folder=FOLDER):
         self.folder = folder
@@ -186,7 +187,7 @@ class Server:
         raise AssertionError("".join(self.said))
 
     def end(self, number):
-        """The exit code after a signal, and what the server printed."""
+        """Sends a signal. Returns the exit code and what the server printed."""
         self.process.send_signal(number)
         code = self.process.wait(timeout=harness.HANG_S)
         self.reader.join()
@@ -256,7 +257,7 @@ def test_serve():
 
 
 class Endless:
-    """A backend that generates until its client has gone."""
+    """A backend that generates until its client disconnects."""
 
     def __init__(self):
         self.began, self.ended = threading.Event(), threading.Event()
@@ -302,7 +303,7 @@ def test_serve_ends_answers_of_departed_clients():
 
 
 def test_batches_cancel_requests():
-    """A request whose client has gone leaves the engine, and others are not affected."""
+    """If a client disconnects, its request must leave the engine, and other requests must not be affected."""
     reason = missing("onnxruntime_genai", "tokenizers")
     if reason:
         return reason
@@ -345,7 +346,7 @@ def test_serve_ends_cleanly():
 
 
 def test_serve_continues_after_a_failure():
-    """The configuration claims a longer context than the model has: a long answer fails, and later requests do not."""
+    """The configuration claims a longer context than the model has. A long answer must fail, and later requests must succeed."""
     reason = missing("onnxruntime_genai", "tokenizers", "starlette", "uvicorn")
     if reason:
         return reason

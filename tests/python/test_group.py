@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera.Group: processes join, rank 0 plans and partitions, all load and run. usage: test_group.py BUILD"""
+"""Tests tessera.Group: processes join, rank 0 plans and partitions, all load and run.
+
+usage: test_group.py BUILD"""
 import os, subprocess, sys, tempfile
 
 BUILD = os.path.abspath(sys.argv[1])

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executes the code cells of examples/notebooks with the library of this build: test_notebooks.py BUILD
+"""Tests examples/notebooks: executes their code cells with the library of this build.
 
-With nbclient and a Python kernel if both are installed, else cell by cell in a Python process of its own."""
+usage: test_notebooks.py BUILD
+Uses nbclient and a Python kernel if both are installed, else runs cell by cell in a separate Python process."""
 import glob
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python package over the library of this build: its calls, its errors, what it does not copy, Ctrl-C.
+"""Tests the Python package with the library of this build: its calls, its errors, its threads, and Ctrl-C.
 
 usage: test_package.py BUILD"""
 import gc
@@ -132,7 +132,7 @@ def test_bad_feeds_leave_the_session_alive():
 
 
 def test_arrays_that_are_not_contiguous_and_dlpack():
-    class Other:  # what torch and cupy have
+    class Other:  # as tensors of torch and cupy
         def __init__(self, array):
             self.array = array
 
@@ -207,7 +207,7 @@ def test_threads_that_share_a_session():
     session.start(feeds[0])
     refused(tessera.TesseraError, "in progress", lambda: session.run(None, feeds[1]))
     assert np.array_equal(session.wait()[0], want[0])
-    closer = threading.Thread(target=session.close)  # while another thread runs: it is told, and does not wait for ever
+    closer = threading.Thread(target=session.close)  # close() while another thread runs: that thread must get an error and not hang
     closer.start()
     refused(tessera.TesseraError, "closed", lambda: [session.run(None, FEEDS) for _ in range(10000)])
     session.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions after mistakes: every argument wrong once, interrupts, forks. The answers that follow are compared with onnxruntime.
+"""Tests sessions after mistakes: every argument is wrong once, interrupts, forks. Later answers are compared with onnxruntime.
 
 usage: test_session.py BUILD"""
 import os
@@ -110,7 +110,7 @@ def mistakes_of_run(session):
 
 
 def mistakes_of_start(session):
-    def start_and_wait(feeds):  # an unsharded model is checked by the engine while it runs
+    def start_and_wait(feeds):  # the engine checks an unsharded model's inputs only while it runs
         session.start(feeds)
         session.wait()
 
@@ -153,7 +153,7 @@ def try_mistakes(session, mistakes):
 
 
 def each_session():
-    """Ranks as threads, and as processes."""
+    """Yields a session with ranks as threads, and one with ranks as processes."""
     folder = partition()
     for transport in ("threads", "shm"):
         with tessera.PartitionSession(folder, transport=transport) as session:
@@ -176,7 +176,7 @@ def test_every_argument_of_wait():
 
 
 def test_interrupts():
-    """Exceptions of signal handlers arrive at any time during run, start and wait."""
+    """Exceptions of signal handlers may arrive at any time during run, start and wait."""
     def interrupt(number, frame):
         raise KeyboardInterrupt
 
@@ -203,7 +203,7 @@ def test_interrupts():
 
 
 def test_a_failed_run_beside_others():
-    """A failed run under way does not take the runs after it for its own, nor the other way round."""
+    """A failed run among several must not get another run's answer, and no other run may get its error as an answer."""
     session = tessera.PartitionSession(partition())
     expect_answers(session, "nothing")
     started = []
@@ -218,7 +218,7 @@ def test_a_failed_run_beside_others():
             answer = session.wait()[0]
             assert value in WANT, "the failed run has an answer"
             assert near(answer, WANT[value]), "the answer of another run"
-        except tessera.TesseraError as error:  # it may end the runs beside it, too
+        except tessera.TesseraError as error:  # a failed run may also end the runs in flight with it
             assert "indices element out of data bounds" in str(error), error
     expect_error(tessera.TesseraError, "no run is in progress", session.wait)
     expect_answers(session, "a failed run of three")
@@ -266,7 +266,7 @@ def test_reprs():
 
 
 def in_child(work):
-    """Exit status of a child process that is forked to do it; 1 if it raises, -9 if it hangs."""
+    """Runs `work` in a forked child. Returns its exit status: 1 if it raises, -9 if it hangs."""
     pid = os.fork()
     if pid == 0:
         status = 1
