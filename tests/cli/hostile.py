@@ -177,8 +177,7 @@ def memory(d):
 
 
 def measured(*args):
-    """Returns (exit code, stdout, peak memory in bytes). A small process starts the command, because the kernel's figure includes its parent's
-    memory."""
+    """Returns (exit code, stdout, peak memory in bytes). A small process starts the command: the kernel counts the parent's memory too."""
     starter = ("import os, subprocess, sys; p = subprocess.Popen(sys.argv[1:], stderr=subprocess.DEVNULL); _, status, used = os.wait4(p.pid, 0); "
                "sys.exit('%d %d' % (os.waitstatus_to_exitcode(status), used.ru_maxrss))")
     p = subprocess.run([sys.executable, "-ISc", starter, TESSERA, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S)

@@ -910,8 +910,7 @@ def test_plan_advice(d):
 
 
 def test_devices_auto(d):
-    """auto must choose the best number of devices and report the figures, for this machine and for a topology. Other commands that plan accept it
-    too."""
+    """auto must choose the best number of devices and report the figures, also for a topology, and also in other commands that plan."""
     m, out, t = os.path.join(d, "auto.onnx"), os.path.join(d, "auto_out.onnx"), os.path.join(d, "auto.json")
     onnx.save(onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 18]> g (float[512,512] x, float[512,512] w) => (float[512,512] y) { y = MatMul(x, w) }'), m)
     rc, text, err = call("plan", m, "--devices", "auto:cpu:4", "-o", out, "--json")

@@ -94,6 +94,7 @@ def check_places(name, m, parts):
     case(name + ": stage k is device k", not wrong, wrong)
 
 
+# Runs every command on the model and checks results, places of nodes, and runs in flight.
 def check_model(name, d, m, f):
     rc, out, err = tessera("verify", f, *MAP, "--json")
     case(name + ": verify", rc == 0 and json.loads(out)["ok"], "exit %d %s %s" % (rc, out, err))
@@ -125,6 +126,7 @@ def findings(f):
     return rc, [x["code"] for x in doc["findings"] if x["code"].startswith("stage")], doc
 
 
+# Chains with fixed stage numbers: what check reports, and that a stage without a device is refused by all commands.
 def rules_of_stages(d):
     f = d + "/chain.onnx"
     for stages, devices, want in (([0, 1, 2, 0], 3, ["stage-return"]), ([0, 0, 1, 1], 4, []), ([1, 1, 1, 1], 3, []), ([2, 1, 0, 3], 4, ["stage-return"])):

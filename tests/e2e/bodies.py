@@ -22,7 +22,7 @@ def body(nodes, ins, outs, init=(), name="body"):
 
 @case
 def if_cut_inside():
-    """The contracted dimension of a MatMul is sharded in one branch. The output must be the full tensor."""
+    """One branch shards the contracted dimension of its MatMul, the other the columns. The output must be the full tensor."""
     then = body([node("MatMul", ["x", "A"], ["t"], name="a")], [], [info("t", T.FLOAT, None)])
     other = body([node("MatMul", ["x", "B"], ["e0"], name="b"), node("Neg", ["e0"], ["e"], name="n")], [], [info("e", T.FLOAT, None)])
     m = model([node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=other)],
@@ -32,6 +32,7 @@ def if_cut_inside():
         {"x": f4(3, 8), "c": np.array(False)}, None
 
 
+# The same model, but the other branch runs.
 @case
 def if_other_way():
     m, n, s, i, c = special.CASES["if_cut_inside"]()
@@ -134,7 +135,7 @@ def loop_grows():
 
 @case
 def loop_never():
-    """No iteration: the result is the initial value, and no rank must wait for another."""
+    """No iteration: the result is the initial value, and no rank may wait for another."""
     l, init = loop([node("MatMul", ["v", "A"], ["w"], name="a")], "x", 0)
     m = model([l], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])], init + [tensor(f4(8, 8), "A")])
     return m, 2, {"loop > body > a:A": "{2,1:0,1}"}, {"x": f4(3, 8)}, None
@@ -182,6 +183,7 @@ def loop_constants_inside():
     return m, 2, {"one > body > k:K": "{2,1:0,1}", "two > body > k:K": "{1,2:0,1}"}, {"x": f4(3, 8)}, None
 
 
+# A Loop inside an If inside a Loop, with sharded weights in both branches.
 @case
 def loop_in_if_in_loop():
     inner = body([node("Identity", ["go2"], ["on2"], name="on2"), node("MatMul", ["v2", "A"], ["w2"], name="a")],

@@ -80,8 +80,7 @@ class Browser:
 
 
 class Tab:
-    """Shows a file in a window of the given size. errors() returns console errors; requests() returns the URLs that the page loaded besides the
-    file."""
+    """Shows a file in a window of the given size. errors() returns console errors; requests() returns the other URLs that were loaded."""
 
     def __init__(self, browser, path, width, height=900, touch=False, dark=False):
         self.browser, self.url = browser, "file://" + os.path.abspath(path).replace("%", "%25").replace("#", "%23").replace("?", "%3F")

@@ -105,6 +105,7 @@ def outputs_of_random_numbers(p):
     assert err.count("warning[verify-random]") == 2 and "value 'z'" in err and "value 'b'" in err, err
 
 
+# Shards, runs and returns the outputs.
 def cut(p, nodes, ins, outs, shard, init=(), **feeds):
     p.annotate(model(nodes, ins, outs, init), shard)
     return p.run(**feeds)
@@ -210,8 +211,7 @@ def ranks_of_no_turns(p):
 
 @case
 def inputs_that_are_known_to_fit(p):
-    """The engine refuses these inputs. If expected outputs are recorded, the engine lacks a feature (exit 7), else the inputs may be wrong (exit
-    1)."""
+    """The engine refuses these inputs. With recorded outputs it lacks a feature (exit 7), else the inputs may be wrong (exit 1)."""
     arrays = {"x": np.ones((1, 1, 3, 3), "u1"), "w": np.ones((2, 1, 2, 2), "u1"), "zx": np.array(1, "u1"), "zw": np.ones(2, "u1")}
     m = model([node("ConvInteger", list(arrays), ["y"], name="n")], {n: (T.UINT8, a.shape) for n, a in arrays.items()}, {"y": (T.INT32, [1, 2, 2, 2])})
     p.annotate(m, "n:w={2,1,1,1:0,1}")

@@ -85,6 +85,7 @@ VARIANTS = {
 }
 
 
+# Query rows are sharded over 2 and 3 devices by hand.
 def rows_on_devices(d, name):
     build, how = VARIANTS[name]
     spec = build(d + "/m.onnx", **how)
@@ -153,6 +154,7 @@ def long_prompt(d, kind):
     assert rc == 0 and doc["ok"] and not doc["replicated"], (doc, err)
 
 
+# For a short prompt no context parallel plan may be compared.
 def short_prompt(d, kind):
     layer(d + "/m.onnx", kind)
     rc, doc, err = tessera("plan", d + "/m.onnx", "--devices", "h100:8", "--dim", "batch=1", "--dim", "seq=64")

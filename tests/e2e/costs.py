@@ -58,6 +58,7 @@ def predicted(model, devices, batch, *more):
     return document("plan", model, "--devices", devices, "--dim", "batch=%d" % batch, *more)
 
 
+# tools/published compares predicted times with the measurements in docs/published.md.
 def published_measurements(folder):
     q = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "published"), TESSERA, os.path.join(ROOT, "docs", "published.md")], capture_output=True, text=True, timeout=10 * harness.HANG_S)
     assert q.returncode == 0, q.stdout[-1500:] + q.stderr[-500:]

@@ -48,6 +48,7 @@ def try_cut(d, model, rule, sizes, cuts):
     return None if good else "x%d=%s: exit %d %s %s" % (i, spec, rc, doc, err[:300])
 
 
+# Shards every factor of one case. Returns what is wrong, or None.
 def try_case(d, name, since, c):
     global compared
     domain, _, op = name.rpartition(":")

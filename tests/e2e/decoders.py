@@ -33,6 +33,7 @@ def embedding(m, n):
     return ["%s:%s={%d,1}" % (node.name, node.input[0], n)], 0
 
 
+# Shards a model and checks its recorded outputs and its collectives.
 def check(d, name, edits_of, n, want):
     path = os.path.join(MODELS, name, "model.onnx")
     edits, layers = edits_of(onnx.load(path, load_external_data=False), n)

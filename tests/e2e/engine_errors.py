@@ -60,6 +60,7 @@ def experts(x, r, w1, w2, k):
     return y
 
 
+# ONNX Runtime writes the result of MoE over its input while it still reads the input.
 def moe(d):
     w1, w2 = (rng.standard_normal(s).astype("f4") * 0.3 for s in ((4, 32, 16), (4, 16, 32)))
     nodes = [h.make_node("Neg", ["x"], ["a"], name="first"),
@@ -75,6 +76,7 @@ def moe(d):
     check("MoE as the last node", d, f, {"x": x, "r": r}, {"y": -want["y"]}, "moe:a={2,1:0,1}")
 
 
+# ONNX Runtime merges Splits of one value that have different numbers of outputs.
 def splits(d):
     x = rng.standard_normal((4, 12)).astype("f4")
     for opset in (11, 13):

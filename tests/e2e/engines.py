@@ -45,8 +45,7 @@ def lowered(d):
 
 
 def kept(d):
-    """Newer element types need the operator set that introduced them. A MaxPool with ceil_mode is written with explicit pads, which any set
-    allows."""
+    """Newer element types need the operator set that introduced them. A MaxPool with ceil_mode is written with explicit pads instead."""
     nodes = [helper.make_node("Cast", ["x"], ["h"], name="cast", to=T.BFLOAT16), helper.make_node("Reshape", ["h", "to"], ["r"], name="reshape"),
              helper.make_node("Cast", ["r"], ["y"], name="back", to=T.FLOAT)]
     save(d + "/m.onnx", nodes, dict(x=[4, 6]), dict(y=[6, 4]), dict(to=np.array([6, 4], np.int64)), 21)

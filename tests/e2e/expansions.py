@@ -124,6 +124,7 @@ def arrays(c, factor):
     return given
 
 
+# Shards every statistics dimension of one case. Returns the number of shardings that ran, and what is wrong or None.
 def prove_case(d, name, since, c, rule):
     names = {"batch": 2, "seq": 3}
     sizes = [f["size"] if isinstance(f["size"], int) else eval(f["size"] or "0", {}, names) for f in rule["factors"]]

@@ -52,11 +52,13 @@ def other_version():
     return twice(ffn(14)), 2, {"one:a": "{1,2:0,1}", "function Ffn > down:b": "{2,1:0,1}"}, {"x": f4(3, 6)}, ["AllReduce", "Reduce"]
 
 
+# The function was written for operator set 20, the model for 17.
 @case
 def newer_version():
     return twice(ffn(20), 17), 3, {"two:c": "{1,3:0,1,2}"}, {"x": f4(3, 6)}, ["Reduce"]
 
 
+# A function calls another one and passes an attribute to it.
 @case
 def nested_with_attributes():
     inner = function("Scaled", ["x", "w"], ["y"], [ref("Gemm", ["x", "w"], ["y"], "gemm", alpha="scale")], attributes=["scale"])
@@ -75,6 +77,7 @@ def ref(op, ins, outs, name, **names):
     return n
 
 
+# The body of a Loop calls a function.
 @case
 def in_a_loop():
     g = helper.make_graph([node("Identity", ["go"], ["on"]), call("Ffn", ["v", "a", "b"], ["w"], "call")], "body",

@@ -22,6 +22,7 @@ def elements_pass_through():
     return m, 2, {"a_matmul:w": "{1,2:0,1}"}, {"x": f4(3, 6)}, ["Reshard"]
 
 
+# The same sharding, annotated at the sequence and not at the MatMul.
 @case
 def annotated_list():
     m, n, _, ins, c = special.CASES["elements_pass_through"]()
@@ -37,6 +38,7 @@ def split_and_join():
     return m, 3, {"split:x": "{1,3:0,1,2}"}, {"x": f4(6, 7)}, None
 
 
+# A tensor is split into columns, which are stacked along a new axis; rows of the columns are sharded.
 @case
 def stacked():
     m = model([node("SplitToSequence", ["x"], ["s"], name="split", axis=1, keepdims=0), node("ConcatFromSequence", ["s"], ["y"], axis=0, new_axis=1)],
@@ -86,6 +88,7 @@ def one_device_has_it():
     return m, 2, {"list:a": "{1,1:1}", "c_sequenceat:c": "{1,1:0,1}"}, {"x": f4(4, 6)}, None
 
 
+# A sharded tensor goes through an optional value.
 @case
 def optional_values():
     m = model([node("Relu", ["x"], ["a"]), node("Optional", ["a"], ["o"]), node("OptionalGetElement", ["o"], ["c"]), node("Neg", ["c"], ["y"])],
@@ -149,11 +152,13 @@ def as_long_as_told(n):
     return staged(m, 2, {"empty": 0, "loop": 0, "count": 1}, {"x": f4(4, 6), "m": np.int64(n)}, {"SequenceEmpty": [0, 1]})
 
 
+# A sequence of three tensors, whose length only the run knows, goes to the next stage.
 @case
 def as_long_as_the_run_says():
     return as_long_as_told(3)
 
 
+# The same with an empty sequence.
 @case
 def empty_list_handed_over():
     return as_long_as_told(0)
@@ -213,6 +218,7 @@ def flags_handed_over():
     return of_type(T.BOOL, f4(2, 3) > 0)
 
 
+# An optional value goes to the next stage.
 @case
 def optional_handed_over():
     m = model([node("Relu", ["x"], ["a"], name="relu"), node("Optional", ["a"], ["o"], name="wrap"), node("OptionalGetElement", ["o"], ["c"], name="open"), node("Neg", ["c"], ["y"], name="neg")],

@@ -63,6 +63,7 @@ def verify(d, n, edits):
     assert rc == 0, err
 
 
+# All ranks together must store the projection's weights once, and each rank complete heads.
 def grouped(d):
     for projection in ("matmul", "bias", "bits"):
         weights = attention(d, projection)

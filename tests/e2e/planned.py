@@ -90,11 +90,13 @@ def verify(path, *args):
     return doc
 
 
+# A model of tests/models, planned and compared with its recorded outputs.
 def model(d, name, n):
     folder = os.path.join(MODELS, name)
     verify(os.path.join(folder, "model.onnx"), "--devices", n, "--inputs", os.path.join(folder, "test_data_set_0"))
 
 
+# A random graph with several memory limits: plans must stay within each, and none may fit into less than the reported minimum.
 def drawn(d, seed):
     path, planned = os.path.join(d, "m.onnx"), os.path.join(d, "p.onnx")
     Net(seed).save(path)

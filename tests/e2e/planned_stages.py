@@ -57,6 +57,7 @@ def follow(planned, devices, dims, doc, objective):
         assert 0.97 < off < 1.03 or (what == "period" and objective == "latency"), "%s: planned %g ms, simulated %g ms" % (what, told / 1e9, came * 1e3)
 
 
+# Plans, checks, partitions, simulates and runs one model with one setting.
 def check(folder, model, case):
     stages, objective, devices = case
     planned, parts, unlike = (os.path.join(folder, f) for f in ("planned.onnx", "parts", "unlike.json"))

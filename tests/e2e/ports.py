@@ -117,8 +117,7 @@ def decodes(tessera, decode, folder):
 
 
 def is_planned(tessera, decode, folder):
-    """The planner must keep the cache sharded by heads on the devices of its layer, also with stages. partition reads that from the
-    model."""
+    """The planner must keep the cache sharded by heads on the devices of its layer, also with stages. partition reads that in the model."""
     model, cut, parts = (os.path.join(folder, f) for f in ("m.onnx", "planned.onnx", "parts"))
     decoder(model)
     want = tokens(decode, model)
@@ -205,6 +204,7 @@ def size_alone(tessera, folder):
         assert np.load(result)["y"].tolist() == [-6], spec
 
 
+# Names that are not inputs or outputs are an error. An output that cannot stay sharded is a warning.
 def is_refused(tessera, folder):
     model, parts = os.path.join(folder, "bcut.onnx"), os.path.join(folder, "none")
     for option, value in (("--keep-cut", "z"), ("--state", "x=z"), ("--state", "x"), ("--state", "x=s")):

@@ -214,8 +214,7 @@ def trial(tessera, seed, folder):
 
 
 def drawn(tessera, seed, folder):
-    """Random shardings by `verify --random`, which also shard bodies and sometimes use stages. Written as edits, they must give the same
-    partition."""
+    """Random shardings by `verify --random`, which also shard bodies and sometimes use stages. Written as edits, they must mean the same."""
     plain, data, script, cut = (os.path.join(folder, f) for f in ("plain.onnx", "in.npz", "edits.txt", "drawn.onnx"))
     rc, out, err = harness.call(tessera, "verify", plain, "--inputs", data, "--random", "2", "--seed", seed, "--devices", 2 + seed % 3, "--json", "--timeout", "20")
     assert rc == 0, "drawn: exit %d %s" % (rc, err[:2000])

@@ -78,6 +78,7 @@ def try_cut(d, model, rule, sizes, cuts, apart, constants):
     return None
 
 
+# Shards every special factor of one case. Returns what is wrong, or None.
 def try_case(d, name, since, c, counts, rng):
     domain, _, op = name.rpartition(":")
     whole = prove.node_model(op, since, c, True, domain)

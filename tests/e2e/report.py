@@ -78,6 +78,7 @@ def page(path):
     return p, json.loads(p.scripts[-2]), text
 
 
+# The page must have the numbers of plan and simulate: for a model, a model with a plan document, and a planned model.
 def numbers(d):
     model = os.path.join(MODELS, "llama_tiny", "model.onnx")
     dims = ["--dim", "batch=8", "--dim", "seq=32"]
@@ -163,7 +164,7 @@ def labels(d):
 
 
 def limits(d):
-    """The page must begin with: does not fit, slower than one device, and a measured time that differs."""
+    """The first lines of the page must say if the plan does not fit, is slower than one device, or was measured with another time."""
     model = os.path.join(MODELS, "bert_tiny", "model.onnx")
     good("plan", model, "--devices", "ring:3", "--dim", "batch=6", "--dim", "seq=32", "-o", d + "/p.onnx")
     good("report", d + "/p.onnx", "--memory", "100KiB", "-o", d + "/page.html")
@@ -255,6 +256,7 @@ def hostile(d):
     assert data["configuration"] == EVIL[2] and 'id="measured"' in text
 
 
+# Pages of pipelines and of traces: equal input must give equal bytes, and broken traces and wrong arguments must be refused.
 def stages_and_traces(d):
     f = TensorProto.FLOAT
     w = [numpy_helper.from_array(np.zeros((32, 32), "f"), "w%d" % i) for i in range(2)]

@@ -56,6 +56,7 @@ def fold(m):
     m.graph.node.remove(add)
 
 
+# Rank files without the Add and with their weights elsewhere must run only after resealing, with the same result.
 def accepted(d):
     parts = parts_of(d)
     want = answer(d, parts)
@@ -74,6 +75,7 @@ def accepted(d):
     assert "nothing has changed" in good("partition", "--reseal", parts)
 
 
+# Rank files that ONNX Runtime itself has optimized.
 def optimised_by_onnxruntime(d):
     if not LIBRARY:
         return
@@ -130,6 +132,7 @@ BREACHES = {
 }
 
 
+# Every change in BREACHES must be refused, and the manifest must stay as it was.
 def refused(d):
     parts = parts_of(d)
     for what, (change, said) in BREACHES.items():

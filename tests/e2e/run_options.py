@@ -49,6 +49,7 @@ def cut(d, model, config, *edits):
 HALVES = ["--shard", "up:u={1,2:0,1}", "--shard", "down:d={2,1:0,1}"]
 
 
+# Inputs and outputs as .npy, .npz, .pb and folders, for a model and for a partition.
 def inputs_and_outputs(d):
     m = mlp(d + "/m.onnx")
     parts = cut(d, m, "c:2", *HALVES)
@@ -72,6 +73,7 @@ def inputs_and_outputs(d):
         assert os.listdir(d + "/out") == ["output_0.pb"] and close(nh.to_array(onnx.load_tensor(d + "/out/output_0.pb")))
 
 
+# Seeds and shapes of random inputs.
 def random_inputs(d):
     parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
     text = good("run", parts)
@@ -207,6 +209,7 @@ def levels(d):
     assert tessera("run", parts, "--optimize", 4)[0] == 2
 
 
+# Device names that this machine lacks are an error unless --map-device replaces them.
 def devices(d):
     parts = cut(d, mlp(d + "/m.onnx"), "c:2=CPU,NPU:1", *HALVES)
     rc, _, err = tessera("run", parts)
@@ -265,6 +268,7 @@ def own_operators(d):
     assert rc == 7 and "ort-ops" in err, (rc, err)
 
 
+# Checks a trace: events of all ranks, communication as slices, and one flow per collective from its first to all other ranks.
 def check_trace(path, ranks, runs):
     events = json.load(open(path))["traceEvents"]
     comm = [e for e in events if e.get("cat") == "communication" and e["ph"] == "X"]

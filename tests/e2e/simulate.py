@@ -50,6 +50,7 @@ def pooled(path):
                                 opset_imports=[helper.make_opsetid("", 18)]), path)
 
 
+# Checks that the simulation of the planned model and of its partition has the plan's time, memory and collectives.
 def agrees(model, devices, dims, d):
     planned, parts = d + "/planned.onnx", d + "/parts"
     plan = doc("plan", model, "--devices", devices, *dims, "-o", planned)
@@ -127,6 +128,7 @@ def planned_stages(d):
         assert x["first_s"] < 1.02 * plan["latency"] / 1e12, (x, plan)
 
 
+# The trace must have the spans, sums and names of the document, and spans of one device must not overlap.
 def trace(d):
     chain(d + "/t.onnx")
     path = d + "/trace.json"

@@ -94,8 +94,7 @@ def images_for_one_device():
 
 
 def nothing_reshaped(rows, kept):
-    """Before operator set 14 a 0 in the shape of a Reshape means "same size". Here the -1 becomes 0, and the sharded axis in front may be empty
-    too."""
+    """Before operator set 14 a 0 in the shape of a Reshape means "same size". Here the -1 becomes 0, and the sharded axis may be empty too."""
     m = model([node("Compress", ["x", "keep"], ["c"], name="pick", axis=1), node("Reshape", ["c", "shape"], ["y"], name="turn")],
               [info("x", T.FLOAT, ["n", None, 4]), info("keep", T.BOOL, ["m"])], [info("y", T.FLOAT, ["n", 1, None, 1, 4])], [tensor(np.array([0, 1, -1, 1, 4]), "shape")], opset=10)
     return m, 4, {"turn:c": "{2,1,2:0,2,1,3}"}, {"x": f4(rows, 5, 4), "keep": np.array(kept)}, None, {"reader": False}
@@ -204,7 +203,7 @@ def weights_that_are_gathered_in_the_run():
 
 @case
 def rounded_up():
-    """With ceil_mode engines infer one window too many if the last would start in the padding. Readers of the shards must not be checked with it."""
+    """With ceil_mode engines infer one window too many if the last would start in the padding. Readers must not rely on that size."""
     m = model([node("MaxPool", ["x"], ["h"], name="pool", ceil_mode=1, kernel_shape=[1, 2], pads=[0, 1, 0, 1], strides=[1, 2]),
                node("LayerNormalization", ["h", "w", "b"], ["y"], name="norm", axis=-3)], [info("x", T.FLOAT, [1, 4, 7, 9])], [info("y", T.FLOAT, [1, 4, 7, 5])],
               [tensor(f4(4, 7, 1), "w"), tensor(f4(4, 7, 5), "b")], opset=21)
@@ -255,6 +254,7 @@ def sizes_by_nobody():
         {"x": np.array([0, 1, 0, 2, 3, 4, 0, 5, 6], "f4")}, None
 
 
+# A sharded MatMul is read by a function and by the branches of an If.
 @case
 def subgraphs_and_functions():
     f = helper.make_function("my", "Twice", ["x"], ["y"], [helper.make_node("Add", ["x", "x"], ["y"])], [helper.make_opsetid("", 18)])
@@ -619,7 +619,7 @@ CASES.update({"stacked_%d_along_the_last" % n: lambda n=n: stacked_along_the_las
 
 @case
 def scale_with_a_name():
-    """Only the run knows whether the scale is one for the tensor."""
+    """A scale of size n: only the run knows whether it is one scale for the tensor or one per column."""
     m = model([node("QuantizeLinear", ["x", "s", "z"], ["y"], name="q")], [info("x", T.FLOAT, [3, 8]), info("s", T.FLOAT, ["n"]), info("z", T.UINT8, [None])],
               [info("y", T.UINT8, [3, 8])], opset=21)
     return m, 4, {"q:y": "{1,4:0,1,2,3}"}, {"x": f4(3, 8), "s": np.array([0.1], "f4"), "z": np.array([128], "u1")}, None, {"reader": False}
@@ -749,6 +749,7 @@ def statistics_that_are_constant():
     return training(True)
 
 
+# Runs one case: annotate, infer, check, partition, evaluator.py (unless `reader` is False) and verify.
 def check(folder, name):
     tessera = sys.argv[1]
     m, devices, shards, ins, collectives, *more = CASES[name]()

@@ -96,7 +96,7 @@ def check(folder, model, devices):
 
 def unknown_operator(folder):
     """An operator without a rule is not sharded. With a stage it runs on that stage's device, and its result is sent with its run-time
-    shape. Without a stage it runs on all devices. Devices that this machine lacks are mapped to the CPU."""
+    shape. Without a stage it is replicated. Devices that this machine lacks are mapped to the CPU."""
     tessera = sys.argv[1]
     info = onnx.helper.make_tensor_value_info
     nodes = [onnx.helper.make_node("Relu", ["x"], ["a"], name="first"),
@@ -108,7 +108,7 @@ def unknown_operator(folder):
     onnx.save(m, model)
     np.savez(data, x=(np.eye(4) * 3 + np.arange(16).reshape(4, 4) / 16).astype("f4"))
     stages = ["--stage", "first=0", "--stage", "odd=1", "--stage", "last=2"]
-    for words, where in ((stages, {1}), ([], {0})):  # without stages, only rank 0 returns the result, so the node is only there
+    for words, where in ((stages, {1}), ([], {0})):  # without stages only rank 0 needs the node: it returns the result
         rc, _, err = harness.call(tessera, "annotate", model, "--config", "d:3=CPU,NPU,GPU", *words, "-o", cut)
         assert rc == 0, err
         rc, text, err = harness.call(tessera, "verify", cut, "--inputs", data, "--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--json")

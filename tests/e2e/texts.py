@@ -74,6 +74,7 @@ def make(d, sizes):
     return np.array([[a + a + b for a, b in zip(row, c)] for row in x], dtype=object)
 
 
+# Runs one sharding of the model over threads, shared memory and MPI.
 def check(d, name, n, edits, sizes):
     want = make(d, sizes)
     words = [w for e in (edits[0] if edits else []) for w in ("--shard", e)] or ["--stage", "one=0", "--stage", "two=1"]

@@ -146,6 +146,7 @@ def repeat(d, path, set_, devices, trial):
     check("repeat: the same cut", rc == 0 and json.loads(out)["collectives"] == trial["collectives"], err)
 
 
+# The same seed must give the same bytes, another seed another sharding.
 def seeds(d, path):
     made = [os.path.join(d, "seed%d.onnx" % i) for i in range(3)]
     for at, seed in zip(made, (7, 7, 8)):

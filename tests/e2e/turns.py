@@ -67,6 +67,7 @@ def count(graph, op):
     return sum(n.op_type == op for n in graph.node)
 
 
+# Part 1: fixed models.
 def fixed(d):
     x = {"a": [9, 4]}
     chain = [node("Relu", ["a"], ["b"], name="p"), node("Neg", ["b"], ["y"], name="q")]
@@ -162,6 +163,7 @@ def sharding(rng, shape, axes, devices):
     return "{%s:%s}" % (",".join(map(str, cuts)), groups(rng, int(np.prod(cuts)), devices))
 
 
+# Part 2: a random operator with random groups.
 def draw(d, seed):
     rng = random.Random(seed)
     name = rng.choice(list(RANDOM))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node tests of the onnx package, given as bytes to a session with the execution provider: equal to the plain session.
+"""Tests the execution provider with the node tests of the onnx package, given as bytes: results must equal the plain session's.
 
 usage: graph_nodes.py LIBRARY [all]     without `all` a sample"""
 import glob

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports the Python package of a build, whose folder is the first argument of the script. Import this module before onnxruntime:
-the package turns telemetry off, which would hang forked children at exit."""
+the package turns telemetry off. With telemetry, forked children hang at exit."""
 import json
 import os
 import shutil
