@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench.h - what a test of any room stands on: a session and an arena.
+// bench.h - fixture for cmocka tests of any module: a session and an arena.
 #ifndef TSR_TEST_BENCH_H
 #define TSR_TEST_BENCH_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// valgrind.h - for the few cases that a program under valgrind cannot have: it keeps descriptors and addresses for itself, and is
-// tens of times as slow.
+// valgrind.h - lets tests skip or shrink cases that do not work under valgrind: it reserves
+// descriptors and addresses, and is tens of times slower.
 #ifndef TSR_TEST_VALGRIND_H
 #define TSR_TEST_VALGRIND_H
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// It loads another library into every program that it watches.
+// Valgrind preloads a library into every program that it runs.
 static inline bool under_valgrind(void)
 {
     const char *loaded = getenv("LD_PRELOAD");

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of other versions run with this library: abi.py CC INCLUDE BASELINE LIBRARY
+"""Checks that clients compiled for other versions run with this library: abi.py CC INCLUDE BASELINE LIBRARY
 
-client.c is compiled with the headers of this version, of the baseline, and with headers in which every struct that starts
-with `size` has one more field. All three must pass their own checks, and print the same.
+client.c is compiled three times: with the headers of this version, with the baseline headers, and with headers in which every struct that
+starts with `size` has one more field. All three must pass their own checks and print the same.
 """
 import os
 import re
@@ -21,7 +21,7 @@ def text_of(folder, name):
 
 
 def grown(text):
-    """The header with a field added to every sized struct, and the number of these."""
+    """(the header with one more field in every struct that starts with `size`, number of changed structs)."""
     return re.subn(r"(typedef struct \w+ \{\s*size_t size;[^}]*)\}", r"\1    int64_t tsr_grown;\n}", text)
 
 
@@ -36,7 +36,7 @@ def grow(folder):
 
 
 def run(folder, headers, *flags):
-    """Exit code and output of the client that was compiled with these headers."""
+    """Compile the client with these headers and run it; returns exit code and output."""
     program = os.path.join(folder, "client")
     built = subprocess.run([*CC.split(), "-std=c11", "-Wall", "-Wextra", *flags, "-I", headers, CLIENT, LIBRARY, "-o", program],
                            capture_output=True, text=True)

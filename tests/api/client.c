@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// client.c - a program that uses the installed headers only. abi.py compiles it with three of them: the headers of
-// this version, those of the baseline (an older client), and headers in which every struct has one more field (a
-// newer client). All three run with the library of this version and must print the same.
+// client.c - a program that uses only the installed headers and checks that the library respects
+// the size of each struct. abi.py compiles it three times: with the headers of this version, with
+// the baseline headers (an older client), and with headers in which every struct has one more field
+// (a newer client). All three run with the library of this version and must print the same.
 #include <tessera.h>
 #include <tessera_graph.h>
 
@@ -35,13 +36,14 @@ static bool guard_holds(const unsigned char *guard)
     return true;
 }
 
-#ifdef TSR_GROWN // the newer client: fields that the library does not know stay zero
+#ifdef TSR_GROWN // newer client: the library must leave fields that it does not know at zero
 #define IS_GROWN_UNTOUCHED(name) ((name).value.tsr_grown == 0)
 #else
 #define IS_GROWN_UNTOUCHED(name) true
 #endif
 
-// Calls `call` with a good size, which must succeed and keep to the struct, and with two that are too small.
+// Calls `call` with a valid size, which must succeed and write only inside the struct. Then calls
+// it with two sizes that are too small, which must fail.
 #define READ(name, call)                                                                           \
     do {                                                                                           \
         check((call) == TSR_OK && guard_holds(name.guard) && IS_GROWN_UNTOUCHED(name) &&           \

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every call of the headers that takes two handles has a case in test_foreign.c: foreign_calls.py include/tessera.h PROGRAM FOLDER
+"""Checks that test_foreign.c has a case for every second handle of a call: foreign_calls.py include/tessera.h PROGRAM FOLDER
 
-The headers in its folder are read (cases of tessera_cli.h are welcome, not required): a parameter, or a field of a struct that a parameter points to, is a handle where its type is an opaque struct
-and it is no result. The first handle of a call is the owner; each of the others must be refused where it is another's. The program
-is run with an engine, and says which arguments it has tried. A new call, or a new handle in a call, without a case fails here.
+Reads all headers of that folder; only the calls of tessera_cli.h need no cases. A handle is a parameter of an opaque struct type, or such a
+field of a struct to which a parameter points; results are not handles. The first handle of a call is the owner. Each other handle must be
+rejected if it belongs to another owner. PROGRAM runs with an engine and prints the arguments that it has tried. A new call, or a new handle
+of a call, fails this test until test_foreign.c has a case for it.
 """
 import glob
 import os
@@ -17,13 +18,13 @@ HEADER, PROGRAM, FOLDER = sys.argv[1:]
 
 
 def parameters(text):
-    """Parameters of a call; callbacks, which the caller is called with, are left out."""
+    """Parameters of a call; those of callback types are omitted."""
     text = re.sub(r"\w+\s*\(\*\w+\)\s*\([^)]*\)", "callback", text)
     return [" ".join(p.split()) for p in text.split(",") if "*" in p]
 
 
 def fields(body):
-    """Fields of a struct that are structs or point to one, as parameters are written."""
+    """Fields of a struct that are structs or pointers to structs, in the form of parameters."""
     return [" ".join(f.split()) for f in body.split(";") if "tsr_" in f]
 
 
@@ -38,7 +39,7 @@ def read(text):
 
 
 def handles(declaration, opaque, structs, path=""):
-    """Paths of the handles that a declaration gives to the call: inputs, options.plan.topology."""
+    """Paths of the handles that a declaration passes to the call: inputs, options.plan.topology."""
     kind = re.search(r"\btsr_\w+", declaration)
     name = re.findall(r"\w+", declaration)[-1]
     if not kind:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// header.c - the installed headers compile as C11 and (header.cpp) as C++.
+// header.c - checks that the installed headers compile as C11; header.cpp does so for C++.
 #include "tessera.h"
 #include "tessera_graph.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// header.cpp - the installed headers compile as C++.
+// header.cpp - checks that the installed headers compile as C++.
 #include "tessera.h"
 #include "tessera_graph.h"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// help.h - what the tests of the public interface share: a small model, files written byte by byte, findings.
+// help.h - shared by the tests of the public API: a small model, hand-written protobuf messages,
+// assertions on diagnostics.
 #ifndef TSR_TESTS_API_HELP_H
 #define TSR_TESTS_API_HELP_H
 
@@ -81,13 +82,13 @@ static inline int teardown(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
-// Memory that was given back is overwritten, so that whoever still reads it finds something else.
+// Allocator that overwrites freed memory, so that a read after free gives a wrong value.
 static inline void *overwriting(void *data, void *old, size_t old_bytes, size_t bytes)
 {
     (void)data;
     if (bytes)
         return realloc(old, bytes);
-    volatile unsigned char *seen = old; // a plain memset before a free is left out by compilers
+    volatile unsigned char *seen = old; // volatile: compilers drop a memset before a free
     for (size_t i = 0; i < old_bytes; i++)
         seen[i] = 0xdd;
     free(old);
@@ -104,7 +105,7 @@ static inline size_t findings(const struct bench *b, const char *code)
     return n;
 }
 
-// The call was refused with that finding alone; the findings are cleared.
+// Asserts that the call failed with this error alone, and clears the diagnostics.
 static inline void refused(struct bench *b, tsr_status st, const char *code)
 {
     assert_int_equal(st, TSR_INVALID);
@@ -114,7 +115,7 @@ static inline void refused(struct bench *b, tsr_status st, const char *code)
     tsr_finding_clear(b->s);
 }
 
-// What the checker finds: number of errors, and whether that code is among the findings.
+// Runs the checker; returns the number of errors.
 static inline size_t check_errors(struct bench *b, tsr_model *m)
 {
     tsr_finding_clear(b->s);
@@ -232,7 +233,7 @@ static inline void msg_msg(struct msg *m, int number, const struct msg *inner)
     msg_bytes(m, number, inner->at, inner->n);
 }
 
-// NodeProto with these inputs and outputs ("" none), an operator, and an entry if not NULL.
+// NodeProto with one input, one output ("": none), an operator, and an entry unless NULL.
 static inline struct msg msg_node(const char *in, const char *out, const char *op,
                                   const struct msg *entry)
 {
@@ -245,7 +246,8 @@ static inline struct msg msg_node(const char *in, const char *out, const char *o
     return n;
 }
 
-// ModelProto of IR 11 with one graph: input x, node Relu with that entry, output y; and a configuration.
+// ModelProto of IR version 11 with one graph (input x, one Relu node with `entry`, output y) and a
+// configuration.
 static inline struct msg msg_model(const struct msg *entry, const struct msg *configuration)
 {
     struct msg model = {.n = 0}, graph = {.n = 0}, info = {.n = 0}, opset = {.n = 0};
@@ -274,7 +276,7 @@ static inline struct msg msg_config(const char *name, int64_t devices)
     return c;
 }
 
-// NodeDeviceConfigurationProto with one spec of that tensor, axis 0 in two; NULL leaves a name out.
+// NodeDeviceConfigurationProto with one spec: axis 0 of `tensor` split in two. NULL omits a name.
 static inline struct msg msg_entry(const char *id, const char *tensor)
 {
     struct msg e = {.n = 0}, spec = {.n = 0}, dim = {.n = 0}, simple = {.n = 0};
@@ -292,7 +294,7 @@ static inline struct msg msg_entry(const char *id, const char *tensor)
     return e;
 }
 
-// A model whose function "f" (domain "d") has one Relu node with that entry, and one call of it.
+// A model with one call of function "f" (domain "d"), which has one Relu node with `entry`.
 static inline struct msg msg_function_model(const struct msg *entry,
                                             const struct msg *configuration)
 {

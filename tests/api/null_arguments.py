@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No call of the headers dies of a NULL that is no handle: null_arguments.py include/tessera.h LIBRARY FOLDER
+"""Checks that no call crashes if a pointer argument is NULL: null_arguments.py include/tessera.h LIBRARY FOLDER
 
-This header and tessera_graph.h are read (foreign_calls.py has the same idea). Each call is made once for each of its parameters that is a pointer but no
-handle: a text, options, a list, a result. That one is NULL, and the others are something that the call can do without being
-right: handles of a small model, "x", 1, zeroed structs. Each call is made in a process of its own, which must end by
-itself. A NULL handle other than a session stays a programming error, as the header says.
+Reads tessera.h and tessera_graph.h, as foreign_calls.py does. Calls each function once for each pointer parameter that is not a handle: a
+text, options, a list, a result. That argument is NULL. The others are valid for the C types but not necessarily meaningful: handles of a
+small model, "x", 1, zeroed structs. Each call runs in its own process, which must not end by a signal. A NULL handle other than a session
+is a programming error by the header, and not tested.
 """
 import ctypes
 import glob
@@ -18,19 +18,19 @@ import tempfile
 try:
     import onnxruntime
 except ImportError:
-    onnxruntime = None  # what needs an engine is left out
+    onnxruntime = None  # calls that need an engine are skipped
 
 HEADER, LIBRARY, FOLDER = sys.argv[1:]
-ROOM = 1 << 16  # for whatever a call writes through a pointer
+ROOM = 1 << 16  # bytes for everything that a call writes through a pointer
 SECONDS = 60
 NO_HANDLE = 9
 PATH = re.compile(r"char \*(path|folder|file|out|set)\b")
-PLAIN = {"tsr_severity"}  # a number
-NEED_AN_ENGINE = {"tsr_verify_result", "tsr_job", "tsr_generator", "tsr_process_group"}  # what a rank may be given is tested where there are ranks
+PLAIN = {"tsr_severity"}  # an enum
+NEED_AN_ENGINE = {"tsr_verify_result", "tsr_job", "tsr_generator", "tsr_process_group"}  # tested with ranks, in tests/runtime
 
 
 def read(text):
-    """Structs that callers fill, types of callbacks, and calls with the declarations of their parameters."""
+    """Structs that callers fill, callback types, and calls with the declarations of their parameters."""
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
     text = re.sub(r"^#.*$", "", text, flags=re.M)
     structs = set(re.findall(r"typedef struct \w+ \{[^}]*\} (\w+);", text))
@@ -43,7 +43,7 @@ def read(text):
 
 
 class World:
-    """One of everything, for the parameters that are not NULL."""
+    """One object of each type, for the parameters that are not NULL."""
 
     def __init__(self, library, folder, scratch, structs, callbacks):
         self.library, self.structs, self.callbacks, self.kept = library, structs, callbacks, []
@@ -61,7 +61,7 @@ class World:
         self.call("tsr_model_set_metadata", model, b"key", b"value")
         self.call("tsr_pieces_new", session, b"{2:0,1}", 1, 1, (ctypes.c_int64 * 1)(4), None, ctypes.byref(pieces))
         self.call("tsr_partition", model, os.path.join(scratch, "parts").encode(), None, None)
-        ports = ctypes.create_string_buffer((1024).to_bytes(8, "little") + (2).to_bytes(8, "little"), 1024)  # a size, and 2 devices
+        ports = ctypes.create_string_buffer((1024).to_bytes(8, "little") + (2).to_bytes(8, "little"), 1024)  # size, and 2 devices
         plan, parts, simulation, tiling = (ctypes.c_void_p() for _ in range(4))
         self.call("tsr_partition", model, os.path.join(scratch, "again").encode(), None, ctypes.byref(parts))
         self.call("tsr_simulate", model, None, ctypes.byref(simulation))
@@ -94,7 +94,7 @@ class World:
         return ctypes.cast(self.kept[-1], ctypes.c_void_p)
 
     def text(self, declaration):
-        """Paths are of what is there (`there`), or of what is not."""
+        """An existing path (if `there`), or one that does not exist; "x" for other texts."""
         if not PATH.search(declaration):
             return b"x"
         if not self.there:
@@ -102,7 +102,7 @@ class World:
         return (os.path.join(self.scratch, "parts") if "folder" in declaration else os.path.join(self.folder, "model.onnx")).encode()
 
     def argument(self, declaration):
-        """Something for a parameter: "const char *path", "tsr_model **out", "int64_t n"; None: a handle that there is none of."""
+        """A value for a parameter such as "const char *path", "tsr_model **out", "int64_t n"; None: there is no handle of that type."""
         kind, stars = kind_of(declaration), declaration.count("*")
         if kind == "callback" or kind in self.callbacks:
             self.kept.append(ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(lambda *a: False))
@@ -117,7 +117,7 @@ class World:
             return self.room(self.text(declaration))
         if stars == 1 and is_handle(declaration, self.structs):
             return self.handles.get(kind)
-        return self.room()  # a struct of size 0, a list of zeros, or where a result goes
+        return self.room()  # a struct of size 0, a list of zeros, or space for a result
 
 
 def kind_of(declaration):
@@ -130,7 +130,7 @@ def is_handle(declaration, structs):
 
 
 def cases(structs, calls):
-    """Calls with the place of the pointer that becomes NULL."""
+    """Calls with the index of the pointer that becomes NULL."""
     for name, given in calls:
         for at, declaration in enumerate(given):
             if "*" in declaration and not is_handle(declaration, structs):
@@ -138,7 +138,7 @@ def cases(structs, calls):
 
 
 def ended(world, name, given, at):
-    """How the call ended in a process of its own: "" if by itself."""
+    """How the call ended in its own process: "" if it returned."""
     child = os.fork()
     if child == 0:
         signal.alarm(SECONDS)
@@ -156,7 +156,7 @@ def ended(world, name, given, at):
 
 
 def finished(world):
-    """Calls that would come to their end, with the results left out (None): (call, arguments). With an engine where there is one."""
+    """Calls that would succeed, but with NULL for the results: (call, arguments). Includes calls that need an engine if there is one."""
     h, parts, shape = world.handles, os.path.join(world.scratch, "parts").encode(), (ctypes.c_int64 * 1)(4)
     number, some = ctypes.c_size_t(), ctypes.c_void_p()
     out = [("tsr_folder_open", (h["tsr_session"], world.folder.encode(), None)), ("tsr_session_temporary", (h["tsr_session"], world.scratch.encode(), None)),
@@ -173,7 +173,7 @@ def finished(world):
 
 
 def last_words(world, name, given):
-    """How a call with results left out ended in a process of its own: "" if by itself."""
+    """How a call with NULL for its results ended in its own process: "" if it returned."""
     child = os.fork()
     if child == 0:
         signal.alarm(SECONDS)
@@ -188,20 +188,20 @@ def main():
     structs, callbacks, calls = read("".join(open(path, encoding="utf-8").read() for path in (HEADER, HEADER.replace("tessera.h", "tessera_graph.h"))))
     tried, died, without = 0, [], set()
     with tempfile.TemporaryDirectory(prefix="tessera-null-") as scratch:
-        own = shutil.copytree(FOLDER, os.path.join(scratch, "folder"))  # some of the calls write where they are told to
+        own = shutil.copytree(FOLDER, os.path.join(scratch, "folder"))  # some calls write into the folder
         world = World(ctypes.CDLL(LIBRARY), own, scratch, structs, callbacks)
         for there in (False, True):
             world.there = there
             for name, given, at in cases(structs, calls):
                 if there and not any(PATH.search(p) for p in given):
-                    continue  # it was made with the same arguments before
+                    continue  # was already called with the same arguments
                 end = ended(world, name, given, at)
                 tried += 1
                 if end == "no handle":
                     without |= {kind_of(p) for p in given if is_handle(p, structs)} - set(world.handles)
                 elif end:
                     died.append("%s, %s: %s" % (name, given[at], end))
-    with tempfile.TemporaryDirectory(prefix="tessera-null-") as scratch:  # a world of their own: with an engine the calls above would take long
+    with tempfile.TemporaryDirectory(prefix="tessera-null-") as scratch:  # separate objects: with an engine, the calls above would take long
         world = World(ctypes.CDLL(LIBRARY), shutil.copytree(FOLDER, os.path.join(scratch, "folder")), scratch, structs, callbacks)
         for name, given in finished(world):
             tried += 1

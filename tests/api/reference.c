@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// reference.c - prints the objects of a model as lines, which reference.py compares with those of Python's onnx,
-// or writes a model. Usage: api_reference graph LIST | devices FILE | make OUT | annotate IN OUT | rename IN OUT
+// reference.c - prints the objects of a model as lines, or writes a model. reference.py compares
+// the lines with those of Python's onnx. Usage: api_reference graph LIST | devices FILE | make OUT
+// | annotate IN OUT | rename IN OUT
 #include "tessera_cli.h"
 
 #include <stdio.h>
@@ -214,7 +215,8 @@ static void print_devices(const char *path)
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// Cuts everything that is known to be large enough, in a way that depends on the place only.
+// Adds stages and shardings to all nodes. They depend only on node and axis numbers, so that every
+// run writes the same annotations.
 static void annotate(tsr_model *m)
 {
     tsr_config *two = NULL, *four = NULL;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares with Python's onnx and onnx_ir: each side reads what the other has written and must find the same objects.
+"""Compares with Python's onnx and onnx_ir: each side reads the models that the other has written, and must find the same objects.
 
 Usage: reference.py PROGRAM ROUNDTRIP SOURCE. Skipped (exit 77) if the packages are not installed.
 """
@@ -178,7 +178,7 @@ def devices(path):
                         size = x.dim if isinstance(x.dim, int) else (x.dim.value if x.dim is not None else None)
                         line += " %s/%d" % ("?" if size is None else size, x.num_shards)
                 out.append(line)
-            # the same objects, not only the same names
+            # Compare objects, not only names.
             if nc.configuration in m.device_configurations:
                 assert any(nc.configuration is c for c in m.device_configurations)
             for p in nc.sharding_specs:
@@ -242,7 +242,7 @@ def check_ours(d, models):
         if cut != whole:
             bad.append(f)
             print(f, "more than the annotations changed")
-        # Renames in the annotated model are followed by all that names a value; the answer stays the same.
+        # After values of the annotated model are renamed, all references must have the new names.
         renamed = os.path.join(d, "renamed.onnx")
         rc, _, err = call("rename", out, renamed)
         if rc:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// small_models.c - random small models and machines, the same on every machine for the same seed.
+// small_models.c - random small models and topologies; a seed gives the same ones on every machine.
 #include "small_models.h"
 
 #include <stdio.h>
@@ -19,9 +19,9 @@ static int64_t one_of(struct dice *dice, const int64_t *list, int64_t n)
 struct made {
     tsr_graph *graph;
     struct dice dice;
-    tsr_value *value; // that the next node reads
+    tsr_value *value; // input of the next node
     int64_t rows, columns;
-    tsr_value *before; // of the same shape, for a sum; NULL: none
+    tsr_value *before; // an earlier value of the same shape, for an Add; NULL: none
     int names;
 };
 
@@ -87,7 +87,7 @@ static void add_step(struct made *made)
     }
 }
 
-// A chain of 2 to 7 nodes with sums of what came before.
+// Builds a chain of 2 to 7 nodes; some add an earlier value of the chain.
 tsr_model *make_model(tsr_session *session, uint64_t seed)
 {
     static const int64_t sizes[] = {1, 3, 8, 32, 128, 512, 2048};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_annotate.c - behaviours 1 to 46 of onnx_ir's multi-device tests, each with a test of its own: writing and
-// reading configurations and entries, and the convenience calls. "Bettered" marks what we do otherwise.
+// test_annotate.c - behaviours 1 to 46 of onnx_ir's multi-device tests, one test each: writing and
+// reading configurations and node entries, and the convenience functions. "Bettered" marks
+// behaviour that deliberately differs from onnx_ir.
 #include "help.h"
 
 static struct bench *of(void **state)
@@ -51,7 +52,8 @@ static void test_02_names_are_derived_from_the_objects(void **state)
     assert_int_equal(tsr_node_shard(b->mm, b->w, c, 0, 2, IDS(0, 1), 3), TSR_OK);
     assert_int_equal(tsr_config_rename(c, "after"), TSR_OK);
     assert_int_equal(tsr_value_rename(b->w, "weight"), TSR_OK);
-    // id "after"; spec { "weight", device 0, 1, axis 0 of 1024 in 2 }; stage 3
+    // Expected bytes: id "after"; spec { "weight", devices 0 and 1, axis 0 of 1024 split in 2 };
+    // stage 3.
     assert_true(
         holds(b, b->m,
               "0a05 6166746572 1217 0a06 776569676874 1000 1001 2209 0800 1205 088008 1802 1803"));
@@ -80,7 +82,7 @@ static void test_04_unknown_tensor_is_kept(void **state)
     assert_string_equal(tsr_value_name(v), "nowhere");
     assert_null(tsr_value_graph(v));
     assert_int_equal(tsr_node_set_stage(n, tsr_model_config(m, 0), 1),
-                     TSR_OK); // so that it is written
+                     TSR_OK); // change the entry, so that saving encodes it again
     tsr_model *m2 = again(b, m);
     tsr_node_config *nc = tsr_node_config_at(node_at(m2, 0), 0);
     assert_string_equal(tsr_value_name(tsr_spec_value(tsr_node_config_spec(nc, 0))), "nowhere");
@@ -95,7 +97,7 @@ static void test_05_symbolic_size_is_written_by_name(void **state)
     assert_true(holds(b, b->m, "2209 0800 1205 12014e 1802"));
 }
 
-// A value can only be nameless if it came so from a file.
+// The API cannot create a value without a name, so the test loads one from a file.
 static void test_06_value_without_a_name_is_not_saved(void **state)
 {
     struct bench *b = of(state);
@@ -425,7 +427,7 @@ static void test_38_remove_by_object(void **state)
     tsr_config *c = config(b, "c", 2);
     assert_int_equal(tsr_model_remove_config(b->m, c, false), TSR_OK);
     assert_int_equal(tsr_model_config_count(b->m), 0);
-    assert_string_equal(tsr_config_name(c), "c"); // stays readable
+    assert_string_equal(tsr_config_name(c), "c"); // a removed configuration stays readable
 }
 
 static void test_39_remove_by_name_keeps_the_others(void **state)
@@ -487,7 +489,7 @@ static void test_43_cascade_reaches_functions(void **state)
     assert_int_equal(tsr_node_config_count(inner), 0);
 }
 
-// mm is bound to a "c" that was taken off, act to the "c" that is declared.
+// Binds mm to a removed configuration "c", and act to the declared configuration "c".
 static tsr_config *two_of_one_name(struct bench *b)
 {
     tsr_config *old = config(b, "c", 2);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_bound.c - behaviours 47 to 94 of onnx_ir's multi-device tests, each with a test of its own: the checker,
-// copies, graph edits, odd files, resolution of references. "Bettered" marks what we do otherwise.
+// test_bound.c - behaviours 47 to 94 of onnx_ir's multi-device tests, one test each: the checker,
+// copies, graph edits, unusual files, resolution of references. "Bettered" marks behaviour that
+// deliberately differs from onnx_ir.
 #include "help.h"
 
 static struct bench *of(void **state)
@@ -33,7 +34,7 @@ static void test_48_configuration_not_declared(void **state)
     tsr_model *m = load(b, file.at, file.n);
     REPORTS(b, m, "config-unknown");
     assert_int_equal(tsr_finding_total(b->s, TSR_ERROR),
-                     1); // bettered: no spurious device findings
+                     1); // bettered: no spurious device diagnostics
 }
 
 static void test_49_foreign_configuration_of_the_same_name(void **state)
@@ -44,7 +45,8 @@ static void test_49_foreign_configuration_of_the_same_name(void **state)
     assert_int_equal(tsr_model_remove_config(b->m, old, false), TSR_OK);
     config(b, "c", 2);
     REPORTS(b, b->m, "config-foreign");
-    assert_int_equal(findings(b, "shard-device"), 1); // judged by the declared one: 7 is outside
+    // checked against the declared one: 7 is out of range
+    assert_int_equal(findings(b, "shard-device"), 1);
 }
 
 static void test_50_foreign_value(void **state)
@@ -143,7 +145,7 @@ static void test_58_copy_points_into_the_copy(void **state)
     tsr_node *n = node_at(m, 0);
     assert_ptr_not_equal(tsr_node_input(n, 0), b->w);
     assert_ptr_equal(tsr_spec_value(first_spec(n)), tsr_node_input(n, 0));
-    // Bettered: the configuration is the copy's too.
+    // Bettered: the configuration belongs to the copy too.
     assert_ptr_equal(tsr_node_config_target(tsr_node_config_at(n, 0)), tsr_model_config(m, 0));
     assert_ptr_not_equal(tsr_model_config(m, 0), c);
     CONTENT(b, m);
@@ -198,7 +200,7 @@ static void test_62_entries_are_written_only_if_present(void **state)
 
 // ---- graph edits -------------------------------------------------------------------------------
 
-// Bettered: the guide promises that specs follow a replaced value; onnx_ir drops them.
+// Bettered: onnx_ir's guide promises that specs follow a replaced value, but onnx_ir drops them.
 static void test_63_spec_follows_a_replaced_input(void **state)
 {
     struct bench *b = of(state);
@@ -322,7 +324,8 @@ static void not_saved(struct bench *b, tsr_model *m, const char *code)
     assert_null(bytes);
 }
 
-// Loads a file, adds a stage to its second-level object so that it is written anew, and compares the rest.
+// Loads a file and sets a stage in its entry, so that saving encodes the entry again. The rest of
+// the entry must be unchanged.
 static void survives(struct bench *b, const struct msg *entry)
 {
     struct msg conf = msg_config("other", 2), file = msg_model(entry, &conf);
@@ -344,7 +347,7 @@ static void test_71_spec_without_value(void **state)
     assert_non_null(tsr_node_add_spec(b->mm, config(b, "c", 2), NULL));
     not_saved(b, b->m, "save-spec-value");
     struct msg absent = msg_entry("other", NULL), empty = msg_entry("other", "");
-    survives(b, &absent); // bettered: what came from a file goes back
+    survives(b, &absent); // bettered: an entry from a file is written back
     survives(b, &empty);
 }
 
@@ -386,7 +389,8 @@ static void test_75_function_nodes_are_checked(void **state)
     REPORTS(b, load(b, file.at, file.n), "config-unknown");
 }
 
-// Objects have types here; what is left of the behaviour is that bytes which are no message are refused.
+// The API is typed, so wrong types cannot be passed. What remains of the behaviour: bytes that are
+// not a protobuf message are rejected.
 static void refuses_to_load(struct bench *b, const struct msg *file)
 {
     tsr_model *m = NULL;
@@ -455,7 +459,7 @@ static void test_83_no_configuration_no_device_range(void **state)
     assert_int_equal(findings(b, "shard-device"), 0);
 }
 
-// ---- reading and writing whole models ----------------------------------------------------------
+// ---- reading and writing complete models -------------------------------------------------------
 
 static void test_84_configuration_read_and_written(void **state)
 {
@@ -496,7 +500,8 @@ static void test_86_entry_round_trip(void **state)
     tsr_spec *p = first_spec(n);
     assert_int_equal(tsr_spec_devices(p, NULL), 2);
     assert_int_equal(tsr_spec_dim_factor(p, 0, 0, &size), 2);
-    assert_int_equal(tsr_value_rename(tsr_node_input(n, 0), "xx"), TSR_OK); // written anew
+    // saving must encode the model again
+    assert_int_equal(tsr_value_rename(tsr_node_input(n, 0), "xx"), TSR_OK);
     tsr_node *n2 = node_at(again(b, m), 0);
     int64_t stage = -1;
     assert_true(tsr_node_config_stage(tsr_node_config_at(n2, 0), &stage));
@@ -559,7 +564,7 @@ static void test_91_negative_axis_round_trip(void **state)
     CONTENT(b, m);
 }
 
-// Bettered: onnx_ir drops the annotations of a model of IR 10 with a warning; we raise the version.
+// Bettered: for IR version 10, onnx_ir drops the annotations with a warning; we raise the version.
 static void test_92_old_version_is_raised(void **state)
 {
     struct bench *b = of(state);
@@ -573,7 +578,8 @@ static void test_92_old_version_is_raised(void **state)
     assert_int_equal(tsr_model_ir_version(m), 11);
     assert_int_equal(tsr_model_config_count(m), 1);
     assert_int_equal(tsr_node_config_count(node_at(m, 0)), 1);
-    assert_int_equal(tsr_model_set_ir_version(m, 10), TSR_OK); // asked for, and not possible
+    // version 10 cannot store annotations
+    assert_int_equal(tsr_model_set_ir_version(m, 10), TSR_OK);
     assert_int_equal(tsr_model_ir_version(again(b, m)), 11);
 }
 
@@ -582,7 +588,7 @@ static void test_93_all_parts_are_written(void **state)
     struct bench *b = of(state);
     tsr_spec *p = tsr_node_add_spec(b->mm, config(b, "c", 4), b->w);
     assert_int_equal(tsr_spec_set_devices(p, IDS(0, 2)), TSR_OK);
-    assert_int_equal(tsr_spec_add_group(p, 0, IDS(0, 1)), TSR_OK); // a group of key 0
+    assert_int_equal(tsr_spec_add_group(p, 0, IDS(0, 1)), TSR_OK); // a device group with key 0
     tsr_dim sizes[] = {{-1, "N"}, {16, ""}};
     assert_int_equal(tsr_spec_add_dim(p, 0, sizes, (int64_t[]){2, 1}, 2), TSR_OK);
     assert_int_equal(tsr_node_set_stage(b->mm, tsr_model_config(b->m, 0), 2), TSR_OK);

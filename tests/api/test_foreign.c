@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles of another owner: every call that takes two refuses them, and what it refused is not read after that owner is gone.
-// Each case prints "case CALL.ARGUMENT"; foreign_calls.py compares these lines with the calls of the header.
-// Arguments: the test model's folder for generation, and an ONNX Runtime (without one, jobs are left out).
+// test_foreign.c - every call that takes two handles must reject a second handle of another model
+// or session. It must also keep no reference: the other owner is freed and the model is used again.
+// Each case prints "case CALL.ARGUMENT"; foreign_calls.py compares these lines with the header.
+// Arguments: the folder of the test model for generation, and the path of an ONNX Runtime. Without
+// the second, the cases of jobs are skipped.
 #include "help.h"
 
 #include <unistd.h>
 
 static const char *folder_path, *engine_path;
 
-// A second model in the same session, and a second session, with everything that handles are made for.
+// A second model in the same session, and a second session with one object of each type.
 struct other {
     struct bench b;
     tsr_config *config;
     tsr_node_config *entry;
     tsr_spec *spec;
     tsr_session *session;
-    tsr_model *model; // of that session, as what follows
+    tsr_model *model; // this and the following members belong to the second session
     tsr_topology *topology;
     tsr_tensors *tensors;
     tsr_json *json;
@@ -50,7 +52,7 @@ static void free_other(struct other *o)
     tsr_session_free(o->session);
 }
 
-// `session`: the one whose finding says what was wrong.
+// Checks that `session` has a new error since `before`.
 static void is_refused(const tsr_session *session, size_t before, const char *path)
 {
     printf("case %s\n", path);
@@ -72,14 +74,14 @@ static void is_refused(const tsr_session *session, size_t before, const char *pa
         assert_null(call);                                                                         \
         is_refused(b->s, before, path);                                                            \
     } while (0)
-// A query, which finds nothing and says no more.
+// For queries: they return NULL and add no error.
 #define NOTHING(path, call)                                                                        \
     do {                                                                                           \
         assert_null(call);                                                                         \
         printf("case %s\n", path);                                                                 \
     } while (0)
 
-// Values, nodes, configurations and entries of another model.
+// Passes values, nodes, configurations and entries of another model.
 static void refuse_of_another_model(struct bench *b, struct other *o, tsr_config *own)
 {
     const char *text;
@@ -107,11 +109,11 @@ static void refuse_of_another_model(struct bench *b, struct other *o, tsr_config
     NOTHING("tsr_node_find_config.config", tsr_node_find_config(b->mm, o->config));
     NOTHING("tsr_node_sharding_of.value", tsr_node_sharding_of(b->mm, o->b.w, 0));
     NOTHING("tsr_model_next_node.after", tsr_model_next_node(b->m, o->b.mm));
-    assert_false(tsr_cache_has_room(b->w, o->b.y)); // another node makes it
+    assert_false(tsr_cache_has_room(b->w, o->b.y)); // another node produces it
     printf("case tsr_cache_has_room.present\n");
 }
 
-// Topologies, and the model that is planned with another, of another session.
+// Passes topologies, and the model to plan for, of another session.
 static void refuse_topologies(struct bench *b, struct other *o, tsr_config *own)
 {
     int64_t time;
@@ -151,7 +153,8 @@ static void refuse_topologies(struct bench *b, struct other *o, tsr_config *own)
     tsr_tensors_free(none);
 }
 
-// The side of a report may have a session of its own; a topology of a third one is refused.
+// The compared model of a report may belong to another session, but its topology may not belong to
+// a third one.
 static void refuse_in_reports(struct bench *b, struct other *o)
 {
     tsr_topology *third = NULL;
@@ -167,7 +170,7 @@ static void refuse_in_reports(struct bench *b, struct other *o)
     side.topology = o->topology;
     assert_int_equal(tsr_report_page(b->m, &options, "/nowhere/page.html"), TSR_WRITE);
     printf(
-        "case tsr_report_page.options.beside.model\n"); // allowed, and the page has nowhere to go
+        "case tsr_report_page.options.beside.model\n"); // allowed; but the page has no output path
     struct tsr_plan_result plan = {.session = o->session};
     struct tsr_simulation simulation = {.session = o->session};
     tsr_report_options page = {.size = sizeof page, .plan = &plan};
@@ -178,7 +181,8 @@ static void refuse_in_reports(struct bench *b, struct other *o)
     tsr_session_free(session);
 }
 
-// The writer has no status: the document has failed, and the finding is in its own session.
+// The JSON writer returns no status. The document must be marked as failed, and the error must be
+// in the session of the document.
 static void refuse_in_documents(struct bench *b, struct other *o)
 {
     tsr_topology *own = NULL;
@@ -192,7 +196,7 @@ static void refuse_in_documents(struct bench *b, struct other *o)
     tsr_topology_free(own);
 }
 
-// Sets of tensors of another session, where no engine is needed to refuse them.
+// Passes tensor sets of another session to calls that reject them without an engine.
 static void refuse_tensors(struct bench *b, struct other *o)
 {
     tsr_tensors *own = NULL;
@@ -217,7 +221,8 @@ static void refuse_tensors(struct bench *b, struct other *o)
             tsr_bench_annotated(b->m, NULL, NULL, NULL, o->tensors, 1, &result));
     REFUSED("tsr_plan_for_inputs.inputs", tsr_plan_for_inputs(b->m, &plan, o->tensors, &planned));
     assert_int_equal(tsr_folder_open(b->s, folder_path, &folder), TSR_OK);
-    size_t before = tsr_finding_total(o->session, TSR_ERROR); // the set is what is changed
+    // the error goes to the session of the set that is changed
+    size_t before = tsr_finding_total(o->session, TSR_ERROR);
     assert_int_equal(tsr_folder_inputs(folder, 1, 2, 0, o->tensors), TSR_INVALID);
     is_refused(o->session, before, "tsr_folder_inputs.to");
     assert_int_equal(tsr_tensors_count(o->tensors), 0);
@@ -225,7 +230,7 @@ static void refuse_tensors(struct bench *b, struct other *o)
     tsr_tensors_free(own);
 }
 
-// The planner refuses it, before any device is asked for.
+// The planner must reject the topology before any device is needed.
 static void refuse_folder_topology(struct bench *b, struct other *o)
 {
     tsr_folder *folder = NULL;
@@ -258,14 +263,14 @@ static void every_call_with_two_handles(void **state)
     refuse_tensors(b, &o);
     refuse_folder_topology(b, &o);
     free_other(&o);
-    void *bytes; // nothing of the others is left in this one
+    void *bytes; // the model does not depend on the freed objects
     size_t n;
     assert_int_equal(tsr_model_save_bytes(b->m, &bytes, &n), TSR_OK);
     tsr_bytes_free(b->s, bytes, n);
     assert_int_equal(tsr_check_config(b->m, NULL), TSR_OK);
 }
 
-// A job refuses sets of another session, loses no run by that, and goes on: z of Relu(W x) for W, x of zeros.
+// A job rejects tensor sets of another session. It stays usable: z = Relu(W x) runs with zeros.
 static void every_call_of_a_job(void **state)
 {
     struct bench *b = *state;
@@ -295,7 +300,7 @@ static void every_call_of_a_job(void **state)
     REFUSED("tsr_job_run.outputs", tsr_job_run(job, in, o.tensors));
     free_other(&o);
     assert_int_equal(tsr_job_run(job, in, out), TSR_OK);
-    assert_int_equal(tsr_job_wait(job, out), TSR_USAGE); // nothing was left under way
+    assert_int_equal(tsr_job_wait(job, out), TSR_USAGE); // no run is pending
     assert_int_equal(tsr_tensors_find(out, "z"), 0);
     tsr_job_close(job);
     tsr_tensors_free(in);
@@ -304,7 +309,8 @@ static void every_call_of_a_job(void **state)
     unlink(path);
 }
 
-// What a terminal would obey is shown; whole characters stay together however the text is cut.
+// Control sequences of a terminal are escaped. A multi-byte character stays intact wherever the
+// text is divided into pieces.
 static void text_is_safe_in_pieces(void **state)
 {
     (void)state;
@@ -330,7 +336,7 @@ static void text_is_safe_in_pieces(void **state)
                     break;
             }
             kept = total - from;
-            if (from > 0) // valgrind takes a move onto itself for a mistake
+            if (from > 0) // valgrind reports a memmove to the same address
                 memmove(pending, pending + from, kept);
         }
         all[made] = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_hand.c - random shardings of small models never simulate faster than a plan that is called
-// optimal.
+// test_hand.c - checks that a plan that the planner calls optimal is at least as fast as random
+// shardings of the same small model, and that plans agree with their simulation.
 //
-//     api_test_hand             a sample, as the suite runs it
-//     api_test_hand 200 60 1    models, shardings of each, first seed
+//     api_test_hand             a sample, as `make test` runs it
+//     api_test_hand 200 60 1    number of models, shardings per model, first seed
 #include "../valgrind.h"
 #include "small_models.h"
 
@@ -12,11 +12,11 @@
 #include <string.h>
 
 #define SLACK    1.001 // costs are rounded to picoseconds, node by node
-#define COMPARED 4     // factor of models that are only planned and simulated
+#define COMPARED 4     // the check against simulations runs for this many times more models
 
-// ---- planned, and by hand ----------------------------------------------------------------------
+// ---- planned and random shardings --------------------------------------------------------------
 
-// Seconds of one run; 0: the sharding is not possible.
+// Seconds of one simulated run; 0: the sharding is not possible.
 static double simulated(tsr_model *model, const char *config, tsr_topology *topology)
 {
     tsr_simulation *simulation = NULL;
@@ -28,10 +28,11 @@ static double simulated(tsr_model *model, const char *config, tsr_topology *topo
     return seconds;
 }
 
-// Plans for unlike devices try only some sets of them; all else is complete.
+// For devices of different speed the planner tries only some device sets, so a random sharding may
+// be faster there; for equal devices it must not be.
 struct tally {
     int models, shardings, skipped, apart, experts;
-    int faster[2]; // on equal devices, and on unlike ones
+    int faster[2]; // random shardings faster than the plan: equal devices, different devices
     double worst;  // ratio of planned and simulated time
 };
 
@@ -56,7 +57,8 @@ static bool are_alike(const tsr_topology *topology)
     return true;
 }
 
-// Manual stages are compared with planned stages: only these leave outputs where they are made.
+// A random sharding with stages is compared with the best plan with stages: only stages leave
+// outputs on the device that computes them, which may be faster.
 static bool has_stages(tsr_model *model, const tsr_config *config)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
@@ -104,7 +106,7 @@ static void try_hands(tsr_model *model, tsr_topology *topology, double planned, 
     }
 }
 
-// No plan that an expert would make is faster.
+// Plans of well-known strategies, which the planner compares itself with, must not be faster.
 static void try_experts(const tsr_plan_summary *plan, bool uneven, uint64_t seed,
                         struct tally *tally)
 {
@@ -119,7 +121,7 @@ static void try_experts(const tsr_plan_summary *plan, bool uneven, uint64_t seed
     }
 }
 
-// A plan and its simulation agree within 3 %.
+// Planned and simulated time must agree within 3 %.
 static void compare(double told, double planned, uint64_t seed, struct tally *tally)
 {
     double ratio = planned > told ? planned / told : told / planned;
@@ -158,9 +160,9 @@ static bool try_model(uint64_t seed, uint64_t shardings, struct tally *tally)
 
 int main(int argc, char **argv)
 {
-    // Two models with a Softmax of sharded classes, which was charged as one node, 3 and 9 % off;
-    // a replicated node that only the first, faster device runs (4 % off), and one that it does not
-    // run.
+    // Seeds that failed in the past: two models with a Softmax over sharded classes, which the
+    // planner charged as one node (3 % and 9 % off); a replicated node that only the first, faster
+    // device runs (4 % off); and one that this device does not run.
     static const uint64_t known[] = {3760, 5297, 585, 62};
     uint64_t models = argc > 1 ? strtoull(argv[1], NULL, 10) : 40;
     uint64_t shardings = argc > 2 ? strtoull(argv[2], NULL, 10) : 20;

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_hand_stages.c - plans in pipeline stages of small models agree with their simulation, and
-// random stages are no faster, neither in one run nor in the period of many: random splits of the
-// chain, random devices for each part, random shardings on them.
+// test_hand_stages.c - checks plans with pipeline stages of small models. They must agree with
+// their simulation, and random stages must not be faster, neither in latency nor in period. Random
+// stages: the chain of nodes is split at random places, each stage gets random devices and
+// shardings.
 //
-//     api_test_hand_stages             a sample, as the suite runs it
-//     api_test_hand_stages 200 60 1    models, random stages of each, first seed
+//     api_test_hand_stages             a sample, as `make test` runs it
+//     api_test_hand_stages 200 60 1    number of models, random stages per model, first seed
 #include "../valgrind.h"
 #include "small_models.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define SLACK      1.01 // which device has the larger of unequal parts is ignored: at most 0.5 %
-#define PACE_SLACK 1.02 // devices of one stage that finish early start the next run: at most 1.1 %
+#define SLACK      1.01 // the plan ignores which device has the larger part: at most 0.5 %
+#define PACE_SLACK 1.02 // devices of a stage that finish early start the next run: at most 1.1 %
 #define AGREE      1.03
 #define MOST       4  // devices
 #define RUNS       12 // consecutive runs: enough for a steady period
@@ -21,9 +22,9 @@ struct tally {
     int plans, hands, skipped;
     int apart[2];    // latency; period
     double worst[2]; // ratio of planned and simulated time
-    int faster;      // random stages that beat a plan that is called optimal
-    int below;       // random stages below the proved bound
-    int slower;      // periods that random stages beat at all
+    int faster;      // random stages faster than a plan that is called optimal
+    int below;       // random stages faster than the proved lower bound
+    int slower;      // random stages with a shorter period than the plan
 };
 
 // ---- planned and simulated ---------------------------------------------------------------------
@@ -58,10 +59,10 @@ static void compare(struct tally *tally, int what, double told, double seen, uin
            what ? "pace" : "one run", told, seen);
 }
 
-// ---- by hand -----------------------------------------------------------------------------------
+// ---- random stages -----------------------------------------------------------------------------
 
-// The devices of each stage: of 4 devices in the order 2 0 3 1, split after 1 and 3, stage 0 has 2
-// and stage 1 has 0 and 3.
+// The devices of each stage. Example: 4 devices in the order 2 0 3 1, split after 1 and 3: stage 0
+// has device 2, stage 1 has devices 0 and 3.
 struct deal {
     int order[MOST], begin[MOST + 1];
 };
@@ -84,7 +85,7 @@ static struct deal deal_devices(struct dice *dice, int devices, int stages)
     return deal;
 }
 
-// The node's output replicated, by rows or by columns on the devices of the stage.
+// Makes the node's output replicated, or shards its rows or columns over the devices of the stage.
 static bool shard_output(struct dice *dice, tsr_node *node, tsr_config *config,
                          const struct deal *deal, int stage)
 {
@@ -99,7 +100,7 @@ static bool shard_output(struct dice *dice, tsr_node *node, tsr_config *config,
            tsr_node_shard_text(node, tsr_node_output(node, 0), config, text) == TSR_OK;
 }
 
-// Ascending node indices where stages end; false: there are too few nodes.
+// Chooses ascending node indices at which stages end; false: too few nodes.
 static bool cut_chain(struct dice *dice, int nodes, int stages, int *ends)
 {
     if (nodes < stages)
@@ -140,7 +141,7 @@ static struct times try_hand(tsr_model *model, tsr_topology *topology, int stage
     return seconds;
 }
 
-// planned: time of the plan by its objective.
+// `planned`: the plan's latency or period, whichever is its objective.
 static void try_hands(tsr_model *model, tsr_topology *topology, const tsr_plan_summary *plan,
                       double planned, uint64_t seed, uint64_t hands, struct tally *tally)
 {
@@ -168,7 +169,7 @@ static void try_hands(tsr_model *model, tsr_topology *topology, const tsr_plan_s
 
 // ---- one model ---------------------------------------------------------------------------------
 
-// stages 0: the best number. False: there was no plan, or it could not be simulated.
+// stages 0: the planner chooses the number. Returns false if there is no plan or no simulation.
 static bool try_stages(uint64_t seed, int64_t stages, tsr_objective objective, uint64_t hands,
                        struct tally *tally)
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_huge.c - sizes at the end of the range: planning, simulating, reporting and partitioning refuse
-// them or answer, without a negative number. A sanitizer sees every overflow on the way.
+// test_huge.c - sizes near the largest 64-bit integer: planning, simulation, reports and
+// partitioning must reject them or return a result without negative numbers. A sanitizer build
+// finds overflows.
 #include "tessera_cli.h"
 
 #include <setjmp.h>
@@ -12,10 +13,10 @@
 
 #include <cmocka.h>
 
-#define N        (-7) // stands for the size that is tried
+#define N        (-7) // placeholder for the tested size
 #define MAX_RANK 4
 
-// One node, its inputs with their shapes (a 0 ends them) and one attribute.
+// One node: the shapes of its inputs (each ends with 0) and one attribute.
 struct node_case {
     const char *op;
     int64_t shapes[3][MAX_RANK + 1];
@@ -63,7 +64,7 @@ static tsr_value *add_input(tsr_graph *graph, const struct node_case *one, int k
     return value;
 }
 
-// The node between two Relus, so that there is something to move.
+// Puts the node between two Relu nodes, so that resharding is possible.
 static tsr_model *make(tsr_session *session, const struct node_case *one, int64_t size)
 {
     static const char *const outs[] = {"y", "z"};
@@ -106,7 +107,7 @@ static void check_summary(const tsr_plan_summary *plan)
         assert_true(plan->peak[i] >= 0);
 }
 
-// A simulation, a page and a partition of a plan that was found.
+// Simulates, reports and partitions the plan.
 static void use_plan(tsr_model *model, const tsr_plan_result *plan, const char *folder)
 {
     char path[512];

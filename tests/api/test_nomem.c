@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that runs out at every point of reading, checking, inferring, planning and partitioning: each says so, with
-// TSR_NOMEM and no finding that lays the blame on the model, or does without.
+// test_nomem.c - lets each allocation fail while a model is loaded, checked, planned and
+// partitioned. Each step must return TSR_NOMEM with the error out-of-memory alone, or succeed
+// without that memory.
 //
-// Usage: test_nomem [every=N] MODEL...; each allocation of each step fails alone (of a plan, every fourth), and some with all after them.
-// every=N: a sample, every Nth of these.
+// Usage: test_nomem [every=N] MODEL...
+//
+// Each allocation fails alone (of a plan, every fourth); some fail together with all later ones.
+// every=N tries only every Nth of these.
 #include "../valgrind.h"
 #include "base/base.h"
 #include "partition/partition.h"
@@ -12,23 +15,23 @@
 #include "help.h"
 
 #define ALLOCATION 0    // the kind of tsr__session_fault
-#define MOST       4000 // allocations of one step; more would be a step that never ends
+#define MOST       4000 // allocations of one step; more mean an endless loop
 
 static const char **models;
 static int n_models;
-static uint64_t every = 1; // of the allocations that are tried
-static int n_wrong;        // points at which something else was said
+static uint64_t every = 1; // try every Nth allocation
+static int n_wrong;        // failures with another status or error
 
-// The model with a plan, made once.
+// The model with its plan, computed once.
 static void *planned_bytes;
 static size_t n_planned;
-static tsr_session *keeper; // owns them
+static tsr_session *keeper; // owns planned_bytes
 
 struct step {
     const char *name;
     tsr_status (*work)(tsr_session *s, tsr_model *m);
-    bool planned; // the model has a plan
-    int apart;    // every so many allocations; 0: all
+    bool planned; // needs the model with its plan
+    int apart;    // try every Nth allocation of this step; 0: all
 };
 
 static tsr_status clone(tsr_session *s, tsr_model *m)
@@ -126,7 +129,7 @@ static const struct step steps[] = {
 };
 #define N_STEPS (sizeof steps / sizeof *steps)
 
-// What was found says that memory ran out, and nothing else.
+// All errors must be out-of-memory.
 static void look_at_findings(tsr_session *s, const char *what, uint64_t n)
 {
     for (size_t i = 0; i < tsr_finding_count(s); i++) {
@@ -138,7 +141,8 @@ static void look_at_findings(tsr_session *s, const char *what, uint64_t n)
     }
 }
 
-// One step with its n-th allocation failing. False: it has fewer, and was done.
+// Runs a step with its n-th allocation failing. Returns false if the step succeeded: it makes fewer
+// allocations, or this one was optional.
 static bool fails_at(const struct step *step, const char *path, uint64_t n, bool sticky)
 {
     char what[256];
@@ -166,7 +170,8 @@ static bool fails_at(const struct step *step, const char *path, uint64_t n, bool
     return !done;
 }
 
-// A step may do without what it could not get (a hint, a cache): it has ended when three in a row did not matter.
+// Optional allocations (a hint, a cache) may fail without an error. So a step counts as finished
+// only after three successes in a row.
 static void sweep(const struct step *step, const char *path)
 {
     for (int sticky = 0; sticky < 2; sticky++) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulation and report through the public interface: what they tell, old callers, and lack of memory at every point.
+// test_simulate.c - simulation and report through the public API: results, callers with older
+// structs, and failure of each allocation.
 #include "base/base.h"
 #include "partition/partition.h"
 #include "plan/plan.h"
@@ -84,7 +85,8 @@ static void reported(void **state)
     tsr_session_free(s);
 }
 
-// Halves of a value go from devices 2 and 3 of a grid to 0 and 1, their neighbours: as long as one message to a neighbour.
+// Halves of a value move from devices 2 and 3 of a grid to their neighbours 0 and 1. The two
+// messages run in parallel, so both take the time of one.
 static void messages_have_senders_of_their_own(void **state)
 {
     (void)state;
@@ -118,7 +120,7 @@ static void messages_have_senders_of_their_own(void **state)
     tsr_session_free(s);
 }
 
-// Out of memory at every point: said, and nothing is left behind.
+// Lets each allocation fail: each must be reported, and nothing may leak.
 static void without_memory(void **state)
 {
     (void)state;
@@ -144,7 +146,8 @@ static bool within(double a, double b, double part)
     return apart <= part * (a > b ? a : b);
 }
 
-// What copies of a block of devices do is the same as what all of them do, cut and priced one by one.
+// Simulating one copy of a device block must give the same times as simulating the partition of all
+// devices.
 static void copies_are_simulated_once(void **state)
 {
     (void)state;
@@ -178,7 +181,8 @@ static void copies_are_simulated_once(void **state)
     tsr_session_free(s);
 }
 
-// Ten thousand devices: planned as blocks, simulated once, and both say the same. Without a batch they are too many.
+// Ten thousand devices are planned as copies of a block and simulated once; both times agree.
+// Without a batch dimension there are no copies, and the planner must reject that many devices.
 static void ten_thousand_devices(void **state)
 {
     (void)state;
@@ -207,7 +211,7 @@ static void ten_thousand_devices(void **state)
     tsr_session_free(s);
 }
 
-// A chain of products, each a stage on a device of its own.
+// Builds a chain of products; each is one stage on its own device.
 static tsr_model *make_chain(tsr_session *s, int stages)
 {
     char weight[32], name[32];
@@ -230,8 +234,8 @@ static tsr_model *make_chain(tsr_session *s, int stages)
     return m;
 }
 
-// K equal stages of T with X between two of them: the first request takes K T + (K - 1) X, and one comes out every T + 2 X, since a
-// stage in the middle takes, works and gives.
+// K equal stages of time T with transfers of time X: the first request takes K T + (K - 1) X. Then
+// one request finishes every T + 2 X, since a middle stage receives, computes and sends.
 static void pipelines_are_as_computed(void **state)
 {
     static const int list[] = {2, 8, 64, 1024};
@@ -260,7 +264,8 @@ static void pipelines_are_as_computed(void **state)
     }
 }
 
-// All transfers of six stages go through one port, which bounds the period of plan and simulation.
+// All transfers of six stages pass through one port, which limits the period. Plan and simulation
+// must both consider it.
 static void plan_and_simulation_share_ports(void **state)
 {
     enum { STAGES = 6 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// scratch.h - shared by the file tests of base: a temporary folder.
+// scratch.h - fixture for the tests of base: a session and a temporary folder.
 #ifndef TSR_TEST_SCRATCH_H
 #define TSR_TEST_SCRATCH_H
 
@@ -91,7 +91,7 @@ static inline int open_descriptors(void)
     return entries("/proc/self/fd");
 }
 
-// Exactly one diagnostic, with that code; it is cleared.
+// Asserts that there is exactly one diagnostic, with this code; clears it.
 static inline void assert_finding(tsr_session *s, const char *code)
 {
     assert_int_equal(tsr_finding_count(s), 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arenas, vectors, the session's accounting, and the default allocator.
+// test_arena.c - arenas, vectors, memory accounting of a session, and the default allocator.
 #include "scratch.h"
 
 static void zeroed_aligned_apart(void **state)
@@ -40,7 +40,7 @@ static void large_ones_come_zeroed_again(void **state)
     }
 }
 
-// An allocator whose memory is never zero.
+// An allocator that returns memory filled with nonzero bytes.
 static void *dirty_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
 {
     (void)data;
@@ -120,7 +120,7 @@ static void limit_and_peak(void **state)
     assert_finding(s, "out-of-memory");
     p = tsr__realloc(s, p, 600 << 10, 900 << 10);
     assert_non_null(p);
-    assert_null(tsr__realloc(s, p, 900 << 10, 2 << 20)); // p stays
+    assert_null(tsr__realloc(s, p, 900 << 10, 2 << 20)); // fails; p stays valid
     assert_int_equal(s->memory_used, sizeof *s + (900 << 10));
     tsr__free(s, p, 900 << 10);
     assert_int_equal(s->memory_used, sizeof *s);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Diagnostics: order, bounds, rendering, running out of memory; and the list of codes.
+// test_diag.c - diagnostics: order, limits, formatting, lack of memory; and the list of codes.
 #include "scratch.h"
 
 #include <ctype.h>
@@ -89,7 +89,7 @@ static void bounded_in_number(void **state)
         snprintf(want, sizeof want, "number %d", i);
         assert_string_equal(tsr_finding_value(t->s, (size_t)i).message, want);
     }
-    assert_null(tsr__alloc(t->s, SIZE_MAX)); // always kept
+    assert_null(tsr__alloc(t->s, SIZE_MAX)); // out-of-memory is stored beyond the limit
     assert_string_equal(tsr_finding_value(t->s, TSR_MAX_FINDINGS).code, "out-of-memory");
     tsr_finding_clear(t->s);
     assert_int_equal(tsr_finding_count(t->s), 0);
@@ -105,7 +105,7 @@ static void bounded_in_size(void **state)
     char *name = malloc(n + 1);
     memset(name, 'x', n);
     name[n] = 0;
-    memcpy(name + 4095, "\xc3\xbc", 2); // the cut must not fall into a character
+    memcpy(name + 4095, "\xc3\xbc", 2); // truncation must not split a character
     struct place at = PLACE_NONE;
     at.node = (struct str){name, n};
     tsr__diag(t->s, DIAG_io_open, &at, name, "%s", name);

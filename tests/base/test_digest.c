@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SHA-256: published vectors, input in pieces of every size, and both implementations compared.
+// test_digest.c - SHA-256: published vectors, input in pieces of every size, and both
+// implementations compared.
 #include "scratch.h"
 
 static void digest(struct str s, bool portable, char out[65])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types: sizes against a plain count of bits, packed ones, overflow.
+// test_dtype.c - element types: byte sizes compared with a bit count, packed types, overflow.
 #include "scratch.h"
 
 static void names_and_bits(void **state)
@@ -10,7 +10,7 @@ static void names_and_bits(void **state)
     assert_string_equal(tsr_dtype_name((tsr_dtype)999), "unknown");
     assert_int_equal(tsr_dtype_bits((tsr_dtype)999), 0);
     for (int i = 0; i < TSR_DTYPE_COUNT; i++) {
-        assert_non_null(tsr_dtype_name((tsr_dtype)i)); // no number is left out
+        assert_non_null(tsr_dtype_name((tsr_dtype)i)); // every number has a name
         bool sizeless = i == TSR_UNDEFINED || i == TSR_STRING;
         assert_true(sizeless == (tsr_dtype_bits((tsr_dtype)i) == 0));
         for (int k = 0; k < i; k++)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every fault point of some work: the n-th allocation, read or write fails, for n = 1, 2, ... until
-// it succeeds. Each failing run returns a status, adds a diagnostic, leaks nothing and does not
-// change the target.
+// test_fault.c - lets the n-th allocation, read or write fail, for n = 1, 2, ... until the work
+// succeeds. Each failing run must return an error status, add a diagnostic, leak nothing and leave
+// the target unchanged.
 #include "scratch.h"
 
 static tsr_status copy_file(tsr_session *s, struct outfolder *f, struct arena *a, int fd)
@@ -22,8 +22,8 @@ static tsr_status copy_file(tsr_session *s, struct outfolder *f, struct arena *a
     return tsr__out_commit(&o);
 }
 
-// Maps a file, reads another, keeps names in a map, opens a third beneath the folder, writes a
-// folder.
+// Maps a file, reads another, stores names in a map, opens a third file beneath a folder, and
+// writes a folder.
 static tsr_status work(tsr_session *s)
 {
     struct mapped m = {0};
@@ -86,7 +86,7 @@ static const char *code_for(int kind, tsr_status st)
 static void every_point(void **state)
 {
     struct scratch *t = *state;
-    const int least[] = {5, 6, 5}; // points there must be, by kind
+    const int least[] = {5, 6, 5}; // expected minimum of fault points, by kind
     make_inputs();
     int before = open_descriptors();
     for (int kind = FAULT_ALLOC; kind <= FAULT_WRITE; kind++)

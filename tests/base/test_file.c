@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that the user named: mapping, reading, and refused files.
+// test_file.c - files that the user named: mapping, reading, and files that are rejected.
 #include "scratch.h"
 
 static void maps(void **state)
@@ -18,7 +18,7 @@ static void maps(void **state)
     assert_int_equal(m.bytes.n, 0);
     tsr__file_unmap(&m);
     m = (struct mapped){0};
-    tsr__file_unmap(&m); // a zeroed one holds nothing
+    tsr__file_unmap(&m); // a zeroed struct holds no mapping
     assert_true(fcntl(0, F_GETFD) >= 0);
 }
 

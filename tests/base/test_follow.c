@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_follow.c - digests of files that are being written are those of the finished files.
+// test_follow.c - digests that are computed while files are written must be those of the finished
+// files.
 #include "base/base.h"
 
 #include <fcntl.h>
@@ -76,7 +77,7 @@ static void same_digest(void **state)
     write_and_compare(*state);
 }
 
-// Threads that cannot be started: the caller does the work.
+// If no thread can be started, the caller computes the digests.
 static void without_threads(void **state)
 {
     struct bench *b = *state;
@@ -103,7 +104,7 @@ static void shorter_than_said(void **state)
     tsr__follow_free(w);
 }
 
-// Freed before the end: threads stop, nothing leaks.
+// If the follower is freed early, its threads stop and nothing leaks.
 static void left_early(void **state)
 {
     struct bench *b = *state;
@@ -127,7 +128,7 @@ static void no_memory(void **state)
     tsr__session_fault(b->s, FAULT_ALLOC, 0, false);
 }
 
-// Pieces of all sizes, more than one system call accepts.
+// Gathered writes of all sizes, with more pieces than one system call accepts.
 static void gathered_pieces(void **state)
 {
     struct bench *b = *state;

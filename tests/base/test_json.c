@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON writer: layout, escapes, misuse, diagnostics; another parser reads the result.
+// test_json.c - the JSON writer: layout, escapes, misuse, diagnostics. jansson reads the results.
 #include "scratch.h"
 
 #include "tessera_json.h"
@@ -101,7 +101,7 @@ static void escapes(void **state)
     assert_string_equal(broken, "a\\xFF b\\xC3 c\\xED\\xA0\\x80 d");
     free(broken);
     unsigned seed = 3;
-    for (int round = 0; round < 3000; round++) { // any bytes give a document that can be read
+    for (int round = 0; round < 3000; round++) { // any bytes must give a valid document
         char bytes[20];
         for (size_t i = 0; i < sizeof bytes - 1; i++)
             bytes[i] = (char)((seed = seed * 1103515245 + 12345) >> 16 | 1);

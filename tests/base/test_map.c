@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps compared with a list, growth, expected sizes, unusual keys; the stable hash and published
-// values.
+// test_map.c - maps compared with a list: growth, expected sizes, unusual keys; and the stable hash
+// compared with published values.
 #include "scratch.h"
 
 static void stress(void **state)
@@ -35,7 +35,7 @@ static void stress(void **state)
     }
 }
 
-// Prefixes of one text: lengths alone differ, and every length up to 300 is hashed.
+// Keys are prefixes of one text, so that they differ only in length; all lengths up to 300.
 static void every_length(void **state)
 {
     struct scratch *t = *state;
@@ -63,7 +63,7 @@ static void odd_keys(void **state)
     int x, y;
     tsr__arena_init(&a, t->s);
     tsr__map_init(&m, &a, 0);
-    assert_null(tsr__map_get(&m, STR("a"))); // of an empty map
+    assert_null(tsr__map_get(&m, STR("a"))); // empty map
     *tsr__map_at(&m, (struct str){NULL, 0}) = &x;
     assert_ptr_equal(tsr__map_get(&m, STR("")), &x);
     *tsr__map_at(&m, STR("a\0b")) = &y;
@@ -94,7 +94,7 @@ static void no_memory(void **state)
 static void stable_hash(void **state)
 {
     (void)state;
-    // Published with XXH64.
+    // Published values of XXH64.
     assert_true(tsr__hash64("", 0, 0) == 0xEF46DB3751D8E999u);
     assert_true(tsr__hash64("a", 1, 0) == 0xD24EC4F1A98C6E5Bu);
     assert_true(tsr__hash64("abc", 3, 0) == 0x44BC2CF5AD770999u);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening files beneath a folder: which names are allowed, with openat2 and without.
+// test_open.c - opening files beneath a folder: which names are allowed, with and without openat2.
 #include "scratch.h"
 
 // root/ is the folder of the model; `secret` is outside.
@@ -32,7 +32,7 @@ static void make_tree(void)
 }
 
 static const struct {
-    const char *name, *code; // code "": may be read
+    const char *name, *code; // code "": reading is allowed
 } cases[] = {
     {"data", ""},
     {"./data", ""},
@@ -103,7 +103,7 @@ static void by_name(void **state)
     tsr__folder_close(&f); // harmless
 }
 
-// The fallback for older kernels has the same results.
+// The fallback for older kernels must give the same results.
 static void without_openat2(void **state)
 {
     (void)state;
@@ -112,7 +112,7 @@ static void without_openat2(void **state)
     for (size_t i = 0; i < TSR_COUNT(cases); i++) {
         const char *name = cases[i].name;
         if (!*name || *name == '/')
-            continue; // refused before any opening
+            continue; // rejected before a file is opened
         struct stat st;
         int fd = tsr__open_beneath(root, name, false);
         bool read = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
@@ -165,7 +165,7 @@ static void opens(tsr_session *s, const char *model, const char *name, const cha
     close(fd);
 }
 
-// A content store: model and data are links into one folder of blobs, as download caches have them.
+// Links as in download caches: model and data are links into one folder of blobs.
 static void content_store(void **state)
 {
     struct scratch *t = *state;
@@ -181,13 +181,14 @@ static void content_store(void **state)
     assert_int_equal(symlink("../blobs/2222", "snap/model.data"), 0);
     assert_int_equal(symlink("../secret", "snap/leaves"), 0);
     assert_int_equal(symlink("../secret", "blobs/leaves"), 0);
-    opens(t->s, "snap/model.onnx", "model.data", "weights"); // through the link, into the store
+    // through the link, into the folder of blobs
+    opens(t->s, "snap/model.onnx", "model.data", "weights");
     opens(t->s, "snap/model.onnx", "own", "own");
-    opens(t->s, "snap/model.onnx", "beside", "beside"); // beside the real file
+    opens(t->s, "snap/model.onnx", "beside", "beside"); // next to the real file
     opens(t->s, "snap/model.onnx", "leaves", NULL);
     opens(t->s, "snap/model.onnx", "missing", NULL);
     opens(t->s, "snap/model.onnx", "../secret", NULL);
-    put("snap/plain.onnx", "model"); // no link: no second folder
+    put("snap/plain.onnx", "model"); // not a link, so only its own folder is searched
     opens(t->s, "snap/plain.onnx", "own", "own");
     opens(t->s, "snap/plain.onnx", "model.data", NULL);
 }
@@ -207,7 +208,7 @@ static void folders_of_files(void **state)
     assert_int_equal(tsr__folder_open(t->s, "data", &f), TSR_IO);
     assert_finding(t->s, "io-open");
     f = (struct folder){0};
-    tsr__folder_close(&f); // a zeroed one holds nothing
+    tsr__folder_close(&f); // a zeroed struct holds no folder
 }
 
 // A file that is repeatedly swapped with a link to a secret is never read as that secret.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Output files and folders that appear complete or not at all.
+// test_publish.c - output files and folders must appear complete or not at all.
 #include "scratch.h"
 #include "../valgrind.h"
 
@@ -14,7 +14,7 @@ static void publishes(void **state)
     tsr__out_write(&o, "ne", 2);
     tsr__out_write(&o, "w", 1);
     assert_true(o.offset == 3);
-    assert_content("out", "old"); // until commit
+    assert_content("out", "old"); // unchanged until commit
     assert_int_equal(entries("."), 2);
     assert_int_equal(tsr__out_commit(&o), TSR_OK);
     tsr__out_abort(&o); // harmless
@@ -22,7 +22,7 @@ static void publishes(void **state)
     assert_content("out", "new");
     assert_int_equal(entries("."), 1);
     o = (struct outfile){0};
-    tsr__out_abort(&o); // a zeroed one holds nothing
+    tsr__out_abort(&o); // a zeroed struct holds no file
 }
 
 static void aborts(void **state)
@@ -106,8 +106,8 @@ static void copies(void **state)
         assert_int_equal(tsr__out_open(t->s, "out", &o), TSR_OK);
         o.digest = with_digest ? &d : NULL;
         tsr__out_write(&o, "head", 4);
-        tsr__out_copy(&o, fd, 5, 100);        // through the buffer
-        tsr__out_copy(&o, fd, 1000, 2 << 20); // large
+        tsr__out_copy(&o, fd, 5, 100);        // small, through the buffer
+        tsr__out_copy(&o, fd, 1000, 2 << 20); // large, by copy_file_range
         tsr__out_copy(&o, fd, 0, 0);
         tsr__out_write(&o, "tail", 4);
         assert_true(o.offset == 108 + (2 << 20));
@@ -212,7 +212,7 @@ static void devices_and_pipes(void **state)
     assert_int_equal(entries("."), 1);
 }
 
-// A full disk, simulated by the limit on file sizes: writing and copying, with and without
+// A full disk, simulated by a limit on file sizes: writes and copies, with and without
 // copy_file_range.
 static void no_room(void **state)
 {
@@ -249,7 +249,7 @@ static void no_room(void **state)
 static void no_descriptors(void **state)
 {
     if (under_valgrind())
-        skip(); // it makes a file and then says that there was no descriptor for it
+        skip(); // valgrind creates the file, then reports that there is no descriptor for it
     struct scratch *t = *state;
     struct rlimit old, less;
     struct outfile o;
@@ -258,7 +258,7 @@ static void no_descriptors(void **state)
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
     int next = dup(0), refused = 0;
     close(next);
-    for (int more = 0; more < 3; more++) { // none at all, one for the folder, enough
+    for (int more = 0; more < 3; more++) { // no free descriptor, one for the folder, enough
         less = old;
         less.rlim_cur = (rlim_t)(next + more);
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &less), 0);
@@ -332,7 +332,7 @@ static void replaces_on_request_only(void **state)
     assert_int_equal(entries("."), 1);
 }
 
-// Systems that cannot exchange two names in one step.
+// For systems that cannot exchange two names atomically.
 static void replaces_in_steps(void **state)
 {
     struct scratch *t = *state;
@@ -345,7 +345,7 @@ static void replaces_in_steps(void **state)
     assert_content("parts/new", "new");
     assert_int_equal(entries("parts"), 1);
     assert_int_equal(entries("."), 1);
-    // The new one is gone: the old one is put back.
+    // The new folder is missing: the old one must be restored.
     assert_int_equal(tsr__outfolder_replace(&f, false), TSR_WRITE);
     assert_content("parts/new", "new");
     assert_finding(t->s, "io-write");
@@ -407,7 +407,7 @@ static void a_link_to_a_folder(void **state)
     assert_int_equal(tsr__outfolder_open(t->s, "parts", true, &f), TSR_OK);
     fill(t->s, &f, "a", "a");
     assert_int_equal(tsr__outfolder_commit(&f), TSR_OK);
-    assert_content("real/precious", "precious"); // the link was replaced, not what it led to
+    assert_content("real/precious", "precious"); // the link was replaced, not its target
     assert_content("parts/a", "a");
     assert_int_equal(entries("."), 2);
 }

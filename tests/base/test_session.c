@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions: options of any size, the caller's allocator, progress, status texts.
+// test_session.c - sessions: options structs of any size, the caller's allocator, progress, status
+// texts.
 #include "scratch.h"
 
 struct heap {
@@ -125,7 +126,7 @@ static void faults_count(void **state)
     assert_false(tsr__fault(s, FAULT_SEND));
     tsr__session_fault(s, FAULT_SEND, 2, false);
     assert_false(tsr__fault(s, FAULT_SEND));
-    assert_false(tsr__fault(s, FAULT_READ)); // kinds do not mix
+    assert_false(tsr__fault(s, FAULT_READ)); // each kind is counted separately
     assert_true(tsr__fault(s, FAULT_SEND));
     assert_false(tsr__fault(s, FAULT_SEND));
     tsr__session_fault(s, FAULT_SEND, 2, true);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views: order, numbers, edit distance, nearest name.
+// test_str.c - string views: order, numbers, edit distance, nearest name.
 #include "scratch.h"
 
 #include <time.h>
@@ -10,7 +10,7 @@ static void order(void **state)
     assert_true(tsr__str_cmp(STR("a"), STR("b")) < 0);
     assert_true(tsr__str_cmp(STR("ab"), STR("a")) > 0);
     assert_true(tsr__str_cmp(STR(""), STR("a")) < 0);
-    assert_true(tsr__str_cmp(STR("\x7f"), STR("\xff")) < 0); // bytes, not signs
+    assert_true(tsr__str_cmp(STR("\x7f"), STR("\xff")) < 0); // bytes are compared as unsigned
     assert_int_equal(tsr__str_cmp((struct str){NULL, 0}, STR("")), 0);
     assert_true(str_eq((struct str){NULL, 0}, STR("")));
     assert_true(str_is(STR("x"), "x"));
@@ -53,7 +53,7 @@ static void numbers(void **state)
     assert_int_equal(untouched, 7);
 }
 
-// Brute force, as the definition has it.
+// Edit distance by brute force, straight from its definition.
 static size_t plain_distance(const char *a, const char *b)
 {
     if (!*a || !*b)

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Temporary files and folders: removed at the end, by a signal handler, or by the next process.
+// test_temporary.c - temporary files and folders: removed at the end, by a signal handler, or by
+// the next process.
 #include "scratch.h"
 
 #include <sys/file.h>
 #include <sys/syscall.h>
 
-// Simulates a sweeper of another process between the creation of a file and its lock: it holds the
-// lock for `refusals` attempts, and removes the file for the next `removals` attempts.
+// Simulates a sweep (removal of leftovers) by another process between the creation of a file and
+// its lock: the sweep holds the lock for `refusals` attempts and removes the file for the next
+// `removals`.
 static struct {
     int refusals, removals;
 } sweeper;
 
-// Replaces the function of the C library, also for the library under test.
+// Replaces flock of the C library, also in the library under test.
 int flock(int fd, int operation)
 {
     char link[64], path[TEMPORARY_PATH] = "";
@@ -79,7 +81,7 @@ static void the_session_sweeps_all_of_it(void **state)
     tsr__outfolder_abort(&folder);
 }
 
-// A child makes all three kinds and is killed.
+// A child process makes all three kinds of temporaries and is killed.
 static void leave_remains(const struct scratch *t)
 {
     pid_t child = fork();
@@ -108,7 +110,7 @@ static void remains_are_swept_by_the_next(void **state)
     leave_remains(t);
     assert_int_equal(entries("."), 3);
     assert_int_equal(tsr__temporary_folder(t->s, t->folder, "trace", &at), TSR_OK);
-    assert_int_equal(entries("."), 4); // another kind: nothing goes
+    assert_int_equal(entries("."), 4); // another kind: no leftover is removed
     tsr__temporary_remove(at);
     assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &at), TSR_OK);
     assert_int_equal(entries("."), 3);
@@ -127,12 +129,12 @@ static void the_living_are_left_alone(void **state)
     assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &mine), TSR_OK);
     assert_int_equal(tsr__temporary_folder(s, t->folder, "verify", &other), TSR_OK);
     assert_int_equal(entries("."), 2);
-    put("tessera-verify-notes", "x"); // names of another form
+    put("tessera-verify-notes", "x"); // names that are not of the form of temporaries
     put(".tessera-1", "x");
     put("tessera-verify-1x-a", "x");
     tsr__temporary_remove(other);
     assert_int_equal(tsr__temporary_folder(s, t->folder, "verify", &other), TSR_OK);
-    tsr_session_free(s); // takes its folder along
+    tsr_session_free(s); // removes its folder
     assert_int_equal(entries("."), 4);
     tsr__temporary_remove(mine);
 }
@@ -199,9 +201,9 @@ static void the_lock_of_a_sweeper_is_awaited(void **state)
     assert_true(tsr__temporary_lock(AT_FDCWD, "new", fd));
     assert_true(is_locked("new"));
     expect_success(child);
-    assert_int_equal(rmdir("new"), 0); // a sweeper on another host removed it before it was locked
+    assert_int_equal(rmdir("new"), 0); // a sweep on another host removed it before it was locked
     assert_false(tsr__temporary_lock(AT_FDCWD, "new", fd));
-    assert_int_equal(mkdir("new", 0700), 0); // another folder has the name
+    assert_int_equal(mkdir("new", 0700), 0); // another folder has the name now
     assert_false(tsr__temporary_lock(AT_FDCWD, "new", fd));
     close(fd);
 }
@@ -218,8 +220,8 @@ static void a_lock_that_is_never_released_is_an_error(void **state)
     close(fd);
 }
 
-// A sweeper holds the lock of each new folder, file and output folder when its owner tries to lock
-// it.
+// A sweep by another process holds the lock of each new folder, file and output folder when its
+// owner tries to lock it.
 static void all_kinds_are_locked_beside_a_sweeper(void **state)
 {
     struct scratch *t = *state;
@@ -242,7 +244,7 @@ static void all_kinds_are_locked_beside_a_sweeper(void **state)
     assert_int_equal(entries("."), 0);
 }
 
-// A sweeper that does not see this process (on another host) removes them before they are locked.
+// A sweep on another host, which does not see this process, removes them before they are locked.
 static void all_kinds_survive_a_sweeper_that_was_first(void **state)
 {
     struct scratch *t = *state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Growing text, its maximum, and text that is safe for terminals.
+// test_text.c - growing text, its maximum length, and escaping for terminals.
 #include "scratch.h"
 
 #include <locale.h>
@@ -70,18 +70,18 @@ static void terminals(void **state)
     shown(t->s,
           STR("\xc2\x9b"
               "31m"),
-          "\\xC2\\x9B31m"); // C1: a terminal may obey it
+          "\\xC2\\x9B31m"); // C1 control character: a terminal may execute it
     shown(t->s,
           STR("\xe2\x80\xae"
               "abc"),
           "\\xE2\\x80\\xAE"
           "abc"); // right-to-left override
     shown(t->s, STR("\xff\xfe"), "\\xFF\\xFE");
-    shown(t->s, STR("\xc3"), "\\xC3");          // cut short
+    shown(t->s, STR("\xc3"), "\\xC3");          // truncated
     shown(t->s, STR("\xc0\xaf"), "\\xC0\\xAF"); // over-long
     shown(t->s, STR("\xe0\x80\xaf"), "\\xE0\\x80\\xAF");
     shown(t->s, STR("\xed\xa0\x80"), "\\xED\\xA0\\x80");          // surrogate
-    shown(t->s, STR("\xf4\x90\x80\x80"), "\\xF4\\x90\\x80\\x80"); // beyond the last
+    shown(t->s, STR("\xf4\x90\x80\x80"), "\\xF4\\x90\\x80\\x80"); // beyond the last code point
     shown(t->s, STR("\xf5\x80\x80\x80"), "\\xF5\\x80\\x80\\x80");
     shown(t->s, STR("a\xe6\xbc"), "a\\xE6\\xBC");
 }
@@ -102,7 +102,7 @@ static void doubles(void **state)
                 {1.0 / 3, "0.3333333333333333"},
                 {5e-324, "4.94065645841247e-324"},
                 {123456789012, "123456789012"}};
-    const char *const locales[] = {"C", "de_DE.UTF-8", "tr_TR.UTF-8"}; // left out where absent
+    const char *const locales[] = {"C", "de_DE.UTF-8", "tr_TR.UTF-8"}; // missing ones are skipped
     for (size_t k = 0; k < TSR_COUNT(locales); k++) {
         if (!setlocale(LC_ALL, locales[k]))
             continue;

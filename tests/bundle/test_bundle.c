@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_bundle.c - writes and reads the folder of a partition, and damages it in every way.
+// test_bundle.c - writes and reads the folder of a partition; damaged folders must be rejected.
 #include "bundle/bundle.h"
 
 #include <setjmp.h>
@@ -191,7 +191,7 @@ static void written_is_read_back(void **state)
     tsr__bundle_close(&got);
 }
 
-// tsr_manifest: ranks and ports; an error past the end.
+// tsr_manifest returns ranks and ports; an index past the end is an error.
 static void the_public_reader(void **state)
 {
     struct bench *b = *state;
@@ -233,7 +233,7 @@ static void same_manifest_same_bytes(void **state)
     tsr_json_free(two);
 }
 
-// ---- damage ------------------------------------------------------------------------------------
+// ---- damaged folders ---------------------------------------------------------------------------
 
 static void a_rank_needs_only_its_files(void **state)
 {
@@ -280,7 +280,8 @@ static void large_files_only_on_request(void **state)
     assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_OK);
     for (size_t i = 0; i < got.manifest.n_files; i++)
         if (strcmp(got.manifest.files[i].name, "rank1.data") == 0)
-            got.manifest.files[i].bytes = MANIFEST_SMALL_BYTES + 1; // as if it were that large
+            // pretend that it is a large file
+            got.manifest.files[i].bytes = MANIFEST_SMALL_BYTES + 1;
     assert_int_equal(tsr__bundle_verify(&got, NULL, 0, false), TSR_OK);
     assert_int_equal(tsr__bundle_verify(&got, NULL, 0, true), TSR_MALFORMED);
     assert_string_equal(code_at(b, 0), "partition-file-changed");
@@ -327,7 +328,7 @@ static void names_are_plain(void **state)
     assert_false(tsr__manifest_name_ok(STR("a\nb")));
 }
 
-// Replaces the first `from` in the text of a good manifest by `to` and reads it.
+// Replaces the first `from` in a valid manifest by `to` and reads the result.
 static tsr_status read_edited(struct bench *b, const char *from, const char *to)
 {
     struct manifest m, got;
@@ -378,7 +379,7 @@ static void damaged_manifests(void **state)
         {"\"shape\": [", "\"shape\": [true,"},
         {"\"inputs\": [", "\"inputs\": [3,"},
         {"\"name\": \"x\"", "\"name\": \"x\\u0000\""},
-        {"\"plan\"", "\"ranks\": 2, \"plan\""}, // twice
+        {"\"plan\"", "\"ranks\": 2, \"plan\""}, // key appears twice
         {"\"layout\": [", "\"layout\": [1,"},
         {"\"layout\": [", "\"layout\": [0.5,"},
         {"\"layout\": [", "\"layout\": 5, \"other\": ["},
@@ -402,11 +403,12 @@ static void damaged_manifests(void **state)
     tsr_finding_clear(b->s);
     assert_int_equal(read_edited(b, "\"version\": 1", "\"version\": 1, \"later\": {}"), TSR_OK);
     assert_int_equal(read_edited(b, "]", "]"), TSR_OK);
-    assert_int_equal(read_edited(b, "\"states\"", "\"unknown\""), TSR_OK); // as in older manifests
+    // older manifests lack these keys
+    assert_int_equal(read_edited(b, "\"states\"", "\"unknown\""), TSR_OK);
     assert_int_equal(read_edited(b, "\"nodes\"", "\"unknown\""), TSR_OK);
 }
 
-// Every prefix of a manifest, and every single byte removed: never a crash.
+// Reads every prefix of a manifest, and the manifest without each single byte: no crash.
 static void truncated_manifests(void **state)
 {
     struct bench *b = *state;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conformance suite: suite.py TESSERA [all]
+"""Tests the conformance suite: suite.py TESSERA [all]
 
-The files of conformance/cases are those that make.py writes, every rule has cases, and `tessera`, onnx and onnx_ir give the answers that
-docs/conformance.md lists. `make test` runs a sample of the models; `all` runs each."""
+Checks that the files of conformance/cases are those that make.py writes, that every rule has cases, and that `tessera`, onnx and onnx_ir give
+the results that docs/conformance.md lists. `make test` runs a sample of the models; `all` runs all of them."""
 import filecmp
 import importlib.metadata
 import json
@@ -26,7 +26,7 @@ with open(os.path.join(ROOT, "docs", "conformance.md"), encoding="utf-8") as pag
 
 
 def listed_version(name):
-    """The version of a package in docs/conformance.md."""
+    """The version of a package as docs/conformance.md states it."""
     return re.search(r"\b%s (\d[\d.]*\d)" % re.escape(name), PAGE).group(1)
 
 
@@ -36,7 +36,7 @@ def files_are_current(folder):
     old = os.path.join(SUITE, "cases")
     names = sorted(os.listdir(out))
     assert names == sorted(os.listdir(old)), "run conformance/make.py"
-    same_onnx = importlib.metadata.version("onnx") == listed_version("onnx")  # it infers shapes and computes outputs
+    same_onnx = importlib.metadata.version("onnx") == listed_version("onnx")  # the files depend on its shape inference and reference outputs
     changed = [n for n in names if (same_onnx or n.endswith(".onnx")) and not filecmp.cmp(os.path.join(out, n), os.path.join(old, n), shallow=False)]
     assert not changed, "%d files differ, first %s; run conformance/make.py" % (len(changed), changed[0])
 
@@ -59,7 +59,7 @@ def table_rows(text):
 
 
 def compare_page(results, column, skipped=()):
-    """The column of the page's tables has these results."""
+    """Compare these results with a column of the tables in docs/conformance.md."""
     text = runner.tables(CASES, [results]) + "\n" + runner.open_table(CASES, [results])
     page, wrong = table_rows(PAGE), []
     for key, cells in table_rows(text).items():

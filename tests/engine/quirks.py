@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the installed ONNX Runtime whether it still has the quirks of src/engine/quirks.def.
+"""Tests whether the installed ONNX Runtime still has the quirks of src/engine/quirks.def.
 
-Each reproduction below is a small unsharded model that goes wrong. It runs in a process of its own, since some of them end
-the process. A row that the engine should have by its versions and has not is reported ("no longer needed"); a row that ends
-before this version and still reproduces is a failure.
+Each reproduction below is a small unsharded model that triggers the quirk. It runs in its own process, since some crash the process. If
+quirks.def lists a quirk for this version but it does not reproduce, it is reported as "no longer needed". If the row ends before this version
+but the quirk still reproduces, the test fails.
 
 Usage: quirks.py [NAME ...]
 """
@@ -70,7 +70,7 @@ def refuses(m, feeds=None):
 OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 
-# ---- reproductions: each returns True where the engine goes wrong --------------------------------
+# ---- reproductions: each returns True if the engine has the quirk ----------------------------------
 
 def ir_version_11():
     m = model([h.make_node("Relu", ["x"], ["y"])], [value("x", T.FLOAT, [2])], [value("y", T.FLOAT, [2])], ir=11)
@@ -273,7 +273,7 @@ def cache_of_its_past():
 # ---- the report -----------------------------------------------------------------------------------
 
 def outcome(name):
-    """Reproduced, absent, or None: the reproduction itself failed."""
+    """(REPRODUCED or ABSENT, details). An error of the reproduction itself counts as REPRODUCED."""
     ended = subprocess.run([sys.executable, os.path.abspath(__file__), "--one", name], capture_output=True, text=True, timeout=120)
     if ended.returncode < 0:
         return REPRODUCED, "ends the process (signal %d)" % -ended.returncode
@@ -294,7 +294,7 @@ def report(name, row, minor):
 
 
 def stale(texts):
-    """Files, and functions of these files, that a row names and that do not exist."""
+    """Names of files and functions in a row that do not exist any more."""
     gone, at = [], ""
     for word in re.findall(r"[a-z_0-9]+\.c\b|\b[a-z0-9]+(?:_[a-z0-9]+)+\b", texts[1]):
         if word.endswith(".c"):

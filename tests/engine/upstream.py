@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the scripts of docs/upstream/engine on the installed packages: upstream.py
+"""Runs the scripts of docs/upstream/engine with the installed packages: upstream.py
 
-Each must finish with a clear answer: the bug is present (exit code 1, or a signal if its text says so) or fixed (0). For the version that the
-table in the README names last, the bug must be present. For other versions a fixed bug is only reported."""
+Each script must give a clear result: the bug is present (exit code 1, or a signal if its text says so) or fixed (0). For the latest version in
+the README's table, the bug must be present. For other versions a fixed bug is only reported."""
 import glob
 import os
 import re

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The execution provider on a real GPU: ranks that share GPU 0 against a plain CUDA session, with inputs and outputs in host and in
-GPU memory, and times of a decoder whose caches stay on the GPU. Prints what it left out without a GPU or without onnxruntime-gpu.
+"""Tests the execution provider on a real GPU. Compares ranks that share GPU 0 with a plain CUDA session, with inputs and outputs in host and in
+GPU memory, and prints times of a decoder whose caches stay on the GPU. Without a GPU or without onnxruntime-gpu it prints what it skips.
 
 usage: provider.py LIBRARY MODELS [models | small | large] ...    default: all
 models: results of the models in MODELS; small, large: times of a decoder of 8 layers of 4096, or 4 layers of 8192
@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # float32 products are exact
+os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # no TF32: float32 products are exact
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../genai"))
 import numpy as np
 import onnx
@@ -100,7 +100,7 @@ def small_models(folder, cpu, gpu):
 
 
 class Builder(decoder.Builder):
-    """Weights of the same shape are equal: a decoder of several GB in seconds."""
+    """Weights of the same shape are equal, so that a decoder of several GB is built in seconds."""
 
     weights = {}
 
@@ -108,7 +108,7 @@ class Builder(decoder.Builder):
         if self.bits == 4:
             return self.project_packed(x, name, rows, columns)
         if (rows, columns) not in self.weights:
-            numbers = self.rng.standard_normal(1000003).astype("f4") * np.float32(0.25 / rows**0.5)  # small: there are no norms
+            numbers = self.rng.standard_normal(1000003).astype("f4") * np.float32(0.25 / rows**0.5)  # small: the decoder has no norms
             self.weights[rows, columns] = np.resize(numbers.astype("f2"), (rows, columns))
         return self.node("MatMul", [x, self.constant(name + ".weight", self.weights[rows, columns])], [name])
 
@@ -124,7 +124,7 @@ class Builder(decoder.Builder):
 def write_decoder(folder, hidden, heads, layers, bits=16):
     decoder.HIDDEN, decoder.HEAD, decoder.LAYERS, decoder.VOCABULARY, decoder.CONTEXT = hidden, HEAD, layers, 32000, 1024
     model = Builder(heads, KV_HEADS, "packed", bits, 0, mlp=3).model()
-    for port in [*model.graph.input, *model.graph.output]:  # CUDA has this attention for float16 only
+    for port in [*model.graph.input, *model.graph.output]:  # CUDA supports this attention for float16 only
         if port.type.tensor_type.elem_type == TensorProto.FLOAT:
             port.type.tensor_type.elem_type = TensorProto.FLOAT16
     for tensor in model.graph.initializer:
@@ -135,8 +135,8 @@ def write_decoder(folder, hidden, heads, layers, bits=16):
 
 
 def prepare(session, kind, layers, shared):
-    """Bindings of the prefill and of each step. Every cache has its own memory on the GPU. shared: one buffer of the maximal length is
-    past and present of all steps, as onnxruntime-genai binds it; otherwise caches grow by new memory."""
+    """Bindings of the prefill and of each step. Each cache has its own memory on the GPU. shared: one buffer of the maximum length is both past
+    and present of all steps, as onnxruntime-genai binds it; otherwise each step allocates larger caches."""
     def zeros(shape, dtype):
         return on_gpu(np.zeros(shape, dtype), kind)
 
@@ -169,7 +169,7 @@ def times(session, kind, layers, shared):
             began = time.perf_counter()
             session.run_with_iobinding(binding)
             took["decode" if step else "prefill"].append(1000 * (time.perf_counter() - began))
-    took["prefill"].pop(0)  # the first one tunes and allocates
+    took["prefill"].pop(0)  # the first run tunes and allocates
     return {what: statistics.median(all_) for what, all_ in took.items()}, [np.array(bindings[i][1].numpy()) for i in (0, -1)]
 
 
@@ -196,7 +196,7 @@ def decoder_times(gpu, name):
 
 
 def register(library):
-    """The provider's devices of the CPU and of GPU 0; None if there is no GPU."""
+    """The provider's devices for the CPU and for GPU 0; None if there is no GPU."""
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         print("left out: everything, this onnxruntime has no CUDA provider")
         return None

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// standin.h - inside of a library that looks like CUDA's driver and NCCL, and moves host memory.
+// standin.h - internals of a library that replaces the CUDA driver and NCCL on machines without
+// GPUs. "Device" memory is host memory.
 //
-// Streams are threads that work off what was put on them, so that a wait that was forgotten is seen; memory that was freed
-// is gone at once. Environment: STANDIN_CARDS (number of GPUs, default 2), STANDIN_LAG (microseconds before each piece of
-// work, at most), STANDIN_SLOW (microseconds that a host takes to let a stream wait for an event), STANDIN_FAIL (cuMemAlloc_v2:3 lets the third call fail), STANDIN_FREE (bytes that are said to be free),
-// STANDIN_HOST_WAITS (NCCL's all-reduce waits for the others in the call itself).
+// Streams are threads that execute queued work later, so that a missing synchronization shows up as
+// a wrong result. Freed memory is unmapped at once. Environment variables:
+//  STANDIN_CARDS       number of GPUs, default 2
+//  STANDIN_LAG         maximum delay before each queued work, in microseconds
+//  STANDIN_SLOW        microseconds that the host needs to let a stream wait for an event
+//  STANDIN_FAIL        cuMemAlloc_v2:3 lets the third call fail
+//  STANDIN_FREE        bytes that are reported as free
+//  STANDIN_HOST_WAITS  NCCL's all-reduce waits for the other ranks in the call itself
 #ifndef TSR_STANDIN_H
 #define TSR_STANDIN_H
 
@@ -15,17 +20,18 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-// One piece of work; the data is copied.
+// One item of queued work; the data is copied.
 struct task {
     void (*work)(void *data);
     void *data;
     struct task *next;
 };
 struct stream;
-// Puts work on a stream (NULL: the default one): the worker calls it with a copy of the data.
+// Queues work on a stream (NULL: the default stream): its thread calls `work` with a copy of the
+// data.
 void standin_put(void *stream, void (*work)(void *), const void *data, size_t bytes);
-// True where a test wants this call to fail.
+// True if STANDIN_FAIL selects this call.
 bool standin_fails(const char *name);
-void standin_nap(void); // a few microseconds, while others move on
+void standin_nap(void); // sleeps some microseconds, so that other threads run
 
 #endif

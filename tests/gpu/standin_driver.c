@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// standin_driver.c - the driver's half of the stand-in: devices, memory, streams, events, kernels, handles.
+// standin_driver.c - the CUDA driver of the stand-in: devices, memory, streams, events, kernels,
+// IPC handles.
 #include "standin.h"
 #include "transport/transport.h"
 
@@ -30,7 +31,7 @@ bool standin_fails(const char *name)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static int calls;
-    static char counted[64]; // the wish that the calls are counted for
+    static char counted[64]; // value of STANDIN_FAIL for which calls are counted
     const char *wish = getenv("STANDIN_FAIL");
     size_t n = strlen(name);
     if (!wish || strncmp(wish, name, n) != 0 || wish[n] != ':')
@@ -168,7 +169,7 @@ EXPORT int cuStreamDestroy_v2(void *stream)
     return OK;
 }
 
-// As the driver does it before memory goes: everything that was put on any stream is done.
+// Waits until all streams are idle, as the driver does before it frees memory.
 static void wait_for_all(void)
 {
     pthread_mutex_lock(&streams_lock);
@@ -188,7 +189,7 @@ EXPORT int cuCtxSynchronize(void)
 static char contexts[64];
 static _Atomic pid_t started; // the process that called cuInit
 
-// As the driver has it: the child of a process that has started it cannot use it.
+// As in the real driver, a child of the process that started it cannot use it.
 EXPORT int cuInit(unsigned flags)
 {
     pid_t nobody = 0;
@@ -268,7 +269,7 @@ EXPORT int cuCtxEnablePeerAccess(void *context, unsigned flags)
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// Blocks are files without a name, so that other processes can open them.
+// Blocks are unnamed files, so that other processes can map them.
 struct block {
     char *p;
     size_t bytes;
@@ -301,7 +302,7 @@ static struct block *new_block(size_t bytes)
     return b;
 }
 
-// The block around an address; taken off the list if `take`.
+// Returns the block that contains an address; removes it from the list if `take`.
 static struct block *block_at(uint64_t p, bool take)
 {
     struct block *found = NULL;
@@ -454,7 +455,8 @@ EXPORT int cuIpcOpenMemHandle_v2(uint64_t *out, struct handle h, unsigned flags)
 {
     (void)flags;
     void *p;
-    int code = h.pid == getpid() ? INVALID : open_handle(&h, &p); // as the driver has it
+    // as the driver: a process cannot open its own handle
+    int code = h.pid == getpid() ? INVALID : open_handle(&h, &p);
     if (code == OK)
         *out = (uint64_t)(uintptr_t)p;
     return code;
@@ -462,13 +464,13 @@ EXPORT int cuIpcOpenMemHandle_v2(uint64_t *out, struct handle h, unsigned flags)
 
 EXPORT int cuIpcCloseMemHandle(uint64_t p)
 {
-    (void)p; // the size is not known any more: it stays until the process ends
+    (void)p; // the size is unknown here, so the mapping stays until the process ends
     return OK;
 }
 
 // ---- events ------------------------------------------------------------------------------------
 
-// Recorded so often, reached so often; in memory that other processes can open.
+// How often the event was recorded and reached, in memory that other processes can map.
 struct event {
     atomic_uint_fast64_t recorded, reached;
     int fd;
@@ -552,17 +554,17 @@ EXPORT int cuIpcOpenEventHandle(void **out, struct handle h)
 // ---- kernels -----------------------------------------------------------------------------------
 
 struct kind {
-    int type, reduce; // type 0: rows
+    int type, reduce; // type 0: copies rows
 };
 struct function {
     struct kind of;
-    int unit; // of rows: bytes
+    int unit; // for rows: bytes per copied unit
     bool wide;
 };
-#define FUNCTIONS 8 // that are asked of one module
+#define FUNCTIONS 8 // maximum per module
 struct module {
     struct kind kind;
-    struct function functions[FUNCTIONS]; // they go with it
+    struct function functions[FUNCTIONS]; // freed with the module
     int n;
 };
 struct fold_arguments {
@@ -575,7 +577,7 @@ struct rows_arguments {
     uint32_t per_row, n;
 };
 
-// The first line of the text says what the kernels are: "// fold TYPE REDUCE" or "// rows".
+// The first line of the source names the kernels: "// fold TYPE REDUCE" or "// rows".
 EXPORT int cuModuleLoadData(void **out, const void *image)
 {
     struct module *m = calloc(1, sizeof *m);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// standin_nccl.c - NCCL's half of the stand-in, between threads of one process: members meet on their streams, as NCCL's
-// kernels do, and wait there for ever if one does not come.
+// standin_nccl.c - NCCL of the stand-in, for threads of one process. Members of a group wait for
+// each other on their streams, as NCCL's kernels do, and wait forever if one is missing.
 #include "standin.h"
 #include "transport/transport.h"
 
@@ -14,7 +14,7 @@
 struct id {
     char bytes[128];
 };
-// One message that waits to be taken.
+// One message that has not been received yet.
 struct mail {
     const void *p;
     size_t bytes;
@@ -25,7 +25,7 @@ struct group {
     int members, joined;
     pthread_mutex_t lock;
     pthread_cond_t change;
-    uint64_t arrived, left; // of all-reduces
+    uint64_t arrived, left; // counts of all-reduces
     const void *in[MEMBERS];
     struct mail mail[MEMBERS][MEMBERS];
     bool aborted;
@@ -100,7 +100,7 @@ EXPORT int ncclCommInitRank(void **out, int members, struct id id, int self)
     return 0;
 }
 
-// As NCCL does, it frees the communicator: a rank that enters it now is lost.
+// As in NCCL, this frees the communicator: ranks must not use it afterwards.
 EXPORT int ncclCommAbort(void *comm)
 {
     struct group *g = ((struct comm *)comm)->group;
@@ -128,7 +128,7 @@ struct sum {
     int type, op;
 };
 
-// Waits until a counter of the group has come to a multiple of its members.
+// Waits until all members of the group have incremented the counter.
 static bool meet(struct group *g, uint64_t *counter)
 {
     uint64_t mine = (*counter)++, goal = (mine / (uint64_t)g->members + 1) * (uint64_t)g->members;
@@ -164,8 +164,8 @@ EXPORT int ncclAllReduce(const void *in, void *out, size_t count, int type, int 
     if (standin_fails("ncclAllReduce"))
         return 1;
     if (standin_fails("lost ncclAllReduce"))
-        return 0;  // its kernel never runs
-    standin_nap(); // so that aborts come between
+        return 0;  // simulates a kernel that never runs
+    standin_nap(); // so that an abort can come in between
     struct sum s = {*(struct comm *)comm, in, out, count, type, op};
     if (getenv("STANDIN_HOST_WAITS"))
         do_sum(&s);
@@ -217,7 +217,7 @@ EXPORT int ncclRecv(void *p, size_t count, int type, int peer, void *comm, void 
     return add(p, count, peer, comm, stream, false);
 }
 
-// All sends are laid out, then everything is taken, then all sends must be gone.
+// Posts all sends, then receives everything, then waits until all sends were received.
 static void do_bundle(void *data)
 {
     struct bundle *b = data;

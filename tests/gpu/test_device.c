@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_device.c - ranks on GPUs (stand-ins, or real ones: GPU=1 in the environment): every way to communicate gives the host's
-// bits on any placement, as threads and as processes; and all ranks report a failure.
+// test_device.c - ranks on GPUs: every method of communication must give the same bits as the host,
+// for any placement, as threads and as processes. All ranks must report a failure. The GPUs are
+// stand-ins; GPU=1 in the environment uses real ones.
 #include "gpu/gpu.h"
 #include "transport/transport.h"
 
@@ -18,11 +19,11 @@
 
 static struct gpu_libraries libraries;
 static int cards = 2;
-static double join_s, watch_s; // of ranks with NCCL; 0: the defaults
+static double join_s, watch_s; // timeouts of ranks with NCCL; 0: defaults
 
 // ---- ranks -------------------------------------------------------------------------------------
 
-// Where each rank is: a card, or -1 for the host.
+// The place of each rank: a GPU, or -1 for the host.
 struct layout {
     int n;
     int card[MAX_RANKS];
@@ -40,7 +41,7 @@ struct rank {
     tsr_status status;
     struct comm_trouble why;
     enum gpu_method seen;
-    void *kept; // freed once all ranks have ended, or NULL
+    void *kept; // freed after all ranks have ended, or NULL
 };
 
 static const int64_t everybody[MAX_RANKS] = {0, 1, 2, 3}, first_and_last[] = {0, 2};
@@ -60,7 +61,7 @@ static struct comm_call call_of(const struct rank *r, enum comm_kind kind, tsr_d
                               .stream = r->stream};
 }
 
-// Memory of the rank with those bytes, on its GPU or on the host.
+// Allocates memory of the rank with those bytes, on its GPU or on the host.
 static void *put(struct rank *r, const void *p, size_t bytes)
 {
     void *at = NULL;
@@ -72,7 +73,7 @@ static void *put(struct rank *r, const void *p, size_t bytes)
     if (tsr__seat_alloc(r->seat, bytes, &at) != 0 ||
         tsr__seat_up(r->seat, at, p, bytes, r->stream) != 0)
         r->status = TSR_NOMEM;
-    tsr__seat_wait(r->seat, r->stream); // p may go
+    tsr__seat_wait(r->seat, r->stream); // the caller may free p
     return at;
 }
 
@@ -86,7 +87,7 @@ static void get(struct rank *r, void *p, void *at, size_t bytes)
     tsr__seat_wait(r->seat, r->stream);
 }
 
-// When the stream is done, no other rank reads the memory either.
+// After the stream is done, no other rank reads the memory either.
 static void drop(struct rank *r, void *at)
 {
     if (!r->seat) {
@@ -133,7 +134,7 @@ static void life_of(struct rank *r)
     }
 }
 
-// ---- what they do ------------------------------------------------------------------------------
+// ---- what ranks do -----------------------------------------------------------------------------
 
 static float input_of(int rank, int64_t i)
 {
@@ -156,7 +157,7 @@ static float sum_of(int n, int64_t i)
     return sum;
 }
 
-// Sums of that many elements, again and again over the same memory: the next call must not overtake the one before.
+// Sums `count` elements repeatedly in the same memory: a call must not overtake the previous one.
 static void all_reduce(struct rank *r, int64_t count)
 {
     float *x = inputs_of(r->e->rank, count), *got = malloc((size_t)(count + 1) * sizeof *got);
@@ -191,7 +192,7 @@ static void act_sums(struct rank *r)
         all_reduce(r, counts[i]);
 }
 
-// Rank i sends (i + 1) * (k + 1) * 100 elements to member k, nothing to itself where i is odd.
+// Rank i sends (i + 1) * (k + 1) * 100 elements to member k, but nothing to itself if i is odd.
 static size_t message_bytes(int from, int to)
 {
     if (from == to && from % 2)
@@ -230,7 +231,7 @@ static void act_messages(struct rank *r)
     free(got);
 }
 
-// A sum that each member gets a part of, and one that the last member gets.
+// A sum of which each member gets one part, and a sum that the last member gets.
 static void act_scattered_sums(struct rank *r)
 {
     int n = r->layout->n, me = r->e->rank;
@@ -282,7 +283,7 @@ static void *thread_of(void *data)
     return NULL;
 }
 
-// All ranks as threads of one process; the verdicts stay in ranks.
+// Runs all ranks as threads of one process; the results are in `ranks`.
 static void run_threads(const struct layout *l, void (*act)(struct rank *), struct rank *ranks)
 {
     char why[200] = "";
@@ -339,7 +340,8 @@ static void test_several_gpus(void **state)
     check_threads((struct layout){4, {0, 1, 1, 0}, METHOD_AUTO, false}, METHOD_OWN);
 }
 
-// 1400000 floats and 300000 go through pinned memory and are folded on the GPUs; 20 million are more than one round of it.
+// Sums of this size pass through pinned memory and are reduced on the GPUs. 20 million floats need
+// more than one round through that memory.
 static void act_large_sum(struct rank *r)
 {
     const int64_t count = 20 << 20;
@@ -387,13 +389,13 @@ static void test_nccl(void **state)
     (void)state;
     check_threads((struct layout){2, {0, 0}, METHOD_NCCL, true}, METHOD_NCCL);
     check_threads((struct layout){2, {0, 0}, METHOD_NCCL, false}, METHOD_NCCL);
-    if (!getenv("GPU")) // three that share a GPU are more than NCCL 2.30 takes
+    if (!getenv("GPU")) // NCCL 2.30 does not support three ranks on one GPU
         check_threads((struct layout){3, {0, 0, 0}, METHOD_NCCL, true}, METHOD_NCCL);
 }
 
 // ---- as processes ------------------------------------------------------------------------------
 
-// Every rank is a child over shared memory; exit code 0 where all was right.
+// Runs each rank as a child process with shared memory; exit code 0: all results are right.
 static void check_processes(struct layout l, enum gpu_method seen)
 {
     tsr_session *s = tsr_session_new(NULL);
@@ -436,9 +438,10 @@ static void test_processes(void **state)
     check_processes((struct layout){2, {0, 0}, METHOD_HOST, false}, METHOD_HOST);
 }
 
-// ---- what goes wrong ---------------------------------------------------------------------------
+// ---- failures ----------------------------------------------------------------------------------
 
-// Rank 1 expects other sizes than rank 0 sends: no rank waits, and both report it, at the latest in the next call.
+// Rank 1 expects another size than rank 0 sends: no rank may hang, and both must report it, at the
+// latest in the next call.
 static void act_other_sizes(struct rank *r)
 {
     char text[64] = {0};
@@ -453,7 +456,7 @@ static void act_other_sizes(struct rank *r)
         r->status = tsr__comm_exchange(r->e, &c, &x, &r->why);
     }
     if (r->layout->method == METHOD_NCCL)
-        r->kept = p; // NCCL's kernel may still read here when it was aborted
+        r->kept = p; // an aborted NCCL kernel may still read here
     else
         drop(r, p);
 }
@@ -473,12 +476,12 @@ static void test_sizes_are_compared(void **state)
     (void)state;
     check_other_sizes((struct layout){2, {0, 0}, METHOD_AUTO, false});
     check_other_sizes((struct layout){2, {0, -1}, METHOD_AUTO, false});
-    if (!getenv("GPU")) // after an abort NCCL has other messages
+    if (!getenv("GPU")) // NCCL has other messages after an abort
         check_other_sizes((struct layout){2, {0, 0}, METHOD_NCCL, false});
 }
 
-// Rank 1 finds another size and frees what it sends while rank 0 is on its way to copy it: it must not be gone (the stand-in takes
-// it away at once, and the copy would end the test).
+// Rank 1 detects another size and frees its send buffer while rank 0 is about to copy it. The
+// memory must stay until then: the stand-in unmaps freed memory, so the copy would crash the test.
 static void test_leaving(void **state)
 {
     (void)state;
@@ -488,7 +491,7 @@ static void test_leaving(void **state)
     unsetenv("STANDIN_SLOW");
 }
 
-// Rank 1 leaves instead of communicating.
+// Rank 1 fails instead of communicating.
 static void act_leave(struct rank *r)
 {
     if (r->e->rank == 1) {
@@ -514,11 +517,11 @@ static void test_a_rank_that_fails(void **state)
     }
 }
 
-// One rank fails while the others are in NCCL or about to be: all end, and none enters a communicator that is gone (which the
-// stand-in has freed, so that a sanitizer sees it).
+// One rank fails while the others are inside NCCL or about to enter it. All must end, and none may
+// use a freed communicator: the stand-in frees it, so that a sanitizer reports a use.
 static void act_race(struct rank *r)
 {
-    all_reduce(r, 16); // all have joined, as ranks of a job have before they run
+    all_reduce(r, 16); // all ranks have joined, as in a job before it runs
     if (r->status != TSR_OK)
         return;
     if (r->e->rank == 1) {
@@ -556,7 +559,7 @@ static void test_nccl_is_aborted(void **state)
     }
 }
 
-// A rank that waits for a failed one inside of NCCL itself is aborted there, after some patience.
+// A rank that waits inside NCCL for a failed rank must be aborted there after a timeout.
 static void test_nccl_waits_inside(void **state)
 {
     (void)state;
@@ -573,7 +576,8 @@ static void test_nccl_waits_inside(void **state)
         assert_int_not_equal(ranks[k].status, TSR_OK);
 }
 
-// A rank that fails after the name of a communicator was sent ends those that wait for it inside of NCCL, at once.
+// A rank fails after it received the ID of a communicator: the ranks that wait for it inside NCCL
+// must end at once.
 static void test_nccl_joins_fail(void **state)
 {
     (void)state;
@@ -590,7 +594,7 @@ static void test_nccl_joins_fail(void **state)
     assert_true(tsr__now_s() - began < 5);
 }
 
-// One that never comes, and does not say why, is given up after a while.
+// If a rank never joins and reports no failure, the others must give up after a timeout.
 static void test_nccl_joins_late(void **state)
 {
     (void)state;
@@ -598,18 +602,20 @@ static void test_nccl_joins_late(void **state)
         skip();
     struct layout l = {2, {0, 1}, METHOD_NCCL, false};
     struct rank ranks[MAX_RANKS];
-    setenv("STANDIN_JOINS", "3", 1); // one more than there are
+    setenv("STANDIN_JOINS", "3", 1); // one more rank than there are
     join_s = 0.3;
     run_threads(&l, act_sums, ranks);
     join_s = 0;
     unsetenv("STANDIN_JOINS");
     for (int k = 0; k < l.n; k++)
         assert_int_equal(ranks[k].status, TSR_PEER);
-    bool first = strstr(ranks[0].why.text, "connected within") != NULL; // the one tells the other
+    // one of them reports it to the other
+    bool first = strstr(ranks[0].why.text, "connected within") != NULL;
     assert_true(first || strstr(ranks[1].why.text, "connected within"));
 }
 
-// A kernel of NCCL that never ends is ended, and the run is not taken for right: not even one without later communication.
+// An NCCL kernel that never ends is aborted. The run must fail, even if there is no later
+// communication.
 static void act_rest(struct rank *r)
 {
     float x[64] = {0};
@@ -617,7 +623,7 @@ static void act_rest(struct rank *r)
     struct comm_call c = call_of(r, COMM_ALL_REDUCE, TSR_FLOAT);
     c.count = TSR_COUNT(x);
     r->status = tsr__comm_all_reduce(r->e, &c, in, out, &r->why);
-    get(r, x, out, sizeof x); // waits for the stream
+    get(r, x, out, sizeof x); // synchronizes the stream
     if (r->status == TSR_OK)
         r->status = tsr__device_rest(r->e, &r->why);
     drop(r, in);
@@ -642,11 +648,12 @@ static void test_nccl_is_watched(void **state)
     int told = 0;
     for (int k = 0; k < l.n; k++)
         told += ranks[k].status == TSR_PEER && strstr(ranks[k].why.text, "did not end within");
-    assert_true(told >= 1); // the other one may have ended before
+    assert_true(told >= 1); // the other rank may have ended before
 }
 
-// The driver refuses something on one rank: its message has rank, GPU and reason, and no rank takes its results for right.
-// (After NCCL has failed, another rank may see wrong numbers before it meets anybody.)
+// A driver call fails on one rank: its message must contain rank, GPU and reason, and no rank may
+// accept its results. (After NCCL has failed, another rank may read wrong numbers before it
+// communicates again.)
 static void check_driver_fails(const char *wish, enum gpu_method method, const char *said)
 {
     struct layout l = {2, {0, 0}, method, false};
@@ -674,7 +681,7 @@ static void test_driver_fails(void **state)
     check_driver_fails("cuModuleLoadData:2", METHOD_OWN, "opening it: invalid argument");
 }
 
-// An argument names the tests to run: test_nccl*
+// An optional argument selects tests by pattern: test_nccl*
 int main(int argc, char **argv)
 {
     if (argc > 1)
@@ -685,7 +692,7 @@ int main(int argc, char **argv)
     else
         cards = 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_processes), // first: nothing has started the driver yet
+        cmocka_unit_test(test_processes), // first, while no test has started the driver
         cmocka_unit_test(test_one_gpu),
         cmocka_unit_test(test_several_gpus),
         cmocka_unit_test(test_through_the_host),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack in and out: tensors of the host from numpy and back without a copy of the inputs; tensors of a GPU (a library replaces the
-driver) read in place by the ranks there, copied for others, refused where no rank of this process could read them; deleters called once.
+"""Tests DLPack input and output. Host tensors come from numpy, and inputs are not copied. GPU tensors (the driver is a stand-in, see standin.h) are
+read in place by ranks on that GPU, copied for other ranks, and rejected if no rank of this process can read them. Each deleter must be called once.
 
 usage: test_dlpack.py BUILD STANDIN"""
 import ctypes, os, subprocess, sys, tempfile
@@ -63,12 +63,12 @@ class Given:
 
 
 def setenv(name, value):
-    """Of this process as C sees it, which the stand-in reads while it runs."""
+    """Set a variable in the C environment of this process, which the stand-in reads at run time."""
     ctypes.CDLL(None).setenv(name.encode(), value.encode(), 1)
 
 
 def taken(given):
-    """The set that took it, or the reason why not."""
+    """The tensor set that accepted it, or the error message."""
     tensors = Tensors(Session())
     try:
         tensors.session.status(library.tsr_tensors_from_dlpack(tensors.handle, b"x", ctypes.addressof(given.managed)))
@@ -78,7 +78,7 @@ def taken(given):
     return tensors
 
 
-# ---- sets
+# ---- tensor sets
 
 x = np.arange(6, dtype=np.float32).reshape(2, 3)
 given = Given(x, CPU)
@@ -141,7 +141,7 @@ for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on anoth
     given = Given(x)
     got = run(devices, given)
     case("a GPU's tensor, " + name, isinstance(got, np.ndarray) and (got == 2 * x).all() and given.deleted == 1, (got, given.deleted))
-# A copy that fails is reported as such, and the next run of the same session has its own copy.
+# A failed copy must be reported, and the next run of the same session must make its own copy.
 session = open_on(["CPU", "CUDA:0"])
 session.run(None, {"x": Given(x)})
 said = ""
@@ -168,10 +168,10 @@ for name, devices, place, words in (("of other sizes", ["CUDA:0", "CUDA:0"], Giv
                                     ("on another GPU", ["CUDA:0", "CUDA:0"], Given(np.zeros_like(x), card=1), "on GPU 1"),
                                     ("where its rank is not", ["CPU", "CUDA:0"], Given(np.zeros_like(x)), "on GPU 0")):
     if name == "of another type":
-        place.managed.tensor.code = 0  # whole numbers
+        place.managed.tensor.code = 0  # integers instead of floats
     got = run(devices, x, out=place)
     case("a place is refused " + name, isinstance(got, str) and words in got and (place.array == 0).all() and place.deleted == 1, (got, place.deleted))
-# A refused place of an output costs that run alone: the next answers are those of their own inputs.
+# A rejected output buffer must fail only its own run: the next results belong to their own inputs.
 for transport, devices in (("threads", ["CUDA:0", "CUDA:0"]), ("threads", ["CPU", "CPU"]), ("shm", ["CPU", "CPU"])):
     session = open_on(devices, transport)
     got = [session.run(None, {"x": x})[0]]
@@ -188,7 +188,7 @@ got = run(["CPU", "CPU"], x, "shm", out=place)
 case("a place is refused by processes", isinstance(got, str) and "on GPU 0" in got and (place.array == 0).all(), got)
 got = run(["CUDA:0", "CUDA:0"], x, "shm")  # the runs above have started the driver in this process
 case("refused: children of a process that uses a GPU", isinstance(got, str) and "has used a GPU" in got and "threads" in got, got)
-# A session that is closed when Python ends leaves nothing behind, not even with a run under way.
+# A session that is closed when Python ends must leave no files, even if a run is pending.
 LAST = "import sys, numpy as np, tessera; s = tessera.PartitionSession(sys.argv[1], transport='shm'); s.start({'x': np.ones((2, 3), np.float32)}); s.close()"
 with tempfile.TemporaryDirectory() as d:
     os.mkdir(d + "/tmp")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The command with a library in place of CUDA's driver and NCCL (tests/gpu/standin*): every form of --devices, every way to
-communicate, threads and processes, mixed with the host; what is refused, and the messages."""
+"""Tests the command line with a library that replaces the CUDA driver and NCCL (tests/gpu/standin*): every form of --devices, every method of
+communication, threads and processes, GPUs mixed with the host; rejected arguments and their messages."""
 import functools, json, os, shutil, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,7 +34,7 @@ work = tempfile.TemporaryDirectory()
 
 @functools.lru_cache(None)
 def sharded(devices):
-    """A random sharding of the model on these devices."""
+    """Write a random sharding of the model for these devices; returns its path."""
     model = work.name + "/%s.onnx" % devices.replace(",", "-").replace(":", "")
     call("annotate", BERT + "/model.onnx", "--config", "c:%d=%s" % (devices.count(",") + 1, devices), "--random", "3", "-o", model)
     return model
@@ -42,14 +42,14 @@ def sharded(devices):
 
 @functools.lru_cache(None)
 def facts(devices, *more, launcher=()):
-    """The ranks of a run of it, each run once."""
+    """Run the sharded model once; returns the data of each rank."""
     env = {**os.environ, "TESSERA_CUDA": STANDIN, "TESSERA_NCCL": STANDIN, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     words = [*launcher, BUILD + "/tessera", "run", sharded(devices), "--inputs", BERT + "/test_data_set_0", "--json", *more]
     p = subprocess.run(words, capture_output=True, text=True, env=env, timeout=60)
     return json.loads(p.stdout)["ranks"] if p.returncode == 0 else p.stderr
 
 
-# The stand-in's NCCL knows threads alone: between processes no rank ever arrives. That takes 4 s, which pass beside the other cases.
+# The stand-in's NCCL connects threads only: between processes no rank ever joins. This case takes 4 s, so it runs in parallel to the others.
 sharded("CUDA:0,CUDA:1")
 waiting = ThreadPoolExecutor(1).submit(facts, "CUDA:0,CUDA:1", "--transport", "shm", "--timeout", "1")
 passes("two GPUs", "cuda:2")
@@ -62,7 +62,7 @@ for way in ("own", "nccl", "host"):
 passes("a device without a name", "2", "--map-device", "CPU=CUDA:0", "--random", "1")
 
 
-# What each rank was, and how its groups communicate.
+# Compare the device of each rank and the communication methods of its groups.
 def told(name, ranks, providers, ways):
     ok = isinstance(ranks, list) and [r["device"] for r in ranks] == providers and all(r["provider"] == "CPU" and r["threads"] >= 1 for r in ranks)
     seen = {w["way"] for r in ranks for w in r["groups"]} if ok else None
@@ -73,7 +73,7 @@ def limits(name, ranks, wanted):
     case("limit: " + name, isinstance(ranks, list) and [r["memory_limit"] for r in ranks] == wanted, ranks)
 
 
-# The stand-in has 6 GiB free on each GPU: a sixteenth of a share, 512 MiB at most, is left to libraries.
+# The stand-in reports 6 GiB free on each GPU. A sixteenth of a rank's share, at most 512 MiB, is reserved for libraries.
 SHARE = (6 << 30) // 2
 limits("a GPU for each", facts("CUDA:0,CUDA:1"), [(6 << 30) - (6 << 30) // 16] * 2)
 limits("two share one", facts("CUDA:0,CUDA:0"), [SHARE - SHARE // 16] * 2)
@@ -103,7 +103,7 @@ case("planned and measured memory agree", len(ranks) == 2 and all(abs(r["memory"
 rc, out, err = call("run", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", "2", "--verbose")
 case("--verbose says what the ranks are", rc == 0 and "rank 1: CPU (CPU), " in out and "threads with ranks 0+1" in out, out + err)
 
-# What is measured on GPUs: memory that is free there, rates by type, links between GPUs; a topology to plan for.
+# Measurements on GPUs: free memory, rates per type, links between GPUs; the result is a topology to plan for.
 MEASURED = work.name + "/measured.json"
 for devices, more in (("CUDA:0,CPU", ("--transport", "shm")), ("cuda:2@0", ())):
     rc, out, err = call("topology", "measure", "--devices", devices, "--seconds", "0.05", "-o", MEASURED, *more)
@@ -117,7 +117,7 @@ case("a plan for what was measured", rc == 0 and [r["device"] for r in json.load
 rc, out, err = call("topology", "measure", "--devices", "cuda:2@7", "--seconds", "0.2")
 case("measure a GPU that is not there", rc == 7 and "GPUs 0 to 1" in err, "exit %d %s" % (rc, err))
 
-# Generation, cut for named devices: the tokens of one CPU.
+# Generation on several devices must give the tokens of one CPU.
 FOLDER = ROOT + "/tests/folders/genai_tiny"
 alone = call("generate", FOLDER, "--ids", "1,7,11", "--max-tokens", "12")[1]
 for devices in ("cuda:2@0", "CUDA:0,CPU", "cuda:1", "ring:2"):

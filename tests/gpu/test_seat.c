@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_seat.c - one seat on a GPU (the stand-in, or a real one: GPU=1 in the environment): memory, rows, folds, and what is
-// said where something is missing.
+// test_seat.c - the seat of one rank on a GPU: memory, row copies, folds (reductions of several
+// inputs), and messages for missing libraries. The GPU is a stand-in; GPU=1 in the environment uses
+// a real one.
 #include "gpu/gpu.h"
 #include "transport/transport.h"
 
@@ -42,7 +43,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-// Device memory with these bytes.
+// Allocates device memory with these bytes.
 static void *put(struct fixture *f, const void *p, size_t bytes)
 {
     void *device = NULL;
@@ -60,8 +61,8 @@ static void get(struct fixture *f, void *p, const void *device, size_t bytes)
 
 // ---- folds -------------------------------------------------------------------------------------
 
-// Every bit pattern that is interesting in floats turns up: zeros of both signs, infinities, subnormals, the smallest
-// difference that rounds. NaN has another test, because its bits are not the same everywhere.
+// Includes all special floats: zeros of both signs, infinities, subnormals, and differences at the
+// limit of rounding. NaN has its own test, because its bits differ between processors.
 static void fill(tsr_dtype type, unsigned char *p, size_t n, unsigned seed)
 {
     static const float odd[] = {0.0F, -0.0F, 1.0F, -1.0F, 3.4e38F, 1e-40F, 65504.0F, 0.33333334F};
@@ -112,7 +113,8 @@ static bool is_nan(tsr_dtype type, const unsigned char *p)
     return false;
 }
 
-// The same bits, but one NaN is as good as another: infinity times 0 has a sign here and none there.
+// True if all bits are equal. Any NaN equals any NaN: the sign of infinity times 0 differs between
+// CPU and GPU.
 static bool alike(tsr_dtype type, const unsigned char *a, const unsigned char *b, size_t n)
 {
     size_t bytes = tsr__elem_bytes(type);
@@ -122,10 +124,10 @@ static bool alike(tsr_dtype type, const unsigned char *a, const unsigned char *b
     return true;
 }
 
-#define MOST 4099 // elements: not a multiple of anything
+#define MOST 4099 // elements: odd, so that no vector width divides it
 
-// in of n members folded to two outputs, the second of them the second input; the host's fold is the judge. skip: bytes
-// that the memory is off its place, so that elements are taken one by one.
+// Folds n inputs into two outputs, of which the second is also the second input, and compares with
+// the fold on the host. skip: misalignment in bytes, so that the kernel handles single elements.
 static void check_fold(struct fixture *f, tsr_dtype type, enum comm_reduce reduce, int n,
                        size_t skip)
 {
@@ -183,7 +185,7 @@ static void test_folds(void **state)
     assert_int_equal(folds, 13 * 4);
 }
 
-// Where one of the elements is NaN the largest and the smallest are NaN, whichever rank has it; so is the sum.
+// If one element is NaN, maximum, minimum and sum must be NaN, whichever rank has it.
 static void test_nan(void **state)
 {
     struct fixture *f = *state;
@@ -238,7 +240,7 @@ static void check_rows(struct fixture *f, size_t width, size_t rows, size_t from
 static void test_rows(void **state)
 {
     struct fixture *f = *state;
-    check_rows(f, 64, 5, 64, 64, 0);       // one stretch
+    check_rows(f, 64, 5, 64, 64, 0);       // contiguous
     check_rows(f, 48, 33, 64, 48, 0);      // units of 16 bytes
     check_rows(f, 24, 1000, 40, 32, 0);    // of 8
     check_rows(f, 12, 77, 20, 16, 4);      // of 4
@@ -276,7 +278,8 @@ static void test_survey(void **state)
     assert_non_null(strstr(seen.why, "cuInit"));
 }
 
-// PyTorch starts the driver when it is imported: a child can look no more, so this process does.
+// PyTorch starts the driver on import. Then a child process cannot use it, so this process must
+// query the GPUs itself.
 static void test_survey_of_a_started_driver(void **state)
 {
     (void)state;
@@ -300,7 +303,7 @@ int main(void)
     if (!getenv("GPU"))
         libraries = (struct gpu_libraries){.driver = STANDIN, .nccl = STANDIN};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_survey), // first: nothing has started the driver yet
+        cmocka_unit_test(test_survey), // first, while no test has started the driver
         cmocka_unit_test_setup_teardown(test_folds, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_nan, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rows, set_up, tear_down),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of torch on a real GPU, given to ranks there in place, and results taken back by torch. Says what it left out without either.
+"""Tests tensors of torch on a real GPU: ranks read them in place, and torch takes the results back. Without torch or a GPU it prints what it skips.
 
 usage: torch_dlpack.py     tessera in PYTHONPATH, its library in TESSERA_LIBRARY, an ONNX Runtime with the CUDA provider in TESSERA_ORT"""
 import sys
@@ -34,7 +34,7 @@ def case(name, ok, why=""):
 
 
 def mlp(dtype=TensorProto.FLOAT):
-    """y = relu(x @ a) @ b: its cut over two devices has an all-reduce."""
+    """y = relu(x @ a) @ b: sharded over two devices, it needs an all-reduce."""
     value = helper.make_tensor_value_info
     nodes = [helper.make_node("MatMul", ["x", "a"], ["h"], "first"), helper.make_node("Relu", ["h"], ["r"], "relu"), helper.make_node("MatMul", ["r", "b"], ["y"], "second")]
     graph = helper.make_graph(nodes, "g", [value("x", dtype, [ROWS, WIDTH]), value("a", dtype, [WIDTH, WIDTH]), value("b", dtype, [WIDTH, WIDTH])],
@@ -51,7 +51,7 @@ def session_on(names, dtype=TensorProto.FLOAT):
 
 
 def opened(model):
-    with tempfile.TemporaryDirectory() as folder:  # an open session does not need it
+    with tempfile.TemporaryDirectory() as folder:  # an open session does not need the folder
         model.partition(folder + "/parts")
         return tessera.PartitionSession(folder + "/parts")
 
@@ -62,7 +62,7 @@ def inputs(dtype):
 
 
 def wanted(feeds):
-    """In float64, so that torch's own choice of products plays no part."""
+    """The expected result in float64, so that the precision of torch's products does not matter."""
     x, a, b = (feeds[name].double() for name in "xab")
     return torch.relu(x @ a) @ b
 
@@ -81,7 +81,7 @@ for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on the h
             first = session.run(None, feeds)[0]
             off = far(first, feeds)
             case("%s, %s" % (name, kind), off < limit, "off by %g" % off)
-            # What torch has queued must be done before a rank reads: 50 changes of x, no wait by the caller.
+            # Ranks must wait for the work that torch has queued: 50 changes of x, without a wait by the caller.
             for _ in range(50):
                 feeds["x"].mul_(0.5).add_(1 / 64)
             off = far(session.run(None, feeds)[0], feeds)
@@ -89,7 +89,7 @@ for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on the h
         same = all(torch.equal(feeds[k], kept[k]) for k in "ab")
         case("%s, %s, torch's memory is as it was" % (name, kind), same)
 
-# In place: a run makes no second copy of a tensor on the GPU. 256 MiB would be seen.
+# Inputs must be read in place: a run must not allocate a second copy of the tensor. 256 MiB would be noticed.
 big = torch.zeros(64 << 20, device="cuda")
 graph = helper.make_graph([helper.make_node("ReduceMax", ["x"], ["y"], "max", keepdims=0)], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [big.numel()])],
                           [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])])
@@ -119,7 +119,7 @@ try:
     case("strides: right or refused", off < 5e-5, "off by %g" % off)
 except tessera.TesseraError as error:
     case("strides: right or refused", "contiguous" in str(error) or "stride" in str(error), error)
-# Results stay on the GPU: they are written to torch's memory there, and what torch does next sees them.
+# Results stay on the GPU: ranks write them to torch's memory there, and later work of torch sees them.
 for kind, dtype, code in (("float32", torch.float32, TensorProto.FLOAT), ("float16", torch.float16, TensorProto.FLOAT16)):
     feeds = inputs(dtype)
     place = torch.full((ROWS, WIDTH), 7, device="cuda", dtype=dtype)

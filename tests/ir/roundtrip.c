@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // roundtrip.c - loads and saves many models: unchanged, with a configuration added and removed, and
-// with a stage and a sharding added to and removed from every node. The bytes must be the same.
+// with a stage and a sharding added to and removed from every node. The bytes must not change.
 // Usage: roundtrip LIST, a file with one path per line. Prints differences and counts.
 #include "tessera_graph.h"
 
@@ -25,7 +25,7 @@ static char *read_file(const char *path, size_t *n)
     return p;
 }
 
-// Compares, without ir_version (second byte) if `but_version`.
+// Compares the saved bytes with `want`; ignores ir_version (second byte) if `but_version`.
 static void compare(tsr_model *m, const char *what, const char *path, char *want, size_t n,
                     bool but_version)
 {
@@ -77,7 +77,7 @@ static void rename_and_back(tsr_model *m, const char *path, char *want, size_t n
             char *old = strdup(tsr_value_name(v));
             snprintf(name, sizeof(name), "renamed-%u", k++);
             if (tsr_value_rename(v, name) != TSR_OK || tsr_value_rename(v, old) != TSR_OK) {
-                // A second definition of one name cannot be given its name back.
+                // A value whose name is defined twice cannot get its old name back.
                 printf("%s: cannot rename %s\n", path, old);
                 bad++;
             }
@@ -86,7 +86,7 @@ static void rename_and_back(tsr_model *m, const char *path, char *want, size_t n
     compare(m, "renamed and back", path, want, n, true);
 }
 
-// A clone saves the same bytes, before and after the original is freed.
+// A clone must save the same bytes, before and after the original is freed.
 static void clone_and_save(tsr_model **m, const char *path, char *want, size_t n)
 {
     tsr_model *copy = NULL;

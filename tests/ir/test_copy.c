@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_copy.c - independent copies: models, nodes with and without subgraphs in another model, and
-// inlined function calls.
+// test_copy.c - independent copies: models, nodes (with and without subgraphs) copied into another
+// model, and inlined function calls.
 #include "../api/help.h"
 #include "ir/ir.h"
 
@@ -27,7 +27,7 @@ static void test_clone_is_independent(void **state)
     assert_int_equal(tsr_value_rename(b->w, "changed"), TSR_OK);
     assert_int_equal(tsr_config_rename(c, "changed"), TSR_OK);
     assert_int_equal(tsr_node_set_int(b->act, "v", 1), TSR_OK);
-    tsr_model_free(b->m); // the copy does not need it
+    tsr_model_free(b->m); // the copy does not depend on it
     b->m = NULL;
     void *same = save(b, m, &after);
     assert_int_equal(before, after);
@@ -59,7 +59,7 @@ static void test_clone_keeps_dangling_entries(void **state)
     assert_memory_equal(bytes, file.at, n);
 }
 
-// ---- transplants -------------------------------------------------------------------------------
+// ---- nodes copied into another model -----------------------------------------------------------
 
 static void attr_graph(struct msg *node, const char *name, const struct msg *graph)
 {
@@ -102,7 +102,7 @@ static tsr_value *to_local(void *data, tsr_value *outer)
     return data;
 }
 
-// data: the replacements of cond and x.
+// `data`: the replacements of cond and x.
 static tsr_value *nested_local(void *data, tsr_value *outer)
 {
     tsr_value **two = data;
@@ -122,7 +122,7 @@ static void test_copy_with_subgraph(void **state)
     assert_non_null(n);
     assert_int_equal(tsr_value_use_count(local), 1);
     assert_int_equal(tsr_graph_add_output(g, tsr_node_output(n, 0)), TSR_OK);
-    tsr_model_free(m); // its bytes are held by the copy
+    tsr_model_free(m); // the copy keeps its bytes alive
     b->others[b->n_others - 1] = to;
     tsr_model *m2 = again(b, to);
     n = node_at(m2, 0);
@@ -132,12 +132,13 @@ static void test_copy_with_subgraph(void **state)
     tsr_node *neg = tsr_graph_first(inner);
     assert_ptr_equal(tsr_node_input(neg, 0), tsr_graph_value(tsr_model_graph(m2), "x.local"));
     assert_ptr_equal(tsr_graph_output(inner, 1), tsr_graph_value(tsr_model_graph(m2), "x.local"));
-    assert_int_equal(tsr_node_config_count(neg), 0); // annotations stay behind
+    assert_int_equal(tsr_node_config_count(neg), 0); // annotations are not copied
     assert_int_equal(tsr_model_ir_version(m2), 10);
-    assert_true(holds(b, m2, "320c 6120646f6320737472696e67")); // the rest of the node comes along
+    // the other fields of the node are copied
+    assert_true(holds(b, m2, "320c 6120646f6320737472696e67"));
 }
 
-// The branch of the branch reads x too.
+// The subgraph of the subgraph reads x too.
 static void test_copy_with_nested_subgraph(void **state)
 {
     struct bench *b = of(state);
@@ -190,7 +191,8 @@ static void test_copy_a_node(void **state)
     assert_null(tsr__node_copy(g, node_at(from, 0), in, 2, &out, 1));
     refused(b, TSR_INVALID, "name-taken");
     assert_non_null(
-        tsr__node_copy(g, b->mm, in, 2, (struct str[]){STR("p")}, 1)); // one made in memory
+        // a node that was not loaded from a file
+        tsr__node_copy(g, b->mm, in, 2, (struct str[]){STR("p")}, 1));
     tsr_model *m = again(b, to);
     n = node_at(m, 0);
     assert_string_equal(tsr_node_name(n), "mm");
@@ -323,7 +325,7 @@ static void check_inlined(tsr_model *m, int64_t stage_of_op)
     assert_ptr_equal(tsr_node_output(op, 0), y);
     assert_ptr_equal(tsr_node_input(op, 0), tsr_node_output(iff, 0));
     assert_ptr_equal(tsr_node_input(op, 1), x);
-    assert_ptr_equal(tsr_node_input(pass, 0), x); // an input handed on
+    assert_ptr_equal(tsr_node_input(pass, 0), x); // an input that is returned unchanged
     assert_ptr_equal(tsr_node_output(pass, 0), z);
     assert_ptr_equal(tsr_value_producer(y), op);
     assert_int_equal(tsr_node_attr_count(op), 2);
@@ -341,7 +343,7 @@ static void check_inlined(tsr_model *m, int64_t stage_of_op)
         assert_true(tsr_node_config_stage(tsr_node_find_config(all[i], c), &stage));
         assert_int_equal(stage, all[i] == op ? stage_of_op : 1);
     }
-    assert_non_null(tsr_node_sharding_of(op, y, 0)); // the call's spec, where the value is made
+    assert_non_null(tsr_node_sharding_of(op, y, 0)); // the spec of the call moves to the producer
     assert_null(tsr_node_sharding_of(iff, y, 0));
 }
 
@@ -359,7 +361,7 @@ static void inlined(struct bench *b, bool stage_inside)
         assert_non_null(
             tsr_node_sharding_of(op, tsr_node_input(op, 0), 0)); // rebound to the new name
     }
-    refused(b, tsr_node_inline(call), "inline-unknown"); // gone
+    refused(b, tsr_node_inline(call), "inline-unknown"); // the call does not exist any more
     refused(b, tsr_node_inline(node_at(m, 1)), "inline-unknown");
 }
 
@@ -372,7 +374,7 @@ static void test_inline_keeps_what_the_body_says(void **state)
     inlined(of(state), true);
 }
 
-// Names that inlining made belong to the model: a copy has its own.
+// Names that inlining generated belong to the model, so a clone needs its own copies.
 static void test_clone_after_inline(void **state)
 {
     struct bench *b = of(state);

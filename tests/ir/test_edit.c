@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_edit.c - editing graphs: uses, producers, names and specs stay consistent, refused edits
-// change nothing, and renames reach every place of a name.
+// test_edit.c - editing graphs: uses, producers, names and specs stay consistent, rejected edits
+// change nothing, and a rename changes every occurrence of a name.
 #include "../api/help.h"
 #include "ir/ir.h"
 
@@ -103,7 +103,7 @@ static void test_move(void **state)
     assert_string_equal(tsr_node_name(node_at(m, 0)), "first");
     assert_string_equal(tsr_node_name(node_at(m, 1)), "act");
     assert_string_equal(tsr_node_name(node_at(m, 2)), "mm");
-    // In a loaded model the unchanged nodes are spans that change places.
+    // In a loaded model, unchanged nodes are byte ranges of the file, which must be reordered.
     assert_int_equal(tsr_node_move_before(node_at(m, 2), node_at(m, 1)), TSR_OK);
     assert_int_equal(tsr_node_move_before(node_at(m, 0), NULL), TSR_OK);
     m = again(b, m);
@@ -127,7 +127,7 @@ static void test_remove(void **state)
     assert_int_equal(tsr_node_remove(act), TSR_OK);
     assert_int_equal(tsr_graph_node_count(g), 1);
     assert_null(tsr_graph_value(g, "z"));
-    assert_string_equal(tsr_node_name(act), "act"); // stays readable
+    assert_string_equal(tsr_node_name(act), "act"); // a removed node stays readable
     assert_int_equal(tsr_node_index(act), -1);
     assert_ptr_equal(tsr_node_input(act, 0), tsr_node_output(mm, 0));
     assert_int_equal(uses(tsr_node_output(mm, 0)), 0);
@@ -136,7 +136,7 @@ static void test_remove(void **state)
     m = again(b, m);
     assert_int_equal(tsr_graph_node_count(tsr_model_graph(m)), 1);
     assert_string_equal(tsr_value_name(tsr_graph_output(tsr_model_graph(m), 0)), "y");
-    assert_false(holds(b, m, "0a017a")); // no z anywhere, not in value_info either
+    assert_false(holds(b, m, "0a017a")); // z must not occur anywhere, not even in value_info
 }
 
 static void test_walk_survives_removal(void **state)
@@ -156,7 +156,8 @@ static void test_walk_survives_removal(void **state)
     assert_int_equal(tsr_graph_node_count(b->g), 2);
     assert_int_equal(uses(b->x), 1);
     assert_non_null(
-        tsr_graph_add_node(b->g, "", "Neg", "", &b->x, 1, (const char *[]){"n0"}, 1)); // free again
+        // the names are free again
+        tsr_graph_add_node(b->g, "", "Neg", "", &b->x, 1, (const char *[]){"n0"}, 1));
 }
 
 static void test_replace_uses_moves_specs(void **state)
@@ -169,7 +170,7 @@ static void test_replace_uses_moves_specs(void **state)
     assert_ptr_equal(tsr_node_input(b->act, 0), b->x);
     assert_non_null(tsr_node_sharding_of(b->act, b->x, 0));
     assert_null(tsr_node_sharding_of(b->act, b->y, 0));
-    assert_non_null(tsr_node_sharding_of(b->mm, b->y, 0)); // still its output
+    assert_non_null(tsr_node_sharding_of(b->mm, b->y, 0)); // y is still the output of mm
     refused(b, tsr_value_replace_uses(b->x, NULL, false), "argument-invalid");
 }
 
@@ -231,7 +232,7 @@ static void test_shard_is_checked_at_once(void **state)
     refused(b, tsr_node_shard(b->mm, b->w, c, 0, 2, IDS(-1, 0), -1), "shard-device");
     refused(b, tsr_node_shard(b->mm, b->x, c, 1, 9, NULL, 0, -1), "shard-size");
     assert_int_equal(tsr_node_config_count(b->mm), 0);
-    // Every mistake of one call has its finding.
+    // Each invalid argument of one call has its own error.
     assert_int_equal(tsr_node_shard(b->mm, b->z, c, 5, 0, IDS(7), -2), TSR_INVALID);
     assert_int_equal(findings(b, "shard-value") + findings(b, "shard-axis") +
                          findings(b, "shard-count") + findings(b, "shard-device") +
@@ -253,11 +254,11 @@ static void test_unset(void **state)
     shard(b, b->x, c, 0, 2);
     assert_int_equal(tsr_node_set_stage(b->mm, c, 1), TSR_OK);
     assert_int_equal(tsr_node_unshard(b->mm, b->w, c), TSR_OK);
-    assert_non_null(tsr_node_sharding_of(b->mm, b->w, 0)); // under d
+    assert_non_null(tsr_node_sharding_of(b->mm, b->w, 0)); // the spec of configuration d remains
     assert_int_equal(tsr_node_unshard(b->mm, b->w, NULL), TSR_OK);
-    assert_null(tsr_node_find_config(b->mm, d)); // said nothing any more
+    assert_null(tsr_node_find_config(b->mm, d)); // an entry without content is removed
     assert_int_equal(tsr_node_unshard(b->mm, b->x, NULL), TSR_OK);
-    assert_int_equal(tsr_node_config_count(b->mm), 1); // the stage
+    assert_int_equal(tsr_node_config_count(b->mm), 1); // the entry with the stage
     assert_int_equal(tsr_node_unset_stage(b->mm, c), TSR_OK);
     assert_int_equal(tsr_node_config_count(b->mm), 0);
     tsr_spec *p = tsr_node_add_spec(b->act, c, b->y);
@@ -292,7 +293,7 @@ static void test_attributes(void **state)
     assert_int_equal(tsr_attr_kind_of(tsr_node_find_attr(n, "none")), TSR_ATTR_INTS);
     assert_int_equal(tsr_node_set_string(n, "s", tsr_attr_string(tsr_node_find_attr(n, "s"), NULL)),
                      TSR_OK);
-    assert_int_equal(tsr_node_set_int(n, "f", 4), TSR_OK); // another kind, the same place
+    assert_int_equal(tsr_node_set_int(n, "f", 4), TSR_OK); // another type, same position
     assert_int_equal(tsr_node_remove_attr(n, "i"), TSR_OK);
     n = node_at(again(b, m), 1);
     assert_int_equal(tsr_node_attr_count(n), 4);
@@ -308,7 +309,7 @@ static void test_types(void **state)
     tsr_graph *g = tsr_model_graph(m);
     size_t before = 0, after = 0;
     void *bytes = save(b, m, &before);
-    shape(tsr_graph_value(g, "y"), 1024, 8); // the same: no change
+    shape(tsr_graph_value(g, "y"), 1024, 8); // same shape: no change
     void *same = save(b, m, &after);
     assert_int_equal(before, after);
     assert_memory_equal(bytes, same, before);
@@ -328,7 +329,7 @@ static void test_types(void **state)
     assert_int_equal(tsr_value_rank(tsr_graph_value(g, "z")), 0);
 }
 
-// Every place that can contain the names of v, w and the constant k.
+// A model with the names of v, w and the constant k in every place that can contain names.
 static struct msg everywhere(void)
 {
     struct msg model = {.n = 0}, graph = {.n = 0}, inner = {.n = 0}, t = {.n = 0}, i = {.n = 0},
@@ -338,7 +339,7 @@ static struct msg everywhere(void)
     struct msg iff = msg_node("k", "z", "If", NULL), q = {.n = 0};
     msg_msg(&inner, 1, &neg);
     msg_text(&i, 1, "v");
-    msg_msg(&inner, 12, &i); // the branch hands the outer value on
+    msg_msg(&inner, 12, &i); // the branch returns the outer value
     msg_text(&a, 1, "then_branch");
     msg_msg(&a, 6, &inner);
     msg_int(&a, 20, TSR_ATTR_GRAPH);
@@ -403,7 +404,7 @@ static void test_rename_is_followed(void **state)
     assert_int_equal(tsr_value_rename(tsr_graph_value(g, "k"), "constant"), TSR_OK);
     assert_int_equal(tsr_value_rename(tsr_graph_value(g, "in"), "entry"), TSR_OK);
     assert_null(tsr_graph_value(g, "v"));
-    assert_false(holds(b, m, "0176")); // a one-letter text "v": nowhere
+    assert_false(holds(b, m, "0176")); // the one-letter name "v" must not occur
     assert_false(holds(b, m, "016b"));
     assert_false(holds(b, m, "02696e"));
     assert_true(holds(b, m, "1a0a 646f63756d656e746564"));
@@ -420,7 +421,7 @@ static void test_rename_is_followed(void **state)
     assert_ptr_equal(tsr_spec_value(tsr_node_config_spec(tsr_node_config_at(neg, 0), 0)), v);
     assert_ptr_equal(tsr_graph_output(g, 0), v);
     assert_string_equal(tsr_value_name(tsr_graph_initializer(g, 0)), "constant");
-    // And back: the first bytes.
+    // Renaming back must restore the original bytes.
     assert_int_equal(tsr_value_rename(tsr_graph_value(tsr_model_graph(m), "fresh"), "v"), TSR_OK);
     assert_int_equal(tsr_value_rename(tsr_graph_value(tsr_model_graph(m), "constant"), "k"),
                      TSR_OK);
@@ -438,20 +439,21 @@ static void test_rename_never_captures(void **state)
     tsr_model *m = load(b, file.at, file.n);
     tsr_graph *inner = tsr_attr_graph(tsr_node_find_attr(node_at(m, 1), "then_branch"), 0);
     tsr_node *neg = tsr_graph_first(inner);
-    // v is read in the branch, where t is another value; and t must not hide v there.
+    // The branch reads v and defines another value t: v must not become t, and t must not hide v.
     refused(b, tsr_value_rename(tsr_graph_value(tsr_model_graph(m), "v"), "t"), "name-taken");
     refused(b, tsr_value_rename(tsr_node_output(neg, 0), "v"), "name-taken");
-    assert_int_equal(tsr_value_rename(tsr_node_output(neg, 0), "k"), TSR_OK); // not read in there
+    // k is not read in the branch
+    assert_int_equal(tsr_value_rename(tsr_node_output(neg, 0), "k"), TSR_OK);
     assert_null(tsr_graph_add_node(inner, "", "Neg", "", NULL, 0, (const char *[]){"v"}, 1));
     refused(b, TSR_INVALID, "name-taken");
     tsr_value *local = tsr_node_output(neg, 0);
     refused(b, tsr_node_replace_input(node_at(m, 0), 0, local), "value-out-of-scope");
-    // Removing the node takes the uses inside it along.
+    // Removing the node also removes the uses in its subgraph.
     tsr_value *v = tsr_graph_value(tsr_model_graph(m), "v");
     assert_int_equal(uses(v), 1);
     assert_int_equal(tsr_node_remove(node_at(m, 1)), TSR_OK);
     assert_int_equal(uses(v), 0);
-    assert_true(tsr_value_is_output(v)); // of the main graph still
+    assert_true(tsr_value_is_output(v)); // still an output of the main graph
     tsr_value *in = tsr_graph_input(tsr_model_graph(m), 0);
     assert_int_equal(tsr_value_replace_uses(v, in, true), TSR_OK);
     assert_ptr_equal(tsr_graph_output(tsr_model_graph(m), 0), in);
@@ -497,7 +499,7 @@ static void test_standin_is_declared_later(void **state)
     tsr_model *m = load(b, file.at, file.n);
     tsr_config *standin = tsr_node_config_target(tsr_node_config_at(node_at(m, 0), 0)), *c = NULL;
     assert_int_equal(tsr_model_add_config(m, "later", 2, NULL, 0, &c), TSR_OK);
-    assert_ptr_equal(c, standin); // those who named it mean it
+    assert_ptr_equal(c, standin); // references to the undeclared name now refer to it
     assert_int_equal(tsr_config_devices(c), 2);
 }
 
@@ -510,7 +512,8 @@ static void test_fresh_names(void **state)
     struct msg file = everywhere();
     tsr_model *m = load(b, file.at, file.n);
     assert_true(
-        str_is(tsr__graph_fresh_name(tsr_model_graph(m), STR("t")), "t_1")); // a subgraph has t
+        // a subgraph already has t
+        str_is(tsr__graph_fresh_name(tsr_model_graph(m), STR("t")), "t_1"));
 }
 
 static void test_output_is_input(void **state)
@@ -519,7 +522,7 @@ static void test_output_is_input(void **state)
     char path[] = "/tmp/tessera-test-XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
-    assert_int_equal(tsr_model_save(b->m, path), TSR_OK); // made here: has no file
+    assert_int_equal(tsr_model_save(b->m, path), TSR_OK); // not loaded from a file
     tsr_model *m = NULL;
     assert_int_equal(tsr_model_load(b->s, path, &m), TSR_OK);
     b->others[b->n_others++] = m;
@@ -529,7 +532,7 @@ static void test_output_is_input(void **state)
     remove(path);
 }
 
-// Lists of strings, of floats (packed and not) and of integers keep a range of entries.
+// A range of entries can be kept from lists of strings, floats (packed or not) and integers.
 static void test_lists_keep_entries(void **state)
 {
     struct bench *b = of(state);
@@ -568,7 +571,7 @@ static void test_lists_keep_entries(void **state)
     assert_int_equal(v[0], 6);
 }
 
-// A shortened list has new bytes, which a clone shares.
+// A shortened list has new bytes, which a clone must share after the model is freed.
 static void test_kept_entries_outlive_their_model(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_faults.c - every allocation, read and write of loading, editing and saving fails in turn.
-// Nothing crashes or leaks (sanitizers check), failures are reported, and no incomplete file is
-// left.
+// test_faults.c - lets each allocation, read and write fail while a model is loaded, edited and
+// saved. There must be no crash and no leak (sanitizers check); failures must be reported; no
+// incomplete file may remain.
 #include "base/base.h"
 #include "../api/help.h"
 
@@ -13,7 +13,7 @@
 static char folder[] = "/tmp/tessera-test-XXXXXX";
 static char source[300], target[300];
 static char apart[300], away[300],
-    saved_away[300]; // a model with data files, a folder without them
+    saved_away[300]; // a model with data files, and a folder without them
 
 static bool edit(tsr_model *m)
 {
@@ -79,7 +79,7 @@ static void every(int kind, bool sticky)
         }
         tsr_session_free(s);
     }
-    assert_true(done); // past the last one everything works
+    assert_true(done); // without any failure everything works
 }
 
 static void test_memory(void **state)
@@ -103,7 +103,7 @@ static void test_writes(void **state)
     every(2, false);
 }
 
-// A tensor with external data; NULL: without a location, which is malformed.
+// A tensor with external data; location NULL: malformed, it has no location.
 static struct msg external_tensor(const char *name, const char *location)
 {
     struct msg tensor = {.n = 0}, entry = {.n = 0};
@@ -119,8 +119,8 @@ static struct msg external_tensor(const char *name, const char *location)
     return tensor;
 }
 
-// A successful save reports a warning about missing data files and no error, neither about the
-// tensor without a location nor about memory.
+// A successful save must report one warning about missing data files and no error, neither about
+// the tensor without a location nor about memory.
 static void test_saved_without_its_data(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static int clean(void **state)
     remove(apart);
     remove(saved_away);
     remove(away);
-    return rmdir(folder); // fails if anything else was left
+    return rmdir(folder); // fails if a file remains
 }
 
 int main(void)

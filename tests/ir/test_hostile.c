@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_hostile.c - valid files that are unlike any real model: thousands of everything. Time and
-// memory must be proportional to the file.
+// test_hostile.c - valid files unlike any real model: thousands of nodes, values, attributes and so
+// on. Time and memory must be proportional to the file.
 #include "../api/help.h"
 
 #define MANY           60000
-#define MANY_FUNCTIONS 20000 // above that, memory is refused
+#define MANY_FUNCTIONS 20000 // with more, the memory limit is exceeded
 
-// A growing message; help.h's have a fixed size.
+// A growing message; those of help.h have a fixed size.
 struct big {
     unsigned char *at;
     size_t n, cap;
@@ -194,7 +194,7 @@ static void test_functions(void **state)
     free(model.at);
 }
 
-// Small messages that would need much memory are refused while reading, with a reason.
+// Small messages that would need much memory must be rejected while reading.
 static void test_amplified(void **state)
 {
     (void)state;
@@ -212,7 +212,7 @@ static void test_amplified(void **state)
     }
 }
 
-// Edits that compute places while nodes are added and removed.
+// Alternates edits that need node positions with adding and removing nodes.
 static void test_edits_in_turn(void **state)
 {
     (void)state;

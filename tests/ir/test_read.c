@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_read.c - reading unusual and broken models: scopes, undefined names, duplicate definitions,
-// merged messages. Everything is written back unchanged after an edit elsewhere.
+// test_read.c - reads unusual and invalid models: scopes, undefined names, duplicate definitions,
+// merged messages. After an unrelated edit, everything else must be written back unchanged.
 #include "../api/help.h"
 #include "ir/ir.h"
 
@@ -44,7 +44,8 @@ static void attr_graph(struct msg *node, const char *name, const struct msg *gra
     msg_msg(node, 5, &a);
 }
 
-// Annotates another node and removes the annotation: everything is written and must be unchanged.
+// Annotates another node and removes the annotation, so that the file is written again: the bytes
+// must not change.
 static void unchanged_by_an_edit(struct bench *b, tsr_model *m, const struct msg *file)
 {
     tsr_config *c = NULL;
@@ -96,7 +97,7 @@ static void test_scopes(void **state)
     tsr_graph *then_graph = tsr_attr_graph(tsr_node_find_attr(iff, "then_branch"), 0);
     tsr_node *add = tsr_graph_first(then_graph);
     assert_ptr_equal(tsr_graph_owner(then_graph), iff);
-    assert_ptr_equal(tsr_node_input(add, 0), x); // captured
+    assert_ptr_equal(tsr_node_input(add, 0), x); // captured from the outer graph
     assert_ptr_equal(tsr_value_graph(tsr_node_input(add, 1)), then_graph);
     assert_non_null(tsr_value_initializer(tsr_node_input(add, 1)));
     assert_int_equal(tsr_value_use_count(x), 2);
@@ -137,13 +138,13 @@ static void test_dangling(void **state)
     assert_string_equal(tsr_value_name(v), "nowhere");
     assert_null(tsr_value_graph(v));
     assert_null(tsr_value_producer(v));
-    assert_ptr_equal(v, tsr_node_input(k, 0)); // one stand-in for one name
+    assert_ptr_equal(v, tsr_node_input(k, 0)); // one placeholder per undefined name
     assert_null(tsr_node_input(k, 1));
     assert_int_equal(tsr_node_input_count(k), 2);
     assert_null(tsr_graph_value(tsr_model_graph(m), "nowhere"));
     assert_null(tsr_value_graph(tsr_graph_output(tsr_model_graph(m), 0)));
     unchanged_by_an_edit(b, m, &file);
-    // Defining it ties the readers to the definition.
+    // Defining the name must connect its readers to the definition.
     tsr_node *made = tsr_graph_add_node(tsr_model_graph(m), "", "Neg", "", NULL, 0,
                                         (const char *[]){"nowhere"}, 1);
     assert_ptr_equal(tsr_node_output(made, 0), v);
@@ -231,14 +232,14 @@ static void test_graph_given_twice(void **state)
     assert_int_equal(tsr_graph_output_count(tsr_model_graph(m)), 1);
     size_t n = 0;
     void *bytes = save(b, m, &n);
-    assert_int_equal(n, model.n); // untouched
+    assert_int_equal(n, model.n); // unchanged bytes
     assert_memory_equal(bytes, model.at, n);
     assert_int_equal(tsr_value_rename(tsr_node_output(node_at(m, 0), 0), "q"), TSR_OK);
     tsr_model *m2 = again(b, m), *m3 = NULL;
     assert_int_equal(tsr_graph_node_count(tsr_model_graph(m2)), 2);
     assert_string_equal(tsr_value_name(tsr_node_input(node_at(m2, 1), 0)), "q");
     assert_string_equal(tsr_model_producer(m2), "somebody");
-    assert_int_equal(tsr_model_clone(m, &m3), TSR_OK); // the merged bytes are shared
+    assert_int_equal(tsr_model_clone(m, &m3), TSR_OK); // the clone shares the merged bytes
     b->others[b->n_others++] = m3;
     assert_string_equal(tsr_value_name(tsr_node_input(node_at(again(b, m3), 1), 0)), "q");
 }
@@ -266,7 +267,7 @@ static void test_initializers(void **state)
     msg_text(&t, 8, "w");
     msg_bytes(&t, 9, "12345678", 8);
     msg_msg(&graph, 5, &t);
-    info(&graph, 11, "w"); // with a default
+    info(&graph, 11, "w"); // an input with a default value
     t.n = 0;
     msg_text(&t, 8, "s");
     msg_msg(&sparse, 1, &t);
@@ -276,11 +277,11 @@ static void test_initializers(void **state)
     tsr_value *w = tsr_node_input(node_at(m, 0), 0), *s = tsr_node_input(node_at(m, 0), 1);
     assert_true(tsr_value_is_input(w));
     assert_non_null(tsr_value_initializer(w));
-    assert_int_equal(tsr_value_rank(w), 1); // no declared type: the constant's
+    assert_int_equal(tsr_value_rank(w), 1); // no declared type: taken from the constant
     assert_int_equal(tsr_value_dim(w, 0).value, 2);
     assert_int_equal(tsr_value_dtype(w), TSR_FLOAT);
     assert_non_null(tsr_value_graph(s));
-    assert_non_null(tsr_value_initializer(s)); // sparse ones come after the dense ones
+    assert_non_null(tsr_value_initializer(s)); // sparse initializers follow the dense ones
     assert_int_equal(tsr_graph_initializer_count(tsr_model_graph(m)), 2);
     unchanged_by_an_edit(b, m, &file);
     assert_int_equal(tsr_value_rename(s, "sparse"), TSR_OK);
@@ -316,7 +317,7 @@ static void test_attributes(void **state)
     struct bench *b = of(state);
     struct msg graph = {.n = 0}, node = msg_node("x", "y", "Op", NULL), a = {.n = 0};
     msg_text(&a, 1, "i");
-    msg_int(&a, 3, -7); // no type: told by the field
+    msg_int(&a, 3, -7); // no type: derived from the field
     msg_msg(&node, 5, &a);
     a.n = 0;
     msg_text(&a, 1, "empty");

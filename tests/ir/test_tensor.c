@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_tensor.c - constants of every element type and encoding as raw bytes, external data, and
-// data that does not match its shape.
+// test_tensor.c - tensor constants of every element type and encoding, read as raw bytes; external
+// data; and data that does not match its shape.
 #include "../api/help.h"
 #include "ir/ir.h"
 
@@ -47,7 +47,7 @@ static void fails(struct bench *b, const struct msg *t, tsr_status st, const cha
     size_t k = 0;
     const tsr_tensor *x = tensor_of(b, &file, t);
     assert_int_equal(tsr_tensor_data(x, &bytes, &k), st);
-    assert_int_equal(tsr_tensor_data(x, &bytes, &k), st); // asked twice, said once
+    assert_int_equal(tsr_tensor_data(x, &bytes, &k), st); // the second call reports no second error
     assert_int_equal(findings(b, NULL), 1);
     assert_string_equal(tsr_finding_value(b->s, 0).code, code);
     tsr_finding_clear(b->s);
@@ -124,13 +124,13 @@ static void test_small_types(void **state)
     struct bench *b = of(state);
     struct msg four = tensor_head(TSR_UINT4, 3), two = tensor_head(TSR_INT2, 5),
                six = tensor_head(TSR_FLOAT6E2M3, 5);
-    msg_int(&four, 5, 0x21); // two elements in an entry
+    msg_int(&four, 5, 0x21); // two elements per entry
     msg_int(&four, 5, 0x03);
     gives(b, &four, "\41\3", 2);
     msg_int(&two, 5, 0xe4);
     msg_int(&two, 5, 0x01);
     gives(b, &two, "\344\1", 2);
-    for (int i = 1; i <= 5; i++) // one element in an entry, a stream of six bits each
+    for (int i = 1; i <= 5; i++) // one 6-bit element per entry
         msg_int(&six, 5, i);
     gives(b, &six, "\x81\x30\x10\x05", 4);
     struct msg raw = tensor_head(TSR_FLOAT6E3M2, 4);
@@ -151,7 +151,7 @@ static void test_data_that_does_not_fit(void **state)
 {
     struct bench *b = of(state);
     struct msg t = tensor_head(TSR_FLOAT, 2);
-    fails(b, &t, TSR_MALFORMED, "tensor-size"); // nothing there
+    fails(b, &t, TSR_MALFORMED, "tensor-size"); // no data at all
     msg_bytes(&t, 9, "1234567", 7);
     fails(b, &t, TSR_MALFORMED, "tensor-size");
     struct msg few = tensor_head(TSR_INT64, 3), many = tensor_head(TSR_INT8, 1),
@@ -243,7 +243,7 @@ static void test_external(void **state)
     char got[4];
     assert_int_equal(pread(fd, got, 4, (off_t)offset), 4);
     assert_memory_equal(got, "cdef", 4);
-    // A copy in another model brings the bytes inside, and outlives the first.
+    // A copy in another model contains the bytes and outlives the first model.
     tsr_model *other = NULL;
     assert_int_equal(tsr_model_new(b->s, "o", 8, &other), TSR_OK);
     tsr_value *w = tsr__graph_copy_initializer(tsr_model_graph(other), v, "copy");
@@ -267,7 +267,7 @@ static void test_external(void **state)
     assert_int_equal(tsr_tensor_data(x, &bytes, &n), TSR_MALFORMED);
     assert_int_equal(findings(b, "external-window"), 1);
     assert_false(tsr__tensor_window(x, &fd, &offset, &length));
-    assert_int_equal(findings(b, NULL), 1); // no second finding
+    assert_int_equal(findings(b, NULL), 1); // no second error
     x = tsr_value_initializer(
         tsr_graph_initializer(tsr_model_graph(load_file(b, folder, &wrong)), 0));
     assert_int_equal(tsr_tensor_data(x, &bytes, &n), TSR_MALFORMED);
@@ -284,7 +284,7 @@ static void test_external_needs_a_folder(void **state)
     fails(of(state), &t, TSR_IO, "tensor-no-folder");
 }
 
-// A constant in an attribute has its node's place.
+// An error in a constant of an attribute names the node.
 static void test_place_of_an_attribute(void **state)
 {
     struct bench *b = of(state);
@@ -427,7 +427,7 @@ static void test_sparse_that_does_not_fit(void **state)
         int64_t rows;
     } wrong[] = {{&values, &few, 2},       {&values, &beyond, 2}, {&values, &negative, 2},
                  {&values, &outside, 2},   {&nibbles, &good, 2},  {&values, &values, 2},
-                 {&values, &good, 1 << 30}}; // 6 GiB of zeros out of 20 bytes
+                 {&values, &good, 1 << 30}}; // 20 bytes that describe 6 GiB of zeros
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
         const void *bytes = NULL;
         size_t n = 0;

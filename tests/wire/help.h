@@ -75,7 +75,7 @@ static inline void assert_same(struct str got, struct str wanted)
         assert_memory_equal(got.p, wanted.p, wanted.n);
 }
 
-// There is exactly one diagnostic, with this code.
+// Asserts that there is exactly one diagnostic, with this code.
 static inline void assert_finding(tsr_session *s, const char *code)
 {
     assert_int_equal(tsr_finding_count(s), 1);

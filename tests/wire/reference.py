@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds `wire` against Python's onnx: reference.py TOOL verdict|model|rename|roundtrip [CASES [SEED]].
+"""Compares the module `wire` with Python's onnx: reference.py TOOL verdict|model|rename|roundtrip [CASES [SEED]].
 
-verdict: random damage to real models; wire and the protobuf library must agree on what can be parsed.
-model: the same for loading models as a whole, and on how many nodes and constants they have.
-rename: every value of every model of the onnx package renamed, here and there, gives the same bytes.
+verdict: random damage to real models; wire and the protobuf library must agree on which messages are valid.
+model: the same for loading models; the numbers of nodes and constants must agree too.
+rename: every value of every model of the onnx package is renamed by both sides; the bytes must be equal.
 roundtrip: every .onnx and value file of the onnx package, decoded and encoded again, has the same bytes.
-Exit 77 (skipped) where Python has no onnx, or the package no test data.
+Exit 77 (skipped) if Python has no onnx, or the package has no test data.
 """
 import glob
 import os
@@ -52,7 +52,7 @@ def varint(v):
 
 
 def field(dice, depth):
-    """A random field, right or a little wrong."""
+    """A random field, valid or slightly invalid."""
     number = dice.choice([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 16, 20, 26, 1000, 0])
     kind = dice.choice([0, 1, 2, 2, 2, 2, 3, 5] if depth < 8 else [0, 1, 5])
     tag = varint(number << 3 | kind)
@@ -68,12 +68,12 @@ def field(dice, depth):
     return tag + varint(len(inner) + (dice.random() < 0.03)) + inner
 
 
-# Field numbers that lead down from a message, the last ones again and again.
+# Field numbers that lead from a message to nested messages: first the path, then the cycle that repeats.
 ROADS = {0: ([7], [1, 5, 6]), 1: ([], [1, 5, 6]), 8: ([], [4, 1]), 28: ([], [5]), 30: ([], [7])}
 
 
 def levels(dice, message):
-    """Known messages with groups inside, around the limit of 100 levels."""
+    """Nested known messages with groups inside, around the limit of 100 levels."""
     first, cycle = ROADS[message]
     depth = dice.randrange(97, 104)
     groups = dice.choice([0, 1, 2, 50, depth - 2, depth - 1, depth])
@@ -122,12 +122,12 @@ def parsed(message, b):
         m = MESSAGES[message]()
         m.ParseFromString(b)
         return m
-    except Exception:  # DecodeError, and what a later library may call it
+    except Exception:  # DecodeError, or its name in later versions
         return None
 
 
 def answer(message, b, whole):
-    """What the tool should say about a case."""
+    """The expected answer of the tool."""
     m = parsed(message, b)
     if m is None:
         return b"n"
@@ -135,7 +135,7 @@ def answer(message, b, whole):
 
 
 def twice(dice, b):
-    """Parts of a model again, so that messages merge."""
+    """Repeats parts of a model, so that messages are merged."""
     return b + dice.choice([b, b[:dice.randrange(len(b) + 1)], b"\x3a\x00", b"\x3a\x04\x0a\x02\x0a\x00"])
 
 
@@ -173,7 +173,7 @@ def defined(graph):
 
 
 def rename_in(graph, names):
-    """Renames in a graph and below it; what a subgraph defines itself hides the name outside."""
+    """Rename values in a graph and its subgraphs; a name that a subgraph defines itself hides the outer one."""
     def now(name):
         return names.get(name, name)
     for t in graph.initializer:

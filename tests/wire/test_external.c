@@ -10,7 +10,7 @@
 
 #define MAX_PAIRS 6
 
-// A tensor with these keys and values in turn, ended by NULL.
+// A tensor with these key-value pairs; NULL ends the list.
 static struct bytes tensor(const char *const *pairs)
 {
     struct bytes b = from_hex("1001 4201 77");
@@ -65,7 +65,7 @@ static const struct {
     {{"location", "w", "length", HUGE_NUMBER}, "external-number", 0, 0, false},
 };
 
-// V-09
+// Checks the table of descriptions above.
 static void test_keys(void **state)
 {
     (void)state;
@@ -177,7 +177,7 @@ static void test_windows(void **state)
     teardown(&x);
 }
 
-// Tested in base; here: nothing bypasses it.
+// The checks themselves are tested in tests/base; here: external data uses them.
 static void test_outside(void **state)
 {
     (void)state;
@@ -198,12 +198,12 @@ static void test_outside(void **state)
     teardown(&x);
 }
 
-// 100 GiB of data in a sparse file: windows at its ends cost nothing to open.
+// 100 GiB of data in a sparse file: mapping windows at its ends must be fast and need no memory.
 static void test_100_gib(void **state)
 {
     (void)state;
     if (under_valgrind())
-        skip(); // it has no addresses for so much
+        skip(); // valgrind has not enough address space
     struct fixture x;
     setup(&x);
     uint64_t size = (uint64_t)100 << 30;
@@ -228,12 +228,12 @@ static void test_100_gib(void **state)
     tsr__external_unmap(&map);
     clock_gettime(CLOCK_MONOTONIC, &t1);
     double ms = (double)(t1.tv_sec - t0.tv_sec) * 1e3 + (double)(t1.tv_nsec - t0.tv_nsec) / 1e6;
-    assert_true(ms < 1000); // it is a fraction of one; the bound is for busy machines
+    assert_true(ms < 1000); // takes less than 1 ms; the limit allows for busy machines
     assert_true(x.s->memory_peak < 1 << 20);
     teardown(&x);
 }
 
-// V-28: each read of a file may fail.
+// Each read of a file may fail.
 static void test_faults(void **state)
 {
     (void)state;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_large.c - V-25: files beyond 2 GiB, 4 GiB and 32 GiB, sparse so that they cost nothing.
+// test_large.c - files beyond 2 GiB, 4 GiB and 32 GiB, sparse so that they need no disk space.
 #include "help.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-// Lengths of model { graph { initializer { raw_data } } } from the inside out, with their tags.
+// Tags and lengths of model { graph { initializer { raw_data } } }; computed from the inside out.
 static struct bytes heads(uint64_t raw, uint64_t *total)
 {
     struct bytes tensor = {0}, graph = {0}, model = {0};
@@ -48,7 +48,7 @@ static void check_large(uint64_t raw)
         struct str tensor = tsr__wire_bytes(graph, F_GRAPH_INITIALIZER, NULL);
         struct str data = tsr__wire_bytes(tensor, F_TENSOR_RAW_DATA, NULL);
         assert_int_equal(data.n, raw);
-        // Encoded anew, the heads are the same and the data is not touched.
+        // Encoded again, the tags and lengths are the same and the data is not touched.
         struct arena a;
         struct rope r;
         tsr__arena_init(&a, s);

@@ -7,7 +7,8 @@ static tsr_status check(tsr_session *s, struct str body, enum wire_message m)
     return tsr__wire_check(s, STR("model.onnx"), body.p, body, m, 0);
 }
 
-// One row per case; no code means: accepted. Compared with Python's onnx by differ.py too.
+// One row per case; no code: accepted. reference.py compares `wire` with Python's onnx on more
+// cases.
 static const struct {
     const char *name, *hex;
     enum wire_message message;
@@ -104,8 +105,8 @@ static void test_cases(void **state)
     }
 }
 
-// Every prefix of a message: accepted only where the cut falls between two fields of the outermost
-// one.
+// Every prefix of a message must be rejected, unless it ends between two fields of the outermost
+// message.
 static void test_every_prefix(void **state)
 {
     (void)state;
@@ -117,7 +118,7 @@ static void test_every_prefix(void **state)
         bool fits = false;
         for (size_t i = 0; i < TSR_COUNT(whole); i++)
             fits |= whole[i] == n;
-        char *exact = malloc(n ? n : 1); // so that a read past the end is seen by the sanitizer
+        char *exact = malloc(n ? n : 1); // exact size: a sanitizer reports a read past the end
         assert_non_null(exact);
         memcpy(exact, b.p, n);
         tsr_session *s = tsr_session_new(NULL);
@@ -151,7 +152,7 @@ static void assert_depth(struct bytes *b, enum wire_message m, bool fits)
     free(b->p);
 }
 
-// A chain of n levels below a message whose fields repeat with the given period (innermost last).
+// A chain of n nested messages, whose field numbers repeat with the given period (innermost last).
 static struct bytes chain(int n, const uint32_t *period, int n_period)
 {
     struct bytes b = from_hex("");
@@ -160,7 +161,7 @@ static struct bytes chain(int n, const uint32_t *period, int n_period)
     return b;
 }
 
-// V-20: 99, 100 and 101 levels through every kind of recursion.
+// 99, 100 and 101 levels through every kind of recursion; the limit is 100.
 static void test_depth_of_messages(void **state)
 {
     (void)state;
@@ -196,7 +197,7 @@ static void test_depth_of_messages(void **state)
     }
     struct bytes deep = {0};
     put(&deep, "", 0);
-    uint64_t levels = 20000; // lengths are wrong on purpose below; the depth is met first
+    uint64_t levels = 20000; // the lengths below are invalid, but the depth limit is reached first
     for (uint64_t i = 0; i < levels; i++) {
         put_tag(&deep, graphs[i % 3], WIRE_LEN);
         put_varint(&deep, 0x1fffff - 4 * i); // always 3 bytes
@@ -204,13 +205,14 @@ static void test_depth_of_messages(void **state)
     struct bytes padded = {0};
     put(&padded, deep.p, deep.n);
     padded.p = realloc(padded.p, 0x200010);
-    memset(padded.p + padded.n, 0x08, 0x200010 - padded.n); // tag 1, value 8: fields all the way
+    // tag 1, value 8: valid fields up to the end
+    memset(padded.p + padded.n, 0x08, 0x200010 - padded.n);
     padded.n = 4 + 0x1fffff;
     free(deep.p);
     assert_depth(&padded, WIRE_GRAPH, false);
 }
 
-// V-21: groups nest as deep as messages, and both together.
+// The limit counts groups like messages, also if they are mixed.
 static void test_depth_of_groups(void **state)
 {
     (void)state;
@@ -231,11 +233,11 @@ static void test_depth_of_groups(void **state)
     for (int i = 0; i < 1000000; i++)
         put(&b, "\x0b", 1);
     assert_depth(&b, WIRE_MODEL, false);
-    b = from_hex("0b0a020b00 0c"); // text inside a group is not looked into
+    b = from_hex("0b0a020b00 0c"); // text inside a group is not parsed
     assert_depth(&b, WIRE_MODEL, true);
 }
 
-// Errors inside of messages of every kind are found: a wrong length at the end of the body.
+// Errors must be found in nested messages of every type: here a wrong length at the end.
 static void test_every_message_is_walked(void **state)
 {
     (void)state;
@@ -243,7 +245,7 @@ static void test_every_message_is_walked(void **state)
         for (uint32_t number = 1; number <= WIRE_MAX_NUMBER; number++) {
             const struct wire_row *row = tsr__wire_row((enum wire_message)m, number);
             struct bytes b = {0};
-            put_len(&b, number, "\x0a\x7f", 2); // a message of one field that is too long
+            put_len(&b, number, "\x0a\x7f", 2); // a message whose only field is too long
             tsr_session *s = tsr_session_new(NULL);
             bool message = row && row->kind == KIND_MESSAGE;
             tsr_status st = check(s, view(&b), (enum wire_message)m);
@@ -265,7 +267,7 @@ static void test_every_message_is_walked(void **state)
     assert_null(tsr__wire_row(WIRE_MESSAGE_COUNT, 1));
 }
 
-// V-26: the last field is used, lists mix packed and unpacked, messages are merged.
+// The last value of a field wins, lists may mix packed and unpacked, repeated messages are merged.
 static void test_readers(void **state)
 {
     (void)state;
@@ -330,13 +332,13 @@ static void test_cursor(void **state)
     assert_null(c.wrong);
 }
 
-// V-23, V-28: nothing is allocated, whatever a length says.
+// Checking must not allocate memory, whatever a length field claims.
 static void test_no_memory(void **state)
 {
     (void)state;
     tsr_session *s = tsr_session_new(NULL);
     struct bytes b = {0};
-    for (int i = 0; i < 50000; i++) // V-22: empty nodes, 98 times their size in other readers
+    for (int i = 0; i < 50000; i++) // empty nodes, which need 98 times their size in other readers
         put(&b, "\x0a\x00", 2);
     wrap(&b, F_MODEL_GRAPH);
     size_t before = s->memory_used;

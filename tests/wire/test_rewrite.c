@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_rewrite.c - a message from a file with some of its fields changed; the rest stays byte for
-// byte.
+// test_rewrite.c - rewrites a message from a file with some of its fields changed. All other bytes
+// must stay the same.
 //
-// Cases are written as letters: each field of origin is a text field named by one letter, its
-// number given by the digit before it. "1a 2b" is field 1 = "a", then field 2 = "b".
+// Cases are written as text: each field of the original message has a one-letter text, preceded by
+// its field number. "1a 2b" is field 1 = "a", then field 2 = "b".
 #include "help.h"
 
 #define MAX_FIELDS 64
@@ -34,8 +34,8 @@ static void parse(struct message *m, const char *text)
     }
 }
 
-// The parts of `now`: a lower-case letter that origin has under the number is its span, else it is
-// new.
+// The parts of `now`: a lower-case letter that the original has under that number refers to its
+// bytes there; otherwise the part is new.
 static size_t parts_of(const struct message *origin, const struct message *now,
                        struct wire_part *out)
 {
@@ -152,7 +152,7 @@ static void test_emitted_part(void **state)
     teardown(&x);
 }
 
-// Texts exchanged in a message, small and large; the length is right in all sizes.
+// Replaces texts in a message, small and large; the lengths must be updated correctly.
 static void test_splice(void **state)
 {
     (void)state;
@@ -189,7 +189,8 @@ static void test_splice(void **state)
     free(long_text);
 }
 
-// Fields of other kinds and groups stay too, and unchanged is one span of origin.
+// Fields of unknown types and groups must be kept. An unchanged message must be one byte range of
+// the original.
 static void test_unknown_fields_stay(void **state)
 {
     (void)state;
@@ -214,7 +215,7 @@ static void test_unknown_fields_stay(void **state)
     teardown(&x);
 }
 
-// Many members: the work is linear (200,000 of them would take minutes otherwise).
+// Many members: the time must be linear; quadratic time would take minutes for 200,000.
 static void test_many(void **state)
 {
     (void)state;
@@ -245,7 +246,8 @@ static void test_many(void **state)
     free(fresh.p);
 }
 
-// Random messages against a plain model of the rule: other fields keep their order, members theirs.
+// Random messages, compared with a simple model of the rule: other fields keep their order, and so
+// do the members.
 static void test_random(void **state)
 {
     (void)state;

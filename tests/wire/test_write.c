@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_write.c - the rope: golden encodings, nested lengths, joins, streaming, lack of memory.
+// test_write.c - the rope (encoder output): golden encodings, nested lengths, joins, streaming,
+// lack of memory.
 #include "help.h"
 
 #include <fcntl.h>
@@ -98,14 +99,14 @@ static void test_golden(void **state)
     tsr__rope_int(&x.r, F_CONFIG_NUM_DEVICES, 2);
     tsr__rope_end(&x.r, config);
     assert_rope(&x, "3a0d 0a0b 220452656c75 52030a0163 d20105 0a01631002");
-    assert_int_equal(x.r.pieces.n, 0); // all of it is one run
+    assert_int_equal(x.r.pieces.n, 0); // everything is in one run
     tsr__rope_init(&x.r, &x.a);
     tsr__rope_float(&x.r, F_ATTRIBUTE_F, 1.5f);
     assert_rope(&x, "15 0000c03f");
     teardown(&x);
 }
 
-// A message built in both ways: by the rope, and by hand with lengths known in advance.
+// Builds a message twice: with the rope, and directly with lengths known in advance.
 static void build(struct rope *r, struct bytes *flat, unsigned *seed, int depth, struct str pool)
 {
     int fields = 1 + rand_r(seed) % 4;
@@ -123,7 +124,7 @@ static void build(struct rope *r, struct bytes *flat, unsigned *seed, int depth,
             tsr__rope_bytes(r, number, text);
             put_len(flat, number, text.p, text.n);
         } else if (kind == 2) {
-            tsr__rope_view(r, text); // not a field, but bytes are bytes here
+            tsr__rope_view(r, text); // not a valid field, but the encoder must copy the bytes
             put(flat, text.p, text.n);
         } else {
             struct bytes inner = {0};
@@ -160,7 +161,7 @@ static void test_random_nesting(void **state)
     free(pool);
 }
 
-// Lengths around each size of a varint, with the content in one chunk, over chunks, and as a view.
+// Lengths around each varint size, with the content in one chunk, in several chunks, and as a view.
 static void test_length_sizes(void **state)
 {
     (void)state;
@@ -224,7 +225,8 @@ static void test_views_join(void **state)
     teardown(&x);
 }
 
-// The rope as a file: small pieces through the buffer, large ones of the map from the descriptor.
+// Writes a rope to a file: small pieces go through the buffer, large mapped pieces are copied from
+// the descriptor.
 static void test_stream(void **state)
 {
     (void)state;
@@ -251,7 +253,7 @@ static void test_stream(void **state)
     tsr__rope_end(&x.r, mark);
     tsr__rope_bytes(&x.r, 1, STR("tail"));
     tsr__rope_view(&x.r, (struct str){map.bytes.p + n - 500, 500});
-    tsr__rope_bytes(&x.r, 2, (struct str){data, 300000}); // large, and no part of the map
+    tsr__rope_bytes(&x.r, 2, (struct str){data, 300000}); // large, and not part of the mapping
     struct outfile o;
     assert_int_equal(tsr__out_open(x.s, to, &o), TSR_OK);
     tsr__rope_write(&x.r, &o, map.bytes, map.fd);
@@ -260,7 +262,8 @@ static void test_stream(void **state)
     assert_int_equal(tsr__file_read(x.s, &x.a, to, 10 << 20, &got), TSR_OK);
     assert_same(got, wanted);
     tsr__file_unmap(&map);
-    assert_int_equal(truncate(from, 1000), 0); // a source cut short is an error, not a signal
+    // a truncated source must give an error, not a signal
+    assert_int_equal(truncate(from, 1000), 0);
     int fd = open(from, O_RDONLY);
     assert_int_equal(tsr__out_open(x.s, to, &o), TSR_OK);
     struct rope r;
@@ -278,7 +281,7 @@ static void test_stream(void **state)
     teardown(&x);
 }
 
-// Every allocation may fail: no crash, no half rope taken for a whole one.
+// Each allocation may fail: no crash, and an incomplete rope must not count as complete.
 static void test_lack_of_memory(void **state)
 {
     (void)state;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// wire_tool.c - runs `wire` for reference.py: answers requests from stdin.
+// wire_tool.c - runs the module `wire` for reference.py: answers requests from stdin.
 //
-//   wire_tool verdict     reads (message, length, bytes) triples; answers y or n: accepted?
-//   wire_tool model       the same for models that are loaded; after y follow two 4-byte numbers:
-//                         nodes and constants of the main graph. It must save as it was.
+//  wire_tool verdict     reads (message, length, bytes) triples; answers y (accepted) or n
+//  wire_tool model       the same for models that are loaded; after y follow two 4-byte numbers:
+//                        nodes and constants of the main graph. It must save unchanged.
 //   wire_tool rename      reads lines PATH, prefixes the name of every value of the main graph with
 //                         "x_"; answers with the length (4 bytes) and the bytes of the model.
 //   wire_tool roundtrip   reads lines "MESSAGE PATH", decodes and encodes every field of the file,
@@ -60,7 +60,7 @@ static void encode(struct rope *r, struct str body, enum wire_message m)
         encode_field(r, &f, tsr__wire_row(m, f.number));
 }
 
-// True if the message, rewritten with all its known fields as parts, is one span: itself.
+// True if rewriting the message with all its known fields as parts gives the original byte range.
 static bool rewrites(struct arena *a, struct str body, enum wire_message m)
 {
     uint32_t managed[WIRE_MAX_NUMBER + 1];
@@ -138,7 +138,7 @@ static int run_roundtrip(tsr_session *s)
     return bad || !n;
 }
 
-// Loads a model and says what is in it; '?' if it does not save to the same bytes.
+// Loads a model and prints its counts; '?' if it does not save to the same bytes.
 static void try_model(tsr_session *s, struct str body)
 {
     tsr_model *m;
@@ -165,7 +165,7 @@ static int run_verdict(tsr_session *s, bool models)
     unsigned char head[5];
     while (fread(head, 1, 5, stdin) == 5) {
         size_t n = head[1] | (size_t)head[2] << 8 | (size_t)head[3] << 16 | (size_t)head[4] << 24;
-        char *bytes = malloc(n ? n : 1); // exact, so that a sanitizer sees a read past the end
+        char *bytes = malloc(n ? n : 1); // exact size: a sanitizer reports a read past the end
         if (!bytes || fread(bytes, 1, n, stdin) != n || head[0] >= WIRE_MESSAGE_COUNT)
             return 2;
         struct str body = {bytes, n};
