@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests hostile input: folders with planted libraries and programs, functions that grow exponentially, documents that are not files.
 
-Every command must answer in bounded time and must not run anything from the input. Models are made with Python's onnx."""
+Every command must answer in bounded time and must not run anything from the input. Models are made with Python's onnx.
+
+usage: hostile.py TESSERA [all]"""
 import os
 import resource
 import shutil

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the command line: arguments, exit codes, what is printed, and which files are written. Models are made with Python's onnx."""
+"""Tests the command line: arguments, exit codes, what is printed, and which files are written. Models are made with Python's onnx.
+
+usage: test_cli.py TESSERA, in the root folder of the project"""
 import hashlib
 import json
 import os
@@ -110,8 +112,7 @@ def test_examples(d):
 
 def test_one_document(d):
     """--json must print one versioned document in every case: a result, a usage error, a missing file. Exceptions: scripts (completion), and
-    `launch`,
-    whose stdout is that of the started command."""
+    `launch`, whose stdout is that of the started command."""
     at = with_tests(d, "documents")
     for k in re.findall(r"^  (\w+)  ", call("--help")[1], re.M):
         example = shlex.split(call(k, "--help")[1].split("example:")[-1].strip())[1:]
