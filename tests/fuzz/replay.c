@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// replay.c - gives a harness what fuzzing found, without the fuzzer: replay FILE...; what breaks an invariant aborts, and
-// sanitizers see the rest.
+// replay.c - runs inputs that fuzzing found, without the fuzzer: replay FILE... A broken invariant
+// aborts the program; sanitizers report memory errors.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static int replay(const char *path)
     }
     size_t n = fread(bytes, 1, sizeof bytes, f);
     fclose(f);
-    uint8_t *copy = malloc(n ? n : 1); // its end is seen by sanitizers
+    uint8_t *copy = malloc(n ? n : 1); // exact size: sanitizers report a read past the end
     if (!copy)
         return 1;
     for (size_t i = 0; i < n; i++)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// common.h - a session, a folder, and small models.
+// common.h - fixture for the tests of partition: a session, a folder, and small models.
 #ifndef TSR_TESTS_PARTITION_COMMON_H
 #define TSR_TESTS_PARTITION_COMMON_H
 

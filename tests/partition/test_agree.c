@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_agree.c - the proof before publishing finds every disagreement of ranks, on graphs with
-// deliberate errors.
+// test_agree.c - before a partition is published, a check compares the graphs of its ranks. It must
+// find every disagreement; the graphs here have deliberate errors.
 #include "common.h"
 
 struct pair {
@@ -8,7 +8,7 @@ struct pair {
     struct part parts[2];
 };
 
-// Adds a communication to rank r's graph; returns its node.
+// Adds a communication to the graph of rank r; returns its node.
 static tsr_node *add_comm(struct pair *p, int r, const char *op, int64_t id, const int64_t *group,
                           size_t n)
 {
@@ -111,7 +111,7 @@ static void sizes_differ(void **state)
 {
     struct bench *b = *state;
     assert_int_equal(sizes(b, COMM_ALL_REDUCE, 4, 0), TSR_OK);
-    assert_int_equal(sizes(b, COMM_ALL_REDUCE, 3, 0), TSR_BUG); // 1 row and 2 rows
+    assert_int_equal(sizes(b, COMM_ALL_REDUCE, 3, 0), TSR_BUG); // rank 0 has 1 row, rank 1 has 2
     assert_true(found(b, "partition-disagrees"));
     assert_int_equal(sizes(b, COMM_ALL_REDUCE, -1, 0), TSR_BUG); // unknown sizes
     assert_int_equal(sizes(b, COMM_ALL_GATHER, 3, 0), TSR_OK);
@@ -128,7 +128,8 @@ static void agreement(void **state)
         add_comm(&p, r, "AllReduce", 0, both, 2);
         add_comm(&p, r, "AllGather", 2, both, 2);
     }
-    add_comm(&p, 1, "AllReduce", 3, both + 1, 1); // its only member, but not in the plan
+    // a group of one rank that the plan does not contain
+    add_comm(&p, 1, "AllReduce", 3, both + 1, 1);
     p.draft.n_comms = 4;
     end(*state, &p, TSR_OK);
 }
@@ -199,13 +200,13 @@ static void off_the_chain(void **state)
         tsr_value *first = p.parts[r].token;
         add_comm(&p, r, "AllReduce", 0, both, 2);
         if (r == 1)
-            p.parts[r].token = first; // an engine could run the second before the first
+            p.parts[r].token = first; // no token: an engine could run the second one first
         add_comm(&p, r, "AllReduce", 1, both, 2);
     }
     end(*state, &p, TSR_BUG);
 }
 
-// ---- bodies --------------------------------------------------------------------------------------
+// ---- subgraphs ---------------------------------------------------------------------------------
 
 // A Loop on rank r that carries the token. The next communications are added to its body.
 static tsr_node *loop_begin(struct pair *p, int r)
@@ -273,13 +274,13 @@ static void a_turn_forgets_the_token(void **state)
         tsr_value *first = p.parts[r].token;
         add_comm(&p, r, "AllReduce", 0, both, 2);
         if (r == 1)
-            p.parts[r].token = first; // the next iteration need not wait for this one
+            p.parts[r].token = first; // no token: the next iteration need not wait for this one
         loop_end(&p, r, n);
     }
     end(*state, &p, TSR_BUG);
 }
 
-// An If on rank r that communicates in the branch of that number.
+// Adds an If on rank r that communicates in branch number `branch`.
 static void add_if(struct pair *p, int r, int branch)
 {
     struct part *t = &p->parts[r];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_geometry.c - layouts as seen from one device: slices, gathers, local sizes, compared with
-// values counted by hand.
+// test_geometry.c - layouts as seen from one device: slices, gathers and local sizes, compared with
+// values computed by hand.
 #include "common.h"
 
 static struct tile_layout *layout(struct bench *b, const char *text, int rank)
@@ -37,7 +37,7 @@ static void what_a_device_holds_suffices(void **state)
     assert_true(local(b, fixed, "{2,1:0,1}", "{4,1:0,(0,1),(0,1),1}", &same) ==
                 false); // two shards need more
     assert_true(local(b, fixed, "{2,1:(0,1),(2,3)}", "{4,1:0,1,2,3}", &same) && !same);
-    // Not known for unknown sizes.
+    // Not decidable for unknown sizes.
     assert_false(local(b, open, "{2,1:(0,1),(2,3)}", "{4,1:0,1,2,3}", &same));
     assert_true(local(b, fixed, "{1,2:(0,1),(2,3)}", "{2,2:0,2,1,3}", &same) && !same);
     assert_false(local(b, fixed, "{2,1:0,1}", "{1,1:(0,1)}", &same));
@@ -82,7 +82,7 @@ static void gathers(void **state)
     assert_true(tsr__layout_same(l, layout(b, "{1,2:(0,2),(1,3)}", 2)));
     assert_int_equal(g[0].devices[1], 2);
     l = tsr__gathered_layout(&b->arena, layout(b, "{2,1:(0,1),(2,3)}", 2), 0, &g,
-                             &n); // copies gather side by side
+                             &n); // replicas gather in parallel groups
     assert_true(tsr__layout_same(l, layout(b, "{1,1:0,1,2,3}", 2)));
     assert_int_equal(n, 2);
     assert_int_equal(g[1].devices[0], 1);
@@ -91,10 +91,11 @@ static void gathers(void **state)
     assert_null(
         tsr__gathered_layout(&b->arena, layout(b, "{2*4/2,1:0,1}", 2), 0, &g, &n)); // strided
     assert_null(tsr__gathered_layout(&b->arena, layout(b, "{2,1:(0,1),2}", 2), 0, &g,
-                                     &n)); // unequal copies
+                                     &n)); // unequal numbers of replicas
 }
 
-// The formula in the graphs equals the sum of the intervals, for every small case.
+// The formula for local sizes in the graphs must equal the sum of the intervals, for every small
+// case.
 static void local_sizes(void **state)
 {
     static const struct {
@@ -106,7 +107,7 @@ static void local_sizes(void **state)
                 {2, {{0, 3, 0}, {2, 1, 0}}},
                 {2, {{2, 1, 0}, {0, 2, 0}}},
                 {2, {{2, 2, 0}, {0, 2, 0}}},
-                {1, {{0, 2, 1 << 3 | 1 << 4}}}, // 3 units and 1
+                {1, {{0, 2, 1 << 3 | 1 << 4}}}, // shares of 3 units and 1 unit
                 {2, {{0, 3, 1 << 2 | 1 << 3 | 1 << 6}, {2, 1, 0}}},
                 {2, {{4, 2, 1 << 1 | 1 << 4}, {0, 2, 1 << 1 | 1 << 3}}}};
     int tried = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_partition.c - tsr_partition: refusals, content of the folder, same input same bytes,
-// failures that leave nothing behind.
+// test_partition.c - tsr_partition: rejected models, content of the folder, reproducible output,
+// and failures that must leave no files.
 #include "common.h"
 
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ static bool nothing_left(const struct bench *b)
     return stat(b->folder, &info) != 0 && rmdir(b->base) == 0 && mkdir(b->base, 0700) == 0;
 }
 
-// ---- refusals ----------------------------------------------------------------------------------
+// ---- rejected models ---------------------------------------------------------------------------
 
 static void no_configuration(void **state)
 {
@@ -77,7 +77,7 @@ static void strict_wants_all_cut(void **state)
     struct bench *b = *state;
     static const tsr_dim places[] = {{2, ""}, {-1, "found"}};
     tsr_value *x = add_input(b, "x", TSR_FLOAT, 2, batch_by_8);
-    tsr_node *n = add_node(b, "NonZero", "find", x, NULL, "y"); // needs all of x
+    tsr_node *n = add_node(b, "NonZero", "find", x, NULL, "y"); // needs the unsharded x
     add_output(b, tsr_node_output(n, 0), TSR_INT64, 2, places);
     configure(b, 2);
     shard(b, n, x, "{1,2:0,1}");
@@ -142,7 +142,7 @@ static void sizes_that_nobody_knows(void **state)
     assert_int_equal(tsr_value_set_type(tsr_node_output(nonzero, 0), TSR_INT64, 2, y_dims), TSR_OK);
     add_output(b, tsr_node_output(neg, 0), TSR_INT64, 2, y_dims);
     configure(b, 2);
-    // a gather concatenates in the order of ranks
+    // a gather concatenates in the order of ranks, so this order needs a general resharding
     shard(b, neg, tsr_node_output(nonzero, 0), "{1,2:1,0}");
     tsr_partition_summary s = {.size = sizeof(s)};
     assert_int_equal(tsr__partition(b->m, b->folder, NULL, &s), TSR_OK);
@@ -166,7 +166,7 @@ static void ranks_that_nobody_knows(void **state)
     assert_int_equal(tsr_value_set_type(y, TSR_FLOAT, -1, NULL), TSR_OK);
     assert_int_equal(tsr_graph_add_output(b->g, y), TSR_OK);
     configure(b, 2);
-    shard(b, n, x, "{1:1}"); // rank 0 has the output: it is sent with its shape
+    shard(b, n, x, "{1:1}"); // rank 0 returns the output: it is sent with its shape
     tsr_partition_summary s = {.size = sizeof(s)};
     assert_int_equal(tsr__partition(b->m, b->folder, NULL, &s), TSR_OK);
     assert_int_equal(s.n_collectives, 1);
@@ -251,7 +251,7 @@ static void weights_are_really_cut(void **state)
     assert_null(tsr__manifest_find(&got.manifest, STR("common.data")));
     tsr__bundle_close(&got);
 
-    // Rank 2 has columns 48 .. 72 of w.
+    // Rank 2 has the columns 48 to 71 of w.
     char path[128];
     snprintf(path, sizeof(path), "%s/rank2.onnx", b->folder);
     tsr_model *part;
@@ -290,7 +290,7 @@ static void same_input_same_bytes(void **state)
     assert_int_equal(tsr__partition(b->m, b->folder, &o, NULL), TSR_OK);
     assert_true(str_eq(manifest, file_bytes(b, "manifest.json")));
     assert_true(str_eq(rank, file_bytes(b, "rank1.onnx")));
-    shard(b, mm, tsr_node_input(mm, 1), "{1,2:0,1}"); // another plan has another fingerprint
+    shard(b, mm, tsr_node_input(mm, 1), "{1,2:0,1}"); // another plan must have another fingerprint
     assert_int_equal(tsr__partition(b->m, b->folder, &o, NULL), TSR_OK);
     const char *before = strstr(manifest.p, "\"plan\""),
                *after = strstr(file_bytes(b, "manifest.json").p, "\"plan\"");
@@ -317,7 +317,7 @@ static void ranks_without_work_have_a_token(void **state)
 
 // ---- failures ----------------------------------------------------------------------------------
 
-// False if there are fewer than n such operations.
+// Lets the n-th operation of that kind fail. Returns false if there are fewer than n.
 static bool cut_and_fail(struct bench *b, int kind, uint64_t n)
 {
     tsr_finding_clear(b->s);
@@ -344,7 +344,7 @@ static void nothing_is_left_behind(void **state)
     add_output(b, tsr_node_output(mm, 0), TSR_FLOAT, 2, (tsr_dim[]){{-1, "batch"}, {600, ""}});
     configure(b, 2);
     shard(b, mm, tsr_node_input(mm, 1), "{1,2:0,1}");
-    // A torture build has thousands of allocations: only some of them.
+    // There are thousands of allocations, so only some of them fail.
     for (int kind = 0; kind <= 2; kind++)
         for (uint64_t n = 1; cut_and_fail(b, kind, n);)
             n += 1 + n / 50;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_weights.c - weights are written in limited memory, at aligned offsets, unsharded ones once.
-// A folder that is replaced is the old one or the new one, whatever happens.
+// test_weights.c - weights are written with limited memory, at aligned offsets, and shared ones
+// once. If replacing a folder fails, the folder must be completely old or completely new.
 #include "common.h"
 
 #include <fcntl.h>
@@ -20,7 +20,8 @@ static const char *in_base(const struct bench *b, const char *name)
     return path;
 }
 
-// y = (x + v) w over 4 devices. w (LARGE bytes outside, mostly zeros) is sharded, v is used by all.
+// y = (x + v) w on 4 devices. w (LARGE bytes of external data, mostly zeros) is sharded, v is
+// replicated.
 static void make(struct bench *b, tsr_session *s, const char *sharding)
 {
     int fd = open(in_base(b, "w.bin"), O_RDWR | O_CREAT, 0666);
@@ -51,7 +52,7 @@ static const tsr_tensor *tensor_of(const tsr_model *m, const char *name)
     return tsr_value_initializer(v);
 }
 
-// Compares every rank's shard of w with the source, and checks its offset.
+// Compares every rank's shard of w with the source, and checks its alignment.
 static void compare(const struct bench *b, bool by_rows)
 {
     const void *whole, *part;
@@ -88,7 +89,7 @@ static tsr_status cut(tsr_model *m, const char *folder)
     return tsr__partition(m, folder, &o, NULL);
 }
 
-// Memory does not depend on the size of the weights.
+// The memory need must not depend on the size of the weights.
 static void bounded_memory(void **state)
 {
     struct bench *b = *state;
@@ -103,7 +104,7 @@ static void bounded_memory(void **state)
         struct bundle bundle;
         tsr__arena_init(&a, b->s);
         assert_int_equal(tsr__bundle_open(b->s, &a, b->folder, &bundle), TSR_OK);
-        assert_int_equal(tsr__bundle_verify(&bundle, NULL, 0, true), TSR_OK); // all digests
+        assert_int_equal(tsr__bundle_verify(&bundle, NULL, 0, true), TSR_OK); // checks all digests
         const struct manifest_file *common =
             tsr__manifest_find(&bundle.manifest, STR(MANIFEST_COMMON));
         assert_non_null(common);
@@ -133,7 +134,7 @@ static bool whole_folder(const struct bench *b, const char *folder)
     return ok;
 }
 
-// Runs in a child process with a limit of `most` bytes per file. Returns its exit status.
+// Partitions in a child process with a limit of `most` bytes per file. Returns its exit status.
 static int cut_limited(struct bench *b, int64_t most)
 {
     pid_t child = fork();
@@ -160,7 +161,7 @@ static void disk_full(void **state)
     unlink(in_base(b, "w.bin"));
 }
 
-// Killed at any time while it replaces a folder: the folder is complete.
+// The process is killed at any time while it replaces a folder: the folder must be complete.
 static void killed(void **state)
 {
     struct bench *b = *state;
@@ -175,7 +176,7 @@ static void killed(void **state)
         waitpid(child, NULL, 0);
         assert_true(whole_folder(b, b->folder));
     }
-    char command[128]; // left behind by a killed process
+    char command[128]; // files that the killed process left
     snprintf(command, sizeof command, "rm -rf %s/.tessera-*", b->base);
     assert_int_equal(system(command), 0);
     unlink(in_base(b, "w.bin"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nets.h - small models for the tests of the planner, and plans of them.
+// nets.h - builds and plans small models, for the tests of the planner.
 #ifndef TSR_TEST_NETS_H
 #define TSR_TEST_NETS_H
 
@@ -24,7 +24,8 @@ struct net {
 };
 #define DIMS(...) ((const int64_t[]){__VA_ARGS__, -1})
 
-// All pairs of devices are linked: speeds in operations, bytes, and seconds.
+// Creates a topology in which all pairs of devices are linked, and an empty model. flops and
+// bandwidth per second; latency in seconds; link in bytes per second.
 static inline struct net *net_new(const char *topology, double flops, double bandwidth,
                                   double latency, double link)
 {
@@ -141,7 +142,7 @@ static inline size_t collectives(const struct net *t, const char *op)
     return 0;
 }
 
-// The sharding of a value at its producer, or at the node that reads it.
+// The sharding of a value at a node: its producer or a reader.
 static inline const char *sharding_at(const struct net *t, const tsr_node *n, const tsr_value *v)
 {
     const char *text = "";

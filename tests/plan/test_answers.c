@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_answers.c - planning problems with closed-form answers: meshes of two axes, slow and fast
-// links, order of gathers, sums of two partial results, experts, grouped queries, shared masks.
+// test_answers.c - planning problems whose optimum is known in closed form: grids of devices, slow
+// and fast links, order of gathers, sums of two partial results, experts, grouped queries, shared
+// masks.
 #include "nets.h"
 #include "topology/topology.h"
 
@@ -10,7 +11,7 @@
 #define MANY  16
 #define WORDS 48
 
-static char names[MANY * WORDS][WORDS]; // texts live as long as the test
+static char names[MANY * WORDS][WORDS]; // texts must exist until the test ends
 static int n_names;
 
 static const char *word(const char *base, int i)
@@ -25,13 +26,13 @@ static size_t reductions(const struct net *t)
     return collectives(t, "AllReduce") + collectives(t, "ReduceScatter") + collectives(t, "Reduce");
 }
 
-// Arithmetic and memory cost next to nothing: communication decides.
+// Computation and memory traffic take almost no time: communication decides.
 static struct net *talking(const char *devices)
 {
     return net_new(devices, 1e17, 1e16, 1e-9, 1e9);
 }
 
-// ---- what things cost --------------------------------------------------------------------------
+// ---- times of collectives ----------------------------------------------------------------------
 
 static int64_t price_of(struct net *t, enum tsr_collective what, int count, int size,
                         const int *devices, int64_t bytes)
@@ -48,7 +49,7 @@ static int64_t price(struct net *t, enum tsr_collective what, int64_t bytes)
     return price_of(t, what, 1, n, devices, bytes);
 }
 
-// Time of a collective along one axis of a grid a x b, all lines at the same time.
+// Time of a collective along one axis of a grid a x b, in all lines of the grid at the same time.
 static int64_t price_axis(struct net *t, enum tsr_collective what, int a, int b, int axis,
                           int64_t bytes)
 {
@@ -58,7 +59,8 @@ static int64_t price_axis(struct net *t, enum tsr_collective what, int a, int b,
     return price_of(t, what, axis ? a : b, axis ? b : a, devices, bytes);
 }
 
-// Links along axis 1 of a grid (inside hosts) and along axis 0 (between them), bytes per second.
+// Sets the bandwidth of links along axis 1 of a grid (inside hosts) and along axis 0 (between
+// hosts), in bytes per second.
 static void wire(struct net *t, int b, double inside, double between)
 {
     for (size_t i = 0; i < t->topology->links.n; i++) {
@@ -68,7 +70,7 @@ static void wire(struct net *t, int b, double inside, double between)
     }
 }
 
-// The program of the next plan is exported.
+// Exports the program of the next plan.
 static void keep_program(struct net *t)
 {
     static char path[64];
@@ -79,7 +81,7 @@ static void keep_program(struct net *t)
     t->o.export_lp = path;
 }
 
-// CBC finds the same optimum.
+// CBC, another solver, must find the same optimum.
 static void agree_with_cbc(struct net *t)
 {
     char out[80], command[256], line[256] = "";
@@ -98,7 +100,7 @@ static void agree_with_cbc(struct net *t)
     assert_int_equal(system(command), 0);
 }
 
-// Plans with little more memory than is needed.
+// Plans with `more` bytes above the minimum of memory.
 static void plan_tight(struct net *t, tsr_value *out, int64_t more)
 {
     assert_int_equal(tsr_graph_add_output(t->g, out), TSR_OK);
@@ -119,7 +121,7 @@ static void plan_tight(struct net *t, tsr_value *out, int64_t more)
 #define WIDTH ((int64_t)64)
 
 struct shape_of_heads {
-    int64_t batch, heads, keys; // key heads, each shared by heads / keys others
+    int64_t batch, heads, keys; // `keys` key heads, each shared by heads / keys query heads
 };
 
 static tsr_value *project(struct net *t, tsr_value *x, const char *name, int64_t batch, int64_t n)
@@ -130,7 +132,7 @@ static tsr_value *project(struct net *t, tsr_value *x, const char *name, int64_t
     return transpose(t, p, DIMS(0, 2, 1, 3), word(name, 3));
 }
 
-// Keys of one head for all heads that share it.
+// Repeats each key head for all query heads that share it.
 static tsr_value *repeat(struct net *t, tsr_value *k, const char *name,
                          const struct shape_of_heads *h)
 {
@@ -170,12 +172,13 @@ static void batch_and_heads_take_an_axis_each(void **state)
 {
     (void)state;
     struct net *t = net_new("hosts:4x4", 1e17, 1e16, 1e-12, 1e9);
-    wire(t, 4, 1e9, 1e7); // one slow link between hosts for each fast one inside
+    wire(t, 4, 1e9, 1e7); // slow links between hosts, fast ones inside
     tsr_value *x = input(t, "x", DIMS(4, SEQ, WIDTH));
     tsr_value *y = attend(t, x, "a", (struct shape_of_heads){4, 8, 8}, NULL);
     plan_tight(t, node(t, "ReduceSum", y, NULL, "sum"), 14000);
     int64_t bytes = 4 * SEQ * WIDTH * 4 / 4; // of one shard of the batch
-    // The reader takes shards of the sum, so a reduce-scatter is enough, which is half.
+    // The reader needs only shards of the sum, so a reduce-scatter (half of an all-reduce) is
+    // enough.
     int64_t least = price_axis(t, TSR_REDUCE_SCATTER, 4, 4, 1, bytes);
     assert_in_range(t->p.cost, least, price_axis(t, TSR_ALL_REDUCE, 4, 4, 1, bytes) + least / 4);
     assert_string_equal(made_as(t, tsr_graph_value(t->g, "as1")),
@@ -199,16 +202,17 @@ static void sums_of_parts_take_one_reduction(void **state)
     keep_program(t);
     tsr_value *x = input(t, "x", DIMS(16, 64));
     tsr_value *y = node(t, "Add", branch(t, x, "a"), branch(t, x, "b"), "s");
-    y = node(t, "Relu", node(t, "Add", y, x, "r"), NULL, "y"); // x is added once
+    y = node(t, "Relu", node(t, "Add", y, x, "r"), NULL, "y"); // x must be added once
     t->o.memory = 4 * 64 * 256 + 40000;
     plan(t, y);
     assert_int_equal(reductions(t), 1);
-    assert_in_range(t->p.cost - price(t, TSR_ALL_REDUCE, 16 * 64 * 4), 0, 100); // half of two
+    // half of the time of two reductions
+    assert_in_range(t->p.cost - price(t, TSR_ALL_REDUCE, 16 * 64 * 4), 0, 100);
     agree_with_cbc(t);
     net_free(t);
 }
 
-// ---- what is taken of logits -----------------------------------------------------------------
+// ---- logits ------------------------------------------------------------------------------------
 
 // One token: its logits stay sharded by vocabulary, and the softmax exchanges a maximum and a sum.
 static void statistics_of_logits_travel(void **state)
@@ -224,7 +228,7 @@ static void statistics_of_logits_travel(void **state)
     assert_string_equal(made_as(t, p), "{1,4:0,1,2,3}");
     assert_int_equal(collectives(t, "AllGather") + collectives(t, "AllToAll"), 0);
     assert_int_equal(collectives(t, "AllReduce"), 2);
-    assert_int_equal(collectives(t, "Reduce"), 1); // only the caller reads the last
+    assert_int_equal(collectives(t, "Reduce"), 1); // only the caller reads the last value
     int64_t three = 2 * price(t, TSR_ALL_REDUCE, 4) + price(t, TSR_REDUCE, 4);
     assert_in_range(t->p.cost, three, price(t, TSR_ALL_GATHER, WORDS_OF_ALL * 4));
     net_free(t);
@@ -232,7 +236,7 @@ static void statistics_of_logits_travel(void **state)
 
 // ---- experts ---------------------------------------------------------------------------------
 
-// Tokens grouped by source go to their experts and back: two all-to-alls.
+// Tokens grouped by source are sent to their experts and back: two all-to-alls.
 static void experts_take_two_exchanges(void **state)
 {
     (void)state;
@@ -240,7 +244,7 @@ static void experts_take_two_exchanges(void **state)
     struct net *t = talking("4");
     keep_program(t);
     tsr_config *c;
-    // by source, expert, place
+    // dimensions: source, expert, position
     tsr_value *x = input(t, "x", DIMS(EXPERTS, EXPERTS, PLACES, WIDE));
     tsr_value *h = node(t, "Relu", x, NULL, "h");
     tsr_value *e = transpose(t, h, DIMS(1, 0, 2, 3), "e");
@@ -322,7 +326,8 @@ static int64_t cost_on_grid(double inside, double between, const char *given)
     plan_tight(t, node(t, "ReduceSum", y, NULL, "sum"), 30000);
     int64_t cost = t->p.cost, part = 64 / 4 * 64 * 4;
     int64_t fast = price_axis(t, TSR_REDUCE_SCATTER, 4, 4, inside > between, part);
-    assert_true(given || (cost >= fast && cost < fast + fast / 4)); // on the fast axis, in shards
+    // the sum runs on the fast axis, in shards
+    assert_true(given || (cost >= fast && cost < fast + fast / 4));
     net_free(t);
     return cost;
 }
@@ -331,7 +336,8 @@ static void reductions_take_the_fast_axis(void **state)
 {
     (void)state;
     int64_t inside = cost_on_grid(1e9, 2e7, NULL), between = cost_on_grid(2e7, 1e9, NULL);
-    assert_true(llabs(inside - between) * 20 < inside); // swapped with the axes
+    // equal if the link speeds and the axes are both swapped
+    assert_true(llabs(inside - between) * 20 < inside);
     // Weights sharded along the slow axis: the sum uses slow links.
     int64_t slow = cost_on_grid(1e9, 2e7, "{1,4:(0,1,2,3),(4,5,6,7),(8,9,10,11),(12,13,14,15)}");
     assert_true(slow > 5 * inside);
@@ -339,7 +345,7 @@ static void reductions_take_the_fast_axis(void **state)
 
 // ---- order of gathers -----------------------------------------------------------------------
 
-// A value that is sharded along both axes is wanted replicated: slow links carry the small shards.
+// A value sharded along both axes is needed replicated: slow links must carry the small shards.
 static void slow_links_carry_small_pieces(void **state)
 {
     (void)state;
@@ -350,7 +356,7 @@ static void slow_links_carry_small_pieces(void **state)
     tsr_config *c;
     tsr_value *y = node(t, "Relu", weight(t, "w", DIMS(64, 128)), NULL, "y");
     const char *name = "z";
-    // cannot be sharded
+    // an operator without a rule, which cannot be sharded
     tsr_node *n = tsr_graph_add_node(t->g, "custom", "Unknown", "z", &y, 1, &name, 1);
     assert_int_equal(tsr_model_add_config(t->m, "mine", 8, NULL, 0, &c), TSR_OK);
     assert_int_equal(tsr_node_shard_text(tsr_value_producer(y), y, c, "S0,S1@2x4"), TSR_OK);
@@ -360,7 +366,7 @@ static void slow_links_carry_small_pieces(void **state)
     double bytes = 64 * 128 * 4;
     double slow_first = (0.5 * bytes / 4 / slow + 0.75 * bytes / fast) * 1e12;
     double fast_first = (0.75 * bytes / 2 / fast + 0.5 * bytes / slow) * 1e12;
-    // Links of one host work in parallel, so the second part takes a third of one link's time.
+    // Links of one host work in parallel, so the second part takes a third of the time of one link.
     double side_by_side = (0.5 * bytes / 4 / slow + 0.25 * bytes / fast) * 1e12;
     assert_true((double)t->p.cost >= side_by_side * 0.99 && (double)t->p.cost <= slow_first * 1.01);
     assert_true((double)t->p.cost < fast_first / 2);
@@ -368,7 +374,7 @@ static void slow_links_carry_small_pieces(void **state)
     net_free(t);
 }
 
-// ---- what all layers read -------------------------------------------------------------------
+// ---- a mask that all layers read ---------------------------------------------------------------
 
 static int64_t cost_with_mask(bool pinned)
 {

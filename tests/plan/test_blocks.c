@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_blocks.c - plans on device sets and on copies of a set: never slower than fewer devices,
-// valid, and equal to the simulation.
+// test_blocks.c - plans on device sets and on copies of a set: never slower than on fewer devices,
+// valid, and in agreement with the simulation.
 #include "nets.h"
 #include "plan/search/device_sets.h"
 
-// Two layers; the batch is a symbol.
+// Two layers; the batch size is symbolic.
 static void two_layers(struct net *t, int64_t batch, tsr_dim_size *size)
 {
     tsr_dim dims[] = {{-1, "batch"}, {256, ""}};
@@ -26,7 +26,7 @@ static void valid(struct net *t)
     assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), errors);
 }
 
-// Two slow devices next to two fast ones do no harm.
+// Two slow devices next to two fast ones must not make the plan slower.
 static void slow_devices_stay_idle(void **state)
 {
     (void)state;
@@ -50,8 +50,8 @@ static void slow_devices_stay_idle(void **state)
     assert_int_equal(cost[0], cost[1]);
 }
 
-// A slow first device before a fast one is idle: no output of 8 MB crosses to it, since the fast
-// one is a stage, which returns its outputs itself.
+// A slow first device before a fast one stays idle. The 8 MB output is not sent to it, since the
+// fast device is a stage, which returns its outputs itself.
 static void fast_device_gives_the_outputs(void **state)
 {
     (void)state;
@@ -74,8 +74,8 @@ static void fast_device_gives_the_outputs(void **state)
     net_free(t);
 }
 
-// Two kinds of devices, two of each, with equal links within a kind: equivalent sets are found,
-// others are not.
+// Two kinds of devices, two of each, with equal links within a kind: only equivalent sets are
+// recognized as such.
 static void same_sets_are_found(void **state)
 {
     (void)state;
@@ -92,7 +92,7 @@ static void same_sets_are_found(void **state)
     net_free(t);
 }
 
-// A machine of 96 hosts: every copy has its share, nothing is sharded twice, and the batch is
+// 96 hosts: every copy has its share of the batch, nothing is sharded twice, and the batch is
 // complete.
 static void blocks_do_the_same(void **state)
 {
@@ -125,26 +125,26 @@ static int64_t sum_on(const char *machine, double link, tsr_plan_summary *out)
     valid(t);
     if (t->p.copies > 1) {
         assert_true(collectives(t, "AllReduce") >= 1);
-        assert_true(t->p.memory[0] >= 96 * 64 * 256 * 4); // each device gets the full input
+        assert_true(t->p.memory[0] >= 96 * 64 * 256 * 4); // each device holds the full input
     }
     *out = t->p;
     net_free(t);
     return out->cost;
 }
 
-// A sum over the batch is combined among the copies: slower links cost more, by the bytes of the
-// sum.
+// A sum over the batch is reduced among the copies: slower links must add the time for the bytes of
+// the sum.
 static void copies_combine_their_sums(void **state)
 {
     (void)state;
     tsr_plan_summary fast, slow;
     int64_t cheap = sum_on("hosts:96x2", 1e11, &fast), dear = sum_on("hosts:96x2", 1e9, &slow);
     assert_true(fast.copies > 1 && slow.copies > 1);
-    assert_true(dear >= cheap + 2000000); // 2 KiB, at 1 ns a byte less 0.01
+    assert_true(dear >= cheap + 2000000); // 2 KiB at 1 ns per byte instead of 0.01
 }
 
-// Even with little time a machine of many hosts is planned well: every size of set has its share of
-// it.
+// Even with little time a cluster of many hosts must be planned well: each set size gets its share
+// of the time.
 static void every_block_has_its_time(void **state)
 {
     (void)state;
@@ -161,7 +161,7 @@ static void every_block_has_its_time(void **state)
     }
 }
 
-// Without a batch the best set works alone.
+// Without a batch there are no copies: one set, the best, computes everything.
 static void one_block_without_a_batch(void **state)
 {
     (void)state;
@@ -193,7 +193,7 @@ static void sets_form_grids(void **state)
     net_free(t);
 }
 
-// Experts' plans are listed, and an answer exists however little time there is.
+// Plans of well-known strategies are listed, and a plan exists however short the time is.
 static void experts_answer_at_once(void **state)
 {
     (void)state;
@@ -211,8 +211,8 @@ static void experts_answer_at_once(void **state)
 
 enum { CACHED = 64, REQUESTS = 96 * 64 };
 
-// Each copy keeps its share of a cache; without the state it would be passed to every device in
-// full, and returned.
+// Each copy keeps its share of a cache. Without the state, each device would receive and return the
+// full cache.
 static void plan_cache(bool stays, tsr_plan_summary *out, int64_t *most)
 {
     static const char *const cache = "past=present";

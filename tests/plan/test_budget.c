@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_budget.c - planning that ends early: by its time limit, or by an interruption before or
-// after there is a plan.
+// after the first plan exists.
 #include "nets.h"
 
 #define LAYERS 12
@@ -10,7 +10,7 @@ static const char *name_of(struct net *t, const char *what, int layer)
     return tsr__arena_printf(&t->arena, "%s%d", what, layer).p;
 }
 
-// Layers with a sum around each, on devices with too little memory for all of them to be fast.
+// Layers with a residual sum each, and too little memory to make all of them fast.
 static struct net *layers(void)
 {
     struct net *t = net_new("4", 1e12, 1e11, 1e-6, 1e9);
@@ -59,7 +59,7 @@ static void nothing_yet_is_said(void **state)
     t->session->progress_fn = interrupt;
     t->session->progress_data = t;
     tsr_status st = tsr__plan(t->m, &t->o, &t->p);
-    if (st == TSR_OK) { // there was a plan before the first report
+    if (st == TSR_OK) { // a plan existed before the first report
         assert_true(t->p.feasible);
     } else {
         assert_int_equal(st, TSR_CANCELLED);
@@ -130,8 +130,8 @@ static void seconds_end_it(void **state)
     net_free(t);
 }
 
-// Cancelled before it begins, a plan of the first candidates of each node is made and reported as
-// such. Its bound holds for all candidates.
+// If it is cancelled before it begins, the planner uses the first candidates of each node and
+// reports that. Its bound must hold for all candidates.
 static void ways_that_were_left_out_count(void **state)
 {
     (void)state;
@@ -149,8 +149,8 @@ static void ways_that_were_left_out_count(void **state)
     net_free(t);
 }
 
-// 32 devices and a batch for copies of smaller sets: sets that there was no time for may be faster
-// than the result, so the bound is below the best of them.
+// 32 devices and a batch, so that copies of smaller sets are possible. Sets that were not planned
+// in time may be faster than the result, so the bound must be below the best of them.
 static void bounds_hold_for_what_was_not_planned(void **state)
 {
     (void)state;
@@ -177,7 +177,7 @@ static void bounds_hold_for_what_was_not_planned(void **state)
     net_free(t);
 }
 
-// Stages that there was no time for count too: with any time limit, no plan is below the bound.
+// Stages that were not planned in time count too: with any time limit, no plan is below the bound.
 static void stages_end_in_time(void **state)
 {
     (void)state;
@@ -202,9 +202,9 @@ static void stages_end_in_time(void **state)
     net_free(t);
 }
 
-// 16 devices and layers that all differ: ranges on blocks take seconds. Stages of one device, or
-// all devices as one stage, come first, so a pipeline with any number of stages is found long
-// before.
+// 16 devices and layers that all differ: ranges of layers on device blocks take seconds. Stages of
+// one device, and all devices as one stage, are planned first, so a pipeline with any number of
+// stages is found much earlier.
 static void some_stages_are_found_at_once(void **state)
 {
     (void)state;
@@ -225,8 +225,8 @@ static void some_stages_are_found_at_once(void **state)
     }
 }
 
-// Assumed memory: a plan that needs more than the default 16 GiB comes with a warning; a given
-// limit is kept.
+// Without a memory limit, 16 GiB are assumed: a plan that needs more gives a warning. A given limit
+// is kept.
 static void memory_that_is_assumed(void **state)
 {
     (void)state;
@@ -245,7 +245,7 @@ static void memory_that_is_assumed(void **state)
     net_free(t);
 }
 
-// Callers of the library may pass what the command rejects.
+// Callers of the library may pass sizes that the command line rejects.
 static void negative_sizes_are_refused(void **state)
 {
     (void)state;

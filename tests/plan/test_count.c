@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_count.c - the best number of devices, compared with separate plans for each number.
+// test_count.c - the planner's choice of the number of devices, compared with separate plans for
+// each number.
 #include "nets.h"
 #include "topology/topology.h"
 
-// Two products on n devices; speed[i]: relative to the default device.
+// Two products on n devices; speed[i] is relative to the default device.
 static struct net *two_products(int n, const double *speed, double latency, bool choose)
 {
     char text[32];
@@ -39,8 +40,8 @@ static bool is_said(const struct net *t)
     return false;
 }
 
-// Fast links: all devices; slow ones: one; between: some. Each number costs what its separate plan
-// costs, and the best is taken.
+// Fast links: all devices are best; slow links: one; in between: some. Each number must have the
+// cost of its separate plan, and the best number is chosen.
 static void the_best_number_is_taken(void **state)
 {
     (void)state;
@@ -66,7 +67,7 @@ static void the_best_number_is_taken(void **state)
     }
 }
 
-// The fastest come first, whatever their numbers: one device of speeds 1 8 8 1 is the second.
+// The fastest devices are chosen, whatever their numbers: of speeds 1 8 8 1, the second.
 static void the_fastest_are_taken(void **state)
 {
     (void)state;
@@ -85,7 +86,8 @@ static void the_fastest_are_taken(void **state)
     net_free(t);
 }
 
-// One device would be fastest but lacks the memory; if no number has it, that is reported.
+// One device would be fastest but has too little memory. If no number of devices has enough, that
+// is reported.
 static void memory_comes_first(void **state)
 {
     (void)state;
@@ -103,8 +105,8 @@ static void memory_comes_first(void **state)
     net_free(t);
 }
 
-// A device that is 3 times as fast gets 3 of 4 shares: close to the time of the added speeds, the
-// optimum. More ranks on faster devices are tried too, and are no better.
+// A device that is 3 times as fast gets 3 of 4 shares: close to the optimum, the time of the added
+// speeds. More ranks on faster devices are tried too, and are not better.
 static void fast_devices_get_more(void **state)
 {
     (void)state;
@@ -123,7 +125,7 @@ static void fast_devices_get_more(void **state)
     }
 }
 
-// Choices keep ports, hosts that are not listed, and measured times.
+// A chosen subset of the topology keeps ports, hosts that are not listed, and measured times.
 static void choices_are_parts_of_the_whole(void **state)
 {
     (void)state;

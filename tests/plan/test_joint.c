@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_joint.c - prefill and decode planned together, compared with all layouts of their shared
-// weights: each pair of layouts is given to both models, which are then planned separately.
+// weights: each pair of layouts is fixed in both models, which are then planned separately.
 #include "nets.h"
 
 enum { WIDTH = 256, INNER = 512 };
@@ -12,7 +12,7 @@ static struct net *new_net(void)
     return net_new("full:2", FLOPS, BANDWIDTH, LATENCY, LINK);
 }
 
-// Another model in the session of a net.
+// Adds another model to the session of a net.
 static tsr_model *add_model(struct net *t)
 {
     tsr_model *m = NULL;
@@ -21,7 +21,7 @@ static tsr_model *add_model(struct net *t)
     return m;
 }
 
-// One feed-forward layer for that number of tokens; extra: a bias that only one of the models has.
+// One feed-forward layer for `rows` tokens; `bias`: a weight that only one of the models has.
 static void add_layer(struct net *t, tsr_model *m, int64_t rows, const char *bias)
 {
     struct net other = *t;
@@ -44,7 +44,7 @@ static void shard(tsr_model *m, tsr_config *c, const char *value, const char *w,
                      TSR_OK);
 }
 
-// The layer alone with given weight layouts; 0: free.
+// Cost of the layer alone with given weight layouts; 0: the planner chooses.
 static int64_t plan_alone(int64_t rows, int up, int down, int64_t memory)
 {
     struct net *t = new_net();
@@ -63,7 +63,7 @@ static int64_t plan_alone(int64_t rows, int up, int down, int64_t memory)
     return cost;
 }
 
-// Minimum over all layouts; *up, *down: which.
+// Minimum over all layouts; *up, *down: the layouts of the minimum.
 static int64_t try_all(int64_t prefill, int64_t decode, int64_t steps, int64_t memory, int *up,
                        int *down)
 {
@@ -126,10 +126,10 @@ static void weights_lie_where_both_are_best(void **state)
         tsr_model_free(t->o.with);
         net_free(t);
     }
-    assert_true(changes > 0); // few steps and many want different layouts
+    assert_true(changes > 0); // few and many steps have different best layouts
 }
 
-// Half of the weights fit: both models must shard them, and shared weights count once.
+// Only half of the weights fit: both models must shard them, and shared weights count once.
 static void shared_weights_count_once(void **state)
 {
     (void)state;
@@ -149,7 +149,7 @@ static void shared_weights_count_once(void **state)
     net_free(t);
 }
 
-// Weights of one model count while the other runs.
+// The weights of one model occupy memory while the other runs.
 static void others_weights_are_counted(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void others_weights_are_counted(void **state)
     assert_true(needs[1] > needs[0]);
 }
 
-// Different names, equal content.
+// Weights with different names and equal content.
 static void equal_bytes_are_the_same_weight(void **state)
 {
     (void)state;
@@ -202,7 +202,7 @@ static void equal_bytes_are_the_same_weight(void **state)
     net_free(t);
 }
 
-// Keys of all tokens; and of one more, appended to the cache, then compared with.
+// The first model computes keys of all tokens. The second appends one key to the cache and uses it.
 static void add_keys(struct net *t, tsr_model *m, int64_t past)
 {
     struct net other = *t;
@@ -251,7 +251,7 @@ static void caches_lie_the_same(void **state)
         tsr_model_free(with);
         net_free(t);
     }
-    assert_true(cost[1] < cost[0]); // each device reads its shard only
+    assert_true(cost[1] < cost[0]); // each device reads only its shard
 }
 
 static void wrong_states_are_refused(void **state)
@@ -279,7 +279,7 @@ static int64_t beyond_first(const struct net *t)
     return more;
 }
 
-// While the first model runs, weights of the other count too; shared ones count once.
+// While the first model runs, weights of the other occupy memory too; shared weights count once.
 static void told_memory_has_both(void **state)
 {
     (void)state;

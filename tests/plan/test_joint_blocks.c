@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_joint_blocks.c - two models with shared weights on large machines: copies of a device set
-// compared with all devices at once, equal weight layouts, copies that divide both batches.
+// test_joint_blocks.c - two models with shared weights on large clusters: copies of a device set
+// compared with all devices at once, equal weight layouts, and copies that divide both batches.
 #include "nets.h"
 
 #define INNER 1024
@@ -44,7 +44,7 @@ static struct net *two_models(const char *machine, const tsr_dim_size *sizes)
     return t;
 }
 
-// The two specs of a weight, at the producer of the value, are equal.
+// The specs of a weight in the two models, at the producer of the value, must be equal.
 static void check_same(const struct net *t, const char *value, const char *w)
 {
     char text[2][4096];
@@ -94,7 +94,7 @@ static void as_good_as_all_at_once(void **state)
     }
 }
 
-// One of the two models alone, on copies too.
+// Cost of one of the two models alone, also on copies.
 static int64_t plan_alone(const char *machine, const tsr_dim_size *sizes, int m)
 {
     struct net *t = two_models(machine, sizes);
@@ -109,8 +109,8 @@ static int64_t plan_alone(const char *machine, const tsr_dim_size *sizes, int m)
     return cost;
 }
 
-// Together they take the sum, and no less than each alone; the number of copies divides both
-// batches.
+// The joint time is the sum, and no less than the sum of the separate plans. The number of copies
+// must divide both batches.
 static void both_have_the_same_copies(void **state)
 {
     (void)state;
@@ -132,7 +132,7 @@ static void both_have_the_same_copies(void **state)
     }
 }
 
-// Ten thousand devices are planned like a hundred; unlike devices have no copies.
+// Ten thousand devices are planned like a hundred; devices that differ have no copies.
 static void large_machines(void **state)
 {
     (void)state;
@@ -150,8 +150,8 @@ static void large_machines(void **state)
     free_models(t);
 }
 
-// Weights of 2 MiB leave no space on devices of 2 MiB: both models shard them; on devices of 1 KiB
-// nothing fits.
+// 2 MiB of weights do not fit on devices of 2 MiB, so both models must shard them. On devices of 1
+// KiB nothing fits.
 static void memory_is_kept(void **state)
 {
     (void)state;

@@ -6,7 +6,7 @@
 
 enum { LAYERS = 4, PREFILL = 512, DECODE = 1 };
 static const int64_t WIDTH[LAYERS + 1] = {128, 512, 64, 768, 128};
-// So slow that sharding the work pays; a byte of memory takes 16 ps.
+// Devices so slow that sharding pays off; a byte of memory traffic takes 16 ps.
 static const double FLOPS = 2e10, BANDWIDTH = 6.25e10, LATENCY = 1e-6, LINK = 1e11;
 static const int64_t BYTE_PS = 16;
 
@@ -25,7 +25,7 @@ static tsr_model *add_model(struct net *t)
     return m;
 }
 
-// Layers from `from` on for `rows` rows.
+// Adds the layers `from` to `to` for `rows` rows.
 static void add_layers(struct net *t, tsr_model *m, int64_t rows, int from, int to)
 {
     struct net one = *t;
@@ -75,7 +75,7 @@ static int64_t time_alone(int from, int to, int devices, int64_t steps, int64_t 
     return cost;
 }
 
-// Transfer before layer i to n devices: once for prefill, and for every step.
+// Transfer time before layer i to n devices: once for prefill, and once per step.
 static int64_t send_time(int i, int n, int64_t steps)
 {
     static const int group[] = {0, 1, 2, 3};
@@ -93,7 +93,7 @@ static int64_t send_time(int i, int n, int64_t steps)
     return sum;
 }
 
-// Two stages on up to four devices: the least sum, and the least time of the busiest stage.
+// Tries two stages on up to four devices: minimum latency, and minimum time of the busiest stage.
 static void try_all(int64_t steps, int64_t memory, int64_t *latency, int64_t *period)
 {
     *latency = *period = INT64_MAX;
@@ -135,7 +135,8 @@ static const char *stored_as(tsr_model *m, const char *value, const char *w)
     return text;
 }
 
-// Every weight is in the same stage of both models, on the same devices, with the same sharding.
+// Every weight must be in the same stage of both models, on the same devices, with the same
+// sharding.
 static void check_weights(const struct net *t)
 {
     tsr_model *with = (tsr_model *)t->o.with;
@@ -149,14 +150,14 @@ static void check_weights(const struct net *t)
     }
 }
 
-// Crossing values arrive in full, and a stage that wants shards slices them; a separate model gets
-// shards. Reading and writing the widest value takes longer than any such slice.
+// Values that cross stages arrive unsharded, and a stage that needs shards slices them; a separate
+// model receives shards. Reading and writing the widest value takes longer than any such slice.
 static int64_t most_slices(void)
 {
     return 2 * PREFILL * 768 * 4 * BYTE_PS;
 }
 
-// Returns the number of objectives whose cost is exactly the one found by trying.
+// Returns the number of objectives whose cost equals that of the exhaustive search.
 static int check_case(int64_t steps, int64_t memory)
 {
     int exact = 0;
@@ -194,8 +195,8 @@ static void stages_of_both_are_the_best(void **state)
     assert_true(exact >= 2);
 }
 
-// The first layer has 1,536 KiB on one device: with less it must be sharded, which is not the best
-// period otherwise.
+// The first layer has 1,536 KiB on one device. With less memory it must be sharded, which otherwise
+// does not give the best period.
 static void stages_of_both_keep_to_memory(void **state)
 {
     (void)state;
@@ -206,7 +207,7 @@ static void stages_of_both_keep_to_memory(void **state)
     check_case(100, 1500 << 10);
 }
 
-// The other model reads its weights in another order: no split keeps them together.
+// The other model reads its weights in another order, so no split keeps them together.
 static void models_in_another_order_have_no_stages(void **state)
 {
     (void)state;

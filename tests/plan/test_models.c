@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_models.c - planning problems with known optima: perceptrons, attention, decoder blocks,
-// tokens against features, tables, mixed plans under a limit.
+// tokens versus features, embedding tables, mixed plans under a memory limit.
 #include "nets.h"
 
 #define MANY  16
 #define WORDS 48
 
-static char names[MANY * WORDS][WORDS]; // texts live as long as the test
+static char names[MANY * WORDS][WORDS]; // texts must exist until the test ends
 static int n_names;
 
 static const char *word(const char *base, int i)
@@ -21,13 +21,13 @@ static size_t reductions(const struct net *t)
     return collectives(t, "AllReduce") + collectives(t, "ReduceScatter") + collectives(t, "Reduce");
 }
 
-// Arithmetic and memory cost next to nothing: communication decides.
+// Computation and memory traffic take almost no time: communication decides.
 static struct net *talking(const char *devices)
 {
     return net_new(devices, 1e17, 1e16, 1e-9, 1e9);
 }
 
-// One host: what is gathered is copied, what is summed is read.
+// One host: gathers cost copies, and sums cost reads of memory.
 static struct net *one_host(const char *devices)
 {
     return net_new(devices, 50e9, 10e9, 5e-6, 5e9);
@@ -35,7 +35,7 @@ static struct net *one_host(const char *devices)
 
 // ---- perceptrons: alternate columns and rows ---------------------------------------------------
 
-// Narrow and wide by turns: sharding rows avoids gathering the wide values.
+// Narrow and wide layers alternate: sharding rows avoids gathering the wide values.
 static tsr_value *perceptron(struct net *t, int layers, int64_t batch, int64_t d, int64_t wide)
 {
     tsr_value *x = input(t, "x", DIMS(batch, d));
@@ -130,8 +130,8 @@ static void shard(struct net *t, tsr_config *c, const char *w, const char *out, 
     assert_int_equal(tsr_node_shard_text(n, tsr_graph_value(t->g, w), c, how), TSR_OK);
 }
 
-// Queries, keys, values and the first matrix by columns, the others by rows, and the best choice
-// for the rest.
+// Cost of a manual plan: queries, keys, values and the first matrix by columns, the others by rows,
+// and the planner's choice for the rest.
 static int64_t by_hand(struct net *t, int layers, int devices)
 {
     char columns[32], rows[32];
@@ -153,8 +153,8 @@ static int64_t by_hand(struct net *t, int layers, int devices)
     return t->p.cost;
 }
 
-// An expert's plan has exactly two reductions for each layer, and gathers the input of queries, keys
-// and values once. The plan that may choose has no more, and is faster if it has fewer.
+// The manual plan has exactly two reductions per layer, and gathers the input of queries, keys and
+// values once. The planner's result has no more, and is faster if it has fewer.
 static void decoders_take_two_reductions_a_layer(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void decoders_take_two_reductions_a_layer(void **state)
         assert_int_equal(collectives(t, "AllToAll"), 0);
         t->o.memory = 1;
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
-        t->o.memory = t->p.needs_bytes + 24000; // less than any full matrix
+        t->o.memory = t->p.needs_bytes + 24000; // less than any unsharded matrix
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         assert_true(t->p.optimal);
         assert_true(reductions(t) <= 2 * (size_t)layers);
@@ -184,7 +184,7 @@ static void decoders_take_two_reductions_a_layer(void **state)
     }
 }
 
-// No plan is slower than the expert's plan.
+// No plan may be slower than the manual plan.
 static void plans_beat_those_by_hand(void **state)
 {
     (void)state;
@@ -204,7 +204,8 @@ static void plans_beat_those_by_hand(void **state)
                 most = t->p.memory[i] > most ? t->p.memory[i] : most;
             assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
             assert_true(t->p.optimal && t->p.cost <= hand);
-            t->o.memory = most + most / 50; // values that are not tracked count more than they hold
+            // values that are not tracked are charged more than they hold
+            t->o.memory = most + most / 50;
             t->o.config = "same";
             assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
             assert_true(t->p.optimal && t->p.cost <= hand);
@@ -212,7 +213,7 @@ static void plans_beat_those_by_hand(void **state)
         }
 }
 
-// ---- tokens against features: whoever is more is cut ------------------------------------------
+// ---- tokens versus features: the larger side is sharded ----------------------------------------
 
 static void the_longer_side_of_a_product_is_cut(void **state)
 {
@@ -220,7 +221,7 @@ static void the_longer_side_of_a_product_is_cut(void **state)
     static const int64_t m[] = {512, 256, 520, 504}, n[] = {256, 512, 512, 512};
     for (size_t i = 0; i < TSR_COUNT(m); i++) {
         struct net *t = net_new("8", 1e18, 1e9, 1e-12, 1e18);
-        // Made of a weight when the model is loaded, in the layout in which it is read.
+        // The engine computes it from a weight at load time, in the layout in which it is read.
         tsr_value *x = node(t, "Relu", weight(t, "x", DIMS(m[i], 64)), NULL, "relu");
         tsr_value *y = node(t, "MatMul", x, weight(t, "w", DIMS(64, n[i])), "y");
         plan(t, node(t, "ReduceSum", y, NULL, "sum"));
@@ -232,7 +233,8 @@ static void the_longer_side_of_a_product_is_cut(void **state)
 
 // ---- tables ------------------------------------------------------------------------------------
 
-// A table that does not fit is sharded and never gathered: the looked-up rows are much smaller.
+// An embedding table that does not fit is sharded and never gathered: the rows that are read are
+// much smaller.
 static void tables_stay_where_they_are(void **state)
 {
     (void)state;
@@ -240,17 +242,17 @@ static void tables_stay_where_they_are(void **state)
     tsr_value *table = weight(t, "table", DIMS(1000, 32));
     tsr_value *e = node(t, "Gather", table, input_of(t, "ids", TSR_INT64, DIMS(1, 8)), "e");
     tsr_value *y = node(t, "MatMul", e, transpose(t, table, DIMS(1, 0), "head"), "y");
-    t->o.memory = 110000; // a quarter of the table, stored once, and as much transposed; logits
+    t->o.memory = 110000; // a quarter of the table, the same transposed, and logits
     plan(t, y);
     for (size_t i = 0; i < t->p.devices; i++)
         assert_in_range(t->p.memory[i], 1000 * 32, 110000);
-    assert_true(t->p.cost < INT64_C(20000000)); // a table takes 128 us and more to move
+    assert_true(t->p.cost < INT64_C(20000000)); // moving a table takes at least 128 us
     net_free(t);
 }
 
 // ---- mixed plans -------------------------------------------------------------------------------
 
-// The more memory, the more layers replicate their weights, one for each step of the limit.
+// With each increase of the limit, one more layer replicates its weights.
 static void limits_between_give_mixed_plans(void **state)
 {
     (void)state;
@@ -270,7 +272,7 @@ static void limits_between_give_mixed_plans(void **state)
     assert_int_equal(costs, layers + 1);
 }
 
-// ---- what was given ----------------------------------------------------------------------------
+// ---- given shardings and explanations ----------------------------------------------------------
 
 static void given_shardings_are_kept(void **state)
 {

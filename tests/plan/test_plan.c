@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_plan.c - plans of small models: what is written into the model, limits, refused requests.
+// test_plan.c - plans of small models: what is written into the model, limits, rejected requests.
 #include "nets.h"
 #include "topology/topology.h"
 
@@ -17,7 +17,7 @@ static struct net *two_layers(const char *devices)
     return t;
 }
 
-// Sharding inference reproduces everything that was planned.
+// Sharding inference must reproduce the complete plan from the model.
 static void written_plan_is_followed(void **state)
 {
     (void)state;
@@ -39,8 +39,8 @@ static void written_plan_is_followed(void **state)
     net_free(t);
 }
 
-// Picoseconds of one node with 1024 x 1024 elements in and out (8 MiB) on a device with 1e9 bytes
-// per second.
+// Predicted time in picoseconds of one node with 1024 x 1024 elements in and out (8 MiB), on a
+// device with 1e9 bytes per second.
 static int64_t price_of(const char *op, const tsr_topology_device *device)
 {
     struct net *t = net_new("2", 1e15, 1e9, 1e-9, 1e9);
@@ -52,8 +52,8 @@ static int64_t price_of(const char *op, const tsr_topology_device *device)
     return price;
 }
 
-// Devices may have a speed for each kind of memory traffic; a node that only changes the shape
-// moves nothing. Names from the beginning, the middle and the end of the table.
+// Devices may have a speed for each kind of memory traffic. A node that only changes the shape
+// moves no bytes. The names are from the beginning, the middle and the end of the table.
 static void kinds_have_speeds(void **state)
 {
     (void)state;
@@ -98,7 +98,8 @@ static void convolutions_swallow_what_follows(void **state)
     }
 }
 
-// A node of 2 MiB has the near speed, one of 128 the far one, one of 16 the geometric mean.
+// A node of 2 MiB has the near speed (cache), one of 128 MiB the far speed, and one of 16 MiB the
+// geometric mean.
 static void near_and_far(void **state)
 {
     (void)state;
@@ -134,8 +135,7 @@ static void sightings_count(void **state)
     net_free(t);
 }
 
-// A weight that is transposed first: engines do that when they load the model, so only the product
-// counts.
+// A weight that is transposed first: engines do that at load time, so only the product is charged.
 static void folded_nodes_take_no_time(void **state)
 {
     (void)state;
@@ -152,7 +152,7 @@ static void folded_nodes_take_no_time(void **state)
     assert_int_equal(cost[0], cost[1]);
 }
 
-// Sizes of a kind count for all its operators, together with measurements of one of them.
+// Measured sizes of a kind apply to all its operators, together with measurements of one of them.
 static void sizes_count(void **state)
 {
     (void)state;
@@ -176,8 +176,8 @@ static void sizes_count(void **state)
     net_free(t);
 }
 
-// A float16 weight counts twice on measured CPUs, whose kernels widen it to float32. On others it
-// counts once.
+// A float16 weight counts twice on measured CPUs, whose kernels convert it to float32. On other
+// devices it counts once.
 static void widened_weights_count(void **state)
 {
     (void)state;
@@ -224,7 +224,7 @@ static void needed_memory_is_exact(void **state)
     net_free(t);
 }
 
-// A value that its reader takes in the same layout is stored once.
+// A value whose reader needs it in the same layout is stored once.
 static void values_are_counted_once(void **state)
 {
     (void)state;
@@ -264,7 +264,8 @@ static void constants_are_counted_once(void **state)
     net_free(t);
 }
 
-// Four columns on three devices: the last has two of them, and the memory for that.
+// Four columns on three devices: the last device has two columns, and must have the memory for
+// them.
 static void devices_may_have_unlike_memories(void **state)
 {
     (void)state;
@@ -290,14 +291,14 @@ static void devices_may_have_unlike_memories(void **state)
     }
 }
 
-// A third of the weights is too much for two of three devices: the third one runs alone.
+// A third of the weights is too much for two of three devices: the larger device runs alone.
 static void larger_devices_take_more(void **state)
 {
     (void)state;
     struct net *t = two_layers("3");
     for (int i = 0; i < 3; i++) {
         tsr_topology_device d = {.flops = 1e15, .bandwidth = 1e15};
-        d.memory = i == 1 ? 100000 : 20000; // of 65536 bytes of weights
+        d.memory = i == 1 ? 100000 : 20000; // the weights have 65536 bytes
         tsr_topology_set_device(t->topology, i, &d);
     }
     t->o.memory = 0;
@@ -330,7 +331,7 @@ static void plans_are_the_same_every_time(void **state)
     free(bytes[1]);
 }
 
-// The time on one device is the cost of the plan for one; 0 if it does not fit.
+// The reported time on one device is the cost of the plan for one device; 0 if it does not fit.
 static void one_device_is_told(void **state)
 {
     (void)state;
@@ -347,8 +348,8 @@ static void one_device_is_told(void **state)
     net_free(one);
 }
 
-// The handle returns experts' plans by index: those that fit, the fastest first, then the others. A
-// caller with a smaller struct gets as much as it has space for.
+// Plans of well-known strategies are read by index: first those that fit, the fastest first, then
+// the others. A caller with a smaller struct gets the fields that fit into it.
 static void experts_are_read_by_index(void **state)
 {
     (void)state;
@@ -369,7 +370,7 @@ static void experts_are_read_by_index(void **state)
         fits = expert.fits;
         before = expert.milliseconds;
     }
-    assert_false(fits); // one device is the last
+    assert_false(fits); // one device, which does not fit, is last
     tsr_plan_expert expert = {.size = 0};
     assert_int_equal(tsr_plan_result_compared(result, 0, &expert), TSR_INVALID);
     expert.size = sizeof expert;
@@ -378,8 +379,8 @@ static void experts_are_read_by_index(void **state)
     net_free(t);
 }
 
-// Two hosts with slow links are slower than one: the second is idle, and the plan for both is listed
-// with its reason.
+// Two hosts with slow links are slower than one: the second stays idle, and the plan for both is
+// listed with the reason.
 static void slow_hosts_stay_idle(void **state)
 {
     (void)state;
@@ -411,11 +412,11 @@ static void slow_hosts_stay_idle(void **state)
             both = &t->p.compared[i];
     assert_non_null(both);
     assert_true(both->milliseconds > (double)cost[0] / 1e9);
-    // A message to the other host takes longer than to compute everything on each device.
+    // A message to the other host takes longer than computing everything on each device.
     assert_true(both->communication_ms < 1e-9);
     assert_non_null(strstr(both->reason, " more computation"));
     net_free(t);
-    t = net_new("4", 1e9, 1e12, 1e-9, 1e12); // here all of them help
+    t = net_new("4", 1e9, 1e12, 1e-9, 1e12); // here all devices help
     tsr_value *y =
         node(t, "MatMul", input(t, "x", DIMS(512, 64)), weight(t, "w", DIMS(64, 128)), "y");
     assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
@@ -424,7 +425,7 @@ static void slow_hosts_stay_idle(void **state)
     net_free(t);
 }
 
-// What does not fit on two devices fits on three, which is reported.
+// A model that does not fit on two devices fits on three, which must be reported.
 static void fitting_numbers_are_named(void **state)
 {
     (void)state;
@@ -432,7 +433,7 @@ static void fitting_numbers_are_named(void **state)
     tsr_topology *kept = t->o.topology;
     t->o.topology = NULL;
     t->o.devices = 2;
-    t->o.memory = 30000; // of 65536 bytes of weights, and some
+    t->o.memory = 30000; // the weights have 65536 bytes
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     assert_int_equal(t->p.fits_devices, 3);
     assert_non_null(strstr(tsr_finding_value(t->session, 0).hint, "or use 3 devices"));
@@ -440,7 +441,7 @@ static void fitting_numbers_are_named(void **state)
     t->o.devices = 3;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     t->o.devices = 2;
-    t->o.memory = 100; // no number helps: the input is on every device
+    t->o.memory = 100; // no number of devices helps: the input is on every device
     t->o.config = "none";
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     assert_int_equal(t->p.fits_devices, 0);
@@ -448,7 +449,7 @@ static void fitting_numbers_are_named(void **state)
     net_free(t);
 }
 
-// The time of a resharding is that of its collective on the links.
+// The time of a resharding must be that of its collective on the links.
 static void conversions_have_a_time(void **state)
 {
     (void)state;
@@ -460,7 +461,7 @@ static void conversions_have_a_time(void **state)
     assert_int_equal(tsr_reshard_time(t->session, "{4,1}", "{1:0,1,2,3}", NULL, TSR_FLOAT, 2, shape,
                                       t->topology, &time),
                      TSR_OK);
-    assert_in_range(time, want, want + 100); // and a copy
+    assert_in_range(time, want, want + 100); // plus a copy
     want = tsr__topology_cost(t->topology, TSR_REDUCE_SCATTER, &all, 64 * 64 * 4);
     assert_int_equal(tsr_reshard_time(t->session, "{1:0,1,2,3}", "{1,4}", "sum", TSR_FLOAT, 2,
                                       shape, t->topology, &time),
@@ -501,7 +502,7 @@ static void too_many_devices_are_refused(void **state)
     net_free(t);
 }
 
-// Every failing allocation is reported, and leaves nothing behind.
+// Every failing allocation must be reported and must not leak.
 static void every_allocation_may_fail(void **state)
 {
     (void)state;
@@ -516,7 +517,7 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
-// A document is right or refused, whichever allocation fails.
+// A document must be complete or rejected, whichever allocation fails.
 static void documents_are_whole_or_refused(void **state)
 {
     (void)state;
@@ -529,7 +530,7 @@ static void documents_are_whole_or_refused(void **state)
     memcpy(memory, t->p.memory, sizeof memory);
     kept.memory = memory;
     kept.config = "plan4";
-    kept.n_collectives = 0; // comparing reuses the session's results
+    kept.n_collectives = 0; // a comparison reuses the session's results
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);

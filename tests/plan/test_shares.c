@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_shares.c - unlike devices get unequal shares of work and weights; equal devices get equal
-// ones.
+// test_shares.c - devices of different speed or memory get different shares of work and weights;
+// equal devices get equal shares.
 #include "nets.h"
 #include "plan/candidates/strategies.h"
 
@@ -21,7 +21,7 @@ static void set_device(struct net *t, int device, double flops, int64_t memory)
     tsr_topology_set_device(t->topology, device, &set);
 }
 
-// Speeds 3 and 1: shares of three quarters and one, in three quarters of the fast device's time.
+// Speeds 3 and 1: shares of 3/4 and 1/4, in 3/4 of the time of the fast device alone.
 static void parts_follow_speeds(void **state)
 {
     (void)state;
@@ -52,9 +52,9 @@ static void parts_follow_memory(void **state)
     net_free(t);
 }
 
-// Weights of 512 KiB; the fast device would get three quarters, and has memory for 5 of 9 parts. It
-// gets these, since the other takes three times as long for each. By memory alone it would get a
-// fifth.
+// 512 KiB of weights: by speed the fast device would get three quarters, but it has memory for 5 of
+// 9 parts. It must get these, since the other takes three times as long per part. By memory alone
+// it would get a fifth.
 static void parts_follow_speeds_as_far_as_memory_goes(void **state)
 {
     (void)state;
@@ -69,8 +69,8 @@ static void parts_follow_speeds_as_far_as_memory_goes(void **state)
     net_free(t);
 }
 
-// One device has more float32 operations, the other three times the bandwidth, which few rows need:
-// it is the faster one for this model and gets the larger share.
+// One device has more float32 operations, the other three times the bandwidth, which few rows need.
+// The second is faster for this model and must get the larger share.
 static void speeds_are_the_models(void **state)
 {
     (void)state;
@@ -85,8 +85,8 @@ static void speeds_are_the_models(void **state)
     net_free(t);
 }
 
-// Weights that fit on no device alone, and rows between the layers: a sum is scattered to rows in
-// the same unequal shares, so that no device has all of it.
+// Weights that fit on no single device, and activations sharded by rows: a sum is reduce-scattered
+// to rows in the same unequal shares, so that no device holds all of it.
 static void sums_are_scattered_in_shares(void **state)
 {
     (void)state;
@@ -130,7 +130,7 @@ static int shares_of(const double *flops, int n, tile_shares *out)
     return found;
 }
 
-// Few units, powers of 2 first; none if equal parts are as good.
+// Shares use few units, preferably powers of 2, and none if equal parts are as good.
 static void units_are_few(void **state)
 {
     (void)state;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_stages.c - pipeline stages compared with exhaustive search: every split of a chain, every
-// number of devices for each stage, every order of unlike devices. The time of a stage comes from
+// number of devices per stage, every order of different devices. The time of a stage comes from
 // planning its nodes as a separate model.
 #include "nets.h"
 #include "topology/topology.h"
 
 enum { MOST = 12, CHANNELS = 16, SPACE = 8 };
-// Seconds per operation, per byte of memory, per message, per byte of a link: integral picoseconds.
-static const double SLOW = 0.0625; // so slow that sharding the work pays
+// Speeds at which each operation, byte and message takes a whole number of picoseconds.
+static const double SLOW = 0.0625; // so slow that sharding pays off
 static const double FLOPS = 1e12, BANDWIDTH = 1e12, LATENCY = 1e-6, LINK = 1e11;
 
-// A chain of convolutions; the kernel decides weight and work.
+// A chain of convolutions; the kernel size determines weight and work.
 struct chain {
     int n;
     int64_t kernel[MOST];
@@ -44,7 +44,7 @@ static tsr_value *add_chain(struct net *t, const struct chain *c, int from, int 
     return x;
 }
 
-// A part of the chain as a separate model.
+// Time of a part of the chain as a separate model.
 static int64_t time_alone(const struct chain *c, int from, int to, int devices, double speed)
 {
     char topology[16];
@@ -80,7 +80,7 @@ struct best {
     int64_t latency, period;
 };
 
-// gets: the transfers of each stage, which occupy the previous one too.
+// `gets`: the incoming transfer of each stage, which occupies the previous stage too.
 static void take(struct best *b, const int64_t *time, const int64_t *gets, int stages)
 {
     int64_t sum = 0, most = 0;
@@ -99,12 +99,12 @@ static void plan_stages(struct net *t, const struct chain *c, int64_t stages, ts
     assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, c, 0, c->n)), TSR_OK);
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.feasible && t->p.bound <= t->p.cost);
-    // For throughput, the least transfer between stages of several devices is not known exactly.
+    // For throughput, the minimal transfer between stages of several devices is not known exactly.
     assert_true(t->p.optimal || what == TSR_THROUGHPUT);
     assert_int_equal(tsr_check_config(t->m, t->p.config), TSR_OK);
 }
 
-// Stages cover the chain in order, on disjoint devices, and are written into the model.
+// Stages must cover the chain in order, on disjoint devices, and be written into the model.
 static void check_stages(const struct net *t, const struct chain *c)
 {
     int64_t next = 0, stage;
@@ -130,7 +130,7 @@ static void check_stages(const struct net *t, const struct chain *c)
 
 // ---- eight equal layers and one heavy one, four devices ----------------------------------------
 
-// All splits into four, each part on one device; memory in bytes of weights.
+// Tries all splits into four, each part on one device; `memory` in bytes of weights.
 static struct best try_cuts(const struct chain *c, int64_t memory)
 {
     struct best b = {INT64_MAX, INT64_MAX};
@@ -162,7 +162,7 @@ static void a_chain_is_cut_best(void **state)
         for (int limited = 0; limited < 2; limited++) {
             struct chain c = {.n = 9, .kernel = {3, 3, 3, 3, 3, 3, 3, 3, 3}};
             c.kernel[heavy] = 9;
-            // the heavy one and one more, or as many others as fill the same memory
+            // the heavy layer and one more, or as many others as fill the same memory
             int64_t room = limited ? weight_of(&c, heavy) + CHANNELS * CHANNELS * 9 * 4 : 1 << 28;
             struct best want = try_cuts(&c, room);
             for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
@@ -180,7 +180,7 @@ static void a_chain_is_cut_best(void **state)
         }
 }
 
-// Every split of eight equal layers has the same latency: the one with the best period is taken.
+// Every split of eight equal layers has the same latency: the one with the best period is chosen.
 static void equal_latency_has_the_best_period(void **state)
 {
     (void)state;
@@ -199,8 +199,8 @@ static void equal_latency_has_the_best_period(void **state)
 
 // ---- stages of several devices -----------------------------------------------------------------
 
-// Two stages on four devices: all splits, all sizes of blocks. A stage costs what its nodes cost as
-// a model.
+// Two stages on four devices: tries all splits and all block sizes. A stage costs what its nodes
+// cost as a separate model.
 static void stages_share_devices_best(void **state)
 {
     (void)state;
@@ -217,7 +217,7 @@ static void stages_share_devices_best(void **state)
         struct net *t = net_new("full:4", FLOPS * SLOW, BANDWIDTH * SLOW, LATENCY, LINK);
         plan_stages(t, &c, 2, (tsr_objective)what);
         check_stages(t, &c);
-        // All stages are planned together, and crossing values may be sharded.
+        // All stages are planned together, and values that cross stages may be sharded.
         if (what == TSR_LATENCY)
             assert_true(t->p.cost <= want.latency && t->p.optimal);
         else
@@ -227,7 +227,7 @@ static void stages_share_devices_best(void **state)
     }
 }
 
-// The best number of stages: one stage on all devices is a plan without stages.
+// The planner chooses the number of stages; one stage on all devices is a plan without stages.
 static void the_number_of_stages_is_chosen(void **state)
 {
     (void)state;
@@ -276,7 +276,7 @@ static void no_stages_may_be_best(void **state)
 static struct net *unlike(const int64_t *memory, const double *speed)
 {
     struct net *t = net_new("full:3", FLOPS, BANDWIDTH, LATENCY, LINK);
-    t->o.memory = 0; // that of the devices
+    t->o.memory = 0; // use the memory of the devices
     for (int d = 0; d < 3; d++) {
         tsr_topology_device x = {.flops = FLOPS * speed[d], .bandwidth = BANDWIDTH * speed[d]};
         x.memory = memory[d] + (20 << 10);
@@ -285,7 +285,7 @@ static struct net *unlike(const int64_t *memory, const double *speed)
     return t;
 }
 
-// Outputs stay on the device of the last stage.
+// Outputs stay on the device of the last stage, so that no order pays for returning them.
 static const int ORDERS[6][3] = {{1, 2, 0}, {2, 1, 0}, {0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {2, 0, 1}};
 
 static int64_t send_pair(struct net *t, int from, int to, const double *speed)
@@ -294,7 +294,7 @@ static int64_t send_pair(struct net *t, int from, int to, const double *speed)
                       speed[from] < speed[to] ? speed[from] : speed[to]);
 }
 
-// All splits into three, on the devices in every order in which equal ones are descending.
+// Tries all splits into three, on the devices in every order in which equal devices are descending.
 static struct best try_orders(const struct chain *c, const int64_t *memory, const double *speed)
 {
     bool alike = memory[1] == memory[2] && speed[1] == speed[2];
@@ -328,7 +328,7 @@ static void unlike_memories_give_unlike_stages(void **state)
     int64_t memory[3] = {10 * unit, 3 * unit, 3 * unit};
     for (int large = 0; large < 10; large += 3) {
         struct chain c = {.n = 10, .kernel = {5, 5, 5, 5, 5, 5, 5, 5, 5, 5}};
-        c.kernel[large] = 11; // weighs 4.84
+        c.kernel[large] = 11; // weighs 4.84 units
         struct best want = try_orders(&c, memory, speed);
         for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
             struct net *t = unlike(memory, speed);
@@ -403,7 +403,7 @@ static void choices_are_explained(void **state)
     assert_true(several > 0);
 }
 
-// ---- what does not go --------------------------------------------------------------------------
+// ---- rejected requests -------------------------------------------------------------------------
 
 static void no_room_is_told(void **state)
 {
@@ -461,7 +461,7 @@ static void memory_may_fail(void **state)
     assert_true(done);
 }
 
-// A model that returns its input has no nodes, and nothing to divide into stages.
+// A model that returns its input has no nodes, so there is nothing to divide into stages.
 static void nothing_is_divided(void **state)
 {
     (void)state;
@@ -473,8 +473,8 @@ static void nothing_is_divided(void **state)
     net_free(t);
 }
 
-// Six stages send through one port of the network. In each run the port carries five transfers, so
-// that the period is not shorter, although no stage takes part in more than two.
+// Six stages send through one port of the network. In each run the port carries five transfers,
+// which limit the period, although no stage takes part in more than two.
 static void stages_share_a_port(void **state)
 {
     (void)state;
@@ -540,7 +540,7 @@ static void a_pipeline_of_hosts_may_win(void **state)
     net_free(t);
 }
 
-// One stage: no pipeline, although it would be faster.
+// stages = 1 must give no pipeline, although it would be faster.
 static void one_stage_forbids_pipelines(void **state)
 {
     (void)state;
@@ -553,7 +553,7 @@ static void one_stage_forbids_pipelines(void **state)
     net_free(one);
 }
 
-// With a fast network it is listed with the reason why it lost.
+// With a fast network the pipeline is listed with the reason why it lost.
 static void a_pipeline_of_hosts_may_lose(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// common.h - what the tests of this room share: a session, an arena, layouts compared with numbers.
+// common.h - fixture for the tests of sharding: a session, an arena, assertions on layouts.
 #ifndef TSR_TEST_SHARDING_H
 #define TSR_TEST_SHARDING_H
 
@@ -13,7 +13,8 @@
     }
 #define N(...) (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-// A model with one node, y = Add(x, w), every value of the shape given, and configuration "c" of 4 devices.
+// A model with one node, y = Add(x, w), all values of the given shape, and configuration "c" of 4
+// devices.
 struct small {
     tsr_model *model;
     tsr_graph *graph;
@@ -52,7 +53,7 @@ static inline struct small small_new(struct bench *b, int rank, const int64_t *s
     return s;
 }
 
-// An empty model with a configuration, to be filled; f: its flow, where a test makes one.
+// An empty model with a configuration; f: its flow, if the test computes one.
 struct net {
     struct bench *b;
     tsr_model *m;
@@ -73,7 +74,7 @@ static inline struct net *net_new(void **state, const char *config, int64_t devi
     return t;
 }
 
-// True if the session has a finding of that code.
+// True if the session has a diagnostic with that code.
 static inline bool found(const tsr_session *s, const char *code)
 {
     for (size_t i = 0; i < tsr_finding_count(s); i++)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_agree.c - the operator's half of the checker: which shardings of one node's inputs agree.
+// test_agree.c - the checker on single nodes: which shardings of the inputs are compatible for the
+// operator.
 #include "common.h"
 
 struct agree_case {
     const char *op;
     int64_t a[2], b[2];       // shapes
     const char *left, *right; // shardings; NULL: none
-    const char *hint;         // of the one error; NULL: they agree
+    const char *hint;         // hint of the expected error; NULL: compatible
 };
 
 static const struct agree_case cases[] = {
@@ -37,13 +38,14 @@ static const struct agree_case cases[] = {
      "{1,2:(0,1),(2,3)}",
      "to match 'A', shard it as {1,1:0,1,2,3}"},
     {"Add", {8, 1}, {1, 6}, "{2,1:0,1}", "{1,2:2,3}", "to match 'A', shard it as {1,1:0,1}"},
-    // a device that owns several shards: the groups of every pair of shards intersect
+    // a device that owns several shards: each pair of shards has a common device
     {"Add", {8, 1}, {1, 6}, "{2,1:(0,1),2}", "{1,2:(0,2),(1,2)}", NULL},
     {"Add", {8, 6}, {8, 6}, "{2,1:(0,1),2}", "{1,2:(0,2),(1,2)}", NULL},
     {"MatMul", {8, 4}, {4, 6}, "{2,1:(0,1),2}", "{1,2:(0,2),(1,2)}", NULL},
     {"Add", {8, 6}, {8, 6}, "{4,1:0,1,0,1}", "{4,1:0,1,0,1}", NULL},
     {"MatMul", {8, 4}, {4, 6}, "{1,4:0,1,0,1}", "{4,1:0,1,0,1}", NULL},
-    // no device has the second shard of A and the second of B; one does, but K is reduced and must have the same sharding
+    // Add: no device has both second shards. MatMul: one has, but K is reduced, so A and B must
+    // shard it equally.
     {"Add",
      {8, 6},
      {8, 6},
@@ -58,7 +60,8 @@ static const struct agree_case cases[] = {
      "to match 'A', shard it as {1,1:0,1}"},
 };
 
-// By the formalism an input without a sharding is the model's, and unsharded. false: an error.
+// By the formalism of the proposal, an input without a sharding is a model input, and unsharded.
+// false: the check must report an error.
 static const struct {
     struct agree_case k;
     bool agrees;
@@ -104,7 +107,7 @@ static void check_case(const struct agree_case *k)
         assert_int_equal(tsr_finding_total(s, TSR_ERROR), 0);
     } else {
         assert_int_equal(tsr_finding_total(s, TSR_ERROR), 1);
-        size_t at = 0; // behind warnings of devices that own several shards
+        size_t at = 0; // skip warnings about devices that own several shards
         while (tsr_finding_value(s, at).severity != TSR_ERROR)
             at++;
         tsr_finding f = tsr_finding_value(s, at);
@@ -139,7 +142,7 @@ static void formalism(void **state)
     }
 }
 
-// Relu p and q make a and b; the Add of both has no sharding.
+// Relu p and q produce a and b; the Add of both has no sharding of its own.
 static void inherited_shardings(void **state)
 {
     (void)state;
@@ -160,7 +163,7 @@ static void inherited_shardings(void **state)
     assert_int_equal(tsr_finding_total(s, TSR_ERROR), 1);
     assert_string_equal(tsr_finding_value(s, 0).node, "sum");
     assert_int_equal(tsr_infer_formalism(m, NULL), TSR_INVALID);
-    assert_null(tsr_node_find_config(sum, c)); // nothing was written
+    assert_null(tsr_node_find_config(sum, c)); // no inferred sharding was written
     assert_int_equal(tsr_node_shard_text(q, in[1], c, "{2,1:0,1}"), TSR_OK);
     assert_int_equal(tsr_infer_formalism(m, NULL), TSR_OK);
     assert_non_null(tsr_node_find_config(sum, c));
@@ -168,7 +171,8 @@ static void inherited_shardings(void **state)
     tsr_session_free(s);
 }
 
-// Without a sharding, the result of a Constant matches the other input, as an initializer does.
+// The result of a Constant without a sharding is compatible with any other input, like an
+// initializer.
 static void constants_match(void **state)
 {
     (void)state;
@@ -191,7 +195,7 @@ static void constants_match(void **state)
     tsr_session_free(s);
 }
 
-// A cut that the operator does not have here is right, but said: once by the check.
+// A sharding that the operator does not support is valid, but must give exactly one warning.
 static void not_cut_is_a_warning(void **state)
 {
     (void)state;
@@ -206,7 +210,7 @@ static void not_cut_is_a_warning(void **state)
     tsr_session_free(s);
 }
 
-// Every allocation fails once: a status, a finding, no leak.
+// Each allocation fails once: there must be an error status, a diagnostic, and no leak.
 static void memory_fails(void **state)
 {
     (void)state;

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_check.c - the checker: every code appears for its mistake, alone and at its place, and not without it.
+// test_check.c - the checker: each mistake must give its error code, alone and at the right place;
+// the corrected model must give none.
 #include "common.h"
 #include "../valgrind.h"
 
 #include <stdio.h>
 #include <time.h>
 
-// ---- one mistake, one finding ------------------------------------------------------------------
+// ---- one mistake, one diagnostic ---------------------------------------------------------------
 
-// A case is made twice on y = Add(x, w) of shape 8 x 6 with 4 devices: with the mistake and without it. With it, the
-// check must report that one finding and nothing else; without it, nothing at all.
+// Each case is built twice on y = Add(x, w) of shape 8 x 6 with 4 devices: with the mistake and
+// without it. With it, the check must report this one diagnostic and nothing else; without it,
+// nothing.
 
 static tsr_spec *spec(struct small *s, const int64_t *devices, size_t n)
 {
@@ -146,7 +148,7 @@ static void size_open(struct small *s, bool wrong)
     factors(spec(s, I(0, 1), 2), 0, (tsr_dim[]){wrong ? OPEN : SIZE(2), OPEN}, I(1, 2), 2);
 }
 static void short_unit(struct small *s,
-                       bool wrong) // a cut inner factor must fit exactly, a cut outer one not
+                       bool wrong) // only a sharded inner factor must divide evenly
 {
     tsr_spec *p = spec(s, I(0, 1), 2);
     factors(p, 0, (tsr_dim[]){wrong ? SIZE(3) : SIZE(2), wrong ? SIZE(2) : SIZE(5)},
@@ -266,7 +268,7 @@ static void stages_fall(struct small *s, bool wrong)
     assert_int_equal(tsr_node_set_stage(last, s->config, wrong ? 0 : 1), TSR_OK);
 }
 static void stages_of_two_lines(struct small *s,
-                                bool wrong) // stages fall in the file, not along the data
+                                bool wrong) // wrong: the stage decreases along the data flow
 {
     tsr_value *in[1] = {wrong ? s->y : s->x};
     const char *out[1] = {"z"};
@@ -305,7 +307,7 @@ static void entry_absent(struct small *s, bool wrong)
 static const struct mistake {
     const char *code;
     tsr_severity severity;
-    int64_t axis; // of the finding, or DIAG_NO_AXIS
+    int64_t axis; // axis in the diagnostic, or DIAG_NO_AXIS
     void (*make)(struct small *s, bool wrong);
 } MISTAKES[] = {
     {"shard-axis", TSR_ERROR, 2, axis_range},
@@ -465,9 +467,9 @@ static void one_configuration_can_be_asked_for(void **state)
     tsr_model_free(s.model);
 }
 
-// ---- what only a file can hold -----------------------------------------------------------------
+// ---- mistakes that only a file can contain -----------------------------------------------------
 
-// Models as bytes: fields of protobuf, written by hand.
+// Builds models as bytes: protobuf fields, written by hand.
 
 struct bytes {
     unsigned char at[2048];
@@ -507,7 +509,7 @@ struct file_config {
     int names;
 };
 
-// One Relu r: x -> y, with what is given as its device configurations.
+// One Relu r: x -> y, with the given device configurations.
 static struct bytes file(const struct file_config *configs, size_t n, const struct bytes *entries,
                          size_t n_entries)
 {
@@ -559,7 +561,7 @@ static struct bytes entry(const char *config, const char *tensor, const char *ot
     return e;
 }
 
-// The codes of a file's findings, joined by blanks.
+// Asserts the codes of all diagnostics of a file, separated by blanks.
 static void codes_are(struct bench *b, const struct bytes *file, const char *want)
 {
     tsr_model *m;
@@ -613,7 +615,7 @@ static void annotations_of_files(void **state)
     e[0] = entry("c", "x", "y", 0);
     f = file(c, 1, e, 1);
     codes_are(b, &f, "");
-    e[0] = entry("none", "x", NULL, 0); // its devices are not checked
+    e[0] = entry("none", "x", NULL, 0); // the devices of an unknown configuration are not checked
     f = file(c, 1, e, 1);
     codes_are(b, &f, "config-unknown");
     e[0] = entry(NULL, "x", NULL, 0);
@@ -636,7 +638,7 @@ static void annotations_of_files(void **state)
     f = file(c, 1, e, 1);
     codes_are(b, &f, "stage-range");
     e[0] = entry("c", "x", NULL,
-                 0); // no devices declared: one error for the configuration, not for each device
+                 0); // no devices declared: one error for the configuration, not one per device
     f = file(none, 1, e, 1);
     codes_are(b, &f, "config-device-count");
     f = file(NULL, 0, e, 1);
@@ -656,9 +658,10 @@ static void wrong_names_get_the_nearest(void **state)
     tsr_model_free(m);
 }
 
-// ---- everywhere, and worst cases ---------------------------------------------------------------
+// ---- subgraphs, and worst cases ----------------------------------------------------------------
 
-// A subgraph and a function: text of a model is easier made by bytes of nested messages.
+// Annotations in a subgraph and in a function must be checked. The nested messages are built as
+// bytes.
 static void subgraphs_and_functions_are_walked(void **state)
 {
     struct bench *b = *state;
@@ -708,7 +711,7 @@ static void subgraphs_and_functions_are_walked(void **state)
     tsr_model_free(m);
 }
 
-// Values between nodes rarely declare a shape; the rules know it.
+// Intermediate values rarely declare a shape, so the checker must infer it.
 static void shapes_that_are_not_declared_are_inferred(void **state)
 {
     struct bench *b = *state;
@@ -729,7 +732,7 @@ static void shapes_that_are_not_declared_are_inferred(void **state)
     tsr_model_free(s.model);
 }
 
-// Code that is not optimised, as `make sanitize` builds it, takes ten times as long; under ThreadSanitizer ten times that.
+// Unoptimized code, as in `make sanitize`, is ten times slower; ThreadSanitizer ten times more.
 #ifdef __SANITIZE_THREAD__
 #define SLOWER 100
 #elif defined __OPTIMIZE__
@@ -738,7 +741,7 @@ static void shapes_that_are_not_declared_are_inferred(void **state)
 #define SLOWER 10
 #endif
 
-// Of this process alone: other work on the machine does not count.
+// CPU time of this process, so that other load on the machine does not matter.
 static double seconds(void)
 {
     return (double)clock() / CLOCKS_PER_SEC;
@@ -748,7 +751,7 @@ static void a_hundred_thousand_nodes_take_no_second(void **state)
 {
     struct bench *b = *state;
     if (under_valgrind())
-        skip(); // tens of times as slow
+        skip(); // valgrind is tens of times slower
     tsr_model *m;
     tsr_config *c;
     assert_int_equal(tsr_model_new(b->session, "g", 11, &m), TSR_OK);
@@ -775,7 +778,7 @@ static void a_hundred_thousand_nodes_take_no_second(void **state)
     print_message("100000 annotated nodes, all stages against the data: %.3f s\n", t);
     assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 99999);
     assert_int_equal(tsr_finding_count(b->session), TSR_MAX_FINDINGS);
-    assert_true(t < 5 * SLOWER); // far above what it takes, for slow machines and sanitizers
+    assert_true(t < 5 * SLOWER); // much more than needed, for slow machines and sanitizers
     tsr_finding_clear(b->session);
     tsr_model_free(m);
 }
@@ -784,7 +787,7 @@ static void one_node_with_everything_is_linear(void **state)
 {
     struct bench *b = *state;
     if (under_valgrind())
-        skip(); // tens of times as slow
+        skip(); // valgrind is tens of times slower
     enum { MANY = 20000 };
     struct small s = small_new(b, 2, I(8, 6));
     int64_t *big = calloc(1000001, sizeof(*big));
@@ -800,7 +803,7 @@ static void one_node_with_everything_is_linear(void **state)
     const char *out[1] = {"z"};
     tsr_node *n = tsr_graph_add_node(s.graph, "", "Sum", "sum", in, MANY, out, 1);
     for (int i = 0; i < 2000;
-         i++) // the device lists of these are reported once: more findings are only counted
+         i++) // their device lists are reported once; more diagnostics are only counted
         assert_int_equal(
             tsr_spec_set_devices(tsr_node_add_spec(n, s.config, in[MANY - 1 - i]), I(0), 1),
             TSR_OK);
@@ -822,7 +825,7 @@ static void one_node_with_everything_is_linear(void **state)
     free(in);
 }
 
-// One group of many members named by many shards.
+// One large device group that many shards refer to.
 static void owners_are_bounded(void **state)
 {
     struct bench *b = *state;
@@ -845,7 +848,7 @@ static void owners_are_bounded(void **state)
     struct tile_layout *l = NULL;
     struct shape shape = {.rank = 2, .dims = (tsr_dim[]){SIZE(65536), SIZE(6)}};
     assert_int_equal(tsr__spec_layout(&b->arena, p, &shape, true, &l), TSR_INVALID);
-    assert_int_equal(tsr_finding_count(b->session), 1); // quiet
+    assert_int_equal(tsr_finding_count(b->session), 1); // no second diagnostic
     tsr_finding_clear(b->session);
     tsr_model_free(s.model);
     free(list);
@@ -874,7 +877,7 @@ static void very_many_configurations_are_bounded(void **state)
     }
 }
 
-// Every allocation of the check fails once.
+// Each allocation of the check fails once.
 static void lack_of_memory_is_told(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_dict.c - tensor dictionaries: cut, look up, put together; the published tilings as vectors.
+// test_dict.c - tensor dictionaries: split a tensor into shards, look them up, join them again; the
+// published tilings are test vectors.
 #include "common.h"
 
 static float numbers[4096];
@@ -24,7 +25,7 @@ static void pieces_hold_what_the_tiling_says(void **state)
     assert_int_equal(p.dims[0], 2);
     assert_int_equal(p.dims[1], 4);
     assert_true(((float *)p.data)[0] == 20 && ((float *)p.data)[7] == 27);
-    // tile 0 is with device 3
+    // tile 0 is on device 3
     assert_int_equal(tsr_pieces_value(d, (size_t)tsr_pieces_find_tile(d, 0, 0)).device, 3);
     assert_int_equal(tsr_pieces_find(d, 9, 0), -1);
     assert_int_equal(tsr_pieces_find(d, 0, 1), -1);

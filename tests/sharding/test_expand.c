@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_expand.c - nodes that cut what their operator takes statistics of: what replaces them, where their
-// shardings and stages go, what stays whole, and that no failing allocation does harm.
+// test_expand.c - a node sharded along an axis of which it computes statistics (such as Softmax) is
+// expanded into simpler nodes. Tests the resulting nodes, their shardings and stages, which nodes
+// stay unexpanded, and failing allocations.
 #include "common.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@ struct one {
     tsr_value *x, *y;
 };
 
-// y = OP(x[, k]) with x of 6 x 8 floats, cut in two along the last axis, between two identities.
+// y = OP(x[, k]) between two Identity nodes; x is 6 x 8 floats, sharded as `cut`.
 static struct one net_of(struct bench *b, const char *op, const char *cut, int64_t k)
 {
     struct one t = {0};
@@ -63,7 +64,7 @@ static void test_softmax_is_replaced(void **state)
     assert_non_null(f);
     assert_ptr_equal(f->model, made);
     assert_int_equal(f->n_nodes, 2 + 5);
-    assert_int_equal(f->before->n_nodes, 3); // the model is as it was
+    assert_int_equal(f->before->n_nodes, 3); // the model itself is unchanged
     assert_int_equal(tsr_graph_node_count(t.g), 3);
     assert_null(find(f, "Softmax"));
     const struct node_flow *top = find(f, "ReduceMax"), *sum = find(f, "ReduceSum");
@@ -72,7 +73,7 @@ static void test_softmax_is_replaced(void **state)
     assert_int_equal(top->combine, COMBINE_MAX);
     assert_int_equal(sum->combine, COMBINE_SUM);
     same(b, top->inputs[0], "{1,2:0,1}");
-    same(b, find(f, "Exp")->outputs[0], "{1,2:0,1}"); // follows
+    same(b, find(f, "Exp")->outputs[0], "{1,2:0,1}"); // follows the sharding of its input
     const struct node_flow *end = find(f, "Div");
     same(b, end->outputs[0], "{1,2:0,1}");
     assert_string_equal(tsr_value_name(tsr_node_output(end->node, 0)), "y");
@@ -92,7 +93,7 @@ static void test_what_is_not_asked_for_stays(void **state)
     static const char *const cuts[] = {"{2,1:0,1}", NULL};
     for (size_t i = 0; i < 2; i++) {
         struct one t = net_of(b, "Softmax", cuts[i], 0);
-        // What arrives cut along the axis is brought together.
+        // An input that arrives sharded along the axis is gathered.
         if (!cuts[i])
             assert_int_equal(tsr_node_shard_text(tsr_value_producer(t.x), t.x, t.c, "{1,2:0,1}"),
                              TSR_OK);
@@ -106,7 +107,7 @@ static void test_what_is_not_asked_for_stays(void **state)
     }
 }
 
-// A cut of the output alone asks for it too.
+// A sharding of the output alone causes the expansion too.
 static void test_output_asks(void **state)
 {
     struct bench *b = *state;
@@ -122,7 +123,7 @@ static void test_output_asks(void **state)
     tsr_model_free(t.m);
 }
 
-// 8 elements in 3 parts are not cut evenly, in 2 they are: both are taken apart.
+// 8 elements are split into 3 unequal or 2 equal parts; both are expanded.
 static void test_parts_of_any_size(void **state)
 {
     struct bench *b = *state;
@@ -145,7 +146,7 @@ static void test_parts_of_any_size(void **state)
     tsr_model_free(t.m);
 }
 
-// Both kinds in one model: one is replaced, the other stays.
+// Of two such nodes in one model, one is expanded and the other is not.
 static void test_one_of_two(void **state)
 {
     struct bench *b = *state;
@@ -166,7 +167,7 @@ static void test_one_of_two(void **state)
     tsr_model_free(t.m);
 }
 
-// What is inferred for the node itself passes the check, and a second time changes nothing.
+// The sharding inferred for the node itself passes the check, and inferring again changes nothing.
 static void test_infer_keeps_the_node(void **state)
 {
     struct bench *b = *state;

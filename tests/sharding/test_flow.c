@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_flow.c - layouts through a model: what one node makes of the specs and arrivals at it, and what the
-// feed-forward blocks of whole models become.
+// test_flow.c - the flow, which assigns layouts to all values: its decisions for single nodes with
+// given specs and input layouts, and for the feed-forward blocks of complete models.
 #include "common.h"
 #include "sharding/flow/flow.h"
 
@@ -57,7 +57,7 @@ static tsr_value *reshape(struct net *t, tsr_value *x, const int64_t *dims, cons
                 out);
 }
 
-// The node that makes v, or of that name.
+// Shards v at the producer of `at`.
 static void shard(struct net *t, const tsr_value *at, tsr_value *v, const char *text)
 {
     assert_int_equal(tsr_node_shard_text(tsr_value_producer(at), v, t->c, text), TSR_OK);
@@ -163,7 +163,7 @@ static void test_reduction_groups(void **state)
     assert_int_equal(n->groups[1].devices[1], 3);
     same(t, n->inputs[0], "{1,2:(0,1),(2,3)}");
     same(t, n->outputs[0], "{1,1:0,1,2,3}");
-    assert_int_equal(t->f->n_notes, 0); // a whole value is sliced where it is
+    assert_int_equal(t->f->n_notes, 0); // slicing a replicated value needs no communication
     done(t);
 }
 
@@ -174,7 +174,7 @@ static void test_reduction_of_unequal_parts(void **state)
     tsr_value *y = node(t, "MatMul", x, w, "y");
     shard(t, y, w, "{2,1:(0,1),2}");
     flow(t);
-    assert_null(made(t, y)->replicated); // device 1 drops out
+    assert_null(made(t, y)->replicated); // device 1 is not used
     same(t, made(t, y)->outputs[0], "{1,1:0,2}");
     assert_int_equal(made(t, y)->n_groups, 1);
     done(t);
@@ -215,7 +215,7 @@ static void test_device_with_two_shards(void **state)
     tsr_value *x = input(t, "x", DIMS(8, 5)), *y = node(t, "Relu", x, NULL, "y");
     shard(t, y, x, "{4,1:0,0,1,1}");
     flow(t);
-    assert_null(made(t, y)->replicated); // tiles side by side are one
+    assert_null(made(t, y)->replicated); // adjacent tiles of one device are merged
     same(t, made(t, y)->outputs[0], "{2,1:0,1}");
     done(t);
     static const char *const several[] = {"{2,1:(0,2),(1,2)}", "{4,1:0,1,0,1}", "{2,2:0,1,2,2}",
@@ -234,7 +234,7 @@ static void test_device_with_two_shards(void **state)
         assert_int_equal(findings(t, "not-cut-here") + findings(t, "reshard-implied"), 0);
         done(t);
     }
-    t = net_new(state, "c", 3); // the groups of each pair of shards intersect: {0}, {1}, {2}, {2}
+    t = net_new(state, "c", 3); // each pair of shards has its own common device: 0, 1, 2, 2
     x = input(t, "x", DIMS(8, 5));
     tsr_value *w = input(t, "w", DIMS(5, 6));
     y = node(t, "MatMul", x, w, "y");
@@ -244,7 +244,7 @@ static void test_device_with_two_shards(void **state)
     assert_null(made(t, y)->replicated);
     same(t, made(t, y)->outputs[0], "{2,2:0,1,2,2}");
     done(t);
-    t = net_new(state, "c", 2); // a sum of which a device has several parts
+    t = net_new(state, "c", 2); // a sum of which one device has several parts
     x = input(t, "x", DIMS(8, 8));
     w = input(t, "w", DIMS(8, 6));
     y = node(t, "MatMul", x, w, "y");
@@ -254,7 +254,8 @@ static void test_device_with_two_shards(void **state)
     done(t);
 }
 
-// {4:0,0,0,1} is two parts, as is {8:0,0,0,0,0,0,1,1}: they agree on what is summed up.
+// {4:0,0,0,1} and {8:0,0,0,0,0,0,1,1} are the same two unequal parts, so a reduction over them is
+// possible.
 static void test_unequal_shares(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -284,7 +285,7 @@ static void test_operator_without_rule(void **state)
     same(t, made(t, b)->inputs[0], "{1,1:0,1}");
     assert_non_null(made(t, c)->replicated);
     assert_int_equal(findings(t, "not-cut-here"), 1);
-    assert_int_equal(findings(t, "reshard-implied"), 1); // r is gathered once, for a and for b
+    assert_int_equal(findings(t, "reshard-implied"), 1); // r is gathered once, for both a and b
     assert_int_equal(t->f->n_notes, 1);
     done(t);
 }
@@ -299,7 +300,7 @@ static void test_device_sets_stay_apart(void **state)
     shard(t, c, x, "{1,1:2,3}");
     flow(t);
     same(t, made(t, b)->outputs[0], "{1,1:0,1}");
-    same(t, made(t, d)->outputs[0], "{1,1:0,1}"); // first come, first served: c moves
+    same(t, made(t, d)->outputs[0], "{1,1:0,1}"); // the first input decides the devices: c is moved
     same(t, made(t, e)->inputs[0], "{1,1:0,1}");
     assert_int_equal(findings(t, "reshard-implied"), 1);
     done(t);
@@ -322,7 +323,8 @@ static void test_arrivals_in_conflict(void **state)
 
 // ---- dimensions of several factors -------------------------------------------------------------
 
-// 64 cut in n -> [4, 16] -> transposed -> back: what arrives at the heads, and at the end.
+// 64 sharded as `cut` -> [4, 16] -> transposed -> back: expected layouts at the heads and at the
+// end.
 static void heads(void **state, int64_t size, int64_t n_heads, const char *cut, const char *split,
                   const char *end)
 {
@@ -347,9 +349,9 @@ static void test_heads(void **state)
     heads(state, 64, 4, "{1,1,8:0,1,2,3,4,5,6,7}", "{1,1,4,2:0,1,2,3,4,5,6,7}",
           "{1,1,8:0,1,2,3,4,5,6,7}");
     heads(state, 64, 4, "{1,1,4*16/2:0,1}", "{1,1,1,2:0,1}", "{1,1,4*16/2:0,1}");
-    // 3 uneven parts of 64 do not fall between heads: gathered
+    // 3 unequal parts of 64 do not end at the border of a head: gathered
     heads(state, 64, 4, "{1,1,3:0,1,2}", "{1,1,1,1:0,1,2}", "{1,1,1:0,1,2}");
-    // 5 heads in 2 parts of 2 and 3: uneven in units of 16
+    // 5 heads in parts of 2 and 3 heads: unequal, in units of 16
     heads(state, 80, 5, "{1,1,5/2*16:0,1}", "{1,1,2,1:0,1}", "{1,1,5/2*16:0,1}");
 }
 
@@ -423,7 +425,7 @@ static void test_out_of_memory_everywhere(void **state)
     done(t);
 }
 
-// ---- whole models ------------------------------------------------------------------------------
+// ---- complete models ---------------------------------------------------------------------------
 
 static const char *const element_wise[] = {"Add",  "Mul",     "Div", "Erf",  "Tanh",    "Pow",
                                            "Relu", "Sigmoid", "Sub", "Sqrt", "Reshape", "Cast"};
@@ -440,7 +442,7 @@ static const int64_t *weight_dims(const tsr_node *n)
     return tsr_tensor_dims(tsr_value_initializer(tsr_node_input(n, 1)));
 }
 
-// Walks back from the input of a projection through element-wise nodes to the projections before it.
+// Follows the input of a projection back through element-wise nodes to the previous projections.
 static bool find_ups(const tsr_value *v, int64_t inner, tsr_node **ups, size_t *n, int depth)
 {
     tsr_node *p = tsr_value_producer(v);
@@ -515,7 +517,7 @@ static void check_blocks(const struct flow *f, size_t blocks, int n)
         }
     }
     assert_int_equal(groups, blocks);
-    assert_true(cut >= 2 * blocks); // at least the projection and the activation between
+    assert_true(cut >= 2 * blocks); // at least the projection and the activation
     assert_int_equal(f->n_notes, 0);
 }
 
@@ -580,14 +582,15 @@ static void test_infer_completes_and_rests(void **state)
     }
 }
 
-// A value that a node reads twice in two forms has no one spec; the rest is written, and it stays so.
+// A value that one node reads in two layouts gets no spec; everything else does, and inferring
+// again changes nothing.
 static void test_infer_odd_cases(void **state)
 {
     struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(4, 4)), *r = node(t, "Relu", x, NULL, "r");
     tsr_value *y = node(t, "MatMul", r, r, "y"), *z = node(t, "Frob", y, NULL, "z");
     shard(t, r, x, "{2,1:0,1}");
-    shard(t, z, y, "{2,1:0,1}"); // not possible: stays as it is
+    shard(t, z, y, "{2,1:0,1}"); // not supported by the operator: kept
     assert_int_equal(tsr_infer_config(t->m, NULL), TSR_OK);
     assert_null(tsr_node_sharding_of(tsr_value_producer(y), r, 0));
     assert_non_null(tsr_node_sharding_of(tsr_value_producer(y), y, 0));

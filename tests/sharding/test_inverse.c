@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_inverse.c - a spec printed and read again is the same sharding, whatever is known of its value: sizes, the rank alone, the
-// rank by inference alone, nothing; in every notation.
+// test_inverse.c - a printed spec that is parsed again must be the same sharding, in every notation
+// and whatever is known about its value: its sizes, only its rank, only an inferred rank, or
+// nothing.
 #include "common.h"
 
 static uint64_t seed = 5;
@@ -16,7 +17,7 @@ static int64_t pick(int64_t below)
 
 enum known { SIZES, RANK, INFERRED, NOTHING, KNOWN_COUNT };
 
-// y = Neg(h), h = Relu(x): h is sharded, at b. Its size is known from x or from itself.
+// y = Neg(h), h = Relu(x): h is sharded at `node`. Its shape is declared or inferred from x.
 struct chain {
     tsr_model *model;
     tsr_node *node;
@@ -45,7 +46,7 @@ static struct chain chain_new(struct bench *b, enum known known, int rank)
     return c;
 }
 
-// One or two factors of an axis; their product is SIDE, one size may be left out. Returns the shards.
+// One or two factors of an axis with product SIDE; one size may be omitted. Returns the shards.
 static int64_t add_random_dim(tsr_spec *p, int64_t axis)
 {
     static const int64_t outer[] = {2, 3, 4, 6};
@@ -63,7 +64,7 @@ static int64_t add_random_dim(tsr_spec *p, int64_t axis)
     return cuts[0] * cuts[1];
 }
 
-// Devices or groups for that many shards.
+// Adds devices or groups for that many shards.
 static void add_random_owners(tsr_spec *p, int64_t shards)
 {
     int64_t list[256], members[3], key = 0;
@@ -80,7 +81,7 @@ static void add_random_owners(tsr_spec *p, int64_t shards)
     assert_int_equal(tsr_spec_set_devices(p, list, (size_t)shards), TSR_OK);
 }
 
-// Some of the axes in any order, each counted from either end.
+// Shards some of the axes in any order, each counted from either end.
 static tsr_spec *random_spec(struct chain *c, int rank)
 {
     int order[4] = {0, 1, 2, 3};
@@ -112,7 +113,7 @@ static struct tile_layout *layout_of(struct arena *a, const tsr_spec *p, int ran
 static void printed_and_read_again(void **state)
 {
     struct bench *b = *state;
-    size_t counts[3] = {0}; // of texts with "...", with @, with neither
+    size_t counts[3] = {0}; // texts with "...", with @, with neither
     for (int trial = 0; trial < 4000; trial++) {
         enum known known = (enum known)(trial % KNOWN_COUNT);
         int rank = 1 + (int)pick(4);
@@ -139,7 +140,8 @@ static void printed_and_read_again(void **state)
     assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 0);
 }
 
-// The seed documents' strings, and what they are here: over a line of 4 devices, or a 2 x 2 mesh.
+// Strings of the published documents and their meaning here, on 4 devices in a line or a 2 x 2
+// mesh.
 static void strings_of_meshes(void **state)
 {
     static const struct {
@@ -154,7 +156,7 @@ static void strings_of_meshes(void **state)
         {"2x2", "({1,0},{})", "{4,1:0,1,2,3}", "S01,R@2x2", "({0,1},{})@2x2"},
         {"2x2", "({},{1,0})", "{1,4:0,1,2,3}", "R,S01@2x2", "({},{0,1})@2x2"},
         {"2x2", "(S^{1,0}, R)", "{4,1:0,1,2,3}", "S01,R@2x2", "({0,1},{})@2x2"},
-        {"2x2", "S10,R", "{4,1:0,2,1,3}", "S10,R@2x2", "({0},{})@4:0,2,1,3"}, // no set of axes
+        {"2x2", "S10,R", "{4,1:0,2,1,3}", "S10,R@2x2", "({0},{})@4:0,2,1,3"}, // not a set of axes
         {"2x2", "({0}, {1})", "{2,2:0,1,2,3}", "S0,S1@2x2", "({0},{1})@2x2"},
         {"2x2", "({1}, {0})", "{2,2:0,2,1,3}", "S1,S0@2x2", "({1},{0})@2x2"},
         {"2x2", "({}, {0,1})", "{1,4:0,1,2,3}", "R,S01@2x2", "({},{0,1})@2x2"},
@@ -164,8 +166,7 @@ static void strings_of_meshes(void **state)
         {"2x2", "S0...", "{2,1:(0,1),(2,3)}", "S0,R@2x2", "({0},{})@2x2"},
         {"2x2", "{2,1:3,1}", "{2,1:3,1}", "SR@2:3,1", "({0},{})@2:3,1"},
         {"2x2", "{2,1:(0,1),2}", "{2,1:(0,1),2}", "{2,1:(0,1),2}", "{2,1:(0,1),2}"},
-        {"2x3", "SR", "{4,1:0,1,2,3}", "SR@4",
-         "({0},{})@4"}, // of another number of devices: a line
+        {"2x3", "SR", "{4,1:0,1,2,3}", "SR@4", "({0},{})@4"}, // another number of devices: a line
     };
     struct bench *b = *state;
     for (size_t i = 0; i < TSR_COUNT(cases); i++) {
@@ -212,7 +213,7 @@ static void wrong_mesh_strings_are_told(void **state)
     }
 }
 
-// The ranks that printing keeps with a model are found again once it has changed.
+// Ranks that printing caches with a model must be updated after an edit.
 static void ranks_follow_edits(void **state)
 {
     struct bench *b = *state;

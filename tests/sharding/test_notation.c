@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_notation.c - the compact notation: what each text means, errors of wrong texts, print
-// and parse inverse.
+// test_notation.c - the compact notation: the meaning of valid texts, errors of invalid texts, and
+// parsing as the inverse of printing.
 #include "common.h"
 #include "sharding/layouts/internal.h"
 
-// ---- right texts -------------------------------------------------------------------------------
+// ---- valid texts -------------------------------------------------------------------------------
 
 struct right {
     const char *text;
@@ -50,7 +50,7 @@ static const struct right RIGHT[] = {
     {" { 2 , 1 : ( 0 , 1 ) , 2 } ", 2, "{2,1:(0,1),2}"},
     {" S0 , R @ 2 x 2 : 4 , 5 , 6 , 7 ", 2, "{2,1:(4,5),(6,7)}"},
     {"{2,1:0,2147483647}", 2, "{2,1:0,2147483647}"},
-    {"S01,R@8x10", 2, "{80,1}"}, // many devices that count up are not listed
+    {"S01,R@8x10", 2, "{80,1}"}, // long ascending device lists are omitted
     {"{10,8}", 2, "{10,8}"},
     {"S1,S0@8x10", 2, NULL},
 };
@@ -99,12 +99,12 @@ static void another_loop_order_prints_in_dimension_order(void **state)
     assert_string_equal(tsr__notation_print(&b->arena, l).p, "{2,3:0,2,4,1,3,5}");
 }
 
-// ---- wrong texts -------------------------------------------------------------------------------
+// ---- invalid texts -----------------------------------------------------------------------------
 
 struct wrong {
     const char *text;
     int rank;
-    int64_t size; // of every dimension; -1: not known
+    int64_t size; // of every dimension; -1: unknown
     tsr_status status;
     size_t at;
     const char *what;
@@ -213,7 +213,7 @@ static void sizes_that_fit_are_accepted(void **state)
     }
 }
 
-// ---- the pair is inverse -----------------------------------------------------------------------
+// ---- parsing is the inverse of printing --------------------------------------------------------
 
 static uint64_t seed = 11;
 
@@ -279,7 +279,7 @@ static void random_bytes_are_refused_or_inverse(void **state)
     char text[48];
     for (int trial = 0; trial < 20000; trial++) {
         size_t n = 0;
-        if (trial % 2) { // a right text with a few bytes changed
+        if (trial % 2) { // a valid text with a few bytes changed
             const char *from = RIGHT[pick(TSR_COUNT(RIGHT))].text;
             n = strlen(from);
             memcpy(text, from, n);
@@ -313,7 +313,7 @@ static void lack_of_memory_is_told(void **state)
     }
 }
 
-// One dimension in parts of the given numbers of units, each on one device.
+// One dimension in parts of the given numbers of units, one part per device.
 static struct tile_layout *in_units(struct arena *arena, const int64_t *units,
                                     const int64_t *devices, size_t n)
 {
@@ -329,7 +329,7 @@ static struct tile_layout *in_units(struct arena *arena, const int64_t *units,
     return layout;
 }
 
-// Unequal parts that lie side by side on one device are one part, as they are when their spec is read.
+// Adjacent unequal parts on one device must be merged, as they are when their spec is read.
 static void unequal_parts_merge(void **state)
 {
     static const struct {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_propagate.c - shardings that go backwards and sideways: what is granted, what is refused and why, and that the
-// result rests.
+// test_propagate.c - sharding inference backwards (to producers) and sideways (to other readers):
+// which demands are met, which are dropped and why, and that a second inference changes nothing.
 #include "common.h"
 #include "sharding/layouts/examine.h"
 
@@ -43,7 +43,7 @@ static size_t findings(const struct net *t, const char *code)
     return n;
 }
 
-// The sharding of v at the node that makes `at`.
+// Asserts the sharding of v at the producer of `at`.
 static void lies(struct net *t, const tsr_value *at, const tsr_value *v, const char *text)
 {
     const tsr_node_config *nc = tsr_node_find_config(tsr_value_producer(at), t->c);
@@ -63,7 +63,7 @@ static void lies(struct net *t, const tsr_value *at, const tsr_value *v, const c
     fail_msg("no sharding of %s", tsr_value_name(v));
 }
 
-// Infers; the result passes the checker, and inferring again changes nothing.
+// Infers; the result must pass the checker, and inferring again must change nothing.
 static void infer(struct net *t)
 {
     void *first, *second;
@@ -87,7 +87,7 @@ static void done(struct net *t)
     tsr_model_free(t->m);
 }
 
-// ---- granted -----------------------------------------------------------------------------------
+// ---- demands that are met ----------------------------------------------------------------------
 
 static void test_backwards_through_a_chain(void **state)
 {
@@ -114,7 +114,7 @@ static void test_backwards_through_a_chain(void **state)
     }
 }
 
-// One annotated matrix makes the products before it cut, and their weights.
+// One sharded matrix determines the shardings of the products before it, and of their weights.
 static void test_backwards_through_products(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -134,7 +134,8 @@ static void test_backwards_through_products(void **state)
     done(t);
 }
 
-// a is wished cut by b; its other reader c follows, and then asks for the same of d, which e follows.
+// b demands a sharded a; its other reader c follows, and then demands the same of d, which e
+// follows.
 static void test_sideways(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -166,7 +167,7 @@ static void test_two_axes(void **state)
     done(t);
 }
 
-// ---- refused -----------------------------------------------------------------------------------
+// ---- demands that are dropped ------------------------------------------------------------------
 
 static void test_explicit_is_never_overridden(void **state)
 {
@@ -179,7 +180,7 @@ static void test_explicit_is_never_overridden(void **state)
     infer(t);
     lies(t, a, a, "{1,2:0,1}");
     lies(t, c, b, "{2,1:0,1}");
-    lies(t, b, b, "{1,2:0,1}"); // what arrives comes before what is wished
+    lies(t, b, b, "{1,2:0,1}"); // the layout of the input has priority over the demand
     assert_int_equal(findings(t, "demand-dropped"), 1);
     done(t);
 }
@@ -190,15 +191,16 @@ static void test_reader_that_has_it_in_place(void **state)
     tsr_value *x = input(t, "x", 6, 4), *a = node(t, "Relu", x, NULL, "a");
     tsr_value *b = node(t, "Tanh", a, NULL, "b"), *c = node(t, "Abs", a, NULL, "c");
     assert_int_equal(tsr_shapes(t->m, NULL, 0, NULL), TSR_OK);
-    shard(t, b, a, "{1,1:0,1}"); // in place, and nothing that could be divided
+    shard(t, b, a, "{1,1:0,1}"); // replicated, so the demand of c would add communication
     shard(t, c, a, "{2,1:0,1}");
     infer(t);
     lies(t, a, a, "{1,1:0,1}");
-    assert_int_equal(findings(t, "demand-dropped"), 1); // the second time, the output is explicit
+    // only once: inferred again, the output is explicit
+    assert_int_equal(findings(t, "demand-dropped"), 1);
     done(t);
 }
 
-// The coarser wish is granted in either order: who needs more takes its part, who has it in place keeps it.
+// The coarser demand is met in either order: the other reader takes a slice without communication.
 static void test_coarse_and_fine_wishes(void **state)
 {
     for (int swap = 0; swap < 2; swap++) {
@@ -226,7 +228,7 @@ static void test_readers_with_different_wishes(void **state)
     shard(t, c, a, "{1,2:0,1}");
     shard(t, b, a, "{2,1:0,1}");
     infer(t);
-    lies(t, a, a, "{1,1:0,1}"); // each has its part of the whole in place
+    lies(t, a, a, "{1,1:0,1}"); // replicated: each reader takes a slice without communication
     done(t);
 }
 
@@ -243,7 +245,7 @@ static void test_whole_operator_keeps_its_input(void **state)
     shard(t, e, d, "{2,1:0,1}");
     infer(t);
     lies(t, a, a, "{1,1:0,1}");
-    lies(t, d, d, "{1,1:0,1}"); // cannot be cut: no conflict, the reader takes its part
+    lies(t, d, d, "{1,1:0,1}"); // cannot be sharded: no conflict, the reader takes a slice
     assert_true(findings(t, "demand-dropped") >= 1);
     assert_int_equal(findings(t, "reshard-implied"), 0);
     done(t);
@@ -263,7 +265,7 @@ static void test_model_outputs_stay(void **state)
     done(t);
 }
 
-// Softmax needs its axis whole; a wish is no reason to compute it in pieces.
+// Softmax needs its full axis; a demand alone must not cause an expansion.
 static void test_statistics_are_not_cut(void **state)
 {
     struct net *t = net_new(state, "c", 2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_random.c - random graphs with random specs: whatever the flow decides, each device's piece of each
-// tensor must be the one that its coordinates in the rule's factors say, element by element.
+// test_random.c - random graphs with random specs. Whatever the flow decides, each device's piece
+// of each tensor must be the one that its part of the rule's factors implies, element by element.
 #include "../valgrind.h"
 #include "common.h"
 
@@ -20,7 +20,7 @@ struct drawn {
     int64_t dims[MAX_VALUES][6];
     int rank[MAX_VALUES], n;
     size_t cut, reduced, replicated, refined, turns,
-        refused; // what was seen, so that the test cannot be empty
+        refused; // counted, so that the test is known not to be empty
 };
 
 static uint64_t draw(struct drawn *t, uint64_t below)
@@ -111,7 +111,7 @@ static void grow_transpose(struct drawn *t, int x)
         TSR_OK);
 }
 
-// Another factorization of the same number of elements.
+// Reshapes to another factorization of the same number of elements.
 static void grow_reshape(struct drawn *t, int x)
 {
     int64_t rest = 1, d[6];
@@ -161,7 +161,7 @@ static void grow(struct drawn *t)
     }
 }
 
-// A random sharding of one value at one node, by text; those that do not fit are not taken.
+// Adds a random sharding of one value at one node, by text; those that do not fit are ignored.
 static void annotate(struct drawn *t)
 {
     int v = (int)draw(t, (uint64_t)t->n),
@@ -206,9 +206,9 @@ static void annotate(struct drawn *t)
     tsr_finding_clear(t->b->session);
 }
 
-// ---- what must hold ----------------------------------------------------------------------------
+// ---- expected properties -----------------------------------------------------------------------
 
-// Elements of a dimension that a device's coordinates give it, as a map of bytes.
+// Marks the elements of a dimension that a device has by its part of the factors.
 static void by_factors(const struct placement *p, size_t device, const struct rule_dim *d,
                        int64_t size, char *mark)
 {
@@ -247,7 +247,7 @@ static void check_tensor(struct drawn *t, const struct placement *p, const struc
     while (id < t->n && t->values[id] != v)
         id++;
     if (id == t->n || r->host)
-        return; // a shape
+        return; // a shape tensor
     assert_int_equal(l->rank, t->rank[id]);
     for (size_t i = 0; i < p->n_devices; i++)
         for (int d = 0; d < l->rank; d++) {
@@ -258,7 +258,8 @@ static void check_tensor(struct drawn *t, const struct placement *p, const struc
         }
 }
 
-// Each group has every part of the reduced factors once, and its members agree in all other factors.
+// Each group has every part of the reduced factors once, and its members agree in all other
+// factors.
 static void check_groups(const struct node_flow *nf)
 {
     const struct placement *p = &nf->place;
@@ -289,7 +290,7 @@ static void check_groups(const struct node_flow *nf)
     assert_true(nf->n_groups == 0 || members == p->n_devices);
 }
 
-// In each turn a device works on one of its shards, and no other layout has them.
+// In each turn a device computes one of its shards; the other layouts must agree.
 static void check_turns(struct drawn *t, const struct node_flow *nf)
 {
     const struct placement *all = &nf->place;
@@ -367,7 +368,7 @@ static void one_graph(struct drawn *t, uint64_t seed)
         notes += !strcmp(tsr_finding_value(t->b->session, i).code, "reshard-implied");
     assert_int_equal(notes, f->n_notes);
     tsr_finding_clear(t->b->session);
-    // shardings that contradict each other are refused, and the flow had left such a node whole
+    // contradictory shardings are rejected; the flow had replicated such a node
     tsr_status inferred = tsr_infer_config(t->m, NULL);
     if (inferred == TSR_INVALID) {
         size_t whole = 0;
@@ -378,7 +379,7 @@ static void one_graph(struct drawn *t, uint64_t seed)
         forget(t);
         return;
     }
-    // inferring is possible, changes no decision, and rests
+    // inferring must succeed, change no decision, and change nothing the second time
     assert_int_equal(inferred, TSR_OK);
     void *first, *second;
     size_t n1, n2;
@@ -425,7 +426,7 @@ static size_t cut_specs(const struct drawn *t)
     return n;
 }
 
-// Explicit specs of t must be found again, unchanged, in what was inferred of a copy.
+// The explicit specs of t must be unchanged in the copy after inference.
 static void check_explicit(struct drawn *t, const tsr_model *copy, const tsr_config *c)
 {
     const struct shapes *shapes = tsr__shapes_new(&t->b->arena, t->m);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_remarks.c - what the checker says of annotations that are right: work done twice, values that have to move, outputs
-// that cannot be cut.
+// test_remarks.c - notes of the checker on valid annotations: duplicate work, values that must be
+// resharded, outputs that cannot be sharded.
 #include "common.h"
 
 #include <stdio.h>
@@ -44,7 +44,7 @@ static void test_work_twice(void **state)
     assert_int_equal(tsr_finding_value(b->session, 0).severity, TSR_NOTE);
     shard(&s, s.y, s.x, "{2,2:0,1,2,3}");
     check(b, s.model, "work-twice", 0);
-    shard(&s, s.y, s.x, "{1,1:0,1}"); // nothing is meant to be cut
+    shard(&s, s.y, s.x, "{1,1:0,1}"); // no sharding is intended, so no note
     check(b, s.model, "work-twice", 0);
     tsr_model_free(s.model);
 }
@@ -59,7 +59,7 @@ static void test_moves(void **state)
     shard(&s, z, z, "{1,4:0,1,2,3}");
     check(b, s.model, "reshard-implied", 1);
     assert_int_equal(tsr_finding_value(b->session, 0).severity, TSR_NOTE);
-    shard(&s, z, s.y, "{1,4:0,1,2,3}"); // now it is asked for
+    shard(&s, z, s.y, "{1,4:0,1,2,3}"); // explicit, so no note
     check(b, s.model, "reshard-implied", 0);
     tsr_model_free(s.model);
 }
@@ -74,12 +74,12 @@ static void test_output_that_cannot_be_cut(void **state)
     tsr_finding_clear(b->session);
     shard(&s, z, s.y, "{2,1:2,3}"); // on other devices
     check(b, s.model, "not-cut-here", 1);
-    shard(&s, z, s.y, "{2,1:0,1}"); // all its tensors have shardings: cut as told
+    shard(&s, z, s.y, "{2,1:0,1}"); // all its tensors have shardings: accepted as given
     tsr_finding_clear(b->session);
     assert_int_equal(tsr_check_config(s.model, NULL), TSR_OK);
     assert_int_equal(findings(b, "not-cut-here"), 0);
     tsr_value *scan =
-        after(&s, "CumSum", z, "t"); // a rule that says no: said once, not by both views
+        after(&s, "CumSum", z, "t"); // rule without sharding: reported once, not by both checks
     shard(&s, scan, z, "{2,1:0,1}");
     shard(&s, scan, scan, "{2,1:0,1}");
     assert_int_equal(tsr_check_config(s.model, NULL), TSR_OK);
@@ -87,7 +87,7 @@ static void test_output_that_cannot_be_cut(void **state)
     tsr_model_free(s.model);
 }
 
-// What only hinders the flow is not the checker's business here.
+// An order of nodes that only affects the flow gives no note here.
 static void test_order_of_nodes(void **state)
 {
     struct bench *b = *state;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_reshard.c - plans of resharding are carried out on arrays: what arrives must be what the target says, and the bytes
-// that travel must be those of the plan.
+// test_reshard.c - executes resharding plans on arrays. The result must have the target layout, and
+// the transferred bytes must be those of the plan.
 //
-// Usage: test_reshard [PAIRS [all]]    (2,000 random pairs without an argument; all: tell every step)
+// Usage: test_reshard [PAIRS [all]]    (default: 2,000 random pairs; all: print every step)
 #include "common.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ struct lot {
     struct arena *arena;
     int rank;
     int64_t shape[4];
-    int64_t unit; // bytes of an element in the plan; arrays here have 64 bits
+    int64_t unit; // bytes per element in the plan; arrays here have 64 bits
 };
 
 static uint64_t draw(struct lot *l, uint64_t n)
@@ -45,7 +45,7 @@ static void random_dim(struct lot *l, int64_t size, struct tile_dim *d, struct t
     if (most < 2 || draw(l, 5) < 2)
         return;
     int64_t a = 2 + (int64_t)draw(l, 3);
-    if (size % a == 0 && size / a > 1 && draw(l, 3) == 0) { // factors: strided pieces
+    if (size % a == 0 && size / a > 1 && draw(l, 3) == 0) { // several factors: strided pieces
         int64_t b = size / a, outer = draw(l, 2) && a <= most ? a : 1;
         int64_t room = most / outer < b ? most / outer : b;
         int64_t inner = room > 1 ? 1 + (int64_t)draw(l, (uint64_t)room) : 1;
@@ -73,7 +73,8 @@ static void shuffled(struct lot *l, int64_t *devices)
     }
 }
 
-// How owners are given: equally many to each shard, side by side or far apart; anybody; one device for many.
+// How owners are assigned: equal numbers per shard, adjacent or far apart; arbitrary; several
+// shards per device.
 enum owning { OWN_NEAR, OWN_FAR, OWN_ANY, OWN_REPEATED, OWN_KINDS };
 
 static struct tile_layout *random_layout(struct lot *l, bool gaps)
@@ -110,7 +111,7 @@ static struct tile_layout *random_layout(struct lot *l, bool gaps)
 
 static const char *const meshes[] = {"2", "4", "2x2", "4x2", "2x2x2", "3x2", "8"};
 
-// Layouts of meshes come from their notation.
+// Layouts of a device mesh are parsed from their notation.
 static struct tile_layout *random_mesh(struct lot *l, size_t mesh)
 {
     char text[256];
@@ -139,7 +140,8 @@ static struct tile_layout *random_mesh(struct lot *l, size_t mesh)
     return x;
 }
 
-// Blocks of devices hold shards together; each block is split into groups. False: the layout has no such form.
+// Makes the layout a pending sum: devices with equal shards form a block, which is split into
+// groups. False: not possible for this layout.
 static bool random_pending(struct lot *l, const struct tile_layout *x, struct partial *out)
 {
     struct device_group *groups = ARENA_ARRAY(l->arena, struct device_group, DEVICES);
@@ -174,11 +176,11 @@ static bool random_pending(struct lot *l, const struct tile_layout *x, struct pa
 
 // ---- arrays of the devices ---------------------------------------------------------------------
 
-// What the devices hold: for each shard and owner, in the order of the layout's owners.
+// The shards that devices hold, in the order of the layout's owners.
 struct state {
     const struct tile_layout *l;
     struct tile_piece **pieces; // by shard
-    int64_t **data;             // by place in the list of owners
+    int64_t **data;             // by index in the list of owners
 };
 struct count {
     int64_t received[DEVICES], sent[DEVICES];
@@ -229,7 +231,8 @@ static int64_t place(const struct state *s, int64_t device, int64_t shard)
     return -1;
 }
 
-// Sends what two devices' pieces share; combines it if asked, else stores it. Returns the elements.
+// Sends the overlap of two devices' pieces; combines it if requested, else stores it. Returns the
+// number of elements.
 static int64_t transfer(struct lot *l, const struct state *x, int64_t s, int64_t k,
                         const struct state *y, int64_t t, int64_t j, const enum combine *how,
                         struct count *c)
@@ -255,7 +258,7 @@ static int64_t transfer(struct lot *l, const struct state *x, int64_t s, int64_t
     return sent;
 }
 
-// Everything that device s has and device t wants and does not have itself.
+// Sends everything that device s has and device t needs but does not have.
 static void send_all(struct lot *l, const struct state *x, int64_t s, const struct state *y,
                      int64_t t, const enum combine *how, struct count *c)
 {
@@ -265,9 +268,9 @@ static void send_all(struct lot *l, const struct state *x, int64_t s, const stru
                 transfer(l, x, s, k, y, t, j, how, c);
 }
 
-// ---- steps carried out -------------------------------------------------------------------------
+// ---- steps are executed ------------------------------------------------------------------------
 
-// All that a device holds, one after the other.
+// Concatenates all shards of a device.
 static int64_t flatten(struct lot *l, const struct state *x, int64_t device, int64_t **out)
 {
     int64_t n = 0, most = 1;
@@ -294,7 +297,7 @@ static void unflatten(const struct state *y, int64_t device, const int64_t *v)
         }
 }
 
-// Every member combines one stretch, then all hand theirs round.
+// Every member reduces one range, then sends it to all others.
 static void all_reduce(struct lot *l, const struct state *x, const struct state *y,
                        const struct device_group *g, enum combine how, struct count *c)
 {
@@ -308,8 +311,8 @@ static void all_reduce(struct lot *l, const struct state *x, const struct state 
                 if (k == i)
                     continue;
                 result[e] = combined(how, result[e], of[k][e]);
-                c->received[g->devices[i]]++; // the part
-                c->received[g->devices[k]]++; // the whole
+                c->received[g->devices[i]]++; // an addend
+                c->received[g->devices[k]]++; // the sum
                 c->sent[g->devices[k]]++;
                 c->sent[g->devices[i]]++;
             }
@@ -318,7 +321,7 @@ static void all_reduce(struct lot *l, const struct state *x, const struct state 
         unflatten(y, g->devices[i], result);
 }
 
-// From the second member to the next and so on; the first gets it last.
+// The partial sum passes from the second member to the next and so on; the first is last.
 static void reduce(struct lot *l, const struct state *x, const struct state *y,
                    const struct device_group *g, enum combine how, struct count *c)
 {
@@ -360,7 +363,7 @@ static void combine_step(struct lot *l, const struct state *x, const struct resh
     }
 }
 
-// The one in the middle of a group gives, or gets, and the other belongs to the group.
+// The transfer is between the root of a group and another member.
 static bool in_star(const struct reshard_step *st, const struct reshard_move *m)
 {
     int64_t center = st->op == RESHARD_GATHER ? m->to_device : m->from_device;
@@ -372,7 +375,7 @@ static bool in_star(const struct reshard_step *st, const struct reshard_move *m)
     return false;
 }
 
-// Elements that a device has.
+// Number of elements that a device has.
 static int64_t elements_of(const struct state *y, int64_t device)
 {
     int64_t n = 0;
@@ -404,7 +407,7 @@ static void plain_step(struct lot *l, const struct state *x, const struct reshar
             assert_true(!c->received[t] || elements_of(y, t) >= c->received[t]);
 }
 
-// Groups do not meet, and the bytes of the plan are those that travelled.
+// Groups must be disjoint, and the transferred bytes must be those of the plan.
 static void judge_step(const struct lot *l, const struct reshard_step *st, const struct count *c)
 {
     int64_t received = 0, sent = 0, total = 0;
@@ -425,7 +428,7 @@ static void judge_step(const struct lot *l, const struct reshard_step *st, const
         }
 }
 
-// With a second argument every step is printed.
+// Prints a step if there is a second argument.
 static void show(struct lot *l, const struct tile_layout *from, const struct reshard_step *st)
 {
     print_message("%s %s -> %s  shape", tsr__reshard_op_name(st->op),
@@ -463,10 +466,10 @@ static void carry_out(struct lot *l, struct state *x, const struct reshard_step 
 
 struct tally {
     size_t ops[RESHARD_EXCHANGE + 1], steps[4], refused, pending, better;
-    size_t apart; // ways with a gather along several axes
+    size_t apart; // plans with a gather along several axes
 };
 
-// The source's pieces of the truth, in parts where it is pending.
+// The source's pieces of the expected tensor, as addends where a sum is pending.
 static struct state source(struct lot *l, const struct tile_layout *x, const struct state *truth,
                            const struct partial *pending)
 {
@@ -515,7 +518,7 @@ static void judge_result(struct lot *l, const struct state *got, const struct ti
     struct state want = source(l, to, truth, NULL);
     for (int64_t j = 0; j < to->n_shards; j++)
         for (int64_t i = to->first[j]; i < to->first[j + 1]; i++) {
-            int64_t at = -1; // the same piece may have another number if there was nothing to do
+            int64_t at = -1; // the same piece may have another number if no step was needed
             for (int64_t k = 0; k < got->l->n_shards && at < 0; k++)
                 if (same_piece(got->pieces[k], want.pieces[j]))
                     at = place(got, to->owners[i], k);
@@ -525,14 +528,14 @@ static void judge_result(struct lot *l, const struct state *got, const struct ti
         }
 }
 
-// Where a way starts, and what it must lead to.
+// The start of a plan, and its expected result.
 struct judged {
     const struct state *first;
     const struct tile_layout *to;
     const struct state *truth;
 };
 
-// The same way with gathers along several axes taken apart gives the same.
+// Splitting gathers along several axes into single ones must give the same result.
 static void one_axis_each(struct lot *l, const struct tile_layout *from,
                           const struct partial *pending, const struct reshard *whole,
                           const struct judged *judged, struct tally *t)
@@ -553,11 +556,11 @@ static void one_axis_each(struct lot *l, const struct tile_layout *from,
 static void one_pair(struct lot *l, struct tally *t)
 {
     random_shape(l);
-    // small elements: steps count; large ones: bytes do
+    // small elements: the number of steps matters; large ones: the bytes
     l->unit = draw(l, 2) ? 4 : 1 << 20;
     size_t mesh = draw(l, TSR_COUNT(meshes)),
            other = draw(l, 3) ? mesh : draw(l, TSR_COUNT(meshes));
-    uint64_t kind = draw(l, 4); // both of a mesh, one, none
+    uint64_t kind = draw(l, 4); // layouts of a mesh: both, one, none
     bool gaps = draw(l, 25) == 0;
     const struct tile_layout *from = kind > 1 ? random_layout(l, gaps) : random_mesh(l, mesh);
     const struct tile_layout *to =
@@ -592,7 +595,7 @@ static void one_pair(struct lot *l, struct tally *t)
         cost += tsr__reshard_cost(&r->steps[i]);
         t->ops[r->steps[i].op]++;
     }
-    assert_true(cost <= tsr__reshard_cost(&r->direct)); // never worse
+    assert_true(cost <= tsr__reshard_cost(&r->direct)); // never more expensive than the direct step
     t->better += cost < tsr__reshard_cost(&r->direct);
     t->steps[r->n_steps]++;
     t->pending += pending != NULL;
@@ -616,7 +619,7 @@ static void test_random_pairs(void **state)
                   t.better);
     for (int op = 0; op <= RESHARD_EXCHANGE; op++) {
         if (op == COMM_SEND || op == COMM_RESHARD || op == COMM_HALO || op == RESHARD_NOTHING)
-            continue; // no plan has these steps
+            continue; // does not occur in plans
         print_message("  %-15s %zu\n", tsr__reshard_op_name(op), t.ops[op]);
         assert_true(t.ops[op] > 0);
     }
@@ -624,9 +627,9 @@ static void test_random_pairs(void **state)
     assert_true(t.apart > 0);
 }
 
-// ---- known answers -----------------------------------------------------------------------------
+// ---- known plans -------------------------------------------------------------------------------
 
-// One step or more: "op received total ..." in bytes of float32.
+// Expected steps: "op received total; ..." in bytes of float32.
 static void expect(struct bench *b, const char *from, const char *to, const char *pending, int rank,
                    const int64_t *shape, const char *want)
 {
@@ -671,12 +674,12 @@ static void test_one_group(void **state)
     expect(b, "{2,1:0,1}", "{1,2:2,3}", NULL, 2, s, "exchange 960000 1920000");
 }
 
-// ---- every layout between ------------------------------------------------------------------------
+// ---- all intermediate layouts ------------------------------------------------------------------
 
-#define FEW 4 // devices of this test
+#define FEW 4 // number of devices
 
-// The cheapest way over one layout between, tried with all of them that few devices can have: {1,1}, {2,1}, {1,2} with any set of
-// one or two owners for each tile.
+// The cheapest plan over one intermediate layout. Tries all that few devices can have: {1,1},
+// {2,1}, {1,2} with any set of one or two owners per tile.
 struct between_all {
     struct lot *l;
     const struct tile_layout *from, *to;
@@ -746,8 +749,8 @@ static void try_all(struct between_all *all)
     }
 }
 
-// A sum pending between 0 and 1: of [8,6] one exchange to device 2 is the cheapest, for a step counts as much as 1,024 bytes; of
-// [64,64] a reduce-scatter and a gather are.
+// A sum pending between devices 0 and 1. For [8,6] one exchange to device 2 is the cheapest, since
+// a step costs as much as 1,024 bytes; for [64,64] a reduce-scatter and a gather are.
 static void test_every_layout_between(void **state)
 {
     static const char *const targets[] = {"{1,1:2}",   "{1,1:0}",   "{1,1:0,2}", "{1,1:2,3}",
@@ -787,14 +790,14 @@ static void test_several_axes(void **state)
     expect(b, "S0,R@2x2", "R,S0@2x2", NULL, 2, s, "all-to-all 0>1 480000 1920000");
     expect(b, "S0,S1@2x2", "S01,R@2x2", NULL, 2, s, "all-to-all 1>0 240000 960000");
     expect(b, "S0,S1@2x2", "R,R@2x2", NULL, 2, s, "all-gather 1440000 5760000");
-    // [x] with a pending y: combined in parts, gathered late
+    // [x] with a pending y: reduce-scattered first, gathered last
     expect(b, "S0,R@2x2", "R,R@2x2", "sum", 2, s,
            "reduce-scatter 480000 1920000; all-gather 0 1440000 5760000");
     expect(b, "R,R@2x2", "S0,R@2x2", "sum", 2, s,
            "reduce-scatter 1440000 5760000; all-gather 0 480000 1920000");
 }
 
-// Device 3 has everything: the most goes to the one that wants all of it.
+// Device 3 has everything: the largest message goes to the device that needs all of it.
 static void test_largest_message(void **state)
 {
     struct bench *b = *state;
@@ -817,8 +820,9 @@ static void test_uneven(void **state)
     expect(b, "{3,1:0,1,2}", "{1,1:0,1,2}", NULL, 2, s, "all-gather 0 100 280");
     expect(b, "{3,1:0,1,2}", "{1,3:0,1,2}", NULL, 2, s, "all-to-all 0>1 40 92");
     expect(b, "{1,1:0,1,2}", "{3,1:0,1,2}", "sum", 2, s, "reduce-scatter 120 280");
-    expect(b, "{1,1:0,1}", "{1,2:2,3}", NULL, 2, big, "slice 0 0"); // nothing is nothing
-    expect(b, "{1:0}", "{1:0,5}", NULL, 0, s, "broadcast 4 4");     // a scalar
+    // empty tensors need no transfer
+    expect(b, "{1,1:0,1}", "{1,2:2,3}", NULL, 2, big, "slice 0 0");
+    expect(b, "{1:0}", "{1:0,5}", NULL, 0, s, "broadcast 4 4"); // a scalar
 }
 
 static void test_refused(void **state)
@@ -855,11 +859,11 @@ static void test_refused(void **state)
         tsr_reshard_plan(b->session, "{2,1}", "{1,1:0}", NULL, TSR_INT4, 2, s, &steps, &n),
         TSR_UNSUPPORTED);
     assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 4);
-    // one group of two tiles that its members hold both
+    // one group of two tiles, and its members hold both
     expect(b, "{2,1:(0,1),(0,1)}", "{2,1:0,1}", "sum", 2, s, "reduce-scatter 128 256");
 }
 
-// Every failing allocation is an answer.
+// Each failing allocation must give an error status.
 static void test_no_memory(void **state)
 {
     struct bench *b = *state;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_seeds.c - the worked examples of the published texts on multi-device ONNX (the proposal, the guide of its reference
-// implementation, the formalism), with their known slips corrected: pieces, validity and inferred shardings.
+// test_seeds.c - the worked examples of the published texts on multi-device ONNX (the proposal, the
+// guide of its reference implementation, the formalism), with their known errors corrected: pieces,
+// validity and inferred shardings.
 #include "common.h"
 
 #include <stdio.h>
@@ -53,13 +54,13 @@ static void same(const tsr_spec *p, const char *text)
     assert_string_equal(is, text);
 }
 
-// The sharding of v at the node that makes `at`.
+// Asserts the sharding of v at the producer of `at`.
 static void lies(const tsr_value *at, const tsr_value *v, const char *text)
 {
     same(tsr_node_sharding_of(tsr_value_producer(at), v, 0), text);
 }
 
-// The checker accepts it, with nothing left whole, and it can be completed.
+// The checker must accept the model without a replicated node, and inference must complete it.
 static void infer(struct net *t)
 {
     assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
@@ -78,7 +79,7 @@ static void refused(struct net *t)
     assert_int_equal(tsr_infer_config(t->m, NULL), TSR_INVALID);
 }
 
-// ---- the proposal ----------------------------------------------------------------------------------------
+// ---- the proposal ------------------------------------------------------------------------------
 
 struct holds {
     int64_t device;
@@ -86,7 +87,7 @@ struct holds {
     float data[4];
 };
 
-// What the devices hold of [[1, 2], [3, 4]].
+// Asserts the shards of [[1, 2], [3, 4]] on each device.
 static void hold(struct net *t, const tsr_spec *p, const struct holds *want, size_t n)
 {
     static const float data[] = {1, 2, 3, 4};
@@ -124,7 +125,7 @@ static struct square square_new(void **state, int64_t devices)
     return q;
 }
 
-// The output takes the sharding of the input.
+// The output must have the sharding of the input.
 static void square_done(struct square *q, const char *text)
 {
     same(q->p, text);
@@ -169,12 +170,12 @@ static void test_split_and_broadcast(void **state)
     assert_int_equal(tsr_spec_add_group(q.p, -1, I(0, 1), 2), TSR_OK);
     assert_int_equal(tsr_spec_add_group(q.p, -2, I(2, 3), 2), TSR_OK);
     assert_int_equal(tsr_spec_add_dim(q.p, 0, NULL, I(2), 1), TSR_OK);
-    // the text says that 2 and 3 have [[2, 3]], which is no row of the tensor
+    // the text has [[2, 3]] for devices 2 and 3, which is not a row of the tensor
     HOLD(q.t, q.p, {0, 1, 2, {1, 2}}, {1, 1, 2, {1, 2}}, {2, 1, 2, {3, 4}}, {3, 1, 2, {3, 4}});
     square_done(&q, "{2,1:(0,1),(2,3)}");
 }
 
-// A to E are of stage 1, F to K of stage 2.
+// Nodes A to E are in stage 1, F to K in stage 2.
 static void test_pipeline_picture(void **state)
 {
     struct net *t = net_new(state, "conf", 2);
@@ -186,14 +187,14 @@ static void test_pipeline_picture(void **state)
     }
     assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
     assert_int_equal(errors(t), 0);
-    // against the arrows it is an error
+    // a stage that decreases along the data flow is an error
     assert_int_equal(tsr_node_set_stage(tsr_graph_first(t->g), t->c, 3), TSR_OK);
     assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
     assert_true(found(t->b->session, "stage-order"));
     done(t);
 }
 
-// ---- the guide -------------------------------------------------------------------------------------------
+// ---- the guide ---------------------------------------------------------------------------------
 
 static void test_quick_example(void **state)
 {
@@ -321,7 +322,8 @@ static void test_decoder_on_three_devices(void **state)
     assert_int_equal(tsr_value_set_type(tokens, TSR_INT64, 2, dims), TSR_OK);
     tsr_value *embed = input(t, "embed.weight", 2, I(32000, 4096));
     tsr_value *lm =
-        input(t, "lm_head.weight", 2, I(4096, 32000)); // there [32000, 4096]: no product
+        // the text has [32000, 4096], which does not fit the product
+        input(t, "lm_head.weight", 2, I(4096, 32000));
     tsr_value *h = NODE(t, "Gather", "h0", embed, tokens);
     h = decoder(t, h, 10, &count);
     tsr_value *logits = NODE(t, "MatMul", "logits", h, lm);
@@ -339,7 +341,7 @@ static void test_decoder_on_three_devices(void **state)
     done(t);
 }
 
-// ---- the formalism ---------------------------------------------------------------------------------------
+// ---- the formalism -----------------------------------------------------------------------------
 
 static void test_add_of_two_matrices(void **state)
 {
@@ -356,7 +358,8 @@ static void test_add_of_two_matrices(void **state)
     done(t);
 }
 
-// An input without a sharding has that of its producer; a model input is whole; an output may be asked for otherwise.
+// An input without a sharding has that of its producer; a model input is unsharded; an output may
+// have another explicit sharding.
 static void test_missing_and_other_shardings(void **state)
 {
     struct net *t = net_new(state, "conf", 2);
@@ -373,8 +376,8 @@ static void test_missing_and_other_shardings(void **state)
     done(t);
 }
 
-// The list of the text without Max, Min (several inputs) and ConstantOfShape (no element-wise one), and with those
-// that it forgot.
+// The list of the text, without Max and Min (several inputs) and ConstantOfShape (not
+// element-wise), but with operators that it omits.
 static void test_unary(void **state)
 {
     static const char *const ops[] = {
@@ -430,18 +433,19 @@ static void test_broadcasting(void **state)
         tsr_value *u = NODE(t, ops[i], "u", row, one);
         shard(t, y, a, "{2,1:0,1}"); // the same axes
         shard(t, y, b, "{2,1:0,1}");
-        shard(t, z, a, "{2,1:0,1}"); // row is needed by both
+        shard(t, z, a, "{2,1:0,1}"); // both readers need `row`
         shard(t, u, row, "{1,2:0,1}");
         infer(t);
         lies(y, y, "{2,1:0,1}");
         lies(z, row, "{1,1:0,1}");
         lies(z, z, "{2,1:0,1}");
-        lies(u, u, "{1,2:0,1}"); // 1 in all inputs: not cut
+        lies(u, u, "{1,2:0,1}"); // size 1 in all inputs: not sharded
         done(t);
     }
 }
 
-// The figure: Input1 [M, 1] and Input2 [1, N], each shard on two devices; the output's shards lie where both are.
+// The figure: Input1 [M, 1] and Input2 [1, N], each shard on two devices. Each output shard is on
+// the device that has both input shards.
 static void test_composing_two_axes(void **state)
 {
     struct net *t = net_new(state, "conf", 4);
@@ -456,7 +460,7 @@ static void test_composing_two_axes(void **state)
     infer(t);
     lies(y, y, "{2,2:0,1,2,3}");
     done(t);
-    // no device has the first of the one and the second of the other
+    // no device has the first shard of one input and the second of the other
     t = net_new(state, "conf", 4);
     a = input(t, "Input1", 2, I(6, 1));
     b = input(t, "Input2", 2, I(1, 4));
@@ -489,7 +493,7 @@ static void test_reductions(void **state)
         const char *in, *kept, *dropped;
     } cases[] = {
         {"{2,1:0,1}", "{2,1:0,1}", "{2:0,1}"},
-        {"{1,2:0,1}", "{1,1:0,1}", "{1:0,1}"}, // the result goes to all that take part
+        {"{1,2:0,1}", "{1,1:0,1}", "{1:0,1}"}, // all participating devices get the result
         {"{2,2:0,1,2,3}", "{2,1:(0,1),(2,3)}", "{2:(0,1),(2,3)}"},
     };
     for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
@@ -511,7 +515,7 @@ static void test_reductions(void **state)
 static void test_products(void **state)
 {
     static const struct {
-        const char *a, *b, *y; // b NULL: not given; y NULL: refused
+        const char *a, *b, *y; // b NULL: none; y NULL: rejected
     } cases[] = {
         {"{2,1:0,1}", NULL, "{2,1:0,1}"},
         {"{1,1:0,1}", "{1,2:0,1}", "{1,2:0,1}"},

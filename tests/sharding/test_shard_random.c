@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_shard_random.c - random shardings: valid by the checker, cut by the flow, the same from the same seed, of every kind that
-// was promised; symbolic sizes alone where they are known; and the edits that repeat them.
+// test_shard_random.c - random shardings of a model: accepted by the checker, sharded by the flow,
+// reproducible from a seed, of every documented kind. Symbolic sizes are sharded only if they are
+// known. Also tests the printed edits that reproduce a sharding.
 #include "common.h"
 
 #include <stdio.h>
@@ -74,7 +75,8 @@ static void same_from_the_same_seed(void **state)
     assert_int_equal(tsr_model_shard_random(k, d, 6, &batch, 1), TSR_OK);
     char *five = edits_of(m, c), *six = edits_of(k, d);
     assert_string_not_equal(five, six);
-    assert_int_equal(tsr_model_shard_random(k, d, 5, &batch, 1), TSR_OK); // takes six away
+    // replaces the shardings of seed 6
+    assert_int_equal(tsr_model_shard_random(k, d, 5, &batch, 1), TSR_OK);
     char *again = edits_of(k, d);
     assert_string_equal(five, again);
     assert_memory_equal(five, "--config r:4\n", 13);
@@ -85,7 +87,7 @@ static void same_from_the_same_seed(void **state)
     tsr_model_free(k);
 }
 
-// MatMul(x, x): what is drawn for one reading holds for both, or nothing is drawn.
+// MatMul(x, x): a random sharding must fit both inputs, or there is none.
 static void read_twice(void **state)
 {
     struct bench *b = *state;
@@ -125,7 +127,7 @@ static void read_twice(void **state)
     assert_true(cut > SEEDS / 3);
 }
 
-// What is not known to be large enough stays whole.
+// Dimensions that are not known to be large enough are not sharded.
 static void open_sizes(void **state)
 {
     struct bench *b = *state;

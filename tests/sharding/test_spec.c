@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_spec.c - specs read as layouts, layouts written as specs, shardings as text on a node, tiles of a shape.
+// test_spec.c - specs read as layouts, layouts written as specs, shardings set as text, and tiles
+// of a shape.
 #include "common.h"
 
 // ---- writing -----------------------------------------------------------------------------------
 
-// What a text becomes on a value of shape 1024 x 4096: device list, groups, (axis, size, shards) of each factor.
+// The spec that a text gives on a value of shape 1024 x 4096: device list, groups, and (axis, size,
+// shards) of each factor.
 struct written {
     const char *text;
     int64_t devices[8];
     size_t n_devices;
-    int64_t groups[4][5]; // key, members..., -9 ends
+    int64_t groups[4][5]; // key, members; -9 ends the list
     size_t n_groups;
     int64_t dims[4][3];
     size_t n_dims;
@@ -69,7 +71,7 @@ static void texts_become_specs_and_texts_again(void **state)
             fail_msg("%s: %s", WRITTEN[i].text, tsr_finding_value(b->session, 0).message);
         tsr_spec *p = tsr_node_sharding_of(s.node, s.x, 0);
         assert_non_null(p);
-        assert_null(tsr_node_sharding_of(s.node, s.x, 1)); // the one before was replaced
+        assert_null(tsr_node_sharding_of(s.node, s.x, 1)); // the previous one was replaced
         check_written(p, &WRITTEN[i]);
         const char *text = NULL;
         assert_int_equal(tsr_spec_text(p, &text), TSR_OK);
@@ -105,7 +107,7 @@ static void symbols_are_written_as_symbols(void **state)
     assert_string_equal(size.symbol, "");
     assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
     assert_int_equal(tsr_finding_count(b->session), 0);
-    // rank not known: the entries belong to the last dimensions
+    // unknown rank: the entries belong to the last dimensions
     assert_int_equal(tsr_node_shard_text(s.node, s.w, s.config, "{1,2,1:0,1}"), TSR_OK);
     p = tsr_node_sharding_of(s.node, s.w, 0);
     assert_int_equal(tsr_spec_dim_axis(p, 0), -2);
@@ -193,11 +195,12 @@ static void all_spellings_are_read(void **state)
     struct bench *b = *state;
     struct small s = small_new(b, 2, I(8, 6));
     tsr_spec *p = tsr_node_add_spec(s.node, s.config, s.x);
-    assert_string_equal(read_text(b, p), ""); // says nothing
+    assert_string_equal(read_text(b, p), ""); // empty spec
     assert_int_equal(tsr_spec_set_devices(p, I(3, 1), 2), TSR_OK);
-    assert_string_equal(read_text(b, p), "{1,1:1,3}"); // replicated by plain devices
+    // without dimensions, devices mean replicated
+    assert_string_equal(read_text(b, p), "{1,1:1,3}");
     assert_int_equal(tsr_spec_add_dim(p, -1, NULL, I(2), 1), TSR_OK);
-    assert_string_equal(read_text(b, p), "{1,2:3,1}"); // axis from the back
+    assert_string_equal(read_text(b, p), "{1,2:3,1}"); // axis counted from the end
     assert_int_equal(tsr_spec_remove(p), TSR_OK);
 
     p = tsr_node_add_spec(s.node, s.config, s.x); // list order is loop order
@@ -314,7 +317,7 @@ static void wrong_tiles_are_refused(void **state)
     tsr_finding_clear(b->session);
 }
 
-// Every allocation of every call fails once; what was there before stays.
+// Each allocation of each call fails once; the previous state must stay.
 static void lack_of_memory_is_told(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_stages.c - which devices nodes run on because of their pipeline stages.
+// test_stages.c - the devices that nodes run on because of their pipeline stages.
 #include "common.h"
 
 #include <stdio.h>
@@ -44,7 +44,7 @@ static void relu(struct chain *t, int64_t stage, const char *text)
     t->nodes[t->n++] = n;
 }
 
-// What each node runs on, as text: "0 | 1 2".
+// Asserts the devices of each node, as text: "0 | 1 2".
 static void expect(struct chain *t, const char *want)
 {
     char got[256] = "";
@@ -88,7 +88,7 @@ static void more_stages_than_devices(void **state)
     relu(&t, 1, NULL);
     relu(&t, 2, NULL);
     relu(&t, 3, NULL);
-    expect(&t, "0|1|1|1"); // those beyond the devices share the last one
+    expect(&t, "0|1|1|1"); // stages beyond the number of devices share the last one
 }
 
 static void specs_name_the_devices(void **state)
@@ -105,16 +105,16 @@ static void specs_name_the_devices(void **state)
 static void nodes_without_a_stage_follow(void **state)
 {
     struct chain t = chain_new(state, 2);
-    relu(&t, -1, NULL); // depends on no stage: anywhere
+    relu(&t, -1, NULL); // depends on no stage: all devices
     relu(&t, 0, NULL);
     relu(&t, -1, NULL);
     relu(&t, 1, NULL);
     relu(&t, -1, NULL);
-    relu(&t, -1, "{1:0,1}"); // its own word
+    relu(&t, -1, "{1:0,1}"); // its own sharding has priority
     expect(&t, "0 1|0|0|1|1|0 1");
 }
 
-// A value that lies on some devices of the stage does not keep the others from work.
+// If the input is on some devices of the stage, the node must still run on all of them.
 static void stages_that_share_a_device(void **state)
 {
     struct chain t = chain_new(state, 3);

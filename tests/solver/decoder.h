@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // decoder.h - a synthetic planning problem of a decoder-only transformer: 12 operators per layer on
-// a mesh of two axes (slow and fast), each with at most ten strategies. Time in nanoseconds from a
-// roofline model and ring collectives, noise on every cost so that layers differ, weights as a
+// a mesh with a slow and a fast axis, each with at most ten strategies. Times are nanoseconds of a
+// roofline model with ring collectives, plus noise so that layers differ. Weights have a memory
 // limit.
 #ifndef TESTS_PLAN_DECODER_H
 #define TESTS_PLAN_DECODER_H
@@ -39,7 +39,7 @@ struct way {
     int use[2]; // by axis
     double time, bytes;
 };
-struct decoder_op { // in, out: features of input and output; the weight is in x out
+struct decoder_op { // in, out: features of input and output; the weight has in x out elements
     uint32_t node, k;
     double out;
     struct way ways[DECODER_WAYS];
@@ -50,7 +50,7 @@ struct decoder_made {
     const struct decoder *d;
     uint64_t seed;
     uint32_t limit;
-    int64_t least, most; // usage of the weights
+    int64_t least, most; // smallest and largest memory of the weights
 };
 
 static inline double ring(const struct decoder *d, int axis, double bytes, double steps)
@@ -87,7 +87,7 @@ static inline int way_order(const void *a, const void *b)
     return x->time < y->time ? -1 : x->time > y->time;
 }
 
-// The cheapest two thirds of the strategies, the rest at random.
+// Keeps the cheapest two thirds of the strategies, and random others.
 static inline struct decoder_op decoder_add(struct decoder_made *m, struct str name, double in,
                                             double out, bool weight)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // family.h - synthetic problems like those of compilers: many nodes with one choice per layout;
-// edges that allow equal layouts only (aliases) or charge a change; hubs with hundreds of edges;
-// life times, and one usage limit that is tight at many times. A planted solution keeps the limit,
-// so the problem is feasible.
+// edges that allow equal layouts only (aliases) or charge for a change; hubs with hundreds of
+// edges; lifetimes, and one usage limit that is tight at many times. A planted solution keeps the
+// limit, so the problem is feasible.
 #ifndef TESTS_PLAN_FAMILY_H
 #define TESTS_PLAN_FAMILY_H
 
@@ -13,7 +13,7 @@ struct family {
     uint32_t window;           // how far back an edge reaches: treewidth
     uint32_t edges;            // per node, in tenths
     uint32_t aliases;          // percent of the possible edges
-    uint32_t hubs, hub_degree; // nodes that live throughout, and their edges
+    uint32_t hubs, hub_degree; // nodes that live from start to end, and their edges
     uint32_t life;             // longest life time of other nodes, in nodes
     uint32_t spare;            // per mille of the planted peak by which the limit exceeds it
     uint32_t thrifty;          // percent of the nodes whose planted layout uses little
@@ -55,7 +55,7 @@ static inline int64_t family_tiles(uint32_t layout)
     return tiles[layout % TSR_COUNT(tiles)];
 }
 
-// Cost of a change: more the less they share; replicated to sharded is free.
+// Cost of a layout change: the fewer tiles they share, the more; replicated to sharded is free.
 static inline int64_t family_change(uint32_t from, uint32_t to, int64_t size)
 {
     if (from == to || from == 0)
@@ -81,7 +81,7 @@ static inline void family_node(struct family_made *m, uint32_t v)
         n->layout[c] = (first + c) % f->layouts;
         usage[c] = n->size / family_tiles(n->layout[c]) + 8;
         cost[c] = n->size / family_tiles(n->layout[c]) / 2 + (int64_t)(draw(&m->seed) % 16);
-        if (draw(&m->seed) % 4 == 0) // with a reduction
+        if (draw(&m->seed) % 4 == 0) // needs a reduction
             cost[c] += n->size * (int64_t)(1 + draw(&m->seed) % 3) / 2;
         // Finer tiles move more: layouts that use little cost more.
         cost[c] += n->size / 16 * family_tiles(n->layout[c]) / (int64_t)(1 + draw(&m->seed) % 4);
@@ -124,7 +124,7 @@ static inline void family_edges(struct family_made *m)
     for (uint32_t v = f->hubs + 1; v < f->nodes; v++) {
         uint32_t n = f->edges / 10 + (draw(&m->seed) % 10 < f->edges % 10);
         uint32_t reach = v - f->hubs < f->window ? v - f->hubs : f->window;
-        for (uint32_t i = 0; i < n; i++) // mostly from near, some from far
+        for (uint32_t i = 0; i < n; i++) // mostly to near nodes, sometimes to far ones
             family_edge(
                 m,
                 v - 1 - (uint32_t)(draw(&m->seed) % (draw(&m->seed) % 2 ? reach : (reach + 7) / 8)),

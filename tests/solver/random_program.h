@@ -6,10 +6,10 @@
 #include "solver/solver.h"
 
 struct shape {
-    uint32_t nodes, choices; // most
+    uint32_t nodes, choices; // maximum
     uint32_t edges;          // percent of all pairs
     uint32_t forbidden;      // percent of cells
-    uint32_t limits, times;  // most
+    uint32_t limits, times;  // maximum
     uint32_t tight;          // percent: position of bounds between the least and the largest usage
     int64_t cost;            // largest magnitude
 };
@@ -79,7 +79,7 @@ static inline void draw_program(struct program *p, struct arena *a, uint64_t see
 }
 
 struct truth {
-    int64_t cost;         // COST_FORBIDDEN: infeasible
+    int64_t cost;         // of the optimum; COST_FORBIDDEN: infeasible
     int64_t least;        // -1: everything is forbidden
     int64_t marginal[16]; // of node 0
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_cbc.c - the exported LP file, solved by CBC (Debian's coinor-cbc), against our own solution:
-// equal cost, or infeasible for both. Arguments: number of programs, first seed.
+// test_cbc.c - compares our solution with that of CBC (Debian's coinor-cbc) for the exported LP
+// file: equal cost, or both infeasible. Arguments: number of programs, first seed.
 #include "decoder.h"
 
 #include <setjmp.h>

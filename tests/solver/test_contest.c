@@ -53,7 +53,7 @@ static void store(struct bench *b, const char *text, size_t n, bool packed)
     assert_int_equal(gzclose(f), Z_OK);
 }
 
-// The cost by the rules of the contest.
+// The cost as the contest defines it.
 static int64_t contest_cost(const struct contest *c, const uint32_t *choice)
 {
     int64_t cost = 0;
@@ -125,7 +125,7 @@ static void wrong_problems_are_refused(void **state)
     assert_false(contest_read("/nowhere/at/all.json", &b->arena, &c));
 }
 
-// Any byte changed, or the file truncated anywhere: refused or read, no crash.
+// Changes any byte or truncates the file anywhere: it is rejected or read, without a crash.
 static void broken_files_do_no_harm(void **state)
 {
     struct bench *b = *state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_family.c - large synthetic problems with a planted solution: the solver always finds one
-// that keeps the limit and costs no more, the bound is below it, equal effort gives equal results,
-// and time limits are kept. Arguments: first seed.
+// test_family.c - large synthetic problems with a planted solution. The solver must find one that
+// keeps the limit and costs no more; its bound must be below; equal effort must give equal results;
+// and time limits must be kept. Arguments: first seed.
 #include "family.h"
 #include "solve.h"
 #include "../valgrind.h"
@@ -38,7 +38,7 @@ static void check(const struct program *p, const struct program_result *r, int64
     assert_true(tsr__program_peak(p, 0, r->choice, NULL) <= p->limits.at[0].bound);
 }
 
-// However little effort there is: what is reported as proved holds.
+// However small the effort, everything that is reported as proved must hold.
 static void check_haste(const struct program *p, struct arena *a, const struct program_result *r,
                         const char *name)
 {
@@ -80,7 +80,7 @@ static void planted_answers_are_met(void **state)
     tsr_session_free(session);
 }
 
-// Also with unsupported choices, as they are left when reductions end early.
+// Also with dominated choices that remain because reductions ended early.
 static void bounds_hold_without_reductions(void **state)
 {
     (void)state;
@@ -120,12 +120,12 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// The margin is for busy machines.
+// The margin allows for busy machines.
 static void seconds_are_kept(void **state)
 {
     (void)state;
     if (under_valgrind())
-        skip(); // one second is not enough there
+        skip(); // one second is not enough under valgrind
     tsr_session *session = tsr_session_new(NULL);
     for (size_t i = 2; i < 4; i++) {
         struct arena arena;

@@ -58,7 +58,7 @@ static void one_choice_connects_nothing(void **state)
     assert_int_equal(tsr__program_cost(&b->p, r.choice), r.cost);
 }
 
-// No single time proves the least: a solution that is near enough ends the search.
+// No bound at a single time proves the optimum; the search must end at a solution near enough.
 static void near_enough_is_found_sooner(void **state)
 {
     struct bench *b = *state;
@@ -68,7 +68,8 @@ static void near_enough_is_found_sooner(void **state)
     struct program_least exact, near;
     struct program_options about = {.work = UINT64_C(4000000000), .near = 0.5};
     uint32_t m = tsr__program_limit(&b->p, STR("memory"), 0, 2);
-    for (uint32_t i = 0; i < NODES; i++) { // little at one time is much at the other
+    // a choice with little usage at one time has much at the other
+    for (uint32_t i = 0; i < NODES; i++) {
         for (uint32_t c = 0; c < CHOICES; c++) {
             one[i][c] = 1000 * c + (i * 7919 + c * 1047) % 977;
             other[i][c] = 1000 * (CHOICES - c) + (i * 104729 + c * 31) % 977;
@@ -84,7 +85,7 @@ static void near_enough_is_found_sooner(void **state)
     assert_true(near.work < exact.work);
 }
 
-// A limit that binds at two times, each with its own choices.
+// The limit binds at two times, with different choices.
 static void two_times_bind(void **state)
 {
     struct bench *b = *state;
@@ -104,7 +105,7 @@ static void two_times_bind(void **state)
     assert_int_equal(r.bindings[0].used, 30);
 }
 
-// All pairs are edges; one assignment costs nothing, and its usage is exactly the bound.
+// All pairs are edges; one assignment costs nothing, and its usage equals the limit.
 static void plant(struct bench *b, uint32_t nodes, uint32_t k, bool limit, uint64_t seed)
 {
     uint32_t *planted = ARENA_ARRAY(&b->arena, uint32_t, nodes);
@@ -192,7 +193,7 @@ static void decoders_are_proved(void **state)
         decoder_program(&b->p, &b->arena, &d, percent);
         assert_int_equal(tsr__program_solve(&b->p, NULL, &b->arena, &r), TSR_OK);
         assert_true(r.optimal);
-        assert_true(r.cost <= last); // more memory never costs more
+        assert_true(r.cost <= last); // more memory must not cost more
         last = r.cost;
     }
     struct program_result r;

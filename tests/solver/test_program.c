@@ -51,14 +51,14 @@ static void programs_are_added_with_weights(void **state)
     assert_int_equal(tsr__program_add(&sum, &b->p, test_weight, NULL), 2);
     assert_int_equal(tsr__program_check(&sum), TSR_OK);
     assert_ptr_equal(sum.nodes.at[2].cost, b->p.nodes.at[0].cost);
-    assert_int_equal(sum.nodes.at[3].cost[1], 2); // 1 * 5 / 2
+    assert_int_equal(sum.nodes.at[3].cost[1], 2); // rounded down from 1 * 5 / 2
     assert_int_equal(sum.edges.at[2].a, 2);
-    assert_int_equal(sum.edges.at[2].cost[1], 22); // 9 * 5 / 2
+    assert_int_equal(sum.edges.at[2].cost[1], 22); // rounded down from 9 * 5 / 2
     assert_int_equal(sum.edges.at[2].cost[2], COST_FORBIDDEN);
     assert_ptr_equal(sum.edges.at[2].cost, sum.edges.at[3].cost); // shared tables stay shared
     assert_int_equal(sum.limits.n, 2);
     assert_int_equal(sum.limits.at[1].uses.at[0].node, 2);
-    // A product that int64 cannot hold.
+    // A product that exceeds int64.
     b->p.nodes.at[1].cost = (int64_t[]){0, INT64_MAX / 4};
     tsr__program_init(&sum, &b->arena);
     assert_int_equal(tsr__program_add(&sum, &b->p, test_weight, NULL), 0);
@@ -97,7 +97,8 @@ static void wrong_programs_are_refused(void **state)
     assert_int_equal(tsr__program_check(&b->p), TSR_INVALID);
     b->p.limits.at[0].uses.at[0].usage = (int64_t[]){1, 1};
     b->p.nodes.at[0].cost = (int64_t[]){PROGRAM_MOST, 0};
-    assert_int_equal(tsr__program_check(&b->p), TSR_INVALID); // with the 9 of the edge
+    // overflows together with the 9 of the edge
+    assert_int_equal(tsr__program_check(&b->p), TSR_INVALID);
 }
 
 static void peaks_and_times(void **state)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_solve.c - the solver against enumeration, on thousands of small random programs. Integer
-// bounds are never above the optimum, and rarely below those in doubles. Arguments: number of
-// programs, first seed.
+// test_solve.c - compares the solver with enumeration on thousands of small random programs.
+// Integer bounds must never be above the optimum, and rarely below those in doubles. Arguments:
+// number of programs, first seed.
 #include "random_program.h"
 #include "solve.h"
 
@@ -84,7 +84,7 @@ static void equals_trying_everything(void **state)
     tsr_session_free(session);
 }
 
-// Right after a pass: the bound of each choice of node 0 is at most the best cost with it.
+// Directly after a pass: the bound of each choice of node 0 is at most the best cost with it.
 static void bounds_through_choices_hold(const struct core *c, const struct dual *d,
                                         const struct truth *t)
 {
@@ -100,7 +100,8 @@ static void bounds_through_choices_hold(const struct core *c, const struct dual 
     }
 }
 
-// With arbitrary messages and multipliers; 1: the integer bound equals that in doubles.
+// Bound for arbitrary messages and multipliers. Returns 1 if the integer bound equals that in
+// doubles.
 static int bound_holds(struct core *c, struct heap *h, uint64_t seed, const struct truth *t)
 {
     struct dense w;

@@ -103,7 +103,7 @@ static void open_sizes_are_in_one_place(void **state)
         l[i] = tsr__layout_cut(&b->arena, 1, &dims[i]);
         assert_true(tsr__layout_own(&b->arena, l[i], pairs, 2));
     }
-    assert_true(tsr__layout_equal(l[0], l[2])); // the rest is 4
+    assert_true(tsr__layout_equal(l[0], l[2])); // the open size is 4
     assert_true(tsr__layout_equal(l[2], l[0]));
     assert_false(tsr__layout_equal(l[0], l[1]));
     assert_false(tsr__layout_equal(l[1], l[0]));
@@ -190,7 +190,7 @@ static void random_numbers_never_hurt(void **state)
     }
 }
 
-// tsr__layout_once inverts tsr__layout_repeat, and fails if a device differs.
+// tsr__layout_once is the inverse of tsr__layout_repeat, and fails if a device differs.
 static void copies_come_back(void **state)
 {
     struct bench *b = *state;
@@ -215,7 +215,7 @@ static void copies_come_back(void **state)
     }
 }
 
-// {1,2:0,1} on 3 copies of 2 devices that share dimension 0, and that share none.
+// {1,2:0,1} on 3 copies of 2 devices, with and without sharing dimension 0 among the copies.
 static void copies_share_a_dimension(void **state)
 {
     struct bench *b = *state;

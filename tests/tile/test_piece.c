@@ -19,7 +19,7 @@ static void bounds_are_floors_without_overflow(void **state)
                 assert_int_equal(tsr__tile_start(size, n, j), j * size / n);
 }
 
-// Checks that device d has exactly the box [start, stop).
+// Asserts that device d has exactly the box [start, stop).
 static void has_box(struct bench *b, const struct tile_layout *l, const int64_t *shape,
                     int64_t device, const int64_t *start, const int64_t *stop)
 {
@@ -68,8 +68,8 @@ static void published_tilings(void **state)
             has_box(b, l, I(3, 2, 5), 5 - (2 * x + y), I(x, y, 0), I(x + 1, y + 1, 5));
 }
 
-// The published formula takes the tile number modulo the pattern in every dimension, and so reaches
-// only the diagonal; the row-major coordinate reaches all four.
+// The published formula takes the tile number modulo the pattern in every dimension, so it reaches
+// only the diagonal. The row-major coordinate reaches all four tiles.
 static void two_cuts_reach_every_tile(void **state)
 {
     struct bench *b = *state;
@@ -183,7 +183,7 @@ static void scalars_move(void **state)
     assert_int_equal(to, 42);
 }
 
-// Fills a piece by the definition: every element is its row-major position in the full tensor.
+// Fills a piece by the definition: the value of an element is its row-major position in the tensor.
 static void fill(const struct tile_piece *p, const int64_t *shape, int32_t *out)
 {
     int64_t n = tsr__piece_elements(p);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_shares.c - unequal parts: both forms of a layout have the same elements on the same devices.
+// test_shares.c - unequal parts: both forms of a layout must have the same elements on each device.
 #include "common.h"
 
 #include <stdlib.h>

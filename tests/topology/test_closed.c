@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_closed.c - predicted times of all-reduces against textbook formulas, from 8 to 10,000
+// test_closed.c - compares predicted times of all-reduces with textbook formulas, from 8 to 10,000
 // devices: rings, trees, hosts.
 //
 // alpha is the latency of a link, beta the seconds per byte; n devices, V bytes on each.

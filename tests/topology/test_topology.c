@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_topology.c - published examples, generators, and predicted times against closed forms, lower
-// bounds and the simulation.
+// test_topology.c - published examples, generators, and predicted times compared with closed forms,
+// lower bounds and the packet simulation.
 #include "packets.h"
 
 #include <math.h>
@@ -129,7 +129,7 @@ static void test_refused(void **state)
     }
 }
 
-// The message names the limit that the code uses.
+// The message must contain the limit that the code uses.
 static void test_too_few_devices(void **state)
 {
     char limit[16];
@@ -158,7 +158,7 @@ static void test_unreachable(void **state)
     tsr_session_free(s);
 }
 
-// Measured times take precedence, are interpolated, and survive JSON.
+// Measured times have priority, are interpolated, and survive JSON.
 static void test_measured(void **state)
 {
     static const char text[] =
@@ -188,10 +188,10 @@ static void test_measured(void **state)
             assert_true(p.bound <= p.picoseconds);
         }
     assert_int_equal(tsr_topology_cost(t, TSR_ALL_REDUCE, all, 3, 1500, &p), TSR_OK);
-    assert_string_not_equal(p.algorithm, "measured"); // another size of group
+    assert_string_not_equal(p.algorithm, "measured"); // another group size
     tsr_topology_set_links(t, 1e-6, 1e9);
     assert_int_equal(tsr_topology_cost(t, TSR_ALL_REDUCE, all, 4, 1500, &p), TSR_OK);
-    assert_string_not_equal(p.algorithm, "measured"); // other links than were measured
+    assert_string_not_equal(p.algorithm, "measured"); // links differ from the measured ones
     tsr_json_free(j);
     tsr_topology_free(t);
     tsr_topology_free(u);
@@ -274,8 +274,8 @@ static void damaged_sightings_are_refused(void **state)
     tsr_session_free(s);
 }
 
-// The nearest sizes count; JSON keeps every digit; smaller choices keep the profiles; other speeds
-// drop them.
+// The nearest measured sizes are used; JSON keeps every digit; subsets of the devices keep the
+// profiles; changed speeds drop them.
 static void sightings_are_kept(void **state)
 {
     (void)state;
@@ -332,7 +332,7 @@ static int64_t price_of(tsr_topology *t, tsr_collective what, int64_t bytes)
     return p.picoseconds;
 }
 
-// A device behind a switch gathers no faster than its port; predefined machines survive JSON.
+// A device behind a switch gathers no faster than its port; predefined boxes survive JSON.
 static void test_boxes(void **state)
 {
     (void)state;
@@ -579,7 +579,7 @@ static void test_closed_forms(void **state)
     tsr_session_free(s);
 }
 
-// Two hosts with a slow network: by sides, the network carries only a share.
+// Two hosts with a slow network: with a hierarchical algorithm the network carries only a share.
 static void test_hosts(void **state)
 {
     (void)state;
@@ -615,8 +615,8 @@ static void assert_priced_as_fewer(tsr_topology *many, tsr_topology *few)
     assert_true(tsr__topology_repeats(many, 16, 625) && !tsr__topology_repeats(many, 16, 626));
 }
 
-// With very many hosts only the links of the first are listed: times equal those of fewer hosts,
-// and groups without a predicted time are reported. A file can say so too.
+// With very many hosts only the links of the first host are listed. Times must equal those of fewer
+// hosts, and groups without a predicted time are reported. A file can be in this form too.
 static void test_many_hosts(void **state)
 {
     static const char *const texts[][2] = {{"hosts:1250x8", "hosts:16x8"},
@@ -641,8 +641,8 @@ static void test_many_hosts(void **state)
     }
 }
 
-// Every algorithm on every shape: the predicted time is the simulated one or more, because steps
-// wait for each other; never below the lower bound.
+// Every algorithm on every shape: the predicted time is at least the simulated one, because steps
+// wait for each other, and never below the lower bound.
 static void test_simulated(void **state)
 {
     static const char *const shapes[] = {
@@ -754,7 +754,7 @@ static void test_together(void **state)
     tsr_session_free(s);
 }
 
-// A topology as devices and links alone, without its name and its grid.
+// The topology as devices and links only, without its name and its grid.
 static tsr_topology *unnamed(tsr_session *s, const char *name, double between)
 {
     tsr_topology *t = NULL, *out = NULL;
@@ -889,7 +889,7 @@ static void many_are_priced_as_few(void **state)
     tsr_session_free(s);
 }
 
-// Read without routes, and evaluated over all devices quickly.
+// Must be read without routes, and evaluated over all devices quickly.
 static void a_torus_of_4096(void **state)
 {
     (void)state;
@@ -913,7 +913,7 @@ static void a_torus_of_4096(void **state)
     tsr_session_free(s);
 }
 
-// Against bisections computed one by one.
+// Compares with bisections that are computed one by one.
 static void bounds_are_of_the_worst_cut(void **state)
 {
     static const char *const names[] = {"ring:8", "star:5@1", "hosts:2x3", "tree:2x3", "h100:4"};
@@ -932,7 +932,7 @@ static void bounds_are_of_the_worst_cut(void **state)
         }
         tsr_topology_free(t);
     }
-    // Out of the root of a broadcast, over its two links of 5 GB/s.
+    // The root of a broadcast sends over its two links of 5 GB/s.
     tsr_topology *ring = read_ok(s, "ring:8");
     int eight[8] = {0, 1, 2, 3, 4, 5, 6, 7}, twice[3] = {0, 0, 1};
     struct topology_groups g = {1, 8, eight}, doubled = {1, 3, twice};

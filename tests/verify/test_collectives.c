@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_collectives.c - walks the table of collectives: each row has names, a predicted time, kernels, a place in
-// the simulation and a line in docs/formats.md that says what it says.
+// test_collectives.c - checks the table of collectives: each row has names, a predicted time,
+// kernels, a place in the simulation, and a matching line in docs/formats.md.
 #include "collective/collective.h"
 #include "ops/internal.h"
 #include "topology/topology.h"
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-static const char *formats; // the path of docs/formats.md
+static const char *formats; // path of docs/formats.md
 
 static struct str named(const char *op, const char *ending, char *buffer, size_t bytes)
 {
@@ -21,7 +21,7 @@ static struct str named(const char *op, const char *ending, char *buffer, size_t
     return str_of(buffer);
 }
 
-// Each name is found again, with and without the ending of float16, and belongs to one row alone.
+// Each name must be found, with and without the ending for float16, and belong to one row only.
 static void has_names(void **state)
 {
     (void)state;
@@ -30,7 +30,7 @@ static void has_names(void **state)
         const struct collective *row = tsr__collective(kind);
         assert_non_null(row->op);
         assert_non_null(row->word);
-        assert_true(row->stamp > 2); // less are nodes, slices and shapes
+        assert_true(row->stamp > 2); // smaller values are nodes, slices and shapes
         assert_int_equal(tsr__collective_find(str_of(row->op)), kind);
         assert_int_equal(tsr__collective_find(named(row->op, "F16", buffer, sizeof buffer)), kind);
         assert_int_equal(!row->other_end, !row->both_ends);
@@ -49,7 +49,8 @@ static void has_names(void **state)
     assert_null(tsr_collective_name(TSR_COLLECTIVE_COUNT));
 }
 
-// What tessera.h has a number for is priced by topology; the others say what they are priced as.
+// Topology has costs for the collectives of tessera.h; each other row names the one that it costs
+// like.
 static void has_price(void **state)
 {
     (void)state;
@@ -79,7 +80,7 @@ static void has_price(void **state)
 
 // ---- kernels -----------------------------------------------------------------------------------
 
-// An engine that only keeps what is registered with it.
+// A substitute for the engine that only records the registered operators.
 static const struct op *registered[8 * COMM_KIND_COUNT];
 static size_t n_registered;
 
@@ -157,7 +158,7 @@ static void has_kernels(void **state)
 
 // ---- simulation --------------------------------------------------------------------------------
 
-// Two devices that exchange a mebibyte: it takes time, and links carry it.
+// Two devices that exchange a mebibyte: it must take time and load links.
 static void is_simulated(void **state)
 {
     (void)state;
@@ -183,9 +184,9 @@ static void is_simulated(void **state)
     tsr_session_free(sim.session);
 }
 
-// ---- the documents -----------------------------------------------------------------------------
+// ---- documentation -----------------------------------------------------------------------------
 
-// The row of the documents' table that begins with that operator; false if there is no such row.
+// Finds the table row in the documentation that begins with that operator; false if there is none.
 static bool documented(const char *op, char *line, int bytes)
 {
     char start[64];
@@ -199,7 +200,7 @@ static bool documented(const char *op, char *line, int bytes)
     return found;
 }
 
-// Each row has a line; it names the inputs, and exactly the attributes that the row has.
+// Each row must be documented, with its inputs and exactly its attributes.
 static void is_documented(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_compare.c - how far two tensors are apart.
+// test_compare.c - differences between two tensors, for every element type.
 #include "verify/verify.h"
 
 #include <math.h>
@@ -66,7 +66,7 @@ static void wide_integers_are_not_rounded(void **state)
     assert_true(!d.ok && d.max_abs == 1 && d.max_rel > 0);
     assert_int_equal(tsr__compare_worst(b->want, 0, b->got, 0), 1);
     y[1] = x[1];
-    y[2] = INT64_MAX; // as far as can be, and no overflow
+    y[2] = INT64_MAX; // the largest difference, without overflow
     d = compare(b, TSR_INT64, 3, x, y, 0);
     assert_true(!d.ok && d.max_abs == 18446744073709551615.0);
     uint64_t u[2] = {UINT64_MAX, 3}, v[2] = {UINT64_MAX - 1, 3};
@@ -84,7 +84,8 @@ static void texts_must_be_the_same(void **state)
     assert_int_equal(tsr_tensors_put_texts(b->got, "t", 1, &n, x, NULL), TSR_OK);
     assert_true(tsr__compare(b->want, 0, b->got, 0, 0).ok);
     assert_int_equal(tsr_tensors_put_texts(b->got, "t", 1, &n, y, NULL), TSR_OK);
-    tsr_difference d = tsr__compare(b->want, 0, b->got, 0, 0); // the same characters, cut elsewhere
+    // the same characters, divided elsewhere
+    tsr_difference d = tsr__compare(b->want, 0, b->got, 0, 0);
     assert_true(!d.ok && isnan(d.max_abs));
     size_t bytes;
     assert_memory_equal(tsr_tensors_text(b->got, 0, 1, &bytes), "b", 1);
@@ -129,7 +130,7 @@ static void not_a_number(void **state)
     assert_true(compare(b, TSR_FLOAT, 2, w, y, 0).ok);
     y[0] = -INFINITY;
     assert_false(compare(b, TSR_FLOAT, 2, w, y, 0).ok);
-    uint32_t other = 0x7fc00001u; // NaNs of other bits are NaNs
+    uint32_t other = 0x7fc00001u; // NaNs with other bits are equal
     memcpy(&y[0], &other, 4);
     assert_true(compare(b, TSR_FLOAT, 2, x, y, 0).ok);
 }
@@ -153,7 +154,7 @@ static void integers_are_exact(void **state)
     assert_true(compare(b, TSR_INT64, 2, x, x, 0).ok);
     uint8_t t[2] = {1, 0}, f[2] = {1, 1};
     d = compare(b, TSR_BOOL, 2, t, f, 0);
-    assert_true(!d.ok && isnan(d.max_abs) && isnan(d.max_rel)); // no number to give
+    assert_true(!d.ok && isnan(d.max_abs) && isnan(d.max_rel)); // no numeric difference
     d = compare(b, TSR_BOOL, 2, t, t, 0);
     assert_true(d.ok && d.max_rel == 0);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_sizes.c - what the table of samples says of its nodes (kind, operations, bytes) is what prices say of them: else times that are
-// kept for one size would count at another.
+// test_sizes.c - the table of samples for measurements states kind, operations and bytes of its
+// nodes. They must equal what the cost model computes; otherwise measured times would be stored for
+// a wrong size.
 #include "ir/ir.h"
 #include "plan/plan.h"
 #include "rules/rules.h"
@@ -15,13 +16,13 @@
 
 #include <cmocka.h>
 
-// Within 5 %: a norm reads its scale too.
+// Within 5 %, since a norm also reads its scale.
 static void assert_near(double said, double priced)
 {
     assert_true(fabs(said / priced - 1) < 0.05);
 }
 
-// Looks at all nodes that are not constants.
+// Compares all nodes that are not constants.
 static void compare_nodes(tsr_model *model, const struct sample *sample)
 {
     struct arena arena;

@@ -4,7 +4,7 @@
 usage: export.py NAME FOLDER      writes FOLDER/NAME/model.onnx and FOLDER/NAME/inputs.npz
        export.py --list           prints the names
 
-Recipes are functions; a derived model (quantized, fused, float16) is made from the file of another one."""
+Each recipe is a function. A derived model (quantized, fused, float16) is made from the file of another recipe."""
 import logging, os, sys, warnings
 
 logging.disable(logging.WARNING)
@@ -44,7 +44,7 @@ def language_model(cls, config, folder, dynamo, attention="sdpa", opset=18):
     import transformers
     from transformers.integrations.executorch import sdpa_mask_without_vmap
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    ALL_MASK_ATTENTION_FUNCTIONS.register("sdpa", sdpa_mask_without_vmap)  # torch.export cannot trace the other one with open sizes
+    ALL_MASK_ATTENTION_FUNCTIONS.register("sdpa", sdpa_mask_without_vmap)  # torch.export cannot trace the default mask with symbolic sizes
     torch.manual_seed(0)
     config._attn_implementation = attention
     model = getattr(transformers, cls)(config).eval()

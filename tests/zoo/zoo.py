@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of real exporters: exported here with random weights, then checked, planned, verified on 2, 3 and 4 devices, and verified
-with random shardings. Needs a package index; the packages (tests/zoo/requirements.txt) go into FOLDER/venv, models into FOLDER/models,
-and both are used again by the next run.
+"""Tests models of real exporters. Exports them with random weights, then checks, plans and verifies them on 2, 3 and 4 devices, also with random
+shardings. Needs a package index. The packages (tests/zoo/requirements.txt) are installed in FOLDER/venv, models are written to FOLDER/models; the
+next run uses both again.
 
 usage: zoo.py TESSERA FOLDER [NAME...]      NAME: only these models, and those that they are derived from
 
-Prints one line per model and the count at the end. A model that its exporter or ONNX Runtime itself refuses is skipped, and said so."""
+Prints one line per model and a count at the end. A model that its exporter or ONNX Runtime rejects is skipped; its line says so."""
 import json, os, re, subprocess, sys, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TESSERA, FOLDER = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 MODELS, PYTHON = os.path.join(FOLDER, "models"), os.path.join(FOLDER, "venv", "bin", "python")
-LIMIT = 300  # seconds of one command
+LIMIT = 300  # seconds per command
 PLAN_SECONDS = 20
-# Rounding of the model's own types: float16, and integers that one step of rounding moves.
+# Tolerances for rounding of the model's own types: float16, and integers, which may be off by one.
 LOOSE = {"float16": "2e-2", "qdq16": "1e-3", "dynamic8": "2e-2", "int4": "2e-2"}
 
 
 def make_venv():
-    """Installs the packages once; the marker is written last."""
+    """Install the packages once; the marker file is written last."""
     done = os.path.join(FOLDER, "venv", "installed")
     wanted = open(os.path.join(HERE, "requirements.txt")).read()
     if os.path.exists(done) and open(done).read() == wanted:
@@ -30,7 +30,7 @@ def make_venv():
 
 
 def export(name):
-    """None: the model is there; else why not."""
+    """None if the model exists; otherwise the reason why not."""
     if os.path.exists(os.path.join(MODELS, name, "ready")):
         return None
     p = subprocess.run([PYTHON, os.path.join(HERE, "export.py"), name, MODELS], capture_output=True, text=True, timeout=900)
@@ -45,7 +45,7 @@ def export(name):
 
 
 def tessera(*words):
-    """Exit status, the JSON document or None, stderr."""
+    """(exit status, the JSON document or None, stderr)."""
     try:
         p = subprocess.run([TESSERA, *map(str, words), "--json"], capture_output=True, text=True, timeout=LIMIT)
     except subprocess.TimeoutExpired:
@@ -57,7 +57,7 @@ def tessera(*words):
 
 
 def judge(name):
-    """What is wrong with the model in Tessera: a list of texts; and how many nodes plans shard."""
+    """(errors of Tessera with the model as texts, number of nodes that plans shard)."""
     model, inputs = os.path.join(MODELS, name, "model.onnx"), os.path.join(MODELS, name, "inputs.npz")
     wrong, sharded = [], []
     tolerance = [w for part, value in LOOSE.items() if part in name for w in ("--tolerance", value)]
@@ -83,7 +83,7 @@ def judge(name):
 
 
 def with_sources(names, known):
-    """Names with the models that they are derived from, in the order of the recipes."""
+    """The names and the models that they are derived from, in the order of the recipes."""
     text, wanted = open(os.path.join(HERE, "export.py")).read(), set(names)
     for _ in range(3):
         for name in list(wanted):
