@@ -11,7 +11,7 @@ def cases(p):
     host = lambda *v: Host(np.array(v, np.int64))
     scalar = lambda v: Host(np.int64(v))
     u8 = lambda *s: ints(*s, low=0, high=255, dtype=np.uint8)
-    i8 = lambda *s: ints(*s, low=-60, high=60, dtype=np.int8)  # two products with bytes stay below 2 ** 15: no kernel saturates
+    i8 = lambda *s: ints(*s, low=-60, high=60, dtype=np.int8)  # sums of two products with bytes stay below 2 ** 15, so that no kernel saturates
     f = lambda v: np.array(v, np.float32)
     away = lambda *s: floats(*s, low=0.5, high=2)
     byte = lambda v: np.array(v, np.uint8)
@@ -55,7 +55,7 @@ def cases(p):
     far = lambda *s: floats(*s, low=-7, high=7)
     deform += [case(floats(1, 4, 7, 5), floats(6, 2, 3, 2), far(1, 12, 4, 4), floats(6), group=2, pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2]),
                case(floats(2, 3, 9, 1), floats(2, 3, 1, 3), far(2, 6, 5, 3), None, floats(2, 3, 5, 3), pads=[0, 2, 0, 2], strides=[2, 1])]
-    beyond = far(2, 6, 5, 3)  # places that no number of 64 bits tells, and no places at all, beside near ones
+    beyond = far(2, 6, 5, 3)  # offsets that exceed 64-bit integers, and NaN, next to small ones
     beyond.reshape(-1)[::4] = np.resize(np.array([np.inf, 1e30, np.nan, -1e30, -np.inf], np.float32), beyond.size // 4)
     deform += [case(floats(2, 3, 9, 4), floats(2, 3, 1, 3), beyond, pads=[0, 2, 0, 2], strides=[2, 2])]
     causal = [case(floats(2, 4, 6), floats(4, 1, 3), floats(4), floats(2, 4, 2), outputs=2), case(floats(3, 5, 6), floats(5, 1, 2), activation="silu", outputs=2)]
@@ -74,7 +74,7 @@ def cases(p):
 
     def layers(gates, cell):
         first = recurrent(gates, cell)
-        # Each direction has other activations.
+        # The directions have different activations.
         names = {1: ["Tanh", "Relu"], 3: ["Sigmoid", "Tanh", "HardSigmoid", "Relu"], 4: ["Sigmoid", "Tanh", "Tanh", "HardSigmoid", "Relu", "Tanh"]}[gates]
         leaky = recurrent(gates, cell, 2, activations=[x.replace("Relu", "LeakyRelu") for x in names], activation_alpha=[0.3] * len(names))
         inputs = (np.moveaxis(first["inputs"][0], 0, 1),) + first["inputs"][1:4]
@@ -99,7 +99,7 @@ def cases(p):
         return mask
 
     def hiding(low, *more, **attributes):
-        """A mask of numbers: one row sees nothing, one only its last key, one only its first, one all."""
+        """A mask of numbers: one row sees no key, one only its last, one only its first, one all."""
         mask = hiding_mask(low)
         made = attention(*more, mask=(4, 5), **attributes)
         return dict(made, inputs=made["inputs"][:3] + (mask if low < 0 else mask == 0,))
@@ -155,7 +155,7 @@ def cases(p):
                     case(floats(7, 4, 3, 8), None, None, None, i32([0, 1, 2, 3], [4, 5, 6, 7]), i32(0, 4, 7), **heads)]
     grouped = dict(num_heads=8, kv_num_heads=4)
     group = [case(floats(2, 3, 128), floats(2, 3, 64), floats(2, 3, 64), None, None, i32(2, 2), length(3), outputs=3, **grouped),
-             # no padding: rows behind a sequence's end are uninitialized (ONNX Runtime 1.19)
+             # no padding: rows after the end of a sequence are uninitialized (ONNX Runtime 1.19)
              case(floats(2, 3, 128), floats(2, 3, 64), floats(2, 3, 64), None, None, i32(2, 2), length(3), *tables(8, 12), do_rotary=1, outputs=3, **grouped),
              case(floats(3, 1, 128), floats(3, 1, 64), floats(3, 1, 64), floats(3, 4, 5, 16), floats(3, 4, 5, 16), i32(5, 3, 4), length(6), *tables(8, 12), do_rotary=1, outputs=3, **grouped),
              case(floats(2, 3, 256), None, None, None, None, i32(2, 2), length(3), outputs=3, **grouped),
@@ -187,7 +187,7 @@ def cases(p):
     moe = [experts((5,), activation_type="relu"), experts((2, 3), activation_type="gelu", normalize_routing_weights=1), experts((5,), 2, activation_type="swiglu", swiglu_fusion=1),
            experts((5,), activation_type="silu", bias=False), experts((2, 3), activation_type="silu", normalize_routing_weights=1)]
 
-    odd = experts((5,), activation_type="relu")  # tokens that do not choose the first expert do not see its NaN
+    odd = experts((5,), activation_type="relu")  # tokens that do not select the first expert must not see its NaN
     odd["inputs"][1][::2, 0], odd["inputs"][5][0] = -9, np.nan
     moe.append(odd)
 
@@ -268,7 +268,7 @@ def cases(p):
                                 case(floats(2, 3, 32), floats(2, 3, 32), floats(32), *weights(6), floats(6), *weights(6), floats(6), N=6, activation="silu", outputs=2, **nbits)],
         MS + "MatMulNBitsQkv": [case(floats(2, 3, 32), None, floats(32), *weights(8), None, *weights(4), None, *weights(4), Nq=8, Nkv=4, outputs=3, **nbits),
                                 case(floats(2, 3, 32), floats(2, 3, 32), floats(32), *weights(8), floats(8), *weights(4), floats(4), *weights(4), floats(4), Nq=8, Nkv=4, outputs=4, **nbits)],
-        # 32 channels are whole blocks on every CPU; kernels that pack them exist where blocks exist.
+        # 32 channels are complete blocks on every CPU; kernels that pack them exist where blocks exist.
         NCHWC + "Conv": [case(blocks, floats(32, 32, 3, 3), floats(32), pads=[1, 1, 1, 1]), case(blocks, floats(32, 32, 1, 1), floats(32), floats(4, 32, 6, 5), activation="Relu")],
         NCHWC + "MaxPool": [case(blocks, kernel_shape=[2, 2], strides=[2, 2])], NCHWC + "AveragePool": [case(blocks, kernel_shape=[3, 2], pads=[1, 0, 1, 0], count_include_pad=1)],
         NCHWC + "GlobalMaxPool": [case(blocks)], NCHWC + "GlobalAveragePool": [case(blocks)], NCHWC + "Upsample": [case(blocks, scales=[1, 1, 2, 3], mode="nearest")],

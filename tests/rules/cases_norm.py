@@ -9,7 +9,7 @@ MS = "com.microsoft:"
 
 
 def random_equations(p, count):
-    """Einsums of up to three operands: letters summed in one operand alone, diagonals, sizes of 1 that are stretched."""
+    """Einsums of up to three operands: letters summed in one operand only, diagonals, sizes of 1 that are broadcast."""
     dice, numbers, result = random.Random(11), np.random.default_rng(11), []
     while len(result) < count:
         letters = "abcdef"[:dice.randint(2, 6)]
@@ -30,13 +30,13 @@ def cases(p):
     case, Host, floats, ints = p.case, p.Host, p.floats, p.ints
     host = lambda *v: Host(np.array(v, np.int64))
     u8 = lambda *s: ints(*s, low=0, high=255, dtype=np.uint8)
-    i8 = lambda *s: ints(*s, low=-60, high=60, dtype=np.int8)  # two products with bytes stay below 2 ** 15: no kernel saturates
+    i8 = lambda *s: ints(*s, low=-60, high=60, dtype=np.int8)  # sums of two products with bytes stay below 2 ** 15, so that no kernel saturates
     f = lambda v: np.array(v, np.float32)
     away = lambda *s: floats(*s, low=0.5, high=2)
     byte = lambda v: np.array(v, np.uint8)
 
     def reduce(make=floats, axes_input=18):
-        """axes as an input and, before that opset, as an attribute."""
+        """axes as an input, and as an attribute before that opset."""
         before = axes_input - 1
         return [case(make(3, 4, 5), host(1)), case(make(3, 4, 5), host(0, -1), keepdims=0), case(make(4, 5), None), case(make(4, 5), keepdims=0),
                 case(make(3, 4), None, noop_with_empty_axes=1), case(make(3, 4), host(), noop_with_empty_axes=1), case(make(5), host(0)), case(make()),
@@ -88,7 +88,7 @@ def cases(p):
     layer += [case(floats(2, 3, 6) / np.float32(500), floats(6))]
     layer += [case(double(2, 3, 6), double(6), double(6), outputs=3)]  # statistics are floats
     layer += [case(floats(3, 4, 6), floats(6), floats(6), opset=v) for v in (11, 13)]  # as ONNX Runtime's own tools write it
-    small = lambda *s: floats(*s) / np.float32(500)  # so that the epsilon which is not told counts
+    small = lambda *s: floats(*s) / np.float32(500)  # so that the default epsilon matters
     skip = [case(small(2, 3, 6), small(2, 3, 6), floats(6)), case(floats(2, 3, 6), floats(2, 3, 6), floats(6)), case(floats(2, 3, 6), floats(2, 3, 6), floats(6), outputs="y..y")]
     tables = (2, 3, 4, 5, 6)
     embed = [case(ints(4, 3, low=0, high=9, dtype=np.int32), None, floats(9, 8), floats(6, 8), None, away(8), floats(8), outputs=2, fixed=tables),

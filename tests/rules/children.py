@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that may end its process: a child does one task after the other, and where it dies, another goes on behind that task."""
+"""Runs tasks that may crash: a child process runs them one after the other; if it dies, a new child continues with the next task."""
 import os, pickle, signal
 
 
@@ -15,14 +15,14 @@ def work_from(work, tasks, first, seconds, write):
 
 
 def results_of(work, tasks, seconds):
-    """What work(task) returns for each task: a text that says so, where it raises, ends the process or takes more seconds."""
+    """The result of work(task) for each task; a text with the reason if it raises, crashes or exceeds `seconds`."""
     results, first = [None] * len(tasks), 0
     while first < len(tasks):
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reader)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a library says as it ends the process
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # hide messages of a library that aborts
             with os.fdopen(writer, "wb") as write:
                 work_from(work, tasks, first, seconds, write)
             os._exit(0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// common.h - what the tests of this room share: an empty model of opset 18.
+// common.h - fixture for the tests of rules: an empty model of opset 18.
 #ifndef TSR_TEST_RULES_H
 #define TSR_TEST_RULES_H
 

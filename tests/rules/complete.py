@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every version of every operator has a row: those that Python's onnx knows, in all its domains, and those of the newest opset and of
-com.microsoft that are listed here. Every row has a rule, or says why its operator stays whole, and is of an operator
-that exists. Prints how many operators may be cut.
+"""Checks that every version of every operator has a row: those of Python's onnx, in all its domains, and those of the newest opset and of
+com.microsoft that are listed here. Every row must have a rule, or the reason why its operator cannot be sharded, and its operator must exist.
+Prints how many operators can be sharded.
 
-Every factor that a row keeps whole has a reason, too.
+Every factor that a row does not shard must have a reason, too.
 
 Usage: complete.py PRINT_RULE TESSERA
 """
@@ -28,7 +28,7 @@ SpaceToDepth Split SplitToSequence Sqrt Squeeze StringConcat StringNormalizer St
 Tile TopK Transpose Trilu Unique Unsqueeze Upsample Where Xor
 """.split()
 
-# com.microsoft: what exported language models and encoders use.
+# com.microsoft: operators of exported language models and encoders.
 MICROSOFT = """
 Attention BeamSearch BiasAdd BiasGelu BiasSplitGelu CausalConvWithState DecoderMaskedMultiHeadAttention DynamicQuantizeMatMul EmbedLayerNormalization FastGelu FusedGemm
 FusedMatMul GatedRMSNorm GatherBlockQuantized Gelu GemmaRotaryEmbedding GreedySearch GroupNorm GroupQueryAttention LinearAttention LinearAttentionGate
@@ -39,7 +39,7 @@ SkipSimplifiedLayerNormalization SparseAttention TransposeMatMul
 
 
 def bodies_told(root):
-    """An operator whose body (by which engines without a kernel make it) came later than itself is not lowered below that."""
+    """Check changes.def: an operator whose function body (for engines without a kernel) is newer than itself must not be lowered below that opset."""
     with open(os.path.join(root, "src", "rules", "changes.def")) as f:
         told = dict(re.findall(r'X\("(\w+)", "[^"]*", ([^)]*)\)', f.read()))
     bad = []
@@ -52,7 +52,7 @@ def bodies_told(root):
 
 
 def unexplained(tessera):
-    """Factors (and dimensions without one) that a row keeps whole must have a reason there; nothing else may."""
+    """Factors (and dimensions without one) that a row does not shard must have a reason; others must not."""
     bad = []
     for r in json.loads(subprocess.run([tessera, "rules", "--json"], check=True, capture_output=True, text=True).stdout)["rules"]:
         tensors, *clauses = r["rule"].split(";")
@@ -80,7 +80,7 @@ def main(printer, tessera):
     bad = ["%s %s has no row" % key for key in sorted(wanted - set(have))]
     bad += ["%s %s: no row for version %d" % (*key, v) for key, v in oldest.items() if key in have and min(r["since"] for r in have[key]) > v]
     bad += ["%s from %d: neither a rule nor a reason" % (r["op"], r["since"]) for r in rows if not r["rule"] and not r["whole"]]
-    # ONNX Runtime alone has this one, in the domain of ONNX.
+    # This operator exists only in ONNX Runtime, in the domain of ONNX.
     known = wanted | {("SimplifiedLayerNormalization", "")}
     try:
         import onnxruntime.capi.onnxruntime_pybind11_state as ort

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic of nodes against an independent count: each scalar multiplication of an operator's definition is stepped through
-on small random shapes, and `tessera simulate` on a device that does one operation a second must take as long.
+"""Compares the number of operations of nodes with an independent count. The count steps through each scalar multiplication of the operator's
+definition on small random shapes. `tessera simulate`, on a device with one operation per second, must give the same number of seconds.
 
 counts.py TESSERA [ROUNDS] [SEED]. Prints ok or not ok for each operator."""
 import itertools
@@ -28,7 +28,7 @@ RATE = 1e6
 
 
 def steps(*ranges):
-    """Multiplications of a loop nest, gone through one by one."""
+    """Number of multiplications of a loop nest, counted one by one."""
     return sum(1 for _ in itertools.product(*map(range, ranges)))
 
 
@@ -118,7 +118,7 @@ def experts(r):
 
 
 def walked(rows, trees, depth, weights):
-    """Nodes that rows visit in complete trees, gone down one by one; four weights of a leaf take as long as a node."""
+    """Number of nodes that the rows visit in complete trees; four weights of a leaf take as long as a node."""
     visits = 0
     for _ in itertools.product(range(rows), range(trees)):
         node = 0

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Which of ONNX Runtime's kernels do not take tensors without elements: each case of prove.py is run with nothing of each factor whose size
-may be known at run time alone. It must give what a device without elements has: nothing of a factor that passes through, the neutral
-element of one that is reduced. Where it refuses, gives something else or ends the process, the row's column `some` must name the
-factor (src/rules/empty.c); what the column names must be wrong in some case, or it costs a choice at run time for nothing.
+"""Tests which kernels of ONNX Runtime do not support empty tensors. Runs each case of prove.py with no elements of each factor whose size may be
+known only at run time. The expected result is that of an empty shard: empty along a factor that passes through, and the neutral element for a
+factor that is reduced. If the kernel fails, gives another result or crashes, the column `some` of the row must name the factor
+(src/rules/empty.c). If the column names a factor, some case must fail; otherwise the row costs a check at run time for nothing.
 
-A kernel that writes nothing leaves what lay in memory: glibc is told to fill what it gives (MALLOC_PERTURB_), so that this is not 0. A tensor without
-elements that a node has computed has no address either (one that is given has): a kernel that reads it ends the process.
+A kernel that writes nothing leaves the old contents of memory: MALLOC_PERTURB_ lets glibc fill memory, so that these are not 0. An empty tensor
+that a node has computed has a null address (one that is fed has not), so a kernel that reads it crashes.
 
 Usage: empty.py PRINT_RULE [OPERATOR ...]
 """
@@ -22,19 +22,19 @@ import harness
 
 SECONDS = 10
 NEUTRAL = {"sum": 0, "prod": 1, "max": -np.inf, "min": np.inf}
-# Negative axes of an empty tensor are misread; partition counts them from the front (tsr__rule_front_axes).
+# Negative axes of an empty tensor are misread; the partition uses nonnegative ones (tsr__rule_front_axes).
 REDUCTIONS = set(partly.REDUCTIONS.split())
 Task = collections.namedtuple("Task", "op since domain case name kind combine some sizes factor rule")
 
 
 def named(c):
-    """The case with a name for every size but 1 and those that the engine wants to know."""
+    """The case with a symbol for every size except 1 and sizes that the engine must know."""
     free = [() if v is None or isinstance(v, prove.Host) else v.shape for v in c["inputs"]]
     return dict(c, symbols=[tuple(n if i in c["fixed"] or n == 1 else "s%d" % n for n in shape) for i, shape in enumerate(free)])
 
 
 def tasks_of(printer, only):
-    """One for each factor of each case that may be empty."""
+    """One task for each factor of each case that may be empty."""
     rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
     cases, jobs = prove.all_cases(), []
     for name in dict.fromkeys(prove.full(r) for r in rows if not r["whole"]):
@@ -58,12 +58,12 @@ def tasks_of(printer, only):
 
 
 def size_of(text):
-    """Of "s4", and of expressions of such names."""
+    """The size of "s4", and of expressions of such names."""
     return int(eval(text or "0", {"max": max, "min": min}, {"s%d" % n: n for n in range(2000)}))
 
 
 def local_node(task, whole):
-    """(inputs, attributes, shapes of the outputs) of a device that has nothing of the factor."""
+    """(inputs, attributes, shapes of the outputs) of a device with an empty part of the factor."""
     rule, c, cell = task.rule, task.case, {task.factor: (0, 0)}
     values = [v.value if isinstance(v, prove.Host) else v for v in c["inputs"]]
     ins = [v if v is None or t["host"] else prove.cut(v, prove.index_of(t, task.sizes, cell, v.shape)).copy() for t, v in zip(rule["inputs"], values)]
@@ -82,7 +82,7 @@ def local_node(task, whole):
 
 
 def computed(model, inputs):
-    """The model whose empty inputs pass through a Concat, which gives them no address."""
+    """The model with a Concat after each empty input, whose result has a null address."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph, types = model.graph, (onnx.TensorProto.STRING, *range(onnx.TensorProto.FLOAT8E4M3FN, 64))
@@ -96,7 +96,7 @@ def computed(model, inputs):
 
 
 def runs(model, inputs, before):
-    """What the node gives for those inputs, after a run of the same session with `before`."""
+    """The results for these inputs, after a run of the same session with `before`."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level, options.intra_op_num_threads, options.enable_cpu_mem_arena = 4, 1, False
@@ -112,14 +112,14 @@ def runs(model, inputs, before):
 
 
 def moved(rule, factor):
-    """Indices into the factor, windows of it, or an attribute that counts it: there is more to its local node than a part of each tensor. Sizes as
-    outputs are the whole tensor's."""
+    """True if the local node needs more than a part of each tensor: indices into the factor, windows of it, or an attribute that counts it. Sizes as
+    outputs are those of the full tensor."""
     counted = any(r["kind"] in ("attr", "share", "word") and r["factor"] == factor for r in rule["rewrites"])
     return counted or any(r["kind"] in ("lookup", "scatter", "sizes", "size", "route") for r in rule["rewrites"]) or any(w["factor"] == factor for w in rule["windows"])
 
 
 def work(task):
-    """None: the engine lacks the whole node; "": right; else what is wrong."""
+    """None: the engine cannot run the unsharded node; "": correct; otherwise the error."""
     machine = prove.Machine(prove.node_model(task.op, task.since, task.case, False, task.domain))
     if machine.reference or moved(task.rule, task.factor):
         return None
@@ -138,7 +138,7 @@ def work(task):
 def main(printer, *only):
     tasks = list(tasks_of(printer, only))
     results, found, lacking, letters = children.results_of(work, tasks, SECONDS), set(), 0, {}
-    partly_said = {(t.domain, t.op) for t in tasks if not t.some}  # other rows want elements of everything: one letter means all
+    partly_said = {(t.domain, t.op) for t in tasks if not t.some}  # other rows need elements of all factors: one letter stands for all
     for task, text in zip(tasks, results):
         letter = (task.domain, task.op, task.name.rstrip("0123456789") if (task.domain, task.op) in partly_said else "*")
         letters.setdefault(letter, []).append(task.some)

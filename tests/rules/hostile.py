@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of prove.py with sizes, attributes, inputs and outputs changed at random: the rule and the shapes of any node
-are found without a crash, whatever it says. Says nothing about what is found; sanitizers make it sharp.
+"""Changes sizes, attributes, inputs and outputs of the cases of prove.py at random. The rule and the shapes of any node must be found without a
+crash. The results are not checked; run it with sanitizers.
 
 Usage: hostile.py PRINT_RULE [SEED [TIMES]]    (TIMES: changed models of each case)
 """
@@ -81,7 +81,7 @@ def main(printer, seed="1", times="1"):
                 broken = next(i for i in range(at, min(at + BATCH, len(files))) if bad(run([files[i]])))
                 print("%s, model %d of seed %s:\n%s" % (names[broken], broken, seed, run([files[broken]]).stderr[-3000:]))
                 return 1
-            # A model that cannot be loaded ends the program: go on behind it.
+            # A model that cannot be loaded ends the program: continue with the next one.
             at += len(p.stdout.splitlines()) + 1 if p.returncode else BATCH
     print("%d changed models, no crash" % len(files))
     return 0

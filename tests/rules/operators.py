@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""docs/operators.md is what the program prints now. Usage: operators.py TESSERA"""
+"""Checks that docs/operators.md is what the program prints. Usage: operators.py TESSERA"""
 import difflib, os, subprocess, sys
 
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs/operators.md")

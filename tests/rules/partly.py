@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds what every row's shape function finds against real runs, where the sizes of the inputs are known, named, unknown or 1, and ranks
-known or not: an inferred type, rank, size or element never contradicts the run, nor do the dimensions that the rule gives an output.
+"""Compares the results of shape inference with real runs, for partly known inputs: sizes known, named, unknown or 1, ranks known or not. An inferred
+type, rank, size or element must not contradict the run, nor may the dimensions that the rule gives an output.
 
-Each case of prove.py is run by ONNX Runtime (without optimisation) on inputs of several sizes: its own; each dimension, and all of one
-size together, as 0, 1 or longer; several dimensions at once as 1. Sizes that ONNX Runtime refuses do not count. Each run is then
-described in many ways: for Gemm of [5 6], [6 8], [1 8] also as [? 6], [6 8], [1 8] and as [n 6], [s6 8], [1 m]. The same in older operator
-sets, as far as they have the case.
+Runs each case of prove.py in ONNX Runtime (without optimization) on inputs of several sizes: its own; each dimension, and all dimensions of one size
+together, as 0, 1 or longer; several dimensions as 1. Sizes that ONNX Runtime rejects are ignored. Each run is then described in many ways: a
+Gemm of [5 6], [6 8], [1 8] also as [? 6], [6 8], [1 8] and as [n 6], [s6 8], [1 m]. The same is done in older operator sets that have the case.
 
-Each of them is then held against the run once more with what Python's onnx infers declared in it: that may be wrong (a Slice keeps the name
-of a size that it changes), and what follows from the inputs wins.
+Each description is tested a second time with the shapes that Python's onnx infers as declarations. These may be wrong (a Slice keeps the name of a
+size that it changes); then the shapes that follow from the inputs must win.
 
 Usage: partly.py PRINT_RULE [OPERATOR ...] [all]     (all: many more sizes and descriptions)
 """
@@ -23,21 +22,21 @@ import prove
 import harness
 
 KNOWN, UNKNOWN, NAMED, SHARED, RANKLESS = "kunsr"
-# Cases of an operator, other sizes of one case, random subsets of dimensions that are 1, random descriptions of a run.
+# Per operator: cases; other sizes of a case; random subsets of dimensions of size 1; random descriptions of a run.
 DEPTH = {False: dict(cases=2, sets=1, sizes=3, ones=1, ways=2), True: dict(cases=1000, sets=1000, sizes=1000, ones=12, ways=12)}
-OLDEST = 7  # operator set that the engine still promises
-# What this engine lets pass or gives against the standard, found here and left out.
+OLDEST = 7  # oldest operator set that the engine supports
+# Cases in which the engine deviates from the standard; they are not compared.
 empty = lambda shapes: any(s is not None and 0 in s for s in shapes)
 REDUCTIONS = "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
 ODD = {**{op: (empty, "an empty input is given back unreduced, or reduced along its first axis alone") for op in REDUCTIONS.split()},
        "QLinearSoftmax": (empty, "an empty input gives no output"), "MatMul": (empty, "sums of nothing: batches of unlike sizes are not stretched"),
        "MaxPool": (lambda shapes: min(shapes[0][2:]) < 2, "com.microsoft.nchwc: a window that is larger than the image counts as one"),
        "GatherND": (lambda shapes: shapes[0][0] != shapes[1][0], "a batch of indices that is longer than that of the data")}
-CPU_SECONDS = 5  # for all runs of a case: a size of 0 keeps some kernels busy for ever
+CPU_SECONDS = 5  # for all runs of a case: some kernels never end for a size of 0
 
 
 def session(model):
-    """The engine without optimisation; None: it lacks the operator."""
+    """A session without optimization; None: the engine does not support the operator."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level, options.intra_op_num_threads = 4, 1
@@ -50,7 +49,7 @@ def session(model):
 # ---- sizes that are run -------------------------------------------------------------------------------
 
 def resized(value, shape):
-    """The same elements, over and over or fewer, so that indices stay valid."""
+    """The same elements, repeated or truncated, so that indices stay valid."""
     if not value.size:
         return np.zeros(shape, value.dtype)
     for axis, size in enumerate(shape):
@@ -60,14 +59,14 @@ def resized(value, shape):
 
 
 def variants(values, depth, dice):
-    """Shapes of the inputs to be tried, the case's own first."""
+    """Shapes of the inputs to try; those of the case first."""
     own = [None if v is None else tuple(v.shape) for v in values]
     dims = [(i, a) for i, s in enumerate(own) if s for a in range(len(s))]
     groups = [[d] for d in dims]
     groups += [[d for d in dims if own[d[0]][d[1]] == size] for size in sorted({own[i][a] for i, a in dims})]
     groups = [g for k, g in enumerate(groups) if g not in groups[:k]]
     tried, result = set(), []
-    # All dimensions of a size become 0: for one alone, the engine accepts what the standard forbids.
+    # All dimensions of a size become 0 together: for a single one, the engine accepts what the standard forbids.
     changes = [({}, 0)] + [({d: None for d in g}, size) for g in groups for size in (1, -1, 2)]
     changes += [({d: None for d in dims if own[d[0]][d[1]] == size}, 0) for size in {own[i][a] for i, a in dims}]
     for _ in range(depth["ones"] if len(dims) > 1 else 0):
@@ -86,7 +85,7 @@ def variants(values, depth, dice):
 # ---- ways to describe one run --------------------------------------------------------------------------
 
 def descriptions(shapes, depth, dice):
-    """For each input that is not constant a text: one letter per dimension, or RANKLESS."""
+    """A text for each input that is not constant: one letter per dimension, or RANKLESS."""
     given = [i for i, s in enumerate(shapes) if s is not None]
     every = lambda letter: {i: letter * len(shapes[i]) for i in given}
     result = [every(UNKNOWN), every(NAMED), every(SHARED)]
@@ -105,13 +104,13 @@ def declared(name, value, letters, i, names):
     dims = []
     for axis, (letter, size) in enumerate(zip(letters, value.shape)):
         text = {KNOWN: size, UNKNOWN: None, NAMED: "n%d_%d" % (i, axis), SHARED: "s%d" % size}[letter]
-        names[text if isinstance(text, str) else "%s__%d" % (name, axis)] = size  # an unnamed one is called INPUT.AXIS
+        names[text if isinstance(text, str) else "%s__%d" % (name, axis)] = size  # inference calls an unnamed size INPUT.AXIS
         dims.append(text)
     return helper.make_tensor_value_info(name, element, dims)
 
 
 def described(model, values, ways, constants):
-    """One graph with the node once for each description, then one behind each; names of sizes and what they are."""
+    """(one graph with a copy of the node for each description and a reader of each copy, {name of a size: its value})."""
     names, inputs, nodes, behind = {}, [], [], []
     for k, way in enumerate(ways):
         node = onnx.NodeProto.FromString(model.graph.node[0].SerializeToString())
@@ -127,17 +126,17 @@ def described(model, values, ways, constants):
 
 
 def with_inferred(model):
-    """The same with the shapes that onnx infers declared: what an exporter leaves in a file."""
+    """The model with declarations of the shapes that onnx infers, as an exporter writes them."""
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception:
         return model
 
 
-# ---- judging -------------------------------------------------------------------------------------------
+# ---- comparing -----------------------------------------------------------------------------------------
 
 def size_of(text, names):
-    """None: it holds a name that onnx's inference made up, and may be any number."""
+    """The value of a size; None: it contains a name that onnx's inference made up."""
     try:
         return text if isinstance(text, int) else eval(re.sub(r"\.(\d+)", r"__\1", text), {"min": min, "max": max}, dict(names))
     except NameError:
@@ -145,7 +144,7 @@ def size_of(text, names):
 
 
 def wrong_about(found, real, names):
-    """What the shape function said that the run contradicts, or None."""
+    """How the inferred shape contradicts the run, or None."""
     element = 8 if real.dtype == object else helper.np_dtype_to_tensor_dtype(real.dtype)
     if found["type"] not in (0, element):
         return "type %d, the run gives %d" % (found["type"], element)
@@ -166,7 +165,7 @@ def wrong_about(found, real, names):
 
 
 def run_from(first, model, inputs, write):
-    """In a child: runs inputs[first:], and writes what each gives (None: sizes that do not fit together)."""
+    """In a child process: run inputs[first:] and write the results (None: the sizes do not fit together)."""
     engine = session(model)
     for k in range(first, len(inputs) if engine else first):
         try:
@@ -178,7 +177,7 @@ def run_from(first, model, inputs, write):
 
 
 def run_all(model, inputs):
-    """Outputs of each set of inputs. The engine dies of some (a division by a size of 0): those count as refused."""
+    """Outputs for each set of inputs. Inputs that crash the engine (division by a size of 0) count as rejected."""
     results, first = [None] * len(inputs), 0
     while first < len(inputs):
         reader, writer = os.pipe()
@@ -206,7 +205,7 @@ def run_all(model, inputs):
 
 
 def runs_of(op, since, domain, c, depth, dice):
-    """(model, inputs, constants, outputs) of every variant that the engine takes."""
+    """(model, inputs, constants, outputs) of every variant that the engine accepts."""
     model = prove.node_model(op, since, c, False, domain)
     values = [v.value if isinstance(v, prove.Host) else v for v in c["inputs"]]
     constants = {i: v.value for i, v in enumerate(c["inputs"]) if isinstance(v, prove.Host)}
@@ -218,7 +217,7 @@ def runs_of(op, since, domain, c, depth, dice):
 
 
 def operator_sets(op, domain, c, depth, dice):
-    """The case's own operator set, and older ones, of which each has another definition of the operator; many of them refuse the case."""
+    """The operator set of the case, and older ones with other definitions of the operator; many of them reject the case."""
     older = set()
     at = c["opset"] or prove.OPSET
     while not domain and at > 1 and onnx.defs.has(op, at):
@@ -229,7 +228,7 @@ def operator_sets(op, domain, c, depth, dice):
 
 
 def jobs(printer, only, depth, dice):
-    """Cases of each operator, with the row that its opset has."""
+    """Cases of each operator, with the row of their opset."""
     rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
     cases = prove.all_cases()
     for name in dict.fromkeys(prove.full(r) for r in rows):
@@ -270,7 +269,8 @@ def main(printer, only):
             made = [f for f in found if not f["absent"]]
             if op in ODD and ODD[op][0]([None if v is None else v.shape for v in inputs]):
                 continue
-            claims_made = list(zip(made, outputs)) + list(zip(after, outputs) if made and made[0]["rank"] >= 0 else [])  # else declarations alone speak
+            # otherwise only declarations are known
+            claims_made = list(zip(made, outputs)) + list(zip(after, outputs) if made and made[0]["rank"] >= 0 else [])
             wrong = next(filter(None, (wrong_about(f, np.asarray(o), names) for f, o in claims_made)), None)
             found = wrong_of.setdefault(op, [])
             if wrong:

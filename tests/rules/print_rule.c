@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// print_rule.c - for prove.py: the table's rows, or the rules of the first nodes of models, one JSON line each. For
-// partly.py, after --shapes: what is known of the outputs of all nodes of models, one JSON line for each model.
+// print_rule.c - prints rules for the tests, one JSON line each: all rows of the table, or the
+// rules of the first nodes of the given models (for prove.py). With --shapes it prints the inferred
+// shapes of all nodes, one JSON line per model (for partly.py).
 #include "rules/internal.h"
 
 #include <stdio.h>
@@ -138,7 +139,7 @@ static void print_rule(const tsr_node *n, const struct rule *r, const struct rul
     printf("}\n");
 }
 
-// The elements that are known, "" for one that is not; null: nothing is known of them.
+// Prints the known elements, "" for an unknown one; null: none is known.
 static void print_elements(struct exprs *x, struct known_value v)
 {
     if (!v.elements) {
@@ -157,7 +158,7 @@ static void print_elements(struct exprs *x, struct known_value v)
     printf("]");
 }
 
-// Dimensions that the rule gives output i; -1: the rule says nothing about it.
+// The rank that the rule gives output i; -1: the rule has none.
 static int rank_by(const struct rule *r, size_t i)
 {
     if (!r || r->whole || i >= (size_t)r->n_outputs || r->outputs[i].host || r->outputs[i].absent)

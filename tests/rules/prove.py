@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Proves every row of the table of rules: cut the inputs as the rule says, run the local nodes, combine as the rule
-says, compare with the whole run. Every single cut of every factor, and pairs of cuts; 2, 3 and 4 parts, uneven ones too.
+"""Tests every row of the table of rules by running it: shards the inputs as the rule says, runs the local nodes, combines the results as the
+rule says, and compares with the unsharded run. Tries every factor alone and pairs of factors, in 2, 3 and 4 parts, also unequal ones.
 
 Usage: prove.py PRINT_RULE [OPERATOR ...]    (the program built from print_rule.c)
 """
@@ -14,17 +14,17 @@ import cases_norm
 
 import harness
 
-OPSET = 21  # rows that are younger use their own
+OPSET = 21  # rows of newer operators use their own opset
 rng = np.random.default_rng(7)
 
 
 # ---- data -------------------------------------------------------------------------------------------
 
-# What one node with tensors cannot show: cut inside (tests/e2e/bodies.py, random_bodies.py), or with lists (tests/e2e/lists.py).
+# Not testable with one node and tensors: subgraphs (see tests/e2e/bodies.py, random_bodies.py) and sequences (tests/e2e/lists.py).
 ELSEWHERE = ("If", "Loop", "Scan", "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceErase",
              "SequenceInsert", "SequenceLength", "SplitToSequence")
 
-# Drawn at random (Dropout only where it trains): no two runs are equal.
+# Random operators (Dropout only in training): no two runs are equal.
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout")
 
 
@@ -45,7 +45,7 @@ def tensor(value):
 
 
 class Host:
-    """An input that steers the node: known when the rule is made."""
+    """An input that determines shapes or parameters, and is known when the rule is made."""
 
     def __init__(self, value):
         self.value = np.asarray(value)
@@ -54,8 +54,8 @@ class Host:
 # ---- cases: (inputs, attributes, number of outputs, symbols) ------------------------------------------
 
 def case(*inputs, outputs=1, symbols=None, declare=None, whole=False, opset=None, fixed=(), **attributes):
-    """outputs: how many, or which ("y..y": the first and the fourth). fixed: inputs whose sizes the engine wants to know."""
-    attributes.update(attributes.pop("attributes", {}))  # those whose names are taken here
+    """outputs: their number, or which ("y..y": the first and the fourth). fixed: inputs whose sizes the engine must know."""
+    attributes.update(attributes.pop("attributes", {}))  # those whose names are parameters of this function
     return dict(inputs=inputs, outputs=outputs, attributes=attributes, symbols=symbols, declare=declare, whole=whole, opset=opset, fixed=fixed)
 
 
@@ -112,7 +112,7 @@ host = lambda *v: Host(np.array(v, np.int64))
 
 
 def scatter_index(shape, axis, n):
-    """Indices along an axis, none twice in a line."""
+    """Indices along an axis, unique within each line."""
     line = np.stack([rng.permutation(n)[:shape[axis]] for _ in range(int(np.prod(shape) // shape[axis]))])
     rest = [d for k, d in enumerate(shape) if k != axis]
     return np.moveaxis(line.reshape(rest + [shape[axis]]), -1, axis).astype(np.int64)
@@ -231,10 +231,10 @@ CASES = {
 }
 
 
-# ---- the two machines that run a node ------------------------------------------------------------------
+# ---- running a node, in ONNX Runtime or in the reference -----------------------------------------------
 
 def node_model(op, since, c, static, domain=""):
-    """static: shapes and host values as the rule may know them; else anything of the same rank."""
+    """static: shapes and host values as the rule may know them; otherwise only the ranks are declared."""
     names, inputs, constants, symbols = [], [], [], c["symbols"] or []
     for i, v in enumerate(c["inputs"]):
         name = "" if v is None else "x%d" % i
@@ -270,7 +270,7 @@ class Machine:
             options.log_severity_level, options.intra_op_num_threads = 4, 1
             self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
             self.reference = False
-        except Exception:  # an operator that ONNX Runtime lacks on the CPU
+        except Exception:  # not implemented by ONNX Runtime on the CPU
             from onnx.reference import ReferenceEvaluator
             self.session = ReferenceEvaluator(model)
 
@@ -280,7 +280,7 @@ class Machine:
 
 
 def engine_lacks(model, inputs):
-    """Why ONNX Runtime cannot run the node, or None."""
+    """The reason why ONNX Runtime cannot run the node, or None."""
     import onnxruntime
     n = model.graph.node[0]
     name = "%s%s of opset %d" % (n.domain and n.domain + ":", n.op_type, max(o.version for o in model.opset_import if o.domain == n.domain))
@@ -295,18 +295,18 @@ def engine_lacks(model, inputs):
     return None
 
 
-# ---- cutting by a rule -------------------------------------------------------------------------------------
+# ---- sharding by a rule ------------------------------------------------------------------------------------
 
 def bounds(size, n, j):
     return j * size // n, (j + 1) * size // n
 
 
 class Window:
-    """What part j of n of a windowed result needs: an independent reading of struct rule_window."""
+    """The input range that part j of n of a windowed result needs: an independent implementation of struct rule_window."""
 
     def __init__(self, w, n, j):
         self.a, self.b = bounds(w["to"], n, j)
-        if w["per"]:  # element i stands at i * per; the local node gives all places that its elements reach
+        if w["per"]:  # element i is at position i * per; the local node returns all positions that its elements reach
             places = range(self.a * w["step"] + w["shift"], (self.b - 1) * w["step"] + w["shift"] + w["reach"])
             self.indices = [i for i in range(w["from"]) if i * w["per"] in places]
             reached = range(self.indices[0] * w["per"] - w["shift"] - w["reach"] + 1, self.indices[-1] * w["per"] - w["shift"] + 1)
@@ -324,12 +324,12 @@ def windows_of(rule, coords, counts):
 
 
 def index_of(tensor, sizes, cell, shape, windows=(), coords=None, counts=None):
-    """For each dimension the indices that the cell has of it: its factors, outermost first."""
+    """Indices of the cell (one part of each factor) in each dimension; the outermost factor first."""
     result = []
     for d, factors in enumerate(tensor["dims"]):
         at = np.zeros(1, np.int64)
         if not any(f in cell for f in factors):
-            result.append(np.arange(shape[d]))  # not cut; perhaps of size 1 after all
+            result.append(np.arange(shape[d]))  # not sharded; may have size 1
             continue
         if d in dict(windows):
             result.append(np.array([i for k, w in windows if k == d for i in w.indices], np.int64))
@@ -349,7 +349,7 @@ def cut(value, index):
 
 
 def close(a, b, given):
-    """given: largest magnitude of the inputs, against which a sum that cancels out is measured."""
+    """given: the largest magnitude of the inputs, to which the error of a sum that cancels out is relative."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if a.dtype.kind not in "fc":
@@ -363,14 +363,14 @@ COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multi
 
 
 def parts_of(rule, sizes, cuts):
-    """Every cell of the cut: {factor: (start, stop)}."""
+    """Every cell of the sharding: {factor: (start, stop)}."""
     choices = [[(f, bounds(sizes[f], n, j), j) for j in range(n)] for f, n in cuts]
     for combination in itertools.product(*choices):
         yield {f: b for f, b, _ in combination}, {f: j for f, _, j in combination}
 
 
 def routed(router, attributes):
-    """Weights of all experts for each token, 0 for those that the router does not select. QMoE takes the softmax over the selected ones."""
+    """Weights of all experts for each token; 0 for experts that the router does not select. QMoE takes the softmax over the selected ones."""
     chosen = np.argsort(router, 1)[:, -attributes["k"]:]
     shares = np.exp(router - router.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
@@ -382,7 +382,7 @@ def routed(router, attributes):
 
 
 def prove(rule, sizes, cuts, c, machine, local, whole):
-    """Runs all cells of a cut; what is wrong, or None."""
+    """Run all cells of a sharding; returns the error, or None."""
     values = [v.value if isinstance(v, Host) else v for v in c["inputs"]]
     results = [np.full(w.shape, 0, w.dtype) for w in whole]
     filled = [np.zeros(w.shape, np.int64) for w in whole]
@@ -412,13 +412,13 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
             if l["input"] >= 0:
                 ins += [None] * (l["input"] + 1 - len(ins))
                 ins[l["input"]] = np.array(numbers, np.int64)
-                attributes[""] = None  # another node than the whole one
+                attributes[""] = None  # the local node differs from the unsharded one
             else:
                 attributes[l["name"]] = tuple(numbers) if numbers else None
         for r in rule["rewrites"]:
             if r["kind"] == "shape":
                 ins[r["index"]] = np.array([len(x) for x in where[r["output"]]], np.int64)
-            elif r["kind"] in ("sizes", "size"):  # the whole tensor's, wherever they come from
+            elif r["kind"] in ("sizes", "size"):  # sizes of the full tensor
                 ins[r["index"]] = values[r["index"]]
             elif r["kind"] in ("lookup", "scatter") and r["factor"] in cell:
                 lo, hi = cell[r["factor"]]
@@ -432,13 +432,13 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                 else:
                     given[..., element] = local_index
                 ins[r["index"]] = given
-                if r["kind"] == "scatter":  # one more row for what is meant for others
+                if r["kind"] == "scatter":  # one more row, for elements of other devices
                     spares.append((r["last"], hi - lo))
                     ins[0] = np.concatenate([ins[0], np.take(ins[0], [0], r["last"])], r["last"])
                 else:
                     missing = missing.reshape(missing.shape + (1,) * r["last"])
                     elsewhere = missing if elsewhere is None else elsewhere | missing
-            elif r["kind"] == "causal" and r["factor"] in cell:  # here by a mask instead of a cache
+            elif r["kind"] == "causal" and r["factor"] in cell:  # by a mask instead of a cache
                 lo, hi = cell[r["factor"]]
                 seen, mask = np.tri(hi - lo, sizes[r["factor"]], lo, bool), r["last"]
                 ins += [None] * (mask + 1 - len(ins))
@@ -449,8 +449,8 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
             elif r["kind"] == "range" and r["factor"] in cell:
                 lo, hi = cell[r["factor"]]
                 ins[r["index"]], ins[r["index"] + 1] = np.array(values[r["index"]] + lo), np.array(values[r["index"]] + hi)
-                attributes[""] = None  # another node than the whole one
-            elif r["kind"] == "once":  # a factor that the input has itself is added by each
+                attributes[""] = None  # the local node differs from the unsharded one
+            elif r["kind"] == "once":  # an input that has the reduced factor itself is added by each device
                 own = {g for dim in rule["inputs"][r["index"]]["dims"] for g in dim}
                 left_out += [r["index"]] if any(coords[f] for f in reduced if f not in own) else []
             elif r["kind"] == "route" and r["factor"] in cell:
@@ -512,7 +512,7 @@ def check_shapes(rule, whole, names):
 
 
 def prove_case(op, since, domain, c, rule):
-    """(number of cuts proved, what is wrong)"""
+    """(number of tested shardings, error)"""
     if c["whole"]:
         return (1, None) if rule["whole"] else (0, "should not be cut")
     if rule["whole"]:
@@ -565,7 +565,7 @@ def main(printer, only):
     rows = [json.loads(line) for line in subprocess.run([printer], check=True, capture_output=True, text=True).stdout.splitlines()]
     known = {full(r) for r in rows}
     rows = [r for r in rows if (not only or full(r) in only) and harness.matches(full(r))]
-    jobs = []  # each case with the row that its opset has
+    jobs = []  # each case with the row of its opset
     for name in dict.fromkeys(full(r) for r in rows):
         sinces = [r["since"] for r in rows if full(r) == name]
         domain, _, op = name.rpartition(":")
@@ -589,7 +589,7 @@ def main(printer, only):
         except Exception as e:
             n, wrong = 0, "cannot be run whole: " + str(e)[:300]
         proved += n
-        if n or not wrong and all(f["kind"] == "stat" for f in rule["factors"]):  # what is cut by expansion alone
+        if n or not wrong and all(f["kind"] == "stat" for f in rule["factors"]):  # sharded only by expansion
             cut_rows.add((op, since, domain))
         if wrong:
             shapes = [None if v is None else list((v.value if isinstance(v, Host) else v).shape) for v in c["inputs"]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that neither ONNX Runtime (on the CPU) nor onnx's reference has, in numpy, as their definitions say."""
+"""Reference implementations in numpy, from the definitions, of operators that neither ONNX Runtime (on the CPU) nor onnx's reference supports."""
 import numpy as np
 from onnx import helper
 
@@ -49,7 +49,7 @@ def head_rows(x, heads):
 
 
 def packed_multi_head(q, k, v, bias, offsets, starts, scores_bias=None, num_heads=1, scale=0.0):
-    """Tokens of several sequences, one after the other; each sequence for itself."""
+    """The tokens of several sequences, concatenated; attention is computed within each sequence."""
     if q.ndim == 4:
         q, k, v = (q[:, :, i].reshape(q.shape[0], -1) for i in range(3))
     if bias is not None:
@@ -69,7 +69,7 @@ def packed_attention(x, weights, bias, offsets, starts, scores_bias=None, num_he
 
 
 def paged_attention(q, k, v, keys, values, starts, past, table, cos=None, sin=None, slots=None, sink=None, *more, num_heads=1, kv_num_heads=1, **attributes):
-    """New keys and values go into the blocks of the table; each query sees what came before it."""
+    """New keys and values are stored in the blocks of the table; each query sees the tokens before it."""
     keys, values, block, size = keys.copy(), values.copy(), keys.shape[1], keys.shape[3]
     if k is None:
         q, k, v = np.split(q, [num_heads * size, (num_heads + kv_num_heads) * size], -1)
@@ -88,7 +88,7 @@ def paged_attention(q, k, v, keys, values, starts, past, table, cos=None, sin=No
 
 
 def sparse_attention(q, k, v, keys, values, rows, cols, total, lengths, cos=None, sin=None, num_heads=1, kv_num_heads=1, sparse_block_size=1, scale=0.0, **attributes):
-    """Causal, and only the blocks of keys that the head's layout has for the block of the query. Prompts only."""
+    """Causal attention over the key blocks that the head's layout has for the block of the query. Only for prompts."""
     b, t, each = q.shape[0], q.shape[1], num_heads // kv_num_heads
     keys, values, out = keys.copy(), values.copy(), np.zeros(q.shape, np.float32)
     for i in range(b):
@@ -109,7 +109,7 @@ def sparse_attention(q, k, v, keys, values, rows, cols, total, lengths, cos=None
 
 
 def unpacked(b, scales, bits, k):
-    """Weights [n, k] of [n, blocks, bytes], symmetric."""
+    """Weights [n, k] from [n, blocks, bytes], symmetric quantization."""
     parts = np.stack([(b >> shift) & (2 ** bits - 1) for shift in range(0, 8, bits)], -1).astype(np.float32) - 2 ** (bits - 1)
     return (parts.reshape(*b.shape[:2], -1) * scales[..., None]).reshape(b.shape[0], -1)[:, :k]
 
@@ -162,7 +162,7 @@ class Session:
 
 
 class BatchFirst:
-    """Recurrent layers with layout 1: layout 0 between transposes."""
+    """Recurrent layers with layout 1: layout 0 between two transposes."""
 
     def __init__(self, model):
         import onnxruntime as ort

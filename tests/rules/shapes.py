@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the shapes that are found against Python's onnx: with every stored shape removed, never contradict what a model
-declares or what onnx.shape_inference finds, and know at least as much. A slice of the node tests; `all` takes all of them.
+"""Compares shape inference with Python's onnx. After all stored shapes are removed, the inferred shapes must not contradict the declared ones
+or those of onnx.shape_inference, and must be at least as complete. Uses a sample of onnx's node tests; `all` uses all of them.
 
 Usage: shapes.py TESSERA [all]
 """
@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import harness
 
-STEP = 12  # one node test of this number
+STEP = 12  # use one of this many node tests
 
 
 def strip(m):
@@ -37,7 +37,7 @@ def disagree(ours, theirs):
 
 
 def inference_wrong(tessera, path, folder):
-    """What is wrong with the shapes of one model, or None."""
+    """The error in the shapes of one model, or None."""
     model = onnx.load(path, load_external_data=False)
     declared, src, out = table(model), os.path.join(folder, "in.onnx"), os.path.join(folder, "out.onnx")
     onnx.save(strip(model), src)
@@ -68,14 +68,14 @@ def sizes(m):
 
 
 def value(size, names):
-    """A size with numbers for its symbols."""
+    """The value of a size, with numbers for its symbols."""
     for word in re.findall(r"[A-Za-z_]\w*", size) if isinstance(size, str) else []:
         names.setdefault(word, 3 + 7 * len(names))
     return eval(size, {"min": min, "max": max}, names) if isinstance(size, str) else size
 
 
 def export_wrong(tessera, path, folder):
-    """An exporter's model without its stored shapes: every size that it had is found again, expressions included."""
+    """Error for an exporter's model without its stored shapes, or None: every size must be inferred again, including expressions."""
     model = onnx.load(path)
     kept = {y for n in model.graph.node for y in n.output}
     want, src, out = sizes(model), os.path.join(folder, "in.onnx"), os.path.join(folder, "out.onnx")
@@ -89,7 +89,7 @@ def export_wrong(tessera, path, folder):
 
 
 def chain_of_states(n):
-    """A Loop with n states: the first doubles its rows in each iteration, each of the others becomes the one before it."""
+    """A Loop with n states: the first doubles its rows in each iteration, each other one becomes the previous one."""
     def tensors(names, shape=None):
         return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in names]
 

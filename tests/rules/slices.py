@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Proves the arithmetic of slices: what a Slice of a size that has a name gives, as an expression in that name, is what ONNX Runtime gives for
-every size up to 8, over all bounds near the ends, far beyond them and at the ends of the types, forward and backward.
+"""Tests size expressions of Slice: for an input of symbolic size, the inferred expression must give the size that ONNX Runtime gives, for every size
+up to 8 and all bounds near the ends, far beyond them and at the limits of the types, forward and backward.
 
 Usage: slices.py TESSERA
 """
@@ -28,7 +28,7 @@ def model_of(slices):
 
 
 def found(tessera, model):
-    """The size of each output: a number, an expression in n, or "" where it is not known."""
+    """The size of each output: a number, an expression in n, or "" if unknown."""
     with tempfile.TemporaryDirectory() as folder:
         source, result = (os.path.join(folder, name) for name in ("in.onnx", "out.onnx"))
         onnx.save(model, source)
@@ -49,7 +49,7 @@ def main(tessera):
                 wrong += 1
                 print("%s:%s:%s of %d: %s, the run gives %d" % (*what, n, size, len(result)))
     known = sum(size != "" for size in sizes)
-    # An end between the greatest numbers of two types, of a slice backward, is all that may be left open.
+    # Only a backward slice with an end between the largest numbers of two types may have an unknown size.
     print("%s - %d slices, %d of them known, %d sizes wrong" % ("not ok" if wrong else "ok", len(slices), known, wrong))
     return 1 if wrong or known < 0.95 * len(slices) else 0
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_expr.c - size expressions: what is equal, what is printed, and that arithmetic on them means what it says,
-// held against plain numbers on random expressions.
+// test_expr.c - size expressions: equality, printing, and arithmetic, compared with plain integers
+// on random expressions.
 #include "shapes/expr.h"
 
 #include <setjmp.h>
@@ -97,12 +97,13 @@ static void test_printed(void **state)
     assert_int_equal(tsr__expr_dim(&b->x, tsr__expr_sub(&b->x, sum, p)).value, 1);
     assert_false(dim_known(tsr__expr_dim(&b->x, expr_number(-1))));
     assert_false(dim_known(tsr__expr_dim(&b->x, (struct expr){0})));
-    // The spelling of the model stays.
+    // The spelling of the model is kept.
     struct expr declared = of(b, "zz*yy");
     assert_string_equal(tsr__expr_dim(&b->x, declared).symbol, "zz*yy");
 }
 
-// The name "10" is no number: it may have any size, and is not printed where it would be read as one.
+// The name "10" is not a number: it may have any size, and is not printed where it would be parsed
+// as a number.
 static void test_names_like_numbers(void **state)
 {
     struct bench *b = *state;
@@ -126,7 +127,8 @@ static void test_not_known_stays_so(void **state)
     assert_false(tsr__expr_sub(&b->x, expr_number(INT64_MIN), one).known);
     assert_false(tsr__expr_mul(&b->x, expr_number(INT64_MIN), expr_number(-1)).known);
     assert_false(
-        tsr__expr_div(&b->x, tsr__expr_sub(&b->x, a, one), expr_number(2)).known); // may be below 0
+        // may be negative
+        tsr__expr_div(&b->x, tsr__expr_sub(&b->x, a, one), expr_number(2)).known);
     assert_int_equal(tsr__expr_div(&b->x, expr_number(-7), expr_number(2)).number, -3);
     assert_int_equal(tsr__expr_mod(&b->x, expr_number(-7), expr_number(2)).number, 1);
     struct expr many = a;
@@ -153,7 +155,7 @@ static void test_symbols_are_bound(void **state)
     assert_true(tsr__exprs_bind(&b->x, STR("x*y"), 6));
     assert_true(expr_is(of(b, "batch"), 4));
     assert_true(expr_is(of(b, "2*batch + 1"), 9));
-    assert_true(expr_is(of(b, "x*y"), 6)); // the text as a whole
+    assert_true(expr_is(of(b, "x*y"), 6)); // the text as one symbol
     assert_true(tsr__exprs_used(&b->x, STR("batch")));
     assert_false(tsr__exprs_used(&b->x, STR("seq")));
 }
@@ -183,7 +185,7 @@ static void test_broadcast_sizes(void **state)
     assert_false(tsr__expr_broadcast(&b->x, s, none).known);
 }
 
-// ---- random expressions against numbers --------------------------------------------------------
+// ---- random expressions compared with integers -------------------------------------------------
 
 #define SYMBOLS 3
 
@@ -219,7 +221,7 @@ static int64_t draw(int64_t below)
     return (int64_t)((seed >> 33) % (uint64_t)below);
 }
 
-// A random expression and its value; false: it has none here (division by zero, not representable).
+// A random expression and its value; false: it has none (division by zero, overflow).
 static bool make(struct bench *b, int depth, const int64_t *symbols, struct expr *e, int64_t *value)
 {
     struct expr p, q;
@@ -268,12 +270,12 @@ static void test_random_expressions(void **state)
             fail_msg("%s is %lld, not %lld", dim_known(d) ? d.symbol : "a number",
                      (long long)value_of(&b->x, e, symbols), (long long)value);
         if (e.poly && dim_known(d))
-            assert_true(expr_equal(of(b, d.symbol), e)); // reads back as the same
+            assert_true(expr_equal(of(b, d.symbol), e)); // parsing gives the same expression
     }
     assert_true(known > 30000);
 }
 
-// Texts that no exporter writes: nothing but "one symbol" or an expression may come of them.
+// Texts that no exporter writes must be parsed as one symbol or as an expression.
 static void test_random_texts(void **state)
 {
     struct bench *b = *state;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_rules.c - the table, the notation, size expressions, shapes, and what the rules of single nodes say.
-// That the rules are true is proved elsewhere (prove.py).
+// test_rules.c - the table, the notation, size expressions, shapes, and rules of single nodes.
+// prove.py checks that the rules are correct.
 #include "common.h"
 
 #include <stdio.h>
 
-// ---- building: a dimension is a number or a symbol, "batch 3 x" --------------------------------
+// ---- building models: a dimension is a number or a symbol, as in "batch 3 x" --------------------
 
 static int read_dims(const char *text, tsr_dim *dims, char *buffer, size_t size)
 {
@@ -55,7 +55,8 @@ static const struct rule *rule_of(struct bench *b, const tsr_node *n)
     return r;
 }
 
-// A rule as text, to compare: "[a b],[b c] -> [a c]; red b" with sizes left out; whole: its reason.
+// A rule as text for comparison: "[a b],[b c] -> [a c]; red b", without sizes. If the node cannot
+// be sharded: the reason.
 static const char *rule_text(struct bench *b, const tsr_node *n)
 {
     const struct rule *r = rule_of(b, n);
@@ -116,7 +117,7 @@ static void check_table(struct bench *b, const struct op_table *table)
     for (size_t i = 0; i < table->n; i++) {
         const struct op_row *row = &table->rows[i];
         const char *wrong = NULL;
-        assert_true(row->rule || row->whole); // a rule, or why there is none
+        assert_true(row->rule || row->whole); // a rule, or the reason why there is none
         if (row->rule && !tsr__pattern_parse(&b->arena, str_of(row->rule), &wrong))
             fail_msg("%s: %s", row->op, wrong ? wrong : "out of memory");
         int order = strcmp(last->op, row->op);
@@ -209,7 +210,7 @@ static void test_notation_reads_clauses(void **state)
 
 // ---- rules that are built step by step ---------------------------------------------------------
 
-// The example of rule_build.c, and the same rule as text.
+// Builds the example of rule_build.c, and compares it with the same rule as text.
 static void test_builder_makes_the_rule_of_its_text(void **state)
 {
     struct bench *b = *state;
@@ -318,7 +319,8 @@ static void test_sizes_compare(void **state)
     for (size_t i = 0; i < TSR_COUNT(cases); i++)
         if (tsr__dim_equal(&x, symbol(cases[i].a), symbol(cases[i].b)) != cases[i].same)
             fail_msg("'%s' and '%s'", cases[i].a, cases[i].b);
-    assert_false(tsr__dim_equal(&x, (tsr_dim){.value = 6}, symbol("2*3"))); // a name: any size
+    // "2*3" is a name, of any size
+    assert_false(tsr__dim_equal(&x, (tsr_dim){.value = 6}, symbol("2*3")));
     assert_false(tsr__dim_equal(&x, (tsr_dim){.value = -1}, (tsr_dim){.value = -1}));
 }
 
@@ -422,7 +424,8 @@ static void test_whole_with_reasons(void **state)
     perm[1] = 2;
     assert_int_equal(tsr_node_set_ints(t, "perm", perm, 2), TSR_OK);
     assert_string_equal(rule_text(b, t), "whole: perm has an invalid dimension");
-    // Given up in the middle of its text: the reason is not lost in what is added after it.
+    // The rule is rejected in the middle of its text: later additions must not overwrite the
+    // reason.
     tsr_value *in[] = {input(b, "image", "1 4 8 8"), input(b, "kernel", "6 4 3 3"),
                        input(b, "point", ""), input(b, "points", "n")};
     const char *out = "i";
@@ -492,7 +495,7 @@ static void test_reshape_factors(void **state)
                         "whole: the sizes of the tensors do not fit together");
 }
 
-// Shape -> Gather -> Concat -> Reshape, with nothing declared but the input.
+// Shape -> Gather -> Concat -> Reshape: only the type of the input is declared.
 static void test_values_are_followed(void **state)
 {
     struct bench *b = *state;
@@ -522,7 +525,7 @@ static void test_values_are_followed(void **state)
     assert_int_equal(tsr__shapes_ints(s, tsr_node_output(seq, 0), v, 4), -1);
 }
 
-// Which nodes may stand in a graph of another opset.
+// Which nodes are valid in a graph of another opset.
 static void test_versions_fit(void **state)
 {
     (void)state;
@@ -534,8 +537,8 @@ static void test_versions_fit(void **state)
         {"Relu", "", 14, 18, true},       {"Relu", "", 18, 14, true},
         {"Relu", "", 5, 6, false},        {"ReduceSum", "", 11, 18, false},
         {"ReduceMean", "", 13, 17, true}, {"ReduceMean", "", 17, 18, false},
-        {"Cast", "", 13, 24, true},       {"Cast", "", 24, 13, false}, // it grew
-        {"Split", "", 13, 18, false},     {"Gelu", "", 20, 18, false}, // not there yet
+        {"Cast", "", 13, 24, true},       {"Cast", "", 24, 13, false}, // changed in 24
+        {"Split", "", 13, 18, false},     {"Gelu", "", 20, 18, false}, // not available before
         {"Softmax", "", 12, 13, false},   {"MatMul", "", 1, 28, true},
         {"RoiAlign", "", 15, 16, false},  {"Strange", "", 1, 2, false},
         {"Strange", "my", 1, 2, false},   {"Strange", "my", 2, 2, true},
@@ -559,7 +562,7 @@ static void test_rows_of_the_user(void **state)
     const struct rule *r = tsr__rule_of(&b->arena, n, tsr__shapes_new(&b->arena, b->model));
     assert_true(r->open && r->whole);
 
-    // one line is wrong: none is taken
+    // one line is invalid: none is added
     assert_int_equal(tsr_rules_add(b->session, "Rows my 1 [m k] -> [m]; red k:sum\nRows my 2 [m"),
                      TSR_MALFORMED);
     tsr_finding f = tsr_finding_value(b->session, 0);
@@ -582,7 +585,8 @@ static void test_rows_of_the_user(void **state)
                      TSR_MALFORMED);
 }
 
-// The newest row is taken, as ONNX Runtime takes its newest operator.
+// Without an import of the domain, the newest row is used, as ONNX Runtime uses its newest
+// operator.
 static void test_domain_not_imported(void **state)
 {
     struct bench *b = *state;
@@ -622,10 +626,10 @@ static void test_caches_with_room(void **state)
     tsr_value *key = tsr_node_output(node, 1), *value = tsr_node_output(node, 2);
     assert_true(tsr_cache_has_room(in[1], key));
     assert_true(tsr_cache_has_room(in[2], value));
-    assert_false(tsr_cache_has_room(in[1], value)); // another cache's
+    assert_false(tsr_cache_has_room(in[1], value)); // the output of the other cache
     assert_false(tsr_cache_has_room(in[0], tsr_node_output(node, 0)));
 
-    // a cache that grows; one that another node reads
+    // a cache that grows, and one that another node reads
     tsr_value *pair[] = {in[3], in[4]};
     tsr_node *join = tsr_graph_add_node(b->graph, "", "Concat", "c", pair, 2, &grown, 1);
     assert_false(tsr_cache_has_room(in[3], tsr_node_output(join, 0)));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_shapes.c - tsr_shapes: what is completed, what is kept, what is found wrong; sizes that are bound; values that
-// are followed; subgraphs, loops and functions. That shapes are right for every operator is held against Python's onnx
-// elsewhere (shapes.py).
+// test_shapes.c - tsr_shapes: inferred, kept and contradicted declarations; symbols with sizes;
+// known elements; subgraphs, loops and functions. shapes.py compares all operators with Python's
+// onnx.
 #include "common.h"
 
 #include <stdio.h>
@@ -76,7 +76,7 @@ static void test_sizes_are_computed(void **state)
     assert_int_equal(tsr_finding_count(b->session), 0);
 }
 
-// A step beyond the axis takes the first element only, also at the ends of the type.
+// A step beyond the axis selects only the first element, also for the limits of the type.
 static void test_long_steps_take_one_element(void **state)
 {
     struct bench *b = *state;
@@ -147,7 +147,8 @@ static void test_declarations_are_completed_not_replaced(void **state)
     assert_int_equal(tsr_value_set_type(y, TSR_FLOAT, 2, mine), TSR_OK);
     tsr_shapes_summary sum = {.size = sizeof(sum)};
     assert_int_equal(tsr_shapes(b->model, NULL, 0, &sum), TSR_OK);
-    assert_string_equal(declared(b, y), "float32[rows, 8]"); // the name stays, the number is new
+    // the name is kept, the number is inferred
+    assert_string_equal(declared(b, y), "float32[rows, 8]");
     assert_int_equal(sum.values, 1);
     assert_int_equal(sum.fixed, 1);
     void *bytes;
@@ -170,12 +171,13 @@ static void test_contradictions_are_found(void **state)
     find(b);
     assert_int_equal(count(b, "shape-contradiction"), 3);
     assert_string_equal(tsr_finding_value(b->session, 0).value, "y");
-    assert_string_equal(declared(b, y), "float32[4, 8]"); // what a run will have
+    assert_string_equal(declared(b, y), "float32[4, 8]"); // the sizes of an actual run
     assert_string_equal(declared(b, z), "float32[4, 8]");
     assert_string_equal(declared(b, w), "float32[4, 8]");
 }
 
-// No text says what the first row of "10" rows is, and still the declared one, all of them, is known to be wrong.
+// The symbol is named "10", so the first row of it has no printable size. The declared size ("10")
+// must still be recognized as wrong.
 static void test_names_of_numbers_are_followed(void **state)
 {
     struct bench *b = *state;
@@ -191,7 +193,8 @@ static void test_names_of_numbers_are_followed(void **state)
     assert_string_equal(tsr__shape_text(&b->arena, tsr__shapes_of(shapes, z)).p, "float32[10, 6]");
 }
 
-// What was inferred of a wrong declaration is wrong too: a Slice is declared with the size of its input, and so is what it is added to.
+// Shapes that were derived from a wrong declaration are wrong too. The Slice is declared with the
+// size of its input, and so are its readers.
 static void test_what_follows_from_a_wrong_size(void **state)
 {
     struct bench *b = *state;
@@ -223,7 +226,7 @@ static void test_symbols_get_sizes(void **state)
     assert_string_equal(declared(b, y), "float32[2, 7]");
 }
 
-// Nothing is changed by a call that is refused.
+// A rejected call must not change the model.
 static void test_wrong_sizes_are_refused(void **state)
 {
     struct bench *b = *state;
@@ -238,11 +241,11 @@ static void test_wrong_sizes_are_refused(void **state)
     assert_int_equal(count(b, "dim-size"), 2);
     assert_string_equal(declared(b, x), "float32[batch, past + 1]");
     assert_int_equal(tsr_shapes(b->model, &wrong[3], 1, NULL),
-                     TSR_OK); // the whole text is a name, too
+                     TSR_OK); // the complete text is also a name
 }
 
-// Unnamed sizes of inputs are called INPUT.AXIS. Names that the model uses for another size are not
-// taken, and none is written into the model.
+// Unnamed sizes of inputs are called INPUT.AXIS, unless the model uses that name for another size.
+// The names are not written into the model.
 static void test_unnamed_sizes_have_names(void **state)
 {
     struct bench *b = *state;
@@ -289,7 +292,7 @@ static void test_what_is_not_known_is_not_guessed(void **state)
     assert_int_equal(tsr_finding_count(b->session), 0);
 }
 
-// Every operator with nothing, too little, or odd things given to it: no answer, but never a crash.
+// Every operator with missing or random inputs and attributes: any result, but no crash.
 static unsigned draw(unsigned *seed, unsigned below)
 {
     *seed = *seed * 1103515245u + 12345u;

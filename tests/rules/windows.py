@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Proves the arithmetic of windows: poolings and convolutions of one dimension, over all small sizes, kernels, strides, dilations, pads,
-automatic pads and ways to round, each cut in 2, 3 and 4 parts and compared with ONNX Runtime's whole run. The same proof as in
-prove.py, over many more numbers. What the engine refuses whole is left out.
+"""Tests the window arithmetic of rules: poolings and convolutions of one dimension, all small sizes, kernels, strides, dilations, pads, automatic
+pads and rounding modes. Each is sharded in 2, 3 and 4 parts and compared with the unsharded run in ONNX Runtime, as in prove.py but with
+many more numbers. Cases that the engine rejects unsharded are skipped.
 
 Usage: windows.py PRINT_RULE [all]    (without `all` every 41st case, and all automatic pads of poolings)
 """
@@ -17,14 +17,14 @@ POOLS = {"AveragePool": [dict(count_include_pad=k) for k in (0, 1)], "MaxPool": 
 
 
 def pads_of(reach):
-    """Ways to pad: automatic ones, and every pair of numbers below what a window spans."""
+    """All paddings: automatic ones, and every pair of numbers smaller than the window."""
     yield from (dict(auto_pad=way) for way in ("SAME_UPPER", "SAME_LOWER", "VALID"))
     for before, after in itertools.product(range(min(reach, 4)), repeat=2):
         yield dict(pads=[before, after])
 
 
 def attributes_of(op):
-    """All attributes of one operator, in an order that does not change."""
+    """All attributes of one operator, in a fixed order."""
     for kernel, stride, dilation in itertools.product(KERNELS, STRIDES, DILATIONS):
         for pad in pads_of(dilation * (kernel - 1) + 1):
             base = dict(pad, kernel_shape=[kernel], strides=[stride], dilations=[dilation])
@@ -42,7 +42,7 @@ def jobs_of(op):
 
 
 def chosen(everything):
-    """Thousands of cases take minutes: a sample of them, and all where this arithmetic was wrong once (SAME, a kernel below its stride)."""
+    """A sample (all cases take minutes), and all cases in which this arithmetic was wrong in the past (SAME, a kernel smaller than its stride)."""
     for op in list(POOLS) + ["Conv"]:
         for i, job in enumerate(jobs_of(op)):
             attributes = job[3]["attributes"]
@@ -79,7 +79,7 @@ def engine_runs(job):
 
 
 def main(printer, everything):
-    prove.Machine = lambda model: machine_of(model.SerializeToString())  # sizes are open in a model: few engines serve all
+    prove.Machine = lambda model: machine_of(model.SerializeToString())  # sizes are symbolic in the models, so that few sessions are needed
     jobs = [job for job in chosen(everything) if engine_runs(job)]
     cut, proved, bad = 0, 0, []
     for job, rule in zip(jobs, rules_of(printer, jobs)):

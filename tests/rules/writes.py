@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Which of ONNX Runtime's kernels write over what they are given: each case of prove.py is run with its results inside of a graph (those
-that are outputs of it get memory of their own), and its inputs are compared with what they were. The table's rows say the same.
+"""Tests which kernels of ONNX Runtime overwrite their inputs. Runs each case of prove.py with its results inside a graph (graph outputs would get
+their own memory) and compares its inputs before and after. The rows of the table must agree.
 
-And which kernels read what they have written over: with inputs that other nodes made and declared sizes, ONNX Runtime lays results over inputs
-where a kernel allows it. The numbers must be those of the node alone, but for UNSOUND (docs/numbers.md).
+Also tests which kernels read values that they have overwritten. If inputs are computed by other nodes and sizes are declared, ONNX Runtime stores
+results in the memory of inputs where a kernel allows it. The results must be those of the node alone, except for UNSOUND (docs/numbers.md).
 
 Usage: writes.py PRINT_RULE
 """
@@ -20,7 +20,7 @@ UNSOUND = {"com.microsoft:MoE", "ai.onnx.ml:Normalizer"}
 
 
 def run(model, feeds):
-    """The results of a run without optimisation; None: the engine does not run it."""
+    """The results of a run without optimization; None: the engine cannot run the model."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level, options.intra_op_num_threads = 4, 1
@@ -31,12 +31,12 @@ def run(model, feeds):
 
 
 def told(info, name, array):
-    """A declaration of a value of that type."""
+    """A declaration of this value, with the type of `info` or `array`."""
     return helper.make_tensor_value_info(name, info.type.tensor_type.elem_type if info else helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 
 def inner(model):
-    """The model with a node behind every output."""
+    """The model with a node after every output."""
     outputs = [o.name for o in model.graph.output]
     del model.graph.output[:]
     for name in outputs:
@@ -46,7 +46,7 @@ def inner(model):
 
 
 def written(op, since, domain, c):
-    """Bits of the inputs that a run changes; None: the engine does not run the case."""
+    """For each input, whether a run changes it, as bits; None: the engine cannot run the case."""
     given = [np.array(v.value if isinstance(v, prove.Host) else v) for v in c["inputs"]]
     feeds = {"x%d" % i: a for i, (a, v) in enumerate(zip(given, c["inputs"])) if v is not None}
     before = [a.copy() for a in given]
@@ -57,7 +57,7 @@ def written(op, since, domain, c):
 
 
 def between(model, feeds, results):
-    """The model with a node in front of every input and one behind every output, and sizes of all."""
+    """The model with a node before every input and after every output, and declared sizes of all values."""
     graph = model.graph
     for i in graph.input:
         graph.value_info.append(told(i, "made_" + i.name, feeds[i.name]))
@@ -76,7 +76,7 @@ def same(a, b):
 
 
 def is_spoiled(op, since, domain, c):
-    """Whether other nodes around it change what the node gives; None: the engine does not run it, or it gives no tensors."""
+    """True if nodes around the node change its results; None: the engine cannot run it, or its results are not tensors."""
     model = prove.node_model(op, since, c, True, domain)
     names = {i.name for i in model.graph.input}
     feeds = {"x%d" % i: v for i, v in enumerate(c["inputs"]) if "x%d" % i in names}

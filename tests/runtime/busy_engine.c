@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// busy_engine.c - the ONNX Runtime that REAL_ENGINE names, of which another thread gives the environment back just now: the first calls for
-// one are refused, as 1.31 does with providers of GPUs.
+// busy_engine.c - the ONNX Runtime of REAL_ENGINE, but its first calls for an environment fail.
+// ONNX Runtime 1.31 with GPU providers does so while another thread releases the environment.
 #include "engine/ort.h"
 
 #include <dlfcn.h>
@@ -11,13 +11,13 @@
 
 const OrtApiBase *OrtGetApiBase(void);
 
-// Of the library that is there.
+// The API of the real library.
 static const OrtApiBase *real_base(void)
 {
     const OrtApiBase *(*get_base)(void) = NULL;
     void *library = dlopen(getenv("REAL_ENGINE"), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     void *symbol = library ? dlsym(library, "OrtGetApiBase") : NULL;
-    memcpy(&get_base, &symbol, sizeof get_base); // ISO C has no cast from data to function
+    memcpy(&get_base, &symbol, sizeof get_base); // ISO C has no cast from data to function pointers
     return symbol ? get_base() : NULL;
 }
 

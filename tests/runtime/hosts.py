@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long: two hosts that this test makes itself, as network namespaces with a cable between them: UCX, a real sshd, a real Slurm.
+"""Tests runs on two hosts, which it creates as connected network namespaces: UCX, a real sshd, a real Slurm. A long test.
 
-What the machine does not allow is skipped, and said so. SSHD: path of the server (default: what is installed)."""
+Cases that the machine does not allow are skipped with a message. SSHD: path of the server (default: the installed one)."""
 import shutil
 import signal
 import socket
@@ -27,7 +27,7 @@ def why_not():
 
 
 def start(hosts, ranks, command):
-    """Ranks in halves on both hosts, with a launcher's variables."""
+    """Start half of the ranks on each host, with the variables of a launcher."""
     started = []
     for r in reversed(range(ranks)):
         env = {**os.environ, "RANK": str(r), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks // 2), "MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": "29511",
@@ -42,7 +42,7 @@ def end(started, timeout=120):
 
 
 def big(d, n):
-    """8 MB to add up on every rank."""
+    """A partition that sums 8 MB over all ranks."""
     nodes = lambda r: [h.make_node("Mul", ["x", "mine"], ["a"]), comm("AllReduce", "a", "y", 0, range(n), F, reduce="sum", name="sum")]
     parts = [model(nodes(r), [value("x", F, [1000, 2000])], [value("y")], {"mine": np.float32(1.1 + r)}) for r in range(n)]
     x = np.random.default_rng(1).normal(size=(1000, 2000)).astype("f4")
@@ -52,7 +52,7 @@ def big(d, n):
 
 @case
 def two_hosts(d):
-    """Two and four ranks: the same bits as threads, and the data went over the cable."""
+    """Two and four ranks: the same bits as with threads, and the data must pass through the network."""
     if why_not():
         return why_not()
     for n in (2, 4):
@@ -69,7 +69,7 @@ def two_hosts(d):
 
 @case
 def a_rank_is_killed(d):
-    """On the other host: named, and all ended within 5 seconds."""
+    """A rank on the other host is killed: the message must name it, and all must end within 5 seconds."""
     if why_not():
         return why_not()
     p, _ = big(d, 4)
@@ -78,7 +78,7 @@ def a_rank_is_killed(d):
             ranks = start(hosts, 4, [TESSERA, "bench", p, "--inputs", d + "/in.npz", "--seconds", "60", "--threads", "1"])
             time.sleep(4)
             assert all(r.poll() is None for r in ranks), end(ranks)
-            ranks[victim].send_signal(signal.SIGKILL)  # `ip netns exec`, unshare and sh have become the command
+            ranks[victim].send_signal(signal.SIGKILL)  # `ip netns exec`, unshare and sh have replaced themselves by the command
             began = time.time()
             codes, said = end(ranks, 30)
             seconds = time.time() - began
@@ -88,7 +88,7 @@ def a_rank_is_killed(d):
 
 @case
 def the_cable_is_cut(d):
-    """All ranks live, but the network is cut: both sides end after the time-out, with a message."""
+    """All ranks live, but the network is disconnected: both sides must end after the timeout, with a message."""
     if why_not():
         return why_not()
     p, _ = big(d, 2)
@@ -117,7 +117,7 @@ def another_secret_on_the_other_host(d):
 
 
 def listening(words):
-    """(address, port) at which processes called tessera listen in that namespace."""
+    """(address, port) on which processes called tessera listen in that namespace."""
     lines = subprocess.run([*words, "ss", "-ltnpH"], capture_output=True, text=True).stdout.splitlines()
     return [tuple(l.split()[3].rsplit(":", 1)) for l in lines if '"tessera"' in l]
 
@@ -128,12 +128,12 @@ def can_connect(words, address, port):
 
 @case
 def one_interface(d):
-    """Between hosts UCX listens at the interface that leads to rank 0, or at the one that was asked for; one that is not there is an error."""
+    """UCX must listen on the interface that leads to rank 0, or on the requested one; a missing interface is an error."""
     if why_not():
         return why_not()
     p, _ = big(d, 2)
     with Hosts() as hosts:
-        a, b = hosts.names  # another cable
+        a, b = hosts.names  # a second connection
         subprocess.run(["ip", "link", "add", "other", "netns", a, "type", "veth", "peer", "name", "other", "netns", b], check=True)
         for k, name in enumerate(hosts.names):
             subprocess.run(["ip", "-n", name, "addr", "add", "10.94.0.%d/24" % (k + 1), "dev", "other"], check=True)
@@ -155,7 +155,7 @@ def one_interface(d):
 
 
 def sshd(d, words=(), addresses=("127.0.0.2", "127.0.0.3")):
-    """Starts a server with new keys: (process, words of the remote shell), or the reason why that is impossible."""
+    """Start a server with new keys: (process, words of the remote shell), or (None, the reason why that is impossible)."""
     server = os.environ.get("SSHD") or shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
     if not server or not shutil.which("ssh") or not shutil.which("ssh-keygen"):
         return None, "no sshd"
@@ -218,13 +218,13 @@ def launch_over_ssh(d):
 
 @case
 def launch_between_hosts(d):
-    """From one host to the other. This host is known by its address and by `localhost`, and the other gets an address that it can reach."""
+    """Launch from one host to the other. This host is known by its address and by `localhost`; the other gets an address that it can reach."""
     if why_not():
         return why_not()
     p, x = big(d, 2)
     want = run(p, {"x": x}, threads=1).outputs["y"].tobytes()
     with Hosts() as hosts:
-        process, shell = sshd(d, hosts.words(1), hosts.addresses[1:])  # on the other host alone
+        process, shell = sshd(d, hosts.words(1), hosts.addresses[1:])  # only on the other host
         if not process:
             return shell
         try:
@@ -270,7 +270,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class Slurm:
-    """A Slurm of two nodes on the two hosts; nothing of it is left behind."""
+    """A Slurm cluster of two nodes on the two hosts; it is removed completely at the end."""
 
     def __init__(self, d, hosts):
         self.d, self.hosts, self.started = d, hosts, []
@@ -293,7 +293,7 @@ class Slurm:
         with open(d + "/slurm.conf", "w") as f:
             f.write(SLURM % locals())
         with open(d + "/cgroup.conf", "w") as f:
-            f.write("CgroupPlugin=cgroup/v1\n")  # a namespace has no control groups to be found
+            f.write("CgroupPlugin=cgroup/v1\n")  # there are no control groups in a namespace
         for name in (a, b):
             os.mkdir("%s/spool.%s" % (d, name))
         try:
@@ -329,7 +329,7 @@ class Slurm:
 
 @case
 def slurm(d):
-    """srun on one host (shared memory) and on two (UCX), with PMI where this Slurm has it, and examples/cluster/slurm.sh by sbatch."""
+    """srun on one host (shared memory) and on two (UCX), with PMI if this Slurm supports it, and examples/cluster/slurm.sh with sbatch."""
     if why_not():
         return why_not()
     path = os.environ["PATH"] + ":/usr/sbin"

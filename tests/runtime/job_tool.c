@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_tool.c - the calls of a job, one per word, for tests: job_tool ENGINE [in-place:][shm:]PATH WORD...
-//   keep:PAST=PRESENT  start:SET  wait:FILE  run:SET>FILE  startcut:SET,SET  waitcut:FILE,FILE  barrier  ranks  memory
-//   kill:RANK (a rank that is a child)
-// Of ranks that a launcher has started: late:MS (waits MS for each rank before its own), leave:RANK (that rank ends here, without
-// a word), clock (prints milliseconds of the host). JOB_PLUGINS: the folder of the MPI plug-ins.
-// Prints a line for each call, `word status`, and the findings at the end; exits with the last status.
+// job_tool.c - makes the calls of a job, one per word: job_tool ENGINE [in-place:][shm:]PATH
+// WORD...
+//  keep:PAST=PRESENT  start:SET  wait:FILE  run:SET>FILE  startcut:SET,SET  waitcut:FILE,FILE
+//  barrier  ranks  memory
+//  kill:RANK (a rank that is a child process)
+// For ranks that a launcher has started: late:MS (rank r waits r times MS), leave:RANK (that rank
+// exits here without a message), clock (prints milliseconds of the host). JOB_PLUGINS: the folder
+// of the MPI plug-ins. Prints a line `word status` for each call, and the diagnostics at the end;
+// exits with the last status.
 #include "tessera_cli.h"
 
 #include <signal.h>
@@ -19,7 +22,7 @@
 
 static tsr_session *s;
 static tsr_job *job;
-static tsr_tensors *sets[MAX_SETS]; // inputs live until the end
+static tsr_tensors *sets[MAX_SETS]; // inputs must exist until the end
 static int n_sets;
 
 static tsr_tensors *load(const char *path)
@@ -70,7 +73,7 @@ static tsr_status each(char *list, bool start)
     return st;
 }
 
-// Memory that is in no file, in KiB.
+// Prints the anonymous memory of the process, in KiB.
 static tsr_status print_memory(void)
 {
     char line[256];
@@ -85,7 +88,7 @@ static tsr_status print_memory(void)
     return TSR_OK;
 }
 
-// Children are started in the order of their ranks.
+// Kills a child process; children are started in the order of their ranks.
 static tsr_status kill_child(long rank)
 {
     char path[64];
@@ -99,7 +102,7 @@ static tsr_status kill_child(long rank)
     return pid > 0 && kill((pid_t)pid, SIGKILL) == 0 ? TSR_OK : TSR_BUG;
 }
 
-// This process's rank, from the variables of Open MPI and MPICH; 0 without them.
+// The rank of this process, from the variables of Open MPI and MPICH; 0 without them.
 static long own_rank(void)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");
@@ -122,7 +125,7 @@ static void print_clock(void)
     fflush(stdout);
 }
 
-// Words that are no calls of the library; false if it is another word.
+// Executes words that are not calls of the library; false: another word.
 static bool act(const char *w, const char *value)
 {
     if (strcmp(w, "clock") == 0)

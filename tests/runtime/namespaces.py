@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hosts on one machine, as connected network namespaces. Needs root and iproute2."""
+"""Creates two hosts on one machine, as connected network namespaces. Needs root and iproute2."""
 import os
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ import time
 
 
 class Hosts:
-    """Namespaces with a cable: hosts.words(k) starts a command on host k. None of it is left behind."""
+    """Two connected namespaces: hosts.words(k) are the words that start a command on host k. They are removed at the end."""
 
     def __init__(self):
         self.names = ["tsr%d%s" % (os.getpid() % 100000, k) for k in "ab"]
@@ -19,14 +19,14 @@ class Hosts:
             ip("netns", "add", name)
         ip("link", "add", self.names[0], "netns", self.names[0], "type", "veth", "peer", "name", self.names[1], "netns", self.names[1])
         for name, address in zip(self.names, self.addresses):
-            # `ip netns exec` puts this file in the place of /etc/hosts
+            # `ip netns exec` uses this file as /etc/hosts
             os.makedirs("/etc/netns/" + name)
             with open("/etc/netns/%s/hosts" % name, "w") as f:
                 f.writelines(["127.0.0.1 localhost\n"] + ["%s %s\n" % pair for pair in zip(self.addresses, self.names)])
             ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "addr", "add", address + "/24", "dev", name)
             ip("-n", name, "link", "set", name, "up")
-        for name in self.names:  # a cable carries nothing at first
+        for name in self.names:  # the connection needs some time
             for _ in range(100):
                 if b"state UP" in subprocess.run(["ip", "-n", name, "link", "show", name], capture_output=True).stdout:
                     break

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// old_engine.c - a library that says it is an ONNX Runtime from before our time.
+// old_engine.c - a library that pretends to be an ONNX Runtime that is too old.
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of running share: partitions made by hand, and the tool that runs them."""
+"""Shared by the tests of runtime: partitions built by hand, and the tool that runs them."""
 import glob
 import hashlib
 import json
@@ -26,11 +26,11 @@ PLAN = "00112233445566aa"
 TOOL = sys.argv[1]
 BUILD = sys.argv[2]
 F, I = T.FLOAT, T.INT64
-os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # ONNX Runtime and MPI keep things to the end
+os.environ.setdefault("ASAN_OPTIONS", "detect_leaks=0")  # ONNX Runtime and MPI do not free everything at exit
 
 
 def engine():
-    """ONNX Runtime's library inside the Python package."""
+    """The ONNX Runtime library of the Python package."""
     found = glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi/libonnxruntime.so.*"))
     if not found and not os.environ.get("TESSERA_ORT"):
         print("skipped: no ONNX Runtime library")
@@ -50,7 +50,7 @@ class Ran:
 
 
 def call(what, path, inputs="", launch=(), env=None, timeout=harness.HANG_S, tool=None, **options):
-    """Runs the tool; inputs is a set, or a dictionary of arrays."""
+    """Run the tool; inputs is a tensor set, or a dictionary of arrays."""
     with tempfile.TemporaryDirectory() as d:
         if isinstance(inputs, dict):
             np.savez(os.path.join(d, "in.npz"), **inputs)
@@ -67,7 +67,7 @@ def run(path, inputs, **options):
 
 
 def comm(op, x, y, number, group, kind, token=None, plan=PLAN, extra=(), name=None, **attributes):
-    """A communication node; the tokens are numbered as the nodes of the rank are (token, else number)."""
+    """A communication node; tokens are numbered in the order of the rank's nodes (token, else number)."""
     token = number if token is None else token
     return h.make_node(op, [x, *extra, "token%d" % token if token else "ai.tessera.token"], [y, "token%d" % (token + 1)],
                        name=name or "%s_%d" % (op, number), domain="ai.tessera", plan=plan, id=number, group=list(group), elem_type=kind, **attributes)
@@ -78,7 +78,7 @@ def value(name, kind=F, shape=None):
 
 
 def model(nodes, inputs, outputs, initializers=None, opset=17):
-    """A rank's model: the last token becomes an output."""
+    """The model of a rank; its last token becomes an output."""
     nodes, outputs = list(nodes), list(outputs)
     tokens = sum(n.domain == "ai.tessera" for n in nodes)
     constants = [nh.from_array(np.asarray(v), k) for k, v in (initializers or {}).items()]
@@ -91,7 +91,7 @@ def model(nodes, inputs, outputs, initializers=None, opset=17):
 
 
 def partition(folder, models, inputs=None, plan=PLAN):
-    """Writes rank files and a manifest."""
+    """Write rank files and a manifest."""
     os.makedirs(folder, exist_ok=True)
     files, sizes = {}, {}
     for r, m in enumerate(models):
@@ -112,7 +112,7 @@ def partition(folder, models, inputs=None, plan=PLAN):
 
 
 def mlp(n, rows=5, inner=12, width=7, seed=1):
-    """A feed-forward block whole and cut column-then-row for n ranks: (whole, [rank models], input)."""
+    """A feed-forward block, unsharded and sharded by columns and rows for n ranks: (unsharded model, [rank models], input)."""
     rng = np.random.default_rng(seed)
     up, down = rng.normal(size=(width, inner)).astype("f4"), rng.normal(size=(inner, width)).astype("f4")
     ins, outs = [value("x", F, [rows, width])], [value("y", F, [rows, width])]
@@ -135,28 +135,28 @@ def case(f):
 
 
 def main():
-    """Runs all cases."""
+    """Run all cases."""
     harness.run(CASES)
     harness.finish()
 
 
 def own_address():
-    """An address of this host that is not its loopback; None if it has no other."""
+    """An address of this host other than the loopback; None if there is none."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-            s.connect(("192.0.2.1", 9))  # sends nothing
+            s.connect(("192.0.2.1", 9))  # sends no packet
             return s.getsockname()[0]
     except OSError:
         return None
 
 
 def without_ranks():
-    """The environment without what a launcher gives to ranks."""
+    """The environment without the variables that a launcher sets."""
     return {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TESSERA_SECRET")}
 
 
 def gathered_and_resharded(n, length):
-    """Models of n ranks that gather, cut, join and fold a vector; and what y is then."""
+    """Models of n ranks that gather, reshard and reduce a vector; and the expected y."""
     cut, whole = [1, 1, 0, n, 1, 0, 0, n] + [v for r in range(n) for v in (1, r)], [1, 0, 0, 1, n] + list(range(n))
     nodes = lambda r: [comm("AllGather", "mine", "a", 0, range(n), F, axis=0), h.make_node("Mul", ["a", "two"], ["b"]),
                        comm("Reshard", "b", "c", 1, range(n), F, extra=["s"], source=whole, target=cut),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// run_tool.c - the public calls of running, as a small program for tests: run_tool WHAT PATH SET OUT [option=value ...]
-// WHAT is run or load. Prints the status and every finding; exits with the status. Linked with the rooms, so that
-// sanitizers see it all and no plug-in lies beside it.
+// run_tool.c - the public run calls as a small program: run_tool WHAT PATH SET OUT [option=value
+// ...] WHAT is run or load. Prints the status and all diagnostics; exits with the status. Linked
+// with the modules themselves, so that sanitizers cover them and there is no plug-in next to the
+// library.
 #include "base/base.h"
 #include "tessera_graph.h"
 
@@ -47,7 +48,7 @@ static tsr_transport transport_named(const char *name)
     size_t i = 0;
     while (i < sizeof names / sizeof *names && strcmp(names[i], name) != 0)
         i++;
-    return (tsr_transport)(i + 1); // the library must refuse a number that it does not know
+    return (tsr_transport)(i + 1); // for an unknown name, a number that the library must reject
 }
 
 static tsr_status run(tsr_session *s, int argc, char **argv, tsr_tensors *in, tsr_tensors *out)
@@ -67,7 +68,7 @@ static tsr_status run(tsr_session *s, int argc, char **argv, tsr_tensors *in, ts
     if ((v = value(argc, argv, "spawn")) != NULL)
         tsr__session_fault(s, 5, strtoull(v, NULL, 10), false);
     int times = (v = value(argc, argv, "times")) ? (int)strtol(v, NULL, 10) : 1;
-    if (value(argc, argv, "stop")) // after a first run that all ranks make together
+    if (value(argc, argv, "stop")) // after a first run of all ranks
         times = 2;
     for (int i = 0; i < times && st == TSR_OK; i++) {
         if (i == 1 && value(argc, argv, "stop"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks as processes, killed, stopped, ended or left alone at random moments: every run ends, names the rank and leaves nothing.
+"""Kills, stops, interrupts or ignores ranks (processes) at random times: every run must end, name the rank and leave no processes or files.
 
 usage: soak.py RUN_TOOL BUILD TURNS SEED"""
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs: loaded once, run many times; runs under way, states that stay with their ranks, failures."""
+"""Tests jobs, which are loaded once and run many times: several pending runs, states that stay on their ranks, failures."""
 from parts import *
 
 JOB = os.path.join(os.path.dirname(TOOL), "job_tool")
@@ -24,7 +24,7 @@ def results(d, n):
 
 @case
 def many_runs(d):
-    """The same bits as single runs, of whole models and partitions, in one step or two."""
+    """Results must have the same bits as single runs, for unsharded models and partitions, with one call per run or two."""
     for n in (1, 2, 3):
         whole, parts, x = mlp(n)
         at = partition("%s/p%d" % (d, n), parts)
@@ -52,7 +52,7 @@ def order_of_calls(d):
         assert rc == 0 and st == [usage] + [0] * 16 + [usage] + [0] * 18 and "run-order" in text, (st, text)
         rc, st, text = job(at, start, "keep:x=y", wait, "keep:x=z")
         assert st[1] == usage and st[3] == usage, text
-        rc, st, text = job(at, start, start, start)  # closed with runs under way
+        rc, st, text = job(at, start, start, start)  # closed with pending runs
         assert rc == 0, text
 
 
@@ -70,7 +70,7 @@ def inputs_that_do_not_fit_end_nothing(d):
 
 @case
 def a_failure_ends_the_job(d):
-    """A rank fails in its second run: Gather's index is out of range there. Later calls say the same."""
+    """A rank fails in its second run (the index of its Gather is out of range). Later calls must report the same error."""
     ins, outs = [value("x", F, [3]), value("i", I, [1])], [value("y", F, [1])]
     ranks = [model([h.make_node("Gather", ["x", "i"], ["g"]), comm("AllReduce", "g", "y", 0, range(2), F, reduce="sum")], ins, outs) for _ in range(2)]
     at = partition(d + "/p", ranks)
@@ -86,7 +86,7 @@ def a_failure_ends_the_job(d):
 
 @case
 def states_stay_with_their_ranks(d):
-    """total' = total + x, kept whole and on two ranks; the first run is given it, a later one may start anew."""
+    """total' = total + x, kept by an unsharded job and by two ranks. The first run gets total as input; a later one may start again."""
     body = [h.make_node("Add", ["past", "x"], ["present"]), h.make_node("ReduceSum", ["present"], ["s"], keepdims=0)]
     ins = [value("x", F, ["n"]), value("past", F, ["n"])]
     whole = model(body + [h.make_node("Identity", ["s"], ["y"])], ins, [value("y", F, []), value("present", F, ["n"])])
@@ -96,7 +96,7 @@ def states_stay_with_their_ranks(d):
     sets(d, 4, lambda k: {"x": np.full(3, 10.0 ** k, "f4"), **({"past": np.zeros(3, "f4")} if k in (0, 3) else {})})
     words = ["run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k) for k in range(4)]
     places = ((d + "/w.onnx", 1), (at, 2), ("shm:" + at, 2))
-    for path, ranks in places + tuple(("in-place:" + path, ranks) for path, ranks in places):  # a sum may be written where it was
+    for path, ranks in places + tuple(("in-place:" + path, ranks) for path, ranks in places):  # a sum may be written in place
         rc, st, text = job(path, "keep:past=present", *words)
         got = results(d, 4)
         assert rc == 0 and all(list(r) == ["y"] for r in got), text
@@ -112,7 +112,7 @@ def states_stay_with_their_ranks(d):
 
 @case
 def a_state_may_be_one_buffer(d):
-    """8 MiB of which each of 40 runs writes one element, copied or in place; half-way it begins anew."""
+    """A state of 8 MiB; each of 40 runs writes one element, to a copy or in place. Half-way it starts again."""
     body = [h.make_node("ScatterElements", ["past", "at", "x"], ["present"]), h.make_node("ReduceSum", ["present"], ["y"], keepdims=0)]
     n = 2 << 20
     ins = [value("past", F, [n]), value("at", onnx.TensorProto.INT64, [1]), value("x", F, [1])]
@@ -124,7 +124,7 @@ def a_state_may_be_one_buffer(d):
         assert rc == 0 and [float(r["y"]) for r in results(d, 40)] == [1 + k % 20 for k in range(40)], text
 
 
-SMALL = 80 << 20  # what a process with an engine uses without caches, and more
+SMALL = 80 << 20  # more than a process with an engine needs without caches
 
 
 def peak_of(path, *words):
@@ -141,8 +141,8 @@ def peak_of(path, *words):
 
 @case
 def a_run_keeps_the_buffers_that_the_plan_counts(d):
-    """A cache that is declared with one size is one buffer in plan and run. A cache that may grow is two, even if the planned sizes are equal."""
-    tokens, heads, size = 147456, 2, 64  # 36 MiB for each rank and cache: malloc returns that to the system
+    """A cache with one declared size must be one buffer in plan and run. A cache that may grow is two, even if the planned sizes are equal."""
+    tokens, heads, size = 147456, 2, 64  # 36 MiB per rank and cache: malloc returns that much to the system
     cache, predicted, measured, answers = 2 * heads * tokens * size * 4, {}, {}, {}
     draw = np.random.default_rng(3)
     rows = [{"q": draw.standard_normal((1, 1, heads * size), "f4"), "k": draw.standard_normal((1, 1, heads * size), "f4"), "v": draw.standard_normal((1, 1, heads * size), "f4"),
@@ -172,16 +172,16 @@ def a_run_keeps_the_buffers_that_the_plan_counts(d):
         assert np.array_equal(answers["fixed"][k], answers["grows"][k]) and np.array_equal(answers["named"][k], answers["grows"][k]), k
     assert abs(predicted["fixed"] / predicted["named"] - 1) < 0.01, predicted
     assert 0.95 * cache < predicted["grows"] - predicted["fixed"] < 1.05 * cache, (predicted, cache)
-    if b"__asan_init" not in open(JOB, "rb").read():  # which keeps freed memory
-        used = {how: measured[how] - cache for how in measured}  # less the tensors that the caller gave in the first run
+    if b"__asan_init" not in open(JOB, "rb").read():  # AddressSanitizer keeps freed memory
+        used = {how: measured[how] - cache for how in measured}  # without the tensors that the caller passed to the first run
         for how in ("fixed", "named"):
             assert predicted[how] <= used[how] < predicted[how] + SMALL, (predicted, used)
-        assert predicted["grows"] <= used["grows"], (predicted, used)  # more: ONNX Runtime's arena doubles its blocks
+        assert predicted["grows"] <= used["grows"], (predicted, used)  # more: the arena of ONNX Runtime doubles its blocks
 
 
 @case
 def a_set_for_each_rank(d):
-    """Pieces in, pieces out: each rank is given its own part."""
+    """A separate tensor set for each rank, both for inputs and for outputs."""
     ins, outs = [value("x", F, ["n"])], [value("y", F, ["n"]), value("sum", F, [])]
     ranks = [model([h.make_node("Relu", ["x"], ["y"]), h.make_node("ReduceSum", ["x"], ["s"], keepdims=0),
                     comm("AllReduce", "s", "sum", 0, range(3), F, reduce="sum")], ins, outs) for _ in range(3)]
@@ -208,7 +208,7 @@ def command_line(path):
 
 @case
 def a_child_that_dies_ends_the_job(d):
-    """Between runs, or with runs under way: it is named, later calls report the same, and no process is left."""
+    """A child dies between runs, or with pending runs: it must be named, later calls report the same, and no process remains."""
     _, parts, x = mlp(3)
     at = "shm:" + partition(d + "/p", parts)
     sets(d, 1, lambda k: {"x": x})
@@ -226,7 +226,7 @@ def a_child_that_dies_ends_the_job(d):
 
 @case
 def a_barrier_collects_what_was_started(d):
-    """Runs without a wait call are done when it returns: the results are there at once, and the order stays."""
+    """Runs without a wait call are done when the barrier returns: the results are available at once, in order."""
     _, parts, x = mlp(3)
     at = partition(d + "/p", parts)
     sets(d, 3, lambda k: {"x": x * (k + 1)})
@@ -240,7 +240,7 @@ def a_barrier_collects_what_was_started(d):
 
 @case
 def common_weights_are_held_once(d):
-    """Two ranks with the same 48 MiB of weights in common.data, which kernels pack: packed once, not once for each."""
+    """Two ranks share 48 MiB of weights in common.data, which kernels pack: they must be packed once, not once per rank."""
     rng = np.random.default_rng(0)
     names, size = ["w%d" % k for k in range(3)], 2048
     data = rng.normal(size=(3, size, size)).astype("f4") / 45
@@ -272,12 +272,12 @@ def common_weights_are_held_once(d):
     held = [int(x.split()[1]) / 1024 for x in text.splitlines() if x.startswith("anonymous")]
     if b"__asan_init" in open(JOB, "rb").read():
         return "a sanitizer keeps what is freed"
-    assert held[-1] < 48 + 30, "%s MiB" % held  # each for itself: above 96
+    assert held[-1] < 48 + 30, "%s MiB" % held  # packed per rank: above 96
 
 
 @case
 def runs_through_stages(d):
-    """Two stages, eight runs under way at once: the results of a single run."""
+    """Two stages with eight pending runs must give the results of a single run."""
     work = 40
     x = np.random.default_rng(0).normal(size=(160, 160)).astype("f4") / 13
     chain = lambda a, b: [h.make_node("MatMul", ["%s%d" % (a, k) if k else a, "w"], ["%s%d" % (a, k + 1) if k + 1 < work else b]) for k in range(work)]

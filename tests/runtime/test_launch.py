@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tessera launch: ranks here and behind a stand-in for ssh; lines, codes, secrets, and nothing left behind."""
+"""Tests `tessera launch` with local ranks and ranks behind a substitute for ssh: output lines, exit codes, secrets; no process may remain."""
 import signal
 import time
 
@@ -11,7 +11,7 @@ SEVERAL = subprocess.run(["unshare", "-u", "hostname", "elsewhere"], capture_out
 
 
 def stand_in(d):
-    """A remote shell that stays here: starts in another folder with few variables, under another host name where that is allowed. Notes its words."""
+    """A remote shell that runs on this host: in another folder, with few variables and, if allowed, another host name. It records its arguments."""
     path = d + "/rsh"
     enter = 'exec env -i PATH="$PATH" TESSERA_ORT="$TESSERA_ORT" TESSERA_PLUGINS="$TESSERA_PLUGINS" sh -c "$2"'
     with open(path, "w") as f:
@@ -27,7 +27,7 @@ def launch(d, hosts, command, *options, timeout=harness.HANG_S, env=None):
 
 
 def wait_until(condition):
-    """Waits for what must happen soon; a test that waits longer hangs."""
+    """Wait for something that must happen soon."""
     until = time.time() + harness.HANG_S
     while not condition():
         assert time.time() < until, "waited %d s" % harness.HANG_S
@@ -43,7 +43,7 @@ SAY = 'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_A
 
 @case
 def ranks_know_their_places(d):
-    """Here and elsewhere: variables, folder, secret; lines have the rank's number and are whole."""
+    """Local and remote ranks get variables, folder and secret; output lines have the rank's number and are not split."""
     q = launch(d, "localhost:2,127.0.0.2:1,127.0.0.3", ["sh", "-c", SAY])
     lines = sorted(q.stdout.splitlines())
     assert q.returncode == 0 and len(lines) == 8 and sorted(q.stderr.splitlines()) == ["[%d] it is" % r for r in range(4)], (q.stdout, q.stderr)
@@ -51,14 +51,14 @@ def ranks_know_their_places(d):
         line = next(l for l in lines if l.startswith("[%d] %d of 4, %d of %d at " % (rank, rank, local, of)))
         assert os.path.realpath(line.split(" in ")[1]) == os.path.realpath(d), line
         assert "[%d] has a secret" % rank in lines, lines
-    assert not any("localhost" in l for l in lines)  # others must reach rank 0 by another name
+    assert not any("localhost" in l for l in lines)  # the others must reach rank 0 by another name
     q = launch(d, "localhost", ["sh", "-c", SAY], "--no-prefix")
     assert q.returncode == 0 and q.stdout.startswith("0 of 1, 0 of 1 at 127.0.0.1"), q.stdout
 
 
 @case
 def this_host_by_its_address(d):
-    """Ranks at an address of this host are started directly; others get an address, not a name that they may not know."""
+    """Ranks at an address of this host are started directly; others get an address of rank 0, not a name that they may not know."""
     at = lambda q: sorted({l.split(" at ")[1].split()[0] for l in q.stdout.splitlines() if " at " in l})
     q = launch(d, "127.0.0.1:1,127.0.0.2:1", ["sh", "-c", SAY])
     assert q.returncode == 0 and at(q) == ["127.0.0.1"], (q.stdout, q.stderr)
@@ -78,7 +78,7 @@ def this_host_by_its_address(d):
 
 @case
 def words_of_ssh(d):
-    """A program called ssh gets "--" before the host; a carriage return at the end of its lines is not passed on."""
+    """A program called ssh gets "--" before the host. A carriage return at the end of its output lines is removed."""
     with open(d + "/ssh", "w") as f:
         f.write('#!/bin/sh\nread secret\nprintf "told: %s %s %s\\r\\n" "$1" "$2" "$3" >&2\n')
     os.chmod(d + "/ssh", 0o755)
@@ -88,7 +88,7 @@ def words_of_ssh(d):
 
 @case
 def addresses_of_ipv6(d):
-    """In brackets, since they have colons of their own; the remote shell and the ranks get them without."""
+    """IPv6 addresses are written in brackets, since they contain colons; the remote shell and the ranks get them without."""
     q = launch(d, "[fd00::2]:2,[::1],[fd00::3]", ["sh", "-c", SAY])
     places = sorted(l.split(" in ")[0] for l in q.stdout.splitlines() if " of 4" in l)
     assert q.returncode == 0 and places == ["[%d] %d of 4, %d of %d at fd00::2" % (r, r, l, n) for r, l, n in ((0, 0, 2), (1, 1, 2), (2, 0, 1), (3, 0, 1))], (q.stdout, q.stderr)
@@ -111,7 +111,7 @@ def words_arrive_as_they_are(d):
 
 @case
 def one_partition_on_two_hosts(d):
-    """The whole way: partition, launch, the same bits as threads. On one host by shared memory, on two over UCX."""
+    """The complete sequence: partition, launch, and the same bits as with threads. One host uses shared memory, two use UCX."""
     _, parts, x = mlp(4, rows=50)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
@@ -128,7 +128,7 @@ def one_partition_on_two_hosts(d):
 
 @case
 def one_failure_ends_all(d):
-    """The code of the first that failed; the others are ended, here and elsewhere, after some seconds of grace."""
+    """The exit code is that of the first failed rank. The others are ended, local and remote, after a delay of some seconds."""
     q = launch(d, "localhost:1,127.0.0.2:2", ["sh", "-c", '[ $RANK = 1 ] && exit 5; echo $$ >%s/pid$RANK; exec sleep 977' % d])
     assert q.returncode == 5 and "rank 1 on 127.0.0.2 ended with code 5" in q.stderr, (q.returncode, q.stderr)
     all_end([open(d + "/pid%d" % r).read().strip() for r in (0, 2)])
@@ -148,7 +148,7 @@ def a_rank_that_is_killed(d):
 
 @case
 def the_launcher_goes_away(d):
-    """It is interrupted, or killed: no rank is left."""
+    """The launcher is interrupted or killed: no rank may remain."""
     for sign in (signal.SIGINT, signal.SIGKILL):
         env = {**os.environ, "TESSERA_RSH": stand_in(d)}
         q = subprocess.Popen([TESSERA, "launch", "--hosts", "localhost,127.0.0.2", "--", "sh", "-c", "echo $$ >%s/pid$RANK.new; mv %s/pid$RANK.new %s/pid$RANK; exec sleep 977" % (d, d, d)],

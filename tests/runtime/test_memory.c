@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_memory.c - every allocation of tensor sets and of a job's setup fails once: TSR_NOMEM, nothing lost, nothing half done.
+// test_memory.c - lets each allocation of tensor sets and of a job's setup fail once: the result
+// must be TSR_NOMEM, without leaks or incomplete results.
 #include "runtime/internal.h"
 #include "bundle/bundle.h"
 
@@ -9,9 +10,9 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#define MOST 500 // allocations of one piece of work; more would be a loop that never ends
+#define MOST 500 // allocations of one piece of work; more mean an endless loop
 
-// Does the work with the n-th allocation failing, n = 1, 2, ..., until it is not reached.
+// Does the work with the n-th allocation failing, n = 1, 2, ..., until all succeed.
 static void torture(tsr_status (*work)(tsr_session *s, void *data), void *data)
 {
     for (uint64_t n = 1; n < MOST; n++) {
@@ -38,7 +39,7 @@ static tsr_status fill(tsr_session *s, tsr_tensors **out)
     char name[16];
     tsr_status st = tsr_tensors_new(s, out);
     for (int i = 0; i < 20 && st == TSR_OK; i++) {
-        snprintf(name, sizeof name, "t%d", i % 18); // two are put twice
+        snprintf(name, sizeof name, "t%d", i % 18); // some names are put twice
         st = tsr_tensors_put(*out, name, TSR_FLOAT, 2, dims, i % 2 ? x : NULL);
     }
     return st;
@@ -86,7 +87,7 @@ static tsr_status save_work(tsr_session *s, void *data)
     tsr_status st = fill(s, &t);
     if (st == TSR_OK)
         st = tsr_tensors_save(t, data);
-    assert_int_equal(access(data, F_OK) == 0, st == TSR_OK); // whole or not at all
+    assert_int_equal(access(data, F_OK) == 0, st == TSR_OK); // complete or not at all
     tsr_tensors_free(t);
     return st;
 }
@@ -124,7 +125,7 @@ static void test_files(void **state)
     torture(save_work, file);
     torture(load_work, file);
     unlink(file);
-    assert_int_equal(rmdir(folder), 0); // no temporary file is left
+    assert_int_equal(rmdir(folder), 0); // no temporary file remains
 }
 
 static void test_job(void **state)
@@ -133,7 +134,7 @@ static void test_job(void **state)
     torture(job_work, NULL);
 }
 
-// Sessions may have a limit: a set that does not fit is refused.
+// A session may have a memory limit: a set that exceeds it must be rejected.
 static void test_limit(void **state)
 {
     (void)state;
@@ -148,7 +149,7 @@ static void test_limit(void **state)
     tsr_session_free(s);
 }
 
-// Weights that fill the machine are not copied for packing; small ones are.
+// Weights that fill the memory of the machine are not copied for packing; small ones are.
 static void test_large_weights(void **state)
 {
     (void)state;

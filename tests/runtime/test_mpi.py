@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks as processes under every MPI that is installed: same bits as threads, faults named, and a stock ONNX Runtime with the plug-in."""
+"""Tests ranks as processes under each installed MPI: same bits as with threads, messages that name the failed rank, and a stock ONNX Runtime with
+the plug-in."""
 import shutil
 
 from parts import *
@@ -9,7 +10,7 @@ PLUGIN = os.path.join(BUILD, "libtessera_ops.so")
 
 
 def families():
-    """Families with launcher and plug-in: name -> launch(n)."""
+    """Installed MPI families with a launcher and a plug-in: name -> launch(n)."""
     found = {}
     for name, words in FAMILIES.items():
         if shutil.which(words[0]) and os.path.exists(os.path.join(BUILD, "libtessera_mpi_%s.so" % name)):
@@ -30,7 +31,7 @@ def for_each_family(f):
         def one(name, launch):
             os.makedirs(os.path.join(d, name))
             skipped.append(f(os.path.join(d, name), launch))
-        side_by_side(one, families().items())  # a launcher waits more than it computes
+        side_by_side(one, families().items())  # in parallel: a launcher mostly waits
         return next(filter(None, skipped), None)
     inner.__name__ = f.__name__
     return case(inner)
@@ -48,7 +49,7 @@ def same_bits_as_threads(d, launch):
 
 
 def words(at, launch, *words, timeout=harness.HANG_S):
-    """The calls of a job on every rank (job_tool): exit code and all text."""
+    """Make the calls of a job on every rank (job_tool): exit code and all output."""
     tool = os.path.join(os.path.dirname(TOOL), "job_tool")
     env = {**os.environ, "JOB_PLUGINS": BUILD}
     p = subprocess.run([*launch, tool, engine(), at, *words], capture_output=True, text=True, errors="replace", timeout=timeout, env=env)
@@ -57,14 +58,14 @@ def words(at, launch, *words, timeout=harness.HANG_S):
 
 @for_each_family
 def nobody_leaves_a_barrier_before_all_have_come(d, launch):
-    """Ranks come 300 ms after each other: the first leaves after the last has come, with runs under way and without."""
+    """Ranks arrive 300 ms after each other: the first may leave only after the last has arrived, with and without pending runs."""
     _, parts, x = mlp(3)
     at = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
     for before, after in (((), ()), (("start:%s/in.npz" % d,) * 2, ("wait:%s/out.npz" % d,) * 2)):
         rc, text = words(at, launch(3), *before, "late:300", "clock", "barrier", "clock", *after)
         clocks = sorted(int(line.split()[1]) for line in text.splitlines() if line.startswith("clock") and line.split()[1] != "0")
-        # two have come before the last does; a rank that had left early would be among the first three
+        # two ranks arrive before the last; if a rank had left early, its second time would be among the first three
         assert rc == 0 and len(clocks) == 6 and clocks[2] - clocks[0] >= 500, text
 
 
@@ -74,14 +75,14 @@ def a_barrier_names_who_does_not_come(d, launch):
     at = partition(d + "/p", parts)
     rc, text = words(at, launch(3), "leave:1", "barrier")
     assert rc, text
-    # a launcher may end the others before they have told it
+    # a launcher may kill the other ranks before they report
     told = [line.split()[1] for line in text.splitlines() if line.startswith("barrier ")]
     assert "open done" in text and set(told) <= {str(STATUS.index("PEER"))} and (not told or "rank 1" in text), text
 
 
 @for_each_family
 def two_hosts(d, launch):
-    """Four ranks on two hosts, as far as they can tell: groups on one host meet in its memory, others by messages. Same bits."""
+    """Four ranks that seem to be on two hosts: groups on one host use shared memory, others use messages. Same bits."""
     wrap = d + "/on_host"
     with open(wrap, "w") as f:
         f.write('#!/bin/sh\nr=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexport r\nexec unshare -u sh -c \'hostname host$((r / 2)) && exec "$@"\' sh "$@"\n')
@@ -110,7 +111,7 @@ def several_runs_in_one_process(d, launch):
 
 @for_each_family
 def every_operator(d, launch):
-    """AllGather and Reshard over messages, small and large."""
+    """AllGather and Reshard with messages, small and large."""
     n = 3
     for length in (6, 60000):
         models, want = gathered_and_resharded(n, length)
@@ -139,7 +140,7 @@ def a_file_of_one_rank_is_missing(d, launch):
 
 @for_each_family
 def another_plan_on_one_rank(d, launch):
-    """Two folders that differ in their plan: the ranks find it when they meet, before anything is computed."""
+    """Two folders with different plans: the ranks must detect it when they connect, before they compute."""
     _, parts, x = mlp(2)
     p, q = partition(d + "/p", parts), partition(d + "/q", parts, plan="f" * 16)
     np.savez(d + "/in.npz", x=x)
@@ -161,11 +162,11 @@ def ranks_that_disagree(d, launch):
 
 @for_each_family
 def a_stopped_rank_is_named(d, launch):
-    """Rank 1 stops before it gets to work; rank 0 says so after the time-out, and the job ends."""
+    """Rank 1 stops before it works; rank 0 must report it after the timeout, and the job ends."""
     _, parts, x = mlp(2)
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
-    # Rank 1 meets the others once (a first run), and stops itself before the second.
+    # Rank 1 takes part in a first run, and stops itself before the second.
     words = " ".join('"%s"' % w for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD, "timeout=2"])
     script = '[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] && exec %s times=2; exec %s stop=1' % (words, words)
     ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=harness.HANG_S)
@@ -247,7 +248,7 @@ def stock_python_with_ranks_as_threads(d):
 
 @case
 def stock_python_alone(d):
-    """Without launcher and entries: the model is refused, and the reason says what to do."""
+    """Without launcher and config entries the model must be rejected, with a message that says what to do."""
     if harness.SANITIZED:
         return "the plug-in is sanitized, Python is not"
     _, parts, x = mlp(2)
@@ -289,7 +290,7 @@ np.savez(sys.argv[4], y=results[0], z=results[1])
 
 @case
 def two_runs_at_a_time(d):
-    """The second run of a rank is refused; the first is not disturbed and ends well when the other rank comes."""
+    """A second run at the same time is rejected; the first is not disturbed and ends when the other rank arrives."""
     if harness.SANITIZED:
         return "the plug-in is sanitized, Python is not"
     _, parts, x = mlp(2)
@@ -303,7 +304,7 @@ def two_runs_at_a_time(d):
 
 @for_each_family
 def measured(d, launch):
-    """`tessera topology measure` under a launcher: as many devices as ranks, and rank 0 alone writes and prints."""
+    """`tessera topology measure` under a launcher: one device per rank, and only rank 0 writes and prints."""
     tessera = os.path.join(BUILD, "tessera")
     if not os.path.exists(tessera):
         return "the command is not built"
@@ -317,7 +318,7 @@ def measured(d, launch):
 
 @case
 def launcher_of_another_family(d):
-    """Variables that say Open MPI without its mpirun: MPI starts alone, and a message says so."""
+    """The variables of Open MPI without its mpirun: MPI starts a single process, and a message says so."""
     if "openmpi" not in families():
         return "no Open MPI"
     _, parts, x = mlp(2)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_parcel.c - tensors that ranks hand to each other: sequences come back as they were put, and cannot nest without bound.
+// test_parcel.c - messages of tensors between ranks: sequences must arrive unchanged, and their
+// nesting must be limited.
 #include "runtime/internal.h"
 #include "runtime/spawn.h"
 
@@ -19,15 +20,15 @@ static void put_int(struct bytes *b, int64_t v)
     b->n += sizeof v;
 }
 
-// A list of one sequence, whose list holds one sequence, ... `depth` of them, the innermost empty.
+// Reads a list of one sequence, whose list holds one sequence, and so on: `depth` levels.
 static tsr_status read_nested(int depth, bool complete)
 {
     struct bytes b = {.room = 48 * (size_t)depth + 16};
     b.at = malloc(b.room);
     assert_non_null(b.at);
     for (int i = 0; i < depth; i++) {
-        put_int(&b, 1); // elements of this list
-        put_int(&b, 0); // bytes of its name
+        put_int(&b, 1); // number of elements of this list
+        put_int(&b, 0); // length of its name
         put_int(&b, TSR_FLOAT);
         put_int(&b, -1); // no rank
         put_int(&b, 1);  // a sequence
@@ -55,7 +56,7 @@ static void sequences_nest_a_little(void **state)
     assert_int_equal(read_nested(2, false), TSR_MALFORMED);
 }
 
-// 40 bytes a level: a message of 20 MB was 500,000 calls deep.
+// A level needs 40 bytes, so a message of 20 MB would recurse 500,000 times.
 static void and_not_without_bound(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running: a whole model, a partition as threads; every way it goes wrong says so."""
+"""Tests running: an unsharded model, and a partition as threads; every failure must be reported."""
 from parts import *
 
 
@@ -10,7 +10,7 @@ def whole_and_cut(d):
         onnx.save(whole, d + "/whole.onnx")
         one, many = run(d + "/whole.onnx", {"x": x}), run(partition(d + "/p%d" % n, parts), {"x": x})
         assert one.status == many.status == "OK", (str(one), str(many))
-        assert list(many.outputs) == ["y"]  # the token is no result
+        assert list(many.outputs) == ["y"]  # the token is not a result
         assert np.abs(one.outputs["y"] - many.outputs["y"]).max() < 1e-4
 
 
@@ -51,7 +51,7 @@ def engine_version(d):
 
 @case
 def engine_given_back_elsewhere(d):
-    """While another thread releases the environment it is missing; a moment later it is there."""
+    """While another thread releases the engine's environment, creating one fails; the library must try again."""
     whole, _, x = mlp(1)
     onnx.save(whole, d + "/w.onnx")
     os.environ["REAL_ENGINE"] = engine()
@@ -113,7 +113,7 @@ def output_types(d):
     onnx.save(model([h.make_node("SequenceConstruct", ["x", "x"], ["y"])], [value("x", F, [1])], [h.make_tensor_sequence_value_info("y", F, [1])]), d + "/w.onnx")
     r = run(d + "/w.onnx", {"x": np.zeros(1, "f4")})
     assert r.status == "OK" and list(r.outputs) == ["y.0", "y.1"], str(r)
-    # A sequence of maps: no set holds it.
+    # A sequence of maps, which a tensor set cannot hold.
     maps = onnx.TypeProto()
     maps.sequence_type.elem_type.map_type.key_type = I
     maps.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = F
@@ -180,7 +180,7 @@ def usage(d):
 
 @case
 def more_ranks_than_this_host_starts(d):
-    """A manifest must not start any number of threads or processes; --ranks allows it."""
+    """A manifest must not be able to start any number of threads or processes; --ranks allows more."""
     n = 66
     p = partition(d + "/parts", [model([h.make_node("Relu", ["x"], ["y"])], [value("x", F, [2])], [value("y")]) for _ in range(n)])
     np.savez(d + "/in.npz", x=np.ones(2, "f4"))
@@ -197,7 +197,7 @@ def more_ranks_than_this_host_starts(d):
 
 @case
 def another_file_called_manifest(d):
-    """The message about a file that is no manifest quotes nothing of it."""
+    """The message about a file that is not a manifest must not quote its contents."""
     p = partition(d + "/parts", mlp(2)[1])
     with open(p + "/manifest.json", "w") as f:
         f.write('{"a": topsecretword}')

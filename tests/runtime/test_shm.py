@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks as child processes that share memory: same bits as threads; whatever happens to one, all end soon, it is named, and nothing is left."""
+"""Tests ranks as child processes with shared memory: same bits as with threads. Whatever happens to a rank, all must end soon, the message names
+it, and nothing remains."""
 import os
 import re
 import signal
@@ -30,7 +31,7 @@ def several_runs(d):
 
 @case
 def every_kind_of_output(d):
-    """Numbers, texts, empty tensors and scalars come back from the process of rank 0."""
+    """Numbers, texts, empty tensors and scalars must be returned by the process of rank 0."""
     texts = np.array([["a", "\u00e4\u00f6", ""], ["long " * 99, "b", "c"]], dtype=object)
     nodes = [h.make_node("Identity", [k], ["out_" + k]) for k in ("texts", "scalar", "empty")]
     ins = {"texts": texts, "scalar": np.float16(2.5), "empty": np.zeros((0, 3), np.int64)}
@@ -57,7 +58,7 @@ def killed_and_stopped(d):
 
 @case
 def slow_is_no_failure(d):
-    """A rank that is stopped for less than the time-out is waited for; so is a job that is stopped whole for longer."""
+    """A rank that is stopped for less than the timeout must not fail the run; nor must a complete job that is stopped for longer."""
     b = Bench(d, 2, seconds=3, timeout=3)
     os.kill(b.kids[1], signal.SIGSTOP)
     time.sleep(1.2)
@@ -70,7 +71,7 @@ def slow_is_no_failure(d):
 
 @case
 def hangup_that_is_ignored(d):
-    """Under nohup a closed terminal sends SIGHUP to all processes of the job: none of them ends."""
+    """Under nohup a closed terminal sends SIGHUP to all processes of the job: none of them may end."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children inherit it
     try:
         b = Bench(d, 2, seconds=2)
@@ -101,7 +102,7 @@ def another_plan(d):
 
 @case
 def out_of_memory(d):
-    """A rank whose engine cannot have the memory it wants."""
+    """The engine of a rank cannot allocate the memory it needs."""
     if harness.SANITIZED:
         return "a sanitizer ends the process where memory is refused"
     _, parts, x = mlp(2)
@@ -114,12 +115,12 @@ def out_of_memory(d):
     for transport in ("shm", "threads"):
         r = run(partition(d + "/" + transport, [parts[0], m]), {"x": x}, transport=transport)
         assert r.status == "PEER" and "rank 1" in r.text and "rank-memory" in r.text, str(r)
-        assert "too_big" in r.text or "while its model was loaded" in r.text, str(r)  # an old engine computes it there
+        assert "too_big" in r.text or "while its model was loaded" in r.text, str(r)  # an old engine computes it while loading
 
 
 @case
 def cannot_start(d):
-    """The memory, the first process, a later one."""
+    """Failing start of the shared memory, of the first process, of a later one."""
     _, parts, x = mlp(3)
     p = partition(d + "/p", parts)
     for n, code in ((1, "shm-failed"), (2, "rank-start"), (4, "rank-start")):
@@ -159,7 +160,7 @@ def bench_says(d):
         assert 0 < ms["min"] <= ms["p50"] <= ms["p90"] <= ms["p95"] <= ms["p99"] <= ms["max"], ms
         assert all(0 < s < 1 for s in doc["communication"]), doc
         assert abs(doc["seconds"] * 1e3 / doc["runs"] - ms["mean"]) < 1e-6 * ms["mean"] + 1e-9
-        if transport == "shm":  # ranks have processes of their own
+        if transport == "shm":  # ranks have their own processes
             assert len(doc["memory"]) == 3 and all(0 < m < 1 << 28 for m in doc["memory"]) and doc["process_memory"] is None, doc
         else:
             assert doc["memory"] == [None] * 3 and 0 < doc["process_memory"] < 1 << 28, doc
@@ -167,7 +168,7 @@ def bench_says(d):
 
 @case
 def memory_is_counted(d):
-    """A weight of 32 MiB that every rank has, and a product of 16 MiB: both are in what bench tells, not twice."""
+    """A weight of 32 MiB on every rank and a product of 16 MiB: bench must report both, each once."""
     if harness.SANITIZED:
         return "a sanitizer needs more memory"
     w = np.random.default_rng(0).standard_normal((2048, 4096)).astype("f")
@@ -184,7 +185,7 @@ def memory_is_counted(d):
 
 
 def shared_bytes(pid):
-    """Bytes of the memory of the job that a process has touched."""
+    """Bytes of the job's shared memory that a process has touched."""
     lines, here, n = open("/proc/%d/smaps" % pid).read().splitlines(), False, 0
     for line in lines:
         if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
@@ -196,14 +197,14 @@ def shared_bytes(pid):
 
 @case
 def tensors_lie_in_shared_memory(d):
-    """What is added up is read where it lies; where there is no room for that, results are the same."""
+    """An all-reduce reads its inputs in shared memory without a copy; if there is no space for that, the results are the same."""
     sizes = dict(rows=2048, inner=8, width=1024)  # 8 MiB
     b = Bench(d + "/b", 2, seconds=3, settle=1.5, **sizes)
     touched = [shared_bytes(k) for k in b.kids]
     assert b.end() == 0, b.err
     assert min(touched) > 8 << 20, touched
     if harness.SANITIZED:
-        return None  # it cannot start within a limit
+        return None  # it cannot start with a memory limit
     _, parts, x = mlp(2, **sizes)
     p = partition(d + "/p", parts)
     runs = [run(p, {"x": x}, threads=1), run(p, {"x": x}, threads=1, transport="shm"),
@@ -214,7 +215,7 @@ def tensors_lie_in_shared_memory(d):
 
 @case
 def keeps_to_cores(d):
-    """Ranks have separate cores, unless there are too few or an option disables that."""
+    """Ranks run on separate cores, unless there are too few or an option disables that."""
     cores = os.sched_getaffinity(0)
     for n, words in ((2, []), (2, ["--no-pin"]), (len(cores) + 1, [])):
         b = Bench(d + "/%d%s" % (n, "".join(words)), n, seconds=1, words=words)
@@ -230,11 +231,11 @@ PORT = [20000]
 
 
 def plain(d, path, x, n, tool=None, **options):
-    """n ranks started with plain environment variables, as torchrun does: what each said, and rank 0's outputs."""
+    """Start n ranks with plain environment variables, as torchrun does: the output of each, and the results of rank 0."""
     PORT[0] += 1
     np.savez(d + "/in.npz", x=x)
     ranks = []
-    for r in reversed(range(n)):  # the others wait for rank 0
+    for r in reversed(range(n)):  # the other ranks wait for rank 0
         env = {**os.environ, "RANK": str(r), "WORLD_SIZE": str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": "%d%d" % (os.getpid(), PORT[0]), "LOCAL_WORLD_SIZE": str(n)}
         env.update({k: str(v) for k, v in options.get("env", {}).items()})
         words = [TOOL, "run", path, d + "/in.npz", "%s/out%d.npz" % (d, r), "engine=" + engine(), *options.get("words", {}).get(r, []), "threads=1"]

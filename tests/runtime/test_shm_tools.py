@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tessera bench` with ranks as processes, to do harm to: what the tests and the soak of it share."""
+"""`tessera bench` with ranks as processes that a test can kill; shared by test_shm.py and soak.py."""
 import time
 
 from parts import *
@@ -25,12 +25,12 @@ def alive(pid):
 
 
 def segments():
-    """Shared memory that has a name. Folders there are temporary ones of other tests."""
+    """Named segments of shared memory. Folders there are temporary ones of other tests."""
     return {s for s in os.listdir("/dev/shm") if s.startswith("tessera-") and os.path.isfile("/dev/shm/" + s)}
 
 
 class Bench:
-    """`tessera bench` over processes, at work when the constructor returns."""
+    """`tessera bench` with processes; it is running when the constructor returns."""
 
     def __init__(self, d, n, seconds=2 * harness.HANG_S, timeout=2, settle=0.5, words=(), **sizes):
         _, parts, x = mlp(n, **sizes)
@@ -47,7 +47,7 @@ class Bench:
         assert len(self.kids) == n and self.p.poll() is None, (self.kids, self.p.poll())
 
     def end(self):
-        """Waits for the end, far before the benchmark's own; returns the exit code. Nothing may be left."""
+        """Wait until the process has ended, long before the benchmark would; returns the exit code. No process or segment may remain."""
         self.out, self.err = self.p.communicate(timeout=harness.HANG_S)
         until = time.time() + 10
         while (any(map(alive, self.kids)) or segments() - self.before) and time.time() < until:  # other tests have segments for moments

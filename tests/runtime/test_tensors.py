@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of tensors: numpy's files both ways, ONNX test data, random inputs; damaged files are errors."""
+"""Tests tensor sets: reading and writing numpy files, ONNX test data, random inputs; damaged files must be errors."""
 import io
 import random
 import struct
@@ -117,14 +117,14 @@ def texts_in_numpy_files(d):
     np.savez(d + "/a.npz", t=np.array("one"), b=np.array([b"a\xff", b"", b"bcd"]))
     r = load(d + "/a.npz")
     assert r.outputs["t"] == np.array("one") and r.outputs["t"].shape == ()
-    assert r.outputs["b"].dtype == "S3" and list(r.outputs["b"]) == [b"a\xff", b"", b"bcd"], str(r)  # no UTF-8: bytes again
+    assert r.outputs["b"].dtype == "S3" and list(r.outputs["b"]) == [b"a\xff", b"", b"bcd"], str(r)  # not UTF-8: read as bytes again
     head = b"{'descr': '<U0', 'fortran_order': False, 'shape': (4294967296, 4294967296), }".ljust(117) + b"\n"
     open(d + "/a.npy", "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head)
     assert load(d + "/a.npy").status == "MALFORMED"
 
 
 def text_model(d):
-    """Texts in, texts and a number out; a sequence of texts in."""
+    """A model with texts as inputs, texts and a number as outputs, and a sequence of texts as input."""
     g = h.make_graph([h.make_node("Concat", ["a", "b"], ["joined"], axis=0), h.make_node("SequenceAt", ["list", "at"], ["picked"]),
                       h.make_node("Shape", ["joined"], ["n"]), h.make_node("SequenceInsert", ["list", "a"], ["longer"])], "g",
                      [value("a", T.STRING, [2]), value("b", T.STRING, ["n"]),
@@ -156,14 +156,14 @@ def texts_and_sequences_through_the_engine(d):
     s.ParseFromString(open(d + "/out/output_3.pb", "rb").read())
     assert [list(x) for x in nh.to_list(s)] == [list(a), list(b), list(a)]
     r = subprocess.run([TOOL, "run", m, folder, d + "/out", "engine=" + engine()], capture_output=True, text=True)
-    assert r.returncode == STATUS.index("WRITE"), r.stdout  # what is there stays
-    # A sequence where a tensor is wanted, and the other way round.
+    assert r.returncode == STATUS.index("WRITE"), r.stdout  # existing files are kept
+    # A sequence instead of a tensor, and a tensor instead of a sequence.
     for wrong, k in ((nh.from_list([a], "x"), 0), (nh.from_array(a, "x"), 2)):
         keep = open("%s/input_%d.pb" % (folder, k), "rb").read()
         open("%s/input_%d.pb" % (folder, k), "wb").write(wrong.SerializeToString())
         assert run(m, folder).status in ("MALFORMED", "UNSUPPORTED", "ENGINE", "INVALID")
         open("%s/input_%d.pb" % (folder, k), "wb").write(keep)
-    for k in range(4):  # damaged anywhere: an answer, no crash
+    for k in range(4):  # damaged anywhere: a result or an error, no crash
         whole = open("%s/input_%d.pb" % (folder, k), "rb").read()
         for at in range(0, len(whole), max(1, len(whole) // 12)):
             open("%s/input_%d.pb" % (folder, k), "wb").write(whole[:at])
@@ -181,7 +181,7 @@ def optionals(d):
         o = nh.from_optional(given, "x", onnx.OptionalProto.TENSOR)
         open(d + "/set/input_0.pb", "wb").write(o.SerializeToString())
         r = run(d + "/m.onnx", d + "/set")
-        if given is None:  # ONNX Runtime's interface has no such value
+        if given is None:  # the API of ONNX Runtime has no such value
             assert r.status == "ENGINE" and "tensor-kind" in r.text, str(r)
         else:
             assert r.status == "OK" and r.outputs["has"], str(r)
@@ -205,7 +205,7 @@ def one_file_for_one_input(d):
 
 @case
 def damaged_archives(d):
-    """Cut and changed at every place: an answer each time, no crash, never another array."""
+    """Archives truncated and changed at every position: a result or an error, no crash, never a wrong array."""
     a = {"x": np.arange(40, dtype="f4"), "y": np.arange(3)}
     for write in (np.savez, np.savez_compressed):
         write(d + "/a.npz", **a)
@@ -223,7 +223,7 @@ def damaged_archives(d):
 
 @case
 def bombs(d):
-    """Sizes that lie: nothing is allocated on their word."""
+    """False sizes in the file: they must not cause an allocation of that size."""
     z = zipfile.ZipFile(d + "/a.npz", "w", zipfile.ZIP_DEFLATED)
     z.writestr("x.npy", b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(117) + b"\n")
     z.close()
@@ -240,13 +240,13 @@ def bombs(d):
     assert load(d + "/none.npz").status == "IO"
     for bad in ("nothing", "random:x", "randomly", d + "/none"):
         r = load(bad, save_model(d + "/m.onnx", [value("x", F, [2])]))
-        # what may be a file that is not there cannot be read; the rest is no set
+        # a name that may be a missing file is a read error; others are not a set
         assert r.status == ("INVALID" if bad == "random:x" else "IO") and "tensor-set" in r.text, str(r)
 
 
 @case
 def overlapping_and_repeated_members(d):
-    """Directories that name the same bytes several times, or one tensor twice."""
+    """Directories that list the same bytes several times, or one tensor twice."""
     np.savez(d + "/a.npz", x=np.zeros(100), y=np.ones(100))
     whole = open(d + "/a.npz", "rb").read()
     at = [k for k in range(len(whole)) if whole[k : k + 4] == b"PK\1\2"]
@@ -261,7 +261,7 @@ def overlapping_and_repeated_members(d):
 
 @case
 def many_tensors(d):
-    """A set that is large enough for an index of its names."""
+    """A set that is large enough to need an index of its names."""
     arrays = {"t%d" % k: np.array([k], "i4") for k in range(500)}
     np.savez(d + "/a.npz", **arrays)
     r = load(d + "/a.npz")
@@ -279,7 +279,7 @@ def many_tensors(d):
 
 @case
 def raw_types(d):
-    """bfloat16 and the like go out as bits and come back by the model's word."""
+    """bfloat16 and similar types are written as integers, and read with the type of the model."""
     for kind, bits in ((T.BFLOAT16, "u2"), (T.FLOAT8E4M3FN, "u1")):
         m = save_model(d + "/m.onnx", [value("x", kind, [4])])
         np.savez(d + "/a.npz", x=np.arange(4, dtype=bits))
@@ -318,7 +318,7 @@ def test_data_folders(d):
 
 @case
 def recorded_models(d):
-    """The tiny models: inputs loaded, run whole, equal to what is recorded."""
+    """The tiny models: load the inputs, run the unsharded model, compare with the recorded outputs."""
     here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../models")
     for name in sorted(os.listdir(here)):
         m = os.path.join(here, name, "model.onnx")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks as processes over UCX, started with plain environment variables: same bits as threads, faults named in time, secrets kept."""
+"""Tests ranks as processes over UCX, started with plain environment variables: same bits as with threads, failures reported in time, secrets."""
 import contextlib
 import random
 import socket
@@ -24,7 +24,7 @@ def ucx(path, inputs, n, hosts=1, env=None, **options):
 
 
 def ways():
-    """How ranks may talk: by the memory of their host; by UCX through memory, and through TCP, as ranks of several hosts do."""
+    """How ranks may communicate: shared memory of their host; UCX over shared memory and over TCP, as between hosts."""
     found = [("memory", 1, {})]
     if SEVERAL:
         found += [("messages", 99, {}), ("tcp", 99, {"UCX_TLS": "tcp"})]
@@ -45,7 +45,7 @@ def same_bits_as_threads(d):
 
 @case
 def large_tensors(d):
-    """Several rounds and chunks: 3 ranks, 60 MB each."""
+    """Several rounds and chunks: 3 ranks with 60 MB each."""
     nodes = lambda r: [h.make_node("Mul", ["x", "mine"], ["a"]), comm("AllReduce", "a", "y", 0, range(3), F, reduce="sum", name="sum")]
     parts = [model(nodes(r), [value("x", F, [1500, 10000])], [value("y")], {"mine": np.float32(1.1 + r)}) for r in range(3)]
     p, x = partition(d + "/p", parts), np.random.default_rng(1).normal(size=(1500, 10000)).astype("f4")
@@ -57,7 +57,7 @@ def large_tensors(d):
 
 @case
 def two_hosts(d):
-    """Four ranks on two hosts, as far as they can tell: groups on one host meet in its memory, others by messages. Same bits."""
+    """Four ranks that seem to be on two hosts: groups on one host use shared memory, others use messages. Same bits."""
     if not SEVERAL:
         return "no right to give a process another host name"
     parts = []
@@ -111,9 +111,9 @@ def ranks_that_disagree(d):
 
 
 def end_of_rank(d, victim, how, env, n=3):
-    """Ranks of n hosts; one of them ends itself after a first run. Returns the ended job and what the ranks printed."""
+    """Ranks on n hosts; one ends itself after a first run. Returns the ended process and the output of the ranks."""
     _, parts, x = mlp(n)
-    d = tempfile.mkdtemp(dir=d)  # several run at a time
+    d = tempfile.mkdtemp(dir=d)  # several jobs run at a time
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
     words = " ".join('"%s"' % w for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD, "transport=ucx", "timeout=3"])
@@ -127,7 +127,7 @@ def a_killed_rank_is_named(d):
     def one(env, victim):
         ended, text = end_of_rank(d, victim, "kill=2 times=2", env)
         assert ended.returncode and "rank %d died" % victim in text, (env, victim, text)
-        assert text.count("rank %d" % victim) >= 2, text  # both others name it
+        assert text.count("rank %d" % victim) >= 2, text  # both other ranks name it
         assert "did not end by itself" not in text, text  # started.py waits for 10 s
     side_by_side(one, [(env, victim) for env in ({}, {"UCX_TLS": "tcp"}) for victim in (0, 1, 2)])
 
@@ -140,7 +140,7 @@ def a_stopped_rank_is_named(d):
     side_by_side(one, [({},), ({"UCX_TLS": "tcp"},)])
 
 
-# ---- secrets, and strangers ----------------------------------------------------------------------------------------------
+# ---- secrets, and connections of other programs --------------------------------------------------------------------------
 
 
 def free_row(n):
@@ -158,7 +158,7 @@ def free_row(n):
 
 
 def ranks_of(d, n, tell, timeout=harness.HANG_S):
-    """n ranks of the command over UCX; tell(rank) gives (variables, options) of each, and another folder. (code, text) of each, and the outputs."""
+    """Run n ranks over UCX; tell(rank) gives (variables, options) of each, and another folder. (code, text) of each, and the outputs."""
     _, parts, x = mlp(n)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
@@ -174,7 +174,7 @@ def ranks_of(d, n, tell, timeout=harness.HANG_S):
 
 @case
 def hosts_by_hand(d):
-    """--hosts a,b --rank K with a secret in a file: no launcher at all."""
+    """--hosts a,b --rank K with a secret in a file, without any launcher."""
     port = str(free_port())
     with open(d + "/secret", "w") as f:
         f.write("a long secret of this test\n")
@@ -183,18 +183,18 @@ def hosts_by_hand(d):
         said = ranks_of(d, 2, lambda r: ({}, ["--hosts", hosts, "--rank", str(r), "--port", port, "--secret-file", d + "/secret"]))
         assert [c for c, _ in said] == [0, 0] and os.path.exists(d + "/out.npz"), said
         os.remove(d + "/out.npz")
-    said = ranks_of(d, 2, lambda r: ({}, ["--transport", "ucx", "--rank", str(r), "--ranks", "2"]))  # on this host, by the folder's name
+    said = ranks_of(d, 2, lambda r: ({}, ["--transport", "ucx", "--rank", str(r), "--ranks", "2"]))  # on this host, identified by the folder's name
     assert [c for c, _ in said] == [0, 0] and os.path.exists(d + "/out.npz"), said
 
 
 @case
 def a_name_of_this_host(d):
-    """Rank 0 at an address that others could reach: with a secret, and not without."""
+    """Rank 0 at an address that other hosts can reach: accepted with a secret, rejected without."""
     address, port = own_address(), str(free_port())
     if not address:
         return "this host has no address but its loopback"
     told = lambda r: {"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "1"}
-    said = ranks_of(d, 2, lambda r: ({**told(r), "TESSERA_SECRET": "x" * 40}, []))  # several hosts: UCX without being asked
+    said = ranks_of(d, 2, lambda r: ({**told(r), "TESSERA_SECRET": "x" * 40}, []))  # several hosts: UCX is the default
     assert [c for c, _ in said] == [0, 0], said
     said = ranks_of(d, 2, lambda r: (told(r), ["--transport", "ucx"]))
     assert [c for c, _ in said] == [2, 2] and all("without a secret" in t and "TESSERA_SECRET" in t for _, t in said), said
@@ -202,7 +202,7 @@ def a_name_of_this_host(d):
 
 @case
 def variables_of_launchers(d):
-    """Slurm's (no PMI), a LeaderWorkerSet's, torchrun's while its own store listens at MASTER_PORT, and mpirun's."""
+    """The variables of Slurm (without PMI), of a LeaderWorkerSet, of torchrun while its store listens on MASTER_PORT, and of mpirun."""
     store = socket.socket()
     port = str(free_row(3))
     store.bind(("127.0.0.1", int(port)))
@@ -220,7 +220,7 @@ def variables_of_launchers(d):
 
 @case
 def verified_over_ucx(d):
-    """`verify` under a launcher that was asked for processes: rank 0 compares, the others take part."""
+    """`verify` under a launcher with ranks as processes: rank 0 compares, the others take part."""
     whole, _, x = mlp(2)
     onnx.save(whole, d + "/m.onnx")
     np.savez(d + "/in.npz", x=x)
@@ -231,7 +231,7 @@ def verified_over_ucx(d):
 
 @case
 def the_script_for_torchrun(d):
-    """examples/cluster/torchrun.sh under a stand-in that sets what torchrun sets."""
+    """examples/cluster/torchrun.sh with a substitute that sets the variables of torchrun."""
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../examples/cluster/torchrun.sh")
     _, parts, x = mlp(2)
     partition(d + "/parts", parts)
@@ -249,7 +249,7 @@ def the_script_for_torchrun(d):
 
 @case
 def another_secret_is_refused(d):
-    """A rank with another secret tries for its time, then says why; rank 0 says who did not come, and why."""
+    """A rank with another secret tries until its timeout, then reports the reason; rank 0 reports which rank is missing, and why."""
     def one(secrets):
         port = str(free_port())
         said = ranks_of(tempfile.mkdtemp(dir=d), 2, lambda r: ({"TESSERA_SECRET": secrets[r]}, ["--transport", "ucx", "--rank", str(r), "--ranks", "2", "--port", port, "--timeout", "3"]))
@@ -272,7 +272,7 @@ def another_count_and_a_rank_twice(d):
 
 @case
 def strangers_do_not_disturb(d):
-    """Connections that send nothing, rubbish or half an answer: the ranks meet all the same."""
+    """Connections that send nothing, garbage or half a message: the ranks must connect nevertheless."""
     port = free_port()
     bad = [b"", b"GET / HTTP/1.0\r\n\r\n", b"TSRM" + b"\xff" * 76, b"TSRM\x01\x00\x00\x00" + b"\x01\0\0\0\x02\0\0\0" + b"\0" * 64, os.urandom(4000)]
     _, parts, x = mlp(2)
@@ -298,7 +298,7 @@ def strangers_do_not_disturb(d):
 
 
 def listening(pids):
-    """(address, port) of the TCP sockets that these processes listen on; addresses as /proc writes them."""
+    """(address, port) of the TCP sockets on which these processes listen; addresses as in /proc."""
     sockets = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -320,7 +320,7 @@ def children(pid):
 
 
 def disturb(port, rng):
-    """Speaks UCX's framing to a port: its magic number, then messages of random kind and content. True: it was let in."""
+    """Send UCX frames to a port: its magic number, then messages of random type and content. True: the connection was accepted."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=0.2) as s:
             s.sendall((0xCAFEBABE12345678).to_bytes(8, "little"))
@@ -334,7 +334,7 @@ def disturb(port, rng):
 
 @case
 def strangers_at_the_ports_of_ucx(d):
-    """Ranks of one host listen on the loopback alone, secret or not, and no other process can connect once they talk to each other."""
+    """Ranks of one host must listen only on the loopback, with or without a secret. Once connected, they must accept no other process."""
     _, parts, x = mlp(2)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
@@ -348,7 +348,7 @@ def strangers_at_the_ports_of_ucx(d):
         until = time.time() + 30
         while len(listening(ranks_in(job.pid))) < 2 and time.time() < until:
             time.sleep(0.05)
-        time.sleep(1)  # the ranks are connected
+        time.sleep(1)  # the ranks are connected by then
         doors = listening(ranks_in(job.pid))
         let_in = sum(disturb(port, rng) for _ in range(10) for _, port in doors)
         text = job.communicate(timeout=harness.HANG_S)[0]
@@ -361,7 +361,7 @@ def strangers_at_the_ports_of_ucx(d):
 
 @case
 def silent_connections_do_not_stop_the_ranks(d):
-    """200 connections that say nothing, before and while a rank with the right secret comes."""
+    """200 connections that send nothing, before and while a rank with the right secret connects."""
     port = free_port()
     _, parts, x = mlp(2)
     p = partition(d + "/parts", parts)
@@ -382,7 +382,7 @@ def silent_connections_do_not_stop_the_ranks(d):
 
 @case
 def another_user_is_no_rank(d):
-    """Without a secret, a process of another user is not welcome, neither at the loopback nor at the Unix socket."""
+    """Without a secret, a process of another user must be rejected, both on the loopback and on the Unix socket."""
     if os.getuid() != 0:
         return "only root can be another user"
     port = free_port()
@@ -433,7 +433,7 @@ print(call(socket.AF_INET, ("127.0.0.1", port))[:8])
 
 @case
 def a_refusal_without_a_signature_is_not_believed(d):
-    """An impostor at rank 0's port says "another secret" at first; when the true rank 0 has come, the ranks meet."""
+    """An impostor on rank 0's port first answers "another secret"; when the true rank 0 has started, the ranks must connect."""
     port = free_port()
     _, parts, x = mlp(2)
     p = partition(d + "/parts", parts)
@@ -458,7 +458,7 @@ def a_refusal_without_a_signature_is_not_believed(d):
 
 @case
 def ucx_without_a_network(d):
-    """UCX_TLS names a missing transport: an error that names UCX's variables, on all ranks, and no waiting."""
+    """UCX_TLS names a missing transport: all ranks must report an error that names UCX's variables, without waiting."""
     _, parts, x = mlp(2)
     r = ucx(partition(d + "/p", parts), {"x": x}, 2, env={"UCX_TLS": "nothing"})
     assert r.code == STATUS.index("ENGINE") and "ucx-failed" in r.text and "UCX_TLS" in r.text, str(r)

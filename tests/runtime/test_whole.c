@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_whole.c - which file an engine is given: an old one never sees IR version 11.
+// test_whole.c - which model file an engine gets: an old engine must never get IR version 11.
 #include "runtime/job.h"
 
 #include <setjmp.h>
@@ -15,7 +15,7 @@ struct fixture {
     char folder[32], path[64];
 };
 
-// y = relu(x) of that IR version, annotated where it can be.
+// y = relu(x) of that IR version, annotated if the version allows it.
 static void setup(struct fixture *f, int64_t ir)
 {
     tsr_model *m;
@@ -43,7 +43,7 @@ static void setup(struct fixture *f, int64_t ir)
 static void teardown(struct fixture *f)
 {
     unlink(f->path);
-    assert_int_equal(rmdir(f->folder), 0); // nothing was left beside the model
+    assert_int_equal(rmdir(f->folder), 0); // no file was left next to the model
     tsr_session_free(f->session);
 }
 
@@ -116,7 +116,7 @@ static void what_cannot_be_read_or_written_is_told(void **state)
     teardown(&f);
 }
 
-// A kind of device is the best provider that there is for it; other names are no kinds.
+// A kind of device selects the best provider for it; other names are not kinds.
 static void kinds_of_devices(void **state)
 {
     (void)state;
