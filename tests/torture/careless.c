@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// careless.c - a command that does everything wrong, so that the judge of the torture can be seen to find it:
-// careless MODE OUT. `torn` writes over its output in place, `deaf` does not look whether a write went well, `trusting` uses
-// memory without a look, `messy` leaves a temporary file, `mute` fails without a word, `liar` gives the code of another failure.
+// careless.c - a command with deliberate mistakes, to test that the torture test finds them:
+// careless MODE OUT. `torn` overwrites its output in place; `deaf` ignores failed writes;
+// `trusting` does not check allocations; `messy` leaves a temporary file; `mute` fails without a
+// message; `liar` returns the exit code of another failure.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static int write_text(const char *path, const char *text)
     return bad;
 }
 
-// Writes beside the output and renames, as it should be; `messy` keeps what it could not rename.
+// Writes a temporary file and renames it, which is right; `messy` keeps the file if renaming fails.
 static int replace(const char *out, const char *text, int keep)
 {
     char beside[4096];

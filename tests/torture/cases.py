@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command that writes a file, as the torture runs it: words, the outputs that it makes, and how each is recognised as whole."""
+"""Every command that writes a file, for torture.py: its arguments, its outputs, and how to recognize each output as complete."""
 import os
 import shutil
 import subprocess
@@ -14,17 +14,17 @@ EXACT, JSON = "exact", "json"  # the same bytes every time; a JSON document with
 
 
 class Case:
-    """words: {in} is the folder of inputs, {out} the one of outputs. outputs: name -> EXACT or JSON. engine: the command runs models."""
+    """words: {in} is the folder of inputs, {out} that of outputs. outputs: name -> EXACT or JSON. engine: the command runs models."""
 
     def __init__(self, name, words, outputs, engine=False, program=None, alone=False, also=(), starts=None):
-        """alone: the path of the output is part of it, so all trials use one. also: exit codes that its faults may have too. starts: the folder of
-        inputs that the output is before the command, which changes it in place."""
+        """alone: the output contains its path, so all trials use the same one. also: other exit codes that are allowed after a fault. starts: input
+        folder that the output is copied from before the command, which changes it in place."""
         self.starts = starts
         self.name, self.words, self.outputs, self.engine, self.program = name, words.split(), outputs, engine, program
         self.alone, self.also = alone, set(also)
 
     def folder(self, name):
-        """This output is a folder: an old one is replaced with --force, otherwise no old one exists."""
+        """True if this output is a folder: an old one is replaced with --force, otherwise there is no old one."""
         return "." not in name
 
     def has_old(self, name):
@@ -32,7 +32,7 @@ class Case:
 
 
 def chain(rows=4, width=6):
-    """Three MatMuls with a Relu between: small, and every device can have a part."""
+    """Three MatMuls with a Relu: small, but large enough to be sharded over the devices."""
     rng = np.random.default_rng(3)
     weights = {"w%d" % k: rng.normal(size=(width, width)).astype("f4") for k in range(3)}
     nodes = [helper.make_node("MatMul", ["x", "w0"], ["a"], name="first"), helper.make_node("Relu", ["a"], ["b"], name="act"),
@@ -43,7 +43,7 @@ def chain(rows=4, width=6):
 
 
 def make_inputs(tessera, folder, env):
-    """What the cases read: a plain model, one with external data, a planned one, its partition, a set of inputs, a trace."""
+    """Write the inputs of the cases: a plain model, one with external data, a planned one, its partition, a set of inputs, a trace."""
     def call(*words):
         subprocess.run([tessera, *words, "--quiet"], check=True, cwd=folder, env=env, stdout=subprocess.DEVNULL)
     onnx.save(chain(), os.path.join(folder, "plain.onnx"))
@@ -83,11 +83,13 @@ CASES = [
     Case("partition-data", "partition {in}/large-planned.onnx -o {out}/parts --force", {"parts": EXACT}),
     Case("partition-planned", "partition {in}/plain.onnx --devices 2 -o {out}/parts --force", {"parts": EXACT}),
     Case("partition-context", "partition {in}/plain-planned.onnx --layout context -o {out}/parts --force", {"parts": EXACT}, alone=True),
-    Case("partition-genai", "partition %s --devices 2 --layout genai -o {out}/parts" % GENAI, {"parts": EXACT}, also={2}),  # 2: whether it is such a folder cannot be seen
+    # 2: the command cannot tell that it is such a folder
+    Case("partition-genai", "partition %s --devices 2 --layout genai -o {out}/parts" % GENAI, {"parts": EXACT}, also={2}),
     Case("partition-reseal", "partition --reseal {out}/parts", {"parts": EXACT}, starts="optimised"),
     Case("partition-safetensors", "partition {in}/large-planned.onnx -o {out}/parts --force --weights safetensors", {"parts": EXACT}),
     Case("report-explorer", "report {in}/plain-planned.onnx --format model-explorer -o {out}/nodes.json", {"nodes.json": EXACT}),
-    Case("report", "report {in}/plain-planned.onnx --trace {in}/trace.json -o {out}/page.html", {"page.html": EXACT}, alone=True),  # the page says how it was made
+    # the page contains the command that made it
+    Case("report", "report {in}/plain-planned.onnx --trace {in}/trace.json -o {out}/page.html", {"page.html": EXACT}, alone=True),
     Case("simulate", "simulate {in}/plain-planned.onnx --devices 2 --trace {out}/trace.json", {"trace.json": EXACT}),
     Case("tensor-split", "tensor split {in}/tensor.npy --sharding {2,1:0,1} -o {out}/pieces.npz", {"pieces.npz": EXACT}),
     Case("tensor-join", "tensor join {in}/pieces.npz --sharding {2,1:0,1} --shape 4x6 -o {out}/t.npy", {"t.npy": EXACT}),

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// shim.c - stands between a program and the C library (LD_PRELOAD) and makes its n-th call of a kind fail.
+// shim.c - a preloaded library (LD_PRELOAD) that lets the n-th call of a kind fail, for torture.py.
 //
-// Calls are counted by kind (table `kinds`): memory, opening, reading, writing, ... Only calls out of the watched modules count
-// (TORTURE_MODULES, parts of their file names): what an engine does with its own memory and files is not what is tested.
-// What it interposes is everything below that starts with FAIL: malloc, open, read, write, fsync, rename, mmap, fork and their
-// like, and the system calls that are made by number (openat2, getdents64).
+// Calls of the C library are counted by kind (table `kinds`): memory, open, read, write, ... Only
+// calls from the watched modules count (TORTURE_MODULES, parts of their file names), not those of
+// an engine. Intercepted are all functions below that start with FAIL: malloc, open, read, write,
+// fsync, rename, mmap, fork and similar ones, and system calls by number (openat2, getdents64).
 //
-//   TORTURE_STATE    a file of one page: counts of the calls, shared by all processes that the program starts
-//   TORTURE_KIND     the kind that fails, or `any` for every kind that touches files
-//   TORTURE_AT       which call of that kind, from 1; 0 only counts
-//   TORTURE_HOW      an error's number, or: short (half of the bytes go), torn (half of the bytes, then SIGKILL), kill (SIGKILL)
-//   TORTURE_ALWAYS   1: all calls from that one on
+//   TORTURE_STATE    a file of one page: counts of the calls, shared by all processes
+//   TORTURE_KIND     the kind that fails, or `any` for every kind that accesses files
+//   TORTURE_AT       number of the failing call of that kind, from 1; 0 only counts
+//   TORTURE_HOW      an errno value, or: short (half of the bytes), torn (half of the bytes, then
+//                    SIGKILL), kill (SIGKILL)
+//   TORTURE_ALWAYS   1: all later calls fail too
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -52,12 +53,12 @@ static const char *const kinds[KINDS] = {"memory", "map",    "open", "read",   "
                                          "sync",   "rename", "make", "remove", "close",
                                          "stat",   "resize", "lock", "start"};
 
-// The page that all processes of a trial share. The driver reads it as 64-bit numbers in this order.
+// The page that all processes of a trial share. trial.py reads it as 64-bit numbers in this order.
 struct state {
     uint64_t seen[KINDS]; // calls of each kind
-    uint64_t any;         // of all kinds but MEMORY
-    uint64_t struck;      // calls that were made to fail
-    uint64_t fd;          // of the first that was: its file, plus 1
+    uint64_t any;         // calls of all kinds except MEMORY
+    uint64_t struck;      // calls that failed on purpose
+    uint64_t fd;          // descriptor of the first of them, plus 1
 };
 enum how { PASS, ERROR, SHORT };
 #define ANY KINDS
@@ -71,7 +72,7 @@ static struct {
 } watched[64];
 static int n_watched;
 
-// ---- start -----------------------------------------------------------------------------------------
+// ---- start --------------------------------------------------------------------------------------
 
 static int note_module(struct dl_phdr_info *info, size_t size, void *data)
 {
@@ -134,7 +135,8 @@ __attribute__((constructor)) static void begin(void)
     read_kind(getenv("TORTURE_KIND"));
 }
 
-// ---- the judge of each call ---------------------------------------------------------------------------
+// ---- decision for each call
+// ---------------------------------------------------------------------------
 
 static int is_watched(const void *caller)
 {
@@ -152,7 +154,8 @@ static void die(void)
         syscall(SYS_ppoll, NULL, 0, NULL, NULL, 0); // arm64 has no SYS_pause
 }
 
-// Counts a call and says what becomes of it. `pieces`: it moves bytes, so that half of them may go.
+// Counts a call and decides what happens to it. `pieces`: it transfers bytes, so that half of them
+// is possible.
 static enum how strike(enum kind k, const void *caller, int fd, int pieces)
 {
     if (!is_watched(caller))
@@ -181,7 +184,7 @@ static enum how strike(enum kind k, const void *caller, int fd, int pieces)
     static __typeof__(&name) real;                                                                 \
     if (!real)                                                                                     \
     real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
-// A function whose n-th call returns `bad` with an error.
+// Defines a function whose n-th call returns `bad` and sets errno.
 #define FAIL(kind, fd, type, bad, name, parameters, arguments)                                     \
     type name parameters                                                                           \
     {                                                                                              \
@@ -190,7 +193,8 @@ static enum how strike(enum kind k, const void *caller, int fd, int pieces)
             return bad;                                                                            \
         return real arguments;                                                                     \
     }
-// One that moves n bytes: half of them may go instead, and with `torn` the process dies after that.
+// Defines a function that transfers n bytes: the failing call may transfer half of them instead,
+// and with `torn` the process then kills itself.
 #define FAIL_MOVE(kind, fd, name, n, parameters, arguments)                                        \
     ssize_t name parameters                                                                        \
     {                                                                                              \
@@ -206,7 +210,7 @@ static enum how strike(enum kind k, const void *caller, int fd, int pieces)
         return done;                                                                               \
     }
 
-// ---- memory ----------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------
 
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
@@ -232,9 +236,10 @@ FAIL(MAP, fd, void *, MAP_FAILED, mmap, (void *p, size_t n, int may, int flags, 
 FAIL(MAP, fd, void *, MAP_FAILED, mmap64,
      (void *p, size_t n, int may, int flags, int fd, off64_t from), (p, n, may, flags, fd, from))
 
-// ---- opening ---------------------------------------------------------------------------------------
+// ---- opening ------------------------------------------------------------------------------------
 
-// The mode of a file that is made is the third or fourth word; read in any case, it does no harm.
+// The mode for a new file is the third or fourth argument; reading it if it is missing does no
+// harm.
 #define FAIL_OPEN(name, parameters, last, arguments)                                               \
     int name parameters                                                                            \
     {                                                                                              \
@@ -263,7 +268,7 @@ FAIL(OPEN, -1, FILE *, NULL, fopen64, (const char *path, const char *mode), (pat
 FAIL(OPEN, -1, DIR *, NULL, opendir, (const char *path), (path))
 FAIL(OPEN, fd, DIR *, NULL, fdopendir, (int fd), (fd))
 
-// Calls by number: openat2 opens, getdents64 reads.
+// System calls by number: openat2 opens, getdents64 reads.
 long syscall(long number, ...)
 {
     REAL(syscall);
@@ -280,7 +285,7 @@ long syscall(long number, ...)
     return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-// ---- bytes -----------------------------------------------------------------------------------------
+// ---- bytes --------------------------------------------------------------------------------------
 
 FAIL_MOVE(READ, fd, read, n, (int fd, void *p, size_t n), (fd, p, n))
 FAIL_MOVE(READ, fd, pread, n, (int fd, void *p, size_t n, off_t from), (fd, p, n, from))
@@ -298,7 +303,7 @@ FAIL(RESIZE, fd, int, -1, ftruncate, (int fd, off_t n), (fd, n))
 FAIL(RESIZE, fd, int, -1, ftruncate64, (int fd, off64_t n), (fd, n))
 FAIL(STAT, fd, off64_t, -1, lseek64, (int fd, off64_t to, int from), (fd, to, from))
 
-// As the kernel does it: the file is closed even after an error.
+// As in the kernel, the file is closed even after an error.
 int close(int fd)
 {
     REAL(close);
@@ -310,7 +315,7 @@ int close(int fd)
     return -1;
 }
 
-// ---- names -----------------------------------------------------------------------------------------
+// ---- names --------------------------------------------------------------------------------------
 
 FAIL(RENAME, -1, int, -1, rename, (const char *from, const char *to), (from, to))
 FAIL(RENAME, -1, int, -1, renameat, (int a, const char *from, int b, const char *to),
@@ -337,7 +342,8 @@ FAIL(STAT, -1, char *, NULL, __realpath_chk, (const char *path, char *out, size_
      (path, out, n))
 FAIL(LOCK, fd, int, -1, flock, (int fd, int operation), (fd, operation))
 
-// ---- processes, threads and what they talk through ---------------------------------------------------
+// ---- processes, threads, and their communication
+// ----------------------------------------------------
 
 FAIL(START, -1, pid_t, -1, fork, (void), ())
 FAIL(START, -1, int, -1, pipe, (int out[2]), (out))

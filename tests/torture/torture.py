@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Out of memory, failing I/O and SIGKILL at every point of every command that writes: torture.py TESSERA SHIM CARELESS [KEY=VALUE ...]
+"""Lets memory, I/O and processes (SIGKILL) fail at every point of every command that writes: torture.py TESSERA SHIM CARELESS [KEY=VALUE ...]
 
-POINTS  points of each kind of fault that are tried in each command: more are sampled evenly, a third of it where models run (default: every point)
-SAMPLE  1: of the commands that run models only two
+POINTS  number of fault points per kind of fault and command, sampled evenly; a third of it for commands that run models (default: every point)
+SAMPLE  1: only two of the commands that run models
 JOBS    commands at a time (default 2)    ONLY  commands by the start of their names    KIND  kinds of calls by the start of their names
 
-SIGTERM or Ctrl-C: no more points, and those before are counted.
+SIGTERM or Ctrl-C: starts no more points and prints the counts so far.
 
-Quick where TMPDIR is in memory (/dev/shm): what is waited for is mostly the disk. Ends with the counts. Exit 1 if anything was lost, half-written, left behind, crashed or ended with a wrong code.
+Faster if TMPDIR is in memory (/dev/shm), since it mostly waits for the disk. Prints counts at the end. Exit 1 if any output was lost or incomplete,
+any file or process remained, or any command crashed or ended with a wrong code.
 """
 import collections
 import concurrent.futures
@@ -30,7 +31,7 @@ WORDS = [w for w in sys.argv[1:] if "=" not in w]
 GIVEN = dict(w.split("=", 1) for w in sys.argv[1:] if "=" in w)
 POINTS, JOBS = int(GIVEN.get("POINTS", 0)), int(GIVEN.get("JOBS", 2))
 SLOWEST_S = 1.0  # commands that take longer get few points
-SHOWN = 3  # of each kind of mistake
+SHOWN = 3  # failures printed per kind of mistake
 
 
 def evenly(total, most):
@@ -49,12 +50,12 @@ def most_points(case, took_s):
 
 
 def told(tried):
-    """Points of a tally in words."""
+    """A line with the number of points of a tally."""
     return "%d points: memory %d, I/O %d, kills %d" % (sum(tried.values()), tried["memory"], tried["I/O"], tried["kill"])
 
 
 class Tally:
-    """What was tried, and what was wrong."""
+    """Number of points that were tried, and the mistakes."""
 
     def __init__(self):
         self.tried, self.wrong = collections.Counter(), collections.defaultdict(list)
@@ -98,7 +99,7 @@ class Torture:
             self.free.append(slot)
 
     def run_case(self, pool, case, faults, tally):
-        """All faults of one command."""
+        """Try all faults of one command."""
         began = time.time()
         try:
             reference = self.in_a_slot(lambda slot: slot.refer(case))
@@ -117,13 +118,13 @@ class Torture:
 
 
 def careless_cases(program):
-    """Commands whose mistakes must be found: mode, and what is to be said about it."""
+    """Commands whose mistakes must be found: {case with that mode: the expected text}."""
     return {cases.Case("careless-" + mode, mode + " {out}/o.bin", {"o.bin": cases.EXACT}, program=program): what
             for mode, what in (("torn", "half-written"), ("deaf", "said done"), ("trusting", "crash"), ("messy", "leaves"), ("mute", "no clear"), ("liar", "wrong code"))}
 
 
 def self_test(torture, pool, program):
-    """The judge finds each mistake of a command that makes them, or the torture is worth nothing."""
+    """Every mistake of the careless commands must be found; otherwise the torture test does not work."""
     blind = []
     for case, what in careless_cases(program).items():
         tally = Tally()

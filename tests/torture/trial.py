@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One command with one fault in it, and what must hold afterwards: the old output or the new one whole, the right exit code with one
-clear message, no temporary files, no process left, no crash."""
+"""Runs one command with one fault and checks the result: the output is completely old or completely new, the exit code is right, there is one
+clear error message, and no temporary file, process or crash."""
 import collections
 import errno
 import hashlib
@@ -15,12 +15,12 @@ import time
 KINDS = "memory map open read write sync rename make remove close stat resize lock start".split()
 OLD = b"this was here before\n"
 HANG_S = 60
-OF_THE_ENGINE = {".ses"}  # a file that ONNX Runtime itself leaves in TMPDIR
-TEMPORARY = ".tessera-"  # so begin the names of files that are being written
+OF_THE_ENGINE = {".ses"}  # a file that ONNX Runtime leaves in TMPDIR
+TEMPORARY = ".tessera-"  # prefix of files that are being written
 READ, WRITE, PEER, ENGINE = 3, 8, 6, 7
 
-# What each kind of call is made to do, and the exit codes that may follow beside 0 with the right result. A command that runs models may
-# also say that a rank failed (6) or that the engine does not work (7).
+# Failures of each kind of call, and the allowed exit codes besides 0 with the right result. A command that runs models may also report a failed rank
+# (6) or a failed engine (7).
 Fault = collections.namedtuple("Fault", "kind how always codes")
 E = lambda name: str(getattr(errno, name))
 FAULTS = [
@@ -35,8 +35,8 @@ FAULTS = [
     Fault("stat", E("EIO"), False, {READ, WRITE}), Fault("stat", E("EACCES"), True, {READ, WRITE}), Fault("resize", E("ENOSPC"), False, {READ, WRITE}),
     Fault("lock", E("ENOLCK"), True, set()), Fault("start", E("EAGAIN"), False, {READ}), Fault("any", "kill", False, set()),
 ]
-DIES = {"kill", "torn"}  # the process ends by SIGKILL where the fault struck
-# What cannot be removed, or looked into to remove it, stays; the next run removes it.
+DIES = {"kill", "torn"}  # the process is killed at the fault
+# Files that could not be removed, or listed for removal, remain; the next run removes them.
 LEAVES = {("remove", E("EBUSY")), ("open", E("EIO"))}
 
 
@@ -46,14 +46,14 @@ def name_of(fault):
 
 
 def class_of(fault):
-    """memory, I/O or kill."""
+    """The class of a fault: memory, I/O or kill."""
     if fault.how in DIES:
         return "kill"
     return "memory" if fault.kind in ("memory", "map") else "I/O"
 
 
 def digest(path):
-    """Of a file, or of a folder with the names in it, less what is being written; None: nothing is there."""
+    """Digest of a file, or of a folder with its file names, without files that are being written; None: it does not exist."""
     if not os.path.lexists(path):
         return None
     total = hashlib.sha256()
@@ -79,7 +79,7 @@ def json_keys(path):
 
 
 class Slot:
-    """A place to work in, of one thread: outputs, temporary files and the page of counts."""
+    """Working folder of one thread: outputs, temporary files and the page of counts."""
 
     def __init__(self, folder, inputs, program, shim, env):
         self.inputs, self.program, self.env = inputs, program, env
@@ -89,7 +89,7 @@ class Slot:
         self.shim = shim
 
     def reset(self, case):
-        """The outputs are as an earlier run would have left them."""
+        """Restore the outputs to those of an earlier run."""
         shutil.rmtree(self.out, ignore_errors=True)
         os.makedirs(self.out)
         for name in case.outputs:
@@ -106,10 +106,10 @@ class Slot:
                 f.write(OLD)
 
     def call(self, case, **torture):
-        """(exit code, stderr, processes left); torture: kind, at, how, always."""
+        """(exit code, stderr, remaining processes); torture: kind, at, how, always."""
         with open(self.page, "wb") as f:
             f.write(bytes(4096))
-        # libjansson itself crashes where its memory fails; src/base/json_load.c sees to it that it does not.
+        # libjansson crashes if its memory fails; src/base/json_load.c prevents that.
         modules = "program:libtessera" if case.engine else "program:libtessera:libz:libc.so"
         env = {**self.env, "LD_PRELOAD": self.shim, "TORTURE_MODULES": modules}
         env.update({"TORTURE_" + k.upper(): str(v) for k, v in torture.items()})
@@ -124,13 +124,13 @@ class Slot:
         return p.returncode, err.decode(errors="replace"), end_group(p.pid)
 
     def counts(self):
-        """Calls of each kind, of any, and how many were struck."""
+        """Number of calls of each kind, of any kind, and of those that failed on purpose."""
         with open(self.page, "rb") as f:
             numbers = struct.unpack("<%dQ" % (len(KINDS) + 3), f.read(8 * (len(KINDS) + 3)))
         return dict(zip(KINDS + ["any", "struck", "fd"], numbers))
 
     def states(self, case, reference):
-        """Of each output: old, new, none or half."""
+        """State of each output: old, new, none or half."""
         found = {}
         for name, how in case.outputs.items():
             path = os.path.join(self.out, name)
@@ -145,12 +145,12 @@ class Slot:
         return found
 
     def remains(self, case):
-        """Files that are neither outputs nor were there before."""
+        """Files that are neither outputs nor existed before."""
         inside = [name for output in case.outputs if case.starts for name in os.listdir(os.path.join(self.out, output)) if name.startswith(TEMPORARY)]
         return inside + sorted(set(os.listdir(self.out)) - set(case.outputs)) + sorted(set(os.listdir(self.temporary)) - OF_THE_ENGINE)
 
     def refer(self, case):
-        """What the command makes without a fault, and how many calls of each kind it needs."""
+        """The outputs of the command without a fault, and its number of calls of each kind."""
         self.reset(case)
         old = {name: digest(os.path.join(self.out, name)) for name in case.outputs}
         code, err, _ = self.call(case, at=0)
@@ -170,7 +170,7 @@ def is_running(pid):
 
 
 def group_of(number):
-    """Processes of a process group that still run."""
+    """Running processes of a process group."""
     found = []
     for entry in os.listdir("/proc"):
         try:
@@ -182,7 +182,7 @@ def group_of(number):
 
 
 def end_group(number, patience_s=2.0):
-    """Processes that the command left: they get a moment to end, then they are named and killed."""
+    """Processes that the command left: they get some time to end, then they are listed and killed."""
     until = time.time() + patience_s
     try:
         os.killpg(number, 0)
@@ -197,13 +197,13 @@ def end_group(number, patience_s=2.0):
 
 
 def said_well(fault, err):
-    """One error, or one and what followed from it; it says memory where memory is what failed."""
+    """True if there is one error, or one and a consequence of it, and it mentions memory if memory failed."""
     errors = err.count("error[") + err.count("error: ") + err.count("usage: ")
     return errors in (1, 2) and (fault.kind != "memory" or "memory" in err)
 
 
 def judge_code(case, fault, code, err, counts):
-    """What is wrong with the exit code or the message, or nothing."""
+    """List of errors in the exit code or the message; empty: none."""
     codes = set(fault.codes) | ({PEER, ENGINE} if case.engine and fault.codes else set())
     if fault.how in DIES:
         return [] if code in (-signal.SIGKILL, 0) or (case.engine and code in (PEER, WRITE, READ)) else ["wrong code %s" % code]
@@ -222,9 +222,9 @@ def judge_code(case, fault, code, err, counts):
 
 
 def run_again(slot, case, reference):
-    """The same command without a fault, over what the one before has left: it must do its work and remove the remains."""
+    """Run the same command again without a fault, over the remains of the failed run: it must succeed and remove them."""
     for name in case.outputs:
-        if not case.has_old(name):  # a folder that stands there is not replaced unasked
+        if not case.has_old(name):  # an existing folder is not replaced without --force
             shutil.rmtree(os.path.join(slot.out, name), ignore_errors=True)
     code, err, _ = slot.call(case, at=0)
     if code != 0:
@@ -234,7 +234,7 @@ def run_again(slot, case, reference):
 
 
 def trial(slot, case, reference, fault, at):
-    """(what is wrong, exit code, stderr) of one run; wrong is None where the fault did not happen in it."""
+    """(mistakes, exit code, stderr) of one run; mistakes is None if the fault did not happen."""
     slot.reset(case)
     code, err, left = slot.call(case, kind=fault.kind, at=at, how=fault.how, always=int(fault.always))
     counts = slot.counts()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// mpi_end.c - a rank that ends late, or never: `mpi_end late` and `mpi_end stopped`, started by test_mpi_end.py. The link itself is
-// compiled in, with one second between its looks instead of thirty.
+// mpi_end.c - a program for test_mpi_end.py whose rank 0 ends late (`mpi_end late`) or stops
+// (`mpi_end stopped`). It includes the MPI link itself, with a wait interval of one second instead
+// of thirty.
 #define END_S 1
 #include "transport/mpi/mpi_link.c"
 
@@ -17,7 +18,7 @@ int main(int argc, char **argv)
     if (link->rank == 0 && strcmp(argv[1], "stopped") == 0)
         raise(SIGSTOP);
     if (link->rank == 0) {
-        sleep(4); // more than three looks of the others
+        sleep(4); // more than three intervals of the other ranks
         puts("rank 0 has ended");
     }
     return 0;

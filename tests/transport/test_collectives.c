@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_collectives.c - what both transports promise: right numbers, equal bits, disagreement and loss told.
+// test_collectives.c - collectives on all transports: right numbers, equal bits, and reports of
+// disagreements and lost ranks.
 #include "world.h"
 
 #include <stdio.h>
@@ -59,7 +60,7 @@ static void check_reduce(const char *net, int n, int64_t count, bool in_place)
     for (int k = 0; k < n; k++)
         assert_int_equal(actors[k].status, TSR_OK);
     for (int64_t i = 0; i < count; i++) {
-        float want = input_of(0, i); // in group order, rounded at each step
+        float want = input_of(0, i); // summed in group order, rounded after each step
         for (int k = 1; k < n; k++)
             want += input_of(k, i);
         for (int k = 0; k < n; k++)
@@ -100,7 +101,7 @@ static tsr_status learn_sizes(void *data, const int64_t (*notes)[COMM_NOTES],
 {
     (void)why;
     struct comm_buffer *recv = data;
-    for (int i = 0; recv[i].bytes != SIZE_MAX; i++) { // which ends the list of this test
+    for (int i = 0; recv[i].bytes != SIZE_MAX; i++) { // SIZE_MAX ends the list in this test
         recv[i].bytes = (size_t)notes[i][1];
         recv[i].p = malloc(recv[i].bytes + 1);
     }
@@ -133,7 +134,7 @@ static void act_exchange(struct actor *a)
     }
 }
 
-// Everybody sends all its rank in bytes to all; sizes are learned when all have arrived.
+// Each rank sends its rank times 2000 bytes to all; sizes are known only when all have arrived.
 static void act_gather(struct actor *a)
 {
     int n = a->w->n;
@@ -212,7 +213,8 @@ static void test_groups(void **state)
     world_close(&w);
 }
 
-// Two ranks again and again, with little and with more than fits on their mailbox, one of them late now and then.
+// Two ranks repeatedly, with messages that fit into their shared mailbox and larger ones; sometimes
+// one rank is late.
 static void act_pair(struct actor *a)
 {
     static const int64_t counts[] = {1,  256,  1024, 7,     1025,  16,
@@ -320,7 +322,7 @@ static void check_disagreement(const char *kind, int n, enum wrong which)
     world_close(&w);
 }
 
-// Two ranks meet at their mailbox; with another group they are three again.
+// Two ranks use their mailbox; with another group there are three ranks again.
 static void test_disagreement(void **state)
 {
     for (int wrong = 0; wrong < WRONG_COUNT; wrong++) {
@@ -330,7 +332,7 @@ static void test_disagreement(void **state)
     }
 }
 
-// Sizes that do not fit are found too.
+// Sizes that do not match must be detected too.
 static void act_sizes(struct actor *a)
 {
     char out[64] = {0}, in[64];
@@ -372,7 +374,7 @@ static void test_bad_group(void **state)
     struct actor actors[MAX_WORLD];
     world_open(&w, 3, *state, 5);
     world_run(&w, actors, act_bad_group, NULL);
-    for (int k = 0; k < 3; k++) // the others report what rank 0 did
+    for (int k = 0; k < 3; k++) // the others report the mistake of rank 0
         assert_true(actors[k].status == TSR_INVALID &&
                     strstr(actors[k].why.text, "rank 0 is not in"));
     world_close(&w);
@@ -387,7 +389,7 @@ static void act_leave(struct actor *a)
     c.node = "lonely";
     c.reduce = COMM_SUM;
     c.count = 4;
-    if (a->rank == 2) // ends without a word
+    if (a->rank == 2) // ends without a message
         return;
     a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, x, x, &a->why);
 }
@@ -426,7 +428,7 @@ static void test_failed(void **state)
     world_run(&w, actors, act_fail, NULL);
     assert_int_equal(actors[0].status, TSR_IO);
     assert_non_null(strstr(actors[0].why.text, "the file is gone"));
-    assert_true(tsr__now_s() - before < 3); // at once, not after the time-out
+    assert_true(tsr__now_s() - before < 3); // at once, not after the timeout
     world_close(&w);
 }
 
@@ -455,7 +457,7 @@ static void test_ring(void **state)
     world_close(&w);
 }
 
-// A slow rank is waited for, longer than the time-out.
+// A slow rank is waited for, longer than the timeout.
 static void act_slow(struct actor *a)
 {
     struct timespec nap = *(const struct timespec *)a->data;
@@ -486,14 +488,15 @@ static void test_slow(void **state)
     check_slow(*state, (struct timespec){2, 500000000});
 }
 
-// The last to come finds the other there and ends at once; that is not the end of one who never came.
+// The last rank finds the other one waiting and ends at once. The other must not take this for a
+// rank that ended without arriving.
 static void test_last(void **state)
 {
     for (int i = 0; i < 40; i++)
         check_slow(*state, (struct timespec){0, 5000000 + i * 100000});
 }
 
-// A rank that nothing is heard of any more.
+// Rank 1 sends nothing any more.
 static void act_mute(struct actor *a)
 {
     if (a->rank == 1) {
@@ -521,7 +524,7 @@ static void test_stopped(void **state)
     world_close(&w);
 }
 
-// Every send and receive can fail; the other ranks report it.
+// Each send and receive may fail; the other ranks must report it.
 static void act_fault(struct actor *a)
 {
     static float x[MAX_WORLD][20000];
@@ -552,7 +555,7 @@ static void test_faults(void **state)
     }
 }
 
-// Memory that others reach: on lines, used again, not without end where sizes change.
+// Memory that other ranks can read: aligned to cache lines, reused, and limited if sizes change.
 static void test_heap(void **state)
 {
     struct world w;
@@ -567,7 +570,7 @@ static void test_heap(void **state)
     assert_true(t->release(e, a));
     assert_ptr_equal(t->alloc(e, 990), a);
     assert_false(t->release(e, own));
-    assert_false(t->release(w.e[0], a)); // another rank's
+    assert_false(t->release(w.e[0], a)); // belongs to another rank
     assert_null(t->alloc(e, (size_t)1 << 50));
     for (size_t mib = 4; mib < 60; mib++) {
         a = t->alloc(e, mib << 20);
@@ -576,7 +579,7 @@ static void test_heap(void **state)
         assert_true(t->release(e, a));
         assert_in_range(t->held(e), 0, (2 * 66 + 64 + 66) << 20);
     }
-    a = t->alloc(e, 20 << 20); // its pages were given back meanwhile
+    a = t->alloc(e, 20 << 20); // its pages were returned to the system meanwhile
     assert_non_null(a);
     memset(a, 7, 20 << 20);
     assert_true(t->release(e, a));
@@ -585,7 +588,7 @@ static void test_heap(void **state)
     world_close(&w);
 }
 
-// Neighbours that are free become one block, from which others are cut.
+// Adjacent free blocks must be merged, and a larger block may be split again.
 static void test_heap_joins(void **state)
 {
     struct world w;
@@ -601,7 +604,7 @@ static void test_heap_joins(void **state)
     assert_ptr_equal(t->alloc(e, 13 << 20), blocks[0]);
     assert_int_equal(t->held(e), held);
     assert_true(t->release(e, blocks[2]));
-    blocks[1] = t->alloc(e, 1 << 20); // cut from the last one, whose rest grows
+    blocks[1] = t->alloc(e, 1 << 20); // split from the last block, whose remainder grows
     assert_non_null(blocks[1]);
     assert_ptr_equal(t->alloc(e, 9 << 20), blocks[1] + (1 << 20) + 64);
     assert_in_range(t->held(e), held, held + (6 << 20) + 128);
@@ -609,7 +612,7 @@ static void test_heap_joins(void **state)
     world_close(&w);
 }
 
-// Blocks of random sizes come and go: none lies over another, and all that is free is found again.
+// Allocates and frees random sizes: blocks must not overlap, and free memory must be reused.
 static void test_heap_random(void **state)
 {
     struct world w;
@@ -643,7 +646,7 @@ static void test_heap_random(void **state)
     world_close(&w);
 }
 
-// Closing does not wait for the next sign of life, a tenth of a second later.
+// Closing must not wait for the next heartbeat, a tenth of a second later.
 static void test_closed_at_once(void **state)
 {
     (void)state;
@@ -658,7 +661,7 @@ static void test_closed_at_once(void **state)
 }
 
 static char net[] = "net", crowded[] = "crowded", shm[] = "shm",
-            ucx[] = "ucx"; // cmocka hands them over as they are, without const
+            ucx[] = "ucx"; // cmocka passes them as they are, without const
 
 // clang-format off
 #define ALL(name)                                                                                 \
@@ -666,7 +669,7 @@ static char net[] = "net", crowded[] = "crowded", shm[] = "shm",
     {#name " (net)", name, NULL, NULL, net},                                                       \
     {#name " (shm)", name, NULL, NULL, shm},                                                       \
     {#name " (ucx)", name, NULL, NULL, ucx}
-// Ranks that share cores add up in another way; all else is as without them.
+// Ranks that share cores add up with another algorithm; everything else is the same.
 #define SUMS(name)                                                                                \
     ALL(name),                                                                                     \
     {#name " (crowded)", name, NULL, NULL, crowded}

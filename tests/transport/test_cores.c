@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_cores.c - shares of the cores, and what control groups allow.
+// test_cores.c - how cores are divided among ranks, and limits of control groups.
 #include "transport/transport.h"
 
 #include <sched.h>
@@ -38,8 +38,8 @@ static void test_quota(void **state)
     put("/cpu/old", "cpu.cfs_quota_us", "150000\n");
     put("/cpu/old", "cpu.cfs_period_us", "100000\n");
     assert_int_equal(tsr__cores_quota(root, "0::/a\n"), 4);     // rounded up
-    assert_int_equal(tsr__cores_quota(root, "0::/a/b\n"), 4);   // of the group around it
-    assert_int_equal(tsr__cores_quota(root, "0::/a/b/c\n"), 4); // the least counts
+    assert_int_equal(tsr__cores_quota(root, "0::/a/b\n"), 4);   // limit of the parent group
+    assert_int_equal(tsr__cores_quota(root, "0::/a/b/c\n"), 4); // the smallest limit counts
     assert_int_equal(tsr__cores_quota(root, "0::/free\n"), 0);
     assert_int_equal(tsr__cores_quota(root, "0::/odd\n"), 0);
     assert_int_equal(tsr__cores_quota(root, "0::/nowhere\n"), 0);
@@ -51,7 +51,7 @@ static void test_quota(void **state)
     assert_int_equal(system(clean), 0);
 }
 
-// Shares are disjoint, cover what there is and differ by one core at most.
+// Shares must be disjoint, cover all cores and differ by at most one core.
 static void test_shares(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void test_keeping(void **state)
     assert_int_equal(CPU_COUNT(&after), k);
     for (int i = 0; i < k; i++)
         assert_true(CPU_ISSET(cores[i], &after));
-    assert_false(tsr__cores_keep(0, k + 1)); // of what is left
+    assert_false(tsr__cores_keep(0, k + 1)); // of the remaining cores
     sched_setaffinity(0, sizeof before, &before);
 }
 

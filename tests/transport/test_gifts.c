@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_gifts.c - what ranks leave for rank 0 beside the calls: it arrives whole and in order, and where a send, a receive or an
-// allocation on its way fails, both sides report it and none waits forever.
+// test_gifts.c - data that ranks send to rank 0 outside of collectives ("gifts") must arrive
+// complete and in order. If a send, a receive or an allocation fails, both sides must report it and
+// not hang.
 #include "world.h"
 
 #include <stdlib.h>
@@ -32,7 +33,7 @@ static struct comm_call call_of(const struct actor *a, uint64_t run)
                               .node = "gift"};
 }
 
-// Run 0 gives nothing, the others give bytes that tell the run and the rank.
+// Run 0 sends nothing; the other runs send bytes that identify the run and the rank.
 static size_t bytes_of(uint64_t run)
 {
     return run == 0 ? 0 : BYTES + (size_t)run;
@@ -127,7 +128,7 @@ static void test_arrives(void **state)
         }
 }
 
-// Calls of this kind fail one after the other, until a job has none left to fail; the number of those that did.
+// Lets each call of this kind fail in turn, until a job has no more of them. Returns their number.
 static int fail_each(const char *kind, enum fault_kind what, int rank)
 {
     for (uint64_t number = 1; number < 1000; number++) {
@@ -138,7 +139,8 @@ static int fail_each(const char *kind, enum fault_kind what, int rank)
         world_open(&w, 2, kind, 5);
         world_run(&w, actors, act, &f);
         bool good = actors[0].status == TSR_OK && actors[1].status == TSR_OK;
-        if (!good) { // the rank at fault has an error with a reason; the other may have been done before
+        // the failing rank has an error with a reason; the other may have finished before
+        if (!good) {
             assert_int_not_equal(actors[rank].status, TSR_OK);
             assert_true(actors[rank].why.text[0] != 0);
             assert_int_not_equal(actors[0].status, TSR_DIFFERENT);
@@ -160,7 +162,7 @@ static void test_faults(void **state)
     assert_true(fail_each("shm", FAULT_RECEIVE, 0) == RUNS);
 }
 
-// More than rank 0 is to take at a time: refused, and the file is closed.
+// More than rank 0 accepts at a time: must be rejected, and the file must be closed.
 static void act_many(struct actor *a)
 {
     if (a->rank == 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_launcher.c - what launchers write into the environment, and who is meant.
+// test_launcher.c - detects launchers, rank and number of ranks from environment variables.
 #include "transport/transport.h"
 
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static const struct {
     {{"SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2"}, "slurm", 1, 2},
     {{"SLURM_PROCID", "0", "SLURM_NTASKS", "2"}, NULL, 0, 0}, // a batch script, not a step
     {{"SLURM_PROCID", "1", "SLURM_NTASKS", "2", "SLURM_STEP_ID", "0"}, "slurm", 1, 2},
-    {{"SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, NULL, 0, 0}, // perhaps a shell
+    {{"SLURM_PROCID", "0", "SLURM_STEP_NUM_TASKS", "1"}, NULL, 0, 0}, // may be an interactive shell
     {{"SLURM_PROCID", "1", "SLURM_NTASKS", "2", "PMI_RANK", "1", "PMI_SIZE", "2"}, "mpich", 1, 2},
     {{"RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "localhost"}, "torchrun", 1, 2},
     {{"RANK", "1", "WORLD_SIZE", "2"}, NULL, 0, 0},
@@ -50,7 +50,7 @@ static const struct {
      1,
      2},
     {{"LWS_WORKER_INDEX", "1", "LWS_GROUP_SIZE", "2"}, NULL, 0, 0},
-    {{"PMI_RANK", "3", "PMI_SIZE", "3"}, NULL, 0, 0}, // rank outside
+    {{"PMI_RANK", "3", "PMI_SIZE", "3"}, NULL, 0, 0}, // rank is out of range
     {{"PMI_RANK", "x", "PMI_SIZE", "3"}, NULL, 0, 0},
     {{"PMI_RANK", "0", "PMI_SIZE", "99999999999"}, NULL, 0, 0},
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_made.c - collectives that are made of exchanges: right numbers on every transport, and what must agree is compared.
+// test_made.c - collectives that are built from exchanges: right numbers on every transport, and
+// disagreements between ranks must be detected.
 #include "world.h"
 
 #include <stdio.h>
@@ -124,7 +125,7 @@ static tsr_status take_shape(void *data, const int64_t *notes, struct comm_buffe
     return TSR_OK;
 }
 
-// Each rank hands what it got to the next, with its shape; the first alone knows the size.
+// Each rank sends its tensor to the next one, with its shape; only the first knows the size.
 static void act_chain(struct actor *a)
 {
     int64_t count = *(int64_t *)a->data, shape[COMM_NOTES] = {2, count, 3};
@@ -190,7 +191,8 @@ static void test_chain(void **state)
     check(state, act_chain);
 }
 
-// ---- what must agree ---------------------------------------------------------------------------
+// ---- disagreements
+// ---------------------------------------------------------------------------------
 
 enum wrong { ROOT, COUNTS, WAY, FOLDED_SIZE, FOLDED_TYPE, WRONG_COUNT };
 
@@ -206,7 +208,7 @@ static void act_wrong(struct actor *a)
         a->status = tsr__comm_broadcast(actor_endpoint(a), &c, odd, x, 4, &a->why);
     } else if (wrong == COUNTS) {
         a->status = tsr__comm_reduce_scatter(actor_endpoint(a), &c, x, counts, y, &a->why);
-    } else if (wrong == WAY) { // both send
+    } else if (wrong == WAY) { // both ranks send
         a->status = tsr__comm_send(actor_endpoint(a), &c, !odd, x, 4, NULL, &a->why);
     } else {
         struct comm_buffer send[2] = {{x, 8}, {x, 8}}, recv[2] = {{NULL, odd ? 4 : 8}};
@@ -242,7 +244,7 @@ static void act_stranger(struct actor *a)
                         : tsr__comm_broadcast(actor_endpoint(a), &c, 7, &x, 4, &a->why);
 }
 
-// A root that is not in the group, a message to oneself: both are this rank's own mistakes.
+// A root outside the group and a message to the rank itself are errors of this rank alone.
 static void test_stranger(void **state)
 {
     struct world w;
@@ -255,7 +257,7 @@ static void test_stranger(void **state)
 }
 
 static char net[] = "net", shm[] = "shm",
-            ucx[] = "ucx"; // cmocka hands them over as they are, without const
+            ucx[] = "ucx"; // cmocka passes them as they are, without const
 
 // clang-format off
 #define ALL(name)                                                                                 \

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_mapped.c - files of addresses, wherever the process has gone since.
+// test_mapped.c - finds the file that is mapped at an address, even after the process has changed
+// its folder.
 #include "transport/transport.h"
 
 #include <limits.h>
@@ -33,7 +34,7 @@ static void what_is_in_no_file(void **state)
     (void)state;
     assert_false(tsr__file_at(heap, found, sizeof found));
     assert_false(tsr__file_at(NULL, found, sizeof found));
-    assert_false(tsr__file_at(here, found, 4)); // too short for the path
+    assert_false(tsr__file_at(here, found, 4)); // buffer too short for the path
     free(heap);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_meet.c - what ranks say when they meet: codes by the book, words there and back, places from variables.
+// test_meet.c - the protocol by which ranks find each other: message codes (HMAC), encoding and
+// decoding, and addresses from environment variables.
 #include "transport/meeting/meet_wire.h"
 
 #include <setjmp.h>
@@ -19,7 +20,7 @@ static void hex_of(const uint8_t *code, char *out)
         snprintf(out + 2 * i, 3, "%02x", code[i]);
 }
 
-// RFC 4231, cases 1, 2, 3 and 6 (a key longer than a block).
+// Test vectors of RFC 4231: cases 1, 2, 3 and 6 (a key longer than a block).
 static void test_hmac(void **state)
 {
     (void)state;
@@ -43,7 +44,7 @@ static void test_hmac(void **state)
     assert_string_equal(hex, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
-// Whatever either side said, changed in any bit, makes another key, and so does another secret.
+// Changing any bit of what either side sent must give another key; so must another secret.
 static void test_key(void **state)
 {
     (void)state;
@@ -77,7 +78,8 @@ static void test_key(void **state)
     assert_false(tsr__meet_same_code(key.bytes, other.bytes));
 }
 
-// Both sides' proofs differ, or rank 0's could be its own, sent back to it. So do the codes of frames.
+// The proofs of both sides must differ; otherwise rank 0 could get its own proof back. So must the
+// codes of frames.
 static void test_codes(void **state)
 {
     (void)state;
@@ -99,7 +101,7 @@ static void test_codes(void **state)
     assert_true(tsr__meet_same_code(a, b));
 }
 
-// A verdict is signed: neither another verdict nor another key has the same code.
+// A verdict is signed: another verdict or another key must have another code.
 static void test_verdicts(void **state)
 {
     (void)state;
@@ -119,7 +121,7 @@ static void test_interfaces(void **state)
 {
     (void)state;
     static const struct {
-        const char *text, *name; // NULL: there is none
+        const char *text, *name; // NULL: no such interface
     } interfaces[] = {
         {"lo", "lo"},
         {"127.0.0.1", "lo"},
@@ -183,7 +185,7 @@ static void test_first_host(void **state)
 {
     (void)state;
     static const struct {
-        const char *list, *first; // NULL: none
+        const char *list, *first; // NULL: no first host
     } cases[] = {
         {"a", "a"},
         {"a,b", "a"},
@@ -233,8 +235,8 @@ static const char *const variables[] = {
 
 static const struct {
     const char *set[12];   // name, value, ...
-    const char *host;      // NULL: no place
-    int rank, ranks, port; // port 0: any of those that are made of a name
+    const char *host;      // NULL: no address
+    int rank, ranks, port; // port 0: any port derived from a name
 } places[] = {
     {{NULL}, NULL, 0, 0, 0},
     {{"RANK", "1", "WORLD_SIZE", "2", "MASTER_ADDR", "a", "MASTER_PORT", "1234"}, "a", 1, 2, 1234},
@@ -308,7 +310,7 @@ static void test_places(void **state)
     assert_int_equal(place.rank, 5);
 }
 
-// The first host of a list; NULL: it has none that can be told.
+// The first host of a list; NULL: it has no unambiguous first host.
 static void test_first_host_by_hand(void **state)
 {
     (void)state;
@@ -336,7 +338,7 @@ static void on_alarm(int signal)
     (void)signal;
 }
 
-// A program whose signals are handled (a timer, a child that ends) still meets: bytes that come after some of them are read.
+// Ranks must connect even if signals (a timer, a child that ends) interrupt their reads.
 static void test_signals(void **state)
 {
     (void)state;

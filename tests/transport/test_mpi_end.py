@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends of MPI jobs: ranks that are done wait for a late one, and a stopped rank fails the job. Without MPI_Finalize launchers kill the
-remaining ranks, and MPICH's launcher returns the 0 of one rank for the job.
+"""Tests the end of MPI jobs: ranks that are done wait for a late one, and a stopped rank fails the job. Without MPI_Finalize, launchers kill
+the remaining ranks, and MPICH's launcher returns the exit code 0 of one rank for the job.
 
 usage: test_mpi_end.py FAMILY PROGRAM"""
 import os
@@ -15,7 +15,7 @@ LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscri
 
 
 def run(launcher, program, word):
-    """Exit code and text; a stopped rank that is left is the launcher's to kill, and ours if it did not."""
+    """Run a job: (exit code, output). The launcher should kill a stopped rank; otherwise this function does."""
     env = {**os.environ, "OMPI_MCA_plm": "isolated"}
     p = subprocess.Popen([*launcher, "-n", "3", program, word], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True)
     try:
@@ -27,13 +27,13 @@ def run(launcher, program, word):
 
 
 def late_rank(_, launcher, program):
-    """Ranks wait for one that is late."""
+    """Ranks must wait for a late one."""
     code, said = run(launcher, program, "late")
     assert code == 0 and "rank 0 has ended" in said, (code, said)
 
 
 def stopped_rank(_, launcher, program):
-    """A stopped rank fails the job."""
+    """A stopped rank must fail the job."""
     code, said = run(launcher, program, "stopped")
     assert code not in (0, None), (code, said)
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_net.c - what ranks that are processes cost the network, what is left when one cannot be opened, barriers of very many.
+// test_net.c - ranks as processes: number of messages of an all-reduce, cleanup if an endpoint
+// cannot be opened, and barriers of very many ranks.
 #include "world.h"
 
 #include <stdlib.h>
 
 // ---- messages of an all-reduce -----------------------------------------------------------------
 
-// Adds up as many ones as *data says.
+// Sums *data ones over all ranks.
 static void act_reduce(struct actor *a)
 {
     int64_t group[MAX_WORLD], count = *(int64_t *)a->data;
@@ -31,7 +32,8 @@ static void act_reduce(struct actor *a)
     free(numbers);
 }
 
-// What a rank sends the next one in an all-reduce. Every message more is seen in the time of every run.
+// Number of messages that a rank sends to the next one in an all-reduce. Each additional message
+// costs time in every run.
 static void test_reduce_messages(void **state)
 {
     (void)state;
@@ -41,16 +43,16 @@ static void test_reduce_messages(void **state)
         int64_t bytes;
         int messages;
     } cases[] = {
-        {"net", 2, 4 << 10, 1},   // all of it in the frame
-        {"net", 2, 64 << 10, 1},  // the same: as much as fits
-        {"net", 2, 128 << 10, 2}, // half of it in the frame, and what was folded
+        {"net", 2, 4 << 10, 1},   // all in one frame
+        {"net", 2, 64 << 10, 1},  // the largest size that fits
+        {"net", 2, 128 << 10, 2}, // half of it in the frame, then the reduced half
         {"net", 2, 1 << 20, 6},   // 64 + 256 + 192 KiB of the other's slice, and of this one's
         {"net", 4, 4 << 10, 1},
-        {"net", 4, 64 << 10, 2},  // a quarter in the frame, and a quarter folded
+        {"net", 4, 64 << 10, 2},  // a quarter in the frame, then a reduced quarter
         {"net", 4, 256 << 10, 4}, // 21 + 43 KiB
         {"net", 8, 8 << 10, 1},
         {"crowded", 2, 64 << 10, 1},
-        {"crowded", 4, 64 << 10, 0}, // but to the first and from it
+        {"crowded", 4, 64 << 10, 0}, // except to and from the first rank
         {"crowded", 4, 128 << 10, 4},
     };
     for (size_t i = 0; i < TSR_COUNT(cases); i++) {
@@ -86,7 +88,7 @@ static bool flush_link(struct link *link)
     return true;
 }
 
-// A link that is the endpoint's own is closed, whatever fails while the endpoint is made.
+// If creating an endpoint fails anywhere, the link that it owns must be closed.
 static void test_open_fails(void **state)
 {
     (void)state;
@@ -110,8 +112,8 @@ static void test_open_fails(void **state)
 
 // ---- barriers ----------------------------------------------------------------------------------
 
-#define STEPS 5 // of a barrier of COMM_MAX_RANKS
-// How many ranks met in the group whose first is [1], in the barrier's step [0].
+#define STEPS 5 // steps of a barrier of COMM_MAX_RANKS
+// Number of ranks that arrived in a group: met[step of the barrier][first rank of the group].
 static int met[STEPS][COMM_MAX_RANKS];
 
 static tsr_status note_meeting(struct endpoint *endpoint, const struct comm_call *call,
@@ -124,11 +126,11 @@ static tsr_status note_meeting(struct endpoint *endpoint, const struct comm_call
     int *ranks = &met[call->id][call->group[0]];
     assert_true(*ranks < call->n_group);
     if (++*ranks == call->n_group)
-        *ranks = 0; // all have come
+        *ranks = 0; // all have arrived
     return TSR_OK;
 }
 
-// A rank sends everything and ends: its end is seen before the data arrive.
+// A rank sends all its data and ends; the other sees the end before the data arrive.
 static void test_last_words(void **state)
 {
     (void)state;
@@ -143,7 +145,8 @@ static void test_last_words(void **state)
     world_close(&w);
 }
 
-// Barriers of many ranks, each of which takes its steps without the others: every member of a group takes part in its step.
+// Runs the steps of each rank one after the other: every member of a group must take part in its
+// step.
 static void test_large_barrier(void **state)
 {
     (void)state;

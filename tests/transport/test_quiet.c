@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_quiet.c - after a failed call the network neither reads nor writes the caller's memory, although others still drive it.
+// test_quiet.c - after a failed call the network must neither read nor write the caller's memory,
+// although other ranks still make progress.
 #include "world.h"
 
 #include <sys/mman.h>
 #include <time.h>
 
 #define RANKS 3
-#define PART  ((size_t)24 << 20) // under way for some time, also inside a host
+#define PART  ((size_t)24 << 20) // so large that the transfer takes some time, even inside a host
 
-// UCX loses a few small blocks for each send that is never taken. The sanitizer asks for what it may pass over.
+// UCX leaks a few small blocks for each send that is never received. The sanitizer calls this
+// function for its suppressions.
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
     return "leak:libucs.so\n";
 }
 
-// What a rank gives each other one, and gets: memory that is gone after the call, so that a touch ends the program.
+// Buffers of a rank; they are unmapped after the call, so that an access crashes the program.
 struct parts {
     char *out, *in;
 };
@@ -52,8 +54,8 @@ static struct net *net_of(struct actor *actor)
     return (struct net *)actor_endpoint(actor);
 }
 
-// Mailboxes: nothing of the parts is under way, or this rank does not call the network again. One rank's letters are read by the
-// others there, so that the memory stays.
+// With mailboxes: no transfer from or to the buffers may be pending, or this rank must not call the
+// network again. Other ranks read messages directly from the buffers, so these stay mapped.
 static bool is_quiet_by_mail(struct actor *actor, const struct parts *parts)
 {
     struct timespec nap = {0, 100000000};
@@ -66,8 +68,9 @@ static bool is_quiet_by_mail(struct actor *actor, const struct parts *parts)
            !world_reaches(actor->w, actor->rank, parts->in, RANKS * PART);
 }
 
-// Rank 2's network fails when the parts are under way between the others. With UCX the memory is gone as soon as the call
-// returns, and the threads of the signs of life have time to touch it before the endpoint is closed.
+// The network of rank 2 fails while parts are transferred between the others. With UCX the memory
+// is unmapped as soon as the call returns, and the heartbeat threads have time to access it before
+// the endpoint is closed.
 static void act_fail(struct actor *actor)
 {
     struct timespec nap = {0, 100000000};
@@ -85,7 +88,7 @@ static void act_fail(struct actor *actor)
         munmap(parts.in, RANKS * PART);
         nanosleep(&nap, NULL);
     }
-    if (exchange(actor, &parts) == TSR_OK) // refused before it looks at its memory
+    if (exchange(actor, &parts) == TSR_OK) // must be rejected before it accesses its memory
         actor->status = TSR_BUG;
 }
 

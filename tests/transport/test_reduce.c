@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_reduce.c - arithmetic of reductions for every type; conversions of 16-bit floats, all of them.
+// test_reduce.c - arithmetic of reductions for every type, and all conversions of 16-bit floats.
 #include "transport/common/internal.h"
 
 #include <math.h>
@@ -69,7 +69,7 @@ static void test_floats(void **state)
     CHECK(double, TSR_DOUBLE, 1.5, -2.0, COMM_MIN, -2.0);
     CHECK(double, TSR_DOUBLE, 0x1p-52, 1.0, COMM_SUM, 1.0 + 0x1p-52);
     float nan_first[1] = {NAN}, one[1] = {1}, out[1];
-    for (int op = COMM_MAX; op <= COMM_MIN; op++) { // not a number wins, whichever side it is on
+    for (int op = COMM_MAX; op <= COMM_MIN; op++) { // NaN wins on either side
         reduce2(TSR_FLOAT, (enum comm_reduce)op, nan_first, one, out, 1);
         assert_true(isnan(out[0]));
         reduce2(TSR_FLOAT, (enum comm_reduce)op, one, nan_first, out, 1);
@@ -92,7 +92,7 @@ static void test_half(void **state)
         if ((h >> 10 & 31) == 31)
             continue;
         assert_int_equal(tsr__float_to_half((float)half_value(h)), h);
-        unsigned up = h + 1; // half-way to the next goes to the even one
+        unsigned up = h + 1; // ties round to even
         if ((up >> 10 & 31) == 31 || (h & 0x7FFF) == 0x7FFF)
             continue;
         float middle = (float)((half_value(h) + half_value(up)) / 2);
@@ -103,17 +103,17 @@ static void test_half(void **state)
     assert_int_equal(tsr__float_to_half(65519.0F), 0x7BFF);
     assert_int_equal(tsr__float_to_half(-INFINITY), 0xFC00);
     assert_int_equal(tsr__float_to_half(NAN) & 0x7FFF, 0x7E00);
-    assert_int_equal(tsr__float_to_bfloat(1.00390625F), 0x3F80); // half-way, to even
+    assert_int_equal(tsr__float_to_bfloat(1.00390625F), 0x3F80); // a tie, rounded to even
     assert_int_equal(tsr__float_to_bfloat(1.01171875F), 0x3F82);
     assert_int_equal(tsr__float_to_bfloat(3.4e38F), 0x7F80);
     assert_int_equal(tsr__float_to_bfloat(NAN) & 0x7FFF, 0x7FC0);
 }
 
-// Sixteen-bit floats are rounded once, at the end: many small parts are not lost.
+// 16-bit floats are rounded once, at the end, so that many small addends are not lost.
 static void test_half_sum(void **state)
 {
     (void)state;
-    uint16_t one = 0x3C00, tiny = 0x1000, sum; // 1, 2^-11: each alone would vanish beside 1
+    uint16_t one = 0x3C00, tiny = 0x1000, sum; // 1, and 2^-11, which alone vanishes in a sum with 1
     const void *in[4] = {&one, &tiny, &tiny, &tiny};
     void *out = &sum;
     tsr__reduce(TSR_FLOAT16, COMM_SUM, in, 4, &out, 1, 0, 1);
@@ -129,7 +129,7 @@ static uint64_t next_bits(uint64_t *seed)
 {
     *seed = *seed * 6364136223846793005u + 1442695040888963407u;
     uint64_t u = *seed >> 11 ^ *seed >> 33;
-    return *seed >> 60 ? u : ~(uint64_t)0 << (u & 63); // now and then what is infinite or no number
+    return *seed >> 60 ? u : ~(uint64_t)0 << (u & 63); // sometimes infinity or NaN
 }
 
 // Sign and payload of a NaN are not specified: CPUs and their emulators differ in them.
@@ -141,7 +141,7 @@ static bool is_nan_at(tsr_dtype t, const char *p)
     switch (t) {
     case TSR_FLOAT16:
         memcpy(&half, p, sizeof half);
-        return (half & 0x7FFF) > 0x7C00; // 0x7E00 and 0xFE00 are both
+        return (half & 0x7FFF) > 0x7C00; // 0x7E00 and 0xFE00 are both NaN
     case TSR_BFLOAT16:
         memcpy(&half, p, sizeof half);
         return (half & 0x7FFF) > 0x7F80;
@@ -156,7 +156,8 @@ static bool is_nan_at(tsr_dtype t, const char *p)
     }
 }
 
-// Many at a time are folded as one at a time is, wherever they lie and whatever bits they have.
+// Vector code must give the same bits as one element at a time, for any alignment and any bit
+// pattern.
 static void check_wide(int level, tsr_dtype t, enum comm_reduce op, int n, int64_t count,
                        size_t shift)
 {
@@ -201,7 +202,7 @@ static void test_wide(void **state)
                 }
 }
 
-// A piece of a large output is written past the caches, with the same bits.
+// A piece of a large output is written with non-temporal stores; the bits must be the same.
 static void test_pieces(void **state)
 {
     (void)state;
@@ -236,7 +237,7 @@ static void test_types(void **state)
     assert_int_equal(tsr__elem_bytes(TSR_STRING), 0);
 }
 
-// Slices cover all elements once, whatever the count.
+// Slices must cover all elements once, for any count.
 static void test_slices(void **state)
 {
     (void)state;

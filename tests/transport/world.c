@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// world.c - see world.h. A mailbox keeps messages from one rank to another on one channel, in order, and the receives that were posted
-// for them: the k-th message goes to the k-th receive, whichever is tested first. Small messages are done when sent, large
-// ones when taken, as in MPI. All memory is kept to the end, as failed jobs leave messages.
+// world.c - see world.h. A box holds the messages (letters) from one rank to another on one
+// channel, in order, and the posted receives: the k-th message goes to the k-th receive, whichever
+// is tested first. As in MPI, small messages are done when sent, large ones when received. Memory
+// is freed at the end, since failed jobs leave messages.
 #include "world.h"
 
 #include <netinet/in.h>
@@ -18,18 +19,18 @@ struct letter {
     size_t bytes;
     bool taken;
     int from;
-    double comes_s; // not before that
+    double comes_s; // not received before that time
     char copy[];
 };
-// A request is one of these: a receive from a box, or a letter on its way.
+// A request: a receive from a box, or a large message that is being sent.
 struct ask {
     struct ask *all, *next;
     struct box *box;
     struct letter *letter; // NULL: done when sent
     void *p;
     size_t bytes, got;
-    int done; // of a receive: as test tells
-    int rank; // whose receive
+    int done; // result of a receive: what `test` returns
+    int rank; // rank that receives
 };
 struct box {
     struct letter *first, **last;
@@ -37,11 +38,11 @@ struct box {
     int sent; // letters so far
 };
 struct mailbox_link {
-    struct link link; // first
+    struct link link; // must be the first member
     struct mailbox_net *net;
     bool mute;
-    double late_s; // its data is under way so long
-    int calls;     // of all functions so far
+    double late_s; // delay of its messages
+    int calls;     // number of calls so far
 };
 struct mailbox_net {
     pthread_mutex_t lock;
@@ -81,7 +82,7 @@ static bool box_send(struct link *l, int peer, int channel, const void *p, size_
     ask_new(m->net, (struct ask){.letter = eager ? NULL : t}, request);
     struct box *b = &m->net->boxes[l->rank][peer][channel];
     b->sent++;
-    if (!m->mute) { // else lost on the way
+    if (!m->mute) { // otherwise the message is lost
         *b->last = t;
         b->last = &t->next;
     }
@@ -104,7 +105,7 @@ static bool box_receive(struct link *l, int peer, int channel, void *p, size_t b
     return true;
 }
 
-// The letters that are here go to the receives that were posted, in both their orders.
+// Matches arrived messages with posted receives, both in order.
 static void deliver(struct box *b)
 {
     while (b->first && b->first_ask && b->first->comes_s <= tsr__now_s()) {
@@ -145,7 +146,7 @@ static int box_test(struct link *l, uint64_t *request, size_t *bytes)
     return done;
 }
 
-// Under the lock. Nothing is delivered to the receive any more.
+// Call with the lock held. Nothing is delivered to the receive afterwards.
 static void end_ask(struct ask *a)
 {
     struct ask **at = &a->box->first_ask;
@@ -265,7 +266,7 @@ void world_delay(struct world *w, int rank, double late_s)
     pthread_mutex_unlock(&w->boxes->lock);
 }
 
-// ---- UCX ---------------------------------------------------------------------------------------------------------------
+// ---- UCX ----------------------------------------------------------------------------------------
 
 struct joiner {
     struct world *w;
@@ -280,8 +281,8 @@ static void *join_ucx(void *data)
     return NULL;
 }
 
-// Returns a socket bound to a free port of the loopback. Rank 0 can listen on that port as well,
-// because this socket does not; the system gives it to nobody else until the socket is closed.
+// Returns a socket bound to a free loopback port. Rank 0 can listen on that port too, because this
+// socket does not listen. The system assigns it to no other process until the socket is closed.
 static int reserve_port(int *port)
 {
     int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -364,7 +365,8 @@ static void *actor_thread(void *data)
 {
     struct actor *a = data;
     a->act(a);
-    if (a->w->net) // closing frees it otherwise; told from outside, the failure may come as late as that
+    // otherwise closing frees it; a failure reported by another rank may come that late
+    if (a->w->net)
         a->w->failed[a->rank] = atomic_load(&((struct net *)actor_endpoint(a))->failed);
     tsr__comm_close(actor_endpoint(a));
     return NULL;
@@ -381,7 +383,7 @@ void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *
         pthread_join(threads[i], NULL);
 }
 
-// A process would just end. A network that was frozen stays: closing it would drive it.
+// A process would simply end. A frozen link is never closed, since closing would make it progress.
 static void end_ucx(struct net *net)
 {
     static struct link *frozen[16];

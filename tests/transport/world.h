@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// world.h - jobs of a few ranks inside a test: as threads over threads.c, over net.c with mailboxes
-// for a network ("net"), over shm_*.c ("shm"), or over UCX, messages alone ("ucx"; its plug-in's folder is in TESSERA_UCX, else the
-// test is skipped).
+// world.h - jobs of a few ranks as threads of a test: over threads.c, over net.c with mailboxes as
+// a network ("net"), over shm_*.c ("shm"), or over UCX messages ("ucx"; TESSERA_UCX is the folder
+// of its plug-in, without it the test is skipped).
 #ifndef TSR_TEST_WORLD_H
 #define TSR_TEST_WORLD_H
 
@@ -12,22 +12,22 @@
 #include <cmocka.h>
 
 #define MAX_WORLD 8
-#define PATIENT   60 // seconds to wait where nothing fails, however busy the machine
+#define PATIENT   60 // timeout in seconds where nothing should fail, even on a busy machine
 
 struct mailbox_net;
 struct world {
     int n;
-    bool net, shm, ucx; // ucx is net too
+    bool net, shm, ucx; // ucx implies net
     struct shm_job *memory;
     tsr_session *session;
-    tsr_session *own[MAX_WORLD]; // net: a session per rank, as processes have
+    tsr_session *own[MAX_WORLD]; // net: one session per rank, as processes have
     struct thread_job *job;
     struct mailbox_net *boxes;
     struct endpoint *e[MAX_WORLD];
     bool failed[MAX_WORLD];
 };
 
-// What one rank does; its verdict lands in status and why.
+// What one rank does; its result is in status and why.
 struct actor {
     struct world *w;
     int rank;
@@ -41,11 +41,11 @@ struct actor {
 void world_open(struct world *w, int n, const char *kind, double timeout_s);
 void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *), void *data);
 void world_close(struct world *w);
-void world_mute(struct world *w, int rank); // net: nothing of this rank arrives any more
-// net: what this rank sends arrives so much later than its signs of life.
+void world_mute(struct world *w, int rank); // net: messages of this rank are lost from now on
+// net: messages of this rank arrive `late_s` seconds later than its heartbeats.
 void world_delay(struct world *w, int rank, double late_s);
-int world_sent(struct world *w, int from, int to); // net: messages of calls so far
-// net: a message of this rank is under way from or into that memory; calls of the network by this rank so far.
+int world_sent(struct world *w, int from, int to); // net: messages of collectives so far
+// net: true if a transfer of this rank from or into that memory is pending.
 bool world_reaches(struct world *w, int rank, const void *p, size_t bytes);
 int world_calls(struct world *w, int rank);
 struct endpoint *actor_endpoint(struct actor *a);
