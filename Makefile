@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Short names for what Meson and ninja do; `make help` lists the goals. Options:
+# Short names for Meson and ninja commands; `make help` lists the goals. Options:
 #   SANITIZE=1 (AddressSanitizer and UBSan), SANITIZE=thread, COVERAGE=1, CC=clang: each has its own build folder
 #   OPTIMIZE=0, PREFIX, DESTDIR
 #   TEST=name CASE=pattern (test, test-long), WITHOUT=regex VALGRIND=1 (check), BENCH=group (bench)
@@ -20,7 +20,7 @@ all: $(BUILD)/build.ninja ## build the command, the libraries and the tests; ins
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
-# Runs each time; it takes milliseconds where nothing is missing.
+# Runs each time; takes milliseconds if nothing is missing.
 $(BUILD)/build.ninja: ready
 	@[ -f $@ ] || meson setup $(BUILD) --prefix=$(PREFIX) $(OPTIONS)
 
@@ -45,19 +45,19 @@ test: all ## run the tests; the last line is the count (TEST=name CASE=pattern: 
 test-long: all ## long: the complete versions of the sampled tests
 	@tools/test-summary $(BUILD) --long '$(TEST)'
 
-# Builds and runs only the C programs: no Python, no engine. WITHOUT=regex leaves out tests by name.
+# Builds and runs only the C programs: no Python, no engine. WITHOUT=regex skips tests by name.
 WITHOUT :=
 check: $(BUILD)/build.ninja ## run the C tests (also with SANITIZE=1, SANITIZE=thread, VALGRIND=1)
 	@ninja -C $(BUILD) $$(tools/test-summary $(BUILD) --targets --without='$(WITHOUT)')
 	@tools/test-summary $(BUILD) $(if $(VALGRIND),--valgrind,--compiled) --without='$(WITHOUT)'
 
-# Half an hour on two cores. Without optimization, because compiling costs more than it saves.
+# Half an hour on two cores. Without optimization, because compiling takes longer than it saves.
 tsan: ## long: the C tests and ranks that run models under ThreadSanitizer
 	@$(MAKE) --no-print-directory check SANITIZE=thread OPTIMIZE=0 WITHOUT='$(SEARCHES)|sharding test_check'
 	@ninja -C build-tsan tessera libtessera_ops.so libtessera_ep.so tests/ep/ep_host && tools/tsan build-tsan
 
-# Part of .ci/run. Without optimization, because compiling costs more than it saves. Leaves out searches that take minutes under a
-# sanitizer and read no untrusted input; `make check SANITIZE=1 CC=clang` runs them too.
+# Part of .ci/run. Without optimization, because compiling takes longer than it saves. Skips searches that take minutes under a sanitizer and read no
+# untrusted input; `make check SANITIZE=1 CC=clang` runs them too.
 SEARCHES := plan test_(answers|budget|stages)|solver test_(family|cbc)|api test_hand|topology test_closed|sharding test_random
 sanitize: ## the C tests built by clang, under AddressSanitizer and UBSan
 	@$(MAKE) --no-print-directory check SANITIZE=1 CC=clang OPTIMIZE=0 WITHOUT='$(SEARCHES)'
@@ -71,7 +71,7 @@ prove: all ## long: more random reshardings, every rule sharded in every way, ra
 	@tests/run-script tests/e2e/random_bodies.py $(BUILD)/tessera $(or $(BODIES),300) 1000
 	@tools/test-summary $(BUILD) --long
 
-# Quantized and vector code on emulated CPUs: CPUS="Haswell Nehalem qemu64".
+# Quantized and vectorized code on emulated CPUs: CPUS="Haswell Nehalem qemu64".
 emulate: SETUP := tools/setup emulate
 emulate: all
 	@tools/emulate $(BUILD) $(CPUS)
@@ -98,12 +98,12 @@ torture: all ## long: out of memory, failing I/O and SIGKILL at every point of e
 nemesis: all ## long: kill, stop and delay ranks at random moments on every transport
 	@tests/run-script tests/nemesis/nemesis.py $(BUILD)/tessera $(foreach v,COUNT SEED TRANSPORT MINUTES JOBS TIMEOUT,$(if $($(v)),$(v)=$($(v))))
 
-# Compares plans with random shardings and stages: 60 of each of 200 small models. None may simulate faster than the plan's lower bound.
+# Compares plans with random shardings and stages: 60 for each of 200 small models. None may simulate faster than the plan's lower bound.
 hand: all
 	@$(BUILD)/tests/api/api_test_hand $(or $(MODELS),200) $(or $(SHARDINGS),60) $(or $(SEED),1)
 	@$(BUILD)/tests/api/api_test_hand_stages $(or $(MODELS),200) $(or $(SHARDINGS),60) $(or $(SEED),1)
 
-# Machines with unequal GPUs: compares plans with an expert's. Prints the table of docs/mixed.md; half a minute.
+# Topologies with different GPUs: compares plans with those of an expert. Prints the table of docs/mixed.md; half a minute.
 boxes: all
 	@tests/run-script tests/e2e/boxes.py $(BUILD)/tessera
 
@@ -113,7 +113,7 @@ HUNT := SEED=$(or $(SEED),1) OUT=$(BUILD)/hunt/$(or $(SEED),1) $(foreach v,GRAPH
 hunt: all
 	@tests/run-script tests/hunt/hunt.py $(BUILD)/tessera $(HUNT)
 
-# Every command on models with n and 2 n inputs, nodes, shardings ...: twice the size may cost three times the time. Half an hour.
+# Every command on models with n and 2 n inputs, nodes, shardings ...: twice the size may take at most three times as long. Half an hour.
 # MODEL=name COMMAND=name: only these.
 growth: all ## long: running time of every command as models grow
 	@tests/run-script tests/e2e/growth.py $(BUILD)/tessera $(or $(strip $(MODEL) $(COMMAND)),all)
@@ -123,7 +123,7 @@ growth: all ## long: running time of every command as models grow
 zoo: all ## long: models of real exporters, verified on 2, 3, 4 devices and with random shardings
 	@tests/run-script tests/zoo/zoo.py $(BUILD)/tessera $(BUILD)/zoo $(MODELS)
 
-# Two hosts as connected network namespaces. Skips, with a message, what this machine does not allow.
+# Two hosts as connected network namespaces. Skips, with a message, cases that this machine does not allow.
 hosts: SETUP := tools/setup hosts
 hosts: all ## long: UCX, sshd and Slurm between two hosts made of network namespaces
 	@tests/run-script tests/runtime/hosts.py $(BUILD)/tests/runtime/run_tool $(BUILD)
@@ -169,7 +169,7 @@ wheel: ready ## build the Python package, in dist/
 deb: ready ## build the Debian packages, in dist/
 	@tools/deb dist
 
-# From docs/, the headers and the docstrings; needs no build. Ends with an error if a link leads nowhere.
+# From docs/, the headers and the docstrings; needs no build. Fails if a link is broken.
 docs: ## build the documentation site, in build/site
 	@tools/setup docs
 	@tools/site build/site && python3 tests/tools/test_site.py build/site && echo 'docs: build/site/index.html'
@@ -182,7 +182,7 @@ dist: ready ## build everything that a release consists of, in dist/
 distcheck: dist ## long: check the results of `make dist`, install them into empty places and use them
 	@DEBIAN='$(or $(DEBIAN),bookworm trixie)' TWICE='$(TWICE)' tests/run-script tests/tools/dist.py dist .
 
-# Half an hour on two idle cores, without the time of the tests. With CCACHE_DISABLE=1 the second build compiles everything again.
+# Half an hour on two idle cores, without the tests. With CCACHE_DISABLE=1 the second build compiles everything again.
 # The last lines list what the owner of the repository must fill in (tools/owner).
 release: ## long: lint, all tests, everything of `make dist` twice, and all checks of `make distcheck`
 	@[ -z "$$(git status --porcelain)" ] || { echo 'release: commit or remove these first:'; git status --short; exit 1; }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the nemesis knows of the machine: launchers, processes, shared memory; and the partitions that it runs."""
+"""The machine as nemesis.py sees it: launchers, processes, shared memory; and the partitions that it runs."""
 import glob
 import os
 import shutil
@@ -9,7 +9,7 @@ import subprocess
 
 TRANSPORTS = ["threads", "shm", "env", "ucx", "openmpi", "openmpi-messages", "mpich", "mpich-messages"]
 LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
-STARTED_BY_US = ("env", "ucx")  # one process for each rank, which plain variables tell who it is
+STARTED_BY_US = ("env", "ucx")  # one process per rank, identified by environment variables
 OF_OTHERS = {".ses"}  # ONNX Runtime leaves it in TMPDIR
 
 
@@ -29,7 +29,7 @@ def launcher(transport, ranks):
 
 
 def lacks(transport, build):
-    """Why a transport cannot be tried here, or nothing."""
+    """Why a transport cannot be tested here, or nothing."""
     words = LAUNCHERS.get(family(transport))
     if words and not shutil.which(words[0]):
         return "no %s" % words[0]
@@ -41,7 +41,7 @@ def lacks(transport, build):
 
 
 def free_port():
-    """A free port, where the ranks of one run meet."""
+    """A free port on which the ranks of one run connect."""
     with socket.socket() as s:
         s.bind(("localhost", 0))
         return s.getsockname()[1]
@@ -51,8 +51,8 @@ CRASHES = {signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.S
 
 
 def is_launchers_code(transport, code, text):
-    """mpirun has other exit codes for a rank that was killed: 128 and the signal, 9 or 15, or 1; not for one that crashed. Open MPI 4.1's may crash itself
-    when it ends, and says where: in its own orte_finalize. MPICH's may die of SIGPIPE, of a proxy that went before it."""
+    """True if this is the exit code of a launcher. mpirun has own codes for a rank that was killed (but not for a crash): 128 plus the signal, 9 or
+    15, or 1. Open MPI 4.1 may crash when it ends, in its own orte_finalize. MPICH may die of SIGPIPE if its proxy ends first."""
     if family(transport) not in LAUNCHERS:
         return False
     if code == -signal.SIGPIPE:
@@ -63,13 +63,13 @@ def is_launchers_code(transport, code, text):
 
 
 def left_early(text):
-    """Open MPI's words for a rank that ended well without MPI_Finalize: then it kills the others."""
+    """True if Open MPI reports a rank that succeeded without MPI_Finalize; then it kills the others."""
     return "exiting improperly" in text
 
 
 def of_launcher(transport, text):
     words = ("BAD TERMINATION", "exiting improperly", "exited on signal", "noticed that process rank", "lost communication", "KILLED BY SIGNAL", "process manager error", "returned\na non-zero exit code",
-             "Shared memory error",  # MPICH's own last word, while it starts
+             "Shared memory error",  # printed by MPICH while it starts
              "called MPI_Abort", "MPI_ABORT was invoked")  # by ranks that have ended and wait in vain for another
     return family(transport) in LAUNCHERS and any(w in text for w in words)
 
@@ -104,7 +104,7 @@ def is_tessera(pid):
 
 
 def below(pid):
-    """Processes that a process has started, and those that they have."""
+    """All descendants of a process."""
     found = []
     for path in glob.glob("/proc/%d/task/*/children" % pid):
         try:
@@ -116,7 +116,7 @@ def below(pid):
 
 
 def with_environment(word):
-    """Running processes whose environment has this word."""
+    """Running processes whose environment contains this word."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -131,7 +131,7 @@ def with_environment(word):
 
 
 def seconds_used(pids):
-    """Of processors, by these processes together."""
+    """CPU seconds of these processes together."""
     ticks = 0
     for pid in pids:
         try:
@@ -160,15 +160,15 @@ def send(pid, number):
 
 
 def segments():
-    """Our shared memory that has a name: there should be none. Segments of a killed mpirun do not count."""
+    """Our named shared memory: there should be none. Segments of a killed mpirun do not count."""
     return {name for name in os.listdir("/dev/shm") if name.startswith("tessera") and os.path.isfile("/dev/shm/" + name)}
 
 
-# ---- what is run ----------------------------------------------------------------------------------------
+# ---- partitions to run ----------------------------------------------------------------------------------
 
 def environment():
-    """TESSERA_ORT where Python has an engine; nothing of a launcher that we may run under, but what a user tells Open MPI about the machine."""
-    told = ("OMPI_MCA_plm", "OMPI_ALLOW_RUN")  # how it starts ranks where there is no ssh
+    """The environment with TESSERA_ORT if Python has an engine, and without variables of a launcher, except the user's settings for Open MPI."""
+    told = ("OMPI_MCA_plm", "OMPI_ALLOW_RUN")  # how it starts ranks on machines without ssh
     env = {k: v for k, v in os.environ.items() if k.startswith(told) or not k.startswith(("OMPI_", "PMI", "RANK", "WORLD_", "MASTER_", "LOCAL_"))}
     if "TESSERA_ORT" not in env:
         import onnxruntime
@@ -178,7 +178,7 @@ def environment():
 
 
 def make_inputs(tessera, folder, env):
-    """Partitions of a small transformer for 2, 3 and 4 ranks, a set of inputs, and the right outputs of each."""
+    """Write partitions of a small transformer for 2, 3 and 4 ranks, a set of inputs, and the expected outputs of each."""
     def call(*words):
         subprocess.run([tessera, *words, "--quiet"], check=True, cwd=folder, env=env, stdout=subprocess.DEVNULL)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -194,7 +194,7 @@ def make_inputs(tessera, folder, env):
 
 
 def same_tensors(path, right):
-    """The same bits on every transport: reductions fold in the order of the ranks."""
+    """True if the outputs have the expected bits; these are the same on every transport, since reductions use the order of the ranks."""
     try:
         with open(path, "rb") as f:
             return f.read() == right

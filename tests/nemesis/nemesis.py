@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks killed, stopped and delayed at random moments, on every transport: nemesis.py TESSERA [KEY=VALUE ...]
+"""Kills, stops and delays ranks at random times, on every transport: nemesis.py TESSERA [KEY=VALUE ...]
 
-COUNT      events on each transport (default 1000)      SEED     of the dice (default 1)
-TRANSPORT  threads, shm, env, ucx, openmpi, openmpi-messages, mpich, mpich-messages; several with commas (default: all that are here)
-MINUTES    at most so long, all transports together     JOBS     runs that work at a time (default 2); those that only wait come on top
-TIMEOUT    seconds after which ranks give one up that is silent (default 4): less on a machine that has nothing else to do
+COUNT      events on each transport (default 1000)      SEED     random seed (default 1)
+TRANSPORT  threads, shm, env, ucx, openmpi, openmpi-messages, mpich, mpich-messages; several with commas (default: all installed ones)
+MINUTES    time limit for all transports together       JOBS     runs that compute at a time (default 2); runs that only wait come on top
+TIMEOUT    seconds after which ranks give up a silent rank (default 4); use less on an idle machine
 
-SIGTERM or Ctrl-C: runs that are under way are given up, and those before them are counted.
+SIGTERM or Ctrl-C: abandons the current runs and prints the counts of the others.
 
-Each run is `tessera run` or `tessera bench` of a partition. It must give the right result, or end within its deadline with a clear error;
-afterwards no process of it runs, no shared memory and no temporary folder is left. Exit 1 if any fell short.
+Each run is `tessera run` or `tessera bench` of a partition. It must give the right result, or end within its deadline with a clear error.
+Afterwards no process, shared memory or temporary folder of it may remain. Exit 1 if any run violates this.
 """
 import collections
 import concurrent.futures
@@ -33,40 +33,40 @@ COUNT, SEED, JOBS = int(GIVEN.get("COUNT", 1000)), int(GIVEN.get("SEED", 1)), in
 MINUTES = float(GIVEN.get("MINUTES", 0))
 
 TIMEOUT_S = float(GIVEN.get("TIMEOUT", 4))  # --timeout of every run: a rank that is stopped for longer is given up
-DEADLINE_S = 20.0   # after the last event a run ends within this, on a machine that has other things to do
-STARTING_S = 60.0   # and so much later where ranks wait for each other to start (MPI, plain variables): they may be started some time apart
-LONG_ENOUGH_S = 60  # of a whole run, start of the engine included
-IDLE = 0.02         # of a processor: a run that needs less only waits, and another may start beside it (MPICH's ranks wait at full speed)
-WAITING = 12        # times JOBS: most runs at a time, including those that wait
-DELAY_S = TIMEOUT_S * 3 / 8  # a rank that is stopped for less than the timeout is waited for
-LOOK_S = 0.25       # between two looks at whether a run only waits
+DEADLINE_S = 20.0   # a run must end within this time after the last event, even on a busy machine
+STARTING_S = 60.0   # additional time if ranks wait for each other to start (MPI, plain variables): they may start at different times
+LONG_ENOUGH_S = 60  # of a complete run, including the start of the engine
+IDLE = 0.02         # share of a processor: a run that needs less only waits, and another may start (MPICH's ranks wait at full load)
+WAITING = 12        # times JOBS: maximum number of runs at a time, including those that wait
+DELAY_S = TIMEOUT_S * 3 / 8  # a rank that is stopped for less than the timeout must not be given up
+LOOK_S = 0.25       # interval between two checks whether a run only waits
 PEER, ENGINE = 6, 7
 DONE = 0
-STOPPED = threading.Event()  # we were asked to end
+STOPPED = threading.Event()  # the user has asked to end
 
 
 class GivenUp(Exception):
-    """We were asked to end while a run was under way."""
+    """The user has asked to end during a run."""
 
 
 class Event:
-    """What is done to one process of a run, `after` seconds from its start (of the launcher's own, where that is struck)."""
+    """An event for one process of a run, `after` seconds from its start (from the launcher's start if that is the target)."""
 
     def __init__(self, dice, transport, ranks, span_s):
         kinds = ["delay"] if transport == "threads" else ["kill", "kill", "stop", "late", "late", "delay", "delay", "term", "all-delay"]
         self.kind, self.after = dice.choice(kinds), dice.random() * span_s
         self.rank, self.for_s = dice.randrange(ranks), 0.05 + dice.random() * DELAY_S
-        if self.kind == "late":  # it continues when the others have given it up
+        if self.kind == "late":  # it continues after the others have given it up
             self.for_s += TIMEOUT_S * 1.5
-        self.launcher = self.kind in ("kill", "term") and dice.random() < 0.15  # the process that started the ranks
+        self.launcher = self.kind in ("kill", "term") and dice.random() < 0.15  # the target is the process that started the ranks
 
     def __str__(self):
         return "%s of %s after %.2f s" % (self.kind, "the launcher" if self.launcher else "rank %d" % self.rank, self.after)
 
 
 class Span:
-    """Seconds of a run within which the event falls. They follow the machine: shorter when a run was over before its event, a little longer
-    when it was not; about one of six then is over before, and the last moments of a run have their events too."""
+    """The time range of a run in which the event falls. It adapts to the machine: shorter if a run ended before its event, a little longer otherwise.
+    So about one run of six ends before its event, and events also fall near the end of runs."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -76,7 +76,7 @@ class Span:
 
 
 class Run:
-    """One run of one transport with one event, and the verdict."""
+    """One run of one transport with one event, and its result."""
 
     def __init__(self, nemesis, transport, dice, spans):
         self.nemesis, self.transport = nemesis, transport
@@ -86,7 +86,7 @@ class Run:
         self.event = Event(dice, transport, self.ranks, self.span.seconds)
         self.folder = tempfile.mkdtemp(prefix="tessera-nemesis-")
         self.number = dice.randrange(10000, 60000)
-        self.ended, self.hung = {}, False  # what ended how, and whether the launcher alone did not
+        self.ended, self.hung = {}, False  # exit codes; whether only the launcher did not end
         self.out = os.path.join(self.folder, "out.npz")
         self.temporary = os.path.join(self.folder, "tmp")
         os.mkdir(self.temporary)
@@ -98,7 +98,7 @@ class Run:
                 *machine.transport_words(self.transport)]
 
     def start(self):
-        """The processes that we started: one, or one for each rank where there is no launcher."""
+        """Start one process, or one per rank if there is no launcher."""
         env = {**self.nemesis.env, "TMPDIR": self.temporary}
         how = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         if self.transport not in machine.STARTED_BY_US:
@@ -112,7 +112,7 @@ class Run:
         return started
 
     def victims(self):
-        """Processes of the ranks, in no order; of threads, the one that has them all."""
+        """Processes of the ranks, in any order; for threads, the one process."""
         first = self.started[0].pid
         if self.transport in machine.STARTED_BY_US:
             return [p.pid for p in self.started]
@@ -121,13 +121,13 @@ class Run:
         return [pid for pid in machine.below(first) if machine.is_tessera(pid)]
 
     def wait_for_ranks(self):
-        """Waits until there is a rank to strike: a launcher may take longer than the ranks do."""
+        """Wait until there is a rank as a target: a launcher may need longer than the ranks."""
         until = time.time() + STARTING_S
         while not self.event.launcher and not self.victims() and machine.is_running(self.started[0].pid) and time.time() < until:
             time.sleep(0.02)
 
     def strike(self):
-        """Does the event; false if no rank was left."""
+        """Perform the event; false if no rank was left."""
         victims = self.victims()
         target = self.started[0].pid if self.event.launcher else (victims[self.event.rank % len(victims)] if victims else None)
         if target is None or not machine.is_running(target):
@@ -149,11 +149,11 @@ class Run:
         return True
 
     def wake(self, pid):
-        if pid in self.processes():  # and no stranger that has its number now
+        if pid in self.processes():  # not another process that has its number now
             machine.send(pid, signal.SIGCONT)
 
     def wait(self, seconds):
-        """Exit codes and output; None where a process did not end in time. Called again, it waits for those alone."""
+        """Exit codes and output; None for a process that did not end in time. Another call waits only for those."""
         until = time.time() + seconds
         for p in self.started:
             if p.pid in self.ended:
@@ -171,14 +171,14 @@ class Run:
         return [code for code, _ in ends], "\n".join(said for _, said in ends)
 
     def wait_for_all(self, seconds):
-        """As wait. Where all that is left of the ranks are those that we stopped, no rank waits for them any more: they are woken and must
-        end too. A launcher that does not end although no rank is left is killed: that is no fault of the ranks."""
+        """Like wait. If the only remaining ranks are those that we stopped, no rank waits for them: they continue and must end too. A launcher that
+        does not end although no rank is left is killed; that is not a failure of the ranks."""
         codes, text = self.wait(seconds)
         ranks = [pid for pid in self.processes() if machine.is_tessera(pid)]
         if None in codes and ranks and all(map(machine.is_stopped, ranks)):
             for pid in ranks:
                 machine.send(pid, signal.SIGCONT)
-            codes, text = self.wait(DEADLINE_S + STARTING_S)  # one that was stopped at its start may now wait for others
+            codes, text = self.wait(DEADLINE_S + STARTING_S)  # a rank that was stopped at its start may now wait for others
             ranks = [pid for pid in self.processes() if machine.is_tessera(pid)]
         if None in codes and not ranks and machine.launcher(self.transport, self.ranks):
             self.hung = True
@@ -187,7 +187,7 @@ class Run:
         return codes, text
 
     def let_next_start(self, turn):
-        """Gives the turn back when this run has ended, or waits for a deadline and needs no processor."""
+        """Release the semaphore when this run has ended, or when it waits for a deadline and needs no processor."""
         used, since = None, 0.0
         while any(machine.is_running(p.pid) for p in self.started):
             now, at = machine.seconds_used(self.processes()), time.time()
@@ -203,11 +203,11 @@ class Run:
         return DEADLINE_S + late_s + (1.0 if self.bench else 0) + (STARTING_S if waits else 0)
 
     def processes(self):
-        """Everything that belongs to this run, by the folder that each of its processes has in its environment."""
+        """All processes of this run, recognized by the temporary folder in their environment."""
         return machine.with_environment(b"TMPDIR=" + self.temporary.encode())
 
     def verdict(self, turn):
-        """As compared_run; None for a run that was given up."""
+        """Like compared_run; None for a run that was abandoned."""
         try:
             return self.compared_run(turn)
         except GivenUp:
@@ -217,7 +217,7 @@ class Run:
             return None, ""
 
     def compared_run(self, turn):
-        """(what happened: none, survived, told or short, and why). The turn is ours, and given back as soon as others may work."""
+        """(result: none, survived, told, hung or short; reason). Holds the semaphore `turn`, and releases it as soon as other runs may compute."""
         try:
             self.started = self.start()
             self.wait_for_ranks()
@@ -242,7 +242,7 @@ class Run:
         return ("survived" if set(codes) == {DONE} else "told"), ""
 
     def judge(self, struck, codes, text):
-        """What is wrong with how it ended."""
+        """List of errors in how the run ended; empty: none."""
         if None in codes:
             return ["does not end"]
         good = all(c == DONE for c in codes)
@@ -250,7 +250,7 @@ class Run:
         if harmless and not good:
             return ["a delay of %.2f s is taken for a failure" % self.event.for_s if struck else "fails without an event"]
         if struck and self.event.launcher and machine.launcher(self.transport, self.ranks) and not os.path.exists(self.out):
-            return []  # the code is the launcher's own: MPICH's says 0 when SIGTERM comes before it has started a rank
+            return []  # the launcher's own code: MPICH returns 0 if SIGTERM comes before it has started a rank
         if good and not self.bench and not self.nemesis.is_right(self.out, self.ranks):
             return ["wrong result"]
         if os.path.exists(self.out) and not self.nemesis.is_right(self.out, self.ranks):
@@ -260,7 +260,7 @@ class Run:
         if good or self.hung:
             return []
         if self.transport in machine.STARTED_BY_US and struck and all(c == DONE for rank, c in enumerate(codes) if rank != self.event.rank):
-            return []  # it died after it had given the others all that they wanted: they are done, and what is written is right (above)
+            return []  # it died after the others had received everything; the output is right (checked above)
         said = "error[" in text or self.event.launcher or machine.of_launcher(self.transport, text)
         known = {PEER, ENGINE, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM}
         unknown = [c for c in codes if c not in known and not machine.is_launchers_code(self.transport, c, text) and c != DONE]
@@ -270,7 +270,7 @@ class Run:
         return self.transport == "threads"
 
     def left_behind(self, struck):
-        """Processes, temporary files and shared memory that outlive the run."""
+        """Errors for processes, temporary files and shared memory that remain after the run."""
         wrong = []
         until = time.time() + 3.0
         while self.processes() and time.time() < until:
@@ -281,7 +281,7 @@ class Run:
             machine.send(pid, signal.SIGKILL)
         remains = set(os.listdir(self.temporary)) - machine.OF_OTHERS
         remains = {name for name in remains if not machine.is_launchers_file(name)}
-        killed = struck and self.event.kind == "kill"  # a process that is killed cannot clean up; the next one of its kind does
+        killed = struck and self.event.kind == "kill"  # a killed process cannot clean up; the next one does
         if remains and not killed:
             wrong.append("temporary files: %s" % sorted(remains))
         return wrong
@@ -308,7 +308,7 @@ def events_of(counts):
 
 
 def rounds(nemesis, transport, until):
-    """Runs of one transport until COUNT events have happened: counts by verdict, and what fell short."""
+    """Runs of one transport until COUNT events have happened: counts by result, and the failures."""
     dice, counts, short, lock = random.Random("%s %d" % (transport, SEED)), collections.Counter(), [], threading.Lock()
     turn, began, spans = threading.Semaphore(JOBS), time.time(), {False: Span(0.6), True: Span(1.2)}
 
@@ -334,7 +334,7 @@ def rounds(nemesis, transport, until):
     with concurrent.futures.ThreadPoolExecutor(WAITING * JOBS) as pool:
         working = [pool.submit(worker) for _ in range(WAITING * JOBS)]
         while concurrent.futures.wait(working, timeout=1.0).not_done:
-            pass  # wakes to see signals: one that another thread got does not interrupt this one
+            pass  # wakes up for signals: one that another thread received does not interrupt this one
         for done in working:
             done.result()
     return counts, short
@@ -363,7 +363,7 @@ def main():
                 ", %d where the launcher alone hung" % counts["hung"] if counts["hung"] else "", counts["none"], time.time() - began), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    patience = time.time() + 10  # other programs of this machine have such segments for moments
+    patience = time.time() + 10  # other programs on this machine have such segments for moments
     while machine.segments() - before and time.time() < patience:
         time.sleep(0.1)
     lost = len(machine.segments() - before)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The communication operators inside ONNX Runtime: right values for types, axes, layouts; bad nodes refused with their name."""
+"""Tests the communication operators inside ONNX Runtime: right values for all types, axes and layouts; invalid nodes are rejected by name."""
 import itertools
 import random
 
@@ -9,14 +9,14 @@ TYPES = "f4 f8 f2 i1 i2 i4 i8 u1 u2 u4 u8 ?".split()
 
 
 def outputs_of(d, ranks, feed, n_out=1, **options):
-    """Runs rank models whose rank 0 gives all results."""
+    """Run rank models of which rank 0 returns all results."""
     r = run(partition(d + "/p%d" % len(os.listdir(d)), ranks), feed, **options)
     assert r.status == "OK", str(r)
     return r.outputs
 
 
 def pieces(n, arrays, nodes, outs):
-    """Rank models that each hold their own piece as the constant `mine`, and rank 0 gives the results."""
+    """Rank models with their own piece as the constant `mine`; rank 0 returns the results."""
     return [model(nodes(r), [], outs(r), {"mine": arrays[r]}) for r in range(n)]
 
 
@@ -57,7 +57,7 @@ def all_reduce_in_groups(d):
 
 @case
 def chains_keep_their_order(d):
-    """Many collectives that ONNX Runtime would like to run in another order on each rank."""
+    """Many collectives that ONNX Runtime could run in a different order on each rank."""
     n, count = 3, 12
     def nodes(r):
         order = [comm("AllReduce", "m%d" % i, "s%d" % i, i, range(n), F, reduce="sum") for i in range(count)]
@@ -71,7 +71,7 @@ def chains_keep_their_order(d):
 
 @case
 def unused_and_equal_collectives_run(d):
-    """Two equal collectives, one with an unused result, one of which only the shape is read: all ranks run all of them."""
+    """Two equal collectives, one with an unused result, one of which only the shape is read: all ranks must run all of them."""
     nodes = lambda r: [comm("AllReduce", "mine", "a", 0, range(2), F, reduce="sum"), comm("AllReduce", "mine", "b", 1, range(2), F, reduce="sum"),
                        comm("AllReduce", "mine", "unused", 2, range(2), F, reduce="sum"), comm("AllReduce", "mine", "c", 3, range(2), F, reduce="sum"),
                        h.make_node("Shape", ["c"], ["shape"]), h.make_node("Add", ["a", "b"], ["y"])]
@@ -82,7 +82,7 @@ def unused_and_equal_collectives_run(d):
 
 @case
 def half_floats_stay_half(d):
-    """Between operators that run in float32, the collective still travels as float16."""
+    """Between operators that run in float32, the collective must still transfer float16."""
     nodes = lambda r: [h.make_node("Sigmoid", ["mine"], ["a"]), comm("AllReduceF16", "a", "b", 0, range(2), T.FLOAT16, reduce="sum"), h.make_node("Sigmoid", ["b"], ["y"])]
     for level in range(4):
         got = outputs_of(d, pieces(2, [np.ones(3, "f2")] * 2, nodes, lambda r: [value("y", T.FLOAT16)]), {}, optimize=level)
@@ -111,7 +111,7 @@ def all_gather_large(d):
         assert (got["y"] == np.concatenate(parts, axis)).all()
 
 
-# ---- dividing an axis: part j of n over whole units
+# ---- dividing an axis: part j of n in complete units
 
 def bounds(length, unit, n, j, shares=None):
     units, shares = -(-length // unit), shares or [1] * n
@@ -144,7 +144,7 @@ def reduce_scatter(d):
 
 @case
 def reduce_scatter_in_shares(d):
-    """All types and reductions, random shares (some of them 0), units and sizes; every member sends its part to rank 0."""
+    """All types and reductions with random shares (some are 0), units and sizes; every member sends its part to rank 0."""
     rng = np.random.default_rng(6)
     fold = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
     for t in TYPES:
@@ -183,7 +183,7 @@ def reduce_to_one(d):
 
 @case
 def all_to_all(d):
-    """From cut along one axis to cut along another, and back."""
+    """From sharded along one axis to sharded along another, and back."""
     rng = np.random.default_rng(5)
     for t, (a, b), n, unit in itertools.product(("f4", "f2", "?"), ((0, 1), (1, 0), (2, 0), (0, -1)), (2, 3), (1, 2)):
         kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
@@ -208,7 +208,7 @@ def send_and_receive(d):
 
 @case
 def fewer_units_than_members(d):
-    """Parts without elements, of a reduction that is divided and of an exchange, and all of them together again."""
+    """Empty parts in a ReduceScatter and in an exchange, and all parts gathered again."""
     for t, shape, unit, (a, b) in itertools.product(("f4", "f2", "?"), ((1, 4), (2, 1), (0, 3), (2, 5)), (1, 4), ((0, 1), (1, 0))):
         n, kind = 3, h.np_dtype_to_tensor_dtype(np.dtype(t))
         x = (np.arange(int(np.prod(shape))).reshape(shape) % 3).astype(t)
@@ -226,7 +226,7 @@ def fewer_units_than_members(d):
 
 @case
 def collectives_that_cannot_be(d):
-    """Attributes and tensors of the operators above: told with the node's name."""
+    """Invalid attributes and tensors of the operators above: the error must contain the node's name."""
     mine = np.ones((1, 4), "f4")
     cases = [("ReduceScatter", dict(reduce="sum", axis=0, unit=0), "unit"),
              ("ReduceScatter", dict(reduce="sum", axis=5, unit=1), "axis 5"), ("ReduceScatter", dict(reduce="sum", axis=0), "unit"),
@@ -257,7 +257,7 @@ class Layout:
         return out
 
     def indices(self, shape, shard):
-        """Per dimension the indices of a shard."""
+        """The indices of a shard in each dimension."""
         coords, rest = {}, shard
         for d, f in reversed(self.loops):
             cuts = self.dims[d][f][1]
@@ -282,7 +282,7 @@ class Layout:
 
 
 def random_layout(rng, shape, ranks):
-    """Cuts, factors and owners at random; each rank owns at most one shard."""
+    """Random shards, factors and owners; each rank owns at most one shard."""
     while True:
         dims, loops = [], []
         for d, size in enumerate(shape):
@@ -336,21 +336,21 @@ def reshard(d):
 
 @case
 def reshard_follows_the_shape(d):
-    """One node, other shapes in later runs: symbolic sizes."""
+    """One node with other shapes in later runs: symbolic sizes."""
     cut, whole = Layout([[(0, 2)]], [(0, 0)], [[0], [1]]), Layout([[]], [], [[0, 1]])
     ins = [value("x", F, ["n"])]
     nodes = lambda r: [h.make_node("Shape", ["x"], ["s"]), h.make_node("Identity", ["x"], ["w"]),
                        comm("Reshard", "w", "c", 0, range(2), F, extra=["s"], source=whole.ints(), target=cut.ints()),
                        comm("Reshard", "c", "y", 1, range(2), F, extra=["s"], source=cut.ints(), target=whole.ints())]
     p = partition(d + "/p", [model(nodes(r), ins, [value("y")]) for r in range(2)])
-    for n in (2, 5, 1000, 1, 0):  # fewer elements than shards leave some of them empty
+    for n in (2, 5, 1000, 1, 0):  # fewer elements than shards: some shards are empty
         r = run(p, {"x": np.arange(n, dtype="f4")})
         assert r.status == "OK" and r.outputs["y"].shape == (n,) and (r.outputs["y"] == np.arange(n)).all(), str(r)
 
 
 @case
 def bad_attributes(d):
-    """Every one is refused before anything runs, with the node's name."""
+    """Each invalid attribute must be rejected before the run, with the node's name."""
     base = dict(op="AllReduce", x="mine", y="y", number=0, group=[0, 1], kind=F, reduce="sum", name="suspect")
     cut = Layout([[(0, 2)]], [(0, 0)], [[0], [1]]).ints()
     reshard = dict(base, op="Reshard", extra=["shape"], source=cut, target=cut)
@@ -378,7 +378,7 @@ def bad_attributes(d):
 
 @case
 def bad_tensors(d):
-    """Found when running: the type and shape that arrive."""
+    """Wrong types and shapes of tensors, which are found at run time."""
     whole, cut = Layout([[]], [], [[0, 1]]).ints(), Layout([[(0, 2)]], [(0, 0)], [[0], [1]]).ints()
     cases = [("AllReduce", dict(kind=T.DOUBLE, reduce="sum"), np.ones(4, "f4"), "expected float64"),
              ("AllGather", dict(kind=F, axis=1), np.ones(4, "f4"), "axis 1"),
@@ -394,7 +394,7 @@ def bad_tensors(d):
 
 @case
 def ranks_that_disagree(d):
-    """Deliberately wrong partitions: told, never a hang, never wrong numbers."""
+    """Deliberately wrong partitions: an error, never a hang or wrong numbers."""
     one = lambda **k: [comm("AllReduce", "mine", "y", 0, range(3), F, **{"reduce": "sum", **k})]
     two = lambda a, b: [comm("AllReduce", "mine", "a", a, range(3), F, token=0, reduce="sum"), comm("AllReduce", "a", "y", b, range(3), F, token=1, reduce="sum")]
     defects = {"reduction": one(reduce="max"), "other id": one(name="x") and [comm("AllReduce", "mine", "y", 9, range(3), F, token=0, reduce="sum")],

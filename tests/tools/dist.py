@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uses the results of `make dist` like a recipient: dist.py DIST ROOT. Part of `make distcheck`, which is long.
 
-The files: their digests, the tarball (made again: the same bytes; with TWICE=1 everything is made again), the bill of materials, the
-release notes. The wheel: auditwheel, and an empty environment in which it generates tokens and runs an EPContext model whose ranks are
-processes (needs a package index). The Debian packages: lintian, and for every release in $DEBIAN an empty system in which they are
-installed and do the work of `make demo` (needs root, debootstrap and a mirror). Packages of this machine's release are those of DIST;
-for another release they are built from the tarball, in an empty system of their own."""
+The files: digests, the tarball (built again: the same bytes; with TWICE=1 everything is built again), the bill of materials, the release notes.
+The wheel: auditwheel, and an empty environment in which it generates tokens and runs an EPContext model with ranks as processes (needs a
+package index). The Debian packages: lintian, and for every release in $DEBIAN an empty system in which they are installed and run `make
+demo` (needs root, debootstrap and a mirror). Packages of this machine's release are those of DIST; for another release they are built from
+the tarball, in a separate empty system."""
 import contextlib
 import glob
 import hashlib
@@ -194,15 +194,15 @@ def accepted_by_lintian(_):
 
 
 class Debian:
-    """An empty Debian system in a folder. Commands run in namespaces of their own, so that nothing stays mounted."""
+    """An empty Debian system in a folder. Commands run in their own namespaces, so that nothing stays mounted."""
 
     def __init__(self, release, folder):
         self.root = folder
         mirror = re.search(r"^(?:URIs: |deb )(http\S+/debian)/? ?", "".join(open(p).read() for p in ["/etc/apt/sources.list", *glob.glob(
             "/etc/apt/sources.list.d/*")] if os.path.isfile(p)), re.M)
-        # in a namespace of its own, because debootstrap may leave /proc mounted in the folder, which is removed later
+        # in its own namespace, because debootstrap may leave /proc mounted in the folder, which is removed later
         run(["unshare", "--mount", "debootstrap", "--variant=minbase", release, folder, *([mirror.group(1)] if mirror else [])], timeout=HOUR_S)
-        with open(folder + "/usr/sbin/policy-rc.d", "w") as f:  # packages start no services
+        with open(folder + "/usr/sbin/policy-rc.d", "w") as f:  # packages must start no services
             f.write("#!/bin/sh\nexit 101\n")
         os.chmod(folder + "/usr/sbin/policy-rc.d", 0o755)
 
@@ -217,7 +217,7 @@ class Debian:
 
 
 def download_onnxruntime(system, folder):
-    """Wheels of ONNX Runtime for the Python of that system, by the pip of this one."""
+    """Download wheels of ONNX Runtime for the Python of that system, with the pip of this one."""
     number = system.run("python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'").strip()
     run([sys.executable, "-m", "pip", "-q", "download", "-d", folder, "--only-binary=:all:", "--python-version", number, "onnxruntime"])
 
@@ -244,7 +244,7 @@ def this_release():
 
 
 def build_packages(release, folder):
-    """Builds the packages of another release from the tarball, in an empty system. Returns the folder that has them."""
+    """Build the packages of another release from the tarball, in an empty system. Returns the folder of the packages."""
     build = Debian(release, folder)
     control = text_of("packaging/debian/control").split("Build-Depends:")[1].split("\nStandards")[0]
     build.apt("build-essential", "fakeroot", *re.findall(r"^\s*([a-z0-9.+-]+)", control.replace("debhelper-compat", "debhelper"), re.M))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks facts that the documents state about the source: test_documents.py
 
-Files that they name exist; ARCHITECTURE.md lists the modules of tools/lint in their order, has true line counts and is short enough to
-be read; every environment variable of the command is in the man page; C programs in the documents compile.
+Files that they name exist. ARCHITECTURE.md lists the modules of tools/lint in their order, has true line counts and is short. The man page has
+every environment variable of the command. C programs in the documents compile.
 """
 import fnmatch
 import glob
@@ -17,10 +17,10 @@ import tempfile
 sys.dont_write_bytecode = True
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 ENDINGS = (".c", ".h", ".def")
-EXAMPLES = ("app.c", "onnxruntime_c_api.h")  # files that are not ours
+EXAMPLES = ("app.c", "onnxruntime_c_api.h")  # files of other projects
 FOLDERS = "src|tests|tools|bench|fuzz|examples|include|docs|python|packaging"
 MAX_LINES, MAX_COLUMNS = 150, 120  # of ARCHITECTURE.md
-TOLERANCE = 0.25  # of a line count: documents do not follow every commit
+TOLERANCE = 0.25  # of a line count, since documents do not follow every commit
 failed = 0
 
 
@@ -30,7 +30,7 @@ def text_of(path):
 
 
 def check(name, wrong):
-    """Prints one case; `wrong` lists what the document says and the source does not."""
+    """Print one case; `wrong` lists statements of the document that do not match the source."""
     global failed
     failed += bool(wrong)
     print("not ok %s: %s" % (name, "; ".join(map(str, wrong))) if wrong else "ok %s" % name)
@@ -41,14 +41,14 @@ def documents():
 
 
 def exists(name, sources):
-    """A path from the root or from src/, with or without a star; or the name of a source file in any folder."""
+    """True for a path from the root or from src/, with or without a star, or the name of a source file in any folder."""
     if "/" in name:
         return bool(glob.glob(name) or glob.glob("src/" + name))
     return any(fnmatch.fnmatch(source, name) for source in sources)
 
 
 def missing_files():
-    """`src/x.c`, `emit/x.c` and `x.c` in any document."""
+    """Files such as `src/x.c`, `emit/x.c` and `x.c` in any document that do not exist."""
     sources = {os.path.basename(path) for folder in FOLDERS.split("|") for path in glob.glob(folder + "/**/*.*", recursive=True) if path.endswith(ENDINGS)}
     for page in documents():
         text = text_of(page)
@@ -72,7 +72,7 @@ def rows(page, heading):
 
 
 def wrong_modules(page):
-    """The table has the modules of tools/lint in the same order, and src/ has no others."""
+    """The table must have the modules of tools/lint in the same order, and src/ must have no others."""
     listed = [row[0].strip("`") for row in rows(page, "Modules")]
     known = lint_table()
     folders = {os.path.basename(os.path.dirname(path)) for path in glob.glob("src/*/")}
@@ -114,7 +114,7 @@ def undocumented_variables():
 
 
 def broken_programs():
-    """Complete programs (with a main) compile against the public headers."""
+    """Complete programs (with a main) that do not compile against the public headers."""
     for page in documents():
         for code in re.findall(r"^```c\n(.*?)^```", text_of(page), flags=re.M | re.S):
             if "int main(" not in code:
@@ -128,7 +128,7 @@ def broken_programs():
 
 
 def missing_functions():
-    """`tsr_x` in a document is declared in an installed header, unless the changelog names what is gone."""
+    """Each `tsr_x` in a document must be declared in an installed header; the changelog may name removed ones."""
     headers = text_of("include/tessera.h") + text_of("include/tessera_graph.h")
     for page in documents():
         if page == "CHANGELOG.md":
@@ -139,7 +139,7 @@ def missing_functions():
 
 
 def wrong_proof():
-    """README.md and docs/proof.md show the same output of `make proof`, with the sizes of bench/proof.py."""
+    """README.md and docs/proof.md must show the same output of `make proof`, with the sizes of bench/proof.py."""
     sys.path.insert(0, "bench")
     import proof
     _, hidden, _, layers = proof.SIZES["large"]

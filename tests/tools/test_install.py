@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make install` leaves: a program outside the tree builds against it with pkg-config and with CMake, wherever it was moved to, and
-runs; the command runs. usage: test_install.py BUILD"""
+"""Tests the results of `make install`: a program outside the tree builds against them with pkg-config and with CMake, also after they were moved,
+and runs; the installed command runs. usage: test_install.py BUILD"""
 import glob, os, shutil, subprocess, sys
 
 import harness
@@ -17,7 +17,7 @@ def run(words, **more):
 
 
 def prefix(d):
-    """Installs below a new folder; returns it and the prefix inside it."""
+    """Install below a new folder; returns it and the prefix inside it."""
     stage = os.path.join(d, "stage")
     run(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", stage])
     header = glob.glob(stage + "/**/include/tessera.h", recursive=True)[0]
@@ -41,7 +41,7 @@ def with_pkg_config(d):
 
 
 def statically(d):
-    """libtessera.a with the libraries that tessera.pc names for it."""
+    """Link libtessera.a with the libraries that tessera.pc names for it."""
     stage, where = prefix(d)
     archive = glob.glob(where + "/**/libtessera.a", recursive=True)[0]
     env = environment(where, PKG_CONFIG_PATH=os.path.dirname(archive) + "/pkgconfig", PKG_CONFIG_SYSROOT_DIR=stage)
@@ -76,7 +76,7 @@ def the_command(d):
     plugin = glob.glob(where + "/**/libtessera_ops.so", recursive=True)
     assert plugin, "the plug-in is not installed"
     assert os.access(os.path.join(os.path.dirname(plugin[0]), "tessera-ranks"), os.X_OK), "the program of the ranks is not next to it"
-    for name in glob.glob(BUILD + "/libtessera_mpi_*.so") + glob.glob(BUILD + "/libtessera_ucx.so"):  # those that were built are found
+    for name in glob.glob(BUILD + "/libtessera_mpi_*.so") + glob.glob(BUILD + "/libtessera_ucx.so"):  # plug-ins that were built must be installed
         assert glob.glob(where + "/**/" + os.path.basename(name), recursive=True), name
     if os.path.exists(BUILD + "/libtessera_ucx.so"):
         told = subprocess.run([where + "/bin/tessera", "doctor"], capture_output=True, text=True, env=env).stdout

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types the commands of the README and of the pages of docs/, and compares their output with what the pages show.
+"""Runs the commands of the README and of the pages of docs/, and compares their output with what the pages show.
 
 usage: test_readme.py BUILD
 
-In a ```console block, a line `$ ...` is a command and the lines after it are output: each must appear, in that order,
-where `...` matches anything. The commands of a page run in an empty folder that sees the repository's tests.
+In a ```console block, a line `$ ...` is a command and the lines after it are its output: each must appear, in that order; `...` matches
+anything. The commands of a page run in an empty folder with a link to the repository's tests.
 """
 import os
 import re
@@ -28,7 +28,7 @@ def examples(text):
 
 
 def missing(expected, output):
-    """The first expected line that does not appear in its turn; None if all do."""
+    """The first expected line that is missing, or out of order; None if there is none."""
     lines = iter(line.rstrip() for line in output.splitlines())
     for want in expected:
         pattern = re.compile(".*".join(map(re.escape, want.split("..."))))
@@ -45,7 +45,7 @@ def environment():
 
 
 def left_out(command, env):
-    """Why this machine cannot do it, or nothing."""
+    """The reason why this machine cannot run the command, or nothing."""
     if NEEDS_ENGINE.search(command):
         doctor = subprocess.run(["tessera", "doctor"], env=env, capture_output=True, text=True).stdout
         if not re.search(r"^ONNX Runtime\s+ok", doctor, flags=re.M):
@@ -56,7 +56,7 @@ def left_out(command, env):
 
 
 def try_command(name, command, expected, folder, env):
-    """Types one command; it must succeed and print what the page shows."""
+    """Run one command; it must succeed and print what the page shows."""
     reason = left_out(command, env)
     if reason:
         harness.skip(name, reason)
@@ -70,7 +70,7 @@ def try_command(name, command, expected, folder, env):
 
 
 def broken_links(page, text):
-    """Files that the page links to and that are not there."""
+    """Linked files that do not exist."""
     here = os.path.dirname(os.path.join(ROOT, page))
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         if not os.path.exists(os.path.join(here, link)):
@@ -78,7 +78,7 @@ def broken_links(page, text):
 
 
 def page_is_true(folder, page, env):
-    """All links lead somewhere, and the commands print what the page shows. They run one after the other: later ones use earlier results."""
+    """All links must work, and the commands must print what the page shows. They run in order, since later ones use earlier results."""
     with open(os.path.join(ROOT, page), encoding="utf-8") as f:
         text = f.read()
     harness.check("%s: links" % page, not list(broken_links(page, text)), list(broken_links(page, text)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the documentation and the site that tools/site makes of it: test_site.py [SITE]
+"""Checks the documentation and the site that tools/site builds from it: test_site.py [SITE]
 
-Relative links and anchors of all Markdown files lead somewhere; the pages made from headers, docstrings and the man page are complete; the
-navigation has every document. With mkdocs (tools/setup docs), builds the site in strict mode and follows the relative links and anchors of
+Relative links and anchors of all Markdown files must work. The pages built from headers, docstrings and the man page must be complete. The
+navigation must have every document. With mkdocs (tools/setup docs), builds the site in strict mode and follows the relative links and anchors of
 its HTML. With SITE, only follows the links of that site. Uses no network."""
 import ast
 import glob
@@ -23,7 +23,7 @@ failed = 0
 
 
 def check(name, wrong):
-    """Prints one case; `wrong` lists the mistakes."""
+    """Print one case; `wrong` lists the mistakes."""
     global failed
     wrong = list(wrong)
     failed += bool(wrong)
@@ -85,14 +85,14 @@ def broken_links():
 
 
 def unnoticed():
-    """Mistakes that the check of Markdown does not report."""
+    """Mistakes that the check of Markdown does not report, although it should."""
     for text, good in (("[a](README.md)", True), ("[a](no-such.md)", False), ("# A b\n[a](#a-b)", True), ("# A b\n[a](#a-c)", False),
                        ("`[a](no-such.md)`", True), ("[a](README.md#no-such)", False), ("[a](https://example.org/)", True)):
         if good == bool(list(broken_in("x.md", text))):
             yield text
 
 
-# ---- pages that tools/site makes
+# ---- pages that tools/site builds
 
 
 def site_tool():

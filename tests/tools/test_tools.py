@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tools that the other tests rely on: does the runner count what it should, does lint see what it should?"""
+"""Tests the tools that other tests rely on: the test runner must count correctly, and lint must find violations."""
 import importlib.machinery
 import importlib.util
 import json
@@ -31,7 +31,7 @@ def counted(result, stdout, stderr="", code=0):
 
 
 def violations(path, text):
-    """What lint says about one file."""
+    """The violations that lint reports for one file."""
     lint.violations.clear()
     lint.print = lambda *_: None
     lint.check_includes(path, text)
@@ -41,7 +41,7 @@ def violations(path, text):
 
 
 def links(user, name, owner, kind="T"):
-    """What lint says where the file `user` uses a symbol that the file `owner` has."""
+    """The violations that lint reports if the file `user` uses a symbol that the file `owner` defines."""
     lint.violations.clear()
     lint.print = lambda *_: None
     listing = "b/user.c.o:                 U %s\nb/owner.c.o:0000000000000010 %s %s\nb/owner.c.o:0000000000000040 t helper\n" % (name, kind, name)
@@ -50,7 +50,7 @@ def links(user, name, owner, kind="T"):
 
 
 def unknown_codes(text):
-    """Unknown codes in a text, where io-open is the only known one."""
+    """Unknown diagnostic codes in a text, if io-open is the only known one."""
     lint.violations.clear()
     lint.print = lambda *_: None
     lint.check_codes("src/wire/x.c", text, {"io_open"})
@@ -148,7 +148,7 @@ def held(checks, *arguments):
 
 
 def untested(tests):
-    """Findings without a test, where io-open is the only one and the tests say this."""
+    """Number of diagnostics without a test, if io-open is the only one and `tests` is the text of the tests."""
     text_of, files, codes = lint.text_of, lint.files, lint.codes
     lint.text_of, lint.files, lint.codes = lambda path: tests, lambda *_, **k: ["x"], lambda: ["io_open"]
     count = held(lint.check_findings)
@@ -172,7 +172,7 @@ def text_of(*path):
 
 
 def bill():
-    """The bill of materials of a release that has one file."""
+    """The bill of materials of a release with one file."""
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + "/tessera-1.tar.xz", "wb") as f:
             f.write(b"x")
