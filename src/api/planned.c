@@ -26,8 +26,9 @@ static void add_size(struct sizes *sizes, const char *name, int64_t size)
         *at = (tsr_dim_size){name, size};
 }
 
-// Adds the sizes of the inputs. Inputs that are missing, or have another rank than in the model,
-// are skipped: running refuses them later. A dimension of size 0 stays unknown and is not sharded.
+// Adds the sizes of the named dimensions of the inputs. Inputs that are missing, or have another
+// rank than in the model, are skipped: running refuses them later. A dimension of size 0 stays
+// unknown and is not sharded.
 static void add_sizes(struct sizes *sizes, const tsr_model *model, const tsr_tensors *inputs)
 {
     const tsr_graph *graph = tsr_model_graph(model);

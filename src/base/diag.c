@@ -151,8 +151,8 @@ bool tsr__diag_has(const tsr_session *session, const char *code)
     return false;
 }
 
-// Replaces the file name in diagnostics about temporary copies of a file, because the user knows
-// only the original.
+// In diagnostics since `mark`, replaces the names of files in `folder`, which are temporary copies,
+// by `file`, which the user knows. If `folder` is "", sets the name where there is none.
 void tsr__diag_set_file(tsr_session *session, const struct diag_mark *mark, const char *folder,
                         const char *file)
 {

@@ -548,7 +548,7 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
     if (st == TSR_NOMEM)
         return st;
     if (!root)
-        // The parser's message is not used: it quotes the content, and any file may have this name.
+        // The parser's message quotes the content, which may be private if this is no manifest.
         return report_no_object(session, file, (uint64_t)error.position,
                                 "the manifest is not a valid JSON document");
     if (!json_is_object(root)) {

@@ -247,8 +247,8 @@ int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
     return copy;
 }
 
-// Marks fields of a spec as changed by a public function. Such changes raise the IR version;
-// renaming a value does not.
+// Marks fields of a spec as changed by a public function. Such changes raise the IR version
+// when the model is saved. Renaming a value changes its specs without raising it.
 static void touch_spec(tsr_spec *spec, uint32_t bits)
 {
     model_of(spec)->devices_touched = true;

@@ -298,8 +298,8 @@ static tsr_status share_host(tsr_session *session, int ranks, tsr_topology **out
     return TSR_OK;
 }
 
-// Creates a topology of the host CPU with candidates: one rank with all cores, or 2, 4 ... ranks
-// that divide them.
+// Creates a topology of the host CPU with choices: one rank with all cores, or 2, 4 ... ranks that
+// divide the cores.
 static tsr_status choose_host(tsr_session *session, tsr_topology **out)
 {
     int cores = (int)int64_min(tsr__cores(), MAX_REAL);

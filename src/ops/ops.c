@@ -287,8 +287,8 @@ static void note_group(struct ops *ops, const int64_t *ranks, int n)
     *group = (struct ops_group){kept, n};
 }
 
-// Stores the group of the kernel. For a rank on a GPU, also prepares the communication, because
-// that would slow down the first run.
+// Stores the group of the kernel. For a rank on a GPU, also prepares the communication, which
+// would otherwise slow down the first run.
 static OrtStatus *prepare(struct kernel *kernel)
 {
     struct endpoint *endpoint = kernel->ops->endpoint;

@@ -492,9 +492,9 @@ static bool sizes_of_side(struct fit *fit, enum side side, fit_visit visit)
     return true;
 }
 
-// Finds the sizes of factors from tensors. Certain sizes come before broadcast ones. Products are
-// last, because they need the other factors. Outputs are checked unless their shapes are being
-// inferred.
+// Finds the sizes of factors from tensors. Dimensions that cannot be broadcast come first, because
+// their sizes are sure. Products are last, because they need the other factors. Outputs are checked
+// unless their shapes are being inferred.
 static bool sizes_of_tensors(struct fit *fit)
 {
     static const fit_visit inputs_first[] = {strict_size, loose_number, loose_symbol, loose_one};

@@ -323,7 +323,7 @@ static void mark_placed(tsr_job *job, const char *name)
 }
 
 // Writes an output to the caller's memory. *done is set if it was written or was not requested.
-// Otherwise the caller gets a copy in host memory, as without destinations.
+// Otherwise the user of the job gets the output as a copy in host memory.
 static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manifest_port *port,
                                struct arena *arena, bool *done)
 {

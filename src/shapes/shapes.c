@@ -760,15 +760,15 @@ bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)
 #define LOOPS_CARRY_LISTS 13 // first opset in which loops carry sequences
 
 // Returns how a value that is not a tensor can be sent. An optional that a node makes from one
-// tensor has an element. An optional from a branch or from outside may be empty, and an empty
-// optional cannot be created without its type.
+// tensor has an element. An optional from a branch or from outside may be empty. It is not sent
+// (LIST_STAYS), because the receiver cannot create an empty optional without its type.
 enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = tsr__value_id(value);
     if (id >= shapes->n)
         return LIST_STAYS;
-    bool carried =
-        tsr_dtype_bits(shapes->at[id].dtype) >= 8; // no strings: communication needs their shape
+    // False for strings, whose shape must be known to send them, and for packed and unknown types.
+    bool carried = tsr_dtype_bits(shapes->at[id].dtype) >= 8;
     if (!carried || tsr__graph_opset(tsr_model_graph(shapes->model), STR("")) < LOOPS_CARRY_LISTS)
         return LIST_STAYS;
     if (shapes->form[id] == VALUE_SEQUENCE)

@@ -31,7 +31,8 @@ struct fold {
 
 #define TWO_DIMS (-2) // the batch is in two dimensions, or a size is not a multiple of the share
 
-// Returns the batch dimension of the value; -1: none; or TWO_DIMS.
+// Returns the batch dimension of the value; -1: none; TWO_DIMS: several, or another difference
+// between the shapes.
 static int batch_dim(const struct fold *fold, const tsr_value *value)
 {
     struct shape all = tsr__shapes_of(fold->all, value), part = tsr__shapes_of(fold->part, value);

@@ -550,8 +550,8 @@ tsr_status tsr__program_solve(const struct program *program, const struct progra
 
 // ---- marginals
 
-// Reads the marginals from the tree. Nothing was reduced, so the tree has the nodes and choices of
-// the program. Returns false if out of memory.
+// Computes the marginals, the least cost for each choice of the node. Nothing was reduced, so the
+// tree has the nodes and choices of the program. Returns false if out of memory.
 static bool tree_marginals(struct solver *solver, uint32_t node, struct program_marginal *out)
 {
     const struct dense *dense = &solver->dense;

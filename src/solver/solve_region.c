@@ -411,7 +411,8 @@ static void find_spans(struct region *region, double factor)
     region->effort->work += dense->n_rows;
 }
 
-// Returns the usage above the slack, summed over the spans.
+// Returns by how much the usage exceeds the slack, summed over the spans (groups of rows, see the
+// head of the file).
 static double excess(const struct region *region, const int64_t *own)
 {
     double sum = 0;
@@ -625,8 +626,9 @@ static bool reduce_violation(struct region *region)
     return false;
 }
 
-// Repeatedly draws balls around nodes that use the most violated row and solves them with higher
-// multipliers of the violated rows, until all rows are satisfied.
+// Repairs violated rows. Each try selects the neighbourhoods (balls) of nodes that use the most
+// violated row, and solves this region with higher multipliers of the violated rows. Stops after
+// `tries` or when the effort is used up. True if all rows are satisfied.
 bool tsr__region_repair(struct region *region, int tries)
 {
     for (int i = 0; i < tries; i++) {

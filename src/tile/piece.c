@@ -57,9 +57,9 @@ bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
 }
 
 // Describes the intervals of a shard along one dimension. Example: 12 elements as factors 3 (not
-// sharded) and 4 (2 shards), coordinate 1. The digit with unit 1 has the range [2,4), the digit
-// with unit 4 has [0,3). `run` is the lower digit and `count` is 3: the intervals are [2,4), [6,8)
-// and [10,12).
+// sharded) and 4 (2 shards), coordinate 1. Each factor is a digit of the index: the lower one has
+// the range [2,4), the upper one, which counts 4 elements, [0,3). `run` is the lower digit and
+// `count` is 3: the intervals are [2,4), [6,8) and [10,12).
 bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *coords,
                      struct tile_digits *digits)
 {

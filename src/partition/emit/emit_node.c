@@ -403,8 +403,8 @@ static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
                                find_captured, &captured);
 }
 
-// Copies a node that adds partial sums, without the inputs that only another device adds. If one
-// input is left, adds an Identity. Returns NULL if out of memory.
+// Copies a node that adds partial sums, without the inputs that only another device adds. If only
+// one of several inputs is left, adds an Identity instead. Returns NULL if out of memory.
 static tsr_node *sum_parts(const struct local_copy *copy)
 {
     size_t n = 0, all = copy->step->n_node_inputs;

@@ -254,7 +254,8 @@ int tsr__reduction_axes(const struct draft *draft, const struct node_flow *nf, c
     return tsr__rule_front_axes(nf->node, draft->flow->shapes, name, axes);
 }
 
-// True for the second input if it holds the axes of a reduction that tsr__reduction_axes replaces.
+// True if the input is the axes input of a reduction and the local node gets other axes
+// (tsr__reduction_axes). `name` is set if the axes are an attribute.
 static bool replaces_axes_input(const struct draft *draft, const struct node_flow *nf, int input)
 {
     int64_t axes[RULE_MAX_RANK];

@@ -117,9 +117,9 @@ static void flush_pieces(const struct writer *writer, struct iovec *pieces, int 
     *n = 0;
 }
 
-// Writes the parts of the writer's runs that are in `block`, bytes [at, at + n) of the constant.
-// Elements have `bytes` bytes. Short parts are copied to the file's buffer, long ones are written
-// directly.
+// Writes the elements of the shard that are in `block`, bytes [at, at + n) of the constant. A run
+// of the writer is a range of contiguous elements. Elements have `bytes` bytes. Short parts are
+// copied to the file's buffer, long ones are written directly.
 static void write_block(struct writer *writer, const unsigned char *block, int64_t at, int64_t n,
                         int64_t bytes)
 {

@@ -266,8 +266,9 @@ static bool add_edges(struct planner *planner)
     return true;
 }
 
-// Builds the program. Adds memory classes and limits first, because all values add their bytes to
-// them. Adds constants last, because they need the variables of the nodes that read them.
+// Builds the program. Adds the memory limits first, one for each class of devices with equal
+// memory, because all values add their bytes to them. Adds constants last, because they need the
+// variables of the nodes that read them.
 bool tsr__planner_program(struct planner *planner, int64_t memory)
 {
     planner->n_times = (uint32_t)(PLAN_TIMES * planner->n_nodes + PLAN_TIMES);

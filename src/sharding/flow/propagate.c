@@ -364,7 +364,7 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
     struct str from = tsr__notation_print(propagate->arena, *layout_slot(propagate, value));
     struct str to = tsr__notation_print(propagate->arena, need);
     tsr__diag(propagate->arena->session, DIAG_demand_dropped, &at,
-              "shard the output of the producer explicitly to choose",
+              "to choose the sharding, shard the output of the producer explicitly",
               "the node needs the value as " STR_FMT ", but the value is sharded as " STR_FMT
               ": %s",
               STR_ARG(to), STR_ARG(from), why);

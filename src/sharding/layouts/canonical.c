@@ -109,8 +109,9 @@ int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *
 }
 
 // Lists the parts of a dimension in the order of the layout. Fills in sizes if the size of the
-// dimension is known. Returns the number of parts, or -1 if the factors do not multiply to the
-// known size, such as {3/3*4} of 10 elements.
+// dimension is known. Returns the number of parts, or -1 if the size is known and is not the
+// product of the factors. Example: {3/3*4}, a factor 3 in 3 parts times a factor 4, has 12
+// elements; the dimension may have 10.
 static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *parts)
 {
     int64_t sizes[TILE_MAX_FACTORS], product = 1;
@@ -118,7 +119,8 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
     if (fits)
         for (int i = 0; i < dim->n; i++)
             product = times(product, sizes[i]);
-    // if the product is not the size, the last unit is shorter, and the dimension stays unchanged
+    // If the product is not the size, the last part is shorter. The caller then keeps the
+    // dimension.
     fits = fits && product == size.value;
     for (int i = 0; i < dim->n; i++) {
         parts[i] =
