@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libtessera through ctypes, as far as the hunter needs it: load, annotate, check, plan, partition, run, all in one
-process. The headers give the declarations; nothing here knows what a right result is."""
+"""The calls of libtessera that the hunt needs, through ctypes: load, annotate, check, plan, partition, run, all in one process. The declarations
+come from the headers. Expected results are not computed here."""
 import ctypes as c
 import glob
 import importlib.util
@@ -23,7 +23,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
 
 def declarations():
-    """The module that tools/bindings writes from the headers."""
+    """The module that tools/bindings generates from the headers."""
     with tempfile.TemporaryDirectory(prefix="tessera-hunt-") as folder:
         path = os.path.join(folder, "declarations.py")
         headers = [os.path.join(ROOT, "include", name) for name in ("tessera.h", "tessera_graph.h", "tessera_cli.h")]
@@ -43,7 +43,7 @@ def sized(kind, **fields):
 
 
 def engine_library():
-    """ONNX Runtime's C library: TESSERA_ORT, or the one of this Python."""
+    """The C library of ONNX Runtime: TESSERA_ORT, or that of this Python."""
     if os.environ.get("TESSERA_ORT"):
         return os.environ["TESSERA_ORT"]
     import onnxruntime
@@ -51,7 +51,7 @@ def engine_library():
 
 
 class Failed(Exception):
-    """A call of the library that did not return TSR_OK: what was called, the status, the findings."""
+    """A call of the library did not return TSR_OK: the call, the status, the diagnostics."""
 
     def __init__(self, what, status, findings, text):
         Exception.__init__(self, "%s: %s; %s" % (what, text, "; ".join("%s: %s" % f[:2] for f in findings[:3])))
@@ -61,12 +61,12 @@ class Failed(Exception):
 class Library:
     def __init__(self, path):
         self.lib = API.declare(c.CDLL(path))
-        self.lib.tsr_tensors_text.restype = P  # its text does not end at a zero
+        self.lib.tsr_tensors_text.restype = P  # its text does not end at a zero byte
         for name in API.FUNCTIONS:
             setattr(self, name[4:], getattr(self.lib, name))
 
     def rules(self):
-        """All rows of the table: dictionaries."""
+        """All rows of the table, as dictionaries."""
         session, row, out, i = self.session_new(None), Rule(), [], 0
         row.size = c.sizeof(Rule)
         while self.rule_at(session, i, c.byref(row)):
@@ -82,7 +82,7 @@ def sizes_array(sizes):
 
 
 def first_output(lib, node):
-    """What a node is known by here: names of values are unique in the hunter's models."""
+    """The name of a node's first output, which identifies the node: names of values are unique in the models of the hunt."""
     for i in range(lib.node_output_count(node)):
         v = lib.node_output(node, i)
         if v:
@@ -91,7 +91,7 @@ def first_output(lib, node):
 
 
 class Session:
-    """A session, and what was made with it; closed together."""
+    """A session and its objects, which are freed together."""
 
     def __init__(self, lib):
         self.lib, self.handle, self.models = lib, lib.session_new(None), []
@@ -138,7 +138,7 @@ class Session:
         return out
 
     def arrays(self, tensors):
-        """A set of tensors as arrays; a sequence is a list; None: an optional without a value."""
+        """A tensor set as arrays; a sequence is a list; None: an optional without a value."""
         lib, out = self.lib, {}
         for i in range(lib.tensors_count(tensors)):
             rank, number = lib.tensors_rank(tensors, i), lib.tensors_dtype(tensors, i)
@@ -160,7 +160,7 @@ class Session:
         return out
 
     def run(self, folder, sets, transport="threads", optimize=None, timeout=60.0):
-        """The results of a partition for each set of inputs, one after the other in one job."""
+        """Run a partition for each set of inputs, one after the other in one job; returns the results."""
         options = sized(API.tsr_run_options, transport=getattr(API, "TSR_TRANSPORT_" + transport.upper()), threads=1, timeout_s=timeout,
                         optimize=0 if optimize is None else optimize + 1, no_pin=True)
         self.must("engine", self.lib.engine_open(self.handle, engine_library().encode(), None, None))
@@ -191,7 +191,7 @@ class Model:
         self.config = out
 
     def nodes(self):
-        """Every node, of bodies too: (handle, {value name: handle} in the order of inputs, then outputs)."""
+        """All nodes, including those of subgraphs: (handle, {value name: handle}, inputs before outputs)."""
         node, out = self.lib.model_next_node(self.handle, None), []
         while node:
             values = {}
@@ -248,7 +248,7 @@ class Model:
         self.session.must("random", status)
 
     def check(self):
-        """Errors of the annotations."""
+        """Errors that the checker reports for the annotations."""
         self.lib.finding_clear(self.session.handle)
         self.session.must("check", self.lib.check_config(self.handle, None))
         out = [f for f in self.session.findings() if f[2] == ERROR]
@@ -267,7 +267,7 @@ class Model:
         self.config = P(self.lib.model_config(self.handle, 0))
 
     def partition(self, folder, force=False):
-        """Writes the parts; (nodes, those that are cut)."""
+        """Write the partition; (number of nodes, number of sharded ones)."""
         options, facts = sized(API.tsr_partition_options, force=force), sized(API.tsr_partition_facts)
         result = P()
         status = self.lib.partition(self.handle, folder.encode(), c.byref(options), c.byref(result))

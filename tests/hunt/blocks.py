@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makers of blocks as exporters write them: many nodes of which one computes the sizes of another. A maker gives up where the engine
-refuses one of its nodes; what it has added until then stays, and is read or becomes an output like everything else."""
+"""Makers of blocks of nodes as exporters write them, in which some nodes compute the sizes of others. A maker ends if the engine rejects one of
+its nodes; the nodes that it has added stay in the graph."""
 import numpy as np
 
 from nodes import first, ints
@@ -9,11 +9,11 @@ FAR = np.iinfo(np.int64).max
 
 
 class Given(Exception):
-    """The engine has refused a node: the block ends here."""
+    """The engine has rejected a node: the block ends."""
 
 
 class Block:
-    """Short words for a scope: each gives the one result of a node, or ends the block."""
+    """Short methods for a scope: each returns the only result of a node, or ends the block."""
 
     def __init__(self, s):
         self.s, self.rng, self.opset = s, s.maker.rng, s.maker.opset
@@ -46,7 +46,7 @@ class Block:
         return self.op("Unsqueeze", x, self.const(*axes)) if self.opset >= 13 else self.op("Unsqueeze", x, axes=list(axes))
 
     def size(self, x, axis):
-        """int64[1], in one of the ways in which it is exported."""
+        """A size as int64[1], in one of the forms that exporters write."""
         if self.opset >= 15 and self.rng.random() < 0.3:
             return self.op("Shape", x, start=axis, end=axis + 1, keep=False)
         whole = self.op("Shape", x, keep=False)
@@ -68,7 +68,7 @@ class Block:
 
 
 def normalised_groups(b):
-    """GroupNorm of before opset 18: groups as channels of an InstanceNormalization, then back to the Shape that was."""
+    """GroupNorm before opset 18: groups as channels of an InstanceNormalization, then reshaped back."""
     x = first(b.s, "f", 3, 4)
     channels = b.shape(x)[1]
     if not channels:
@@ -89,7 +89,7 @@ def heads_of(b, x, heads):
 
 
 def repeated(b, x, times):
-    """Heads of keys or values that several heads of queries share."""
+    """Repeat key or value heads that several query heads share."""
     heads, depth = b.shape(x)[1], b.shape(x)[3]
     way = b.rng.choice(["tile", "expand", "computed"])
     y = b.unsqueeze(x, 2)
@@ -104,7 +104,7 @@ def repeated(b, x, times):
 
 
 def turned(b, x):
-    """Rotary positions, by halves or by neighbours, with angles of a Range over the sequence."""
+    """Rotary position embedding, by halves or by neighbours, with angles of a Range over the sequence."""
     depth = b.shape(x)[3]
     steps = b.op("Cast", b.op("Range", b.number(0), b.scalar(x, 2), b.number(1), keep=False), to=1)
     angles = b.op("Mul", b.unsqueeze(steps, 1), b.s.constant(np.geomspace(1, 0.1, depth // 2).astype("f4")))
@@ -120,7 +120,7 @@ def turned(b, x):
 
 
 def hidden(b, scores):
-    """A mask of places: causal, and now and then a window of the last few."""
+    """A position mask: causal, and sometimes with a window of the last few positions."""
     steps = [b.op("Range", b.number(0), b.scalar(scores, axis), b.number(1), keep=False) for axis in (2, 3)]
     query, key = b.unsqueeze(steps[0], 1), b.unsqueeze(steps[1], 0)
     seen = b.op("Not", b.op("Greater", key, query))
@@ -133,7 +133,7 @@ def hidden(b, scores):
 
 
 def attention(b):
-    """Queries, keys and values of one projection or of three, positions, shared heads, a cache, a mask, and back."""
+    """Attention: queries, keys and values of one projection or of three, positions, shared heads, a cache, a mask, and the output projection."""
     x = b.s.pick(lambda a: a.ndim == 3 and a.size and a.dtype == np.float32, "f") or b.s.fresh(b.s.maker.numbers((2, 5, 6)), constant=0)
     heads, shared, depth = b.rng.choice([2, 4]), b.rng.choice([1, 2]), b.rng.choice([2, 4])
     wide, narrow = heads * depth, heads // shared * depth
@@ -167,7 +167,7 @@ def rolled(b):
 
 
 def windows(b):
-    """[n h w c] in windows of 2 x 2, something done in each, and back."""
+    """[n h w c] in windows of 2 x 2, some computation in each, and back."""
     x = b.s.pick(lambda a: a.ndim == 4 and a.size and a.shape[1] % 2 == 0 and a.shape[2] % 2 == 0, "f")
     x = x or b.s.fresh(b.s.maker.numbers((2, 4, 6, 3)), constant=0)
     n, high, wide, c = b.shape(x)
@@ -179,7 +179,7 @@ def windows(b):
 
 
 def experts(b):
-    """The rows that a router gives to each expert are found, multiplied, and added at their places."""
+    """Mixture of experts: select the rows that a router assigns to each expert, multiply them, and add them at their positions."""
     x = b.s.pick(lambda a: a.ndim == 2 and a.size and a.dtype == np.float32, "f") or b.s.fresh(b.s.maker.numbers((5, 4)), constant=0)
     width, n = b.shape(x)[1], b.rng.choice([2, 3])
     best = b.op("ArgMax", b.op("MatMul", x, b.weight(width, n, like=x)), axis=1, keepdims=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makers of If, Loop and Scan, whose bodies are random graphs again, and of calls of functions that belong to the model."""
+"""Makers of If, Loop and Scan, whose subgraphs are random graphs again, and of calls of functions of the model."""
 import numpy as np
 from onnx import helper, numpy_helper
 
@@ -19,7 +19,7 @@ def depth(s):
 
 
 def grow(s, count, makers=INNER):
-    """Adds about `count` nodes by random makers."""
+    """Add about `count` nodes by random makers."""
     rng = s.maker.rng
     functions, weights = zip(*makers)
     wanted, tries = len(s.nodes) + count, 6 * count
@@ -32,7 +32,7 @@ def grow(s, count, makers=INNER):
 
 
 def inner(s, carried):
-    """A body's scope; carried: arrays that come in, which get names."""
+    """The scope of a subgraph; carried: arrays of its inputs, which get names."""
     body = Scope(s.maker, s)
     names = [s.maker.name("c") for _ in carried]
     for name, a in zip(names, carried):
@@ -45,7 +45,7 @@ def inner(s, carried):
 
 
 def result(body, like):
-    """A value that the body made, of the shape and type of an array: the last that fits, or a made one."""
+    """A value computed in the subgraph, of the shape and type of an array: the last that fits, or a new one."""
     made = {o for n in body.nodes for o in n.output}
     fitting = [n for n in body.pool if n in made and body.values[n].shape == like.shape and body.values[n].dtype == like.dtype]
     if fitting and body.maker.rng.random() < 0.9:
@@ -55,7 +55,7 @@ def result(body, like):
 
 
 def graph_of(body, name, inputs, outputs, open_shapes):
-    """inputs, outputs: names. Shapes of carried values are declared or left open."""
+    """inputs, outputs: names. Shapes of carried values are declared or left out."""
     def told(n):
         a = body.values[n]
         return info(n, type_number(a), None if open_shapes or a.ndim and body.maker.mode != "static" else a.shape)
@@ -64,7 +64,7 @@ def graph_of(body, name, inputs, outputs, open_shapes):
 
 
 def close(s, op, inputs, outputs, body_count, **attributes):
-    """Adds the node of the bodies and counts what is inside."""
+    """Add the node with its subgraphs and count the nodes inside."""
     before = dict(s.maker.operators)
     made = s.add(op, inputs, outputs=outputs, **attributes)
     if not made:
@@ -120,7 +120,7 @@ def loop(s):
 
 
 def turns_alone(s):
-    """A Loop that carries nothing and has no condition: Loop(turns, ""), whose second input is left out but counted."""
+    """A Loop without carried values and condition: Loop(turns, ""). Its second input is omitted, but counts as an input."""
     rng = s.maker.rng
     body, _ = inner(s, [])
     turn, go = s.maker.name("i"), s.maker.name("go")
@@ -158,7 +158,7 @@ def scan(s):
 
 
 def function(s):
-    """A call of a function of the model: a random graph of one or two inputs, or one that is there, again."""
+    """A call of a function of the model: a new random graph of one or two inputs, or an existing function."""
     rng, maker = s.maker.rng, s.maker
     if s.outer or maker.opset < 18:
         return None
@@ -173,7 +173,7 @@ def function(s):
     for name, a in zip(names, arrays):
         body.values[name] = a
         body.pool.append(name)
-    body.outer = s  # constants of a function are nodes: taken out of the initializers below
+    body.outer = s  # constants of a function must be nodes: moved out of the initializers below
     before = dict(maker.main.inits)
     grow(body, rng.randint(2, 5), nodes.MAKERS + shapes.MAKERS[:12])
     out = body.pool[-1]

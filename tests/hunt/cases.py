@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of every operator of the table: the cases of the rules' proof (tests/rules), in other sizes, with inputs that other nodes made."""
+"""Nodes of every operator of the table: the cases of tests/rules/prove.py, with other sizes and with inputs that other nodes computed."""
 import os
 import sys
 
@@ -9,25 +9,25 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import prove  # noqa: E402
 
 CASES = [(name, c) for name, cases in sorted(prove.all_cases().items()) for c in cases]
-NEWEST = 26  # what came with it has cases that name no opset; ONNX Runtime 1.31 knows none of 27
+NEWEST = 26  # the cases of newer operators have no opset; ONNX Runtime 1.31 does not support 27
 OPSETS = sorted({c["opset"] for _, c in CASES if c["opset"]} | {NEWEST})
-# ONNX Runtime 1.31 lets its result lie where its input does and then reads that: wrong wherever other nodes are around it.
+# ONNX Runtime 1.31 stores the result in the memory of the input and then reads that: wrong results if there are other nodes.
 UNSOUND = ("com.microsoft:MoE",)
 BY_NAME = {}
 for _name, _case in CASES:
-    if _name not in prove.RANDOM + UNSOUND:  # tests/e2e/special.py has shardings of random values
+    if _name not in prove.RANDOM + UNSOUND:  # tests/e2e/special.py tests shardings of random values
         BY_NAME.setdefault(_name, []).append(_case)
 NAMES = sorted(BY_NAME)
 
 
 def other_sizes(rng, arrays):
-    """Each size of the case becomes another one, the same wherever it stands: equal sizes stay equal."""
+    """Another size for each size of the case; equal sizes stay equal."""
     sizes = sorted({d for a in arrays if a is not None for d in a.shape if d > 1})
     return {d: rng.choice([d, d, d + 1, 2 * d, 1, 2, 3, 4, 6, 8]) for d in sizes}
 
 
 def resized(s, a, sizes):
-    """The same kind of numbers in another shape."""
+    """Numbers of the same kind in another shape."""
     shape = tuple(sizes.get(d, d) for d in a.shape)
     if shape == a.shape or not a.size:
         return a
@@ -37,7 +37,7 @@ def resized(s, a, sizes):
 
 
 def adapted(s, shape, dtype):
-    """A value of the pool brought into that shape: flat, repeated or cut, folded; None if there is no such value."""
+    """A value of the pool converted to that shape: flattened, repeated or truncated, reshaped; None if there is no such value."""
     n = int(np.prod(shape, dtype=int))
     x = s.pick(lambda a: a.dtype == dtype and a.size)
     if not x or not n or s.maker.opset < 13:
@@ -52,7 +52,7 @@ def adapted(s, shape, dtype):
 
 
 def inputs_of(s, arrays, hosts, own):
-    """Names for a case's inputs. own: all fresh, with the case's numbers."""
+    """Names for the inputs of a case. own: all are new, with the numbers of the case."""
     rng, out = s.maker.rng, []
     for i, a in enumerate(arrays):
         if a is None:
@@ -61,7 +61,7 @@ def inputs_of(s, arrays, hosts, own):
             out.append(s.constant(a))
         else:
             name = None
-            if not own and a.dtype.kind == "f" and rng.random() < 0.6:  # whole numbers are places or sizes: only the case's fit
+            if not own and a.dtype.kind == "f" and rng.random() < 0.6:  # integers are positions or sizes: only those of the case are valid
                 name = s.pick(lambda b: b.shape == a.shape and b.dtype == a.dtype)
                 if not name:
                     name = adapted(s, a.shape, a.dtype)
@@ -92,7 +92,7 @@ def case(s):
 
 
 def forget(s, mark):
-    """Takes back what was made for a node that the engine then refused."""
+    """Remove what was added for a node that the engine then rejected."""
     count, pool, inputs, inits, operators = mark
     s.nodes, s.pool = s.nodes[:count], s.pool[:pool]
     s.maker.inputs, s.inits, s.maker.operators = inputs, inits, operators

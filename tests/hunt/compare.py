@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a case, runs it, and judges it by the whole model's run in Python's ONNX Runtime without optimisation.
+"""Shards a case, runs it, and compares the results with those of the unsharded model in Python's ONNX Runtime without optimization.
 
-Rounding is not a find: where results differ, the whole model is run again with a little noise behind every node whose
-rounding depends on how it is computed, and what moves as far by that is left out (`ill`). Nor is what follows from a sum or product
-whose parts can leave the range of its type (`range`), or from another case that docs/numbers.md does not promise (`open`, promises.py)."""
+Differences by rounding are not failures. If results differ, the unsharded model runs again with a little noise after every node whose rounding
+depends on how it is computed; outputs that move as far by noise are excused (`ill`). Also excused is what follows from a sum or product whose
+parts can leave the range of its type (`range`), or from another case that docs/numbers.md does not promise (`open`, promises.py)."""
 import itertools
 import os
 import re
@@ -26,7 +26,7 @@ TOLERANCE = {"f2": 1e-2, "f4": 1e-4, "f8": 1e-4}  # a double may have been compu
 NOISE = {"f2": 2e-3, "f4": 4e-6, "f8": 4e-6}
 TIMEOUT = 40.0
 SMALLEST_HALF, SMALLEST_NORMAL_HALF = 2.0 ** -24, 2.0 ** -14
-# Nodes that give the same bits however they are cut: noise behind them would hide mistakes.
+# Nodes that give the same bits however they are sharded: noise after them would hide errors.
 EXACT = set("""Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Clip Compress Concat
  ConcatFromSequence Constant ConstantOfShape DepthToSpace Div Equal Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater
  GreaterOrEqual Identity IsInf IsNaN Less LessOrEqual Max MaxPool Min Mul Neg NonZero Not OneHot Or Pad PRelu Range ReduceMax ReduceMin
@@ -34,18 +34,19 @@ EXACT = set("""Abs Add And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseO
  SplitToSequence Squeeze Sub Tile TopK Transpose Trilu Unique Unsqueeze Where Xor CenterCropPad GlobalMaxPool""".split())
 
 
-# Nodes that divide by the deviation of their input from its mean: for a constant input that is rounding only.
+# Nodes that divide by the deviation of their input from its mean, which is only rounding for a constant input.
 STATISTICS = set("""LayerNormalization RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization
  InstanceNormalization GroupNormalization MeanVarianceNormalization LpNormalization EmbedLayerNormalization BatchNormalization""".split())
 
 
-# Sums and products: whole numbers stay whole, so noise on them would hide mistakes. Of all other nodes a result may be whole by rounding alone.
+# Sums and products of integers are integers, so noise on them would hide errors. A result of any other node may be an integer only by rounding.
 WHOLE_NUMBERS = set("""MatMul Gemm Conv ConvTranspose Einsum CumSum ReduceSum ReduceProd ReduceL1 ReduceSumSquare ReduceMean AveragePool
  GlobalAveragePool Sum Mean MatMulInteger ConvInteger FusedMatMul FusedGemm Loop Scan If DequantizeLinear Mod""".split())
 
 
 class Verdict:
-    """kind: ok, ill (rounding), range (parts leave the range), open (not promised), engine (the engine itself cannot), infeasible, or a find: different, refused, failed."""
+    """kind: ok, ill (rounding), range (parts leave the range), open (not promised), engine (the engine fails itself), infeasible, or a failure:
+    different, refused, failed."""
 
     def __init__(self, kind, text="", cut_nodes=0):
         self.kind, self.text, self.cut_nodes = kind, text, cut_nodes
@@ -60,7 +61,7 @@ def short(dtype):
 
 
 def apart(got, want):
-    """How far two results are apart, relative to the largest magnitude; inf: another type, shape, or no number where one is."""
+    """The difference of two results, relative to the largest magnitude; inf: other type or shape, or NaN on one side only."""
     if isinstance(want, list):
         if not isinstance(got, list) or len(got) != len(want):
             return float("inf")
@@ -74,7 +75,7 @@ def apart(got, want):
     if want.dtype.kind in "iu" and (got == want).all():
         return 0.0
     a, b = got.astype("f8"), want.astype("f8")
-    if want.dtype.kind in "iu":  # wide ones that differ may be one double
+    if want.dtype.kind in "iu":  # wide integers that differ may be the same double
         return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-6)), 1e-18)
     if (np.isnan(a) != np.isnan(b)).any():
         return float("inf")
@@ -94,20 +95,21 @@ def whole(a):
 
 
 def underflown(node, a, values):
-    """Float16 results that are next to nothing though no operand is zero: an engine that goes on in float32 still has them, one that
-    rounds to float16 (between devices) is off by the distance of its smallest numbers."""
+    """Mask of float16 results that are almost 0 although no operand is 0: an engine that computes on in float32 keeps them. One that rounds to
+    float16 (between devices) has an error of the smallest float16."""
     zeros = any((values[n] == 0).any() for n in node.input if getattr(values.get(n), "dtype", np.dtype(bool)).kind == "f")
     return (np.abs(a) < SMALLEST_NORMAL_HALF) & (a.dtype == np.float16) & (not zeros)
 
 
 def unrounded(node, a, values):
-    """Of a Cast, where it gave what it got: between two Casts the engine leaves the rounding out, so that -0.99998, -1 as a float16, becomes the integer 0."""
+    """Mask of elements that a Cast did not change: between two Casts the engine omits the rounding, so that -0.99998 (-1 as a float16) becomes
+    the integer 0."""
     before = values.get(node.input[0]) if node.op_type in ("Cast", "CastLike") else None
     return a == before if isinstance(before, np.ndarray) and before.shape == a.shape else np.ones(a.shape, bool)
 
 
 def behind(graph, node, i, a, values, draw, opset):
-    """A node behind output i, which is `a`, that changes it a little. Of a sum, against the size of its terms: they may have cancelled out."""
+    """A node after output i (with the array `a`) that changes it a little. For a sum, relative to its terms: they may have cancelled out."""
     name, eps = node.output[i], NOISE.get(short(a.dtype), 0)
     noise, before = name + "_noise", name + "_before"
     node.output[i] = before
@@ -131,7 +133,7 @@ def behind(graph, node, i, a, values, draw, opset):
 
 
 def noisy(model, values, draw):
-    """The model with each rounded result of a node a little changed. draw: noise of a shape."""
+    """The model with noise on each rounded result of a node. draw: returns noise of a shape."""
     out = onnx.ModelProto()
     out.CopyFrom(model)
     nodes, opset = [], next(o.version for o in model.opset_import if not o.domain)
@@ -158,7 +160,7 @@ def noisy(model, values, draw):
 
 
 def values_of(model, feeds, names):
-    """What these inner values are; those that the engine does not give out (sequences of some types) are left away, by halves."""
+    """Arrays of these inner values; values that the engine cannot return (sequences of some types) are found by halving the list, and omitted."""
     if not names:
         return {}
     whole = onnx.ModelProto()
@@ -172,7 +174,7 @@ def values_of(model, feeds, names):
 
 
 def known_values(model, feeds):
-    """Results of all nodes of the main graph, by name; inputs and constants too."""
+    """Results of all nodes of the main graph by name, and inputs and constants."""
     have = {o.name for o in model.graph.output}
     inner = [n for node in model.graph.node for n in node.output if n and n not in have]
     known = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
@@ -180,19 +182,19 @@ def known_values(model, feeds):
 
 
 def CANCELLED(shape):
-    """The noise that makes sums whose terms nearly cancel out exactly 0, and changes nothing else: a Cast to bool asks for just that."""
+    """Noise that sets sums whose terms nearly cancel out to exactly 0, and changes nothing else: this matters for a Cast to bool."""
     return np.zeros(shape)
 
 
 def drawn_noise(seed, sign):
-    """Normal numbers of any shape, the same for a seed; with the sign -1 their opposites."""
+    """Normally distributed numbers of any shape, the same for a seed; negated for the sign -1."""
     rng = np.random.default_rng(seed)
     return lambda shape: sign * rng.standard_normal(shape)
 
 
 def sensitivity(model, feeds, want):
-    """How far each output moves by noise of the size of rounding. Each noise is tried with both signs: a sum of -1e-6 that an If asks for its
-    sign is moved below 0 by one of the two and above by the other, where six noises of one sign all leave it below once in 64 times."""
+    """How far each output moves by noise of the size of rounding. Each noise is tried with both signs. Example: an If on the sign of a sum of -1e-6
+    is moved below 0 by one and above 0 by the other; six noises of one sign all leave it below 0 once in 64 times."""
     values, moved = known_values(model, feeds), {name: 0.0 for name in want}
     for draw in [CANCELLED] + [drawn_noise(seed, sign) for seed, sign in itertools.product(range(1, 5), (1, -1))]:
         try:
@@ -205,7 +207,7 @@ def sensitivity(model, feeds, want):
 
 
 def differences(case, k, got):
-    """[(output, how far apart)] of set k beyond tolerance."""
+    """[(output, difference)] of set k beyond the tolerance."""
     out = []
     for name, want in case.wanted[k].items():
         far = apart(got.get(name), want)
@@ -215,7 +217,7 @@ def differences(case, k, got):
 
 
 def excuse(case, model, cut, k, wrong):
-    """(why outputs of set k may differ, or None; those for which nothing says so, and how far noise moves each)"""
+    """(excuse for the differences of set k or None; outputs that it does not excuse; how far noise moves each output)"""
     moved = sensitivity(model, case.sets[k], case.wanted[k])
     real = [(name, far) for name, far in wrong if not far <= 8 * moved[name]]
     if not real:
@@ -237,7 +239,7 @@ def excuse(case, model, cut, k, wrong):
 
 
 def compare(case, cut, results):
-    """The verdict on results of all sets: the first find, else the first excuse."""
+    """The verdict on the results of all sets: the first failure, else the first excuse."""
     model, verdict = inside.inlined(case.model), Verdict("ok")
     for k, got in enumerate(results):
         wrong = differences(case, k, got)
@@ -254,8 +256,8 @@ def compare(case, cut, results):
 
 
 def written_statistics(model, k):
-    """Values that follow from statistics that a BatchNormalization which trains has written over (docs/numbers.md): what else reads them finds the
-    new ones, and of constants the next set of inputs does too."""
+    """Values that follow from statistics that a BatchNormalization in training mode has overwritten (docs/numbers.md): other readers get the new
+    ones. If they are constants, so does the next set of inputs."""
     trains = [n for n in model.graph.node if n.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in n.attribute)]
     statistics = {n.input[i] for n in trains for i in (3, 4)}
     written = [o for n in trains if set(n.input[:3]) & set(n.input[3:]) or n.input[3] == n.input[4] for o in n.output]
@@ -266,8 +268,8 @@ def written_statistics(model, k):
 
 
 def fused_wrongly(model, values, level):
-    """Values that follow from a mistake of ONNX Runtime's optimisation: from level 2 on it joins a Transpose and a MatMul with a vector, and
-    gives another result (seen with 1.31.1). A part may have such nodes where the whole has constants instead."""
+    """Values that follow from a bug of ONNX Runtime's optimization: from level 2 on it fuses a Transpose and a MatMul with a vector, and gives
+    another result (seen with 1.31.1). A rank file may have such nodes where the unsharded model has constants."""
     turned = {n.output[0] for n in model.graph.node if n.op_type == "Transpose"}
     vectors = [n.output[0] for n in model.graph.node if n.op_type == "MatMul" and turned & set(n.input)
                and any(getattr(values.get(i), "ndim", 0) == 1 for i in n.input)]
@@ -275,7 +277,7 @@ def fused_wrongly(model, values, level):
 
 
 def engine_differs(case, k, level, names):
-    """Whether the engine's own optimisation already changes the whole model's results."""
+    """True if the engine's own optimization changes the results of the unsharded model."""
     try:
         got = run_model(case.model, case.sets[k], level)
     except Exception:
@@ -284,15 +286,15 @@ def engine_differs(case, k, level, names):
 
 
 def failing_is_open(case, text):
-    """Whether some set of inputs has other turns, and so other sizes, for a reason that is not promised (promises.py), or what is not promised
-    reaches the node that failed: a Binarizer refuses a NaN."""
+    """True if something that is not promised (promises.py) decides about iterations or sizes for some set of inputs, or reaches the node that failed:
+    a Binarizer rejects a NaN."""
     model = inside.inlined(case.model)
     failed = re.search(r"while running \w+ node\. Name:'([^']+)'", text)
     for feeds in case.sets:
         try:
             values = known_values(model, feeds)
         except Exception:
-            return False  # the engine runs the model with its functions alone
+            return False  # the engine can run the model only with its functions
         if promises.turns_not_promised(model, model.graph.node, values):
             return True
         reached = promises.not_promised(model, values) if failed else set()
@@ -302,17 +304,17 @@ def failing_is_open(case, text):
 
 
 def failing_is_rounding(case):
-    """Whether noise of the size of rounding gives the whole model other sizes, or makes it fail as well: a Unique of two sums that are equal but for
-    the last bit has one element or two."""
+    """True if noise of the size of rounding gives the unsharded model other sizes, or makes it fail as well. Example: Unique of two sums that
+    differ in the last bit has one element or two."""
     model = inside.inlined(case.model)
     try:
         return any(np.isinf(far) for feeds, want in zip(case.sets, case.wanted) for far in sensitivity(model, feeds, want).values())
     except Exception:
-        return False  # the engine runs the model with its functions alone
+        return False  # the engine can run the model only with its functions
 
 
 def under_mpi(session, tessera, parts, case, cut, work):
-    """The same through mpirun and files."""
+    """Run the partition with mpirun; inputs and outputs are files."""
     results = []
     for k, arrays in enumerate(case.sets):
         files = [os.path.join(work, n) for n in ("mpi_in.npz", "mpi_out.npz")]
@@ -329,7 +331,7 @@ def under_mpi(session, tessera, parts, case, cut, work):
 
 
 def attempt(lib, tessera, path, case, cut, work):
-    """Cuts and runs a case in one way."""
+    """Shard and run a case in one way; returns the verdict."""
     parts = os.path.join(work, "parts")
     shutil.rmtree(parts, ignore_errors=True)
     with api.Session(lib) as session:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to cut a model: drawn by the program (`--random`), made by hand here, planned. A cut is a dictionary that JSON can hold:
+"""Shardings of a model: chosen by the program (`--random`), drawn here ("hand"), or planned. A sharding ("cut") is a dictionary for JSON:
 
-    devices, kind ("random", "hand", "plan"), seed, memory, stages     how it comes about
-    edits: [[first output of the node, value or null, sharding text or stage]]   once it has come about: this alone repeats it
-    metadata: {key: text}     what a plan says besides
-    infer: null, "infer" or "propagate";  transport;  level (ONNX Runtime's optimisation)
-    keep: how many of the inputs and outputs stay cut, of 1
+    devices, kind ("random", "hand", "plan"), seed, memory, stages     how it is made
+    edits: [[first output of the node, value or null, sharding text or stage]]   after it was made: these alone repeat it
+    metadata: {key: text}     additional results of a plan
+    infer: null, "infer" or "propagate";  transport;  level (ONNX Runtime's optimization)
+    keep: share of the inputs and outputs that stay sharded, from 0 to 1
 """
 import random
 
@@ -20,8 +20,8 @@ METADATA = ("ai.tessera.delay", "ai.tessera.keep_cut", "ai.tessera.state")
 # ---- texts of shardings ----------------------------------------------------------------------------------
 
 def text_of(words, rank):
-    """A spec in the compact notation, from its raw fields. The notation numbers shards in the order of the dimensions, so the
-    owners of a spec that lists its cuts otherwise are put into that order."""
+    """A spec in the compact notation, from its raw fields. The notation numbers shards in the order of the dimensions. If the spec lists its axes in
+    another order, its owners are reordered."""
     dims, owners = words
     dims = [(axis + rank if axis < 0 else axis, factors) for axis, factors in dims]
     counts = [n for _, factors in dims for _, n in factors]
@@ -40,7 +40,7 @@ def text_of(words, rank):
 
 
 def draw_shares(rng, rank, order, sizes):
-    """Unequal parts: neighbouring shards on one device, {6,1:2,2,2,0,1,1}; now and then one device has two such runs. None: too few elements."""
+    """Unequal parts: adjacent shards on one device, as {6,1:2,2,2,0,1,1}; sometimes one device has two such runs. None: too few elements."""
     runs = [(device, rng.choice([1, 1, 2, 3, 4])) for device in order[:rng.randint(min(2, len(order)), len(order))]]
     if rng.random() < 0.1:
         runs.append((runs[0][0], rng.choice([1, 2])))
@@ -51,7 +51,7 @@ def draw_shares(rng, rank, order, sizes):
 
 
 def draw_sharding(rng, shape, devices, sizes, fixed):
-    """A random sharding of a value; sizes: the least that a dimension has in any run; fixed: they are the same in all runs."""
+    """A random sharding of a value; sizes: the smallest of each dimension in any run; fixed: they are the same in all runs."""
     order = list(range(devices))
     rng.shuffle(order)
     rank = len(shape)
@@ -78,9 +78,9 @@ def draw_sharding(rng, shape, devices, sizes, fixed):
                 parts[axis] = "%d/%d*%d" % (outer, n, unit)
             elif n <= unit:
                 parts[axis] = "%d*%d/%d" % (outer, unit, n)
-    several = rng.choice([2, 2, 3]) if rng.random() < 0.04 else 1  # shards of each device
+    several = rng.choice([2, 2, 3]) if rng.random() < 0.04 else 1  # shards per device
     groups = [[order[k // several]] for k in range(shards)]
-    if rng.random() < 0.4 and several == 1:  # the other devices hold copies
+    if rng.random() < 0.4 and several == 1:  # the other devices hold replicas
         for k, device in enumerate(order[shards:]):
             groups[k % shards if rng.random() < 0.8 else rng.randrange(shards)].append(device)
     if rng.random() < 0.6:
@@ -92,7 +92,7 @@ def draw_sharding(rng, shape, devices, sizes, fixed):
 # ---- drawing and applying --------------------------------------------------------------------------------------
 
 def draw(rng, mpi):
-    """What is to be tried; it comes about in `apply`."""
+    """Draw a sharding; `apply` adds it to a model."""
     kind = rng.choice(["random", "random", "hand", "hand", "plan"])
     cut = dict(kind=kind, devices=rng.choice([2, 2, 3, 3, 4, 4, 5, 6, 8]), seed=rng.randrange(1 << 30), level=rng.choice([0, 0, 1, 2, 3]),
                transport=rng.choice(TRANSPORTS + ["mpi"] * mpi), infer=rng.choice([None] * 6 + ["infer", "propagate"]))
@@ -105,7 +105,7 @@ def draw(rng, mpi):
 
 
 def keep_cut(case, model, cut):
-    """Writes into the model which of its inputs and outputs stay cut."""
+    """Write into the model which of its inputs and outputs stay sharded."""
     rng = random.Random(cut["seed"] + 1)
     names = [v.name for v in list(case.model.graph.input) + list(case.model.graph.output)]
     kept = [n for n in names if rng.random() < cut.get("keep", 0)]
@@ -114,7 +114,7 @@ def keep_cut(case, model, cut):
 
 
 def least_sizes(case, name):
-    """The sizes of a value in all runs, as far as they are known: the least of each."""
+    """The smallest sizes of a value in all runs, as far as they are known."""
     shape = case.shapes.get(name)
     return shape and [min(d, case.least.get(d, d)) for d in shape]
 
@@ -138,7 +138,7 @@ def by_hand(case, model, cut):
 
 
 def put(model, edits):
-    """Puts edits on a model that has a configuration; returns those that the program refused."""
+    """Apply edits to a model with a configuration; returns those that the program rejected."""
     nodes = {api.first_output(model.lib, node): (node, values) for node, values in model.nodes()}
     refused = []
     for first, value, what in edits:
@@ -156,7 +156,7 @@ def put(model, edits):
 
 
 def settle(session, path, cut, edits):
-    """A model with as many of the edits as `check` takes: those that it finds in error are dropped, value by value."""
+    """A model with as many of the edits as `check` accepts: edits with errors are dropped, value by value."""
     for _ in range(12):
         model = session.load(path)
         model.add_config("c", cut["devices"])
@@ -172,7 +172,7 @@ def settle(session, path, cut, edits):
 
 
 def apply(session, path, case, cut):
-    """The annotated model; cut["edits"] then repeats it. None: nothing fits (the planner says so)."""
+    """The annotated model; cut["edits"] then repeats it. None: nothing fits (reported by the planner)."""
     if cut.get("edits") is not None:
         model = session.load(path)
         model.add_config("c", cut["devices"])
@@ -185,7 +185,7 @@ def apply(session, path, case, cut):
     elif cut["kind"] == "random":
         model = session.load(path)
         model.add_config("c", cut["devices"])
-        names = {d.dim_param for v in case.model.graph.input for d in v.type.tensor_type.shape.dim}  # pruned inputs took theirs with them
+        names = {d.dim_param for v in case.model.graph.input for d in v.type.tensor_type.shape.dim}  # removed inputs had other names
         model.shard_random(cut["seed"], {k: v for k, v in case.least_symbols.items() if k in names})
     else:
         model = session.load(path)
@@ -203,14 +203,14 @@ def apply(session, path, case, cut):
 
 
 def remember(case, model, cut):
-    """Fills in the edits and metadata of a random or planned sharding, so that they can be reduced."""
+    """Fill in the edits and metadata of a random or planned sharding, so that they can be reduced."""
     edits = []
     for first, value, what in model.annotations():
         if value is None:
             edits.append([first, None, what])
             continue
         shape = case.shapes.get(value)
-        if shape is None:  # a list: only the given axes are known
+        if shape is None:  # a sequence: only the given axes are known
             shape = [0] * (1 + max([axis for axis, _ in what[0]], default=0))
         edits.append([first, value, text_of(what, len(shape))])
     cut["edits"], cut["infer"] = edits, None

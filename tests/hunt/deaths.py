@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker died of: whether Python's ONNX Runtime dies of the same, without us.
+"""Finds out why a worker crashed: does Python's ONNX Runtime crash in the same way without Tessera?
 
-usage (in a process of its own, which is to die): deaths.py TESSERA SEED CUT      CUT: as find.json has it"""
+usage (in its own process, which may crash): deaths.py TESSERA SEED CUT      CUT: as in find.json"""
 import json
 import os
 import subprocess
@@ -12,25 +12,25 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def dies(words):
-    """Whether a process ends by a signal, and what it had printed."""
+    """(True if the process ends by a signal, its output)."""
     p = subprocess.run([sys.executable, "-B"] + words, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return p.returncode < 0, p.stdout
 
 
 def of_the_whole(seed, level):
-    """The whole graph, optimised like the parts."""
+    """True if the unsharded graph crashes too, with the optimization level of the rank files."""
     return dies(["-c", "import make, graph; c = make.make(%d); [graph.run_model(c.model, s, %d) for s in c.sets]" % (seed, level)])[0]
 
 
 def of_a_part(tessera, seed, cut):
-    """A part that is loaded and not run: nothing of ours computes. From optimisation level 1 on ONNX Runtime ends with an assertion of its own if a body alone
-    reads what a Transpose makes of a DequantizeLinear with one scale (docs/numbers.md); a part has one scale where the whole has several."""
+    """True if loading a rank file crashes, without running it. From optimization level 1 on, ONNX Runtime fails an assertion if only a subgraph reads
+    the Transpose of a DequantizeLinear with one scale (docs/numbers.md). A rank file may have one scale where the full model has several."""
     died, said = dies([os.path.abspath(__file__), os.path.abspath(tessera), str(seed), json.dumps(cut)])
     return died and said.splitlines()[-1:] == ["loads"]
 
 
 def load_parts(tessera, seed, cut):
-    """Cuts as the worker did, then loads each part: `loads` is the last word if it dies of that."""
+    """Shard as the worker did, then load each rank file; if it crashes, `loads` is the last line of the output."""
     import api
     import cuts
     import make
@@ -49,7 +49,7 @@ def load_parts(tessera, seed, cut):
             try:
                 ort.InferenceSession(os.path.join(parts, "rank%d.onnx" % rank), options)
             except Exception:
-                pass  # optimised, which is enough; without a launcher our operators refuse to be made
+                pass  # it was optimized, which is enough; without a launcher our operators fail
             print("loaded", flush=True)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A random model under construction. Every value is known as an array, because each node is run by ONNX Runtime as soon
-as it is made: what the engine refuses, what is no number and what grows too large never gets into a model. So makers
-of nodes (nodes.py, bodies.py, cases.py) may try anything and need no shape inference of their own."""
+"""A random model under construction. Each node is run by ONNX Runtime as soon as it is added, so every value is known as an array. Nodes that the
+engine rejects and results that are NaN or too large never get into a model. So the makers of nodes (nodes.py, bodies.py, cases.py) may try
+anything and need no shape inference."""
 import random
 
 import numpy as np
@@ -11,8 +11,8 @@ from onnx import helper, numpy_helper
 
 from lawful import lawful
 
-MOST_ELEMENTS = 3000  # of a value
-LARGEST = 1e4         # magnitude of a float: beyond it rounding hides mistakes
+MOST_ELEMENTS = 3000  # maximum per value
+LARGEST = 1e4         # maximum magnitude of a float: beyond it rounding hides errors
 
 SUMS = ("MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "MatMulInteger", "QLinearMatMul", "FusedMatMul", "FusedGemm")
 
@@ -34,17 +34,17 @@ OPTIONS = [engine_options(level) for level in range(4)]
 
 
 def run_model(model, feeds, level=0):
-    """The outputs of a whole model by Python's ONNX Runtime, by name."""
+    """The outputs of an unsharded model in Python's ONNX Runtime, by name."""
     session = onnxruntime.InferenceSession(model.SerializeToString(), OPTIONS[level])
     used = {i.name for i in session.get_inputs()}
     names = [o.name for o in session.get_outputs()]
-    # Copies: a BatchNormalization that trains writes into what it is given.
+    # Copies, since a BatchNormalization in training mode overwrites its inputs.
     return dict(zip(names, session.run(names, {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in feeds.items() if k in used})))
 
 
 def as_declared(model, results):
-    """Whether results have the sizes that the model declares. The engine only warns where they have not; a model whose NonZero is declared to give
-    [3, 159] is false for inputs with 163 numbers that are not 0 (a NaN in place of a 0), and no part of 159 can be cut out of 163."""
+    """True if the results have the sizes that the model declares. The engine only warns if not. Example: a NonZero declared as [3, 159], and inputs
+    with 163 nonzero numbers (a NaN instead of a 0): a shard of 159 elements cannot be sliced from 163."""
     for output in model.graph.output:
         kind, a = output.type.tensor_type, results.get(output.name)
         if not isinstance(a, np.ndarray) or not output.type.HasField("tensor_type") or not kind.HasField("shape"):
@@ -55,14 +55,14 @@ def as_declared(model, results):
 
 
 def type_number(a):
-    """ONNX's number of an array's type."""
+    """ONNX's number of the array's type."""
     if a.dtype.kind in "OUST":
         return onnx.TensorProto.STRING
     return helper.np_dtype_to_tensor_dtype(a.dtype)
 
 
 def free_names(node):
-    """Names that a node reads, its bodies included."""
+    """Names that a node reads, including its subgraphs."""
     out = [n for n in node.input if n]
     for a in node.attribute:
         for g in [a.g] * a.HasField("g") + list(a.graphs):
@@ -75,7 +75,7 @@ def free_names(node):
 
 
 def in_opset(op, domain, opset):
-    """Whether ONNX has the operator in that set: ONNX Runtime knows some from before they were (MeanVarianceNormalization in 8)."""
+    """True if ONNX has the operator in that opset. ONNX Runtime accepts some in older opsets (MeanVarianceNormalization in 8)."""
     try:
         return bool(domain) or onnx.defs.get_schema(op, opset, domain) is not None
     except onnx.defs.SchemaError:
@@ -83,7 +83,7 @@ def in_opset(op, domain, opset):
 
 
 def fits(a):
-    """Whether a result may stay in a model: known numbers of moderate size."""
+    """True if a result may stay in a model: finite numbers of moderate size."""
     if a is None or isinstance(a, list):
         return bool(a) and len(a) < 20 and all(fits(x) for x in a)
     if a.size > MOST_ELEMENTS:
@@ -94,13 +94,13 @@ def fits(a):
 
 
 class Scope:
-    """The main graph, or a body. `values`: name -> array, of all that may be read here, outer scopes included."""
+    """The main graph, or a subgraph. `values`: name -> array, of everything that may be read here, including outer scopes."""
 
     def __init__(self, maker, outer=None):
         self.maker, self.outer = maker, outer
         self.nodes, self.inits = [], {}
         self.values = dict(outer.values) if outer else {}
-        self.pool = []  # what nodes made here, and inputs: these are read again
+        self.pool = []  # results of nodes and inputs, which later nodes may read
 
     # ---- values ---------------------------------------------------------------------------------------
 
@@ -128,13 +128,13 @@ class Scope:
         return name in self.maker.main.inits
 
     def fresh(self, a, constant=0.5):
-        """A value that nothing has made: a constant or, in the main graph, a model input."""
+        """A new value: a constant or, in the main graph, a model input."""
         if self.outer or self.maker.no_inputs or self.maker.rng.random() < constant or len(self.maker.inputs) > 9:
             return self.constant(a)
         return self.maker.add_input(np.asarray(a))
 
     def pick(self, test=lambda a: True, kinds=None):
-        """A value of the pool, later ones more often; None: none fits."""
+        """A value of the pool, preferably a later one; None: none fits."""
         rng, found = self.maker.rng, []
         for name in self.pool:
             a = self.values[name]
@@ -145,7 +145,7 @@ class Scope:
         return found[-1 - min(len(found) - 1, int(rng.expovariate(0.35)))]
 
     def like(self, shape, dtype="f4", make=None, reuse=0.4):
-        """A value of that shape and type: one that is there, or a fresh one."""
+        """A value of that shape and type, existing or new."""
         shape, dtype = tuple(shape), np.dtype(dtype)
         if self.maker.rng.random() < reuse:
             name = self.pick(lambda a: a.shape == shape and a.dtype == dtype)
@@ -156,8 +156,8 @@ class Scope:
     # ---- nodes -----------------------------------------------------------------------------------------
 
     def add(self, op, inputs, outputs=1, domain="", keep=True, **attributes):
-        """One more node; the names of its outputs, or None where the engine refuses it or its results do not fit. outputs: how many,
-        or a text such as "y.y" (the second is left out)."""
+        """Add a node; returns the names of its outputs, or None if the engine rejects it or its results do not fit. outputs: their number, or a
+        text such as "y.y" (the second is omitted)."""
         wanted = outputs if isinstance(outputs, str) else "y" * outputs
         names = [self.maker.name("v") if x == "y" else "" for x in wanted]
         named = {} if self.maker.rng.random() < 0.08 else {"name": self.maker.name(op.lower() + "_")}
@@ -182,7 +182,7 @@ class Scope:
         return made
 
     def through(self, op, x, there, move, back, last=None):
-        """op there, a move of elements, op (or last) back, run as one: what lies between has no array."""
+        """Add op, an operator that moves elements, and op (or last) back; run as one, since the values in between have no array type."""
         a, names = self.values[x], [self.maker.name("v") for _ in range(3)]
         extra = {"Reshape": [np.array([-1], "i8")], "Slice": [np.array([0], "i8"), np.array([max(1, a.shape[0] // 2)], "i8"), np.array([0], "i8")]}
         consts = [self.constant(c) for c in extra.get(move, [])]
@@ -204,7 +204,7 @@ class Scope:
         return names[2:]
 
     def sums_nothing(self, node, results):
-        """Something made of nothing: ONNX Runtime does not always fill it, and takes a negative axis for another one."""
+        """True if a result is computed from empty inputs: ONNX Runtime does not always fill it, and misreads negative axes."""
         empty = any(self.values[n].size == 0 for n in node.input if n and isinstance(self.values[n], np.ndarray))
         if empty and any(a.name == "axis" and a.i < 0 or a.name == "axes" and min(a.ints, default=0) < 0 for a in node.attribute):
             return True
@@ -217,16 +217,16 @@ class Scope:
 
 
 class Maker:
-    """Makes one model from one seed."""
+    """Builds one model from one seed."""
 
     def __init__(self, seed, opset=21):
         self.seed, self.rng, self.np = seed, random.Random(seed), np.random.default_rng(seed)
         self.opset, self.counter, self.no_inputs = opset, 0, False
-        # How sizes of inputs are declared. Only in a static model may others (of bodies) be told as numbers.
+        # How sizes of inputs are declared. Only a static model may declare other sizes (in subgraphs) as numbers.
         self.mode = self.rng.choice(["static"] * 4 + ["named"] * 3 + ["mixed"] * 2 + ["unknown"])
         self.inputs = {}      # name -> array
         self.functions = []
-        self.shapes = {}      # of all values, of bodies too
+        self.shapes = {}      # of all values, including subgraphs
         self.operators, self.refused = {}, {}
         self.main = Scope(self)
 
@@ -242,7 +242,7 @@ class Maker:
         """Random elements of any type, small enough for products and sums."""
         kind = np.dtype(dtype).kind
         if kind == "f":
-            if self.rng.random() < 0.25:  # whole numbers: results are exact, ties happen
+            if self.rng.random() < 0.25:  # integers: results are exact, and ties happen
                 return self.np.integers(-3, 4, shape).astype(dtype)
             return (self.np.standard_normal(shape) * self.rng.choice([0.5, 1, 1, 2])).astype(dtype)
         if kind == "b":
@@ -263,15 +263,15 @@ class Maker:
     def imports(self):
         out = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("ai.onnx.ml", 5 if self.opset > 23 else 3)]
         out += [helper.make_opsetid("ai.onnx.preview", 1)] * (self.opset > 25)
-        out += [helper.make_opsetid("com.microsoft.nchwc", 1)] * (self.seed % 4 == 1)  # ONNX Runtime runs models without this import too
+        out += [helper.make_opsetid("com.microsoft.nchwc", 1)] * (self.seed % 4 == 1)  # ONNX Runtime also runs models without this import
         return out + [helper.make_opsetid("hunt.local", 1)] * bool(self.functions)
 
     def evaluate(self, node, values, is_constant):
-        """Runs one node by itself: name -> result."""
+        """Run a single node: name -> result."""
         return self.evaluate_all([node], free_names(node), [n for n in node.output if n], values, is_constant)
 
     def evaluate_all(self, nodes, given, wanted, values, is_constant):
-        """The same of a few nodes that read what is given."""
+        """Run a few nodes that read the given values."""
         feeds, inits, inputs = {}, [], []
         for name in given:
             a = values[name]
@@ -291,7 +291,7 @@ class Maker:
     # ---- the model ----------------------------------------------------------------------------------------
 
     def dims_of(self, shape, mode, names):
-        """How an input's sizes are declared: numbers, names, nothing. names: name -> size, of all inputs so far."""
+        """How the sizes of an input are declared: numbers, names, or nothing. names: name -> size, of all inputs so far."""
         out = []
         for size in shape:
             r = self.rng.random()
@@ -304,14 +304,14 @@ class Maker:
             if fitting and self.rng.random() < 0.75:
                 name = self.rng.choice(fitting)
             else:
-                name = "%s%d" % (self.rng.choice(["batch", "seq", "n", "1"]), len(names))  # "10" is a name like any other
+                name = "%s%d" % (self.rng.choice(["batch", "seq", "n", "1"]), len(names))  # "10" is a valid name
                 names[name] = size
             out.append((name, kind))
         return out
 
     def is_true(self, m):
-        """Whether the engine's sizes are those that a model declares of its outputs (onnx's own inference is wrong about some operators). What it says
-        of inner values may be wrong: a run has what follows from the inputs."""
+        """True if the sizes that the model declares for its outputs are those of the engine (onnx's inference is wrong for some operators).
+        Declarations of inner values may be wrong; a run uses what follows from the inputs."""
         for v in m.graph.output:
             if v.name in self.shapes and v.type.HasField("tensor_type") and v.type.tensor_type.HasField("shape"):
                 told = v.type.tensor_type.shape.dim
@@ -322,7 +322,7 @@ class Maker:
         return True
 
     def model(self, outputs):
-        """(ModelProto, {input: sizes as numbers or symbols}, {symbol: size}). Symbols of open sizes are not in the file."""
+        """(ModelProto, {input: sizes as numbers or symbols}, {symbol: size}). Symbols of undeclared sizes are not in the file."""
         mode, names, sizes, infos = self.mode, {}, {}, []
         for name, a in self.inputs.items():
             dims = self.dims_of(a.shape, mode, names)
@@ -344,7 +344,7 @@ class Maker:
         if self.rng.random() < 0.3:
             try:
                 inferred = onnx.shape_inference.infer_shapes(m)
-            except Exception:  # the inference of onnx knows less than the engine
+            except Exception:  # onnx's inference supports less than the engine
                 return m, sizes, names
             m = inferred if self.is_true(inferred) else m
         return m, sizes, names

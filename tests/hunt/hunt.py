@@ -3,8 +3,8 @@
 
 usage: hunt.py TESSERA [GRAPHS=n] [SEED=s] [MINUTES=m] [JOBS=k] [CUTS=c] [OUT=folder] [SHRINK=0|1]
 
-Graph number i of a seed is the same on every machine and in every run, whatever JOBS is. A hunt that was ended goes on where it was if it is
-started again with the same OUT and SEED (OUT=tmp: nothing is kept). Finds are written to OUT/find-SEED-CUT and made smaller by shrink.py."""
+Graph number i of a seed is the same on every machine and in every run, for any JOBS. An interrupted hunt continues if it is started again with the
+same OUT and SEED (OUT=tmp: nothing is kept). Failures ("finds") are written to OUT/find-SEED-CUT and reduced by shrink.py."""
 import collections
 import json
 import os
@@ -18,9 +18,9 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-SILENCE_S = 150  # a worker that says nothing for so long hangs
+SILENCE_S = 150  # a worker without output for this time hangs
 
-# Rows of the table that no graph has, and why. What is neither here nor generated is printed.
+# Rows of the table that are in no graph, and why. Rows that are neither listed here nor generated are printed.
 NEVER = {
     "drawn at random, so two runs are never equal (tests/e2e/special.py)":
         "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
@@ -44,7 +44,7 @@ def tell(**what):
 
 
 def write_find(out, case, cut, verdict, number):
-    """A folder with all that repeats a find."""
+    """Write a folder with everything that repeats a failure."""
     import numpy as np
     import onnx
     folder = os.path.join(out, "find-%d-%d" % (case.seed, number))
@@ -66,7 +66,7 @@ def draw_cuts(seed, count, mpi):
 
 
 def try_case(lib, tessera, case, count, mpi, out, work):
-    """All cuts of one case."""
+    """Try all shardings of one case."""
     import compare
     import onnx
     path = os.path.join(work, "model.onnx")
@@ -105,14 +105,14 @@ def worker(tessera, seeds, count, out):
 # ---- the hunt ---------------------------------------------------------------------------------------------
 
 class Hunt:
-    """Counts of all graphs so far; kept in OUT/progress.json."""
+    """Counts of all graphs so far; stored in OUT/progress.json."""
 
     def __init__(self, tessera, options):
         self.tessera, self.options, self.out = tessera, options, options["OUT"]
         os.makedirs(self.out, exist_ok=True)
         self.file = os.path.join(self.out, "progress.json")
         self.done, self.counts, self.operators, self.finds = set(), collections.Counter(), collections.Counter(), []
-        self.reasons = collections.Counter()  # why cuts are no finds, of this run
+        self.reasons = collections.Counter()  # why shardings were excused, in this run
         if os.path.exists(self.file):
             with open(self.file) as f:
                 saved = json.load(f)
@@ -134,7 +134,7 @@ class Hunt:
         return self.options["SEED"] * 10000000 + number
 
     def take(self, number, message):
-        """One graph is done."""
+        """Record that one graph is done."""
         self.done.add(number)
         if "empty" in message:
             mistake = message["empty"].startswith("mistake")
@@ -171,7 +171,7 @@ def start(hunt, numbers):
 
 
 def listen(hunt, p):
-    """Reads what a worker said; False: it has ended."""
+    """Read the output of a worker; False: it has ended."""
     data = os.read(p.stdout.fileno(), 1 << 20)
     p.heard = time.time()
     lines = (p.rest + data).split(b"\n")
@@ -194,7 +194,7 @@ def engine_dies(tessera, seed, cut):
 
 
 def died(hunt, p, kind):
-    """The graph that a worker died of, or hung in, is a find; (numbers that are left)."""
+    """Record the graph in which a worker crashed or hung as a failure; returns the remaining numbers."""
     if not p.now and p.returncode:
         sys.exit("a worker ends before its first graph (exit %s); see: echo 1 | %s %s worker 1 ." % (p.returncode, sys.executable, " ".join(sys.argv[:2])))
     if not p.now:
@@ -219,7 +219,7 @@ def died(hunt, p, kind):
 
 
 def next_numbers(hunt, asked):
-    """The next graphs for a worker, in order: few at a time, so that the end is sharp and JOBS does not matter."""
+    """The next graphs for a worker, in order: few at a time, so that all workers end together and JOBS does not matter."""
     out = []
     while len(out) < 100 and hunt.next < asked:
         if hunt.next not in hunt.done:
@@ -265,7 +265,7 @@ def go(hunt):
 
 
 def coverage(hunt, lib_path):
-    """Prints which rows of the table were in graphs, and why others never are; True: nothing is missing without a reason."""
+    """Print which rows of the table were in graphs, and why others never are."""
     import api
     rows = {(r["domain"] + ":" if r["domain"] else "") + r["op"] for r in api.Library(lib_path).rules()}
     reasons = {op: why for why, ops in NEVER.items() for op in ops.split()}
@@ -297,7 +297,7 @@ def run(tessera, options):
     hunt = Hunt(tessera, options)
     try:
         go(hunt)
-    except KeyboardInterrupt:  # what was hunted so far counts
+    except KeyboardInterrupt:  # graphs that are done count
         hunt.save()
         print("interrupted; the same SEED and OUT go on here")
     print(", ".join("%s %d" % x for x in sorted(hunt.counts.items())))

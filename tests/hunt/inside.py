@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nodes inside of a model compute: functions are put in place of their calls, and bodies of If, Loop and Scan are run step by step as
-models of their own, so that the comparison knows the values of every node, wherever it stands."""
+"""Values of all nodes inside a model, for the comparison: function calls are inlined, and the subgraphs of If, Loop and Scan are run step by step as
+separate models."""
 import numpy as np
 import onnx
 from onnx import helper, inliner, numpy_helper
 
 from graph import free_names, info, run_model, type_number
 
-MOST_STEPS = 64  # of one loop
+MOST_STEPS = 64  # maximum per loop
 
 
 def inlined(model):
-    """The model without calls of functions; as it is where they cannot be put in place."""
+    """The model with its function calls inlined; unchanged if that is impossible."""
     if not model.functions:
         return model
     try:
@@ -29,7 +29,7 @@ def typed(name, a):
 
 
 def step(model, body, given):
-    """All values of a body that runs once; `given`: what it reads, its own inputs and values of outside. None: the engine does not run it."""
+    """All values of a subgraph that runs once; `given`: its own inputs and outer values. None: the engine cannot run it."""
     made = {t.name for t in body.initializer} | {o for n in body.node for o in n.output}
     needed = {n for x in body.node for n in free_names(x)} | {o.name for o in body.output}
     feeds = {n: a for n, a in given.items() if n in needed and n not in made}
@@ -41,7 +41,7 @@ def step(model, body, given):
     graph.CopyFrom(helper.make_graph([], "step", [typed(n, a) for n, a in feeds.items()], []))
     graph.node.extend(body.node)
     graph.initializer.extend(body.initializer)
-    for name in {o.name for o in body.output} - made:  # handed through
+    for name in {o.name for o in body.output} - made:  # returned unchanged
         graph.node.append(helper.make_node("Identity", [name], [name + "_handed"]))
     graph.output.extend(helper.make_empty_tensor_value_info(o) for n in graph.node for o in n.output if o)
     try:
@@ -59,7 +59,7 @@ def branch(model, node, values):
 
 
 def loop(model, node, values):
-    """Every step of a Loop."""
+    """Every iteration of a Loop."""
     body, out = attribute(node, "body"), []
     most = int(values[node.input[0]].ravel()[0]) if node.input[0] else MOST_STEPS
     goes = bool(values[node.input[1]].ravel()[0]) if node.input[1] else True
@@ -76,7 +76,7 @@ def loop(model, node, values):
 
 
 def scan(model, node, values):
-    """Every step of a Scan (opset 9 and later)."""
+    """Every iteration of a Scan (opset 9 and later)."""
     body, out, n = attribute(node, "body"), [], attribute(node, "num_scan_inputs")
     carried = len(node.input) - n
     axes = attribute(node, "scan_input_axes", [0] * n)
@@ -99,7 +99,7 @@ WAYS = {"If": branch, "Loop": loop, "Scan": scan}
 
 
 def steps(model, node, values):
-    """[(body, its values and those of outside)] of every step of the node's bodies; empty where they are not known."""
+    """[(subgraph, its values and outer ones)] of every iteration of the node's subgraphs; empty if they are unknown."""
     try:
         return WAYS[node.op_type](model, node, values) if node.op_type in WAYS else []
     except (KeyError, AttributeError, IndexError, TypeError, ValueError):
@@ -107,8 +107,8 @@ def steps(model, node, values):
 
 
 def marked(model, nodes, values, is_odd):
-    """Values, in the order of the nodes, that follow from outputs for which is_odd(node, values) gives names; those of bodies too, where
-    a body's mark is one of all that its node gives."""
+    """Values, in the order of the nodes, that follow from the outputs which is_odd(node, values) returns. If a value in a subgraph is marked, so
+    are all outputs of its node."""
     reached = set()
     for node in nodes:
         reached |= set(is_odd(node, values))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that ONNX Runtime runs although the standard gives them no meaning, or another one: no case may hold them, because no result of
-theirs is right or wrong. Each entry of LAWS says what is lawful, of a node and the arrays that it reads."""
+"""Nodes that ONNX Runtime runs although the standard gives them no meaning, or another one. No case may contain them, because there is no expected
+result. Each entry of LAWS is a condition on a node and its input arrays."""
 import numpy as np
 
 
@@ -12,12 +12,12 @@ def attribute(node, name, otherwise=None):
 
 
 def windows_fit(node, inputs):
-    """A window is no larger than what it looks at: of 2 elements, a kernel of 3 with stride 3 makes nothing by the standard's formula, which
-    rounds down, and one result by ONNX Runtime, which divides towards zero."""
+    """A window must not be larger than its input. Example: for 2 elements, a kernel of 3 with stride 3 gives no result by the standard's formula,
+    which rounds down, and one in ONNX Runtime, which divides towards zero."""
     x, weights = inputs[0], next((a for a in inputs[1:] if a is not None and a.ndim == inputs[0].ndim), None)
     kernel = attribute(node, "kernel_shape", list(weights.shape[2:]) if weights is not None else None)
     if attribute(node, "auto_pad", "NOTSET").startswith("SAME") and max(attribute(node, "dilations") or [1]) > 1:
-        return False  # pads that keep the size; ONNX Runtime's poolings forget the dilations and give a smaller one
+        return False  # SAME pads keep the size; ONNX Runtime's poolings ignore the dilations and give a smaller one
     if kernel is None or attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return True
     pads = attribute(node, "pads") or [0] * (2 * len(kernel))
@@ -27,7 +27,7 @@ def windows_fit(node, inputs):
 
 
 def skip_fits(node, inputs):
-    """What is added has the shape of the input, or stretches to it; ONNX Runtime reads a larger one from its beginning."""
+    """The added input must have the shape of the first, or broadcast to it; ONNX Runtime reads a larger one from its beginning."""
     try:
         return np.broadcast_shapes(inputs[0].shape, inputs[1].shape) == inputs[0].shape
     except ValueError:
@@ -35,32 +35,32 @@ def skip_fits(node, inputs):
 
 
 def parts_fit(node, inputs):
-    """What is put together agrees in all other dimensions; ONNX Runtime does not look at those of inputs without elements."""
+    """Concatenated inputs must agree in all other dimensions; ONNX Runtime does not check those of empty inputs."""
     axis = attribute(node, "axis", 1) % max(inputs[0].ndim, 1)
     shapes = [a.shape[:axis] + a.shape[axis + 1:] for a in inputs if a is not None]
     return all(shape == shapes[0] for shape in shapes)
 
 
 def heads_are_even(node, inputs):
-    """Pairs of elements are turned; ONNX Runtime leaves the last of an odd head unwritten, so that it is whatever the memory held."""
+    """Rotary embedding rotates pairs of elements; ONNX Runtime leaves the last element of an odd head uninitialized."""
     heads = attribute(node, "num_heads", 0)
     width = inputs[0].shape[-1] if inputs[0].ndim == 4 or not heads else inputs[0].shape[-1] // heads
     return width % 2 == 0
 
 
 def slopes_fit(node, inputs):
-    """Slopes stretch to the input, not the input to them."""
+    """Slopes must broadcast to the input, not the input to them."""
     return inputs[1] is None or skip_fits(node, inputs)
 
 
 def batches_agree(node, inputs):
-    """Indices and data have the same leading dimensions; ONNX Runtime uses the number that the indices have."""
+    """Indices and data must have the same leading dimensions; ONNX Runtime uses those of the indices."""
     n = attribute(node, "batch_dims", 0)
     return inputs[1] is None or inputs[0].shape[:n] == inputs[1].shape[:n]
 
 
 def axes_are_read(node, inputs):
-    """Of a tensor without elements ONNX Runtime misreads a negative axis: [0 3] reduced along -1 stays [0 3]."""
+    """ONNX Runtime misreads a negative axis of an empty tensor: [0 3] reduced along -1 stays [0 3]."""
     axes = attribute(node, "axes") or [attribute(node, "axis", 0)]
     if len(inputs) > 1 and inputs[1] is not None:
         axes = inputs[1].tolist()
@@ -68,14 +68,14 @@ def axes_are_read(node, inputs):
 
 
 def bytes_are_all_used(node, inputs):
-    """Two weights are in a byte, and a block has one scale; ONNX Runtime takes more of both than there are weights, and does not read the rest."""
+    """A byte holds two weights, and a block has one scale; ONNX Runtime accepts more of both than there are weights, and ignores the rest."""
     weights, block = attribute(node, "K", 0) * attribute(node, "N", 0), attribute(node, "block_size", 16)
     scales = inputs[2] if len(inputs) > 2 else None
     return (inputs[1] is None or inputs[1].size == (weights + 1) // 2) and (scales is None or scales.size == (weights + block - 1) // block)
 
 
 def texts_are_single(node, inputs):
-    """ONNX Runtime's Gather copies the first text of a row alone (docs/numbers.md): rows of texts must be of one."""
+    """ONNX Runtime's Gather copies only the first text of a row (docs/numbers.md): rows of texts must have one element."""
     if inputs[0].dtype != object or not inputs[0].ndim:
         return True
     axis = attribute(node, "axis", 0) % inputs[0].ndim
@@ -83,22 +83,22 @@ def texts_are_single(node, inputs):
 
 
 def group_scales_fit(node, inputs):
-    """Scale and bias have an element for each channel (each group before operator set 21); ONNX Runtime stretches one to all of them."""
+    """Scale and bias must have one element per channel (per group before opset 21); ONNX Runtime broadcasts a single one."""
     sizes = (inputs[0].shape[1], attribute(node, "num_groups"))
     return all(a is None or a.size in sizes for a in inputs[1:])
 
 
 def states_keep_shape(node, inputs, outputs):
-    """What a Scan carries has the same shape in every turn. ONNX Runtime lets [1 6] grow to [3 6] in a single turn, if it does not know the shape
-    when it loads the model: in front of the body's output it refuses."""
+    """The state of a Scan must keep its shape. ONNX Runtime lets [1 6] grow to [3 6] in a single iteration if it does not know the shape when it
+    loads the model; otherwise it rejects the model."""
     carried = len(node.input) - attribute(node, "num_scan_inputs", 0)
     ends = list(zip(inputs, outputs))[:carried]
     return all(getattr(a, "shape", None) == getattr(b, "shape", None) for a, b in ends if a is not None and b is not None)
 
 
 def turns_agree(node, turns):
-    """What a Loop gives for each turn has the same shape in all. ONNX Runtime looks at the number of elements alone: [5 5] and [1 25] it stacks as
-    [2 5 5]. turns: the values of each."""
+    """The scan outputs of a Loop must have the same shape in all iterations. ONNX Runtime compares only the number of elements: it stacks [5 5] and
+    [1 25] as [2 5 5]. turns: the values of each iteration."""
     carried = max(len(node.input) - 2, 0)
     given = [[getattr(values.get(o.name), "shape", None) for o in body.output[1 + carried:]] for body, values in turns]
     return all(shapes == given[0] for shapes in given)
@@ -114,15 +114,15 @@ LAWS["Gather"] = texts_are_single
 LAWS.update({op: axes_are_read for op in "ArgMax ArgMin".split()})
 LAWS.update({"Reduce" + kind: axes_are_read for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()})
 LAWS["GroupNormalization"] = group_scales_fit
-LAWS["Scan"] = states_keep_shape  # of its outputs, too: see below
+LAWS["Scan"] = states_keep_shape  # uses its outputs too: see below
 LAWS.update({op: skip_fits for op in "SkipLayerNormalization SkipSimplifiedLayerNormalization".split()})
 
 
-LAWS_OF_TURNS = {"Loop": turns_agree}  # of a node and the values of all its turns (make.py)
+LAWS_OF_TURNS = {"Loop": turns_agree}  # conditions on a node and the values of all its iterations (make.py)
 
 
 def lawful(node, values):
-    """values: name -> array, at least of the inputs of the node (of a Scan, also of its outputs); missing values are not checked."""
+    """values: name -> array, at least for the inputs of the node (for a Scan, also for its outputs); missing values are not checked."""
     law = LAWS.get(node.op_type)
     inputs = [values.get(name) if name else None for name in node.input]
     if node.op_type == "Scan":

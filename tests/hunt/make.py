@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a seed to a case: a model, sets of inputs of one or several sizes, and what a whole run in Python's ONNX Runtime
-without optimisation gives for each."""
+"""Builds a case from a seed: a model, sets of inputs of one or several sizes, and the results of the unsharded model in Python's ONNX Runtime without
+optimization for each set."""
 import numpy as np
 
 import blocks
@@ -20,7 +20,7 @@ FAMILIES = [MAKERS, MAKERS, nodes.MAKERS + shapes.MAKERS, nodes.MAKERS + bodies.
 
 
 def one_size_each(model, arrays):
-    """Whether each name of a size has one value in a set of inputs: a set of two is no case (it is refused, `input-mismatch`)."""
+    """True if each named size has one value in a set of inputs; otherwise the set is rejected (`input-mismatch`)."""
     sizes = {}
     for i in model.graph.input:
         for dim, size in zip(i.type.tensor_type.shape.dim, arrays[i.name].shape):
@@ -30,15 +30,15 @@ def one_size_each(model, arrays):
 
 
 class Case:
-    """What is sharded and compared. sets: inputs; wanted: results of the whole model for each set; sizes: symbol -> size of each set.
-    shapes: of all values, bodies included, for the first set."""
+    """A model to shard and compare. sets: inputs; wanted: results of the unsharded model for each set; sizes: symbol -> size in each set.
+    shapes: of all values, including subgraphs, for the first set."""
 
     def __init__(self, seed, model, sets, sizes, wanted, maker):
         assert all(one_size_each(model, s) for s in sets), "one name for two sizes"
         self.seed, self.model, self.sets, self.sizes, self.wanted = seed, model, sets, sizes, wanted
         self.operators, self.shapes = maker.operators, maker.shapes
         self.least_symbols = {n: min(s[n] for s in sizes) for n in sizes[0]}
-        self.least = {}  # size of the first set -> the least that something of that size may have in another set
+        self.least = {}  # size in the first set -> the smallest that a value of that size may have in another set
         for n, size in sizes[0].items():
             self.least[size] = min(self.least.get(size, size), self.least_symbols[n])
 
@@ -57,7 +57,7 @@ def draw_outputs(maker):
 
 
 def prune(model):
-    """Without the inputs and constants that nothing reads."""
+    """Remove unused inputs and constants."""
     used = {n for node in model.graph.node for n in free_names(node)} | {o.name for o in model.graph.output}
     for field in (model.graph.input, model.graph.initializer):
         kept = [v for v in field if v.name in used]
@@ -70,14 +70,14 @@ def has_a_law(node):
 
 
 def nodes_lawful(model, nodes, values):
-    """Of these nodes, and in every turn of their bodies that have one with a law."""
+    """True if these nodes are lawful, also in every iteration of their subgraphs that contain a node with a condition."""
     for node in nodes:
         if not lawful(node, values):
             return False
         of_turns = LAWS_OF_TURNS.get(node.op_type)
         has_law = of_turns or any(has_a_law(n) for a in node.attribute if a.HasField("g") for n in all_nodes(a.g))
         steps = inside.steps(model, node, values) if has_law else []
-        if has_law and node.op_type == "If" and not steps:  # alone, with declared sizes, the engine refuses it
+        if has_law and node.op_type == "If" and not steps:  # alone, with declared sizes, the engine rejects it
             return False
         if of_turns and not of_turns(node, steps):
             return False
@@ -88,7 +88,7 @@ def nodes_lawful(model, nodes, values):
 
 
 def all_lawful(model, feeds):
-    """Whether all nodes stay what the standard says in other sizes."""
+    """True if all nodes are still lawful in other sizes."""
     model = inside.inlined(model)
     if not any(has_a_law(n) for n in all_nodes(model.graph)):
         return True
@@ -96,10 +96,10 @@ def all_lawful(model, feeds):
 
 
 def other_set(maker, model, sizes, names):
-    """Inputs with other sizes of the symbols that the whole model takes; (inputs, sizes, results) or None."""
+    """Inputs with other values of the symbols that the unsharded model accepts; (inputs, sizes, results) or None."""
     rng = maker.rng
     if any("Loss" in op for op in maker.operators):
-        return None  # ONNX Runtime reads labels that are not there
+        return None  # ONNX Runtime reads labels that do not exist
     symbols = [n for n in names if any(n in dims for dims in sizes.values())]
     tries = [symbols] + [[n] for n in symbols] if len(symbols) > 1 else [symbols]
     for changed in tries[:4]:
@@ -141,7 +141,7 @@ def odd_set(maker, feeds, names, model):
 
 
 def same(a, b):
-    """Whether the whole run gives what the nodes gave one by one; else the engine reads uninitialized memory."""
+    """True if the run of the complete model equals the runs of single nodes; otherwise the engine reads uninitialized memory."""
     if isinstance(a, list) or a.dtype.kind != "f":
         return True
     gap = np.abs(a.astype("f8") - b.astype("f8")).max(initial=0)
@@ -149,7 +149,7 @@ def same(a, b):
 
 
 def make(seed):
-    """A case, or None where nothing came about."""
+    """A case, or None if none could be built."""
     opset_draw = Maker(seed).rng.random()
     opset = 21 if opset_draw < 0.6 else 18 if opset_draw < 0.7 else 23 if opset_draw < 0.82 else 24 if opset_draw < 0.9 else cases.NEWEST
     if opset_draw > 0.87:

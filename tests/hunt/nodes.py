@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makers of single nodes with random shapes, types and attributes: each takes a scope (graph.py), reads what is there,
-and adds a node or a few. They may ask for nonsense: the engine refuses it, and another is tried."""
+"""Makers of single nodes with random shapes, types and attributes. Each gets a scope (graph.py), reads existing values, and adds one or a few nodes.
+They may try invalid nodes: the engine rejects them, and another maker is tried."""
 import numpy as np
 
 FLOAT_UNARY = ["Abs", "Neg", "Relu", "Tanh", "Sigmoid", "Exp", "Sqrt", "Sin", "Cos", "Atan", "Erf", "Softplus", "Softsign",
@@ -23,7 +23,7 @@ def shape_of(rng, low=0, high=4):
 
 
 def first(s, kinds="f", low=0, high=5):
-    """A value to begin with: its rank is low .. high."""
+    """A value for the first input, of rank low to high."""
     name = s.pick(lambda a: low <= a.ndim <= high, kinds)
     if name and s.maker.rng.random() < 0.93:
         return name
@@ -33,7 +33,7 @@ def first(s, kinds="f", low=0, high=5):
 
 
 def partner_shape(rng, shape):
-    """A shape that broadcasts against another: dimensions left out, 1, or added in front."""
+    """A shape that broadcasts with another one: dimensions omitted, 1, or added in front."""
     out = [1 if rng.random() < 0.25 else d for d in shape]
     if rng.random() < 0.4 and out:
         out = out[rng.randint(1, len(out)):]
@@ -61,12 +61,12 @@ def binary(s):
     both = [x] + others
     rng.shuffle(both)
     if op in ("Div", "Mod") and a.dtype.kind in "iu" and (s.values[both[1]] == 0).any():
-        return None  # the engine dies of it
+        return None  # the engine crashes
     return s.add(op, both, **({"fmod": 1} if op == "Mod" and a.dtype.kind == "f" else {}))
 
 
 def same_twice(s):
-    """One value in two places of a node."""
+    """One value as two inputs of a node."""
     x = first(s, "f")
     return s.add(s.maker.rng.choice(["Add", "Mul", "Sub", "Max"]), [x, x])
 
@@ -113,7 +113,7 @@ def cast(s):
 
 
 def narrow(s):
-    """Types that have no array here: there, perhaps moved, and back. The value between is never looked at."""
+    """Types that numpy does not have: cast there, perhaps move elements, and cast back. The value in between is not compared."""
     rng = s.maker.rng
     x = first(s, "f", 1)
     if s.values[x].dtype != np.float32:
@@ -131,7 +131,7 @@ def matmul(s):
     batch = list(a.shape[:-2]) if rng.random() < 0.35 else []
     batch = [1 if rng.random() < 0.2 else d for d in batch]
     shape = rng.choice([batch + [k, n]] * 5 + [[k]] + [[rng.choice([2, 3])] + batch + [k, n]])
-    if rng.random() < 0.2 and a.ndim >= 2:  # from the left
+    if rng.random() < 0.2 and a.ndim >= 2:  # as the right operand
         return s.add("MatMul", [s.like([n, a.shape[-2]], a.dtype, reuse=0.6), x])
     return s.add("MatMul", [x, s.like(shape, a.dtype, reuse=0.6)])
 
@@ -153,7 +153,7 @@ def einsum(s):
     x = first(s, "f", 1, 3)
     shape = s.values[x].shape
     if 0 in shape:
-        return None  # the engine dies of it
+        return None  # the engine crashes
     left = "abc"[:len(shape)]
     size = dict(zip(left, shape), d=rng.choice([2, 3, 5]))
     right = "".join(rng.sample(left + "d", rng.randint(1, min(3, len(left) + 1))))
@@ -166,7 +166,7 @@ def reduce(s):
     x = first(s, "f" if rng.random() < 0.85 else "i")
     rank = s.values[x].ndim
     axes = rng.sample(range(rank), rng.randint(0, rank)) if rank else []
-    if s.values[x].size:  # ONNX Runtime takes negative axes of something empty for others
+    if s.values[x].size:  # ONNX Runtime misreads negative axes of empty tensors
         axes = [a - rank if rng.random() < 0.3 else a for a in axes]
     op, keep = rng.choice(REDUCE), rng.randint(0, 1)
     if s.maker.opset < 18 and not (op == "ReduceSum" and s.maker.opset >= 13):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/numbers.md does not promise, in one exact list: the operator, the condition on what it is given, and which outputs. What
-follows from these outputs may differ; everything else that differs is a find."""
+"""The exact list of what docs/numbers.md does not promise: operator, condition on its inputs, and outputs. Values that follow from these outputs may
+differ; every other difference is a failure."""
 import numpy as np
 
 import inside
@@ -58,7 +58,7 @@ def doubles_no_numbers(node, values):
 
 
 def squares_beyond_float(node, values):
-    """Numbers of one group whose squares have a sum that float32 does not hold, in which the engine takes them."""
+    """The sum of the squares of one group exceeds float32, in which the engine computes it."""
     a = given(node, 0, values).astype("f8")
     if a.ndim < 2 or not a.size:
         return False
@@ -68,7 +68,7 @@ def squares_beyond_float(node, values):
 
 
 def deviation_of_nothing(node, values):
-    """Numbers that are all the same, or differ by rounding alone: what is divided by their deviation is 0 / 0."""
+    """All numbers are equal, or differ only by rounding: dividing by their deviation is 0 / 0."""
     a = given(node, 0, values)
     axes = tuple(inside.attribute(node, "axes", [0, 2, 3]))
     if not a.size or max(axes) >= a.ndim:
@@ -78,13 +78,13 @@ def deviation_of_nothing(node, values):
 
 
 def hidden_no_numbers(node, values):
-    """An Attention that hides keys, with queries or keys that are no numbers."""
+    """An Attention with a mask whose queries or keys contain NaN or infinity."""
     hides = len(node.input) > 3 and node.input[3] or inside.attribute(node, "is_causal", 0)
     return not node.domain and bool(hides) and not all(np.isfinite(given(node, i, values)).all() for i in (0, 1))
 
 
 def summed_before(node, values):
-    """An Einsum with an infinity and a letter of one operand alone, which the result lacks: it is summed before the product."""
+    """An Einsum with an infinity and a letter that is in one operand only and not in the result: it is summed before the product."""
     equation = inside.attribute(node, "equation", b"").decode().replace(" ", "")
     operands, _, result = equation.partition("->")
     alone = lambda letter: letter.isalpha() and letter not in result and sum(letter in o for o in operands.split(",")) == 1
@@ -92,7 +92,7 @@ def summed_before(node, values):
 
 
 ALL = None
-# (operators, condition, outputs): the reasons stand in docs/numbers.md, in the same order.
+# (operators, condition, outputs): docs/numbers.md has the reasons, in the same order.
 NOT_PROMISED = [
     ("ReduceMax ReduceMin ArgMax ArgMin TopK Hardmax MaxPool GlobalMaxPool", has_nan, ALL),
     ("ReduceLogSumExp", infinity_and_nan, ALL),
@@ -114,7 +114,7 @@ NOT_PROMISED = [
 
 
 def open_outputs(node, values):
-    """Outputs of the node that nothing is promised of, given these values."""
+    """Outputs of the node that are not promised for these values."""
     for operators, holds, outputs in NOT_PROMISED:
         if node.op_type in operators.split() and holds(node, values):
             return [o for i, o in enumerate(node.output) if o and (outputs is ALL or i in outputs)]
@@ -122,7 +122,7 @@ def open_outputs(node, values):
 
 
 def not_promised(model, values):
-    """All values of the main graph that follow from such outputs, those inside of bodies included."""
+    """All values of the main graph that follow from such outputs, including those inside subgraphs."""
     return inside.marked(model, model.graph.node, values, open_outputs)
 
 
@@ -132,7 +132,7 @@ SIZED_BY = {**dict.fromkeys("NonZero Unique NonMaxSuppression Range ConstantOfSh
 
 
 def turns_not_promised(model, nodes, values):
-    """Whether what is not promised decides about turns, branches or sizes: a NaN among the greatest ends a Loop, cut or whole, and the NonZero of an
+    """True if something that is not promised decides about iterations, branches or sizes. Examples: a NaN in a maximum ends a Loop; the NonZero of an
     ArgMax has more elements or fewer."""
     reached = inside.marked(model, nodes, values, open_outputs)
     for node in nodes:
@@ -147,13 +147,13 @@ def turns_not_promised(model, nodes, values):
     return False
 
 
-# Operators through which ONNX Runtime takes a QuantizeLinear back.
+# Operators through which ONNX Runtime moves a QuantizeLinear backwards.
 HANDED_BACK = set("Transpose Reshape Squeeze Unsqueeze Slice MaxPool".split())
 
 
 def quantised_outputs(model, level):
-    """Outputs that a Transpose alone reads, and behind it a QuantizeLinear: from optimisation level 1 on ONNX Runtime quantises the output
-    too, whole models included (docs/numbers.md). A part may have it where the whole model has another node in front."""
+    """Outputs that only a Transpose reads, followed by a QuantizeLinear: from optimization level 1 on, ONNX Runtime quantizes the output too, also in
+    unsharded models (docs/numbers.md). A rank file may have this pattern where the unsharded model has another node before it."""
     readers = {}
     for node in model.graph.node:
         for name in free_names(node):
@@ -170,14 +170,14 @@ def quantised_outputs(model, level):
     return found
 
 
-# Operators that ONNX Runtime takes out where they change nothing.
+# Operators that ONNX Runtime removes if they change nothing.
 TAKEN_OUT = set("Identity Dropout Cast Slice Expand".split())
 
 
 def quantised_twice(model, level):
-    """What follows from a DequantizeLinear that a QuantizeLinear reads, and that itself reads one: from optimisation level 1 on ONNX Runtime makes one
-    quantisation of the two, with a scale of its own, whole models included, if nothing else reads what is between them (docs/numbers.md).
-    A rank file lacks readers whose results are unused, and the unused mask of a Dropout: then the Dropout is taken out first."""
+    """Values that follow from a DequantizeLinear between two QuantizeLinear nodes: from optimization level 1 on, ONNX Runtime merges the two
+    quantizations into one with its own scale, also in unsharded models, if the values in between have no other reader (docs/numbers.md). A rank
+    file lacks readers whose results are unused, and the unused mask of a Dropout: then the Dropout is removed first."""
     makers = {o: n for n in model.graph.node for o in n.output}
 
     def maker(name, op):
@@ -194,8 +194,9 @@ def quantised_twice(model, level):
 
 
 def split_as_others(model, level):
-    """What follows from Splits of one value that say no sizes, into unlike numbers of outputs: from optimisation level 1 on ONNX Runtime takes the
-    second for the first, whole models included, if none of the outputs is one of the model (docs/numbers.md). Sets from 18 on say the number."""
+    """Values that follow from Splits of one value without sizes, with different numbers of outputs: from optimization level 1 on, ONNX Runtime
+    replaces the second by the first, also in unsharded models, if no output is a model output (docs/numbers.md). From opset 18 on a Split has the
+    number."""
     equal = [n for n in model.graph.node if n.op_type == "Split" and len(n.input) == 1 and not any(a.name in ("split", "num_outputs") for a in n.attribute)]
     unlike = [n for n in equal if any(n.input[0] == m.input[0] and len(n.output) != len(m.output) for m in equal)]
     return terms.followers(model, [o for n in unlike for o in n.output]) if level and unlike else set()

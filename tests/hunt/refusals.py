@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may say no, and why that is right. A refusal that no entry names is a find: no error is fine because it is an error.
+"""Errors that are allowed, and why. Any other error is a failure of the test: an error is never accepted just because it is an error.
 
 A verdict is one of:
-    ok            every result is the whole model's, within the tolerance of its type
-    ill, range    results differ by no more than rounding does (compare.py: noise, terms), or a part leaves the range of its type
-    told no       edits drawn by hand that `check` refuses, each with a code of EDITS
-    infeasible    a plan within a limit of memory that nothing fits
-    engine        the engine refuses or changes the whole model too, or ENGINE knows its mistake
-    different, refused, failed, crashed, hung     finds"""
+    ok            every result equals that of the unsharded model, within the tolerance of its type
+    ill, range    results differ only as much as rounding (compare.py: noise, terms), or a part leaves the range of its type
+    told no       edits drawn by hand that `check` rejects, each with a code of EDITS
+    infeasible    a plan with a memory limit in which nothing fits
+    engine        the engine rejects or changes the unsharded model too, or ENGINE lists its bug
+    different, refused, failed, crashed, hung     failures ("finds")"""
 import re
 
 import onnx
@@ -15,14 +15,14 @@ from onnx import TensorProto
 
 import terms
 
-# Codes of findings that random edits by hand may earn: they are drawn for each value alone, and know neither rules nor other edits.
+# Codes that random edits may cause: each edit is drawn for one value, without regard to rules or other edits.
 EDITS = {
     "stage-order": "stages are drawn for nodes alone: one reads what a later stage makes",
     "spec-disagree": "two values of a node are cut in ways that no placement of its rule has",
 }
 
-# Mistakes of ONNX Runtime 1.31 that a part can have where the whole model has not: (text, what the model must hold, why). Each was seen
-# in a whole model too, of the sizes that the part has.
+# Bugs of ONNX Runtime 1.31 that a rank file may trigger although the unsharded model does not: (text, condition on the model, why). Each was also
+# seen in an unsharded model with the sizes of the rank file.
 ENGINE = [
     (r"Shape mismatch attempting to re-use buffer", lambda n: rounds_up(n) or pads_by_itself(n),
      "it plans memory by sizes that ONNX infers wrongly for poolings: one window too many when rounding up, pads of SAME with dilations"),
@@ -50,14 +50,14 @@ ENGINE = [
      "it takes a Cast of 4 bits out that a Shape alone reads, and has no Shape of 4 bits"),
 ]
 
-# The same where an If has a constant for its condition: optimization replaces it with the branch, and then drops a node that only the branch reads,
-# if constants have taken the place of all its other readers. Seen in whole models too (test_compare.py).
+# The same for an If with a constant condition: optimization replaces it with the branch, and then drops a node that only the branch reads, if
+# constants have replaced all its other readers. Also seen in unsharded models (test_compare.py).
 CONSTANT_BRANCH = r"Node input '.*' is not a graph input, initializer, or output of a previous node|Missing Input: |must contain a constructed tensor"
 
-# The same where the shape of a Reshape is computed, and a size in it comes from another device.
+# The same for a Reshape with a computed shape of which one size comes from another device.
 ZERO_AND_OPEN = r"Invalid Target shape product of 0|requested shape:\{(.*,)?(-1,(.*,)?0|0,(.*,)?-1)[,}]"
 
-# The same where an input has sizes by name: (text, what the node must be, why).
+# The same for inputs with named sizes: (text, condition on the node, why).
 OPEN_SIZES = [
     (r"cannot be reshaped|do not fit the shape|Incompatible dimensions|not this rank's piece of the source|updates tensor should have shape",
      lambda n, opset: n.op_type in ("Attention", "QAttention"),
@@ -96,12 +96,12 @@ def all_graphs(graph):
 
 
 def edits_may(findings):
-    """Whether all errors of hand-made edits are ones that such edits may earn."""
+    """True if all errors are among those that random edits may cause."""
     return bool(findings) and all(f[0] in EDITS for f in findings)
 
 
 def engine_mistake(model, text):
-    """Why a refusal is the engine's own mistake; "": it is not known as one."""
+    """Why an error is a bug of the engine; "": it is not known as one."""
     for pattern, holds, why in ENGINE:
         nodes = list(all_nodes(model.graph)) + [n for f in model.functions for n in f.node]
         if re.search(pattern, text) and any(holds(n) for n in nodes):
@@ -114,19 +114,19 @@ def engine_mistake(model, text):
 
 
 def constant_branch(model):
-    """An If of the model has a constant for its condition."""
+    """True if an If of the model has a constant condition."""
     constants = {t.name for g in all_graphs(model.graph) for t in g.initializer} | {n.output[0] for n in all_nodes(model.graph) if n.op_type == "Constant"}
     return any(n.op_type == "If" and n.input[0] in constants for n in all_nodes(model.graph))
 
 
 def computed_shape(model):
-    """A Reshape of the model has a shape that other nodes compute."""
+    """True if a Reshape of the model has a shape that other nodes compute."""
     made = {o for n in all_nodes(model.graph) for o in n.output if n.op_type != "Constant"}
     return any(n.op_type == "Reshape" and n.input[1] in made for n in all_nodes(model.graph))
 
 
 def open_size_mistake(model, text):
-    """The same for mistakes that need a size by name: what the node reads follows from an input that has one."""
+    """The same for bugs that need a named size: the input of the node follows from a model input with one."""
     opset = next(o.version for o in model.opset_import if not o.domain)
     named = terms.followers(model, {i.name for i in model.graph.input if any(not d.HasField("dim_value") for d in i.type.tensor_type.shape.dim)})
     for pattern, holds, why in OPEN_SIZES:
@@ -138,10 +138,10 @@ def open_size_mistake(model, text):
 
 
 def letter_of_two_sizes(model):
-    """An Einsum has a letter that is a number in one operand and has a name, or is not known, in another."""
+    """True if an Einsum has a letter that is a number in one operand and named or unknown in another."""
     try:
         graph = onnx.shape_inference.infer_shapes(model).graph
-    except onnx.shape_inference.InferenceError:  # of operators that onnx has no schema of
+    except onnx.shape_inference.InferenceError:  # for operators without a schema in onnx
         graph = model.graph
     dims = {v.name: list(v.type.tensor_type.shape.dim) for v in [*graph.input, *graph.value_info]}
     dims.update({t.name: [onnx.TensorShapeProto.Dimension(dim_value=d) for d in t.dims] for t in graph.initializer})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makers of nodes that move, cut and join elements, that compute sizes, and that look at neighbours (nodes.py says what a maker is)."""
+"""Makers of nodes that move, split and join elements, that compute sizes, and that use windows (nodes.py explains makers)."""
 import numpy as np
 
 from nodes import first, ints, partner_shape, shape_of
@@ -8,7 +8,7 @@ FAR = np.iinfo(np.int64).max
 
 
 def factorisations(rng, n):
-    """n elements in another shape."""
+    """Another shape of n elements."""
     out = []
     while n > 1 and len(out) < 3:
         divisors = [d for d in range(1, n + 1) if n % d == 0]
@@ -19,7 +19,7 @@ def factorisations(rng, n):
 
 
 def merged_or_split(rng, shape):
-    """Neighbours joined, or a dimension split: what exporters do."""
+    """Merge two adjacent dimensions, or split one, as exporters do."""
     out = list(shape)
     if len(out) >= 2 and rng.random() < 0.5:
         k = rng.randrange(len(out) - 1)
@@ -263,7 +263,7 @@ def one_hot(s):
 
 
 def spatial(s, rank):
-    """A value [batch, channels, space ...]: one that is there, or another one brought into that form."""
+    """A value [batch, channels, space ...]: an existing one, or another one reshaped to that form."""
     rng = s.maker.rng
     fit = s.pick(lambda a: a.ndim == rank and min(a.shape) > 0 and a.shape[-1] >= 3 and a.dtype == np.float32, "f")
     if fit and rng.random() < 0.7:
@@ -347,7 +347,7 @@ def found(s):
 
 
 def optionals(s):
-    """An optional value, made and read at once: run together, since it has no array."""
+    """An optional value, created and read by nodes that run together, since it is not an array."""
     x = first(s, "f", 1, 3)
     if s.maker.opset < 18:
         return None
@@ -359,7 +359,7 @@ def optionals(s):
 
 
 def lists(s):
-    """Sequences: made, changed, read."""
+    """Sequences: created, changed, read."""
     rng = s.maker.rng
     x = first(s, "f", 1, 3)
     rank = s.values[x].ndim

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes finds of the hunter smaller: fewer edits, nodes, outputs, sets and devices, as long as the case fails in the same way. Writes
-FOLDER/small: model.onnx, set0.npz, edits.txt and commands.txt, which repeats it without the hunter.
+"""Reduces failures of the hunt: fewer edits, nodes, outputs, sets and devices, as long as the case fails in the same way. Writes FOLDER/small:
+model.onnx, set0.npz, edits.txt and commands.txt, which repeats the failure without the hunt.
 
-usage: shrink.py TESSERA [again] FOLDER ...       again: only judged anew; every candidate is judged in a process of its own kind, which may die"""
+usage: shrink.py TESSERA [again] FOLDER ...       again: only compare again; every candidate is compared in a separate process, which may crash"""
 import json
 import os
 import re
@@ -27,7 +27,7 @@ WAIT_S = 120
 
 
 class Candidate:
-    """What make.Case is, from files. `wanted` is computed by the unsharded model when it is compared."""
+    """Like make.Case, but from files. `wanted` is computed by the unsharded model when it is compared."""
 
     def __init__(self, model, sets, cut, shapes):
         self.model, self.sets, self.cut, self.shapes, self.seed = model, sets, cut, shapes, 0
@@ -72,10 +72,10 @@ def load(folder):
     return Candidate(onnx.load(os.path.join(folder, "model.onnx")), sets, note["cut"], shapes)
 
 
-# ---- judging, in another process ---------------------------------------------------------------------------
+# ---- comparing, in another process -------------------------------------------------------------------------
 
 def serve(tessera):
-    """Reads folders, prints verdicts: what the child of `Judge` does."""
+    """The child process of `Judge`: reads folders, prints verdicts."""
     import api
     import cuts
     lib = api.Library(os.path.join(os.path.dirname(tessera), "libtessera.so"))
@@ -111,7 +111,7 @@ class Judge:
         self.tessera, self.folder, self.child, self.tries = tessera, folder, None, 0
 
     def __call__(self, candidate):
-        """(kind, text, the cut as edits)"""
+        """(kind, text, the sharding as edits)"""
         self.tries += 1
         candidate.save(self.folder)
         if not self.child:
@@ -138,7 +138,7 @@ class Judge:
 
 
 def signature(verdict):
-    """What must stay the same: the kind and the code of the first finding, or the operator that failed."""
+    """What must stay the same: the kind and the code of the first diagnostic, or the operator that failed."""
     kind, text, _ = verdict
     codes = re.findall(r"; ([a-z-]+):", text)
     return kind, codes[0] if codes and kind != "different" else "", "not this rank's piece" in text
@@ -147,7 +147,7 @@ def signature(verdict):
 # ---- smaller candidates --------------------------------------------------------------------------------------
 
 def rebuilt(c, nodes=None, outputs=None, inputs=None, sets=None):
-    """The same case with other nodes, outputs or inputs; what nothing reads is dropped."""
+    """The case with other nodes, outputs or inputs, without unused ones."""
     m = onnx.ModelProto()
     m.CopyFrom(c.model)
     g = m.graph
@@ -179,10 +179,10 @@ def recorded(c):
 
 
 def given(c, names, values, fixed):
-    """The case with those values as inputs."""
+    """The case with those values as inputs; None if one is not an array."""
     infos, sets = list(c.model.graph.input), [dict(s) for s in c.sets]
     for name in names:
-        arrays = [v.get(name) for v in values]  # not there: the engine does not give it out
+        arrays = [v.get(name) for v in values]  # None: the engine cannot return it
         if not all(isinstance(a, np.ndarray) for a in arrays):
             return None
         shape = arrays[0].shape if fixed else [None] * arrays[0].ndim
@@ -194,7 +194,7 @@ def given(c, names, values, fixed):
 
 
 def smaller_nodes(c):
-    """Without the first k nodes (what they make is given), then without single ones; then with an earlier value as the only output."""
+    """Without the first k nodes (their results become inputs), then without single nodes; then with an earlier value as the only output."""
     try:
         values = recorded(c)
     except Exception:
@@ -242,7 +242,7 @@ def smaller_cut(c):
 
 
 def bypassed(c):
-    """Without a node that keeps the shape: its readers read its input."""
+    """Without a node that keeps the shape: its readers use its input."""
     try:
         values = dict(recorded(c)[0], **c.sets[0])
     except Exception:
@@ -266,7 +266,7 @@ def bypassed(c):
 
 
 def size_of(c):
-    """The size that must shrink; a candidate that is no smaller is not tried."""
+    """The size that must shrink; a candidate that is not smaller is not tried."""
     cut, g = c.cut, c.model.graph
     return (len(g.node), len(cut.get("edits") or []), len(g.output), len(c.sets), cut["level"], cut["transport"] != "threads",
             bool(cut["infer"]), bool(cut.get("metadata")), len(g.input) + len(g.initializer))
@@ -312,7 +312,7 @@ def shrink(tessera, folder):
 
 
 def describe(case, verdict):
-    """The model as text, one node in a line."""
+    """The model as text, one node per line."""
     lines = ["%s: %s" % (verdict[0], verdict[1][:600]), ""]
     for i in case.model.graph.input:
         dims = [d.dim_param or (d.dim_value if d.HasField("dim_value") else "?") for d in i.type.tensor_type.shape.dim]
@@ -356,7 +356,7 @@ def commands(case, tessera, folder):
 
 
 def again(tessera, folders):
-    """Judges finds as they are: which are left?"""
+    """Compare existing failures again, to see which remain."""
     with tempfile.TemporaryDirectory(prefix="tessera-shrink-") as work:
         ask = Judge(tessera, os.path.join(work, "candidate"))
         for folder in folders:

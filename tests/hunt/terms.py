@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large the terms of a node's sums and products are, whatever their signs: what rounding is measured against where terms cancel
-out, and whether a part of a sum can leave the range of its type although the whole does not (docs/numbers.md)."""
+"""Magnitudes of the terms of sums and products. Rounding is relative to them if terms cancel out. They also show whether a part of a sum can leave
+the range of its type although the result does not (docs/numbers.md)."""
 import numpy as np
 import onnx
 from onnx import helper
@@ -9,23 +9,23 @@ from onnx.reference import ReferenceEvaluator
 SUMS = set("""MatMul Gemm Conv ConvTranspose Einsum CumSum ReduceSum ReduceL1 ReduceSumSquare ReduceMean AveragePool GlobalAveragePool
  ReduceL2 ReduceLogSum Resize Upsample""".split())
 PRODUCTS = {"ReduceProd", "CumProd"}
-# What a sum is inside of these: its range is that of the squares, or of the argument of the logarithm.
+# Equivalent sums: their range is that of the squares, or of the argument of the logarithm.
 INSIDE = {"ReduceL2": "ReduceSumSquare", "ReduceLogSum": "ReduceL1", "ReduceMean": "ReduceL1"}
 
 
 def steering(node, i):
-    """Inputs that are no terms: axes, shapes."""
+    """True for inputs that are not terms: axes, shapes."""
     return i > 0 and (node.op_type.startswith("Reduce") or node.op_type in ("CumSum", "CumProd", "Resize", "Upsample"))
 
 
 def magnitude(node, a):
-    """What a term counts in `totals`: of a product, what makes it grow."""
+    """The contribution of a term to `totals`; for a product, only what increases it."""
     a = np.abs(np.nan_to_num(a, nan=0, posinf=0, neginf=0))
     return np.maximum(a, 1) if node.op_type in PRODUCTS else a
 
 
 def totals(node, values, opset, term=magnitude):
-    """The sum (or product) of the magnitudes of the terms of each element, in double precision; None: not known for this operator."""
+    """The sum (or product) of the magnitudes of the terms of each element, in double precision; None: unknown for this operator."""
     if node.domain or node.op_type not in SUMS | PRODUCTS:
         return None
     feeds = {}
@@ -57,7 +57,7 @@ def alone(node, feeds, opset):
 
 
 def in_floats(node, feeds, opset):
-    """The same by ONNX Runtime, whose kernels want float32: the reference has no ConvTranspose of groups. None: nor has it."""
+    """The same in ONNX Runtime with float32: onnx's reference has no ConvTranspose with groups. None: neither supports it."""
     from graph import run_model
     feeds = {n: a.astype("f4") if a.dtype == np.float64 else a for n, a in feeds.items()}
     try:
@@ -68,11 +68,11 @@ def in_floats(node, feeds, opset):
 
 
 def vanishes(node, values, opset):
-    """Whether a part of a product can be 0 by underflow where another has an infinity: 1e-30 * 1e-30 | inf is NaN, and inf in another order."""
+    """True if one part of a product can underflow to 0 while another is infinite: 1e-30 * 1e-30 | inf is NaN, but inf in another order."""
     result = values.get(node.output[0])
     if node.op_type not in PRODUCTS or not isinstance(result, np.ndarray) or result.dtype.kind != "f":
         return False
-    shrinking = lambda _, a: np.where(np.isfinite(a) & (a != 0), np.minimum(np.abs(a), 1), 1)  # a 0 itself is one in the whole, too
+    shrinking = lambda _, a: np.where(np.isfinite(a) & (a != 0), np.minimum(np.abs(a), 1), 1)  # a 0 is a 0 in the unsharded product, too
     least = totals(node, values, opset, shrinking)
     infinities = totals(node, values, opset, lambda _, a: np.where(np.isinf(a), 2.0, 1.0))
     if least is None or infinities is None:
@@ -81,12 +81,12 @@ def vanishes(node, values, opset):
 
 
 def leaves_range(node, values, opset):
-    """Whether a part of the node's sum or product can be beyond what its type holds."""
+    """True if a part of the node's sum or product can exceed the range of its type."""
     result = values.get(node.output[0])
     if not isinstance(result, np.ndarray) or result.dtype.kind not in "fiu":
         return False
     if node.op_type == "AveragePool":
-        return False  # its windows are never taken apart
+        return False  # its windows are never split
     if vanishes(node, values, opset):
         return True
     total = totals(node, values, opset)
@@ -97,7 +97,7 @@ def leaves_range(node, values, opset):
 
 
 def followers(model, names):
-    """All values of the main graph that follow from these."""
+    """All values of the main graph that depend on these."""
     from graph import free_names
     reached = set(names)
     for node in model.graph.node:
@@ -107,7 +107,7 @@ def followers(model, names):
 
 
 def out_of_range(model, values):
-    """Values that follow from a sum or product whose parts can leave the range, those inside of bodies included."""
+    """Values that depend on a sum or product whose parts can leave the range, including those inside subgraphs."""
     import inside
     opset = next(o.version for o in model.opset_import if not o.domain)
     return inside.marked(model, model.graph.node, values, lambda node, known: node.output if leaves_range(node, known, opset) else [])

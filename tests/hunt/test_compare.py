@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the search compares results that differ: what docs/numbers.md does not promise is no find, all else is.
+"""Tests how the hunt compares results that differ: what docs/numbers.md does not promise is excused, everything else is a failure.
 
 usage: test_compare.py"""
 import types
@@ -23,7 +23,7 @@ f4 = lambda *numbers: np.array(numbers, "f4")
 
 
 def case_of(nodes, inputs, outputs, constants=(), opset=18):
-    """A case as make.py gives it, of one set."""
+    """A case with one set, as make.py builds it."""
     infos = [h.make_tensor_value_info(n, h.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items()]
     g = h.make_graph(nodes, "g", infos, [h.make_empty_tensor_value_info(o) for o in outputs], [nh.from_array(np.array(a), n) for n, a in constants])
     model = h.make_model(g, opset_imports=[h.make_opsetid("", opset)], ir_version=8)
@@ -31,7 +31,7 @@ def case_of(nodes, inputs, outputs, constants=(), opset=18):
 
 
 def verdict(case, **changed):
-    """The verdict where these outputs are others."""
+    """The kind of the verdict if these outputs are changed."""
     return compare.compare(case, CUT, [{**case.wanted[0], **changed}]).kind
 
 
@@ -42,7 +42,7 @@ def product(x):
 def products_beyond_the_range():
     wide = product(np.array([[1e30, 1e30, 0, 2]], "f4"))
     assert verdict(wide, z=np.full((1, 1), np.nan, "f4")) == "range"
-    assert verdict(wide, s=np.zeros((1, 1), "f4")) == "different"  # what does not follow from the product
+    assert verdict(wide, s=np.zeros((1, 1), "f4")) == "different"  # does not depend on the product
     assert verdict(product(np.array([[1e3, 1e3, 0, 2]], "f4")), z=np.full((1, 1), np.nan, "f4")) == "different"
 
 
@@ -54,7 +54,7 @@ def products_that_vanish():
 
 
 def halves_next_to_nothing():
-    """The engine goes on in float32 between float16 kernels, so 1e-14 is above 0 for it; between devices it is 0."""
+    """The engine computes in float32 between float16 kernels, so that 1e-14 stays above 0; between devices it becomes 0."""
     above = lambda x: case_of([h.make_node("ReduceProd", ["x"], ["y"]), h.make_node("Greater", ["y", "n"], ["z"])], dict(x=np.array([x], "f2")), ["z"], [("n", np.float16(0))])
     assert verdict(above([0.05, 0.1] * 6), z=np.array([[False]])) == "ill"
     assert verdict(above([0.5, 0.1]), z=np.array([[False]])) == verdict(above([0.5, 0]), z=np.array([[True]])) == "different"
@@ -67,7 +67,7 @@ def sums_of_squares():
 
 
 def statistics_that_are_written_over():
-    """The engine writes the new variance over the old one: as the bias of the same node it is another, and so is what another node reads."""
+    """The engine overwrites the old variance with the new one: if it is also the bias of the node, or read by another node, the result changes."""
     def trained(bias, other):
         nodes = [h.make_node("BatchNormalization", ["x", "s", bias, "m", "v"], ["y", "mean", "var"], training_mode=1), h.make_node("Neg", [other], ["z"])]
         inputs = dict(x=np.arange(12, dtype="f4").reshape(2, 3, 2), **{n: f4(1, 2, 3) for n in "sbmv"})
@@ -78,18 +78,18 @@ def statistics_that_are_written_over():
 
 
 def terms_that_cancel_out():
-    """Of a + b - a - b with rounding between: nothing that a cut could keep to the last bit."""
+    """a + b - a - b with rounding in between: a sharded sum cannot keep it to the last bit."""
     w = np.array([[1], [1], [-1], [-1]], "f4")
     x = np.array([[1 / 3, 1 / 7, 1 / 3, 1 / 7]], "f4")
     small = case_of([h.make_node("MatMul", ["x", "w"], ["y"])], dict(x=x), ["y"], [("w", w)])
     assert verdict(small, y=small.wanted[0]["y"] + np.float32(3e-8)) in ("ok", "ill")
     assert verdict(small, y=small.wanted[0]["y"] + np.float32(1e-3)) == "different"
     numbers = case_of([h.make_node("MatMul", ["x", "w"], ["y"])], dict(x=np.array([[3, 5, 3, 5]], "f4")), ["y"], [("w", w)])
-    assert verdict(numbers, y=np.array([[1e-4]], "f4")) == "different"  # whole numbers are exact
+    assert verdict(numbers, y=np.array([[1e-4]], "f4")) == "different"  # sums of integers are exact
 
 
 def terms_of_groups():
-    """A ConvTranspose of two groups, which onnx's reference does not run: one element is 1e-5 of terms of 1."""
+    """A ConvTranspose with two groups, which onnx's reference cannot run: one element is 1e-5, of terms of magnitude 1."""
     node = h.make_node("ConvTranspose", ["x", "w"], ["y"], group=2)
     case = case_of([node], dict(x=np.array([[[1, 1], [1, 1]]], "f4"), w=np.array([[[1, -0.99999]], [[2, 1]]], "f4")), ["y"])
     total = terms.totals(node, {**case.sets[0], **case.wanted[0]}, 18)
@@ -97,7 +97,7 @@ def terms_of_groups():
 
 
 def signs_that_rounding_decides():
-    """Which of two is given hangs on the sign of a sum that is 0 but for rounding; of 26 and 36 pairs, six noises of one sign left it as it was."""
+    """A Where depends on the sign of a sum that is 0 except for rounding. For 26 and 36 pairs, six noises of one sign do not change the sign."""
     for pairs in range(24, 40, 2):
         for rest in (-1e-8, 1e-8, 0.5):
             nodes = [h.make_node("Tanh", ["x"], ["t"]), h.make_node("ReduceSum", ["t"], ["s"]), h.make_node("Greater", ["s", "zero"], ["above"]), h.make_node("Where", ["above", "x", "t"], ["y"])]
@@ -108,14 +108,14 @@ def signs_that_rounding_decides():
 
 
 def sums_that_may_be_nothing():
-    """A sum is 0 or next to it by rounding, and a Cast to bool asks which: noise alone never makes it exactly 0."""
+    """A sum is 0 or almost 0 by rounding, and a Cast to bool depends on it: random noise never makes it exactly 0."""
     sums = lambda *x: case_of([h.make_node("ReduceMean", ["x"], ["s"]), h.make_node("Cast", ["s"], ["y"], to=T.BOOL)], dict(x=f4(*x)), ["y"])
     assert verdict(sums(0.08975777, -0.08975779), y=np.array([False])) == "ill"
     assert verdict(sums(0.09, -0.08), y=np.array([False])) == "different"
 
 
 def refused_for_a_nan():
-    """A node refuses a NaN that MaxPool gives or not by its place: no find. One that a sum gives is."""
+    """A node rejects a NaN that MaxPool returns or not, depending on its position: excused. A NaN from a sum is not."""
     said = "Non-zero status code returned while running Binarizer node. Name:'bin' Status Message: Input data with index: 0 is NaN"
     behind = lambda op, x: case_of([h.make_node(op, ["x"], ["m"]), h.make_node("Neg", ["m"], ["y"], name="bin")], dict(x=np.array([[x]], "f4")), ["y"])
     assert compare.failing_is_open(behind("GlobalMaxPool", [NAN, 1]), said)
@@ -129,7 +129,7 @@ def wide_integers():
 
 
 def one_node(op, arrays, outputs=1, **attributes):
-    """A node alone, and Identity behind each of its outputs: inputs a, b ...; results y0, y1 ..."""
+    """A single node with an Identity after each of its outputs: inputs a, b ...; results y0, y1 ..."""
     inputs = dict(zip("abc", arrays))
     nodes = [h.make_node(op, list(inputs), ["h%d" % k for k in range(outputs)], **attributes)]
     nodes += [h.make_node("Identity", ["h%d" % k], ["y%d" % k]) for k in range(outputs)]
@@ -137,7 +137,7 @@ def one_node(op, arrays, outputs=1, **attributes):
 
 
 def judged(case, output="y0"):
-    """The word on an output that is another number everywhere."""
+    """The kind of the verdict if an output has another number in each element."""
     return verdict(case, **{output: (case.wanted[0][output] + case.wanted[0][output].dtype.type(77)) if np.isfinite(case.wanted[0][output]).all()
                             else np.full_like(case.wanted[0][output], 77)})
 
@@ -185,7 +185,7 @@ def squares_too_large():
 
 
 def hidden_keys():
-    """One query that does not see the second of two keys."""
+    """One query whose mask hides the second of two keys."""
     def attention(key, causal):
         inputs = dict(q=f4(1, 2).reshape(1, 1, 1, 2), k=f4(1, 1, key, 1).reshape(1, 1, 2, 2), v=f4(1, 2, 3, 4).reshape(1, 1, 2, 2))
         inputs.update({} if causal else dict(m=np.array([[True, False]])))
@@ -198,7 +198,7 @@ def hidden_keys():
 
 
 def pixels_outside():
-    """ONNX Runtime takes pixel 0 with a weight of 0 for what is outside of the image: NaN if it is infinite, and 0 if it is a number."""
+    """Outside of the image, ONNX Runtime uses pixel 0 with a weight of 0: NaN if it is infinite, 0 if it is finite."""
     node = h.make_node("DeformConv", ["x", "w", "o"], ["y"])
     shifted = lambda pixel, by: case_of([node], dict(x=f4(pixel, 1, 2, 3).reshape(1, 1, 2, 2), o=f4(0, 0, 0, by, 0, 0, 0, 0).reshape(1, 2, 2, 2)), ["y"], [("w", np.ones((1, 1, 1, 1), "f4"))], opset=19)
     assert np.isnan(shifted(INF, 9).wanted[0]["y"].ravel()[3]), "mended: promise it"
@@ -216,7 +216,7 @@ def letters_summed_before():
 
 
 def laws():
-    """The engine runs these, and gives what the standard does not: when it mends one of them, the law can go."""
+    """The engine runs these nodes with results that the standard does not define. If it is fixed, the entry of LAWS can be removed."""
     shape = lambda op, arrays, **more: one_node(op, arrays, **more).wanted[0]["y0"].shape
     node = lambda op, **more: h.make_node(op, ["a", "b"], ["y"], **more)
     nothing, one = np.zeros((0, 3), "f4"), np.ones((1, 2), "f4")
@@ -238,7 +238,7 @@ def laws():
 
 
 def laws_in_functions():
-    """The engine counts the four rows of an input without elements, and leaves them unwritten."""
+    """The engine counts the four rows of an empty input, and leaves them uninitialized."""
     put = h.make_function("hunt.local", "Put", ["a", "b"], ["c"], [h.make_node("Concat", ["a", "b"], ["c"], axis=0)], [h.make_opsetid("", 18)])
     infos = [h.make_tensor_value_info(n, T.FLOAT, shape) for n, shape in (("x", [5, 2]), ("e", [4, None]))]
     g = h.make_graph([h.make_node("Put", ["x", "e"], ["y"], domain="hunt.local")], "g", infos, [h.make_empty_tensor_value_info("y")])
@@ -248,14 +248,14 @@ def laws_in_functions():
 
 
 def products_beyond_doubles():
-    """The engine multiplies integers as doubles: 363 * 308 * 330 * 391 * 357 * 342 * 394 is 32 less than it says."""
+    """The engine multiplies integers as doubles: 363 * 308 * 330 * 391 * 357 * 342 * 394 is 32 less than its result."""
     wide = product(np.array([[363, 308, 330, 391, 357, 342, 394]], "i8"))
     assert verdict(wide, z=np.array([[-693966622461124320]])) == "range"
     assert verdict(product(np.array([[363, 308]], "i8")), z=np.array([[-111805]])) == "different"
 
 
 def pixels_that_cancel_out():
-    """A third of 2 and two thirds of -1 are 0, but for rounding."""
+    """A third of 2 plus two thirds of -1 is 0, except for rounding."""
     signs = lambda first: case_of([h.make_node("Resize", ["x", "", "s"], ["r"], mode="linear", coordinate_transformation_mode="asymmetric"), h.make_node("Sign", ["r"], ["y"])],
                                   dict(x=np.array([[[[first, 2, 5]]]], "f4")), ["y"], [("s", f4(1, 1, 1, 3))])
     other = np.array([[[[-1, -1, 1, 1, 1, 1, 1, 1, 1]]]], "f4")
@@ -263,7 +263,7 @@ def pixels_that_cancel_out():
 
 
 def sizes_of_what_is_greatest():
-    """The NonZero of an ArgMax has more elements or fewer where a NaN is among those that it compares."""
+    """The NonZero of an ArgMax has more or fewer elements if its input contains a NaN."""
     found = lambda *x: case_of([h.make_node("ArgMax", ["x"], ["i"], axis=1), h.make_node("NonZero", ["i"], ["y"])], dict(x=np.array([x], "f4")), ["y"])
     assert compare.failing_is_open(found(NAN, 1), "Reshard_1") and not compare.failing_is_open(found(2, 1), "Reshard_1")
 
@@ -279,7 +279,7 @@ def names_that_slices_keep():
 
 
 def turns_of_infinities():
-    """What a row gives hangs on which others are beside it."""
+    """The result of a row depends on the other rows of its batch."""
     arrays = dict(x=np.full((2, 4, 2), INF, "f4"), w=np.ones((1, 9, 2), "f4"), r=np.ones((1, 9, 3), "f4"))
     cell = lambda x: case_of([h.make_node("GRU", ["x", "w", "r"], ["", "y"], hidden_size=3)], dict(arrays, x=x), ["y"])
     assert verdict(cell(arrays["x"]), y=np.full((1, 4, 3), 7, "f4")) == "open"
@@ -298,7 +298,7 @@ def operators_of_later_sets():
 
 
 def states_that_grow():
-    """A Scan that carries [1 2] in and [3 2] out, in one turn: the engine runs it, and the standard forbids it."""
+    """A Scan whose state grows from [1 2] to [3 2] in one iteration: the engine runs it, but the standard forbids it."""
     body = h.make_graph([h.make_node("Add", ["s", "r"], ["t"]), h.make_node("Neg", ["r"], ["o"])], "body",
                         [h.make_tensor_value_info(n, T.FLOAT, None) for n in "sr"], [h.make_tensor_value_info(n, T.FLOAT, None) for n in "to"])
     scan = h.make_node("Scan", ["s0", "rows"], ["y", "z"], body=body, num_scan_inputs=1)
@@ -313,7 +313,7 @@ def states_that_grow():
 
 
 def turns_of_other_shapes():
-    """A Loop whose turns give [2 3] and [1 6]: the engine stacks them as [2 2 3]."""
+    """A Loop whose iterations return [2 3] and [1 6]: the engine stacks them as [2 2 3]."""
     body = h.make_graph([h.make_node("Flatten", ["c"], ["flat"], axis=2), h.make_node("Transpose", ["c"], ["out"], perm=[1, 0]), h.make_node("Identity", ["go"], ["on"])], "body",
                         [h.make_tensor_value_info("i", T.INT64, []), h.make_tensor_value_info("go", T.BOOL, []), h.make_tensor_value_info("c", T.FLOAT, None)],
                         [h.make_tensor_value_info("on", T.BOOL, [])] + [h.make_tensor_value_info(n, T.FLOAT, None) for n in ("flat", "out")])
@@ -326,7 +326,7 @@ def turns_of_other_shapes():
 
 
 def mistakes_of_the_engine():
-    """A text alone is no excuse: the model must hold what the mistake needs."""
+    """The error text alone is not an excuse: the model must contain what the bug needs."""
     text = "Node (v_q) Op (QuantizeLinear) [TypeInferenceError] output_dtype INT8 does not match y_zero_point type UINT8."
     plain = h.make_model(h.make_graph([h.make_node("Abs", ["x"], ["y"])], "g", [h.make_tensor_value_info("x", T.FLOAT, ["n"])], []))
     byte = h.make_model(h.make_graph([h.make_node("DequantizeLinear", ["x", "s", "z"], ["y"])], "g", [], []))
@@ -337,7 +337,7 @@ def mistakes_of_the_engine():
 
 
 def shapes_of_open_weights():
-    """What OPEN_SIZES says of Attention, seen in a whole model: from level 1 on its Shape ends in 0."""
+    """The entry of OPEN_SIZES for Attention, in an unsharded model: from level 1 on its Shape ends with 0."""
     nodes = [h.make_node("Attention", ["x", "w", "b"], ["y"], domain="com.microsoft", num_heads=2), h.make_node("Shape", ["y"], ["s"])]
     infos = [h.make_tensor_value_info(n, T.FLOAT, dims) for n, dims in dict(x=[1, 3, 4], w=[4, "n"], b=["n"]).items()]
     model = h.make_model(h.make_graph(nodes, "g", infos, [h.make_empty_tensor_value_info(n) for n in "ys"]), ir_version=8,
@@ -353,7 +353,7 @@ def shapes_of_open_weights():
 
 
 def sizes_as_declared():
-    """A set of inputs that makes another size than the model declares is no case: nothing that is cut by that size fits."""
+    """A set of inputs that gives another size than the model declares is not a case: shards of that size do not fit."""
     case = case_of([h.make_node("NonZero", ["x"], ["y"])], dict(x=f4(1, 0, 2)), ["y"])
     declare = lambda *dims: case.model.graph.output[0].CopyFrom(h.make_tensor_value_info("y", T.INT64, dims))
     more = graph.run_model(case.model, dict(x=f4(1, NAN, 2)))
@@ -364,7 +364,7 @@ def sizes_as_declared():
 
 
 def judged_mistake(model, feeds, level):
-    """What refusals.py says of a whole model that the engine refuses or fails to run."""
+    """The excuse of refusals.py for an unsharded model that the engine rejects or fails to run."""
     try:
         graph.run_model(model, feeds, level)
     except Exception as why:
@@ -373,7 +373,8 @@ def judged_mistake(model, feeds, level):
 
 
 def branches_put_in_place():
-    """A Scan whose first output goes into a Shape that becomes a constant, and whose second into an If that does: from level 1 on the engine drops it."""
+    """A Scan whose first output is read by a Shape, which becomes a constant, and whose second by an If with a constant condition: from level 1 on
+    the engine drops it."""
     body = h.make_graph([h.make_node("Add", ["c", "r"], ["o"]), h.make_node("Tanh", ["x"], ["t"])], "body", [h.make_tensor_value_info(n, T.FLOAT, None) for n in "cr"],
                         [h.make_tensor_value_info(n, T.FLOAT, None) for n in "to"])
     branch = lambda op: h.make_graph([h.make_node(op, ["stack"], [op])], op, [], [h.make_tensor_value_info(op, T.FLOAT, None)])
@@ -387,7 +388,7 @@ def branches_put_in_place():
 
 
 def branches_put_in_bodies():
-    """The same inside of another branch: of an If whose Shape becomes a constant nothing is left for its other reader."""
+    """The same inside another branch: after the Shape of an If becomes a constant, the engine drops the If, although it has another reader."""
     info = lambda n: h.make_tensor_value_info(n, T.FLOAT, None)
     one = lambda op: h.make_graph([h.make_node(op, ["x"], [op])], op, [], [info(op)])
     inner = [h.make_node("If", ["on"], ["p"], then_branch=one("Neg"), else_branch=one("Tanh")), h.make_node("Shape", ["p"], ["s"]), h.make_node("Cast", ["s"], ["f"], to=T.FLOAT),
@@ -408,7 +409,7 @@ def splits_taken_for_one():
 
 
 def sets_after_an_excuse():
-    """What one set of inputs may have is no reason to pass the next one over."""
+    """An excuse for one set of inputs must not excuse the next set."""
     case = one_node("ReduceMax", [f4(NAN, 1)], keepdims=0)
     case.sets.append(dict(a=f4(2, 1)))
     case.wanted.append(graph.run_model(case.model, case.sets[1]))
@@ -424,7 +425,7 @@ def scales_of_nothing():
 
 
 def deviations_of_nothing():
-    """All the same: the engine gives -1 here, and NaN of numbers whose mean is exact."""
+    """All numbers are equal: the engine returns -1 here, and NaN for numbers whose mean is exact."""
     same = lambda *column: one_node("MeanVarianceNormalization", [np.array(column, "f4").reshape(-1, 1)], axes=[0])
     case = same(*[2.4641871452331543] * 6)
     assert (case.wanted[0]["y0"] == -1).all() and verdict(case, y0=np.full((6, 1), NAN, "f4")) == "open"
@@ -432,7 +433,7 @@ def deviations_of_nothing():
 
 
 def inside_of_bodies():
-    """A Loop that goes on as long as the greatest is above 0; a NaN decides that by its place."""
+    """A Loop that continues while the maximum is above 0; the position of a NaN decides that."""
     body = h.make_graph([h.make_node("Tanh", ["v"], ["w"]), h.make_node("ReduceMax", ["w"], ["m"], keepdims=0), h.make_node("Greater", ["m", "zero"], ["on"])], "body",
                         [h.make_tensor_value_info("i", T.INT64, []), h.make_tensor_value_info("go", T.BOOL, []), h.make_tensor_value_info("v", T.FLOAT, None)],
                         [h.make_tensor_value_info("on", T.BOOL, []), h.make_tensor_value_info("w", T.FLOAT, None)])
@@ -445,7 +446,7 @@ def inside_of_bodies():
 
 
 def inside_of_functions():
-    """A product in halves, inside of a function that gives floats: as exact as halves are."""
+    """A float16 product inside a function that returns float32: the tolerance must be that of float16."""
     nodes = [h.make_node("MatMul", ["a", "b"], ["p"]), h.make_node("Cast", ["p"], ["q"], to=T.FLOAT)]
     call = case_of([h.make_node("Cast", ["x"], ["y"], to=T.FLOAT)], dict(x=np.full((2, 8), 1 / 3, "f2")), ["y"])
     call.model.graph.node[0].CopyFrom(h.make_node("Half", ["x", "w"], ["y"], domain="hunt.local"))
@@ -458,7 +459,7 @@ def inside_of_functions():
 
 
 def outputs_quantised_too():
-    """ONNX Runtime's own mistake, from level 1 on: Abs gives what its reader's reader makes of it."""
+    """A bug of ONNX Runtime from level 1 on: Abs returns values that were quantized by a later node."""
     def chain(*behind):
         nodes = [h.make_node("Abs", ["x"], ["v"]), h.make_node(*behind), h.make_node("QuantizeLinear", ["t", "s", "z"], ["q"]), h.make_node("DequantizeLinear", ["q", "s", "z"], ["d"])]
         return case_of(nodes, dict(x=f4(1.1, 2.3, -3.1, 4).reshape(2, 2)), ["v", "d"], [("s", np.float32(0.4)), ("z", np.uint8(0))])
@@ -469,14 +470,14 @@ def outputs_quantised_too():
 
 
 def rows_of_doubles():
-    """The engine's LogSoftmax of doubles passes over a NaN."""
+    """The engine's LogSoftmax of doubles ignores a NaN."""
     doubles = one_node("LogSoftmax", [np.array([1, NAN, 2])], axis=0)
     assert not np.isnan(doubles.wanted[0]["y0"]).all(), "mended: promise it"
     assert judged(doubles) == "open" and judged(one_node("LogSoftmax", [f4(1, NAN, 2)], axis=0)) == judged(one_node("LogSoftmax", [np.array([1.0, 2])], axis=0)) == "different"
 
 
 def halves_between_casts():
-    """The engine leaves the rounding to float16 out between a product and a Cast; whole numbers are the same either way."""
+    """The engine omits the rounding to float16 between a product and a Cast; integers are the same either way."""
     made = lambda *x: case_of([h.make_node("Mul", ["x", "x"], ["p"]), h.make_node("Cast", ["p"], ["y"], to=T.FLOAT)], dict(x=np.array(x, "f2")), ["y"])
     case, numbers = made(1.1, 1.3), made(2, 3)
     assert verdict(case, y=case.wanted[0]["y"] * np.float32(1.0003)) == "ill" and verdict(case, y=case.wanted[0]["y"] * np.float32(1.1)) == "different"
@@ -487,7 +488,7 @@ def halves_between_casts():
 
 
 def values_quantised_twice():
-    """ONNX Runtime's own mistake, from level 1 on: one quantisation of two, with another scale."""
+    """A bug of ONNX Runtime from level 1 on: two quantizations are merged into one with another scale."""
     nodes = [h.make_node("QuantizeLinear", ["x", "s", "z"], ["a"]), h.make_node("DequantizeLinear", ["a", "s", "z"], ["b"]), h.make_node("QuantizeLinear", ["b", "t", "z"], ["c"]),
              h.make_node("DequantizeLinear", ["c", "t", "z"], ["y"])]
     numbers = dict(x=np.linspace(-1.3, 1.3, 35).astype("f4"))
@@ -502,7 +503,7 @@ def values_quantised_twice():
 
 
 def refused_by_the_engine(nodes, arrays, level, dims=(), opset=18):
-    """What the engine says of a whole model that it refuses, as refusals.py judges it."""
+    """The engine's error for an unsharded model that it rejects, as refusals.py explains it."""
     case = case_of([h.make_node("Identity", [next(iter(arrays))], ["same"])], arrays, ["same"])
     case.model.graph.node.extend(nodes)
     del case.model.graph.output[:]
@@ -538,7 +539,7 @@ def shapes_of_four_bits():
 
 
 def windows_too_many():
-    """A pooling that rounds up: the Shape of its result, at level 1, has a window that the result has not."""
+    """A pooling with ceil_mode: the Shape of its result, at level 1, has one window more than the result."""
     nodes = [h.make_node("AveragePool", ["x"], ["p"], ceil_mode=1, kernel_shape=[1], strides=[2]), h.make_node("Shape", ["p"], ["y"])]
     case = case_of(nodes, dict(x=np.ones((1, 2, 4), "f4")), ["y", "p"])
     assert case.wanted[0]["p"].shape == (1, 2, 2)
