@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""calibrate - time of single nodes, operator by operator: prediction from the measured topology of this machine against runs with one rank and
-one thread. Measurements and runs alternate, and the best round counts on both sides. Prints one line per figure: name, predicted,
+"""calibrate - time of single nodes, operator by operator: the prediction from the measured topology of this machine, compared with runs with one
+rank and one thread. Measurements and runs alternate, and the best round counts on both sides. Prints one line per figure: name, predicted,
 measured, ratio, goal, ok or short. Options: folder of the build, rounds, seconds of each run."""
 import json, os, sys, tempfile
 

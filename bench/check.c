@@ -15,7 +15,7 @@
 
 #define NODES  100000
 #define ROUNDS 5
-#define GOAL   4.0 // most copies in the time of a check
+#define GOAL   4.0 // maximum time of a check, in times of a copy
 
 // Columns of all values are sharded over 4 devices, and the rows of every second weight.
 static void annotate(tsr_node *n, tsr_config *c, int i, int wrong)
@@ -29,7 +29,7 @@ static void annotate(tsr_node *n, tsr_config *c, int i, int wrong)
         st = tsr_node_shard(n, x, c, 2, 4, four, 4, -1);
     if (st == TSR_OK)
         st = tsr_node_shard(n, y, c, 2, 4, four, 4, -1);
-    if (st == TSR_OK && wrong && i % 100 == 1) { // contradicts the first input
+    if (st == TSR_OK && wrong && i % 100 == 1) { // contradicts the sharding of the first input
         tsr_spec *p = tsr_node_add_spec(n, c, w);
         static const int64_t other[] = {3, 2, 1, 0}, shards[] = {4};
         static const tsr_dim open[] = {{-1, ""}};
@@ -121,7 +121,7 @@ static void measure(tsr_session *s, const char *name, int wrong)
         best = ms < best ? ms : best;
         copy = other < copy ? other : copy;
     }
-    if ((errors == 0) != !wrong) { // the check must find the errors
+    if ((errors == 0) != !wrong) { // the check must find the errors, and only those
         for (size_t i = 0; i < 3 && i < tsr_finding_count(s); i++)
             fprintf(stderr, "%s", tsr_finding_text(s, i));
         die("finding what is wrong");

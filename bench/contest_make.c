@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// contest_make.c - writes a random problem in the format of contest: contest_make [NAME=NUMBER ...]
-// (fields of struct family, see tests/solver/family.h). Prints the cost of the planted solution to
-// standard error: a solver finds that or better.
+// contest_make.c - writes a random problem in the format of contest.c: contest_make [NAME=NUMBER
+// ...] (fields of struct family, see tests/solver/family.h). Prints the cost of the planted
+// solution to standard error: a good solver finds that cost or a lower one.
 #include "../tests/solver/family.h"
 
 #include <inttypes.h>

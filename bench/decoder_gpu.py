@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""decoder_gpu - predicted and measured times of decoders on ranks that share GPU 0, by the execution provider with caches in GPU memory:
-float16 and 4-bit weights (MatMulNBits), a prompt of 512 tokens and one token after it, on 1, 2 and 4 ranks. The predictions use the
-topology that `tessera topology measure` finds for as many ranks.
+"""decoder_gpu - predicted and measured times of decoders on ranks that share GPU 0, in the execution provider with caches in GPU memory: float16
+and 4-bit weights (MatMulNBits), a prompt of 512 tokens and one token after it, on 1, 2 and 4 ranks. The predictions use the topology that
+`tessera topology measure` writes for the same number of ranks.
 
 usage: decoder_gpu.py BUILD [--ranks 1,2,4] [--bits 16,4] [--layers 4] [--seconds 2] [--out FOLDER]
 Needs onnxruntime-gpu. --out keeps the measured topologies."""
@@ -29,7 +29,7 @@ def dims(what):
 
 
 def predicted(build, folder, devices):
-    """Milliseconds by phase of the plan for one token, which is what the provider runs."""
+    """Predicted milliseconds per phase, for the plan of one token, which the provider runs."""
     model, planned = folder + "/model.onnx", folder + "/planned.onnx"
     tessera(build, "plan", model, "--devices", devices, *dims("decode"), "--state", "past_key_values.*=present.*", "-o", planned, "--quiet")
     times = {what: json.loads(tessera(build, "simulate", planned, *dims(what), "--json")) for what in SIZES}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by predict and calibrate: running tessera, and printing a figure."""
+"""Shared by predict.py and calibrate.py: runs tessera, and prints a figure."""
 import importlib.util, os, subprocess, sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TESSERA, ROOT = os.path.join(HERE, "..", "tessera"), os.getcwd()  # tools/bench starts them in the project's root
+TESSERA, ROOT = os.path.join(HERE, "..", "tessera"), os.getcwd()  # tools/bench starts them in the root of the project
 
 
 def make(*words):
-    """Runs a script that makes models, with this Python if it has onnx, else with that of the tests."""
+    """Run a script that writes models, with this Python if it has onnx, otherwise with that of the tests."""
     python = [sys.executable] if importlib.util.find_spec("onnx") else [ROOT + "/tests/run-script"]
     made = subprocess.run([*python, *words], capture_output=True, text=True)
     if made.returncode:

@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""generate - onnxruntime-genai with the execution provider on ranks of one thread each, against onnxruntime-genai with as many threads.
+"""generate - onnxruntime-genai with the execution provider on ranks of one thread each, compared with onnxruntime-genai with the same number of
+threads.
 
-The model is a random decoder of 8 layers (tests/genai/decoder.py), 450 MB in float32 and 100 MB in int4. Both sides alternate in one
-process with a pause between them; the best round of each counts. In float32 both must generate the same tokens. The last figure limits the memory of each process to
-less than the float32 weights, so that only rank processes can run the model.
+The model is a random decoder of 8 layers (tests/genai/decoder.py), 450 MB in float32 and 100 MB in int4. Both sides alternate in one process with a
+pause between them; the best round of each counts. In float32 both must generate the same tokens. The last figure limits the memory of each
+process to less than the float32 weights, so that only rank processes can run the model.
 
 Prints one line per figure: name, ours, peer, ratio, goal, ok or short.
 usage: generate [ROUNDS [RANKS]]"""
 import os, resource, shutil, subprocess, sys, tempfile, time
 
-ROOT = os.getcwd()  # tools/bench starts it in the project's root
+ROOT = os.getcwd()  # tools/bench starts it in the root of the project
 HERE = os.path.dirname(os.path.abspath(__file__))
 os.environ["TESSERA_LIBRARY"] = os.path.join(HERE, "..", "libtessera.so")
 sys.path[:0] = [os.path.join(HERE, "..", "python"), ROOT + "/tests/genai"]
-LIMITED = sys.argv[1:2] == ["limited"]  # this process is a part of the last figure
+LIMITED = sys.argv[1:2] == ["limited"]  # this process runs one side of the last figure
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 and not LIMITED else 5
 RANKS = int(sys.argv[2]) if len(sys.argv) > 2 else 4 if len(os.sched_getaffinity(0)) >= 4 else 2
 PROMPT, TOKENS, GOAL = 256, 32, 0.95
@@ -34,7 +35,7 @@ def open_model(folder, sharded, **options):
 
 
 def measure(model):
-    """Tokens per second of the prompt and of the tokens after the first, and the tokens."""
+    """(tokens per second of the prompt, of the tokens after the first; the tokens)."""
     import numpy as np
     import onnxruntime_genai as genai
     parameters = genai.GeneratorParams(model)
@@ -70,7 +71,7 @@ def compare_speed(folder, bits):
 
 
 def run_limited(folder, side, limit):
-    """Generates with a limit on the private memory of this process and of those that it starts."""
+    """Generate with a limit on the private memory of this process and its children."""
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     print("%.1f" % measure(open_model(folder, side == "ours", **({"transport": "shm"} if side == "ours" else {})))[1])
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu.c - benchmark of collectives between two ranks that share a GPU: our own kernels against
-// NCCL, and transfers through the host against pinned copies.
+// gpu.c - benchmark of collectives between two ranks that share a GPU: our kernels compared with
+// NCCL, and transfers through the host compared with pinned copies.
 //
 // Needs a GPU. NCCL supports two ranks on one GPU from 2.30 on, with NCCL_MULTI_RANK_GPU_ENABLE=1.
 // Prints one line per figure: name, ours, peer, ratio, goal, ok or short; then the parts of the
@@ -156,7 +156,7 @@ static void *copy_thread(void *data)
     return NULL;
 }
 
-// Returns the larger of the ranks' best times; *together: the best round until both are done.
+// Returns the larger of the ranks' best times; *together: the best time until both are done.
 static double pinned_copies(size_t bytes, enum what what, double *together)
 {
     pthread_barrier_t start;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""memory - peak memory predicted by tessera simulate against that of the fullest rank measured by tessera bench, for models that use memory
-for different reasons. Needs no idle machine. Prints one line per figure: name, predicted, measured, ratio, goal, ok or short.
+"""memory - peak memory predicted by `tessera simulate`, compared with that of the rank with the largest peak in `tessera bench`, for models that use
+memory for different reasons. Needs no idle machine. Prints one line per figure: name, predicted, measured, ratio, goal, ok or short.
 
 usage: memory [BUILD] [--devices cpu:2|cuda:2@0] [--only NAME,...] [--sample]
 Ranks on CPUs are processes, ranks that share a GPU are threads. --sample: few models, for a test that fails if one is off by more than the goal
@@ -26,7 +26,7 @@ def make(folder, name):
 
 
 def measure(folder, devices):
-    """Predicted and measured bytes of the fullest rank."""
+    """Predicted and measured peak bytes of the rank with the largest peak."""
     parts = folder + "/parts"
     tessera("plan", folder + "/model.onnx", "--devices", devices, "-o", folder + "/planned.onnx")
     timeline = json.loads(tessera("simulate", folder + "/planned.onnx", "--json"))["timeline"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models for memory.py, each using memory for another reason: memory_nets.py NAME FOLDER writes FOLDER/model.onnx. Weights are
-random, sizes are fixed."""
+"""Models for memory.py, each using memory for another reason: memory_nets.py NAME FOLDER writes FOLDER/model.onnx. Weights are random,
+sizes are fixed."""
 import sys
 
 import numpy as np
@@ -9,7 +9,7 @@ from nets import MAKERS, Net, conv, rng
 
 
 def products(folder, kind="f4", rows=64, width=1024, layers=6, wide=4):
-    """MatMul and Gelu, alternating: weights that the engine packs."""
+    """MatMul and Gelu alternate: weights that the engine packs."""
     net = Net(kind)
     x = net.input("x", rows, width)
     for _ in range(layers):
@@ -71,7 +71,7 @@ def embedding(folder, words=50000, width=512):
 
 
 def table(folder, words=50000, width=512):
-    """A table that is read by rows, and a separate last product."""
+    """A table of which rows are read, and a separate last product."""
     net = Net()
     x = net.input("x", 1, 64, width)
     x = net.node("Add", [rows_of(net, x, net.weight(words, width), words), x])
@@ -128,7 +128,7 @@ def unet(folder):
 
 
 def lines(folder):
-    """Convolutions of one axis, as for sound."""
+    """Convolutions of one axis, as for audio."""
     net = Net()
     x, width = net.input("x", 1, 80, 3000), 80
     for out, stride in ((512, 1), (512, 2), (512, 1), (512, 1)):
@@ -159,7 +159,7 @@ def normed(folder):
 
 
 def integers(folder, width=1024):
-    """Products of 8 bits with scales found at run time."""
+    """8-bit products with scales that are computed at run time."""
     net = Net()
     x = net.input("x", 64, width)
     for inside, out in ((width, 4 * width), (4 * width, width)) * 3:
@@ -175,7 +175,7 @@ def scaled(net, array):
 
 
 def quantized_conv(folder):
-    """QLinearConv of 8 bits."""
+    """8-bit QLinearConv."""
     net = Net()
     scale, zero = net.constant(np.float32(0.02)), net.constant(np.uint8(128))
     x, width = net.node("QuantizeLinear", [net.input("x", 1, 64, 56, 56), scale, zero]), 64
@@ -187,7 +187,7 @@ def quantized_conv(folder):
 
 
 def quantized_pairs(folder, width=1024):
-    """Products between QuantizeLinear and DequantizeLinear, which the engine makes products of 8 bits."""
+    """Products between QuantizeLinear and DequantizeLinear, which the engine converts to 8-bit products."""
     net = Net()
     scale, zero = net.constant(np.float32(0.02)), net.constant(np.uint8(128))
     x = net.input("x", 64, width)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// partition.c - benchmark of writing the weights of a partition against copy_file_range on cached
-// pages: a matrix of 512 MiB sharded 4 ways by rows, and by columns in pieces of 32 KiB and of 2
-// KiB. New files in the same folder (/dev/shm, or the argument), CPU time, best of several rounds,
-// alternating with the peer. Without digests, since copy_file_range has none. Digests are measured
-// separately, in wall time, against one thread that copies and then digests. Prints one line per
-// figure: name, ours, peer (GB/s), ratio, goal, ok or short.
+// partition.c - benchmark of writing the weights of a partition, compared with copy_file_range on
+// cached pages: a matrix of 512 MiB sharded 4 ways by rows, and by columns in pieces of 32 KiB and
+// of 2 KiB. Writes new files in the same folder (/dev/shm, or the argument). CPU time, best of
+// several rounds, alternating with the peer. Without digests, since copy_file_range has none;
+// digests are measured separately, in wall time, compared with one thread that copies and then
+// digests. Prints one line per figure: name, ours, peer (GB/s), ratio, goal, ok or short.
 #include "ir/ir.h"
 #include "partition/partition.h"
 
@@ -26,7 +26,7 @@ static void die(const char *what)
     exit(1);
 }
 
-// CPU time if one thread does everything, else wall time.
+// CPU time if one thread does everything, otherwise wall time.
 static bool by_processor;
 
 static double now(void)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan_solver.c - benchmark of the planner's solver against CBC on the same program: decoders of up
-// to 96 layers on a 2x4 mesh, without a limit and with a memory limit, and 10,000 nodes. Wall time;
-// CBC reads the LP file of --export-lp. Where CBC takes more than minutes, the reference is its
-// time for 96 layers without a limit. Prints one line per figure: name, ours, peer or reference,
-// ratio, goal, ok or short.
+// plan_solver.c - benchmark of the planner's solver, compared with CBC on the same program:
+// decoders of up to 96 layers on a 2x4 mesh, with and without a memory limit, and 10,000 nodes.
+// Wall time; CBC reads the LP file of --export-lp. Where CBC needs many minutes, the reference is
+// its time for 96 layers without a limit. Prints one line per figure: name, ours, peer or
+// reference, ratio, goal, ok or short.
 #include "../tests/solver/decoder.h"
 
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""predict - time and peak memory of synthetic models, unsharded and sharded: prediction from the measured topology of this machine against
-runs. Measurements and runs alternate, and the best round counts on both sides, so that other load affects both. Prints one line
-per figure: name, predicted, measured, ratio, goal, ok or short; then predicted time and the engine's profile by operator.
+"""predict - time and peak memory of synthetic models, unsharded and sharded: the prediction from the measured topology of this machine, compared
+with runs. Measurements and runs alternate, and the best round counts on both sides, so that other load affects both. Prints one line per
+figure: name, predicted, measured, ratio, goal, ok or short; then predicted time and the engine's profile by operator.
 
 usage: predict [BUILD] [--quick] [--seen [only]] [--budget S] [--devices cpu:2|cuda:2@0] [--rounds N] [--seconds S] [--only NAME;...] [--out FOLDER]
 --seen: each model again with a topology profiled on it (topology measure --model); --seen only: only that.
@@ -48,7 +48,7 @@ class Machine:
         tessera("topology", "measure", "--devices", self.devices, *self.transport, "--seconds", self.seconds, "--quiet", "-o", self.here)
 
     def seen(self, model, folder):
-        """The same ranks, measured with that model."""
+        """The same ranks, with a topology measured with that model."""
         other = copy.copy(self)
         other.here = "%s/seen%d.json" % (folder, self.ranks)
         tessera("topology", "measure", "--devices", self.here, *self.transport, "--seconds", self.seconds, "--model", model, "--quiet", "-o", other.here)
@@ -56,7 +56,7 @@ class Machine:
 
 
 def by_operator(events, named):
-    """Milliseconds by operator on device 0; the least of repeated runs for each node."""
+    """Milliseconds per operator on device 0; the minimum of repeated runs for each node."""
     nodes = {}
     for e in events:
         if e.get("ph") != "X" or e.get("pid") or not named(e):

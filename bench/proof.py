@@ -18,11 +18,11 @@ import argparse, glob, os, resource, shutil, subprocess, sys, tempfile, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SIZES = {"large": (32, 4096, 32, 4), "small": (16, 1024, 8, 6)}  # tokens, hidden size, heads, layers
-SHARE = 0.6  # the limit is this share of the weights, and `base` of the environment for programs and libraries
+SHARE = 0.6  # the limit is this share of the weights, plus `base` of the environment for programs and libraries
 TOLERANCE = 5e-5  # of float32, relative to the largest magnitude, as in `tessera verify`
 GROUPS = "/sys/fs/cgroup"
 SECRET = "a secret of this proof alone"
-STEP_S = 900  # a step that takes longer hangs
+STEP_S = 900  # a step that takes longer counts as hanging
 
 
 class Failed(Exception):
@@ -42,11 +42,11 @@ class AddressSpace:
         self.size = size
 
     def enter(self):
-        """Called in the new process before it becomes the program."""
+        """Called in the new process before it executes the program."""
         resource.setrlimit(resource.RLIMIT_AS, (self.size, self.size))
 
     def counted(self, pid):
-        """The most memory so far that counts for the limit."""
+        """The peak so far of the memory that the limit counts."""
         return status(pid).get("VmPeak", 0)
 
     def ended(self):
@@ -54,10 +54,10 @@ class AddressSpace:
 
 
 class Group:
-    """A control group (v2). It counts anonymous memory and the page cache. The kernel drops cached pages of files before it kills."""
+    """A control group (v2). It counts anonymous memory and the page cache. The kernel drops cached pages of files before it kills a process."""
 
     text = "of memory (cgroup v2, memory.max, no swap)"
-    base = 64 << 20  # most pages of programs and libraries are those of files
+    base = 64 << 20  # most pages of programs and libraries are file pages
 
     def __init__(self, size):
         self.size = size
@@ -88,7 +88,7 @@ class Group:
         return int(self.read("memory.peak") or self.read("memory.current") or 0)
 
     def ended(self):
-        """Removes the group. Returns why the kernel killed its process, or nothing."""
+        """Remove the group. Returns why the kernel killed its process, or nothing."""
         events = dict(line.split() for line in self.read("memory.events").splitlines())
         for _ in range(100):  # until the kernel has removed the last process
             try:
@@ -114,7 +114,7 @@ def status(pid):
 
 
 def group_problem():
-    """Why no control group can be made here; None if one can."""
+    """Why no control group can be created here; None if one can."""
     try:
         with open(GROUPS + "/cgroup.controllers") as f:
             if "memory" not in f.read().split():
@@ -138,7 +138,7 @@ class Ran:
         self.process = subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=self.out, stderr=subprocess.STDOUT, preexec_fn=limit.enter)
 
     def poll(self):
-        """Takes a sample; true while the program runs."""
+        """Take a sample; true while the program runs."""
         if self.code is not None:
             return False
         self.counted = max(self.counted, self.limit.counted(self.process.pid))
@@ -163,18 +163,18 @@ class Ran:
 
 
 def run(limits, commands, env, variables=({}, {})):
-    """Runs each command in its environment, all at the same time."""
+    """Run each command in its environment, all at the same time."""
     started = [Ran(limit, words, {**env, **more}) for limit, words, more in zip(limits, commands, variables)]
     while any([ran.poll() for ran in started]):
         time.sleep(0.01)
     return started
 
 
-# ---- the unsharded model, in a process of its own -----------------------------------------------
+# ---- the unsharded model, in its own process ----------------------------------------------------
 
 
 def run_unsharded(folder, result, layers):
-    """Runs the model, or one layer after the other, in ONNX Runtime with two threads. Writes the output."""
+    """Run the model, or one layer after the other, in ONNX Runtime with two threads. Writes the output."""
     import numpy as np
     import onnx
     import onnxruntime
@@ -190,7 +190,7 @@ def run_unsharded(folder, result, layers):
 
 
 def write_layers(folder, layers):
-    """One model for each layer, with weights in the same file."""
+    """Write one model per layer, with weights in the same file."""
     import onnx
     model = onnx.load(folder + "/model.onnx", load_external_data=False)
     for k in range(layers):
@@ -262,7 +262,7 @@ class Proof:
         print("# %s of weights made in %.0f s" % (gigabytes(self.weights), time.time() - began), flush=True)
 
     def probe(self):
-        """A program that fills half of the limit runs; one that fills all of it does not."""
+        """A program that fills half of the limit must run; one that fills all of it must not."""
         for share, expected in ((0.5, True), (1, False)):
             words = [sys.executable, "-c", "b = bytearray(%d)\nfor i in range(0, len(b), 4096): b[i] = 1" % (self.limit_bytes * share)]
             ran, = run([self.limit()], [words], self.env)
@@ -290,7 +290,7 @@ class Proof:
         self.add("ONNX Runtime, layer by layer", [ran], "the reference")
 
     def whole(self):
-        """The unsharded model in one environment, and before that without a limit where there is memory for it."""
+        """Run the unsharded model in one environment, and before that without a limit if there is enough memory."""
         needed = 1.2 * self.weights + AddressSpace.base
         with open("/proc/meminfo") as f:
             available = next(int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable"))
@@ -311,7 +311,7 @@ class Proof:
         self.row("ONNX Runtime, unsharded", gigabytes(self.limit_bytes), ("killed" if ran.killed else "ended") + " at " + gigabytes(ran.counted), gigabytes(ran.anonymous), ran.seconds, reason)
 
     def partition(self):
-        """Plans and partitions the model, each in one environment."""
+        """Plan and partition the model, each in one environment."""
         plan = [self.tessera, "plan", self.path("model.onnx"), "--devices", "2", "--memory", str(self.limit_bytes - self.limit_kind.base), "-o", self.path("planned.onnx")]
         partition = [self.tessera, "partition", self.path("planned.onnx"), "-o", self.path("parts")]
         for name, words in (("tessera plan", plan), ("tessera partition", partition)):

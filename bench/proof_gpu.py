@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""proof_gpu - a float16 model of about 24 GB that one rank with 16 GB of GPU memory refuses and two ranks with 16 GB each run.
+"""proof_gpu - a float16 model of about 24 GB that one rank with 16 GB of GPU memory rejects, and that two ranks with 16 GB each run.
 
 usage: proof_gpu.py BUILD FOLDER [--devices cuda:2@0] [--limit 16GB] [--size TOKENS,HIDDEN,HEADS,LAYERS]
                     [--seconds 5] [STEP ...]
 
 Steps, all by default; each keeps its results in FOLDER, so they can run in separate commands:
   make     writes the model with random weights (24 GB of disk)
-  one      one rank: time and result without a limit, then the refusals with it (24 GB of disk, freed at the end)
+  one      one rank: time and result without a limit, then the errors with it (24 GB of disk, freed at the end)
   measure  measures the GPU, for the predictions
   two      two ranks with the limit: predicted and measured time and memory, difference from one rank (24 GB of disk, freed at the end)
   table    prints the table
 The limit is the option gpu_mem_limit of ONNX Runtime's CUDA provider (`tessera run --gpu-memory`) for each rank. Exits with 1 if
-a step fails. --devices cpu:2 tries the script without a GPU, in float32. A CPU rank has no limit there, so its refusal is left out."""
+a step fails. --devices cpu:2 tests the script without a GPU, in float32. A CPU rank has no limit, so its error is skipped."""
 import argparse, contextlib, json, os, re, shutil, subprocess, sys, threading, time
 
 import numpy as np
@@ -45,7 +45,7 @@ def used_bytes():
 
 @contextlib.contextmanager
 def watched(figures, name):
-    """Stores the most GPU memory in use while the block runs, minus that before it."""
+    """Store the peak GPU memory in use while the block runs, minus that before it."""
     before, ended, seen = used_bytes(), threading.Event(), []
 
     def watch():
@@ -85,7 +85,7 @@ class Proof:
             json.dump(self.figures, f, indent=1)
 
     def call(self, *words):
-        """Exit code, stdout and stderr of a tessera command."""
+        """(exit code, stdout, stderr) of a tessera command."""
         began = time.time()
         p = subprocess.run([self.tessera, *map(str, words)], capture_output=True, text=True, errors="replace")
         print("# %6.1f s, exit %d: tessera %s" % (time.time() - began, p.returncode, " ".join(map(str, words))), flush=True)
@@ -101,7 +101,7 @@ class Proof:
         return json.loads(self.good(*words, "--json"))
 
     def refused(self, name, code, *words):
-        """A command that must fail with this error code."""
+        """Run a command that must fail with this error code."""
         got, out, err = self.call(*words)
         lines = [line for line in err.splitlines() if "error[%s]" % code in line]
         if got == 0 or not lines:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""run - a model sharded over two ranks with one thread each, against unsharded ONNX Runtime with two threads.
+"""run - a model sharded over two ranks with one thread each, compared with unsharded ONNX Runtime with two threads.
 
-The model is that of docs/measured.md (tools/block). Both sides alternate, best run of all rounds, so that other load affects
-both. Prints one line per figure: name, ours, peer, ratio, goal, ok or short. Options: rounds, seconds of each."""
+The model is that of docs/measured.md (tools/block). Both sides alternate, and the best run of all rounds counts, so that other load affects both.
+Prints one line per figure: name, ours, peer, ratio, goal, ok or short. Options: rounds, seconds of each."""
 import json, os, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TESSERA, ROOT = os.path.join(HERE, "..", "tessera"), os.getcwd() # tools/bench starts it in the project's root
+TESSERA, ROOT = os.path.join(HERE, "..", "tessera"), os.getcwd() # tools/bench starts it in the root of the project
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 SECONDS = sys.argv[2] if len(sys.argv) > 2 else "2"
 GOAL = 0.90

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// shapes.c - benchmark of type and shape inference against libonnx's InferShapes (shapes_peer, next
-// to this program): 100,000 nodes as an exporter writes them, without stored shapes. Both have the
-// model in memory and write the results into it. CPU time, best of several rounds, alternating with
-// the peer. Prints one line: name, ours, peer, ratio, goal, ok or short.
+// shapes.c - benchmark of type and shape inference, compared with libonnx's InferShapes
+// (shapes_peer, next to this program): 100,000 nodes as an exporter writes them, without stored
+// shapes. Both have the model in memory and write the results into it. CPU time, best of several
+// rounds, alternating with the peer. Prints one line: name, ours, peer, ratio, goal, ok or short.
 #include "tessera_cli.h"
 #include "help.h"
 
@@ -27,7 +27,7 @@ static tsr_value *add_node(tsr_graph *g, int i, tsr_value *last, tsr_value *befo
     snprintf(name, sizeof name, "/model/layers.%06d/block/op", i);
     snprintf(output, sizeof output, "/model/layers.%06d/block/op_output_0", i);
     tsr_value *inputs[] = {last, i % 2 ? before : NULL};
-    if (i % 1000 == 0) { // few weights: their bytes are not measured
+    if (i % 1000 == 0) { // few weights, since their bytes are not measured
         snprintf(name, sizeof name, "model.layers.%06d.weight", i);
         inputs[1] = tsr_graph_add_initializer(g, name, TSR_FLOAT, 2, dims, weights, sizeof weights);
     }

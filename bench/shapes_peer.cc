@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// shapes_peer.cc - libonnx finding the shapes of a model that is in memory: shapes_peer FILE. Prints the processor time
-// of InferShapes in milliseconds; checks that it found as many shapes as there are nodes.
+// shapes_peer.cc - shape inference by libonnx on a model in memory: shapes_peer FILE. Prints the
+// CPU time of InferShapes in milliseconds; checks that it inferred as many shapes as there are
+// nodes.
 #include <onnx/onnx_pb.h>
 #include <onnx/shape_inference/implementation.h>
 

@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #define ROUNDS  5
-#define BATCHES 8  // per size and round, as in the peer
-#define MANY    16 // most ranks
+#define BATCHES 8  // per size and round, as in transport_peer
+#define MANY    16 // maximum number of ranks
 
 enum way { COPY, THREADS, SHARED, PRIVATE, WAYS };
 static const char *const method_names[] = {"memcpy", "threads", "processes", "processes, private"};
@@ -82,7 +82,7 @@ static float *buffer(struct endpoint *e, size_t bytes)
     return p;
 }
 
-// Short, so that most batches are not interrupted.
+// Short, so that most batches are not interrupted by other processes.
 static double one_batch(struct job *j, struct endpoint *e, struct comm_call *c, const float *in,
                         float *out, int runs, int *met)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// transport_ucx.c - benchmark of float32 all-reduce between processes that exchange messages, like
-// ranks of several hosts: UCX against MPI_Allreduce of Open MPI (transport_peer) restricted to TCP,
-// in the same run. Best of several rounds; ranks of one host would share memory instead
-// (transport.c).
+// transport_ucx.c - benchmark of float32 all-reduce between processes that exchange messages, as
+// ranks of several hosts do: UCX compared with MPI_Allreduce of Open MPI (transport_peer)
+// restricted to TCP, in the same run. Best of several rounds. (Ranks of one host would use shared
+// memory: transport.c.)
 #include "transport/transport.h"
 
 #include <libgen.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// wire.c - benchmark of reading and writing models against C++ protobuf (wire_peer, next to this
-// program) and cp.
+// wire.c - benchmark of reading and writing models, compared with C++ protobuf (wire_peer, next to
+// this program) and cp.
 //
 // Each figure is the best of several rounds in a separate process, alternating with the peer.
-// Loading and encoding are measured in CPU time, which other work on the machine does not disturb;
-// opening and saving in wall time. Memory is the process's peak. Prints one line per figure: name,
-// ours, peer, ratio, goal, ok or short.
+// Loading and encoding are measured in CPU time, which other load on the machine does not disturb;
+// opening and saving in wall time. Memory is the peak of the process. Prints one line per figure:
+// name, ours, peer, ratio, goal, ok or short.
 #include "wire_models.h"
 #include "tessera_cli.h"
 #include "help.h"
@@ -430,7 +430,7 @@ static void make_models(struct bench *b)
         {b->out, "out.onnx"}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         snprintf(files[i].path, sizeof b->chain, "%s/%s", b->folder, files[i].name);
-    pid_t child = fork(); // keeps this memory out of our own peak
+    pid_t child = fork(); // in a child, so that its memory does not count for our peak
     if (child == 0)
         _exit(bench_make_chain(b->chain, NODES, false) &&
                       bench_make_chain(b->annotated, NODES, true) &&

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// wire_peer.cc - C++ protobuf doing what the benchmark `wire` measures: wire_peer load|encode|parse|open FILE ROUNDS.
+// wire_peer.cc - the tasks of the benchmark `wire` with C++ protobuf: wire_peer
+// load|encode|parse|open FILE ROUNDS.
 //
-//   load    parse on the heap from a map of the file, then a hash map of the value names and all edges
-//   encode  parse on an arena, then write into memory that is there already
-//   parse   parse on an arena from a map, nothing else
-//   open    the same by the clock; the others count processor time
-// Prints "best first rss": milliseconds of the best and of the first round, largest memory in MB.
+//  load    parse on the heap from a mapped file, then build a hash map of value names and all edges
+//  encode  parse on an arena, then encode into existing memory
+//  parse   only parse on an arena from a mapped file
+//  open    the same in wall time; the others measure CPU time
+// Prints "best first rss": milliseconds of the best and of the first round, peak memory in MB.
 #include "onnx.pb.h"
 
 #include <cstdio>
@@ -56,7 +57,8 @@ struct Edge {
     int from, to;
 };
 
-// Producer of each value by name, and an edge for each input: what a user of the parsed model builds first.
+// Builds a map from names to producers, and an edge for each input: the first step of most users of
+// a parsed model.
 static size_t resolve(const ModelProto &m)
 {
     const auto &g = m.graph();
@@ -91,7 +93,7 @@ static double load(const char *path)
     auto m = std::make_unique<ModelProto>();
     if (!m->ParseFromArray(map.p, static_cast<int>(map.n)) || resolve(*m) == 0)
         exit(1);
-    return now_ms() - start; // freeing is not counted
+    return now_ms() - start; // without the time to free the model
 }
 
 static double parse(const char *path)

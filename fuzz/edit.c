@@ -2,8 +2,8 @@
 // edit.c - fuzzes editing: loads a model from memory, applies edits, and checks all invariants.
 //
 // Input: number of edits k, k times three bytes (what, which, with), the model. After the edits
-// every use is linked once, every producer has its output, and the saved bytes load to a model with
-// the same nodes and names.
+// every use must be linked once, every producer must have its output, and the saved bytes must load
+// to a model with the same nodes and names.
 #include "tessera_cli.h"
 
 #include <stdio.h>

@@ -32,7 +32,7 @@ static inline tsr_session *fuzz_session(size_t n)
     return s;
 }
 
-// Every failure has a diagnostic, and every diagnostic a text. Frees the session.
+// Every failure must have a diagnostic, and every diagnostic a text. Frees the session.
 static inline void fuzz_end(tsr_session *s, tsr_status status)
 {
     MUST(status != TSR_BUG);
@@ -42,7 +42,7 @@ static inline void fuzz_end(tsr_session *s, tsr_status status)
     tsr_session_free(s);
 }
 
-// The bytes as a regular file without a name. The path is valid until the next call.
+// Stores the bytes in an unnamed file. The path is valid until the next call.
 static inline const char *fuzz_file(const void *data, size_t n)
 {
     static int fd = -1;
@@ -57,7 +57,7 @@ static inline const char *fuzz_file(const void *data, size_t n)
     return path;
 }
 
-// A folder whose files are overwritten in each case; it is removed with the process.
+// A folder whose files are overwritten in each case; it is removed when the process ends.
 static char fuzz_folder_path[] = "/dev/shm/tsr-fuzz-XXXXXX";
 
 static inline int fuzz_remove_one(const char *path, const struct stat *st, int kind,

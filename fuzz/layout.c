@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// layout.c - fuzzes the text and integer forms of layouts: any input is refused with a reason, or
-// is unchanged after parsing and printing.
+// layout.c - fuzzes the text and integer forms of layouts: any input must be rejected with a
+// reason, or be unchanged after parsing and printing.
 #include "sharding/sharding.h"
 
 #include <stdlib.h>

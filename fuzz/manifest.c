@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// manifest.c - fuzzes the parser of manifests: the numbers of an accepted manifest are consistent.
+// manifest.c - fuzzes the parser of manifests: the numbers of an accepted manifest must be
+// consistent.
 #include "fuzz.h"
 #include "bundle/bundle.h"
 

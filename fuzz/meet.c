@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// meet.c - fuzzes the connections of a rendezvous: words, lists of hosts, and frames that a rank
-// reads from its socket, as rank 0 and as another rank. The first byte selects one.
+// meet.c - fuzzes the protocol by which ranks connect: messages, lists of hosts, and frames that a
+// rank reads from its socket, as rank 0 and as another rank. The first byte selects one.
 #include "fuzz.h"
 #include "transport/meeting/meet_wire.h"
 
@@ -44,8 +44,8 @@ static bool take(void *data, int rank, const struct link_card *card)
     return true;
 }
 
-// The peer sends `data` and closes the connection. Reading must end, and the rank is gone or has
-// left.
+// The peer sends `data` and closes the connection. Reading must end, and the rank must be recorded
+// as lost or finished.
 static void read_frames(const uint8_t *data, size_t n, int rank)
 {
     int pair[2], last = -1;

@@ -71,7 +71,7 @@ static void look_at_graph(const tsr_graph *g)
         look_at_value(tsr_graph_initializer(g, i));
 }
 
-// The bytes load again and save to the same bytes.
+// The bytes must load again and save to the same bytes.
 static void again(tsr_session *s, const void *bytes, size_t n)
 {
     tsr_model *m;

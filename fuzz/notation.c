@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// notation.c - fuzzes the text form of shardings: a parsed sharding prints and parses to the same.
+// notation.c - fuzzes the text form of shardings: a parsed sharding must print and parse to the
+// same.
 #include "fuzz.h"
 
 // A model with one node over values of the given rank.
@@ -17,7 +18,7 @@ static tsr_model *make(tsr_session *s, int rank, tsr_node **node, tsr_value **va
     return m;
 }
 
-// Boxes are inside of the shape.
+// All tiles must be inside the shape.
 static void tile(tsr_session *s, const char *text, int rank)
 {
     static const int64_t shape[4] = {12, 7, 64, 3};

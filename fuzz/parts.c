@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// parts.c - fuzzes partitioning: a model that `check` accepts is partitioned, or refused with a
-// reason. Its ranks agree on their communication (partition checks that itself), and the simulated
-// times are valid.
+// parts.c - fuzzes partitioning: a model that `check` accepts must be partitioned, or rejected with
+// a reason. Its ranks must agree on their communication (partition checks that itself), and the
+// simulated times must be valid.
 #include "fuzz.h"
 #include "simulate/simulate.h"
 

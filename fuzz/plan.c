@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan.c - fuzzes the planner: the cost of a plan is not below its bound, it fits in the given
-// memory, and the annotations it writes have no errors.
+// plan.c - fuzzes the planner: the cost of a plan must not be below its bound, it must fit in the
+// given memory, and its annotations must have no errors.
 #include "fuzz.h"
 #include "plan/plan.h"
 

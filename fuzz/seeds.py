@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the first inputs of the fuzz harnesses: seeds.py FOLDER -> FOLDER/wire, FOLDER/model, FOLDER/edit, FOLDER/notation.
+"""Writes the seed inputs of the fuzz harnesses: seeds.py FOLDER -> FOLDER/wire, FOLDER/model, FOLDER/edit, FOLDER/notation.
 
-Small models are made here; those of tests/models that are small enough come along, and those of the onnx package
-if .venv has it. The first byte of an input chooses the message (wire), the edits (model), their number (edit) or the rank (notation).
+Builds small models and adds the small ones of tests/models, and of the onnx package if .venv has it. The first byte of an input selects the message
+(wire), the edits (model), their number (edit) or the rank (notation).
 """
 import glob
 import hashlib
@@ -84,7 +84,7 @@ MANIFEST = """{"version": 1, "generator": "tessera", "model": {"name": "m", "sha
 "collectives": [{"id": 0, "op": "AllReduce", "group": [0, 1]}], "files": {"rank0.onnx": {"bytes": 10, "sha256": "%s"}}}""" % ("0" * 64)
 TOPOLOGIES = ["4", "ring:4", "star:4@1", "tree:2x3", "torus:3x3x3", "grid:2x4", "hosts:2x8", "hosts:2x2x2", "{4, [[1],[2],[3],[0]]}", "h100:8", "hosts:2xh100:8",
               '{"devices": [{"name": "a", "memory": 1000, "flops": 1e9, "bandwidth": 1e9}, {"name": "b"}], "links": [{"from": 0, "to": 1, "latency": 1e-6, "bandwidth": 1e9}], "grid": [2]}',
-              # as topology measure --model writes it
+              # as `topology measure --model` writes it
               '{"devices": [{"flops": 1e9, "rates": {"int8": 4e9}, "moves": {"softmax": 2e9}, "near": {"stream": 3e9}}], "wait": 1e-5,'
               ' "sizes": [{"kind": "softmax", "type": "float32", "work": [4.2e6, 2.6e5], "bytes": [3.4e7, 2.1e6], "times": [0.56, 1]}],'
               ' "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1e9], "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]}']
@@ -103,7 +103,7 @@ def npy(header, data):
 
 
 def npz(members):
-    """As zipfile writes them."""
+    """An archive as zipfile writes it."""
     import io
     import zipfile
     out = io.BytesIO()
@@ -122,7 +122,7 @@ def word(b):
 
 
 def other_seeds():
-    """(harness, bytes) of those that take no models."""
+    """(harness, bytes) for harnesses whose input is not a model."""
     yield "manifest", MANIFEST.encode()
     for t in TOPOLOGIES:
         yield "topology", t.encode()

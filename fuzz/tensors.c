@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tensors.c - fuzzes tensor files: .npy, .npz, .pb. The first byte selects one. A tensor that was
-// read has as many bytes as its type and shape need, and is the same after saving and reading.
+// read must have as many bytes as its type and shape need, and be the same after saving and
+// reading.
 #include "fuzz.h"
 #include "ir/ir.h"
 #include "runtime/internal.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// topology.c - fuzzes topologies as text and JSON: a topology prints to text that reads to the
-// same, and its costs are numbers.
+// topology.c - fuzzes topologies as text and JSON: a topology must print to a text that parses to
+// the same, and its costs must be numbers.
 #include "fuzz.h"
 
 static void price(tsr_topology *t)
@@ -39,8 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     MUST(text);
     memcpy(text, data, n);
     text[n] = 0;
-    // Five letters can describe a million links: with little memory they end soon, which tests
-    // running out of memory too.
+    // Five letters can describe a million links. The small memory limit ends such cases soon, and
+    // also tests lack of memory.
     tsr_session_options options = {.size = sizeof options,
                                    .memory_limit = 64 * n + ((size_t)2 << 20)};
     tsr_session *s = tsr_session_new(&options);

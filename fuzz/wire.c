@@ -103,7 +103,7 @@ static void rewrite(struct rope *r, struct str body, enum wire_message m, uint64
     MUST(rope_size(r) == bytes);
 }
 
-// Replacing strings in place gives the same result as rewriting them.
+// Replacing strings in place must give the same result as rewriting them.
 static void splice_field(struct arena *a, struct str body, enum wire_message m, uint32_t number)
 {
     const struct wire_row *row = tsr__wire_row(m, number);
