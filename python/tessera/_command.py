@@ -51,7 +51,7 @@ def _generate_ids(words: List[str]) -> bool:
     try:
         options = vars(parser.parse_args(words))
     except ValueError:
-        return False  # the program reports mistakes
+        return False  # the program reports the errors
     folder, ids = options.pop("folder"), options.pop("ids")
     if options["devices"] == "auto" or options["transport"] not in ("threads", "shm") or not has_genai(folder):
         return False
@@ -103,7 +103,7 @@ def main() -> None:
         if path:
             os.environ.setdefault("TESSERA_ORT", path)
         program = os.path.join(FOLDER, "tessera")
-        program = program if os.path.exists(program) else shutil.which("tessera") or program  # of the system, without a wheel
+        program = program if os.path.exists(program) else shutil.which("tessera") or program  # the installed one, if the package is not a wheel
         os.execv(program, [program] + words)
 
 

@@ -31,7 +31,7 @@ def _open() -> ctypes.CDLL:
     places = [os.environ.get("TESSERA_LIBRARY"), os.path.join(WHEEL_FOLDER, "libtessera.so"), os.path.join(sys.prefix, "lib", "libtessera.so.1")]
     path = places[0] or next((place for place in places[1:] if place and os.path.exists(place)), "libtessera.so.1")
     opened = _api.declare(ctypes.CDLL(path))
-    opened.tsr_tensors_text.restype = ctypes.c_void_p  # its text does not end at a zero
+    opened.tsr_tensors_text.restype = ctypes.c_void_p  # its text may contain zero bytes
     return opened
 
 
@@ -206,7 +206,7 @@ class _Thread(threading.Thread):
                 self.current = None
                 self.cancel(False)
             call.end()
-            del call, work  # an idle thread keeps nothing alive
+            del call, work  # so that an idle thread keeps no objects alive
 
     def check(self) -> None:
         """Raises if the thread accepts no more calls. A forked child has no such thread, and its locks may be held
@@ -228,7 +228,7 @@ class _Thread(threading.Thread):
                 self.check()
                 self.calls.put(call)
             call.wait()
-        except TesseraError:  # of the check
+        except TesseraError:  # from check()
             raise
         except BaseException as interrupt:
             self._cancel(call)
@@ -280,7 +280,7 @@ class Session:
         options.size = ctypes.sizeof(options)
         if progress:
             listener = _api.tsr_progress_fn(lambda data, what, done, total: progress(what.decode(), done, total))
-            self._listener = listener  # lives as long as the session
+            self._listener = listener  # must live as long as the session
             options.progress = listener
         self.handle = handle = _new_handle(ctypes.byref(options))
         self._freed = freed = [False]  # not self in the closure below: the thread would keep the session alive

@@ -206,7 +206,7 @@ class Model:
         session = getattr(self, "session", None)
         if session is not None:
             handle, kept = self._handle, self._bytes
-            session.close(lambda: (library.tsr_model_free(handle), kept))  # the bytes outlive the model that is in them
+            session.close(lambda: (library.tsr_model_free(handle), kept))  # the model uses these bytes, so they are kept until it is freed
 
     # ---- contents
 

@@ -96,7 +96,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         if not isinstance(model, Model):
             self._open(model, sess_options, providers, provider_options, devices, options, keywords)
             return
-        with TemporaryFolder() as folder:  # of a model in memory; the provider reads annotations from a file
+        with TemporaryFolder() as folder:  # for a model in memory; the provider reads annotations from a file
             saved = os.path.join(folder, "model.onnx")
             model.save(saved)
             count = _sharded_by_itself(model)
@@ -109,7 +109,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         if devices is not None:
             found = options_text(devices, options)
             sess_options, providers, provider_options = _with_provider(found, sess_options, providers, provider_options)
-            keywords.setdefault("enable_fallback", 0)  # onnxruntime would otherwise run on the CPU alone after an error
+            keywords.setdefault("enable_fallback", 0)  # otherwise onnxruntime would run on the CPU alone after an error
         super().__init__(source, sess_options, providers, provider_options, **keywords)
 
 

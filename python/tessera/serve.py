@@ -24,7 +24,7 @@ from .chat import add_model_arguments, fail, number, open_generator
 from .generation import Generator, is_chat, search_options, until_stop
 
 MAX_BODY = 4 << 20
-EVENTS = 64  # events that the engine returns from one call
+EVENTS = 64  # maximum number of events from one call of the engine
 STOPPED = "the server was stopped"
 GONE = "the client has closed the connection"
 GRACE_S = 5  # time for answers to end after a signal
@@ -88,7 +88,7 @@ class Batches:
                 if found[1]:
                     turn.clear()
                     return
-        finally:  # the client has gone, or the turn is over
+        finally:  # the client has disconnected, or the turn is over
             self._calls.put(lambda: self._cancel(turn))
 
     def _begin(self, request: Request, answer: queue.SimpleQueue, turn: List[Any]) -> None:
@@ -124,7 +124,7 @@ class Batches:
                 self._run()
             except RuntimeError as error:  # an engine that failed once fails always
                 self._fail_all(error)
-                self._engine = None  # it is released before the next one is made
+                self._engine = None  # release it before the next one is created
                 self._engine = self._genai.Engine(model)
         self._fail_all(RuntimeError(STOPPED))
 
@@ -143,7 +143,7 @@ class Batches:
             try:
                 request.close()
             except RuntimeError:
-                pass  # the failure has ended it already
+                pass  # the failure has already ended it
         self._answers.clear()
 
     def _take(self, event: Any) -> None:

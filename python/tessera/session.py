@@ -33,7 +33,7 @@ def run_options(transport: Optional[str] = None, threads: Optional[int] = None, 
                       gpu_driver=os.fsencode(os.environ.get("TESSERA_CUDA", "")) or None,
                       gpu_nccl=os.fsencode(os.environ.get("TESSERA_NCCL", "")) or None,
                       plugins=os.fsencode(FOLDER) if os.path.isdir(FOLDER) else None,
-                      most_ranks=0 if devices is None else -1)  # a number of devices that the caller chose is not bounded
+                      most_ranks=0 if devices is None else -1)  # if the caller chose the number of devices, it is not limited
 
 
 class PartitionSession:
@@ -52,7 +52,7 @@ class PartitionSession:
         self._group = group
         self._transport, self._trace = transport, trace
         self._job = ctypes.c_void_p()
-        self._under_way: List[Tensors] = []  # inputs of the runs that have not ended; the session's thread changes it
+        self._under_way: List[Tensors] = []  # inputs of pending runs; only the session's thread changes it
         self._opening = threading.Lock()
         self._manifest: Dict[str, List[Value]] = {}
         self._folder = os.fspath(folder)
@@ -154,7 +154,7 @@ class PartitionSession:
         if findings:
             raise TesseraError("", findings)
         with self._opening:
-            if not self._job:  # a failed run has ended it
+            if not self._job:  # a failed run has closed it
                 self.session.do(self._open_job)
 
     def _check_outputs(self, output_names: Any, out: Any) -> "tuple[List[str], Dict[str, Any]]":

@@ -15,7 +15,7 @@ from ._library import Session, library
 NUMPY = {_api.TSR_FLOAT: "f4", _api.TSR_UINT8: "u1", _api.TSR_INT8: "i1", _api.TSR_UINT16: "u2", _api.TSR_INT16: "i2", _api.TSR_INT32: "i4",
          _api.TSR_INT64: "i8", _api.TSR_BOOL: "?", _api.TSR_FLOAT16: "f2", _api.TSR_DOUBLE: "f8", _api.TSR_UINT32: "u4", _api.TSR_UINT64: "u8",
          _api.TSR_COMPLEX64: "c8", _api.TSR_COMPLEX128: "c16"}
-# Types that numpy lacks and the package ml_dtypes has.
+# Types that numpy does not have, but the package ml_dtypes has.
 OTHER = {_api.TSR_BFLOAT16: "bfloat16", _api.TSR_FLOAT8E4M3FN: "float8_e4m3fn", _api.TSR_FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
          _api.TSR_FLOAT8E5M2: "float8_e5m2", _api.TSR_FLOAT8E5M2FNUZ: "float8_e5m2fnuz"}
 TYPES = {np.dtype(code): number for number, code in NUMPY.items()}
@@ -31,8 +31,8 @@ def array_of(value: Any) -> np.ndarray:
     return array if array.flags.c_contiguous and array.dtype.isnative else np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
-DLPACK_CUDA = 2  # number of the kind of device
-DEFAULT_STREAM = 1  # CUDA's, as DLPack numbers it: what makes the tensor is waited for there
+DLPACK_CUDA = 2  # number of the device type
+DEFAULT_STREAM = 1  # CUDA's default stream in DLPack's numbering; the producer of the tensor is synchronized with it
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _capsule_rename = ctypes.pythonapi.PyCapsule_SetName
@@ -88,7 +88,7 @@ class Tensors:
     def __init__(self, session: Session):
         self.session = session
         self.handle = ctypes.c_void_p()
-        self.kept: List[np.ndarray] = []  # what the set borrows
+        self.kept: List[np.ndarray] = []  # arrays that the set borrows
         session.status(library.tsr_tensors_new(session.handle, ctypes.byref(self.handle)))
 
     def free(self) -> None:
@@ -155,7 +155,7 @@ def _array(handle: Any, i: int) -> Any:
     data = library.tsr_tensors_data(handle, i, ctypes.byref(n))
     if number == _api.TSR_STRING:
         return np.array([_text(handle, i, k) for k in range(int(np.prod(shape)))], object).reshape(shape)
-    packed = library.tsr_dtype_bits(number) < 8  # types of 4 and 2 bits come as the bytes that hold them
+    packed = library.tsr_dtype_bits(number) < 8  # 4-bit and 2-bit types are returned as packed bytes
     array = np.empty(n.value, np.uint8) if packed else np.empty(shape, _dtype_of(number))
     if n.value:
         ctypes.memmove(array.ctypes.data, data, n.value)
