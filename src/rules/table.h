@@ -49,7 +49,7 @@
     "old keys and values are concatenated with new ones, so shards would not be contiguous"
 #define PROJECTED    "the node contains the projection, whose sum comes before the softmax"
 #define SIDES        "queries, keys and values are concatenated, and a head needs a part of each"
-#define CAUSAL       "each position needs the positions before it, and the state is the last of them"
+#define CAUSAL       "each position needs the earlier ones, and the state is the last of them"
 #define STATE_END    "last elements of the previous call"
 #define KERNEL       "every position needs the full kernel"
 #define BLOCKED      "ONNX Runtime stores channels in blocks here, for one kind of CPU"

@@ -164,8 +164,8 @@ void tsr__infer_if(struct shape_job *job)
 // Infers a body whose states are inputs and outputs. Sizes of a state that an iteration changes
 // become unknown. This is repeated until an iteration changes nothing, but at most four times: then
 // the shapes of all states are unknown. Example: in a chain of states, where each becomes the next
-// one, a change of the first state reaches the k-th after k iterations. False: the body could not be
-// inferred.
+// one, a change of the first state reaches the k-th after k iterations. False: the body could not
+// be inferred.
 static bool infer_state(struct shape_job *job, const tsr_graph *graph, struct value_info *in,
                         size_t n_in, size_t first, size_t n_state, int first_result)
 {
