@@ -568,6 +568,7 @@ tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
     clone_functions(&cloner);
     tsr_status st = tsr__cloner_end(&cloner);
     to->changed = true;
+    to->n_edits++;
     if (st == TSR_OK && !functions_are_complete(to, before))
         return TSR_NOMEM;
     return st;

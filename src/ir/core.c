@@ -22,7 +22,6 @@ tsr_model *tsr__model_make(tsr_session *session)
         return NULL;
     *model = (tsr_model){.session = session};
     tsr__arena_init(&model->arena, session);
-    tsr__arena_init(&model->kept_ranks, session);
     tsr__map_init(&model->symbols, &model->arena, 0);
     tsr__map_init(&model->config_ids, &model->arena, 0);
     tsr__map_init(&model->lists, &model->arena, 0);
@@ -45,7 +44,7 @@ void tsr_model_free(tsr_model *model)
     for (size_t i = 0; i < model->held.n; i++)
         tsr__store_drop(model->held.at[i]);
     tsr_session *session = model->session;
-    tsr__arena_free(&model->kept_ranks);
+    tsr__model_drop_derived(model, NULL, NULL);
     tsr__arena_free(&model->arena);
     tsr__free(session, model, sizeof(*model));
 }
@@ -323,11 +322,11 @@ void tsr__node_append(tsr_graph *graph, tsr_node *node)
 
 static void mark_graph(tsr_graph *graph, uint32_t bits);
 
-// Marks parts of a node as changed. Every change except of annotations invalidates the cached ranks
-// (n_edits). A change is propagated to the enclosing graphs only once.
+// Marks parts of a node as changed. Every change except of annotations and metadata invalidates
+// derived results (n_edits). A change is propagated to the enclosing graphs only once.
 void tsr__touch_node(tsr_node *node, uint32_t bits)
 {
-    if (bits != N_CONFIGS)
+    if (bits & ~(uint32_t)(N_CONFIGS | N_METADATA))
         node->graph->model->n_edits++;
     if ((node->flags & bits) == bits)
         return;
@@ -435,22 +434,38 @@ uint32_t tsr__model_value_ids(const tsr_model *model)
     return model->n_value_ids;
 }
 
-const int *tsr__model_ranks(const tsr_model *model)
+void tsr__model_drop_derived(tsr_model *model, bool (*keeps)(const void *result, const void *data),
+                             const void *data)
 {
-    return model->ranks_n_edits == model->n_edits ? model->ranks : NULL;
+    struct derived **at = &model->derived;
+    while (*at) {
+        struct derived *derived = *at;
+        if (keeps && derived->result && keeps(derived->result, data)) {
+            at = &derived->next;
+            continue;
+        }
+        *at = derived->next;
+        tsr__arena_free(&derived->arena);
+        tsr__free(model->session, derived, sizeof *derived);
+    }
 }
 
-tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks)
+struct derived *tsr__model_derived(tsr_model *model)
 {
-    tsr__arena_free(&model->kept_ranks);
-    tsr__arena_init(&model->kept_ranks, model->session);
-    int *kept = ARENA_ARRAY(&model->kept_ranks, int, (size_t)model->n_value_ids + 1);
-    model->ranks = kept;
-    model->ranks_n_edits = model->n_edits;
-    if (!kept)
-        return TSR_NOMEM;
-    memcpy(kept, ranks, model->n_value_ids * sizeof *kept);
-    return TSR_OK;
+    if (model->derived_n_edits != model->n_edits)
+        tsr__model_drop_derived(model, NULL, NULL);
+    model->derived_n_edits = model->n_edits;
+    return model->derived;
+}
+
+struct derived *tsr__model_derive(tsr_model *model)
+{
+    struct derived *derived = tsr__alloc(model->session, sizeof *derived);
+    if (!derived)
+        return NULL;
+    *derived = (struct derived){.next = tsr__model_derived(model)};
+    tsr__arena_init(&derived->arena, model->session);
+    return model->derived = derived;
 }
 struct str tsr__value_str(const tsr_value *value)
 {

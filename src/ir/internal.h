@@ -306,10 +306,9 @@ struct tsr_model {
     const struct symbol *last_op;
     uint32_t n_node_ids, n_value_ids;
     bool has_subgraphs;
-    uint64_t n_edits;           // number of edits, except of annotations
-    struct arena kept_ranks;    // arena of `ranks`
-    const int *ranks;           // see tsr__model_ranks
-    uint64_t ranks_n_edits;     // n_edits at that time
+    uint64_t n_edits;           // number of edits, except of annotations and metadata
+    struct derived *derived;    // see tsr__model_derived
+    uint64_t derived_n_edits;   // n_edits at that time
     const tsr_node *pairs_node; // cache of tsr_node_metadata_at: the last node,
     size_t pairs_next;          // its next pair,
     struct str pairs_rest;      // and the bytes from there on

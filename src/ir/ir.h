@@ -20,11 +20,21 @@ uint32_t tsr__value_id(const tsr_value *value);
 uint32_t tsr__model_node_ids(const tsr_model *model);
 uint32_t tsr__model_value_ids(const tsr_model *model);
 
-// Returns the ranks (numbers of dimensions) that tsr__model_keep_ranks has stored, indexed by value
-// id; -1: unknown. Returns NULL if none are stored or if anything but annotations has changed
-// since.
-const int *tsr__model_ranks(const tsr_model *model);
-tsr_status tsr__model_keep_ranks(tsr_model *model, const int *ranks) TSR_MUST_USE;
+// A result that another module has computed from the model and keeps with it (its shapes).
+struct derived {
+    struct derived *next;
+    struct arena arena; // memory of the result
+    void *result;       // NULL: not finished
+};
+// Returns the kept results, newest first. The first call after an edit of anything but annotations
+// and metadata frees all of them and returns NULL.
+struct derived *tsr__model_derived(tsr_model *model);
+// Adds an empty result. Returns NULL if out of memory.
+struct derived *tsr__model_derive(tsr_model *model);
+// Frees the results for which keeps(result, data) is false; keeps NULL: all. Callers must not hold
+// them.
+void tsr__model_drop_derived(tsr_model *model, bool (*keeps)(const void *result, const void *data),
+                             const void *data);
 
 // As tsr_model_clone, without configurations and annotations.
 tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out) TSR_MUST_USE;

@@ -76,12 +76,11 @@ static tsr_status choose_config(const struct request *request, const tsr_config 
 }
 
 // Checks the annotations. The checker reports each error; this function adds a diagnostic with
-// their number. *shapes becomes the shapes of the model, or NULL if the check did not infer them.
-static tsr_status refuse_errors(const struct request *request, const tsr_config *config,
-                                struct arena *arena, const struct shapes **shapes)
+// their number.
+static tsr_status refuse_errors(const struct request *request, const tsr_config *config)
 {
     size_t before = tsr__diag_errors(request->session);
-    tsr_status st = tsr__check_for_flow(request->model, tsr_config_name(config), arena, shapes);
+    tsr_status st = tsr__check(request->model, tsr_config_name(config), false);
     size_t errors = tsr__diag_errors(request->session) - before;
     if (st != TSR_OK || errors == 0)
         return st;
@@ -131,8 +130,7 @@ static int64_t onnx_opset(const tsr_model *model)
 
 // Starts the draft: sets its ranks and opset, and computes the flow. Device d of the configuration
 // becomes rank d. If nodes were expanded, draft->model is an expanded copy of the model.
-static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_config *config,
-                              const struct shapes *shapes)
+static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_config *config)
 {
     draft->session = tsr_model_session(model);
     draft->model = model;
@@ -145,7 +143,7 @@ static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_c
         all[rank] = rank;
     draft->all_devices = all;
     size_t before = tsr__diag_errors(draft->session);
-    draft->flow = tsr__flow_expanded(draft->arena, model, config, shapes, &draft->expanded);
+    draft->flow = tsr__flow_expanded(draft->arena, model, config, &draft->expanded);
     if (draft->flow) {
         draft->model = draft->flow->model;
         return TSR_OK;
@@ -266,17 +264,15 @@ static tsr_status partition_with(struct draft *draft, const char *folder,
 }
 
 static tsr_status partition_model(const struct request *request, const tsr_config *config,
-                                  const struct shapes *shapes, struct draft *draft)
+                                  struct draft *draft)
 {
     tsr_model *model = request->model, *inlined = NULL;
     TRY(choose_files(request, draft));
     tsr_status st = inline_calls(model, &inlined, &config);
-    if (inlined) {
+    if (inlined)
         model = inlined;
-        shapes = NULL; // they are of the original model
-    }
     if (st == TSR_OK)
-        st = draft_begin(draft, model, config, shapes);
+        st = draft_begin(draft, model, config);
     if (st == TSR_OK)
         st = partition_with(draft, request->folder, &request->options, request->summary);
     tsr_model_free(draft->expanded);
@@ -293,13 +289,11 @@ static tsr_status partition(struct request *request, struct draft draft)
     request->at = PLACE_NONE;
     request->at.file = str_of(tsr_model_path(request->model));
     TRY(choose_config(request, &config));
+    TRY(refuse_errors(request, config));
     struct arena arena;
     tsr__arena_init(&arena, request->session);
     draft.arena = &arena;
-    const struct shapes *shapes;
-    tsr_status st = refuse_errors(request, config, &arena, &shapes);
-    if (st == TSR_OK)
-        st = partition_model(request, config, shapes, &draft);
+    tsr_status st = partition_model(request, config, &draft);
     tsr__arena_free(&arena);
     return st;
 }

@@ -70,6 +70,10 @@ tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options, tsr_plan
     TRY(check_dims(model, &plan_options));
     tsr__warn_missing_rules(model);
     tsr_status st = tsr__plan_choices(model, &plan_options, &plan_summary);
+    tsr__model_forget_shapes(model, plan_options.sizes, plan_options.n_sizes);
+    if (plan_options.with)
+        tsr__model_forget_shapes(plan_options.with, plan_options.with_sizes,
+                                 plan_options.n_with_sizes);
     if (st == TSR_INVALID && tsr_model_session(model)->counts[TSR_ERROR] == mark.counts[TSR_ERROR])
         report_too_large(tsr_model_session(model));
     if (summary && (st == TSR_OK || st == TSR_INFEASIBLE))

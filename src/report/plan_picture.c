@@ -373,7 +373,7 @@ bool tsr__picture_make(struct arena *arena, tsr_model *model, const tsr_config *
                               .arena = arena,
                               .model = model,
                               .config = config,
-                              .shapes = tsr__shapes_bound(arena, model, sizes, n_sizes, false),
+                              .shapes = tsr__model_shapes_for(model, sizes, n_sizes),
                               .devices = out->devices,
                               .out = out};
     if (!painter.shapes)

@@ -40,7 +40,7 @@ static void add_inputs(struct dim_names *names, const tsr_model *model)
 static bool add_symbols(struct dim_names *names, tsr_model *model, const tsr_dim_size *sizes,
                         size_t n)
 {
-    struct shapes *shapes = tsr__shapes_bound(&names->arena, model, sizes, n, false);
+    const struct shapes *shapes = tsr__model_shapes_for(model, sizes, n);
     if (!shapes)
         return false;
     for (size_t i = 0; i < n; i++)

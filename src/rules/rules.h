@@ -14,7 +14,16 @@
 
 // ---- shapes by the rules (shape_rules.c) -------------------------------------------------------
 
-// Computes shapes for all values of the model's main graph. NULL: out of memory.
+// Returns the shapes of all values of the model's main graph, with numbers for some symbols. They
+// are inferred once for each list of sizes and kept with the model. They are valid until anything
+// but annotations and metadata is edited. NULL: out of memory.
+const struct shapes *tsr__model_shapes_for(tsr_model *model, const tsr_dim_size *sizes, size_t n);
+// The same with the symbols of the model.
+const struct shapes *tsr__model_shapes(tsr_model *model);
+// Frees the kept shapes for other sizes than these. Callers must not hold them.
+void tsr__model_forget_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n);
+// Infers shapes into the caller's memory, for passes that edit the model meanwhile. NULL: out of
+// memory.
 struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
 // As tsr__shapes_new, where `sizes` gives numbers for some symbols. If `report` is set,
 // contradictions become diagnostics, and unnamed sizes of inputs stay unnamed; otherwise these

@@ -33,6 +33,85 @@ struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model)
     return tsr__shapes_bound(arena, model, NULL, 0, false);
 }
 
+// ---- shapes that are kept with the model --------------------------------------------------------
+
+// Shapes, and everything except the graph that they depend on.
+struct kept_shapes {
+    const tsr_dim_size *sizes;
+    size_t n;
+    const void *user_rules; // the session's newest rule; more rules may change shapes
+    bool fixed_inputs;      // inputs with an initializer are constants (before IR version 4)
+    struct shapes *shapes;
+};
+
+static bool same_state(const struct kept_shapes *a, const struct kept_shapes *b)
+{
+    if (a->n != b->n || a->user_rules != b->user_rules || a->fixed_inputs != b->fixed_inputs)
+        return false;
+    for (size_t i = 0; i < a->n; i++)
+        if (a->sizes[i].size != b->sizes[i].size || strcmp(a->sizes[i].name, b->sizes[i].name) != 0)
+            return false;
+    return true;
+}
+
+// Infers the shapes of a state into the memory of `derived`. False: out of memory.
+static bool infer(struct derived *derived, tsr_model *model, struct kept_shapes state)
+{
+    struct arena *arena = &derived->arena;
+    struct kept_shapes *kept = ARENA_NEW(arena, struct kept_shapes);
+    tsr_dim_size *sizes = ARENA_ARRAY(arena, tsr_dim_size, state.n + 1);
+    for (size_t i = 0; sizes && i < state.n; i++)
+        sizes[i] = (tsr_dim_size){tsr__arena_str(arena, str_of(state.sizes[i].name)).p,
+                                  state.sizes[i].size};
+    if (arena->failed)
+        return false;
+    state.sizes = sizes;
+    state.shapes = tsr__shapes_bound(arena, model, sizes, state.n, false);
+    *kept = state;
+    derived->result = state.shapes ? kept : NULL;
+    return state.shapes != NULL;
+}
+
+static struct kept_shapes state_of(const tsr_model *model, const tsr_dim_size *sizes, size_t n)
+{
+    return (struct kept_shapes){
+        .sizes = sizes,
+        .n = n,
+        .user_rules = tsr_model_session(model)->user_rules,
+        .fixed_inputs = tsr_model_ir_version(model) < 4,
+    };
+}
+
+const struct shapes *tsr__model_shapes_for(tsr_model *model, const tsr_dim_size *sizes, size_t n)
+{
+    struct kept_shapes state = state_of(model, sizes, n);
+    struct derived *derived = tsr__model_derived(model);
+    while (derived && !(derived->result && same_state(derived->result, &state)))
+        derived = derived->next;
+    if (!derived) {
+        derived = tsr__model_derive(model);
+        if (!derived || !infer(derived, model, state))
+            return NULL;
+    }
+    return ((const struct kept_shapes *)derived->result)->shapes;
+}
+
+const struct shapes *tsr__model_shapes(tsr_model *model)
+{
+    return tsr__model_shapes_for(model, NULL, 0);
+}
+
+static bool is_kept(const void *kept, const void *state)
+{
+    return ((const struct kept_shapes *)kept)->n == 0 || same_state(kept, state);
+}
+
+void tsr__model_forget_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n)
+{
+    struct kept_shapes state = state_of(model, sizes, n);
+    tsr__model_drop_derived(model, is_kept, &state);
+}
+
 // Returns the parsed text of a rule, which is cached: a model of 5,000 nodes has about fifty
 // different texts.
 const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *text)

@@ -742,15 +742,6 @@ struct shape tsr__shapes_element(const struct shapes *shapes, const tsr_value *v
     return shapes->at[id];
 }
 
-void tsr__shapes_ranks(const struct shapes *shapes, int *ranks)
-{
-    for (uint32_t id = 0; id < shapes->n; id++) {
-        ranks[id] = -1;
-        if (shapes->at[id].rank >= 0 && shapes->form[id] != VALUE_OTHER)
-            ranks[id] = shapes->at[id].rank;
-    }
-}
-
 bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)
 {
     uint32_t id = tsr__value_id(value);

@@ -21,9 +21,6 @@ struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value)
 // Returns the shape of a tensor. For a sequence or an optional value, it returns what all elements
 // have in common.
 struct shape tsr__shapes_element(const struct shapes *shapes, const tsr_value *value);
-// Stores in ranks[value id] the rank of each value, or of a sequence's elements; -1: unknown.
-// Capacity: tsr__model_value_ids.
-void tsr__shapes_ranks(const struct shapes *shapes, int *ranks);
 // True for a sequence, a map or an optional value, which is not sharded.
 bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value);
 // How a value that is not a tensor can be split into tensors and rebuilt on another device.

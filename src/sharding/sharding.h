@@ -96,10 +96,6 @@ tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
 // As tsr_check, for callers that compute the flow next: the flow reports nodes that are not
 // sharded, so this function does not report them.
 tsr_status tsr__check(tsr_model *model, const char *config, bool remarks) TSR_MUST_USE;
-// As tsr__check without remarks. *shapes becomes the shapes of the model, in `arena`. It is NULL if
-// the check did not need them, or if it inlined function calls in a copy of the model.
-tsr_status tsr__check_for_flow(tsr_model *model, const char *config, struct arena *arena,
-                               const struct shapes **shapes) TSR_MUST_USE;
 // As tsr_check_formalism, but reports errors only.
 tsr_status tsr__check_formalism(tsr_model *model, const char *config) TSR_MUST_USE;
 
@@ -245,10 +241,9 @@ void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const str
 struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config);
 // As tsr__flow_new, ready for partition: nodes that shard an axis over which they compute
 // statistics are replaced by simpler ones, in a copy of the model. The caller frees the copy,
-// *made, which is NULL if nothing was replaced. `shapes` are those of the model, or NULL.
-// (replace.c)
+// *made, which is NULL if nothing was replaced. (replace.c)
 struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr_config *config,
-                                const struct shapes *shapes, tsr_model **made);
+                                tsr_model **made);
 
 // ---- values that stay sharded between runs ------------------------------------------------------
 

@@ -18,9 +18,8 @@ struct work {
     tsr_tensors *inputs, *recorded, *unsharded;
     bool ran_unsharded;
     tsr_status unsharded_status; // of the unsharded run
-    bool floats;           // products of packed weights are computed in float32 (float_products.c)
-    double *precision;     // tolerance per value of the model (precision.c)
-    struct shapes *shapes; // of the model; use tsr__work_shapes
+    bool floats;       // products of packed weights are computed in float32 (float_products.c)
+    double *precision; // tolerance per value of the model (precision.c)
     tsr_input_sizes sizes;
     tsr_run_options reference; // options of the unsharded run
     const char *reference_path;
@@ -37,8 +36,6 @@ struct outcome {
     tsr_first_difference first;
 };
 
-// verify.c: returns the shapes of work->model, inferred once. NULL: out of memory.
-const struct shapes *tsr__work_shapes(struct work *work);
 // verify_sharding.c: partitions `model`, which is work->model with annotations, runs it and
 // compares with the unsharded run. TSR_DIFFERENT: an output differs. *out is complete after TSR_OK
 // and TSR_DIFFERENT, on rank 0 only.

@@ -26,7 +26,7 @@ static bool plain_value(const struct shapes *shapes, const tsr_value *value)
 static bool plain(struct work *work)
 {
     tsr_model *model = work->model;
-    const struct shapes *shapes = tsr__work_shapes(work);
+    const struct shapes *shapes = tsr__model_shapes(work->model);
     if (!shapes)
         return false;
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;

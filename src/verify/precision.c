@@ -73,7 +73,7 @@ tsr_status tsr__precision_find(struct work *work)
 {
     if (work->precision)
         return TSR_OK;
-    struct precision_pass precision_pass = {.shapes = tsr__work_shapes(work)};
+    struct precision_pass precision_pass = {.shapes = tsr__model_shapes(work->model)};
     precision_pass.at =
         ARENA_ARRAY(&work->arena, double, (size_t)tsr__model_value_ids(work->model) + 1);
     if (!precision_pass.shapes || !precision_pass.at)

@@ -71,8 +71,7 @@ static struct str add_expressions(struct loading *loading, struct str set)
             sizes[names++] = sizes[i];
     if (names == n)
         return set;
-    struct shapes *shapes =
-        tsr__shapes_bound(arena, (tsr_model *)loading->model, sizes, names, false);
+    const struct shapes *shapes = tsr__model_shapes_for((tsr_model *)loading->model, sizes, names);
     if (!shapes)
         return (struct str){0};
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
@@ -152,7 +151,8 @@ static bool is_bounded(struct loading *loading)
     tsr_model *model = (tsr_model *)loading->model;
     if (!tsr__input_sizes(&loading->arena, model, loading->inputs, &sizes, &n))
         return false;
-    struct shapes *shapes = tsr__shapes_bound(&loading->arena, model, sizes, n, false);
+    tsr__model_forget_shapes(model, sizes, n); // sizes that were tried before
+    const struct shapes *shapes = tsr__model_shapes_for(model, sizes, n);
     if (!shapes)
         return false;
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;

@@ -110,7 +110,7 @@ static const tsr_node *reads_signed_bytes(const struct work *work, const struct 
 // for the difference.
 void tsr__verify_saturation(struct work *work)
 {
-    const struct shapes *shapes = tsr__work_shapes(work);
+    const struct shapes *shapes = tsr__model_shapes(work->model);
     const tsr_node *node = NULL;
     if (shapes)
         node = reads_signed_bytes(work, shapes);

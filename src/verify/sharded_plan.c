@@ -53,7 +53,7 @@ tsr_status tsr__plan_sharded(struct work *work, tsr_model *model, tsr_plan_summa
 // no node has one, so the tensors are too small.
 static const char *first_reason(struct work *work, const tsr_node **node)
 {
-    const struct shapes *shapes = tsr__work_shapes(work);
+    const struct shapes *shapes = tsr__model_shapes(work->model);
     for (*node = tsr_graph_first(tsr_model_graph(work->model)); *node && shapes;
          *node = tsr_node_next(*node)) {
         const struct rule *rule = tsr__rule_of(&work->arena, *node, shapes);

@@ -64,7 +64,7 @@ void tsr__verify_shortcut(struct work *work, const tsr_tensors *unsharded)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(work->path);
-    const struct shapes *shapes = tsr__work_shapes(work);
+    const struct shapes *shapes = tsr__model_shapes(work->model);
     const tsr_node *node = NULL;
     if (shapes)
         node = narrowed_before_integer(work->model, shapes);

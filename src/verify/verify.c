@@ -52,13 +52,6 @@ static tsr_status open_all(struct work *work)
     return load_inputs(work);
 }
 
-const struct shapes *tsr__work_shapes(struct work *work)
-{
-    if (!work->shapes)
-        work->shapes = tsr__shapes_new(&work->arena, work->model);
-    return work->shapes;
-}
-
 // True if the plan puts different work on different devices.
 static bool divides_work(const tsr_plan_summary *plan)
 {
@@ -78,7 +71,6 @@ static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_veri
     TRY(tsr_model_load(work->session, work->path, &again));
     tsr_model_free(work->model);
     work->model = again;
-    work->shapes = NULL;
     TRY(tsr__plan_sharded(work, work->model, plan));
     result->forced = divides_work(plan);
     if (result->forced || work->options->allow_unsharded)

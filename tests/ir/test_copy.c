@@ -352,7 +352,9 @@ static void inlined(struct bench *b, bool stage_inside)
     struct msg file = call_model(stage_inside);
     tsr_model *m = load(b, file.at, file.n);
     tsr_node *call = node_at(m, 0);
+    assert_non_null(tsr__model_derive(m));
     assert_int_equal(tsr_node_inline(call), TSR_OK);
+    assert_null(tsr__model_derived(m));
     check_inlined(m, stage_inside ? 7 : 1);
     tsr_model *m2 = again(b, m);
     check_inlined(m2, stage_inside ? 7 : 1);

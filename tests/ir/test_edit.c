@@ -598,6 +598,90 @@ static void test_kept_entries_outlive_their_model(void **state)
     tsr_session_free(b.s);
 }
 
+// Results derived from the model are kept until the call, and no longer (DROPS) or also after it
+// (KEEPS).
+#define DROPS(m, call)                                                                             \
+    do {                                                                                           \
+        assert_non_null(tsr__model_derive(m));                                                     \
+        assert_true(call);                                                                         \
+        assert_null(tsr__model_derived(m));                                                        \
+    } while (0)
+#define KEEPS(m, call)                                                                             \
+    do {                                                                                           \
+        struct derived *kept = tsr__model_derive(m);                                               \
+        assert_non_null(kept);                                                                     \
+        assert_true(call);                                                                         \
+        assert_ptr_equal(tsr__model_derived(m), kept);                                             \
+    } while (0)
+
+static void test_edits_drop_derived_results(void **state)
+{
+    struct bench *b = of(state);
+    const tsr_dim dim = {4, ""};
+    const float one = 1;
+    tsr_value *in = NULL, *k = NULL;
+    tsr_node *n = NULL;
+    DROPS(b->m, tsr_model_set_opset(b->m, "my", 3) == TSR_OK);
+    DROPS(b->m, (in = tsr_graph_add_input(b->g, "in")) != NULL);
+    DROPS(b->m, tsr_value_set_type(in, TSR_FLOAT, 1, &dim) == TSR_OK);
+    DROPS(b->m, (k = tsr_graph_add_initializer(b->g, "k", TSR_FLOAT, 0, NULL, &one, 4)) != NULL);
+    DROPS(b->m, (n = tsr_graph_add_node(b->g, "", "Op", "n", &in, 1, (const char *[]){"p", "q"},
+                                        2)) != NULL);
+    DROPS(b->m, tsr_node_move_before(n, b->mm) == TSR_OK);
+    DROPS(b->m, tsr_graph_add_output(b->g, tsr_node_output(n, 0)) == TSR_OK);
+    DROPS(b->m, tsr_node_set_int(n, "i", 1) == TSR_OK);
+    DROPS(b->m, tsr_node_set_int(n, "i", 2) == TSR_OK);
+    DROPS(b->m, tsr_node_set_ints(n, "l", IDS(1, 2)) == TSR_OK);
+    DROPS(b->m, tsr_node_set_float(n, "f", 1) == TSR_OK);
+    DROPS(b->m, tsr_node_set_string(n, "s", "text") == TSR_OK);
+    DROPS(b->m, tsr_node_remove_attr(n, "s") == TSR_OK);
+    DROPS(b->m, tsr_node_replace_input(n, 0, k) == TSR_OK);
+    DROPS(b->m, tsr_node_resize_outputs(n, 1) == TSR_OK);
+    DROPS(b->m, tsr_value_replace_uses(tsr_node_output(n, 0), b->x, true) == TSR_OK);
+    DROPS(b->m, tsr_value_replace_uses(b->x, in, false) == TSR_OK);
+    DROPS(b->m, tsr_value_rename(in, "renamed") == TSR_OK);
+    DROPS(b->m, tsr_node_remove(n) == TSR_OK);
+}
+
+// An edit inside a subgraph also drops the results of the model.
+static void test_edits_of_subgraphs_drop_derived_results(void **state)
+{
+    struct bench *b = of(state);
+    tsr_node *branch = tsr_graph_add_node(b->g, "", "If", "if", &b->x, 1, (const char *[]){"r"}, 1);
+    tsr_graph *body = NULL;
+    DROPS(b->m, (body = tsr__node_add_graph(branch, "then_branch", "then")) != NULL);
+    tsr_node *n = NULL;
+    DROPS(b->m, (n = tsr_graph_add_node(body, "", "Neg", "n", &b->x, 1, (const char *[]){"s"},
+                                        1)) != NULL);
+    DROPS(b->m, tsr_node_set_int(n, "i", 1) == TSR_OK);
+    DROPS(b->m, tsr_node_set_int(n, "i", 2) == TSR_OK);
+    DROPS(b->m, tsr_graph_add_output(body, tsr_node_output(n, 0)) == TSR_OK);
+}
+
+static void test_annotations_keep_derived_results(void **state)
+{
+    struct bench *b = of(state);
+    tsr_config *c = NULL;
+    tsr_spec *spec = NULL;
+    KEEPS(b->m, tsr_model_add_config(b->m, "c", 2, NULL, 0, &c) == TSR_OK);
+    KEEPS(b->m, tsr_config_rename(c, "d") == TSR_OK);
+    KEEPS(b->m, tsr_node_shard(b->mm, b->w, c, 0, 2, IDS(0, 1), -1) == TSR_OK);
+    KEEPS(b->m, tsr_node_set_stage(b->mm, c, 1) == TSR_OK);
+    KEEPS(b->m, tsr_node_unset_stage(b->mm, c) == TSR_OK);
+    KEEPS(b->m, tsr_node_unshard(b->mm, b->w, c) == TSR_OK);
+    KEEPS(b->m, (spec = tsr_node_add_spec(b->mm, c, b->w)) != NULL);
+    KEEPS(b->m, tsr_spec_set_devices(spec, IDS(0, 1)) == TSR_OK);
+    KEEPS(b->m, tsr_spec_add_group(spec, 0, IDS(0, 1)) == TSR_OK);
+    KEEPS(b->m, tsr_spec_add_dim(spec, 0, NULL, (const int64_t[]){2}, 1) == TSR_OK);
+    KEEPS(b->m, tsr_spec_remove(spec) == TSR_OK);
+    assert_int_equal(tsr_node_set_stage(b->mm, c, 1), TSR_OK);
+    KEEPS(b->m, tsr_node_remove_config(b->mm, tsr_node_find_config(b->mm, c)) == TSR_OK);
+    KEEPS(b->m, tsr_model_remove_config(b->m, c, true) == TSR_OK);
+    KEEPS(b->m, tsr_model_set_metadata(b->m, "key", "value") == TSR_OK);
+    KEEPS(b->m, tsr_node_set_metadata(b->mm, "key", "value") == TSR_OK);
+    KEEPS(b->m, tsr_node_replace_input(b->mm, 99, b->x) != TSR_OK); // refused
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -623,6 +707,9 @@ int main(void)
         TEST(test_standin_is_declared_later),
         TEST(test_fresh_names),
         TEST(test_output_is_input),
+        TEST(test_edits_drop_derived_results),
+        TEST(test_edits_of_subgraphs_drop_derived_results),
+        TEST(test_annotations_keep_derived_results),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

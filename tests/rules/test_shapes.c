@@ -408,6 +408,111 @@ static void test_no_operator_is_brave(void **state)
     (void)state;
 }
 
+// ---- shapes that are kept with the model --------------------------------------------------------
+
+// The kept shape of a value of that name, which must be the one of a new inference.
+static const char *kept(struct bench *b, const char *name)
+{
+    const tsr_value *v = tsr_graph_value(b->graph, name);
+    const struct shapes *shapes = tsr__model_shapes(b->model);
+    assert_non_null(shapes);
+    assert_ptr_equal(tsr__model_shapes(b->model), shapes);
+    const char *text = tsr__shape_text(&b->arena, tsr__shapes_of(shapes, v)).p;
+    struct shapes *fresh = tsr__shapes_new(&b->arena, b->model);
+    assert_non_null(fresh);
+    assert_string_equal(text, tsr__shape_text(&b->arena, tsr__shapes_of(fresh, v)).p);
+    return text;
+}
+
+static tsr_node *maker(struct bench *b, const char *name)
+{
+    return tsr_value_producer(tsr_graph_value(b->graph, name));
+}
+
+// Edits by which a shape changes; each uses the shapes before and after it.
+static void test_kept_shapes_follow_edits(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {DIM(""), NUM(8)}, four[] = {NUM(4), NUM(8)};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 2, dims);
+    node(b, "Transpose", "t", x, NULL, NULL);
+    assert_string_equal(kept(b, "t"), "float32[8, x.0]");
+    assert_int_equal(tsr_value_rename(x, "z"), TSR_OK);
+    assert_string_equal(kept(b, "t"), "float32[8, z.0]");
+    assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 2, four), TSR_OK);
+    assert_string_equal(kept(b, "t"), "float32[8, 4]");
+    assert_int_equal(tsr_node_set_ints(maker(b, "t"), "perm", (const int64_t[]){0, 1}, 2), TSR_OK);
+    assert_string_equal(kept(b, "t"), "float32[4, 8]");
+    assert_int_equal(tsr_node_remove_attr(maker(b, "t"), "perm"), TSR_OK);
+    assert_string_equal(kept(b, "t"), "float32[8, 4]");
+    tsr_value *w = tsr_graph_add_initializer(b->graph, "w", TSR_FLOAT, 1, (const int64_t[]){2},
+                                             (const float[]){1, 2}, 8);
+    assert_string_equal(kept(b, "w"), "float32[2]");
+    assert_int_equal(tsr_node_replace_input(maker(b, "t"), 0, w), TSR_OK);
+    assert_string_equal(kept(b, "t"), "float32[2]");
+    assert_int_equal(tsr_value_replace_uses(w, x, false), TSR_OK);
+    assert_string_equal(kept(b, "t"), "float32[8, 4]");
+    tsr_value *in[] = {x, x}, *f = node(b, "Flatten", "f", x, NULL, NULL);
+    assert_string_equal(kept(b, "f"), "float32[4, 8]");
+    assert_int_equal(tsr_node_set_int(maker(b, "f"), "axis", 0), TSR_OK);
+    assert_string_equal(kept(b, "f"), "float32[1, 32]");
+    tsr_node *e = tsr_graph_add_node(b->graph, "", "Einsum", "e", in, 2, (const char *[]){"e"}, 1);
+    assert_int_equal(tsr_node_set_string(e, "equation", "ij,ij->i"), TSR_OK);
+    assert_string_equal(kept(b, "e"), "float32[4]");
+    assert_int_equal(tsr_node_set_string(e, "equation", "ij,ij->j"), TSR_OK);
+    assert_string_equal(kept(b, "e"), "float32[8]");
+    node(b, "Relu", "r", f, NULL, NULL);
+    assert_string_equal(kept(b, "r"), "float32[1, 32]");
+    assert_int_equal(tsr_node_move_before(maker(b, "r"), maker(b, "f")), TSR_OK);
+    kept(b, "r"); // read before it is computed
+    assert_int_equal(tsr_node_remove(maker(b, "r")), TSR_OK);
+    kept(b, "f");
+    tsr_node *s =
+        tsr_graph_add_node(b->graph, "", "Split", "s", &x, 1, (const char *[]){"s0", "s1"}, 2);
+    assert_non_null(s);
+    assert_int_equal(tsr_model_set_opset(b->model, "", 13), TSR_OK);
+    assert_string_equal(kept(b, "s0"), "float32[2, 8]");
+    assert_int_equal(tsr_node_resize_outputs(s, 4), TSR_OK);
+    assert_string_equal(kept(b, "s0"), "float32[1, 8]");
+    node(b, "ReduceSum", "u", x, ints(b, "axes", 1, 1, (const int64_t[]){0}), NULL);
+    assert_string_equal(kept(b, "u"), "float32[1, 8]");
+    assert_int_equal(tsr_model_set_opset(b->model, "", 11), TSR_OK);
+    kept(b, "u"); // the axes are an attribute in this version
+}
+
+// Sizes, rules of users and the IR version are other states of the same graph.
+static void test_kept_shapes_have_their_options(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {DIM("n"), DIM("m")};
+    const tsr_dim_size one[] = {{"n", 2}}, two[] = {{"n", 2}, {"m", 3}};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 2, dims);
+    tsr_node *n = tsr_graph_add_node(b->graph, "my", "Mine", "y", &x, 1, (const char *[]){"y"}, 1);
+    assert_int_equal(tsr_model_set_opset(b->model, "my", 1), TSR_OK);
+    const struct shapes *none = tsr__model_shapes(b->model);
+    const struct shapes *first = tsr__model_shapes_for(b->model, one, 1);
+    const struct shapes *all = tsr__model_shapes_for(b->model, two, 2);
+    assert_string_equal(tsr__shape_text(&b->arena, tsr__shapes_of(none, x)).p, "float32[n, m]");
+    assert_string_equal(tsr__shape_text(&b->arena, tsr__shapes_of(first, x)).p, "float32[2, m]");
+    assert_string_equal(tsr__shape_text(&b->arena, tsr__shapes_of(all, x)).p, "float32[2, 3]");
+    const tsr_dim_size again[] = {{"n", 2}};
+    assert_ptr_equal(tsr__model_shapes_for(b->model, again, 1), first);
+    assert_ptr_equal(tsr__model_shapes(b->model), none);
+    tsr__model_forget_shapes(b->model, one, 1);
+    assert_ptr_equal(tsr__model_shapes_for(b->model, again, 1), first);
+    assert_ptr_equal(tsr__model_shapes(b->model), none);
+    tsr__model_forget_shapes(b->model, two, 2); // also the shapes for `one`
+    assert_ptr_equal(tsr__model_derived(b->model)->next, NULL);
+    assert_int_equal(tsr__shapes_of(none, tsr_node_output(n, 0)).rank, -1);
+    assert_int_equal(tsr_rules_add(b->session, "Mine my 1 [A*] -> [A*]"), TSR_OK);
+    assert_string_equal(kept(b, "y"), "float32[n, m]");
+    const struct shapes *ruled = tsr__model_shapes(b->model);
+    assert_int_equal(tsr_model_set_ir_version(b->model, 11), TSR_OK);
+    assert_ptr_equal(tsr__model_shapes(b->model), ruled);
+    assert_int_equal(tsr_model_set_ir_version(b->model, 3), TSR_OK);
+    assert_ptr_not_equal(tsr__model_shapes(b->model), ruled);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -426,6 +531,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_unnamed_sizes_have_names, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_known_is_not_guessed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_no_operator_is_brave, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_kept_shapes_follow_edits, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_kept_shapes_have_their_options, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

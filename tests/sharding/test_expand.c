@@ -60,7 +60,7 @@ static void test_softmax_is_replaced(void **state)
     struct one t = net_of(b, "Softmax", "{1,2:0,1}", 0);
     assert_int_equal(tsr_node_set_stage(t.node, t.c, 4), TSR_OK);
     tsr_model *made;
-    struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, NULL, &made);
+    struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, &made);
     assert_non_null(f);
     assert_ptr_equal(f->model, made);
     assert_int_equal(f->n_nodes, 2 + 5);
@@ -98,7 +98,7 @@ static void test_what_is_not_asked_for_stays(void **state)
             assert_int_equal(tsr_node_shard_text(tsr_value_producer(t.x), t.x, t.c, "{1,2:0,1}"),
                              TSR_OK);
         tsr_model *made;
-        struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, NULL, &made);
+        struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, &made);
         assert_non_null(f);
         assert_null(made);
         assert_null(f->before);
@@ -114,7 +114,7 @@ static void test_output_asks(void **state)
     struct one t = net_of(b, "Softmax", NULL, 0);
     assert_int_equal(tsr_node_shard_text(t.node, t.y, t.c, "{1,3}"), TSR_OK);
     tsr_model *made;
-    struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, NULL, &made);
+    struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, &made);
     assert_non_null(f);
     assert_non_null(made);
     same(b, find(f, "ReduceMax")->inputs[0], "{1,3:0,1,2}");
@@ -129,7 +129,7 @@ static void test_parts_of_any_size(void **state)
     struct bench *b = *state;
     struct one t = net_of(b, "TopK", "{1,3:0,1,2}", 2);
     tsr_model *made;
-    struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, NULL, &made);
+    struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, &made);
     assert_non_null(f);
     assert_non_null(made);
     assert_null(find(f, "TopK")->replicated);
@@ -137,7 +137,7 @@ static void test_parts_of_any_size(void **state)
     tsr_model_free(made);
     tsr_model_free(t.m);
     t = net_of(b, "TopK", "{1,2:0,1}", 2);
-    f = tsr__flow_expanded(&b->arena, t.m, t.c, NULL, &made);
+    f = tsr__flow_expanded(&b->arena, t.m, t.c, &made);
     assert_non_null(f);
     assert_non_null(made);
     same(b, find(f, "TopK")->inputs[0], "{1,2,1:0,1}"); // 6 x 2 x 4
@@ -157,7 +157,7 @@ static void test_one_of_two(void **state)
     assert_int_equal(tsr_graph_add_output(t.g, tsr_node_output(n, 0)), TSR_OK);
     assert_int_equal(tsr_node_shard_text(n, t.x, t.c, "{1,3:0,1,2}"), TSR_OK);
     tsr_model *made;
-    struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, NULL, &made);
+    struct flow *f = tsr__flow_expanded(&b->arena, t.m, t.c, &made);
     assert_non_null(f);
     assert_non_null(made);
     assert_null(find(f, "Softmax"));
@@ -218,7 +218,7 @@ static void test_every_failing_allocation(void **state)
             tsr_model *made = NULL;
             tsr__arena_init(&a, b->session);
             tsr__session_fault(b->session, 0, n, false);
-            done = tsr__flow_expanded(&a, t.m, t.c, NULL, &made) != NULL && made;
+            done = tsr__flow_expanded(&a, t.m, t.c, &made) != NULL && made;
             tsr__session_fault(b->session, 0, 0, false);
             tsr_model_free(made);
             tsr__arena_free(&a);

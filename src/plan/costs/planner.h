@@ -196,8 +196,8 @@ struct planner_shapes {
     const struct shapes *known; // shapes with the caller's sizes for symbols
     const struct shapes *full;  // shapes with sizes for all symbols
     const tsr_dim_size *sizes;  // the sizes of all symbols, the caller's first
-    size_t n_sizes, n_known;    // number of all sizes, and of the caller's
-    struct inferred *inferred;  // shapes and rules of all planners of the model (value_sizes.c)
+    size_t n_sizes;
+    struct planner_rules *rules; // of all planners of the model (value_sizes.c)
 };
 struct planner_cache {
     struct map layouts;    // numbers of layouts (layouts.c)

@@ -72,13 +72,13 @@ static bool has_size(const tsr_dim_size *sizes, size_t n, const char *symbol)
 
 // Sets *out to the caller's sizes and an assumed size for every other symbol of the inputs. Returns
 // the number of sizes.
-static size_t complete(const struct planner *planner, struct arena *arena,
-                       const tsr_dim_size *sizes, size_t n, const tsr_dim_size **out)
+static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_t n,
+                       const tsr_dim_size **out)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
     VEC(tsr_dim_size) all = {0};
     for (size_t i = 0; i < n; i++) {
-        tsr_dim_size *at = vec_push(arena, &all);
+        tsr_dim_size *at = vec_push(&planner->arena, &all);
         if (at)
             *at = sizes[i];
     }
@@ -88,7 +88,7 @@ static size_t complete(const struct planner *planner, struct arena *arena,
             const char *name = tsr_value_dim_name(value, d);
             if (!name || has_size(all.at, all.n, name))
                 continue;
-            tsr_dim_size *at = vec_push(arena, &all);
+            tsr_dim_size *at = vec_push(&planner->arena, &all);
             if (at)
                 *at = (tsr_dim_size){name, PLAN_USUAL_SIZE};
         }
@@ -183,85 +183,54 @@ static bool fill_all(struct planner *planner)
 
 // ---- shapes ------------------------------------------------------------------------------------
 
-// Inferred shapes and rules of a model. Inference visits all nodes, so planners for some of the
-// devices use the results of the first planner of the model, which outlives them.
-struct inferred {
+// Rules of the model's nodes. Planners for some of the devices use those of the first planner of
+// the model, which outlives them.
+struct planner_rules {
     struct arena *arena;
-    VEC(struct planner_shapes) at; // one for each list of sizes
-    const struct rule **rules;     // by node id; NULL: not made yet
+    const struct rule **at; // by node id; NULL: not made yet
 };
 
-static bool same_sizes(const struct planner_shapes *shapes, const struct planner_shapes *other)
+static bool find_rules(struct planner *planner, const struct planner *other)
 {
-    if (shapes->n_sizes != other->n_sizes || shapes->n_known != other->n_known)
+    if (other) {
+        planner->shapes.rules = other->shapes.rules;
+        return true;
+    }
+    planner->shapes.rules = ARENA_NEW(&planner->arena, struct planner_rules);
+    const struct rule **at = ARENA_ARRAY(&planner->arena, const struct rule *,
+                                         (size_t)tsr__model_node_ids(planner->model) + 1);
+    if (planner->shapes.rules)
+        *planner->shapes.rules = (struct planner_rules){&planner->arena, at};
+    return planner->shapes.rules && at;
+}
+
+static bool find_shapes(struct planner *planner, const tsr_dim_size *sizes, size_t n)
+{
+    struct planner_shapes *shapes = &planner->shapes;
+    shapes->n_sizes = complete(planner, sizes, n, &shapes->sizes);
+    if (planner->arena.failed)
         return false;
-    for (size_t i = 0; i < shapes->n_sizes; i++)
-        if (shapes->sizes[i].size != other->sizes[i].size ||
-            strcmp(shapes->sizes[i].name, other->sizes[i].name) != 0)
-            return false;
-    return true;
-}
-
-// Returns the shapes with the first n sizes set, or those of the model if n is 0. NULL: out of
-// memory.
-static const struct shapes *bound_shapes(struct planner *planner,
-                                         const struct planner_shapes *shapes, size_t n)
-{
-    if (!shapes->model || !n)
-        return shapes->model;
-    return tsr__shapes_bound(shapes->inferred->arena, planner->model, shapes->sizes, n, false);
-}
-
-// Sets planner->shapes; `full` is NULL if memory ran out.
-static void find_shapes(struct planner *planner, const tsr_dim_size *sizes, size_t n,
-                        const struct planner *other)
-{
-    struct inferred *inferred = other ? other->shapes.inferred : NULL;
-    if (!inferred)
-        inferred = ARENA_NEW(&planner->arena, struct inferred);
-    if (!inferred)
-        return;
-    if (!other)
-        inferred->arena = &planner->arena;
-    struct planner_shapes shapes = {.n_known = n, .inferred = inferred};
-    shapes.n_sizes = complete(planner, inferred->arena, sizes, n, &shapes.sizes);
-    for (size_t i = 0; i < inferred->at.n; i++)
-        if (same_sizes(&shapes, &inferred->at.at[i])) {
-            planner->shapes = inferred->at.at[i];
-            return;
-        }
-    shapes.model = inferred->at.n ? inferred->at.at[0].model
-                                  : tsr__shapes_new(inferred->arena, planner->model);
-    shapes.known = bound_shapes(planner, &shapes, n);
-    shapes.full = shapes.known;
-    if (shapes.n_sizes != n)
-        shapes.full = bound_shapes(planner, &shapes, shapes.n_sizes);
-    struct planner_shapes *at = vec_push(inferred->arena, &inferred->at);
-    if (at)
-        *at = planner->shapes = shapes;
+    shapes->model = tsr__model_shapes(planner->model);
+    shapes->known = tsr__model_shapes_for(planner->model, sizes, n);
+    shapes->full = tsr__model_shapes_for(planner->model, shapes->sizes, shapes->n_sizes);
+    return shapes->model && shapes->known && shapes->full;
 }
 
 const struct rule *tsr__planner_rule(const struct planner *planner, const tsr_node *node)
 {
-    struct inferred *inferred = planner->shapes.inferred;
-    size_t n = tsr__model_node_ids(planner->model);
-    if (!inferred->rules)
-        inferred->rules = ARENA_ARRAY(inferred->arena, const struct rule *, n + 1);
-    if (!inferred->rules)
-        return NULL;
-    const struct rule **at = &inferred->rules[tsr__node_id(node)];
+    const struct rule **at = &planner->shapes.rules->at[tsr__node_id(node)];
     if (!*at)
-        *at = tsr__rule_of(inferred->arena, node, planner->shapes.model);
+        *at = tsr__rule_of(planner->shapes.rules->arena, node, planner->shapes.model);
     return *at;
 }
 
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n,
                          const struct planner *other)
 {
-    find_shapes(planner, sizes, n, other);
     planner->values =
         ARENA_ARRAY(&planner->arena, struct plan_value, tsr__model_value_ids(planner->model) + 1);
-    return planner->shapes.full && planner->values && fill_all(planner);
+    return planner->values && find_rules(planner, other) && find_shapes(planner, sizes, n) &&
+           fill_all(planner);
 }
 
 int64_t tsr__value_bytes(const struct planner *planner, const tsr_value *value)

@@ -169,7 +169,7 @@ static const struct flow *follow(struct arena *arena, tsr_model *model, const ts
                                  tsr_model **expanded)
 {
     struct diag_mark mark = tsr__diag_mark(arena->session);
-    const struct flow *flow = tsr__flow_expanded(arena, model, config, NULL, expanded);
+    const struct flow *flow = tsr__flow_expanded(arena, model, config, expanded);
     tsr__diag_back(arena->session, &mark, arena->failed);
     return flow;
 }

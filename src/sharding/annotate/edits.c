@@ -108,7 +108,7 @@ static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const t
 
 static tsr_status add_model(struct lines *lines, tsr_model *model, const tsr_config *config)
 {
-    lines->shapes = tsr__shapes_new(lines->arena, model);
+    lines->shapes = tsr__model_shapes(model);
     tsr__delayed_names(lines->arena, model, config, &lines->delayed);
     add_config(lines, config);
     if (!lines->shapes || lines->arena->failed)

@@ -703,7 +703,7 @@ tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t
         .arena = &arena, .config = config, .n = devices, .n_all = devices, .state = seed};
     tsr__arena_init(&arena, session);
     tsr_status st = TSR_NOMEM;
-    dice.shapes = tsr__shapes_new(&arena, model);
+    dice.shapes = tsr__model_shapes(model);
     if (!dice.shapes)
         goto free_arena;
     dice.sizes = tsr__dim_sizes_new(&arena, sizes, n);

@@ -55,9 +55,6 @@ struct check {
     uint32_t *of_spec; // by value id: mark of the last entry with a spec for it
     size_t n_ids;
     VEC(struct reported_node) reported; // node ids refer to model_to_follow
-    struct arena *shapes_arena;         // the caller's, if it gets the shapes
-    const struct shapes **out;          // gets the shapes; NULL: not needed
-    struct shapes *shapes;              // inferred when first needed; NULL until then
     uint32_t node_mark, entry_mark;
     size_t errors; // errors in the session before this check
     bool annotated;
@@ -265,9 +262,8 @@ static struct shape shape_of(struct check *check, const tsr_value *value, const 
     struct shape shape = tsr__declared_shape(&check->scratch, value);
     if (shape.rank >= 0 && !disagrees(spec, &shape))
         return shape;
-    if (!check->shapes && !check->arena.failed)
-        check->shapes = tsr__shapes_new(check->shapes_arena, check->model);
-    return check->shapes ? tsr__shapes_element(check->shapes, value) : shape;
+    const struct shapes *shapes = tsr__model_shapes(check->model);
+    return shapes ? tsr__shapes_element(shapes, value) : shape;
 }
 
 // Checks a spec. A spec of an unknown value is still examined, but without a shape.
@@ -344,7 +340,7 @@ static void check_stage(struct check *check, const tsr_node *node, const tsr_nod
     }
 }
 
-// Returns the model to which the node and value ids in check->reported and check->shapes refer.
+// Returns the model to which the node ids in check->reported refer.
 static tsr_model *model_to_follow(const struct check *check)
 {
     return check->inlined ? check->inlined : check->model;
@@ -354,11 +350,9 @@ static tsr_model *model_to_follow(const struct check *check)
 // check->reported, so that the flow does not report it again. Sets scratch.failed if out of memory.
 static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
-    if (!check->shapes && !check->arena.failed)
-        check->shapes = tsr__shapes_new(check->shapes_arena, model_to_follow(check));
+    const struct shapes *shapes = tsr__model_shapes(model_to_follow(check));
     bool uncut = false;
-    if (!check->shapes ||
-        !tsr__check_agreement(&check->scratch, check->shapes, node, nc, check->remarks, &uncut))
+    if (!shapes || !tsr__check_agreement(&check->scratch, shapes, node, nc, check->remarks, &uncut))
         check->scratch.failed = true;
     struct reported_node *reported = NULL;
     if (uncut)
@@ -590,7 +584,7 @@ static void report_remarks(struct check *check, const tsr_config *config)
     }
     for (size_t i = 0; i < check->reported.n; i++)
         reported[check->reported.at[i].node] |= check->reported.at[i].config == config;
-    struct flow_work work = {.shapes = check->shapes, .reported = reported};
+    struct flow_work work = {.reported = reported};
     int report = REPORT_NO_ERRORS;
     if (check->remarks)
         report |= REPORT_UNSHARDED | REPORT_RESHARDS | REPORT_REPEATED_WORK;
@@ -642,7 +636,6 @@ static bool check_calls(struct check *check)
     tsr_status status = tsr__inline_calls(check->inlined);
     if (status != TSR_OK)
         return status != TSR_NOMEM; // other failures are reported as diagnostics
-    check->shapes = NULL;
     for (const tsr_node *node = tsr_model_next_node(check->inlined, NULL); node;
          node = tsr_model_next_node(check->inlined, node)) {
         if (tsr__in_function(check->inlined, node) || check->arena.failed)
@@ -725,8 +718,6 @@ static tsr_status check_as(tsr_model *model, struct check check)
     bool ran_out_before = check.session->out_of_memory;
     tsr__arena_init(&check.arena, check.session);
     tsr__arena_init(&check.scratch, check.session);
-    if (!check.shapes_arena)
-        check.shapes_arena = &check.arena;
     tsr_status status = TSR_OK;
     if (config && !tsr_model_find_config(model, config)) {
         bool known = check_configs(&check);
@@ -741,8 +732,6 @@ static tsr_status check_as(tsr_model *model, struct check check)
     }
     if (check.session->out_of_memory && !ran_out_before)
         status = TSR_NOMEM; // the check is incomplete
-    if (check.out && !check.inlined)
-        *check.out = check.shapes;
     tsr__arena_free(&check.scratch);
     tsr__arena_free(&check.arena);
     tsr_model_free(check.inlined);
@@ -771,13 +760,6 @@ tsr_status tsr_check_formalism(tsr_model *model, const char *config)
 tsr_status tsr__check(tsr_model *model, const char *config, bool remarks)
 {
     return check_as(model, (struct check){.only = config, .remarks = remarks});
-}
-
-tsr_status tsr__check_for_flow(tsr_model *model, const char *config, struct arena *arena,
-                               const struct shapes **shapes)
-{
-    *shapes = NULL;
-    return check_as(model, (struct check){.only = config, .shapes_arena = arena, .out = shapes});
 }
 
 tsr_status tsr__check_formalism(tsr_model *model, const char *config)

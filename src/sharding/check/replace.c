@@ -176,8 +176,7 @@ static struct flow *kept_round(struct rounds *rounds, const struct flow *flow, s
         for (size_t i = 0; i < flow->n_nodes; i++)
             rounds->keep[i] = true;
     rounds->keep[failed] = true;
-    struct flow *next =
-        tsr__flow_run(rounds->arena, flow->model, flow->config, flow->shapes, true, rounds->keep);
+    struct flow *next = tsr__flow_run(rounds->arena, flow->model, flow->config, true, rounds->keep);
     if (next)
         next->origin = flow->origin;
     return next;
@@ -206,7 +205,7 @@ static struct flow *next_round(struct rounds *rounds, struct flow *flow, bool la
         rounds->made = copy;
         // the copy has other nodes
         rounds->keep = NULL;
-        next = tsr__flow_run(rounds->arena, copy, config, NULL, true, NULL);
+        next = tsr__flow_run(rounds->arena, copy, config, true, NULL);
         if (next)
             next->origin = origins.at.at;
     } else {
@@ -264,9 +263,9 @@ struct flow *tsr__flow_expand(struct arena *arena, struct flow *flow, tsr_model 
 }
 
 struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr_config *config,
-                                const struct shapes *shapes, tsr_model **made)
+                                tsr_model **made)
 {
     *made = NULL;
-    struct flow *flow = tsr__flow_run(arena, model, config, shapes, false, NULL);
+    struct flow *flow = tsr__flow_run(arena, model, config, false, NULL);
     return flow ? tsr__flow_expand(arena, flow, made) : NULL;
 }

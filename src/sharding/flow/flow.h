@@ -49,8 +49,6 @@ struct flow_work {
     struct arena *base;   // for data that is the same in every run
     struct arena *arena;  // for results; may be changed between runs
     struct arena scratch; // for one node
-    // shapes of the model if they are known before the start; else NULL
-    const struct shapes *shapes;
     int64_t n_all;
     int64_t *all; // 0 .. n_all - 1
     struct stages stages;

@@ -59,9 +59,7 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
     work->flow->n_nodes = tsr_graph_node_count(tsr_model_graph(model));
     work->flow->nodes = ARENA_ARRAY(arena, struct node_flow, work->flow->n_nodes + 1);
     work->flow->values = ARENA_ARRAY(arena, struct tile_layout *, ids + 1);
-    work->flow->shapes = work->shapes;
-    if (!work->shapes)
-        work->flow->shapes = tsr__shapes_new(arena, model);
+    work->flow->shapes = tsr__model_shapes(model);
     arena->failed = arena->failed || !work->flow->shapes;
     if (arena->failed || !tsr__stages_find(arena, model, config, &work->stages))
         return false;
@@ -138,7 +136,7 @@ static bool forward(struct flow_work *work, int report, const bool *keep)
 
 struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config)
 {
-    return tsr__flow_run(arena, model, config, NULL, false, NULL);
+    return tsr__flow_run(arena, model, config, false, NULL);
 }
 
 static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config *config, int report,
@@ -150,10 +148,10 @@ static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config 
 }
 
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
-                           const struct shapes *shapes, bool quiet, const bool *keep)
+                           bool quiet, const bool *keep)
 {
     int report = quiet ? 0 : REPORT_UNSHARDED | REPORT_RESHARDS;
-    return run(arena, model, config, report, keep, (struct flow_work){.shapes = shapes});
+    return run(arena, model, config, report, keep, (struct flow_work){0});
 }
 
 struct flow *tsr__flow_formal(struct arena *arena, tsr_model *model, const tsr_config *config)

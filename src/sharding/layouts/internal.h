@@ -62,10 +62,9 @@ bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_val
 
 // As tsr__flow_new. `keep` marks nodes of the main graph, by index, that must not be replaced by
 // simpler nodes (replace.c); they are replicated where a replacement would be necessary. With
-// `quiet`, only reshards that `keep` causes are reported. `shapes` are those of the model; NULL:
-// they are inferred.
+// `quiet`, only reshards that `keep` causes are reported.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
-                           const struct shapes *shapes, bool quiet, const bool *keep);
+                           bool quiet, const bool *keep);
 
 // ---- replace.c ----------------------------------------------------------------------------------
 

@@ -439,32 +439,6 @@ tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *con
 
 // ---- to text ------------------------------------------------------------------------------------
 
-// Sets *out to the inferred rank of a value that declares none; -1: unknown. All ranks are inferred
-// at once and cached in the model, so that printing many specs costs one inference.
-static tsr_status inferred_rank(tsr_model *model, const tsr_value *value, int *out)
-{
-    uint32_t id = tsr__value_id(value), n = tsr__model_value_ids(model);
-    *out = -1;
-    if (!tsr_value_graph(value) || id >= n)
-        return TSR_OK;
-    if (!tsr__model_ranks(model)) {
-        struct arena arena;
-        tsr__arena_init(&arena, tsr_model_session(model));
-        struct shapes *shapes = tsr__shapes_new(&arena, model);
-        int *ranks = ARENA_ARRAY(&arena, int, (size_t)n + 1);
-        tsr_status status = TSR_NOMEM;
-        if (shapes && ranks) {
-            tsr__shapes_ranks(shapes, ranks);
-            status = tsr__model_keep_ranks(model, ranks);
-        }
-        tsr__arena_free(&arena);
-        if (status != TSR_OK)
-            return status;
-    }
-    *out = tsr__model_ranks(model)[id];
-    return TSR_OK;
-}
-
 // Sets *shape to the shape with which a spec is printed. If the rank is unknown, the shape is as
 // large as the listed axes need, and *front dimensions are counted from the front (-1: none).
 // Example: axes 0 and -1 in 2 shards each give {2,...,2}.
@@ -477,8 +451,12 @@ static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr
     *front = -1;
     if (value)
         *shape = tsr__declared_shape(arena, value);
-    if (value && shape->rank < 0)
-        TRY(inferred_rank(model, value, &shape->rank));
+    if (value && shape->rank < 0 && tsr_value_graph(value)) {
+        const struct shapes *shapes = tsr__model_shapes(model);
+        if (!shapes)
+            return TSR_NOMEM;
+        shape->rank = tsr__shapes_element(shapes, value).rank;
+    }
     for (size_t i = 0; i < tsr_spec_dim_count(spec); i++) {
         int64_t axis = tsr_spec_dim_axis(spec, i);
         if (axis >= first)
