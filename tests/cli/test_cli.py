@@ -385,6 +385,9 @@ def test_tensor(d):
             os.remove(back)
     np.savez(pieces, **{"0": x[:4]})
     check("a piece is missing", call("tensor", "join", pieces, "--sharding", "{2,1}", "--shape", "7x4", "-o", back)[0] == 1 and not os.path.exists(back))
+    np.savez(pieces, **{"0": x[:4].astype("float64"), "1": x[4:].astype("int8")})
+    rc, _, err = call("tensor", "join", pieces, "--sharding", "{2,1}", "--shape", "7x4", "-o", back)
+    check("shards of two types", rc == 1 and "shard '1' does not have the type" in err and not os.path.exists(back), (rc, err))
     check("not a sharding", call("tensor", "split", whole, "--sharding", "{2,", "-o", back)[0] == 2)
     np.savez(pieces, a=x, b=x)
     halves = read(pieces).split(b"\x93NUMPY")  # the first tensor is intact, the second has a wrong magic number
@@ -815,6 +818,21 @@ def test_no_tensors(d):
         check("no tensor: %s" % words[0], rc == 7 and "engine-absent" in err or rc == 5 and "zipmap=False" in err, (rc, err))
 
 
+def test_sequences(d):
+    """Outputs that are a sequence or an empty optional: run names them in text and in JSON."""
+    path, value = os.path.join(d, "list.onnx"), helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
+    g = helper.make_graph([helper.make_node("SequenceConstruct", ["x", "x"], ["s"]), helper.make_node("Optional", [], ["o"], type=value), helper.make_node("Neg", ["x"], ["y"])], "g",
+                          [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+                          [helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2]), helper.make_value_info("o", helper.make_optional_type_proto(value)), helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])])
+    onnx.save(helper.make_model(g, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]), path)
+    for words in ([], ["--devices", 2]):
+        rc, out, err = call("run", path, "--json", *words)
+        check("sequences: run --json", rc == 7 or rc == 0 and json.loads(out)["outputs"] == [
+            {"name": "s", "type": "float32", "elements": 2, "shape": None}, {"name": "o", "type": "undefined", "shape": None}, {"name": "y", "type": "float32", "shape": [2]}], (rc, out, err))
+        rc, out, err = call("run", path, *words)
+        check("sequences: run", rc == 7 or rc == 0 and "sequence of 2" in out and "no value" in out, (rc, out, err))
+
+
 def test_words(d):
     """Options that would be ignored, missing folders, misspelled names."""
     folder = "tests/folders/genai_tiny"
@@ -1018,7 +1036,7 @@ CASES = [
     test_help, test_usage, test_one_document, test_guard, test_annotate, test_refused, test_info, test_notation, test_formalism,
     test_model_topology, test_check_and_explain, test_completion, test_tensor, test_reshard, test_shapes, test_rules, test_topology,
     test_other_kinds, test_random_sizes, test_sizes_beyond_counting, test_topology_slips, test_newcomer, test_topology_measured, test_plan,
-    test_plan_sizes, test_dims, test_no_tensors, test_words, test_plan_stages, test_plan_advice, test_devices_auto, test_plan_with,
+    test_plan_sizes, test_dims, test_no_tensors, test_sequences, test_words, test_plan_stages, test_plan_advice, test_devices_auto, test_plan_with,
     test_plan_document, test_external, test_data_missing, test_damaged, test_examples]
 with tempfile.TemporaryDirectory() as d:
     make(os.path.join(d, "m.onnx"))

@@ -30,7 +30,8 @@ static void print_outputs(const tsr_tensors *tensors)
     }
 }
 
-// Writes type and shape of each output. `elements` is written for sequences only.
+// Writes type and shape of each output. The shape of a sequence or of an empty optional is null.
+// `elements` is written for sequences only.
 static void json_outputs(tsr_json *json, const tsr_tensors *tensors)
 {
     tsr_json_begin(json, "outputs", '[');
@@ -41,8 +42,11 @@ static void json_outputs(tsr_json *json, const tsr_tensors *tensors)
         if (tsr_tensors_sequence(tensors, i))
             tsr_json_int(json, "elements",
                          (int64_t)tsr_tensors_count(tsr_tensors_sequence(tensors, i)));
-        tsr_json_ints(json, "shape", tsr_tensors_dims(tensors, i),
-                      (size_t)tsr_tensors_rank(tensors, i));
+        if (tsr_tensors_rank(tensors, i) < 0)
+            tsr_json_null(json, "shape");
+        else
+            tsr_json_ints(json, "shape", tsr_tensors_dims(tensors, i),
+                          (size_t)tsr_tensors_rank(tensors, i));
         tsr_json_end(json);
     }
     tsr_json_end(json);

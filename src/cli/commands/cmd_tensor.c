@@ -54,25 +54,29 @@ static tsr_status split(const char *sharding, const tsr_tensors *in, size_t i, t
     return status;
 }
 
-static bool fits(const tsr_tensors *in, int64_t i, tsr_piece piece)
+// True if entry i has the type and the shape of the piece.
+static bool fits(const tsr_tensors *in, int64_t i, tsr_dtype type, tsr_piece piece)
 {
-    return i >= 0 && tsr_tensors_rank(in, (size_t)i) == piece.rank &&
+    return i >= 0 && tsr_tensors_dtype(in, (size_t)i) == type &&
+           tsr_tensors_rank(in, (size_t)i) == piece.rank &&
            !memcmp(tsr_tensors_dims(in, (size_t)i), piece.dims,
                    (size_t)piece.rank * sizeof *piece.dims);
 }
 
 // Copies all shards from the file to `dict`. Returns EXIT_NO after a message if one is missing or
-// has another shape.
-static int fill(const tsr_tensors *in, tsr_pieces *dict)
+// has another type or shape.
+static int fill(const tsr_tensors *in, tsr_dtype type, tsr_pieces *dict)
 {
     for (size_t k = 0; k < tsr_pieces_count(dict); k++) {
         char name[48];
         tsr_piece piece = tsr_pieces_value(dict, k);
         piece_name(dict, k, name, sizeof name);
         int64_t i = tsr_tensors_find(in, name);
-        if (!fits(in, i, piece)) {
+        if (!fits(in, i, type, piece)) {
             fprintf(stderr, "tessera tensor: shard '%s' %s\n", name,
-                    i < 0 ? "is not in the file" : "does not have the shape of the sharding");
+                    i < 0
+                        ? "is not in the file"
+                        : "does not have the type of the first shard or the shape of the sharding");
             return EXIT_NO;
         }
         memcpy(piece.data, tsr_tensors_data(in, (size_t)i, NULL), piece.bytes);
@@ -97,7 +101,7 @@ static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, ts
     *status = tsr_pieces_new(cli->session, sharding, type, rank, shape, NULL, &dict);
     if (*status != TSR_OK)
         return EXIT_DONE; // the caller reports the status
-    int code = fill(in, dict);
+    int code = fill(in, type, dict);
     if (code)
         goto free_pieces;
     for (int i = 0; i < rank; i++)
