@@ -76,7 +76,7 @@ static bool read_descr(struct str head, struct npy *out)
     out->object = letter == 'O';
     while (q < end && *q >= '0' && *q <= '9' && bytes < MAX_TEXT)
         bytes = bytes * 10 + (*q++ - '0');
-    if (q >= end || *q != *p || !strchr("<>|=", order))
+    if (q >= end || *q != *p || !order || !strchr("<>|=", order))
         return false;
     out->swap = order == '>' && bytes > 1;
     out->unit = (size_t)bytes * (letter == 'U' ? 4 : 1);
@@ -106,7 +106,7 @@ static bool read_order(struct str head, struct npy *out)
 static bool read_shape(struct str head, struct npy *out)
 {
     const char *p = value_of(head, "shape"), *end = head.p + head.n;
-    if (!p || *p != '(')
+    if (!p || p == end || *p != '(')
         return false;
     p = skip(p + 1, end);
     while (p < end && *p != ')') {

@@ -123,6 +123,16 @@ def texts_in_numpy_files(d):
     assert load(d + "/a.npy").status == "MALFORMED"
 
 
+@case
+def npy_headers_that_end_early(d):
+    """The file ends in its header, after a key (AddressSanitizer sees a read past the end); the byte order is a zero byte."""
+    for head in (b"{'descr': '<f4', 'fortran_order': False, 'shape':", b"{'descr': '<f4', 'shape': (), 'fortran_order':", b"{'shape': (), 'fortran_order': False, 'descr':",
+                 b"{'descr': '\0f4', 'fortran_order': False, 'shape': (0,), }"):
+        open(d + "/a.npy", "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head)
+        r = load(d + "/a.npy")
+        assert r.status == "MALFORMED" and "tensor-file" in r.text, (head, str(r))
+
+
 def text_model(d):
     """A model with texts as inputs, texts and a number as outputs, and a sequence of texts as input."""
     g = h.make_graph([h.make_node("Concat", ["a", "b"], ["joined"], axis=0), h.make_node("SequenceAt", ["list", "at"], ["picked"]),
