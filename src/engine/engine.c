@@ -111,7 +111,18 @@ static OrtStatus *open_shared_env(struct engine *engine)
     return st;
 }
 
-// Creates environment, memory info and allocator; adds a diagnostic on failure.
+static void close_env(struct engine *engine)
+{
+    if (engine->memory)
+        engine->api->ReleaseMemoryInfo(engine->memory);
+    if (engine->env)
+        engine->api->ReleaseEnv(engine->env);
+    engine->memory = NULL;
+    engine->env = NULL;
+}
+
+// Creates environment, memory info and allocator. On failure, adds a diagnostic and releases what
+// was created: the caller then drops the table of functions.
 static tsr_status open_env(tsr_session *session, struct engine *engine)
 {
     OrtStatus *st = open_shared_env(engine);
@@ -127,6 +138,7 @@ static tsr_status open_env(tsr_session *session, struct engine *engine)
     tsr__diag(session, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime does not start: %s",
               engine->api->GetErrorMessage(st));
     engine->api->ReleaseStatus(st);
+    close_env(engine);
     return TSR_ENGINE;
 }
 
@@ -139,10 +151,7 @@ static void engine_free(tsr_session *session, void *engine)
     tsr__comm_close(e->joined);
     tsr__gpu_close(session, e->gpu);
     tsr__arena_free(&e->facts_arena);
-    if (e->memory)
-        e->api->ReleaseMemoryInfo(e->memory);
-    if (e->env)
-        e->api->ReleaseEnv(e->env);
+    close_env(e);
     tsr__free(session, e, sizeof *e);
 }
 

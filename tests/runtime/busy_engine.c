@@ -32,6 +32,13 @@ static OrtStatus *refuse_at_first(int log_level, const char *id, OrtEnv **out)
     return create_env(log_level, id, out);
 }
 
+// Fails after the environment was created.
+static OrtStatus *refuse_memory_info(int allocator, int type, OrtMemoryInfo **out)
+{
+    (void)allocator, (void)type, (void)out;
+    return api.CreateStatus(1, "no memory info");
+}
+
 static const OrtApi *get_api(uint32_t version)
 {
     const OrtApi *real = real_base()->GetApi(version);
@@ -40,6 +47,8 @@ static const OrtApi *get_api(uint32_t version)
     memcpy(&api, real, sizeof api);
     create_env = api.CreateEnv;
     api.CreateEnv = refuse_at_first;
+    if (getenv("BUSY_ENGINE_FAILS"))
+        api.CreateCpuMemoryInfo = refuse_memory_info;
     return &api;
 }
 

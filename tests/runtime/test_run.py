@@ -60,6 +60,17 @@ def engine_given_back_elsewhere(d):
 
 
 @case
+def engine_that_does_not_start(d):
+    """The engine fails after its environment was created: an error, and the session is freed without a crash."""
+    whole, _, x = mlp(1)
+    onnx.save(whole, d + "/w.onnx")
+    os.environ.update(REAL_ENGINE=engine(), BUSY_ENGINE_FAILS="1")
+    r = run(d + "/w.onnx", {"x": x}, engine=glob.glob(os.path.join(os.path.dirname(TOOL), "*busy_engine*.so"))[0])
+    del os.environ["BUSY_ENGINE_FAILS"]
+    assert r.status == "ENGINE" and "does not start: no memory info" in r.text, str(r)
+
+
+@case
 def engine_refused(d):
     onnx.save(model([h.make_node("NoSuchOperator", ["x"], ["y"], domain="elsewhere")], [value("x", F, [1])], [value("y", F, [1])]), d + "/w.onnx")
     r = run(d + "/w.onnx", {"x": np.zeros(1, "f4")})
