@@ -210,9 +210,14 @@ static tsr_status add_entry(struct provider *provider, struct arena *arena, cons
     struct outfile out;
     TRY(tsr__out_open(provider->session, use, &out));
     tsr_status st = tsr__out_commit(&out);
-    if (st == TSR_OK && !find_entry(provider, arena, use, parts))
-        return cannot(provider, use);
-    return st;
+    if (st != TSR_OK || find_entry(provider, arena, use, parts))
+        return st;
+    struct place at = PLACE_NONE;
+    at.file = str_of(parts->folder);
+    tsr__diag(provider->session, DIAG_ep_option, &at,
+              "check that no other program changes the folder, or use no cache",
+              "the cache cannot be used: files that were just written cannot be read back");
+    return TSR_WRITE;
 }
 
 static tsr_status find_or_make(struct provider *provider, tsr_model *model, struct arena *arena,

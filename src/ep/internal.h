@@ -71,8 +71,9 @@ struct provider {
     // ONNX Runtime inlines.
     bool logs_at_run;
     pthread_mutex_t lock;
-    struct active_run runs[EP_MAX_RUNS]; // like n_runs, protected by the lock
-    size_t n_runs;                       // may exceed EP_MAX_RUNS; further runs are not listed
+    // Protected by the lock. n_runs may exceed EP_MAX_RUNS; only n_listed of them are in `runs`.
+    struct active_run runs[EP_MAX_RUNS];
+    size_t n_runs, n_listed;
 };
 
 // Result of checking whether the provider can run all nodes of a graph.

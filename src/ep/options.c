@@ -11,7 +11,6 @@
 #include <strings.h>
 
 #define PREFIX      "ep.tesseraexecutionprovider."
-#define MAX_OPTION  (1u << 16) // largest size of a value in bytes
 #define MAX_THREADS 4096
 
 // Configuration of one session, and the options that are read from it.
@@ -34,8 +33,8 @@ static tsr_status refuse(struct reader *reader, const char *option, const char *
     return TSR_USAGE;
 }
 
-// Returns the value of a configuration entry, in the arena. NULL: not set, empty, longer than
-// MAX_OPTION, or an error.
+// Returns the value of a configuration entry, in the arena. NULL: not set, empty, or an error, which
+// is stored in reader->status.
 static const char *entry(struct reader *reader, const char *key)
 {
     const OrtApi *ort = reader->api->ort;
@@ -48,14 +47,16 @@ static const char *entry(struct reader *reader, const char *key)
         if (too_small)
             ort->ReleaseStatus(too_small);
     }
-    if (st != TSR_OK || bytes < 2 || bytes > MAX_OPTION)
-        return NULL; // `bytes` counts the terminator
-    char *text = tsr__arena_raw(&reader->to->arena, bytes);
-    if (!text)
-        return NULL;
-    st = tsr__ep_report(reader->session, reader->api,
-                        ort->GetSessionConfigEntry(reader->from, key, text, &bytes));
-    return st == TSR_OK ? text : NULL;
+    char *text = NULL;
+    if (st == TSR_OK && bytes > 1) // `bytes` counts the terminator
+        text = tsr__arena_raw(&reader->to->arena, bytes);
+    if (text)
+        st = tsr__ep_report(reader->session, reader->api,
+                            ort->GetSessionConfigEntry(reader->from, key, text, &bytes));
+    if (st == TSR_OK)
+        return text;
+    reader->status = st;
+    return NULL;
 }
 
 // Reads `devices`: "4" is a number of devices, any other text is a topology.

@@ -215,8 +215,8 @@ static OrtStatus *on_run_start(OrtEp *ep, const OrtRunOptions *options)
         pthread_mutex_unlock(&provider->lock);
         return refused;
     }
-    if (provider->n_runs < EP_MAX_RUNS)
-        provider->runs[provider->n_runs] = (struct active_run){pthread_self(), options};
+    if (provider->n_listed < EP_MAX_RUNS)
+        provider->runs[provider->n_listed++] = (struct active_run){pthread_self(), options};
     provider->n_runs++;
     if (provider->logs_at_run)
         log_reason(provider, provider->reason);
@@ -230,12 +230,11 @@ static OrtStatus *on_run_end(OrtEp *ep, const OrtRunOptions *options, bool synch
     struct provider *provider = (struct provider *)ep;
     (void)synchronize;
     pthread_mutex_lock(&provider->lock);
-    size_t listed = size_min(provider->n_runs, EP_MAX_RUNS);
     provider->n_runs--;
-    for (size_t i = 0; i < listed; i++) {
+    for (size_t i = 0; i < provider->n_listed; i++) {
         const struct active_run *run = &provider->runs[i];
         if (run->options == options && pthread_equal(run->thread, pthread_self())) {
-            provider->runs[i] = provider->runs[listed - 1];
+            provider->runs[i] = provider->runs[--provider->n_listed];
             break;
         }
     }
@@ -249,9 +248,9 @@ const OrtRunOptions *tsr__ep_run_options(struct provider *provider)
 {
     const OrtRunOptions *found = NULL;
     pthread_mutex_lock(&provider->lock);
-    if (provider->n_runs == 1)
+    if (provider->n_runs == 1 && provider->n_listed == 1)
         found = provider->runs[0].options;
-    for (size_t i = 0; i < size_min(provider->n_runs, EP_MAX_RUNS); i++)
+    for (size_t i = 0; i < provider->n_listed; i++)
         if (pthread_equal(provider->runs[i].thread, pthread_self()))
             found = provider->runs[i].options;
     pthread_mutex_unlock(&provider->lock);
