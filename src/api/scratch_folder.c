@@ -51,16 +51,20 @@ static tsr_status partition_here(tsr_model *model, const char *config, const cha
         if (st == TSR_OK)
             st = tsr__partition(model, at->parts, &cut, summary);
     }
+    if (launched && st != TSR_OK)
+        tsr__run_fail(session, NULL, st); // the other ranks wait in the broadcast
     if (!launched || st != TSR_OK)
-        return st; // the other ranks detect that rank 0 ended
+        return st;
     if (rank == 0 && strlen(at->parts) < sizeof path)
         memcpy(path, at->parts, strlen(at->parts) + 1);
     st = tsr__run_broadcast(session, path, sizeof path);
     path[sizeof path - 1] = 0;
     if (st == TSR_OK && rank > 0)
         at->parts = tsr__arena_str(arena, str_of(path)).p;
-    if (st == TSR_OK && rank > 0 && !at->parts)
+    if (st == TSR_OK && rank > 0 && !at->parts) {
         st = TSR_NOMEM;
+        tsr__run_fail(session, NULL, st);
+    }
     return st;
 }
 

@@ -337,10 +337,9 @@ static tsr_status open_job(struct bench *bench, const char *path, const tsr_run_
     return tsr_job_open_model(bench->session, path, options, &bench->job);
 }
 
-// Warms up, measures, and computes the result; writes the trace if it is requested. Warm-up runs do
-// not count, because the first runs allocate memory and fill caches.
-static tsr_status run_job(struct bench *bench, const tsr_run_options *options,
-                          tsr_bench_result *result)
+// Warms up, measures, and computes the result. Warm-up runs do not count, because the first runs
+// allocate memory and fill caches.
+static tsr_status measure_runs(struct bench *bench, tsr_bench_result *result)
 {
     double warm = bench->seconds * WARM_SHARE < WARM_S ? bench->seconds * WARM_SHARE : WARM_S;
     tsr_status st = run_for(bench, warm, WARM_RUNS);
@@ -350,7 +349,17 @@ static tsr_status run_job(struct bench *bench, const tsr_run_options *options,
         return st;
     time_communication(bench->job);
     TRY(run_for(bench, bench->seconds, 1));
-    st = summarize(bench, result);
+    return summarize(bench, result);
+}
+
+// Measures, and writes the trace if it is requested. A failure is reported to the other ranks,
+// which would wait in the next broadcast.
+static tsr_status run_job(struct bench *bench, const tsr_run_options *options,
+                          tsr_bench_result *result)
+{
+    tsr_status st = measure_runs(bench, result);
+    if (st != TSR_OK && tsr__job_place(bench->job))
+        tsr__run_fail(bench->session, tsr__job_place(bench->job), st);
     if (st != TSR_OK || !options->trace)
         return st;
     return tsr_job_trace(bench->job);

@@ -48,9 +48,12 @@ static tsr_status exchange(struct endpoint *endpoint, const struct gather_call *
     struct comm_buffer *send = ARENA_ARRAY(gathered->arena, struct comm_buffer, n);
     int64_t *group = ARENA_ARRAY(gathered->arena, int64_t, n);
     gathered->recv = ARENA_ARRAY(gathered->arena, struct comm_buffer, n);
-    *why = (struct comm_trouble){.status = TSR_NOMEM, .rank = endpoint->rank};
-    if (gathered->arena->failed)
+    if (gathered->arena->failed) { // the other ranks are about to wait for this one
+        *why = (struct comm_trouble){.status = TSR_NOMEM, .rank = endpoint->rank};
+        snprintf(why->text, sizeof why->text, "rank %d is out of memory", endpoint->rank);
+        tsr__comm_fail(endpoint, TSR_NOMEM, why->text);
         return TSR_NOMEM;
+    }
     for (int i = 0; i < endpoint->size; i++)
         group[i] = i;
     // Entries are in the order of the group, which is all ranks; only the one for rank 0 is filled.
@@ -77,8 +80,6 @@ tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
     struct gathered gathered = {.arena = arena, .ranks = endpoint->size, .self = endpoint->rank};
     struct str *texts = ARENA_ARRAY(arena, struct str, (size_t)endpoint->size);
     tsr_status st = exchange(endpoint, about, mine, &gathered, &why);
-    if (st == TSR_OK && !texts)
-        st = TSR_NOMEM;
     if (st != TSR_OK) {
         struct place at = PLACE_NONE;
         at.rank = why.rank;

@@ -16,22 +16,10 @@
 // wait for it until the transport detects it.
 #include "runtime/job.h"
 
-#include <stdio.h>
-
 // Reports a failure to the other processes, which would otherwise wait for this rank.
-static tsr_status report_to_others(tsr_job *job, tsr_status status)
+static tsr_status report_to_others(const tsr_job *job, tsr_status status)
 {
-    char text[400];
-    size_t n = tsr_finding_count(job->session);
-    const char *file = "", *message = tsr_status_text(status);
-    // The last diagnostic is the cause of this failure. Earlier ones may be warnings, or of earlier
-    // calls.
-    if (n) {
-        file = tsr_finding_value(job->session, n - 1).file;
-        message = tsr_finding_value(job->session, n - 1).message;
-    }
-    snprintf(text, sizeof text, "rank %d failed: %s %s", job->endpoint->rank, file, message);
-    tsr__comm_fail(job->endpoint, status, text);
+    tsr__run_fail(job->session, job->endpoint, status);
     return status;
 }
 
@@ -56,7 +44,8 @@ static tsr_status launched_open(tsr_job *job, const char *folder, bool states)
     st = tsr__ranks_open_here(job);
     if (st != TSR_OK || !states)
         return st;
-    return tsr__ranks_keep_named(job);
+    st = tsr__ranks_keep_named(job);
+    return st == TSR_OK ? TSR_OK : report_to_others(job, st);
 }
 
 // ---- outputs on their way to rank 0 ------------------------------------------------------------
@@ -129,7 +118,8 @@ static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs,
     TRY(start_rank(job, inputs, form));
     if (form == SET_PER_RANK || job->rank_threads[0].failed || !tsr__job_handed(job))
         return TSR_OK;
-    return send_outputs(job, run);
+    tsr_status st = send_outputs(job, run);
+    return st == TSR_OK ? TSR_OK : report_to_others(job, st);
 }
 
 // Collects a run whose outputs are partly on other ranks. Transfers may have started with the run,
@@ -190,10 +180,12 @@ static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enu
         tsr__rank_drop(rank, run % RUN_SLOTS);
         return st;
     }
-    if (tsr__job_handed(job))
-        return finish_handed(job, run, outputs[0], form);
     bool wanted = job->endpoint->rank == 0 || form == SET_PER_RANK;
-    return tsr__rank_take(rank, run % RUN_SLOTS, job->session, wanted ? outputs[0] : NULL);
+    if (tsr__job_handed(job))
+        st = finish_handed(job, run, outputs[0], form);
+    else
+        st = tsr__rank_take(rank, run % RUN_SLOTS, job->session, wanted ? outputs[0] : NULL);
+    return st == TSR_OK ? TSR_OK : report_to_others(job, st);
 }
 
 // ---- the rest ----------------------------------------------------------------------------------

@@ -9,6 +9,8 @@
 //   ucx          refused            UCX and shared memory  UCX and shared memory
 #include "runtime/spawn.h"
 
+#include <stdio.h>
+
 // How this process got its rank.
 enum starter { STARTED_ALONE, BY_OPTION, BY_LAUNCHER, BY_MPI_LAUNCHER };
 
@@ -173,6 +175,26 @@ bool tsr__run_launched(tsr_session *session, const tsr_run_options *given, int *
     return true;
 }
 
+// Reports a failure of this rank to the other processes of its job. The text is the last
+// diagnostic, the cause of the failure. Earlier ones may be warnings, or of earlier calls.
+void tsr__run_fail(tsr_session *session, struct endpoint *endpoint, tsr_status status)
+{
+    char text[400];
+    size_t n = tsr_finding_count(session);
+    const struct engine *engine = session->engine;
+    const char *file = "", *message = tsr_status_text(status);
+    if (!endpoint && engine)
+        endpoint = engine->joined;
+    if (!endpoint)
+        return;
+    if (n) {
+        file = tsr_finding_value(session, n - 1).file;
+        message = tsr_finding_value(session, n - 1).message;
+    }
+    snprintf(text, sizeof text, "rank %d failed: %s %s", endpoint->rank, file, message);
+    tsr__comm_fail(endpoint, status, text);
+}
+
 // Broadcasts rank 0's text to all ranks. If a rank failed meanwhile, its failure is reported. All
 // ranks call it after tsr__run_launched returned true, so the endpoint exists. The buffers of all
 // ranks have the same length.
@@ -184,8 +206,10 @@ tsr_status tsr__run_broadcast(tsr_session *session, char *text, size_t bytes)
     struct arena arena;
     tsr__arena_init(&arena, session);
     int64_t *group = ARENA_ARRAY(&arena, int64_t, (size_t)endpoint->size);
-    if (!group)
+    if (!group) {
+        tsr__run_fail(session, endpoint, TSR_NOMEM);
         return TSR_NOMEM;
+    }
     for (int i = 0; i < endpoint->size; i++)
         group[i] = i;
     struct comm_call call = {.kind = COMM_BROADCAST,

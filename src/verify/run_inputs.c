@@ -295,6 +295,8 @@ static tsr_status broadcast_size(struct loading *loading, const struct growth *g
     tsr_status st = TSR_OK;
     if (rank == 0)
         st = find_size(loading, growth, open);
+    if (st != TSR_OK && apart)
+        tsr__run_fail(loading->session, NULL, st); // the other ranks wait for the size
     if (st != TSR_OK || !apart)
         return st;
     snprintf(text, sizeof text, "%lld%s", (long long)open->size, open->batch_of_one ? " 1" : "");

@@ -219,6 +219,8 @@ static tsr_status follow_rank_0(struct work *work)
     tsr_status st = tsr_tensors_new(work->session, &none);
     if (st == TSR_OK)
         st = tsr_run(work->session, parts, &work->run, work->inputs, none);
+    else
+        tsr__run_fail(work->session, NULL, st);
     tsr_tensors_free(none);
     return st;
 }
@@ -245,6 +247,8 @@ static tsr_status run_and_compare(struct work *work, tsr_model *model, const cha
         st = broadcast_parts(work);
     if (st == TSR_OK)
         st = tsr_tensors_new(work->session, &got);
+    if (st != TSR_OK && apart)
+        tsr__run_fail(work->session, NULL, st);
     if (st == TSR_OK)
         st = tsr_run(work->session, work->scratch.parts, &work->run, work->inputs, got);
     tsr__folder_remove(work->scratch.parts);
@@ -268,6 +272,8 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
     out->partition.size = sizeof(out->partition);
     tsr_status st = tsr__partition(model, work->scratch.parts, &options, &out->partition);
     if (st != TSR_OK) {
+        if (apart)
+            tsr__run_fail(work->session, NULL, st); // the other ranks wait for the folder
         tsr__folder_remove(work->scratch.parts);
         return st;
     }

@@ -47,6 +47,14 @@ static void describe_self(struct device *device)
             card->exports && tsr__seat_export_event(device->seat, i, &card->events[i]) == 0;
 }
 
+// Fails the job, because the other ranks wait in the exchange.
+static tsr_status out_of_memory(struct endpoint *endpoint, struct comm_trouble *why)
+{
+    tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d is out of memory", endpoint->rank);
+    endpoint->transport->fail(endpoint, why->status, why->rank, why->text);
+    return why->status;
+}
+
 // Exchanges the cards (`rank_card`) of all ranks over the base endpoint.
 static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
                                       struct comm_trouble *why)
@@ -57,8 +65,7 @@ static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
     device->ranks = ARENA_ARRAY(&device->arena, struct rank_card, (size_t)n);
     int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
     if (device->arena.failed)
-        return tsr__trouble(why, TSR_NOMEM, device->endpoint.rank, "rank %d is out of memory",
-                            device->endpoint.rank);
+        return out_of_memory(&device->endpoint, why);
     struct comm_buffer *send = device->buffers, *recv = device->buffers + n;
     for (int i = 0; i < n; i++) {
         group[i] = i;
@@ -89,8 +96,7 @@ tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct de
     int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n), whole = 0;
     *out = (struct device_share){0};
     if (device->arena.failed)
-        return tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d is out of memory",
-                            endpoint->rank);
+        return out_of_memory(endpoint, why);
     if (device->seat) {
         memcpy(mine.bytes, tsr__seat_id(device->seat), sizeof mine.bytes);
         if (tsr__seat_enter(device->seat) != 0 ||

@@ -20,8 +20,9 @@ tsr_status tsr__shm_give(struct endpoint *endpoint, const struct comm_call *call
     struct shm *me = (struct shm *)endpoint;
     if (me->given - me->settled == COMM_GIFTS) {
         close(fd);
-        return tsr__trouble(why, TSR_BUG, endpoint->rank,
-                            "rank %d returns more data than rank 0 accepts", endpoint->rank);
+        tsr__trouble(why, TSR_BUG, endpoint->rank, "rank %d returns more data than rank 0 accepts",
+                     endpoint->rank);
+        return tsr__shm_give_up(me, why); // rank 0 waits for it
     }
     struct shm_gift *gift = &me->slot->gifts[me->given % COMM_GIFTS];
     gift->fd = fd;
