@@ -23,6 +23,7 @@
 
 #define JOIN_S      60.0  // ranks may be started at different times
 #define JOIN_HAND_S 300.0 // ranks started by hand, in one terminal after the other
+#define HELLO_S     1.0   // limit for the greeting of an accepted connection
 
 // The place where the ranks of a job find each other, and the number of this rank.
 struct meeting {
@@ -143,11 +144,12 @@ static bool send_answer(int to, enum answer answer, int fd)
 }
 
 // Answers the rank that connected on c: sends the descriptor of the shared memory, or the reason
-// for a refusal. An invalid greeting gets no answer. Returns true if the descriptor was sent.
-static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
+// for a refusal. An invalid greeting gets no answer, nor a late one: the rank then connects again
+// (fetch), and meanwhile the other ranks are served. Returns true if the descriptor was sent.
+static bool answer_hello(int c, int fd, int ranks, bool *met)
 {
     struct hello hello = {0};
-    if (!tsr__same_user(c) || !tsr__wait_readable(c, until) ||
+    if (!tsr__same_user(c) || !tsr__wait_readable(c, tsr__now_s() + HELLO_S) ||
         recv(c, &hello, sizeof hello, 0) != (ssize_t)sizeof hello || hello.magic != HELLO)
         return false;
     if (hello.size != ranks || hello.rank < 0 || hello.rank >= ranks) {
@@ -163,12 +165,12 @@ static bool answer_hello(int c, int fd, int ranks, bool *met, double until)
 }
 
 // Serves one connection. True: a rank got the descriptor.
-static bool serve(int listener, int fd, int ranks, bool *met, double until)
+static bool serve(int listener, int fd, int ranks, bool *met)
 {
     int c = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (c < 0)
         return false;
-    bool ok = answer_hello(c, fd, ranks, met, until);
+    bool ok = answer_hello(c, fd, ranks, met);
     close(c);
     return ok;
 }
@@ -189,7 +191,7 @@ static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, 
                 listen(l, 128) == 0;
     // Unknown processes and refused ranks are skipped.
     while (open && left && tsr__wait_readable(l, until))
-        left -= serve(l, fd, ranks, met, until);
+        left -= serve(l, fd, ranks, met);
     char text[160];
     int absent = 1;
     while (absent < ranks - 1 && met[absent])
@@ -349,12 +351,14 @@ tsr_status tsr__env_open(tsr_session *session, const struct comm_options *option
         goto free_job;
     st = count_cores(session, &meeting, job);
     if (st != TSR_OK)
-        goto free_job;
+        goto fail_job;
     st = tsr__shm_endpoint(session, job, meeting.rank, out);
     if (st != TSR_OK)
-        goto free_job;
+        goto fail_job;
     ((struct shm *)*out)->owns_job = true;
     return TSR_OK;
+fail_job: // the other ranks have the memory and would wait
+    tsr__shm_fail(job, st, meeting.rank, "not all ranks connected");
 free_job:
     tsr__shm_free(session, job);
     return st;
