@@ -300,7 +300,8 @@ bool contest_read(const char *path, struct arena *a, struct contest *out)
 static void table_of_any(struct contest *c, struct program *p, const struct ints *ends,
                          const struct ints *table)
 {
-    // An auxiliary node with a choice for each allowed cell; its edges allow what the cell says.
+    // An auxiliary node with a choice for each allowed cell; its edges force the choices of that
+    // cell.
     size_t n = 0;
     for (size_t i = 0; i < table->n; i++)
         n += table->at[i] != COST_FORBIDDEN;

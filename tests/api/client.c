@@ -18,7 +18,7 @@ static void check(bool ok, const char *what)
     failed += !ok;
 }
 
-// A struct with bytes behind it that the library must not write.
+// A struct followed by guard bytes, which the library must not write.
 #define GUARDED(type, name)                                                                        \
     struct {                                                                                       \
         type value;                                                                                \

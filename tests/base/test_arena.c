@@ -2,6 +2,7 @@
 // test_arena.c - arenas, vectors, memory accounting of a session, and the default allocator.
 #include "scratch.h"
 
+// Blocks must be zeroed, aligned, and not overlap.
 static void zeroed_aligned_apart(void **state)
 {
     struct scratch *t = *state;
@@ -23,6 +24,7 @@ static void zeroed_aligned_apart(void **state)
     tsr__arena_free(&a);
 }
 
+// Large blocks, which are reused after the arena is freed, must be zeroed.
 static void large_ones_come_zeroed_again(void **state)
 {
     struct scratch *t = *state;
@@ -128,6 +130,7 @@ static void limit_and_peak(void **state)
     tsr_session_free(s);
 }
 
+// Blocks of 0 bytes are valid, and accounted as 0 bytes.
 static void nothing_is_a_size_too(void **state)
 {
     struct scratch *t = *state;

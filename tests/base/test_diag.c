@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 
+// A diagnostic must contain its complete place, and copies of the texts.
 static void keeps_everything(void **state)
 {
     struct scratch *t = *state;
@@ -181,6 +182,7 @@ static void goes_back_without_memory(void **state)
     tsr_finding_clear(t->s);
 }
 
+// Rewinding to a mark removes the later diagnostics; errors can be kept.
 static void goes_back(void **state)
 {
     struct scratch *t = *state;

@@ -62,6 +62,7 @@ static void refusals(void **state)
     tsr__arena_free(&a);
 }
 
+// If stdin is closed, a file must not get its descriptor 0.
 static void closed_standard_streams(void **state)
 {
     struct scratch *t = *state;

@@ -92,6 +92,7 @@ static void without_threads(void **state)
     }
 }
 
+// A file that is shorter than announced must give an error.
 static void shorter_than_said(void **state)
 {
     struct bench *b = *state;

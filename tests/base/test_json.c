@@ -214,7 +214,7 @@ static void no_memory(void **state)
     }
 }
 
-// Every kind of value, and every condition, both ways.
+// A record with every kind of field; conditional fields occur with and without a value.
 struct leaf {
     int rank;
     const char *name;

@@ -352,6 +352,7 @@ static void replaces_in_steps(void **state)
     tsr__outfolder_abort(&f);
 }
 
+// Even with force, folders that we did not write, files and invalid paths must not be replaced.
 static void never_takes_what_is_not_ours(void **state)
 {
     struct scratch *t = *state;
@@ -372,6 +373,7 @@ static void never_takes_what_is_not_ours(void **state)
     assert_int_equal(entries("."), 2);
 }
 
+// An existing empty folder is used as output, without force.
 static void empty_folders_are_taken(void **state)
 {
     struct scratch *t = *state;
@@ -383,6 +385,7 @@ static void empty_folders_are_taken(void **state)
     assert_content("parts/a", "a");
 }
 
+// If another process creates the output folder meanwhile, its files must be kept.
 static void others_were_faster(void **state)
 {
     struct scratch *t = *state;
@@ -412,6 +415,7 @@ static void a_link_to_a_folder(void **state)
     assert_int_equal(entries("."), 2);
 }
 
+// tsr__folder_remove removes files and links, but no nested folders.
 static void removes_one_level(void **state)
 {
     (void)state;

@@ -64,7 +64,7 @@ static void newer_and_invalid_callers(void **state)
     tsr_session *s = tsr_session_new(&newer.known);
     assert_int_equal(s->memory_limit, 12345);
     tsr_session_free(s);
-    // Smaller than the first version of the struct: refused.
+    // Smaller than the first version of the struct: must be rejected.
     tsr_session_options shorter = {.size = offsetof(tsr_session_options, memory_limit)};
     assert_null(tsr_session_new(&shorter));
 }
@@ -96,6 +96,7 @@ static void free_engine(tsr_session *s, void *engine)
     tsr__free(s, engine, 100);
 }
 
+// Freeing the session must free the engine.
 static void engine_goes_with_the_session(void **state)
 {
     (void)state;
@@ -140,6 +141,7 @@ static void faults_count(void **state)
     tsr_session_free(s);
 }
 
+// A session stays cancelled until the caller allows work again.
 static void cancelled_until_taken_back(void **state)
 {
     (void)state;

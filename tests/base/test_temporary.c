@@ -65,6 +65,7 @@ static void links_are_removed_and_not_followed(void **state)
     assert_int_equal(entries("."), 1);
 }
 
+// tsr_session_sweep must remove all temporaries of the session, as a signal handler needs it.
 static void the_session_sweeps_all_of_it(void **state)
 {
     struct scratch *t = *state;
@@ -102,6 +103,8 @@ static void leave_remains(const struct scratch *t)
     assert_true(WIFSIGNALED(status));
 }
 
+// The next process that creates the same kind of temporary must remove the leftovers of a killed
+// one.
 static void remains_are_swept_by_the_next(void **state)
 {
     struct scratch *t = *state;
@@ -121,6 +124,7 @@ static void remains_are_swept_by_the_next(void **state)
     assert_int_equal(entries("."), 0);
 }
 
+// Temporaries of running processes and files with similar names must not be removed.
 static void the_living_are_left_alone(void **state)
 {
     struct scratch *t = *state;
@@ -267,6 +271,7 @@ static void all_kinds_survive_a_sweeper_that_was_first(void **state)
     assert_int_equal(entries("."), 0);
 }
 
+// Folders that cannot be created must give an error.
 static void what_cannot_be_made_is_told(void **state)
 {
     struct scratch *t = *state;

@@ -359,6 +359,7 @@ static void act_large_sum(struct rank *r)
     free(x);
 }
 
+// Sums that need several rounds through pinned memory.
 static void test_several_rounds(void **state)
 {
     (void)state;
@@ -376,6 +377,7 @@ static void test_through_the_host(void **state)
     check_threads((struct layout){3, {0, 0, 0}, METHOD_HOST, false}, METHOD_HOST);
 }
 
+// Ranks on GPUs and on the host in one group.
 static void test_mixed(void **state)
 {
     (void)state;
@@ -630,6 +632,7 @@ static void act_rest(struct rank *r)
     drop(r, out);
 }
 
+// A lost NCCL kernel must be reported by a timeout.
 static void test_nccl_is_watched(void **state)
 {
     (void)state;

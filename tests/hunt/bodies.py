@@ -55,7 +55,7 @@ def result(body, like):
 
 
 def graph_of(body, name, inputs, outputs, open_shapes):
-    """inputs, outputs: names. Shapes of carried values are declared or left out."""
+    """inputs, outputs: names. Shapes of carried values are declared or omitted."""
     def told(n):
         a = body.values[n]
         return info(n, type_number(a), None if open_shapes or a.ndim and body.maker.mode != "static" else a.shape)

@@ -139,6 +139,7 @@ static void test_remove(void **state)
     assert_false(holds(b, m, "0a017a")); // z must not occur anywhere, not even in value_info
 }
 
+// Nodes may be removed while the graph is iterated.
 static void test_walk_survives_removal(void **state)
 {
     struct bench *b = of(state);
@@ -432,6 +433,7 @@ static void test_rename_is_followed(void **state)
     assert_memory_equal(bytes, file.at, n);
 }
 
+// A new name must not change which value a subgraph reads.
 static void test_rename_never_captures(void **state)
 {
     struct bench *b = of(state);
@@ -492,6 +494,7 @@ static void test_cascade_in_subgraphs(void **state)
     assert_int_equal(tsr_model_config_count(m), 0);
 }
 
+// A configuration that entries refer to may be declared later.
 static void test_standin_is_declared_later(void **state)
 {
     struct bench *b = of(state);
@@ -516,6 +519,7 @@ static void test_fresh_names(void **state)
         str_is(tsr__graph_fresh_name(tsr_model_graph(m), STR("t")), "t_1"));
 }
 
+// A model cannot be saved over the file from which it was loaded.
 static void test_output_is_input(void **state)
 {
     struct bench *b = of(state);

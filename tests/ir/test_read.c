@@ -112,6 +112,7 @@ static void test_scopes(void **state)
     unchanged_by_an_edit(b, m, &file);
 }
 
+// The outer values that the subgraphs of a node read.
 static void test_captures(void **state)
 {
     struct bench *b = of(state);
@@ -122,6 +123,7 @@ static void test_captures(void **state)
     assert_ptr_equal(list[0], tsr_graph_input(tsr_model_graph(m), 0));
 }
 
+// Undefined names: all readers of a name share one placeholder, and the file is kept unchanged.
 static void test_dangling(void **state)
 {
     struct bench *b = of(state);
@@ -152,6 +154,7 @@ static void test_dangling(void **state)
     assert_ptr_equal(tsr_value_graph(v), tsr_model_graph(m));
 }
 
+// A node may read a value that a later node defines.
 static void test_order_does_not_matter(void **state)
 {
     struct bench *b = of(state);
@@ -168,6 +171,7 @@ static void test_order_does_not_matter(void **state)
     unchanged_by_an_edit(b, m, &file);
 }
 
+// A subgraph may read outer values that later nodes define.
 static void test_subgraph_reads_what_comes_later(void **state)
 {
     struct bench *b = of(state);
@@ -213,6 +217,7 @@ static void test_two_definitions(void **state)
     unchanged_by_an_edit(b, m, &file);
 }
 
+// A graph field that occurs twice is merged, as protobuf does.
 static void test_graph_given_twice(void **state)
 {
     struct bench *b = of(state);
@@ -244,6 +249,7 @@ static void test_graph_given_twice(void **state)
     assert_string_equal(tsr_value_name(tsr_node_input(node_at(again(b, m3), 1), 0)), "q");
 }
 
+// An empty file is an empty model.
 static void test_nothing_there(void **state)
 {
     struct bench *b = of(state);

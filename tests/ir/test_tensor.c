@@ -170,6 +170,7 @@ static void test_data_that_does_not_fit(void **state)
     fails(b, &four, TSR_MALFORMED, "tensor-size");
 }
 
+// Strings and unknown types cannot be read as raw bytes.
 static void test_no_bytes(void **state)
 {
     struct bench *b = of(state);
@@ -278,6 +279,7 @@ static void test_external(void **state)
     rmdir(folder);
 }
 
+// External data of a model that was loaded from memory cannot be found.
 static void test_external_needs_a_folder(void **state)
 {
     struct msg t = external("data.bin", "0", "4");
@@ -306,6 +308,7 @@ static void test_place_of_an_attribute(void **state)
     assert_int_equal(tsr_finding_value(b->s, 0).node_index, 0);
 }
 
+// Constants that are added through the API.
 static void test_made_here(void **state)
 {
     struct bench *b = of(state);

@@ -99,6 +99,7 @@ static tsr_status sizes(struct bench *b, int kind, int64_t rows, int axis)
     return sizes_of(b, kind, rows, axis, TSR_FLOAT);
 }
 
+// Communication of a value of unknown type must be rejected.
 static void type_unknown(void **state)
 {
     struct bench *b = *state;
@@ -173,6 +174,7 @@ static void a_member_is_missing(void **state)
     end(*state, &p, TSR_BUG);
 }
 
+// The ranks communicate in different orders, which would deadlock.
 static void another_order(void **state)
 {
     struct pair p;
@@ -184,6 +186,7 @@ static void another_order(void **state)
     end(*state, &p, TSR_BUG);
 }
 
+// A rank takes part in a communication of a group to which it does not belong.
 static void not_of_the_group(void **state)
 {
     struct pair p;
@@ -192,6 +195,7 @@ static void not_of_the_group(void **state)
     end(*state, &p, TSR_BUG);
 }
 
+// Communications of a rank must be chained by tokens.
 static void off_the_chain(void **state)
 {
     struct pair p;
@@ -254,6 +258,7 @@ static void in_loops(void **state)
     end(*state, &p, TSR_OK);
 }
 
+// One rank communicates in a loop, the other outside of it.
 static void inside_and_outside(void **state)
 {
     struct pair p;
@@ -265,6 +270,7 @@ static void inside_and_outside(void **state)
     end(*state, &p, TSR_BUG);
 }
 
+// An iteration must return the token of its last communication.
 static void a_turn_forgets_the_token(void **state)
 {
     struct pair p;

@@ -72,6 +72,8 @@ static void annotations_with_errors(void **state)
     assert_true(nothing_left(b));
 }
 
+// With `strict`, a node that cannot be sharded as annotated is an error; otherwise it runs
+// replicated.
 static void strict_wants_all_cut(void **state)
 {
     struct bench *b = *state;
@@ -104,6 +106,7 @@ static void from_one_to_zero(struct bench *b, tsr_dtype type)
     shard(b, n, x, "{1:1}");
 }
 
+// String tensors can be sent between ranks.
 static void texts_travel(void **state)
 {
     struct bench *b = *state;
@@ -114,6 +117,7 @@ static void texts_travel(void **state)
     assert_string_equal(s.collectives[0].op, "Reshard");
 }
 
+// 4-bit tensors can be sent between ranks.
 static void half_bytes_travel_as_bytes(void **state)
 {
     struct bench *b = *state;
@@ -123,6 +127,7 @@ static void half_bytes_travel_as_bytes(void **state)
     assert_int_equal(s.n_collectives, 1);
 }
 
+// 2-bit tensors cannot be sent, so the partition must be rejected.
 static void quarter_bytes_do_not_travel(void **state)
 {
     struct bench *b = *state;
@@ -132,6 +137,8 @@ static void quarter_bytes_do_not_travel(void **state)
     assert_true(nothing_left(b));
 }
 
+// A value whose size is known only at run time can be resharded; its size is communicated first if
+// needed.
 static void sizes_that_nobody_knows(void **state)
 {
     struct bench *b = *state;
@@ -156,6 +163,7 @@ static void sizes_that_nobody_knows(void **state)
     assert_string_equal(s.collectives[0].op, "AllGather");
 }
 
+// A value of unknown rank can be broadcast, together with its shape.
 static void ranks_that_nobody_knows(void **state)
 {
     struct bench *b = *state;
@@ -206,6 +214,7 @@ static void existing_folders_stay(void **state)
     assert_int_equal(tsr__partition(b->m, b->folder, &o, NULL), TSR_OK);
 }
 
+// A model with a token input is a rank file, which cannot be partitioned again.
 static void parts_are_not_cut_again(void **state)
 {
     struct bench *b = *state;
@@ -297,6 +306,7 @@ static void same_input_same_bytes(void **state)
     assert_memory_not_equal(before, after, strlen("\"plan\": \"0123456789abcdef\""));
 }
 
+// A rank without nodes gets a minimal model that only returns its token.
 static void ranks_without_work_have_a_token(void **state)
 {
     struct bench *b = *state;

@@ -51,6 +51,7 @@ static bool said(const struct net *t, const char *code)
     return false;
 }
 
+// If planning is cancelled before there is a plan, that is reported and the model is unchanged.
 static void nothing_yet_is_said(void **state)
 {
     (void)state;

@@ -98,6 +98,8 @@ static void check_same(tsr_model *a, tsr_model *b, const char *value, const char
     assert_string_equal(text, stored_as(b, value, w));
 }
 
+// The joint plan must have the cost of the exhaustive search, and equal weight layouts in both
+// models.
 static void weights_lie_where_both_are_best(void **state)
 {
     (void)state;
@@ -222,6 +224,7 @@ static void add_keys(struct net *t, tsr_model *m, int64_t past)
     assert_int_equal(tsr_graph_add_output(other.g, k), TSR_OK);
 }
 
+// A state must have the same sharding in both models; keeping it on its devices must be cheaper.
 static void caches_lie_the_same(void **state)
 {
     (void)state;
@@ -301,6 +304,7 @@ static void told_memory_has_both(void **state)
         }
 }
 
+// A model cannot be planned together with itself.
 static void wrong_pairs_are_refused(void **state)
 {
     (void)state;

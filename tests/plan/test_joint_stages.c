@@ -233,6 +233,7 @@ static void models_in_another_order_have_no_stages(void **state)
     free_both(t);
 }
 
+// Stages that were set by hand in the other model are not supported.
 static void the_others_stages_by_hand_are_refused(void **state)
 {
     (void)state;

@@ -478,6 +478,7 @@ static void conversions_have_a_time(void **state)
     net_free(t);
 }
 
+// A plan for one device has no shardings and no communication.
 static void one_device_is_left_whole(void **state)
 {
     (void)state;

@@ -405,6 +405,8 @@ static void choices_are_explained(void **state)
 
 // ---- rejected requests -------------------------------------------------------------------------
 
+// If the stages do not fit, the reported memory need must be exact: it fits with it, and not with
+// one byte less.
 static void no_room_is_told(void **state)
 {
     (void)state;

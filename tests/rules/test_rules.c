@@ -358,6 +358,7 @@ static void test_matmul(void **state)
     assert_int_equal(y.dtype, TSR_FLOAT);
 }
 
+// With a sharded k, the bias of a Gemm must be added by one device only.
 static void test_gemm_once(void **state)
 {
     struct bench *b = *state;
@@ -377,6 +378,7 @@ static void test_gemm_once(void **state)
     assert_int_equal(rule_of(b, n)->n_rewrites, 0);
 }
 
+// A dimension that may or may not be broadcast must not be sharded.
 static void test_broadcast_in_doubt_stays_whole(void **state)
 {
     struct bench *b = *state;
@@ -393,6 +395,7 @@ static void test_broadcast_in_doubt_stays_whole(void **state)
                         "[A0 A1 A2],[1 A2] -> [A0 A1 A2]");
 }
 
+// Nodes that cannot be sharded, and the reasons.
 static void test_whole_with_reasons(void **state)
 {
     struct bench *b = *state;
@@ -610,6 +613,7 @@ static void test_domain_not_imported(void **state)
     assert_int_equal(tsr__shapes_of(s, tsr_node_output(own, 0)).rank, 1);
 }
 
+// tsr_cache_has_room is true for caches that an operator can update in place.
 static void test_caches_with_room(void **state)
 {
     struct bench *b = *state;

@@ -275,6 +275,7 @@ static void test_unnamed_sizes_have_names(void **state)
     assert_string_equal(declared(b, y), "float32[10, 6]");
 }
 
+// Shapes that cannot be inferred must stay unknown, without an error.
 static void test_what_is_not_known_is_not_guessed(void **state)
 {
     struct bench *b = *state;
@@ -397,6 +398,7 @@ static void be_brave(struct bench *b, unsigned seed)
         assert_non_null(tsr__rule_of(&b->arena, n, s));
 }
 
+// Shape inference of random nodes of all operators must not crash.
 static void test_no_operator_is_brave(void **state)
 {
     for (unsigned seed = 1; seed < 40; seed++) {

@@ -42,6 +42,7 @@ def many_runs(d):
 
 @case
 def order_of_calls(d):
+    # At most 16 runs may be pending; a wait without a run and a state after the first run are usage errors.
     _, parts, x = mlp(2)
     at = partition(d + "/p", parts)
     sets(d, 1, lambda k: {"x": x})
@@ -58,6 +59,7 @@ def order_of_calls(d):
 
 @case
 def inputs_that_do_not_fit_end_nothing(d):
+    # Inputs of a wrong shape or name are rejected, and the job stays usable.
     _, parts, x = mlp(2)
     at = partition(d + "/p", parts)
     np.savez(d + "/bad.npz", x=x[:2])

@@ -96,6 +96,7 @@ def addresses_of_ipv6(d):
 
 @case
 def the_secret_is_in_no_argument(d):
+    # The secret must reach the ranks, but not the command line of the remote shell, where other users could see it.
     q = launch(d, "127.0.0.2:2", ["sh", "-c", 'echo "secret $TESSERA_SECRET"; tr "\\0" " " </proc/self/cmdline'], env={"TESSERA_SECRET": "twelve words of gold"})
     assert q.returncode == 0 and q.stdout.count("secret twelve words of gold") == 2, (q.stdout, q.stderr)
     assert "gold" not in open(d + "/words").read()
@@ -103,6 +104,7 @@ def the_secret_is_in_no_argument(d):
 
 @case
 def words_arrive_as_they_are(d):
+    # Special characters in arguments must reach local and remote commands unchanged.
     words = ["a b", "it's", '"$HOME"', "x;y", "*", "--", "-n", "\\"]
     for host in ("localhost", "127.0.0.2"):
         q = launch(d, host, ["printf", "%s\\n", *words], "--no-prefix")
@@ -136,6 +138,7 @@ def one_failure_ends_all(d):
 
 @case
 def a_rank_that_is_killed(d):
+    # The exit code is that of the killed rank, and the other rank reports it.
     if not HAS_UCX:
         return "no UCX"
     _, parts, x = mlp(2)
@@ -164,6 +167,7 @@ def the_launcher_goes_away(d):
 
 @case
 def wrong_use(d):
+    # Invalid host lists, missing commands and a missing remote shell must be errors.
     for hosts in ("", "a:0", "a:x", ":3", "a,,b", "::1", "fd00::2:4", "[::1", "[]:2", "[::1]2", "-oProxyCommand=x", "a,-E/x:2", "[-x]:1"):
         q = subprocess.run([TESSERA, "launch", "--hosts=" + hosts, "--", "true"], capture_output=True, text=True, timeout=harness.HANG_S)
         assert q.returncode == 2 and "--hosts needs" in q.stderr, (hosts, q.stderr)

@@ -74,6 +74,7 @@ static tsr_status borrow_work(tsr_session *s, void *data)
     return st;
 }
 
+// Tensors that borrow the caller's memory.
 static void borrowed_where_it_lies(void **state)
 {
     (void)state;

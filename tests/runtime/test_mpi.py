@@ -71,6 +71,7 @@ def nobody_leaves_a_barrier_before_all_have_come(d, launch):
 
 @for_each_family
 def a_barrier_names_who_does_not_come(d, launch):
+    # If rank 1 exits before a barrier, the others must fail and name it.
     _, parts, x = mlp(3)
     at = partition(d + "/p", parts)
     rc, text = words(at, launch(3), "leave:1", "barrier")
@@ -201,6 +202,7 @@ if rank == 0:
 
 @for_each_family
 def stock_python(d, launch):
+    # Rank files run in Python's own onnxruntime under mpirun, with the plug-in; same bits as with threads.
     if harness.SANITIZED:
         return "the plug-in is sanitized, Python is not"
     for n in (2, 4):
@@ -236,6 +238,7 @@ np.savez(outputs, y=outs[0][0])
 
 @case
 def stock_python_with_ranks_as_threads(d):
+    # Rank files run in Python's own onnxruntime as threads of one process; same bits as the command.
     if harness.SANITIZED:
         return "the plug-in is sanitized, Python is not"
     _, parts, x = mlp(3, rows=20)

@@ -5,6 +5,7 @@ from parts import *
 
 @case
 def whole_and_cut(d):
+    # Partitions for 1 to 8 ranks must give the results of the unsharded model.
     for n in (1, 2, 3, 4, 8):
         whole, parts, x = mlp(n, inner=24)
         onnx.save(whole, d + "/whole.onnx")
@@ -24,6 +25,7 @@ def same_bits_every_time(d):
 
 @case
 def levels_and_threads(d):
+    # All optimization levels, and two threads, must give the same results.
     _, parts, x = mlp(2)
     p = partition(d + "/p", parts)
     want = run(p, {"x": x}).outputs["y"]
@@ -34,6 +36,7 @@ def levels_and_threads(d):
 
 @case
 def engine_absent(d):
+    # A missing engine library, and a file that is not a library, must be reported with the path.
     whole, _, x = mlp(1)
     onnx.save(whole, d + "/w.onnx")
     for name in (d + "/none.so", d + "/w.onnx"):
@@ -72,6 +75,7 @@ def engine_that_does_not_start(d):
 
 @case
 def engine_refused(d):
+    # Models that the engine cannot load.
     onnx.save(model([h.make_node("NoSuchOperator", ["x"], ["y"], domain="elsewhere")], [value("x", F, [1])], [value("y", F, [1])]), d + "/w.onnx")
     r = run(d + "/w.onnx", {"x": np.zeros(1, "f4")})
     assert r.status == "ENGINE" and "engine-refused" in r.text, str(r)
@@ -81,6 +85,7 @@ def engine_refused(d):
 
 @case
 def engine_failed(d):
+    # A node that fails at run time must be reported by name.
     nodes = [h.make_node("Reshape", ["x", "s"], ["y"])]
     onnx.save(model(nodes, [value("x", F, ["n"]), value("s", I, [1])], [value("y", F, ["m"])]), d + "/w.onnx")
     r = run(d + "/w.onnx", {"x": np.zeros(4, "f4"), "s": np.array([3])})
@@ -99,6 +104,7 @@ def one_rank_fails_while_others_wait(d):
 
 @case
 def ort_ops(d):
+    # A missing library of custom operators must be reported.
     whole, _, x = mlp(1)
     onnx.save(whole, d + "/w.onnx")
     r = run(d + "/w.onnx", {"x": x}, ort_ops=d + "/none.so")
@@ -166,6 +172,7 @@ def another_plan_on_one_rank(d):
 
 @case
 def rank_start(d):
+    # A rank that cannot be started must be reported.
     _, parts, x = mlp(3)
     r = run(partition(d + "/p", parts), {"x": x}, spawn=2)
     assert r.status == "PEER" and "rank-start" in r.text and "rank 1" in r.text, str(r)
@@ -173,6 +180,7 @@ def rank_start(d):
 
 @case
 def usage(d):
+    # Invalid options and launcher variables must be reported.
     _, parts, x = mlp(3)
     p = partition(d + "/p", parts)
     r = run(p, {"x": x}, transport="pigeon")

@@ -46,6 +46,7 @@ def every_kind_of_output(d):
 
 @case
 def killed_and_stopped(d):
+    # A rank that is killed or stopped must be named, with the signal and what the others waited for.
     for i, (sig, rank, words) in enumerate(((signal.SIGKILL, 0, "killed by signal 9"), (signal.SIGTERM, 2, "killed by signal 15"),
                                             (signal.SIGSEGV, 1, ""), (signal.SIGSTOP, 1, "no heartbeat"))):
         os.makedirs("%s/%d" % (d, i))
@@ -147,6 +148,7 @@ def inputs_that_do_not_fit(d):
 
 @case
 def bench_says(d):
+    # The JSON document of `tessera bench` must be consistent.
     _, parts, x = mlp(3)
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
@@ -262,6 +264,7 @@ def plain_environment(d):
 
 @case
 def plain_environment_fails_clearly(d):
+    # Wrong variables, a wrong transport and a stopped rank must give clear errors.
     _, parts, x = mlp(2)
     p = partition(d + "/p", parts)
     codes, said, _ = plain(d, p, x, 2, env={"LOCAL_WORLD_SIZE": 1})

@@ -261,6 +261,7 @@ def another_secret_is_refused(d):
 
 @case
 def another_count_and_a_rank_twice(d):
+    # Ranks with another number of ranks, and two processes with the same rank, must be reported.
     port = str(free_port())
     three = partition(d + "/three", mlp(3)[1])
     words = ["--transport", "ucx", "--port", port, "--timeout", "3", "--meet", "here"]
@@ -466,6 +467,7 @@ def ucx_without_a_network(d):
 
 @case
 def without_the_plugin(d):
+    # A missing plug-in and missing launcher variables must be reported.
     _, parts, x = mlp(2)
     r = run(partition(d + "/p", parts), {"x": x}, transport="ucx", env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"})
     assert r.code == STATUS.index("ENGINE") and "plugin-absent" in r.text and "libucx-dev" in r.text, str(r)

@@ -87,6 +87,7 @@ static void test_softmax_is_replaced(void **state)
     tsr_model_free(t.m);
 }
 
+// Without a sharding along the axis of its statistics, a node is not expanded.
 static void test_what_is_not_asked_for_stays(void **state)
 {
     struct bench *b = *state;

@@ -104,6 +104,8 @@ static void done(struct net *t)
 
 // ---- one node ----------------------------------------------------------------------------------
 
+// Rows of x and columns of w are sharded over different mesh axes: the output is sharded along
+// both.
 static void test_two_axes_compose(void **state)
 {
     struct net *t = net_new(state, "c", 4);
@@ -118,6 +120,7 @@ static void test_two_axes_compose(void **state)
     done(t);
 }
 
+// The output would need pairs of shards that no device has: the node is replicated.
 static void test_specs_that_cannot_meet(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -134,6 +137,7 @@ static void test_specs_that_cannot_meet(void **state)
     done(t);
 }
 
+// The reduced dimension is sharded in one input only: the node is replicated.
 static void test_explicit_inputs_disagree(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -180,6 +184,7 @@ static void test_reduction_of_unequal_parts(void **state)
     done(t);
 }
 
+// A sharding of the output alone determines that of the weight.
 static void test_output_spec_demands(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -193,6 +198,7 @@ static void test_output_spec_demands(void **state)
     done(t);
 }
 
+// The output gets another layout than the node produces: resharding follows the node.
 static void test_output_spec_reshards(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -272,6 +278,7 @@ static void test_unequal_shares(void **state)
     done(t);
 }
 
+// An operator without a rule runs replicated; sharded inputs are gathered.
 static void test_operator_without_rule(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -290,6 +297,8 @@ static void test_operator_without_rule(void **state)
     done(t);
 }
 
+// Nodes run on the devices of their inputs, also if different parts of the model use different
+// devices.
 static void test_device_sets_stay_apart(void **state)
 {
     struct net *t = net_new(state, "c", 4);
@@ -370,6 +379,7 @@ static void test_units_through_element_wise_and_sum(void **state)
     done(t);
 }
 
+// A Reshape for which the sharded dimension cannot be split runs replicated.
 static void test_explicit_factor_that_must_be_whole(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -551,6 +561,7 @@ static size_t spec_count(const tsr_model *m)
     return n;
 }
 
+// Inference must add a sharding to every value, pass the check, and change nothing the second time.
 static void test_infer_completes_and_rests(void **state)
 {
     struct bench *b = *state;
@@ -610,6 +621,7 @@ static void test_infer_odd_cases(void **state)
     done(t);
 }
 
+// tsr__flow_held: true if each device has its part of `need` in its part of `have`.
 static void test_held_is_part_of_what_lies(void **state)
 {
     struct bench *b = *state;

@@ -169,6 +169,7 @@ static void test_two_axes(void **state)
 
 // ---- demands that are dropped ------------------------------------------------------------------
 
+// Inference must not change explicit shardings.
 static void test_explicit_is_never_overridden(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -185,6 +186,7 @@ static void test_explicit_is_never_overridden(void **state)
     done(t);
 }
 
+// A reader demands shards, another needs the full tensor: the value stays replicated.
 static void test_reader_that_has_it_in_place(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -218,6 +220,7 @@ static void test_coarse_and_fine_wishes(void **state)
     }
 }
 
+// Two readers demand shards along different axes: the value stays replicated.
 static void test_readers_with_different_wishes(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -232,6 +235,7 @@ static void test_readers_with_different_wishes(void **state)
     done(t);
 }
 
+// A reader or producer without a rule needs the full tensor, so it stays replicated.
 static void test_whole_operator_keeps_its_input(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -251,6 +255,7 @@ static void test_whole_operator_keeps_its_input(void **state)
     done(t);
 }
 
+// Model outputs are not sharded because of a reader.
 static void test_model_outputs_stay(void **state)
 {
     struct net *t = net_new(state, "c", 2);

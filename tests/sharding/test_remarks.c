@@ -34,6 +34,7 @@ static void shard(struct small *s, const tsr_value *at, tsr_value *v, const char
     assert_int_equal(tsr_node_shard_text(tsr_value_producer(at), v, s->config, text), TSR_OK);
 }
 
+// Devices that would compute the same shard twice give a note.
 static void test_work_twice(void **state)
 {
     struct bench *b = *state;
@@ -49,6 +50,7 @@ static void test_work_twice(void **state)
     tsr_model_free(s.model);
 }
 
+// A resharding that no annotation requests gives a note.
 static void test_moves(void **state)
 {
     struct bench *b = *state;

@@ -223,7 +223,8 @@ static void all_spellings_are_read(void **state)
     assert_string_equal(read_text(b, p), "{2*?/2,1:(0,1),(2,3)}");
     assert_int_equal(tsr_spec_remove(p), TSR_OK);
 
-    p = tsr_node_add_spec(s.node, s.config, s.x); // whole factors of unknown size are one
+    // adjacent unsharded factors of unknown size are merged
+    p = tsr_node_add_spec(s.node, s.config, s.x);
     assert_int_equal(tsr_spec_add_dim(p, 0, NULL, I(1, 1, 2), 3), TSR_OK);
     assert_string_equal(read_text(b, p), "refused");
     assert_true(found(b->session, "spec-size-open"));

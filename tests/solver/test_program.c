@@ -65,6 +65,7 @@ static void programs_are_added_with_weights(void **state)
     assert_true(sum.nodes.at[1].cost[1] > INT64_MAX / 2);
 }
 
+// The smallest possible usage, and the best cost for each choice of a node.
 static void least_limit_and_marginals(void **state)
 {
     struct bench *b = *state;

@@ -2,6 +2,7 @@
 // test_layout.c - layouts: numbering, owners, equality, and the list of integers.
 #include "common.h"
 
+// A replicated layout lists each device once, in ascending order.
 static void whole_has_all_owners_once(void **state)
 {
     struct bench *b = *state;
@@ -66,6 +67,7 @@ static void loop_order_does_not_matter(void **state)
     assert_int_equal(owners[0], 1);
 }
 
+// Layouts that differ only in unsharded factors are equal.
 static void whole_factors_do_not_count(void **state)
 {
     struct bench *b = *state;
@@ -171,6 +173,7 @@ static void wrong_codes_are_refused(void **state)
     assert_null(tsr__layout_decode(&b->arena, open, TSR_COUNT(open)));
 }
 
+// Decoding random integers must fail, or give a layout that encodes to the same number of integers.
 static void random_numbers_never_hurt(void **state)
 {
     struct bench *b = *state;

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+// Shares are reduced to lowest terms; equal ones are 0, too large ones do not fit.
 static void units_are_the_least(void **state)
 {
     bool fits;
@@ -20,6 +21,7 @@ static void units_are_the_least(void **state)
     assert_int_equal(tsr__share_size(9, 3, 0, 1), 3);
 }
 
+// Adjacent tiles of one device are merged to one unequal part.
 static void tiles_of_a_device_are_one(void **state)
 {
     struct bench *b = *state;
@@ -57,6 +59,7 @@ static int64_t counted_start(const struct tile_division *division, int64_t lengt
     return start;
 }
 
+// Random divisions of an axis, compared with counting.
 static void an_axis_is_divided(void **state)
 {
     (void)state;

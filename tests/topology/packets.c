@@ -23,7 +23,7 @@ struct events {
     tsr_topology *topology;
     struct arena *arena;
     double *free_at;         // by link and port
-    double *ready, *coming;  // by device: end of what it received; the same with this step
+    double *ready, *coming;  // by device: end of received data, before and with this step
     VEC(struct packet) heap; // earliest first
     double *posted;          // by device: message costs of this step so far
     double end, scale, start;

@@ -567,9 +567,9 @@ static void test_closed_forms(void **state)
     equal(price(one_way, TSR_ALL_GATHER, 4, v), 3 * ALPHA + 0.75 * v * BETA);
     equal(price(one_way, TSR_ALL_REDUCE, 4, v), 6 * ALPHA + 1.5 * v * BETA);
     equal(price(ring8, TSR_ALL_GATHER, 8, v), 7 * ALPHA + 7 / n * v * BETA / 2);
-    // All links of a torus at once: 4 ways out of each device.
+    // All links of a torus at once: each device has 4 links.
     equal(price(torus, TSR_ALL_GATHER, 16, v), 6 * ALPHA + 15.0 / 16 * v * BETA / 4);
-    // The centre sends to all at once; each leaf receives what it lacks over its one link.
+    // The centre sends to all at once; each leaf receives the missing parts over its only link.
     assert_true(price(star, TSR_ALL_GATHER, 5, v) < (4.0 / 5 * v * BETA + 3 * ALPHA) * 1.01);
     tsr_topology_free(full);
     tsr_topology_free(one_way);

@@ -83,7 +83,7 @@ CASES = [
     Case("partition-data", "partition {in}/large-planned.onnx -o {out}/parts --force", {"parts": EXACT}),
     Case("partition-planned", "partition {in}/plain.onnx --devices 2 -o {out}/parts --force", {"parts": EXACT}),
     Case("partition-context", "partition {in}/plain-planned.onnx --layout context -o {out}/parts --force", {"parts": EXACT}, alone=True),
-    # 2: the command cannot tell that it is such a folder
+    # 2: after a fault the command may not recognize the folder
     Case("partition-genai", "partition %s --devices 2 --layout genai -o {out}/parts" % GENAI, {"parts": EXACT}, also={2}),
     Case("partition-reseal", "partition --reseal {out}/parts", {"parts": EXACT}, starts="optimised"),
     Case("partition-safetensors", "partition {in}/large-planned.onnx -o {out}/parts --force --weights safetensors", {"parts": EXACT}),

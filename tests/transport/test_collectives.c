@@ -368,6 +368,7 @@ static void act_bad_group(struct actor *a)
     a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, &x, &x, &a->why);
 }
 
+// A rank calls a collective of a group that does not contain it.
 static void test_bad_group(void **state)
 {
     struct world w;
@@ -394,6 +395,7 @@ static void act_leave(struct actor *a)
     a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, x, x, &a->why);
 }
 
+// A rank ends without communicating: the others must report it, with the call that waited.
 static void test_ended(void **state)
 {
     struct world w;
@@ -444,6 +446,7 @@ static void act_ring(struct actor *a)
     a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, &x, &x, &a->why);
 }
 
+// Three ranks wait for each other in a cycle: all must report the deadlock.
 static void test_ring(void **state)
 {
     struct world w;
@@ -661,7 +664,7 @@ static void test_closed_at_once(void **state)
 }
 
 static char net[] = "net", crowded[] = "crowded", shm[] = "shm",
-            ucx[] = "ucx"; // cmocka passes them as they are, without const
+            ucx[] = "ucx"; // cmocka takes non-const pointers
 
 // clang-format off
 #define ALL(name)                                                                                 \

@@ -257,7 +257,7 @@ static void test_stranger(void **state)
 }
 
 static char net[] = "net", shm[] = "shm",
-            ucx[] = "ucx"; // cmocka passes them as they are, without const
+            ucx[] = "ucx"; // cmocka takes non-const pointers
 
 // clang-format off
 #define ALL(name)                                                                                 \

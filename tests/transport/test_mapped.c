@@ -28,6 +28,7 @@ static void the_program_is_found(void **state)
     assert_string_equal(folder, program);
 }
 
+// Addresses outside of mapped files are not found.
 static void what_is_in_no_file(void **state)
 {
     char found[PATH_MAX], *heap = calloc(1, 1);
