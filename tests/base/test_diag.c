@@ -41,6 +41,7 @@ static void keeps_everything(void **state)
     assert_int_equal(tsr__diag_errors(t->s), 1);
 }
 
+// The text of a diagnostic contains only the parts of its place that are known.
 static void says_what_is_known(void **state)
 {
     struct scratch *t = *state;
@@ -76,6 +77,7 @@ static void terminals_are_safe(void **state)
                                                    "  help: h\\xFF\n");
 }
 
+// Diagnostics beyond the limit are counted, but not stored.
 static void bounded_in_number(void **state)
 {
     struct scratch *t = *state;
@@ -148,6 +150,7 @@ static void without_memory(void **state)
     tsr_finding_clear(t->s);
 }
 
+// If all allocations fail, diagnostics keep their code and a general message.
 static void no_memory_at_all(void **state)
 {
     struct scratch *t = *state;
@@ -202,6 +205,7 @@ static void goes_back(void **state)
     assert_string_equal(tsr_finding_value(t->s, 1).message, "after");
 }
 
+// Every code must be unique and have a title and an explanation.
 static void all_codes_are_explained(void **state)
 {
     (void)state;

@@ -125,6 +125,7 @@ static void without_openat2(void **state)
     close(root);
 }
 
+// Names with a zero byte and names that are too long.
 static void odd_names(void **state)
 {
     struct scratch *t = *state;
@@ -193,6 +194,7 @@ static void content_store(void **state)
     opens(t->s, "snap/plain.onnx", "model.data", NULL);
 }
 
+// tsr__folder_of_file opens the folder that contains a file.
 static void folders_of_files(void **state)
 {
     struct scratch *t = *state;

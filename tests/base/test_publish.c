@@ -40,6 +40,7 @@ static void aborts(void **state)
     assert_int_equal(open_descriptors(), before);
 }
 
+// New files have the permissions that umask allows.
 static void modes_follow_the_mask(void **state)
 {
     struct scratch *t = *state;
@@ -54,6 +55,7 @@ static void modes_follow_the_mask(void **state)
     assert_int_equal(st.st_size, 0);
 }
 
+// Pieces below, at and above the size of the buffer; offset and digest must be right.
 static void sizes(void **state)
 {
     struct scratch *t = *state;
@@ -125,6 +127,7 @@ static void copies(void **state)
     free(bytes);
 }
 
+// Copying beyond the end of the source must fail and keep the old output.
 static void short_sources(void **state)
 {
     struct scratch *t = *state;
@@ -183,6 +186,7 @@ static void links_are_replaced_not_followed(void **state)
     assert_true(S_ISREG(st.st_mode));
 }
 
+// Output to devices and pipes is written directly, not renamed.
 static void devices_and_pipes(void **state)
 {
     struct scratch *t = *state;
@@ -310,6 +314,7 @@ static void publishes_a_folder(void **state)
     tsr__outfolder_abort(&f);
 }
 
+// An existing folder is replaced only with force, and kept if writing is aborted.
 static void replaces_on_request_only(void **state)
 {
     struct scratch *t = *state;

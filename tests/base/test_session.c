@@ -53,6 +53,7 @@ static void callers_allocator(void **state)
     tsr_session_free(NULL);
 }
 
+// A larger options struct of a newer caller is accepted.
 static void newer_and_invalid_callers(void **state)
 {
     (void)state;
@@ -120,6 +121,8 @@ static void status_texts(void **state)
     assert_string_equal(tsr_status_text((tsr_status)99), "unknown status");
 }
 
+// The fault injection that other tests use: the n-th call of a kind fails, alone or with all later
+// ones.
 static void faults_count(void **state)
 {
     (void)state;

@@ -235,6 +235,7 @@ static void same_manifest_same_bytes(void **state)
 
 // ---- damaged folders ---------------------------------------------------------------------------
 
+// Verifying one rank must not need the files of others.
 static void a_rank_needs_only_its_files(void **state)
 {
     struct bench *b = *state;
@@ -269,6 +270,7 @@ static void changed_files_are_named(void **state)
     tsr__bundle_close(&got);
 }
 
+// The digests of large files are checked only if the caller requests it.
 static void large_files_only_on_request(void **state)
 {
     struct bench *b = *state;
@@ -288,6 +290,7 @@ static void large_files_only_on_request(void **state)
     tsr__bundle_close(&got);
 }
 
+// A link to a file outside of the partition must be rejected.
 static void links_do_not_lead_out(void **state)
 {
     struct bench *b = *state;
@@ -315,6 +318,7 @@ static void an_absent_folder(void **state)
     assert_non_null(strstr(tsr_finding_text(b->s, 1), "manifest.json"));
 }
 
+// File names in a manifest must not contain folders.
 static void names_are_plain(void **state)
 {
     (void)state;

@@ -40,6 +40,7 @@ static void test_clone_is_independent(void **state)
     assert_string_equal(tsr_value_name(tsr_node_input(node_at(again(b, m), 0), 0)), "other");
 }
 
+// A clone keeps references to undeclared configurations and values.
 static void test_clone_keeps_dangling_entries(void **state)
 {
     struct bench *b = of(state);
@@ -371,6 +372,7 @@ static void test_inline(void **state)
 {
     inlined(of(state), false);
 }
+// A stage inside the function has priority over that of the call.
 static void test_inline_keeps_what_the_body_says(void **state)
 {
     inlined(of(state), true);
@@ -392,6 +394,7 @@ static void test_clone_after_inline(void **state)
     assert_string_equal(tsr_node_name(node_at(copy, 1)), "call/op");
 }
 
+// Calls that cannot be inlined: another opset, or more outputs than the function.
 static void test_inline_refusals(void **state)
 {
     struct bench *b = of(state);

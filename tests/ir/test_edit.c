@@ -190,6 +190,7 @@ static void test_replace_where_both_have_specs(void **state)
     assert_null(tsr_node_sharding_of(n, b->w, 1));
 }
 
+// Invalid edits must fail with the right error.
 static void test_refusals(void **state)
 {
     struct bench *b = of(state);
@@ -221,6 +222,7 @@ static void test_refusals(void **state)
     assert_int_equal(uses(b->x), 1);
 }
 
+// tsr_node_shard checks its arguments immediately.
 static void test_shard_is_checked_at_once(void **state)
 {
     struct bench *b = of(state);
@@ -242,6 +244,7 @@ static void test_shard_is_checked_at_once(void **state)
     assert_int_equal(findings(b, NULL), 5);
 }
 
+// Removing shardings and stages.
 static void test_unset(void **state)
 {
     struct bench *b = of(state);

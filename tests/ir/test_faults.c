@@ -87,6 +87,7 @@ static void test_memory(void **state)
     (void)state;
     every(0, false);
 }
+// Like test_memory, but all later allocations fail too.
 static void test_memory_for_good(void **state)
 {
     (void)state;

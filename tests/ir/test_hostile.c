@@ -78,6 +78,7 @@ static void one_node(struct big *node, size_t nodes)
     survives(&graph, nodes);
 }
 
+// Thousands of annotation entries of one node.
 static void test_entries(void **state)
 {
     (void)state;
@@ -147,6 +148,7 @@ static void test_empty_subgraphs(void **state)
     one_node(&node, 2);
 }
 
+// One name as all inputs of a node, and as input and output of thousands of nodes.
 static void test_one_value_everywhere(void **state)
 {
     (void)state;
@@ -160,6 +162,7 @@ static void test_one_value_everywhere(void **state)
     survives(&graph, MANY + 1);
 }
 
+// Thousands of declarations of one name as input, constant, output and value.
 static void test_declarations(void **state)
 {
     (void)state;

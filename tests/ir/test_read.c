@@ -87,6 +87,7 @@ static struct msg if_model(void)
     return model_of(&graph);
 }
 
+// Subgraphs read outer values and define their own.
 static void test_scopes(void **state)
 {
     struct bench *b = of(state);
@@ -197,6 +198,7 @@ static void test_subgraph_reads_what_comes_later(void **state)
     assert_string_equal(tsr_value_name(tsr_node_input(tsr_graph_first(g), 0)), "new");
 }
 
+// A name with two definitions: later readers use the last one.
 static void test_two_definitions(void **state)
 {
     struct bench *b = of(state);
@@ -299,6 +301,7 @@ static void test_initializers(void **state)
     assert_true(tsr_value_is_input(tsr_node_input(node_at(m2, 0), 0)));
 }
 
+// Unknown fields must be kept when a message is written again.
 static void test_unknown_fields_stay(void **state)
 {
     struct bench *b = of(state);

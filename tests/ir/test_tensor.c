@@ -147,6 +147,7 @@ static void test_scalars_and_nothing(void **state)
     gives(of(state), &empty, "", 0);
 }
 
+// The size of the data must match type and shape.
 static void test_data_that_does_not_fit(void **state)
 {
     struct bench *b = of(state);

@@ -168,6 +168,7 @@ static tsr_value *attend(struct net *t, tsr_value *x, const char *name, struct s
     return node(t, "MatMul", y, weight(t, word(s, 7), DIMS(h.heads * SIZE, WIDTH)), word(s, 8));
 }
 
+// With slow links between hosts, the batch must be sharded over hosts and the heads inside a host.
 static void batch_and_heads_take_an_axis_each(void **state)
 {
     (void)state;
@@ -332,6 +333,7 @@ static int64_t cost_on_grid(double inside, double between, const char *given)
     return cost;
 }
 
+// Sums must use the axis with fast links.
 static void reductions_take_the_fast_axis(void **state)
 {
     (void)state;

@@ -48,6 +48,7 @@ static tsr_value *perceptron(struct net *t, int layers, int64_t batch, int64_t d
     return x;
 }
 
+// The optimum of a perceptron: columns and rows alternate, with one reduction per pair of layers.
 static void weights_alternate_in_columns_and_rows(void **state)
 {
     (void)state;
@@ -274,6 +275,7 @@ static void limits_between_give_mixed_plans(void **state)
 
 // ---- given shardings and explanations ----------------------------------------------------------
 
+// The planner must keep explicit shardings and use their configuration.
 static void given_shardings_are_kept(void **state)
 {
     (void)state;

@@ -199,6 +199,7 @@ static void widened_weights_count(void **state)
     assert_int_equal(memory[1] - memory[0], sizeof zeros);
 }
 
+// The reported memory need must be exact: a plan exists with it, and not with one byte less.
 static void needed_memory_is_exact(void **state)
 {
     (void)state;

@@ -114,6 +114,7 @@ static void test_names_like_numbers(void **state)
     assert_true(expr_is(tsr__expr_exact(&b->x, tsr__expr_mul(&b->x, ten, expr_number(4)), ten), 4));
 }
 
+// Unknown operands, overflow and expressions that are too large give an unknown result.
 static void test_not_known_stays_so(void **state)
 {
     struct bench *b = *state;
@@ -160,6 +161,7 @@ static void test_symbols_are_bound(void **state)
     assert_false(tsr__exprs_used(&b->x, STR("seq")));
 }
 
+// The greatest common divisor of expressions.
 static void test_common_factors(void **state)
 {
     struct bench *b = *state;
@@ -172,6 +174,7 @@ static void test_common_factors(void **state)
     assert_true(expr_is(tsr__expr_gcd(&b->x, expr_number(12), expr_number(18)), 6));
 }
 
+// The broadcast size of two expressions, if it is certain.
 static void test_broadcast_sizes(void **state)
 {
     struct bench *b = *state;

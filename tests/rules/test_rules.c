@@ -243,6 +243,7 @@ static void test_builder_makes_the_rule_of_its_text(void **state)
     assert_int_equal(built->outputs[0].dims[0].letters[0], 1);
 }
 
+// After an error, later calls of the builder have no effect.
 static void test_builder_keeps_the_first_error(void **state)
 {
     struct bench *b = *state;
@@ -465,6 +466,7 @@ static tsr_node *reshape(struct bench *b, const char *from, const char *to)
     return r;
 }
 
+// Which dimensions of a Reshape are products of common factors.
 static void test_reshape_factors(void **state)
 {
     struct bench *b = *state;
@@ -554,6 +556,7 @@ static void test_versions_fit(void **state)
                      (int)cases[i].to);
 }
 
+// Rules that the user adds with tsr_rules_add.
 static void test_rows_of_the_user(void **state)
 {
     struct bench *b = *state;

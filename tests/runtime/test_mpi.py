@@ -122,6 +122,7 @@ def every_operator(d, launch):
 
 @for_each_family
 def another_number_of_ranks(d, launch):
+    # A partition for two ranks must not start with three.
     _, parts, x = mlp(2)
     r = mpi(partition(d + "/p", parts), {"x": x}, launch(3))
     assert r.code == STATUS.index("USAGE") and "ranks-differ" in r.text and "the partition has 2 ranks, but 3 were started" in r.text, str(r)
@@ -154,6 +155,7 @@ def another_plan_on_one_rank(d, launch):
 
 @for_each_family
 def ranks_that_disagree(d, launch):
+    # Ranks whose models disagree must report rank 1 and the node.
     one = lambda **k: [comm("AllReduce", "mine", "y", 0, range(2), F, **{"reduce": "sum", "name": "here", **k})]
     for k, nodes in enumerate([one(reduce="max"), one(plan="f" * 16), [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)], [h.make_node("Identity", ["mine"], ["y"])]]):
         models = [model(nodes if r else one(), [], [value("y")], {"mine": np.ones(4, "f4")}) for r in range(2)]
@@ -177,6 +179,7 @@ def a_stopped_rank_is_named(d, launch):
 
 @for_each_family
 def a_killed_rank_ends_the_job(d, launch):
+    # If a rank is killed, the job must end with an error.
     _, parts, x = mlp(2)
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)

@@ -46,6 +46,7 @@ def npz_large_member_names_and_order(d):
 
 @case
 def written_files_are_equal_and_sound(d):
+    # The same tensors must give the same bytes, and a valid archive.
     np.savez(d + "/a.npz", x=np.arange(6, dtype="f4").reshape(2, 3), y=np.array(3))
     outs = []
     for k in (1, 2):
@@ -85,6 +86,7 @@ def npy_versions_and_names(d):
 
 @case
 def refused_contents(d):
+    # Python objects, dates, records and invalid characters must be rejected.
     objects = np.array([{"a": 1}, None], dtype=object)
     np.save(d + "/o.npy", objects, allow_pickle=True)
     np.save(d + "/s.npy", np.array(["2020"], dtype="timedelta64[s]"))
@@ -183,6 +185,7 @@ def texts_and_sequences_through_the_engine(d):
 
 @case
 def optionals(d):
+    # An optional input with and without a value.
     kind = h.make_optional_type_proto(h.make_tensor_type_proto(F, [2]))
     g = h.make_graph([h.make_node("OptionalHasElement", ["x"], ["has"])], "g", [h.make_value_info("x", kind)], [value("has", T.BOOL, [])])
     onnx.save(h.make_model(g, opset_imports=[h.make_opsetid("", 18)], ir_version=8), d + "/m.onnx")
@@ -199,6 +202,7 @@ def optionals(d):
 
 @case
 def one_file_for_one_input(d):
+    # A single tensor file is the input of a model that has only one.
     m = save_model(d + "/m.onnx", [value("x", F, [2])])
     onnx.save_tensor(nh.from_array(np.ones(2, "f4"), "other"), d + "/a.pb")
     r = load(d + "/a.pb", m)

@@ -58,6 +58,7 @@ static void own_file(int64_t ir, int minor)
     teardown(&f);
 }
 
+// Arguments: IR version of the model, minor version of the engine.
 static void engines_that_know_it_get_the_file_itself(void **state)
 {
     (void)state;

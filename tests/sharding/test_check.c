@@ -448,6 +448,7 @@ static void all_mistakes_of_one_spec_are_found_at_once(void **state)
     tsr_model_free(s.model);
 }
 
+// The check can be limited to one configuration, by name.
 static void one_configuration_can_be_asked_for(void **state)
 {
     struct bench *b = *state;
@@ -783,6 +784,7 @@ static void a_hundred_thousand_nodes_take_no_second(void **state)
     tsr_model_free(m);
 }
 
+// One node with very many inputs, specs, devices and groups: the check must take linear time.
 static void one_node_with_everything_is_linear(void **state)
 {
     struct bench *b = *state;

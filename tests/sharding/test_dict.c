@@ -56,6 +56,7 @@ static void joined_is_what_was_cut(void **state)
     check_round(s, "{4,1:0,0,1,1}", 2, I(8, 6), 48); // two tiles on a device
 }
 
+// A tile without a device (-1) is joined as zeros.
 static void suppressed_tiles_are_zeros(void **state)
 {
     tsr_session *s = ((struct bench *)*state)->session;
@@ -67,6 +68,7 @@ static void suppressed_tiles_are_zeros(void **state)
     tsr_pieces_free(d);
 }
 
+// Replicas with different contents cannot be joined.
 static void copies_that_differ_are_refused(void **state)
 {
     tsr_session *s = ((struct bench *)*state)->session;

@@ -150,6 +150,7 @@ static void test_explicit_inputs_disagree(void **state)
     done(t);
 }
 
+// A sharded reduced dimension gives partial sums, which two groups of devices reduce.
 static void test_reduction_groups(void **state)
 {
     struct net *t = net_new(state, "c", 4);
@@ -171,6 +172,7 @@ static void test_reduction_groups(void **state)
     done(t);
 }
 
+// The shards of the reduced dimension have unequal numbers of replicas: one group is left.
 static void test_reduction_of_unequal_parts(void **state)
 {
     struct net *t = net_new(state, "c", 3);
@@ -215,6 +217,7 @@ static void test_output_spec_reshards(void **state)
     done(t);
 }
 
+// A device may own several shards of a value.
 static void test_device_with_two_shards(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -315,6 +318,7 @@ static void test_device_sets_stay_apart(void **state)
     done(t);
 }
 
+// The inputs arrive with different shardings: the second is resharded.
 static void test_arrivals_in_conflict(void **state)
 {
     struct net *t = net_new(state, "c", 2);
@@ -364,6 +368,7 @@ static void test_heads(void **state)
     heads(state, 80, 5, "{1,1,5/2*16:0,1}", "{1,1,2,1:0,1}", "{1,1,5/2*16:0,1}");
 }
 
+// Unequal parts in units of 16 pass through an Add and a MatMul.
 static void test_units_through_element_wise_and_sum(void **state)
 {
     struct net *t = net_new(state, "c", 2);

@@ -72,6 +72,7 @@ static void texts_mean_what_they_should(void **state)
     }
 }
 
+// Parsing returns the number of tiles without a device.
 static void suppressed_tiles_are_counted(void **state)
 {
     struct bench *b = *state;
@@ -85,6 +86,7 @@ static void suppressed_tiles_are_counted(void **state)
     assert_int_equal(n, 0);
 }
 
+// A layout with another loop order is printed with reordered devices.
 static void another_loop_order_prints_in_dimension_order(void **state)
 {
     struct bench *b = *state;

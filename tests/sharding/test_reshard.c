@@ -653,6 +653,7 @@ static void expect(struct bench *b, const char *from, const char *to, const char
         assert_non_null(strchr(steps[n - 1].sharding, '{'));
 }
 
+// The expected plan for each pair of layouts on one group of devices.
 static void test_one_group(void **state)
 {
     struct bench *b = *state;

@@ -41,6 +41,8 @@ static char *edits_of(tsr_model *m, tsr_config *c)
     return strdup(text);
 }
 
+// Random shardings must have no errors or warnings, and cover all kinds: groups, strided, several
+// axes.
 static void valid_and_cut(void **state)
 {
     struct bench *b = *state;
@@ -143,6 +145,7 @@ static void open_sizes(void **state)
     }
 }
 
+// Stages are part of the printed edits.
 static void stages_are_edits(void **state)
 {
     struct bench *b = *state;

@@ -90,6 +90,7 @@ static void texts_become_specs_and_texts_again(void **state)
     tsr_model_free(s.model);
 }
 
+// Symbolic and unknown sizes must be written as such.
 static void symbols_are_written_as_symbols(void **state)
 {
     struct bench *b = *state;
@@ -190,6 +191,7 @@ static const char *read_text(struct bench *b, const tsr_spec *p)
     return text;
 }
 
+// Different specs for the same sharding must give the same layout.
 static void all_spellings_are_read(void **state)
 {
     struct bench *b = *state;
@@ -237,6 +239,7 @@ static void all_spellings_are_read(void **state)
     tsr_model_free(s.model);
 }
 
+// Specs of values of unknown rank.
 static void a_rank_that_is_not_known_is_told(void **state)
 {
     struct bench *b = *state;

@@ -63,6 +63,7 @@ static void expect(struct chain *t, const char *want)
     tsr_model_free(t->m);
 }
 
+// With as many devices as stages, each stage gets one.
 static void as_many_devices_as_stages(void **state)
 {
     struct chain t = chain_new(state, 3);
@@ -73,6 +74,7 @@ static void as_many_devices_as_stages(void **state)
     expect(&t, "0|1|1|2");
 }
 
+// With more devices than stages, each stage gets about the same number.
 static void equal_runs_of_devices(void **state)
 {
     struct chain t = chain_new(state, 5);
@@ -91,6 +93,7 @@ static void more_stages_than_devices(void **state)
     expect(&t, "0|1|1|1"); // stages beyond the number of devices share the last one
 }
 
+// A sharding inside a stage determines the devices of the complete stage.
 static void specs_name_the_devices(void **state)
 {
     struct chain t = chain_new(state, 4);

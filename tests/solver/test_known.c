@@ -182,6 +182,7 @@ static void bounds_hold_when_work_ends(void **state)
     }
 }
 
+// Decoders with increasing memory limits: all must be solved to optimality.
 static void decoders_are_proved(void **state)
 {
     struct bench *b = *state;

@@ -78,6 +78,7 @@ static void two_cuts_reach_every_tile(void **state)
         has_box(b, l, I(2, 2), i, I(i / 2, i % 2), I(i / 2 + 1, i % 2 + 1));
 }
 
+// A tile without a device (-1) has no owner.
 static void suppressed_tiles_have_no_owner(void **state)
 {
     struct bench *b = *state;
@@ -87,6 +88,7 @@ static void suppressed_tiles_have_no_owner(void **state)
     assert_int_equal(tsr__layout_owners(l, 1, &owners), 0);
 }
 
+// Intervals of dimensions with several factors.
 static void intervals_of_products(void **state)
 {
     (void)state;
@@ -113,6 +115,7 @@ static void intervals_of_products(void **state)
     assert_int_equal(at[1].stop, 24);
 }
 
+// If the size is not a multiple of the inner factor, only the last outer unit may be incomplete.
 static void only_the_last_unit_may_be_short(void **state)
 {
     (void)state;

@@ -142,6 +142,7 @@ static void test_too_few_devices(void **state)
     tsr_session_free(s);
 }
 
+// Device 2 has no links: collectives with it have an infinite time, with a warning.
 static void test_unreachable(void **state)
 {
     (void)state;
@@ -462,6 +463,7 @@ static void more_hosts_are_not_faster(void **state)
     tsr_session_free(s);
 }
 
+// tsr_topology_set_network changes only the links between hosts.
 static void test_network(void **state)
 {
     (void)state;

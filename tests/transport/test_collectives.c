@@ -421,6 +421,7 @@ static void act_fail(struct actor *a)
     act_leave(a);
 }
 
+// Rank 1 reports a failure: rank 0 must return it at once.
 static void test_failed(void **state)
 {
     struct world w;
@@ -541,6 +542,7 @@ static void act_fault(struct actor *a)
     }
 }
 
+// Failing sends and receives of the network must be reported by both ranks.
 static void test_faults(void **state)
 {
     (void)state;

@@ -24,6 +24,7 @@ static void put(const char *folder, const char *name, const char *text)
     fclose(f);
 }
 
+// CPU limits of control groups, versions 2 and 1.
 static void test_quota(void **state)
 {
     (void)state;
@@ -77,6 +78,7 @@ static void test_shares(void **state)
     assert_int_equal(tsr__cores_share(-1, 2, cores, 1), 0);
 }
 
+// Pinning to a share of the cores; impossible shares change nothing.
 static void test_keeping(void **state)
 {
     (void)state;

@@ -42,6 +42,7 @@ static tsr_difference compare(struct bench *b, tsr_dtype type, int64_t n, const 
     return tsr__compare(b->want, 0, b->got, 0, tolerance);
 }
 
+// The tolerance of floats is relative to the largest magnitude of the tensor.
 static void floats_are_relative_to_the_largest(void **state)
 {
     struct bench *b = *state;
@@ -135,6 +136,7 @@ static void not_a_number(void **state)
     assert_true(compare(b, TSR_FLOAT, 2, x, y, 0).ok);
 }
 
+// If all expected values are 0, only 0 is equal.
 static void all_zero(void **state)
 {
     struct bench *b = *state;
@@ -184,6 +186,7 @@ static void small_floats(void **state)
     assert_false(compare(b, TSR_FLOAT8E4M3FNUZ, 1, u, v, 0).ok);
 }
 
+// Other ranks, sizes, types and missing tensors are differences.
 static void other_kinds_differ(void **state)
 {
     struct bench *b = *state;

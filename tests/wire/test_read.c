@@ -307,6 +307,7 @@ static void test_readers(void **state)
     tsr_session_free(s);
 }
 
+// Iterates over fields of all wire types; stops at the first error.
 static void test_cursor(void **state)
 {
     (void)state;

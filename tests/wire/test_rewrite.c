@@ -131,6 +131,7 @@ static void write_field(struct rope *r, void *data)
     tsr__rope_bytes(r, 2, str_of(data));
 }
 
+// New parts may be written by a callback or given as text.
 static void test_emitted_part(void **state)
 {
     (void)state;

@@ -138,6 +138,7 @@ static void build(struct rope *r, struct bytes *flat, unsigned *seed, int depth,
     }
 }
 
+// Random nested messages: the rope must give the bytes of the direct encoding.
 static void test_random_nesting(void **state)
 {
     (void)state;
@@ -201,6 +202,7 @@ static void test_length_sizes(void **state)
     free(pool);
 }
 
+// Adjacent views must be joined to one piece.
 static void test_views_join(void **state)
 {
     (void)state;
