@@ -279,7 +279,7 @@ def names_that_slices_keep():
 
 
 def turns_of_infinities():
-    """The result of a row depends on the other rows of its batch."""
+    """A GRU with infinities: the result of a row depends on the other rows of its batch."""
     arrays = dict(x=np.full((2, 4, 2), INF, "f4"), w=np.ones((1, 9, 2), "f4"), r=np.ones((1, 9, 3), "f4"))
     cell = lambda x: case_of([h.make_node("GRU", ["x", "w", "r"], ["", "y"], hidden_size=3)], dict(arrays, x=x), ["y"])
     assert verdict(cell(arrays["x"]), y=np.full((1, 4, 3), 7, "f4")) == "open"

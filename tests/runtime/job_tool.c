@@ -5,7 +5,7 @@
 //  barrier  ranks  memory
 //  kill:RANK (a rank that is a child process)
 // For ranks that a launcher has started: late:MS (rank r waits r times MS), leave:RANK (that rank
-// exits here without a message), clock (prints milliseconds of the host). JOB_PLUGINS: the folder
+// kills itself here), clock (prints milliseconds of the host). JOB_PLUGINS: the folder
 // of the MPI plug-ins. Prints a line `word status` for each call, and the diagnostics at the end;
 // exits with the last status.
 #include "tessera_cli.h"

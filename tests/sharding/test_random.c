@@ -290,7 +290,8 @@ static void check_groups(const struct node_flow *nf)
     assert_true(nf->n_groups == 0 || members == p->n_devices);
 }
 
-// In each turn a device computes one of its shards; the other layouts must agree.
+// A device with several shards computes them in turns. The layouts of each turn must match its part
+// of the placement, and the turns together must cover all shards once.
 static void check_turns(struct drawn *t, const struct node_flow *nf)
 {
     const struct placement *all = &nf->place;

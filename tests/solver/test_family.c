@@ -80,7 +80,8 @@ static void planted_answers_are_met(void **state)
     tsr_session_free(session);
 }
 
-// Also with dominated choices that remain because reductions ended early.
+// Bounds must also hold if the program still has choices that no neighbour allows, as after
+// reductions that ended early.
 static void bounds_hold_without_reductions(void **state)
 {
     (void)state;

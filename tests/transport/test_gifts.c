@@ -162,7 +162,7 @@ static void test_faults(void **state)
     assert_true(fail_each("shm", FAULT_RECEIVE, 0) == RUNS);
 }
 
-// More than rank 0 accepts at a time: must be rejected, and the file must be closed.
+// Sends more than rank 0 accepts at a time.
 static void act_many(struct actor *a)
 {
     if (a->rank == 0)
