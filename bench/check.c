@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // check.c - benchmark of `tessera check` on 100,000 annotated nodes: a chain of linear layers and
-// element-wise operators, each with shardings of its inputs and its output, once valid and once
-// with an error at every hundredth node. Measures the check alone: CPU time on one core, best of
+// element-wise operators. Each has shardings of its inputs and its output. One model is valid, one
+// has an error at every hundredth node. Measures the check alone: CPU time on one core, best of
 // several rounds, model in memory. The reference is a copy of the same model on the same core, so
 // that the goal does not depend on the machine. Prints one line per figure: name, ours, reference,
 // ratio, goal, ok or short.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""decoder_gpu - predicted and measured times of decoders on ranks that share GPU 0, in the execution provider with caches in GPU memory: float16
-and 4-bit weights (MatMulNBits), a prompt of 512 tokens and one token after it, on 1, 2 and 4 ranks. The predictions use the topology that
+"""decoder_gpu - predicted and measured times of decoders on 1, 2 and 4 ranks that share GPU 0. They run in the execution provider with caches in
+GPU memory: float16 and 4-bit weights (MatMulNBits), a prompt of 512 tokens and one token after it. The predictions use the topology that
 `tessera topology measure` writes for the same number of ranks.
 
 usage: decoder_gpu.py BUILD [--ranks 1,2,4] [--bits 16,4] [--layers 4] [--seconds 2] [--out FOLDER]

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // partition.c - benchmark of writing the weights of a partition, compared with copy_file_range on
-// cached pages: a matrix of 512 MiB sharded 4 ways by rows, and by columns in pieces of 32 KiB and
-// of 2 KiB. Writes new files in the same folder (/dev/shm, or the argument). CPU time, best of
-// several rounds, alternating with the peer. Without digests, since copy_file_range has none;
-// digests are measured separately, in wall time, compared with one thread that copies and then
-// digests. Prints one line per figure: name, ours, peer (GB/s), ratio, goal, ok or short.
+// cached pages. A matrix of 512 MiB is sharded 4 ways: by rows, and by columns in pieces of 32 KiB
+// and of 2 KiB. Writes new files in the same folder (/dev/shm, or the argument). CPU time, best of
+// several rounds, alternating with the peer. Digests are measured separately, since copy_file_range
+// has none: in wall time, compared with one thread that copies and then digests. Prints one line
+// per figure: name, ours, peer (GB/s), ratio, goal, ok or short.
 #include "ir/ir.h"
 #include "partition/partition.h"
 

@@ -193,8 +193,8 @@ def drawn_noise(seed, sign):
 
 
 def sensitivity(model, feeds, want):
-    """How far each output moves by noise of the size of rounding. Each noise is tried with both signs. Example: an If on the sign of a sum of -1e-6
-    is moved below 0 by one and above 0 by the other; six noises of one sign all leave it below 0 once in 64 times."""
+    """How far each output moves by noise of the size of rounding. Each noise is tried with both signs. Example: an If depends on the sign of a sum
+    of -1e-6. One of the two signs moves the sum above 0. Six noises of one sign would all leave it below 0 once in 64 times."""
     values, moved = known_values(model, feeds), {name: 0.0 for name in want}
     for draw in [CANCELLED] + [drawn_noise(seed, sign) for seed, sign in itertools.product(range(1, 5), (1, -1))]:
         try:

@@ -175,9 +175,9 @@ TAKEN_OUT = set("Identity Dropout Cast Slice Expand".split())
 
 
 def quantised_twice(model, level):
-    """Values that follow from a DequantizeLinear between two QuantizeLinear nodes: from optimization level 1 on, ONNX Runtime merges the two
-    quantizations into one with its own scale, also in unsharded models, if the values in between have no other reader (docs/numbers.md). A rank
-    file lacks readers whose results are unused, and the unused mask of a Dropout: then the Dropout is removed first."""
+    """Values that follow from a DequantizeLinear between two QuantizeLinear nodes. From optimization level 1 on, ONNX Runtime merges the two
+    quantizations into one with its own scale, if the values in between have no other reader. It does so in unsharded models too
+    (docs/numbers.md). A rank file lacks readers whose results are unused, and the unused mask of a Dropout: then the Dropout is removed first."""
     makers = {o: n for n in model.graph.node for o in n.output}
 
     def maker(name, op):
@@ -194,9 +194,9 @@ def quantised_twice(model, level):
 
 
 def split_as_others(model, level):
-    """Values that follow from Splits of one value without sizes, with different numbers of outputs: from optimization level 1 on, ONNX Runtime
-    replaces the second by the first, also in unsharded models, if no output is a model output (docs/numbers.md). From opset 18 on a Split has the
-    number."""
+    """Values that follow from Splits of one value without sizes, with different numbers of outputs. From optimization level 1 on, ONNX Runtime
+    replaces the second by the first, if no output is a model output. It does so in unsharded models too (docs/numbers.md). From opset 18 on a
+    Split states the number of its outputs."""
     equal = [n for n in model.graph.node if n.op_type == "Split" and len(n.input) == 1 and not any(a.name in ("split", "num_outputs") for a in n.attribute)]
     unlike = [n for n in equal if any(n.input[0] == m.input[0] and len(n.output) != len(m.output) for m in equal)]
     return terms.followers(model, [o for n in unlike for o in n.output]) if level and unlike else set()

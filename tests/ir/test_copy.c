@@ -257,9 +257,11 @@ static struct msg op_node(bool stage_inside)
     return op;
 }
 
-// f(a, b) = (r, a) with r = Op(m, a; alpha = ref, beta = ref with a default, gamma = ref that is
-// absent), m = If(b){ t = Neg(a); x = Abs(t) -> x }; the model calls it as [node] (y, z) = f(x, c;
-// alpha 5).
+// A model with one function and one call:
+//    f(a, b) = (r, a)
+//    r = Op(m, a; alpha = ref, beta = ref with a default, gamma = ref that is absent)
+//    m = If(b){ t = Neg(a); x = Abs(t) -> x }
+//    call: [node] (y, z) = f(x, c; alpha 5)
 static struct msg call_model(bool stage_inside)
 {
     struct msg model = {.n = 0}, graph = {.n = 0}, f = {.n = 0}, inner = {.n = 0}, a = {.n = 0},

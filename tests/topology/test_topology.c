@@ -713,9 +713,9 @@ static int64_t carried(const char *shape, tsr_collective what, const int *group,
     return (int64_t)(sum + 0.5);
 }
 
-// Loads of links from closed forms: a ring of 4 all-reduces 64 MiB with 2 * 3/4 of it over each
-// link in one direction, or half of that in both; a message over a line of 4 devices loads 3 links;
-// other ring orders carry no more.
+// Loads of links, compared with closed forms. A ring of 4 all-reduces 64 MiB with 2 * 3/4 of it
+// over each link in one direction, or half of that in both. A message over a line of 4 devices
+// loads 3 links. Other ring orders carry no more.
 static void test_load(void **state)
 {
     const int64_t bytes = 64 << 20;
