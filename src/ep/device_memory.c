@@ -389,7 +389,8 @@ struct placing {
     OrtKernelContext *context;
 };
 
-// Gives the runtime the application's memory for an output. `to` has the shape of the output.
+// Gives the runtime the application's memory for an output. `to` has the shape of the output; for a
+// cache with spare capacity it gets the shape of the full buffer.
 static tsr_status place(void *data, const char *name, struct tensor *to)
 {
     const struct placing *placing = data;
@@ -413,7 +414,7 @@ static tsr_status place(void *data, const char *name, struct tensor *to)
     if (gpu >= 0 && bytes && !at)
         failed = no_memory(fused->provider->factory->memory, gpu, bytes);
     tsr_status st = tsr__ep_report(fused->provider->session, api, failed);
-    fused->placed[i] = true; // the output is then not in the set
+    fused->placed[i] = true; // it is then not among the results of the run
     tsr__ep_caches_returned(fused, i, to);
     if (gpu < 0) {
         to->data = at;

@@ -31,8 +31,8 @@ static void add_shape(struct text *text, const tsr_value *value, const tsr_dim_s
     }
 }
 
-// Writes the text for tsr_tensors_load that requests random inputs, with the shapes of all inputs.
-// Example: "random:7,past_key_values.0.key:1x4x5x32,...".
+// Writes the text for tsr_tensors_load that requests random inputs, with the shapes of all inputs
+// except scalars and weights. Example: "random:7,past_key_values.0.key:1x4x5x32,...".
 static tsr_status write_random_set(struct text *text, const tsr_model *model, uint64_t seed,
                                    const tsr_dim_size *sizes, size_t n_sizes)
 {

@@ -269,8 +269,9 @@ static void find_groups(struct measure_rank *rank)
         rank->group[rank->n_groups++] = n;
 }
 
-// Measures everything. The barriers make all ranks compute at the same time, as in a run, and keep
-// links from being timed while a rank computes. Collectives are measured on one host only.
+// Measures the devices, the links and the collectives. The barriers make all ranks compute at the
+// same time, as in a run, and keep links from being timed while a rank computes. Collectives are
+// measured on one host only.
 static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
 {
     if (rank->gpu) {

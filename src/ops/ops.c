@@ -520,7 +520,8 @@ OrtStatus *tsr__ops_add(const OrtApi *api, int minor, OrtSessionOptions *options
     return st;
 }
 
-// Frees the operators. Call it after the session has ended, which destroys the kernels.
+// Frees the operators. Call it after the engine's session has been released, which uses the
+// kernels.
 void tsr__ops_free(struct ops *ops)
 {
     if (!ops)

@@ -85,8 +85,8 @@ static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
     return TSR_OK;
 }
 
-// Infers and declares all shapes. Types are stored in the model; everything else is scratch memory.
-// *summary is written only on success, up to its `size`.
+// Infers and declares all shapes. Types and shapes are stored in the model, everything else in an
+// arena that is freed at the end. *summary is written only on success, up to its `size`.
 tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                                tsr_shapes_summary *summary)
 {

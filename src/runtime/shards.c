@@ -81,9 +81,9 @@ bool tsr__shards_view(struct arena *arena, const struct manifest_port *port, int
     return true;
 }
 
-// Returns the piece of a shard, without the unused end of an input in host memory (struct
-// used_length). A sharded axis keeps its full length. NULL: out of memory, or the shape does not
-// fit.
+// Returns the piece of a shard. If the input is a buffer in host memory with spare capacity (struct
+// used_length), the spare part is left out. A sharded axis keeps its full length. NULL: out of
+// memory, or the shape does not fit.
 static struct tile_piece *used_piece(struct arena *arena, const struct manifest_port *port,
                                      int64_t shard, const struct tensor *tensor,
                                      const struct gpu_inputs *gpu)

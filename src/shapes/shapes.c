@@ -644,8 +644,8 @@ static void drop_elements(struct shapes *shapes, struct known_value *value)
     value->elements = elements;
 }
 
-// Makes all sizes that contain a hidden symbol unknown, because the symbols mean nothing to
-// callers.
+// Makes all sizes with a hidden symbol unknown. Inference gives hidden symbols to sizes without a
+// name (HIDDEN_MARK); they mean nothing to callers.
 static void drop_hidden(struct shapes *shapes)
 {
     shapes->exprs->hides = false;

@@ -521,9 +521,9 @@ static void down_cell(struct tree *tree, struct tree_bucket *bucket, size_t cell
     }
 }
 
-// Sends messages from the roots. down[cell] becomes the least cost of everything outside the
-// subtree of the bucket, without other roots. In the example at the top of this file, b's down
-// message at c = 0 is c's own cost, 0.
+// Sends messages from the roots. down[cell] becomes the least cost of the nodes of this tree
+// outside the subtree of the bucket. A cell is one combination of choices of the nodes in its
+// separator. In the example at the top of this file, b's down message at c = 0 is c's own cost, 0.
 bool tsr__tree_down(struct tree *tree, int64_t *const *unary)
 {
     for (uint32_t i = 0; i < tree->m; i++) {

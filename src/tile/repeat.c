@@ -86,8 +86,9 @@ struct tile_layout *tsr__layout_repeat(struct arena *arena, const struct tile_la
     return tsr__layout_own(arena, wide, pairs, n) ? wide : NULL;
 }
 
-// Returns the layout of one block, without owners. Returns NULL if the number of parts of the
-// dimension is not a multiple of the copies, if the parts are unequal, or if out of memory.
+// Returns the layout of one of the copies; its owners (devices) are not set yet. Returns NULL if
+// the number of parts of the dimension is not a multiple of the copies, if the parts are unequal,
+// or if out of memory.
 static struct tile_layout *remove_copies(struct arena *arena, const struct tile_layout *layout,
                                          int64_t copies, int dim)
 {

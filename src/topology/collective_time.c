@@ -213,8 +213,7 @@ static double fold_per_byte(const tsr_topology *topology, enum tsr_collective wh
         if (each > slowest)
             slowest = each;
     }
-    // n pieces of bytes / n each are read, one is written: (n + 1) / n bytes per byte of the
-    // tensor.
+    // A device reads n pieces, each 1/n of the tensor, and writes one: (n + 1) / n bytes per byte.
     return slowest * (groups->size + 1) / groups->size;
 }
 

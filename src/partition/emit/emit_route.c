@@ -95,7 +95,8 @@ static tsr_value *constant(const struct mixture *mixture, tsr_dtype type, const 
 {
     struct tiny_constant made = {.type = type, .rank = rank, .units = units};
     memcpy(made.dims, dims, (size_t)rank * sizeof *dims);
-    // One byte more than the numbers: the key of a list of integers has a multiple of 8 bytes.
+    // Lists of integers are stored in the same map (emit_util.c), with keys of a multiple of 8
+    // bytes. One byte more makes this key different.
     struct {
         int64_t numbers[8];
         char end;

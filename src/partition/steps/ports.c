@@ -140,9 +140,9 @@ static void warn_unsharded(struct draft *draft, const tsr_value *value,
     at.configuration = str_of(tsr_config_name(draft->flow->config));
     if (cut)
         tsr__diag(draft->session, DIAG_partition_port_whole, &at,
-                  "give each device one contiguous shard",
+                  "give each device one contiguous shard of a type of 8 bits or more",
                   "cannot stay sharded: a device would have several shards of it, or its elements "
-                  "are packed");
+                  "have less than 8 bits");
     else
         tsr__diag(draft->session, DIAG_partition_port_whole, &at,
                   "shard it at the nodes that read or produce it",

@@ -212,8 +212,8 @@ static struct form *producer_input(const struct window_producer *window_producer
 
 // ---- the producer -------------------------------------------------------------------------------
 
-// Returns a flow of the node in which its result is sharded as `base`, on the same devices as
-// before. Returns NULL if this is not possible.
+// Returns a placement of the node (struct node_flow) in which its result is sharded as `base`, on
+// the same devices as before. Returns NULL if this is not possible.
 static struct node_flow *producer_flow(struct draft *draft, const tsr_node *node,
                                        const struct tile_layout *base)
 {

@@ -146,9 +146,9 @@ static int64_t bytes_then(struct account *account, const struct plan_value *valu
     return 0;
 }
 
-// Adds all layouts of a value. `first` is its layout after reductions, `before` the layout of the
-// partial sums until they are reduced, or PLAN_NO_LAYOUT. `run` is the time at which its producer
-// runs.
+// Adds the bytes of all layouts of a value to the account. `first` is its layout after reductions,
+// `before` the layout of the partial sums until they are reduced, or PLAN_NO_LAYOUT. `run` is the
+// time at which its producer runs.
 static bool add_value(struct account *account, const tsr_value *v, uint32_t first, uint32_t before,
                       size_t run)
 {

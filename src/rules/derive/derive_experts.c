@@ -187,8 +187,8 @@ static void add_units(struct derivation *derivation, size_t i, const char *units
     tsr__rule_optional(&derivation->rule);
 }
 
-// Adds inputs from .. to - 1. Only their first dimension can be sharded, if it has the number of
-// experts.
+// Adds the inputs `from` to `to` - 1. Only their first dimension can be sharded, and only if its
+// size is the number of experts.
 static void add_rest(struct derivation *derivation, size_t from, size_t to)
 {
     struct shape w = tsr__derive_in(derivation, 2);

@@ -121,8 +121,8 @@ static bool sizes_fit(const struct follow *follow, const struct tile_layout *lay
     return true;
 }
 
-// True if the value can have this layout as an input or output of a body. All devices of the node
-// must have one shard. Lists must be unsharded.
+// True if the value can have this layout as an input or output of a body. Each device of the node
+// must have exactly one shard. Sequences, maps and optional values must be unsharded.
 static bool fits(const struct follow *follow, const struct tile_layout *layout,
                  const tsr_value *value)
 {

@@ -333,8 +333,8 @@ static bool make_lists(struct device *device)
     return !device->arena.failed;
 }
 
-// Opens the endpoint of a rank that may be on a GPU. Forwards to the base endpoint, except for
-// calls with GPUs.
+// Opens the endpoint of a rank that may be on a GPU. The endpoint forwards calls to `base`, except
+// those in which a GPU takes part.
 tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
                             const struct device_options *options, struct endpoint **out,
                             struct comm_trouble *why)

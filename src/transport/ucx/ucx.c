@@ -80,7 +80,8 @@ static bool take_host(void *data, int rank, const struct link_card *card)
     return true;
 }
 
-// Returns the network namespace. Containers may share a host name, but not a loopback interface.
+// Returns the network namespace. Ranks with the same host name and namespace reach each other over
+// the loopback interface; containers may have the same host name but separate loopback interfaces.
 static uint64_t network_id(void)
 {
     struct stat stat_of;
