@@ -3,7 +3,8 @@
 // shard if a size is known only at run time. Example: with a batch of 1 on 2 devices, the first
 // device has no row. Most kernels then return an empty result. Some return an error, another shape
 // or uninitialized memory, or crash. The column `some` of the table lists the factors of which a
-// kernel needs at least one element; tests/rules/empty.py compares it with ONNX Runtime.
+// kernel needs at least one element; tests/rules/empty.py compares it with ONNX Runtime on CPUs. Only
+// the kernel of the CUDA provider needs elements of a factor with "^".
 #include "rules/internal.h"
 
 #include <ctype.h>
@@ -76,20 +77,20 @@ bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
     return mode && str_is((struct str){mode, n}, "wrap");
 }
 
-// True if the kernel needs at least one element of the factor. Example: with "B~ m~ k" in column
+// True if the kernel needs at least one element of the factor. Example: with "B~ m~ k q^" in column
 // `some`, the kernel always needs an element of k. It needs elements of B and m only if the row's
-// condition (`some_if`) holds.
-bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor)
+// condition (`some_if`) holds, and of q only on CUDA.
+bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor, bool cuda)
 {
     const struct op_row *row = tsr__row_of_node(node);
     const char *at = row && row->some ? row->some : "";
     while (*at) {
-        size_t n = strcspn(at, " ~");
+        size_t n = strcspn(at, " ~^");
         struct str letter = {at, n}, name = str_of(rule->factors[factor].name);
         bool named = str_is(letter, "*") || letter_is(letter, name);
-        if (named && (at[n] != '~' || row->some_if(node, rule)))
+        if (named && (at[n] != '~' || row->some_if(node, rule)) && (at[n] != '^' || cuda))
             return true;
-        at += n + strspn(at + n, " ~");
+        at += n + strspn(at + n, " ~^");
     }
     return false;
 }

@@ -230,7 +230,8 @@ struct op_row {
     int single_switch; // `single` applies only if this input is given and not false; 0: always
     unsigned writes;   // bits of inputs that ONNX Runtime overwrites if there are several outputs
     bool rereads;      // the kernel may store the output over input 0 and read input 0 afterwards
-    const char *some;  // factors that must not be empty in the kernel (empty.c); "*": all
+    const char *some;  // factors that must not be empty in the kernel (empty.c); "*": all;
+                       // "q^": q must not be empty on CUDA
     // Condition for the factors in `some` that have "~" after them.
     bool (*some_if)(const tsr_node *node, const struct rule *rule);
     bool bodies;         // control flow: its bodies are sharded, not the node itself (control.c)

@@ -176,8 +176,8 @@ static const struct op_row rows[] = {
      .expand = tsr__expand_multi_head,
      .note = "packed forms: [b q h 3 d], [b k h 2 d]; keys and values may be [b h k d]; "
              "unidirectional with a bias, mask or cache: rep q",
-     .stays = STAYS({"d", DOT}, {"p", CACHED}, {"s", SIDES}, {"_", CACHED}), .work = WORK_ATTENTION,
-     .count = tsr__count_heads},
+     .some = "b^ q^", .stays = STAYS({"d", DOT}, {"p", CACHED}, {"s", SIDES}, {"_", CACHED}),
+     .work = WORK_ATTENTION, .count = tsr__count_heads},
     {"NhwcFusedConv", .since = 1, .domain = MICROSOFT, .whole = ENGINE_FORM},
     {"NhwcMaxPool", .since = 1, .domain = MICROSOFT, .whole = ENGINE_FORM},
     {"PackedAttention", .since = 1, .domain = MICROSOFT,

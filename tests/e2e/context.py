@@ -107,6 +107,20 @@ def random_shardings(d, name):
     assert rc == 0, (name, doc, err)
 
 
+def guarded_on_gpus(d, name):
+    """The CUDA kernel refuses no rows: a rank that is meant for a GPU tests at run time whether it has some. Here the ranks run on CPUs."""
+    build, how = VARIANTS[name]
+    spec = build(d + "/m.onnx", **how)
+    for device, guards in (("CUDA:0", 1), ("GPU:0", 1), ("CPU", 0)):
+        rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:2=%s,%s" % (device, device), "--shard", "node:" + spec % (2, "0,1"), "-o", d + "/c.onnx")
+        assert rc == 0, err
+        rc, doc, err = tessera("verify", d + "/c.onnx", "--config", "c", "--inputs", d + "/m.onnx.npz", "--threads", 1, "--map-device", device + "=CPU")
+        assert rc == 0 and doc["ok"] and not doc["replicated"], (device, doc, err)
+        rc, doc, err = tessera("partition", d + "/c.onnx", "--config", "c", "-o", d + "/" + device.replace(":", ""))
+        nodes = onnx.load(d + "/%s/rank0.onnx" % device.replace(":", ""), load_external_data=False).graph.node
+        assert sum(node.op_type == "If" for node in nodes) == guards, (device, [node.op_type for node in nodes])
+
+
 LONG, SHORT = 131072, 19
 ON_CPU = [word for i in range(8) for word in ("--map-device", "CUDA:%d=CPU" % i)]
 
@@ -162,7 +176,7 @@ def short_prompt(d, kind):
 
 
 KINDS = ["group_query", "multi_head", "attention", "parts"]
-CASES = [(rows_on_devices, sorted(VARIANTS)), (random_shardings, sorted(VARIANTS)), (long_prompt, KINDS), (short_prompt, KINDS[:1])]
+CASES = [(rows_on_devices, sorted(VARIANTS)), (random_shardings, sorted(VARIANTS)), (guarded_on_gpus, ["multi_head_one_row"]), (long_prompt, KINDS), (short_prompt, KINDS[:1])]
 if DEVICE:
     CASES = CASES[:1]
 harness.run([("%s (%s)" % (function.__name__, name), lambda d, function=function, name=name: function(d, name)) for function, names in CASES for name in names])

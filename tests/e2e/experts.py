@@ -96,12 +96,12 @@ PLANNED = {
 }
 
 
-def sharded(d, weights, n):
+def sharded(d, weights, n, device=DEVICE):
     """Returns the model with every weight sharded by expert."""
     spec = lambda w: "{%s:%s}" % (",".join([str(n)] + ["1"] * w), ",".join(map(str, range(n))))
     rank = {t.name: len(t.dims) for t in onnx.load(d + "/m.onnx").graph.initializer}
     edits = [word for w in weights for word in ("--shard", "moe:%s=%s" % (w, spec(rank[w] - 1)))]
-    rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n + ("=" + ",".join([DEVICE] * n) if DEVICE else ""), *edits, "-o", d + "/c.onnx")
+    rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n + ("=" + ",".join([device] * n) if device else ""), *edits, "-o", d + "/c.onnx")
     assert rc == 0, err
     return d + "/c.onnx"
 
@@ -118,6 +118,18 @@ def equal_to_the_unsharded_run(d, name):
             return "%s does not run the unsharded model" % DEVICE
         verified(doc, rc, err, (name, n))
         assert doc["cut_nodes"] == 1, doc
+
+
+def some_token_on_gpus(d, name):
+    """The CUDA kernel refuses no tokens: a rank that is meant for a GPU runs its experts on zeros instead. Here the ranks run on CPUs."""
+    variant = RUN[name]
+    model = sharded(d, build(d + "/m.onnx", **variant), 5, "CUDA:0")
+    rc, doc, err = tessera("verify", model, "--config", "c", "--inputs", d + "/m.onnx.npz", "--threads", 1, "--map-device", "CUDA:0=CPU")
+    verified(doc, rc, err, name)
+    rc, doc, err = tessera("partition", model, "--config", "c", "-o", d + "/parts")
+    nodes = onnx.load(d + "/parts/rank3.onnx", load_external_data=False).graph.node
+    _, local = [node for node in nodes if node.op_type == variant["operator"]]
+    assert next(node.op_type for node in nodes if local.input[0] in node.output) == "Where", [node.op_type for node in nodes]
 
 
 def random_shardings(d, name):
@@ -205,7 +217,7 @@ def exported_experts_are_spread(d, form):
         assert rc == 0 and max(doc["weight_bytes"]) + doc["common_bytes"] <= limit, (form, inner, doc, err)
 
 
-CASES = [(equal_to_the_unsharded_run, sorted(RUN)), (random_shardings, sorted(RUN)), (candidate, sorted(PLANNED) + ["swiglu", "packed4_swiglu", "router_weights"]),
+CASES = [(equal_to_the_unsharded_run, sorted(RUN)), (some_token_on_gpus, ["one_token", "float16", "packed4"]), (random_shardings, sorted(RUN)), (candidate, sorted(PLANNED) + ["swiglu", "packed4_swiglu", "router_weights"]),
          (memory_spreads_experts, ["swiglu", "packed8_swiglu"]), (exported_experts_are_spread, ["gather", "gather_nd", "masks", "stacked"])]
 if DEVICE:
     CASES = CASES[:1]

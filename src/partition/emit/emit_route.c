@@ -16,6 +16,8 @@
 // give the same experts as in the unsharded model.
 #include "internal.h"
 
+#include <float.h>
+
 #define TINY_SIZE    64          // sizes of the tiny experts are multiples of this, as CUDA needs
 #define NOT_SELECTED (-30000.0F) // its exponential is 0; float16 can represent it
 
@@ -119,6 +121,15 @@ static tsr_value *zero_of(struct part *part, tsr_dtype type)
                                      (size_t)tsr_dtype_bits(type) / 8);
 }
 
+static tsr_value *number(struct part *part, float value)
+{
+    struct str name = tsr__part_new_name(part);
+    if (!name.p)
+        return NULL;
+    return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_FLOAT, 0, NULL,
+                                     &value, sizeof value);
+}
+
 // ---- weights of the local experts --------------------------------------------------------------
 
 // Sets `tiny` to the inputs of the node with tiny experts (see the top of this file). `inputs` has
@@ -219,25 +230,36 @@ static tsr_value *largest(struct part *part, tsr_value *x)
 }
 
 // Adds nodes that return the router input of the local node: log(weight / largest weight) for each
-// expert.
+// expert. If all weights are 0, the input is the same for all experts.
 static tsr_value *local_router(const struct mixture *mixture, tsr_value *weights)
 {
-    static const float least = NOT_SELECTED;
     struct part *part = mixture->part;
-    struct str name = tsr__part_new_name(part);
-    if (!name.p)
-        return NULL;
-    tsr_value *low = tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_FLOAT, 0,
-                                               NULL, &least, sizeof least);
-    tsr_value *share = tsr__part_node(part, "Div", any, 2, weights, largest(part, weights));
+    tsr_value *divisor = largest(part, weights);
+    if (tsr__part_on_cuda(part))
+        divisor = tsr__part_node(part, "Max", any, 2, divisor, number(part, FLT_MIN));
+    tsr_value *share = tsr__part_node(part, "Div", any, 2, weights, divisor);
     tsr_value *router =
-        tsr__part_node(part, "Max", any, 2, tsr__part_node(part, "Log", any, 1, share), low);
+        tsr__part_node(part, "Max", any, 2, tsr__part_node(part, "Log", any, 1, share),
+                       number(part, NOT_SELECTED));
     if (mixture->type == TSR_FLOAT)
         return router;
     return tsr__part_cast(part, router, mixture->type, any);
 }
 
-// Selects the tokens that use an expert of this rank, and replaces the node's inputs by theirs.
+// Returns the first token if the list of tokens is empty, else the list.
+static tsr_value *at_least_one(struct part *part, tsr_value *tokens)
+{
+    static const int64_t zero = 0, one = 1;
+    tsr_value *list[2] = {tokens, tsr__part_ints(part, &zero, 1)};
+    tsr_value *count = tsr__part_largest(part, any, tsr__part_node(part, "Shape", any, 1, tokens),
+                                         tsr__part_ints(part, &one, 1));
+    return tsr__part_node(part, "Slice", any, 3, tsr__part_concat(part, list, 2, 0, any),
+                          tsr__part_ints(part, &zero, 1), count);
+}
+
+// Selects the tokens that use an expert of this rank, and replaces the node's inputs by theirs. The CUDA kernel refuses 0 tokens (quirk
+// moe_of_no_tokens). A rank on a GPU that has none runs its experts on zeros in place of the first
+// token. The sum of the weights is 0, so the result is 0 as well.
 static void select_tokens(const struct mixture *mixture, tsr_value **inputs, size_t n_inputs,
                           struct route *route)
 {
@@ -253,12 +275,18 @@ static void select_tokens(const struct mixture *mixture, tsr_value **inputs, siz
     route->tokens = tsr__part_node(part, "Reshape", any, 2,
                                    found ? tsr__part_slice(part, found, 0, 0, 1, any) : NULL,
                                    tsr__part_ints(part, &flat, 1));
+    if (tsr__part_on_cuda(part) && route->tokens)
+        route->tokens = at_least_one(part, route->tokens);
     route->all = inputs[0];
     if (rule->inputs[0].rank == 3)
         route->all =
             tsr__part_node(part, "Reshape", any, 2, inputs[0], tsr__part_ints(part, rows, 2));
     route->sum = tsr__part_node(part, "Gather", any, 2, sum, route->tokens);
     inputs[0] = tsr__part_node(part, "Gather", any, 2, route->all, route->tokens);
+    if (tsr__part_on_cuda(part))
+        inputs[0] =
+            tsr__part_node(part, "Where", any, 3, tsr__part_cast(part, route->sum, TSR_BOOL, any),
+                           inputs[0], zero_of(part, mixture->type));
     inputs[mixture->rewrite->index] =
         local_router(mixture, tsr__part_node(part, "Gather", any, 2, weights, route->tokens));
 }

@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
+#include <strings.h>
 
 // Returns an unused name: ai.tessera.0, ai.tessera.1 ..., skipping names that the model uses.
 struct str tsr__part_new_name(struct part *part)
@@ -236,6 +237,16 @@ static tsr_dim dim_here(struct part *part, const struct form *form, int axis)
     if (named)
         return named_part(part, whole.symbol, &size);
     return (tsr_dim){tsr__local_size_of(&size, whole.value), ""};
+}
+
+bool tsr__part_on_cuda(const struct part *part)
+{
+    const tsr_config *config = part->draft->flow->config;
+    size_t rank = (size_t)part->rank;
+    if (rank >= tsr_config_device_name_count(config))
+        return false;
+    const char *name = tsr_config_device_name(config, rank);
+    return strncasecmp(name, "CUDA", 4) == 0 || strncasecmp(name, "GPU", 3) == 0;
 }
 
 bool tsr__part_dims_here(struct part *part, const struct form *form, tsr_dim *dims)

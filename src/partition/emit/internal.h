@@ -24,6 +24,9 @@ static inline bool tsr__is_float8(tsr_dtype type)
 // type itself.
 tsr_dtype tsr__sliced_as(tsr_dtype type);
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out);
+// True if the name of the rank's device is that of a GPU: "CUDA:0" or "GPU:0". Such ranks use
+// kernels of the CUDA provider.
+bool tsr__part_on_cuda(const struct part *part);
 // Adds a Shape of x. Types without a Shape kernel are cast first.
 tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
 // Adds a copy of x that engines neither move nor remove: a Concat of one tensor. x must have at
