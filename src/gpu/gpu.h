@@ -97,6 +97,20 @@ struct gpu_rows {
 };
 int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *stream);
 
+// Copies that one kernel makes together: a launch for each would take longer than the copy.
+#define GPU_COPIES 128
+struct gpu_copies {
+    int n, started; // started: in earlier launches
+    uint64_t to[GPU_COPIES], from[GPU_COPIES];
+    uint32_t units[GPU_COPIES]; // of 16 bytes
+};
+// Adds rows to the copies, and starts the copies if there are GPU_COPIES of them. Rows with gaps
+// between them, or that are not in units of 16 bytes, are copied at once.
+int tsr__seat_copies_add(struct gpu_seat *seat, struct gpu_copies *copies,
+                         const struct gpu_rows *rows, void *stream);
+// Starts the copies that were added. Uses the seat's pinned memory and scratch block 1.
+int tsr__seat_copies_start(struct gpu_seat *seat, struct gpu_copies *copies, void *stream);
+
 // Record, return and wait for events 0 .. GPU_EVENTS - 1.
 int tsr__seat_record(const struct gpu_seat *seat, int event, void *stream);
 void *tsr__seat_event(const struct gpu_seat *seat, int event); // for other seats of this process

@@ -103,6 +103,7 @@ struct gpu_seat {
     void *steps[GPU_STEPS]; // positions of copies between host and device
     struct kernels folds[TSR_DTYPE_COUNT][GPU_REDUCE_COUNT];
     void *rows_module, *rows[5]; // units of 1, 2, 4, 8, 16 bytes
+    void *copies;                // of the same module
     struct {
         void *p;
         size_t bytes;
@@ -113,7 +114,7 @@ struct gpu_seat {
 };
 
 // ptx.c: the kernels of one reduction ("wide" and "single"), and those that copy rows ("rows1" ..
-// "rows16").
+// "rows16") and several tensors ("copies").
 void tsr__ptx_fold(struct text *text, tsr_dtype type, enum gpu_reduce reduce);
 void tsr__ptx_rows(struct text *text);
 // Arguments of the kernels; the PTX reads them at these offsets.
@@ -125,6 +126,11 @@ struct fold_arguments {
 struct rows_arguments {
     uint64_t to, from, to_pitch, from_pitch;
     uint32_t per_row, n; // units per row, and in total
+};
+// Read by the kernel "copies", whose argument is the address of the list.
+struct copies_list {
+    uint64_t to[GPU_COPIES], from[GPU_COPIES];
+    uint32_t units[GPU_COPIES];
 };
 
 #define GPU_BLOCK 256 // threads

@@ -24,7 +24,8 @@ static int make_event(const struct gpu *gpu, void **out)
     return code == 0 ? 0 : gpu->cuEventCreate(out, EVENT_NO_TIMING);
 }
 
-// Loads the kernels for units of 1, 2, 4, 8 and 16 bytes: seat->rows[log2 of the unit].
+// Loads the kernels for units of 1, 2, 4, 8 and 16 bytes: seat->rows[log2 of the unit]; and the one
+// for several copies.
 static int load_rows(struct gpu_seat *seat)
 {
     static const char *const names[] = {"rows1", "rows2", "rows4", "rows8", "rows16"};
@@ -37,6 +38,8 @@ static int load_rows(struct gpu_seat *seat)
     for (size_t i = 0; i < TSR_COUNT(names); i++)
         if (code == 0)
             code = gpu->cuModuleGetFunction(&seat->rows[i], seat->rows_module, names[i]);
+    if (code == 0)
+        code = gpu->cuModuleGetFunction(&seat->copies, seat->rows_module, "copies");
     return code;
 }
 
@@ -297,8 +300,15 @@ static int copy_each(const struct gpu_seat *seat, const struct gpu_rows *rows, v
     return code;
 }
 
+#define LIST_SCRATCH 1 // block of scratch memory for lists of copies
+
 // Kernels count units in 32 bits.
 #define MOST_UNITS (UINT32_MAX / 2)
+
+static bool have_no_gaps(const struct gpu_rows *rows)
+{
+    return rows->rows == 1 || (rows->to_pitch == rows->width && rows->from_pitch == rows->width);
+}
 
 // Copies rows. Rows without gaps are one copy. Otherwise a kernel moves units of 1 << log bytes, at
 // most MOST_UNITS per launch. Longer rows are copied one by one.
@@ -306,9 +316,7 @@ int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *str
 {
     if (rows->rows == 0 || rows->width == 0)
         return 0;
-    bool whole =
-        rows->rows == 1 || (rows->to_pitch == rows->width && rows->from_pitch == rows->width);
-    if (whole)
+    if (have_no_gaps(rows))
         return tsr__seat_copy(seat, rows->to, rows->from, rows->width * rows->rows, stream);
     int log = unit_of(rows);
     size_t per_row = rows->width >> log;
@@ -332,6 +340,77 @@ int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *str
             return code;
     }
     return 0;
+}
+
+int tsr__seat_copies_add(struct gpu_seat *seat, struct gpu_copies *copies,
+                         const struct gpu_rows *rows, void *stream)
+{
+    size_t units = rows->width / 16 * rows->rows;
+    uint64_t all = address(rows->to) | address(rows->from) | rows->width;
+    if (units == 0 || units > MOST_UNITS || all % 16 != 0 || !have_no_gaps(rows))
+        return tsr__seat_rows(seat, rows, stream);
+    copies->to[copies->n] = address(rows->to);
+    copies->from[copies->n] = address(rows->from);
+    copies->units[copies->n++] = (uint32_t)units;
+    return copies->n == GPU_COPIES ? tsr__seat_copies_start(seat, copies, stream) : 0;
+}
+
+// Makes the copies one by one.
+static int copy_all(struct gpu_seat *seat, const struct gpu_copies *copies, void *stream)
+{
+    int code = 0;
+    for (int i = 0; i < copies->n && code == 0; i++)
+        code = seat->gpu->cuMemcpyDtoDAsync_v2(copies->to[i], copies->from[i],
+                                               (size_t)16 * copies->units[i], stream);
+    return code;
+}
+
+// Puts the list of copies into GPU memory. With the list in the arguments of the kernel, a run took
+// 0.2 ms longer on an H200.
+static int put_list(struct gpu_seat *seat, const struct gpu_copies *copies, void *stream,
+                    void **out)
+{
+    void *pinned = NULL;
+    struct copies_list list;
+    memcpy(list.to, copies->to, sizeof list.to);
+    memcpy(list.from, copies->from, sizeof list.from);
+    memcpy(list.units, copies->units, sizeof list.units);
+    // An earlier launch may still read its list.
+    int code = copies->started ? tsr__seat_wait(seat, stream) : 0;
+    if (code == 0)
+        code = tsr__seat_pinned(seat, sizeof list, stream, &pinned);
+    if (code == 0)
+        code = tsr__seat_scratch(seat, LIST_SCRATCH, sizeof list, stream, out);
+    if (code != 0)
+        return code;
+    memcpy(pinned, &list, sizeof list);
+    return tsr__seat_up(seat, *out, pinned, sizeof list, stream);
+}
+
+// Launches a row of blocks for each copy. The threads of a row take turns: thread t of T copies
+// units t, t + T, t + 2 T, ... A few copies are faster without a list.
+int tsr__seat_copies_start(struct gpu_seat *seat, struct gpu_copies *copies, void *stream)
+{
+    const unsigned most_blocks = 128;
+    const int few = 6;
+    void *list = NULL, *arguments[] = {&list};
+    uint32_t longest = 0;
+    int code;
+    for (int i = 0; i < copies->n; i++)
+        longest = copies->units[i] > longest ? copies->units[i] : longest;
+    unsigned blocks = (longest + GPU_BLOCK - 1) / GPU_BLOCK;
+    if (copies->n <= few) {
+        code = copy_all(seat, copies, stream);
+    } else {
+        code = put_list(seat, copies, stream, &list);
+        if (code == 0)
+            code = seat->gpu->cuLaunchKernel(
+                seat->copies, blocks < most_blocks ? blocks : most_blocks, (unsigned)copies->n, 1,
+                GPU_BLOCK, 1, 1, 0, stream, arguments, NULL);
+        copies->started += copies->n;
+    }
+    copies->n = 0;
+    return code;
 }
 
 int tsr__seat_record(const struct gpu_seat *seat, int event, void *stream)

@@ -3,8 +3,8 @@
 // shard if a size is known only at run time. Example: with a batch of 1 on 2 devices, the first
 // device has no row. Most kernels then return an empty result. Some return an error, another shape
 // or uninitialized memory, or crash. The column `some` of the table lists the factors of which a
-// kernel needs at least one element; tests/rules/empty.py compares it with ONNX Runtime on CPUs. Only
-// the kernel of the CUDA provider needs elements of a factor with "^".
+// kernel needs at least one element; tests/rules/empty.py compares it with ONNX Runtime on CPUs.
+// Only the kernel of the CUDA provider needs elements of a factor with "^".
 #include "rules/internal.h"
 
 #include <ctype.h>

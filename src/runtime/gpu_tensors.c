@@ -12,22 +12,31 @@
 
 // ---- copies -------------------------------------------------------------------------------------
 
+// Where copies are enqueued. together: several are started by one launch; NULL: each at once.
+struct copier {
+    struct gpu_seat *seat;
+    struct gpu_copies *together;
+};
+
 static int copy_rows(void *data, const struct tile_rows *rows)
 {
-    struct gpu_seat *seat = data;
+    const struct copier *copier = data;
     struct gpu_rows copy = {.to = rows->to,
                             .from = rows->from,
                             .to_pitch = rows->to_pitch,
                             .from_pitch = rows->from_pitch,
                             .width = rows->width,
                             .rows = rows->rows};
-    return tsr__seat_rows(seat, &copy, tsr__seat_stream(seat));
+    void *stream = tsr__seat_stream(copier->seat);
+    if (copier->together)
+        return tsr__seat_copies_add(copier->seat, copier->together, &copy, stream);
+    return tsr__seat_rows(copier->seat, &copy, stream);
 }
 
-static int copy_piece(struct gpu_seat *seat, const struct tile_piece *from, const void *src,
+static int copy_piece(struct copier *copier, const struct tile_piece *from, const void *src,
                       const struct tile_piece *to, void *dst, tsr_dtype type)
 {
-    struct tile_rows_mover mover = {copy_rows, seat};
+    struct tile_rows_mover mover = {copy_rows, copier};
     return tsr__piece_rows(from, src, to, dst, (size_t)tsr_dtype_bits(type) / 8, TILE_NOT_PACKED,
                            &mover);
 }
@@ -157,7 +166,8 @@ tsr_status tsr__gpu_shard(struct gpu_inputs *gpu, const struct gpu_shard *shard,
     if (code == 0)
         code = fit_buffer(seat, buffer, bytes);
     if (code == 0)
-        code = copy_piece(seat, shard->all, from->device_data, shard->piece, buffer->p, from->type);
+        code = copy_piece(&(struct copier){.seat = seat}, shard->all, from->device_data,
+                          shard->piece, buffer->p, from->type);
     if (code != 0)
         return copy_failed(pieces->session, gpu->rank, from->name, code);
     buffer->used = true;
@@ -247,24 +257,37 @@ static bool find_shard(const tsr_job *job, int64_t giver, size_t run_slot, const
     return false;
 }
 
-static tsr_status write_shards(tsr_job *job, const struct manifest_port *port,
+// The outputs of one run. rank: the first one on a GPU, or NULL. It copies shards on its GPU also
+// for other ranks there, all of them with one launch (copier).
+struct placing {
+    tsr_job *job;
+    size_t run_slot;
+    struct arena *arena;
+    const struct rank *rank;
+    struct copier copier;
+};
+
+// Copies the shards of an output to the full tensor, all of them on one GPU.
+static tsr_status write_shards(struct placing *placing, const struct manifest_port *port,
                                const struct tile_layout *layout, struct output_shard *shards,
                                struct tensor *full, bool *fits)
 {
     struct arena arena;
+    tsr_job *job = placing->job;
     tsr__arena_init(&arena, job->session);
     struct tile_piece *all = tsr__shards_full_piece(&arena, full);
-    int code = 0;
+    struct copier alone = {.seat = shards[0].rank->seat}, *copier = &placing->copier;
+    if (placing->rank->card != shards[0].rank->card)
+        copier = &alone;
+    int code = tsr__seat_enter(copier->seat);
     *fits = all != NULL;
     for (int64_t k = 0; k < layout->n_shards && code == 0 && *fits; k++) {
         const struct output_shard *shard = &shards[k];
         struct tile_piece *piece = tsr__layout_piece(&arena, layout, full->dims, k);
         *fits = piece && tsr__shards_fit(piece, &shard->tensor);
         if (*fits)
-            code = tsr__seat_enter(shard->rank->seat);
-        if (*fits && code == 0)
-            code = copy_piece(shard->rank->seat, piece, shard->tensor.device_data, all,
-                              full->device_data, full->type);
+            code = copy_piece(copier, piece, shard->tensor.device_data, all, full->device_data,
+                              full->type);
     }
     tsr_status st = TSR_OK;
     if (code != 0)
@@ -324,9 +347,11 @@ static void mark_placed(tsr_job *job, const char *name)
 
 // Writes an output to the caller's memory. *done is set if it was written or was not requested.
 // Otherwise the user of the job gets the output as a copy in host memory.
-static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manifest_port *port,
-                               struct arena *arena, bool *done)
+static tsr_status place_output(struct placing *placing, const struct manifest_port *port,
+                               bool *done)
 {
+    tsr_job *job = placing->job;
+    struct arena *arena = placing->arena;
     const struct tile_layout *layout = port->kept;
     const tsr_tensors *bound = job->rank_threads[0].rank.places;
     *done = bound && tsr_tensors_find(bound, port->name) >= 0; // the ranks wrote it there
@@ -338,7 +363,7 @@ static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manif
     struct output_shard *shards = ARENA_ARRAY(arena, struct output_shard, (size_t)n);
     if (!shards)
         return TSR_NOMEM;
-    if (!find_shards(job, run_slot, port, shards, n))
+    if (!find_shards(job, placing->run_slot, port, shards, n))
         return TSR_OK;
     struct tensor full = {
         .type = shards[0].tensor.type, .rank = shards[0].tensor.rank, .dims = dims};
@@ -356,7 +381,7 @@ static tsr_status place_output(tsr_job *job, size_t run_slot, const struct manif
         return st;
     *done = !full.device_data && !full.data;
     if (full.device_data && tsr__rank_has_on_gpu(shards[0].rank, &full))
-        st = write_shards(job, port, layout, shards, &full, done);
+        st = write_shards(placing, port, layout, shards, &full, done);
     else if (full.data && !shards[0].rank->seat)
         st = join_on_host(job, layout, shards, shape, &full, done);
     if (*done)
@@ -382,24 +407,49 @@ static bool clear_marks(tsr_job *job)
     return !job->arena.failed;
 }
 
+// Starts the copies that were added, and waits for those of all ranks.
+static tsr_status finish_copies(const struct placing *placing)
+{
+    tsr_job *job = placing->job;
+    const struct copier *copier = &placing->copier;
+    tsr_status st = TSR_OK;
+    int code = 0;
+    if (copier->seat)
+        code =
+            tsr__seat_copies_start(copier->seat, copier->together, tsr__seat_stream(copier->seat));
+    if (code != 0)
+        st = copy_failed(job->session, placing->rank, "", code);
+    for (int i = 0; i < job->n; i++) {
+        struct gpu_seat *seat = job->rank_threads[i].rank.seat;
+        code = seat ? tsr__seat_wait(seat, tsr__seat_stream(seat)) : 0;
+        if (code != 0 && st == TSR_OK)
+            st = copy_failed(job->session, &job->rank_threads[i].rank, "", code);
+    }
+    return st;
+}
+
 tsr_status tsr__job_place_outputs(tsr_job *job, size_t run_slot)
 {
     const struct manifest *manifest = &job->bundle.manifest;
     struct handover handover = tsr__job_handover(job);
     struct arena arena;
+    struct gpu_copies together = {.n = 0};
+    struct placing placing = {.job = job, .run_slot = run_slot, .arena = &arena};
     if (!clear_marks(job))
         return TSR_NOMEM;
+    for (int i = job->n - 1; i >= 0; i--)
+        if (job->rank_threads[i].rank.seat)
+            placing.rank = &job->rank_threads[i].rank;
+    if (placing.rank)
+        placing.copier = (struct copier){placing.rank->seat, &together};
     tsr__arena_init(&arena, job->session);
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < manifest->n_outputs && st == TSR_OK; i++)
         if (tsr__hand_is_result(&handover, manifest->outputs[i].name))
-            st = place_output(job, run_slot, &manifest->outputs[i], &arena, &job->placed[i]);
-    for (int i = 0; i < job->n; i++) {
-        struct gpu_seat *seat = job->rank_threads[i].rank.seat;
-        int code = seat ? tsr__seat_wait(seat, tsr__seat_stream(seat)) : 0;
-        if (code != 0 && st == TSR_OK)
-            st = copy_failed(job->session, &job->rank_threads[i].rank, "", code);
-    }
+            st = place_output(&placing, &manifest->outputs[i], &job->placed[i]);
+    tsr_status copied = finish_copies(&placing);
+    if (st == TSR_OK)
+        st = copied;
     tsr__arena_free(&arena);
     return st;
 }

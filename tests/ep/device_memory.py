@@ -41,9 +41,9 @@ def open_session(model, device, devices, **options):
     return onnxruntime.InferenceSession(model, settings)
 
 
-def fail(call):
-    """Makes the next call of this driver function fail; "" makes none fail."""
-    ctypes.CDLL(None).setenv(b"STANDIN_FAIL", (call and call + ":1").encode(), 1)
+def fail(call, number=1):
+    """Makes one call of this driver function fail, by default the next one; "" makes none fail."""
+    ctypes.CDLL(None).setenv(b"STANDIN_FAIL", (call and "%s:%d" % (call, number)).encode(), 1)
 
 
 def run_bound(session, feeds, wanted):
@@ -192,6 +192,38 @@ def a_failed_copy_on_the_gpu_is_an_error(folder):
     assert (run_bound(session, {"x": x}, [x, x])[0] == 2 * x).all()
 
 
+def many_outputs_are_copied_together(folder):
+    """A kernel copies the shards of up to 128 outputs: the driver is asked for no single copy. A failed launch is an error."""
+    import tessera
+    outputs = ["y%d" % k for k in range(80)]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 8]) for name in ["x", *outputs]]
+    nodes = [helper.make_node("Mul", ["x", "c%d" % k], [name], name) for k, name in enumerate(outputs)]
+    factors = [helper.make_tensor("c%d" % k, TensorProto.FLOAT, [], [k]) for k in range(len(outputs))]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], factors)
+    model = tessera.load(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]))
+    model.add_config("c", ["CUDA:0", "CUDA:0"])
+    for name in outputs:
+        model.shard(name, "x", "{2,1:0,1}")
+        model.shard(name, name, "{2,1:0,1}")
+    model.save(folder + "/model.onnx")
+    session = open_session(folder + "/model.onnx", GPU, "cuda:2@0")
+    for rows in (16, 32, 64):
+        x = np.random.default_rng(rows).standard_normal((rows, 8)).astype("f4")
+        fail("cuMemcpyDtoDAsync_v2")
+        got = run_bound(session, {"x": x}, len(outputs) * [x])
+        assert all((y == k * x).all() for k, y in enumerate(got)), rows
+    errors = []
+    for number in range(1, 5):  # the first launch may be a reduction
+        fail("cuLaunchKernel", number)
+        try:
+            run_bound(session, {"x": x}, len(outputs) * [x])
+        except RuntimeError as error:
+            errors.append(str(error))
+        finally:
+            fail("")
+    assert any("could not be copied on GPU 0" in error for error in errors), errors
+
+
 def processes_get_copies(folder):
     """Ranks in other processes cannot read this process's GPU memory, so they get copies."""
     x = np.ones((4, 6), "f4")
@@ -214,5 +246,5 @@ def strings_are_declined(_):
 
 
 harness.run([devices_are_the_cpu_and_gpus, tensors_are_copied_both_ways, failures_of_the_driver_are_errors, small_models_on_gpus, shards_stay_on_the_gpu,
-             caches_are_updated_in_place, a_failed_copy_on_the_gpu_is_an_error, processes_get_copies, strings_are_declined])
+             caches_are_updated_in_place, a_failed_copy_on_the_gpu_is_an_error, many_outputs_are_copied_together, processes_get_copies, strings_are_declined])
 harness.finish()

@@ -249,6 +249,37 @@ static void test_rows(void **state)
     check_rows(f, 5000, 1, 9000, 7000, 3); // one row
 }
 
+// Copies of different lengths in one launch; those that units of 16 bytes cannot make; more than fit in one.
+static void test_copies(void **state)
+{
+    enum { COPIES = 150, LONGEST = 70000 };
+    struct fixture *f = *state;
+    struct gpu_copies copies = {0};
+    unsigned char *host = malloc(LONGEST), *got = malloc(LONGEST);
+    char *from[COPIES], *to[COPIES];
+    for (size_t i = 0; i < LONGEST; i++)
+        host[i] = (unsigned char)(i * 7 + i / 256);
+    for (size_t i = 0; i < COPIES; i++) {
+        size_t bytes = i % 10 == 3 ? 37 : i * 464 + 16; // 37: not in units
+        from[i] = put(f, host, bytes);
+        memset(got, 0, bytes);
+        to[i] = put(f, got, bytes);
+        struct gpu_rows rows = {.to = to[i], .from = from[i], .width = bytes, .rows = 1};
+        assert_int_equal(tsr__seat_copies_add(f->seat, &copies, &rows, f->stream), 0);
+    }
+    assert_int_equal(tsr__seat_copies_start(f->seat, &copies, f->stream), 0);
+    assert_int_equal(tsr__seat_copies_start(f->seat, &copies, f->stream), 0); // none are left
+    for (size_t i = 0; i < COPIES; i++) {
+        size_t bytes = i % 10 == 3 ? 37 : i * 464 + 16;
+        get(f, got, to[i], bytes);
+        assert_memory_equal(got, host, bytes);
+        tsr__seat_free(f->seat, from[i]);
+        tsr__seat_free(f->seat, to[i]);
+    }
+    free(host);
+    free(got);
+}
+
 static void test_scratch_grows(void **state)
 {
     struct fixture *f = *state;
@@ -307,6 +338,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_folds, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_nan, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rows, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_copies, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_scratch_grows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_words, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_survey_of_a_started_driver, set_up, tear_down),
