@@ -77,9 +77,9 @@ def run_limited(folder, side, limit):
 
 
 def limited(folder, side, limit):
-    """Tokens per second of decoding as text; None: out of memory."""
+    """Tokens per second of decoding as text; None: out of memory. numpy would reserve memory for a thread on each core."""
     done = subprocess.run([sys.executable, __file__, "limited", str(RANKS), folder, side, str(limit)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True)
+                          text=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
     if done.returncode == 0:
         return done.stdout.split()[-1] + "/s"
     if "alloc" in done.stderr or "memory" in done.stderr:
