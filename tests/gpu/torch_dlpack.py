@@ -124,7 +124,7 @@ for kind, dtype, code in (("float32", torch.float32, TensorProto.FLOAT), ("float
     feeds = inputs(dtype)
     place = torch.full((ROWS, WIDTH), 7, device="cuda", dtype=dtype)
     with session_on(["CUDA:0", "CUDA:0"], code) as session:
-        given = session.run(None, feeds, {"y": place})[0]
+        given = session.run(None, feeds, out={"y": place})[0]
         want = wanted(feeds)
         off = float((place.double() - want).abs().max() / want.abs().max())
         case("results stay on the GPU, " + kind, given is place and off < 1e-2, "off by %g" % off)
@@ -133,7 +133,7 @@ for kind, dtype, code in (("float32", torch.float32, TensorProto.FLOAT), ("float
 refused = ""
 try:
     with session_on(["CUDA:0", "CUDA:0"]) as session:
-        session.run(None, inputs(torch.float32), {"y": torch.zeros(WIDTH, ROWS, device="cuda")})
+        session.run(None, inputs(torch.float32), out={"y": torch.zeros(WIDTH, ROWS, device="cuda")})
 except tessera.TesseraError as error:
     refused = str(error)
 case("a place of other sizes is refused", "another type or shape" in refused, refused)
