@@ -123,8 +123,8 @@ static int begin_copies(struct gpu_inputs *gpu)
     return code == 0 ? tsr__seat_wait(seat, NULL) : code;
 }
 
-// Copies the tensor to the host and takes the shard there; used if the rank is not on the tensor's
-// GPU. Refuses the tensor if no rank of this process is on a GPU.
+// Copies the tensor to host memory and takes the shard there; used if the rank is not on the
+// tensor's GPU. Refuses the tensor if no rank of this process is on a GPU.
 static tsr_status shard_on_host(const struct gpu_inputs *gpu, const struct gpu_shard *shard,
                                 tsr_tensors *pieces)
 {
@@ -267,7 +267,8 @@ struct placing {
     struct copier copier;
 };
 
-// Copies the shards of an output to the full tensor, all of them on one GPU.
+// Copies the shards of an output to the full tensor, all of them on one GPU. *fits becomes false if
+// a shard has another size than the layout gives it.
 static tsr_status write_shards(struct placing *placing, const struct manifest_port *port,
                                const struct tile_layout *layout, struct output_shard *shards,
                                struct tensor *full, bool *fits)
@@ -297,6 +298,7 @@ static tsr_status write_shards(struct placing *placing, const struct manifest_po
 }
 
 // Copies the shards of an output of this shape to the full tensor, all of them in host memory.
+// *fits becomes false if a shard has another size than the layout gives it.
 static tsr_status join_on_host(tsr_job *job, const struct tile_layout *layout,
                                const struct output_shard *shards, const int64_t *shape,
                                struct tensor *full, bool *fits)
@@ -318,7 +320,7 @@ static tsr_status join_on_host(tsr_job *job, const struct tile_layout *layout,
 }
 
 // Finds the shards of an output; without a layout there is one, on rank 0. Returns false unless all
-// are tensors of the same type on one GPU, or all on the host.
+// are tensors of the same type and rank on one GPU, or all in host memory.
 static bool find_shards(const tsr_job *job, size_t run_slot, const struct manifest_port *port,
                         struct output_shard *shards, int64_t n)
 {

@@ -246,7 +246,7 @@ static OrtStatus *bind_all(struct rank *rank, struct run_slot *run_slot)
     for (size_t i = 0; i < rank->n_inputs; i++)
         if (!is_bound(&rank->input_views[i], run_slot->ins[i]))
             TRY(api->BindInput(rank->binding, rank->input_names[i], run_slot->ins[i]));
-    // Outputs that cannot stay on the GPU (strings, sequences) are created on the host.
+    // Outputs that cannot stay on the GPU (strings, sequences) are created in host memory.
     for (size_t i = 0; i < rank->n_outputs; i++)
         if (is_bound(&rank->output_views[i], run_slot->outs[i]))
             continue;

@@ -107,8 +107,8 @@ static tsr_status take_result(struct children *children, int rank, tsr_tensors *
     return TSR_OK;
 }
 
-// Waits for the answers of all children to a note. *best is TSR_OK if one child succeeded: with
-// stages, a state may be known to one child only.
+// Waits for the answers of all children to a note. *best is TSR_OK if one child succeeded, else
+// TSR_INVALID: with stages, a state may be known to one child only.
 static tsr_status all_answers(struct children *children, tsr_status *best)
 {
     *best = TSR_INVALID;

@@ -188,7 +188,7 @@ static tsr_status fetch_failed(tsr_job *job, const struct tensor *x, int code)
     return TSR_ENGINE;
 }
 
-// Copies inputs that are on another GPU than this rank's to the host, as separate pieces. If no
+// Copies inputs that are on another GPU than this rank's to host memory, as separate pieces. If no
 // rank of this process is on a GPU they stay there, and binding refuses them. After a failure the
 // pieces stay unused in their slot until its next run, because the GPU may still write to them.
 static tsr_status fetch_for(tsr_job *job, int i, size_t run_slot, const tsr_tensors *inputs)

@@ -144,7 +144,7 @@ static void *rank_main(void *data)
 {
     struct rank_thread *rank_thread = data;
     tsr_job *job = rank_thread->job;
-    if (!job->options.no_pin) // before the session, whose threads then stay there too
+    if (!job->options.no_pin) // before the engine's session, whose threads then stay there too
         tsr__cores_keep((int)(rank_thread - job->rank_threads), job->n);
     tsr__rank_open(&rank_thread->rank);
     pthread_mutex_lock(&job->lock);
@@ -245,9 +245,10 @@ static tsr_status start_threads(tsr_job *job)
 
 // ---- opening -----------------------------------------------------------------------------------
 
-// Registers the operator domain before the ranks create their sessions. ONNX Runtime has one list
-// of operator domains per process. Creating a session with a new domain adds to this list, but not
-// thread-safely. A session without a model fails, but only after its domains are in the list.
+// Registers the operator domain before the ranks create their engine sessions. ONNX Runtime has one
+// list of operator domains per process. Creating an engine session with a new domain adds to this
+// list, but not thread-safely. Creating one without a model fails, but only after its domains are
+// in the list.
 static void prime(struct engine *engine, struct endpoint *any)
 {
     const OrtApi *api = engine->api;
@@ -460,8 +461,8 @@ static void threads_close(tsr_job *job)
     pthread_mutex_unlock(&job->lock);
     for (int i = 0; i < job->n_threads; i++)
         pthread_join(job->rank_threads[i].thread, NULL);
-    // The sessions have views of the shared weights, and the operators of the ranks use the
-    // transport, hence the order: ranks, weights, transport.
+    // The engine's sessions have views of the shared weights, and the operators of the ranks use
+    // the transport, hence the order: ranks, weights, transport.
     tsr__ranks_free(job);
     if (job->engine)
         tsr__shared_close(job->engine, &job->shared);

@@ -123,8 +123,8 @@ static tsr_status unsharded_add_state(tsr_job *job, const char *past, const char
     return tsr__ranks_keep(job, past, present, false) ? TSR_OK : TSR_INVALID;
 }
 
-// Closes an unsharded model. The session may have mapped files of the copy, so it is closed before
-// the folder is removed.
+// Closes an unsharded model. The engine's session may have mapped files of the copy, so it is
+// closed before the folder is removed.
 static void unsharded_close(tsr_job *job)
 {
     tsr__ranks_free(job);

@@ -71,7 +71,7 @@ int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
 
 // Returns freed memory to the system; the C library would keep it for the next malloc. The engine
 // copies weights into the order of its kernels and frees the originals: 45 MiB of 111 for the
-// convolutions in docs/measured.md. Of sessions that share packed weights, all but the first
+// convolutions in docs/measured.md. Of engine sessions that share packed weights, all but the first
 // discard their packed copies.
 void tsr__memory_settle(void)
 {

@@ -373,8 +373,8 @@ static void keep_states(struct rank *rank, struct run_slot *run_slot)
     }
 }
 
-// Runs the session. Our operators block while they wait for other ranks. Returns NULL on success;
-// the slot then has its outputs.
+// Runs the engine's session. Our operators block while they wait for other ranks. Returns NULL on
+// success; the slot then has its outputs.
 static OrtStatus *run_session(struct rank *rank, struct run_slot *run_slot)
 {
     if (rank->binding)
@@ -487,8 +487,8 @@ static tsr_status place_and_load(struct rank *rank)
     return tsr__rank_load(rank);
 }
 
-// Loads the rank's model and synchronizes with the others. While sessions are created, tensors are
-// allocated in ordinary memory (reach.c), because these are weights.
+// Loads the rank's model and synchronizes with the others. While the engine's session is created,
+// tensors are allocated in ordinary memory (reach.c), because these are weights.
 static void load_and_meet(struct rank *rank)
 {
     tsr__reach_running(rank->engine, false);
@@ -672,9 +672,9 @@ void tsr__rank_findings(const struct rank *rank, tsr_session *session)
     }
 }
 
-// Frees a rank. The engine requires this order: values before their session, shared weights and
-// operators after the session that uses them, the GPU context last. A rank that was never opened
-// has no session, and nothing else to free.
+// Frees a rank. The engine requires this order: values before the engine's session, shared weights
+// and operators after it, the GPU context last. A rank that was never opened (rank->session is
+// NULL) has nothing to free.
 void tsr__rank_free(struct rank *rank)
 {
     if (!rank->session)

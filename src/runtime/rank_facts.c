@@ -13,8 +13,8 @@
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// Returns the peak bytes of an allocator of the rank's session; 0: this engine does not report it.
-// The engine returns it as text, for one kind of memory of the session.
+// Returns the peak bytes that the rank's engine session has allocated in one kind of memory
+// (`where`). 0: this engine does not report it.
 static int64_t most_in_use(const struct rank *rank, const OrtMemoryInfo *where)
 {
     const OrtApi *api = rank->engine->api;
@@ -47,9 +47,9 @@ int64_t tsr__job_gpu_memory(const tsr_job *job, int i)
 }
 
 // Returns the memory of a rank. On a GPU the memory arena of ONNX Runtime includes the weights; on
-// the host, weights are mapped files. If the rank has its own process, the growth of the process is
-// measured. Several ranks in one process cannot be distinguished: for them, the arena's count and
-// the weights of the rank file are added.
+// a CPU, weights are mapped files. If the rank is the only one of its process, the growth of the
+// process is measured. Several ranks in one process cannot be distinguished: for them, the arena's
+// count and the weights of the rank file are added.
 static int64_t memory_of(const tsr_job *job, const struct rank *rank, const char *weights,
                          const struct memory_mark *before)
 {

@@ -90,8 +90,8 @@ static bool shares_packed_weights(const struct rank *rank)
     return rank->shared && rank->shared->packed && !rank->unpacked && !rank->packs_alone;
 }
 
-// Creates the session of a rank. With the container, the kernels of all ranks share the weights
-// that one of them has packed.
+// Creates the engine's session of a rank. With the container, the kernels of all ranks share the
+// weights that one of them has packed.
 //
 // Some kernels pack weights but cannot put them into a container, such as QLinearConv with int8
 // weights whose zero point is 0. ONNX Runtime then refuses the model. Which kernels these are
@@ -131,8 +131,8 @@ static OrtStatus *open_session(struct rank *rank, OrtSessionOptions *options)
     return st;
 }
 
-// Creates the session: options, our operators, shared weights, the provider, the user's operators;
-// then opens the model.
+// Creates the engine's session: options, our operators, shared weights, the provider, the user's
+// operators; then opens the model.
 static tsr_status create_session(struct rank *rank, OrtSessionOptions *options)
 {
     TRY(tsr__engine_failed(rank, set_options(rank, options), DIAG_engine_refused, NULL,
@@ -242,7 +242,7 @@ static tsr_status read_ports(struct rank *rank)
 }
 
 // Loads the rank's model. After a failure rank->ort may be set; tsr__rank_free checks it. The
-// options are read only while the session is created.
+// options are read only while the engine's session is created.
 tsr_status tsr__rank_load(struct rank *rank)
 {
     const OrtApi *api = rank->engine->api;

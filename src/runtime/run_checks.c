@@ -41,7 +41,7 @@ bool tsr__run_on_gpus(tsr_session *session, const struct manifest *manifest,
 }
 
 // Checks that ranks may be forked. A forked process cannot use a driver that its parent has
-// started. Ranks on the host can be forked by any process.
+// started. Ranks on CPUs can be forked by any process.
 tsr_status tsr__run_may_fork(tsr_session *session, const struct manifest *manifest,
                              const tsr_run_options *options)
 {

@@ -71,9 +71,9 @@ static tsr_status cannot_start(tsr_session *session, const char *hint, const cha
     return TSR_PEER;
 }
 
-// Finds the path of the host's ONNX Runtime, so that another process can load it. If it is part of
-// another library, such as a Python extension module, takes the libonnxruntime.so in the same
-// folder; "" if there is none.
+// Finds the path of the ONNX Runtime of this program, so that another process can load it. If it is
+// part of another library, such as a Python extension module, takes the libonnxruntime.so in the
+// same folder; "" if there is none.
 static void find_engine(const OrtApiBase *base, char *out, size_t n)
 {
     void *inside;
@@ -317,7 +317,7 @@ void tsr__served_close(struct served *served)
         int status;
         pid_t got = waitpid(served->pid, &status, WNOHANG);
         if (got != 0)
-            break; // ended, or reaped by the host
+            break; // ended, or reaped by this program
         if (tsr__now_s() - began > END_S)
             kill(served->pid, SIGKILL);
         nanosleep(&nap, NULL);

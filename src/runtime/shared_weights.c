@@ -19,7 +19,7 @@
 #define LARGE_PART 4 // weights above 1 / LARGE_PART of the memory are not packed
 
 // Opens the common file of weights. *out stays empty with one rank or without a common file: then
-// each session reads its weights itself.
+// each engine session reads its weights itself.
 tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
                             const struct bundle *bundle, struct arena *arena,
                             struct shared_weights *out)

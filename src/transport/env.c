@@ -144,8 +144,8 @@ static bool send_answer(int to, enum answer answer, int fd)
 }
 
 // Answers the rank that connected on c: sends the descriptor of the shared memory, or the reason
-// for a refusal. An invalid greeting gets no answer, nor a late one: the rank then connects again
-// (fetch), and meanwhile the other ranks are served. Returns true if the descriptor was sent.
+// for a refusal. An invalid or late greeting gets no answer: the rank then connects again (fetch),
+// and meanwhile the other ranks are served. Returns true if the descriptor was sent.
 static bool answer_hello(int c, int fd, int ranks, bool *met)
 {
     struct hello hello = {0};

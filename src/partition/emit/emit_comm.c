@@ -69,7 +69,8 @@ static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **
 }
 
 // True if the result of the communication becomes the rank's tensor of the form. False if the rank
-// already has one from another group, or has no shard of the form.
+// already has one from another group. Also false if it has no shard of the form, unless all members
+// keep the result (TRAIT_ALL_KEEP).
 static bool keeps_result(const struct part *part, const struct step *st)
 {
     const struct form *to = st->outputs[0];

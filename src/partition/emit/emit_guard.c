@@ -47,7 +47,8 @@ static bool dim_has(const struct rule_dim *dim, int factor)
     return false;
 }
 
-// Returns the number of open factors that output i has. Reduced factors count for every output.
+// Returns how many of the open factors (those that may be empty on this rank) output i has. Reduced
+// factors count for every output.
 static int count_open(const struct guard *guard, size_t i)
 {
     const struct rule *rule = guard->st->flow->place.rule;
@@ -315,8 +316,8 @@ static tsr_status make_placeholder(struct guard *guard, int i, tsr_value **out)
     return status_of_alloc(*out);
 }
 
-// Adds nodes that return the factor for the size of dimension `axis` of the placeholder result: 0
-// if the dimension is empty on this rank, else 1.
+// Adds nodes that return the number by which the size of dimension `axis` of the placeholder result
+// is multiplied: 0 if the dimension is empty on this rank, else 1.
 static tsr_value *size_multiplier(struct guard *guard, const struct rule_tensor *tensor, int axis)
 {
     const struct str any = {0};

@@ -257,10 +257,10 @@ static tsr_value *at_least_one(struct part *part, tsr_value *tokens)
                           tsr__part_ints(part, &zero, 1), count);
 }
 
-// Selects the tokens that use an expert of this rank, and replaces the node's inputs by theirs. The
-// CUDA kernel refuses 0 tokens (quirk moe_of_no_tokens). A rank on a GPU that has none runs its
-// experts on zeros in place of the first token. The sum of the weights is 0, so the result is 0 as
-// well.
+// Selects the tokens that use an expert of this rank, and replaces the node's inputs by the rows of
+// these tokens. The CUDA kernel refuses 0 tokens (quirk moe_of_no_tokens). A rank on a GPU without
+// such tokens runs its experts on zeros in place of the first token. The sum of the weights is 0,
+// so the result is 0 as well.
 static void select_tokens(const struct mixture *mixture, tsr_value **inputs, size_t n_inputs,
                           struct route *route)
 {

@@ -71,7 +71,7 @@ static tsr_status emit_slice_step(struct part *part, struct step *st)
     return shield(part, st->outputs[0]);
 }
 
-// Concatenates each run of `parts` adjacent values; the results are the first entries of `values`.
+// Concatenates every `parts` adjacent values to one; the results are the first entries of `values`.
 // Returns false if out of memory.
 static bool concat_runs(struct part *part, tsr_value **values, size_t n, size_t parts, int axis,
                         struct str last)

@@ -65,7 +65,8 @@ static tsr_value *local_nodes(struct part *part, tsr_value *host,
     return replace_larger(part, host, least, local);
 }
 
-// Returns the number of entries of a shape input. They describe the last dimensions of the result.
+// Returns the number of entries of a shape input, or the rank of the result if it is unknown. The
+// entries describe the last dimensions of the result.
 static int64_t host_entries(struct part *part, const tsr_value *source,
                             const struct tile_layout *layout)
 {

@@ -39,7 +39,8 @@ bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b)
     return tsr__layout_equal(a, b);
 }
 
-// Stores the owners of all shards, sorted, with duplicates.
+// Stores the owners of all shards, sorted, with duplicates. Returns their number, or 0 if out of
+// memory.
 static size_t sorted_owners(struct arena *arena, const struct tile_layout *layout, int64_t **out)
 {
     size_t n = (size_t)layout->first[layout->n_shards];

@@ -132,7 +132,7 @@ static bool rounds_up(const struct node_flow *nf)
 }
 
 // True if lists of numbers (pads, split sizes) differ from the model's, because a factor that they
-// describe or the factor of a window is sharded.
+// describe or the factor of a window is sharded, or because explicit pads replace ceil_mode.
 bool tsr__lists_apply(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
@@ -243,8 +243,8 @@ static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
     return rewrite == tsr__sizes_rewrite(nf);
 }
 
-// Stores the axes of a reduction whose input is sharded, and returns their number. The axes are
-// non-negative, because engines misread negative axes of an empty tensor.
+// Stores the axes of a reduction whose input is sharded, and returns their number; 0 for other
+// nodes. The axes are non-negative, because engines misread negative axes of an empty tensor.
 int tsr__reduction_axes(const struct draft *draft, const struct node_flow *nf, const char **name,
                         int64_t *axes)
 {

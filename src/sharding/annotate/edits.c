@@ -117,7 +117,8 @@ static tsr_status add_model(struct lines *lines, tsr_model *model, const tsr_con
     return lines->text.failed ? TSR_NOMEM : st;
 }
 
-// Sets *out to the edits of a configuration. The session owns the text until the next call.
+// Sets *out to the edits of a configuration. The session owns the text; the next call of this
+// function frees it.
 tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const char **out)
 {
     if (!out)

@@ -57,7 +57,8 @@ static bool chance(struct dice *dice, int percent)
     return below(dice, 100) < percent;
 }
 
-// Returns a divisor of n other than 1 and, if `proper`, other than n. Returns 0 if there is none.
+// Returns a random divisor of n other than 1 and, if `proper`, other than n. Divisors of
+// DIVISORS_MAX or more are not considered, except n. Returns 0 if there is none.
 static int64_t some_divisor(struct dice *dice, int64_t n, bool proper)
 {
     int64_t all[DIVISORS_MAX];
@@ -200,7 +201,7 @@ static bool may_cut(struct dice *dice, const struct rule_factor *factor, const s
                     int64_t cuts)
 {
     bool fits = factor->kind == FACTOR_PAR || grid->even ||
-                (factor->kind == FACTOR_RED && !grid->turns); // a device has only one part of a sum
+                (factor->kind == FACTOR_RED && !grid->turns); // one part of a sum per device
     if (factor->kind == FACTOR_REP || !fits || size_of(dice, factor->size) < cuts)
         return false;
     return factor->kind != FACTOR_STAT || chance(dice, 50); // such nodes are expanded to many nodes
@@ -544,8 +545,8 @@ static tsr_status write_choice(struct dice *dice, const struct choice *choice)
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// Chooses random specs once. *done is set if they are valid; they are then in *choice. Returns
-// false if out of memory.
+// Chooses random specs once. *done is set if they are valid and shard a factor; they are then in
+// *choice. Returns false if out of memory.
 static bool try_node(struct dice *dice, const struct rule *rule, struct choice *choice, bool *done)
 {
     struct grid grid;

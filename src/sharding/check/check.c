@@ -433,8 +433,8 @@ struct reach {
     const tsr_node *from;
 };
 
-// Notes that the node, in `stage`, reads a value of a later stage. reach->stage is that stage plus
-// 1.
+// Reports as a note that the node, in `stage`, reads a value of a later stage. reach->stage is that
+// stage plus 1.
 static void report_return(struct check *check, const tsr_node *node, const tsr_config *config,
                           const tsr_value *value, int64_t stage, const struct reach *reach)
 {

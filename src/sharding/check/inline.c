@@ -91,7 +91,8 @@ static tsr_status refuse_growth(const tsr_node *call, const struct budget *budge
     return TSR_INVALID;
 }
 
-// Inlines one call and subtracts the new nodes from the budget.
+// Inlines one call and subtracts the new nodes from the budget. Nodes of a call with many specs
+// count more, because the specs are copied to them.
 static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *budget)
 {
     size_t before = tsr__model_node_ids(model), weight = 1 + spec_count(call) / 8;

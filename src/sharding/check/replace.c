@@ -127,8 +127,8 @@ struct origins {
     VEC(size_t) at;
 };
 
-// Returns the node of the original model that node i of this flow is, or from which it was
-// expanded.
+// Returns the index of the node of the original model that node i of this flow is, or from which
+// node i was expanded.
 static size_t origin_of(const struct flow *flow, size_t i)
 {
     return flow->origin ? flow->origin[i] : i;

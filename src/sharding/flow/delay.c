@@ -130,7 +130,7 @@ static bool others_fit(const struct delay *delay, const struct node_flow *flow, 
 // Called for each reader of delay->from; sets delay->fits and returns true if the reader accepts a
 // partial sum at this input. It must be a node of the main graph that is placed by its rule and has
 // no reduction of its own. It must read the value in the producer's layout. All members of a group
-// must have the same shard of its output.
+// must have the same shard of the reader's output.
 static bool check_reader(void *data, tsr_node *node, size_t input)
 {
     struct delay *delay = data;

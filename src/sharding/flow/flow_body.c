@@ -88,7 +88,7 @@ static int rank_of(const struct follow *follow, const tsr_value *value)
     return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
 }
 
-// Returns the layout that is replicated on the devices of the node, which is always possible.
+// Returns the layout that is replicated on the devices of the node. Every value can have it.
 static struct tile_layout *whole(const struct follow *follow, int rank)
 {
     return tsr__flow_whole(follow->work, rank, &follow->nf->place);
@@ -154,7 +154,7 @@ static const tsr_value *body_output(const struct follow *follow, int body, int i
 }
 
 // True if the layout fits the sizes of a loop state as initial value, as input of the body and as
-// its output.
+// output of the body.
 static bool state_sizes_fit(const struct follow *follow, const struct tile_layout *layout,
                             int state)
 {

@@ -147,7 +147,8 @@ static bool try_node(struct propagate *propagate, size_t i, struct node_flow *nf
 }
 
 // Returns the first reader that did not need resharding before and needs it now, after the layout
-// of the value has changed from `before`. NOBODY: none, or a failure.
+// of the value has changed from `before`. OUTPUT: the caller of the model or a subgraph. NOBODY:
+// none, or a failure.
 static size_t first_disturbed(struct propagate *propagate, const tsr_value *value,
                               const struct tile_layout *before)
 {

@@ -121,9 +121,9 @@ static size_t free_devices(const struct stages *stages, const bool *named, int64
     return (size_t)stages->n_all;
 }
 
-// Distributes the n free devices over the stages whose specs name no devices, in runs of equal
-// length if possible. Example: 5 devices for 2 stages give 2 and 3. If there are fewer devices than
-// stages, the last stages share the last device.
+// Distributes the n free devices over the stages whose specs name no devices, in consecutive groups
+// of equal size if possible. Example: 5 devices for 2 stages give 2 and 3. If there are fewer
+// devices than stages, the last stages share the last device.
 static void distribute_devices(struct stages *stages, const bool *named, const int64_t *devices,
                                size_t n)
 {

@@ -31,7 +31,8 @@ static bool read_sides(struct str text, int64_t devices, struct notation_mesh *m
 }
 
 // Finds the mesh of a configuration. Examples: 8 devices and the metadata "2x4" give the sizes
-// {2,4}. Without metadata, or with "3x4", whose product is not 8, the sizes are {8}.
+// {2,4}. Without metadata, or with "3x4", whose product is not 8, the sizes are {8}. If the number
+// of devices is not supported, the mesh has no axes.
 void tsr__config_mesh(struct arena *arena, const tsr_model *model, const tsr_config *config,
                       struct notation_mesh *mesh)
 {

@@ -298,9 +298,9 @@ static int factor_below(const struct solve *solve, bool out, int i, int axis, in
 }
 
 // Finds the factors that `cuts` equal shards split, and returns their number; 0: not possible. The
-// outermost factors are split into single elements, the next one into equal runs. Example: factors
-// 4 and 16 in 8 shards: 4 is split in 4 and 16 in 2. Shard c has part c / 2 of the first factor and
-// part c % 2 of the second, so the strides are 2 and 1.
+// outermost factors are split into single elements, the next one into equal ranges. Example:
+// factors 4 and 16 in 8 shards: 4 is split in 4 and 16 in 2. Shard c has part c / 2 of the first
+// factor and part c % 2 of the second, so the strides are 2 and 1.
 static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t at, int64_t cuts,
                         struct target *target)
 {
@@ -352,9 +352,9 @@ static int targets_alike(struct solve *solve, const struct rule_dim *dim, const 
     return 1;
 }
 
-// Finds the factor that unequal shares split: the one directly inside of `at`, whose size must be a
-// multiple of the units. Returns 1; 0: not possible. Example: 4096 elements are 32 heads of 128.
-// Shares of 3 units and 1 unit are 24 and 8 heads.
+// Finds the factor that unequal shares split: the one at the border `at` (factor_below). Its size
+// must be a multiple of the units. Returns 1; 0: not possible. Example: 4096 elements are 32 heads
+// of 128. Shares of 3 units and 1 unit are 24 and 8 heads.
 static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t at,
                          const struct tile_factor *cut, struct target *target)
 {
@@ -640,7 +640,7 @@ static bool pin(struct solve *solve, bool out, int i)
 }
 
 // Adds the layout of input or output i to the placement. A tensor cannot be sharded if the node
-// reads it on the host, or if its rank differs from the rule's.
+// reads it in host memory, or if its rank differs from the rule's.
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool to_pin)
 {

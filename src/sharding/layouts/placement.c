@@ -60,7 +60,7 @@ static bool project_dim(struct arena *arena, const struct placement *placement,
 }
 
 // Returns the layout that a placement gives to a tensor, in canonical form. A tensor that the node
-// reads on the host is replicated on all devices.
+// reads in host memory is replicated on all devices of the placement.
 struct tile_layout *tsr__placement_project(struct arena *arena, const struct placement *placement,
                                            const struct rule_tensor *tensor)
 {

@@ -144,7 +144,7 @@ static void read_loops(const tsr_spec *spec, int rank, struct tile_layout *layou
 }
 
 // Sets *out to the layout that a spec describes. Examines the spec first: a spec with errors has no
-// layout.
+// layout. *out is NULL for an empty spec.
 tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                             bool quiet, struct tile_layout **out)
 {

@@ -109,7 +109,8 @@ static bool devices_fit(tsr_session *session, const struct tile_layout *layout, 
     return false;
 }
 
-// Lists the elements of each device as boxes. The session owns the boxes until the next call.
+// Lists the elements of each device as boxes. The session owns the boxes; the next call of this
+// function frees them.
 tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int64_t *shape,
                      int64_t devices, const tsr_box **out, size_t *n)
 {

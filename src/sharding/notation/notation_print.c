@@ -5,8 +5,8 @@
 
 #define LISTED_MOST 64 // up to this number of tiles, owners 0, 1, 2, ... are printed too
 
-// Prints one dimension. Examples: "1" is unsharded; "4" is four parts; "8/2*?" is two factors, 8
-// units in 2 parts and units of unknown size.
+// Prints one dimension. Examples: "1" is unsharded; "4" is four parts; "8/2*?" is two factors, one
+// of 8 elements in 2 parts and one of unknown size.
 static void print_dim(struct text *text, const struct tile_dim *dim)
 {
     if (!tsr__dim_is_sharded(dim)) {

@@ -218,9 +218,9 @@ struct takers {
     size_t *first;
 };
 
-// Returns the layout of `side` with every shard split along `axis`; device i of each list of takers
-// gets part i. Example: {2,1:(0,1),(2,3)} along axis 1 becomes {2,2}. Devices 0 and 1, which both
-// had tile 0, now have its left and right half. Returns NULL if not possible.
+// Returns the layout of `side` with every shard split along `axis`; device i of each list in
+// `takers` gets part i. Example: {2,1:(0,1),(2,3)} along axis 1 becomes {2,2}. Devices 0 and 1,
+// which both had tile 0, now have its left and right half. Returns NULL if not possible.
 static struct tile_layout *spread(const struct pairing *pairing, const struct side *side, int axis,
                                   const int64_t *shape, const struct takers *takers)
 {
@@ -449,8 +449,8 @@ static void try_between(struct search *s, const struct tile_layout *from, bool p
 }
 
 // Searches paths from a layout to the target. Tries the direct step first, then intermediate
-// layouts. `depth` is the number of steps so far. It is limited by MAX_STEPS, MAX_BETWEEN and
-// MAX_WORK, not by time, so that results are the same on every machine.
+// layouts. `depth` is the number of steps so far. The search is limited by MAX_STEPS, MAX_BETWEEN
+// and MAX_WORK, not by time, so that results are the same on every machine.
 static void search(struct search *s, const struct tile_layout *from, bool pending, int depth,
                    const struct cost *so_far)
 {

@@ -15,8 +15,9 @@ static int64_t devices_of(const struct reshard_step *step)
     return n;
 }
 
-// Returns the pair of devices between which the step sends the most bytes. Moves to one device are
-// adjacent in the list. `given` has the bytes that each device sends to the current receiver.
+// Returns the pair of devices between which the step sends the most bytes; 0 bytes if there are no
+// moves or if out of memory. Moves to one device are adjacent in the list. `given` has the bytes
+// that each device sends to the current receiver.
 struct reshard_pair tsr__reshard_largest(struct arena *arena, const struct reshard_step *step,
                                          size_t elem_bytes)
 {

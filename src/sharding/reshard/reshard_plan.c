@@ -134,7 +134,8 @@ tsr_status tsr__reshard_texts(const struct reshard_request *request, struct aren
     return tsr__reshard_plan(arena, from, pending, to, request->shape, q.unit, out);
 }
 
-// Finds the steps between two shardings. The session owns the steps until the next call.
+// Finds the steps between two shardings. The session owns the steps; the next call of this function
+// frees them.
 tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
                             const char *pending, tsr_dtype type, int rank, const int64_t *shape,
                             const tsr_step **out, size_t *n)

@@ -212,7 +212,7 @@ bool tsr__patience(struct patience *patience, bool crowded)
 void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length)
 {
     int64_t unit =
-        elem_bytes < 256 ? (int64_t)(256 / elem_bytes) : 1; // small tensors: one member folds
+        elem_bytes < 256 ? (int64_t)(256 / elem_bytes) : 1; // up to 256 bytes: one member folds
     int64_t units = count / unit + (count % unit != 0);
     int64_t a = units / n * k + units % n * k / n;
     int64_t b = units / n * (k + 1) + units % n * (k + 1) / n;

@@ -264,16 +264,16 @@ static void device_fail(struct endpoint *endpoint, tsr_status status, int rank, 
     tsr__nccl_abort(device);
 }
 
-// Closes the base endpoint. The rank leaves the job; tsr__device_close frees the struct when the
-// rank's session is gone.
+// Closes the base endpoint. The rank leaves the job; tsr__device_close frees the struct later,
+// after the engine's session of the rank.
 static void device_close(struct endpoint *endpoint)
 {
     struct device *device = device_of(endpoint);
     device->base->transport->close(device->base);
 }
 
-// Returns the method of a group. Example: with ranks 0 and 1 on GPU 0 and rank 2 on the host, {0,
-// 1} use "own", or "ipc" between processes; {0, 2} use "host".
+// Returns the method of a group. Example: with ranks 0 and 1 on GPU 0 and rank 2 on a CPU, {0, 1}
+// use "own", or "ipc" between processes; {0, 2} use "host".
 static const char *device_method(const struct endpoint *endpoint, const int64_t *group, int n)
 {
     const struct device *device = (const struct device *)endpoint;

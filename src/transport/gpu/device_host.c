@@ -101,8 +101,8 @@ static tsr_status reduce_chunks(const struct device_call *call, const struct chu
     return tsr__device_code(call, code, "copying through the host");
 }
 
-// Reduces as a member whose memory is on the host. It makes the same calls chunk by chunk as the
-// others, and the base endpoint reads its memory directly.
+// Reduces as a member whose tensors are in host memory. It makes the same calls chunk by chunk as
+// the others, and the base endpoint reads its memory directly.
 static tsr_status reduce_from_host(const struct device_call *call, const struct chunks *chunks,
                                    const char *in, char *out)
 {
@@ -160,7 +160,8 @@ static struct comm_buffer chunk_of(struct comm_buffer buffer, size_t at)
 }
 
 // Sets the buffers of the round. Slots in the pinned memory: n for sent parts, which are copied
-// from the GPU, n for received parts, one for a fold. Members on the host use their own memory.
+// from the GPU, n for received parts, one for a fold. Members whose tensors are in host memory use
+// these directly.
 static int bring_round_down(const struct device_call *call, const struct comm_exchange *exchange,
                             struct round *round)
 {

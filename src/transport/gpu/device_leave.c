@@ -34,8 +34,8 @@ void tsr__device_touched(const struct device_call *call)
 }
 
 // Leaves a call after a failure. Reports the failure first, so that ranks that wait for this one,
-// on the host or in NCCL kernels, continue. Then waits for every GPU on which a member could have
-// enqueued work; errors of the driver are ignored.
+// in their threads or in NCCL kernels, continue. Then waits for every GPU on which a member could
+// have enqueued work; errors of the driver are ignored.
 tsr_status tsr__device_leave(const struct device_call *call, tsr_status st)
 {
     struct device *device = call->device;

@@ -83,7 +83,7 @@ static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
     return device->base->transport->exchange(device->base, &call, &x, why);
 }
 
-// Counts the ranks on this rank's GPU. Every rank publishes its GPU; a rank on the host publishes
+// Counts the ranks on this rank's GPU. Every rank publishes its GPU; a rank on a CPU publishes
 // zeros. Free memory is read first: no rank loads its model until all have published.
 tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
                              struct comm_trouble *why)
@@ -205,7 +205,7 @@ static void sort_groups(struct device *device)
 }
 
 // Returns the method that calls with all buffers on GPUs will use, as far as this rank knows. For
-// reports only: a call with buffers in host memory still uses the host.
+// reports only: a call with buffers in host memory uses METHOD_HOST or the base endpoint.
 static enum gpu_method expected_method(const struct device *device,
                                        const struct device_group *group)
 {

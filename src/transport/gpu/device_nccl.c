@@ -119,11 +119,11 @@ void tsr__nccl_close(struct device *device)
     pthread_mutex_destroy(&device->nccl_lock);
 }
 
-// Synchronizes the hosts around an NCCL call if members share a GPU. Before the call: no rank may
-// start a waiting kernel while another must still allocate its output. After it: no rank may
-// continue, perhaps to a kernel that must be loaded first, while another has not started its own.
-// Allocating and loading may wait for all kernels on the GPU, while these kernels wait for the rank
-// that allocates or loads: a deadlock.
+// Synchronizes the threads of the members around an NCCL call if members share a GPU. Before the
+// call: no rank may start a waiting kernel while another must still allocate its output. After it:
+// no rank may continue, perhaps to a kernel that must be loaded first, while another has not
+// started its own. Allocating and loading may wait for all kernels on the GPU, while these kernels
+// wait for the rank that allocates or loads: a deadlock.
 static tsr_status together(const struct device_call *call)
 {
     const struct comm_call *comm_call = call->call;
@@ -248,7 +248,7 @@ tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uin
 struct slice {
     size_t at, bytes;
 };
-// Returns the slice of member i. Slices are the same as on the host (tsr__slice), so that sums are
+// Returns the slice of member i. Slices are the same as on CPUs (tsr__slice), so that sums are
 // computed in the same order.
 static struct slice slice_of(const struct comm_call *call, int i)
 {
@@ -258,7 +258,7 @@ static struct slice slice_of(const struct comm_call *call, int i)
     return (struct slice){(size_t)first * unit, (size_t)length * unit};
 }
 
-// Reserves memory and kernels for a call, before the hosts synchronize. While a kernel of another
+// Reserves memory and kernels for a call, before the members synchronize. While a kernel of another
 // rank waits on the GPU for this one, memory cannot be allocated or freed and no kernel can be
 // loaded.
 tsr_status tsr__nccl_reserve(const struct device_call *call, const struct comm_exchange *exchange)
@@ -320,7 +320,7 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
 
 // Reduces a tensor over NCCL. NCCL does not specify the order of additions. If results must be
 // reproducible, or if NCCL lacks the type, slices are gathered and folded in group order. Groups
-// that are too large for this use the host.
+// that are too large for this are reduced through host memory.
 tsr_status tsr__nccl_sum(const struct device_call *call, void *comm, const void *in, void *out)
 {
     const struct comm_call *comm_call = call->call;

@@ -33,7 +33,7 @@ static tsr_status address_of(const struct device_call *call, int member, bool ou
     return TSR_OK;
 }
 
-// Makes this rank's stream wait for an event of a member; the host continues at once.
+// Makes this rank's stream wait for an event of a member; the calling thread continues at once.
 static tsr_status await_event(const struct device_call *call, int member, int event)
 {
     void *const *events = call->device->events[call->call->group[member]];

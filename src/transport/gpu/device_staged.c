@@ -211,9 +211,9 @@ static int have_memory(struct staged *staged)
     return code;
 }
 
-// Reduces one round with three barriers of the hosts. After the first, all downloads are enqueued,
-// so each GPU may wait for those of the others and fold its slice. After the second, all sums are
-// enqueued, so each GPU may wait for those of the others. The third ends the round
+// Reduces one round with three barriers of the members' threads. After the first, all downloads are
+// enqueued, so each GPU may wait for those of the others and fold its slice. After the second, all
+// sums are enqueued, so each GPU may wait for those of the others. The third ends the round
 // (tsr__own_finish). Memory is allocated before the first.
 static tsr_status reduce_round(struct staged *staged, uint64_t round)
 {

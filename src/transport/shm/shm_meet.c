@@ -232,8 +232,8 @@ tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const in
     return TSR_OK;
 }
 
-// Raises `arrived`; no other function does. stamped: the header for the mailbox, or NULL. Returns
-// the stamp, or 0 without one.
+// Announces to a peer that this rank has entered a call: raises `arrived`, which no other function
+// does. stamped: the header for a call by mailbox, or NULL. Returns its stamp, or 0 without one.
 static uint64_t announce_to(struct shm *me, int peer, const struct comm_header *stamped)
 {
     struct shm_pair *pair = shm_pair(me->job, me->endpoint.rank, peer);

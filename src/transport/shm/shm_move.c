@@ -156,7 +156,8 @@ static void put_piece(const struct pair *pair, size_t k)
     atomic_store_explicit(&pair->me->slot->staged, ++pair->me->staged, memory_order_release);
 }
 
-// Reduces between two members. Each member publishes its input one piece ahead and folds both.
+// Reduces between two members. Each member publishes its input one piece ahead, and folds every
+// piece of both inputs itself.
 static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int self,
                               const char *in, char *out, struct comm_trouble *why)
 {
