@@ -127,7 +127,7 @@ static struct str list_text(struct arena *arena, const tsr_plan_count *tried, si
     return text;
 }
 
-// Reports the chosen number, and the predicted time of each number.
+// Reports the chosen number of devices or ranks, and the predicted time of each number.
 static void report_choice(struct choice_list *list, const tsr_plan_summary *summary)
 {
     struct str text_list = list_text(&list->arena, summary->tried, summary->n_tried);

@@ -97,8 +97,9 @@ static tsr_config *choose_config(const struct planner *planner, const char *name
     return chosen;
 }
 
-// Finds the configuration to complete, if the model has one for the same number of devices. Its
-// shardings are kept.
+// Finds the configuration to complete, if the model has one for the same number of devices, and
+// checks it. Its shardings are kept, unless stages are requested: then a configuration with
+// shardings is ignored, or refused if the caller named it or if it has stages.
 static tsr_status find_config(struct planner *planner, const char *name, bool stages)
 {
     planner->config = choose_config(planner, name);
@@ -214,7 +215,8 @@ static tsr_status keep_sizes(struct request *request)
 
 // ---- plans -------------------------------------------------------------------------------------
 
-// Sets the bound to the lower of the bounds with and without stages.
+// Lowers the bound of the summary to `bound`, that of the plan without stages, and updates gap and
+// `optimal`.
 static void set_bound(tsr_plan_summary *out, int64_t bound)
 {
     out->bound = int64_min(out->bound, bound);

@@ -30,7 +30,8 @@ struct lp {
     bool none;   // the variable `none` was written
 };
 
-// Writes the sign, the factor and line breaks. The caller writes the variable.
+// Writes the sign and the coefficient f (not if it is 1 or -1), after a line break if the line is
+// long. The caller writes the variable.
 static void write_factor(struct lp *lp, int64_t f)
 {
     struct text *text = lp->out;
@@ -86,7 +87,7 @@ static bool pair_allowed(const struct program *program, const struct program_edg
            allowed(program, edge->a, i) && allowed(program, edge->b, j);
 }
 
-// Writes the objective. Terms with the factor 0 are left out.
+// Writes the objective. Terms with the coefficient 0 are left out.
 static void write_objective(struct lp *lp)
 {
     const struct program *program = lp->program;

@@ -64,8 +64,9 @@ static void remove_unsupported(struct dive *dive, const struct tree_edge *edge, 
     dive->search->effort->work += (size_t)dense->k[u] * dense->k[o];
 }
 
-// Propagates from v. Returns false if a node has no choice left. The conflict count of that node
-// grows, so the next dive fixes it earlier.
+// Removes choices without an allowed partner at the neighbours of v, then at their neighbours, and
+// so on. Returns false if a node has no choice left. The conflict count of that node grows, so the
+// next dive fixes it earlier.
 static bool propagate(struct dive *dive, uint32_t v)
 {
     const struct dense *dense = dive->dense;

@@ -146,7 +146,7 @@ void tsr__dual_gather(const struct dual *dual, uint32_t v, double *sum)
     }
 }
 
-// Subtracts the least entry from the message and returns it.
+// Subtracts the least entry of the message from all its entries, and returns that entry.
 static double take_least(double *m, uint32_t k)
 {
     double least = m[0];

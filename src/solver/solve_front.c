@@ -201,7 +201,8 @@ static void filter(struct run *run, int which)
     set->n = n;
 }
 
-// Copies work[which] to the arena. Sets run->over if the run now holds more than max_points points.
+// Copies work[which] to the arena. Sets run->over if more than front->max_points points are stored
+// now.
 static struct set keep(struct run *run, int which)
 {
     struct set out = {ARENA_ARRAY(&run->arena, struct point, run->work[which].n + 1),
@@ -495,8 +496,8 @@ static bool find_pair(const struct run *run, struct set before, struct set set, 
 }
 
 // Finds points of the children that sum to the goal and stores them in goals[child]. False: there
-// are none. It adds child by child, because a node may have too many children to try all
-// combinations.
+// are none, or out of memory. It adds child by child, because a node may have too many children to
+// try all combinations.
 static bool split(struct run *run, const struct cell *cell, uint32_t choice, struct point goal,
                   struct point *goals)
 {

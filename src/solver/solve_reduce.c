@@ -735,7 +735,8 @@ static bool is_effort_spent(const struct core *core)
 }
 
 // Empties the queues. Visits edges before nodes, because edges are cheap and often shrink nodes.
-// Checks the effort every 256 visits, and drops the rest when enough is used up.
+// Checks the effort every 256 visits, and drops what is queued when the reductions have used their
+// part of it.
 static void drain(struct core *core, struct queue *queue, struct scratch *scratch)
 {
     for (uint32_t i = 1; !core->infeasible; i++) {

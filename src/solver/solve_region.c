@@ -448,7 +448,7 @@ static void apply_multipliers(struct region *region)
     }
 }
 
-// Raises the multipliers of spans that `own` exceeds.
+// Raises the multipliers of spans whose slack the usage (region->own) exceeds.
 static void raise_multipliers(struct region *region, double step)
 {
     double most = 0;
@@ -461,7 +461,6 @@ static void raise_multipliers(struct region *region, double step)
 
 // ---- moves
 
-// Empties the region.
 static void empty_region(struct region *region)
 {
     for (uint32_t i = 0; i < region->n; i++)
@@ -530,8 +529,9 @@ static double first_step(const struct region *region, int64_t cost)
     return 0.002 * ((double)cost + 1) / (double)most;
 }
 
-// Solves the region with growing multipliers until it satisfies the rows, at most `tries` times.
-// Applies the result if it costs at most `most`. Returns true if it did.
+// Solves the region with growing multipliers, at most `tries` times, until the solution satisfies
+// the rows or changes nothing. Applies the solution if it costs at most `most`. Returns true if it
+// was applied.
 static bool improve(struct region *region, double factor, int64_t most, int tries)
 {
     bool taken = false;

@@ -236,9 +236,9 @@ static void prove_exactly(struct search *search)
     search->effort->work += search->dual.cells;
 }
 
-// Improves bound and solution. Each iteration runs a pass, sometimes rounds a candidate, and makes
-// a step of the multipliers. The target of the step is the best cost, or `reach` above the best
-// bound if that is less.
+// Improves bound and solution. Each iteration runs a pass, sometimes rounds the messages to an
+// assignment, and makes a step of the multipliers. The target of the step is the best cost, or
+// `reach` above the best bound if that is less.
 void tsr__search_climb(struct search *search, int passes)
 {
     struct dual *dual = &search->dual;

@@ -277,7 +277,8 @@ static void sort_sep(struct tree *tree, struct tree_bucket *bucket)
     tree->held += bucket->cells;
 }
 
-// Sets the factor's stride for `node`, if the node is the bucket's own or in its separator.
+// Sets the stride of the factor (a table of the bucket) for `node`, if the node is the bucket's own
+// or in its separator.
 static void set_stride(struct tree_bucket *bucket, struct tree_factor *factor, uint32_t node,
                        size_t stride)
 {

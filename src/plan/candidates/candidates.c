@@ -148,7 +148,7 @@ static int64_t beyond(const struct rule_window *window, int64_t n, tile_shares s
     return most;
 }
 
-// Returns the bytes of the largest shard.
+// Returns the bytes of the largest shard of the value in this layout.
 static int64_t bytes_in(struct candidate_builder *builder, struct tile_layout *layout,
                         const struct plan_value *value)
 {
@@ -261,7 +261,7 @@ static int64_t bytes_at(struct candidate_builder *builder, uint32_t layout,
 }
 
 // Returns the bytes that the device with index `place` reads and writes. A value that is read at
-// several inputs is included once.
+// several inputs is included once. Outputs that are updated in place are not included.
 static double bytes_moved(struct candidate_builder *builder, const struct candidate *candidate,
                           int64_t place)
 {
@@ -515,7 +515,7 @@ static void add(struct candidate_builder *builder, struct tile_layout *const *ou
     keep(builder, &candidate, combining->suffix);
 }
 
-// Adds the candidate whose output stays a partial sum.
+// Adds the candidate whose output stays a partial sum, if its parts are combined by adding them.
 static void add_parts(struct candidate_builder *builder)
 {
     struct candidate candidate = {0};
@@ -531,8 +531,9 @@ static void add_parts(struct candidate_builder *builder)
 }
 
 // True if the factor can be sharded in `cuts`. Each dimension with this factor must have at least
-// one element per shard, and no shard may end inside a unit. Example: 12 elements in units of 4
-// (heads) can be sharded in 3, not in 2: the border at 6 would be inside a unit.
+// one element per shard. No shard may end inside a group of factor->unit elements, such as a head.
+// Example: 12 elements in heads of 4 can be sharded in 3, not in 2: the border at 6 would be inside
+// a head.
 bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts)
 {
     if (factor->least > 0 && factor->least < cuts)
@@ -581,7 +582,7 @@ static bool scatter_along(struct candidate_builder *builder, int factor, tile_sh
 }
 
 // True if the factor has at least as many elements as the shares have units, and no part ends
-// inside a unit of the factor.
+// inside a group of factor->unit elements, such as a head.
 static bool shares_fit(const struct rule_factor *factor, int64_t size, int64_t parts,
                        tile_shares shares)
 {
@@ -681,8 +682,8 @@ static void add_stat(struct candidate_builder *builder)
     }
 }
 
-// Adds the candidate that reduces a sum to the device that returns it, if only the caller reads the
-// sum.
+// Adds the candidate that reduces a sum to the first device, which returns it. Called only if no
+// node reads the sum.
 static void add_rooted(struct candidate_builder *builder)
 {
     struct tile_layout **out =

@@ -158,8 +158,9 @@ static void try_grid(struct candidate_builder *builder, struct grid grid, const 
     tsr__arena_free(&scratch);
 }
 
-// Tries pairs of factors. Example: with 12 devices and 4 parts, this factor is sharded in 4 along
-// one axis of the grid, and another factor in 3 along the other axis.
+// Tries the factor alone, and with every other factor. Example: with 12 devices and 4 parts, this
+// factor is sharded in 4 along one axis of the grid, and another factor, or none, in 3 along the
+// other axis.
 static void try_pairs(struct candidate_builder *builder, int factor, int64_t parts,
                       const int64_t *sizes)
 {
@@ -173,7 +174,8 @@ static void try_pairs(struct candidate_builder *builder, int factor, int64_t par
             try_grid(builder, grid, (int[]){factor, h});
 }
 
-// Returns the number of shards of a factor over this axis and the axes before it.
+// Returns the number of shards that factor f has if `axis` shards it as well as the earlier axes
+// that are assigned to it.
 static int64_t cuts_of(const struct grid *grid, const int *factor, int axis, int f)
 {
     int64_t cuts = grid->size[axis];

@@ -28,7 +28,7 @@ static int64_t producer_of(const struct planner *planner, const tsr_value *value
 }
 
 // Checks one reader of a value. Returns false, which ends the iteration, if the reader needs the
-// full sum. Subgraphs always do.
+// full sum. Readers in a subgraph always do.
 static bool takes(void *data, tsr_node *node, size_t input)
 {
     struct partial_sums *sums = data;

@@ -401,7 +401,7 @@ static bool try_rule(struct candidate_builder *builder, const struct rule *rule,
 enum tried { TRIED_INPUT, TRIED_OUTPUT, TRIED_PARTS };
 
 // True if a layout should be tried: the key is new, and the node is neither replicated nor
-// annotated. Records the key.
+// annotated. Records the key. Also false if out of memory.
 static bool is_first_try(struct strategy *strategy, const uint32_t key[3])
 {
     if (strategy->whole || strategy->given)

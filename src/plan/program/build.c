@@ -83,8 +83,9 @@ static bool is_needed(const struct planner *planner, size_t i)
 
 // ---- layouts of neighbours ----------------------------------------------------------------------
 
-// True if the layout is sharded in units (heads, not elements). Such layouts must be offered to
-// neighbours, which do not find them themselves.
+// True if some dimension has several factors, such as heads and elements, and of each dimension at
+// most the first factor is sharded. Shards then consist of full heads. Such layouts must be offered
+// to neighbours, which do not find them themselves.
 static bool is_in_units(const struct tile_layout *layout)
 {
     bool found = false;
@@ -155,7 +156,7 @@ static void offer_to_maker(struct planner *planner, const struct wire *wire)
         offer(planner, wire->maker, SIDE_OUTPUT, wire->output, strategy->at.at[c].in[wire->input]);
 }
 
-// Calls the function for all inputs of a node.
+// Calls offer_to for all inputs of a node that planned nodes produce.
 static void offer_along(struct planner *planner, size_t reader,
                         void (*offer_to)(struct planner *planner, const struct wire *wire))
 {

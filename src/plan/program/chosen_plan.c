@@ -146,9 +146,10 @@ static int64_t bytes_then(struct account *account, const struct plan_value *valu
     return 0;
 }
 
-// Adds the bytes of all layouts of a value to the account. `first` is its layout after reductions,
-// `before` the layout of the partial sums until they are reduced, or PLAN_NO_LAYOUT. `run` is the
-// time at which its producer runs.
+// Adds the bytes of all layouts of a value to the account. In the second pass (account->top is
+// set), enters the value in the list of the largest values instead. `first` is its layout after
+// reductions, `before` the layout of the partial sums until they are reduced, or PLAN_NO_LAYOUT.
+// `run` is the time at which its producer runs.
 static bool add_value(struct account *account, const tsr_value *v, uint32_t first, uint32_t before,
                       size_t run)
 {
@@ -361,7 +362,7 @@ static const struct candidate *whole_of(const struct strategy *strategy, uint32_
     return NULL;
 }
 
-// Returns the largest memory of the planned devices.
+// Returns the largest memory of the planned devices; PLAN_NO_LIMIT: memory is not limited.
 static int64_t most_memory(const struct planner *planner)
 {
     int64_t most = 0;
@@ -373,7 +374,7 @@ static int64_t most_memory(const struct planner *planner)
 }
 
 // Chooses the replicated candidate of every node and sums their times. Returns 0 if a node has
-// none, or if the model does not fit on the largest device.
+// none, if the model does not fit on the largest device, or if out of memory.
 static int64_t run_whole(struct planner *planner, int64_t *bytes)
 {
     int64_t time = 0;

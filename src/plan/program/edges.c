@@ -99,8 +99,8 @@ static void add_state(struct state_list *states, uint32_t from, uint32_t copy, i
         *state = (struct copy_state){from, copy, cost};
 }
 
-// True if a state has this layout of the producer. Candidates with the same layout share their
-// states.
+// True if a copy state has this layout of the producer. Candidates with the same layout share their
+// copy states.
 static bool has_from(const struct state_list *states, uint32_t from)
 {
     for (size_t i = 0; i < states->list.n; i++)
@@ -109,7 +109,8 @@ static bool has_from(const struct state_list *states, uint32_t from)
     return false;
 }
 
-// Lists the states of a shared value: each layout of the producer, with each possible copy or none.
+// Lists the copy states of a shared value: each layout of the producer, with each possible copy or
+// none.
 static size_t copy_states(struct edge *edge, const uint32_t *wants, size_t n_wants,
                           struct copy_state **out)
 {
@@ -138,8 +139,8 @@ struct shared_tables {
     uint32_t key; // unique among these tables
 };
 
-// Fills the table from the producer's choices to the states. A choice allows only states with its
-// layout.
+// Fills the table from the producer's choices to the copy states. A choice allows only copy states
+// with its layout.
 static void fill_from(const struct edge *edge, struct shared_tables *tables)
 {
     for (size_t s = 0; s < tables->n; s++) {
@@ -152,7 +153,7 @@ static void fill_from(const struct edge *edge, struct shared_tables *tables)
     }
 }
 
-// Returns the cost table from the states to a reader's choices. Each entry is the lower of two
+// Returns the cost table from the copy states to a reader's choices. Each entry is the lower of two
 // costs: from the value, or from its copy. NULL: out of memory.
 static int64_t *table_to(struct edge *edge, const struct shared_tables *tables,
                          const struct reader *reader)
@@ -283,7 +284,7 @@ static bool connect_shared(struct edge *edge, struct reader *reader, size_t n)
            (use_shared(edge, var, tables, reader, n) && tsr__use_producer(edge, end_of(edge)));
 }
 
-// Lists states without a copy, one for each layout of the producer.
+// Lists copy states without a copy, one for each candidate of the producer. NULL: out of memory.
 static struct copy_state *no_copies(struct edge *edge)
 {
     struct copy_state *state = ARENA_ARRAY(edge->arena, struct copy_state, edge->from->at.n + 1);

@@ -39,7 +39,8 @@ static bool is_named(const tsr_node *node, const char *name)
     return false;
 }
 
-// Returns the first planned node with this name or index, in graph order; names need not be unique.
+// Returns the first planned node with this name, index or output, in graph order; names need not be
+// unique. NULL: none.
 const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)

@@ -72,8 +72,8 @@ static void sort_readers(struct collecting *collecting)
     collecting->list.n = n;
 }
 
-// True if a node of this range produces the value, or if there are no ranges. Values of another
-// range are passed on by that range.
+// True if a node of the planned range (the nodes of a stage) produces the value, or if there are no
+// ranges. Values of another range are passed on by that range.
 static bool is_made_here(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = tsr_value_producer(value);

@@ -299,8 +299,9 @@ static bool is_simple_union(unsigned set, int n_clusters)
     return n <= 2 || n == n_clusters - 1;
 }
 
-// Adds the sets of hosts, except the set of all hosts. If there are more than EVERY_UNION hosts,
-// adds only those of is_simple_union. The host with the fastest devices may be better alone.
+// Adds the unions of clusters (devices with fast links, usually hosts), except the union of all. If
+// there are more than EVERY_UNION clusters, adds only those of is_simple_union. The cluster with
+// the fastest devices may be better alone.
 static bool list_unions(struct set_search *search)
 {
     struct planner *planner = search->models->planners[0];

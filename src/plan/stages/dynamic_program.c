@@ -89,7 +89,7 @@ bool tsr__stages_follow(struct staging *staging, size_t begin, size_t i, size_t 
            (!staging->other || follows(staging->other, begin, i, j));
 }
 
-// One more stage of a pipeline: the state before it, and its block.
+// One more stage of a pipeline: the partial pipeline before it, and its block.
 struct step {
     size_t stages, begin, cut,
         used;    // the last stage is from `begin` to `cut`; the first `used` devices are taken
@@ -124,8 +124,8 @@ static void try_stage(struct stage_search *search, const struct cell *from, cons
         *to = next;
 }
 
-// Extends the state by one stage, on blocks of every size and up to every split point. If no
-// further stage may follow, the stage ends at the end of the graph.
+// Extends the partial pipeline `step` by one stage, on blocks of every size and up to every split
+// point. If no further stage may follow, the stage ends at the end of the graph.
 static void extend(struct stage_search *search, struct step step)
 {
     const struct cell from =
@@ -146,8 +146,8 @@ static void extend(struct stage_search *search, struct step step)
     }
 }
 
-// Returns the best final state, or NULL. Tries larger device counts first, so that among equal
-// states the one with fewer idle devices wins.
+// Returns the cell of the best complete pipeline; NULL: none. Tries larger device counts first, so
+// that among equal pipelines the one with fewer idle devices wins.
 static const struct cell *best_end(struct stage_search *search, size_t *stages)
 {
     const struct cell *best = NULL;
@@ -164,7 +164,8 @@ static const struct cell *best_end(struct stage_search *search, size_t *stages)
     return best;
 }
 
-// Extends the states with these stages and split points, for every number of used devices.
+// Extends the partial pipelines that have step.stages stages and end at step.cut, for every number
+// of used devices.
 static void extend_all(struct stage_search *search, struct step step)
 {
     for (step.used = step.stages; step.used < tsr__search_devices(search); step.used++) {

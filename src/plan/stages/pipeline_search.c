@@ -97,8 +97,8 @@ static int64_t least_pace(struct stage_search *search, const struct trail *trail
     return least;
 }
 
-// Solves the pipeline and keeps it if it is better. `least` is its lower bound; if it is not below
-// the best cost, nothing is solved.
+// Solves the pipeline of `trail` and keeps it if it is better than the best so far. `least` is a
+// lower bound of its cost; if `least` is not below the best cost, nothing is solved.
 static void try_line(struct stage_search *search, const struct trail *trail, int64_t least)
 {
     struct pipeline_trial *trial = search->trial;
@@ -134,8 +134,9 @@ static bool is_over(const struct stage_search *search)
 
 // ---- all pipelines -----------------------------------------------------------------------------
 
-// A state of the enumeration: `stages` stages have the nodes before split point `cut` and the first
-// `used` devices of the order.
+// A position of the enumeration, which goes from the last stage to the first: `stages` stages are
+// still to be chosen. They have the nodes before split point `cut` and the first `used` devices of
+// the order.
 struct state {
     size_t stages, cut, used;
     int64_t behind, sum; // lower bounds of the stages after it: by the objective, and their sum
@@ -153,7 +154,7 @@ static int64_t least_of(const struct stage_search *search, const struct cell *ce
     return search->bottleneck ? cell->most : cell->sum;
 }
 
-// True if the stage after the state may follow a stage that starts at `begin`. With trial->flows,
+// True if the stage after state->cut may follow a stage that starts at `begin`. With trial->flows,
 // it must read only values of that stage.
 static bool hands_on(const struct stage_search *search, const struct state *state, size_t begin)
 {
@@ -161,8 +162,8 @@ static bool hands_on(const struct stage_search *search, const struct state *stat
            tsr__stages_follow(search->staging, begin, state->cut, state->next);
 }
 
-// Adds to `list` the stage from split point `begin` to that of the state, on the block. Adds
-// nothing if no pipeline with this stage can be the best.
+// Adds to `list` the stage from split point `begin` to state->cut, on the block. Adds nothing if no
+// pipeline with this stage can be the best.
 static void add_ending(struct stage_search *search, const struct state *state, size_t begin,
                        size_t block, struct ending *list, size_t *n)
 {
@@ -182,8 +183,7 @@ static void add_ending(struct stage_search *search, const struct state *state, s
         list[(*n)++] = (struct ending){total, before->sum + own + state->sum, own, begin, block};
 }
 
-// Lists all possible last stages of pipelines that end at the state, best first. NULL: out of
-// memory.
+// Lists all stages that can end at state->cut, best first. NULL: out of memory.
 static struct ending *list_endings(struct stage_search *search, const struct state *state,
                                    size_t *n)
 {
@@ -205,7 +205,7 @@ static struct ending *list_endings(struct stage_search *search, const struct sta
     return list;
 }
 
-// Enumerates the pipelines that end with the stages of `trail`, which follow the state. Solves
+// Enumerates the pipelines that end with the stages of `trail`, which begin at state->cut. Solves
 // those that may be the best.
 static void walk(struct stage_search *search, const struct state *state, struct trail *trail)
 {

@@ -35,7 +35,8 @@ static void add_event(struct timing *timing, struct event event)
         *at = event;
 }
 
-// Appends the events of the stage since its devices last synchronized.
+// Appends the pending events, those of the stage since its devices last synchronized, to the list
+// of events.
 static void flush(struct timing *timing)
 {
     for (size_t i = 0; i < timing->pending.n; i++)
@@ -103,8 +104,8 @@ static bool is_there(const struct planner *planner, uint32_t from, uint32_t want
 }
 
 // Returns the layout from which the partitioner makes the wanted one (partition/steps/convert.c).
-// It prefers an equal layout, then one that can be sliced, then the first from which collectives
-// lead to it, then the first of all.
+// It prefers a layout that needs no resharding, then one that can be sliced, then the first from
+// which collectives lead to it, then the first of all.
 static uint32_t source_of(struct timing *timing, const struct value_forms *forms, uint32_t want,
                           const struct plan_value *value)
 {

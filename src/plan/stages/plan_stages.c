@@ -241,7 +241,7 @@ static tsr_status write_model(struct staging *staging, const char *config,
     return tsr__planner_add_counts(planner, counts, n, out) ? TSR_OK : TSR_NOMEM;
 }
 
-// Writes the stages into all models. Stages have the same numbers in both models.
+// Calls write_model for all models. Stages have the same numbers in both models.
 static tsr_status write_all(struct staging *staging, const char *config,
                             const struct pipeline *pipeline, bool write, tsr_plan_part *parts,
                             tsr_plan_summary *out)

@@ -249,7 +249,8 @@ static struct point point_of(const struct range_solve *solve, const struct progr
     return point;
 }
 
-// Solves the program first without a limit, because the result often fits.
+// Solves the program first without a limit, because the result often fits. If it does not fit,
+// solves the program again with the limit.
 static tsr_status solve_program(struct range_solve *solve, struct program_options options,
                                 struct program_result *result, struct point *out)
 {

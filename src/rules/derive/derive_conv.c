@@ -47,7 +47,8 @@ static bool all_are(const struct derivation *derivation, const char *name, int64
     return true;
 }
 
-// Returns entry i of a list attribute, which has one entry for each spatial dimension (pads: two).
+// Returns entry i of a list attribute, which has one entry for each spatial dimension (pads: two);
+// `otherwise` if the list is shorter.
 static int64_t entry(const struct derivation *derivation, const char *name, int i,
                      int64_t otherwise)
 {

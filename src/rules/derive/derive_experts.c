@@ -51,7 +51,8 @@ static void add_tokens(struct derivation *derivation)
 #define ROUTE_OPSET 13   // oldest opset for which local nodes are written (emit_route.c)
 #define ROUTE_MOST  1024 // largest number of experts, which bounds the constants of local nodes
 
-// True if experts can be sharded: their number, the size of a token and k are known.
+// True if experts can be sharded: their number, the size of a token and k are known, there are at
+// most ROUTE_MOST experts, and the opset is at least ROUTE_OPSET.
 static bool can_route(const struct derivation *derivation)
 {
     struct shape x = tsr__derive_in(derivation, 0), w = tsr__derive_in(derivation, 2);

@@ -294,7 +294,7 @@ void tsr__derive_range(struct derivation *derivation)
 }
 
 // Derives the rule of EyeLike: the rule text of the operator table, for types that comparisons and
-// casts support.
+// casts support. Other types, and opsets before 11, are not sharded.
 void tsr__derive_eye_like(struct derivation *derivation)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT32,
