@@ -81,7 +81,8 @@ size_t tsr__str_distance(struct str a, struct str b, size_t limit)
     return row[b.n] > limit ? limit + 1 : row[b.n];
 }
 
-// The text must be at least as long as both ends of the pattern, otherwise they would overlap.
+// The text must be at least as long as the parts of the pattern before and after the star together,
+// otherwise these would overlap in the text.
 bool tsr__star_matches(struct str pattern, struct str text, struct str *rest)
 {
     const char *star = memchr(pattern.p, '*', pattern.n);

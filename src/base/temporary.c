@@ -222,8 +222,8 @@ static long process_of(const char *name, const char *prefix)
 }
 
 // True if the process that created the file or folder was killed; the caller then holds the lock.
-// If a process with this pid exists, the file must also be old. That process may be another one, or
-// the creator just before it takes the lock.
+// If a process with this pid exists, the file must also be old. That process may be a new one with
+// the same pid, or the creator just before it takes the lock.
 static bool is_abandoned(int fd, long pid)
 {
     struct stat st;

@@ -54,7 +54,8 @@ static bool same_state(const struct kept_shapes *a, const struct kept_shapes *b)
     return true;
 }
 
-// Infers the shapes of a state into the memory of `derived`. False: out of memory.
+// Infers the shapes with the sizes and rules of `state`, and stores a copy of `state` with these
+// shapes in the memory of `derived`. False: out of memory.
 static bool infer(struct derived *derived, tsr_model *model, struct kept_shapes state)
 {
     struct arena *arena = &derived->arena;

@@ -91,7 +91,8 @@ bool tsr__expr_rooted(const struct exprs *exprs, struct expr expr)
     return expr.known;
 }
 
-// Returns a hidden symbol, marked as a root, so that it has precedence over declared sizes.
+// Returns a hidden symbol (a name of inference for an unnamed size), marked as a root, so that it
+// has precedence over declared sizes.
 struct expr tsr__expr_hide(struct exprs *exprs, struct str name)
 {
     struct expr expr = tsr__expr_symbol(exprs, name);

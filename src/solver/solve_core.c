@@ -247,8 +247,8 @@ void tsr__core_remove(struct core *core, uint32_t v, const uint8_t *dead)
 
 // ---- expanding a solution
 
-// Completes the choices. Goes through the steps in reverse order, because each step reads nodes
-// that were eliminated after it.
+// Adds the choices of eliminated nodes. Goes through the steps in reverse order, because each step
+// reads nodes that were eliminated after it.
 void tsr__core_expand(const struct core *core, uint32_t *choice)
 {
     for (uint32_t i = core->steps.n; i-- > 0;) {

@@ -23,7 +23,7 @@ struct walk {
     const struct tile_mover *mover; // NULL: memcpy
 };
 
-// Copies n adjacent units.
+// Copies n adjacent units: from src to dst, or with one of these in the message.
 static inline void move(struct walk *walk, const char *src, char *dst, int64_t n)
 {
     size_t bytes = (size_t)n * walk->unit;

@@ -59,7 +59,8 @@ static int64_t least_multiple(int64_t a, int64_t b)
     return mul_cap(a / common_divisor(a, b), b);
 }
 
-// Adds times * F(r) as terms in which only the digits below `level` restrict F.
+// Adds times * F(r) (see the head of the file) as terms in which only the digits below `level`
+// restrict F.
 static void expand_periods(struct overlap *overlap, const struct tile_digits *digits, int level,
                            int64_t r, uint64_t times)
 {

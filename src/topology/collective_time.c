@@ -372,8 +372,8 @@ static int hosts_spanned(const tsr_topology *topology, const struct topology_gro
     return hosts > 0 ? hosts : 1;
 }
 
-// Returns measured times of groups that span the same number of hosts, else of any group of that
-// size. NULL: not measured.
+// Returns the measured times of groups of that size that span the same number of hosts, else those
+// that were recorded without a number of hosts. NULL: not measured.
 static const struct topology_times *times_of(const tsr_topology *topology, enum tsr_collective what,
                                              const struct topology_groups *groups)
 {

@@ -131,8 +131,9 @@ static double bounded(double value, double least, double most)
     return value < most ? value : most;
 }
 
-// Adds a point, or merges it with an existing point of the same size. Drops the point if it needs a
-// new profile and there are MOST_KINDS already.
+// Adds a point, or merges it with an existing point of the same size. If the profile is full, its
+// two nearest points are merged first. Drops the point if it needs a new profile and there are
+// MOST_KINDS already.
 static bool add_point(tsr_topology *topology, struct profile_key key,
                       const struct profile_point *point)
 {

@@ -33,7 +33,8 @@ struct candidate_builder tsr__builder_init(struct planner *planner, struct strat
 
 // ---- layouts of a placement --------------------------------------------------------------------
 
-// Computes the layouts of a node's tensors under a placement. Absent tensors stay NULL.
+// Computes the layouts of a node's tensors under a placement. Absent tensors stay NULL. False: out
+// of memory.
 static bool project(struct candidate_builder *builder, const struct placement *placement,
                     struct tile_layout **in, struct tile_layout **out)
 {
@@ -219,7 +220,8 @@ static int64_t halo_time(struct candidate_builder *builder)
 #define ROUTE_NODES 26 // nodes that emit_route.c adds to a mixture of experts
 #define ROUTE_MOVES 6  // number of times that they read or write the tokens
 
-// Returns the time of the nodes that select the tokens of local experts, if experts are sharded.
+// Returns the time of the nodes that select the tokens of local experts; 0: experts are not
+// sharded.
 static int64_t route_time(struct candidate_builder *builder)
 {
     const struct planner *planner = builder->planner;
@@ -381,8 +383,9 @@ static struct str parts_text(const struct candidate_builder *builder,
     return text;
 }
 
-// Formats the name of a candidate, such as "m/4 k/2 > m": the sharded factors and how sums are
-// combined.
+// Formats the name of a candidate: the sharded factors, and after ">" how sums are combined
+// (`suffix`). Example: "m/4 k/2 > m" shards m in 4 and k in 2, and a reduce-scatter shards the
+// result along m.
 static struct str name_of(const struct candidate_builder *builder, const char *suffix)
 {
     const struct placement *placement = &builder->place;

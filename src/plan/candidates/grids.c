@@ -296,7 +296,8 @@ static void try_given(struct candidate_builder *builder, const int64_t *sizes)
     try_sides(builder, &grid, sizes, factor, 0);
 }
 
-// Tries the grid of the physical links. If it has too many axes, the last ones are merged.
+// Tries the grid of the physical links, if the planned devices are the first ones of the topology.
+// If the grid has too many axes, the last ones are merged.
 static void try_wired(struct candidate_builder *builder, const int64_t *sizes)
 {
     const struct planner_machine *machine = &builder->planner->machine;
@@ -334,6 +335,7 @@ static void try_set(struct candidate_builder *builder, const int64_t *devices, i
 }
 
 // Tries the devices with more memory alone, so that the smaller devices need not store the weights.
+// Does nothing if the memory of a device is unknown.
 static void try_larger(struct candidate_builder *builder, const int64_t *sizes, int64_t *devices)
 {
     const struct planner *planner = builder->planner;

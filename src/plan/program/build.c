@@ -207,8 +207,8 @@ struct columns {
     struct str *names;
 };
 
-// Creates the columns once for each strategy. Equal nodes share tables, which the solver recognizes
-// by address.
+// Returns costs and names of the strategy's candidates, which are created once. So equal nodes
+// share tables, and the solver recognizes these by their address. NULL: out of memory.
 static struct columns *columns_of(struct planner *planner, struct strategy *strategy)
 {
     if (strategy->columns)

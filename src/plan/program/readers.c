@@ -17,7 +17,7 @@ struct collecting {
 };
 
 // Adds a reader. For a node inside a subgraph, adds the node of the main graph that contains the
-// subgraph.
+// subgraph. A node that is not planned here is not added; if it is in another stage, sets `leaves`.
 static void add_reader(struct collecting *collecting, const tsr_node *node, size_t slot,
                        bool captures)
 {

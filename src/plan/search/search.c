@@ -296,7 +296,8 @@ static tsr_status plan_experts(struct set_search *search)
 
 // ---- sets with all candidates ------------------------------------------------------------------
 
-// Sorts the sets, the most promising first. There are few sets, so insertion sort is enough.
+// Sorts the sets from `first` on by their estimated time, the shortest first. There are few sets,
+// so insertion sort is enough.
 static void sort_sets(struct set_search *search, size_t first)
 {
     for (size_t i = first + 1; i < search->n; i++) {

@@ -249,8 +249,9 @@ static void keep_unsharded(struct rule_builder *rule, const struct space *space)
         }
 }
 
-// Sets the sizes of g, and of i if the number of channels is known: 3 channels in 3 groups give i =
-// 1, even if the weights have a symbol in that dimension.
+// Sets the sizes of g (groups), and of i (input channels of a group) if the number of channels is
+// known. Example: 3 channels in 3 groups give i = 1, even if the weights have a symbol in that
+// dimension. False: `group` is invalid, and the derivation has ended.
 static bool take_groups(struct derivation *derivation)
 {
     struct shape x = tsr__derive_in(derivation, 0);
@@ -309,7 +310,8 @@ static void add_result(struct derivation *derivation, const struct space *space)
     add_windows(derivation, space);
 }
 
-// Derives the rule of Conv. Sharding i gives partial sums; one device adds the bias.
+// Derives the rule of Conv. Sharding the input channels i gives partial sums; one device adds the
+// bias.
 void tsr__derive_conv(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -467,7 +469,7 @@ void tsr__derive_lrn(struct derivation *derivation)
 }
 
 // Derives the rule of ConvInteger. Zero points are subtracted before the products, so partial sums
-// over i are exact.
+// over the input channels i are exact.
 void tsr__derive_conv_integer(struct derivation *derivation)
 {
     struct space space = {0};
@@ -505,7 +507,7 @@ static bool sums_integers(const struct derivation *derivation)
             tsr__derive_alike(tsr_node_input(derivation->node, 5), w, &point));
 }
 
-// Derives the rule of QLinearConv, which rounds the complete sum over i.
+// Derives the rule of QLinearConv, which rounds the complete sum over the input channels i.
 void tsr__derive_qlinear_conv(struct derivation *derivation)
 {
     struct space space = {0};

@@ -19,7 +19,8 @@
 #define NO_HEADS     "the number of heads is not known"
 #define CAUSAL_OPSET 10 // oldest opset whose Slice has computed bounds (emit_causal.c)
 
-// Sets the size of h; without it, the columns of a projection cannot be assigned to heads.
+// Sets the size of h, the number of heads. False: it is unknown, and the derivation has ended,
+// because the columns of a projection cannot be assigned to heads.
 static bool take_heads(struct derivation *derivation)
 {
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0);

@@ -152,8 +152,8 @@ static bool is_usual_or(const struct derivation *derivation, const char *name,
     return false;
 }
 
-// Returns the integer by which the size grows; the scale must be equal to it. 0: the size does not
-// grow by an integer, or the node gives sizes in an unsupported form.
+// Returns how many times as large the dimension becomes; the scale must be equal to this number. 0:
+// it is not an integer, or the node gives sizes in an unsupported form.
 static int64_t integer_scale(const struct derivation *derivation, int dim, tsr_dim from, tsr_dim to)
 {
     static const char *const policies[] = {"stretch"};

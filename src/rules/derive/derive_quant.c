@@ -141,8 +141,8 @@ bool tsr__derive_single(struct shape shape)
     return shape.rank == 0 || (shape.rank == 1 && shape.dims[0].value == 1);
 }
 
-// True if all bytes of the constant are equal, that is, if each equals the next. One comparison of
-// overlapping ranges checks this.
+// Only constants of type int8 or uint8 are supported. Compares each byte with the next one, by one
+// comparison of overlapping ranges.
 bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
 {
     const void *bytes;

@@ -279,10 +279,10 @@ void tsr__derive_concat_strided(struct derivation *derivation)
     keep_segments(&derivation->rule, strided.n);
 }
 
-// Derives the strided rule of Split, in which only the unit r is sharded. Example: [2 12] is split
-// into sizes 4 and 8. Their common unit is r = 4, so the axis has p = 3 units, and the outputs have
-// p0 = 1 and p1 = 2. The rule is "[d0 (p r)],·? -> [d0 (p0 r)], [d0 (p1 r)]". With 2 shards, each
-// device has outputs of sizes 2 and 4.
+// Derives the strided rule of Split, in which only factor r is sharded. Example: [2 12] is split
+// into sizes 4 and 8. Their greatest common divisor is r = 4, so the axis has p = 3 times r
+// elements, and the outputs have p0 = 1 and p1 = 2 times r. The rule is "[d0 (p r)],·? -> [d0 (p0
+// r)], [d0 (p1 r)]". With 2 shards, each device has outputs of sizes 2 and 4.
 void tsr__derive_split_strided(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
