@@ -191,8 +191,8 @@ static tsr_status engine_open(tsr_session *session, struct engine *engine, const
     return st;
 }
 
-// Makes the session use the ONNX Runtime that loaded the execution provider (src/ep). The sessions
-// of the ranks use the host's environment.
+// Makes the session use the ONNX Runtime that loaded the execution provider (src/ep). The engine
+// sessions of the ranks use the environment of the application.
 tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
 {
     struct engine *engine = tsr__engine_state(session);

@@ -37,7 +37,7 @@ static const OrtMemoryInfo *info_of(const OrtAllocator *a)
 }
 
 // Lets the engine allocate memory that other ranks can access. This is registered once per engine;
-// later sessions with the same endpoint get the same result.
+// later calls return true if they pass the same endpoint.
 bool tsr__reach_share(struct engine *engine, struct endpoint *place)
 {
     struct shared_memory *memory = &engine->shared;
@@ -55,7 +55,8 @@ bool tsr__reach_share(struct engine *engine, struct endpoint *place)
         st = engine->api->RegisterAllocator(engine->env, &memory->base);
     if (!st)
         return true;
-    engine->api->ReleaseStatus(st); // the host has registered one: tensors stay in ordinary memory
+    // the application has registered one: tensors stay in ordinary memory
+    engine->api->ReleaseStatus(st);
     if (memory->info)
         engine->api->ReleaseMemoryInfo(memory->info);
     memory->info = NULL;

@@ -117,7 +117,8 @@ static tsr_status make_key(const struct provider *provider, const OrtGraph *grap
 
 // ---- entries -----------------------------------------------------------------------------------
 
-// Removes the entry with this .use file if no session uses it. Returns true if it was removed.
+// Removes the entry with this .use file if no process has locked it (find_entry). Returns true if
+// it was removed.
 static bool remove_entry(struct arena *arena, const char *folder, const char *use)
 {
     const char *path = tsr__arena_printf(arena, "%s/%s", folder, use).p;
@@ -179,7 +180,8 @@ static void limit_entries(struct arena *arena, const char *folder)
         left -= remove_entry(arena, folder, entries.at[i].name);
 }
 
-// True if the entry is complete; the session then holds its shared lock.
+// True if the entry is complete; parts->use then holds a shared lock, so that nobody removes the
+// entry.
 static bool find_entry(struct provider *provider, struct arena *arena, const char *use,
                        struct parts *parts)
 {

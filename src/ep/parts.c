@@ -91,13 +91,14 @@ static tsr_status choose_config(const struct provider *provider, tsr_model *mode
 
 tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model, struct parts *parts)
 {
-    // Inputs and outputs stay sharded: all ranks are on this host, which copies the shards itself.
+    // Inputs and outputs stay sharded: all ranks are on this host, and the provider copies their
+    // shards itself.
     static const char *const all[] = {"*"};
     tsr_partition_options options = {
         .size = sizeof options, .keep_cut = all, .n_keep_cut = 1, .force = !parts->temporary};
     options.config = parts->config;
     tsr_status st = TSR_OK;
-    // The session returns all outputs of its model, so the ranks cannot keep states.
+    // The application's session returns all outputs of its model, so the ranks cannot keep states.
     if (tsr_model_metadata(model, META_STATE))
         st = tsr_model_set_metadata(model, META_STATE, NULL);
     if (st == TSR_OK && !parts->config)

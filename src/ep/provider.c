@@ -158,8 +158,9 @@ static tsr_status refuse(struct provider *provider)
     return TSR_UNSUPPORTED;
 }
 
-// Fails a strict session whose nodes are all custom operators. In GetCapability they could still be
-// functions, so no node was claimed and Compile was not called.
+// Fails a session of the application that has the option `strict` and whose nodes are all custom
+// operators. In GetCapability they could still be functions, so no node was claimed and Compile was
+// not called.
 static OrtStatus *refuse_if_strict(struct provider *provider)
 {
     if (!provider->options.strict || provider->compiled || !provider->reason[0])

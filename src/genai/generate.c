@@ -373,8 +373,8 @@ static int by_logit(const void *a, const void *b)
     return x->token < y->token ? -1 : 1;
 }
 
-// Samples the next token. Candidates are the top_k most likely tokens, reduced to the fewest
-// that together have probability top_p. The temperature scales the logits.
+// Samples the next token from the top_k most likely ones (0: all), reduced to the fewest that
+// together have probability top_p. The temperature scales the logits.
 static tsr_status sample(tsr_generator *generator, int64_t *out)
 {
     size_t bytes = (size_t)generator->vocabulary * sizeof(struct candidate);
@@ -424,7 +424,8 @@ static bool ends_text(const tsr_folder *folder, int64_t token)
 
 // ---- all of it ---------------------------------------------------------------------------------
 
-// Runs steps until the end token, max_tokens, or until the callback stops the generation.
+// Runs steps until the end token, the limit of most_tokens, or until the callback stops the
+// generation.
 static tsr_status generate(tsr_generator *generator, const int64_t *ids, size_t n,
                            tsr_token_fn take, void *data, tsr_generate_result *result)
 {

@@ -89,9 +89,9 @@ static tsr_status check_config(tsr_folder *folder)
     return TSR_OK;
 }
 
-// Returns the number of copies of each key head. Every rank must get at least one head, and all key
-// heads must have the same number of query heads. Returns 0 if there is no such number, for example
-// with fewer query heads than ranks; the caches are then replicated.
+// Returns the number of copies of each key head. Every rank must get at least one head. If heads
+// are repeated, all copies must have the same number of query heads. Returns 0 if there is no such
+// number, for example with fewer query heads than ranks; the caches are then replicated.
 static int64_t repeats(const tsr_folder *folder, int64_t ranks)
 {
     int64_t keys = tsr__genai_cache_heads(folder), queries = int64_max(folder->heads, keys);

@@ -132,7 +132,7 @@ static void survey_in_child(const struct gpu_libraries *libraries, struct gpu_su
 }
 
 // Lists the GPUs in a child process, so that this process does not start the driver. If this
-// process already uses the driver, a child could not, so it lists them itself.
+// process already uses the driver, a child could not use it, so this process lists the GPUs itself.
 void tsr__gpu_survey(const struct gpu_libraries *libraries, struct gpu_survey *out)
 {
     if (tsr__gpu_started(libraries))

@@ -126,8 +126,8 @@ tsr_config *tsr_model_find_config(const tsr_model *model, const char *name)
 // Which annotations to remove: those that point to the configuration, or all with its name.
 enum entries { ENTRIES_BOUND, ENTRIES_NAMED };
 
-// Removes the annotations for a configuration from all nodes. Loops backwards, because annotations
-// are removed.
+// Removes the annotations for a configuration from all nodes; with ENTRIES_NAMED, also those for
+// other configurations of the same name. Loops backwards, because annotations are removed.
 static void drop_entries(tsr_model *model, const tsr_config *config, enum entries which)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;

@@ -153,7 +153,7 @@ bool tsr_topology_is_real(const char *text)
 
 // ---- numbers -----------------------------------------------------------------------------------
 
-// Returns the number of ranks on the GPU of rank i, including rank i; 1 for a rank on the host.
+// Returns the number of ranks on the GPU of rank i, including rank i; 1 for a rank on a CPU.
 static int sharers(const struct requested_device *requested, int n, int i)
 {
     int count = 0;
@@ -211,8 +211,8 @@ static tsr_topology_device host_numbers(const char *name)
         .name = name, .memory = pages * page, .flops = 50e9 * tsr__cores(), .bandwidth = 20e9};
 }
 
-// Sets each link by its kind: ranks on one GPU, on two GPUs, or one on the host. The topology was
-// created as full:N, so it has a link for every pair.
+// Sets each link by its kind: both ranks on one GPU, on two GPUs, or at least one on a CPU. The
+// topology was created as full:N, so it has a link for every pair.
 static void link_all(tsr_topology *topology, const struct requested_device *requested)
 {
     for (size_t i = 0; i < topology->links.n; i++) {

@@ -49,8 +49,9 @@ static tsr_status one_run(struct rank *rank, const tsr_tensors *in, double *seco
 
 #define BATCH 8 // runs that a GPU gets without a wait between them
 
-// Makes several runs and waits for the last one. The GPU does not wait for the host between them,
-// as between the nodes of a model. So ranks that share the GPU slow each other down as in a model.
+// Makes several runs and waits for the last one. The GPU does not wait for the CPU between them,
+// just as between the nodes of a model. So ranks that share the GPU slow each other down as in a
+// model.
 static tsr_status one_batch(struct rank *rank, const OrtRunOptions *queued, const tsr_tensors *in,
                             double *seconds)
 {
@@ -503,7 +504,7 @@ static void collect(struct measuring *measuring, const struct measure_rank *rank
 static void *rank_thread(void *data)
 {
     struct measure_rank *rank = data;
-    if (!rank->no_pin) // before the session is created, so that its threads inherit the affinity
+    if (!rank->no_pin) // before the engine's session, whose threads inherit the affinity
         tsr__cores_keep(rank->endpoint->rank, rank->endpoint->size);
     tsr__measure_rank(rank);
     tsr__comm_close(rank->endpoint);

@@ -62,8 +62,8 @@ const char *tsr__measure_path(const char *folder, size_t sample, char *out)
 }
 
 // Creates the input of a sample. On a GPU rank it is in GPU memory, so that no timed run includes a
-// copy from the host. For GPUs the first axis is `grows` times as long. Example: [256, 1024] with
-// grows 8 becomes [2048, 1024].
+// copy from host memory. For GPUs the first axis is `grows` times as long. Example: [256, 1024]
+// with grows 8 becomes [2048, 1024].
 tsr_status tsr__measure_input(struct measure_rank *rank, tsr_session *session, size_t sample,
                               tsr_tensors **out)
 {

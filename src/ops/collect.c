@@ -460,7 +460,7 @@ OrtStatus *tsr__send_create(struct kernel *kernel, const OrtKernelInfo *info)
     return NULL;
 }
 
-// Reports that the session has the file of another rank.
+// Reports that the engine has loaded the file of another rank.
 static OrtStatus *wrong_side(struct kernel *kernel)
 {
     return tsr__kernel_error(

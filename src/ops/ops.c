@@ -59,7 +59,7 @@ static bool read_plan(const char *text, uint64_t *out)
 }
 
 // Checks the group and finds this rank in it (kernel->self). A group without this rank means that
-// the session has another rank's file.
+// the engine has loaded another rank's file.
 static OrtStatus *check_group(struct kernel *kernel, const int64_t *group, size_t n)
 {
     const struct endpoint *endpoint = kernel->ops->endpoint;
@@ -245,7 +245,7 @@ static OrtStatus *infer_same(const OrtCustomOp *op, OrtShapeInferContext *contex
 
 // ---- kernels -----------------------------------------------------------------------------------
 
-// Frees a kernel, also a partly created one. The session of ops outlives all kernels.
+// Frees a kernel, also a partly created one. ops->session outlives all kernels.
 static void kernel_destroy(void *kernel)
 {
     struct kernel *k = kernel;
@@ -304,8 +304,8 @@ static OrtStatus *prepare(struct kernel *kernel)
     return NULL;
 }
 
-// Creates the kernel of a node. Called once per node and session. Partly created kernels can be
-// destroyed, because their memory starts as zeros.
+// Creates the kernel of a node. Called once per node of an engine's session. Partly created kernels
+// can be destroyed, because their memory starts as zeros.
 static OrtStatus *kernel_create(const OrtCustomOp *op, const OrtApi *api, const OrtKernelInfo *info,
                                 void **out)
 {
@@ -384,7 +384,7 @@ static OrtStatus *compute(struct kernel *kernel, OrtKernelContext *context)
 static OrtStatus *kernel_compute(void *kernel, OrtKernelContext *context)
 {
     struct kernel *k = kernel;
-    // Two threads that run one session would mix the calls of two runs.
+    // Two threads that run one engine session would mix the calls of two runs.
     if (atomic_flag_test_and_set(&k->ops->busy))
         return tsr__kernel_error(k, "two runs of one rank at the same time");
     uint64_t start = k->ops->traced ? now_ns() : 0;

@@ -113,7 +113,8 @@ OrtStatus *tsr__reshard_create(struct kernel *kernel, const OrtKernelInfo *info)
     return NULL;
 }
 
-// Reads an interval; empty ones are dropped. before: end of the previous interval.
+// Reads an interval; empty ones are dropped. before: end of the previous interval. Returns false if
+// the bounds do not ascend.
 static bool read_interval(const int64_t *v, int64_t before, struct asked *asked)
 {
     if (v[0] < before || v[1] < v[0])

@@ -290,8 +290,8 @@ static void close_message(struct message *message)
 }
 
 // Reports the diagnostics of the first child that failed by itself, else the failure in shared
-// memory. Returns TSR_PEER instead of TSR_NOMEM, because not this process ran out of memory.
-// Children are checked in rank order. A child whose only error is that another rank failed is
+// memory. Returns TSR_PEER if a child ran out of memory: TSR_NOMEM would mean that this process
+// did. Children are checked in rank order. A child whose only error is that another rank failed is
 // skipped.
 static tsr_status verdict(struct child_set *child_set)
 {

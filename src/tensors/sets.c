@@ -379,8 +379,8 @@ static size_t comma_before(struct str list, size_t at)
     return SIZE_MAX;
 }
 
-// Reads the shape of an input. Returns false if no input has this name, even if the entries before
-// it are joined with it.
+// Reads the shape of an input. A name may contain commas, so the entries before it are also tried
+// as the beginning of the name. Returns false if no input has such a name.
 static bool take_shape(struct given_sizes *given, struct str list, struct entry entry)
 {
     struct str shape = {list.p + entry.colon + 1, entry.end - entry.colon - 1};

@@ -241,8 +241,8 @@ static bool is_kept(const struct rewrite *rewrite, const struct wire_part *part)
            (uintptr_t)part->span.p - (uintptr_t)rewrite->origin.p < rewrite->origin.n;
 }
 
-// Returns the lane of a field number; NULL if the number is not managed (written from objects).
-// Numbers above WIRE_MAX_NUMBER are never managed.
+// Returns the lane (the parts with one field number); NULL if the number is not managed (written
+// from objects). Numbers above WIRE_MAX_NUMBER are never managed.
 static struct lane *lane_of(struct rewrite *rewrite, uint32_t number)
 {
     if (number <= WIRE_MAX_NUMBER && rewrite->managed >> number & 1)
@@ -322,7 +322,8 @@ static void sort_parts(struct rewrite *rewrite, size_t n_parts)
     }
 }
 
-// Counts the members of each lane, because at the last one all remaining parts are written.
+// Counts the fields of origin that belong to each lane, because at the place of the last one all
+// remaining parts are written.
 static void count_members(struct rewrite *rewrite)
 {
     struct wire_cursor cursor = wire_over(rewrite->origin);

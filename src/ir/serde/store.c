@@ -90,8 +90,8 @@ tsr_status tsr__store_add_data(struct store *store, const char *file)
     return st;
 }
 
-// Finds the folder of a data file: that of the model, or `more_data` if the file is not there.
-// Names are checked when the file is opened.
+// Finds the folder of a data file: that of the model or, if the file is not there and a second
+// folder is set, `more_data`. Names are checked when the file is opened.
 static tsr_status find_folder(struct store *store, struct str location, const struct place *at,
                               const struct folder **out)
 {

@@ -91,7 +91,8 @@ int64_t tsr_tensor_elements(const tsr_tensor *tensor)
     return over ? -1 : n;
 }
 
-// Returns the number of bytes; -1 for types without a fixed size, such as strings.
+// Returns the number of bytes; -1 for an invalid shape, and for types without a fixed size, such as
+// strings.
 int64_t tsr_tensor_bytes(const tsr_tensor *tensor)
 {
     int64_t n = tsr_tensor_elements(tensor);

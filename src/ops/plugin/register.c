@@ -66,7 +66,7 @@ static tsr_status join(const char *family)
     return tsr__env_open(process.session, NULL, &process.mpi);
 }
 
-// Joins the job of the launcher. This is tried once; later sessions get the first error.
+// Joins the job of the launcher. This is tried once; later engine sessions get the first error.
 static struct endpoint *join_mpi(const char *family, char *why, size_t n)
 {
     if (!process.mpi && !process.mpi_error[0] && join(family) != TSR_OK) {
@@ -108,7 +108,8 @@ static struct endpoint *join_threads(const char *name, int64_t rank, int64_t siz
     return tsr__threads_endpoint(jobs->job, (int)rank);
 }
 
-// Finds the endpoint of the session. Returns NULL with the reason in `why`.
+// Finds the endpoint of the engine's session with these options. Returns NULL with the reason in
+// `why`.
 static struct endpoint *find_place(const OrtApi *api, const OrtSessionOptions *options, char *why,
                                    size_t n)
 {
