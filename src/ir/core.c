@@ -485,15 +485,11 @@ struct str tsr__node_domain_str(const tsr_node *node)
 }
 
 // Returns the version of a domain that the graph imports. Functions have their own imports;
-// subgraphs use the imports of the enclosing graph. If a domain is imported twice, the first import
-// is used.
+// subgraphs use the imports of the enclosing graph.
 int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain)
 {
-    const opset_list *list = graph_opsets(graph);
-    for (size_t i = 0; i < list->n; i++)
-        if (str_eq(list->at[i].domain, domain))
-            return list->at[i].version;
-    return 0;
+    const struct opset *opset = opset_of(graph_opsets(graph), domain);
+    return opset ? opset->version : 0;
 }
 
 int64_t tsr__node_opset(const tsr_node *node)

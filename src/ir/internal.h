@@ -353,6 +353,15 @@ static inline const opset_list *graph_opsets(const tsr_graph *graph)
         graph = graph->owner->graph;
     return graph->function ? &graph->function->opsets : &graph->model->opsets;
 }
+// Returns the import of a domain, or NULL. If a domain is imported twice, the last import is used,
+// as in ONNX Runtime and onnx.checker.
+static inline const struct opset *opset_of(const opset_list *list, struct str domain)
+{
+    for (size_t i = list->n; i-- > 0;)
+        if (str_eq(list->at[i].domain, domain))
+            return &list->at[i];
+    return NULL;
+}
 tsr_model *tsr__model_make(tsr_session *session); // no graph yet
 tsr_graph *tsr__graph_make(tsr_model *model, size_t names);
 // Records that a graph uses this name, so that fresh names differ from it.

@@ -263,8 +263,8 @@ tsr_status tsr__model_allow_configs(tsr_model *model)
     return model->ir_version >= 11 ? TSR_OK : tsr_model_set_ir_version(model, 11);
 }
 
-// Indexes the opsets that were added since the last call. If a domain occurs twice, the first is
-// used.
+// Indexes the opsets that were added since the last call. If a domain occurs twice, the last is
+// used (opset_of).
 static void index_opsets(tsr_model *model)
 {
     if (model->n_opsets_indexed == 0)
@@ -274,8 +274,7 @@ static void index_opsets(tsr_model *model)
         void **at = tsr__map_at(&model->opset_index, model->opsets.at[i].domain);
         if (!at)
             return;
-        if (!*at)
-            *at = (void *)(uintptr_t)(i + 1);
+        *at = (void *)(uintptr_t)(i + 1);
     }
 }
 

@@ -302,15 +302,6 @@ struct call_memo *tsr__function_memo(tsr_function *function)
 // Whether the body must have the same operator set versions as the call.
 enum versions { VERSIONS_EQUAL, VERSIONS_ANY };
 
-static const struct opset *opset_of(const opset_list *list, struct str domain)
-{
-    const struct opset *found = NULL;
-    for (size_t i = 0; i < list->n; i++)
-        if (str_eq(list->at[i].domain, domain))
-            found = &list->at[i]; // the last one is used
-    return found;
-}
-
 // Checks the operator sets of a function before inlining. The calling graph must import the same
 // versions, unless VERSIONS_ANY is given. Missing imports can be added to a model, but not to the
 // body of another function.

@@ -403,6 +403,23 @@ static void test_types(void **state)
     assert_true(tsr__value_is_other(tsr_graph_input(g, 1)));
 }
 
+// If a domain is imported twice, the last import counts, as in ONNX Runtime.
+static void test_two_imports_of_one_domain(void **state)
+{
+    struct bench *b = of(state);
+    struct msg file = msg_model(NULL, NULL), opset = {.n = 0};
+    msg_text(&opset, 1, "ai.onnx");
+    msg_int(&opset, 2, 11);
+    msg_msg(&file, 8, &opset);
+    tsr_model *m = load(b, file.at, file.n);
+    assert_int_equal(tsr_model_opset_count(m), 2);
+    assert_int_equal(tsr__node_opset(node_at(m, 0)), 11);
+    unchanged_by_an_edit(b, m, &file);
+    assert_int_equal(tsr_model_set_opset(m, "", 13), TSR_OK);
+    assert_int_equal(tsr__node_opset(node_at(m, 0)), 13);
+    assert_int_equal(tsr__node_opset(node_at(again(b, m), 0)), 13);
+}
+
 static void test_model_fields(void **state)
 {
     struct bench *b = of(state);
@@ -471,6 +488,7 @@ int main(void)
         TEST(test_attributes),
         TEST(test_types),
         TEST(test_model_fields),
+        TEST(test_two_imports_of_one_domain),
         TEST(test_functions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

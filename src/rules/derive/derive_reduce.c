@@ -70,15 +70,9 @@ int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t ot
     return axis;
 }
 
-// Returns the opset of ai.onnx, a domain with two spellings: "" and "ai.onnx".
 int64_t tsr__onnx_opset(const tsr_node *node)
 {
-    const tsr_model *model = tsr_graph_model(tsr_node_graph(node));
-    for (size_t i = 0; i < tsr_model_opset_count(model); i++)
-        if (!tsr_model_opset_domain(model, i)[0] ||
-            strcmp(tsr_model_opset_domain(model, i), "ai.onnx") == 0)
-            return tsr_model_opset_version(model, i);
-    return 0;
+    return tsr__graph_opset(tsr_model_graph(tsr_graph_model(tsr_node_graph(node))), STR(""));
 }
 
 enum factor_kind tsr__derive_stat(const struct derivation *derivation, int64_t opset,
