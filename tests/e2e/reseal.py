@@ -117,6 +117,14 @@ def drop_communication(m):
     m.graph.node.extend([h.make_node("Identity", [n.input[0]], [n.output[0]]), h.make_node("Identity", [n.input[-1]], [n.output[-1]])])
 
 
+def shape_of_the_token(m):
+    """An engine knows the shape of the last token and would drop the communication."""
+    n = comm(m)
+    assert n.output[-1] == "ai.tessera.token.out", n.output
+    n.output[-1] = "last"
+    m.graph.node.append(h.make_node("Shape", ["last"], ["ai.tessera.token.out"]))
+
+
 BREACHES = {
     "an input by another name": (rename_input, "other"),
     "an output is gone": (lambda m: m.graph.output.pop(0), "output is not in the manifest"),
@@ -128,6 +136,7 @@ BREACHES = {
     "another number": (lambda m: setattr(attribute(m, "id"), "i", 7), "group does not contain this rank"),
     "another plan": (lambda m: setattr(attribute(m, "plan"), "s", b"0" * 16), "differs from the manifest"),
     "off the chain of tokens": (lambda m: comm(m).input.__setitem__(len(comm(m).input) - 1, "token2") or m.graph.initializer.append(nh.from_array(np.zeros(1, "i8"), "token2")), "chain of tokens"),
+    "another node after the last token": (shape_of_the_token, "is not the last token"),
     "weights elsewhere": (lambda m: [setattr(e, "value", "below/w.data") for t in m.graph.initializer for e in t.external_data if e.key == "location"], "outside of the folder"),
 }
 
