@@ -253,7 +253,7 @@ static int depth_of(const struct exprs *exprs, struct expr expr)
 }
 
 // Makes an atom of an operation that is not a sum of products. Atoms are assumed not to be
-// negative. Callers check this, except for divisions: a//b may have a negative dividend.
+// negative; callers check this.
 static struct expr operation(struct exprs *exprs, enum atom_kind kind, struct expr a, struct expr b)
 {
     // Key of the map, as bytes without padding, so that equal operands give the same atom.
@@ -417,9 +417,12 @@ static void divide_number(struct exprs *exprs, struct expr a, int64_t b, struct 
     for (int i = 0; i < all.n; i++) {
         struct term term = all.t[i], r = all.t[i];
         // Round down, so that the rest is never negative: -3 by 2 is -2, rest 1.
-        int64_t whole = term.number / b - (term.number % b < 0);
-        term.number = whole;
-        r.number -= whole * b;
+        r.number %= b;
+        term.number /= b;
+        if (r.number < 0) {
+            r.number += b;
+            term.number--;
+        }
         if (term.number)
             sum_add(&quotient, &term);
         if (r.number)
@@ -452,9 +455,9 @@ struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
         divide(exprs, a, b, &q, &rest);
     }
     // If the remainder has a negative term, the quotient could be q - 1: keep the operation as it
-    // is.
+    // is. (n - 1)//m is -1 for n = 0, so it is no atom.
     if (!tsr__expr_natural(rest) || !q.known)
-        return operation(exprs, ATOM_DIV, a, b);
+        return tsr__expr_natural(a) ? operation(exprs, ATOM_DIV, a, b) : unknown;
     return tsr__expr_add(exprs, q, operation(exprs, ATOM_DIV, rest, b));
 }
 
@@ -463,7 +466,9 @@ struct expr tsr__expr_floor(struct exprs *exprs, struct expr a, struct expr b)
 struct expr tsr__expr_div(struct exprs *exprs, struct expr a, struct expr b)
 {
     if (expr_is_number(a) && expr_is_number(b)) {
-        if (b.number == 0 || b.number == -1)
+        if (b.number == 0)
+            return unknown;
+        if (b.number == -1) // INT64_MIN / -1 overflows
             return tsr__expr_mul(exprs, a, b);
         return expr_number(a.number / b.number);
     }

@@ -122,6 +122,12 @@ static void test_not_known_stays_so(void **state)
     assert_false(tsr__expr_add(&b->x, no, a).known);
     assert_false(tsr__expr_mul(&b->x, a, no).known);
     assert_false(tsr__expr_floor(&b->x, a, expr_number(0)).known);
+    assert_false(tsr__expr_div(&b->x, expr_number(4), expr_number(0)).known);
+    // (a - 1)//m is -1 for a = 0, so its maximum with 0 must not be dropped.
+    struct expr part = tsr__expr_floor(&b->x, tsr__expr_sub(&b->x, a, one), of(b, "m"));
+    assert_false(tsr__expr_max(&b->x, part, expr_number(0)).known);
+    struct expr large = expr_number((INT64_C(1) << 62) + 2), by = expr_number(large.number - 1);
+    assert_true(tsr__expr_floor(&b->x, tsr__expr_sub(&b->x, a, large), by).known);
     assert_false(tsr__expr_mod(&b->x, a, expr_number(0)).known);
     assert_false(tsr__expr_exact(&b->x, a, expr_number(2)).known);
     assert_false(tsr__expr_add(&b->x, expr_number(INT64_MAX), one).known);
