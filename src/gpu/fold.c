@@ -25,6 +25,11 @@ int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce red
         code = gpu->cuModuleGetFunction(&kernels->wide, kernels->module, "wide");
     if (code == 0)
         code = gpu->cuModuleGetFunction(&kernels->single, kernels->module, "single");
+    if (code != 0) { // the next call must not find a module without kernels
+        if (kernels->module)
+            gpu->cuModuleUnload(kernels->module);
+        *kernels = (struct kernels){0};
+    }
     return code;
 }
 

@@ -600,7 +600,7 @@ EXPORT int cuModuleUnload(void *module)
 EXPORT int cuModuleGetFunction(void **out, void *module, const char *name)
 {
     struct module *m = module;
-    if (m->n == FUNCTIONS)
+    if (m->n == FUNCTIONS || standin_fails("cuModuleGetFunction"))
         return INVALID;
     struct function *f = &m->functions[m->n++];
     f->of = m->kind;

@@ -280,6 +280,31 @@ static void test_copies(void **state)
     free(got);
 }
 
+// After a failure the next call loads the kernels again.
+static void test_kernels_that_fail_to_load(void **state)
+{
+    struct fixture *f = *state;
+    static const char *const fails[] = {"cuModuleLoadData:1", "cuModuleGetFunction:1",
+                                        "cuModuleGetFunction:2"};
+    float x[5] = {1, 2, 3, 4, 5}, y[5] = {0};
+    void *in = put(f, x, sizeof x), *out = put(f, y, sizeof y);
+    for (size_t i = 0; !getenv("GPU") && i < TSR_COUNT(fails); i++) {
+        struct gpu_fold fold = {
+            .type = TSR_FLOAT, .reduce = (enum gpu_reduce)i, .n_in = 1, .n_out = 1, .count = 5};
+        fold.in[0] = in;
+        fold.out[0] = out;
+        setenv("STANDIN_FAIL", fails[i], 1);
+        assert_int_not_equal(tsr__seat_fold(f->seat, &fold, f->stream), 0);
+        unsetenv("STANDIN_FAIL");
+        assert_int_equal(tsr__seat_fold(f->seat, &fold, f->stream), 0);
+        get(f, y, out, sizeof y);
+        assert_memory_equal(x, y, sizeof x);
+        memset(y, 0, sizeof y);
+    }
+    tsr__seat_free(f->seat, in);
+    tsr__seat_free(f->seat, out);
+}
+
 static void test_scratch_grows(void **state)
 {
     struct fixture *f = *state;
@@ -339,6 +364,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_nan, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_copies, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_kernels_that_fail_to_load, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_scratch_grows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_words, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_survey_of_a_started_driver, set_up, tear_down),
