@@ -164,16 +164,14 @@ bool tsr__message_open(int fd, struct message *message)
     if (map == MAP_FAILED)
         return false;
     message->bytes = map;
-    message->end = (size_t)st.st_size;
+    message->end = message->mapped = (size_t)st.st_size;
     return true;
 }
 
-// Unmaps a message. `end` must still be the mapped length, except for a difference within the last
-// page.
 void tsr__message_close(const struct message *message)
 {
     if (message->bytes)
-        munmap((void *)message->bytes, message->end);
+        munmap((void *)message->bytes, message->mapped);
 }
 
 // Returns the next n bytes. n 0 returns a valid pointer, not NULL. at <= end always holds, so the

@@ -11,8 +11,8 @@ struct message {
     int fd;
     char *buffer; // for writing
     size_t n;
-    const char *bytes; // for reading
-    size_t at, end;
+    const char *bytes;      // for reading
+    size_t at, end, mapped; // the map may be longer than the message
     bool failed;
 };
 struct message tsr__message_new(void);            // for writing; its fd is -1 after a failure

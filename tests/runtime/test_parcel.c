@@ -4,9 +4,12 @@
 #include "runtime/internal.h"
 #include "runtime/spawn.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 struct bytes {
     char *at;
@@ -65,11 +68,28 @@ static void and_not_without_bound(void **state)
     assert_int_equal(read_nested(500000, true), TSR_MALFORMED);
 }
 
+// A file may be longer than its message. All of it is unmapped.
+static void long_files_are_unmapped(void **state)
+{
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct message written = tsr__message_new(), read;
+    assert_int_equal(ftruncate(written.fd, (off_t)(3 * page)), 0);
+    assert_true(tsr__message_open(written.fd, &read));
+    read.end = 8;
+    char *last = (char *)read.bytes + 2 * page;
+    assert_int_equal(msync(last, page, MS_ASYNC), 0);
+    tsr__message_close(&read);
+    assert_int_equal(msync(last, page, MS_ASYNC), -1);
+    assert_int_equal(errno, ENOMEM);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sequences_nest_a_little),
         cmocka_unit_test(and_not_without_bound),
+        cmocka_unit_test(long_files_are_unmapped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
