@@ -337,8 +337,13 @@ tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice
 
 bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device *b)
 {
-    return a->memory == b->memory && a->flops == b->flops && a->bandwidth == b->bandwidth &&
-           a->overhead == b->overhead && a->queued == b->queued && a->unhidden == b->unhidden &&
+    return a->memory == b->memory && tsr__speeds_alike(a, b);
+}
+
+bool tsr__speeds_alike(const tsr_topology_device *a, const tsr_topology_device *b)
+{
+    return a->flops == b->flops && a->bandwidth == b->bandwidth && a->overhead == b->overhead &&
+           a->queued == b->queued && a->unhidden == b->unhidden &&
            memcmp(a->rates, b->rates, sizeof a->rates) == 0 &&
            memcmp(a->moves, b->moves, sizeof a->moves) == 0 &&
            memcmp(a->cached, b->cached, sizeof a->cached) == 0;

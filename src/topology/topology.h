@@ -121,6 +121,8 @@ bool tsr__topology_measured(const tsr_topology *topology, enum tsr_collective wh
                             const struct topology_groups *groups);
 // True if both devices have the same speed and memory.
 bool tsr__devices_alike(const tsr_topology_device *a, const tsr_topology_device *b);
+// True if both devices have the same speed. Their memory may differ.
+bool tsr__speeds_alike(const tsr_topology_device *a, const tsr_topology_device *b);
 // True if the first `copies` x `devices` devices are `copies` equal blocks of `devices` consecutive
 // devices.
 bool tsr__topology_repeats(const tsr_topology *topology, int devices, int copies);

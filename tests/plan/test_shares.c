@@ -37,6 +37,74 @@ static void parts_follow_speeds(void **state)
     net_free(t);
 }
 
+// Devices may differ in the speed of caches alone, or in their overhead. Whatever was not planned
+// because of a cancellation, no plan is below the bound.
+static void all_speeds_count(void **state)
+{
+    (void)state;
+    tsr_topology_device fast[] = {{.moves = {[TSR_MOVE_STREAM] = 1e13}},
+                                  {.cached = {[TSR_MOVE_STREAM] = 1e13}},
+                                  {.overhead = 1e-9},
+                                  {.rates = {[TSR_RATE_FLOAT16] = 5e12}}};
+    for (size_t i = 0; i < TSR_COUNT(fast); i++) {
+        struct net *t = net_new("2", 1e12, 1e10, 1e-9, 1e12);
+        tsr_topology_set_device(t->topology, 0, &fast[i]);
+        tsr_value *x = input(t, "x", DIMS(1024, 64));
+        for (int k = 0; k < 20; k++)
+            x = node(t, "Relu", x, NULL, tsr__arena_printf(&t->arena, "y%d", k).p);
+        assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
+        t->o.config = "all";
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+        int64_t best = t->p.cost;
+        tsr_session_cancel(t->session, true);
+        t->o.config = "few";
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+        assert_true(t->p.bound <= best);
+        net_free(t);
+    }
+}
+
+// Relu on two devices that differ only in the speed of memory: the faster one gets more rows.
+static void parts_follow_memory_speeds(void **state)
+{
+    (void)state;
+    struct net *t = net_new("2", 1e12, 1e10, 1e-9, 1e12);
+    tsr_topology_device fast = {.moves = {[TSR_MOVE_STREAM] = 3e10}};
+    tsr_topology_set_device(t->topology, 0, &fast);
+    tsr_value *x = input(t, "x", DIMS(16384, 1024)), *y = node(t, "Relu", x, NULL, "y");
+    for (int k = 0; k < 7; k++)
+        y = node(t, "Relu", y, NULL, tsr__arena_printf(&t->arena, "y%d", k).p);
+    assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_string_equal(made_as(t, y), "{4,1:0,0,0,1}");
+    net_free(t);
+}
+
+// Two equal convolutions, one of an input and one of constants. Only the second needs no halo
+// exchange, and the cost is the same in both orders.
+static void producers_decide_on_halos(void **state)
+{
+    (void)state;
+    int64_t cost[2];
+    for (int first = 0; first < 2; first++) {
+        struct net *t = net_new("2", 1e9, 1e10, 1e-6, 1e9);
+        tsr_value *from[] = {input(t, "x", DIMS(1, 4, 8192, 1)),
+                             weight(t, "c", DIMS(1, 4, 8192, 1))};
+        static const char *const names[][2] = {{"r0", "y0"}, {"r1", "y1"}};
+        for (int i = 0; i < 2; i++) {
+            int k = i ^ first;
+            tsr_value *r = node(t, "Relu", from[k], NULL, names[k][0]);
+            tsr_value *w = weight(t, i ? "v" : "w", DIMS(1, 4, 9, 1));
+            tsr_value *y = node(t, "Conv", r, w, names[k][1]);
+            assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+        }
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+        cost[first] = t->p.cost;
+        net_free(t);
+    }
+    assert_int_equal(cost[0], cost[1]);
+}
+
 // Weights of 512 KiB on 408 KiB and 204 KiB: halves do not fit, shares of 2 and 1 do.
 static void parts_follow_memory(void **state)
 {
@@ -150,6 +218,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_follow_speeds),
+        cmocka_unit_test(producers_decide_on_halos),
+        cmocka_unit_test(parts_follow_memory_speeds),
+        cmocka_unit_test(all_speeds_count),
         cmocka_unit_test(parts_follow_memory),
         cmocka_unit_test(parts_follow_speeds_as_far_as_memory_goes),
         cmocka_unit_test(speeds_are_the_models),

@@ -162,14 +162,14 @@ static int64_t bytes_in(struct candidate_builder *builder, struct tile_layout *l
 // True if the windows along an axis of the value cost nothing: the value has one reader, and its
 // elements along the axis come from constants. Each rank then stores the weights of its own
 // windows.
-static bool is_made_in_windows(struct candidate_builder *builder, const tsr_value *value, int axis,
-                               int depth)
+static bool is_made_in_windows(const struct planner *planner, struct arena *arena,
+                               const tsr_value *value, int axis, int depth)
 {
     const tsr_node *node = tsr_value_producer(value);
     if (!node || depth > MOST_PRODUCERS || tsr_value_use_count(value) != 1 ||
         tsr_value_is_output(value) || tsr_node_output_count(node) != 1)
         return false;
-    const struct rule *rule = tsr__rule_of(builder->arena, node, builder->planner->shapes.model);
+    const struct rule *rule = tsr__rule_of(arena, node, planner->shapes.model);
     if (!rule || rule->whole || rule->n_windows || rule->n_outputs < 1 ||
         axis >= rule->outputs[0].rank || rule->outputs[0].dims[axis].n != 1)
         return false;
@@ -181,13 +181,20 @@ static bool is_made_in_windows(struct candidate_builder *builder, const tsr_valu
         for (int k = 0; input && !tensor->host && k < tensor->rank; k++) {
             if (tensor->dims[k].n < 1 || tensor->dims[k].factors[0] != factor)
                 continue;
-            if (!builder->planner->values[tsr__value_id(input)].constant &&
-                !is_made_in_windows(builder, input, k, depth + 1))
+            if (!planner->values[tsr__value_id(input)].constant &&
+                !is_made_in_windows(planner, arena, input, k, depth + 1))
                 return false;
             found = true;
         }
     }
     return found;
+}
+
+bool tsr__window_is_free(const struct planner *planner, struct arena *arena, const tsr_node *node,
+                         const struct rule_window *window)
+{
+    const tsr_value *value = tsr_node_input(node, (size_t)window->input);
+    return value && is_made_in_windows(planner, arena, value, window->dim, 0);
 }
 
 // Returns the time of exchanging halos with neighbours and concatenating them.
@@ -202,8 +209,7 @@ static int64_t halo_time(struct candidate_builder *builder)
         if (n > 1)
             more = beyond(window, n, placement_shares(&builder->place, window->factor));
         if (more <= 0 || !builder->in[window->input] || window->from <= 0 ||
-            is_made_in_windows(builder, tsr_node_input(builder->node, (size_t)window->input),
-                               window->dim, 0))
+            tsr__window_is_free(planner, builder->arena, builder->node, window))
             continue;
         const struct plan_value *value = value_at(builder, SIDE_INPUT, (size_t)window->input);
         int64_t held = bytes_in(builder, builder->in[window->input], value);

@@ -44,6 +44,9 @@ bool tsr__builder_take_parts(struct candidate_builder *builder, const struct par
 bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *const *out,
                          struct candidate *candidate);
 void tsr__builder_cost(struct candidate_builder *builder, struct candidate *candidate);
+// True if the window needs no halo exchange, because the input is computed from constants.
+bool tsr__window_is_free(const struct planner *planner, struct arena *arena, const tsr_node *node,
+                         const struct rule_window *window);
 bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts);
 
 // expansions.c: true if the node can be replaced by simpler ones with this placement.

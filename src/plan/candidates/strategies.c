@@ -280,6 +280,19 @@ static void key_rule(struct text *key, const struct rule *rule)
         key_tensor(key, &rule->outputs[i]);
 }
 
+// Appends for each window whether it is free, which depends on the nodes that produce the input.
+static void key_free_windows(struct text *key, const struct planner *planner, const tsr_node *node,
+                             const struct rule *rule)
+{
+    struct arena scratch;
+    tsr__arena_init(&scratch, planner->session);
+    for (int i = 0; i < rule->n_windows; i++)
+        key_numbers(
+            key, (int64_t[]){tsr__window_is_free(planner, &scratch, node, &rule->windows[i])}, 1);
+    key->failed = key->failed || scratch.failed;
+    tsr__arena_free(&scratch);
+}
+
 // Builds the key from everything that the candidates depend on: rule (unless replicated), types and
 // sizes.
 static void key_of(struct text *key, const struct planner *planner, const tsr_node *node,
@@ -288,8 +301,10 @@ static void key_of(struct text *key, const struct planner *planner, const tsr_no
     int64_t n_in = (int64_t)tsr_node_input_count(node),
             n_out = (int64_t)tsr_node_output_count(node);
     key_numbers(key, (int64_t[]){whole != NULL, rule->single, n_in, n_out}, 4);
-    if (!whole)
+    if (!whole) {
         key_rule(key, rule);
+        key_free_windows(key, planner, node, rule);
+    }
     for (int64_t i = 0; i < n_in; i++)
         key_value(key, planner, node, SIDE_INPUT, (size_t)i);
     for (int64_t i = 0; i < n_out; i++)

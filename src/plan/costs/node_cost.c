@@ -147,6 +147,11 @@ double tsr__near_speed(const tsr_topology_device *device, int move)
     return tsr__far_speed(device, move);
 }
 
+double tsr__unhidden(const tsr_topology_device *device)
+{
+    return device->unhidden > 0 ? device->unhidden : UNHIDDEN;
+}
+
 // Returns the memory speed for `bytes`, in bytes per second. Interpolates logarithmically between
 // the two measured sizes. Example: 16 MiB is half way between 2 and 128 MiB, so 40 GB/s near and 10
 // GB/s far give 20 GB/s. A device that queues nodes always has the far speed. For a small tensor it
@@ -184,7 +189,7 @@ int64_t tsr__work_cost(double work, struct work_kind kind, double bytes,
     double seconds = work / rate_of(kind, device);
     double moving = bytes / move_rate(kind.move, bytes, device);
     double most = fmax(seconds, moving), least = seconds + moving - most;
-    double busy = most + least * (device->unhidden > 0 ? device->unhidden : UNHIDDEN);
+    double busy = most + least * tsr__unhidden(device);
     if (kind.rate >= 0 && device->rates[kind.rate] > 0)
         busy = most; // measurements of this kind include its memory traffic
     if (device->queued)

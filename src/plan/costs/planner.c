@@ -62,8 +62,7 @@ static void slow_down(tsr_topology_device *at, const tsr_topology_device *device
     at->queued = device->queued && (first || at->queued);
     if (device->overhead > at->overhead)
         at->overhead = device->overhead;
-    if (device->unhidden > at->unhidden)
-        at->unhidden = device->unhidden;
+    at->unhidden = fmax(at->unhidden, tsr__unhidden(device));
 }
 
 tsr_topology_device tsr__planner_slowest(const struct planner *planner, const int64_t *devices,
@@ -77,7 +76,6 @@ tsr_topology_device tsr__planner_slowest(const struct planner *planner, const in
     return slowest;
 }
 
-// True if two devices differ in flops, bandwidth, overhead, `unhidden` or a rate.
 static bool are_unlike(const struct planner *planner)
 {
     const tsr_topology_device *first =
@@ -85,9 +83,7 @@ static bool are_unlike(const struct planner *planner)
     for (int64_t i = 1; i < planner->machine.n; i++) {
         const tsr_topology_device *device =
             &planner->machine.topology->device[tsr__planner_device(planner, i)];
-        if (device->flops != first->flops || device->bandwidth != first->bandwidth ||
-            device->overhead != first->overhead || device->unhidden != first->unhidden ||
-            memcmp(device->rates, first->rates, sizeof device->rates) != 0)
+        if (!tsr__speeds_alike(device, first))
             return true;
     }
     return false;
@@ -169,8 +165,9 @@ tsr_status tsr__planner_config(struct planner *planner, const char *name)
     return tsr__model_allow_configs(planner->model);
 }
 
-// Returns the speed relative to the slowest device: the largest ratio of flops, bandwidth and
-// rates.
+// Returns an upper bound of the speed relative to the slowest device: no node is faster by more. A
+// small shard may have the speed of caches (`cached`). Queueing hides at most one of two equal
+// times.
 static double times_as_fast(const struct planner *planner, int64_t device)
 {
     const tsr_topology_device *fast =
@@ -179,8 +176,15 @@ static double times_as_fast(const struct planner *planner, int64_t device)
     double times = fmax(fast->flops / slow->flops, fast->bandwidth / slow->bandwidth);
     for (int rate = 0; rate < TSR_RATE_COUNT; rate++)
         if (slow->rates[rate] > 0)
-            times = fmax(times, fast->rates[rate] / slow->rates[rate]);
-    return times;
+            times = fmax(times, rate_of(fast, rate) / slow->rates[rate]);
+    for (int move = 0; move < TSR_MOVE_COUNT; move++) {
+        double speed = fmax(tsr__far_speed(fast, move), tsr__near_speed(fast, move));
+        times = fmax(times, speed / slow->moves[move]);
+    }
+    if (slow->overhead > 0)
+        times = fmax(times, slow->overhead / fast->overhead);
+    times *= (1 + slow->unhidden) / (1 + tsr__unhidden(fast));
+    return fast->queued && !slow->queued ? 2 * times : times;
 }
 
 double tsr__planner_speeds(const struct planner *planner)

@@ -396,6 +396,8 @@ int64_t tsr__work_cost(double work, struct work_kind kind, double bytes,
 // Return bytes per second of a kind of memory traffic, for tensors outside and inside of the cache.
 double tsr__far_speed(const tsr_topology_device *device, int move);
 double tsr__near_speed(const tsr_topology_device *device, int move);
+// Returns the share of the shorter of arithmetic and memory traffic that is added to the longer.
+double tsr__unhidden(const tsr_topology_device *device);
 // Returns the kind of work of a node, with the topology's measurements; topology NULL: without.
 struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
                                 const tsr_topology *topology);
