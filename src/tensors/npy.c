@@ -347,19 +347,27 @@ static size_t put_head(const struct tensor *tensor, char letter, int number, cha
     return total;
 }
 
-// Returns the number of characters of a string; -1: not UTF-8, or it ends in a zero, which numpy
-// would treat as padding.
+// Returns the number of characters of a string; -1: not UTF-8.
 static int64_t characters(struct str text)
 {
     int64_t n = 0;
-    uint32_t c = 1;
     for (size_t i = 0; i < text.n; n++) {
+        uint32_t c;
         size_t length = tsr__utf8(text.p + i, text.n - i, &c);
         if (!length)
             return -1;
         i += length;
     }
-    return c ? n : -1;
+    return n;
+}
+
+static tsr_status refuse_texts(const struct arena *arena, const struct tensor *x, const char *what)
+{
+    struct place at = PLACE_NONE;
+    at.value = str_of(x->name);
+    tsr__diag(arena->session, DIAG_tensor_file, &at,
+              "write to a folder, which gets one .pb file for each tensor", "%s", what);
+    return TSR_UNSUPPORTED;
 }
 
 static void put_text(struct str text, bool unicode, char *to)
@@ -377,8 +385,9 @@ static void put_text(struct str text, bool unicode, char *to)
 }
 
 // Writes strings as numpy does. They have a fixed width, that of the longest one. Example: {"a",
-// "bcd"} becomes U3: 3 * 4 bytes each, "a" padded with zeros. If a string is not valid UTF-8 or
-// ends in a zero, all are stored as raw bytes (type S).
+// "bcd"} becomes U3: 3 * 4 bytes each, "a" padded with zeros. If a string is not valid UTF-8, all
+// are stored as raw bytes (type S). A string that ends in a zero is refused: readers would take the
+// zero for padding.
 static tsr_status texts_image(struct arena *arena, const struct tensor *x, struct npy_image *out)
 {
     int64_t n = tsr__tensor_elements(x), width = 1, bytes = 1, total;
@@ -386,6 +395,8 @@ static tsr_status texts_image(struct arena *arena, const struct tensor *x, struc
     for (int64_t i = 0; i < n; i++) {
         struct str text = tsr__tensor_text(x, i);
         int64_t count = characters(text);
+        if (text.n && text.p[text.n - 1] == 0)
+            return refuse_texts(arena, x, "numpy drops the zero byte at the end of a string");
         unicode = unicode && count >= 0;
         width = count > width ? count : width;
         bytes = (int64_t)text.n > bytes ? (int64_t)text.n : bytes;
@@ -394,7 +405,7 @@ static tsr_status texts_image(struct arena *arena, const struct tensor *x, struc
         width = bytes;
     int64_t unit = unicode ? 4 * width : width;
     if (width > MAX_TEXT || !mul_ok(n, unit, &total) || total >= INT64_MAX / 2)
-        return TSR_NOMEM;
+        return refuse_texts(arena, x, "a string is too long for numpy's strings of equal width");
     char *data = arena_get(arena, (size_t)total + 1, 8);
     if (!data)
         return TSR_NOMEM;

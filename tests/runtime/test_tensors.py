@@ -5,6 +5,8 @@ import random
 import struct
 import zipfile
 
+import shutil
+
 from parts import *
 
 TYPES = "f4 f8 f2 i1 i2 i4 i8 u1 u2 u4 u8 ? c8 c16".split()
@@ -133,6 +135,20 @@ def npy_headers_that_end_early(d):
         open(d + "/a.npy", "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head)
         r = load(d + "/a.npy")
         assert r.status == "MALFORMED" and "tensor-file" in r.text, (head, str(r))
+
+
+@case
+def zeros_at_the_end_of_texts(d):
+    """numpy would drop them: refused, and a folder of .pb files has them."""
+    for texts in ([b"a\0", b"b"], [b"\xff\0"], [b"\0"]):
+        onnx.save_tensor(onnx.TensorProto(name="s", data_type=onnx.TensorProto.STRING, dims=[len(texts)], string_data=texts), d + "/s.pb")
+        words = [TOOL, "load", "", d + "/s.pb"]
+        for out in ("out.npz", "out.npy"):
+            r = subprocess.run([*words, d + "/" + out], capture_output=True, text=True)
+            assert r.returncode == STATUS.index("UNSUPPORTED") and "tensor-file" in r.stdout and not os.path.exists(d + "/" + out), r
+        shutil.rmtree(d + "/out", ignore_errors=True)
+        r = subprocess.run([*words, d + "/out"], capture_output=True, text=True)
+        assert r.returncode == 0 and list(onnx.load_tensor(d + "/out/output_0.pb").string_data) == texts, r
 
 
 def text_model(d):

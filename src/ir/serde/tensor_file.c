@@ -43,7 +43,7 @@ static tsr_status read_tensor(tsr_session *session, struct arena *arena, const c
     size_t n_outer = put_head(outer, FIELD_GRAPH, n_inner + tensor.n);
     size_t total = n_outer + n_inner + tensor.n;
     if (tensor.n >= MAX_TENSOR_FILE)
-        return TSR_NOMEM;
+        return damaged(session, path, "the tensor is too large");
     char *bytes = arena_get(arena, total, 8);
     if (!bytes)
         return TSR_NOMEM;
