@@ -190,12 +190,32 @@ static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enu
 
 // ---- the rest ----------------------------------------------------------------------------------
 
-// Makes an output a state of this rank. A rank need not have every state, so only rank 0 refuses
-// one that it does not have.
+static bool lists(const char *const *names, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+// True if a rank has both names, or if the manifest does not list the names of ranks.
+static bool some_rank_has(const struct manifest *manifest, const char *past, const char *present)
+{
+    for (int64_t r = 0; r < manifest->n_ranks; r++) {
+        const struct manifest_device *device = &manifest->devices[r];
+        if (!device->has_ports || (lists(device->inputs, device->n_inputs, past) &&
+                                   lists(device->outputs, device->n_outputs, present)))
+            return true;
+    }
+    return false;
+}
+
+// Makes an output a state of this rank. With stages, only one rank may have the state; so all ranks
+// accept it if one of them has it.
 static tsr_status launched_add_state(tsr_job *job, const char *past, const char *present)
 {
     bool kept = tsr__ranks_keep(job, past, present, false);
-    return kept || job->endpoint->rank > 0 ? TSR_OK : TSR_INVALID;
+    return kept || some_rank_has(&job->bundle.manifest, past, present) ? TSR_OK : TSR_INVALID;
 }
 
 // Synchronizes with the ranks in other processes. Runs are made inside start, so a rank that gets

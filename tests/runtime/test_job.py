@@ -113,6 +113,24 @@ def states_stay_with_their_ranks(d):
 
 
 @case
+def a_state_may_be_of_one_rank(d):
+    """A launcher starts two ranks, as for two stages; only rank 1 has the state, and rank 0 accepts it."""
+    x = value("x", F, ["n"])
+    sums = lambda v: comm("AllReduce", v, "y", 0, range(2), F, reduce="sum")
+    first = model([h.make_node("Identity", ["x"], ["s"]), sums("s")], [x], [value("y", F, ["n"])])
+    second = model([h.make_node("Add", ["past", "x"], ["present"]), sums("present")], [x, value("past", F, ["n"])], [value("y", F, ["n"]), value("present", F, ["n"])])
+    at = partition(d + "/p", [first, second])
+    doc = json.load(open(at + "/manifest.json"))
+    for device, m in zip(doc["devices"], (first, second)):
+        device["inputs"], device["outputs"] = ([v.name for v in side] for side in (m.graph.input, m.graph.output))
+    json.dump(doc, open(at + "/manifest.json", "w"))
+    for present, status in (("present", 0), ("nothing", 5)):
+        p = subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), "started.py"), "2", "--", JOB, engine(), at, "keep:past=" + present],
+                           capture_output=True, text=True, errors="replace", timeout=harness.HANG_S)
+        assert [x for x in p.stdout.splitlines() if x.startswith("keep ")] == ["keep %d" % status] * 2, p
+
+
+@case
 def a_state_may_be_one_buffer(d):
     """A state of 8 MiB; each of 40 runs writes one element, to a copy or in place. Half-way it starts again."""
     body = [h.make_node("ScatterElements", ["past", "at", "x"], ["present"]), h.make_node("ReduceSum", ["present"], ["y"], keepdims=0)]
