@@ -8,6 +8,7 @@
 // runs a broadcast synchronizes all ranks, so it is even rarer.
 #include "runtime/spawn.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -302,7 +303,8 @@ static tsr_status summarize(struct bench *bench, tsr_bench_result *result)
     summarize_times(bench, result);
     tsr_status st = gather(bench, reports, result->ranks);
     for (int i = 0; i < result->ranks; i++) {
-        share[i] = result->seconds > 0 ? reports[i].comm_s / result->seconds : 0;
+        // A rank may also wait while rank 0 is between two runs, which `seconds` does not contain.
+        share[i] = result->seconds > 0 ? fmin(reports[i].comm_s / result->seconds, 1) : 0;
         memory[i] = reports[i].memory;
     }
     result->communication = share;
