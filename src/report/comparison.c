@@ -148,13 +148,19 @@ static void write_differences(struct page *page, const struct page *other)
     PUTF(page, "<p class=\"lead\">%zu nodes differ; identical layers are grouped.</p>\n", differ);
 }
 
-// Writes the comparison if both plans have a simulation. `other` is a page for the other plan, of
-// which only figures and shardings are used.
+// A comparison needs a simulation of both plans.
+bool tsr__comparison_exists(const struct page *page)
+{
+    return page->comparison && page->comparison->simulation && page->simulation;
+}
+
+// Writes the comparison. `other` is a page for the other plan, of which only figures and shardings
+// are used.
 void tsr__comparison_write(struct page *page)
 {
     const tsr_report_side *side = page->comparison;
     struct page other = *page;
-    if (!side || !side->simulation || !page->simulation)
+    if (!tsr__comparison_exists(page))
         return;
     other.model = side->model;
     other.session = tsr_model_session(side->model);

@@ -180,6 +180,7 @@ const char *tsr__times(struct page *page, size_t n_names);
 // tensor_table.c
 void tsr__tensors_largest(struct page *page);
 void tsr__tensors_picture(struct page *page);
+bool tsr__tensors_exist(struct page *page); // true if tsr__tensors_picture writes a section
 // Returns the value's sharding at its producer, else at its first reader; "": none.
 const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value);
 
@@ -198,6 +199,7 @@ void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct t
 
 // comparison.c: writes the comparison with another plan.
 void tsr__comparison_write(struct page *page);
+bool tsr__comparison_exists(const struct page *page); // true if that writes a section
 
 // explorer.c: writes node data for Model Explorer. With `cuts`, these are shardings, else times.
 tsr_status tsr__explorer_write(struct page *p, bool cuts, const char *path) TSR_MUST_USE;

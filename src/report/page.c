@@ -32,18 +32,18 @@ static void link_to(struct page *page, bool there, const char *id, const char *w
         PUTF(page, "<a href=\"#%s\">%s</a>", id, words);
 }
 
-// Writes the links to the sections that are expected on the page.
+// Writes the links to the sections of the page.
 static void write_contents(struct page *page, const struct picture *picture)
 {
     bool simulated = page->simulation != NULL;
     PUT(page, "<nav aria-label=\"sections\">");
-    link_to(page, page->comparison != NULL, "beside", "Comparison");
+    link_to(page, tsr__comparison_exists(page), "beside", "Comparison");
     link_to(page, picture->rows.n > 0, "plan", "Plan");
     link_to(page, simulated, "memory", "Memory");
     link_to(page, simulated, "time", "Time");
     link_to(page, simulated || page->measured.lanes.devices, "timeline", "Timeline");
     link_to(page, simulated, "communication", "Communication");
-    link_to(page, page->sized != NULL, "picture", "Tensors");
+    link_to(page, tsr__tensors_exist(page), "picture", "Tensors");
     link_to(page, true, "shardings", "Shardings");
     link_to(page, true, "findings", "Diagnostics");
     link_to(page, page->topology != NULL, "devices", "Devices");

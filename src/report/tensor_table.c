@@ -9,8 +9,8 @@
 //     with 24 names, one layout with the boxes [0, 0,512, 0,512] ... [3, 0,512, 1536,2048], most =
 //     512 * 512 elements: 4 MiB in total, 1 MiB per device
 //
-// `collect` runs twice for a page, for the table and for the pictures. Both number the tensors
-// alike, so the table can link to the pictures.
+// `collect` runs several times for a page, for the table and for the pictures. It numbers the
+// tensors alike, so the table can link to the pictures.
 #include "report/internal.h"
 #include "plan/plan.h"
 
@@ -401,6 +401,12 @@ static void write_choice(struct page *page, const struct tensors *tensors, size_
     }
     PUT(page, "</select></label>\n<div id=\"pieces\" class=\"pieces marks\"></div>\n");
     tsr__html_readout(page, "Point at a shard, tap it or use the arrow keys for details.");
+}
+
+bool tsr__tensors_exist(struct page *page)
+{
+    struct tensors tensors;
+    return collect(page, &tensors);
 }
 
 // Writes a list of the tensors, and their layouts as JSON, from which page.js draws.

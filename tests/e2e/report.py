@@ -73,6 +73,8 @@ def page(path):
     assert text.startswith("<!DOCTYPE html>") and p.tags["html"] == p.tags["body"] == 1 and "img" not in p.tags
     assert not re.search(r"@import|url\(", text) and not {"link", "iframe", "object", "base"} & set(p.tags), "something is loaded from elsewhere"
     assert set(re.findall(r"https?://[^'\"]*", text)) <= {"http://www.w3.org/2000/svg"}, "something is loaded from elsewhere"
+    dead = set(re.findall(r'href="#([^"]*)"', text)) - set(re.findall(r' id="([^"]*)"', text))
+    assert not dead, ("links to sections that the page does not have", dead)
     digest = base64.b64encode(hashlib.sha256(p.scripts[-1].encode()).digest()).decode()
     assert "script-src 'sha256-%s'" % digest in text and text.count("<script>") == 1, "the browser would not run the page's script"
     return p, json.loads(p.scripts[-2]), text
