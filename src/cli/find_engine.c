@@ -8,12 +8,14 @@
 //   4. the `python3` on the path
 // It never tries the working directory, which another user may have filled. Loading a library
 // executes its code. So a library near the program must belong to root, to the user or to the
-// program's owner, and must not be writable by everybody.
+// program's owner, and must not be writable by other users.
 #include "cli/cli.h"
 
 #include <glob.h>
+#include <grp.h>
 #include <libgen.h>
 #include <limits.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,12 +24,29 @@
 #define IN_PYTHON "/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*"
 #define IN_NODE   "/.deps/node_modules/onnxruntime-node/bin/napi-v*/linux/*/libonnxruntime.so.1*"
 
+// True if only the owner of the file is in its group: the private group of a user, which has the
+// user's name, or the group of root. With the umask 002, all files of a user are writable by it.
+static bool group_is_private(const struct stat *at)
+{
+    const struct passwd *owner = getpwuid(at->st_uid);
+    const struct group *group = getgrgid(at->st_gid);
+    if (!owner || !group || owner->pw_gid != at->st_gid ||
+        strcmp(owner->pw_name, group->gr_name) != 0)
+        return false;
+    for (char **member = group->gr_mem; *member; member++)
+        if (strcmp(*member, owner->pw_name) != 0)
+            return false;
+    return true;
+}
+
 // True if the file belongs to root, to this user or to the owner of the program, and is not
-// writable by everybody. A link is always writable by all; its target is checked separately.
+// writable by others. A link is always writable by all; its target is checked separately.
 static bool is_ours(const struct stat *at, const struct stat *program)
 {
     bool known = at->st_uid == 0 || at->st_uid == geteuid() || at->st_uid == program->st_uid;
-    return known && (S_ISLNK(at->st_mode) || !(at->st_mode & S_IWOTH));
+    if (!known || S_ISLNK(at->st_mode))
+        return known;
+    return !(at->st_mode & S_IWOTH) && (!(at->st_mode & S_IWGRP) || group_is_private(at));
 }
 
 // True if the file, its folder and, for a link, the target are ours (is_ours). So a file of another

@@ -97,12 +97,16 @@ def hostile_folder(d):
     # A folder above the program that everyone may write to: another user may have planted files there.
     plant(d + "/above", marker)
     shutil.copytree(installed, d + "/above/bin", dirs_exist_ok=True)
-    os.chmod(d + "/above/.deps", 0o777)
-    os.chmod(d + "/above/.venv/bin", 0o777)
-    os.chmod(d + "/above/.venv/lib/python3.11/site-packages/onnxruntime/capi", 0o777)
-    subprocess.run([d + "/above/bin/tessera", "doctor"], cwd="/", env={"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": d + "/above/bin"},
-                   capture_output=True, timeout=LIMIT_S)
-    check("folders that everybody may write to are not searched", not os.path.exists(marker))
+    for mode, who in ((0o777, "everybody"), (0o775, "a group of several users")):
+        for folder in ("/.deps", "/.venv/bin", "/.venv/lib/python3.11/site-packages/onnxruntime/capi"):
+            os.chmod(d + "/above" + folder, mode)
+            if mode == 0o775 and os.geteuid() == 0:
+                os.chown(d + "/above" + folder, -1, 12345)
+        if mode == 0o775 and os.geteuid() != 0:
+            continue  # only root can give the folders to another group
+        subprocess.run([d + "/above/bin/tessera", "doctor"], cwd="/", env={"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": d + "/above/bin"},
+                       capture_output=True, timeout=LIMIT_S)
+        check("folders that %s may write to are not searched" % who, not os.path.exists(marker))
 
 
 # ---- functions ---------------------------------------------------------------------------------------
