@@ -284,14 +284,14 @@ static int measure(struct cli *cli, double seconds)
         return code;
     tsr_topology *topology = NULL;
     tsr_status status = measure_here(cli, &measurement, &topology);
-    code = cli_finish(cli, status);
     const char *out = cli_value(cli, "-o");
-    if (status != TSR_OK || !topology) // not rank 0
+    if (status != TSR_OK || !topology) { // topology NULL: not rank 0
+        code = cli_finish(cli, status);
         goto free_topology;
+    }
     if (measurement.options.inputs)
         cli_print_seed(cli, measurement.options.inputs);
-    if (cli->json || !cli->quiet)
-        code = show(cli, topology);
+    code = cli->json || !cli->quiet ? show(cli, topology) : cli_finish(cli, TSR_OK);
     if (out)
         code = write_file(cli, topology, out, code);
 free_topology:
