@@ -49,6 +49,7 @@ static void rerun(struct work *work, int threads, struct self_difference *self)
     tsr__diag_back(work->session, &mark, false);
 }
 
+// Reports both differences, after output->ok has been set.
 static void report(struct work *work, const tsr_difference *output,
                    const struct self_difference *self)
 {
@@ -60,8 +61,10 @@ static void report(struct work *work, const tsr_difference *output,
         snprintf(how, sizeof how, "run with %d thread%s", self->threads,
                  self->threads == 1 ? "" : "s");
     tsr__diag(work->session, DIAG_engine_varies, &at,
-              "the engine is not deterministic, so the difference is accepted; --tolerance "
-              "sets another limit",
+              output->ok ? "the engine is not deterministic, so the difference is accepted; "
+                           "--tolerance sets another limit"
+                         : "the engine is not deterministic, but the difference is too large for "
+                           "that",
               "sharded and unsharded outputs differ by %.3g (%.3g of the largest magnitude), but "
               "the unsharded model, %s, differs from itself by %.3g (%.3g)",
               output->max_abs, output->max_rel, how, self->max_abs, self->max_rel);
@@ -81,8 +84,8 @@ bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs
         rerun(work, threads[i], self);
     for (size_t i = 0; i < n; i++) {
         if (!outputs[i].ok && self[i].max_abs > 0) {
-            report(work, &outputs[i], &self[i]);
             outputs[i].ok = outputs[i].max_abs <= MARGIN * self[i].max_abs;
+            report(work, &outputs[i], &self[i]);
         }
         ok = ok && outputs[i].ok;
     }
