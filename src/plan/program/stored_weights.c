@@ -59,44 +59,43 @@ static bool use_own(struct planner *planner, const struct plan_node *node, const
 }
 
 // The layouts in which the readers of a constant may want it.
-#define MANY_LAYOUTS 256
 struct wanted {
-    uint32_t layout[MANY_LAYOUTS];
-    size_t readers[MANY_LAYOUTS]; // number of readers that may want each layout
+    uint32_t *layout;
+    size_t *readers; // number of readers that may want each layout
+    size_t *last;    // 1 + the last of these readers
     size_t n;
-    bool too_many;
 };
 
-// Returns the index of the layout in the list, and appends it if it is new. If the list is full,
-// returns 0 and sets too_many.
+// Returns the index of the layout in the list, and appends it if it is new.
 static size_t place_in(struct wanted *wanted, uint32_t layout)
 {
     size_t i = 0;
     while (i < wanted->n && wanted->layout[i] != layout)
         i++;
-    if (i == MANY_LAYOUTS) {
-        wanted->too_many = true;
-        return 0;
-    }
-    if (i == wanted->n) {
-        wanted->layout[i] = layout;
-        wanted->readers[wanted->n++] = 0;
-    }
+    if (i == wanted->n)
+        wanted->layout[wanted->n++] = layout;
     return i;
 }
 
-// Counts, for each layout, the readers with a choice that wants it.
-static void list_wanted(struct edge *edge, struct wanted *wanted)
+// Counts, for each layout, the readers with a choice that wants it. False: out of memory.
+static bool list_wanted(struct edge *edge, struct wanted *wanted)
 {
-    for (size_t r = 0; r < edge->readers.n; r++) {
-        bool seen[MANY_LAYOUTS] = {false};
+    size_t most = 0; // every choice may want another layout
+    for (size_t r = 0; r < edge->readers.n; r++)
+        most += tsr__edge_choices(edge->planner, &edge->readers.at[r]);
+    *wanted = (struct wanted){.layout = ARENA_ARRAY(edge->arena, uint32_t, most + 1),
+                              .readers = ARENA_ARRAY(edge->arena, size_t, most + 1),
+                              .last = ARENA_ARRAY(edge->arena, size_t, most + 1)};
+    if (edge->arena->failed)
+        return false;
+    for (size_t r = 0; r < edge->readers.n; r++)
         for (size_t j = 0; j < tsr__edge_choices(edge->planner, &edge->readers.at[r]); j++) {
             size_t i = place_in(wanted, tsr__planner_wanted(edge->planner, &edge->readers.at[r],
                                                             edge->v, (uint32_t)j));
-            wanted->readers[i] += !seen[i];
-            seen[i] = true;
+            wanted->readers[i] += wanted->last[i] != r + 1;
+            wanted->last[i] = r + 1;
         }
-    }
+    return true;
 }
 
 // Charges a constant that is always stored: a small one, or one that all readers want in the same
@@ -170,15 +169,12 @@ static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *re
 static bool use_shared(struct edge *edge, uint32_t fixed)
 {
     struct wanted wanted;
-    wanted.n = 0;
-    wanted.too_many = false;
     uint32_t layout = tsr__planner_replicated(edge->planner, edge->value->rank);
     int64_t whole = tsr__planner_bytes(edge->planner, layout, edge->value);
-    list_wanted(edge, &wanted);
+    if (!list_wanted(edge, &wanted))
+        return false;
     if (wanted.n == 1 || whole <= PLAN_SMALL_CONSTANT)
         return use_fixed(edge, &wanted, fixed);
-    if (wanted.too_many)
-        return false;
     for (size_t i = 0; i < wanted.n; i++)
         if (wanted.readers[i] > 1 && !store(edge, wanted.layout[i]))
             return false;
