@@ -241,6 +241,25 @@ static tsr_status find_or_make(struct provider *provider, tsr_model *model, stru
     return st;
 }
 
+// Makes the folder. Refuses a folder that other users can write to: they could put an entry with
+// other results into it, because the key is computed from public data.
+static tsr_status open_folder(const struct provider *provider, const char *folder)
+{
+    struct stat facts;
+    if ((mkdir(folder, 0700) != 0 && errno != EEXIST) || stat(folder, &facts) != 0)
+        return cannot(provider, folder);
+    bool ours = facts.st_uid == geteuid() || facts.st_uid == 0;
+    bool shared =
+        (facts.st_mode & S_IWOTH) || ((facts.st_mode & S_IWGRP) && facts.st_gid != getegid());
+    if (ours && !shared)
+        return TSR_OK;
+    struct place at = PLACE_NONE;
+    at.file = str_of(folder);
+    tsr__diag(provider->session, DIAG_ep_option, &at, "give a folder of your own with mode 700",
+              "the cache cannot be used: other users can write to this folder");
+    return TSR_INVALID;
+}
+
 tsr_status tsr__ep_cache_parts(struct provider *provider, const OrtGraph *graph, tsr_model *model,
                                struct arena *arena, struct parts *out)
 {
@@ -250,9 +269,8 @@ tsr_status tsr__ep_cache_parts(struct provider *provider, const OrtGraph *graph,
     if (!lock)
         return TSR_NOMEM;
     TRY(make_key(provider, graph, model, arena, key));
-    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
-        return cannot(provider, folder);
-    int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    TRY(open_folder(provider, folder));
+    int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return cannot(provider, lock);
     tsr_status st = flock(fd, LOCK_EX) == 0 ? TSR_OK : cannot(provider, lock);
