@@ -92,7 +92,8 @@ static void read_memory(struct reader *reader, const char *text)
     double number = strtod(text, &end);
     end += strspn(end, " ");
     for (size_t i = 0; end != text && isfinite(number) && i < TSR_COUNT(units); i++)
-        if (strcasecmp(end, units[i].name) == 0 && number > 0 && number * units[i].bytes < 0x1p62) {
+        if (strcasecmp(end, units[i].name) == 0 && number * units[i].bytes >= 1 &&
+            number * units[i].bytes < 0x1p62) {
             reader->to->plan_options.memory = (int64_t)(number * units[i].bytes);
             return;
         }

@@ -682,7 +682,7 @@ def test_topology(d):
     check("times of collectives", set(times["AllReduce"]) == {"1024", "65536", "1048576", "67108864"} and times["AllToAll"]["1024"] > 0, times)
     rc, out, err = call("topology", "show", "{3, [[1,2],[0,2],[1,2]]}")
     check("odd adjacency", rc == 0 and "lists itself" in err and "not the other way round" in err, (rc, err))
-    for words in (["show"], ["draw", "4"], ["show", "rign:4"], ["show", "4", "--memory", "much"], ["show", "4", "--latency", "-1"]):
+    for words in (["show"], ["draw", "4"], ["show", "rign:4"], ["show", "4", "--memory", "much"], ["show", "4", "--memory", "0.5"], ["show", "4", "--latency", "-1"]):
         rc, _, err = call("topology", *words)
         check("topology usage %s" % " ".join(words), rc == 2 and err, (rc, err))
     for words in (("measure", "x"), ("measure", "--devices", "0"), ("measure", "--devices", "ring:2"), ("measure", "--seconds", "no"),

@@ -147,7 +147,7 @@ def without_devices_nothing_is_taken(folder):
 
 def wrong_options_fail_the_session(folder):
     model = chain(folder)
-    for wrong in (dict(devices="nonsense"), dict(devices=0), dict(devices=2, memory="much"), dict(devices=2, dims="batch"),
+    for wrong in (dict(devices="nonsense"), dict(devices=0), dict(devices=2, memory="much"), dict(devices=2, memory="0.5"), dict(devices=2, dims="batch"),
                   dict(devices=2, dims="batch=0"), dict(devices=2, transport="pigeon"), dict(devices=2, threads="-1"), dict(devices=2, strict="yes")):
         option, value = list(wrong.items())[-1]
         host.fails(lambda: host.session(model, **wrong), "ep-option", option, str(value))
@@ -243,6 +243,17 @@ def a_cache_is_used_again(folder):
         assert cached(memory="%d MB" % (100 + i)) is False
     assert len([f for f in os.listdir(cache) if f.endswith(".use")]) == 16, os.listdir(cache)
     host.fails(lambda: host.session(model, devices=2, cache=model + "/no"), "cache")
+    os.chmod(cache, 0o777)
+    host.fails(lambda: host.session(model, devices=2, cache=cache), "other users")
+    os.chmod(cache, 0o700)
+    if os.geteuid() == 0:  # only root can give the folder to another user
+        os.chown(cache, 12345, 12345)
+        host.fails(lambda: host.session(model, devices=2, cache=cache), "other users")
+        os.chown(cache, 0, 0)
+    os.remove(cache + "/lock")
+    os.symlink(folder + "/elsewhere", cache + "/lock")
+    host.fails(lambda: host.session(model, devices=2, cache=cache), "lock")
+    assert not os.path.exists(folder + "/elsewhere")
 
 
 # ---- runs ------------------------------------------------------------------------------------------

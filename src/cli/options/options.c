@@ -148,13 +148,14 @@ bool cli_read_bytes(const char *text, int64_t *out)
                  {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},        {"TB", 1e12}};
     char *end;
     double v = strtod(text, &end);
-    if (end == text || !isfinite(v) || v <= 0)
+    if (end == text || !isfinite(v))
         return false;
     while (*end == ' ')
         end++;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        // Below 2^62, so that sums of a few sizes do not overflow.
-        if (strcasecmp(end, units[i].name) == 0 && v * units[i].bytes < 0x1p62) {
+        // Below 2^62, so that sums of a few sizes do not overflow. 0 would mean no limit.
+        if (strcasecmp(end, units[i].name) == 0 && v * units[i].bytes >= 1 &&
+            v * units[i].bytes < 0x1p62) {
             *out = (int64_t)(v * units[i].bytes);
             return true;
         }
