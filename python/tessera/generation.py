@@ -233,7 +233,7 @@ def until_stop(pieces: Iterable[str], stop: List[str]) -> Iterator[Tuple[str, bo
         if at >= 0:
             yield held[:at], True
             return
-        keep = max((n for s in stop for n in range(1, len(s)) if held.endswith(s[:n])), default=0)
+        keep = max((n for s in stop for n in range(1, min(len(s), len(held) + 1)) if held.endswith(s[:n])), default=0)
         yield held[:len(held) - keep], False
         held = held[len(held) - keep:]
     if held:

@@ -24,6 +24,7 @@ from .chat import add_model_arguments, fail, number, open_generator
 from .generation import Generator, is_chat, search_options, until_stop
 
 MAX_BODY = 4 << 20
+MAX_STOPS, MAX_STOP = 16, 1000  # every piece of an answer is compared with every stop string
 EVENTS = 64  # maximum number of events from one call of the engine
 STOPPED = "the server was stopped"
 GONE = "the client has closed the connection"
@@ -105,8 +106,8 @@ class Batches:
                 options.set_seed(request.seed)
             turn.extend((made, made.begin_turn(numpy.array(request.ids, numpy.int32), options)))
             self._answers[made] = answer
-        except RuntimeError as error:
-            answer.put(error)
+        except Exception as error:  # also TypeError of the bindings: the thread must not end
+            answer.put(RuntimeError("onnxruntime-genai refused the request: %s" % error))
 
     def _cancel(self, turn: List[Any]) -> None:
         if turn and turn[0] in self._answers:
@@ -227,10 +228,12 @@ def read_request(body: Any, text: Any, chat: bool) -> Request:
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
         raise ValueError("stop must be a string or a list of strings")
+    if len(stop) > MAX_STOPS or any(len(s) > MAX_STOP for s in stop):
+        raise ValueError("stop must have at most %d strings of %d characters" % (MAX_STOPS, MAX_STOP))
     number = lambda name, default, low, high: _number(body, name, default, low, high)
     seed = body.get("seed")
     return Request(text.encode(prompt), int(number("max_completion_tokens", number("max_tokens", 256, 1, 1 << 20), 1, 1 << 20)),
-                   number("temperature", 0.0, 0, 100), number("top_p", 1.0, 0, 1), None if seed is None else int(number("seed", 0, 0, 2**31)), stop)
+                   number("temperature", 0.0, 0, 100), number("top_p", 1.0, 0, 1), None if seed is None else int(number("seed", 0, 0, 2**31 - 1)), stop)
 
 
 def _number(body: Dict[str, Any], name: str, default: float, low: float, high: float) -> float:
@@ -282,7 +285,7 @@ class Server:
         try:
             body = json.loads(await _read_body(request))
             wanted = await run_in_threadpool(read_request, body, self.text, chat)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RuntimeError) as error:
             return _json({"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}, 400)
         if body.get("stream"):
             return StreamingResponse(self._stream(wanted, chat), media_type="text/event-stream")
@@ -350,12 +353,12 @@ def _json(document: Dict[str, Any], status: int = 200) -> Any:
 
 
 async def _read_body(request: Any) -> bytes:
-    body = b""
+    body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > MAX_BODY:
             raise ValueError("the body is larger than %d bytes" % MAX_BODY)
-    return body
+    return bytes(body)
 
 
 def main(arguments: List[str]) -> None:

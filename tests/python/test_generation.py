@@ -227,7 +227,9 @@ def streamed(text):
 BAD_BODIES = (b"", b"{", b"[]", b"1", b'{"messages": 5}', b'{"messages": []}', b'{"messages": [5]}', b"[" * 100000,
               json.dumps(dict(messages=MESSAGES, max_tokens=-1)).encode(), json.dumps(dict(messages=MESSAGES, max_tokens="5")).encode(),
               json.dumps(dict(messages=MESSAGES, stop=5)).encode(), json.dumps(dict(messages=MESSAGES, temperature=-1)).encode(),
-              json.dumps(dict(messages=MESSAGES, n=2)).encode(), b" " * (5 << 20))
+              json.dumps(dict(messages=MESSAGES, n=2)).encode(), b" " * (5 << 20), json.dumps(dict(messages=MESSAGES, stop="x" * 4000000)).encode(),
+              json.dumps(dict(messages=MESSAGES, stop=["x"] * 100000)).encode(), json.dumps(dict(messages=MESSAGES, seed=2**31)).encode())
+STRANGE_MESSAGES = ([{"role": 5, "content": None}], [{"role": "user", "content": "\ud800"}], [{}], [{"role": "user", "content": [{"type": "image"}]}])
 
 
 def test_serve():
@@ -244,6 +246,9 @@ def test_serve():
         for body in BAD_BODIES:
             status, text = server.ask("/v1/chat/completions", body)
             assert status == 400 and json.loads(text)["error"]["message"], (body[:60], status, text)
+        for messages in STRANGE_MESSAGES:
+            status, text = server.ask("/v1/chat/completions", dict(messages=messages, max_tokens=2))
+            assert status in (200, 400) and json.loads(text), (messages, status, text)
         assert server.ask("/v1/models", host="example.org")[0] == 400, "another Host"
         gone = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         gone.request("POST", "/v1/chat/completions", json.dumps(dict(messages=MESSAGES, max_tokens=40, stream=True)))
@@ -322,6 +327,11 @@ def test_batches_cancel_requests():
             assert "closed the connection" in str(error), error
         else:
             raise AssertionError("all %d tokens were generated" % (1 + count))
+        for bad in (request._replace(max_tokens=-1), request._replace(ids=[2**40]), request._replace(ids=["text"])):
+            try:
+                list(backend.tokens(bad, threading.Event()))
+            except (RuntimeError, ValueError, OverflowError, TypeError):
+                pass  # the next request is not affected
         assert [token for token, _ in backend.tokens(request._replace(max_tokens=8), threading.Event())] == want
         assert not getattr(backend, "_answers", None), backend._answers
         backend.close()
