@@ -562,6 +562,10 @@ def test_topology_measured(d):
     both = json.loads(read(seen) or "{}")
     check("a model is added to what was measured", rc == 0 and both.get("devices") == doc["devices"] and "warning" not in err and
           "MatMul" in {n["op"] for n in both.get("seen", [])} <= {"MatMul", "Slice"}, (rc, err, both))  # a Slice if the plan has one
+    with open(d + "/odd.json", "w") as f:
+        json.dump({**json.loads(read(path)), "odd": 1}, f)
+    err = call("topology", "measure", "--devices", d + "/odd.json", "--seconds", "0.1", "--model", model)[2]
+    check("topology measure prints a warning once", err.count("warning[topology-key]") == 1, err)
     call("topology", "make", "65", "-o", d + "/many.json")
     rc, out, err = call("topology", "measure", "--devices", d + "/many.json", "--seconds", "0.01", "--model", model)
     check("ranks that are too many for a model", rc == 2 and err.count("error[") == 1, (rc, err))
