@@ -231,8 +231,10 @@ def read_request(body: Any, text: Any, chat: bool) -> Request:
     if len(stop) > MAX_STOPS or any(len(s) > MAX_STOP for s in stop):
         raise ValueError("stop must have at most %d strings of %d characters" % (MAX_STOPS, MAX_STOP))
     number = lambda name, default, low, high: _number(body, name, default, low, high)
-    seed = body.get("seed")
-    return Request(text.encode(prompt), int(number("max_completion_tokens", number("max_tokens", 256, 1, 1 << 20), 1, 1 << 20)),
+    seed, ids = body.get("seed"), text.encode(prompt)
+    if not ids:
+        raise ValueError("the prompt is empty")
+    return Request(ids, int(number("max_completion_tokens", number("max_tokens", 256, 1, 1 << 20), 1, 1 << 20)),
                    number("temperature", 0.0, 0, 100), number("top_p", 1.0, 0, 1), None if seed is None else int(number("seed", 0, 0, 2**31 - 1)), stop)
 
 
@@ -285,7 +287,7 @@ class Server:
         try:
             body = json.loads(await _read_body(request))
             wanted = await run_in_threadpool(read_request, body, self.text, chat)
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, TypeError) as error:  # TypeError: text that is not Unicode
             return _json({"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}, 400)
         if body.get("stream"):
             return StreamingResponse(self._stream(wanted, chat), media_type="text/event-stream")
