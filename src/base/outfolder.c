@@ -254,7 +254,8 @@ struct str tsr__outfolder_path(struct outfolder *outfolder, struct arena *arena,
 }
 
 // Replaces the target by two renames, for file systems without RENAME_EXCHANGE. A crash between the
-// two leaves the old folder as `old`.
+// two leaves the old folder as `old`. After a failure (false, with errno) the old folder is in its
+// place again.
 static bool replace_by_steps(struct outfolder *outfolder, const char *old)
 {
     if (rename(outfolder->path, old) != 0)

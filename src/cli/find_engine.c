@@ -68,8 +68,9 @@ bool cli_is_trusted(const char *path)
     return stat(real, &at) == 0 && is_ours(&at, &program);
 }
 
-// Opens a trusted file that matches the pattern, trying the last name in alphabetical order first:
-// mostly the newest version. A relative folder would be the working directory and is refused.
+// Opens the engine's library: a trusted file in the folder that matches the pattern, trying the
+// last name in alphabetical order first: mostly the newest version. A relative folder would be in
+// the working directory and is refused. False: no library was opened.
 static bool try_glob(struct cli *cli, const char *folder, const char *pattern, const char **found,
                      const char **version)
 {

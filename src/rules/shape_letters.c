@@ -65,6 +65,7 @@ static bool stretch_dim(struct exprs *exprs, tsr_dim *at, tsr_dim dim)
 }
 
 // Finds the size of dimension `axis` of a result of that rank. Inputs are aligned from the right.
+// False: their sizes do not fit together.
 static bool stretch_axis(struct shape_job *job, int rank, int axis, tsr_dim *out)
 {
     *out = dim_of(1);

@@ -66,7 +66,7 @@ static void add_role(struct text *text, const struct pattern *pattern, enum role
 }
 
 // Adds one line for each role except ROLE_UNSHARDED, cheapest first, then one for each factor whose
-// shards are multiples of a unit.
+// shards must have a multiple of some number of elements.
 static void describe_factors(struct text *text, const struct pattern *pattern)
 {
     static const char *const reduced[] = {

@@ -19,7 +19,7 @@ static tsr_graph *graph_of(const tsr_node *node, const char *name)
 }
 
 // Reads an If. Branches have no inputs: they read values of the outer graph. Both must have the
-// same number of outputs.
+// same number of outputs, otherwise returns false.
 static bool control_if(const tsr_node *node, struct control *control)
 {
     static const char *const names[] = {"then_branch", "else_branch"};
@@ -38,7 +38,8 @@ static bool control_if(const tsr_node *node, struct control *control)
 }
 
 // Reads a Loop. Its inputs are count, condition and states. The body has inputs iteration number,
-// condition and states, and outputs condition, states and results.
+// condition and states, and outputs condition, states and results. False: the body is missing or
+// does not match.
 static bool control_loop(const tsr_node *node, struct control *control)
 {
     size_t n_in = tsr_node_input_count(node);
@@ -56,7 +57,7 @@ static bool control_loop(const tsr_node *node, struct control *control)
 }
 
 // Reads a Scan. The last num_scan_inputs inputs are sliced, those before them are states. The body
-// has neither an iteration number nor a condition.
+// has neither an iteration number nor a condition. False: the node is invalid, or of opset 8.
 static bool control_scan(const tsr_node *node, struct control *control)
 {
     size_t n_in = tsr_node_input_count(node);

@@ -308,6 +308,7 @@ struct expr tsr__expr_sub(struct exprs *exprs, struct expr a, struct expr b)
 }
 
 // Multiplies two terms: 2*a*c times 3*b is 6*a*b*c. Merges both lists of atoms, which are sorted.
+// False: too many atoms, or overflow.
 static bool term_mul(const struct term *a, const struct term *b, struct term *out)
 {
     *out = (struct term){.n = a->n + b->n};

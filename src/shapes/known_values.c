@@ -267,7 +267,8 @@ struct around {
     int64_t outer, size, inner;
 };
 
-// Splits a shape at the axis: [2 3 4] at axis 1 gives outer 2, size 3, inner 4.
+// Splits a shape at the axis: [2 3 4] at axis 1 gives outer 2, size 3, inner 4. False: a size is
+// unknown, there are too many elements, or the axis is invalid.
 static bool split_at(struct shape shape, int axis, struct around *around)
 {
     *around = (struct around){1, 1, 1};

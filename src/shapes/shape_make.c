@@ -128,7 +128,7 @@ void tsr__infer_scalar(struct shape_job *job)
 
 // ---- Range -------------------------------------------------------------------------------------
 
-// Reads a constant float or double of one element.
+// Reads a constant float or double of one element. False: the input is not such a constant.
 static bool scalar_of(const struct shape_job *job, int i, double *out)
 {
     const tsr_tensor *tensor = tsr__job_tensor(job, i);

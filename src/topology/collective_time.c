@@ -498,7 +498,7 @@ static void ignore_step(void *data, int times)
 }
 
 // Runs the algorithm of that name. The name "measured" stands for no algorithm, so the first one
-// that applies is run.
+// that applies is run. True if an algorithm was run.
 static bool run_schedule(struct carried *carried, enum tsr_collective what, const char *name,
                          const struct topology_groups *groups, double bytes)
 {

@@ -230,7 +230,7 @@ void tsr__profiles_add_json(const tsr_topology *topology, tsr_json *json)
     add_entries(topology, false, json);
 }
 
-// Reads n numbers between `least` and `most`.
+// Reads n numbers between `least` and `most`. False: the list is malformed.
 static bool read_numbers(const json_t *list, double least, double most, int n, double *out)
 {
     if (json_array_size(list) != (size_t)n)

@@ -249,7 +249,7 @@ static void grid_rings(const struct schedule *at, const struct grid *grid, int t
     }
 }
 
-// Sends all bytes along one side after the other.
+// Sends all bytes along one side after the other. False: the devices fill no grid (grid_of).
 static bool by_sides(const struct schedule *at, bool mirrored)
 {
     struct grid grid;
@@ -260,7 +260,7 @@ static bool by_sides(const struct schedule *at, bool mirrored)
 }
 
 // Divides the bytes into one share per side of the grid; each share starts with another side. On a
-// torus all links are busy all the time.
+// torus all links are busy all the time. False: the devices fill no grid (grid_of).
 static bool all_sides(const struct schedule *at, bool mirrored)
 {
     struct grid grid;
@@ -272,7 +272,8 @@ static bool all_sides(const struct schedule *at, bool mirrored)
 
 // ---- all-reduce of small tensors
 
-// In log2 n steps, every member sends its full tensor to its partner.
+// In log2 n steps, every member sends its full tensor to its partner. Returns false unless n is a
+// power of two.
 static bool whole_doubling(const struct schedule *at, bool mirrored)
 {
     int n = levels(at->groups->size);
@@ -371,7 +372,8 @@ static bool bruck(const struct schedule *at, bool mirrored)
 
 // ---- the table
 
-// Sends one message from the first member of each pair to the second.
+// Sends one message from the first member of each pair to the second. Returns false unless all
+// groups are pairs.
 static bool one_message(const struct schedule *at, bool mirrored)
 {
     for (int k = 0; k < at->groups->count; k++)

@@ -127,8 +127,8 @@ struct found {
     tsr_difference difference;
 };
 
-// Finds the first value that differs. Every node comes after the nodes that compute its inputs, so
-// the difference begins at the node of this value.
+// Finds the first value that differs. False: none differs. Every node comes after the nodes that
+// compute its inputs, so the difference begins at the node of this value.
 static bool find_first(const struct work *work, const tsr_model *model,
                        const tsr_tensors *unsharded, const tsr_tensors *sharded,
                        struct found *found)

@@ -74,7 +74,7 @@ static double per_dollar(const struct row *row)
 
 // ---- options -----------------------------------------------------------------------------------
 
-// Reads a time: "40ms", "2s", "500us"; a number alone is milliseconds.
+// Reads a time: "40ms", "2s", "500us"; a number alone is milliseconds. False: not a positive time.
 static bool read_time(const char *text, double *milliseconds)
 {
     static const struct {

@@ -10,7 +10,7 @@
 #include <string.h>
 
 // Splits "batch=1" in place at the last '=', because names may contain one. Checks the first digit:
-// strtoll would accept a sign or a blank before it.
+// strtoll would accept a sign or a blank before it. False: not a name and a size from 1 on.
 static bool parse_dim(char *text, tsr_dim_size *out)
 {
     char *sign = strrchr(text, '='), *end;

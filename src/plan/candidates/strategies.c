@@ -100,8 +100,8 @@ static bool is_annotated(const struct planner *planner, const tsr_node *node)
     return false;
 }
 
-// Adapts the candidate to the given shardings. Returns false if they require another input layout.
-// If they require another output layout, adds resharding after the node.
+// Adapts the candidate to the node's shardings in the model. Returns false if these require another
+// input layout. If they require another output layout, adds resharding after the node.
 static bool conform(struct candidate_builder *builder, struct candidate *candidate)
 {
     for (size_t i = 0; i < builder->n_in; i++)
@@ -204,8 +204,8 @@ static void key_text(struct text *key, const char *text)
     tsr__text_add(key, str);
 }
 
-// Appends a tensor: whether the host reads it, whether it is absent, its rank, and the number and
-// the factors of each dimension.
+// Appends a tensor: whether it is a small control input (`host`), whether it is absent, its rank,
+// and the number and the factors of each dimension.
 static void key_tensor(struct text *key, const struct rule_tensor *tensor)
 {
     key_numbers(key, (int64_t[]){tensor->host, tensor->absent, tensor->rank}, 3);
@@ -356,8 +356,8 @@ static struct strategy *strategy_of_key(struct planner *planner, struct str key,
     return at ? *at : NULL;
 }
 
-// Returns the strategy of a node. A node with given shardings is unique: its index is part of the
-// key.
+// Returns the strategy of a node. A node with shardings in the model is unique: its index is part
+// of the key.
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *pn)
 {
     struct text key;

@@ -223,7 +223,7 @@ int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bo
 
 // Returns the bytes that the node reads and writes. A value that several inputs read is included
 // once. A lookup reads at most as many bytes of its table as the node outputs. Ignores caches that
-// are updated in place, and inputs that the host reads, such as axes.
+// are updated in place, and small control inputs, such as axes.
 static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
                             const struct rule *rule, const int64_t *sizes, bool *sized)
 {

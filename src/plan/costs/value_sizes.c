@@ -127,7 +127,8 @@ static void sizes_of_tensor(const struct rule_tensor *tensor, const struct shape
             size_of_dim(&tensor->dims[d], shape->dims[d].value, sizes);
 }
 
-// Finds the sizes of factors from all tensors of one side. Skips host inputs and absent tensors.
+// Finds the sizes of factors from all tensors of one side. Skips small control inputs (`host`) and
+// absent tensors.
 static void sizes_of_side(const struct shapes *shapes, const tsr_node *node,
                           const struct rule *rule, enum slot_side side, int64_t *sizes)
 {

@@ -276,8 +276,8 @@ static void add_arrival(struct arrival *arrival, uint32_t want, bool made)
     arrival->made[arrival->n++] = made;
 }
 
-// Adds the states "existing" and "made" of a layout, each only if some state of the value allows
-// it.
+// Adds the arrival's states "existing" and "made" of a layout, each only if some copy state of the
+// value allows it.
 static void add_states(struct edge *edge, struct arrival *arrival, const struct copy_state *states,
                        size_t n, uint32_t want)
 {
@@ -295,8 +295,8 @@ static void add_states(struct edge *edge, struct arrival *arrival, const struct 
         add_arrival(arrival, want, true);
 }
 
-// Returns the cost from a state of the value to a state of the arrival. "existing" costs 0 if the
-// value has that layout and is forbidden otherwise.
+// Returns the cost from a copy state of the value to a state of the arrival. "existing" costs 0 if
+// the value has that layout and is forbidden otherwise.
 static int64_t arrival_cost(struct edge *edge, const struct copy_state *state,
                             const struct arrival *arrival, size_t s)
 {

@@ -8,7 +8,7 @@
 #define ADVICE_MOST  32   // largest number of devices that is tried if no plan fits
 #define ADVICE_SHARE 0.05 // share of the remaining budget for each number of devices
 
-// True if some node has given shardings, which are valid for this number of devices only.
+// True if some node has shardings in the model, which are valid for this number of devices only.
 static bool any_given(const struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)

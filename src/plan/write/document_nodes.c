@@ -108,7 +108,7 @@ static void add_reduction(struct node_writer *writer, const struct node_flow *nf
     tsr_json_end(writer->json);
 }
 
-// Adds the reductions of one node of the expanded flow. The node is `given` or a part of its
+// Adds the reductions of one node of the expanded model. The node is `given` or a part of its
 // expansion.
 static void add_reductions_of(struct node_writer *writer, const struct node_flow *nf,
                               const tsr_node *given)
@@ -124,7 +124,8 @@ static void add_reductions_of(struct node_writer *writer, const struct node_flow
     }
 }
 
-// Adds the reductions of a node. The expanded flow has the order of the original nodes.
+// Adds the reductions of a node. Nodes of the expanded model are in the order of the original
+// nodes.
 static void add_reductions(struct node_writer *writer, size_t index, const tsr_node *given)
 {
     const struct flow *flow = writer->flow;

@@ -52,9 +52,9 @@ static void mark_given(const struct writing *writing, size_t node)
     }
 }
 
-// Writes the sharding of one tensor. Skips absent tensors, host inputs, given shardings, and
-// tensors of unknown rank in stages. Without stages, also skips the outputs of replicated nodes,
-// and those of their inputs that are on all devices.
+// Writes the sharding of one tensor. Skips absent tensors, small control inputs, tensors whose
+// sharding the model gives already, and tensors of unknown rank in stages. Without stages, also
+// skips the outputs of replicated nodes, and those of their inputs that are on all devices.
 static tsr_status write_slot(const struct writing *writing, size_t at, enum slot_side side,
                              size_t i)
 {

@@ -196,7 +196,8 @@ static void implied_output(struct derivation *derivation, struct equation *equat
     }
 }
 
-// Reads the terms of the operands, one for each input, then that of the result.
+// Reads the terms of the operands, one for each input, then that of the result. False: the equation
+// is invalid or does not fit the inputs.
 static bool read_equation(struct derivation *derivation, struct equation *equation)
 {
     size_t n = 0;

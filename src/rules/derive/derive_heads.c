@@ -235,7 +235,8 @@ static bool even_thirds(const struct derivation *derivation, int64_t heads, size
     return even && (n == 0 || (n == 3 && sizes[0] == sizes[1] && sizes[1] == sizes[2]));
 }
 
-// Adds input, weights and bias of the projection. `input` is "[b q i]" or "[t i]".
+// Adds input, weights and bias of the projection. `input` is "[b q i]" or "[t i]". False: sizes are
+// unknown or not equal, and the derivation has ended.
 static bool start_projected(struct derivation *derivation, const char *input)
 {
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0);

@@ -106,8 +106,8 @@ static int64_t read_axes(const struct derivation *derivation, int64_t *out, int6
 }
 
 // Finds the axes of a reduction with keepdims: dimensions that became 1 were reduced, and the
-// others must have kept their size. A size that was already 1 is treated as reduced, which makes no
-// difference.
+// others must have kept their size; otherwise returns false. A size that was already 1 is treated
+// as reduced, which makes no difference.
 static bool find_kept(const struct derivation *derivation, struct shape x, struct shape y,
                       bool *reduced)
 {
@@ -122,9 +122,10 @@ static bool find_kept(const struct derivation *derivation, struct shape x, struc
 }
 
 // Finds the axes of a reduction without keepdims. Matches the dimensions of the result with those
-// of the input in order. The axes are known if matching from the front and from the end agree.
-// Examples: from [2 3 4] to [2 4], the 3 was removed. From [2 3 3] to [2 3] it is ambiguous:
-// matched from the front the first 3 remains; matched from the end, the second 3 remains.
+// of the input in order. The axes are known if matching from the front and from the end agree;
+// otherwise returns false. Examples: from [2 3 4] to [2 4], the 3 was removed. From [2 3 3] to [2
+// 3] it is ambiguous: matched from the front the first 3 remains; matched from the end, the second
+// 3 remains.
 static bool find_removed(const struct derivation *derivation, struct shape x, struct shape y,
                          bool *reduced)
 {

@@ -222,8 +222,8 @@ struct strided {
     int64_t units;             // p of the tensor that has all segments
 };
 
-// Reads the segments. `side` is the one with several tensors. False: sizes are unknown or have no
-// common unit, and the derivation has ended.
+// Reads the segments. `side` is the one with several tensors. False: sizes are unknown, have no
+// common divisor above 1, or do not sum to the size of the axis. Then the derivation has ended.
 static bool read_strided(struct derivation *derivation, enum side side, struct strided *strided)
 {
     // defaults of Concat and Split
@@ -260,7 +260,7 @@ static void add_segments(struct derivation *derivation, const struct strided *st
     }
 }
 
-// Marks the numbers of units as not sharded: only r is.
+// Marks the factors p as not sharded: only r is sharded.
 static void keep_segments(struct rule_builder *rule, size_t n)
 {
     tsr__rule_kind(rule, FACTOR_REP, "p");
