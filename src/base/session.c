@@ -36,8 +36,8 @@ tsr_session *tsr_session_new(const tsr_session_options *options)
     return session;
 }
 
-// Frees a session and all that it owns. The engine may use the rest of the session, so it is freed
-// first.
+// Frees a session and all that it owns. The engine may use the rest of the session, so the engine
+// is freed first.
 void tsr_session_free(tsr_session *session)
 {
     if (!session)

@@ -185,8 +185,9 @@ static bool build_rule(struct fit *fit, const struct op_row *row, struct rule *r
 
 // ---- nodes that are not sharded -----------------------------------------------------------------
 
-// Makes a rule without tensors; `whole` is the reason. If the node draws random numbers without a
-// seed, only one device may run it (`single`). node: NULL if its bodies decide that.
+// Makes a rule without tensors, for a node that is not sharded for the reason `why`. If the node
+// draws random numbers without a seed, only one device may run it (`single`). node NULL: the nodes
+// in its bodies decide that.
 static const struct rule *unsharded_rule(struct arena *arena, const tsr_node *node, const char *why)
 {
     struct rule *rule = ARENA_NEW(arena, struct rule);

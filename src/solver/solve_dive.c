@@ -64,7 +64,7 @@ static void remove_unsupported(struct dive *dive, const struct tree_edge *edge, 
     dive->search->effort->work += (size_t)dense->k[u] * dense->k[o];
 }
 
-// Removes choices without an allowed partner at the neighbours of v, then at their neighbours, and
+// At the neighbours of v, removes choices without an allowed partner; then at their neighbours, and
 // so on. Returns false if a node has no choice left. The conflict count of that node grows, so the
 // next dive fixes it earlier.
 static bool propagate(struct dive *dive, uint32_t v)

@@ -88,7 +88,7 @@ static void gather(struct exact *exact, uint32_t v)
     }
 }
 
-// Subtracts the least entry of m from all entries and adds it to the bound.
+// Subtracts the least entry of m from all entries, and adds that entry to the bound.
 static void take_least(struct exact *exact, int64_t *m, uint32_t k)
 {
     int64_t least = m[0];

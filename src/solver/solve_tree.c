@@ -160,7 +160,7 @@ static void eliminate(struct builder *builder, uint32_t v, struct tree_bucket *o
         out->sep[i] = near->at[i];
         disconnect(builder, near->at[i], v);
     }
-    // the message of v is one table over all of them
+    // the message of v is one table over all its neighbours
     for (size_t i = 0; i < near->n; i++)
         for (size_t j = i + 1; j < near->n; j++)
             connect(builder, near->at[i], near->at[j]);

@@ -119,7 +119,8 @@ static int64_t shard_in_block(const struct tile_layout *layout, int64_t shard, i
     return own < cuts ? (before * cuts + own) * inner + shard % inner : -1;
 }
 
-// Returns the layout of the first copy, and checks it by repeating it.
+// Returns the layout of the first copy, after checking that repeating it gives `all`. NULL: it does
+// not, or out of memory.
 struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layout *all,
                                      const struct tile_repeat *repeat, int dim)
 {

@@ -366,8 +366,8 @@ static tsr_status json_window(tsr_topology *topology, const json_t *given)
     return TSR_OK;
 }
 
-// Reads a topology from JSON. Ports refer to sorted links, so tsr__topology_finish is called before
-// them.
+// Reads a topology from JSON. Ports refer to sorted links, so tsr__topology_finish, which sorts the
+// links, is called before the ports are read.
 static tsr_status read_json(tsr_session *session, struct str text, tsr_topology **out)
 {
     json_error_t error;

@@ -11,8 +11,8 @@
 
 #define LEVEL_FLOAT 1 // products in float32
 
-// Changes all nodes whose kernels round activations to products in float32. *any is set if there
-// are such nodes.
+// Makes all nodes whose kernels round activations compute their products in float32. *any is set if
+// there are such nodes.
 static tsr_status use_floats(tsr_model *model, bool *any)
 {
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;

@@ -250,8 +250,8 @@ static bool set_batch_of_one(struct loading *loading)
     return set.p != NULL;
 }
 
-// Tries the sizes again with a batch of one: some models are exported for it, although they declare
-// any batch. Sets *open if a size is found.
+// Tries the sizes again with a batch of one: some models are exported for a batch of one, although
+// they declare any batch. Sets *open if a size is found.
 static tsr_status try_batch_of_one(struct loading *loading, struct open_size *open)
 {
     struct growth growth = {0};

@@ -258,9 +258,10 @@ static tsr_status run_and_compare(struct work *work, tsr_model *model, const cha
     return st;
 }
 
-// Partitions, runs both, and compares. If outputs differ, checks whether the engine differs from
-// itself, then compares without rounding of activations. If they still differ, reports it, and
-// looks for saturation of 8-bit products and for the first value that differs.
+// Partitions the model, runs it sharded and unsharded, and compares the outputs. If outputs differ,
+// checks whether the engine differs from itself, then compares without rounding of activations. If
+// they still differ, reports it, and looks for saturation of 8-bit products and for the first value
+// that differs.
 tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char *config,
                                 struct outcome *out)
 {

@@ -339,7 +339,7 @@ static tsr_status find_largest(struct advice *advice, tsr_topology *topology, st
 }
 
 // Plans one prompt (prefill) on the same machine and stores its time in row->ttft. Sets row->batch
-// to 0 if it does not fit or exceeds the limit.
+// to 0 if the prompt does not fit in memory or exceeds the time limit.
 static tsr_status check_prompt(struct advice *advice, tsr_topology *topology, struct row *row)
 {
     if (!advice->prefill || !row->batch)

@@ -133,8 +133,8 @@ static long stage_of(struct layers *layers, const char *device, long least)
 }
 
 // Finds the stage of every node. Returns false if there would be more than MAX_STAGES. Nodes for
-// which no rule matches get no stage. But a node that reads their outputs must not be in an earlier
-// stage than the nodes that produce their inputs.
+// which no rule matches get no stage. But a node that reads an output of such a node must not be in
+// an earlier stage than the producers of that node's inputs.
 static bool place(struct layers *layers)
 {
     const tsr_graph *graph = tsr_model_graph(layers->editor->model);

@@ -465,8 +465,8 @@ static void mark_spread(struct planner *planner, const uint32_t *layouts, size_t
             planner->layouts.at[layouts[i]].spread = true;
 }
 
-// Computes the cost of the candidate and adds it to its strategy, unless it is a duplicate or the
-// strategy is full.
+// Adds the candidate, with its cost and name, to the strategy. Does nothing if it is a duplicate or
+// the strategy is full.
 static void keep(struct candidate_builder *builder, struct candidate *candidate, const char *suffix)
 {
     if (builder->strategy->at.n >= PLAN_MAX_CANDIDATES || !is_new(builder, candidate))

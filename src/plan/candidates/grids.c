@@ -240,9 +240,10 @@ static int wired_sides(const struct planner_machine *machine, int64_t *sides)
 }
 
 // True if the factor may be on this axis of a logical grid. The first axis is for tokens, the last
-// for weights and heads; axes in between may have both. If the axes before it are idle, the last
-// axis takes only factors of weights. Otherwise it takes factors whose size is fixed in the model,
-// and does not repeat a factor.
+// for weights and heads; axes in between may have both, but factors of weights only if their size
+// is fixed in the model. If all earlier axes are idle, the last axis takes only factors of weights.
+// Otherwise it takes factors whose size is fixed in the model. It never repeats a factor of an
+// earlier axis.
 static bool suits_axis(const struct candidate_builder *builder, const struct grid *grid,
                        const int *factor, int axis, int f)
 {

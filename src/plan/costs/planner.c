@@ -39,7 +39,7 @@ static void keep_less(double *at, double other, bool first)
 }
 
 // Returns the speed for a type, or flops if there is none. For a kind of work without a speed it
-// returns 0, because measured kinds are charged differently.
+// returns 0, because any other number would mean that the kind was measured.
 static double rate_of(const tsr_topology_device *device, int rate)
 {
     if (rate >= TSR_RATE_CONVOLUTION)
@@ -48,7 +48,8 @@ static double rate_of(const tsr_topology_device *device, int rate)
 }
 
 // Sets each figure of `at` to the worse of `at` and `device`. If `first` is set, `at` has no
-// figures yet and gets those of `device`. A node that runs on all devices ends with the slowest.
+// figures yet and gets those of `device`. The result is for nodes that run on all devices: such a
+// node ends when the slowest device is done.
 static void slow_down(tsr_topology_device *at, const tsr_topology_device *device, bool first)
 {
     keep_less(&at->flops, device->flops, first);

@@ -105,7 +105,8 @@ bool tsr__use_producer(struct edge *edge, uint32_t end)
     struct produced *produced = produced_of(edge);
     if (!produced)
         return false;
-    // no node here produces it: an input is always stored, a value of another range until `end`
+    // no node of the program produces the value: an input is always stored, a value of another
+    // range until `end`
     if (edge->node == SIZE_MAX) {
         uint32_t until = edge->value->given ? planner->n_times : end;
         tsr__usage_take(planner, edge->var, k, produced->then, 0, until);

@@ -17,7 +17,8 @@ struct segment {
     int64_t correction; // time that was charged but not needed, summed over earlier segments
 };
 
-// Ends the segment at a synchronization point: adds its correction and resets it.
+// Ends the segment at a synchronization point: adds its correction to the sum and starts the next
+// segment.
 static void end_segment(struct segment *segment)
 {
     int64_t longest = 0;

@@ -190,8 +190,8 @@ static bool is_group(const struct planner_machine *machine, int64_t n)
     return (host <= 0 || n % host == 0) && (hosts & (hosts - 1)) == 0;
 }
 
-// Adds copies of the first devices; the batch limits their number. Also adds the first host alone,
-// because it may be as fast as several.
+// Adds sets of the first n devices that are repeated as copies; the batch limits the number of
+// copies. Also adds the first host alone, because it may be as fast as several hosts.
 static bool list_copies(struct set_search *search)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;

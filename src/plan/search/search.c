@@ -385,7 +385,8 @@ static tsr_status refuse_small(const struct planner *planner)
     return TSR_INFEASIBLE;
 }
 
-// Plans all devices at once. If sets are planned as well, it uses only a share of the time.
+// Plans all devices at once. If sets are planned as well, this plan gets only a share of the
+// budget. Drops the best plan of the sets if this one is not worse.
 static tsr_status find_at_once(struct found_plan *found, struct set_search *search)
 {
     tsr_status st = solve_with_share(found, search->options, search->n ? ALL_SHARE : 1);

@@ -119,8 +119,9 @@ static int64_t send_time(struct stage_search *search, struct planner *planner, i
     return *found;
 }
 
-// Charges the values that the stage reads from earlier stages. Outputs of the model need no
-// transfer: they stay on the first device of their stage (partition/steps/ports.c).
+// Returns the time of sending to the stage the values that it reads from earlier stages. Outputs of
+// the model need no transfer: they stay on the first device of their stage
+// (partition/steps/ports.c).
 int64_t tsr__search_transfer(struct stage_search *search, struct staging *model, size_t from,
                              size_t to, const struct block *block)
 {
@@ -137,7 +138,8 @@ int64_t tsr__search_transfer(struct stage_search *search, struct staging *model,
     return int64_min(ps, NEVER_FITS);
 }
 
-// As tsr__search_hands_over, for one run of one model.
+// Returns the time of sending the values that leave the range to the first device after the block,
+// for one run of one model.
 static int64_t hand_over(struct stage_search *search, struct staging *model, size_t from, size_t to,
                          const struct block *block)
 {
