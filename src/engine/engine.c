@@ -143,7 +143,7 @@ static tsr_status open_env(tsr_session *session, struct engine *engine)
 }
 
 // Frees the engine. Order: the allocator before the endpoint whose memory it uses, the endpoint
-// before the GPU driver, the environment after its sessions.
+// before the GPU driver, ONNX Runtime's environment after the sessions in it.
 static void engine_free(tsr_session *session, void *engine)
 {
     struct engine *e = engine;

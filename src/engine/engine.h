@@ -34,10 +34,11 @@ struct shared_memory {
     OrtAllocator *ordinary; // ONNX Runtime's own allocator
     struct endpoint *endpoint;
     OrtMemoryInfo *info;
-    atomic_bool running; // false while sessions are created
+    atomic_bool running; // false while the engine's sessions are created
 };
 
-// What a session needs for runs: ONNX Runtime, loaded once, and the endpoint to other processes.
+// What a tsr_session needs for runs: ONNX Runtime, loaded once, and the endpoint to other
+// processes.
 struct engine {
     const OrtApi *api;       // NULL: not open yet
     struct endpoint *joined; // endpoint to ranks that are processes; NULL: not joined yet
@@ -54,13 +55,13 @@ struct engine {
     struct arena facts_arena;
     struct str *facts; // properties of each rank of the last run, as written by rank_facts.c
     int n_facts;
-    // ONNX Runtime registers a new operator domain in two steps without a lock, so the first
+    // ONNX Runtime registers a new operator domain in two steps without a lock, so its first
     // session is created alone.
     pthread_mutex_t first;
     bool domain_known; // protected by `first`
 };
 
-// Uses an ONNX Runtime that the host has loaded, instead of opening one.
+// Uses an ONNX Runtime that the application has loaded, instead of opening one.
 tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base);
 // Returns the engine of the session, with ONNX Runtime loaded from the default place if necessary.
 tsr_status tsr__engine(tsr_session *session, struct engine **out);
@@ -68,11 +69,12 @@ tsr_status tsr__engine(tsr_session *session, struct engine **out);
 struct engine *tsr__engine_state(tsr_session *session);
 
 // ---- reach.c
-// Lets sessions allocate tensors of a run in memory that the other ranks can access; false: they
-// use ordinary memory.
+// Lets the engine's sessions allocate tensors of a run in memory that the other ranks can access;
+// false: they use ordinary memory.
 bool tsr__reach_share(struct engine *engine, struct endpoint *place);
 void tsr__reach_running(struct engine *engine, bool running);
-void tsr__reach_end(struct engine *engine); // after all sessions, before the endpoint is closed
+// Called after the engine's sessions are closed, before the endpoint is.
+void tsr__reach_end(struct engine *engine);
 
 // Type of an input: a tensor, or a sequence or optional of tensors; type 0: something else. Unknown
 // sizes in dims are -1.
@@ -108,7 +110,7 @@ tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char
 tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char *name,
                             tsr_tensors *to, OrtStatus **failed);
 // Copies a value into `place`, a tensor on the GPU of `seat` (a GPU context). A value on that GPU
-// is copied directly, not through the host. TSR_INVALID: another type or shape.
+// is copied directly, not through host memory. TSR_INVALID: another type or shape.
 tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                             const struct tensor *place, OrtStatus **failed);
 // As tsr__engine_take, for a tensor on the GPU of `seat`.
@@ -117,8 +119,8 @@ tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat,
 
 // True if the value is in GPU memory.
 bool tsr__gpu_holds(const struct engine *engine, const OrtValue *v);
-// Copies to memory on the seat's GPU: from the same GPU if `there` is true, otherwise from the
-// host.
+// Copies to memory on the seat's GPU: from the same GPU if `there` is true, otherwise from host
+// memory.
 int tsr__gpu_copy_to(struct gpu_seat *seat, void *to, const void *from, size_t bytes, bool there);
 int tsr__gpu_fetch(struct gpu_seat *seat, void *to, const void *from, size_t bytes);
 

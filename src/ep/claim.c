@@ -112,8 +112,8 @@ static OrtStatus *check_nodes(struct claim *claim, const OrtNode *const *nodes, 
     return NULL;
 }
 
-// Declines values of a GPU session that are not numbers. ONNX Runtime would create strings in GPU
-// memory.
+// Declines values that are not numbers if inputs and outputs are in GPU memory. ONNX Runtime would
+// create strings in GPU memory.
 static OrtStatus *check_memory(struct claim *claim, const OrtValueInfo *value, const char *name)
 {
     const OrtApi *ort = claim->api->ort;

@@ -113,8 +113,8 @@ static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
         st = tsr__served_run(fused->served, inputs, outputs);
     } else {
         // The options of a run may have adapters, which replace default values of inputs. ONNX
-        // Runtime has put these values into the inputs already, and the ranks' sessions do not know
-        // their names.
+        // Runtime has put these values into the inputs already, and the engine sessions of the
+        // ranks do not know their names.
         const OrtRunOptions *options =
             fused->has_defaults ? NULL : tsr__ep_run_options(fused->provider);
         tsr__job_set_run_options(fused->job, options);

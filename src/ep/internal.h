@@ -63,7 +63,7 @@ struct provider {
     const OrtLogger *logger;
     tsr_session *session;
     struct ep_options options;
-    bool on_gpu; // the session has selected a GPU: inputs and outputs are in its memory
+    bool on_gpu; // the application has selected a GPU: inputs and outputs are in its memory
     tsr_status options_status; // result of reading the options; the diagnostics are in the session
     char reason[256];          // why the provider declines the graph; "": it accepts the graph
     bool compiled;             // Compile was called

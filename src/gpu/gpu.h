@@ -86,7 +86,8 @@ int tsr__seat_up(const struct gpu_seat *seat, void *device, const void *host, si
                  void *stream);
 int tsr__seat_copy(const struct gpu_seat *seat, void *to, const void *from, size_t bytes,
                    void *stream);
-int tsr__seat_wait(const struct gpu_seat *seat, void *stream); // the host waits for the stream
+// The calling thread waits for the stream.
+int tsr__seat_wait(const struct gpu_seat *seat, void *stream);
 int tsr__seat_settle(const struct gpu_seat *seat); // waits for all work of this process on the GPU
 
 // Rows of `width` bytes, `pitch` bytes apart.
@@ -115,7 +116,7 @@ int tsr__seat_copies_start(struct gpu_seat *seat, struct gpu_copies *copies, voi
 int tsr__seat_record(const struct gpu_seat *seat, int event, void *stream);
 void *tsr__seat_event(const struct gpu_seat *seat, int event); // for other seats of this process
 int tsr__seat_await(const struct gpu_seat *seat, void *event, void *stream); // the stream waits
-// Steps 0 .. GPU_STEPS - 1: `step` marks the current position of a stream; then the host or another
+// Steps 0 .. GPU_STEPS - 1: `step` marks the current position of a stream; then a thread or another
 // stream can wait for it.
 int tsr__seat_step(const struct gpu_seat *seat, int step, void *stream);
 int tsr__seat_step_wait(const struct gpu_seat *seat, int step);
@@ -151,7 +152,7 @@ int tsr__seat_import_event(struct gpu_seat *seat, const struct gpu_handle *handl
 // ---- reductions (fold.c, ptx.c) ----------------------------------------------------------------
 
 enum gpu_reduce { GPU_SUM, GPU_MAX, GPU_MIN, GPU_PROD, GPU_REDUCE_COUNT };
-// A reduction on the GPU, with the same result as on the host (tsr__reduce): operands are folded in
+// A reduction on the GPU, with the same result as on the CPU (tsr__reduce): operands are folded in
 // the given order. float16 and bfloat16 are computed in float32 and rounded once. Integers wrap
 // around. max and min return NaN if an operand is NaN. Inputs may also be outputs.
 struct gpu_fold {

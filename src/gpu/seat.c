@@ -2,7 +2,7 @@
 // seat.c - one rank's use of one GPU: context, memory, copies, events, access to other seats.
 //
 // Functions return the driver's code, 0 for success. Copies, kernels and events are queued on a
-// stream. The host waits for the GPU only in tsr__seat_wait, tsr__seat_step_wait and
+// stream. The calling thread waits for the GPU only in tsr__seat_wait, tsr__seat_step_wait and
 // tsr__seat_settle, when scratch or pinned memory grows, and when the seat closes.
 //
 // Memory of another process: the owner exports the block that contains an address, with its offset;

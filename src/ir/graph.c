@@ -93,7 +93,7 @@ static tsr_node *first_after(const tsr_model *model, const tsr_graph *graph)
 
 // Returns the node after `after`, depth first: a node, then the nodes of its subgraphs, then the
 // next node. Functions come last. Example: the graph has an If (then: a, b; else: c) and d. The
-// order is If, a, b, c, d.
+// order is If, a, b, c, d. `after` NULL: the first node. Returns NULL after the last node.
 tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after)
 {
     if (!after && model->graph->first)

@@ -126,8 +126,8 @@ tsr_status tsr__measure_collectives(struct measure_rank *rank,
 tsr_status tsr__measure_gpu_open(struct measure_rank *rank, struct comm_trouble *why) TSR_MUST_USE;
 tsr_status tsr__measure_gpu_meet(struct measure_rank *rank, struct comm_trouble *why) TSR_MUST_USE;
 void tsr__measure_gpu_close(struct measure_rank *rank); // when no rank communicates any more
-// Adds an input in GPU memory, which is freed with the set. An input on the host would add a copy
-// to the time of a run.
+// Adds an input in GPU memory, which is freed with the set. An input in host memory would add a
+// copy to the time of a run.
 tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, tsr_dtype type,
                                   int n_dims, const int64_t *dims) TSR_MUST_USE;
 void tsr__measure_gpu_place(const struct measure_rank *rank, struct comm_call *call);

@@ -53,7 +53,7 @@ struct ops {
         char *p;
         size_t bytes;
     } scratch[2];    // used by one kernel at a time, because tokens serialize the kernels
-    struct op *list; // operators for the host, then for the GPU
+    struct op *list; // operators for CPUs, then for the GPU
     struct arena groups_arena;
     VEC(struct ops_group) groups;
     bool traced;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ops.h - the communication operators (domain ai.tessera) as custom operators of ONNX Runtime.
 //
-// Each rank's session has its own operators, bound to the rank's endpoint. Nodes are not trusted:
-// every attribute is checked when the kernel is created. All failures become an OrtStatus that
-// names the node.
+// Each rank's engine session has its own operators, bound to the rank's endpoint. Nodes are not
+// trusted: every attribute is checked when the kernel is created. All failures become an OrtStatus
+// that names the node.
 #ifndef TSR_OPS_H
 #define TSR_OPS_H
 
@@ -12,7 +12,7 @@
 
 #define OPS_DOMAIN "ai.tessera"
 
-// The operators of one rank, registered with the options of one session.
+// The operators of one rank, registered with the options of its engine session.
 struct ops;
 
 // Creates the operators and adds their domain to the options. `minor` is the minor version of ONNX

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// scratch.c - scratch memory and copies where the tensors are: on the host or on the rank's GPU.
+// scratch.c - scratch memory and copies where the tensors are: in host memory or on the rank's GPU.
 //
 // On a GPU every copy is a launch, so ranges at equal distances are combined to rows first.
 #include "ops/internal.h"
@@ -67,7 +67,7 @@ static int copy_rows(void *data, const struct tile_rows *rows)
     return copy->status != NULL;
 }
 
-// Copies common elements: on a GPU as rows, on the host range by range with memcpy (mover NULL).
+// Copies common elements: on a GPU as rows, in host memory range by range with memcpy (mover NULL).
 OrtStatus *tsr__kernel_pieces(struct kernel *kernel, const struct tile_piece *from, const void *src,
                               const struct tile_piece *to, void *dst, enum tile_packed packed)
 {

@@ -185,8 +185,8 @@ tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *sessi
 
 // ---- places of outputs --------------------------------------------------------------------------
 
-// An output of a run, or a shard of it, in the memory of its rank: device_data on a GPU, data on
-// the host.
+// An output of a run, or a shard of it, in the memory of its rank: device_data on a GPU, data in
+// host memory.
 struct output_shard {
     struct rank *rank;
     struct tensor tensor;

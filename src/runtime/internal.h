@@ -37,9 +37,9 @@ struct rank_state {
     OrtValue *value; // NULL: no run yet
 };
 
-// One rank: a model file, its session, its inputs and outputs. It has its own session for
-// diagnostics and memory, because it may run on its own thread. The caller's thread binds inputs
-// and takes outputs of run slots that the rank is not using.
+// One rank: a model file, the engine's session for it, its inputs and outputs. It has its own
+// tsr_session for diagnostics and memory, because it may run on its own thread. The caller's thread
+// binds inputs and takes outputs of run slots that the rank is not using.
 struct rank {
     struct engine *engine;
     struct endpoint *endpoint; // NULL: an unsharded model
@@ -261,7 +261,7 @@ tsr_status tsr__shared_open(tsr_session *session, const struct engine *engine,
                             struct shared_weights *out);
 void tsr__shared_close(const struct engine *engine,
                        struct shared_weights *weights); // after all sessions were closed
-// Adds views of the shared weights to the session options.
+// Adds views of the shared weights to the options of the engine's session.
 tsr_status tsr__weights_add(struct rank *rank, OrtSessionOptions *options, OrtStatus **failed);
 // True if the weights of a rank (-1: of all) are too large, compared with the memory, to be copied.
 bool tsr__weights_are_large(const struct manifest *manifest, int64_t rank);
@@ -278,7 +278,7 @@ struct memory_mark tsr__memory_mark(const char *folder);
 // rank allocated (place NULL: all that it touched).
 int64_t tsr__memory_since(const struct memory_mark *before, const char *folder,
                           struct endpoint *place);
-// Gives freed memory back to the system. Called when all sessions of a job are open, because
+// Gives freed memory back to the system. Called when all models of a job are loaded, because
 // loading frees much memory.
 void tsr__memory_settle(void);
 
@@ -298,8 +298,8 @@ tsr_status tsr__gpu_place(struct rank *rank);
 // Limits the GPU memory of the rank's engine: the user's limit, or its share of the free memory.
 // All ranks of a job call it, before any of them loads its model.
 tsr_status tsr__gpu_limit(struct rank *rank, struct comm_trouble *why);
-tsr_status tsr__gpu_bind(struct rank *rank); // after its session was created
-void tsr__gpu_leave(struct rank *rank);      // after its session was closed
+tsr_status tsr__gpu_bind(struct rank *rank); // after the engine's session was created
+void tsr__gpu_leave(struct rank *rank);      // after the engine's session was closed
 OrtStatus *tsr__gpu_run(struct rank *rank, struct run_slot *run_slot);
 // Refuses to fork child processes that need a GPU if this process has started the GPU driver.
 // Otherwise returns TSR_OK.
@@ -325,7 +325,7 @@ struct gpu_shard {
     const struct tile_piece *all, *piece;
     const int64_t *dims;
 };
-// Adds the shard to the set: on the rank's GPU if the tensor is there, else on the host.
+// Adds the shard to the set: on the rank's GPU if the tensor is there, else in host memory.
 tsr_status tsr__gpu_shard(struct gpu_inputs *gpu, const struct gpu_shard *shard,
                           tsr_tensors *pieces);
 tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *session);

@@ -314,7 +314,7 @@ void tsr__ranks_run_here(tsr_job *job)
 
 // Makes an output a state. Each rank that has both names keeps the value. The job's list tells the
 // handover which outputs are not results. The list is copied, because an arena cannot grow in
-// place; there are few states.
+// place; there are few states. Returns true if a rank of this process has both names.
 bool tsr__ranks_keep(tsr_job *job, const char *past, const char *present, bool in_place)
 {
     bool found = false;

@@ -302,7 +302,8 @@ static struct place get_place(struct message *message)
     return at;
 }
 
-// Reads diagnostics. If one cannot be read, the following ones are dropped.
+// Reads diagnostics. If one cannot be read, the following ones are dropped. Returns true if one is
+// an error other than rank-failed: the sender itself has failed.
 bool tsr__message_findings(struct message *message, tsr_session *session, bool add)
 {
     bool own = false;

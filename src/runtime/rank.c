@@ -173,8 +173,8 @@ static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
     struct arena arena;
     tsr__arena_init(&arena, session);
     OrtStatus *failed = NULL;
-    // The tensor is on a GPU other than this rank's. job_ranks.c has copied such tensors to the
-    // host if possible.
+    // The tensor is on a GPU other than this rank's. job_ranks.c has copied such tensors to host
+    // memory if possible.
     if (tensor->device && !tsr__rank_has_on_gpu(rank, tensor))
         return tsr__tensor_on_host(session, tensor);
     if (tensor->device)
@@ -304,7 +304,8 @@ tsr_status tsr__rank_bind(struct rank *rank, size_t run_slot, const tsr_tensors 
 }
 
 // Makes an output a state of this rank. Called before the first run, while the rank waits for work.
-// The list is made anew because an arena does not grow in place.
+// The list is made anew because an arena does not grow in place. Returns false if the rank lacks
+// one of the names, or if out of memory.
 bool tsr__rank_keep(struct rank *rank, const char *past, const char *present, bool in_place)
 {
     int64_t in = find_input(rank, past);
@@ -560,8 +561,8 @@ static tsr_status fill_destination(struct rank *rank, OrtValue *value, const str
     return st;
 }
 
-// Copies an output into the set. An output in GPU memory is copied to the host, unless the caller
-// gave a GPU tensor as destination.
+// Copies an output into the set. An output in GPU memory is copied to host memory, unless the
+// caller gave a GPU tensor as destination.
 static tsr_status take_output(struct rank *rank, const struct run_slot *run_slot, size_t i,
                               tsr_session *session, tsr_tensors *outputs)
 {

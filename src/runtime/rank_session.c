@@ -111,9 +111,9 @@ static OrtStatus *new_session(struct rank *rank, OrtSessionOptions *options)
     return engine->api->CreateSession(engine->env, rank->path, options, &rank->ort);
 }
 
-// Opens the model. The first session with our operators is created under the lock, without others
-// in parallel (QUIRK_domain_race). If that fails, the next one is created under the lock, too.
-// Later sessions are created in parallel, without the lock.
+// Opens the model in a session of the engine. The first session with our operators is created under
+// the lock, without others in parallel (QUIRK_domain_race). If that fails, the next one is created
+// under the lock, too. Later sessions are created in parallel, without the lock.
 static OrtStatus *open_session(struct rank *rank, OrtSessionOptions *options)
 {
     struct engine *engine = rank->engine;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime.h - runs models: ONNX Runtime as the engine, one session per rank, ranks as threads or
-// processes. What other modules may call is in tessera.h, section 9. This module knows rank graphs,
-// but not how they were made.
+// runtime.h - runs models: ONNX Runtime as the engine, one engine session per rank, ranks as
+// threads or processes. What other modules may call is in tessera.h, section 9. This module knows
+// rank graphs, but not how they were made.
 #ifndef TSR_RUNTIME_H
 #define TSR_RUNTIME_H
 
@@ -44,15 +44,15 @@ struct used_length {
     int axis;
     int64_t used;
 };
-// Names inputs of the following runs that have spare capacity: ranks on the host need only the used
-// part. If a shard must be copied, only the used part is copied; a contiguous shard is a view of
-// the full length. n 0: none.
+// Names inputs of the following runs that have spare capacity: ranks that are not on GPUs need only
+// the used part. If a shard must be copied, only the used part is copied; a contiguous shard is a
+// view of the full length. n 0: none.
 void tsr__job_set_used(tsr_job *job, const struct used_length *list, size_t n);
 
 // Destinations of outputs (gpu_tensors.c). `place` is called after the run with type, rank and
-// shape of an output. It sets device and device_data to memory on a GPU, or data to memory on the
-// host. If the output is not requested, it sets nothing. On the host it may also enlarge dims to
-// the shape of the memory; the output is then written to the beginning of each axis.
+// shape of an output. It sets device and device_data to memory on a GPU, or data to host memory. If
+// the output is not requested, it sets nothing. For host memory it may also enlarge dims to the
+// shape of the memory; the output is then written to the beginning of each axis.
 struct tensor;
 struct output_places {
     tsr_status (*place)(void *data, const char *name, struct tensor *to);

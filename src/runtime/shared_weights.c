@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // shared_weights.c - weights that several ranks of one process need in full: mapped once, passed to
-// every session, and packed once. ONNX Runtime reads the other weights from the rank's own file.
+// every engine session, and packed once. ONNX Runtime reads the other weights from the rank's own
+// file.
 //
 // Only weights that the rank file lists (ai.tessera.shared) are provided. ONNX Runtime may
 // transpose other weights while it loads the model; a weight that is provided under the same name
@@ -194,8 +195,8 @@ static OrtStatus *give(struct rank *rank, OrtSessionOptions *options, const tsr_
         (size_t)tsr_tensor_rank(tensor), (int)tsr_tensor_dtype(tensor), given);
     if (st)
         return st;
-    // The rank owns the value and releases it after the session (rank.c); the engine only refers to
-    // it.
+    // The rank owns the value and releases it after the engine's session (rank.c); the engine only
+    // refers to it.
     rank->n_weights++;
     return api->AddInitializer(options, tsr_value_name(value), *given);
 }

@@ -3,8 +3,8 @@
 // DLPack's managed tensors.
 //
 // The structs below are the ABI of DLPack 0.8 (without a version field), which does not change any
-// more. An imported tensor stays where it is, on the host or on a GPU. Its deleter is called when
-// the set frees it.
+// more. An imported tensor stays where it is, in host memory or on a GPU. Its deleter is called
+// when the set frees it.
 #include "tensors/tensors.h"
 
 #include <stdlib.h>

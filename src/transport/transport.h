@@ -275,7 +275,7 @@ const char *tsr__gpu_method_name(enum gpu_method method); // "own"; "auto" if no
 struct gpu;
 struct gpu_seat;
 struct device_options {
-    const struct gpu *gpu; // NULL: this rank is on the host, but others have GPUs
+    const struct gpu *gpu; // NULL: this rank runs on CPUs, but others have GPUs
     int card;
     enum gpu_method method;
     bool deterministic; // sums are folded in group order by every method
@@ -298,7 +298,7 @@ tsr_status tsr__device_meet(struct endpoint *endpoint, uint64_t plan, struct com
 // Announces that the rank has ended a run and waits for nothing until its next call. TSR_PEER: NCCL
 // was aborted meanwhile (device_watch.c), and the results of the run are invalid.
 tsr_status tsr__device_rest(struct endpoint *endpoint, struct comm_trouble *why);
-// Finds the number of ranks on this rank's GPU, including itself (0: the rank is on the host). Also
+// Finds the number of ranks on this rank's GPU, including itself (0: the rank runs on CPUs). Also
 // finds the bytes that were free there before any of them loaded. All ranks call it between opening
 // and loading, and wait for each other.
 struct device_share {
@@ -308,7 +308,7 @@ struct device_share {
 tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct device_share *out,
                              struct comm_trouble *why);
 void tsr__device_close(struct endpoint *endpoint); // NULL is allowed; the base stays open
-// Returns the GPU seat of an endpoint of tsr__device_open; NULL: the rank is on the host, or the
+// Returns the GPU seat of an endpoint of tsr__device_open; NULL: the rank runs on CPUs, or the
 // endpoint is of another kind.
 struct gpu_seat *tsr__device_seat(struct endpoint *endpoint);
 bool tsr__device_is(const struct endpoint *endpoint);

@@ -364,6 +364,7 @@ struct str tsr__wire_bytes(struct str body, uint32_t number, bool *present)
 }
 
 // Finds an integer field. *out is unchanged if the field is absent, so it can hold the default.
+// Returns true if it is present. If it is repeated, the last one counts.
 bool tsr__wire_int(struct str body, uint32_t number, int64_t *out)
 {
     struct wire_cursor cursor = wire_over(body);

@@ -326,6 +326,7 @@ static bool find_division(struct lower_context *lower, struct lowered *lowered, 
 }
 
 // Finds the axis along which a ReduceScatter gives the wanted shards. Tries equal shares first.
+// Returns false if there is none.
 static bool find_scatter(struct lower_context *lower, struct lowered *lowered)
 {
     for (int kind = DIVISION_EQUAL; kind <= DIVISION_IN_ELEMENTS; kind++)

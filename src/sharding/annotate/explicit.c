@@ -17,7 +17,8 @@ static bool take(struct solve *solve, const tsr_node *node, const struct shapes 
 
 // Finds the placement of a node from given layouts. The layout of an output is ignored if it does
 // not fit. It is also ignored if it would drop a device although an input has a layout. The flow
-// reshards such an output after the node.
+// reshards such an output after the node. Returns false if the layout of an input does not fit, or
+// if out of memory.
 bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const tsr_node *node,
                              const struct shapes *shapes, const struct rule *rule,
                              int64_t n_devices, struct tile_layout *const *in,

@@ -98,7 +98,8 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
 }
 
 // Adds an explicit layout to the placement. Every sharded axis must fit the rule. Axes that the
-// layout does not shard are fixed as unsharded.
+// layout does not shard are fixed as unsharded. Returns false if it does not fit the rule or the
+// layouts added before.
 static bool take(struct solve *solve, const struct given *given)
 {
     solve->strict = !given->sharded;

@@ -37,7 +37,7 @@ static bool any_cuts_statistics(const struct flow *flow)
 }
 
 // Returns the configuration of the copy that corresponds to `config`. Both models have their
-// configurations in the same order.
+// configurations in the same order. NULL: there is none.
 static tsr_config *config_in_copy(tsr_model *copy, const tsr_model *model, const tsr_config *config)
 {
     size_t n = size_min(tsr_model_config_count(model), tsr_model_config_count(copy));

@@ -263,7 +263,8 @@ struct target {
 // Splits a factor, if necessary, so that the sizes of the innermost factors of the dimension
 // multiply to `at`. There is then a border between factors at `at`. Example: a dimension of factors
 // 8 and 6 (48 elements) has borders at 6 and 48. A border at 12 = 2 * 6 splits 8 into 4 and 2. A
-// border at 9 is impossible, because 9 is not a multiple of 6.
+// border at 9 is impossible, because 9 is not a multiple of 6. Returns false, with the reason in
+// solve->wrong, if the border is impossible.
 static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);

@@ -76,7 +76,7 @@ static bool place_of(const struct launcher *launcher, int *rank, int *ranks)
 }
 
 // Finds the launcher that started this process. mpirun's rows come before Slurm's, because Slurm's
-// variables are also set for an mpirun inside of a Slurm job.
+// variables are also set for an mpirun inside of a Slurm job. Returns false if there is none.
 bool tsr_launcher(int *rank, int *ranks, const char **family)
 {
     for (size_t i = 0; i < TSR_COUNT(launchers); i++) {

@@ -357,7 +357,8 @@ bool tsr__same_user(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == getuid();
 }
 
-// Waits until the descriptor is readable. Continues with the remaining time after a signal.
+// Waits until the descriptor is readable. Continues with the remaining time after a signal. Returns
+// false if it is not readable by the time `until`.
 bool tsr__wait_readable(int fd, double until)
 {
     struct pollfd pollfd = {.fd = fd, .events = POLLIN};

@@ -4,8 +4,9 @@
 // Plain calls go to the base endpoint (`base`), which knows no GPUs. For other calls all members
 // first compare their descriptions over that endpoint and exchange where their buffers are. If all
 // are in host memory, the base endpoint does the call. If all are on GPUs with peer access, ranks
-// read and write each other's memory (own), or NCCL does it. Else each copies its part to the host,
-// and the base endpoint does the call there. Only in that last method the host may wait for a GPU.
+// read and write each other's memory (own), or NCCL does it. Else each copies its part to host
+// memory, and the base endpoint does the call there. Only in that last method may a rank's thread
+// wait for a GPU.
 //
 // Locks: this file takes none. A rank's endpoint belongs to its thread; only device_fail is called
 // from other threads, and device_nccl.c protects what it uses. Arrays of struct device are sized

@@ -6,8 +6,8 @@
 // same method. Then the method does its work.
 //
 // The method (choose in device.c) for ranks 0 and 1 of a group, if the user asked for none:
-//   0 on the host, 1 on the host                           none: the base endpoint does the call
-//   0 on a GPU,    1 on the host                           host: 0 copies its part to pinned memory
+//   0 and 1 without GPUs                                   none: the base endpoint does the call
+//   0 on a GPU, 1 without                                  host: 0 copies its part to pinned memory
 //   0 and 1 on GPUs without peer access, no NCCL           host
 //   0 and 1 on one GPU                                     own: such a group has no communicator
 //   0 and 1 on two GPUs with peer access                   NCCL with a communicator, else own
@@ -64,7 +64,7 @@ struct device_group {
 struct device {
     struct endpoint endpoint; // first: an endpoint is its device
     struct endpoint *base;    // the base endpoint: transfers between host memories
-    struct gpu_seat *seat;    // NULL: on the host
+    struct gpu_seat *seat;    // NULL: the rank has no GPU
     const struct gpu *gpu;
     struct device_options options;
     struct arena arena;
@@ -74,8 +74,8 @@ struct device {
     void *probe;
     VEC(struct device_group) groups;
     unsigned turn; // number of DONE events recorded so far, selects the next
-    // For ranks of this process (device_leave.c). touching: the host enqueues work that accesses
-    // others' memory. left: this rank has failed, and its memory may be freed.
+    // For ranks of this process (device_leave.c). touching: this rank's thread enqueues work that
+    // accesses others' memory. left: this rank has failed, and its memory may be freed.
     atomic_bool touching, left;
     // Protects the NCCL communicators, which failing ranks abort from their own threads. They abort
     // a communicator only while `inside` is false, or after a time limit (abort_rank).
@@ -156,8 +156,8 @@ tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchang
 // Ends a call in which members access each other's memory. Announces that this rank is done
 // (touched false: it accessed nothing), and makes its stream wait until the others are done.
 tsr_status tsr__own_finish(const struct device_call *call, bool touched);
-// device_staged.c: the host method between ranks of one process. tsr__staged_fits returns the same
-// for a call on all members.
+// device_staged.c: the method "host" between ranks of one process. tsr__staged_fits returns the
+// same for a call on all members.
 bool tsr__staged_fits(const struct device_call *call);
 tsr_status tsr__staged_all_reduce(const struct device_call *call, const void *in, void *out);
 // device_host.c

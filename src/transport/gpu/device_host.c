@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_host.c - collectives through host memory, for groups whose GPUs cannot access all buffers.
-// The base endpoint (device->base) communicates between the hosts.
+// The base endpoint (device->base) transfers between the host memories of the ranks.
 //
 // Data is copied in chunks through pinned memory. In an all-reduce three chunks are in flight: one
-// is copied from the GPU, one is reduced, one is copied back. Members on the host use their memory
-// directly. All members make the same calls of the base endpoint, because the number of chunks
-// depends only on sizes that all members know.
+// is copied from the GPU, one is reduced, one is copied back. Members without a GPU use their
+// memory directly. All members make the same calls of the base endpoint, because the number of
+// chunks depends only on sizes that all members know.
 //
 // Example: 5 MiB of float32 are chunks of 2, 2 and 1 MiB in slots 0, 1, 2 of the pinned memory.
-// While the host reduces chunk 0, chunk 1 is copied down; chunk 0 is copied up while chunk 1 is
+// While the CPU reduces chunk 0, chunk 1 is copied down; chunk 0 is copied up while chunk 1 is
 // reduced. Chunk 3 would reuse slot 0 after it was copied up.
 #include "transport/gpu/device.h"
 

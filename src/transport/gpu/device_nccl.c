@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_nccl.c - groups that use NCCL: its all-reduce, and grouped messages for everything else.
 //
-// NCCL kernels wait on the GPU until all members have started theirs. The hosts have just exchanged
-// cards, so all members will start theirs. If one fails in between, the communicators of this
+// NCCL kernels wait on the GPU until all members have started theirs. The members have just
+// exchanged cards, so all will start theirs. If one fails in between, the communicators of this
 // process are aborted.
 #include "transport/gpu/device.h"
 

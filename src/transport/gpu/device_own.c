@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_own.c - GPUs with peer access: the rank that needs data copies it, and the hosts only
-// exchange addresses and events.
+// device_own.c - GPUs with peer access: the GPU of the rank that needs data copies it, and the
+// ranks' threads only exchange addresses and events.
 //
 // A rank's stream waits for the READY event of every member whose memory it accesses, does its
-// work, and records a DONE event. After a second barrier of the hosts, every stream waits for the
-// DONE events of the members that accessed its memory, so that later work may reuse it. READY is
-// recorded again only in the next call, when all waits for it are enqueued. The wait for DONE comes
-// after the last barrier, so calls use the N_DONE events in turn.
+// work, and records a DONE event. After a second barrier of the ranks' threads, every stream waits
+// for the DONE events of the members that accessed its memory, so that later work may reuse it.
+// READY is recorded again only in the next call, when all waits for it are enqueued. The wait for
+// DONE comes after the last barrier, so calls use the N_DONE events in turn.
 #include "transport/gpu/device.h"
 
 enum { STEP_DONE = 3 };

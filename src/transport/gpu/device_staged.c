@@ -4,13 +4,13 @@
 //
 // GPUs without peer access can all access pinned memory. Each member folds its slice of the tensor.
 // It copies the others' parts of that slice from their pinned memory, adds them in group order on
-// its GPU, and writes the sum to its own pinned memory. The hosts compute nothing; they synchronize
-// three times to announce recorded events, and streams wait for these events.
+// its GPU, and writes the sum to its own pinned memory. The CPUs add nothing; the ranks' threads
+// synchronize three times to announce recorded events, and streams wait for these events.
 //
-// Example: ranks 0 and 1 add 64 MiB. Each copies the half that the other folds (32 MiB) to the
-// host, the other's data for its own half to the GPU, its sums to the host, and the other's sums to
-// the GPU. This is done in PIECES overlapping pieces: while piece 1 is copied down, piece 0 is
-// copied up. `down` is the stream of the call, `up` the second stream of the seat
+// Example: ranks 0 and 1 add 64 MiB. Each copies the half that the other folds (32 MiB) to host
+// memory, the other's data for its own half to the GPU, its sums to host memory, and the other's
+// sums to the GPU. This is done in PIECES overlapping pieces: while piece 1 is copied down, piece 0
+// is copied up. `down` is the stream of the call, `up` the second stream of the seat
 // (tsr__seat_upwards), so that both directions of the link are busy. Rank 0's pinned memory in a
 // round:
 //
@@ -24,9 +24,9 @@
 #define SCRATCH     2 // block of the GPU context's memory for received data
 
 enum { STEP_SENT = 8, STEP_SUMS = 9 };
-// First step number (tsr__seat_step) of each kind of work: parts copied to the host, pieces folded,
-// sums copied to the host, and the end. device_host.c may use the same numbers, because it serves
-// other calls.
+// First step number (tsr__seat_step) of each kind of work: parts copied to host memory, pieces
+// folded, sums copied to host memory, and the end. device_host.c may use the same numbers, because
+// it serves other calls.
 enum { SENT = 0, FOLDED = PIECES, SUMS = 2 * PIECES, LAST = 3 * PIECES };
 
 // One round: elements [at, at + count) of the tensor. Member i folds slice i of them.
@@ -83,7 +83,7 @@ static struct gpu_seat *seat_of(const struct staged *staged, int member)
     return ((const struct device *)(uintptr_t)address)->seat;
 }
 
-// Copies to the host those parts of this rank's tensor that other members fold.
+// Copies to host memory those parts of this rank's tensor that other members fold.
 static int send_down(const struct staged *staged)
 {
     const struct device_call *call = staged->call;
@@ -135,7 +135,7 @@ static int fold_piece(const struct staged *staged, int piece)
     return tsr__seat_fold(seat, &fold, staged->up);
 }
 
-// Folds this rank's slice, piece by piece, and copies each piece of sums to the host after its
+// Folds this rank's slice, piece by piece, and copies each piece of sums to host memory after its
 // fold.
 static int fold_and_send(const struct staged *staged)
 {

@@ -71,7 +71,8 @@ static bool is_local_name(const char *host)
            strcmp(host, "localhost") == 0;
 }
 
-// Finds the addresses of rank 0's host. Without a secret, all must be loopback addresses.
+// Finds the addresses of rank 0's host. Without a secret, all must be loopback addresses. Returns
+// false, with the reason in `why`, if one is not, or if the name is unknown.
 bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *out, char *why,
                        size_t n)
 {
@@ -169,7 +170,7 @@ static void set_port(struct meet_address *address, int port)
 
 // Listens on an interface that the user has named. On its own host, rank 0's name may resolve to
 // the loopback (Debian's 127.0.1.1). If no address of the name belongs to the interface, any
-// address of the interface is used.
+// address of the interface is used. Returns the socket; -1 on failure, with errno set.
 static int listen_on_interface(const char *interface, const struct meet_place *place,
                                const struct meet_addresses *found)
 {

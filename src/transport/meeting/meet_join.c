@@ -137,7 +137,7 @@ static void describe_verdict(const struct meet *meet, enum meet_verdict verdict,
 }
 
 // Tries every address of rank 0 in turn, until rank 0 accepts or finally refuses this rank, or the
-// time is up.
+// time is up. Returns true if rank 0 accepts; otherwise `why` has the reason.
 bool tsr__meet_join(struct meet *meet, const struct meet_place *place,
                     const struct meet_addresses *found, char *why, size_t n)
 {

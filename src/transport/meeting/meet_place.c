@@ -146,6 +146,7 @@ static bool all_on_this_host(int ranks)
 }
 
 // Finds the host of rank 0: as the launcher gives it, else this host if all ranks are on it.
+// Returns false if it is unknown.
 static bool launched_host(struct meet_place *out)
 {
     static const char *const lists[] = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",

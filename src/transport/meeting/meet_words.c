@@ -164,7 +164,8 @@ void tsr__meet_put_answer(const struct meet_answer *answer, uint8_t out[MEET_ANS
     memcpy(out + 16 + MEET_NONCE, answer->code, MEET_CODE);
 }
 
-// Decodes an answer. Fields are not checked here; check_answer (meet_greet.c) does that.
+// Decodes an answer. Fields are not checked here; check_answer (meet_greet.c) does that. Returns
+// false if it does not begin with `magic`.
 bool tsr__meet_get_answer(const uint8_t in[MEET_ANSWER], struct meet_answer *out)
 {
     out->version = get16(in + 4);

@@ -211,7 +211,7 @@ static bool farewell(struct net *net)
 }
 
 // Stops the heartbeat thread and sends a farewell. Only the first caller sends a farewell: closing,
-// or the end of the process (on_end of net.c).
+// or the end of the process (on_end of net.c). Later callers get false.
 bool tsr__beat_stop(struct net *net, bool *answered)
 {
     if (atomic_exchange(&net->stop, true))

@@ -394,7 +394,7 @@ tsr_status tsr__net_spread(struct net *net, const struct comm_call *call,
 }
 
 // Cancels pending messages. The receive of a frame can be cancelled, but not that of data, which
-// the other side may be writing.
+// the other side may be writing. Returns false if data may still be on its way.
 bool tsr__net_cancel(struct net *net)
 {
     bool clean = true;
