@@ -302,8 +302,7 @@ static bool communicates(const tsr_graph *graph)
 static bool is_token(const tsr_value *value, const tsr_value *token)
 {
     const tsr_node *node = value ? tsr_value_producer(value) : NULL;
-    return value == token || (node && str_is(tsr__node_op_str(node), "Identity") &&
-                              str_is(tsr__node_domain_str(node), "") &&
+    return value == token || (node && tsr__node_is_identity(node) &&
                               tsr_node_input_count(node) == 1 && tsr_node_input(node, 0) == token);
 }
 

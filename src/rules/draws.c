@@ -77,6 +77,11 @@ bool tsr__node_is_constant(const tsr_node *node)
     return str_is(tsr__node_op_str(node), "Constant") && !tsr__node_domain_str(node).n;
 }
 
+bool tsr__node_is_identity(const tsr_node *node)
+{
+    return str_is(tsr__node_op_str(node), "Identity") && !tsr__node_domain_str(node).n;
+}
+
 bool tsr__node_writes(const tsr_node *node, size_t i)
 {
     const struct op_row *row = tsr__row_of_node(node);

@@ -220,8 +220,9 @@ const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *nod
 // or a node in its bodies or in the function that it calls does (draws.c).
 bool tsr__node_draws(const tsr_node *node);
 
-// True for operator Constant of ai.onnx.
+// True for the operators Constant and Identity of ai.onnx.
 bool tsr__node_is_constant(const tsr_node *node);
+bool tsr__node_is_identity(const tsr_node *node);
 
 // True if ONNX Runtime overwrites input i of the node, even if other nodes read that input. The
 // caller must give the node a copy of the input.
