@@ -52,7 +52,8 @@ static void add_gradient(tsr_json *json)
     tsr_json_end(json);
 }
 
-// Writes one node: its time, or its sharding if `times` is NULL.
+// Writes one node: its time, or its sharding if `times` is NULL. Leaves out nodes without an output
+// or a time.
 static void add_node(tsr_json *json, const struct page *page, const tsr_node *node,
                      const struct map *times)
 {

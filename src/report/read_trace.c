@@ -181,7 +181,8 @@ static void read_events(struct page *page, const json_t *root)
     find_run(&reader);
 }
 
-// Reads a trace into page->measured. Reports an error if the trace has no work of a rank.
+// Reads a trace into page->measured. Reports an error if the trace cannot be read or has no work of
+// a rank.
 tsr_status tsr__report_trace(struct page *page, const char *path)
 {
     struct str text;

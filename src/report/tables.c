@@ -109,7 +109,7 @@ static void operator_row(struct page *page, const struct sum *sum, double all)
     PUT(page, "</tr>\n");
 }
 
-// Lists the operators, the one with the longest predicted time first.
+// Lists at most MAX_ROWS operators, the one with the longest predicted time first.
 void tsr__table_operators(struct page *page)
 {
     static const char heads[] = "<th>operator<th>kind<th class=\"n\">calls<th class=\"n\">"

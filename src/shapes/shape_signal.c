@@ -133,8 +133,8 @@ void tsr__infer_mel_weights(struct shape_job *job)
     dims[1] = element_dim(job, 0, 0);
 }
 
-// Returns the length of a transform. One-sided transforms omit the redundant half; their inverse is
-// real.
+// Returns the length of the result of a transform along dimension `dim`. One-sided transforms omit
+// the redundant half; their inverse has the full length.
 static struct expr dft_length(struct shape_job *job, tsr_dim dim, bool half, bool inverse)
 {
     struct expr n = tsr__expr_of(job->exprs, dim);

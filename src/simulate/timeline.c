@@ -258,7 +258,7 @@ static int by_comm_id(const void *a, const void *b)
     return int64_order(x->id, y->id);
 }
 
-// Rounds to the nearest integer; saturates at the largest.
+// Rounds to the nearest integer; INT64_MAX for numbers from 2^62 on.
 static int64_t whole_bytes(double bytes)
 {
     return bytes < 0x1p62 ? (int64_t)(bytes + 0.5) : INT64_MAX;

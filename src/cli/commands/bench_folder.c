@@ -63,8 +63,8 @@ static double median(const double *list, size_t n)
 
 // ---- ours --------------------------------------------------------------------------------------
 
-// Generates once. The prefill ends with the first new token: 128 prompt tokens in 0.5 s are 256
-// tokens per second.
+// Generates once, and records the rates if `counts` is set. The prefill ends with the first new
+// token: 128 prompt tokens in 0.5 s are 256 tokens per second.
 static tsr_status one_round(struct folder_bench *bench, bool counts)
 {
     tsr_generate_result result = {.size = sizeof result};

@@ -281,8 +281,9 @@ static int64_t largest_message(struct planner *planner, const struct reshard_ste
     return tsr__planner_combine(planner, TSR_SEND, &(struct device_group){ends, 2}, 1, pair.bytes);
 }
 
-// Adds up the times of the steps. `before` and `at` are bytes and layout at the beginning of each
-// step.
+// Returns the sum of the times of the steps. If a step has no operator, partition makes one Reshard
+// of all steps, and its time is returned. `before` and `at` are bytes and layout at the beginning
+// of each step.
 int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
                                 uint32_t from, const struct plan_value *value)
 {

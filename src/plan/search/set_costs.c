@@ -278,8 +278,9 @@ static double growth(const struct set_model *model, const struct plan_node *node
     return reads ? most : 1;
 }
 
-// Returns the time of all nodes that the copies do not divide. Every copy gathers the inputs of
-// such a node. With `computes`, includes the time of computing the full node.
+// Returns the additional time of all nodes that the copies do not divide. Every copy gathers the
+// inputs of such a node. With `computes`, includes the time of computing the full node instead of
+// one copy's share.
 static int64_t undivided_time(const struct set_model *model, bool computes)
 {
     int64_t ps = 0;

@@ -214,8 +214,8 @@ static size_t coarsest(const struct stage_search *search)
     return search->staging->n_ranges / ranges;
 }
 
-// Tries pipelines whose stages have `n` devices each, with as few split points as possible. Keeps
-// the result if it is better.
+// Tries pipelines whose stages have `n` devices each, with as few split points as possible. Stores
+// the result in *best if it is better.
 static void try_blocks_of(struct stage_search *search, size_t n, tsr_objective objective,
                           struct pipeline *best)
 {

@@ -113,7 +113,8 @@ static bool gives_parts(const struct planner *planner, const struct plan_node *n
     return layout != PLAN_NO_LAYOUT && planner->layouts.at[layout].parts;
 }
 
-// Writes a line "configuration:value" into the metadata for each sum that stays partial.
+// Writes a line "configuration:value" into the metadata for each sum that stays partial. Lines of
+// other configurations stay.
 static tsr_status write_delays(struct planner *planner, const tsr_config *config)
 {
     struct text text;

@@ -224,7 +224,8 @@ void tsr__derive_masked_multi_head(struct derivation *derivation)
 
 // ---- Attention with its projection -------------------------------------------------------------
 
-// True if the weights [i (s h d)] have three parts of equal size.
+// True if the weights [i (s h d)] have three parts of equal size, each a multiple of the number of
+// heads.
 static bool even_thirds(const struct derivation *derivation, int64_t heads, size_t weights)
 {
     const int64_t *sizes;

@@ -96,7 +96,7 @@ void tsr__derive_loss(struct derivation *derivation)
 
 // ---- fused products -----------------------------------------------------------------------------
 
-// Adds an operand, plain or transposed.
+// Adds the dimensions of the left operand, plain or transposed.
 static void add_left(struct rule_builder *rule, bool transposed)
 {
     tsr__rule_dims(rule, transposed ? "k m" : "m k");
