@@ -102,7 +102,8 @@ bool tsr__gpu_started(const struct gpu_libraries *libraries)
     return started;
 }
 
-// Starts the driver in this process: its children cannot use GPUs any more.
+// Starts the driver in this process. Children that the process forks later cannot use GPUs. Returns
+// NULL, with the reason in `why`, if it does not start.
 struct gpu *tsr__gpu_open(tsr_session *session, const struct gpu_libraries *libraries, char *why,
                           size_t n)
 {

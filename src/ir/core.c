@@ -366,7 +366,7 @@ bool tsr__graph_within(const tsr_graph *inner, const tsr_graph *outer)
 }
 
 // Returns the first subgraph of a node. Checks N_GRAPHS first, to avoid decoding the attributes of
-// nodes without subgraphs.
+// nodes without subgraphs. NULL: it has none.
 tsr_graph *tsr__node_subgraph(const tsr_node *node)
 {
     if (!(node->flags & N_GRAPHS))

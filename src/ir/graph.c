@@ -52,7 +52,7 @@ tsr_value *tsr_graph_output(const tsr_graph *graph, size_t i)
     return i < graph->outputs.n ? graph->outputs.at[i].value : NULL;
 }
 
-// Returns initializer i: dense initializers come first, then sparse ones.
+// Returns initializer i: dense initializers come first, then sparse ones. NULL: there is none.
 tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
 {
     if (i < graph->initializers.n)
@@ -61,14 +61,14 @@ tsr_value *tsr_graph_initializer(const tsr_graph *graph, size_t i)
     return i < graph->sparse.n ? graph->sparse.at[i] : NULL;
 }
 
-// Finds a value by name, only among values that this graph itself defines.
+// Finds a value by name, only among values that this graph itself defines. NULL: there is none.
 tsr_value *tsr_graph_value(const tsr_graph *graph, const char *name)
 {
     tsr_value *value = tsr__graph_own(graph, str_of(name));
     return value && !(value->flags & V_PLACEHOLDER) ? value : NULL;
 }
 
-// Returns the first node of the graph or of its following siblings.
+// Returns the first node of the graph or of its following siblings. NULL: none of them has a node.
 static tsr_node *first_in(const tsr_graph *graph)
 {
     for (; graph; graph = graph->sibling)
@@ -77,7 +77,8 @@ static tsr_node *first_in(const tsr_graph *graph)
     return NULL;
 }
 
-// Returns the first node of function i or of a later one, because bodies may be empty.
+// Returns the first node of function i or of a later one, because bodies may be empty. NULL: there
+// is none.
 static tsr_node *first_of_functions(const tsr_model *model, size_t i)
 {
     for (; i < model->functions.n; i++)

@@ -8,7 +8,7 @@
 //
 //     Examples: "cuda:2@0" with 100 GB free on GPU 0 is two ranks on it, each with 47.5 GB (95 % of
 //     half), half of its FLOPS and bandwidth, and 400 GB/s between them. "CUDA:0,CUDA:1,CPU" is
-//     three devices, 50 GB/s between the GPUs, 10 GB/s to the host. "auto" is all GPUs of the
+//     three devices, 50 GB/s between the GPUs, 10 GB/s to the CPU. "auto" is all GPUs of the
 //     machine, or its cores; the planner chooses the number (topology/subsets.c).
 #include "measure/internal.h"
 #include "gpu/gpu.h"
@@ -203,7 +203,7 @@ static tsr_topology_device numbers_of(const struct gpu_card *card, const char *n
     return device;
 }
 
-// Returns estimates for the host CPU: the memory that is free now, and 50 GFLOP/s per core.
+// Returns estimates for the CPU of this host: the memory that is free now, and 50 GFLOP/s per core.
 static tsr_topology_device host_numbers(const char *name)
 {
     int64_t pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -298,8 +298,8 @@ static tsr_status share_host(tsr_session *session, int ranks, tsr_topology **out
     return TSR_OK;
 }
 
-// Creates a topology of the host CPU with choices: one rank with all cores, or 2, 4 ... ranks that
-// divide the cores.
+// Creates a topology of this host's CPU with choices: one rank with all cores, or 2, 4 ... ranks
+// that divide the cores.
 static tsr_status choose_host(tsr_session *session, tsr_topology **out)
 {
     int cores = (int)int64_min(tsr__cores(), MAX_REAL);

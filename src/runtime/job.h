@@ -120,7 +120,7 @@ struct tsr_job {
 
 // ---- job.c
 // Opens a partition with ranks as children of this process, even under a launcher: the launcher's
-// environment variables were meant for the host program.
+// environment variables were meant for the application.
 tsr_status tsr__job_open_children(tsr_session *session, const char *folder,
                                   const tsr_run_options *options, tsr_job **out);
 

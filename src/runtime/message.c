@@ -152,7 +152,7 @@ void tsr__message_put_findings(struct message *message, const tsr_session *sessi
 // ---- reading -----------------------------------------------------------------------------------
 
 // Maps the file, so that tensors are copied once, from the map into their set. The descriptor is
-// closed in every case.
+// closed in every case. Returns false if it cannot be mapped.
 bool tsr__message_open(int fd, struct message *message)
 {
     struct stat st;

@@ -102,7 +102,7 @@ static void find_engine(const OrtApiBase *base, char *out, size_t n)
 }
 
 // Searches for the program in the folder of this library, and in its subfolder tessera/, where
-// packages install it.
+// packages install it. Returns false if it is in neither.
 static bool find_program(char *out, size_t n)
 {
     static const char here = 0;
@@ -180,7 +180,7 @@ static tsr_status start_program(struct served *served, const struct served_start
 
 // ---- waiting -----------------------------------------------------------------------------------
 
-// Reads the program's state from the kernel: ended, stopped or continued. ECHILD (the host program
+// Reads the program's state from the kernel: ended, stopped or continued. ECHILD (the application
 // reaps its children itself) gives no information; then the end of the stream shows that the
 // program ended.
 static void check_state(struct served *served)

@@ -220,12 +220,12 @@ static bool check_children(struct child_set *child_set)
     for (int i = 0; i < child_set->n; i++) {
         struct child *child = &child_set->children[i];
         int status = 0;
-        // ECHILD: the program ignores SIGCHLD or reaps all children itself. How the child ended is
-        // unknown then; the other ranks notice that it is missing.
+        // ECHILD: the application ignores SIGCHLD or reaps all children itself. How the child ended
+        // is unknown then; the other ranks notice that it is missing.
         pid_t got = child->pid ? waitpid(child->pid, &status, WNOHANG) : 0;
         if (got == child->pid && got > 0)
             take_end(child, status, now);
-        else if (got < 0 && errno == ECHILD) // the host process reaps its children itself
+        else if (got < 0 && errno == ECHILD)
             child->pid = 0;
         // Repeated at each check until a rank waits for the dead one, or MISSED_S is over.
         if (child->died && child_set->failed_s == 0)

@@ -54,7 +54,7 @@ struct member {
     struct str bytes; // in the archive: compressed, or stored as they are
 };
 
-// Finds the central directory and its number of entries.
+// Finds the central directory and its number of entries. Returns false if there is none.
 static bool find_directory(struct str z, uint64_t *at, uint64_t *n)
 {
     if (z.n < END_BYTES)

@@ -327,7 +327,7 @@ tsr_status tsr__device_scratch(struct endpoint *endpoint, const struct comm_call
 tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call *call,
                                struct comm_trouble *why);
 // Returns the stream of the library that replaces the GPU driver in tests, or NULL if it is not
-// used. With it, the engine computes on the host without streams, and kernels finish synchronously.
+// used. With it, the engine computes on the CPU without streams, and kernels finish synchronously.
 void *tsr__device_stand_in(struct endpoint *endpoint);
 tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *call,
                             struct comm_trouble *why);

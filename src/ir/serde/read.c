@@ -35,7 +35,7 @@ struct reader {
 };
 
 // Checks a part of the file. The fast check comes first. If it fails, the slow one finds and
-// reports the position of the error.
+// reports the position of the error. Returns false if this or an earlier check failed.
 static bool checked(struct reader *rd, struct str body, enum wire_message what, int depth)
 {
     const tsr_model *model = rd->model;

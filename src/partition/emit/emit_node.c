@@ -351,7 +351,7 @@ struct captured {
 };
 
 // Callback of tsr__node_copy_deep: returns the rank's tensor of an outer value that a subgraph
-// reads.
+// reads. NULL: the step has no such input.
 static tsr_value *find_captured(void *data, tsr_value *outer)
 {
     const struct captured *captured = data;

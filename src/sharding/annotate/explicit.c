@@ -50,6 +50,7 @@ bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const t
 }
 
 // Stores the layout of a spec for every input and output of the node that is the spec's value.
+// Returns false if the spec is invalid, or if out of memory.
 static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec *spec,
                       const struct shapes *shapes, struct tile_layout **in,
                       struct tile_layout **out)

@@ -420,7 +420,7 @@ static void examine_axes(struct spec_scope *sc, const tsr_spec *spec, int rank)
                "the axes are not listed in order; shards are numbered in the order of the list");
 }
 
-// Compares two symbols. NULL and "" both mean that there is no symbol.
+// True if two symbols are equal. NULL and "" both mean that there is no symbol.
 static bool same_symbol(const char *a, const char *b)
 {
     if (!a || !b)

@@ -623,6 +623,7 @@ static bool one_part_of_sums(const struct solve *solve)
 // `strict`, and for reduced axes, an unsharded axis stays unsharded, and an earlier layout must not
 // have sharded it. Otherwise another input may shard it. Example: A {2,1:(0,1),2} and B
 // {1,2:(0,2),(1,2)} of Add. A device then computes the intersection of its shards of A and B.
+// Returns false, with the reason in solve->wrong, if an earlier layout contradicts this one.
 static bool pin(struct solve *solve, bool out, int i)
 {
     const struct rule_tensor *tensor = rule_slot(solve->rule, out, (size_t)i);

@@ -185,7 +185,8 @@ struct region {
 
 // Finds an unused member with source part x for the current group: one augmenting path of a
 // bipartite matching. taken[y] is the member that has target part y in the group. It can be
-// replaced if another member with the same source part is found for another target part.
+// replaced if another member with the same source part is found for another target part. Returns
+// false if there is no such path.
 static bool match(struct region *region, size_t x)
 {
     for (size_t i = 0; i < region->n; i++) {

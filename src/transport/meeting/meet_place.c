@@ -76,7 +76,8 @@ static bool read_port(const char *text, int *out)
 
 // Finds the first host of a list that the user gives. The first of "a:4,b:4" is a: the number after
 // the colon is a number of ranks, not a port. IPv6 addresses contain colons, so they are in
-// brackets: "[fd00::2]:4" is fd00::2.
+// brackets: "[fd00::2]:4" is fd00::2. Returns false, with the reason in `why`, if the list is
+// invalid.
 static bool first_of(const char *hosts, struct meet_place *out, const char **why)
 {
     size_t length = strcspn(hosts, ",");

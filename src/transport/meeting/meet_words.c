@@ -75,7 +75,7 @@ void tsr__meet_hmac(const void *key, size_t key_bytes, const void *p, size_t byt
     digest_of(&sha256, out);
 }
 
-// Compares all bytes in constant time, so that timing reveals nothing.
+// True if all bytes are equal. Compares them in constant time, so that timing reveals nothing.
 bool tsr__meet_same_code(const uint8_t *a, const uint8_t *b)
 {
     uint8_t differs = 0;
@@ -206,8 +206,8 @@ void tsr__meet_put_head(const struct meet_head *head, uint8_t out[MEET_HEAD])
     put32(out + 8, head->bytes);
 }
 
-// Decodes the head of a frame and rejects values that would lead to a large allocation or a long
-// wait.
+// Decodes the head of a frame. Returns false for values that would lead to a large allocation or a
+// long wait.
 bool tsr__meet_get_head(const uint8_t in[MEET_HEAD], int ranks, struct meet_head *out)
 {
     *out = (struct meet_head){get32(in), get32(in + 4), get32(in + 8)};
