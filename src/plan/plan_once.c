@@ -23,7 +23,8 @@ static tsr_status make_topology(struct planner *planner, int64_t devices)
     return tsr_topology_parse(planner->session, text.p, &planner->machine.topology);
 }
 
-// Sets the caller's topology, or a new one that close_request frees.
+// Sets the caller's topology, or a new one that close_request frees. Reports a number of devices
+// that is not supported.
 static tsr_status read_topology(struct planner *planner, const tsr_plan_options *options)
 {
     int most = PLAN_MAX_AT_ONCE; // limit for one host, where all pairs are linked

@@ -61,8 +61,9 @@ static int64_t *no_cuts(struct arena *arena, const struct rule *rule)
     return ones;
 }
 
-// Adds the replicated candidate. Then adds the candidates of the rule on grids, unless the node
-// must be replicated.
+// Adds the replicated candidate. Then adds the candidates on grids, of the rule and of the
+// alternative rule if there is one, unless the node must be replicated or there is only one device.
+// Returns false if out of memory.
 static bool fill_strategy(struct planner *planner, struct strategy *strategy, bool single)
 {
     struct arena scratch;
@@ -133,8 +134,8 @@ static bool cuts_statistics(const struct placement *placement)
     return false;
 }
 
-// Adds candidates for the given shardings: from the rule, from the alternative rule, and from the
-// rule with sharded statistics.
+// Adds candidates for the node's shardings in the model: from the rule, from the alternative rule,
+// and from the rule with sharded statistics.
 static void take_annotated(struct candidate_builder *builder, struct tile_layout *const *in,
                            struct tile_layout *const *out)
 {

@@ -31,8 +31,8 @@ static int wider_by(const struct planner *planner, const tsr_value *constant)
     return more;
 }
 
-// Fills in rank, sizes and type of a value. sized: all sizes are known; fixed: the model itself
-// gives them.
+// Fills in rank, sizes and type of a value; an unknown size becomes 1. sized: all sizes are known;
+// fixed: the model itself gives them.
 static bool fill(struct planner *planner, const tsr_value *value)
 {
     struct plan_value *out = &planner->values[tsr__value_id(value)];
@@ -70,8 +70,8 @@ static bool has_size(const tsr_dim_size *sizes, size_t n, const char *symbol)
     return false;
 }
 
-// Sets *out to the caller's sizes and an assumed size for every other symbol of the inputs. Returns
-// the number of sizes.
+// Sets *out to the caller's sizes and the assumed size PLAN_USUAL_SIZE for every other symbol of
+// the inputs. Returns the number of sizes.
 static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_t n,
                        const tsr_dim_size **out)
 {

@@ -72,8 +72,9 @@ static tsr_status cost_for(const struct planner *planner, const tsr_plan_options
     return st;
 }
 
-// Looks for a smaller number of devices that is as fast. Does nothing if the efficiency is at least
-// one half, or if the plan has states or given shardings.
+// Looks for a smaller number of devices that is as fast: halves the number until one device is
+// left. Sets out->better_devices and out->better_cost to the fastest one found. Does nothing if the
+// efficiency is at least one half, or if there are states or shardings to keep.
 tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out)
 {
@@ -100,11 +101,12 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
     return TSR_OK;
 }
 
-// Finds a number of devices with which a plan fits. Does nothing if the caller gave a topology or
-// no memory limit, or if the plan has states or given shardings. Memory per device falls at most in
-// proportion to the number of devices, which gives the first number to try. The next power of two
-// is tried as well, because numbers with many divisors have the most candidates. Example: 3 devices
-// of 10 GB would need 14 GB each: 5 are tried, then 8.
+// Looks for a number of devices with which a plan fits, and sets out->fits_devices if it finds one.
+// Does nothing if the caller gave a topology or no memory limit, or if there are states or
+// shardings to keep. Memory per device falls at most in proportion to the number of devices, which
+// gives the first number to try. The next power of two is tried as well, because numbers with many
+// divisors have the most candidates. Example: 3 devices of 10 GB would need 14 GB each: 5 are
+// tried, then 8.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out)
 {

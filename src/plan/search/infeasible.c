@@ -132,7 +132,8 @@ static tsr_status report_infeasible(struct planner *planner, int64_t memory,
     return TSR_INFEASIBLE;
 }
 
-// Reports that the time limit ended the search before it found a plan or a proof.
+// Reports that the search ended, by the time limit or because it was cancelled, before it found a
+// plan or a proof. Returns TSR_CANCELLED or TSR_INFEASIBLE.
 static tsr_status report_stopped(struct planner *planner, int64_t memory,
                                  const tsr_plan_summary *out)
 {
@@ -162,7 +163,9 @@ static struct str need_text(struct planner *planner, int64_t needs)
     return tsr__arena_printf(&planner->arena, "; " STR_FMT " per device is needed", STR_ARG(need));
 }
 
-// Reports that there is no plan. Used for plans in stages and for two models.
+// Reports that there is no plan (if `proved`), or that none was found in time. Used for plans in
+// stages and for two models. Returns TSR_CANCELLED if the session was cancelled, otherwise
+// TSR_INFEASIBLE.
 tsr_status tsr__plan_report_none(struct planner *planner, const char *what, bool proved,
                                  int64_t needs)
 {

@@ -71,7 +71,8 @@ static int number(const struct clusters *clusters, int *cluster)
 }
 
 // Lowers the bandwidth threshold until there are at most CLUSTERS_MOST clusters. Sets
-// cluster[device] and returns the number of clusters.
+// cluster[device] and returns the number of clusters. If out of memory, or if no threshold gives so
+// few clusters, returns 1 and sets nothing.
 int tsr__clusters_find(const struct planner *planner, int *cluster)
 {
     const tsr_topology *topology = planner->machine.topology;

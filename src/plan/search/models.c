@@ -99,7 +99,8 @@ static void match_weights(struct models *models, const struct map *names)
     }
 }
 
-// Matches weights by name first. Compares contents only of weights for which no name matches.
+// Sets how often each model runs, and finds the weights that both models share. Matches weights by
+// name first. Compares contents only of weights for which no name matches.
 bool tsr__models_init(struct models *models, const tsr_plan_options *options)
 {
     struct arena *arena = &models->planners[0]->arena;

@@ -274,7 +274,8 @@ static tsr_status plan_experts_on_all(struct set_search *search, double share)
 }
 
 // Makes expert plans of all sets. Small sets come first, because they take the least time. Sets
-// that cannot be faster than an earlier expert plan are skipped.
+// that cannot be faster than an earlier expert plan are skipped. Then, for one model and at most
+// EXPERTS_MOST devices, makes expert plans on all devices.
 static tsr_status plan_experts(struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];

@@ -367,9 +367,9 @@ static int64_t gathering_bytes(const struct set_model *model)
     return bytes;
 }
 
-// True if every device has enough memory. The program of the set respects the limit only for the
-// share of one copy. Each device needs more memory for the copies, and the first device gathers the
-// outputs.
+// True if every device has enough memory, or if there are no copies or no limit to check. The
+// program of the set respects the limit only for the share of one copy. Each device needs more
+// memory for the copies, and the first device gathers the outputs. Returns false if out of memory.
 bool tsr__set_fits(const struct set_model *model, int64_t reserved)
 {
     struct planner *part = model->part;

@@ -16,8 +16,9 @@
 // every 6 + 1 = 7 ms, so the smaller sum decides for one stage.
 #include "plan/stages/stage_search.h"
 
-// Solves the range on the block. Returns what the search measures: the time or its lower bound,
-// with transfers, or the memory.
+// Solves the range on the block. Returns what search->measure asks for: the time or its lower
+// bound, with transfers, or the memory, or the result of tsr__search_open. Returns NEVER_FITS if
+// the range does not fit, if no time is left, or after an error.
 static int64_t measure(struct stage_search *search, size_t i, size_t j, struct block *block)
 {
     struct point point = {0};

@@ -75,7 +75,9 @@ static void narrow(const struct staging *staging, struct stage_window *windows, 
     }
 }
 
-// Finds where each stage may end. If there is no such place, reports the node that is out of order.
+// Finds where each stage may end, if nodes already have stages. If there is no such place, reports
+// the node that is out of order. Also reports a number of stages that differs from `asked` (0: not
+// given).
 tsr_status tsr__manual_stages(struct staging *staging, int64_t asked)
 {
     size_t n_nodes = staging->planner->n_nodes;

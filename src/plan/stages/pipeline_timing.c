@@ -201,7 +201,8 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
     return true;
 }
 
-// Adds the events of a node on its devices, then of its reduction.
+// Adds the events of a node on its devices, then of its reduction. Records the layouts of its
+// outputs. Returns false if out of memory.
 static bool run_node(struct timing *timing, const struct plan_node *node, size_t k)
 {
     const struct candidate *candidate = &node->strategy->at.at[node->choice];

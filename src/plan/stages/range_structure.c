@@ -61,7 +61,9 @@ static void number_outside(struct range_key *range_key, const tsr_value *value, 
                      (size_t)number);
 }
 
-// Adds an input to the key: "-" if the slot is empty.
+// Adds an input to the key: "-" if the slot is empty, a number from number_outside if the value
+// comes from outside the range, otherwise the position of its node in the range and its output
+// slot.
 static void describe_value(struct range_key *range_key, const tsr_value *value)
 {
     if (!value) {

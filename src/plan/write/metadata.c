@@ -156,7 +156,8 @@ static tsr_status find_text(struct arena *arena, tsr_model *model, const char *c
     return TSR_OK;
 }
 
-// Reads the topology. Returns TSR_OK with *out NULL if the model has none.
+// Reads the topology. Returns TSR_OK with *out NULL if the model has none, and TSR_INVALID if its
+// number of devices no longer matches the configuration.
 tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology **out)
 {
     if (!out)
