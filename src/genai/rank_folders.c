@@ -460,9 +460,10 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64
     int failed = json_object_set_new(decoder, "filename", json_string("model.onnx"));
     failed |= json_object_set_new(decoder, "num_key_value_heads", json_integer(own));
     // Query heads follow their key heads. Example: with 32 query and 8 key heads, a rank with 2 key
-    // heads has 8 query heads.
-    failed |= json_object_set_new(decoder, "num_attention_heads",
-                                  json_integer(own * (folder->heads / keys)));
+    // heads has 8 query heads. A configuration without this number stays without it.
+    if (folder->heads >= keys)
+        failed |= json_object_set_new(decoder, "num_attention_heads",
+                                      json_integer(own * (folder->heads / keys)));
     if (!options) {
         options = json_object();
         failed |= json_object_set_new(decoder, "session_options", options);

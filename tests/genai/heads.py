@@ -88,6 +88,20 @@ def wrong_number_of_heads(d):
                   not os.path.exists(d + "/out"), "exit %d %s" % (rc, err))
 
 
+def no_number_of_heads(d):
+    """A configuration without num_attention_heads: the configurations of the ranks have none either, instead of 0."""
+    folder = decoder.write(d + "/folder", heads=4, kv_heads=2)
+    with open(folder + "/genai_config.json") as f:
+        config = json.load(f)
+    del config["model"]["decoder"]["num_attention_heads"]
+    with open(folder + "/genai_config.json", "w") as f:
+        json.dump(config, f)
+    rc, _, err = tessera("partition", folder, "--devices", 2, "--layout", "genai", "-o", d + "/out")
+    with open(d + "/out/rank1/genai_config.json") as f:
+        found = json.load(f)["model"]["decoder"]
+    harness.check("a configuration without heads", rc == 0 and "num_attention_heads" not in found and found["num_key_value_heads"] == 1, "exit %d %s %s" % (rc, err, found))
+
+
 def quantized_caches(d):
     """A rank must have the scales of its heads."""
     check_folder(d, "caches of 8 bits", 3, [(1, 1), (1, 1), (2, 2)], heads=4, kv_heads=2, cache_bits=8)
@@ -113,5 +127,5 @@ def verify_makes_fitting_inputs(d):
 
 
 harness.run([repeated_in_packed_weights, repeated_in_packed_4_bit_weights, repeated_behind_a_norm, repeated_in_separate_weights, unequal_shares,
-             more_devices_than_query_heads, wrong_number_of_heads, quantized_caches, cache_windows, verify_makes_fitting_inputs])
+             more_devices_than_query_heads, wrong_number_of_heads, no_number_of_heads, quantized_caches, cache_windows, verify_makes_fitting_inputs])
 harness.finish()
