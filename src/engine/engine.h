@@ -54,6 +54,7 @@ struct engine {
     char path[4096];
     struct arena facts_arena;
     struct str *facts; // properties of each rank of the last run, as written by rank_facts.c
+    tsr_rank_facts *read_facts; // the same, once tsr_run_rank was called; NULL: not yet
     int n_facts;
     // ONNX Runtime registers a new operator domain in two steps without a lock, so its first
     // session is created alone.

@@ -144,15 +144,16 @@ static tsr_status open_sample(struct measure_rank *rank, struct rank *model, siz
 }
 
 // Formats the failure of this rank for the other ranks. The text says "out of memory" for
-// TSR_NOMEM, because a diagnostic such as "could not get 32 bytes" does not; also if there is no
-// diagnostic.
+// TSR_NOMEM, because a diagnostic such as "could not get 32 bytes" does not.
 static void explain(const struct measure_rank *rank, const struct rank *model, tsr_status st,
                     struct comm_trouble *why)
 {
     int number = rank->endpoint->rank;
     *why = (struct comm_trouble){.status = st, .rank = number};
-    if (st == TSR_NOMEM || !model->session || tsr_finding_count(model->session) == 0)
+    if (st == TSR_NOMEM)
         snprintf(why->text, sizeof why->text, "rank %d is out of memory", number);
+    else if (!model->session || tsr_finding_count(model->session) == 0)
+        snprintf(why->text, sizeof why->text, "rank %d: %s", number, tsr_status_text(st));
     else
         snprintf(why->text, sizeof why->text, "rank %d: %s", number,
                  tsr_finding_value(model->session, 0).message);

@@ -95,11 +95,14 @@ tsr_status tsr__measure_gpu_input(struct measure_rank *rank, tsr_tensors *out, t
     if (code == 0)
         code = tsr__seat_wait(rank->seat, stream);
     tsr__free(rank->session, data, bytes);
-    if (code != 0)
-        return TSR_NOMEM;
     struct foreign foreign = {
         .data = rank->input, .release = free_input, .owner = rank, .device = 1 + rank->card};
-    return tsr__tensors_add_foreign(out, STR("x"), type, n_dims, dims, &foreign);
+    tsr_status st = TSR_NOMEM;
+    if (code == 0)
+        st = tsr__tensors_add_foreign(out, STR("x"), type, n_dims, dims, &foreign);
+    if (st != TSR_OK)
+        free_input(rank);
+    return st;
 }
 
 // Sets the memory location of a call that transfers tensors.

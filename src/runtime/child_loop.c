@@ -98,6 +98,8 @@ static tsr_status serve_other(struct child_loop *child_loop, enum word word, int
     tsr_job *job = child_loop->job;
     if (word == KEEP)
         return serve_keep(child_loop, fd);
+    if (fd >= 0)
+        close(fd); // these notes need no file
     if (word == BARRIER)
         return job->kind->barrier(job);
     if (word == TRACE)

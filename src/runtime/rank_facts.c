@@ -110,6 +110,7 @@ static struct str *new_list(struct engine *engine, int n)
 {
     tsr__arena_free(&engine->facts_arena);
     engine->n_facts = 0;
+    engine->read_facts = NULL;
     engine->facts = ARENA_ARRAY(&engine->facts_arena, struct str, (size_t)n);
     return engine->facts;
 }
@@ -225,17 +226,13 @@ static void read_groups(struct message *in, struct arena *arena, tsr_rank_facts 
     out->n_groups = groups.n;
 }
 
-// Sets *out to the properties of a rank of the last run. Returns false if there are none. The texts
-// of a message are not terminated, so each call copies them into the arena of the properties.
-// out->size is that of the caller's struct, which may be shorter than this version's.
-bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out)
+// Reads the properties of a rank. The texts of a message are not terminated, so they are copied
+// into the arena of the properties.
+static bool read_rank(struct engine *engine, int rank, tsr_rank_facts *out)
 {
-    struct engine *engine = session->engine;
-    if (!out || !engine || rank < 0 || rank >= engine->n_facts)
-        return false;
     struct arena *arena = &engine->facts_arena;
     struct message in = {.bytes = engine->facts[rank].p, .end = engine->facts[rank].n};
-    tsr_rank_facts facts = {.size = out->size};
+    tsr_rank_facts facts = {0};
     facts.device = tsr__arena_str(arena, tsr__message_text(&in)).p;
     facts.provider = tsr__arena_str(arena, tsr__message_text(&in)).p;
     facts.threads = (int)tsr__message_int(&in);
@@ -244,6 +241,24 @@ bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out)
     read_groups(&in, arena, &facts);
     if (in.failed || !facts.device || !facts.provider)
         return false;
-    memcpy(out, &facts, out->size < sizeof facts ? out->size : sizeof facts);
+    *out = facts;
+    return true;
+}
+
+// Sets *out to the properties of a rank of the last run. Returns false if there are none. out->size
+// is that of the caller's struct, which may be shorter than this version's.
+bool tsr_run_rank(tsr_session *session, int rank, tsr_rank_facts *out)
+{
+    struct engine *engine = session->engine;
+    if (!out || !engine || rank < 0 || rank >= engine->n_facts)
+        return false;
+    if (!engine->read_facts)
+        engine->read_facts =
+            ARENA_ARRAY(&engine->facts_arena, tsr_rank_facts, (size_t)engine->n_facts);
+    tsr_rank_facts *facts = engine->read_facts ? &engine->read_facts[rank] : NULL;
+    if (!facts || (!facts->device && !read_rank(engine, rank, facts)))
+        return false;
+    facts->size = out->size;
+    memcpy(out, facts, out->size < sizeof *facts ? out->size : sizeof *facts);
     return true;
 }

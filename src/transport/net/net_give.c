@@ -240,8 +240,11 @@ tsr_status tsr__net_take(struct endpoint *endpoint, const struct comm_call *call
     }
     *bytes = (size_t)head.bytes;
     st = map ? receive_bytes(net, call, from, map, *bytes, why) : TSR_OK;
-    if (st != TSR_OK)
-        return st; // messages may be pending in that memory
+    if (st != TSR_OK) { // messages may be pending in that memory, so it stays mapped
+        close(*fd);
+        *fd = -1;
+        return st;
+    }
     if (map)
         munmap(map, *bytes);
     return TSR_OK;
