@@ -177,11 +177,12 @@ typedef struct tsr_model tsr_model;
 /* Loads a model from a file, which stays mapped: weights are not copied. Models that break ONNX
  * rules can be loaded as well; tsr_check reports them. */
 TSR_API tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **out);
-/* Loads a model from memory, which must outlive the model. Such a model has no external data. */
+/* Loads a model from memory, which must outlive the model and its copies. Such a model has no
+ * external data. */
 TSR_API tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t n,
                                         tsr_model **out);
 TSR_API void tsr_model_free(tsr_model *model);
-/* Copies a model. Weights are shared with the original, which must outlive the copy. */
+/* Copies a model. The copy shares weights with the original, which may be freed first. */
 TSR_API tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out);
 
 /* Writes the model to a file, completely or not at all. Unchanged parts keep their bytes. Raises

@@ -107,7 +107,7 @@ TSR_API tsr_attr *tsr_node_find_attr(const tsr_node *node, const char *name);
 /* The node's own metadata_props, as tsr_model_metadata. */
 TSR_API const char *tsr_node_metadata(const tsr_node *node, const char *key);
 TSR_API tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *value);
-/* Reads entry i of the metadata; false past the end, or if a pointer is NULL. */
+/* Reads entry i of the metadata; false past the end. `key` and `value` may be NULL. */
 TSR_API bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key,
                                   const char **value);
 

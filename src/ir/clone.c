@@ -527,8 +527,7 @@ static void clone_opsets(tsr_model *to, opset_list *list, const opset_list *old)
     }
 }
 
-// Copies the functions. A copy gets the index of its original, so the new model must have no
-// functions before.
+// Copies the functions, after those that the new model already has.
 static void clone_functions(struct cloner *cloner)
 {
     for (size_t i = 0; i < cloner->from->functions.n; i++) {
@@ -537,7 +536,8 @@ static void clone_functions(struct cloner *cloner)
         tsr_function **slot = vec_push(&cloner->to->arena, &cloner->to->functions);
         if (!copy || !slot)
             return;
-        *copy = (tsr_function){.model = cloner->to, .whole = function->whole, .index = i};
+        *copy = (tsr_function){
+            .model = cloner->to, .whole = function->whole, .index = cloner->to->functions.n - 1};
         copy->name = tsr__keep(cloner->to, function->name);
         copy->domain = tsr__keep(cloner->to, function->domain);
         copy->overload = tsr__keep(cloner->to, function->overload);

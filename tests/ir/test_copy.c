@@ -412,6 +412,40 @@ static void test_inline_refusals(void **state)
     assert_int_equal(tsr_graph_node_count(tsr_model_graph(m)), 1);
 }
 
+// Functions are copied after those of the target: all nodes are visited once.
+static void test_functions_are_added(void **state)
+{
+    struct bench *b = of(state);
+    struct msg file = msg_function_model(NULL, NULL);
+    tsr_model *m = load(b, file.at, file.n), *from = load(b, file.at, file.n);
+    size_t main = tsr_graph_node_count(tsr_model_graph(m)), before = 0, after = 0;
+    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n))
+        before++;
+    assert_true(before > main);
+    assert_int_equal(tsr__model_copy_functions(m, from), TSR_OK);
+    for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n))
+        assert_true(++after < 100);
+    assert_int_equal(after, main + 2 * (before - main));
+}
+
+// A caller may ask for the key or the value alone.
+static void test_metadata_of_a_node(void **state)
+{
+    struct bench *b = of(state);
+    const char *key = NULL, *value = NULL;
+    assert_int_equal(tsr_node_set_metadata(b->mm, "key", "value"), TSR_OK);
+    tsr_node *read = node_at(again(b, b->m), 0); // not decoded yet
+    tsr_node *const nodes[] = {b->mm, read};
+    for (size_t i = 0; i < TSR_COUNT(nodes); i++, key = value = NULL) {
+        assert_true(tsr_node_metadata_at(nodes[i], 0, &key, NULL));
+        assert_string_equal(key, "key");
+        assert_true(tsr_node_metadata_at(nodes[i], 0, NULL, &value));
+        assert_string_equal(value, "value");
+        assert_true(tsr_node_metadata_at(nodes[i], 0, NULL, NULL));
+        assert_false(tsr_node_metadata_at(nodes[i], 1, NULL, NULL));
+    }
+}
+
 static void test_inline_twice(void **state)
 {
     struct bench *b = of(state);
@@ -440,6 +474,8 @@ int main(void)
         TEST(test_inline),
         TEST(test_inline_keeps_what_the_body_says),
         TEST(test_clone_after_inline),
+        TEST(test_functions_are_added),
+        TEST(test_metadata_of_a_node),
         TEST(test_inline_refusals),
         TEST(test_inline_twice),
     };

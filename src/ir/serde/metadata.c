@@ -51,8 +51,11 @@ static bool decode(tsr_node *node)
 bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, const char **value)
 {
     tsr_model *model = node->graph->model;
-    if (!key || !value)
-        return false;
+    const char *unused;
+    if (!key)
+        key = &unused;
+    if (!value)
+        value = &unused;
     if (node->flags & N_METADATA) {
         if (i >= node->n_metadata)
             return false;
