@@ -308,13 +308,15 @@ void tsr__infer_slice(struct shape_job *job)
 
 // ---- sizes from lists --------------------------------------------------------------------------
 
-// Reads the padded axes from input 3; by default all. Returns their number; -1: unknown. Only the
-// first VALUES_MAX are written.
+// Reads the padded axes from input 3; by default all. Returns their number; -1: unknown, or more
+// than VALUES_MAX.
 static int64_t padded_axes(struct shape_job *job, int rank, int64_t axes[VALUES_MAX])
 {
     if (tsr__job_has(job, 3))
         return tsr__job_numbers(job, 3, axes, VALUES_MAX);
-    for (int i = 0; i < (int)clamped(rank, 0, VALUES_MAX); i++)
+    if (rank > VALUES_MAX)
+        return -1;
+    for (int i = 0; i < rank; i++)
         axes[i] = i;
     return rank;
 }
@@ -336,8 +338,7 @@ void tsr__infer_pad(struct shape_job *job)
     if (n < 0)
         for (int i = 0; i < rank; i++)
             dims[i] = DIM_UNKNOWN;
-    int64_t n_read = clamped(n, 0, VALUES_MAX);
-    for (int64_t i = 0; i < n_read; i++) {
+    for (int64_t i = 0; i < n; i++) {
         int axis = tsr__axis(axes[i], rank);
         if (axis < 0)
             return;

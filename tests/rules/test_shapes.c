@@ -105,6 +105,22 @@ static void test_long_steps_take_one_element(void **state)
         assert_string_equal(declared(b, made[i]), "float32[3]");
 }
 
+// More axes than known elements are stored for: no size of the output is known.
+static void test_pads_of_many_axes_are_unknown(void **state)
+{
+    struct bench *b = *state;
+    tsr_dim dims[70];
+    for (size_t i = 0; i < TSR_COUNT(dims); i++)
+        dims[i] = NUM(2);
+    const tsr_dim pads[] = {NUM(140)};
+    tsr_value *y = node(b, "Pad", "y", input(b, "x", TSR_FLOAT, TSR_COUNT(dims), dims),
+                        input(b, "pads", TSR_INT64, 1, pads), NULL);
+    find(b);
+    assert_int_equal(tsr_value_rank(y), TSR_COUNT(dims));
+    for (int i = 0; i < (int)TSR_COUNT(dims); i++)
+        assert_int_equal(tsr_value_dim(y, i).value, -1);
+}
+
 // Before opset 7 an attribute aligns the second operand: [3 4] along axis 1 is not compared with m.
 static void test_old_operators_have_the_shape_of_their_first_input(void **state)
 {
@@ -520,6 +536,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sizes_are_computed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_steps_take_one_element, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_pads_of_many_axes_are_unknown, setup, teardown),
         cmocka_unit_test_setup_teardown(test_old_operators_have_the_shape_of_their_first_input,
                                         setup, teardown),
         cmocka_unit_test_setup_teardown(test_selections_have_a_rank, setup, teardown),
