@@ -42,7 +42,7 @@ bool tsr__value_is_dequantized(const tsr_value *value)
             return false;
         value = tsr_node_input(maker, 0);
     }
-    return false;
+    return true; // assumed beyond the limit: costs only a barrier
 }
 
 // State of a search for a QuantizeLinear after a value. left: number of nodes that may still be

@@ -320,8 +320,12 @@ static tsr_status repeat_scales(struct repeat *repeat, tsr_node *node, int64_t k
         int axis = 0;
         while (constant && axis < tsr_tensor_rank(constant) && tsr_tensor_dims(constant)[axis] == 1)
             axis++;
-        if (!constant || !constant_fits(constant, axis, &blocks))
+        if (!constant)
             return unsupported(repeat, node, "the scales of its cache are not constants");
+        if (!constant_fits(constant, axis, &blocks))
+            return unsupported(repeat, node,
+                               "the scales of its cache are not one per head or per element of "
+                               "a head");
         made = repeat_constant(repeat, constant, axis, &blocks);
         if (!made || tsr_node_replace_input(node, i, made) != TSR_OK)
             return TSR_NOMEM;

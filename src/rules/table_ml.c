@@ -36,7 +36,7 @@ static const struct op_row rows[] = {
      .stays = STAYS({"f", ATTRIBUTES})},
     {"LabelEncoder", .since = 1, .domain = ML, .rule = UNARY, .type = TYPE_OPEN,
      .shape = tsr__infer_category_mapper,
-     .whole = "this version converts between strings and numbers, and strings are not sent"},
+     .whole = "this version converts between strings and numbers; only later versions are sharded"},
     {"LabelEncoder", .since = 2, .domain = ML, .rule = UNARY, .type = TYPE_OPEN,
      .shape = tsr__infer_label_encoder},
     {"LinearClassifier", .since = 1, .domain = ML, .rule = "[n f] -> [n],[n c]; rep f c",
