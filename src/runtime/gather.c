@@ -76,7 +76,7 @@ tsr_status tsr__gather(tsr_session *session, struct endpoint *endpoint,
                        const struct gather_call *about, struct str mine, struct arena *arena,
                        struct str **out)
 {
-    struct comm_trouble why;
+    struct comm_trouble why = {.rank = -1};
     struct gathered gathered = {.arena = arena, .ranks = endpoint->size, .self = endpoint->rank};
     struct str *texts = ARENA_ARRAY(arena, struct str, (size_t)endpoint->size);
     tsr_status st = exchange(endpoint, about, mine, &gathered, &why);
