@@ -9,15 +9,16 @@
 // Over links of 1 GB/s in total that takes at least 2 ns.
 #include "topology/internal.h"
 
-// Returns the share of one group's bytes that must cross a bisection with s of its n devices on one
-// side. Example: 1 of 4 devices: 1 * 3 / 16 for an all-to-all, everything for a broadcast or
-// all-reduce.
+// Returns the share of one group's bytes that must leave a side of a bisection with s of the group's
+// n devices. Example: 1 of 4 devices: 1/4 for an all-gather, 3/4 for a reduce-scatter, 3/16 for an
+// all-to-all, everything for a broadcast or all-reduce.
 static double must_cross(enum tsr_collective what, double s, double n)
 {
     switch (what) {
     case TSR_ALL_GATHER:
+        return s / n; // the shards of the s devices
     case TSR_REDUCE_SCATTER:
-        return s / n; // outwards; another bisection covers the other direction
+        return (n - s) / n; // partial sums of the shards that the other devices receive
     case TSR_ALL_TO_ALL:
         return s * (n - s) / (n * n);
     default:
@@ -171,13 +172,16 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
     return worst;
 }
 
-// Returns the lower bound in picoseconds; 0, which is a valid bound, if memory runs out.
+// Returns the lower bound in picoseconds. Returns 0, which is a valid bound, if memory runs out or
+// the links of the groups are not listed.
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
-                            const struct topology_groups *groups, int64_t bytes)
+                            const struct topology_groups *given, int64_t bytes)
 {
     struct arena scratch;
+    struct listed_groups listed;
+    const struct topology_groups *groups = &listed.groups;
     double worst = 0;
-    if (groups->size < 2)
+    if (given->size < 2 || !tsr__topology_listed(topology, given, &listed))
         return 0;
     tsr__arena_init(&scratch, topology->session);
     bool *side = ARENA_ARRAY(&scratch, bool, (size_t)topology->n);

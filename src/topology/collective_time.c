@@ -22,14 +22,17 @@
 // Returns the cache slot of a collective over groups; NULL: out of memory.
 static void **kept_at(tsr_topology *topology, int what, const struct topology_groups *groups)
 {
-    size_t n = (size_t)groups->count * (size_t)groups->size;
-    int *key = ARENA_ARRAY(&topology->arena, int, n + 2);
-    if (!key)
-        return NULL;
+    size_t n = 2 + (size_t)groups->count * (size_t)groups->size;
+    while (topology->key.n < n) {
+        int *grown = vec_push(&topology->arena, &topology->key);
+        if (!grown)
+            return NULL;
+    }
+    int *key = topology->key.at;
     key[0] = what;
     key[1] = groups->size;
-    memcpy(key + 2, groups->device, n * sizeof *key);
-    return tsr__map_at(&topology->times_of_groups, str_bytes(key, (n + 2) * sizeof *key));
+    memcpy(key + 2, groups->device, (n - 2) * sizeof *key);
+    return tsr__map_at_copy(&topology->times_of_groups, str_bytes(key, n * sizeof *key));
 }
 
 // Returns the cached entry for all pairs; NULL: out of memory. `algorithm` of the entry is NULL
@@ -340,6 +343,8 @@ static struct timed_algorithms *timed_algorithms(tsr_topology *topology, enum ts
         struct timed_algorithms *p = ARENA_NEW(&topology->arena, struct timed_algorithms);
         if (p && time_algorithms(topology, what, groups, p))
             *at = p;
+        else
+            topology->arena.failed = true; // callers tell this from a device without a route
     }
     return at ? *at : NULL;
 }
@@ -423,8 +428,7 @@ static void equivalent_pair(const tsr_topology *topology, const int *device, int
     pair[1] = device[1] % host + (together ? 0 : host);
 }
 
-// True if the links of all members are listed. With a window (`topology->window`), only those of
-// the first devices are.
+// With a window (`topology->window`), only the links of the first devices are listed.
 static bool has_links(const tsr_topology *topology, const struct topology_groups *groups)
 {
     for (int i = 0; topology->window && i < groups->count * groups->size; i++)
@@ -433,21 +437,29 @@ static bool has_links(const tsr_topology *topology, const struct topology_groups
     return true;
 }
 
-// Returns the predicted time; measured times take precedence. A pair of devices outside the window
-// is replaced by an equivalent pair inside. Other groups outside of the window get TOPOLOGY_NEVER.
+bool tsr__topology_listed(const tsr_topology *topology, const struct topology_groups *groups,
+                          struct listed_groups *out)
+{
+    out->groups = *groups;
+    if (has_links(topology, groups))
+        return true;
+    if (groups->count != 1 || groups->size != 2)
+        return false;
+    equivalent_pair(topology, groups->device, out->pair);
+    out->groups.device = out->pair;
+    return true;
+}
+
+// Returns the predicted time; measured times take precedence.
 int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
-                              const struct topology_groups *groups, int64_t bytes,
+                              const struct topology_groups *given, int64_t bytes,
                               struct timed_algorithm *fastest)
 {
-    int pair[2];
-    struct topology_groups near = {1, 2, pair};
+    struct listed_groups listed;
+    const struct topology_groups *groups = &listed.groups;
     *fastest = (struct timed_algorithm){"nothing", 0, 0, false, 0};
-    if (!has_links(topology, groups)) {
-        if (groups->count != 1 || groups->size != 2)
-            return TOPOLOGY_NEVER;
-        equivalent_pair(topology, groups->device, pair);
-        groups = &near;
-    }
+    if (!tsr__topology_listed(topology, given, &listed))
+        return TOPOLOGY_NEVER;
     if (groups->size < 2 || bytes <= 0)
         return 0;
     const struct topology_times *times = times_of(topology, what, groups);

@@ -85,6 +85,15 @@ int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int
 const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups *groups,
                             int *path);
 #define TOPOLOGY_MAX_HOPS TOPOLOGY_MAX_DEVICES
+// Groups whose links are listed. Do not copy: `groups` may point to `pair`.
+struct listed_groups {
+    struct topology_groups groups;
+    int pair[2];
+};
+// Returns the groups, or for a pair of devices outside the window an equivalent pair inside. False:
+// links of other groups are not listed.
+bool tsr__topology_listed(const tsr_topology *topology, const struct topology_groups *groups,
+                          struct listed_groups *out);
 
 // The loads of one message from a device to each of many others, computed without following every
 // route.

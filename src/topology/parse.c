@@ -238,7 +238,8 @@ static bool json_link(tsr_topology *topology, int from, int to, const json_t *ob
     return true;
 }
 
-// Reads the links. "both": true creates two links, one in each direction.
+// Reads the links. "both": true creates two links, one in each direction. Links of a device to itself
+// are removed later, with a warning (tsr__topology_finish).
 static tsr_status json_links(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"latency", "bandwidth", "start", "message", NULL};
@@ -254,7 +255,7 @@ static tsr_status json_links(tsr_topology *topology, const json_t *list)
         if (!json_is_integer(from) || !json_is_integer(to) || a < 0 || b < 0 || a >= topology->n ||
             b >= topology->n)
             return refuse(topology->session, "use device numbers, from 0",
-                          "link %zu: \"from\" and \"to\" must be different devices from 0 to %d", i,
+                          "link %zu: \"from\" and \"to\" must be devices from 0 to %d", i,
                           topology->n - 1);
         warn_keys(topology->session, l, "a link", known);
         TRY(check_numbers(topology, l, "link", (int)i, numbers));

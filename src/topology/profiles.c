@@ -141,6 +141,7 @@ static bool add_point(tsr_topology *topology, struct profile_key key,
     double times = bounded(point->times, LEAST_TIMES, MOST_TIMES);
     if (!profile)
         return !topology->arena.failed;
+    topology->text = STR("");
     for (int i = 0; i < profile->n; i++)
         if (squared_distance(point->work, point->bytes, profile->work[i], profile->bytes[i]) <
             SAME) {
@@ -170,6 +171,7 @@ bool tsr__topology_add_kind_profile(tsr_topology *topology, const char *word, co
 void tsr__topology_set_wait(tsr_topology *topology, double seconds)
 {
     topology->wait = bounded(seconds, 0, MOST_WAIT);
+    topology->text = STR("");
 }
 
 bool tsr__topology_copy_profiles(tsr_topology *to, const tsr_topology *from)

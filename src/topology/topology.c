@@ -161,12 +161,12 @@ void tsr_topology_set_device(tsr_topology *topology, int device,
     bool rates = take_speeds(at->rates, topology_device->rates, TSR_RATE_COUNT);
     bool moves = take_speeds(at->moves, topology_device->moves, TSR_MOVE_COUNT);
     bool near = take_speeds(at->cached, topology_device->cached, TSR_MOVE_COUNT);
-    if (rates || moves || near || topology_device->queued || topology_device->name ||
-        topology_device->memory > 0 || topology_device->flops > 0 ||
-        topology_device->bandwidth > 0 || topology_device->overhead > 0)
+    bool speeds = rates || moves || near || topology_device->flops > 0 ||
+                  topology_device->bandwidth > 0 || topology_device->overhead > 0;
+    if (speeds || topology_device->queued || topology_device->unhidden > 0 ||
+        topology_device->name || topology_device->memory > 0)
         topology->text = STR("");
-    if (rates || moves || near || topology_device->flops > 0 || topology_device->bandwidth > 0 ||
-        topology_device->overhead > 0)
+    if (speeds)
         topology->profiles.n = 0; // they were measured with other speeds
 }
 

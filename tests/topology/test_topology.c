@@ -27,6 +27,43 @@ static size_t count_code(tsr_session *s, const char *code)
     return n;
 }
 
+// A changed topology is stored as JSON and not as the text of its generator, which lacks the change.
+static void changes_drop_the_text(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    for (int change = 0; change < 5; change++) {
+        tsr_topology *t = read_ok(s, "ring:4");
+        assert_true(t->text.n > 0);
+        switch (change) {
+        case 0:
+            tsr_topology_set_device(t, 1, &(tsr_topology_device){.unhidden = 0.5});
+            break;
+        case 1:
+            tsr_topology_set_device(t, 1, &(tsr_topology_device){.queued = true});
+            break;
+        case 2:
+            tsr_topology_set_links(t, 1e-6, 0);
+            break;
+        case 3:
+            assert_true(
+                tsr__topology_add_profile(t, "Relu", "float32", &(struct profile_point){9, 9, 2}));
+            break;
+        default:
+            tsr__topology_set_wait(t, 1e-6);
+        }
+        if (t->text.n)
+            fail_msg("change %d: the text is kept", change);
+        tsr_topology_free(t);
+    }
+    // Nothing to change: all numbers are 0.
+    tsr_topology *t = read_ok(s, "ring:4");
+    tsr_topology_set_device(t, 1, &(tsr_topology_device){0});
+    assert_true(t->text.n > 0);
+    tsr_topology_free(t);
+    tsr_session_free(s);
+}
+
 // The eight published examples: devices, links, and warnings.
 static void test_published(void **state)
 {
@@ -614,6 +651,10 @@ static void assert_priced_as_fewer(tsr_topology *many, tsr_topology *few)
     assert_int_equal(tsr__topology_cost(many, TSR_SEND, &inside, 1 << 20),
                      tsr__topology_cost(few, TSR_SEND, &same, 1 << 20));
     assert_int_equal(tsr__topology_cost(many, TSR_ALL_REDUCE, &three, 1), TOPOLOGY_NEVER);
+    assert_int_equal(tsr__topology_bound(many, TSR_SEND, &a, 1 << 20),
+                     tsr__topology_bound(many, TSR_SEND, &b, 1 << 20));
+    assert_true(tsr__topology_bound(many, TSR_SEND, &inside, 1 << 20) <=
+                tsr__topology_cost(many, TSR_SEND, &inside, 1 << 20));
     assert_true(tsr__topology_repeats(many, 16, 625) && !tsr__topology_repeats(many, 16, 626));
 }
 
@@ -945,11 +986,103 @@ static void bounds_are_of_the_worst_cut(void **state)
     tsr_session_free(s);
 }
 
+static uint32_t next_random(uint32_t *state)
+{
+    *state = *state * 1664525 + 1013904223;
+    return *state >> 8;
+}
+
+// A topology of n devices whose links have another bandwidth in each direction. A ring connects all
+// devices. `reverse` turns every link round.
+static tsr_topology *make_unequal(tsr_session *s, int n, uint32_t random, bool reverse)
+{
+    char text[16384];
+    size_t at = (size_t)snprintf(text, sizeof text, "{\"devices\": [{\"bandwidth\": 1e29}");
+    for (int i = 1; i < n; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, ", {\"bandwidth\": 1e29}");
+    const char *before = "], \"links\": [";
+    for (int i = 0; i < n * n; i++) {
+        int ends[2] = {i / n, i % n};
+        bool linked = ends[1] == (ends[0] + 1) % n || next_random(&random) % 2;
+        double bandwidth = 1e8 * (double)(1 + next_random(&random) % 1000);
+        if (ends[0] == ends[1] || !linked)
+            continue;
+        at += (size_t)snprintf(text + at, sizeof text - at,
+                               "%s{\"from\": %d, \"to\": %d, \"latency\": 1e-9, "
+                               "\"bandwidth\": %.0f}",
+                               before, ends[reverse], ends[!reverse], bandwidth);
+        before = ", ";
+    }
+    at += (size_t)snprintf(text + at, sizeof text - at, "]}");
+    assert_true(at < sizeof text);
+    return read_ok(s, text);
+}
+
+// Returns the collective whose messages go in the opposite direction.
+static int mirror_of(int what)
+{
+    switch (what) {
+    case TSR_ALL_GATHER:
+        return TSR_REDUCE_SCATTER;
+    case TSR_REDUCE_SCATTER:
+        return TSR_ALL_GATHER;
+    case TSR_BROADCAST:
+        return TSR_REDUCE;
+    case TSR_REDUCE:
+        return TSR_BROADCAST;
+    default:
+        return what;
+    }
+}
+
+// Links may be slower in one direction. No algorithm is faster than the lower bound. The bound is
+// that of the mirrored collective over reversed links: every algorithm can be mirrored.
+static void bounds_hold_for_unequal_directions(void **state)
+{
+    static const int all[] = {0, 1, 2, 3, 4, 5, 6, 7}, turned[] = {1, 0, 3, 2, 5, 4};
+    (void)state;
+    for (uint32_t trial = 0; trial < 300; trial++) {
+        tsr_session *s = tsr_session_new(NULL);
+        int n = 2 + (int)(trial % 7);
+        tsr_topology *t = make_unequal(s, n, trial, false), *back = make_unequal(s, n, trial, true);
+        const struct topology_groups groups[] = {
+            {1, n, all}, {1, n < 3 ? 2 : n - 1, all}, {n / 2 < 3 ? n / 2 : 3, 2, turned}};
+        for (size_t g = 0; g < TSR_COUNT(groups); g++)
+            for (int what = 0; what < TSR_SEND; what++) {
+                int64_t cost = tsr__topology_cost(t, (tsr_collective)what, &groups[g], 1 << 26);
+                int64_t bound = tsr__topology_bound(t, (tsr_collective)what, &groups[g], 1 << 26);
+                int64_t mirrored =
+                    tsr__topology_bound(back, (tsr_collective)mirror_of(what), &groups[g], 1 << 26);
+                if (bound <= 0 || bound > cost || llabs(mirrored - bound) > 1)
+                    fail_msg("trial %u, groups %zu, collective %d: time %lld, bound %lld, "
+                             "mirrored %lld",
+                             trial, g, what, (long long)cost, (long long)bound,
+                             (long long)mirrored);
+            }
+        tsr_topology_free(back);
+        tsr_topology_free(t);
+        tsr_session_free(s);
+    }
+    // Device 0 receives over 1 GB/s a quarter of 4 GB, and sends over 8 GB/s three quarters.
+    tsr_session *s = tsr_session_new(NULL);
+    tsr_topology *t = read_ok(s, "{\"devices\": [{}, {}, {}, {}], \"links\": ["
+                                 "{\"from\": 0, \"to\": 1, \"bandwidth\": 8e9},"
+                                 "{\"from\": 1, \"to\": 0, \"bandwidth\": 1e9},"
+                                 "{\"from\": 1, \"to\": 2, \"bandwidth\": 8e9, \"both\": true},"
+                                 "{\"from\": 2, \"to\": 3, \"bandwidth\": 8e9, \"both\": true}]}");
+    const struct topology_groups four = {1, 4, all};
+    assert_int_equal(tsr__topology_bound(t, TSR_REDUCE_SCATTER, &four, 4000000000), 1000000000000);
+    assert_int_equal(tsr__topology_bound(t, TSR_ALL_GATHER, &four, 4000000000), 3000000000000);
+    tsr_topology_free(t);
+    tsr_session_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_published),
         cmocka_unit_test(test_generators),
+        cmocka_unit_test(changes_drop_the_text),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_too_few_devices),
         cmocka_unit_test(test_unreachable),
@@ -974,6 +1107,7 @@ int main(void)
         cmocka_unit_test(many_are_priced_as_few),
         cmocka_unit_test(a_torus_of_4096),
         cmocka_unit_test(bounds_are_of_the_worst_cut),
+        cmocka_unit_test(bounds_hold_for_unequal_directions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
