@@ -29,6 +29,8 @@ struct shared_links {
     double *free;               // end of the last use of each link, then of each port and direction
     const struct sim_comm **by; // the communication of that last use
     struct map uses;            // uses by collective, bytes and group
+    int64_t *key;               // scratch: key of `uses`
+    int *devices;               // scratch: devices of a group
 };
 
 static size_t ports_begin(const struct sim *sim)
@@ -46,11 +48,12 @@ struct shared_links *tsr__sim_links(struct sim *sim, int requests)
     struct shared_links *shared = ARENA_NEW(sim->arena, struct shared_links);
     if (!shared)
         return NULL;
-    *shared =
-        (struct shared_links){.sim = sim,
-                              .load = ARENA_ARRAY(sim->arena, double, links + 1),
-                              .free = ARENA_ARRAY(sim->arena, double, all + 1),
-                              .by = ARENA_ARRAY(sim->arena, const struct sim_comm *, all + 1)};
+    *shared = (struct shared_links){.sim = sim,
+                                    .load = ARENA_ARRAY(sim->arena, double, links + 1),
+                                    .free = ARENA_ARRAY(sim->arena, double, all + 1),
+                                    .by = ARENA_ARRAY(sim->arena, const struct sim_comm *, all + 1),
+                                    .key = ARENA_ARRAY(sim->arena, int64_t, (size_t)sim->n + 3),
+                                    .devices = ARENA_ARRAY(sim->arena, int, (size_t)sim->n)};
     tsr__map_init(&shared->uses, sim->arena, 0);
     return sim->arena->failed ? NULL : shared;
 }
@@ -95,15 +98,15 @@ static const struct link_uses *uses_of(struct shared_links *shared, const struct
 {
     struct arena *arena = shared->sim->arena;
     size_t n = (size_t)group->n;
-    int64_t *key = ARENA_ARRAY(arena, int64_t, n + 3);
-    int *devices = ARENA_ARRAY(arena, int, n + 1);
-    if (!key || !devices || n < 2 || (int)comm->kind >= COMM_KIND_COUNT)
+    int64_t *key = shared->key;
+    int *devices = shared->devices;
+    if (n < 2 || (int)comm->kind >= COMM_KIND_COUNT)
         return NULL;
     key[0] = comm->kind;
     key[1] = comm->bytes;
     key[2] = group->from;
     memcpy(key + 3, group->members, n * sizeof *key);
-    void **kept = tsr__map_at(&shared->uses, str_bytes(key, (n + 3) * sizeof *key));
+    void **kept = tsr__map_at_copy(&shared->uses, str_bytes(key, (n + 3) * sizeof *key));
     if (!kept || *kept)
         return kept ? *kept : NULL;
     struct link_uses *uses = ARENA_NEW(arena, struct link_uses);

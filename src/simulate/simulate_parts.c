@@ -34,8 +34,7 @@ struct moved_key {
 // operator on the first device that takes part.
 static struct sim_comm *comm_of(struct sim *sim, int64_t id, struct str op)
 {
-    struct str key = tsr__arena_printf(sim->arena, "%lld", (long long)id);
-    void **at = key.p ? tsr__map_at(&sim->by_id, key) : NULL;
+    void **at = tsr__map_at_copy(&sim->by_id, str_bytes(&id, sizeof id));
     if (at && !*at) {
         struct sim_comm *comm = ARENA_NEW(sim->arena, struct sim_comm);
         struct sim_comm **listed = vec_push(sim->arena, &sim->comms);
@@ -180,8 +179,24 @@ static const char *tensor_of(const tsr_node *node)
     return out ? tsr_value_name(out) : "";
 }
 
+// True if the group lists the device, and only devices of the folder. The folder is not trusted:
+// members are used as indices, and all of them must be waiting when a communication begins (`happen`
+// in timeline.c).
+static bool is_group_of(const struct sim *sim, int64_t device, const int64_t *members, size_t n)
+{
+    bool listed = false;
+    if (n > (size_t)sim->n)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (members[i] < 0 || members[i] >= sim->n)
+            return false;
+        listed |= members[i] == device;
+    }
+    return listed;
+}
+
 // Adds a communication as a task of the device, and updates its bytes with those that this member
-// sends and receives. TSR_MALFORMED: it has no group, or members that do not exist.
+// sends and receives. TSR_MALFORMED: see is_group_of.
 static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr_node *node,
                            const struct shapes *shapes)
 {
@@ -189,15 +204,13 @@ static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr
     size_t count = tsr_attr_ints(tsr_node_find_attr(node, "group"), &members);
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
     bool sized = true, ignored = true;
+    if (!is_group_of(sim, device - sim->devices, members, count))
+        return TSR_MALFORMED;
     struct sim_comm *comm = comm_of(sim, id, str_of(tsr_node_op(node)));
-    int g = comm && count ? group_of(sim, comm, members, count) : -1;
+    int g = comm ? group_of(sim, comm, members, count) : -1;
     struct sim_task *task = vec_push(sim->arena, &device->tasks);
-    // The folder is not trusted, and members are used as indices (`happen` in timeline.c).
-    for (size_t i = 0; i < count; i++)
-        if (members[i] < 0 || members[i] >= sim->n)
-            g = -1;
     if (g < 0 || !task)
-        return sim->arena->failed ? TSR_NOMEM : TSR_MALFORMED;
+        return TSR_NOMEM;
     *task =
         (struct sim_task){.op = comm->op, .node = tsr_node_name(node), .comm = comm, .group = g};
     if (!comm->node)
@@ -369,7 +382,9 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
         st = read_part(sim, i, &parts[i], sizes, n_sizes);
         if (st == TSR_MALFORMED) {
             tsr__diag(sim->session, DIAG_partition_disagrees, NULL, "run `tessera partition` again",
-                      "a communication node has no group, or its group has unknown devices");
+                      "rank %lld: the group of a communication node must contain this rank, and "
+                      "only ranks of the partition",
+                      (long long)i);
             return TSR_INVALID;
         }
         if (st != TSR_OK)

@@ -356,7 +356,39 @@ def shrinking(d):
     check("%d models that shrink while they are read (%d in the middle of it)" % (MODELS, reported), not deaths, deaths[:3])
 
 
+# ---- rank files -------------------------------------------------------------------------------------
+
+def write_rank(path, group):
+    """A rank with one AllReduce over the group; None: a rank without nodes."""
+    attributes = {} if group == "none" else {"group": group}
+    nodes = [] if group is None else [helper.make_node("AllReduce", ["x"], ["y"], name="sum", domain="ai.tessera", id=1, **attributes)]
+    graph = helper.make_graph(nodes, "g", [info("x", [8, 8])], [info("y", [8, 8])] if nodes else [])
+    onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("ai.tessera", 1)]), path)
+
+
+def rank_files(d):
+    """Groups that do not match the ranks that have them: `simulate` reports them."""
+    folder, model = d + "/three", d + "/three.onnx"
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [info("x", [9, 8])], [info("y", [9, 8])])
+    onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18)]), model)
+    code, _, err = call("partition", model, "--devices", 3, "-o", folder)
+    check("rank files: a folder of three", code == 0, err)
+    everybody, many = [0, 1, 2], 2 ** 62
+    for name, groups, expected in (("one group", [everybody] * 3, 0), ("a rank without nodes", [[0, 2], None, [0, 2]], 0),
+                                   ("a rank that is not in its group", [[0, 1], None, [0, 1]], 1),
+                                   ("two ranks that are not in their group", [[1], [1], [1]], 1),
+                                   ("an unknown rank", [everybody, everybody, [0, 1, 3]], 1), ("a negative rank", [everybody, everybody, [2, -1]], 1),
+                                   ("a huge rank", [everybody, everybody, [2, many]], 1), ("a rank that is listed twice", [[0, 0], [1], [2]], 1),
+                                   ("a group of more members than ranks", [[0] * 4, [1], [2]], 1), ("no group", ["none", [1], [2]], 1),
+                                   ("different groups", [everybody, [1, 0, 2], everybody], 1)):
+        for rank, group in enumerate(groups):
+            write_rank("%s/rank%d.onnx" % (folder, rank), group)
+        for requests in (1, 3):
+            code, _, err = call("simulate", folder, "--requests", requests)
+            check("rank files: %s, %d requests" % (name, requests), code == expected and (not expected or "partition-disagrees" in err), (code, err))
+
+
 with tempfile.TemporaryDirectory(prefix="tessera-hostile-") as shared:
     save(shared + "/plain.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")])
-    harness.run([hostile_folder, functions, documents, memory, tiles, full, names, signals, shrinking], folder=shared)
+    harness.run([hostile_folder, functions, documents, memory, tiles, full, names, signals, shrinking, rank_files], folder=shared)
 harness.finish()

@@ -68,14 +68,11 @@ struct link_uses tsr__link_uses_move(struct link_recorder *recorder, uint32_t fr
 {
     struct link_uses none = {0};
     size_t n = 3 + (size_t)value->rank;
-    int64_t *key = recorder->load ? ARENA_ARRAY(recorder->arena, int64_t, n) : NULL;
-    if (!key)
+    int64_t key[3 + TILE_MAX_RANK] = {from, to, value->bits};
+    if (!recorder->load)
         return none;
-    key[0] = from;
-    key[1] = to;
-    key[2] = value->bits;
     memcpy(key + 3, value->shape, (n - 3) * sizeof *key);
-    void **kept = tsr__map_at(&recorder->moves, str_bytes(key, n * sizeof *key));
+    void **kept = tsr__map_at_copy(&recorder->moves, str_bytes(key, n * sizeof *key));
     struct link_uses *uses = kept ? *kept : NULL;
     if (uses || !kept)
         return uses ? *uses : none;
