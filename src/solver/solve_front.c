@@ -607,7 +607,9 @@ static enum front_end run_once(struct run *run, int64_t threshold, uint32_t *x, 
     if (last.n == 0 || last.at[0].cost >= threshold)
         return FRONT_NONE;
     *cost = last.at[0].cost;
-    return pass_back(run, goals, x) ? FRONT_FOUND : FRONT_FAILED;
+    if (pass_back(run, goals, x))
+        return FRONT_FOUND;
+    return run->arena.failed ? FRONT_FAILED : FRONT_OVER; // OVER: filter has dropped points
 }
 
 // Activates the row that is violated most and sets *violated if there is one. Returns false if none

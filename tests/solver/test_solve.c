@@ -240,6 +240,73 @@ static void choices_are_ruled_out(void **state)
     tsr_session_free(session);
 }
 
+// A centre with one choice and leaves, all with zero edges. A leaf's choice that costs more uses
+// less, so that fronts are long.
+static void draw_star(struct program *p, struct arena *arena, uint64_t seed)
+{
+    enum { LEAVES = 12, K = 16 };
+    static const int64_t zero[2 * K];
+    tsr__program_init(p, arena);
+    uint32_t limit = tsr__program_limit(p, STR("limit"), 0, 1);
+    uint32_t centre = tsr__program_node(p, STR("centre"), 2, zero);
+    for (uint32_t v = 0; v < LEAVES; v++) {
+        int64_t *cost = ARENA_ARRAY(arena, int64_t, K), *usage = ARENA_ARRAY(arena, int64_t, K);
+        for (uint32_t c = 0; c < K; c++) {
+            cost[c] = 1000 * c + (int64_t)(draw(&seed) % 900);
+            usage[c] = 1000 * (K - c) + (int64_t)(draw(&seed) % 900);
+        }
+        uint32_t leaf = tsr__program_node(p, STR("leaf"), K, cost);
+        tsr__program_edge(p, centre, leaf, zero);
+        tsr__program_use(p, limit, leaf, 0, 1, usage);
+    }
+    p->limits.at[limit].bound = 1000 * LEAVES * K / 2;
+}
+
+// Effort that runs out, also while the solution is read back, is not reported as lack of memory.
+static void effort_may_run_out(void **state)
+{
+    (void)state;
+    tsr_session *session = tsr_session_new(NULL);
+    struct arena arena;
+    struct heap heap;
+    struct program p;
+    struct core core;
+    struct dense dense;
+    struct tree tree;
+    struct effort effort = {.limit = UINT64_MAX};
+    uint32_t x[16];
+    int64_t cost, best = -1;
+    tsr__arena_init(&arena, session);
+    tsr__heap_init(&heap, session);
+    draw_star(&p, &arena, 1);
+    assert_true(tsr__core_init(&core, &p, &heap, &effort, NONE, 0) &&
+                tsr__dense_init(&dense, &core, &heap));
+    assert_true(tsr__tree_init(&tree, session, dense.n, dense.k, dense.edges, dense.n_edges,
+                               UINT64_C(1) << 17, NULL, NULL));
+    double *lambda = ARENA_ARRAY(&arena, double, (size_t)dense.n_rows + 1);
+    struct front front = {.dense = &dense,
+                          .tree = &tree,
+                          .lambda = lambda,
+                          .effort = &effort,
+                          .max_points = UINT64_C(1) << 23};
+    assert_true(dense.n_rows == 1 && dense.n <= TSR_COUNT(x));
+    effort.work = 0;
+    assert_int_equal(tsr__front(&front, INT64_C(1) << 40, x, &best), FRONT_FOUND);
+    // The last thousandth of the work is reading back.
+    const uint64_t all = effort.work,
+                   limits[] = {all + 1, all - all / 2000, all - all / 1000, all / 2};
+    for (size_t i = 0; i < TSR_COUNT(limits); i++) {
+        effort = (struct effort){.limit = limits[i]};
+        enum front_end end = tsr__front(&front, INT64_C(1) << 40, x, &cost);
+        assert_int_equal(end, i ? FRONT_OVER : FRONT_FOUND);
+        assert_true(i || cost == best);
+    }
+    tsr__tree_free(&tree);
+    tsr__heap_done(&heap);
+    tsr__arena_free(&arena);
+    tsr_session_free(session);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
@@ -251,6 +318,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(bounds_in_whole_numbers_hold),
         cmocka_unit_test(large_costs_are_proved_to_the_unit),
         cmocka_unit_test(choices_are_ruled_out),
+        cmocka_unit_test(effort_may_run_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
