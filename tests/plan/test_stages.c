@@ -403,6 +403,21 @@ static void choices_are_explained(void **state)
     assert_true(several > 0);
 }
 
+// Hosts without a link between them: no pipeline of hosts, but a plan on one of them.
+static void hosts_may_be_apart(void **state)
+{
+    (void)state;
+    struct chain c = {.n = 4, .kernel = {9, 9, 9, 9}};
+    struct net *t = net_new("{\"devices\": [{}, {}, {}, {}], \"host\": 2, \"links\": ["
+                            "{\"from\": 0, \"to\": 1, \"both\": true},"
+                            "{\"from\": 2, \"to\": 3, \"both\": true}]}",
+                            FLOPS, BANDWIDTH, LATENCY, LINK);
+    assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(t->p.feasible && t->p.n_stages == 0);
+    net_free(t);
+}
+
 // ---- rejected requests -------------------------------------------------------------------------
 
 // If the stages do not fit, the reported memory need must be exact: it fits with it, and not with
@@ -593,6 +608,7 @@ int main(void)
         cmocka_unit_test(unlike_memories_give_unlike_stages),
         cmocka_unit_test(unlike_speeds_give_unlike_stages),
         cmocka_unit_test(choices_are_explained),
+        cmocka_unit_test(hosts_may_be_apart),
         cmocka_unit_test(no_room_is_told),
         cmocka_unit_test(too_many_stages_are_refused),
         cmocka_unit_test(memory_may_fail),

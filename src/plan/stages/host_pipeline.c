@@ -92,12 +92,16 @@ static int64_t transfer_time(struct staging *staging, const struct stage *before
         uint32_t wants = tsr__planner_replicated_on(planner, value->rank, stage->devices, stage->n);
         if (has == PLAN_NO_LAYOUT || wants == PLAN_NO_LAYOUT)
             return PLAN_NEVER;
-        ps += tsr__resharding_time(planner, has, wants, value);
+        int64_t more = tsr__resharding_time(planner, has, wants, value);
+        if (more >= PLAN_NEVER)
+            return PLAN_NEVER;
+        ps += more;
     }
     return range ? ps : PLAN_NEVER;
 }
 
-// Fills in the stages and checks that each fits in memory; line->n stays 0 if one does not.
+// Fills in the stages and checks that each fits in memory; line->n stays 0 if one does not, or if a
+// stage cannot be reached from the one before it.
 static tsr_status make_line(struct staging *staging, const struct hosts *hosts,
                             struct pipeline *line)
 {
@@ -122,7 +126,7 @@ static tsr_status make_line(struct staging *staging, const struct hosts *hosts,
         if (k)
             stage->transfer[0] = transfer_time(staging, &line->at[k - 1], stage);
         if (stage->transfer[0] >= PLAN_NEVER)
-            return TSR_NOMEM;
+            return arena_status(&staging->planner->arena);
     }
     line->n = n;
     return TSR_OK;
