@@ -251,6 +251,16 @@ static void caches_lie_the_same(void **state)
         } else {
             assert_null(tsr_model_metadata(with, "ai.tessera.state"));
         }
+        // States of the caller replace those of an earlier plan. A pair that is given twice counts
+        // once.
+        static const char *const again[] = {"past=present", "pa*t=pre*ent"};
+        t->o.config = "again";
+        t->o.state = again;
+        t->o.n_state = 2;
+        assert_int_equal(tsr_model_set_metadata(with, "ai.tessera.state", "old=older"), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+        assert_string_equal(tsr_model_metadata(with, "ai.tessera.state"), "past=present");
+        assert_true(!stays || t->p.cost == cost[1]);
         tsr_model_free(with);
         net_free(t);
     }

@@ -226,6 +226,7 @@ struct planner_ends {
     // by value id: true if the value stays on its devices between runs; or NULL
     unsigned char *stays;
     VEC(struct state_pair) states;
+    bool states_given; // by the caller, not by the metadata of the model
 };
 // A copy of the model in which the planner expands nodes, to find out whether that is possible
 // (expansions.c).

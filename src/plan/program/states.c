@@ -57,6 +57,10 @@ static bool stay(struct planner *planner, const tsr_value *value)
 static tsr_status add_pair(struct planner *planner, const tsr_value *past, const tsr_value *present)
 {
     struct plan_value *value = &planner->values[tsr__value_id(past)];
+    for (size_t i = 0; i < planner->ends.states.n; i++)
+        if (planner->ends.states.at[i].past == past &&
+            planner->ends.states.at[i].present == present)
+            return TSR_OK; // given twice, for example with and without a star
     struct state_pair *at = vec_push(&planner->arena, &planner->ends.states);
     if (!at || !stay(planner, past) || !stay(planner, present))
         return TSR_NOMEM;
@@ -97,6 +101,7 @@ static tsr_status add_state(struct planner *planner, struct str text)
 // Reads the pairs of the caller, or those of the metadata if the caller gave none.
 tsr_status tsr__planner_states(struct planner *planner, const char *const *state, size_t n)
 {
+    planner->ends.states_given = n > 0;
     for (size_t i = 0; i < n; i++)
         TRY(add_state(planner, str_of(state[i])));
     const char *text = n ? NULL : tsr_model_metadata(planner->model, META_STATE);
@@ -259,28 +264,17 @@ static tsr_status set_lines(struct planner *planner, const char *key, struct tex
     return st;
 }
 
-// Starts a text with the lines that the metadata already has.
-static const char *begin_lines(struct planner *planner, const char *key, struct text *text)
-{
-    const char *before = tsr_model_metadata(planner->model, key);
-    tsr__text_init(text, planner->session);
-    tsr__text_printf(text, "%s", before ? before : "");
-    return before;
-}
-
-// Writes one line per state into the metadata, unless the metadata already has states, which may
-// contain stars.
+// Writes one line per state of the caller into the metadata, in place of earlier states. States that
+// come from the metadata stay as they are there, with stars.
 static tsr_status keep_pairs(struct planner *planner)
 {
     struct text text;
-    const char *before = begin_lines(planner, META_STATE, &text);
-    for (size_t i = 0; i < planner->ends.states.n; i++) {
+    tsr__text_init(&text, planner->session);
+    for (size_t i = 0; i < planner->ends.states.n && planner->ends.states_given; i++) {
         const struct state_pair *pair = &planner->ends.states.at[i];
-        struct str line = tsr__arena_printf(&planner->arena, STR_FMT "=" STR_FMT,
-                                            STR_ARG(tsr__value_str(pair->past)),
-                                            STR_ARG(tsr__value_str(pair->present)));
-        if (!before)
-            add_line(&text, NULL, line);
+        tsr__text_printf(&text, "%s" STR_FMT "=" STR_FMT, text.n ? "\n" : "",
+                         STR_ARG(tsr__value_str(pair->past)),
+                         STR_ARG(tsr__value_str(pair->present)));
     }
     return set_lines(planner, META_STATE, &text);
 }
@@ -292,7 +286,9 @@ tsr_status tsr__planner_keep_states(struct planner *planner)
     const tsr_graph *graph = tsr_model_graph(planner->model);
     struct text text;
     TRY(keep_pairs(planner));
-    const char *before = begin_lines(planner, META_KEEP_CUT, &text);
+    const char *before = tsr_model_metadata(planner->model, META_KEEP_CUT);
+    tsr__text_init(&text, planner->session);
+    tsr__text_printf(&text, "%s", before ? before : "");
     bool hands_over = !planner->ends.states.n;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *value = tsr_graph_output(graph, i);
