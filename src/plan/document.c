@@ -432,6 +432,10 @@ tsr_status tsr_plan_compare(tsr_session *session, const char *a, const char *b,
 {
     struct document documents[2] = {{0}, {0}};
     tsr_plan_comparison comparison = {.size = sizeof comparison};
+    if (!a || !b)
+        return tsr__missing(session, a ? "b" : "a");
+    if (!out)
+        return tsr__missing(session, "out");
     tsr__arena_free(&session->results[RESULT_PLAN]);
     tsr_status st = compare(documents, session, (const char *const[]){a, b}, &comparison);
     close_document(&documents[0]);

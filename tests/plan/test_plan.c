@@ -552,6 +552,10 @@ static void documents_are_whole_or_refused(void **state)
         assert_true(st == TSR_NOMEM || c.side[1].cost == kept.cost);
     }
     tsr__session_fault(t->session, 0, 0, false);
+    tsr_plan_comparison c = {.size = sizeof c};
+    assert_int_equal(tsr_plan_compare(t->session, NULL, path, &c), TSR_INVALID);
+    assert_int_equal(tsr_plan_compare(t->session, path, NULL, &c), TSR_INVALID);
+    assert_int_equal(tsr_plan_compare(t->session, path, path, NULL), TSR_INVALID);
     unlink(path);
     net_free(t);
 }
