@@ -162,6 +162,16 @@ bool tsr__pipeline_program_begin(struct pipeline_program *setup, struct staging 
     return true;
 }
 
+bool tsr__pipeline_program_complete(struct pipeline_program *setup, struct staging *staging,
+                                    const struct pipeline *pipeline)
+{
+    double end = staging->end;
+    staging->end = 0;
+    bool made = tsr__pipeline_program_begin(setup, staging, pipeline);
+    staging->end = end;
+    return made;
+}
+
 void tsr__pipeline_program_end(struct pipeline_program *setup)
 {
     struct planner *planner = setup->staging->planner;
@@ -231,7 +241,7 @@ tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline 
     struct pipeline_program setup;
     struct planner *planner = staging->planner;
     tsr_status st = TSR_NOMEM;
-    if (!tsr__pipeline_program_begin(&setup, staging, pipeline))
+    if (!tsr__pipeline_program_complete(&setup, staging, pipeline))
         goto end;
     for (size_t i = 0; i < planner->n_nodes; i++)
         planner->nodes[i].choice = pipeline->answer.choice[i];

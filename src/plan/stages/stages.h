@@ -235,8 +235,12 @@ struct pipeline_program {
 };
 // Builds the program of all stages in planner->program. tsr__pipeline_program_end must be called in
 // any case. Returns false if out of memory.
+// If the deadline of the staging passes, sets setup->late; costs of the program are then missing.
 bool tsr__pipeline_program_begin(struct pipeline_program *setup, struct staging *staging,
                                  const struct pipeline *pipeline);
+// As tsr__pipeline_program_begin, without a deadline: for explanations, which need all costs.
+bool tsr__pipeline_program_complete(struct pipeline_program *setup, struct staging *staging,
+                                    const struct pipeline *pipeline);
 // Makes the nodes outside of stages visible to the planner again. Nodes of stages keep the
 // candidates of the pipeline.
 void tsr__pipeline_program_show(struct pipeline_program *setup);

@@ -169,20 +169,27 @@ static tsr_status pace_with(struct throughput *throughput, const struct plan_nod
 tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
                                    const char *name, tsr_plan_summary *out)
 {
-    struct throughput throughput;
+    struct throughput throughput = {0};
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
-    tsr_status st = begin_throughput(&throughput, staging, pipeline);
+    tsr_status st = TSR_NOMEM;
+    if (!tsr__pipeline_program_complete(&throughput.setup, staging, pipeline))
+        goto end;
+    tsr__pipeline_program_show(&throughput.setup);
+    st = TSR_OK;
     const struct plan_node *node = tsr__planner_find(staging->planner, name);
-    for (size_t i = 0; i < out->n_choices && st == TSR_OK && node && !throughput.setup.late; i++) {
-        struct pipeline_answer answer = {0};
+    for (size_t i = 0; i < out->n_choices && st == TSR_OK && node; i++) {
+        struct pipeline_answer answer = {.feasible = list[i].chosen};
         if (!list[i].feasible)
             continue;
         if (!list[i].chosen)
             st = pace_with(&throughput, node, i, &answer);
-        list[i].cost = out->cost;
+        list[i].feasible = answer.feasible;
+        list[i].undecided = !answer.feasible;
+        list[i].cost = 0;
         if (answer.feasible)
             list[i].cost = int64_max(answer.cost + staging->common, out->cost);
     }
+end:
     tsr__pipeline_program_end(&throughput.setup);
     return st;
 }
