@@ -359,14 +359,14 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     struct budget half = tsr__budget_part(budget, 0.5);
     struct diag_mark before = tsr__diag_mark(budget->session);
     TRY(open_request(plain, request->planners[0].model, &request->options, &half));
-    tsr_status st = tsr__search_find(&plain->models, &plain->options, &found);
+    tsr_status st = TSR_OK, unstaged = tsr__search_find(&plain->models, &plain->options, &found);
     // Discards diagnostics, also the one that no such plan fits. They are repeated if this plan is
     // chosen.
     tsr__diag_back(budget->session, &before, false);
-    if (st != TSR_OK && st != TSR_INFEASIBLE && st != TSR_UNSUPPORTED)
-        return st;
+    if (unstaged != TSR_OK && unstaged != TSR_INFEASIBLE && unstaged != TSR_UNSUPPORTED)
+        return unstaged;
     struct stage_rival rival = {.cost = PLAN_NEVER};
-    if (st == TSR_OK && found.result.feasible && !plain->planners[0].memory.exceeds)
+    if (unstaged == TSR_OK && found.result.feasible && !plain->planners[0].memory.exceeds)
         rival.cost = found.result.cost;
     TRY(tsr__plan_stages(&request->models, &request->options, write, &rival, out));
     int64_t bound = int64_min(found.result.bound, rival.bound);

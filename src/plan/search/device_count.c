@@ -123,7 +123,9 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
         if (n > ADVICE_MOST || tsr__budget_over(planner->budget))
             return TSR_OK;
         struct budget part = tsr__budget_part(planner->budget, ADVICE_SHARE);
+        uint64_t work = part.work;
         TRY(cost_for(planner, options, &part, n, &cost));
+        tsr__budget_spend(planner->budget, work - part.work);
         if (cost > 0) {
             out->fits_devices = n;
             return TSR_OK;
