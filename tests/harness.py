@@ -39,7 +39,7 @@ HANG_S = 150  # a program that runs longer counts as hanging; shorter limits wou
 if ALL:
     sys.argv.pop()
 
-_failed = _ran = 0
+_failed = _ran = _skipped = 0
 _only_checks = bool(PATTERN)  # true while PATTERN selects checks, not functions
 _lock = threading.Lock()
 
@@ -64,9 +64,16 @@ def check(name, good, details=""):
     return bool(good) if _only_checks and not matches(name) else _result(name, good, details)
 
 
+def _skip(name, reason):
+    global _skipped
+    with _lock:
+        _skipped += 1
+        print("ok %s # SKIP %s" % (name, reason), flush=True)
+
+
 def skip(name, reason):
     if matches(name) or not _only_checks:
-        print("ok %s # SKIP %s" % (name, reason), flush=True)
+        _skip(name, reason)
 
 
 def _run_one(name, function, arguments, folder, alone=True):
@@ -75,7 +82,7 @@ def _run_one(name, function, arguments, folder, alone=True):
         with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory(prefix="tessera-test-") as own:
             reason = function(own, *arguments)
         if isinstance(reason, str):
-            print("ok %s # SKIP %s" % (name, reason), flush=True)
+            _skip(name, reason)
         elif (_ran == before or not alone) and not _only_checks and reason is not False:  # a function that made checks is not counted itself
             _result(name, True)
     except BaseException:  # KeyboardInterrupt and SystemExit too: some tests cause them
@@ -121,8 +128,9 @@ def sample(values, count, offset=0):
 
 
 def finish():
-    """Ends the script with exit code 1 if a case failed or, without CASE, if none ran."""
-    sys.exit(1 if _failed or (not _ran and not PATTERN) else 0)
+    """Ends the script: exit code 1 if a case failed or, without CASE, if there was none; 77 (skipped) if all were skipped."""
+    nothing = 0 if PATTERN else 77 if _skipped else 1
+    sys.exit(1 if _failed else 0 if _ran else nothing)
 
 
 def environment(**more):

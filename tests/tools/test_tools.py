@@ -104,6 +104,20 @@ outcomes = {"steady": "OK", "broken": "FAIL"}
 summary.run = lambda build, tests, *_: [{"name": "tessera / " + t["name"], "result": outcomes[t["name"]], "duration": 0} for t in tests]
 summary.print = lambda *_, **__: None
 check("what passes alone is unsteady", summary.repeated("/b", [{"name": name} for name in outcomes], [], 1, None), ["steady"])
+
+
+def harness_ends(body, case=""):
+    """Runs a script with this list of cases. Returns its exit code and the case lines."""
+    script = "import harness\ndef good(_): pass\ndef bad(_): assert 0\ndef skipped(_): return 'no engine'\ndef nothing(_): return False\nharness.run([%s])\nharness.finish()" % body
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "CASE": case, "PYTHONPATH": os.path.join(ROOT, "tests")})
+    return ended.returncode, [line for line in ended.stdout.splitlines() if line[0] != "#"]
+
+
+check("harness: a case passes", harness_ends("good, skipped, nothing"), (0, ["ok good", "ok skipped # SKIP no engine"]))
+check("harness: a case fails", harness_ends("good, skipped, bad"), (1, ["ok good", "ok skipped # SKIP no engine", "not ok bad"]))
+check("harness: all are skipped", harness_ends("skipped, nothing"), (77, ["ok skipped # SKIP no engine"]))
+check("harness: there is nothing to test", harness_ends("nothing"), (1, []))
+check("harness: CASE selects", (harness_ends("good, bad", "go*"), harness_ends("good", "none")), ((0, ["ok good"]), (0, [])))
 check("words of the command line", summary.arguments(["b", "--compiled", "--without=plan", "a"]), ("b", "--compiled", "plan", ["a"]))
 
 check("lint: codes that there are", unknown_codes("// DIAG_io_open, error[io-open]; DIAG_COUNT and DIAG_##id are no codes\n"), 0)
