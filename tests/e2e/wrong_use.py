@@ -70,6 +70,8 @@ def damaged_files(c):
 
 
 def wrong_number_of_ranks(c):
+    if not spine.families():
+        return "no MPI launcher here"
     for family, launcher in spine.families():
         expect("3 for 4, " + family, c.run(c.parts, launcher=[*launcher, "-n", 3]), 2, "4", "3")
 
@@ -87,6 +89,8 @@ def another_plan(c):
     rc, _, err = harness.call(c.tessera, "partition", c.at("less.onnx"), "-o", less)
     assert rc == 0, err
     assert json.load(open(os.path.join(less, "manifest.json")))["plan"] != mine
+    if not spine.families():
+        return "no MPI launcher here: the plans were compared, but not run together"
     for family, launcher in spine.families():
         script = c.at("start")
         with open(script, "w") as f:
