@@ -87,11 +87,14 @@ def hostile_folder(d):
         if f == "tessera" or f.startswith("libtessera") and os.path.isfile(os.path.join(home, f)):
             shutil.copy(os.path.join(home, f), installed)
     plant(here, marker)
+    subprocess.run([sys.executable, "-ISc", "import ctypes; ctypes.CDLL('%s/evil.so')" % here], check=True)
+    check("a planted library creates the marker", os.path.exists(marker))
+    os.remove(marker)
     env = {"PATH": "/usr/bin:/bin", "HOME": here, "LD_LIBRARY_PATH": installed, "VIRTUAL_ENV": ".venv", "CONDA_PREFIX": "."}
     for command in (["doctor"], ["run", d + "/plain.onnx", "--devices", "2"], ["verify", d + "/plain.onnx", "--devices", "2"],
                     ["topology", "measure", "--devices", "cpu:2", "--seconds", "1"]):
-        subprocess.run([installed + "/tessera", *command], cwd=here, env=env, capture_output=True, timeout=LIMIT_S)
-        check("%s runs nothing of the working directory" % command[0], not os.path.exists(marker))
+        p = subprocess.run([installed + "/tessera", *command], cwd=here, env=env, capture_output=True, timeout=LIMIT_S)
+        check("%s runs nothing of the working directory" % command[0], p.returncode in (0, 1, 7) and not os.path.exists(marker), p)
         if os.path.exists(marker):
             os.remove(marker)
     # A folder above the program that everyone may write to: another user may have planted files there.
@@ -103,10 +106,12 @@ def hostile_folder(d):
             if mode == 0o775 and os.geteuid() == 0:
                 os.chown(d + "/above" + folder, -1, 12345)
         if mode == 0o775 and os.geteuid() != 0:
-            continue  # only root can give the folders to another group
-        subprocess.run([d + "/above/bin/tessera", "doctor"], cwd="/", env={"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": d + "/above/bin"},
-                       capture_output=True, timeout=LIMIT_S)
-        check("folders that %s may write to are not searched" % who, not os.path.exists(marker))
+            harness.skip("folders that %s may write to are not searched" % who, "only root can give the folders to another group")
+            continue
+        p = subprocess.run([d + "/above/bin/tessera", "doctor"], cwd="/", env={"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": d + "/above/bin"},
+                           capture_output=True, timeout=LIMIT_S)
+        good = p.returncode in (0, 1) and b"ONNX Runtime" in p.stdout and not os.path.exists(marker)
+        check("folders that %s may write to are not searched" % who, good, p)
 
 
 # ---- functions ---------------------------------------------------------------------------------------
@@ -128,9 +133,8 @@ def functions(d):
     for levels, calls, want in ((12, 2, 0), (16, 2, 1), (40, 2, 1), (3, 60, 1)):
         save(path, call_first, chain(levels, calls, relu), ("", "d"))
         for command in (["check", path], ["infer", path, "-o", d + "/o.onnx"], ["partition", path, "-o", d + "/parts", "--force"]):
-            code, _, err = call(*command)
-            reported = not want or "functions-grow" in err or command[0] == "check"
-            check("%s of %d levels of functions that call %d times" % (command[0], levels, calls), code == want and reported, (code, err))
+            code, out, err = call(*command)
+            check("%s of %d levels of functions that call %d times" % (command[0], levels, calls), code == want and (not want or "functions-grow" in out + err), (code, err))
     save(path, call_first, chain(3, 1, helper.make_node("f1", ["x"], ["y"], domain="d")), ("", "d"))
     code, out, err = call("check", path)
     check("functions that call each other in a circle", code == 1 and "function-recursive" in out + err, (code, out, err))
@@ -147,12 +151,16 @@ def documents(d):
     plain, out = d + "/plain.onnx", d + "/out"
     os.mkfifo(d + "/pipe")
     for what, path in (("a folder", d), ("a pipe", d + "/pipe"), ("an endless device", "/dev/zero"), ("nothing", d + "/absent")):
+        arrays = d + "/%s.npz" % what.replace(" ", "_")
+        os.symlink(path, arrays)
         for command in (["annotate", plain, "--script", path, "-o", out], ["plan", plain, "--devices", path, "-o", out],
                         ["report", plain, "--devices", "2", "--plan", path, "-o", out], ["simulate", plain, "--devices", path],
-                        ["report", plain, "--devices", "2", "--trace", path, "-o", out], ["run", plain, "--inputs", path + ".npz"],
+                        ["report", plain, "--devices", "2", "--trace", path, "-o", out], ["run", plain, "--inputs", arrays],
                         ["info", path], ["topology", "show", path]):
             code, _, err = call(*command)
-            check("%s with %s" % (" ".join(w for w in command if w[0] != "/"), what), code in (3, 7) and not os.path.exists(out), (code, err))
+            absent = command[0] == "run" and code == 7 and "engine-absent" in err
+            good = (code == 3 and "io-open" in err or absent) and not os.path.exists(out)
+            check("%s with %s" % (" ".join(w for w in command if w[0] != "/"), what), good, (code, err))
     with open(d + "/4", "w") as f:
         f.write("{}")
     code, _, err = call("plan", plain, "--devices", "4", "-o", d + "/planned.onnx", cwd=d)
@@ -172,7 +180,7 @@ def memory(d):
     code, _, err = call("check", path)
     check("an empty file is no model", code == 3 and "model-empty" in err, (code, err))
     code, _, err = call("info", d + "/plain.onnx", "--memory-limit", "100KB")
-    check("a memory limit that is too small", code == 3 and "out of memory" in err or "out-of-memory" in err, (code, err))
+    check("a memory limit that is too small", code == 3 and "out-of-memory" in err, (code, err))
     code, _, err = call("info", d + "/plain.onnx", "--memory-limit", "lots")
     check("a memory limit that is none", code == 2, (code, err))
     tree = d + "/tree.json"
