@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that telemetry of ONNX Runtime is off in the command and in tessera-ranks: they look up no host and do not write $TMPDIR/.ses.
+The user's own value of ORT_DISABLE_TELEMETRY is kept, and the libraries do not change the environment of a program.
 
 usage: telemetry.py TESSERA PROVIDER"""
 import os
@@ -23,7 +24,40 @@ options.add_provider_for_devices([d for d in onnxruntime.get_ep_devices() if d.e
 session = onnxruntime.InferenceSession(sys.argv[2], options)
 session.run(None, {v.name: np.ones((2, 9), np.int64) for v in session.get_inputs()})
 '''
+LOADS = r'''
+import ctypes, sys, onnxruntime
+onnxruntime.SessionOptions().register_custom_ops_library(sys.argv[1] + "/libtessera_ops.so")
+onnxruntime.register_execution_provider_library("tessera", sys.argv[2])
+tessera = ctypes.CDLL(sys.argv[1] + "/libtessera.so")
+tessera.tsr_session_new.restype = ctypes.c_void_p
+session = ctypes.c_void_p(tessera.tsr_session_new(None))
+assert tessera.tsr_engine_open(session, sys.argv[3].encode(), None, None) == 0
+getenv = ctypes.CDLL(None).getenv
+getenv.restype = ctypes.c_char_p
+print(getenv(b"ORT_DISABLE_TELEMETRY"))
+'''
+PACKAGE = """import os, sys
+sys.path.insert(0, sys.argv[1] + "/python")
+import tessera
+print(os.environ["ORT_DISABLE_TELEMETRY"])
+"""
 case = harness.check
+
+
+def choice_of_the_user(tmp):
+    """Checks the variable in a program that the command starts, in Python after `import tessera`, and in a program that loads the libraries."""
+    build = os.path.dirname(TESSERA)
+    command = [TESSERA, "launch", "--hosts", "localhost:1", "--no-prefix", "--", "printenv", "ORT_DISABLE_TELEMETRY"]
+    package, loads = [sys.executable, "-c", PACKAGE, build], [sys.executable, "-c", LOADS, build, PROVIDER, harness.environment()["TESSERA_ORT"]]
+    rows = [("the command", command, "1", "mine")]
+    if harness.SANITIZED:
+        harness.skip("libraries keep the user's choice", "Python cannot load a library that is built for a sanitizer")
+    else:
+        rows += [("the Python package", package, "1", "mine"), ("a program that loads the libraries", loads, "None", "b'mine'")]
+    for name, words, unset, kept in rows:
+        for variables, want in (({}, unset), ({"ORT_DISABLE_TELEMETRY": "mine"}, kept)):
+            ran = run(words, tmp, TESSERA_LIBRARY=build + "/libtessera.so", **variables)
+            case("%s: %s" % (name, "the user's value is kept" if variables else "no value was set"), ran.returncode == 0 and ran.stdout.strip() == want, ran)
 
 
 def run(words, tmp, **variables):
@@ -67,6 +101,7 @@ with tempfile.TemporaryDirectory() as d:
     for name, words in runs.items():
         ran = run([TESSERA, "run", *words, "--inputs", DATA, "--outputs", d + "/out.npz"], tmp)
         case("run of %s writes no .ses" % name, ran.returncode == 0 and os.listdir(tmp) == [], (ran.stderr, os.listdir(tmp)))
+    choice_of_the_user(d)
     strace = shutil.which("strace") and run(["strace", "-o", d + "/trace", "true"], tmp).returncode == 0
     if not strace:
         harness.skip("what is opened and connected", "strace is not installed or not allowed")
