@@ -180,15 +180,6 @@ case("spec-disagree", lambda: entry(base(), "mm", Spec("x", [(1, 2)], [0, 1]), S
      lambda: entry(base(), "mm", Spec("x", [(1, 2)], [0, 1]), Spec("w", [(0, 2)], [0, 1])))
 
 
-def pooled(axis):
-    nodes = [helper.make_node("CumSum", ["x", "a"], ["y"], name="sum")]
-    g = helper.make_graph(nodes, "g", [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [4, 6])], [helper.make_tensor("a", T.INT64, [], [1])])
-    m = helper.make_model(g, ir_version=11, opset_imports=[helper.make_opsetid("", 18)])
-    c = m.configuration.add()
-    c.name, c.num_devices = "c", 2
-    return entry(m, "sum", Spec("y", [(axis, 2)], [0, 1]))
-
-
 def resized(axis):
     nodes = [helper.make_node("Unique", ["x"], ["y"], name="unique", axis=0)]
     g = helper.make_graph(nodes, "g", [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [None, 6])])
@@ -263,6 +254,12 @@ def codes_of_sources():
     return {c.replace("_", "-") for c in found}
 
 
+def compares_with(test, code):
+    """True if the test's source has the code as a string, outside of comments. The test itself fails if the code is not reported."""
+    with open(os.path.join(ROOT, test)) as f:
+        return any('"%s"' % code in re.split(r"\s#|//", line)[0] for line in f)
+
+
 def check(m, path):
     onnx.save(m, path)
     p = subprocess.run([TESSERA, "check", path, "--json"], capture_output=True, timeout=60)
@@ -279,7 +276,7 @@ def main():
     for code in sorted((set(CASES) | set(ELSEWHERE)) - sources):
         tell(False, code, "the checker does not have it")
     for code, test in ELSEWHERE.items():
-        tell(code in open(os.path.join(ROOT, test)).read(), code + " elsewhere", "not in " + test)
+        tell(compares_with(test, code), code + " elsewhere", "not in " + test)
     with tempfile.TemporaryDirectory(prefix="tessera-codes-") as folder:
         path = os.path.join(folder, "m.onnx")
         for code, (wrong, right) in CASES.items():
