@@ -5,21 +5,13 @@ usage: test_examples.py BUILD"""
 import os
 import subprocess
 import sys
-import tempfile
 import xml.dom.minidom
 
+import harness
 from built import BUILD, MODEL, ROOT, generation_folder
 
+case = harness.check
 ENV = dict(os.environ, TESSERA_LIBRARY=BUILD + "/libtessera.so", PYTHONPATH=BUILD + "/python")
-failed = 0
-
-
-def case(name, ok, why=""):
-    global failed
-    failed += not ok
-    print("%s python example %s" % ("ok" if ok else "not ok", name))
-    if not ok:
-        print("#", str(why)[-1500:].replace("\n", "\n# "))
 
 
 def has(module):
@@ -38,7 +30,42 @@ def command(*words):
     return p.returncode, p.stdout, p.stderr
 
 
-def text_by_command(folder):
+def plan_and_run(d):
+    rc, out, said = example("plan_and_run", MODEL, "batch=2", "seq=9")
+    apart = [float(line.split("largest difference ")[1].split()[0]) for line in out.splitlines() if "largest difference" in line]
+    assert rc == 0 and "predicted" in out and apart and max(apart) < 5e-5, said
+
+
+def annotate_and_check(d):
+    rc, out, said = example("annotate_and_check", MODEL)
+    assert rc == 0 and "refused: " in out and "sharded and unsharded agree" in out, said
+
+
+def plot(d):
+    rc, out, said = example("plot", MODEL, "hosts:2x2", d + "/topology.svg", d + "/timeline.svg")
+    assert rc == 0 and "4 devices" in out and "2 ranks" in out, said
+    marks = [len(xml.dom.minidom.parse(d + name).getElementsByTagName(tag)) for name, tag in (("/topology.svg", "circle"), ("/topology.svg", "line"), ("/timeline.svg", "rect"))]
+    assert marks[0] == 4 and marks[1] > 3 and marks[2] > 20, marks  # every device, link and node
+
+
+def progress(d):
+    if not has("tqdm"):
+        return "no tqdm"
+    rc, out, said = example("progress", MODEL, d + "/parts")
+    assert rc == 0 and os.path.exists(d + "/parts/manifest.json") and "weights" in out, said
+
+
+def generate(d):
+    if not has("tokenizers"):
+        return "no tokenizers"
+    rc, out, said = example("generate", generation_folder(d + "/folder"), "Hello")
+    assert rc == 0 and out.startswith("Hello") and "pieces of text" in out and len(out.splitlines()[0]) > 10, said
+
+
+def text_by_command(d):
+    if not has("tokenizers"):
+        return "no tokenizers"
+    folder = generation_folder(d + "/folder")
     words = ["generate", folder, "--devices", "2", "--max-tokens", "12"]
     rc, text, said = command(*words, "--prompt", "Hello")
     case("tessera generate --prompt", rc == 0 and 10 < len(text.strip("\n")) <= 12 and not said, (text, said))
@@ -54,26 +81,5 @@ def text_by_command(folder):
     case("tokens need none", rc == 0 and len(text.split()) == 12, said)
 
 
-with tempfile.TemporaryDirectory(prefix="tessera-examples-") as d:
-    rc, out, said = example("plan_and_run", MODEL, "batch=2", "seq=9")
-    apart = [float(line.split("largest difference ")[1].split()[0]) for line in out.splitlines() if "largest difference" in line]
-    case("plan_and_run", rc == 0 and "predicted" in out and apart and max(apart) < 5e-5, said)
-    rc, out, said = example("annotate_and_check", MODEL)
-    case("annotate_and_check", rc == 0 and "refused: " in out and "sharded and unsharded agree" in out, said)
-    rc, out, said = example("plot", MODEL, "hosts:2x2", d + "/topology.svg", d + "/timeline.svg")
-    case("plot", rc == 0 and "4 devices" in out and "2 ranks" in out, said)
-    if rc == 0:
-        marks = [len(xml.dom.minidom.parse(d + name).getElementsByTagName(tag)) for name, tag in (("/topology.svg", "circle"), ("/topology.svg", "line"), ("/timeline.svg", "rect"))]
-        case("plot draws every device, link and node", marks[0] == 4 and marks[1] > 3 and marks[2] > 20, marks)
-    if has("tqdm"):
-        rc, out, said = example("progress", MODEL, d + "/parts")
-        case("progress", rc == 0 and os.path.exists(d + "/parts/manifest.json") and "weights" in out, said)
-    else:
-        print("ok python example progress # SKIP no tqdm")
-    if has("tokenizers"):
-        rc, out, said = example("generate", generation_folder(d + "/folder"), "Hello")
-        case("generate", rc == 0 and out.startswith("Hello") and "pieces of text" in out and len(out.splitlines()[0]) > 10, said)
-        text_by_command(d + "/folder")
-    else:
-        print("ok python example generate # SKIP no tokenizers")
-sys.exit(1 if failed else 0)
+harness.run([plan_and_run, annotate_and_check, plot, progress, generate, text_by_command])
+harness.finish()

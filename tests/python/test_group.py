@@ -2,7 +2,9 @@
 """Tests tessera.Group: processes join, rank 0 plans and partitions, all load and run.
 
 usage: test_group.py BUILD"""
-import os, subprocess, sys, tempfile
+import os, subprocess, sys
+
+import harness
 
 BUILD = os.path.abspath(sys.argv[1])
 os.environ["TESSERA_LIBRARY"] = BUILD + "/libtessera.so"
@@ -50,15 +52,13 @@ alone.close()
 print("rank", rank, "is done")
 """ % (BUILD + "/python")
 
-failed = 0
-for ranks in (2, 3):
-    with tempfile.TemporaryDirectory(prefix="tessera-group-") as d:
-        words = [sys.executable, "-B", "-c", RANK]
-        started = [subprocess.Popen([*words, str(r), str(ranks), d + "/parts", MODEL], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(ranks)]
-        texts = [p.communicate(timeout=120)[0] for p in started]
-        ok = all(p.returncode == 0 for p in started) and all("is done" in t for t in texts)
-        failed += not ok
-        print("%s python group of %d" % ("ok" if ok else "not ok", ranks))
-        if not ok:
-            print("".join("# " + line + "\n" for t in texts for line in t.splitlines()[-15:]))
-sys.exit(1 if failed else 0)
+
+def group(d, ranks):
+    words = [sys.executable, "-B", "-c", RANK]
+    started = [subprocess.Popen([*words, str(r), str(ranks), d + "/parts", MODEL], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(ranks)]
+    texts = [p.communicate(timeout=120)[0] for p in started]
+    assert all(p.returncode == 0 for p in started) and all("is done" in t for t in texts), "\n".join(line for t in texts for line in t.splitlines()[-15:])
+
+
+harness.run([("group of %d" % ranks, group, ranks) for ranks in (2, 3)])
+harness.finish()

@@ -8,7 +8,8 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
+
+import harness
 
 BUILD = os.path.abspath(sys.argv[1])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -24,15 +25,6 @@ for i, cell in enumerate(cells):
     if cell["cell_type"] == "code":
         exec(compile("".join(cell["source"]), "%s, cell %d" % (sys.argv[1], i), "exec"), names)"""
 HAS_CLIENT = "import nbformat, nbclient, ipykernel"
-failed = 0
-
-
-def check(name, good, details=""):
-    global failed
-    failed += not good
-    print("%s notebook %s" % ("ok" if good else "not ok", name))
-    if not good:
-        print("#", str(details)[-2000:].replace("\n", "\n# "))
 
 
 def python(code, folder, *words):
@@ -45,31 +37,32 @@ def python(code, folder, *words):
         return code, output.read()
 
 
-def is_clean(path):
-    with open(path, encoding="utf-8") as f:
-        return not any(cell.get("outputs") or cell.get("execution_count") for cell in json.load(f)["cells"])
+def runner(folder):
+    return WITH_CLIENT if python(HAS_CLIENT, folder)[0] == 0 else WITHOUT
 
 
-def fails_with_a_broken_cell(runner, folder):
+def reports_a_broken_cell(folder):
     path = folder + "/broken.ipynb"
     cells = [{"cell_type": "code", "id": "a", "metadata": {}, "execution_count": None, "outputs": [], "source": ["raise ValueError('as expected')"]}]
     with open(path, "w") as f:
         json.dump({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, f)
-    code, output = python(runner, folder, path)
-    return code != 0 and "as expected" in output
+    code, output = python(runner(folder), folder, path)
+    assert code != 0 and "as expected" in output, output
 
 
-def main():
-    with tempfile.TemporaryDirectory(prefix="tessera-notebooks-") as folder:
-        runner = WITH_CLIENT if python(HAS_CLIENT, folder)[0] == 0 else WITHOUT
-        check("runner reports a broken cell", fails_with_a_broken_cell(runner, folder))
-        check("files exist", len(NOTEBOOKS) >= 2, NOTEBOOKS)
-        for path in NOTEBOOKS:
-            name = os.path.basename(path)
-            check(name + " has no outputs", is_clean(path))
-            code, output = python(runner, folder, path)
-            check(name, code == 0, output)
-    sys.exit(1 if failed else 0)
+def files_exist(folder):
+    assert len(NOTEBOOKS) >= 2, NOTEBOOKS
 
 
-main()
+def has_no_outputs(folder, path):
+    with open(path, encoding="utf-8") as f:
+        assert not any(cell.get("outputs") or cell.get("execution_count") for cell in json.load(f)["cells"])
+
+
+def runs(folder, path):
+    code, output = python(runner(folder), folder, path)
+    assert code == 0, output
+
+
+harness.run([reports_a_broken_cell, files_exist] + [("%s %s" % (os.path.basename(path), case.__name__), case, path) for path in NOTEBOOKS for case in (has_no_outputs, runs)])
+harness.finish()
