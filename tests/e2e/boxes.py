@@ -6,9 +6,11 @@ usage: boxes.py TESSERA [sample]     sample: three boxes and 4 layers, in second
 The model has the sizes of Llama 3 8B (float16, caches of 1,024 tokens that stay on their devices) and no weights. The expert's plans
 are: one GPU alone; all layers sharded over some GPUs by complete heads; consecutive layers on different GPUs. A plan of Tessera may
 be at most 1 % slower than the best of these, and planning may take at most 10 s."""
-import importlib.machinery, importlib.util, json, os, resource, subprocess, sys, tempfile
+import importlib.machinery, importlib.util, json, os, resource, subprocess, sys
 
 import onnx
+
+import harness
 
 TESSERA = sys.argv[1]
 SAMPLE = sys.argv[2:] == ["sample"]
@@ -107,36 +109,43 @@ def drawn(folder, model, box, cards, lines):
         f.write("\n".join(["--config hand:%d=%s" % (len(cards), names), "--topology " + box, *lines]) + "\n")
     rc, _, _, err = call("annotate", model, "--script", script, "-o", out)
     if rc:
-        sys.exit("boxes: the expert's drawing is refused: " + err)
+        raise AssertionError("the expert's plan is refused: " + err)
     rc, doc, _, err = call("simulate", out, "--dim", "batch=1", "--json")
     if rc:
-        sys.exit("boxes: " + err)
+        raise AssertionError(err)
     fits = all(d["memory"] <= CARDS[c][0] * 1e9 for d, c in zip(doc["timeline"], cards))
     return 1e3 * doc["seconds"] if fits else None
 
 
+def expert_is_not_faster(folder, name, layers, rows):
+    """Plans for one box and compares with the expert's plans; adds a row to the table."""
+    model, box, out = (os.path.join(folder, file) for file in ("model.onnx", "box.json", "planned.onnx"))
+    graph = make_model(model, layers)
+    cards, link, tries = BOXES[name]
+    with open(box, "w") as f:
+        json.dump(topology(cards, link), f)
+    times = {"one %s" % c: drawn(folder, model, box, cards, lines_of_layers(graph, [d], [1], layers)) for d, c in enumerate(cards)}
+    for way, devices, parts in tries:
+        lines = lines_of_cut(graph, devices, parts) if way == "cut" else lines_of_layers(graph, devices, parts, layers)
+        times["%s %s of %s" % (way, "+".join(map(str, parts)), "+".join(cards[d] for d in devices))] = drawn(folder, model, box, cards, lines)
+    rc, _, took, err = call("plan", model, "--devices", box, "--dim", "batch=1", "-o", out, "--json")
+    assert rc == 0, "plan: exit %d %s" % (rc, err)
+    rc, doc, _, err = call("simulate", out, "--json")
+    assert rc == 0, "simulate: exit %d %s" % (rc, err)
+    ms = 1e3 * doc["seconds"]
+    fitting = {k: v for k, v in times.items() if v is not None}
+    assert fitting, "no plan of the expert fits in memory"
+    best = min(fitting, key=fitting.get)
+    good = ms <= SLOWER * fitting[best] and took <= LATE
+    rows.append("| %s | %s | %.1f | %.1f | %.1f s |%s" % (name, best, fitting[best], ms, took, "" if good else " **wrong**"))
+    assert good, rows[-1]
+
+
 def main():
-    layers, wrong, rows = 4 if SAMPLE else 32, 0, []
-    with tempfile.TemporaryDirectory() as folder:
-        model, box, out = (os.path.join(folder, name) for name in ("model.onnx", "box.json", "planned.onnx"))
-        graph = make_model(model, layers)
-        for name in SAMPLES if SAMPLE else BOXES:
-            cards, link, tries = BOXES[name]
-            json.dump(topology(cards, link), open(box, "w"))
-            times = {"one %s" % c: drawn(folder, model, box, cards, lines_of_layers(graph, [d], [1], layers)) for d, c in enumerate(cards)}
-            for way, devices, parts in tries:
-                lines = lines_of_cut(graph, devices, parts) if way == "cut" else lines_of_layers(graph, devices, parts, layers)
-                times["%s %s of %s" % (way, "+".join(map(str, parts)), "+".join(cards[d] for d in devices))] = drawn(folder, model, box, cards, lines)
-            rc, doc, took, err = call("plan", model, "--devices", box, "--dim", "batch=1", "-o", out, "--json")
-            ms = 1e3 * call("simulate", out, "--json")[1]["seconds"] if rc == 0 else float("inf")
-            fitting = {k: v for k, v in times.items() if v is not None} or {"nothing fits": float("inf")}
-            best = min(fitting, key=fitting.get)
-            good = rc == 0 and ms <= SLOWER * fitting[best] and took <= LATE
-            wrong += not good
-            rows.append("| %s | %s | %.1f | %.1f | %.1f s |%s" % (name, best, fitting[best], ms, took, "" if good else " **wrong** " + err[-200:]))
-    print("\n".join(["| box | the expert's best | ms | planned, ms | planning |", "|---|---|---|---|---|", *rows]) if not SAMPLE else "\n".join("# " + r for r in rows))
-    print("1..1\n%s 1 - no expert's plan is faster, and planning takes seconds" % ("not ok" if wrong else "ok"))
-    sys.exit(wrong > 0)
+    rows = []
+    harness.run([(name, expert_is_not_faster, name, 4 if SAMPLE else 32, rows) for name in (SAMPLES if SAMPLE else BOXES)])
+    print("\n".join("# " + r for r in rows) if SAMPLE else "\n".join(["| box | the expert's best | ms | planned, ms | planning |", "|---|---|---|---|---|", *rows]))
+    harness.finish()
 
 
 main()
