@@ -4,7 +4,7 @@
 Results are compared with onnx's reference evaluator (evaluator.py) and with the unsharded model in ONNX Runtime (tessera verify).
 Cases have the form that special.py describes.
 
-usage: bodies.py TESSERA [CASE...]"""
+usage: bodies.py TESSERA"""
 import numpy as np
 from onnx import TensorProto as T, helper
 

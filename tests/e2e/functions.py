@@ -2,7 +2,7 @@
 """Tests model-local functions, which are replaced by their bodies before sharding: nested, in bodies, annotated at the call and
 inside, with attributes, and written for another operator set. Cases have the form that special.py describes.
 
-usage: functions.py TESSERA [CASE...]"""
+usage: functions.py TESSERA"""
 import numpy as np
 from onnx import TensorProto as T, helper
 

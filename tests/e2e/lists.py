@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests sequences and optional values: all elements have one sharding, and sequences move only between stages. Cases have the form of special.py.
 
-usage: lists.py TESSERA [CASE...]"""
+usage: lists.py TESSERA"""
 import numpy as np
 from onnx import TensorProto as T, helper
 
