@@ -16,6 +16,7 @@ import cases_net, harness, prove
 
 TESSERA, PRINT_RULE = sys.argv[1:3]
 LEFT_OUT = {}  # reason -> number of skipped cases
+LEAST = 30  # a smaller number of shardings means that the test no longer finds attributes that count
 compared = 0  # number of shardings
 
 
@@ -36,7 +37,7 @@ def try_cut(d, model, rule, sizes, cuts):
     specs = [(i, *spec_of(t, sizes, cuts)) for i, t in enumerate(rule["inputs"]) if not t["host"] and not t["absent"]]
     i, spec, found = max(specs, key=lambda x: x[2])
     if found < len(cuts):
-        return None
+        return "no input has all of the factors %s" % sorted(cuts)
     n = int(np.prod(list(cuts.values())))
     out = os.path.join(d, "cut.onnx")
     rc, _, err = harness.call(TESSERA, "annotate", model, "--config", "c:%d" % n, "--shard", "node:x%d=%s" % (i, spec), "-o", out)
@@ -98,7 +99,7 @@ def main():
     for why in sorted(LEFT_OUT):
         print("# left out, %d cases: %s" % (LEFT_OUT[why], why))
     print("# %d shardings compared" % compared)
-    assert compared or harness.PATTERN, "no case has an attribute that counts"
+    assert compared >= LEAST or harness.PATTERN, "only %d shardings were compared" % compared
     harness.finish()
 
 

@@ -17,6 +17,7 @@ import harness, prove
 
 TESSERA, PRINT_RULE = sys.argv[1:3]
 LEFT_OUT = {}  # reason -> number of skipped cases
+LEAST = 80  # a smaller number of shardings means that the test no longer finds windows and lookups
 
 
 def spec_of(tensor, sizes, cuts, order):
@@ -136,7 +137,7 @@ def main():
     for why in sorted(LEFT_OUT):
         print("# left out, %d cases: %s" % (LEFT_OUT[why], why))
     print("# %d shardings compared: %s" % (sum(counts.values()), counts))
-    assert counts or harness.PATTERN, "no case has a window or a lookup"
+    assert sum(counts.values()) >= LEAST or harness.PATTERN, "only %d shardings were compared" % sum(counts.values())
     harness.finish()
 
 
