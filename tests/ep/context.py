@@ -5,6 +5,7 @@ usage: context.py TESSERA LIBRARY"""
 import json
 import os
 import shutil
+import tempfile
 
 import numpy as np
 import onnx
@@ -202,7 +203,7 @@ def what_is_refused(folder):
 
 
 def nothing_is_left(folder):
-    here = {f for f in os.listdir("/tmp") if f.startswith("tessera-ep-%d-" % os.getpid())}
+    here = {f for f in os.listdir(tempfile.gettempdir()) if f.startswith("tessera-ep-%d-" % os.getpid())}
     assert not here, here
 
 

@@ -6,6 +6,7 @@ import glob
 import os
 import shutil
 import sys
+import tempfile
 
 import numpy as np
 import onnx
@@ -270,15 +271,18 @@ def same_name_in_folder(folder):
 
 def many_sessions(folder):
     """Temporary files of the graph route must be removed with the session."""
-    before = set(glob.glob("/tmp/tessera-ep-*"))
+    ours = lambda: set(glob.glob("%s/tessera-ep-%d-*" % (tempfile.gettempdir(), os.getpid())))
+    before = ours()
     for _ in range(3):
-        agrees(folder, parsed("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"), {"x": X})
-    left = set(glob.glob("/tmp/tessera-ep-%d-*" % os.getpid())) - before
-    assert not left, left
+        session = agrees(folder, parsed("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"), {"x": X})
+        assert ours() - before
+        del session
+    assert ours() == before, ours() - before
 
 
 register(LIBRARY)
 models = sorted(glob.glob(os.path.join(MODELS, "*", "model.onnx")))
+assert models, "no models in " + MODELS
 harness.run([("tiny_" + os.path.basename(os.path.dirname(m)), tiny, m) for m in models])
 harness.run([branches, loops, inputs_of_subgraphs, nested_subgraphs, functions, attributes, absent_values, custom_operators, strings, element_types, inputs_with_defaults,
              external_files, replaced_weights, replaced_and_folded, bytes_with_folder, linked_files, files_in_memory,

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -545,7 +546,7 @@ print("right")
 
 
 def nothing_is_left(folder):
-    here = {f for f in os.listdir("/tmp") if f.startswith("tessera-ep-%d-" % os.getpid())}
+    here = {f for f in os.listdir(tempfile.gettempdir()) if f.startswith("tessera-ep-%d-" % os.getpid())}
     assert not here, here
 
 
