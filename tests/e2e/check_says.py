@@ -42,8 +42,9 @@ def compare(d, model, edits):
     if rc:
         return
     code, text, err = tessera("partition", out, "-o", parts, "--strict", "--dry-run")
-    rc, found, _ = tessera("check", out, "--json")
-    doc = json.loads(found or "{}")
+    rc, found, said = tessera("check", out, "--json")
+    assert rc in (0, 1) and code >= 0, "check: exit %d %s; partition: exit %d %s" % (rc, said, code, err)
+    doc = json.loads(found)
     uncut = [f for f in doc.get("findings", []) if f["code"] == "not-cut-here"]
     said = doc.get("errors", 0) + doc.get("warnings", 0)
     DONE["cases"] += 1
@@ -97,6 +98,7 @@ def several_tiles(m):
 
 def several(d, paths, single, tiles, random_count):
     """Compares both commands on each model: with shardings of one value, with four tiles, and with valid random shardings."""
+    assert paths, "no models"
     for f in paths:
         m = onnx.load(f, load_external_data=False)
         words = list(single_cuts(m)), list(several_tiles(m))
