@@ -85,13 +85,14 @@ def check_places(name, m, parts):
     devices = json.load(open(parts + "/manifest.json"))["devices"]
     ranks = [onnx.load(os.path.join(parts, d["file"]), load_external_data=False) for d in devices]
     case(name + ": names of devices", [d["device"] for d in devices] == list(m.configuration[0].device), devices)
-    wrong = []
+    wrong, found = [], 0
     for node in m.graph.node:
         for entry in node.device_configurations:
             have = [r for r, p in enumerate(ranks) if any(x.name == node.name and x.op_type == node.op_type for x in p.graph.node)]
+            found += bool(have)
             if have not in ([], [entry.pipeline_stage]):  # none: no output needs the node
                 wrong.append((node.name, entry.pipeline_stage, have))
-    case(name + ": stage k is device k", not wrong, wrong)
+    case(name + ": stage k is device k", found and not wrong, (found, wrong))
 
 
 # Runs every command on the model and checks results, places of nodes, and runs in flight.
@@ -139,7 +140,7 @@ def rules_of_stages(d):
     case("a stage beyond the list", rc == 1 and codes == ["stage-range"] and doc["findings"][0]["node"] == "n2", doc)
     for words in (("partition", f, "-o", d + "/none"), ("verify", f), ("infer", f, "-o", d + "/none.onnx"), ("simulate", f)):
         rc, out, err = tessera(*words)
-        case("... %s refuses it" % words[0], rc == 1 and "stage 2 has no device" in err and not os.path.exists(words[-1]) or words[-1] == f and rc == 1, "exit %d %s" % (rc, err))
+        case("... %s refuses it" % words[0], rc == 1 and "stage 2 has no device" in err and (words[-1] == f or not os.path.exists(words[-1])), "exit %d %s" % (rc, err))
     # Shardings may name other devices than the stage's: here stage 1 has two. Without device names, a stage must not read a later one.
     m = chain(f, NAMES[:4], [0, 1, 2, 0])
     rc, out, err = tessera("annotate", f, "--config", "c", "--shard", "n1:v0={2,1:1,2}", "--shard", "n2:v2={1:3}", "-o", d + "/spec.onnx")

@@ -35,6 +35,10 @@ def mlp(path, last):
     return path
 
 
+def shardings_of(model):
+    return json.loads(harness.good(TESSERA, "info", model, "--json"))["shardings"]
+
+
 def check(name, d, model, *words, only=None):
     planned, document = d + "/planned.onnx", d + "/plan.json"
     rc, out, err = tessera("plan", model, *words, "--plan", document, "-o", planned)
@@ -50,18 +54,16 @@ def check(name, d, model, *words, only=None):
         for r in n["reductions"]:
             ok = r["value"] in [o["value"] for o in n["outputs"]] and r["function"] in ("sum", "max", "min", "prod") and all(len(g) > 1 for g in r["groups"])
             case("%s: %s of %s" % (name, r["collective"], n["name"]), ok, r)
-    wrong = []
-    for s in json.loads(tessera("info", planned, "--json")[1])["shardings"]:
+    wrong, shardings = [], shardings_of(planned)
+    for s in shardings:
         node = next(n for n in plan["nodes"] if n["name"] == s["node"])
         has = {t["value"]: t["sharding"] for t in node["inputs"] + node["outputs"]}
-        value, text = s.get("tensor") or s.get("value"), s.get("sharding") or s.get("text") or s.get("spec")
-        if has.get(value) != text:
+        if has.get(s["value"]) != s["sharding"]:
             wrong.append((s, has))
-    case(name + ": shardings as in the model", not wrong, wrong[:2])
+    case(name + ": shardings as in the model", shardings and not wrong, wrong[:2])
     rc, out, err = tessera("annotate", model, "--script", document, "-o", d + "/replayed.onnx")
     case(name + ": replay", rc == 0, err)
-    shards = [json.loads(tessera("info", f, "--json")[1])["shardings"] for f in (planned, d + "/replayed.onnx")]
-    case(name + ": replay has the plan's shardings", shards[0] == shards[1])
+    case(name + ": replay has the plan's shardings", shardings_of(d + "/replayed.onnx") == shardings)
 
 
 with tempfile.TemporaryDirectory(prefix="tessera-plan-document-") as folder:

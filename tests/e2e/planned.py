@@ -93,7 +93,7 @@ def verify(path, *args):
 # A model of tests/models, planned and compared with its recorded outputs.
 def model(d, name, n):
     folder = os.path.join(MODELS, name)
-    verify(os.path.join(folder, "model.onnx"), "--devices", n, "--inputs", os.path.join(folder, "test_data_set_0"))
+    assert verify(os.path.join(folder, "model.onnx"), "--devices", n, "--inputs", os.path.join(folder, "test_data_set_0"))["recorded"]
 
 
 # A random graph with several memory limits: plans must stay within each, and none may fit into less than the reported minimum.
@@ -249,6 +249,7 @@ def far_hosts(d, first):
 
 def jobs():
     names = sorted(m for m in os.listdir(MODELS) if os.path.exists(os.path.join(MODELS, m, "model.onnx")))
+    assert names, "no models in " + MODELS
     yield "many kinds on 4", many_kinds, 4
     yield "experts on 4", experts, 4
     yield "three sides on 8", three_sides, 8

@@ -33,7 +33,7 @@ def stage_in(n):
 
 def check_places(planned, stages, ranks):
     """Checks that nodes with a stage are only on its devices, and in the order of the stages."""
-    last = -1
+    last, staged, found = -1, 0, 0
     for i, n in enumerate(planned.graph.node):
         mine = stage_in(n)
         if not mine:
@@ -44,6 +44,8 @@ def check_places(planned, stages, ranks):
         assert s["first"] <= i <= s["last"], (i, s)
         have = {r for r, p in enumerate(ranks) for x in p.graph.node if n.name and x.name == n.name and x.op_type == n.op_type}
         assert have <= set(s["devices"]), "%s is on %s, its stage has %s" % (n.name, have, s["devices"])
+        staged, found = staged + 1, found + bool(have)
+    assert 2 * found >= staged, "only %d of %d nodes are in the rank files" % (found, staged)
     assert last == (len(stages) - 1 if len(stages) > 1 else -1)
 
 

@@ -48,12 +48,14 @@ def parts_of(parts, manifest):
 
 
 def check_places(m, devices, ranks):
-    """Checks that every node is on devices of its stage and on no other."""
-    count = len(m.graph.node)
+    """Checks that every node is on devices of its stage and on no other. Nodes that no output needs are on none."""
+    count, found = len(m.graph.node), 0
     for i, n in enumerate(m.graph.node):
         mine = set(devices[stage_of(i, count, len(devices))])
         have = {r for r, p in enumerate(ranks) for x in p.graph.node if x.name == n.name and x.op_type == n.op_type}
         assert have <= mine, "%s is on %s, its stage has %s" % (n.name, have, mine)
+        found += bool(have)
+    assert found > count // 2, "only %d of %d nodes are in the rank files" % (found, count)
 
 
 def check_weights(m, devices, ranks):

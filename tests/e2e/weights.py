@@ -66,7 +66,7 @@ def check(d, name, path, inputs, edits):
     same, named = True, True
     for rank in range(2):
         plain, safe = (outside("%s/%s/rank%d.onnx" % (d, how, rank)) for how in ("plain", "safe"))
-        same = same and plain.keys() == safe.keys() and all(np.array_equal(plain[k][3], safe[k][3]) for k in plain)
+        same = same and plain and plain.keys() == safe.keys() and all(np.array_equal(plain[k][3], safe[k][3]) for k in plain)
         for tensor, (file, offset, length, array) in safe.items():
             said, data = entries(d + "/safe/" + file)
             base = os.path.getsize(d + "/safe/" + file) - len(data)
