@@ -75,7 +75,7 @@ def make(d, sizes):
 
 
 # Runs one sharding of the model over threads, shared memory and MPI.
-def check(d, name, n, edits, sizes):
+def check(d, n, edits, sizes):
     want = make(d, sizes)
     words = [w for e in (edits[0] if edits else []) for w in ("--shard", e)] or ["--stage", "one=0", "--stage", "two=1"]
     tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n, *words, "-o", d + "/cut.onnx")
@@ -147,5 +147,5 @@ harness.run([("%s of texts, sharded at random" % case[0], check_mover, *case) fo
 for name, (n, edits) in CASES.items():
     strided = "*" in str(edits)  # needs known sizes
     for sizes in [SIZES] if strided else [SIZES, ["rows", "columns"]]:
-        harness.run([("%s, sizes %s" % (name, "known" if sizes == SIZES else "not known"), check, name, n, edits, sizes)])
+        harness.run([("%s, sizes %s" % (name, "known" if sizes == SIZES else "not known"), check, n, edits, sizes)])
 harness.finish()
