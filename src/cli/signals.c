@@ -72,9 +72,9 @@ static const char *file_in_line(const char *line, uintptr_t address)
     return address >= from && address < to ? strchr(p, '/') : NULL;
 }
 
-// Finds the file that is mapped at the address. False: there is none. Reads byte by byte, because a
-// signal handler cannot allocate. A line that is too long is split; its first part has the range
-// and the start of the path.
+// Finds the file that is mapped at the address. False: there is none, or its path does not fit in
+// `cap` bytes. Reads byte by byte, because a signal handler cannot allocate. A line that is too
+// long is split; its first part has the range and the start of the path.
 static bool find_file(uintptr_t address, char *out, size_t cap)
 {
     int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);

@@ -105,7 +105,8 @@ static void write_difference(struct page *page, const tsr_node *node, const char
          tsr__escaped(page, tsr__node_label(node)), or_replicated(ours), or_replicated(theirs));
 }
 
-// Lists nodes that both models have (by name) with different shardings; layers are grouped.
+// Lists nodes that both models have (by name) with different shardings, in at most MAX_ROWS rows.
+// Equal differences in several layers have one row.
 static void write_differences(struct page *page, const struct page *other)
 {
     struct map theirs, rows;

@@ -298,7 +298,7 @@ static bool find_lanes(struct page *page, const struct lanes *lanes, struct lane
     return true;
 }
 
-// Draws the timelines of all devices. A note below them says what was left out.
+// Draws the timelines of the first LANES devices. A note below them says what was left out.
 void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes)
 {
     size_t n = size_min(lanes->devices, LANES);

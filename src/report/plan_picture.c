@@ -361,7 +361,9 @@ static void keep_largest(struct picture *picture)
     qsort(picture->rows.at, picture->rows.n, sizeof *picture->rows.at, by_order);
 }
 
-// Makes the rows of the picture. Nodes without a weight of two or more dimensions have no row.
+// Makes the rows of the picture, at most MAX_ROWS. Nodes without a weight of two or more dimensions
+// have no row. There are no rows without a configuration, or with more than MAX_DEVICES devices.
+// Returns false if out of memory.
 bool tsr__picture_make(struct arena *arena, tsr_model *model, const tsr_config *config,
                        const tsr_dim_size *sizes, size_t n_sizes, struct picture *out)
 {

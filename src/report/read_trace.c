@@ -153,7 +153,7 @@ static void find_run(struct trace_reader *reader)
     measured->run = longest[skipped + (n - skipped) / 2];
 }
 
-// Reads all spans, with times relative to the first one.
+// Reads all spans, with times relative to the first one, and finds the time of a run.
 static void read_events(struct page *page, const json_t *root)
 {
     const json_t *events = root; // or an object that contains them

@@ -279,7 +279,7 @@ static void write_node_row(struct page *page, const struct node_row *row, size_t
 }
 
 // Lists the nodes in the order of the model. Grouped nodes have one row, at the place of the first
-// one.
+// one. After MAX_ROWS rows, a note says how many there are.
 void tsr__table_shardings(struct page *page)
 {
     struct map seen;

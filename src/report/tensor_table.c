@@ -306,7 +306,7 @@ static int by_size(const void *a, const void *b)
 }
 
 // Collects weights, inputs and results of nodes, largest per device first. Returns false if there
-// are none.
+// are none, or out of memory.
 static bool collect(struct page *page, struct tensors *tensors)
 {
     *tensors = (struct tensors){.page = page};

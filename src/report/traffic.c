@@ -114,7 +114,8 @@ static void write_sum(struct page *page)
     PUTF(page, ". %s over links in total.</p>\n", tsr__bytes(page, tsr__carried_bytes(simulation)));
 }
 
-// Lists the communications by time, longest first.
+// Lists the communications by time, longest first. Equal communications of several layers have one
+// row. At most MAX_ROWS rows are written.
 void tsr__table_communication(struct page *page)
 {
     const tsr_simulation_summary *simulation = page->simulation;
@@ -215,7 +216,7 @@ static int by_load(const void *a, const void *b)
     return x->to - y->to;
 }
 
-// Draws bars of the busiest links.
+// Draws bars of the MAX_LINKS busiest links.
 static void write_busiest(struct page *page, double fullest)
 {
     size_t n = page->simulation->n_links;

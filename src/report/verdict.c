@@ -170,7 +170,8 @@ static const char *largest_operator(const struct page *page, tsr_span_kind kind,
     return best;
 }
 
-// Writes what limits the speed, and the operator that takes most of that time.
+// Writes what limits the speed and, unless that is waiting or overhead, the operator that takes
+// most of that time.
 static void write_bound(struct page *page, const struct verdict *verdict)
 {
     size_t count = 0;

@@ -171,7 +171,7 @@ static void sum_of(struct expr expr, struct sum *sum)
 }
 
 // Returns the sum as an expression, and adds it to the pool if it is new. Terms are compared as
-// bytes: unused atoms are zero.
+// bytes: unused atoms are zero. Unknown if the pool is full, or out of memory.
 static struct expr keep(struct exprs *exprs, const struct sum *sum)
 {
     if (sum->n == 0)

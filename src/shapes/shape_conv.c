@@ -87,8 +87,9 @@ static struct expr span(struct exprs *exprs, const struct windows *windows, int 
     return tsr__expr_add(exprs, less, expr_number(1));
 }
 
-// Returns the number of windows: 224 positions with pads 3 3, kernel 7, stride 2 have (224 + 6 - 7)
-// // 2 + 1 = 112. With ceil_mode the last window may exceed the end, but must start before it.
+// Returns the number of windows: 224 positions with pads 3 3, kernel 7, stride 2 have 112, which is
+// (224 + 6 - 7) // 2 + 1. With ceil_mode the last window may exceed the end, but must start before
+// it; if the stride is then not 1, the result for a symbolic size is unknown.
 static struct expr window_count(struct exprs *exprs, const struct windows *windows, int i)
 {
     struct expr stride = expr_number(windows->stride[i]);

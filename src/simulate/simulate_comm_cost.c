@@ -95,9 +95,10 @@ static int64_t exchange_cost(struct sim *sim, struct sim_comm *comm,
                      tsr__collective_cost(sim->topology, TSR_SEND, &pair, comm->pair_bytes));
 }
 
-// Returns 0 if no group has two members, or out of memory. The charged size depends on the kind:
-// the output of a gather, the input of a reduction, the inputs of all members of an all-to-all. A
-// reduce-scatter with unequal shards is charged as if all were the largest.
+// Returns the predicted time of a communication in picoseconds; 0 if no group has two members, or
+// out of memory. Sets comm->bytes to the charged size, which depends on the kind: the output of a
+// gather, the input of a reduction, the inputs of all members of an all-to-all. A reduce-scatter
+// with unequal shards is charged as if all were the largest.
 int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm)
 {
     struct topology_groups groups;

@@ -400,7 +400,8 @@ static void give_block(struct arena *arena, struct sim_heap *heap, int64_t from,
 }
 
 // Returns the size of a heap in which stores are never moved. Blocks are allocated in list order,
-// and freed before the first node after their end.
+// and freed before the first node after their end. Stores of less than SMALL bytes are not placed:
+// the sum of their sizes is added.
 static int64_t with_gaps(struct stores *stores)
 {
     struct sim_heap heap = {0};

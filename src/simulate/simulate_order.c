@@ -66,7 +66,8 @@ static bool find_makers(struct arena *arena, const tsr_graph *graph, int64_t n, 
 }
 
 // Computes the order depth first: order[k] is the node that runs as number k. A node is pushed
-// twice: as its number to visit its inputs, and as a negative number to run it after them.
+// twice: as its number to visit its inputs, and as a negative number to run it after them. Returns
+// false if out of memory or if nodes form a cycle.
 static bool walk(struct arena *arena, const struct makers *makers, int64_t n, int64_t *order)
 {
     VEC(int64_t) stack = {0};

@@ -196,7 +196,7 @@ static bool is_done(const struct run *run)
 
 // Simulates all tasks. Every device runs until it must wait. Then the communication with the
 // earliest begin runs, and its members continue. Tasks that they start begin later, so this order
-// is correct.
+// is correct. Reports a deadlock if devices still wait at the end.
 static tsr_status play(struct run *run)
 {
     run->links = tsr__sim_links(&run->sim, run->out->requests);
@@ -382,7 +382,8 @@ static tsr_status sum_up(struct run *run)
 }
 
 // Sets the topology: the caller's, else the plan's, else n devices on one host. For a folded plan
-// the default has one device more, to predict transfers between copies.
+// the default has one device more, to predict transfers between copies. Reports a topology with
+// fewer than n devices.
 static tsr_status choose_topology(struct run *run, int64_t n)
 {
     char text[32];

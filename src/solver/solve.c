@@ -315,7 +315,8 @@ static void tune_row(struct solver *solver, double *lambda, uint32_t row)
         line_of(solver, lambda, row);
 }
 
-// Finds multipliers for a few rows: repeatedly adds the row that is violated most.
+// Finds multipliers for fewer than FRONT_ROWS rows: repeatedly adds the row that is violated most.
+// Stops if no other row is violated, the solver is done, or the effort is used up.
 static void tune_multipliers(struct solver *solver, struct front *front, double *lambda)
 {
     tsr__search_exact(&solver->search, &solver->tree, lambda);

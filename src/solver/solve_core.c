@@ -66,7 +66,7 @@ static void add_use(struct core *core, const struct program_use *use, uint32_t b
 
 // Adds the rows of one limit. row[t] is the number of rows before time t. Example: there are two
 // rows so far, and of four times 0 and 3 are kept: row = {2, 3, 3, 3, 4}. A use with begin 1 and
-// end 4 becomes a use of row 3.
+// end 4 becomes a use of row 3. Returns false if out of memory.
 static bool add_rows(struct core *core, uint32_t limit)
 {
     const struct program_limit *program_limit = &core->program->limits.at[limit];

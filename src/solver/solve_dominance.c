@@ -122,8 +122,8 @@ static bool beats(struct core *core, const struct core_node *node, const struct 
     return gain >= 0;
 }
 
-// Removes dominated choices. Compares only with choices that are not marked in `dead`, so that one
-// of two equal choices stays.
+// Removes dominated choices; true if there was one. Compares only with choices that are not marked
+// in `dead`, so that one of two equal choices stays.
 bool tsr__core_dominate(struct core *core, uint32_t v, struct dominance *buffers, uint8_t *dead)
 {
     struct core_node *node = &core->nodes[v];

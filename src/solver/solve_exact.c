@@ -167,7 +167,8 @@ static void free_buffers(struct exact *exact)
 }
 
 // Computes the bound in integers. `shift` gives the finest unit for which all sums stay within
-// ROOM: a bound of 1e9 leaves 23 bits.
+// ROOM: a bound of 1e9 leaves 23 bits. Returns 0, which is a valid bound, if numbers are too large
+// or memory runs out.
 int64_t tsr__dual_exact(const struct dual *dual)
 {
     const struct dense *dense = dual->dense;

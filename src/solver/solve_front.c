@@ -403,7 +403,7 @@ static bool add_others(struct run *run)
 }
 
 // Joins the points of all roots. Roots share no edges but share rows, so their points are summed
-// like those of siblings. joined[i] is kept for the pass back.
+// like those of siblings. joined[i] is kept for the pass back. Returns false if out of memory.
 static bool join_roots(struct run *run)
 {
     struct tree *tree = run->front->tree;

@@ -163,7 +163,7 @@ static tsr_status bisect(struct least *least)
 }
 
 // Finds the least bound. Finds any solution first, then the lower bound at the time of its peak, up
-// to four times while the peak moves. Often this already proves the result.
+// to four times while the peak moves. Often this already proves the result. Bisects otherwise.
 tsr_status tsr__program_least(const struct program *program, const struct program_options *options,
                               struct arena *arena, struct program_least *out)
 {

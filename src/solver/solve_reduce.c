@@ -517,7 +517,8 @@ static bool mark_forbidden(struct core *core, uint32_t v, uint8_t *dead)
 }
 
 // Removes forbidden and dominated choices of a node, or else tries to eliminate the node. Nodes
-// with uses are not eliminated, because the rows still depend on them.
+// with uses are not eliminated, because the rows still depend on them. A node with two neighbours
+// is eliminated only if that takes at most R2_CELLS sums.
 static void visit_node(struct core *core, struct queue *queue, uint32_t v, struct scratch *scratch)
 {
     struct core_node *node = &core->nodes[v];

@@ -302,8 +302,9 @@ const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups
     return near;
 }
 
-// Evaluates the given order of members and the nearest neighbour order. Broadcast and send keep the
-// given order: their first member is the sender.
+// Evaluates the given order of members and, for groups of 3 to 256, the nearest neighbour order.
+// Broadcast and send keep the given order: their first member is the sender. Returns false if out
+// of memory.
 static bool time_algorithms(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, struct timed_algorithms *p)
 {

@@ -102,7 +102,7 @@ static void mark_reached(const tsr_topology *topology, const struct ends *into, 
 }
 
 // Warns if a device cannot be reached. Searches once in each direction from device 0, and names
-// only the first such device.
+// only the first such device. Returns false if out of memory.
 bool tsr__topology_warn_unreachable(tsr_topology *topology)
 {
     struct arena scratch;

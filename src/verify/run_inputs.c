@@ -141,7 +141,8 @@ static double bytes_at(const struct growth *growth, int64_t size)
     return all;
 }
 
-// True if the work of the main graph with the loaded inputs is within the limits.
+// True if the work of the main graph with the loaded inputs is within the limits. Returns false if
+// out of memory.
 static bool is_bounded(struct loading *loading)
 {
     static const tsr_topology_device any = {.flops = 1, .bandwidth = 1};

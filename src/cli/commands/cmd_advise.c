@@ -126,8 +126,8 @@ static void skip_separators(const char **text)
         (*text)++;
 }
 
-// Reads prices: {"h100": 2.5, "l40s:4": 6}, or lines such as "h100 2.5". False: malformed, or too
-// many.
+// Reads prices: {"h100": 2.5, "l40s:4": 6}, or lines such as "h100 2.5". False: malformed, none, or
+// too many.
 static bool parse_prices(const char *text, struct prices *prices)
 {
     for (skip_separators(&text); *text; skip_separators(&text)) {

@@ -135,7 +135,7 @@ static const tsr_json_field search_fields[] = {
     {JSON_END},
 };
 
-// Writes the two models of --with.
+// Writes the two models of a plan with --with; nothing for other plans.
 static void json_parts(tsr_json *json, const tsr_plan_summary *summary)
 {
     static const tsr_json_field before[] = {

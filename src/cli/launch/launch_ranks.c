@@ -315,7 +315,8 @@ static void end_all(const struct launch *launch, struct child *children, int sig
 
 // Prints the output of the ranks until all streams are closed and all ranks have ended. After a
 // failure the other ranks have GRACE_S seconds to end, then get SIGTERM, and KILL_S seconds later
-// SIGKILL.
+// SIGKILL. Another KILL_S seconds later, streams that are still open are no longer read if all
+// ranks have ended.
 static int watch(const struct launch *launch, struct child *children, struct pollfd *polls,
                  int code)
 {
