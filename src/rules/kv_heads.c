@@ -304,7 +304,7 @@ static tsr_status unsupported(struct repeat *repeat, const tsr_node *node, const
 }
 
 // Repeats the scales of a quantized cache, which have one entry per head or per element of a head.
-// A single scale stays.
+// A single scale stays. Reports scales of another form, or that are not constant.
 static tsr_status repeat_scales(struct repeat *repeat, tsr_node *node, int64_t keys)
 {
     struct blocks blocks = {0};

@@ -307,8 +307,9 @@ void tsr__derive_eye_like(struct derivation *derivation)
         derivation->text = "[n m] -> [n m]; rep n m";
 }
 
-// Derives the rule of OneHot. Example: [4 5] with depth 10 along axis 1 has the rule
-// "[d0 d1],·,· -> [d0 t d1]". Sharding the classes t expands the node.
+// Derives the rule of OneHot. Example: [4 5] with depth 10 along axis 1 has the rule "[d0 d1],·,·
+// -> [d0 t d1]". Sharding the classes t expands the node; if it cannot be expanded, t is not
+// sharded.
 void tsr__derive_one_hot(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

@@ -161,7 +161,8 @@ bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
 }
 
 // Derives the rule of QLinearMatMul. Rounding follows the complete sum over k, so partial results
-// cannot be added. If k is sharded, the node is expanded (expand_quant.c).
+// cannot be added. If k is sharded, the node is expanded (expand_quant.c); if it cannot be
+// expanded, k is not sharded.
 void tsr__derive_qlinear_matmul(struct derivation *derivation)
 {
     bool a = tsr__derive_in(derivation, 0).rank == 1, b = tsr__derive_in(derivation, 3).rank == 1;
@@ -258,7 +259,10 @@ static void nbits_sharded(struct derivation *derivation, const struct packed *pa
     tsr__derive_size(derivation, "z", packed->block);
 }
 
-// Derives the rule of MatMulNBits. Blocks are not split, and one device adds the bias.
+// Derives the rule of MatMulNBits. Blocks are not split, and one device adds the bias. k is not
+// sharded if its last block or the last byte of zero points is incomplete, if a byte does not hold
+// a whole number of elements, or if input 4 assigns the elements to blocks. Prepacked weights are
+// not sharded at all.
 void tsr__derive_matmul_nbits(struct derivation *derivation)
 {
     struct packed packed = {.k = tsr__derive_int(derivation, "K", 0),

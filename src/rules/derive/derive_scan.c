@@ -106,7 +106,8 @@ void tsr__derive_dft(struct derivation *derivation)
 }
 
 // Derives the rule of STFT. A frame starts every `step` elements and has `frame` elements. Frames a
-// .. b - 1 need (b - 1 - a) * step + frame elements of the signal.
+// .. b - 1 need (b - 1 - a) * step + frame elements of the signal. If one of these numbers or the
+// length of the signal is unknown, only the batch is sharded.
 void tsr__derive_stft(struct derivation *derivation)
 {
     struct shape signal = tsr__derive_in(derivation, 0), window = tsr__derive_in(derivation, 2);

@@ -89,7 +89,8 @@ static int64_t sizes_along(const struct derivation *derivation, enum side side, 
 #define MAX_JOINED 48 // most tensors of a Concat or Split whose axis can be sharded
 
 // Derives the rule of Concat. Each input has a window, which is shifted by the sizes of the inputs
-// before it.
+// before it. The axis is sharded only if these sizes are known and there are at most MAX_JOINED
+// inputs.
 void tsr__derive_concat(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -133,7 +134,8 @@ static void add_split_sizes(struct derivation *derivation, const int64_t *sizes,
 }
 
 // Derives the rule of Split. The sizes of the outputs come from an attribute or an input; by
-// default they are equal.
+// default they are equal. The axis is sharded only if they are known and there are at most
+// MAX_JOINED outputs.
 void tsr__derive_split(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
@@ -407,8 +409,8 @@ static void add_bounds(struct derivation *derivation, const struct ranges *range
         tsr__rule_list(rule, 4, NULL, ranges->step, ranges->n);
 }
 
-// Derives the rule of Slice. A sliced dimension has a window, and the local node uses all elements
-// of its window.
+// Derives the rule of Slice. A sliced dimension has a window if its size and range are known, and
+// the local node uses all elements of its window. Without a window it is not sharded.
 void tsr__derive_slice(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;

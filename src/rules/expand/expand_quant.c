@@ -89,7 +89,7 @@ static tsr_value *weight_point(struct expansion *expansion, tsr_dtype type)
     return tsr__x_scalar(expansion, TSR_UINT8, type == TSR_INT8 ? point + 128 : point);
 }
 
-// Copies the attributes of the convolution to the new node.
+// Copies the attributes of the convolution to the new node. Returns false if out of memory.
 static bool copy_window(struct expansion *expansion, tsr_node *to)
 {
     static const char *const lists[] = {"dilations", "kernel_shape", "pads", "strides"};
