@@ -268,10 +268,10 @@ static struct line line_of(struct solver *solver, const double *lambda, uint32_t
     return line;
 }
 
-// Maximizes the dual over the multiplier of one row, with the others fixed. Each step intersects
-// two lines: that of the last solution that violates the row and that of the last solution that
-// satisfies it. The final multiplier satisfies the row, unless the effort or max_multiplier ended
-// the steps before.
+// Maximizes the dual over the multiplier of one row, with the others fixed. Once both are known,
+// each step intersects two lines: that of the last solution that violates the row and that of the
+// last solution that satisfies it. The final multiplier satisfies the row, unless the effort or
+// max_multiplier ended the steps before.
 static void tune_row(struct solver *solver, double *lambda, uint32_t row)
 {
     // `low` violates the row if `have_broken` is set. `high` satisfies it if `have_kept` is set.

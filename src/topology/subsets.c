@@ -24,7 +24,7 @@ static void copy_devices(tsr_topology *to, const tsr_topology *from, const int *
     to->assumed = from->assumed;
 }
 
-// Copies a port on first use and returns its new number; -1: none.
+// Copies a port on first use and returns its new number; -1: none, or out of memory.
 static int copy_port(tsr_topology *to, const tsr_topology *from, int port, const int *place,
                      int *made)
 {

@@ -53,7 +53,7 @@ static void add_shared(struct shared_weights *shared, const tsr_value *a, const 
     shared->n++;
 }
 
-// Returns an unmatched weight of the second model with the same content.
+// Returns an unmatched weight of the second model with the same content; NULL: none.
 static const tsr_value *find_equal(const struct models *models, const tsr_value *value)
 {
     const struct planner *second = models->planners[1];

@@ -690,7 +690,8 @@ static tsr_status compare_devices(struct found_plan *found, const tsr_plan_optio
     return tsr__plan_better(planner, options, out);
 }
 
-// Warns if candidates were skipped for lack of time, and if the plan exceeds the assumed memory.
+// Warns if candidates were skipped for lack of time, and if a plan that is not made from a set
+// exceeds the assumed memory.
 static tsr_status report_lacks(const struct found_plan *found)
 {
     struct planner *planner = found->models->planners[0];

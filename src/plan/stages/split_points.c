@@ -275,7 +275,8 @@ static bool covers(const struct places *places)
     return 2 * n >= places->shares;
 }
 
-// Returns the number of occurrences of the most frequent kind of split point.
+// Returns the number of occurrences of the most frequent kind of split point, of those that occur
+// among the first LAYER_NODES.
 static size_t most_of_kind(const struct places *places)
 {
     size_t most = 0, n = size_min(places->n, LAYER_NODES);

@@ -200,7 +200,8 @@ static tsr_status find_bound(struct staging *staging, const tsr_plan_options *op
 }
 
 // Fills in cost, bound and gap, and the time on one device. If all stages were solved together
-// (pipeline->answer), cost and bound are those of that solution.
+// (pipeline->answer), the cost is that of this solution, and the bound is staging->least if there
+// is one.
 tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
                              const tsr_plan_options *options, tsr_plan_summary *out)
 {
