@@ -52,8 +52,9 @@ static struct timed_algorithm *all_pairs_of(tsr_topology *topology,
 // not 0, so that the cost of a step depends on its messages and not on all links.
 struct meter {
     tsr_topology *topology;
-    bool near;    // groups are in nearest neighbour order (near_order)
-    double *load; // by link and port: bytes of this step
+    size_t shared; // number of links and port directions, for which the buffers were made
+    bool near;     // groups are in nearest neighbour order (near_order)
+    double *load;  // by link and port: bytes of this step
     int *touched;
     size_t n_touched;
     double *posted; // by device: message costs of this step, of sending and of receiving
@@ -261,7 +262,7 @@ static void near_order(tsr_topology *topology, const int *in, int n, int *out, i
 // before it has no higher latency and needs no more time per byte.
 struct timed_algorithms {
     int n;
-    struct timed_algorithm at[MAX_TIMED];
+    struct timed_algorithm *at;
 };
 
 static void keep_algorithm(struct timed_algorithms *p, const struct algorithm *algorithm,
@@ -302,37 +303,50 @@ const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups
     return near;
 }
 
+// Returns the topology's meter, made on demand: clearing its buffers for every pair of thousands of
+// devices would take minutes. NULL: out of memory.
+static struct meter *meter_of(tsr_topology *topology)
+{
+    size_t shared = tsr__topology_shared(topology), n = (size_t)topology->n;
+    if (topology->meter && topology->meter->shared == shared)
+        return topology->meter;
+    struct meter *meter = ARENA_NEW(&topology->arena, struct meter);
+    if (!meter)
+        return NULL;
+    meter->topology = topology;
+    meter->shared = shared;
+    meter->load = ARENA_ARRAY(&topology->arena, double, shared + 1);
+    meter->touched = ARENA_ARRAY(&topology->arena, int, shared + 1);
+    meter->posted = ARENA_ARRAY(&topology->arena, double, 2 * n);
+    meter->posting = ARENA_ARRAY(&topology->arena, int, 2 * n);
+    meter->group = ARENA_ARRAY(&topology->arena, int, n);
+    if (topology->arena.failed)
+        return NULL;
+    topology->meter = meter;
+    return meter;
+}
+
 // Evaluates the given order of members and, for groups of 3 to 256, the nearest neighbour order.
 // Broadcast and send keep the given order: their first member is the sender. Returns false if out
 // of memory.
 static bool time_algorithms(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, struct timed_algorithms *p)
 {
-    struct meter meter = {.topology = topology};
-    struct arena scratch;
-    tsr__arena_init(&scratch, topology->session);
-    size_t links = tsr__topology_shared(topology) + 1, n = (size_t)topology->n;
-    meter.load = ARENA_ARRAY(&scratch, double, links);
-    meter.touched = ARENA_ARRAY(&scratch, int, links);
-    meter.posted = ARENA_ARRAY(&scratch, double, 2 * n);
-    meter.posting = ARENA_ARRAY(&scratch, int, 2 * n);
-    meter.group = ARENA_ARRAY(&scratch, int, n);
-    bool ok = !scratch.failed;
-    if (ok) {
-        time_order(&meter, what, groups, p);
-        const int *near = groups->size > 2 && groups->size <= 256
-                              ? tsr__near_groups(topology, groups, meter.path)
-                              : NULL;
-        if (near && what != TSR_BROADCAST && what != TSR_SEND &&
-            memcmp(near, groups->device,
-                   (size_t)groups->count * (size_t)groups->size * sizeof *near) != 0) {
-            meter.near = true;
-            time_order(&meter, what, &(struct topology_groups){groups->count, groups->size, near},
-                       p);
-        }
+    struct meter *meter = meter_of(topology);
+    if (!meter)
+        return false;
+    meter->near = false;
+    time_order(meter, what, groups, p);
+    const int *near = groups->size > 2 && groups->size <= 256
+                          ? tsr__near_groups(topology, groups, meter->path)
+                          : NULL;
+    if (near && what != TSR_BROADCAST && what != TSR_SEND &&
+        memcmp(near, groups->device, (size_t)groups->count * (size_t)groups->size * sizeof *near) !=
+            0) {
+        meter->near = true;
+        time_order(meter, what, &(struct topology_groups){groups->count, groups->size, near}, p);
     }
-    tsr__arena_free(&scratch);
-    return ok;
+    return !topology->arena.failed;
 }
 
 // Returns the algorithms that can be the fastest, computed on first use; NULL: out of memory.
@@ -340,14 +354,21 @@ static struct timed_algorithms *timed_algorithms(tsr_topology *topology, enum ts
                                                  const struct topology_groups *groups)
 {
     void **at = kept_at(topology, (int)what, groups);
-    if (at && !*at) {
-        struct timed_algorithms *p = ARENA_NEW(&topology->arena, struct timed_algorithms);
-        if (p && time_algorithms(topology, what, groups, p))
-            *at = p;
-        else
-            topology->arena.failed = true; // callers tell this from a device without a route
-    }
-    return at ? *at : NULL;
+    struct timed_algorithm list[MAX_TIMED];
+    struct timed_algorithms all = {0, list};
+    if (!at || *at)
+        return at ? *at : NULL;
+    if (!time_algorithms(topology, what, groups, &all))
+        return NULL;
+    struct timed_algorithms *kept = ARENA_NEW(&topology->arena, struct timed_algorithms);
+    struct timed_algorithm *copy =
+        ARENA_ARRAY(&topology->arena, struct timed_algorithm, (size_t)all.n + 1);
+    if (!kept || !copy)
+        return NULL;
+    memcpy(copy, list, (size_t)all.n * sizeof *copy);
+    *kept = (struct timed_algorithms){all.n, copy};
+    *at = kept;
+    return kept;
 }
 
 // ---- measured times

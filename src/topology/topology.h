@@ -82,6 +82,7 @@ struct tsr_topology {
     struct topology_work *work; // buffers for finding routes; made on demand
     struct map times_of_groups; // cache of collective_time.c
     VEC(int) key;               // buffer for keys of the cache
+    struct meter *meter;        // buffers of collective_time.c; made on demand
     VEC(struct tsr_topology *)
     choices; // topologies of some devices, of which the planner uses the best (subsets.c)
 };

@@ -42,7 +42,7 @@ static bool key_of(struct staging *staging, const int64_t *devices, size_t n, st
 {
     tsr_topology *topology = staging->planner->machine.topology;
     key->max = KEY_BYTES * 64;
-    // Latency (0 bytes) and one size distinguish links.
+    // One byte (the latency) and one more size distinguish links.
     for (size_t i = 0; i < n; i++)
         key_of_device(key, &topology->device[devices[i]]);
     for (size_t i = 0; i < n; i++)
@@ -51,7 +51,7 @@ static bool key_of(struct staging *staging, const int64_t *devices, size_t n, st
             struct topology_groups two = {1, 2, pair};
             if (i != k)
                 tsr__text_printf(key, "%lld %lld,",
-                                 (long long)tsr__topology_cost(topology, TSR_SEND, &two, 0),
+                                 (long long)tsr__topology_cost(topology, TSR_SEND, &two, 1),
                                  (long long)tsr__topology_cost(topology, TSR_SEND, &two, 1 << 20));
         }
     return !key->failed;
