@@ -175,6 +175,24 @@ static void one_block_without_a_batch(void **state)
     net_free(t);
 }
 
+// No set of 64 of many devices has the memory, but a stage on all devices has: the plan is written,
+// and the failed search without stages does not count.
+static void stages_use_more_than_a_set(void **state)
+{
+    (void)state;
+    struct net *t = net_new("hosts:129x8", 1e10, 1e11, 1e-6, 1e10);
+    tsr_value *y =
+        node(t, "MatMul", input(t, "x", DIMS(2, 512)), weight(t, "w", DIMS(512, 512)), "y");
+    assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+    t->o.memory = 12000;
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+    t->o.stages = TSR_STAGES_AUTO;
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(t->p.feasible && t->p.n_stages > 0);
+    assert_int_equal(tsr_model_config_count(t->m), 1);
+    net_free(t);
+}
+
 // A set of hosts has the candidates of the grid that it forms: k along one side, n along the other.
 static void sets_form_grids(void **state)
 {
@@ -255,15 +273,11 @@ static void copies_keep_their_caches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fast_device_gives_the_outputs),
-        cmocka_unit_test(same_sets_are_found),
-        cmocka_unit_test(slow_devices_stay_idle),
-        cmocka_unit_test(blocks_do_the_same),
-        cmocka_unit_test(copies_combine_their_sums),
-        cmocka_unit_test(every_block_has_its_time),
-        cmocka_unit_test(one_block_without_a_batch),
-        cmocka_unit_test(copies_keep_their_caches),
-        cmocka_unit_test(sets_form_grids),
+        cmocka_unit_test(fast_device_gives_the_outputs), cmocka_unit_test(same_sets_are_found),
+        cmocka_unit_test(slow_devices_stay_idle),        cmocka_unit_test(blocks_do_the_same),
+        cmocka_unit_test(copies_combine_their_sums),     cmocka_unit_test(every_block_has_its_time),
+        cmocka_unit_test(one_block_without_a_batch),     cmocka_unit_test(copies_keep_their_caches),
+        cmocka_unit_test(stages_use_more_than_a_set),    cmocka_unit_test(sets_form_grids),
         cmocka_unit_test(experts_answer_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
