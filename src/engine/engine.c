@@ -209,7 +209,8 @@ tsr_status tsr__engine_adopt(tsr_session *session, const OrtApiBase *base)
     return st;
 }
 
-// Loads ONNX Runtime. The first call decides which library is used; later calls ignore `path`.
+// Loads ONNX Runtime. The first call that succeeds decides which library is used; later calls
+// ignore `path`.
 tsr_status tsr_engine_open(tsr_session *session, const char *path, const char **found,
                            const char **version)
 {

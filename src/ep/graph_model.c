@@ -562,8 +562,8 @@ static OrtStatus *write_model(struct model_writer *writer)
 }
 
 // Opens the folder of the application's model. A model from memory has no path, except with
-// session.model_external_initializers_file_folder_path: then its path is a file in that folder,
-// which does not exist.
+// session.model_external_initializers_file_folder_path: then its path names a file in that folder,
+// and the file does not exist.
 static OrtStatus *find_application_folder(struct model_writer *writer)
 {
     struct diag_mark mark = tsr__diag_mark(writer->session);

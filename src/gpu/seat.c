@@ -24,8 +24,8 @@ static int make_event(const struct gpu *gpu, void **out)
     return code == 0 ? 0 : gpu->cuEventCreate(out, EVENT_NO_TIMING);
 }
 
-// Loads the kernels for units of 1, 2, 4, 8 and 16 bytes: seat->rows[log2 of the unit]; and the one
-// for several copies.
+// Loads the kernels that copy rows in units of 1, 2, 4, 8 and 16 bytes (seat->rows[log2 of the
+// unit]), and the one that makes many copies in one launch (seat->copies).
 static int load_rows(struct gpu_seat *seat)
 {
     static const char *const names[] = {"rows1", "rows2", "rows4", "rows8", "rows16"};

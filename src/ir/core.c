@@ -14,7 +14,7 @@
 // absent.
 const tsr_value tsr__no_value = {.flags = V_GONE};
 
-// Creates a model without a graph and with an empty store.
+// Creates a model without a graph. Its store, the bytes of the model file, is empty.
 tsr_model *tsr__model_make(tsr_session *session)
 {
     tsr_model *model = tsr__alloc(session, sizeof(*model));

@@ -95,10 +95,10 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
     return false;
 }
 
-// Returns the input whose value minus one replaces an empty input; -1: zeros replace it.
-// GroupQueryAttention compares the last key of a batch entry (input 5) with the number of its
-// queries: it rejects 0 if the entry has 4 queries. The total number of keys (input 6) minus one is
-// valid for any entry.
+// Returns the input whose value minus one replaces an empty input; -1: zeros replace it. Input 5 of
+// GroupQueryAttention is the index of the last key of each batch entry. The kernel rejects an index
+// that is too small for the queries: 0 with 4 queries. The total number of keys (input 6) minus one
+// is valid for any entry.
 int tsr__rule_substitute(const tsr_node *node, int input)
 {
     const struct op_row *row = tsr__row_of_node(node);

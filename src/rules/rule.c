@@ -293,7 +293,9 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
     static const char unsharded_bodies[] = "no node of its bodies can be sharded",
                       unknown_operator[] = "there is no rule for this operator (of this opset): "
                                            "give all its tensors shardings, or a rule (--rules)";
-    if (tsr__control_of(node, &control)) // random nodes in its bodies run on one of its devices
+    // No node is given, because random nodes in the bodies decide on their own which devices run
+    // them.
+    if (tsr__control_of(node, &control))
         return unsharded_rule(arena, NULL, unsharded_bodies);
     if (has_subgraphs(node) || (row && row->bodies))
         return unsharded_rule(arena, node, unsharded_bodies);

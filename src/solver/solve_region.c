@@ -21,7 +21,8 @@
 #define MOVE_CELLS 20000
 #define BRANCHES   12 // limit of neighbours of one node in a ball
 
-// Allocates arrays that are large enough for a region of all nodes and one span per row.
+// Allocates arrays that are large enough for a region of all nodes and one span (a range of rows,
+// see the top of this file) per row.
 bool tsr__region_init(struct region *region, const struct dense *dense, struct effort *effort,
                       uint64_t *random)
 {

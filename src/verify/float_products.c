@@ -61,7 +61,7 @@ static void report(struct work *work, const struct outcome *rounded)
 
 // Makes `model` and work->model compute products in float32, and drops the unsharded results.
 // work->model changes too because later trials shard copies of it. *any stays false if no kernel
-// rounds; then nothing changes.
+// rounds activations to 8 bits; then nothing changes.
 static tsr_status prepare(struct work *work, tsr_model *model, bool *any)
 {
     tsr_status st = use_floats(model, any);

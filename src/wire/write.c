@@ -262,8 +262,8 @@ static void write_same(struct rewrite *rewrite)
     rewrite->same.n = 0;
 }
 
-// Adds a span of origin to `rewrite->same`, the bytes to write unchanged. Writes the old contents
-// of `same` first if the span does not follow them directly.
+// Adds a span of the original message (`rewrite->origin`) to `rewrite->same`, the bytes to write
+// unchanged. Writes the old contents of `same` first if the span does not follow them directly.
 static void keep(struct rewrite *rewrite, struct str span)
 {
     if (rewrite->same.n && rewrite->same.p + rewrite->same.n == span.p) {

@@ -520,10 +520,10 @@ static int lower_steps(struct lower_context *lower, const struct tile_layout *fr
     return n;
 }
 
-// Finds a path of operators and returns its number of steps, or 0. If the cheapest plan has a step
-// without an operator, a sum may still be scattered directly, even to unequal shards. This is done
-// if it moves fewer bytes than an AllReduce. Example: for 4 devices with shards of 5, 5, 2 and 2, a
-// device receives 3 * 5/14 = 1.07 times the sum; in an AllReduce 1.5 times.
+// Finds a path of operators and returns its number of steps, or 0. If no operator implements a step
+// of the cheapest plan, a partial sum can still be scattered in one step, even to unequal shards.
+// This is done if it moves fewer bytes than an AllReduce. Example: for 4 devices with shards of 5,
+// 5, 2 and 2, a device receives 3 * 5/14 = 1.07 times the sum; in an AllReduce 1.5 times.
 static int lower_path(struct lower_context *lower, const struct tile_layout *from,
                       const struct partial *pending, const struct tile_layout *to,
                       struct lowered *out)

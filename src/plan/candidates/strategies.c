@@ -61,9 +61,9 @@ static int64_t *no_cuts(struct arena *arena, const struct rule *rule)
     return ones;
 }
 
-// Adds the replicated candidate. Then adds the candidates on grids, of the rule and of the
-// alternative rule if there is one, unless the node must be replicated or there is only one device.
-// Returns false if out of memory.
+// Adds the replicated candidate. There are no others if the node must be replicated or there is
+// only one device. Otherwise adds the candidates on grids: those of the rule, then those of the
+// alternative rule if there is one. Returns false if out of memory.
 static bool fill_strategy(struct planner *planner, struct strategy *strategy, bool single)
 {
     struct arena scratch;

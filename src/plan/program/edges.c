@@ -303,9 +303,9 @@ static bool connect_followed(struct edge *edge, struct reader *reader, uint32_t 
     return state && tsr__use_arrival(edge, edge->var, state, edge->from->at.n, 0, reader, run + 1);
 }
 
-// Connects the only reader that may want a layout other than the producer's. The value keeps its
-// first layout until its last reader has run; if this is the only reader, until this reader has its
-// copy.
+// Connects the only reader that may want a layout other than the producer's. If the value has other
+// readers or stays in memory, its first layout is kept until the last of them has run; otherwise
+// until this reader has its copy.
 static bool connect_one(struct edge *edge, struct reader *reader)
 {
     uint32_t run = tsr__edge_time(edge->planner, reader) + TIME_RUN;

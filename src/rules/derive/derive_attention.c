@@ -278,8 +278,9 @@ static const char *rotated(int rank)
     return rank == 3 ? "[b t (h d)]" : "[b h t d]";
 }
 
-// Returns the positions of com.microsoft in the notation of rules: one start for all sequences, one
-// position for each token, or three positions for each token (MRotaryEmbedding).
+// Returns the input `position_ids` of com.microsoft's rotary embeddings in the notation of rules.
+// It has one start for all sequences, one position for each token, or three for each token
+// (MRotaryEmbedding).
 static const char *positions_of(int rank)
 {
     if (rank == 3)

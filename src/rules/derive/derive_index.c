@@ -294,7 +294,8 @@ void tsr__derive_range(struct derivation *derivation)
 }
 
 // Derives the rule of EyeLike: the rule text of the operator table, for types that comparisons and
-// casts support. Other types, and opsets before 11, are not sharded.
+// casts support. Other types, opsets before 11, an unknown rank and a k outside of int32 are not
+// sharded.
 void tsr__derive_eye_like(struct derivation *derivation)
 {
     static const tsr_dtype types[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT32,

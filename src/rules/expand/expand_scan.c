@@ -225,7 +225,8 @@ void tsr__expand_top_k(struct expansion *expansion)
 // ---- a product and its activation ---------------------------------------------------------------
 
 // Expands FusedGemm to a Gemm and a separate activation. With activation LeakyRelu and
-// activation_alpha 0.1, it is Gemm, then LeakyRelu with alpha 0.1. Other activations fail.
+// activation_alpha 0.1, it is Gemm, then LeakyRelu with alpha 0.1. A node with an activation that
+// is not in `known` is not expanded.
 void tsr__expand_fused_gemm(struct expansion *expansion)
 {
     static const char *const plain[] = {"alpha", "beta"}, *const turns[] = {"transA", "transB"};

@@ -501,7 +501,7 @@ static bool wire(struct ucx *ucx, struct link_meeting *meeting, char *error, siz
     }
     bool wired = fill_card(ucx, mine, error, n);
     if (wired) {
-        // Used if connect_to refuses; a failed meeting overwrites it.
+        // The message if connect_to refuses; a meeting that fails itself writes another.
         snprintf(error, n, "UCX cannot connect to a rank");
         wired = meeting->swap(meeting, mine, connect_to, ucx, error, n);
         ucx->link.crowded = ucx->crowded == meeting->size;
