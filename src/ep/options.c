@@ -33,8 +33,8 @@ static tsr_status refuse(struct reader *reader, const char *option, const char *
     return TSR_USAGE;
 }
 
-// Returns the value of a configuration entry, in the arena. NULL: not set, empty, or an error, which
-// is stored in reader->status.
+// Returns the value of a configuration entry, in the arena. NULL: not set, empty, or an error,
+// which is stored in reader->status.
 static const char *entry(struct reader *reader, const char *key)
 {
     const OrtApi *ort = reader->api->ort;

@@ -9,9 +9,9 @@
 // Over links of 1 GB/s in total that takes at least 2 ns.
 #include "topology/internal.h"
 
-// Returns the share of one group's bytes that must leave a side of a bisection with s of the group's
-// n devices. Example: 1 of 4 devices: 1/4 for an all-gather, 3/4 for a reduce-scatter, 3/16 for an
-// all-to-all, everything for a broadcast or all-reduce.
+// Returns the share of one group's bytes that must leave a side of a bisection with s of the
+// group's n devices. Example: 1 of 4 devices: 1/4 for an all-gather, 3/4 for a reduce-scatter, 3/16
+// for an all-to-all, everything for a broadcast or all-reduce.
 static double must_cross(enum tsr_collective what, double s, double n)
 {
     switch (what) {

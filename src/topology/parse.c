@@ -238,8 +238,8 @@ static bool json_link(tsr_topology *topology, int from, int to, const json_t *ob
     return true;
 }
 
-// Reads the links. "both": true creates two links, one in each direction. Links of a device to itself
-// are removed later, with a warning (tsr__topology_finish).
+// Reads the links. "both": true creates two links, one in each direction. Links of a device to
+// itself are removed later, with a warning (tsr__topology_finish).
 static tsr_status json_links(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"latency", "bandwidth", "start", "message", NULL};

@@ -264,8 +264,8 @@ static tsr_status set_lines(struct planner *planner, const char *key, struct tex
     return st;
 }
 
-// Writes one line per state of the caller into the metadata, in place of earlier states. States that
-// come from the metadata stay as they are there, with stars.
+// Writes one line per state of the caller into the metadata, in place of earlier states. States
+// that come from the metadata stay as they are there, with stars.
 static tsr_status keep_pairs(struct planner *planner)
 {
     struct text text;
