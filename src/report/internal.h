@@ -38,6 +38,7 @@ struct page {
     struct text *out;
     tsr_model *model;
     tsr_model *sized;         // copy with sizes and implied shardings filled in; NULL: none
+    struct tensors *tensors;  // its tensors (tensor_table.c); NULL: not collected, or none
     const tsr_config *config; // NULL: none
     const char *title;
     const tsr_topology *topology; // NULL: not shown; the same below

@@ -328,6 +328,17 @@ static bool collect(struct page *page, struct tensors *tensors)
     return !page->arena->failed && tensors->list.n > 0;
 }
 
+// Returns the tensors, which are collected once for all sections of the page. NULL: none.
+static const struct tensors *tensors_of(struct page *page)
+{
+    if (page->tensors)
+        return page->tensors;
+    struct tensors *tensors = ARENA_NEW(page->arena, struct tensors);
+    if (tensors && collect(page, tensors))
+        page->tensors = tensors;
+    return page->tensors;
+}
+
 // ---- the table ---------------------------------------------------------------------------------
 
 static void write_shape(struct page *page, const struct tensor_row *row)
@@ -352,8 +363,8 @@ static void write_row(struct page *page, const struct tensor_row *row, size_t nu
 
 void tsr__tensors_largest(struct page *page)
 {
-    struct tensors tensors;
-    if (!collect(page, &tensors))
+    const struct tensors *tensors = tensors_of(page);
+    if (!tensors)
         return;
     PUT(page,
         "<h3>Largest tensors per device</h3>\n<p class=\"lead\">Identical layers are grouped; "
@@ -361,8 +372,8 @@ void tsr__tensors_largest(struct page *page)
     tsr__table_begin(page, "largest",
                      "<th>tensor<th>kind<th>shape<th class=\"n\">full size<th class=\"n\">per "
                      "device<th>sharding");
-    for (size_t i = 0; i < size_min(tensors.list.n, MAX_LISTED); i++)
-        write_row(page, tensors.list.at[i], i);
+    for (size_t i = 0; i < size_min(tensors->list.n, MAX_LISTED); i++)
+        write_row(page, tensors->list.at[i], i);
     tsr__table_end(page);
 }
 
@@ -405,38 +416,37 @@ static void write_choice(struct page *page, const struct tensors *tensors, size_
 
 bool tsr__tensors_exist(struct page *page)
 {
-    struct tensors tensors;
-    return collect(page, &tensors);
+    return tensors_of(page) != NULL;
 }
 
 // Writes a list of the tensors, and their layouts as JSON, from which page.js draws.
 void tsr__tensors_picture(struct page *page)
 {
-    struct tensors tensors;
-    if (!collect(page, &tensors))
+    const struct tensors *tensors = tensors_of(page);
+    if (!tensors)
         return;
-    size_t n = size_min(tensors.list.n, MAX_PICTURES);
-    bool *wanted = ARENA_ARRAY(page->arena, bool, tensors.all_layouts.n + 1);
+    size_t n = size_min(tensors->list.n, MAX_PICTURES);
+    bool *wanted = ARENA_ARRAY(page->arena, bool, tensors->all_layouts.n + 1);
     if (!wanted)
         return;
     tsr__html_section(page, "picture", "How a tensor is sharded",
                       "Each shard shows the numbers of the devices that store it. Drawn to scale.");
-    write_choice(page, &tensors, n);
+    write_choice(page, tensors, n);
     PUT(page, "<script type=\"application/json\" id=\"tensors-data\">{\"tensors\":[");
     // Each tensor is [number of its layout, bits of an element, type]. The layouts in use follow.
     for (size_t i = 0; i < n; i++) {
-        const struct tensor_row *row = tensors.list.at[i];
+        const struct tensor_row *row = tensors->list.at[i];
         wanted[row->layout->number] = true;
         PUTF(page, "%s[%zu,%d,\"%s\"]", between(i, ","), row->layout->number,
              tsr_dtype_bits(row->type), tsr_dtype_name(row->type));
     }
     PUT(page, "],\"cuts\":{");
     size_t written = 0;
-    for (size_t i = 0; i < tensors.all_layouts.n; i++) {
+    for (size_t i = 0; i < tensors->all_layouts.n; i++) {
         if (!wanted[i])
             continue;
         PUTF(page, "%s\"%zu\":", between(written++, ",\n"), i);
-        write_layout(page, tensors.all_layouts.at[i]);
+        write_layout(page, tensors->all_layouts.at[i]);
     }
     PUT(page, "}}</script>\n");
     tsr__html_section_end(page);
