@@ -180,8 +180,8 @@ static void limit_entries(struct arena *arena, const char *folder)
         left -= remove_entry(arena, folder, entries.at[i].name);
 }
 
-// True if the entry is complete; parts->use then holds a shared lock, so that nobody removes the
-// entry.
+// True if the entry is complete; parts->use then holds a shared lock, so that no other process
+// removes the entry.
 static bool find_entry(struct provider *provider, struct arena *arena, const char *use,
                        struct parts *parts)
 {
