@@ -78,7 +78,7 @@ void tsr__verify_shortcut(struct work *work, const tsr_tensors *unsharded)
     tsr__diag(work->session, DIAG_engine_shortcut, &at,
               "make the value between the two nodes an output of the model, or shard both nodes in "
               "the same way",
-              "ONNX Runtime optimizes a conversion away in %s, so the outputs differ; the "
-              "sharding is not the cause: the outputs agree if all values are model outputs",
+              "the outputs differ because ONNX Runtime removes a conversion in %s; without this "
+              "optimization (all values as outputs) they agree, so the sharding is right",
               who);
 }
