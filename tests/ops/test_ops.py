@@ -6,6 +6,7 @@ import random
 from parts import *
 
 TYPES = "f4 f8 f2 i1 i2 i4 i8 u1 u2 u4 u8 ?".split()
+IDS = 100  # more than a trial has
 
 
 def outputs_of(d, ranks, feed, n_out=1, **options):
@@ -20,17 +21,57 @@ def pieces(n, arrays, nodes, outs):
     return [model(nodes(r), [], outs(r), {"mine": arrays[r]}) for r in range(n)]
 
 
+def merged(models):
+    """One model of a rank with the nodes of all models; the names and ids of model k get the number k."""
+    nodes, outputs, constants, tokens = [], [], {}, 0
+    for k, m in enumerate(models):
+        own = lambda name: "%s.%d" % (name, k) if name else name
+        for node in m.graph.node:
+            if node.output[0] == "ai.tessera.token.out":
+                continue  # model() appends it
+            node.name = own(node.name)
+            node.input[:], node.output[:] = map(own, node.input), map(own, node.output)
+            if node.domain == "ai.tessera":
+                node.input[-1], node.output[-1] = "token%d" % tokens if tokens else "ai.tessera.token", "token%d" % (tokens + 1)
+                tokens += 1
+                next(a for a in node.attribute if a.name == "id").i += IDS * k
+            nodes.append(node)
+        outputs += [value(own(v.name), v.type.tensor_type.elem_type) for v in m.graph.output if v.name != "ai.tessera.token.out"]
+        constants.update({own(c.name): nh.to_array(c) for c in m.graph.initializer if c.name != "ai.tessera.token"})
+    return model(nodes, [], outputs, constants)
+
+
+def together(d, function, rows):
+    """Runs the trials function(*row). A trial yields its rank models, receives the outputs of rank 0 and checks them. All trials with
+    the same number of ranks are one model, because starting the engine takes much longer than a collective."""
+    by_ranks = {}
+    for row in rows:
+        trial = function(*row)
+        models = next(trial)
+        by_ranks.setdefault(len(models), []).append((trial, models))
+    for n, group in by_ranks.items():
+        got = outputs_of(d, [merged([models[r] for _, models in group]) for r in range(n)], {})
+        for k, (trial, _) in enumerate(group):
+            end = ".%d" % k
+            try:
+                trial.send({name[:-len(end)]: a for name, a in got.items() if name.endswith(end)})
+            except StopIteration:
+                continue
+            raise AssertionError("a trial yields only once")
+
+
 @case
 def all_reduce_types(d):
     rng = np.random.default_rng(0)
     fold = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-    for t in TYPES:
+
+    def trial(t):
         kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
         parts = [(rng.normal(size=(3, 5)) * 3).astype(t) if t != "?" else rng.integers(0, 2, (3, 5)).astype(bool) for _ in range(3)]
         name = "AllReduceF16" if t == "f2" else "AllReduce"
         ops = list(fold)
         nodes = lambda r: [comm(name, "mine", "y_" + o, i, range(3), kind, reduce=o) for i, o in enumerate(ops)]
-        got = outputs_of(d, pieces(3, parts, nodes, lambda r: [value("y_" + o, kind) for o in ops]), {})
+        got = yield pieces(3, parts, nodes, lambda r: [value("y_" + o, kind) for o in ops])
         for o in ops:
             wide = parts[0].astype("f4") if t == "f2" else parts[0]
             for p in parts[1:]:
@@ -38,13 +79,17 @@ def all_reduce_types(d):
             want = wide.astype(t) if t != "?" else (np.logical_or if o in ("sum", "max") else np.logical_and).reduce(parts)
             assert got["y_" + o].dtype == want.dtype and got["y_" + o].tobytes() == want.tobytes(), (t, o)
 
+    together(d, trial, zip(TYPES))
+
 
 @case
 def all_reduce_shapes(d):
-    for shape in [(), (0,), (1,), (3, 0, 2), (257,), (64, 65)]:
+    def trial(shape):
         parts = [np.full(shape, r + 1, "f4") for r in range(4)]
-        got = outputs_of(d, pieces(4, parts, lambda r: [comm("AllReduce", "mine", "y", 0, range(4), F, reduce="sum")], lambda r: [value("y")]), {})
+        got = yield pieces(4, parts, lambda r: [comm("AllReduce", "mine", "y", 0, range(4), F, reduce="sum")], lambda r: [value("y")])
         assert got["y"].shape == shape and (got["y"] == 10).all()
+
+    together(d, trial, zip([(), (0,), (1,), (3, 0, 2), (257,), (64, 65)]))
 
 
 @case
@@ -92,15 +137,18 @@ def half_floats_stay_half(d):
 @case
 def all_gather(d):
     rng = np.random.default_rng(1)
-    for t, axis, sizes in itertools.product(("f4", "f2", "i8", "?"), (0, 1, 2, -1), ((2, 3), (1, 0, 4), (2, 2, 2, 2))):
+
+    def trial(t, axis, sizes):
         kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
         shape = lambda k: [k if i == axis % 3 else s for i, s in enumerate((3, 4, 2))]
         parts = [(rng.normal(size=shape(k)) * 9).astype(t) for k in sizes]
         name = "AllGatherF16" if t == "f2" else "AllGather"
         n = len(sizes)
-        got = outputs_of(d, pieces(n, parts, lambda r: [comm(name, "mine", "y", 0, range(n), kind, axis=axis)], lambda r: [value("y", kind)]), {})
+        got = yield pieces(n, parts, lambda r: [comm(name, "mine", "y", 0, range(n), kind, axis=axis)], lambda r: [value("y", kind)])
         want = np.concatenate(parts, axis)
         assert got["y"].shape == want.shape and got["y"].tobytes() == want.tobytes(), (t, axis, sizes)
+
+    together(d, trial, itertools.product(("f4", "f2", "i8", "?"), (0, 1, 2, -1), ((2, 3), (1, 0, 4), (2, 2, 2, 2))))
 
 
 @case
@@ -126,20 +174,22 @@ def f16(op, t):
 def reduce_scatter(d):
     rng = np.random.default_rng(4)
     fold = {"sum": np.add, "max": np.maximum}
-    for t, axis, n, unit, (op, f) in itertools.product(("f4", "f2", "i8", "?"), (0, 1, -1), (2, 3), (1, 2), fold.items()):
-        if t == "?" and op == "sum":
-            continue
+
+    def trial(t, axis, n, unit, op):
         kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
         parts = [rng.integers(-5, 6, (7, 6, 8)).astype(t) for _ in range(n)]
         whole = parts[0]
         for p in parts[1:]:
-            whole = f(whole, p)
+            whole = fold[op](whole, p)
         nodes = lambda r: [comm(f16("ReduceScatter", t), "mine", "y", 0, range(n), kind, reduce=op, axis=axis, unit=unit),
                            comm(f16("AllGather", t), "y", "back", 1, range(n), kind, axis=axis)]
-        got = outputs_of(d, pieces(n, parts, nodes, lambda r: [value("y", kind), value("back", kind)]), {})
+        got = yield pieces(n, parts, nodes, lambda r: [value("y", kind), value("back", kind)])
         a, b = bounds(whole.shape[axis], unit, n, 0)
         assert got["back"].tobytes() == whole.tobytes(), (t, axis, n, unit, op)
         assert (got["y"] == whole.take(range(a, b), axis)).all() and got["y"].shape[axis] == b - a
+
+    rows = itertools.product(("f4", "f2", "i8", "?"), (0, 1, -1), (2, 3), (1, 2), fold)
+    together(d, trial, (row for row in rows if row[0] != "?" or row[4] != "sum"))
 
 
 @case
@@ -147,7 +197,8 @@ def reduce_scatter_in_shares(d):
     """All types and reductions with random shares (some are 0), units and sizes; every member sends its part to rank 0."""
     rng = np.random.default_rng(6)
     fold = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-    for t in TYPES:
+
+    def trial(t):
         kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
         n, unit, axis, shape = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(0, 2)), [int(s) for s in rng.integers(0, 12, 2)]
         shares = [int(s) for s in rng.integers(0, 4, n)]
@@ -157,7 +208,7 @@ def reduce_scatter_in_shares(d):
             comm(f16("ReduceScatter", t), "mine", "y_" + o, 2 * k, range(n), kind, reduce=o, axis=axis, unit=unit, shares=shares),
             comm(f16("AllGather", t), "y_" + o, "back_" + o, 2 * k + 1, range(n), kind, axis=axis))]
         outs = lambda r: [value(v + o, kind) for o in fold for v in ("y_", "back_")]
-        got = outputs_of(d, pieces(n, parts, nodes, outs), {})
+        got = yield pieces(n, parts, nodes, outs)
         a, b = bounds(shape[axis], unit, n, 0, shares)
         for o in fold:
             whole = parts[0]
@@ -168,49 +219,58 @@ def reduce_scatter_in_shares(d):
             own = whole.take(range(a, b), axis)
             assert got["y_" + o].shape == own.shape and got["y_" + o].tobytes() == own.tobytes(), told
 
+    together(d, trial, zip(TYPES))
+
 
 @case
 def reduce_to_one(d):
-    for t, n, root in itertools.product(("f4", "f2", "i4"), (2, 3), (0, 1)):
+    def trial(t, n, root):
         kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
         parts = [np.full((3, 2), 10 ** r, t) for r in range(n)]
         nodes = lambda r: [comm(f16("Reduce", t), "mine", "y", 0, range(n), kind, reduce="sum", root=root),
                            comm(f16("Broadcast", t), "y", "back", 1, range(n), kind, root=root)]
-        got = outputs_of(d, pieces(n, parts, nodes, lambda r: [value("y", kind), value("back", kind)]), {})
+        got = yield pieces(n, parts, nodes, lambda r: [value("y", kind), value("back", kind)])
         assert got["y"].shape == ((3, 2) if root == 0 else (0,)), got["y"].shape
         assert got["back"].shape == (3, 2) and (got["back"] == sum(parts)).all()
+
+    together(d, trial, itertools.product(("f4", "f2", "i4"), (2, 3), (0, 1)))
 
 
 @case
 def all_to_all(d):
     """From sharded along one axis to sharded along another, and back."""
     rng = np.random.default_rng(5)
-    for t, (a, b), n, unit in itertools.product(("f4", "f2", "?"), ((0, 1), (1, 0), (2, 0), (0, -1)), (2, 3), (1, 2)):
-        kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
+
+    def trial(t, axes, n, unit):
+        (a, b), kind = axes, h.np_dtype_to_tensor_dtype(np.dtype(t))
         x = (rng.normal(size=(7, 6, 8)) * 9).astype(t)
         mine = lambda axis, u, r: x.take(range(*bounds(x.shape[axis], u, n, r)), axis)
         nodes = lambda r: [comm(f16("AllToAll", t), "mine", "y", 0, range(n), kind, split_axis=b, axis=a, unit=unit),
                            comm(f16("AllToAll", t), "y", "back", 1, range(n), kind, split_axis=a, axis=b, unit=1)]
-        got = outputs_of(d, pieces(n, [mine(a, 1, r) for r in range(n)], nodes, lambda r: [value("y", kind), value("back", kind)]), {})
+        got = yield pieces(n, [mine(a, 1, r) for r in range(n)], nodes, lambda r: [value("y", kind), value("back", kind)])
         assert got["y"].shape == mine(b, unit, 0).shape and got["y"].tobytes() == mine(b, unit, 0).tobytes(), (t, a, b, n, unit)
         assert got["back"].tobytes() == mine(a, 1, 0).tobytes()
+
+    together(d, trial, itertools.product(("f4", "f2", "?"), ((0, 1), (1, 0), (2, 0), (0, -1)), (2, 3), (1, 2)))
 
 
 @case
 def send_and_receive(d):
-    for t, shape in itertools.product(("f4", "f2", "i8", "?"), ((), (0,), (3, 4))):
+    def trial(t, shape):
         kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
         x = np.arange(int(np.prod(shape))).reshape(shape).astype(t)
         nodes = lambda r: [comm(f16("Recv" if r == 0 else "Send", t), "mine", "y", 0, [0, 2], kind, **{"from": 2, "to": 0})] if r != 1 else [h.make_node("Identity", ["mine"], ["y"])]
-        got = outputs_of(d, pieces(3, [np.zeros(0, t), np.zeros(0, t), x], nodes, lambda r: [value("y", kind)]), {})
+        got = yield pieces(3, [np.zeros(0, t), np.zeros(0, t), x], nodes, lambda r: [value("y", kind)])
         assert got["y"].shape == shape and got["y"].tobytes() == x.tobytes(), (t, shape)
+
+    together(d, trial, itertools.product(("f4", "f2", "i8", "?"), ((), (0,), (3, 4))))
 
 
 @case
 def fewer_units_than_members(d):
     """Empty parts in a ReduceScatter and in an exchange, and all parts gathered again."""
-    for t, shape, unit, (a, b) in itertools.product(("f4", "f2", "?"), ((1, 4), (2, 1), (0, 3), (2, 5)), (1, 4), ((0, 1), (1, 0))):
-        n, kind = 3, h.np_dtype_to_tensor_dtype(np.dtype(t))
+    def trial(t, shape, unit, axes):
+        n, (a, b), kind = 3, axes, h.np_dtype_to_tensor_dtype(np.dtype(t))
         x = (np.arange(int(np.prod(shape))).reshape(shape) % 3).astype(t)
         mine = lambda axis, u, r: x.take(range(*bounds(x.shape[axis], u, n, r)), axis)
         told = (t, shape, unit, a)
@@ -218,10 +278,12 @@ def fewer_units_than_members(d):
                            comm(f16("AllToAll", t), "y", "turned", 1, range(n), kind, split_axis=b, axis=a, unit=unit),
                            comm(f16("AllGather", t), "turned", "back", 2, range(n), kind, axis=b)]
         outs = lambda r: [value(v, kind) for v in ("y", "turned", "back")]
-        got = outputs_of(d, pieces(n, [x] * n, nodes, outs), {})
+        got = yield pieces(n, [x] * n, nodes, outs)
         assert got["y"].shape == mine(a, unit, 0).shape and (got["y"] == mine(a, unit, 0)).all(), told
         assert got["turned"].shape == mine(b, unit, 0).shape and (got["turned"] == mine(b, unit, 0)).all(), told
         assert got["back"].shape == x.shape and (got["back"] == x).all(), told
+
+    together(d, trial, itertools.product(("f4", "f2", "?"), ((1, 4), (2, 1), (0, 3), (2, 5)), (1, 4), ((0, 1), (1, 0))))
 
 
 @case
@@ -312,7 +374,8 @@ def random_layout(rng, shape, ranks):
 @case
 def reshard(d):
     rng = random.Random(3)
-    for trial in range(40):
+
+    def trial(number):
         ranks = rng.randint(1, 5)
         shape = tuple(rng.choice((1, 2, 3, 4, 6, 7)) for _ in range(rng.randint(0, 3)))
         x = np.arange(int(np.prod(shape)), dtype=rng.choice(("f4", "i8", "f2", "u1"))).reshape(shape)
@@ -327,11 +390,13 @@ def reshard(d):
             mine = a.piece(x, r)
             models.append(model(nodes(r), [], [value("y", kind), value("back", kind)],
                                 {"mine": np.zeros(0, x.dtype) if mine is None else mine, "shape": np.array(shape, np.int64)}))
-        got = outputs_of(d, models, {})
+        got = yield models
         want = b.piece(x, 0)
-        assert got["back"].tobytes() == x.tobytes() and got["back"].shape == x.shape, (trial, shape, a.ints(), b.ints())
+        assert got["back"].tobytes() == x.tobytes() and got["back"].shape == x.shape, (number, shape, a.ints(), b.ints())
         want = np.zeros(0, x.dtype) if want is None else want
-        assert got["y"].shape == want.shape and got["y"].tobytes() == want.tobytes(), (trial, shape, a.ints(), b.ints())
+        assert got["y"].shape == want.shape and got["y"].tobytes() == want.tobytes(), (number, shape, a.ints(), b.ints())
+
+    together(d, trial, zip(range(40)))
 
 
 @case
