@@ -3,9 +3,10 @@
 import os, pickle, signal
 
 
-def work_from(work, tasks, first, seconds, write):
+def work_from(work, tasks, first, seconds, cpu_seconds, write):
     for k in range(first, len(tasks)):
         signal.alarm(seconds)
+        signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         try:
             result = work(tasks[k])
         except Exception as e:
@@ -14,8 +15,9 @@ def work_from(work, tasks, first, seconds, write):
         write.flush()
 
 
-def results_of(work, tasks, seconds):
-    """The result of work(task) for each task; a text with the reason if it raises, crashes or exceeds `seconds`."""
+def results_of(work, tasks, seconds, cpu_seconds=0):
+    """The result of work(task) for each task; a text with the reason if it raises, crashes or exceeds `seconds`, or `cpu_seconds` of
+    CPU time (0: no limit)."""
     results, first = [None] * len(tasks), 0
     while first < len(tasks):
         reader, writer = os.pipe()
@@ -24,7 +26,7 @@ def results_of(work, tasks, seconds):
             os.close(reader)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # hide messages of a library that aborts
             with os.fdopen(writer, "wb") as write:
-                work_from(work, tasks, first, seconds, write)
+                work_from(work, tasks, first, seconds, cpu_seconds, write)
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader, "rb") as read:
