@@ -12,11 +12,12 @@ size that it changes); then the shapes that follow from the inputs must win.
 
 Usage: partly.py PRINT_RULE [OPERATOR ...] [all]     (all: many more sizes and descriptions)
 """
-import json, os, pickle, random, re, resource, subprocess, sys, tempfile
+import json, os, random, re, subprocess, sys, tempfile
 import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
+import children
 import prove
 
 import harness
@@ -32,7 +33,8 @@ ODD = {**{op: (empty, "an empty input is given back unreduced, or reduced along 
        "QLinearSoftmax": (empty, "an empty input gives no output"), "MatMul": (empty, "sums of nothing: batches of unlike sizes are not stretched"),
        "MaxPool": (lambda shapes: min(shapes[0][2:]) < 2, "com.microsoft.nchwc: a window that is larger than the image counts as one"),
        "GatherND": (lambda shapes: shapes[0][0] != shapes[1][0], "a batch of indices that is longer than that of the data")}
-CPU_SECONDS = 5  # for all runs of a case: some kernels never end for a size of 0
+CPU_SECONDS = 2  # for a run: some kernels never end for a size of 0
+SESSION = {}  # the last one: runs of a model follow each other
 
 
 def session(model):
@@ -137,8 +139,11 @@ def with_inferred(model):
 
 def size_of(text, names):
     """The value of a size; None: it contains a name that onnx's inference made up."""
+    if isinstance(text, int):
+        return text
+    name = text.replace(".", "__")
     try:
-        return text if isinstance(text, int) else eval(re.sub(r"\.(\d+)", r"__\1", text), {"min": min, "max": max}, dict(names))
+        return names[name] if name in names else eval(re.sub(r"\.(\d+)", r"__\1", text), {"min": min, "max": max}, dict(names))
     except NameError:
         return None
 
@@ -164,56 +169,25 @@ def wrong_about(found, real, names):
     return None
 
 
-def run_from(first, model, inputs, write):
-    """In a child process: run inputs[first:] and write the results (None: the sizes do not fit together)."""
-    engine = session(model)
-    for k in range(first, len(inputs) if engine else first):
-        try:
-            outputs = engine.run(None, {"x%d" % i: v for i, v in enumerate(inputs[k]) if v is not None})
-        except Exception:
-            outputs = None
-        pickle.dump((k, outputs), write)
-        write.flush()
-
-
-def run_all(model, inputs):
-    """Outputs for each set of inputs. Inputs that crash the engine (division by a size of 0) count as rejected."""
-    results, first = [None] * len(inputs), 0
-    while first < len(inputs):
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reader)
-            resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-            with os.fdopen(writer, "wb") as write:
-                run_from(first, model, inputs, write)
-            os._exit(0)
-        os.close(writer)
-        done = first - 1
-        with os.fdopen(reader, "rb") as read:
-            while True:
-                try:
-                    done, outputs = pickle.load(read)
-                    results[done] = outputs
-                except EOFError:
-                    break
-        _, status = os.waitpid(child, 0)
-        if status == 0:
-            break
-        first = done + 2
-    return results
-
-
 def runs_of(op, since, domain, c, depth, dice):
-    """(model, inputs, constants, outputs) of every variant that the engine accepts."""
+    """(model, inputs, constants) of every variant of a case."""
     model = prove.node_model(op, since, c, False, domain)
     values = [v.value if isinstance(v, prove.Host) else v for v in c["inputs"]]
     constants = {i: v.value for i, v in enumerate(c["inputs"]) if isinstance(v, prove.Host)}
     free = [None if i in constants or i in c["fixed"] else v for i, v in enumerate(values)]
-    inputs = [[v if s is None else resized(v, s) for v, s in zip(values, shapes)] for shapes in variants(free, depth, dice)]
-    for given, outputs in zip(inputs, run_all(model, inputs)):
-        if outputs is not None:
-            yield model, given, constants, outputs
+    for shapes in variants(free, depth, dice):
+        yield model, [v if s is None else resized(v, s) for v, s in zip(values, shapes)], constants
+
+
+def run(task):
+    """In a child process: the outputs of one run; None: the operator is not supported, or the sizes do not fit together."""
+    _, _, (model, inputs, _) = task
+    if SESSION.get("model") is not model:
+        SESSION.update(model=model, session=session(model))
+    try:
+        return SESSION["session"] and SESSION["session"].run(None, {"x%d" % i: v for i, v in enumerate(inputs) if v is not None})
+    except Exception:
+        return None
 
 
 def operator_sets(op, domain, c, depth, dice):
@@ -248,8 +222,9 @@ def main(printer, only):
     dice, claims, runs = random.Random(5), [], 0
     with tempfile.TemporaryDirectory() as folder:
         files = []
-        for op, since, domain, c in jobs(printer, only, depth, dice):
-            for model, inputs, constants, outputs in runs_of(op, since, domain, c, depth, dice):
+        tasks = [(op, c, model_run) for op, since, domain, c in jobs(printer, only, depth, dice) for model_run in runs_of(op, since, domain, c, depth, dice)]
+        for (op, c, (model, inputs, constants)), outputs in zip(tasks, children.results_of(run, tasks, harness.HANG_S, CPU_SECONDS)):
+            if isinstance(outputs, list):  # otherwise the engine rejects the sizes, or crashes (division by a size of 0)
                 free = [None if v is None or i in constants else v.shape for i, v in enumerate(inputs)]
                 ways = descriptions(free, depth, dice)
                 text, names = described(model, inputs, ways, constants)
