@@ -22,6 +22,7 @@ import fnmatch
 import glob
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -156,6 +157,40 @@ def good(*words, **how):
     code, out, err = call(*words, **how)
     assert code == 0, "exit %d of %s\n%s\n%s" % (code, " ".join(map(str, words)), out[-DETAILS_MAX:], err[-DETAILS_MAX:])
     return out
+
+
+def forked(function, *arguments):
+    """Calls a function in a copy of this process and returns (exit code, output); the code is negative after a signal. This saves the
+    time to import packages again. The caller must not have run the engine: its threads do not survive a fork."""
+    sys.stdout.flush()
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        child = os.fork()
+        if child == 0:
+            _exit_after(function, arguments, output)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        output.seek(0)
+        text = output.read()
+    assert code != -signal.SIGALRM, "%s%s hangs\n%s" % (function.__name__, arguments, text[-DETAILS_MAX:])
+    return code, text
+
+
+def _exit_after(function, arguments, output):
+    """Ends the process after a call, as Python does after a script."""
+    code = 1
+    try:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        signal.alarm(HANG_S)
+        function(*arguments)
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def free_port():

@@ -11,7 +11,6 @@ Usage: quirks.py [NAME ...]
 import glob
 import os
 import re
-import subprocess
 import sys
 import tempfile
 
@@ -19,6 +18,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto as T, helper as h, numpy_helper
+
+import harness
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCES = os.path.join(HERE, "..", "..", "src")
@@ -274,12 +275,12 @@ def cache_of_its_past():
 
 def outcome(name):
     """(REPRODUCED or ABSENT, details). An error of the reproduction itself counts as REPRODUCED."""
-    ended = subprocess.run([sys.executable, os.path.abspath(__file__), "--one", name], capture_output=True, text=True, timeout=120)
-    if ended.returncode < 0:
-        return REPRODUCED, "ends the process (signal %d)" % -ended.returncode
-    if ended.returncode in (REPRODUCED, ABSENT):
-        return ended.returncode, ""
-    return REPRODUCED, "error: " + (ended.stderr.strip().splitlines() or ["?"])[-1][:140]
+    code, text = harness.forked(lambda: sys.exit(REPRODUCED if globals()[name]() else ABSENT))
+    if code < 0:
+        return REPRODUCED, "ends the process (signal %d)" % -code
+    if code in (REPRODUCED, ABSENT):
+        return code, ""
+    return REPRODUCED, "error: " + (text.strip().splitlines() or ["?"])[-1][:140]
 
 
 def report(name, row, minor):
@@ -306,8 +307,6 @@ def stale(texts):
 
 
 def main(wanted):
-    if wanted[:1] == ["--one"]:
-        sys.exit(REPRODUCED if globals()[wanted[1]]() else ABSENT)
     table = rows()
     minor = int(ort.__version__.split(".")[1])
     for name, row in table.items():

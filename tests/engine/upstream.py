@@ -7,7 +7,7 @@ the README's table, the bug must be present. For other versions a fixed bug is o
 import glob
 import os
 import re
-import subprocess
+import runpy
 import sys
 
 import onnx
@@ -20,23 +20,28 @@ with open(os.path.join(FOLDER, "README.md"), encoding="utf-8") as page:
     LISTED = dict(re.findall(r"^\| \[(\w+)\.py\].*\| ([^|]*) \|$", page.read(), flags=re.M))
 
 
+def run_script(path):
+    sys.argv = [path]
+    runpy.run_path(path, run_name="__main__")
+
+
 def answer(path):
     """(has the bug or None: no clear answer, output) of one script."""
-    ended = subprocess.run([sys.executable, "-B", path], capture_output=True, text=True, timeout=harness.HANG_S)
-    text = "exit code %d\n%s%s" % (ended.returncode, ended.stdout, ended.stderr)
+    code, output = harness.forked(run_script, path)
+    text = "exit code %d\n%s" % (code, output)
     with open(path, encoding="utf-8") as script:
         may_die = "also by a signal" in script.read()
-    if ended.returncode < 0:
+    if code < 0:
         return (True if may_die else None), text
-    said = {0: "does not have the bug", 1: "has the bug"}.get(ended.returncode)
-    return (ended.returncode == 1 if said and said in text else None), text
+    said = {0: "does not have the bug", 1: "has the bug"}.get(code)
+    return (code == 1 if said and said in text else None), text
 
 
 def all_scripts(folder):
     paths = sorted(glob.glob(FOLDER + "/*.py"))
     names = [os.path.basename(path)[:-3] for path in paths]
     harness.check("all are listed", set(names) == set(LISTED), set(names) ^ set(LISTED))
-    for name, (present, text) in zip(names, harness.side_by_side(answer, [[path] for path in paths])):
+    for name, (present, text) in zip(names, map(answer, paths)):
         installed = onnx.__version__ if name.startswith("onnx_") else ort.__version__
         if present is False and installed != LISTED[name].split()[-1]:
             name += " # fixed in %s" % installed
