@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks facts that the documents state about the source: test_documents.py
 
-Files that they name exist. ARCHITECTURE.md lists the modules of tools/lint in their order, has true line counts and is short. The man page has
-every environment variable of the command. C programs in the documents compile.
+Files that they name exist, and so do names in these files. ARCHITECTURE.md lists the modules of tools/lint in their order, has true line
+counts and is short. The man page has every environment variable of the command. C programs in the documents compile.
 """
 import fnmatch
 import glob
@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 ENDINGS = (".c", ".h", ".def")
 EXAMPLES = ("app.c", "onnxruntime_c_api.h")  # files of other projects
-FOLDERS = "src|tests|tools|bench|fuzz|examples|include|docs|python|packaging"
+FOLDERS = "src|tests|tools|bench|fuzz|examples|include|docs|python|packaging|schemas|conformance"
 MAX_LINES, MAX_COLUMNS = 150, 120  # of ARCHITECTURE.md
 TOLERANCE = 0.25  # of a line count, since documents do not follow every commit
 failed = 0
@@ -55,6 +55,24 @@ def missing_files():
         for name in re.findall(r"`((?:%s)/[\w./*-]+)`" % FOLDERS, text) + re.findall(r"`([\w/*-]+\.(?:c|h|def))`", text):
             if "NAME" not in name and name not in EXAMPLES and not exists(name, sources):
                 yield "%s names %s" % (page, name)
+
+
+def has_name(where, name):
+    """True if a file has the word, or a folder has the file or, in one of its files, the word."""
+    if os.path.isdir(where):
+        return os.path.exists(os.path.join(where, name)) or any(has_name(path, name) for path in glob.glob(where + "/**/*.[ch]", recursive=True))
+    return bool(re.search(r"\b%s\b" % re.escape(name), text_of(where)))
+
+
+def missing_names():
+    """Names such as `f` in `src/x.c` and `x.c` in `src/y` that are not there; the changelog may name removed ones."""
+    for page in documents():
+        if page == "CHANGELOG.md":
+            continue
+        for names, where in re.findall(r"((?:`[\w .]+`(?:, | and ))*`[\w .]+`) in `((?:%s)/[\w./-]+)`" % FOLDERS, text_of(page)):
+            for name in re.findall(r"`([^`]+)`", names):
+                if "NAME" not in name + where and os.path.exists(where) and not has_name(where, name):
+                    yield "%s: no %s in %s" % (page, name, where)
 
 
 def lint_table():
@@ -128,11 +146,13 @@ def broken_programs():
 
 
 def missing_functions():
-    """Each `tsr_x` in a document must be declared in an installed header; the changelog may name removed ones."""
-    headers = text_of("include/tessera.h") + text_of("include/tessera_graph.h")
+    """Each `tsr_x` in a document must be declared in an installed header; CONTRIBUTING.md may also name those of the command,
+    the changelog removed ones."""
+    installed = text_of("include/tessera.h") + text_of("include/tessera_graph.h")
     for page in documents():
         if page == "CHANGELOG.md":
             continue
+        headers = installed + text_of("include/tessera_cli.h") if page == "CONTRIBUTING.md" else installed
         for name in sorted(set(re.findall(r"\btsr_[a-z]\w*[a-z0-9]\b", text_of(page))) - {"tsr_noun_verb"}):
             if not re.search(r"\b%s" % name, headers):
                 yield "%s names %s" % (page, name)
@@ -157,6 +177,7 @@ def main():
     os.chdir(ROOT)
     page = text_of("ARCHITECTURE.md")
     check("files that documents name exist", list(missing_files()))
+    check("names that documents place in a file are there", list(missing_names()))
     check("ARCHITECTURE.md lists the modules", list(wrong_modules(page)))
     check("ARCHITECTURE.md has true line counts", list(wrong_counts(page)))
     check("ARCHITECTURE.md is short", list(wrong_size(page)))
