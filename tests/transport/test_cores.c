@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_cores.c - how cores are divided among ranks, and limits of control groups.
-#include "transport/transport.h"
+// test_cores.c - how cores are divided among ranks, limits of control groups, and waiting.
+#include "transport/common/internal.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -100,9 +100,36 @@ static void test_keeping(void **state)
     sched_setaffinity(0, sizeof before, &before);
 }
 
+static int n_yields;
+
+// Replaces the function of the C library.
+int sched_yield(void)
+{
+    n_yields++;
+    return 0;
+}
+
+// A rank with its own core keeps it for a while; on shared cores it yields at once.
+static void test_waiting(void **state)
+{
+    (void)state;
+    struct patience own = {0}, crowded = {0};
+    for (int i = 0; i < 10000; i++)
+        assert_false(tsr__patience(&own, false));
+    assert_int_equal(n_yields, 0);
+    for (int i = 0; i < 12000; i++)
+        tsr__patience(&own, false);
+    assert_true(n_yields > 0);
+    n_yields = 0;
+    for (int i = 0; i < 10; i++)
+        tsr__patience(&crowded, true);
+    assert_int_equal(n_yields, 10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_quota), cmocka_unit_test(test_shares),
-                                       cmocka_unit_test(test_keeping)};
+                                       cmocka_unit_test(test_keeping),
+                                       cmocka_unit_test(test_waiting)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,8 +175,9 @@ void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool hi
 
 // the first rounds have no pause: a peer that has nearly arrived needs less time than a pause
 #define HOT_ROUNDS 64
-// about 10 us: a peer on another core arrives in that time, or is computing
-#define SPIN_ROUNDS  400
+// 0.3 to 1 ms, longer than ranks with equal shares usually wait for each other. On a busy machine,
+// a thread that yields its core may get it back only after several milliseconds.
+#define SPIN_ROUNDS  20000
 #define YIELD_ROUNDS 4000 // then a few ms of yielding the core
 #define SLEEP_NS     50000
 
@@ -188,7 +189,7 @@ bool tsr__patience(struct patience *patience, bool crowded)
             tsr__relax();
         return false;
     }
-    if (round < YIELD_ROUNDS) {
+    if (round < (crowded ? 0 : SPIN_ROUNDS) + YIELD_ROUNDS) {
         sched_yield();
     } else {
         struct timespec nap = {0, SLEEP_NS};
