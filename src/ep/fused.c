@@ -46,7 +46,9 @@ static tsr_status open_ranks(struct fused *fused)
     if (processes)
         return tsr__served_open(session, fused->parts.folder, base, options.threads,
                                 &fused->served);
-    return tsr_job_open(session, fused->parts.folder, &options, &fused->job);
+    TRY(tsr_job_open(session, fused->parts.folder, &options, &fused->job));
+    tsr__job_take_rank_0(fused->job);
+    return TSR_OK;
 }
 
 // ---- a run -------------------------------------------------------------------------------------

@@ -106,8 +106,9 @@ struct tsr_job {
     pthread_cond_t posted;          // the caller's thread has posted something for the ranks
     atomic_uint_fast64_t n_posted;  // number of posts; ranks read it without the lock
     atomic_uint_fast64_t n_changed; // number of broadcasts of `change`
-    bool spare_core;  // the ranks leave a core to the caller's thread, so all may spin
-    uint64_t awaited; // number of runs that the caller waits for; 0: ranks are loading
+    bool spare_core;    // the ranks leave a core to the caller's thread, so all may spin
+    bool caller_runs_0; // the caller's thread makes the runs of rank 0 (tsr__job_take_rank_0)
+    uint64_t awaited;   // number of runs that the caller waits for; 0: ranks are loading
 
     struct children *children; // ranks that are child processes
 

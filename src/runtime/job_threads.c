@@ -7,6 +7,9 @@
 // ends the job. When the caller waits for the last started run, all ranks synchronize at its end: a
 // rank that skipped a communication is detected there, and no wait is endless.
 //
+// The caller's thread can take over rank 0 (tsr__job_take_rank_0), whose thread then ends. It makes
+// the runs of rank 0 while it waits for them, so a job needs no more threads than ranks.
+//
 // Locking: the caller's thread writes runs_started, sync_after and closing; a rank's thread writes
 // its own opened, runs_done, runs_synced and failed. All of them are protected by job->lock. The
 // caller's thread broadcasts job->posted after a change, a rank's thread job->change. Inside a run
@@ -67,8 +70,8 @@ static void spin(tsr_job *job, atomic_uint_fast64_t *counter, double seconds)
 
 // ---- a rank's thread ---------------------------------------------------------------------------
 
-// What a rank does next. STOP: the job is closing and all started runs are done.
-enum task { RUN, MEET, STOP };
+// What a rank does next. NONE: it waits. STOP: its thread ends.
+enum task { NONE, RUN, MEET, STOP };
 
 // True if this rank must synchronize now: the caller wants a barrier after sync_after runs, and
 // this rank has made exactly that number but not synchronized yet. A rank that is behind runs
@@ -80,28 +83,34 @@ static bool must_meet(const struct rank_thread *rank_thread)
     return rank_thread->runs_done == job->sync_after && rank_thread->runs_synced < job->sync_after;
 }
 
-// True if the rank's thread must wait. Closing ends the wait, but not the work: the rank still
-// makes the runs that were started, because other ranks wait for its part of them.
-static bool has_nothing_to_do(const struct rank_thread *rank_thread)
+// True if the caller's thread makes the runs of this rank.
+static bool is_callers(const struct rank_thread *rank_thread)
+{
+    return rank_thread->job->caller_runs_0 && rank_thread == rank_thread->job->rank_threads;
+}
+
+// Returns what the rank has to do, under the job's lock. A rank stops only after all started runs,
+// because other ranks wait for its part of them.
+static enum task pending_task(const struct rank_thread *rank_thread)
 {
     const tsr_job *job = rank_thread->job;
-    return !job->closing && rank_thread->runs_done == job->runs_started &&
-           rank_thread->runs_synced >= job->sync_after;
+    if (must_meet(rank_thread))
+        return MEET;
+    if (rank_thread->runs_done < job->runs_started)
+        return RUN;
+    return job->closing || is_callers(rank_thread) ? STOP : NONE;
 }
 
 // Waits, under the job's lock, until there is something to do, and returns it.
 static enum task next_task(const struct rank_thread *rank_thread)
 {
     tsr_job *job = rank_thread->job;
-    if (rank_thread->rank.spin && rank_thread->runs_done && has_nothing_to_do(rank_thread))
+    enum task task = pending_task(rank_thread);
+    if (task == NONE && rank_thread->rank.spin && rank_thread->runs_done)
         spin(job, &job->n_posted, SPIN_S);
-    while (has_nothing_to_do(rank_thread))
+    while ((task = pending_task(rank_thread)) == NONE)
         pthread_cond_wait(&job->posted, &job->lock);
-    if (must_meet(rank_thread))
-        return MEET;
-    if (rank_thread->runs_done == job->runs_started)
-        return STOP;
-    return RUN;
+    return task;
 }
 
 // Wakes the caller's thread if it can continue. While ranks load, every rank wakes the caller's
@@ -114,27 +123,33 @@ static void report_progress(tsr_job *job)
     pthread_cond_broadcast(&job->change);
 }
 
-// Runs and synchronizes until the job closes or the rank fails. The lock is held except during
+// Runs or synchronizes, without the job's lock.
+static void perform(struct rank_thread *rank_thread, enum task task)
+{
+    tsr_job *job = rank_thread->job;
+    pthread_mutex_unlock(&job->lock);
+    if (task == MEET)
+        tsr__rank_meet(&rank_thread->rank, "end");
+    else
+        tsr__rank_run(&rank_thread->rank, rank_thread->runs_done % RUN_SLOTS);
+    pthread_mutex_lock(&job->lock);
+    if (task == MEET)
+        rank_thread->runs_synced = rank_thread->runs_done;
+    else
+        rank_thread->runs_done++;
+}
+
+// Runs and synchronizes until the thread must end or the rank fails. The lock is held except during
 // work. Each iteration first reports what the previous one changed (the first time: that the rank
 // is open).
 static void work(struct rank_thread *rank_thread)
 {
-    tsr_job *job = rank_thread->job;
     while (rank_thread->rank.status == TSR_OK) {
-        report_progress(job);
+        report_progress(rank_thread->job);
         enum task task = next_task(rank_thread);
         if (task == STOP)
             return;
-        pthread_mutex_unlock(&job->lock);
-        if (task == MEET)
-            tsr__rank_meet(&rank_thread->rank, "end");
-        else
-            tsr__rank_run(&rank_thread->rank, rank_thread->runs_done % RUN_SLOTS);
-        pthread_mutex_lock(&job->lock);
-        if (task == MEET)
-            rank_thread->runs_synced = rank_thread->runs_done;
-        else
-            rank_thread->runs_done++;
+        perform(rank_thread, task);
     }
 }
 
@@ -152,7 +167,10 @@ static void *rank_main(void *data)
     work(rank_thread);
     rank_thread->failed = rank_thread->rank.status != TSR_OK;
     report_progress(job);
+    bool taken_over = is_callers(rank_thread) && !rank_thread->failed;
     pthread_mutex_unlock(&job->lock);
+    if (taken_over)
+        return NULL;
     // Ranks that still wait for this one get an error now. The endpoint is closed last, so that a
     // failure of this rank, which is more informative, is reported first.
     tsr__comm_close(rank_thread->rank.endpoint);
@@ -160,6 +178,22 @@ static void *rank_main(void *data)
 }
 
 // ---- the caller's thread -----------------------------------------------------------------------
+
+// Makes the started runs of rank 0 if the caller has taken it over.
+static void work_as_rank_0(tsr_job *job)
+{
+    struct rank_thread *rank_thread = &job->rank_threads[0];
+    enum task task;
+    if (!job->caller_runs_0)
+        return;
+    pthread_mutex_lock(&job->lock);
+    while (rank_thread->rank.status == TSR_OK && (task = pending_task(rank_thread)) != STOP)
+        perform(rank_thread, task);
+    rank_thread->failed = rank_thread->rank.status != TSR_OK;
+    pthread_mutex_unlock(&job->lock);
+    if (rank_thread->failed) // as at the end of rank_main
+        tsr__comm_close(rank_thread->rank.endpoint);
+}
 
 // Waits until every rank has made `runs` runs or has failed. runs 0: waits until every rank is
 // loaded, and reports the number of loaded ranks as progress.
@@ -345,7 +379,8 @@ static tsr_status threads_start(tsr_job *job, const tsr_tensors *const *inputs, 
         return st;
     pthread_mutex_lock(&job->lock);
     job->runs_started++;
-    post(job);
+    if (!job->caller_runs_0) // else the ranks would wait for rank 0: threads_finish posts
+        post(job);
     pthread_mutex_unlock(&job->lock);
     return TSR_OK;
 }
@@ -426,8 +461,9 @@ static tsr_status collect(tsr_job *job, size_t run_slot, tsr_tensors *const *out
 static tsr_status threads_finish(tsr_job *job, tsr_tensors *const *outputs, enum run_sets form)
 {
     bool last = job->runs_started == job->runs_collected + 1;
-    if (last)
-        sync_after(job, job->runs_started);
+    if (last || job->caller_runs_0)
+        sync_after(job, last ? job->runs_started : job->sync_after);
+    work_as_rank_0(job);
     wait_for(job, job->runs_collected + 1);
     size_t run_slot = job->runs_collected++ % RUN_SLOTS;
     tsr_status st = collect(job, run_slot, outputs, form);
@@ -448,6 +484,7 @@ static tsr_status threads_add_state(tsr_job *job, const char *past, const char *
 static tsr_status threads_barrier(tsr_job *job)
 {
     sync_after(job, job->runs_started);
+    work_as_rank_0(job);
     wait_for(job, job->runs_started);
     return tsr__ranks_verdict(job);
 }
@@ -459,7 +496,10 @@ static void threads_close(tsr_job *job)
     job->closing = true;
     post(job);
     pthread_mutex_unlock(&job->lock);
-    for (int i = 0; i < job->n_threads; i++)
+    work_as_rank_0(job);
+    if (job->caller_runs_0)
+        tsr__comm_close(job->rank_threads[0].rank.endpoint);
+    for (int i = job->caller_runs_0 ? 1 : 0; i < job->n_threads; i++)
         pthread_join(job->rank_threads[i].thread, NULL);
     // The engine's sessions have views of the shared weights, and the operators of the ranks use
     // the transport, hence the order: ranks, weights, transport.
@@ -468,6 +508,18 @@ static void threads_close(tsr_job *job)
         tsr__shared_close(job->engine, &job->shared);
     if (job->thread_transport)
         tsr__threads_free(job->thread_transport);
+}
+
+void tsr__job_take_rank_0(tsr_job *job)
+{
+    if (job->kind != &tsr__job_threads || job->gpu || job->caller_runs_0)
+        return;
+    pthread_mutex_lock(&job->lock);
+    job->caller_runs_0 = true;
+    job->spare_core = job->rank_threads[0].rank.spin; // no thread beside the ranks needs a core
+    post(job);
+    pthread_mutex_unlock(&job->lock);
+    pthread_join(job->rank_threads[0].thread, NULL);
 }
 
 const struct job_kind tsr__job_threads = {

@@ -26,6 +26,12 @@ int tsr__served_work(const char *folder, const char *engine, int threads);
 
 // ---- jobs (job_common.c)
 
+// Makes the caller's thread run rank 0 of this job, in tsr_job_wait. The thread of that rank ends.
+// For callers that always wait directly after a start: the ranks begin a run only at the wait, and
+// a program with as many cores as ranks needs no core for a waiting thread. Call it before the
+// first run. Does nothing if ranks are processes or on GPUs. (job_threads.c)
+void tsr__job_take_rank_0(tsr_job *job);
+
 struct OrtRunOptions;
 // Sets options of ONNX Runtime for the following runs of ranks that are threads; their terminate
 // flag ends a run. NULL: none. Must be valid until the runs have ended.

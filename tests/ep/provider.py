@@ -474,6 +474,22 @@ def threads_and_sessions(folder):
     assert not wrong, wrong[0]
 
 
+def no_thread_beside_the_ranks(folder):
+    """The thread of the application makes the runs of rank 0, also if another thread did so before."""
+    before = len(os.listdir("/proc/self/task"))
+    session, feeds = host.session(host.BERT, devices=3, dims=host.BERT_DIMS, threads=1), host.feeds(host.BERT)
+    assert len(os.listdir("/proc/self/task")) == before + 2
+    want = host.plain(host.BERT).run(None, feeds)
+    results = []
+    for _ in range(2):
+        host.near(session.run(None, feeds), want)
+        other = threading.Thread(target=lambda: results.append(session.run(None, feeds)))
+        other.start(), other.join()
+    for got in results:
+        host.near(got, want)
+    assert len(results) == 2
+
+
 def asynchronous_runs(folder):
     made = host.options(devices=2)
     made.intra_op_num_threads = 2  # RunAsync needs a thread pool
@@ -554,6 +570,6 @@ host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
              replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
              declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, cache_buffers_change, decoders_are_sharded_by_heads, names_of_sizes_may_be_wrong,
-             caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, asynchronous_runs, a_run_can_be_terminated,
+             caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, no_thread_beside_the_ranks, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
 harness.finish()
