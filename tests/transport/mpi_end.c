@@ -18,7 +18,7 @@ int main(int argc, char **argv)
     if (link->rank == 0 && strcmp(argv[1], "stopped") == 0)
         raise(SIGSTOP);
     if (link->rank == 0) {
-        sleep(4); // more than three intervals of the other ranks
+        usleep(2500000); // more than two intervals of the other rank
         puts("rank 0 has ended");
     }
     return 0;
