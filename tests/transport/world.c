@@ -361,6 +361,30 @@ struct endpoint *actor_endpoint(struct actor *a)
     return a->w->e[a->rank];
 }
 
+float input_of(int rank, int64_t i)
+{
+    return (float)((rank + 1) * 1000003 % 977) / 7.0F + (float)(i * 31 % INPUT_PERIOD) / 3.0F;
+}
+
+float *inputs_of(int rank, int64_t count)
+{
+    float *x = malloc((size_t)(count + 1) * sizeof *x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = i < INPUT_PERIOD ? input_of(rank, i) : x[i - INPUT_PERIOD];
+    return x;
+}
+
+float *sums_of(int n, int64_t count)
+{
+    float *x = inputs_of(0, count);
+    for (int64_t i = 0; i < count; i++)
+        for (int k = 1; k < n && i < INPUT_PERIOD; k++)
+            x[i] += input_of(k, i);
+    for (int64_t i = INPUT_PERIOD; i < count; i++)
+        x[i] = x[i - INPUT_PERIOD];
+    return x;
+}
+
 static void *actor_thread(void *data)
 {
     struct actor *a = data;

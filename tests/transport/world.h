@@ -50,4 +50,11 @@ bool world_reaches(struct world *w, int rank, const void *p, size_t bytes);
 int world_calls(struct world *w, int rank);
 struct endpoint *actor_endpoint(struct actor *a);
 
+// Test data of a rank, and its sums over n ranks, added in the order of the ranks. Element
+// i + INPUT_PERIOD is equal to element i. Free the arrays.
+#define INPUT_PERIOD 1009
+float input_of(int rank, int64_t i);
+float *inputs_of(int rank, int64_t count);
+float *sums_of(int n, int64_t count);
+
 #endif
