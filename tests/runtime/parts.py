@@ -155,13 +155,18 @@ def without_ranks():
     return {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TESSERA_SECRET")}
 
 
-def gathered_and_resharded(n, length):
-    """Models of n ranks that gather, reshard and reduce a vector; and the expected y."""
+def gathered_and_resharded(n, lengths):
+    """Models of n ranks that gather, reshard and reduce vectors of these lengths; and the expected outputs by name."""
     cut, whole = [1, 1, 0, n, 1, 0, 0, n] + [v for r in range(n) for v in (1, r)], [1, 0, 0, 1, n] + list(range(n))
-    nodes = lambda r: [comm("AllGather", "mine", "a", 0, range(n), F, axis=0), h.make_node("Mul", ["a", "two"], ["b"]),
-                       comm("Reshard", "b", "c", 1, range(n), F, extra=["s"], source=whole, target=cut),
-                       comm("Reshard", "c", "e", 2, range(n), F, extra=["s"], source=cut, target=whole),
-                       comm("AllReduce", "e", "y", 3, range(n), F, reduce="max")]
-    pieces = [np.arange(length // n, dtype="f4") + 1000 * r for r in range(n)]
-    models = [model(nodes(r), [], [value("y")], {"mine": pieces[r], "two": np.float32(2), "s": np.array([length])}) for r in range(n)]
-    return models, 2 * np.concatenate(pieces)
+    nodes, constants, want = [], [{"two": np.float32(2)} for _ in range(n)], {}
+    for k, length in enumerate(lengths):
+        mine, a, b, c, e, y, s = ("%s%d" % (name, k) for name in ("mine", "a", "b", "c", "e", "y", "s"))
+        nodes += [comm("AllGather", mine, a, 4 * k, range(n), F, axis=0), h.make_node("Mul", [a, "two"], [b]),
+                  comm("Reshard", b, c, 4 * k + 1, range(n), F, extra=[s], source=whole, target=cut),
+                  comm("Reshard", c, e, 4 * k + 2, range(n), F, extra=[s], source=cut, target=whole),
+                  comm("AllReduce", e, y, 4 * k + 3, range(n), F, reduce="max")]
+        pieces = [np.arange(length // n, dtype="f4") + 1000 * r for r in range(n)]
+        for r in range(n):
+            constants[r].update({mine: pieces[r], s: np.array([length])})
+        want[y] = 2 * np.concatenate(pieces)
+    return [model(nodes, [], [value(y) for y in want], constants[r]) for r in range(n)], want
