@@ -2,6 +2,8 @@
 """Tests the command tessera-check on several models without ONNX Runtime: exit codes, text, SARIF, and the files for pre-commit and GitHub.
 
 usage: test_check.py BUILD"""
+import atexit
+import functools
 import importlib.util
 import json
 import os
@@ -17,16 +19,44 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 CASES = ROOT + "/conformance/cases/"
 GOOD, BAD, OTHER = (CASES + name + ".onnx" for name in ("matmul-k", "axis-rank2-too-high", "device-list-short"))
 WARNED = CASES + "group-unused.onnx"
+ENVIRONMENT = {"PATH": BUILD + ":" + os.environ["PATH"], "PYTHONPATH": BUILD + "/python", "TESSERA_LIBRARY": BUILD + "/libtessera.so",
+               "TESSERA_ORT": "/nonexistent"}
 # Makes an import of onnxruntime fail as if it were not installed.
-PROGRAM = "import sys; sys.modules['onnxruntime'] = None; import tessera.check; tessera.check.main()"
+PROGRAM = "import sys; sys.modules['onnxruntime'] = None; import tessera.check; "
+# Runs the command for every line of stdin, which has its folder and arguments. Prints the exit code, stdout and stderr as a line.
+LOOP = PROGRAM + r"""
+import contextlib, io, json, os
+for line in sys.stdin:
+    folder, *sys.argv[1:] = json.loads(line)
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    os.chdir(folder)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            tessera.check.main()
+        except SystemExit as end:
+            code = end.code or 0
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
+"""
 
 
-def check(*words, cwd=None):
-    environment = {"PATH": BUILD + ":" + os.environ["PATH"], "PYTHONPATH": BUILD + "/python", "TESSERA_LIBRARY": BUILD + "/libtessera.so",
-                   "TESSERA_ORT": "/nonexistent"}
-    ended = subprocess.run([sys.executable, "-B", "-c", PROGRAM, *words], env=environment, capture_output=True, text=True, timeout=harness.HANG_S,
-                           cwd=cwd)
-    return ended.returncode, ended.stdout, ended.stderr
+@functools.cache
+def loop():
+    process = subprocess.Popen([sys.executable, "-B", "-c", LOOP], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(process.kill)
+    return process
+
+
+def check(*words, cwd=ROOT):
+    """Returns exit code, stdout and stderr. One process makes all calls: a start takes longer than a check."""
+    print(json.dumps([cwd, *words]), file=loop().stdin, flush=True)
+    return json.loads(loop().stdout.readline())
+
+
+def as_process(folder):
+    for models, wanted in (([GOOD], 0), ([BAD], 1)):
+        ended = subprocess.run([sys.executable, "-B", "-c", PROGRAM + "tessera.check.main()", *models], env=ENVIRONMENT, capture_output=True, text=True,
+                               timeout=harness.HANG_S)
+        assert ended.returncode == wanted and [ended.returncode, ended.stdout, ended.stderr] == check(*models), ended
 
 
 def exit_codes(folder):
@@ -91,5 +121,5 @@ def entry_points(folder):
     assert [s["with"]["sarif_file"] for s in steps if "upload-sarif" in s.get("uses", "")] == [written], steps
 
 
-harness.run([exit_codes, text, names_that_look_like_options, strict, formalism, sarif, entry_points])
+harness.run([as_process, exit_codes, text, names_that_look_like_options, strict, formalism, sarif, entry_points])
 harness.finish()
