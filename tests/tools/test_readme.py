@@ -6,6 +6,7 @@ usage: test_readme.py BUILD
 In a ```console block, a line `$ ...` is a command and the lines after it are its output: each must appear, in that order; `...` matches
 anything. The commands of a page run in an empty folder with a link to the repository's tests.
 """
+import functools
 import os
 import re
 import shutil
@@ -44,12 +45,16 @@ def environment():
     return env
 
 
-def left_out(command, env):
+@functools.cache
+def has_engine():
+    doctor = subprocess.run(["tessera", "doctor"], env=environment(), capture_output=True, text=True).stdout
+    return re.search(r"^ONNX Runtime\s+ok", doctor, flags=re.M) is not None
+
+
+def left_out(command):
     """The reason why this machine cannot run the command, or nothing."""
-    if NEEDS_ENGINE.search(command):
-        doctor = subprocess.run(["tessera", "doctor"], env=env, capture_output=True, text=True).stdout
-        if not re.search(r"^ONNX Runtime\s+ok", doctor, flags=re.M):
-            return "no ONNX Runtime"
+    if NEEDS_ENGINE.search(command) and not has_engine():
+        return "no ONNX Runtime"
     if command.startswith("mpirun") and not shutil.which("mpirun"):
         return "no MPI"
     return ""
@@ -57,7 +62,7 @@ def left_out(command, env):
 
 def try_command(name, command, expected, folder, env):
     """Run one command; it must succeed and print what the page shows."""
-    reason = left_out(command, env)
+    reason = left_out(command)
     if reason:
         harness.skip(name, reason)
         return
