@@ -2,8 +2,10 @@
 """Tests text generation: tessera.Generator, tessera chat and tessera serve, compared with onnxruntime-genai on the unsharded folder.
 
 usage: test_generation.py BUILD"""
+import contextlib
 import http.client
 import importlib.util
+import io
 import json
 import os
 import re
@@ -79,6 +81,21 @@ def call(*words):
     return subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], capture_output=True, text=True, env=ENV, timeout=120)
 
 
+def call_here(*words):
+    """Runs the command in this process, which saves the imports. Returns the exit code and stderr."""
+    from tessera import _command
+    before, said, code = (sys.argv, sys.stdin), io.StringIO(), 0
+    sys.argv, sys.stdin = ["tessera", *words], io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            _command.main()
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.argv, sys.stdin = before
+    return code, said.getvalue()
+
+
 def test_command():
     """tessera generate: token ids, text and stop texts. Each mistake must give one line of error."""
     reason = missing("onnxruntime_genai", "tokenizers")
@@ -141,13 +158,15 @@ def test_chat():
     shutil.copytree(FOLDER, broken)
     with open(broken + "/tokenizer.json", "w") as f:
         f.write("{")
-    for words, hint in ((["chat", TMP.name + "/none"], "none does not exist"), (["chat", TMP.name], "no genai_config.json"), (["serve", TMP.name], "no genai_config.json"),
+    for words, hint in ((["chat", TMP.name], "no genai_config.json"), (["serve", TMP.name], "no genai_config.json"),
                         (["chat", broken], "broken/tokenizer.json is not a tokenizer"), (["chat", FOLDER, "--max-tokens", "0"], "--max-tokens: needs a number from 1 up"),
                         (["chat", FOLDER, "--top-p", "2"], "--top-p: needs a number from 0 to 1"), (["chat", FOLDER, "--devices", "nonsense"], "nonsense"), (["chat", FOLDER, "--threads", "1"], "--devices"),
                         (["chat", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"), (["serve", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"),
                         (["serve", FOLDER, "--port", "99999"], "--port")):
-        ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], input="", capture_output=True, text=True, env=ENV, timeout=120)
-        assert ran.returncode == 2 and hint in ran.stderr and "Traceback" not in ran.stderr, ran
+        code, said = call_here(*words)
+        assert code == 2 and hint in said, (words, code, said)
+    ran = call("chat", TMP.name + "/none")
+    assert ran.returncode == 2 and "none does not exist" in ran.stderr and "Traceback" not in ran.stderr, ran
 
 
 def test_chat_goes_on():
