@@ -117,7 +117,7 @@ def test_examples(d):
 def test_one_document(d):
     """--json must print one versioned document in every case: a result, a usage error, a missing file. Exceptions: scripts (completion), and
     `launch`, whose stdout is that of the started command."""
-    at = with_tests(d, "documents")
+    at, done = with_tests(d, "documents"), {}
     for k in re.findall(r"^  (\w+)  ", call("--help")[1], re.M):
         example = shlex.split(call(k, "--help")[1].split("example:")[-1].strip())[1:]
         example = example[: example.index(">")] if ">" in example else example
@@ -125,7 +125,9 @@ def test_one_document(d):
         for what, words in (("its example", example), ("no such file", missing), ("no option", [k, "--nope"]), ("nothing else", [k])):
             if "--" in words:
                 continue
-            rc, out, err = call(*words, "--json", *(["--force"] if k == "partition" else []), at=at)
+            if tuple(words) not in done:  # some examples are the name of the command
+                done[tuple(words)] = call(*words, "--json", *(["--force"] if k == "partition" else []), at=at)
+            rc, out, err = done[tuple(words)]
             try:
                 good = json.loads(out)["version"] == 1
             except (ValueError, KeyError):
@@ -547,21 +549,20 @@ def test_topology_measured(d):
     g = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"], name="mm")], "g", [helper.make_tensor_value_info("x", f, [32, 64])],
                           [helper.make_tensor_value_info("y", f, [32, 64])], [helper.make_tensor("w", f, [64, 64], w)])
     onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), model)
-    for way in ("threads", "shm"):
-        rc, out, err = call("topology", "measure", "--devices", "cpu:2", "--seconds", "0.05", "--transport", way, "-o", path)
+    seen = d + "/seen.json"
+    for way, file, more in (("threads", seen, ["--model", model]), ("shm", path, [])):
+        rc, out, err = call("topology", "measure", "--devices", "cpu:2", "--seconds", "0.05", "--transport", way, *more, "-o", file)
         if no_engine(rc, err):
             return "no ONNX Runtime here"
-        doc = json.loads(read(path) or "{}")
+        doc = json.loads(read(file) or "{}")
         kinds = {(c["collective"], c["devices"]) for c in doc.get("collectives", [])}
         check("topology measure %s" % way, rc == 0 and "us per node" in out and len(doc.get("devices", [])) == 2 and len(doc["links"]) == 2 and
               all(x["flops"] > 1e8 and x["bandwidth"] > 1e8 and x["memory"] > 1 << 20 for x in doc["devices"]) and
               (0 <= doc.get("wait", 0) < 1 if way == "shm" else "wait" not in doc) and all(0 < x["latency"] < 1 and x["bandwidth"] > 1e6 for x in doc["links"]) and
               kinds == {(k, 2) for k in ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "reduce")}, (rc, err, doc))
-    seen = d + "/seen.json"
-    rc, out, err = call("topology", "measure", "--devices", "cpu:2", "--seconds", "0.1", "--model", model, "-o", seen)
     nodes = json.loads(read(seen) or "{}").get("seen", [])
-    check("topology measure of a model", rc == 0 and [(n["op"], n["type"]) for n in nodes if n["op"] == "MatMul"] == [("MatMul", "float32")] and
-          all(len(n["work"]) == len(n["bytes"]) == len(n["times"]) for n in nodes), (rc, err, nodes))
+    check("topology measure of a model", [(n["op"], n["type"]) for n in nodes if n["op"] == "MatMul"] == [("MatMul", "float32")] and
+          all(len(n["work"]) == len(n["bytes"]) == len(n["times"]) for n in nodes), nodes)
     planned_seen = [(call("plan", model, "--devices", seen, "-o", d + "/seen.onnx", "--json"), read(d + "/seen.onnx"))[1] for _ in range(2)]
     kept = json.loads(call("topology", "show", d + "/seen.onnx", "--json")[1] or "{}")
     check("what was seen stays with a plan", planned_seen[0] == planned_seen[1] and kept.get("seen") == nodes, kept)
@@ -579,11 +580,12 @@ def test_topology_measured(d):
     rc, out, err = call("topology", "measure", "--devices", "cpu:1", "--seconds", "0.01", "--model", d + "/none.onnx", "-o", d + "/none.json")
     check("topology measure of no model", rc == 3 and err.count("error[") == 1 and not os.path.exists(d + "/none.json"), (rc, err))
     alone = d + "/alone.json"
-    rc, out, err = call("topology", "measure", "--devices", "cpu:1", "--seconds", "0.5", "-o", alone)  # shorter runs measure fewer kinds of work
+    rc, out, err = call("topology", "measure", "--devices", "cpu:1", "--seconds", "0.5" if harness.ALL else "0.01", "-o", alone)
     check("topology measure of one rank", rc == 0 and "us per node" in out, err)
-    first = json.loads(read(alone))["devices"][0]
-    check("topology measure tells kinds of work apart", {"convolution", "packed", "attention"} <= set(first["rates"]) and {"weights", "softmax", "cache"} <= set(first["moves"]) and
-          "stream" in first["near"], first)
+    if harness.ALL:  # shorter runs measure fewer kinds of work
+        first = json.loads(read(alone))["devices"][0]
+        check("topology measure tells kinds of work apart", {"convolution", "packed", "attention"} <= set(first["rates"]) and {"weights", "softmax", "cache"} <= set(first["moves"]) and
+              "stream" in first["near"], first)
     check("topology measured and shown", "measured" in call("topology", "show", path)[1])
     rc, out, err = call("plan", model, "--devices", path, "-o", planned)
     again = json.loads(call("topology", "show", planned, "--json")[1] or "{}")
