@@ -88,8 +88,8 @@ def test_kills_are_swept_by_the_next_program():
 def test_signals_while_sharding():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         with tempfile.TemporaryDirectory() as tmp:
-            status = end_while_sharding(tmp, number)
-            assert status != 0, "the program ended before the signal"
+            statuses = (end_while_sharding(tmp, number) for _ in range(9))  # on a busy machine the program may end before the signal
+            assert next(filter(None, statuses), 0) != 0, "the program ended before the signal"
             assert bool(left(tmp)) == (number != signal.SIGINT), (number, left(tmp))
             if left(tmp):
                 ran = run(PROGRAM, tmp, "normal")
