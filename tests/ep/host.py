@@ -43,6 +43,7 @@ def session(model, entries=(), **provider_options):
 def plain(model):
     made = ort.SessionOptions()
     made.log_severity_level = 3
+    made.intra_op_num_threads = 1
     return ort.InferenceSession(model, made, providers=["CPUExecutionProvider"])
 
 
