@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the results of `make install`: a program outside the tree builds against them with pkg-config and with CMake, also after they were moved,
 and runs; the installed command runs. usage: test_install.py BUILD"""
-import glob, os, shutil, subprocess, sys
+import functools, glob, os, shutil, subprocess, sys, tempfile
 
 import harness
 
@@ -16,9 +16,13 @@ def run(words, **more):
     return p.stdout
 
 
-def prefix(d):
-    """Install below a new folder; returns it and the prefix inside it."""
-    stage = os.path.join(d, "stage")
+TMP = tempfile.TemporaryDirectory(prefix="tessera-install-")
+
+
+@functools.cache
+def prefix():
+    """Install below a new folder, once for all cases; returns it and the prefix inside it."""
+    stage = TMP.name + "/stage"
     run(["meson", "install", "-C", BUILD, "--no-rebuild", "--quiet", "--destdir", stage])
     header = glob.glob(stage + "/**/include/tessera.h", recursive=True)[0]
     return stage, os.path.dirname(os.path.dirname(header))
@@ -30,7 +34,7 @@ def environment(where, **more):
 
 
 def with_pkg_config(d):
-    stage, where = prefix(d)
+    stage, where = prefix()
     folder = os.path.dirname(glob.glob(where + "/**/tessera.pc", recursive=True)[0])
     env = environment(where, PKG_CONFIG_PATH=folder, PKG_CONFIG_SYSROOT_DIR=stage)
     flags = run(["pkg-config", "--cflags", "--libs", "tessera"], env=env).split()
@@ -42,7 +46,7 @@ def with_pkg_config(d):
 
 def statically(d):
     """Link libtessera.a with the libraries that tessera.pc names for it."""
-    stage, where = prefix(d)
+    stage, where = prefix()
     archive = glob.glob(where + "/**/libtessera.a", recursive=True)[0]
     env = environment(where, PKG_CONFIG_PATH=os.path.dirname(archive) + "/pkgconfig", PKG_CONFIG_SYSROOT_DIR=stage)
     flags = [archive if word == "-ltessera" else word for word in run(["pkg-config", "--static", "--cflags", "--libs", "tessera"], env=env).split()]
@@ -56,8 +60,8 @@ def statically(d):
 def with_cmake(d):
     if not shutil.which("cmake"):
         return "no CMake here (apt-get install cmake)"
-    _, where = prefix(d)
-    os.rename(where, d + "/moved")  # an installation may be moved
+    _, where = prefix()
+    shutil.copytree(where, d + "/moved", symlinks=True)  # an installation may be moved
     os.mkdir(d + "/source")
     open(d + "/source/user.c", "w").write(PROGRAM)
     open(d + "/source/CMakeLists.txt", "w").write(CMAKE)
@@ -70,7 +74,7 @@ def with_cmake(d):
 
 
 def the_command(d):
-    _, where = prefix(d)
+    _, where = prefix()
     env = environment(where)
     assert "tessera" in run([where + "/bin/tessera", "--version"], env=env)
     plugin = glob.glob(where + "/**/libtessera_ops.so", recursive=True)
