@@ -2,7 +2,10 @@
 """Tests tessera.Group: processes join, rank 0 plans and partitions, all load and run.
 
 usage: test_group.py BUILD"""
-import os, subprocess, sys
+import glob, os, subprocess, sys
+
+import numpy as np
+import onnx
 
 import harness
 
@@ -11,12 +14,11 @@ os.environ["TESSERA_LIBRARY"] = BUILD + "/libtessera.so"
 MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../models/bert_tiny/model.onnx")
 
 RANK = """
-import glob, os, sys
+import sys
 sys.path.insert(0, %r)
-import numpy as np, onnx, onnx.numpy_helper as nh, tessera
+import numpy as np, tessera
 rank, ranks, folder, model = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-tensors = [onnx.load_tensor(f) for f in sorted(glob.glob(os.path.dirname(model) + "/test_data_set_0/input_*.pb"))]
-feeds = {t.name: nh.to_array(t) for t in tensors}
+feeds = dict(np.load(sys.argv[5]))
 with tessera.Group(rank=rank, ranks=ranks, meet=folder) as group:
     assert (group.rank, group.size) == (rank, ranks)
     if rank == 0:
@@ -55,7 +57,9 @@ print("rank", rank, "is done")
 
 def group(d, ranks):
     words = [sys.executable, "-B", "-c", RANK]
-    started = [subprocess.Popen([*words, str(r), str(ranks), d + "/parts", MODEL], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(ranks)]
+    tensors = map(onnx.load_tensor, glob.glob(os.path.dirname(MODEL) + "/test_data_set_0/input_*.pb"))
+    np.savez(d + "/inputs.npz", **{t.name: onnx.numpy_helper.to_array(t) for t in tensors})
+    started = [subprocess.Popen([*words, str(r), str(ranks), d + "/parts", MODEL, d + "/inputs.npz"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(ranks)]
     texts = [p.communicate(timeout=120)[0] for p in started]
     assert all(p.returncode == 0 for p in started) and all("is done" in t for t in texts), "\n".join(line for t in texts for line in t.splitlines()[-15:])
 

@@ -4,6 +4,7 @@
 usage: test_notebooks.py BUILD
 Uses nbclient and a Python kernel if both are installed, else runs cell by cell in a separate Python process."""
 import glob
+import importlib.util
 import json
 import os
 import subprocess
@@ -24,7 +25,8 @@ with open(sys.argv[1], encoding="utf-8") as f:
 for i, cell in enumerate(cells):
     if cell["cell_type"] == "code":
         exec(compile("".join(cell["source"]), "%s, cell %d" % (sys.argv[1], i), "exec"), names)"""
-HAS_CLIENT = "import nbformat, nbclient, ipykernel"
+HAS_CLIENT = all(importlib.util.find_spec(name) for name in ("nbformat", "nbclient", "ipykernel"))
+RUNNER = WITH_CLIENT if HAS_CLIENT else WITHOUT
 
 
 def python(code, folder, *words):
@@ -37,16 +39,12 @@ def python(code, folder, *words):
         return code, output.read()
 
 
-def runner(folder):
-    return WITH_CLIENT if python(HAS_CLIENT, folder)[0] == 0 else WITHOUT
-
-
 def reports_a_broken_cell(folder):
     path = folder + "/broken.ipynb"
     cells = [{"cell_type": "code", "id": "a", "metadata": {}, "execution_count": None, "outputs": [], "source": ["raise ValueError('as expected')"]}]
     with open(path, "w") as f:
         json.dump({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, f)
-    code, output = python(runner(folder), folder, path)
+    code, output = python(RUNNER, folder, path)
     assert code != 0 and "as expected" in output, output
 
 
@@ -60,7 +58,7 @@ def has_no_outputs(folder, path):
 
 
 def runs(folder, path):
-    code, output = python(runner(folder), folder, path)
+    code, output = python(RUNNER, folder, path)
     assert code == 0, output
 
 
