@@ -121,6 +121,7 @@ def test_one_document(d):
     for k in re.findall(r"^  (\w+)  ", call("--help")[1], re.M):
         example = shlex.split(call(k, "--help")[1].split("example:")[-1].strip())[1:]
         example = example[: example.index(">")] if ">" in example else example
+        example = ["0.1" if before == "--seconds" else word for before, word in zip([k] + example, example)]
         missing = [a if a == k or a.startswith("-") or not os.path.exists(a) else os.path.join(d, "none") for a in example]
         for what, words in (("its example", example), ("no such file", missing), ("no option", [k, "--nope"]), ("nothing else", [k])):
             if "--" in words:
