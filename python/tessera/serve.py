@@ -25,6 +25,11 @@ from .generation import Generator, is_chat, search_options, until_stop
 
 MAX_BODY = 4 << 20
 MAX_STOPS, MAX_STOP = 16, 1000  # every piece of an answer is compared with every stop string
+# Fields that would change the answer but are not supported, and their values (as JSON) that change nothing.
+NOT_SUPPORTED = {"n": ("1",), "best_of": ("1",), "echo": ("false",), "suffix": ('""',), "logprobs": ("false",), "top_logprobs": ("0",), "logit_bias": ("{}",),
+                 "presence_penalty": ("0", "0.0"), "frequency_penalty": ("0", "0.0"), "repetition_penalty": ("1", "1.0"), "top_k": ("-1", "0"), "min_p": ("0", "0.0"),
+                 "response_format": ('{"type": "text"}',), "tools": ("[]",), "functions": ("[]",), "tool_choice": ('"none"', '"auto"'), "function_call": ('"none"', '"auto"'),
+                 "modalities": ('["text"]',), "audio": ()}
 EVENTS = 64  # maximum number of events from one call of the engine
 STOPPED = "the server was stopped"
 GONE = "the client has closed the connection"
@@ -33,7 +38,7 @@ POLL_S = 0.25  # time between two checks whether the client of a complete answer
 
 
 class Request(NamedTuple):
-    """The request of a client. `stop` has the strings that end the answer."""
+    """The request of a client. `stop` has the strings that end the answer. `usage`: a stream ends with its numbers of tokens."""
 
     ids: List[int]
     max_tokens: int
@@ -41,6 +46,7 @@ class Request(NamedTuple):
     top_p: float
     seed: Optional[int]
     stop: List[str]
+    usage: bool = False
 
 
 class Batches:
@@ -222,20 +228,25 @@ def read_request(body: Any, text: Any, chat: bool) -> Request:
         raise ValueError("messages must be a list of objects with role and content")
     if not chat and not isinstance(prompt, str):
         raise ValueError("prompt must be a string")
-    if body.get("n", 1) != 1:
-        raise ValueError("n must be 1: one answer per request is supported")
+    for name, neutral in NOT_SUPPORTED.items():
+        if body.get(name) is not None and json.dumps(body[name]) not in neutral:
+            raise ValueError("%s is not supported; leave it out%s" % (name, " or set it to " + neutral[0] if neutral else ""))
     stop = body.get("stop") or []
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
         raise ValueError("stop must be a string or a list of strings")
     if len(stop) > MAX_STOPS or any(len(s) > MAX_STOP for s in stop):
         raise ValueError("stop must have at most %d strings of %d characters" % (MAX_STOPS, MAX_STOP))
+    stream = body.get("stream_options")
+    if stream is not None and not isinstance(stream, dict):
+        raise ValueError("stream_options must be an object")
+    usage = bool(stream and stream.get("include_usage"))
     number = lambda name, default, low, high: _number(body, name, default, low, high)
     seed, ids = body.get("seed"), text.encode(prompt)
     if not ids:
         raise ValueError("the prompt is empty")
     return Request(ids, int(number("max_completion_tokens", number("max_tokens", 256, 1, 1 << 20), 1, 1 << 20)),
-                   number("temperature", 0.0, 0, 100), number("top_p", 1.0, 0, 1), None if seed is None else int(number("seed", 0, 0, 2**31 - 1)), stop)
+                   number("temperature", 0.0, 0, 100), number("top_p", 1.0, 0, 1), None if seed is None else int(number("seed", 0, 0, 2**31 - 1)), stop, usage)
 
 
 def _number(body: Dict[str, Any], name: str, default: float, low: float, high: float) -> float:
@@ -318,31 +329,37 @@ class Server:
         return {"id": "%s-%s" % ("chatcmpl" if chat else "cmpl", uuid.uuid4().hex), "object": kind, "created": int(time.time()), "model": self.name}
 
     def _whole(self, request: Request, chat: bool, gone: threading.Event) -> Dict[str, Any]:
-        counted, count = self.backend.tokens(request, gone), [0]
-
-        def tokens() -> Iterator[Tuple[Optional[int], str]]:
-            for token, reason in counted:
-                count[0] += token is not None
-                yield token, reason
-
-        pieces = list(text_of(self.text, tokens(), request.stop))
+        count = [0]
+        pieces = list(text_of(self.text, counted(self.backend.tokens(request, gone), count), request.stop))
         text, reason = "".join(piece for piece, _ in pieces), pieces[-1][1]
         choice: Dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
         choice.update({"message": {"role": "assistant", "content": text}} if chat else {"text": text})
-        usage = {"prompt_tokens": len(request.ids), "completion_tokens": count[0], "total_tokens": len(request.ids) + count[0]}
-        return {**self._head(chat, False), "choices": [choice], "usage": usage}
+        return {**self._head(chat, False), "choices": [choice], "usage": usage_of(request, count[0])}
 
     def _stream(self, request: Request, chat: bool) -> Iterator[str]:
-        head = self._head(chat, True)
+        head, count = self._head(chat, True), [0]
         delta: Dict[str, Any] = {"role": "assistant"}
         try:
-            for piece, reason in text_of(self.text, self.backend.tokens(request, threading.Event()), request.stop):
+            for piece, reason in text_of(self.text, counted(self.backend.tokens(request, threading.Event()), count), request.stop):
                 part = {"delta": {**delta, "content": piece}} if chat else {"text": piece}
                 delta = {}
                 yield _event({**head, "choices": [{"index": 0, "finish_reason": reason or None, "logprobs": None, **part}]})
+            if request.usage:
+                yield _event({**head, "choices": [], "usage": usage_of(request, count[0])})
             yield "data: [DONE]\n\n"
         except RuntimeError as error:
             yield _event({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}})
+
+
+def counted(tokens: Iterator[Tuple[Optional[int], str]], count: List[int]) -> Iterator[Tuple[Optional[int], str]]:
+    """Passes the tokens of an answer on and counts them in count[0]."""
+    for token, reason in tokens:
+        count[0] += token is not None
+        yield token, reason
+
+
+def usage_of(request: Request, answered: int) -> Dict[str, int]:
+    return {"prompt_tokens": len(request.ids), "completion_tokens": answered, "total_tokens": len(request.ids) + answered}
 
 
 def _event(document: Dict[str, Any]) -> str:

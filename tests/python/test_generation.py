@@ -250,6 +250,10 @@ BAD_BODIES = (b"", b"{", b"[]", b"1", b'{"messages": 5}', b'{"messages": []}', b
               json.dumps(dict(messages=MESSAGES, stop=5)).encode(), json.dumps(dict(messages=MESSAGES, temperature=-1)).encode(),
               json.dumps(dict(messages=MESSAGES, n=2)).encode(), b" " * (5 << 20), json.dumps(dict(messages=MESSAGES, stop="x" * 4000000)).encode(),
               json.dumps(dict(messages=MESSAGES, stop=["x"] * 100000)).encode(), json.dumps(dict(messages=MESSAGES, seed=2**31)).encode())
+# Fields that change an answer are refused instead of ignored, each with its name; values that change nothing are accepted.
+NOT_SUPPORTED = dict(n=2, logprobs=True, top_logprobs=2, logit_bias={"5": 1}, presence_penalty=1, frequency_penalty=0.5, top_k=3, response_format={"type": "json_object"},
+                     tools=[{"type": "function"}], tool_choice="required", audio={"voice": "x"}, stream_options=5)
+NEUTRAL = dict(n=1, logprobs=False, logit_bias={}, presence_penalty=0, frequency_penalty=0.0, response_format={"type": "text"}, tools=[], tool_choice="auto", user="me")
 STRANGE_MESSAGES = ([{"role": 5, "content": None}], [{"role": "user", "content": "\ud800"}], [{}], [{"role": "user", "content": [{"type": "image"}]}])
 
 
@@ -267,6 +271,13 @@ def test_serve():
         for body in BAD_BODIES:
             status, text = server.ask("/v1/chat/completions", body)
             assert status == 400 and json.loads(text)["error"]["message"], (body[:60], status, text)
+        for name, value in NOT_SUPPORTED.items():
+            status, text = server.ask("/v1/chat/completions", dict(messages=MESSAGES, max_tokens=2, **{name: value}))
+            assert status == 400 and name in json.loads(text)["error"]["message"], (name, status, text)
+        assert server.content(**NEUTRAL) == (want, "length")
+        status, text = server.ask("/v1/chat/completions", dict(messages=MESSAGES, max_tokens=8, stream=True, stream_options={"include_usage": True}))
+        last = json.loads(text.strip().split("\n\n")[-2][len("data: "):])
+        assert last["choices"] == [] and last["usage"]["completion_tokens"] == 8, last
         for messages in STRANGE_MESSAGES:
             status, text = server.ask("/v1/chat/completions", dict(messages=messages, max_tokens=2))
             assert status in (200, 400) and json.loads(text), (messages, status, text)
