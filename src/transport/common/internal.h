@@ -37,7 +37,7 @@ tsr_status tsr__trouble(struct comm_trouble *why, tsr_status status, int rank, c
 // Copies text into a field of n bytes, truncated and terminated; keeps UTF-8 characters whole.
 void tsr__name_copy(char *out, size_t n, const char *text);
 
-// A wait that spins, then yields, then sleeps in short steps.
+// A wait that spins (or yields, if ranks share cores), then sleeps in short steps.
 struct patience {
     unsigned rounds;
     double started_s, looked_s; // 0: not yet measured

@@ -175,10 +175,11 @@ void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool hi
 
 // the first rounds have no pause: a peer that has nearly arrived needs less time than a pause
 #define HOT_ROUNDS 64
-// 0.3 to 1 ms, longer than ranks with equal shares usually wait for each other. On a busy machine,
-// a thread that yields its core may get it back only after several milliseconds.
-#define SPIN_ROUNDS  20000
-#define YIELD_ROUNDS 4000 // then a few ms of yielding the core
+// 1 to 5 ms, longer than ranks with equal shares usually wait for each other. Then the rank
+// sleeps. It does not yield its core: on a busy machine a thread that yields runs again after all
+// others, often several milliseconds later, but a thread that wakes up runs soon.
+#define SPIN_ROUNDS  100000
+#define YIELD_ROUNDS 4000 // ranks that share cores yield them for a few ms before they sleep
 #define SLEEP_NS     50000
 
 bool tsr__patience(struct patience *patience, bool crowded)
@@ -189,7 +190,7 @@ bool tsr__patience(struct patience *patience, bool crowded)
             tsr__relax();
         return false;
     }
-    if (round < (crowded ? 0 : SPIN_ROUNDS) + YIELD_ROUNDS) {
+    if (crowded && round < YIELD_ROUNDS) {
         sched_yield();
     } else {
         struct timespec nap = {0, SLEEP_NS};
