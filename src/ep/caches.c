@@ -39,6 +39,8 @@ tsr_status tsr__ep_caches_find(struct fused *fused)
                 fused->caches[fused->n_caches++] = (struct cache_pair){
                     .input = input,
                     .output = output,
+                    .port = tsr__manifest_port(fused->manifest.outputs, fused->manifest.n_outputs,
+                                               fused->outputs[output]),
                     .has_room = has_room(fused, fused->inputs[input], fused->outputs[output])};
                 break;
             }
@@ -57,30 +59,49 @@ static bool has_shape(const struct tensor *tensor, int rank, const int64_t *dims
            (rank == 0 || memcmp(tensor->dims, dims, (size_t)rank * sizeof *dims) == 0);
 }
 
+// Sizes of named dimensions in this run. All caches have the same few names, and a search for one
+// visits all inputs.
+struct known_sizes {
+    const char *symbols[4];
+    int64_t sizes[4];
+    int n;
+};
+
+static int64_t size_of(const struct fused *fused, const tsr_tensors *inputs, const char *symbol,
+                       struct known_sizes *known)
+{
+    for (int i = 0; i < known->n && symbol; i++)
+        if (strcmp(known->symbols[i], symbol) == 0)
+            return known->sizes[i];
+    int64_t size = tsr__ep_size_of(fused, inputs, symbol);
+    if (symbol && known->n < (int)TSR_COUNT(known->sizes)) {
+        known->symbols[known->n] = symbol;
+        known->sizes[known->n++] = size;
+    }
+    return size;
+}
+
 // Returns false if the declared shape of the output needs more elements than the cache has.
 // Example: the other inputs give total_length 33, so a cache of length 32 must grow. *used is the
 // axis of which only a part is needed, and its length; used->axis -1: none, or several.
 static bool is_large_enough(const struct fused *fused, const struct cache_pair *cache,
-                            const tsr_tensors *inputs, struct used_length *used)
+                            const tsr_tensors *inputs, struct known_sizes *known,
+                            struct used_length *used)
 {
     int shorter = 0;
-    const struct manifest *manifest = &fused->manifest;
-    for (size_t i = 0; i < manifest->n_outputs; i++) {
-        const struct manifest_port *port = &manifest->outputs[i];
-        if (strcmp(port->name, fused->outputs[cache->output]) != 0 || port->rank != cache->rank)
+    const struct manifest_port *port = cache->port;
+    int rank = port && port->rank == cache->rank ? port->rank : 0;
+    for (int axis = 0; axis < rank; axis++) {
+        if (port->dims[axis].value >= 0)
             continue;
-        for (int axis = 0; axis < port->rank; axis++) {
-            if (port->dims[axis].value >= 0)
-                continue;
-            int64_t size = tsr__ep_size_of(fused, inputs, port->dims[axis].symbol);
-            if (size > cache->dims[axis])
-                return false;
-            if (size == 1 || size == cache->dims[axis]) // 1: the size may be unknown
-                continue;
-            shorter++;
-            used->axis = axis;
-            used->used = size;
-        }
+        int64_t size = size_of(fused, inputs, port->dims[axis].symbol, known);
+        if (size > cache->dims[axis])
+            return false;
+        if (size == 1 || size == cache->dims[axis]) // 1: the size may be unknown
+            continue;
+        shorter++;
+        used->axis = axis;
+        used->used = size;
     }
     if (shorter != 1)
         used->axis = -1;
@@ -116,6 +137,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
                                 const tsr_tensors *inputs, tsr_tensors *places)
 {
     const struct ep_api *api = &fused->provider->factory->api;
+    struct known_sizes known = {.n = 0};
     fused->n_used = 0;
     for (size_t i = 0; i < fused->n_caches; i++) {
         struct cache_pair *cache = &fused->caches[i];
@@ -126,7 +148,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
         OrtValue *value = NULL;
         void *data = NULL;
         if (!cache->steady || !past || !has_shape(past, cache->rank, cache->dims) ||
-            !is_large_enough(fused, cache, inputs, &used))
+            !is_large_enough(fused, cache, inputs, &known, &used))
             continue;
         wanted = *past;
         wanted.name = (char *)(uintptr_t)fused->outputs[cache->output];

@@ -109,14 +109,15 @@ struct parts {
 
 // A cache: an input `past...` and the output `present...` that updates it.
 struct cache_pair {
-    size_t input, output; // indices among the node's inputs and outputs
-    bool has_room;        // the model may use only a part of the cache
-    bool partial;         // in this run the ranks get and return only the used part
-    bool steady;          // the last run returned the shape of its input
-    bool checked;         // in_place is known for this shape and device
-    bool in_place;        // the ranks can write to the application's buffer
-    int device;           // of the buffer, as in struct tensor
-    int rank;             // shape that the last run returned
+    size_t input, output;             // indices among the node's inputs and outputs
+    const struct manifest_port *port; // the output in the manifest; NULL: not found
+    bool has_room;                    // the model may use only a part of the cache
+    bool partial;                     // in this run the ranks get and return only the used part
+    bool steady;                      // the last run returned the shape of its input
+    bool checked;                     // in_place is known for this shape and device
+    bool in_place;                    // the ranks can write to the application's buffer
+    int device;                       // of the buffer, as in struct tensor
+    int rank;                         // shape that the last run returned
     int64_t dims[RUN_MAX_RANK];
 };
 

@@ -103,11 +103,13 @@ tsr_status tsr__ep_state_read(struct fused *fused, const OrtValue *value, const 
 {
     const struct manifest *manifest = &fused->manifest;
     const struct ep_api *api = &fused->provider->factory->api;
-    const struct manifest_port *port =
-        tsr__manifest_port(manifest->inputs, manifest->n_inputs, name);
     struct shape shape = {0};
     *kept = false;
-    if (!port || !tsr__ep_is_past(fused, name))
+    if (!tsr__ep_is_past(fused, name))
+        return TSR_OK;
+    const struct manifest_port *port =
+        tsr__manifest_port(manifest->inputs, manifest->n_inputs, name);
+    if (!port)
         return TSR_OK;
     TRY(tsr__ep_report(fused->provider->session, api, read_shape(api->ort, value, &shape)));
     *kept = is_handle(port, &shape);
