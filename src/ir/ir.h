@@ -138,7 +138,8 @@ tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype
 void tsr__graph_drop_defaults(tsr_graph *graph);
 // Copies an initializer of any encoding. External and sparse data is loaded; the copy is a plain
 // tensor.
-tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name);
+tsr_status tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name,
+                                       tsr_value **out) TSR_MUST_USE;
 // Copies a type, including sequences, optionals and maps.
 tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from);
 

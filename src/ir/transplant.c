@@ -168,29 +168,32 @@ bool tsr__node_needed(const tsr_node *node, unsigned char *needed)
 // ---- constants ------------------------------------------------------------------------------
 
 // Copies an initializer to a graph of this or another model. External and sparse data is loaded
-// first, so that the copy is a plain tensor with these bytes.
-tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name)
+// first, so that the copy is a plain tensor with these bytes. Returns an error if the data cannot
+// be read.
+tsr_status tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name,
+                                       tsr_value **out)
 {
     tsr_model *model = graph->model;
     tsr_tensor *from = value->tensor;
     struct str text = str_of(name);
-    if (!from || check_outputs(graph, &text, 1) != TSR_OK)
-        return NULL;
+    if (!from)
+        return TSR_INVALID;
+    TRY(check_outputs(graph, &text, 1));
     tsr__tensor_decode(from);
     bool inside = (from->external || from->sparse.n) && from->type != TSR_STRING;
-    if (inside && tsr__tensor_ready(from) != TSR_OK)
-        return NULL;
+    if (inside)
+        TRY(tsr__tensor_ready(from));
     if (model != from->model)
         tsr__model_hold(model, from->model);
     tsr_tensor *tensor = ARENA_NEW(&model->arena, tsr_tensor);
     int64_t *dims = ARENA_ARRAY(&model->arena, int64_t, (size_t)from->rank);
     tsr_value **slot = tensor && dims ? vec_push(&model->arena, &graph->initializers) : NULL;
     if (!slot)
-        return NULL;
+        return TSR_NOMEM;
     tsr_value *copy = tsr__value_new(graph, text);
     if (!copy) {
         graph->initializers.n--;
-        return NULL;
+        return TSR_NOMEM;
     }
     *tensor = *from;
     tensor->model = model;
@@ -204,9 +207,9 @@ tsr_value *tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value,
     if (inside)
         tsr__tensor_embed(tensor, from);
     copy->tensor = tensor;
-    *slot = copy;
+    *slot = *out = copy;
     tsr__touch_graph(graph, G_INITIALIZERS);
-    return copy;
+    return TSR_OK;
 }
 
 static tsr_status visit_bodies(const tsr_node *node, tsr_status (*visit)(const tsr_tensor *tensor))

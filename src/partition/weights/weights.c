@@ -82,10 +82,8 @@ static tsr_status add_to_rank_file(struct part *part, struct form *form,
 {
     struct item *it = form->item;
     tsr_value **local = &form->local[part->rank];
-    if (tsr__layout_is_whole(form->layout)) {
-        *local = tsr__graph_copy_initializer(part->graph, it->value, name.p);
-        return status_of_alloc(*local);
-    }
+    if (tsr__layout_is_whole(form->layout))
+        return tsr__graph_copy_initializer(part->graph, it->value, name.p, local);
     const void *whole;
     size_t n;
     unsigned char *copy = ARENA_ARRAY(part->draft->arena, unsigned char, (size_t)bytes + 1);
@@ -129,8 +127,8 @@ static tsr_status place_unsized(struct part *part, struct form *form)
         part->weights += n;
     if (!name.p)
         return TSR_NOMEM;
-    form->local[part->rank] = tsr__graph_copy_initializer(part->graph, form->item->value, name.p);
-    return status_of_alloc(form->local[part->rank]);
+    return tsr__graph_copy_initializer(part->graph, form->item->value, name.p,
+                                       &form->local[part->rank]);
 }
 
 static tsr_status refuse_size(struct part *part, const struct form *form)
