@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inputs.c - the inputs of a run: those of the fused node, and zeros for unused inputs.
+// inputs.c - the inputs of a run: those of the fused node, and zeros or empty strings for unused
+// inputs.
 //
 // ONNX Runtime removes inputs that no node reads from the fused node. The rank files still declare
 // them, so the ranks get zeros.
@@ -35,6 +36,24 @@ static tsr_dtype type_named(const char *name)
     return TSR_UNDEFINED;
 }
 
+// Adds empty strings.
+static tsr_status add_texts(const struct manifest_port *port, int rank, const int64_t *dims,
+                            tsr_tensors *to)
+{
+    int64_t n = 1;
+    struct arena arena;
+    for (int axis = 0; axis < rank; axis++)
+        if (__builtin_mul_overflow(n, dims[axis], &n))
+            return TSR_OK; // the ranks report that the input is missing
+    tsr__arena_init(&arena, to->session);
+    struct str *texts = ARENA_ARRAY(&arena, struct str, (size_t)n);
+    tsr_status st = TSR_NOMEM;
+    if (texts)
+        st = tsr__tensors_add_texts(to, str_of(port->name), rank, dims, texts);
+    tsr__arena_free(&arena);
+    return st;
+}
+
 static tsr_status add_zeros(const struct fused *fused, const struct manifest_port *port,
                             tsr_tensors *to)
 {
@@ -42,13 +61,15 @@ static tsr_status add_zeros(const struct fused *fused, const struct manifest_por
     struct tensor *made = NULL;
     int rank = port->rank < 0 ? 0 : port->rank;
     tsr_dtype type = type_named(port->type);
-    if (rank > RUN_MAX_RANK || type == TSR_UNDEFINED || type == TSR_STRING)
+    if (rank > RUN_MAX_RANK || type == TSR_UNDEFINED)
         return TSR_OK; // the ranks report that it is missing
     for (int axis = 0; axis < rank; axis++) {
         dims[axis] = port->dims[axis].value;
         if (dims[axis] < 0)
             dims[axis] = tsr__ep_size_of(fused, to, port->dims[axis].symbol);
     }
+    if (type == TSR_STRING)
+        return add_texts(port, rank, dims, to);
     tsr_status st = tsr__tensors_add(to, str_of(port->name), type, rank, dims, &made);
     if (st == TSR_OK && made->bytes)
         memset(made->data, 0, made->bytes);

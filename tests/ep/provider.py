@@ -89,17 +89,19 @@ def annotated_models_run_as_annotated(folder):
 
 
 def texts_and_branches(folder):
-    """Strings, an If with outer values, an output that is an input, an unused input."""
+    """Strings, an If with outer values, an output that is an input, unused inputs."""
     branch = lambda name, op: helper.make_graph([helper.make_node(op, ["t"], [name])], name, [], [info(name, None)])
     nodes = [helper.make_node("MatMul", ["X", "W"], ["t"]),
              helper.make_node("If", ["C"], ["Y"], then_branch=branch("a", "Relu"), else_branch=branch("b", "Neg")),
              helper.make_node("Identity", ["S"], ["T"])]
     graph = helper.make_graph(
-        nodes, "g", [info("X", ["n", 32]), info("C", [], TensorProto.BOOL), info("S", ["k"], TensorProto.STRING), info("unused", [2])],
+        nodes, "g", [info("X", ["n", 32]), info("C", [], TensorProto.BOOL), info("S", ["k"], TensorProto.STRING), info("unused", [2]),
+                      info("unused_text", ["k", 2], TensorProto.STRING)],
         [info("Y", ["n", 32]), info("T", ["k"], TensorProto.STRING), info("X", ["n", 32])], [weight("W", 32, 32)])
     model = host.save(folder + "/m.onnx", graph)
     for flag in (True, False):
-        feeds = {"X": np.ones((4, 32), np.float32), "C": np.array(flag), "S": np.array(["a", "", "ü" * 40], object), "unused": np.zeros(2, np.float32)}
+        feeds = {"X": np.ones((4, 32), np.float32), "C": np.array(flag), "S": np.array(["a", "", "ü" * 40], object), "unused": np.zeros(2, np.float32),
+                 "unused_text": np.array([["a", "b"]] * 3, object)}
         same(model, feeds)
 
 
@@ -123,6 +125,26 @@ def replaced_weights_are_used(folder):
         made.add_external_initializers(["W"], [value])
         results.append(ort.InferenceSession(folder + "/e.onnx", made).run(None, {"X": np.ones((2, 64), np.float32)}))
     host.near(*results)
+
+
+def unreadable_weights_are_reported(folder):
+    """ONNX Runtime accepts '..' in the path of a data file, Tessera does not. The error must name the file, not memory."""
+    graph = helper.make_graph([helper.make_node("MatMul", ["X", "W"], ["t"]), helper.make_node("Add", ["t", "B"], ["Y"])], "g",
+                              [info("X", ["n", 32])], [info("Y", ["n", 32])], [weight("W", 32, 32), weight("B", 32)])
+    model = onnx.load(host.save(folder + "/m.onnx", graph))
+    os.mkdir(folder + "/d")
+    onnx.save(model, folder + "/e.onnx", save_as_external_data=True, location="e.data", size_threshold=0)
+    model = onnx.load(folder + "/e.onnx", load_external_data=False)
+    for tensor in model.graph.initializer:
+        if tensor.name == "B":
+            tensor.external_data[0].value = "d/../e.data"
+    onnx.save(model, folder + "/e.onnx")
+    try:
+        host.session(folder + "/e.onnx", devices=2)
+    except Exception as error:
+        assert "e.data" in str(error) and "cannot be read" in str(error) and "out of memory" not in str(error), error
+        return
+    raise AssertionError("the session was made")
 
 
 def defaults_of_inputs(folder):
@@ -568,7 +590,7 @@ def nothing_is_left(folder):
 
 host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
-             replaced_weights_are_used, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
+             replaced_weights_are_used, unreadable_weights_are_reported, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
              declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, cache_buffers_change, decoders_are_sharded_by_heads, names_of_sizes_may_be_wrong,
              caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, no_thread_beside_the_ranks, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
