@@ -2,9 +2,11 @@
 // folder.c - opens a generation folder (a language model with genai_config.json or Optimum's
 // config.json): finds the model, its KV caches, and consistent sizes of its inputs.
 //
-// Only a few numbers come from the configuration (heads, context length). Names come from the
-// graph, so that every exporter works: the next value of the input `past_key_values.0.key`
-// is the output `present.0.key`, that of `past_0_k` is `present_0_k`.
+// A few numbers come from the configuration (heads, context length), and names that differ from the
+// usual ones: {"inputs": {"input_ids": "tokens"}}. The graph decides which of them the model has.
+// States without a name in the configuration are recognized, so that every exporter works: the next
+// value of the input `past_key_values.0.key` is the output `present.0.key`, that of `past_0_k` is
+// `present_0_k`.
 //
 // All texts of a tsr_folder are in its arena and live until it is freed. The model is loaded for
 // its names, types and shapes; its weights stay in their files.
@@ -58,6 +60,23 @@ int64_t tsr__genai_number(const tsr_folder *folder, const char *key)
             return json_integer_value(number);
     }
     return 0;
+}
+
+// Returns the name of an input or output of the decoder in the graph. The default is the key.
+static const char *port_name(const tsr_folder *folder, const char *kind, const char *key)
+{
+    const json_t *name = json_object_get(json_object_get(decoder_of(folder), kind), key);
+    return json_is_string(name) ? json_string_value(name) : key;
+}
+
+// Stores the names of the ports. They are valid as long as the configuration.
+static void name_ports(tsr_folder *folder)
+{
+    folder->ids = port_name(folder, "inputs", "input_ids");
+    folder->embeds = port_name(folder, "inputs", "inputs_embeds");
+    folder->mask = port_name(folder, "inputs", "attention_mask");
+    folder->positions = port_name(folder, "inputs", "position_ids");
+    folder->logits = port_name(folder, "outputs", "logits");
 }
 
 static tsr_status refuse(tsr_folder *folder, const char *file, const char *what)
@@ -122,6 +141,7 @@ static tsr_status read_config(tsr_folder *folder)
         folder->kv_heads = folder->heads;
     if (!folder->head_size && folder->heads)
         folder->head_size = tsr__genai_number(folder, "hidden_size") / folder->heads;
+    name_ports(folder);
     return check_sizes(folder, path);
 }
 
@@ -139,6 +159,40 @@ static tsr_status find_model(tsr_folder *folder)
 }
 
 // ---- caches ------------------------------------------------------------------------------------
+
+// Returns the digits for which `format` gives the name; empty: it gives another name. Example:
+// "k_%d_cache" gives "k_12_cache" for "12".
+static struct str number_in(const char *name, const char *format)
+{
+    const char *at = strstr(format, "%d");
+    size_t n = at ? (size_t)(at - format) : 0;
+    if (!at || strncmp(name, format, n) != 0)
+        return (struct str){"", 0};
+    size_t digits = strspn(name + n, "0123456789");
+    if (strcmp(name + n + digits, at + 2) != 0)
+        return (struct str){"", 0};
+    return (struct str){name + n, digits};
+}
+
+// Returns the present of an input that the configuration names; NULL: it does not name it, or out
+// of memory. Example: {"inputs": {"past_key_names": "k_%d"}, "outputs": {"present_key_names":
+// "new_k_%d"}}: the present of "k_3" is "new_k_3".
+static const char *configured_present(tsr_folder *folder, const char *past)
+{
+    static const char *const keys[][2] = {{"past_key_names", "present_key_names"},
+                                          {"past_value_names", "present_value_names"},
+                                          {"past_conv_names", "present_conv_names"},
+                                          {"past_recurrent_names", "present_recurrent_names"}};
+    for (size_t i = 0; i < TSR_COUNT(keys); i++) {
+        struct str number = number_in(past, port_name(folder, "inputs", keys[i][0]));
+        const char *format = port_name(folder, "outputs", keys[i][1]), *at = strstr(format, "%d");
+        if (number.n && at)
+            return tsr__arena_printf(&folder->arena, "%.*s" STR_FMT "%s", (int)(at - format),
+                                     format, STR_ARG(number), at + 2)
+                .p;
+    }
+    return NULL;
+}
 
 // Replaces the first `from` in the name by `to`. NULL: `from` does not occur, or out of memory.
 // Example: "past_key_values.0.key", with "past_key_values" replaced by "present", is
@@ -166,6 +220,9 @@ static const char *present_of(tsr_folder *folder, const tsr_graph *graph, const 
     static const char *const schemes[][2] = {{"past_key_values", "present"},
                                              {"past_key_values", "present_key_values"},
                                              {"past", "present"}};
+    const char *configured = configured_present(folder, past);
+    if (is_output(graph, configured))
+        return configured;
     for (size_t i = 0; i < TSR_COUNT(schemes); i++) {
         const char *name = renamed(folder, past, schemes[i][0], schemes[i][1]);
         if (is_output(graph, name))
@@ -184,21 +241,33 @@ static bool take_window(void *data, tsr_node *node, size_t input)
     return false;
 }
 
-// Lists the KV caches, which have rank 4, in the order of the model's inputs.
-static tsr_status find_caches(tsr_folder *folder)
+// True for a KV cache [batch, heads, past, head size]. Its past can change between steps, or is a
+// buffer with spare capacity. Other states have a fixed size.
+static bool is_kv_cache(const tsr_value *past, const tsr_value *present)
+{
+    if (tsr_value_rank(past) != 4)
+        return false;
+    return tsr_value_dim(past, 2).value < 0 || tsr_cache_has_room(past, present);
+}
+
+// Lists the KV caches and the other states, in the order of the model's inputs.
+static tsr_status find_states(tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         const char *present = present_of(folder, graph, tsr_value_name(value));
-        if (!present || tsr_value_rank(value) != 4)
+        if (!present)
             continue;
-        struct cache *cache = vec_push(&folder->arena, &folder->caches);
-        if (!cache)
+        bool is_cache = is_kv_cache(value, tsr_graph_value(graph, present));
+        struct cache *state = is_cache ? vec_push(&folder->arena, &folder->caches)
+                                       : vec_push(&folder->arena, &folder->states);
+        if (!state)
             return TSR_NOMEM;
-        *cache = (struct cache){.past = tsr_value_name(value), .present = present};
-        tsr_value_uses(value, take_window, &cache->window);
-        cache->window = int64_min(int64_max(cache->window, 0), INT32_MAX);
+        *state = (struct cache){.past = tsr_value_name(value), .present = present};
+        if (is_cache)
+            tsr_value_uses(value, take_window, &state->window);
+        state->window = int64_min(int64_max(state->window, 0), INT32_MAX);
     }
     return arena_status(&folder->arena);
 }
@@ -238,6 +307,17 @@ static void name_size(struct sizes *sizes, const tsr_value *value, int axis, int
         *entry = (tsr_dim_size){name, size};
 }
 
+// Sets the sizes of positions [batch, tokens], or [3, batch, tokens] with one row for each of time,
+// height and width.
+static void name_positions(struct sizes *sizes, const tsr_value *positions, int64_t tokens)
+{
+    int rank = positions ? tsr_value_rank(positions) : 0;
+    if (rank < 2)
+        return;
+    name_size(sizes, positions, rank - 2, 1);
+    name_size(sizes, positions, rank - 1, tokens);
+}
+
 // Collects the sizes of named dimensions, in the folder's arena. Example: 1 token after 128 gives
 // batch 1, sequence 1, mask length 129, past length 128, present length 129. A cache with a window
 // has the window's length before and after. Dimensions that are expressions ("past + sequence") get
@@ -247,11 +327,15 @@ tsr_status tsr__genai_sizes(tsr_folder *folder, const tsr_model *model, int64_t 
 {
     const tsr_graph *graph = tsr_model_graph(model);
     struct sizes sizes = {.folder = folder};
-    const tsr_value *ids = tsr_graph_value(graph, "input_ids");
-    const tsr_value *mask = tsr_graph_value(graph, "attention_mask");
-    name_size(&sizes, ids, 0, 1);
-    name_size(&sizes, ids, 1, tokens);
+    const tsr_value *mask = tsr_graph_value(graph, folder->mask);
+    const char *const inputs[] = {folder->ids, folder->embeds};
+    for (size_t i = 0; i < TSR_COUNT(inputs); i++) {
+        name_size(&sizes, tsr_graph_value(graph, inputs[i]), 0, 1);
+        name_size(&sizes, tsr_graph_value(graph, inputs[i]), 1, tokens);
+    }
+    name_size(&sizes, mask, 0, 1);
     name_size(&sizes, mask, 1, past + tokens);
+    name_positions(&sizes, tsr_graph_value(graph, folder->positions), tokens);
     for (size_t i = 0; i < folder->caches.n; i++) {
         const struct cache *at = &folder->caches.at[i];
         const tsr_value *cache = tsr_graph_value(graph, at->past);
@@ -262,6 +346,8 @@ tsr_status tsr__genai_sizes(tsr_folder *folder, const tsr_model *model, int64_t 
         name_size(&sizes, tsr_graph_value(graph, at->present), 2,
                   at->window ? at->window : past + tokens);
     }
+    for (size_t i = 0; i < folder->states.n; i++)
+        name_size(&sizes, tsr_graph_value(graph, folder->states.at[i].past), 0, 1);
     *out = sizes.list.at;
     *n = sizes.list.n;
     return arena_status(&folder->arena);
@@ -303,7 +389,7 @@ tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **
     if (st == TSR_OK)
         st = tsr_model_load(session, folder->model_path, &folder->model);
     if (st == TSR_OK)
-        st = find_caches(folder);
+        st = find_states(folder);
     if (st != TSR_OK) {
         tsr_folder_free(folder);
         return st;
@@ -321,7 +407,7 @@ const char *tsr_folder_model(const tsr_folder *folder)
 // 256.
 int64_t tsr_folder_vocabulary(const tsr_folder *folder)
 {
-    const tsr_value *logits = tsr_graph_value(tsr_model_graph(folder->model), "logits");
+    const tsr_value *logits = tsr_graph_value(tsr_model_graph(folder->model), folder->logits);
     int rank = logits ? tsr_value_rank(logits) : 0;
     if (folder->vocabulary > 0)
         return folder->vocabulary;

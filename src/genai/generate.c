@@ -14,6 +14,8 @@
 
 #define DEFAULT_TOKENS 64
 #define CACHE_RANK     4 // [batch, heads, tokens, head size]
+#define MAX_STATE_RANK 8
+#define MAX_ROWS       4 // rows of positions, for example time, height and width
 
 // An open model and its state between tokens. `inputs` and `outputs` belong to the last step;
 // `capacity` is that of `logits`.
@@ -37,17 +39,29 @@ struct tsr_generator {
 
 // ---- the job -----------------------------------------------------------------------------------
 
-// Returns "past_key_values.0.key=present.0.key" for every cache, as in `tessera plan --state`.
+static size_t state_count(const tsr_folder *folder)
+{
+    return folder->caches.n + folder->states.n;
+}
+
+// Returns the caches first, then the other states.
+static const struct cache *state_at(const tsr_folder *folder, size_t i)
+{
+    return i < folder->caches.n ? &folder->caches.at[i] : &folder->states.at[i - folder->caches.n];
+}
+
+// Returns "past_key_values.0.key=present.0.key" for every state, as in `tessera plan --state`.
 static const char **state_texts(tsr_generator *generator)
 {
     tsr_folder *folder = generator->folder;
-    const char **texts = ARENA_ARRAY(&folder->arena, const char *, folder->caches.n + 1);
+    size_t n = state_count(folder);
+    const char **texts = ARENA_ARRAY(&folder->arena, const char *, n + 1);
     if (!texts)
         return NULL;
-    for (size_t i = 0; i < folder->caches.n; i++)
-        texts[i] = tsr__arena_printf(&folder->arena, "%s=%s", folder->caches.at[i].past,
-                                     folder->caches.at[i].present)
-                       .p;
+    for (size_t i = 0; i < n; i++) {
+        const struct cache *state = state_at(folder, i);
+        texts[i] = tsr__arena_printf(&folder->arena, "%s=%s", state->past, state->present).p;
+    }
     if (folder->arena.failed)
         return NULL;
     return texts;
@@ -60,11 +74,9 @@ static tsr_status open_unsharded(tsr_generator *generator)
     tsr_folder *folder = generator->folder;
     tsr_status st = tsr_job_open_model(generator->session, folder->model_path, &generator->run,
                                        &generator->job);
-    for (size_t i = 0; i < folder->caches.n; i++) {
-        if (st != TSR_OK)
-            return st;
-        st = tsr_job_add_state(generator->job, folder->caches.at[i].past,
-                               folder->caches.at[i].present);
+    for (size_t i = 0; st == TSR_OK && i < state_count(folder); i++) {
+        const struct cache *state = state_at(folder, i);
+        st = tsr_job_add_state(generator->job, state->past, state->present);
     }
     return st;
 }
@@ -111,7 +123,7 @@ static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model,
                              .devices = generator->devices,
                              .topology = generator->options.topology,
                              .state = state_texts(generator),
-                             .n_state = folder->caches.n};
+                             .n_state = state_count(folder)};
     tsr_plan_result *planned = NULL;
     tsr_partition_options partition = {.size = sizeof partition};
     if (!plan.state)
@@ -156,28 +168,43 @@ static tsr_status open_sharded(tsr_generator *generator)
 
 // ---- one step ----------------------------------------------------------------------------------
 
-// Sets an integer input [1, n] in the type that the model expects. Does nothing if the model has no
-// such input.
+// Returns the number of equal rows of an input: 1 for [batch, tokens], 3 for positions [3, batch,
+// tokens], where text has the same positions in all rows. 0: another shape.
+static int64_t row_count(const tsr_value *value)
+{
+    int rank = tsr_value_rank(value);
+    int64_t rows = rank == 3 ? tsr_value_dim(value, 0).value : 1;
+    if ((rank >= 0 && rank != 2 && rank != 3) || rows < 1 || rows > MAX_ROWS)
+        return 0;
+    return rows;
+}
+
+// Sets an integer input [1, n] or [rows, 1, n] in the type that the model expects. Does nothing if
+// the model has no such input.
 static tsr_status put_numbers(tsr_generator *generator, const char *name, const int64_t *numbers,
                               int64_t n)
 {
     const tsr_value *value = tsr_graph_value(tsr_model_graph(generator->folder->model), name);
-    int64_t dims[2] = {1, n};
     if (!value || !tsr_value_is_input(value))
         return TSR_OK;
-    if (tsr_value_dtype(value) == TSR_INT64)
-        return tsr_tensors_put(generator->inputs, name, TSR_INT64, 2, dims, numbers);
-    TRY(tsr_tensors_put(generator->inputs, name, TSR_INT32, 2, dims, NULL));
+    int64_t rows = row_count(value), dims[3] = {rows, 1, n};
+    int rank = tsr_value_rank(value) == 3 ? 3 : 2;
+    tsr_dtype type = tsr_value_dtype(value) == TSR_INT64 ? TSR_INT64 : TSR_INT32;
+    TRY(tsr_tensors_put(generator->inputs, name, type, rank, dims + 3 - rank, NULL));
     int64_t at = tsr_tensors_find(generator->inputs, name);
-    int32_t *to = (int32_t *)(uintptr_t)tsr_tensors_data(generator->inputs, (size_t)at,
-                                                         NULL); // owned by the set: just put
-    for (int64_t i = 0; i < n; i++)
-        to[i] = (int32_t)numbers[i];
+    void *to = (void *)(uintptr_t)tsr_tensors_data(generator->inputs, (size_t)at,
+                                                   NULL); // owned by the set: just put
+    for (int64_t i = 0; i < rows * n; i++) {
+        if (type == TSR_INT64)
+            ((int64_t *)to)[i] = numbers[i % n];
+        else
+            ((int32_t *)to)[i] = (int32_t)numbers[i % n];
+    }
     return TSR_OK;
 }
 
-// True if all caches can have spare capacity. The job has one option for all states
-// (states_in_place), so all caches must allow it.
+// True if all states are caches that can have spare capacity. The job has one option for all states
+// (states_in_place), so all of them must allow it.
 static bool caches_have_room(const tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
@@ -185,7 +212,7 @@ static bool caches_have_room(const tsr_folder *folder)
         if (!tsr_cache_has_room(tsr_graph_value(graph, folder->caches.at[i].past),
                                 tsr_graph_value(graph, folder->caches.at[i].present)))
             return false;
-    return folder->caches.n > 0;
+    return folder->caches.n > 0 && folder->states.n == 0;
 }
 
 // Returns the largest number of tokens that may follow a prompt of n tokens: max_tokens (default
@@ -201,22 +228,34 @@ static int64_t most_tokens(const tsr_generator *generator, size_t n)
     return most;
 }
 
-// Adds caches without tokens for the first run: empty tensors, or zeroed buffers if caches have a
-// fixed capacity. Later runs use the caches that the previous run returned.
-static tsr_status put_empty_caches(tsr_generator *generator)
+// Adds a state of zeros. `open` has the sizes of dimensions that the model does not fix.
+static tsr_status put_zeros(tsr_generator *generator, const char *name, const int64_t *open)
 {
-    tsr_folder *folder = generator->folder;
-    const tsr_graph *graph = tsr_model_graph(folder->model);
-    for (size_t i = 0; i < folder->caches.n; i++) {
-        const tsr_value *value = tsr_graph_value(graph, folder->caches.at[i].past);
-        int64_t size = tsr_value_dim(value, 3).value;
-        // If caches grow, cache_room is 0: an empty tensor.
-        int64_t dims[4] = {1, tsr__genai_cache_heads(folder),
-                           int64_max(generator->cache_room, folder->caches.at[i].window),
-                           size > 0 ? size : folder->head_size};
-        TRY(tsr_tensors_put(generator->inputs, folder->caches.at[i].past, tsr_value_dtype(value), 4,
-                            dims, NULL));
+    const tsr_value *value = tsr_graph_value(tsr_model_graph(generator->folder->model), name);
+    int64_t dims[MAX_STATE_RANK];
+    int rank = tsr_value_rank(value);
+    for (int axis = 0; axis < rank; axis++) {
+        int64_t size = tsr_value_dim(value, axis).value;
+        dims[axis] = size >= 0 ? size : open[axis];
     }
+    return tsr_tensors_put(generator->inputs, name, tsr_value_dtype(value), rank, dims, NULL);
+}
+
+// Adds states without tokens for the first run. Caches are empty tensors, or zeroed buffers if they
+// have a fixed capacity. Later runs use the states that the previous run returned.
+static tsr_status put_empty_states(tsr_generator *generator)
+{
+    static const int64_t ones[MAX_STATE_RANK] = {1, 1, 1, 1, 1, 1, 1, 1};
+    tsr_folder *folder = generator->folder;
+    for (size_t i = 0; i < folder->caches.n; i++) {
+        // If caches grow, cache_room is 0: an empty tensor.
+        int64_t open[CACHE_RANK] = {1, tsr__genai_cache_heads(folder),
+                                    int64_max(generator->cache_room, folder->caches.at[i].window),
+                                    folder->head_size};
+        TRY(put_zeros(generator, folder->caches.at[i].past, open));
+    }
+    for (size_t i = 0; i < folder->states.n; i++)
+        TRY(put_zeros(generator, folder->states.at[i].past, ones));
     return TSR_OK;
 }
 
@@ -224,19 +263,20 @@ static tsr_status put_empty_caches(tsr_generator *generator)
 // positions 5 and 6.
 static tsr_status put_inputs(tsr_generator *generator, const int64_t *ids, int64_t n)
 {
+    const tsr_folder *names = generator->folder;
     int64_t total = generator->past + n;
     int64_t *numbers = tsr__alloc(generator->session, (size_t)total * sizeof *numbers);
     if (!numbers)
         return TSR_NOMEM;
     for (int64_t i = 0; i < total; i++)
         numbers[i] = 1;
-    tsr_status st = put_numbers(generator, "input_ids", ids, n);
+    tsr_status st = put_numbers(generator, names->ids, ids, n);
     if (st == TSR_OK)
-        st = put_numbers(generator, "attention_mask", numbers, total);
+        st = put_numbers(generator, names->mask, numbers, total);
     for (int64_t i = 0; i < n; i++)
         numbers[i] = generator->past + i;
     if (st == TSR_OK)
-        st = put_numbers(generator, "position_ids", numbers, n);
+        st = put_numbers(generator, names->positions, numbers, n);
     tsr__free(generator->session, numbers, (size_t)total * sizeof *numbers);
     return st;
 }
@@ -266,7 +306,7 @@ static tsr_status no_logits(tsr_generator *generator)
 {
     struct place at = PLACE_NONE;
     at.file = str_of(generator->folder->model_path);
-    at.value = str_of("logits");
+    at.value = str_of(generator->folder->logits);
     tsr__diag(generator->session, DIAG_folder_malformed, &at,
               "use a language model with the output logits [batch, tokens, vocabulary]",
               "the model has no output logits of a supported type (float32, float16, bfloat16)");
@@ -276,7 +316,7 @@ static tsr_status no_logits(tsr_generator *generator)
 // Reads the logits of the last token as float32.
 static tsr_status read_logits(tsr_generator *generator)
 {
-    int64_t at = tsr_tensors_find(generator->outputs, "logits");
+    int64_t at = tsr_tensors_find(generator->outputs, generator->folder->logits);
     int rank = at >= 0 ? tsr_tensors_rank(generator->outputs, (size_t)at) : 0;
     if (rank < 1)
         return no_logits(generator);
@@ -326,7 +366,7 @@ static tsr_status run_step(tsr_generator *generator, const int64_t *ids, int64_t
     if (st == TSR_OK)
         st = tsr_tensors_new(generator->session, &generator->outputs);
     if (st == TSR_OK && generator->past == 0)
-        st = put_empty_caches(generator);
+        st = put_empty_states(generator);
     if (st == TSR_OK)
         st = put_inputs(generator, ids, n);
     if (st == TSR_OK)
@@ -487,6 +527,46 @@ static tsr_status take_devices(tsr_generator *generator)
     return TSR_OK;
 }
 
+static bool is_state(const tsr_folder *folder, const tsr_value *input)
+{
+    for (size_t i = 0; i < state_count(folder); i++)
+        if (strcmp(state_at(folder, i)->past, tsr_value_name(input)) == 0)
+            return tsr_value_rank(input) <= MAX_STATE_RANK;
+    return false;
+}
+
+// True if put_numbers makes the input: ids, mask or positions.
+static bool is_numbers(const tsr_folder *folder, const tsr_value *input)
+{
+    const char *const names[] = {folder->ids, folder->mask, folder->positions};
+    tsr_dtype type = tsr_value_dtype(input);
+    bool fits = (type == TSR_INT64 || type == TSR_INT32) && row_count(input) > 0;
+    for (size_t i = 0; fits && i < TSR_COUNT(names); i++)
+        if (strcmp(names[i], tsr_value_name(input)) == 0)
+            return true;
+    return false;
+}
+
+// Refuses models with inputs that this loop cannot make. Example: the decoder of a model for images
+// and text has inputs_embeds, which another model computes.
+static tsr_status check_inputs(const tsr_folder *folder)
+{
+    const tsr_graph *graph = tsr_model_graph(folder->model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *input = tsr_graph_input(graph, i);
+        struct place at = PLACE_NONE;
+        if (tsr_value_initializer(input) || is_numbers(folder, input) || is_state(folder, input))
+            continue;
+        at.file = str_of(folder->model_path);
+        at.value = str_of(tsr_value_name(input));
+        tsr__diag(folder->session, DIAG_folder_inputs, &at,
+                  "use tessera.Generator, or onnxruntime-genai with the execution provider",
+                  "generate does not support models with this input");
+        return TSR_UNSUPPORTED;
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *options,
                               tsr_generator **out)
 {
@@ -508,7 +588,9 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
     // The caller does not set this option: only the library knows which caches are fixed buffers.
     generator->run.states_in_place = caches_have_room(folder);
     generator->random = own->seed;
-    st = take_devices(generator);
+    st = check_inputs(folder);
+    if (st == TSR_OK)
+        st = take_devices(generator);
     if (st == TSR_OK)
         st = generator->devices > 1 ? open_sharded(generator) : open_unsharded(generator);
     if (st != TSR_OK)

@@ -89,7 +89,7 @@ tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t tokens, 
     tsr__text_free(&set);
     if (st != TSR_OK)
         return st;
-    TRY(count_up(to, "input_ids", (int64_t)(seed % 97) + 3, 31, folder->vocabulary));
-    TRY(count_up(to, "attention_mask", 1, 0, 0));
-    return count_up(to, "position_ids", past, 1, 0);
+    TRY(count_up(to, folder->ids, (int64_t)(seed % 97) + 3, 31, folder->vocabulary));
+    TRY(count_up(to, folder->mask, 1, 0, 0));
+    return count_up(to, folder->positions, past, 1, 0);
 }

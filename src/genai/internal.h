@@ -10,9 +10,9 @@
 #define GENAI_CONFIG   "genai_config.json"
 #define OPTIMUM_CONFIG "config.json"
 
-// A KV cache [batch, heads, past, head size]: the output `present` of a step is the input `past` of
-// the next step. If `window` is above 0, the cache is a buffer of that number of tokens, which does
-// not grow.
+// A state: the output `present` of a step is the input `past` of the next step. A KV cache is a
+// state [batch, heads, past, head size]. If `window` is above 0, the cache is a buffer of that
+// number of tokens, which does not grow.
 struct cache {
     const char *past, *present;
     int64_t window;
@@ -25,7 +25,10 @@ struct tsr_folder {
     json_t *config;   // content of GENAI_CONFIG or OPTIMUM_CONFIG
     bool is_genai;    // the configuration is from GENAI_CONFIG
     tsr_model *model; // for names, types and shapes
-    VEC(struct cache) caches;
+    // names in the graph; the model need not have all of these inputs
+    const char *ids, *embeds, *mask, *positions, *logits;
+    VEC(struct cache) caches; // KV caches
+    VEC(struct cache) states; // other states, of fixed size: of a convolution or recurrence
     int64_t heads, kv_heads, head_size, context, vocabulary; // 0: not in the configuration
 };
 
