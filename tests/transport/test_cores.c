@@ -114,7 +114,7 @@ static void test_waiting(void **state)
 {
     (void)state;
     struct patience own = {0}, crowded = {0};
-    for (int i = 0; i < 100100; i++)
+    for (int i = 0; i < 10100; i++)
         tsr__patience(&own, false);
     assert_int_equal(n_yields, 0);
     for (int i = 0; i < 10; i++)
