@@ -5,7 +5,7 @@ Two nodes read the random tensor, one sharded by rows and one by columns. The di
 process may draw equal numbers by chance, because the engine has one seed per process. So the rank files are checked too: without a seed,
 only one of them may have the operator.
 
-usage: draws.py TESSERA"""
+usage: draws.py TESSERA [all]     without `all` an operator with a seed is drawn in two ways, not in all"""
 import subprocess, sys, tempfile
 
 import numpy as np
@@ -148,5 +148,7 @@ def compare(d, op, way, seed):
 
 
 if __name__ == "__main__":
-    harness.run([("%s, %s%s" % (op, way, ", seed" if seed else ""), compare, op, way, seed) for op in DRAWS for way in WAYS for seed in (False, True)])
+    seeded = {(op, way) for k, op in enumerate(DRAWS) for way in harness.sample(WAYS, 2, k)}
+    harness.run([("%s, %s%s" % (op, way, ", seed" if seed else ""), compare, op, way, seed)
+                 for op in DRAWS for way in WAYS for seed in (False, True) if not seed or (op, way) in seeded])
     harness.finish()

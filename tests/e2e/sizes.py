@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests sizes that are easy to get wrong: small models are sharded by hand, run and compared with ONNX Runtime without optimization.
 
-Usage: sizes.py TESSERA"""
+Usage: sizes.py TESSERA [all]     without `all` each operator set with one number of rows, each reduction along two axes"""
 import os, sys
 import numpy as np
 import onnx
@@ -121,14 +121,15 @@ def old_sets():
     nodes = [node("Shape", ["z"], ["t"], name="t"), node("Reshape", ["x", "t"], ["h"], name="r"), node("Relu", ["h"], ["y"], name="y")]
     for opset in range(7, 22):
         m = model(nodes + SIZES, {"x": ["k"], "z": ["n", 3]}, SEEN, declared={"h": ["n", 3]}, opset=opset)
-        for rows in (5, 1, 0):
+        for rows in harness.sample((5, 1, 0), 1, opset):
             yield "operator set %d, %d rows" % (opset, rows), m, ["r:h={2,1:0,1}", "y:h={2,1:0,1}"], {"x": f4(rows * 3), "z": f4(rows, 3)}
 
 
 def nothing():
     """More devices than elements: kernels of the engine interpret some attributes differently for an empty shard."""
-    for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"):
-        for axes, keep, shard in (((-1,), 1, "{1,2:0,1}"), ((-1,), 0, "{2,1:0,1}"), ((1, -2), 1, "{2,1:0,1}"), ((-2,), 0, "{1,2:0,1}"), ((-2,), 1, "{2,1:0,1}")):
+    settings = [((-1,), 1, "{1,2:0,1}"), ((-1,), 0, "{2,1:0,1}"), ((1, -2), 1, "{2,1:0,1}"), ((-2,), 0, "{1,2:0,1}"), ((-2,), 1, "{2,1:0,1}")]
+    for k, kind in enumerate(("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")):
+        for axes, keep, shard in harness.sample(settings, 2, k):
             m = model([node("Reduce" + kind, ["x", "a"], ["y"], name="r", keepdims=keep)] + SIZES, {"x": ["n", "k"]}, SEEN, {"a": i8(*axes)})
             yield "Reduce%s of one along %s" % (kind, list(axes)), m, ["r:x=" + shard], {"x": np.abs(f4(1, 1))}
         m = model([node("Reduce" + kind, ["x"], ["y"], name="r", axes=[-1])] + SIZES, {"x": ["n", "k"]}, SEEN, opset=11)
