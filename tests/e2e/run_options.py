@@ -310,11 +310,11 @@ def trace(d):
 
 def long_trace(d):
     """A trace of many runs must stay small enough for viewers and must report how many events were dropped."""
-    nodes = [h.make_node("Sin", ["x" if i == 0 else "v%d" % i], ["y" if i == 399 else "v%d" % (i + 1)], name="n%d" % i) for i in range(400)]
+    nodes = [h.make_node("Sin", ["x" if i == 0 else "v%d" % i], ["y" if i == 1999 else "v%d" % (i + 1)], name="n%d" % i) for i in range(2000)]
     ends = [h.make_tensor_value_info(v, T.FLOAT, [4, 4]) for v in "xy"]
     onnx.save(h.make_model(h.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=10, opset_imports=[h.make_opsetid("", 18)]), d + "/m.onnx")
     good("annotate", d + "/m.onnx", "--config", "c:2", "--tile", "x={2,1:0,1}", "-o", d + "/a.onnx")
-    for seconds in (2, 8, 30):
+    for seconds in (0.5, 2, 8, 30):
         rc, out, err = tessera("bench", d + "/a.onnx", "--config", "c", "--seconds", seconds, "--trace", d + "/t.json", "--json")
         assert rc == 0, err
         doc = json.loads(out)
