@@ -3,7 +3,7 @@
 
 Each sharded model is run by Tessera and compared with the unsharded one.
 
-usage: random_bodies.py TESSERA TRIALS [SEED]"""
+usage: random_bodies.py TESSERA TRIALS [SEED] [all]     all: five times as many trials"""
 import json, os, random, sys
 
 import numpy as np
@@ -231,7 +231,7 @@ def drawn(tessera, seed, folder):
 
 
 def main():
-    trials, first = int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    trials, first = int(sys.argv[2]) * (5 if harness.ALL else 1), int(sys.argv[3]) if len(sys.argv) > 3 else 1
     seen = dict(sent=0, inside=0, stages=0)
 
     def seed_holds(folder, seed):

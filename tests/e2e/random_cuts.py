@@ -4,7 +4,7 @@
 Shardings are along the batch, unequal, on meshes, in groups, on one device, and different at the producer and reader of a value. Each
 sharded model is run by Tessera and compared with the unsharded one. Some partitions are also run by evaluator.py.
 
-usage: random_cuts.py TESSERA TRIALS [SEED]"""
+usage: random_cuts.py TESSERA TRIALS [SEED] [all]     all: five times as many trials"""
 import json, os, random, sys
 
 import numpy as np
@@ -218,7 +218,7 @@ def trial(tessera, seed, folder, counts):
 
 
 def main():
-    trials, first, counts = int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1, {}
+    trials, first, counts = int(sys.argv[2]) * (5 if harness.ALL else 1), int(sys.argv[3]) if len(sys.argv) > 3 else 1, {}
 
     def seed_holds(folder, seed):
         wrong = trial(sys.argv[1], seed, folder, counts)

@@ -6,7 +6,7 @@ Part 1: fixed models, with the expected number of nodes and the stored weights o
 Part 2: random groups. Every shard of one input is on random devices. The node must run with the annotated sharding, and a second node reads
 the result in the same or another sharding.
 
-usage: turns.py TESSERA [DRAWS [SEED]]"""
+usage: turns.py TESSERA [DRAWS [SEED]] [all]     all: five times as many draws"""
 import json, os, random, sys
 
 import numpy as np
@@ -16,7 +16,7 @@ from onnx import TensorProto as T, helper, numpy_helper
 import harness
 
 TESSERA = sys.argv[1]
-DRAWS = int(sys.argv[2]) if len(sys.argv) > 2 else 40
+DRAWS = (int(sys.argv[2]) if len(sys.argv) > 2 else 20) * (5 if harness.ALL else 1)
 SEED = int(sys.argv[3]) if len(sys.argv) > 3 else 1
 check = harness.check
 node = helper.make_node
