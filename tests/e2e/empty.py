@@ -77,7 +77,7 @@ def jobs_of(printer, only):
 def tasks_of(jobs, everything):
     """Yields one task for each factor of a rule that may be empty: (job, factor, the input and dimension that is sharded, level).
 
-    Without `everything`: every second factor of an operator, and one case of each (the first or the second, alternating between operators).
+    Without `everything`: every third factor of an operator, and one case of each (the first or the second, alternating between operators).
     BATCH is used only if the other ways gave no rule for the batch."""
     found = {}
     cut_before = set()  # operators whose first input was sharded along its first dimension without BATCH
@@ -96,7 +96,7 @@ def tasks_of(jobs, everything):
     seen = {}  # operator -> number of factors so far
     for number, (key, tasks) in enumerate(found.items()):
         seen[key[:2]] = seen.get(key[:2], 0) + 1
-        if not everything and seen[key[:2]] % 2 == 0:
+        if not everything and seen[key[:2]] % 3 != 1:
             continue
         for task in tasks if everything else [tasks[min(wanted[key[0]], len(tasks) - 1)]]:
             for level in range(4) if everything else (number % 4,):
