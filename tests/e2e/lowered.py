@@ -284,9 +284,20 @@ def operator(folder, op, cases, types, count):
     return None if count["cut"] > before else False
 
 
-def sampled_types(k):
-    """Float and two other types, which change from operator to operator."""
-    return TYPES if harness.ALL else [TYPES[0], *harness.sample(TYPES[1:], 2, k)]
+def allowed_types(op):
+    """Returns the types that the operator's schema allows for its first input."""
+    schema = onnx.defs.get_schema(op) if onnx.defs.has(op) else None
+    if not schema or not schema.inputs:
+        return TYPES
+    variable = schema.inputs[0].type_str
+    texts = next((c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == variable), [variable])
+    return [t for t in TYPES if "tensor(%s)" % T.DataType.Name(t).lower() in texts] or TYPES
+
+
+def sampled_types(op, k):
+    """The first type, mostly float, and two others, which change from operator to operator."""
+    first, *others = allowed_types(op)
+    return TYPES if harness.ALL else [first, *harness.sample(others, 2, k)]
 
 
 def main():
@@ -294,7 +305,7 @@ def main():
     LIB = api.Library(os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "libtessera.so"))
     cases, count = prove.all_cases(), dict(cut=0)
     rows = sorted({r["op"] for r in LIB.rules() if not r["domain"]})
-    harness.run([(op, operator, op, cases.get(op) or prove.one(), sampled_types(k), count) for k, op in enumerate(rows)])
+    harness.run([(op, operator, op, cases.get(op) or prove.one(), sampled_types(op, k), count) for k, op in enumerate(rows)])
     assert harness.PATTERN or count["cut"] > (4000 if harness.ALL else 200), count
     print("# operator sets 18 to %d, %d models partitioned" % (newest(), count["cut"]))
     harness.finish()
