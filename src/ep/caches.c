@@ -133,6 +133,15 @@ static bool can_place(const struct fused *fused, struct cache_pair *cache,
     return cache->in_place;
 }
 
+// True if a rank could read the past after another rank has written the present. Past and present
+// are one buffer, and the ranks do not only append to it. Example: a state s + x that every rank
+// computes would become s + 2 x.
+static bool is_read_late(const struct cache_pair *cache, const struct tensor *past,
+                         const void *data)
+{
+    return data == past->data && !cache->has_room;
+}
+
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
                                 const tsr_tensors *inputs, tsr_tensors *places)
 {
@@ -162,7 +171,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
         tsr_status st = tsr__ep_report(fused->provider->session, api, failed);
         if (st == TSR_OK && !in_place && data == past->data)
             use_part(fused, cache, &used);
-        else if (st == TSR_OK && in_place && data &&
+        else if (st == TSR_OK && in_place && data && !is_read_late(cache, past, data) &&
                  1 + tsr__ep_value_gpu(api, value) == past->device)
             st = tsr__tensors_add_foreign(places, str_of(wanted.name), past->type, past->rank,
                                           past->dims,

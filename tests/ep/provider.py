@@ -376,6 +376,26 @@ def caches_in_one_buffer(folder):
     host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
 
 
+def states_in_one_buffer(folder):
+    """A state that all ranks compute, s + x, in one buffer for past and present: no rank may read what another has written."""
+    nodes = [helper.make_node("MatMul", ["X", "W"], ["t"]), helper.make_node("Add", ["past.0.state", "ONE"], ["present.0.state"]),
+             helper.make_node("Mul", ["t", "present.0.state"], ["Y"])]
+    graph = helper.make_graph(nodes, "g", [info("X", [64, 256]), info("past.0.state", [1, 1])], [info("Y", [64, 256]), info("present.0.state", [1, 1])],
+                              [weight("W", 256, 256), numpy_helper.from_array(np.ones(1, np.float32), "ONE")])
+    session = host.session(host.save(folder + "/m.onnx", graph), devices=4)
+    once = np.ones((64, 256), np.float32) @ numpy_helper.to_array(graph.initializer[0])
+    state = ort.OrtValue.ortvalue_from_numpy(np.zeros((1, 1), np.float32))
+    for step in range(1, 41):
+        bound = session.io_binding()
+        bound.bind_cpu_input("X", np.ones((64, 256), np.float32))
+        bound.bind_ortvalue_input("past.0.state", state)
+        bound.bind_ortvalue_output("present.0.state", state)
+        bound.bind_output("Y")
+        session.run_with_iobinding(bound)
+        assert state.numpy().item() == step, (step, state.numpy())
+        np.testing.assert_allclose(bound.copy_outputs_to_cpu()[0 if bound.get_outputs()[0].shape() == [64, 256] else 1], step * once, rtol=1e-3, atol=1e-3)
+
+
 def cache_buffers_change(folder):
     """Runs of one session get several buffers in turn, and buffers that move: each run must use its own."""
     model = host.ROOT + "/tests/folders/genai_tiny/model.onnx"
@@ -591,7 +611,7 @@ def nothing_is_left(folder):
 host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
              replaced_weights_are_used, unreadable_weights_are_reported, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
-             declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, cache_buffers_change, decoders_are_sharded_by_heads, names_of_sizes_may_be_wrong,
+             declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, states_in_one_buffer, cache_buffers_change, decoders_are_sharded_by_heads, names_of_sizes_may_be_wrong,
              caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, no_thread_beside_the_ranks, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
 harness.finish()
