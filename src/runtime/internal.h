@@ -51,6 +51,7 @@ struct rank {
     uint64_t plan;
     const char *device;   // name of the rank's device, or NULL
     int64_t weight_bytes; // bytes of weights in the rank file; 0: unknown
+    bool has_caches;      // the model appends to caches, whose length changes between runs
     const tsr_run_options *options;
     const tsr_tensors *places;        // memory for outputs of the following runs; NULL: none
     const OrtRunOptions *run_options; // of the following runs; NULL: the defaults

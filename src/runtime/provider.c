@@ -136,6 +136,11 @@ static bool add_given(struct options *options, struct arena *arena, const tsr_ru
 
 #define MINOR_TF32 18 // first release with this option
 
+// Value of the option sdpa_kernel: the sum of the attention kernels that may be used. These are the
+// kernels that are enabled by default, except cuDNN (8): flash 1, memory-efficient 2, TensorRT's
+// fused, flash and cross attention 4 + 32 + 64, unfused 16, decoder 512.
+#define KERNELS_WITHOUT_CUDNN "631"
+
 // Adds the CUDA provider. Its memory arena grows by the requested size, not by doubling. Products
 // have full float32 precision unless TF32 is requested.
 static OrtStatus *append_cuda(struct rank *rank, OrtSessionOptions *options, const char *id)
@@ -148,6 +153,8 @@ static OrtStatus *append_cuda(struct rank *rank, OrtSessionOptions *options, con
     add_option(&all, "arena_extend_strategy", "kSameAsRequested");
     if (rank->engine->minor >= MINOR_TF32)
         add_option(&all, "use_tf32", rank->options->tf32 ? "1" : "0");
+    if (rank->has_caches && tsr__quirk_applies(QUIRK_plan_per_length, rank->engine->minor))
+        add_option(&all, "sdpa_kernel", KERNELS_WITHOUT_CUDNN);
     snprintf(limit, sizeof limit, "%lld", (long long)rank->memory_limit);
     if (rank->memory_limit > 0)
         add_option(&all, "gpu_mem_limit", limit);

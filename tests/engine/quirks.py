@@ -300,7 +300,7 @@ def stale(texts):
     for word in re.findall(r"[a-z_0-9]+\.c\b|\b[a-z0-9]+(?:_[a-z0-9]+)+\b", texts[1]):
         if word.endswith(".c"):
             found = glob.glob(os.path.join(SOURCES, "**", word), recursive=True)
-            at = open(found[0], encoding="utf-8").read() if found else ""
+            at = "".join(open(path, encoding="utf-8").read() for path in found)
         if not at or (not word.endswith(".c") and word not in at):
             gone.append(word)
     return gone
