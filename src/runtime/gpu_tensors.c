@@ -240,21 +240,17 @@ static bool find_shard(const tsr_job *job, int64_t giver, size_t run_slot, const
     if (giver < 0 || giver >= job->n)
         return false;
     struct rank *rank = &job->rank_threads[giver].rank;
-    for (size_t i = 0; i < rank->n_outputs; i++) {
-        OrtValue *value = rank->run_slots[run_slot].outs[i];
-        if (strcmp(rank->output_names[i], name) != 0)
-            continue;
-        if (!is_tensor(rank, value) || (rank->seat && !is_on_gpu(rank, i, value)))
-            return false;
-        *out = (struct output_shard){.rank = rank};
-        void **data = rank->seat ? &out->tensor.device_data : &out->tensor.data;
-        OrtStatus *failed = describe(rank->engine->api, value, out, data);
-        rank->engine->api->ReleaseStatus(failed); // tsr__rank_take reports it later
-        out->tensor.dims = out->dims;
-        return !failed && out->tensor.rank >= 0 && out->tensor.type != TSR_STRING &&
-               tsr_dtype_bits(out->tensor.type) >= 8;
-    }
-    return false;
+    int64_t i = tsr__rank_find_output(rank, name);
+    OrtValue *value = i < 0 ? NULL : rank->run_slots[run_slot].outs[i];
+    if (!is_tensor(rank, value) || (rank->seat && !is_on_gpu(rank, (size_t)i, value)))
+        return false;
+    *out = (struct output_shard){.rank = rank};
+    void **data = rank->seat ? &out->tensor.device_data : &out->tensor.data;
+    OrtStatus *failed = describe(rank->engine->api, value, out, data);
+    rank->engine->api->ReleaseStatus(failed); // tsr__rank_take reports it later
+    out->tensor.dims = out->dims;
+    return !failed && out->tensor.rank >= 0 && out->tensor.type != TSR_STRING &&
+           tsr_dtype_bits(out->tensor.type) >= 8;
 }
 
 // The outputs of one run. rank: the first one on a GPU, or NULL. It copies shards on its GPU also
@@ -273,10 +269,8 @@ static tsr_status write_shards(struct placing *placing, const struct manifest_po
                                const struct tile_layout *layout, struct output_shard *shards,
                                struct tensor *full, bool *fits)
 {
-    struct arena arena;
-    tsr_job *job = placing->job;
-    tsr__arena_init(&arena, job->session);
-    struct tile_piece *all = tsr__shards_full_piece(&arena, full);
+    struct arena *arena = placing->arena;
+    struct tile_piece *all = tsr__shards_full_piece(arena, full);
     struct copier alone = {.seat = shards[0].rank->seat}, *copier = &placing->copier;
     if (placing->rank->card != shards[0].rank->card)
         copier = &alone;
@@ -284,17 +278,14 @@ static tsr_status write_shards(struct placing *placing, const struct manifest_po
     *fits = all != NULL;
     for (int64_t k = 0; k < layout->n_shards && code == 0 && *fits; k++) {
         const struct output_shard *shard = &shards[k];
-        struct tile_piece *piece = tsr__layout_piece(&arena, layout, full->dims, k);
+        struct tile_piece *piece = tsr__layout_piece(arena, layout, full->dims, k);
         *fits = piece && tsr__shards_fit(piece, &shard->tensor);
         if (*fits)
             code = copy_piece(copier, piece, shard->tensor.device_data, all, full->device_data,
                               full->type);
     }
-    tsr_status st = TSR_OK;
-    if (code != 0)
-        st = copy_failed(job->session, shards[0].rank, port->name, code);
-    tsr__arena_free(&arena);
-    return st;
+    return code == 0 ? TSR_OK
+                     : copy_failed(placing->job->session, shards[0].rank, port->name, code);
 }
 
 // Copies the shards of an output of this shape to the full tensor, all of them in host memory.
