@@ -102,13 +102,19 @@ int tsr__seat_rows(struct gpu_seat *seat, const struct gpu_rows *rows, void *str
 #define GPU_COPIES 128
 struct gpu_copies {
     int n, started; // started: in earlier launches
+    bool zeros;     // some copy writes zeros behind the copied bytes
     uint64_t to[GPU_COPIES], from[GPU_COPIES];
-    uint32_t units[GPU_COPIES]; // of 16 bytes
+    uint32_t units[GPU_COPIES];  // of 16 bytes, written
+    uint32_t copied[GPU_COPIES]; // the first units, which are copied; the others become zero
 };
 // Adds rows to the copies, and starts the copies if there are GPU_COPIES of them. Rows with gaps
 // between them, or that are not in units of 16 bytes, are copied at once.
 int tsr__seat_copies_add(struct gpu_seat *seat, struct gpu_copies *copies,
                          const struct gpu_rows *rows, void *stream);
+// Adds a copy of the first `bytes` bytes; the rest, up to `all` bytes, becomes zero. Addresses and
+// sizes must be multiples of 16.
+int tsr__seat_copies_extend(struct gpu_seat *seat, struct gpu_copies *copies, void *to, size_t all,
+                            const void *from, size_t bytes, void *stream);
 // Starts the copies that were added. Uses the seat's pinned memory and scratch block 1.
 int tsr__seat_copies_start(struct gpu_seat *seat, struct gpu_copies *copies, void *stream);
 

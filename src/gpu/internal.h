@@ -130,7 +130,7 @@ struct rows_arguments {
 // Read by the kernel "copies", whose argument is the address of the list.
 struct copies_list {
     uint64_t to[GPU_COPIES], from[GPU_COPIES];
-    uint32_t units[GPU_COPIES];
+    uint32_t units[GPU_COPIES], copied[GPU_COPIES];
 };
 
 #define GPU_BLOCK 256 // threads

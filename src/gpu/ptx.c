@@ -281,29 +281,31 @@ static void write_rows(struct text *text, int bytes)
 }
 
 // Writes the kernel of several copies. Block row y makes copy y: r0 is the next unit of the thread,
-// r1 the number of threads in the row, r3 the number of units; d2 and d3 are the addresses to write
-// and to read.
+// r1 the number of threads in the row, r3 the number of units, r4 the number of copied ones; d2 and
+// d3 are the addresses to write and to read. Units that are not copied become zero.
 static void write_copies(struct text *text)
 {
     tsr__text_printf(
         text,
         ".visible .entry copies(.param .u64 a){\n"
-        ".reg .pred %%p0;\n.reg .b32 %%r<4>,%%w<4>;\n.reg .b64 %%d<8>;\n"
+        ".reg .pred %%p<2>;\n.reg .b32 %%r<5>,%%w<4>;\n.reg .b64 %%d<8>;\n"
         "mov.u32 %%r0,%%ctaid.y;\nmul.wide.u32 %%d0,%%r0,8;\nmul.wide.u32 %%d1,%%r0,4;\n"
         "ld.param.u64 %%d4,[a];\ncvta.to.global.u64 %%d4,%%d4;\n"
         "add.u64 %%d0,%%d4,%%d0;\nadd.u64 %%d1,%%d4,%%d1;\n"
         "ld.global.u64 %%d2,[%%d0+%zu];\nld.global.u64 %%d3,[%%d0+%zu];\n"
-        "ld.global.u32 %%r3,[%%d1+%zu];\n"
+        "ld.global.u32 %%r3,[%%d1+%zu];\nld.global.u32 %%r4,[%%d1+%zu];\n"
         "cvta.to.global.u64 %%d2,%%d2;\ncvta.to.global.u64 %%d3,%%d3;\n"
         "mov.u32 %%r0,%%ctaid.x;\nmov.u32 %%r1,%%ntid.x;\nmov.u32 %%r2,%%tid.x;\n"
         "mad.lo.u32 %%r0,%%r0,%%r1,%%r2;\nmov.u32 %%r2,%%nctaid.x;\nmul.lo.u32 %%r1,%%r1,%%r2;\n"
         "NEXT:\nsetp.ge.u32 %%p0,%%r0,%%r3;\n@%%p0 bra DONE;\n"
         "mul.wide.u32 %%d5,%%r0,16;\nadd.u64 %%d6,%%d3,%%d5;\nadd.u64 %%d7,%%d2,%%d5;\n"
-        "ld.global.v4.u32 {%%w0,%%w1,%%w2,%%w3},[%%d6];\n"
+        "mov.u32 %%w0,0;\nmov.u32 %%w1,0;\nmov.u32 %%w2,0;\nmov.u32 %%w3,0;\n"
+        "setp.lt.u32 %%p1,%%r0,%%r4;\n"
+        "@%%p1 ld.global.v4.u32 {%%w0,%%w1,%%w2,%%w3},[%%d6];\n"
         "st.global.v4.u32 [%%d7],{%%w0,%%w1,%%w2,%%w3};\n"
         "add.u32 %%r0,%%r0,%%r1;\nbra NEXT;\nDONE: ret;\n}\n",
         offsetof(struct copies_list, to), offsetof(struct copies_list, from),
-        offsetof(struct copies_list, units));
+        offsetof(struct copies_list, units), offsetof(struct copies_list, copied));
 }
 
 void tsr__ptx_rows(struct text *text)

@@ -349,9 +349,18 @@ int tsr__seat_copies_add(struct gpu_seat *seat, struct gpu_copies *copies,
     uint64_t all = address(rows->to) | address(rows->from) | rows->width;
     if (units == 0 || units > MOST_UNITS || all % 16 != 0 || !have_no_gaps(rows))
         return tsr__seat_rows(seat, rows, stream);
-    copies->to[copies->n] = address(rows->to);
-    copies->from[copies->n] = address(rows->from);
-    copies->units[copies->n++] = (uint32_t)units;
+    return tsr__seat_copies_extend(seat, copies, rows->to, 16 * units, rows->from, 16 * units,
+                                   stream);
+}
+
+int tsr__seat_copies_extend(struct gpu_seat *seat, struct gpu_copies *copies, void *to, size_t all,
+                            const void *from, size_t bytes, void *stream)
+{
+    copies->to[copies->n] = address(to);
+    copies->from[copies->n] = address(from);
+    copies->units[copies->n] = (uint32_t)(all / 16);
+    copies->copied[copies->n++] = (uint32_t)(bytes / 16);
+    copies->zeros = copies->zeros || bytes < all;
     return copies->n == GPU_COPIES ? tsr__seat_copies_start(seat, copies, stream) : 0;
 }
 
@@ -375,6 +384,7 @@ static int put_list(struct gpu_seat *seat, const struct gpu_copies *copies, void
     memcpy(list.to, copies->to, sizeof list.to);
     memcpy(list.from, copies->from, sizeof list.from);
     memcpy(list.units, copies->units, sizeof list.units);
+    memcpy(list.copied, copies->copied, sizeof list.copied);
     // An earlier launch may still read its list.
     int code = copies->started ? tsr__seat_wait(seat, stream) : 0;
     if (code == 0)
@@ -399,7 +409,9 @@ int tsr__seat_copies_start(struct gpu_seat *seat, struct gpu_copies *copies, voi
     for (int i = 0; i < copies->n; i++)
         longest = copies->units[i] > longest ? copies->units[i] : longest;
     unsigned blocks = (longest + GPU_BLOCK - 1) / GPU_BLOCK;
-    if (copies->n <= few) {
+    if (copies->n == 0)
+        return 0;
+    if (copies->n <= few && !copies->zeros) {
         code = copy_all(seat, copies, stream);
     } else {
         code = put_list(seat, copies, stream, &list);
@@ -410,6 +422,7 @@ int tsr__seat_copies_start(struct gpu_seat *seat, struct gpu_copies *copies, voi
         copies->started += copies->n;
     }
     copies->n = 0;
+    copies->zeros = false;
     return code;
 }
 

@@ -578,7 +578,7 @@ struct rows_arguments {
 };
 struct copies_list {
     uint64_t to[128], from[128];
-    uint32_t units[128];
+    uint32_t units[128], copied[128];
 };
 
 // The first line of the source names the kernels: "// fold TYPE REDUCE" or "// rows".
@@ -621,9 +621,12 @@ struct launch {
 static void run_kernel(void *data)
 {
     struct launch *l = data;
-    for (unsigned i = 0; i < l->n; i++)
-        memcpy((char *)(uintptr_t)l->copies->to[i], (const char *)(uintptr_t)l->copies->from[i],
-               (size_t)16 * l->copies->units[i]);
+    for (unsigned i = 0; i < l->n; i++) {
+        size_t copied = (size_t)16 * l->copies->copied[i];
+        char *to = (char *)(uintptr_t)l->copies->to[i];
+        memcpy(to, (const char *)(uintptr_t)l->copies->from[i], copied);
+        memset(to + copied, 0, (size_t)16 * l->copies->units[i] - copied);
+    }
     if (l->n)
         return;
     if (l->f.unit) {

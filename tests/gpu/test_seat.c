@@ -280,6 +280,33 @@ static void test_copies(void **state)
     free(got);
 }
 
+// Zeros are written behind a copy, also if there is only one.
+static void test_copies_with_zeros(void **state)
+{
+    enum { COPIES = 140, ALL = 4800, BYTES = 3200 };
+    struct fixture *f = *state;
+    for (size_t n = 1; n <= COPIES; n += COPIES - 1) {
+        struct gpu_copies copies = {0};
+        unsigned char *host = malloc(n * ALL + 16), *got = malloc(n * ALL);
+        memset(host, 7, n * ALL + 16);
+        char *from = put(f, host, n * BYTES), *to = put(f, host, n * ALL + 16);
+        for (size_t i = 0; i < n; i++)
+            assert_int_equal(tsr__seat_copies_extend(f->seat, &copies, to + i * ALL, ALL,
+                                                     from + i * BYTES, BYTES, f->stream),
+                             0);
+        assert_int_equal(tsr__seat_copies_start(f->seat, &copies, f->stream), 0);
+        get(f, got, to, n * ALL);
+        for (size_t i = 0; i < n * ALL; i++)
+            assert_int_equal(got[i], i % ALL < BYTES ? 7 : 0);
+        get(f, got, to + n * ALL, 16);
+        assert_int_equal(got[0], 7);
+        tsr__seat_free(f->seat, from);
+        tsr__seat_free(f->seat, to);
+        free(host);
+        free(got);
+    }
+}
+
 // After a failure the next call loads the kernels again.
 static void test_kernels_that_fail_to_load(void **state)
 {
@@ -364,6 +391,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_nan, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_copies, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_copies_with_zeros, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_kernels_that_fail_to_load, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_scratch_grows, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_words, set_up, tear_down),
