@@ -51,6 +51,10 @@ struct manifest_port {
     // if this input is a cache that may have spare capacity: the output that appends to it; else
     // NULL
     const char *updated_by;
+    // if the length of that output is the size of an input, or the length of this cache if it is
+    // greater: the name of the input and its axis; else NULL
+    const char *length_input;
+    int length_axis;
     int rank; // -1: unknown
     const tsr_dim *dims;
 };

@@ -403,6 +403,19 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
     }
 }
 
+// Reads the input that has the length of a cache.
+static void read_length(struct reader *reader, const json_t *entry, const struct manifest *manifest,
+                        struct manifest_port *port)
+{
+    if (!json_object_get(entry, "length_input"))
+        return;
+    port->length_input = text_member(reader, entry, "length_input");
+    port->length_axis = (int)int_member(reader, entry, "length_axis", 0, MAX_RANK - 1);
+    if (!reader->failed &&
+        !tsr__manifest_port(manifest->inputs, manifest->n_inputs, port->length_input))
+        report_error(reader, "length_input", "names an input that the model does not have");
+}
+
 // Reads which outputs append to caches. Manifests of older releases do not contain this.
 static void read_updates(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
@@ -415,6 +428,7 @@ static void read_updates(struct reader *reader, const json_t *root, struct manif
         if (!reader->failed && !tsr__manifest_port(manifest->outputs, manifest->n_outputs, output))
             report_error(reader, "updated_by", "names an output that the model does not have");
         manifest->inputs[i].updated_by = output;
+        read_length(reader, e, manifest, &manifest->inputs[i]);
     }
 }
 

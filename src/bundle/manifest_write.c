@@ -46,6 +46,10 @@ static void write_ports(tsr_json *json, struct arena *arena, const char *key,
             write_layout(json, arena, ports[i].kept);
         if (ports[i].updated_by)
             tsr_json_string(json, "updated_by", ports[i].updated_by);
+        if (ports[i].length_input) {
+            tsr_json_string(json, "length_input", ports[i].length_input);
+            tsr_json_int(json, "length_axis", ports[i].length_axis);
+        }
         tsr_json_end(json);
     }
     tsr_json_end(json);

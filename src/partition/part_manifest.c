@@ -35,16 +35,26 @@ static const struct tile_layout *port_layout(struct draft *draft, enum side side
     return tsr__layout_whole(draft->arena, tsr_value_rank(value), ranks, n);
 }
 
-// Returns the name of the output that appends tokens to the cache `past`, in a buffer with spare
-// capacity. NULL: `past` is not such a cache.
-static const char *output_that_updates(const tsr_graph *graph, const tsr_value *past)
+// Returns the output that appends tokens to the cache `past`, in a buffer with spare capacity. NULL:
+// `past` is not such a cache.
+static const tsr_value *output_that_updates(const tsr_graph *graph, const tsr_value *past)
 {
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
         const tsr_value *present = tsr_graph_output(graph, i);
         if (tsr_cache_has_room(past, present))
-            return tsr_value_name(present);
+            return present;
     }
     return NULL;
+}
+
+static void set_cache(const tsr_graph *graph, const tsr_value *past, struct manifest_port *port)
+{
+    const tsr_value *present = output_that_updates(graph, past);
+    if (!present)
+        return;
+    const tsr_value *length = tsr__cache_length(present, &port->length_axis);
+    port->updated_by = tsr_value_name(present);
+    port->length_input = length ? tsr_value_name(length) : NULL;
 }
 
 static struct manifest_port *make_ports(struct draft *draft, enum side side, size_t *count)
@@ -66,14 +76,15 @@ static struct manifest_port *make_ports(struct draft *draft, enum side side, siz
             return NULL;
         for (int axis = 0; axis < rank; axis++)
             dims[axis] = tsr_value_dim(value, axis);
-        ports[(*count)++] = (struct manifest_port){
-            .name = tsr_value_name(value),
-            .type = tsr_dtype_name(tsr_value_dtype(value)),
-            .sharding = tsr__notation_print(draft->arena, layout).p,
-            .kept = draft->kept[tsr__value_id(value)],
-            .updated_by = side == SIDE_INPUTS ? output_that_updates(graph, value) : NULL,
-            .rank = rank,
-            .dims = dims};
+        ports[(*count)++] =
+            (struct manifest_port){.name = tsr_value_name(value),
+                                   .type = tsr_dtype_name(tsr_value_dtype(value)),
+                                   .sharding = tsr__notation_print(draft->arena, layout).p,
+                                   .kept = draft->kept[tsr__value_id(value)],
+                                   .rank = rank,
+                                   .dims = dims};
+        if (side == SIDE_INPUTS)
+            set_cache(graph, value, &ports[*count - 1]);
     }
     return ports;
 }

@@ -79,3 +79,82 @@ bool tsr__node_updates_cache(const tsr_node *node, size_t output)
     }
     return false;
 }
+
+// ---- the length of a cache ----------------------------------------------------------------------
+
+// Reads a constant with one integer.
+static bool read_integer(const tsr_value *value, int64_t *out)
+{
+    const tsr_tensor *tensor = tsr__value_constant_tensor(value);
+    const tsr_node *maker = tsr_value_producer(value);
+    const void *bytes = NULL;
+    size_t size = 0;
+    int32_t narrow;
+    if (maker && tsr__node_is_constant(maker))
+        tensor = tsr_attr_tensor(tsr_node_find_attr(maker, "value"));
+    if (!tensor || tsr_tensor_elements(tensor) != 1 ||
+        tsr_tensor_data(tensor, &bytes, &size) != TSR_OK)
+        return false;
+    if (tsr_tensor_dtype(tensor) == TSR_INT64 && size == sizeof *out) {
+        memcpy(out, bytes, sizeof *out);
+        return true;
+    }
+    if (tsr_tensor_dtype(tensor) != TSR_INT32 || size != sizeof narrow)
+        return false;
+    memcpy(&narrow, bytes, sizeof narrow);
+    *out = narrow;
+    return true;
+}
+
+static bool is_op(const tsr_node *node, const char *op)
+{
+    return node && tsr__row_of_node(node) && !*tsr_node_domain(node) &&
+           strcmp(tsr_node_op(node), op) == 0;
+}
+
+// True if the node returns the integer of its input 0.
+static bool keeps_integer(const tsr_node *node)
+{
+    if (is_op(node, "Cast")) {
+        int64_t to = tsr_attr_int(tsr_node_find_attr(node, "to"), 0);
+        return to == TSR_INT32 || to == TSR_INT64;
+    }
+    return is_op(node, "Identity") || is_op(node, "Squeeze") || is_op(node, "Unsqueeze") ||
+           is_op(node, "Reshape");
+}
+
+#define MOST_STEPS 8 // nodes between the size of an input and the node that reads it
+
+// Finds the size of an input from which the integer `value` is computed. Example: for
+// Cast(Gather(Shape(attention_mask), 1)), *axis becomes 1 and the result is attention_mask. NULL:
+// it is computed in another way.
+static const tsr_value *find_size(const tsr_value *value, int *axis)
+{
+    int64_t index = 0;
+    const tsr_node *node = value ? tsr_value_producer(value) : NULL;
+    for (int i = 0; i < MOST_STEPS && keeps_integer(node) && tsr_node_input(node, 0); i++)
+        node = tsr_value_producer(tsr_node_input(node, 0));
+    if (!is_op(node, "Gather") || tsr_attr_int(tsr_node_find_attr(node, "axis"), 0) != 0 ||
+        !tsr_node_input(node, 0) || !tsr_node_input(node, 1) ||
+        !read_integer(tsr_node_input(node, 1), &index))
+        return NULL;
+    const tsr_node *shape = tsr_value_producer(tsr_node_input(node, 0));
+    const tsr_value *input =
+        is_op(shape, "Shape") && tsr_node_attr_count(shape) == 0 ? tsr_node_input(shape, 0) : NULL;
+    if (!input || !tsr_value_is_input(input) || tsr_value_initializer(input))
+        return NULL;
+    index += index < 0 ? tsr_value_rank(input) : 0;
+    *axis = (int)index;
+    return index >= 0 && index < tsr_value_rank(input) ? input : NULL;
+}
+
+const tsr_value *tsr__cache_length(const tsr_value *present, int *axis)
+{
+    const tsr_node *node = tsr_value_producer(present);
+    const struct op_row *row = node ? tsr__row_of_node(node) : NULL;
+    // A cache of a sliding window keeps its length.
+    if (!row || !row->cache_length || row->cache_length >= tsr_node_input_count(node) ||
+        tsr_attr_int(tsr_node_find_attr(node, "sliding_window_cache"), 0))
+        return NULL;
+    return find_size(tsr_node_input(node, row->cache_length), axis);
+}

@@ -247,6 +247,9 @@ struct op_row {
     struct {
         unsigned char past, present;
     } caches[2];
+    // Input with the length of the caches after the node. The length of `present` is this number,
+    // or that of `past` if it is greater. 0: none.
+    unsigned char cache_length;
     const struct stay *stays; // why factors are not sharded; ends with {0}. NULL: no reasons
     const char *note;
     enum op_work work;

@@ -340,6 +340,10 @@ bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes);
 // True if the output is a cache that the node updates in place: an input and an output of the graph
 // that are declared with equal sizes (cache_buffers.c).
 bool tsr__node_updates_cache(const tsr_node *node, size_t output);
+// Returns the input of the model whose size at *axis is the length of the cache `present`, or that
+// of its past if it is greater. NULL: the length is not known before a run. Names of sizes are not
+// used, because ONNX Runtime does not check those of outputs.
+const tsr_value *tsr__cache_length(const tsr_value *present, int *axis);
 // True if indices select elements of the input, so that the node reads no more elements of it than
 // it writes.
 bool tsr__rule_looks_up(const struct rule *rule, int input);

@@ -110,7 +110,7 @@ static const struct op_row rows[] = {
          "_]?,[b (h g) q _]?; rep d k; stat q; attr num_heads=h; attr num_heads=g; attr "
          "kv_num_heads=h",
      .derive = tsr__derive_group_query, .shape = tsr__infer_group_query,
-     .expand = tsr__expand_group_query, .some = "b", .caches = {{3, 1}, {4, 2}},
+     .expand = tsr__expand_group_query, .some = "b", .caches = {{3, 1}, {4, 2}}, .cache_length = 6,
      .note = "queries, keys and values concatenated in one tensor: shards need windows of it; q: "
              "without cache, window, softcap, bias and sinks",
      .stays =

@@ -53,8 +53,10 @@ static void fill(struct bench *b, struct manifest *m)
     static const int64_t ranks[2] = {0, 1};
     static const struct manifest_group group = {ranks, 2};
     static const int64_t halves[] = {3, 0, 1, 0, 2, 0, 1, 1, 0, 2, 1, 0, 1, 1}; // {1,2,1:0,1}
-    static struct manifest_port in = {"x", "float32", "{1,2,1:0,1}", NULL, "y \"quoted\"", 3, dims};
-    static struct manifest_port out = {"y \"quoted\"", "int64", "{1:0}", NULL, NULL, -1, NULL};
+    static struct manifest_port in = {"x", "float32", "{1,2,1:0,1}", NULL, "y \"quoted\"", "x",
+                                      2,   3,         dims};
+    static struct manifest_port out = {"y \"quoted\"", "int64", "{1:0}", NULL, NULL,
+                                       NULL,           0,       -1,      NULL};
     static struct manifest_state s = {"x", "y \"quoted\"", true};
     in.kept = tsr__layout_decode(&b->arena, halves, TSR_COUNT(halves));
     assert_non_null(in.kept);
@@ -173,6 +175,8 @@ static void written_is_read_back(void **state)
     assert_int_equal(m->cut_nodes, 4);
     assert_string_equal(m->inputs[0].updated_by, "y \"quoted\"");
     assert_null(m->outputs[0].updated_by);
+    assert_string_equal(m->inputs[0].length_input, "x");
+    assert_int_equal(m->inputs[0].length_axis, 2);
     assert_int_equal(m->n_states, 1);
     assert_string_equal(m->states[0].input, "x");
     assert_string_equal(m->states[0].output, "y \"quoted\"");
@@ -389,6 +393,9 @@ static void damaged_manifests(void **state)
         {"\"layout\": [", "\"layout\": 5, \"other\": ["},
         {"\"states\": [", "\"states\": [5,"},
         {"\"updated_by\": \"y", "\"updated_by\": \"z"},
+        {"\"length_input\": \"x", "\"length_input\": \"z"},
+        {"\"length_axis\": 2", "\"length_axis\": 64"},
+        {"\"length_axis\"", "\"length\""},
         {"\"nodes\": 9", "\"nodes\": 3"}, // fewer than sharded ones
         {"\"cut_nodes\"", "\"unknown\""},
         {"\"input\": \"x\"", "\"input\": \"z\""},

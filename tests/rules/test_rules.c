@@ -644,6 +644,62 @@ static void test_caches_with_room(void **state)
     assert_false(tsr_cache_has_room(in[1], key));
 }
 
+// Adds one node with one or two inputs, and returns its output.
+static tsr_value *add(struct bench *b, const char *op, const char *out, tsr_value *x, tsr_value *y)
+{
+    tsr_value *in[] = {x, y};
+    return tsr_node_output(tsr_graph_add_node(b->graph, "", op, out, in, y ? 2 : 1, &out, 1), 0);
+}
+
+// Adds an attention node with this total length and returns one of its caches.
+static tsr_value *add_cache(struct bench *b, tsr_value *const *in, tsr_value *total,
+                            const char *name)
+{
+    char present[32];
+    snprintf(present, sizeof present, "%s_present", name);
+    const char *outs[] = {name, present};
+    tsr_value *all[] = {in[0], NULL, NULL, in[1], in[2], in[3], total};
+    return tsr_node_output(tsr_graph_add_node(b->graph, "com.microsoft", "GroupQueryAttention",
+                                              name, all, TSR_COUNT(all), outs, 2),
+                           1);
+}
+
+// tsr__cache_length finds the input whose size is the length of a cache.
+static void test_lengths_of_caches(void **state)
+{
+    struct bench *b = *state;
+    static const char *const names[] = {"packed", "past_key", "past_value", "lengths", "mask"};
+    const tsr_dim sizes[] = {{-1, "batch"}, {-1, "total"}};
+    const int64_t last = -1, one = 1;
+    int axis = -1;
+    tsr_value *in[5];
+    for (size_t i = 0; i < TSR_COUNT(in); i++)
+        in[i] = tsr_graph_add_input(b->graph, names[i]);
+    assert_int_equal(tsr_value_set_type(in[4], TSR_INT64, 2, sizes), TSR_OK);
+    assert_int_equal(tsr_model_set_opset(b->model, "com.microsoft", 1), TSR_OK);
+    tsr_value *index =
+        tsr_graph_add_initializer(b->graph, "last", TSR_INT64, 0, NULL, &last, sizeof last);
+    tsr_value *more =
+        tsr_graph_add_initializer(b->graph, "one", TSR_INT64, 0, NULL, &one, sizeof one);
+    tsr_value *size = add(b, "Gather", "size", add(b, "Shape", "shape", in[4], NULL), index);
+    tsr_value *total = add(b, "Cast", "total", size, NULL);
+    assert_int_equal(tsr_node_set_int(tsr_value_producer(total), "to", TSR_INT32), TSR_OK);
+    tsr_value *present = add_cache(b, in, total, "a");
+    assert_ptr_equal(tsr__cache_length(present, &axis), in[4]);
+    assert_int_equal(axis, 1);
+    // A cache of a sliding window keeps its length.
+    tsr_node *attention = tsr_value_producer(present);
+    assert_int_equal(tsr_node_set_int(attention, "sliding_window_cache", 1), TSR_OK);
+    assert_null(tsr__cache_length(present, &axis));
+    // Other computations: a sum, a number from the contents of an input, a conversion to bool.
+    assert_null(tsr__cache_length(add_cache(b, in, add(b, "Add", "sum", size, more), "c"), &axis));
+    assert_null(
+        tsr__cache_length(add_cache(b, in, add(b, "Gather", "entry", in[3], more), "d"), &axis));
+    assert_int_equal(tsr_node_set_int(tsr_value_producer(total), "to", TSR_BOOL), TSR_OK);
+    assert_null(tsr__cache_length(add_cache(b, in, total, "e"), &axis));
+    assert_null(tsr__cache_length(add_cache(b, in, in[3], "f"), &axis));
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -666,6 +722,7 @@ int main(void)
         TEST(test_rows_of_the_user),
         TEST(test_domain_not_imported),
         TEST(test_caches_with_room),
+        TEST(test_lengths_of_caches),
     };
     return cmocka_run_group_tests_name("rules", tests, NULL, NULL);
 }
