@@ -4,7 +4,7 @@
 // A program that generates text may give one buffer of the maximal length as past and as present
 // (onnxruntime-genai does). The shape of this buffer never changes, so the shape of the output is
 // known before the run. The ranks then read and write their heads in the buffer itself. A cache
-// that grows has another shape in every run; its shards are copied.
+// that grows has another shape in every run; its shards are copied, except on GPUs (grow.c).
 //
 //     Example of four runs:
 //     run 1   past [1,8,512,64] -> present [1,8,512,64]   copied; the shape stayed
@@ -31,7 +31,8 @@ tsr_status tsr__ep_caches_find(struct fused *fused)
 {
     fused->caches = ARENA_ARRAY(&fused->arena, struct cache_pair, fused->n_outputs + 1);
     fused->used = ARENA_ARRAY(&fused->arena, struct used_length, fused->n_outputs + 1);
-    if (!fused->caches || !fused->used)
+    fused->copies = ARENA_ARRAY(&fused->arena, struct cache_copy, fused->n_outputs + 1);
+    if (!fused->caches || !fused->used || !fused->copies)
         return TSR_NOMEM;
     for (size_t output = 0; output < fused->n_outputs; output++)
         for (size_t input = 0; input < fused->n_inputs; input++)
@@ -44,6 +45,7 @@ tsr_status tsr__ep_caches_find(struct fused *fused)
                     .has_room = has_room(fused, fused->inputs[input], fused->outputs[output])};
                 break;
             }
+    fused->can_grow = tsr__ep_caches_can_grow(fused);
     return TSR_OK;
 }
 
@@ -142,12 +144,13 @@ static bool is_read_late(const struct cache_pair *cache, const struct tensor *pa
     return data == past->data && !cache->has_room;
 }
 
-tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
-                                const tsr_tensors *inputs, tsr_tensors *places)
+tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, tsr_tensors *inputs,
+                                tsr_tensors *places)
 {
     const struct ep_api *api = &fused->provider->factory->api;
     struct known_sizes known = {.n = 0};
     fused->n_used = 0;
+    TRY(tsr__ep_caches_grow(fused, context, inputs, places));
     for (size_t i = 0; i < fused->n_caches; i++) {
         struct cache_pair *cache = &fused->caches[i];
         struct used_length used = {.axis = -1};
@@ -156,7 +159,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
         struct tensor wanted;
         OrtValue *value = NULL;
         void *data = NULL;
-        if (!cache->steady || !past || !has_shape(past, cache->rank, cache->dims) ||
+        if (cache->grown || !cache->steady || !past || !has_shape(past, cache->rank, cache->dims) ||
             !is_large_enough(fused, cache, inputs, &known, &used))
             continue;
         wanted = *past;

@@ -280,6 +280,31 @@ OrtStatus *tsr__ep_memory_copy(struct device_memory *memory, void *to, int to_gp
     return status;
 }
 
+OrtStatus *tsr__ep_memory_extend(struct device_memory *memory, int gpu,
+                                 const struct cache_copy *copies, size_t n)
+{
+    OrtStatus *status = NULL;
+    struct gpu_copies together = {.n = 0};
+    pthread_mutex_lock(&memory->lock);
+    struct gpu_seat *seat = enter(memory, gpu, &status);
+    void *stream = seat ? tsr__seat_stream(seat) : NULL;
+    int code = seat ? tsr__seat_wait(seat, NULL) : 0; // the producers of the caches
+    for (size_t i = 0; seat && i < n; i++)
+        for (size_t row = 0; copies[i].to && row < copies[i].rows && code == 0; row++)
+            code = tsr__seat_copies_extend(
+                seat, &together, (char *)copies[i].to + row * copies[i].to_bytes,
+                copies[i].to_bytes, (const char *)copies[i].from + row * copies[i].from_bytes,
+                copies[i].from_bytes, stream);
+    if (seat && code == 0)
+        code = tsr__seat_copies_start(seat, &together, stream);
+    if (seat && code == 0)
+        code = tsr__seat_wait(seat, stream);
+    if (code != 0)
+        status = failed(memory, gpu, "a cache cannot be copied", code);
+    pthread_mutex_unlock(&memory->lock);
+    return status;
+}
+
 struct gpu_transfer {
     OrtDataTransferImpl ort; // must be the first field
     struct device_memory *memory;

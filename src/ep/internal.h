@@ -116,9 +116,21 @@ struct cache_pair {
     bool steady;                      // the last run returned the shape of its input
     bool checked;                     // in_place is known for this shape and device
     bool in_place;                    // the ranks can write to the application's buffer
-    int device;                       // of the buffer, as in struct tensor
-    int rank;                         // shape that the last run returned
+    bool grown;                       // in this run the ranks append to a copy of the past (grow.c)
+    // The input of the model whose size at length_axis is the new length; NULL: not known.
+    const char *length_input;
+    int length_axis;
+    int device; // of the buffer, as in struct tensor
+    int rank;   // shape that the last run returned
     int64_t dims[RUN_MAX_RANK];
+};
+
+// A copy of a cache to longer memory: each row is copied, and zeros are written behind it.
+struct cache_copy {
+    void *to; // NULL: no copy
+    const void *from;
+    size_t rows, to_bytes, from_bytes; // bytes of a row; multiples of 16
+    int64_t length;                    // new length of the cache, in tokens
 };
 
 // The node that ONNX Runtime runs in place of the claimed graph.
@@ -133,7 +145,9 @@ struct fused {
     pid_t process;            // process that created it; its ranks do not exist in a forked child
     struct manifest manifest; // manifest of the partition
     struct cache_pair *caches;
+    struct cache_copy *copies; // of this run, one per cache
     size_t n_caches;
+    bool can_grow;            // the new lengths of the caches are known before a run
     struct used_length *used; // used parts of caches in this run
     size_t n_used;
     // Per output: the last run asked the application for memory. Such an output that is not in the
@@ -167,6 +181,9 @@ int tsr__ep_value_gpu(const struct ep_api *api, const OrtValue *value);
 // Copies between host memory (device -1) and GPUs, and waits for the copy.
 OrtStatus *tsr__ep_memory_copy(struct device_memory *memory, void *to, int to_gpu, const void *from,
                                int from_gpu, size_t bytes);
+// Copies caches to longer memory on one GPU, and waits for the copies.
+OrtStatus *tsr__ep_memory_extend(struct device_memory *memory, int gpu,
+                                 const struct cache_copy *copies, size_t n);
 // Adds an input in GPU memory to the set. If a rank of this process is on a GPU, the input is not
 // copied; else it is copied to host memory.
 tsr_status tsr__ep_memory_input(struct fused *fused, const OrtValue *value, const char *name,
@@ -270,8 +287,8 @@ tsr_status tsr__ep_caches_find(struct fused *fused) TSR_MUST_USE;
 // For each cache that kept its shape: adds the application's buffer to `places` if the ranks can
 // update it in place. Otherwise lists the used part in fused->used, so that only this part is
 // copied.
-tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context,
-                                const tsr_tensors *inputs, tsr_tensors *places) TSR_MUST_USE;
+tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, tsr_tensors *inputs,
+                                tsr_tensors *places) TSR_MUST_USE;
 // Stores the shape of a cache output that is written to memory of the application.
 void tsr__ep_caches_returned(struct fused *fused, size_t output, const struct tensor *present);
 // Sets the shape of the application's buffer if the output is the used part of a cache.
@@ -279,6 +296,14 @@ void tsr__ep_caches_full_shape(const struct fused *fused, size_t output, struct 
 // Records after a run which caches kept their shape. outputs NULL: the run failed.
 void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs,
                          const tsr_tensors *outputs);
+
+// ---- grow.c
+// Finds the inputs that have the new lengths of the caches. False: they are not known for all.
+bool tsr__ep_caches_can_grow(const struct fused *fused);
+// If all caches on a GPU grow in this run: copies them to the application's memory for the outputs,
+// which becomes input and place of the run.
+tsr_status tsr__ep_caches_grow(struct fused *fused, OrtKernelContext *context, tsr_tensors *inputs,
+                               tsr_tensors *places) TSR_MUST_USE;
 
 // ---- fused.c
 // Creates the node that replaces the graph, and starts its ranks. The caller frees *out, also after

@@ -12,10 +12,13 @@ import sys
 LIBRARY, STANDIN, BUILD, MODELS = map(os.path.abspath, sys.argv[1:5])
 os.environ.update(TESSERA_CUDA=STANDIN, TESSERA_LIBRARY=BUILD + "/libtessera.so")
 sys.path.insert(0, BUILD + "/python")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../genai"))
 import numpy as np
+import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
+import decoder
 import harness
 
 NAME, NVIDIA = "TesseraExecutionProvider", 0x10DE
@@ -179,6 +182,51 @@ def caches_are_updated_in_place(folder):
         assert (buffer.numpy() == 4 * x).all() and (other.numpy() == 8 * x).all(), length
 
 
+def grow(session, plain, batch, lengths, kv_heads=4, head=32):
+    """Generates with caches that get longer: lengths are the numbers of tokens after each run. Compares all outputs with a plain session."""
+    names = [port.name for port in plain.get_outputs()]
+    past = {name.replace("present", "past_key_values"): np.zeros((batch, kv_heads, 0, head), "f4") for name in names[1:]}
+    before = 0
+    for total in lengths:
+        ids = (np.arange(batch * (total - before)).reshape(batch, -1) * 7 + total) % 200
+        feeds = {"input_ids": ids, "attention_mask": np.ones((batch, total), np.int64), **past}
+        wanted = plain.run(None, feeds)
+        got = run_bound(session, feeds, wanted)
+        assert all(np.allclose(g, w, rtol=1e-4, atol=1e-4) for g, w in zip(got, wanted)), (batch, total)
+        past, before = dict(zip(past, wanted[1:])), total
+    return feeds, wanted
+
+
+def growing_caches_are_copied_once(folder):
+    """The provider copies all caches to the memory of the outputs with one launch, which is the first one of a run. It needs their new length: if
+    the model does not compute it from the size of an input, or if shards are not contiguous, the ranks return the caches."""
+    decoder.HIDDEN, decoder.HEAD = 256, 32
+    for form, batch, copied in (("size", 1, True), ("size", 2, False), ("contents", 1, False)):
+        model = decoder.Builder(8, 4, "packed", 32, 0, mlp=3, norms=True).model()
+        if form == "contents":  # the same number, but not from the size of the mask
+            model.graph.node.insert(0, helper.make_node("ReduceMax", ["counted"], ["picked"], keepdims=0))
+            model.graph.node.remove(next(node for node in model.graph.node if node.op_type == "Gather" and node.output[0] == "picked"))
+            order = [node for node in model.graph.node if node.output[0] == "counted"] + [node for node in model.graph.node if node.output[0] != "counted"]
+            del model.graph.node[:]
+            model.graph.node.extend(order)
+        path = "%s/%s%d.onnx" % (folder, form, batch)
+        onnx.save(model, path)
+        plain = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        session = open_session(path, GPU, "cuda:2@0")
+        feeds, wanted = grow(session, plain, batch, (5, 6, 7, 10, 11) if batch == 1 else (5, 6, 7))
+        grow(session, plain, batch, (3, 4, 9) if batch == 1 else (3, 4))
+        fail("cuLaunchKernel")
+        try:
+            run_bound(session, feeds, wanted)
+            error = "none"
+        except Exception as caught:
+            error = str(caught)
+        finally:
+            fail("")
+        assert ("a cache cannot be copied" in error) == copied, (form, batch, error)
+        assert all(np.allclose(g, w, rtol=1e-4, atol=1e-4) for g, w in zip(run_bound(session, feeds, wanted), wanted)), (form, batch)
+
+
 def a_failed_copy_on_the_gpu_is_an_error(folder):
     x = np.ones((4, 6), "f4")
     session = open_session(write_sums(folder, "{2,1:0,1}"), GPU, "cuda:2@0")
@@ -247,5 +295,5 @@ def strings_are_declined(_):
 
 
 harness.run([devices_are_the_cpu_and_gpus, tensors_are_copied_both_ways, failures_of_the_driver_are_errors, small_models_on_gpus, shards_stay_on_the_gpu,
-             caches_are_updated_in_place, a_failed_copy_on_the_gpu_is_an_error, many_outputs_are_copied_together, processes_get_copies, strings_are_declined])
+             caches_are_updated_in_place, growing_caches_are_copied_once, a_failed_copy_on_the_gpu_is_an_error, many_outputs_are_copied_together, processes_get_copies, strings_are_declined])
 harness.finish()
