@@ -402,6 +402,12 @@ static void test_mixed(void **state)
 static void test_nccl(void **state)
 {
     (void)state;
+    struct gpu_survey survey = {0};
+    if (getenv("GPU"))
+        tsr__gpu_survey(&libraries, &survey);
+    // Without the variable, and before NCCL 2.30, a GPU can have only one rank.
+    if (getenv("GPU") && (survey.nccl_version < 23000 || !getenv("NCCL_MULTI_RANK_GPU_ENABLE")))
+        skip();
     check_threads((struct layout){2, {0, 0}, METHOD_NCCL, true}, METHOD_NCCL);
     check_threads((struct layout){2, {0, 0}, METHOD_NCCL, false}, METHOD_NCCL);
     if (!getenv("GPU")) // NCCL 2.30 does not support three ranks on one GPU
