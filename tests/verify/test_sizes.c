@@ -77,8 +77,62 @@ static void samples_are_as_priced(void **state)
     tsr_session_free(session);
 }
 
+// Returns where the speed of a sample must be stored; NULL: it gives none.
+static const double *speed_of(const tsr_topology_device *device, const struct sample *sample)
+{
+    switch (sample->as) {
+    case AS_FLOPS:
+        return &device->flops;
+    case AS_RATE:
+        return &device->rates[sample->index];
+    case AS_BANDWIDTH:
+        return &device->bandwidth;
+    case AS_MOVE:
+        return &device->moves[sample->index];
+    case AS_NEAR:
+        return &device->cached[sample->index];
+    default:
+        return NULL;
+    }
+}
+
+// Every kind of work has a speed of its own: sample i takes i milliseconds, a node 1 microsecond.
+static void speeds_are_kept_by_kind(void **state)
+{
+    (void)state;
+    double seconds[MEASURE_SAMPLES] = {0};
+    struct rank_results results = {0};
+    struct measure_rank rank = {.matrices = 1, .out = &results};
+    for (size_t i = 0; i < tsr__n_samples; i++) {
+        const struct sample *sample = &tsr__samples[i];
+        if (sample->as == AS_OVERHEAD_FEW)
+            seconds[i] = MEASURE_FEW_NODES * 1e-6;
+        else if (sample->as == AS_OVERHEAD_MANY)
+            seconds[i] = MEASURE_MANY_NODES * 1e-6;
+        else if (sample->on != ON_GPUS)
+            seconds[i] = (double)i * 1e-3;
+    }
+    tsr__measure_summarize(&rank, seconds);
+    assert_true(fabs(results.self.overhead * 1e6 - 1) < 1e-6);
+    for (size_t i = 0; i < tsr__n_samples; i++) {
+        const struct sample *sample = &tsr__samples[i];
+        const double *speed = speed_of(&results.self, sample);
+        if (sample->on == ON_GPUS)
+            continue;
+        if (speed)
+            assert_true(fabs(*speed * seconds[i] / sample->work - 1) < 1e-6);
+        if (sample->node.nodes)
+            assert_true(fabs(results.node[i] * sample->node.nodes / seconds[i] - 1) < 1e-6);
+    }
+    assert_true(results.self.rates[TSR_RATE_CONVOLUTION] > 0);
+    assert_true(results.self.rates[TSR_RATE_ATTENTION] > 0);
+    assert_true(results.self.moves[TSR_MOVE_SOFTMAX] > 0);
+    assert_true(results.self.moves[TSR_MOVE_CACHE] > 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(samples_are_as_priced)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(samples_are_as_priced),
+                                       cmocka_unit_test(speeds_are_kept_by_kind)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
