@@ -507,7 +507,7 @@ def threads_and_sessions(folder):
 
     def work(session):
         try:
-            for _ in range(5):
+            for _ in range(3):
                 host.near(session.run(None, feeds), want)
         except Exception as error:
             wrong.append(error)
