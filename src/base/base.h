@@ -312,7 +312,7 @@ enum diag_code {
 #define DIAG_NO_OFFSET ((uint64_t)-1)
 #define DIAG_NO_AXIS   INT64_MIN
 
-// Location of a diagnostic. Start with PLACE_NONE and set the fields that are known.
+// Location of a diagnostic: PLACE(.file = path, .value = name), or PLACE_NONE and later assignments.
 struct place {
     struct str file;
     uint64_t offset;     // in bytes, or DIAG_NO_OFFSET
@@ -325,14 +325,21 @@ struct place {
     int64_t rank;      // device or rank, or -1
     struct str within; // for a node in a subgraph: "outer > branch", as edits address it
 };
-#define PLACE_NONE                                                                                 \
-    ((struct place){.offset = DIAG_NO_OFFSET, .node_index = -1, .axis = DIAG_NO_AXIS, .rank = -1})
+#define PLACE(...)                                                                                 \
+    ((struct place){.offset = DIAG_NO_OFFSET,                                                      \
+                    .node_index = -1,                                                              \
+                    .axis = DIAG_NO_AXIS,                                                          \
+                    .rank = -1,                                                                    \
+                    __VA_ARGS__})
+#define PLACE_NONE PLACE()
 
 // Adds a diagnostic. `at` and `hint` (how to fix it) may be NULL; for a formatted hint pass the
 // text of tsr__arena_printf. All texts are copied, and long ones truncated. Never fails: if out of
 // memory, the diagnostic keeps its code and loses its text.
 void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at, const char *hint,
                const char *format, ...) TSR_PRINTF(5, 6);
+// Adds a diagnostic and has the value `status`: return tsr__fail(session, TSR_IO, code, at, ...);
+#define tsr__fail(session, status, ...) (tsr__diag(session, __VA_ARGS__), (status))
 // Reports that a required pointer argument of a public function is NULL. Returns TSR_INVALID.
 tsr_status tsr__missing(tsr_session *session, const char *parameter);
 // Returns the number of errors so far. Compare it before and after a step to see whether the step

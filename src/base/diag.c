@@ -138,9 +138,8 @@ void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at
 
 tsr_status tsr__missing(tsr_session *session, const char *parameter)
 {
-    tsr__diag(session, DIAG_argument_invalid, NULL, "pass a pointer that is not NULL",
-              "the parameter '%s' is NULL", parameter);
-    return TSR_INVALID;
+    return tsr__fail(session, TSR_INVALID, DIAG_argument_invalid, NULL,
+                     "pass a pointer that is not NULL", "the parameter '%s' is NULL", parameter);
 }
 
 bool tsr__diag_has(const tsr_session *session, const char *code)

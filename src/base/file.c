@@ -16,8 +16,7 @@ static tsr_status refuse(tsr_session *session, enum diag_code code, const char *
     struct place at = PLACE_NONE;
     const char *verb = code == DIAG_io_open ? "open" : "read";
     at.file = str_of(path);
-    tsr__diag(session, code, &at, hint, "cannot %s '%s': %s", verb, path, why);
-    return TSR_IO;
+    return tsr__fail(session, TSR_IO, code, &at, hint, "cannot %s '%s': %s", verb, path, why);
 }
 
 // Opens a regular file. Uses O_NONBLOCK, so that opening a pipe without a writer does not block

@@ -162,10 +162,8 @@ int tsr__open_beneath(int root, const char *name, bool use_kernel)
 // Reports that a file cannot be opened, with the text of errno.
 static tsr_status refuse_open(tsr_session *session, const char *path, const char *hint)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(path);
-    tsr__diag(session, DIAG_io_open, &at, hint, "cannot open '%s': %s", path, strerror(errno));
-    return TSR_IO;
+    return tsr__fail(session, TSR_IO, DIAG_io_open, &PLACE(.file = str_of(path)), hint,
+                     "cannot open '%s': %s", path, strerror(errno));
 }
 
 tsr_status tsr__folder_open(tsr_session *session, const char *path, struct folder *out)
@@ -283,14 +281,12 @@ static tsr_status refuse_name(tsr_session *session, const struct place *at, cons
         why = "is a link that leads outside its folder";
     if (error == ELOOP)
         why = "is a link that cannot be followed";
-    if (why) {
-        tsr__diag(session, DIAG_path_outside, at, stay_inside, "'%s' %s", path, why);
-        return TSR_IO;
-    }
+    if (why)
+        return tsr__fail(session, TSR_IO, DIAG_path_outside, at, stay_inside, "'%s' %s", path, why);
     if (error == ENOENT)
         hint = "copy the file to the folder of the file that names it";
-    tsr__diag(session, DIAG_io_open, at, hint, "cannot open '%s': %s", path, strerror(error));
-    return TSR_IO;
+    return tsr__fail(session, TSR_IO, DIAG_io_open, at, hint, "cannot open '%s': %s", path,
+                     strerror(error));
 }
 
 // Checks the name, opens it beneath the folder, then checks the type of the file.
@@ -300,11 +296,9 @@ tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, s
     char path[PATH_MAX];
     struct stat st;
     const char *fault = name_problem(name);
-    if (fault) {
-        tsr__diag(session, DIAG_path_outside, at, stay_inside, "the file name '" STR_FMT "' %s",
-                  STR_ARG(name), fault);
-        return TSR_IO;
-    }
+    if (fault)
+        return tsr__fail(session, TSR_IO, DIAG_path_outside, at, stay_inside,
+                         "the file name '" STR_FMT "' %s", STR_ARG(name), fault);
     memcpy(path, name.p, name.n);
     path[name.n] = 0;
     int fd = fault_io(session, FAULT_READ) ? -1 : tsr__fd_above(open_allowed(folder, path));

@@ -46,11 +46,8 @@ static const char *hint_for(int error)
 
 tsr_status tsr__refuse_write(tsr_session *session, const char *path, int error)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(path);
-    tsr__diag(session, DIAG_io_write, &at, hint_for(error), "cannot write '%s': %s", path,
-              strerror(error));
-    return TSR_WRITE;
+    return tsr__fail(session, TSR_WRITE, DIAG_io_write, &PLACE(.file = str_of(path)),
+                     hint_for(error), "cannot write '%s': %s", path, strerror(error));
 }
 
 // Records the first failure. Later operations return early, so this is called once.

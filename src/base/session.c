@@ -56,10 +56,9 @@ tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner, con
 {
     if (owner == session)
         return TSR_OK;
-    tsr__diag(session, DIAG_argument_invalid, NULL,
-              "create it with the session that this call uses", "the %s belongs to another session",
-              what);
-    return TSR_INVALID;
+    return tsr__fail(session, TSR_INVALID, DIAG_argument_invalid, NULL,
+                     "create it with the session that this call uses",
+                     "the %s belongs to another session", what);
 }
 
 void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total)
@@ -85,8 +84,8 @@ tsr_status tsr__cancel_check(tsr_session *session)
 {
     if (!tsr__cancelled(session))
         return TSR_OK;
-    tsr__diag(session, DIAG_cancelled, NULL, NULL, "the work was cancelled before it was done");
-    return TSR_CANCELLED;
+    return tsr__fail(session, TSR_CANCELLED, DIAG_cancelled, NULL, NULL,
+                     "the work was cancelled before it was done");
 }
 
 const char *tsr_status_text(tsr_status status)

@@ -19,10 +19,9 @@ static size_t size_of(const void *given)
 
 static tsr_status refuse_size(tsr_session *session, size_t size, size_t first)
 {
-    tsr__diag(session, DIAG_argument_invalid, NULL,
-              "initialize the struct with its TSR_..._INIT macro",
-              "the size of a struct is %zu bytes; it must be at least %zu", size, first);
-    return TSR_INVALID;
+    return tsr__fail(session, TSR_INVALID, DIAG_argument_invalid, NULL,
+                     "initialize the struct with its TSR_..._INIT macro",
+                     "the size of a struct is %zu bytes; it must be at least %zu", size, first);
 }
 
 tsr_status tsr__options_read(tsr_session *session, void *options, size_t bytes, const void *given,
@@ -57,11 +56,9 @@ tsr_status tsr__element_read(tsr_session *session, const struct sized_list *list
                              void *out)
 {
     TRY(tsr__result_check(session, out, list->first));
-    if (i >= list->n) {
-        tsr__diag(session, DIAG_argument_invalid, NULL, "",
-                  "index %zu is out of range: there are %zu entries", i, list->n);
-        return TSR_INVALID;
-    }
+    if (i >= list->n)
+        return tsr__fail(session, TSR_INVALID, DIAG_argument_invalid, NULL, "",
+                         "index %zu is out of range: there are %zu entries", i, list->n);
     tsr__result_write(out, (const char *)list->at + i * list->bytes, list->bytes);
     return TSR_OK;
 }

@@ -273,11 +273,9 @@ void tsr__temporary_sweep(int folder, const char *prefix)
 
 static tsr_status refuse(tsr_session *session, const char *base, const char *why)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(base);
-    tsr__diag(session, DIAG_io_write, &at, "set TMPDIR to a folder that can be written",
-              "cannot create a temporary folder: %s", why);
-    return TSR_WRITE;
+    return tsr__fail(session, TSR_WRITE, DIAG_io_write, &PLACE(.file = str_of(base)),
+                     "set TMPDIR to a folder that can be written",
+                     "cannot create a temporary folder: %s", why);
 }
 
 static void sweep_base(const char *base, const char *prefix)

@@ -122,30 +122,26 @@ static tsr_status check_open_file(const struct bundle *bundle, const struct mani
                                   int fd, bool check_files, const struct place *at)
 {
     struct stat info = {0}; // if fstat fails, 0 bytes are reported
-    if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != file->bytes) {
-        tsr__diag(bundle->session, DIAG_partition_file_size, at,
-                  "copy the folder again, or partition the model again",
-                  "%s has %lld bytes, but the manifest records %llu", file->name,
-                  (long long)info.st_size, (unsigned long long)file->bytes);
-        return TSR_MALFORMED;
-    }
+    if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != file->bytes)
+        return tsr__fail(bundle->session, TSR_MALFORMED, DIAG_partition_file_size, at,
+                         "copy the folder again, or partition the model again",
+                         "%s has %lld bytes, but the manifest records %llu", file->name,
+                         (long long)info.st_size, (unsigned long long)file->bytes);
     if (!check_files && file->bytes > MANIFEST_SMALL_BYTES)
         return TSR_OK;
     char digest[65];
     tsr_status st = digest_of(bundle, fd, file->bytes, at, digest);
     if (st != TSR_OK || strcmp(digest, file->sha256) == 0)
         return st;
-    tsr__diag(bundle->session, DIAG_partition_file_changed, at,
-              "copy the folder again, or partition the model again",
-              "%s has changed: its SHA-256 differs from the manifest", file->name);
-    return TSR_MALFORMED;
+    return tsr__fail(bundle->session, TSR_MALFORMED, DIAG_partition_file_changed, at,
+                     "copy the folder again, or partition the model again",
+                     "%s has changed: its SHA-256 differs from the manifest", file->name);
 }
 
 // Opens and checks a file of the partition, which the manifest lists.
 static tsr_status check_file(const struct bundle *bundle, const char *name, bool check_files)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(name);
+    struct place at = PLACE(.file = str_of(name));
     int fd;
     TRY(tsr__folder_file(bundle->session, &bundle->folder, str_of(name), &at, &fd));
     tsr_status st = check_open_file(bundle, tsr__manifest_find(&bundle->manifest, str_of(name)), fd,

@@ -45,10 +45,8 @@ static void report_error(struct reader *reader, const char *field, const char *w
     reader->failed = true;
     if (known)
         return;
-    struct place at = PLACE_NONE;
-    at.file = reader->file;
-    tsr__diag(reader->session, DIAG_manifest_malformed, &at, "partition the model again",
-              "\"%s\" %s", field, what);
+    tsr__diag(reader->session, DIAG_manifest_malformed, &PLACE(.file = reader->file),
+              "partition the model again", "\"%s\" %s", field, what);
 }
 
 // Returns the member `key` of an object. Reports an error and returns NULL if it is missing or of
@@ -516,16 +514,13 @@ static void read_replicated(struct reader *reader, const json_t *root, struct ma
 // fields.
 static tsr_status read_root(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
-    struct place at = PLACE_NONE;
-    at.file = reader->file;
+    struct place at = PLACE(.file = reader->file);
     int64_t version = int_member(reader, root, "version", 1, INT64_MAX);
-    if (!reader->failed && version > MANIFEST_VERSION) {
-        tsr__diag(reader->session, DIAG_manifest_version, &at,
-                  "use the release of tessera that wrote it, or a newer one",
-                  "the manifest has version %lld; this release supports versions up to %d",
-                  (long long)version, MANIFEST_VERSION);
-        return TSR_UNSUPPORTED;
-    }
+    if (!reader->failed && version > MANIFEST_VERSION)
+        return tsr__fail(reader->session, TSR_UNSUPPORTED, DIAG_manifest_version, &at,
+                         "use the release of tessera that wrote it, or a newer one",
+                         "the manifest has version %lld; this release supports versions up to %d",
+                         (long long)version, MANIFEST_VERSION);
     read_model(reader, root, manifest);
     read_files(reader, root, manifest);
     read_devices(reader, root, manifest);
@@ -545,11 +540,10 @@ static tsr_status read_root(struct reader *reader, const json_t *root, struct ma
 static tsr_status report_no_object(tsr_session *session, struct str file, uint64_t offset,
                                    const char *text)
 {
-    struct place at = PLACE_NONE;
-    at.file = file;
+    struct place at = PLACE(.file = file);
     at.offset = offset;
-    tsr__diag(session, DIAG_manifest_malformed, &at, "partition the model again", "%s", text);
-    return TSR_MALFORMED;
+    return tsr__fail(session, TSR_MALFORMED, DIAG_manifest_malformed, &at,
+                     "partition the model again", "%s", text);
 }
 
 // Parses a manifest. *out is written only on success. Its strings are in the arena.

@@ -72,13 +72,10 @@ static const OrtApiBase *base_of(void *handle)
 // one of 1.17. All functions in use are in the older one, or are guarded by engine->minor.
 static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct engine *engine)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(engine->path);
-    if (!base) {
-        tsr__diag(session, DIAG_engine_absent, &at, hint_absent,
-                  "this library is not ONNX Runtime");
-        return TSR_ENGINE;
-    }
+    struct place at = PLACE(.file = str_of(engine->path));
+    if (!base)
+        return tsr__fail(session, TSR_ENGINE, DIAG_engine_absent, &at, hint_absent,
+                         "this library is not ONNX Runtime");
     snprintf(engine->version, sizeof engine->version, "%s", base->GetVersionString());
     engine->minor = tsr__ort_minor(engine->version);
     engine->api = NULL;
@@ -88,9 +85,9 @@ static tsr_status open_api(tsr_session *session, const OrtApiBase *base, struct 
         engine->api = base->GetApi(ORT_API);
     if (engine->api)
         return TSR_OK;
-    tsr__diag(session, DIAG_engine_version, &at, "use ONNX Runtime 1.17 or later",
-              "ONNX Runtime %s is not supported: too old, or an unknown version", engine->version);
-    return TSR_ENGINE;
+    return tsr__fail(
+        session, TSR_ENGINE, DIAG_engine_version, &at, "use ONNX Runtime 1.17 or later",
+        "ONNX Runtime %s is not supported: too old, or an unknown version", engine->version);
 }
 
 // Opens the environment of the process. ONNX Runtime refuses a new one while another thread
@@ -133,10 +130,8 @@ static tsr_status open_env(tsr_session *session, struct engine *engine)
         st = engine->api->GetAllocatorWithDefaultOptions(&engine->allocator);
     if (!st)
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.file = str_of(engine->path);
-    tsr__diag(session, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime does not start: %s",
-              engine->api->GetErrorMessage(st));
+    tsr__diag(session, DIAG_engine_absent, &PLACE(.file = str_of(engine->path)), hint_absent,
+              "ONNX Runtime does not start: %s", engine->api->GetErrorMessage(st));
     engine->api->ReleaseStatus(st);
     close_env(engine);
     return TSR_ENGINE;
@@ -176,11 +171,9 @@ static tsr_status engine_open(tsr_session *session, struct engine *engine, const
     void *handle = open_library(path);
     if (!handle) {
         const char *why = dlerror();
-        struct place at = PLACE_NONE;
-        at.file = str_of(path);
-        tsr__diag(session, DIAG_engine_absent, &at, hint_absent, "ONNX Runtime was not found: %s",
-                  why ? why : "no such library");
-        return TSR_ENGINE;
+        return tsr__fail(session, TSR_ENGINE, DIAG_engine_absent, &PLACE(.file = str_of(path)),
+                         hint_absent, "ONNX Runtime was not found: %s",
+                         why ? why : "no such library");
     }
     library_path(handle, path, engine->path, sizeof engine->path);
     tsr_status st = open_api(session, base_of(handle), engine);

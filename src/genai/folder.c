@@ -81,12 +81,9 @@ static void name_ports(tsr_folder *folder)
 
 static tsr_status refuse(tsr_folder *folder, const char *file, const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(file);
-    tsr__diag(folder->session, DIAG_folder_malformed, &at,
-              "a generation folder has genai_config.json, or config.json and model.onnx", "%s",
-              what);
-    return TSR_MALFORMED;
+    return tsr__fail(
+        folder->session, TSR_MALFORMED, DIAG_folder_malformed, &PLACE(.file = str_of(file)),
+        "a generation folder has genai_config.json, or config.json and model.onnx", "%s", what);
 }
 
 // Refuses sizes that are too large for any model, because later products of them could overflow. A
@@ -102,14 +99,11 @@ static tsr_status check_sizes(tsr_folder *folder, const char *path)
                  {"vocab_size", folder->vocabulary}};
     folder->context = int64_min(folder->context, INT32_MAX);
     for (size_t i = 0; i < TSR_COUNT(sizes); i++)
-        if (sizes[i].size > INT32_MAX) {
-            struct place at = PLACE_NONE;
-            at.file = str_of(path);
-            tsr__diag(folder->session, DIAG_folder_malformed, &at,
-                      "correct it: the largest size is 2147483647", "%s is %lld: too large",
-                      sizes[i].name, (long long)sizes[i].size);
-            return TSR_MALFORMED;
-        }
+        if (sizes[i].size > INT32_MAX)
+            return tsr__fail(folder->session, TSR_MALFORMED, DIAG_folder_malformed,
+                             &PLACE(.file = str_of(path)),
+                             "correct it: the largest size is 2147483647", "%s is %lld: too large",
+                             sizes[i].name, (long long)sizes[i].size);
     return TSR_OK;
 }
 

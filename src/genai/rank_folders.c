@@ -68,10 +68,8 @@ static tsr_status shard_caches(tsr_folder *folder, tsr_model *model, tsr_config 
 
 static tsr_status refuse(tsr_folder *folder, const char *hint, const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(folder->path);
-    tsr__diag(folder->session, DIAG_folder_layout, &at, hint, "%s", what);
-    return TSR_UNSUPPORTED;
+    return tsr__fail(folder->session, TSR_UNSUPPORTED, DIAG_folder_layout,
+                     &PLACE(.file = str_of(folder->path)), hint, "%s", what);
 }
 
 // Checks that genai_config.json has the objects that write_config changes. Only session_options may
@@ -288,11 +286,8 @@ struct rank_folders {
 
 static tsr_status cannot_write(struct rank_folders *folders, const char *path)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(path);
-    tsr__diag(folders->folder->session, DIAG_io_write, &at, NULL, "cannot be written: %s",
-              strerror(errno));
-    return TSR_WRITE;
+    return tsr__fail(folders->folder->session, TSR_WRITE, DIAG_io_write,
+                     &PLACE(.file = str_of(path)), NULL, "cannot be written: %s", strerror(errno));
 }
 
 // Returns a path in the folder of a rank; name "": the folder itself. NULL: out of memory. Example:
@@ -314,9 +309,8 @@ static tsr_status cannot_read(struct rank_folders *folders, const char *path)
     at.file = str_of(path);
     if (error == ENOMEM)
         return TSR_NOMEM;
-    tsr__diag(folders->folder->session, DIAG_io_read, &at, NULL, "cannot be read: %s",
-              strerror(error));
-    return TSR_IO;
+    return tsr__fail(folders->folder->session, TSR_IO, DIAG_io_read, &at, NULL,
+                     "cannot be read: %s", strerror(error));
 }
 
 // Copies a file. Sets *there if the file exists: a missing file is no error. Folders are skipped.

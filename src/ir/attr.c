@@ -232,9 +232,8 @@ tsr_status tsr_node_remove_attr(tsr_node *node, const char *name)
     tsr_attr *attr = tsr_node_find_attr(node, name);
     if (!attr) {
         struct place at = tsr__place_node(node);
-        tsr__diag(node->graph->model->session, DIAG_attribute_absent, &at, NULL,
-                  "the node has no attribute '%s'", name);
-        return TSR_INVALID;
+        return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_attribute_absent, &at, NULL,
+                         "the node has no attribute '%s'", name);
     }
     tsr__attr_unlink(attr);
     size_t i = 0;

@@ -25,20 +25,16 @@ static void touch_configs(tsr_model *model)
 // Reports that the configuration is unknown. `config` may be NULL.
 static tsr_status refuse_unknown(tsr_model *model, const tsr_config *config)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(model->path);
+    struct place at = PLACE(.file = str_of(model->path));
     if (config)
         at.configuration = config->name;
-    tsr__diag(model->session, DIAG_config_unknown, &at, NULL,
-              "the configuration is not declared by this model");
-    return TSR_INVALID;
+    return tsr__fail(model->session, TSR_INVALID, DIAG_config_unknown, &at, NULL,
+                     "the configuration is not declared by this model");
 }
 
 static struct place place_config(const tsr_model *model, struct str name)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(model->path);
-    at.configuration = name;
+    struct place at = PLACE(.file = str_of(model->path), .configuration = name);
     return at;
 }
 
@@ -47,29 +43,23 @@ static struct place place_config(const tsr_model *model, struct str name)
 static tsr_status check_new(tsr_model *model, struct str name, int64_t count, size_t n)
 {
     struct place at = place_config(model, name);
-    if (!name.n) {
-        tsr__diag(model->session, DIAG_config_name_empty, &at, "give it a name",
-                  "a device configuration needs a name");
-        return TSR_INVALID;
-    }
-    if (tsr_model_find_config(model, name.p)) {
-        tsr__diag(model->session, DIAG_config_exists, &at, "use it, or choose another name",
-                  "the model already has a device configuration '" STR_FMT "'", STR_ARG(name));
-        return TSR_INVALID;
-    }
-    if (count < 1 || count > INT32_MAX) {
-        tsr__diag(model->session, DIAG_config_device_count, &at, "give a number of at least 1",
-                  "device configuration '" STR_FMT "' with %lld devices", STR_ARG(name),
-                  (long long)count);
-        return TSR_INVALID;
-    }
-    if (n && (uint64_t)count != n) {
-        tsr__diag(model->session, DIAG_config_device_names, &at,
-                  "give one name for each device, or none",
-                  "device configuration '" STR_FMT "' has %lld devices and %zu names",
-                  STR_ARG(name), (long long)count, n);
-        return TSR_INVALID;
-    }
+    if (!name.n)
+        return tsr__fail(model->session, TSR_INVALID, DIAG_config_name_empty, &at, "give it a name",
+                         "a device configuration needs a name");
+    if (tsr_model_find_config(model, name.p))
+        return tsr__fail(
+            model->session, TSR_INVALID, DIAG_config_exists, &at, "use it, or choose another name",
+            "the model already has a device configuration '" STR_FMT "'", STR_ARG(name));
+    if (count < 1 || count > INT32_MAX)
+        return tsr__fail(model->session, TSR_INVALID, DIAG_config_device_count, &at,
+                         "give a number of at least 1",
+                         "device configuration '" STR_FMT "' with %lld devices", STR_ARG(name),
+                         (long long)count);
+    if (n && (uint64_t)count != n)
+        return tsr__fail(model->session, TSR_INVALID, DIAG_config_device_names, &at,
+                         "give one name for each device, or none",
+                         "device configuration '" STR_FMT "' has %lld devices and %zu names",
+                         STR_ARG(name), (long long)count, n);
     return TSR_OK;
 }
 
@@ -188,9 +178,9 @@ tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, boo
     tsr_config *config = tsr_model_find_config(model, name);
     if (!config) {
         struct place at = place_config(model, str_of(name));
-        tsr__diag(model->session, DIAG_config_unknown, &at, config_hint(model, str_of(name)),
-                  "there is no device configuration '%s'", name);
-        return TSR_INVALID;
+        return tsr__fail(model->session, TSR_INVALID, DIAG_config_unknown, &at,
+                         config_hint(model, str_of(name)), "there is no device configuration '%s'",
+                         name);
     }
     undeclare(model, config);
     if (cascade)
@@ -294,9 +284,8 @@ tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *nc)
         i++;
     if (i == node->n_configs) {
         struct place at = tsr__place_node(node);
-        tsr__diag(node->graph->model->session, DIAG_annotation_absent, &at, NULL,
-                  "the annotation is not one of this node, or was removed");
-        return TSR_INVALID;
+        return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_annotation_absent, &at,
+                         NULL, "the annotation is not one of this node, or was removed");
     }
     for (; i + 1 < node->n_configs; i++)
         node->configs[i] = node->configs[i + 1];

@@ -60,23 +60,18 @@ static tsr_status check_name(tsr_graph *graph, struct str name, const tsr_value 
     if ((!own || waiting) && !(outer && used_within(outer, graph)) &&
         !(value && hidden_from_users(value, name)))
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.file = str_of(graph->model->path);
-    at.graph = tsr__graph_path(graph);
-    at.value = name;
-    tsr__diag(graph->model->session, DIAG_name_taken, &at, "choose another name",
-              "there is a value '" STR_FMT "' already", STR_ARG(name));
-    return TSR_INVALID;
+    return tsr__fail(
+        graph->model->session, TSR_INVALID, DIAG_name_taken,
+        &PLACE(.file = str_of(graph->model->path), .graph = tsr__graph_path(graph), .value = name),
+        "choose another name", "there is a value '" STR_FMT "' already", STR_ARG(name));
 }
 
 static tsr_status need_name(tsr_graph *graph, const char *name)
 {
     if (name && *name)
         return check_name(graph, str_of(name), NULL);
-    struct place at = PLACE_NONE;
-    at.graph = tsr__graph_path(graph);
-    tsr__diag(graph->model->session, DIAG_name_empty, &at, NULL, "the value needs a name");
-    return TSR_INVALID;
+    return tsr__fail(graph->model->session, TSR_INVALID, DIAG_name_empty,
+                     &PLACE(.graph = tsr__graph_path(graph)), NULL, "the value needs a name");
 }
 
 // Renames a value. graph->names gets the new name. graph->renamed keeps the name in the file, so
@@ -90,8 +85,8 @@ tsr_status tsr_value_rename(tsr_value *value, const char *name)
         return TSR_OK;
     if (!text.n) {
         struct place at = tsr__place_value(value);
-        tsr__diag(model->session, DIAG_name_empty, &at, NULL, "the new name of the value is empty");
-        return TSR_INVALID;
+        return tsr__fail(model->session, TSR_INVALID, DIAG_name_empty, &at, NULL,
+                         "the new name of the value is empty");
     }
     TRY(check_name(graph, text, value));
     struct str kept = tsr__keep(model, text);
@@ -158,9 +153,8 @@ tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank, const 
     tsr_model *model = tsr__value_model(value);
     if (rank < -1 || (rank > 0 && !dims) || (unsigned)type >= TSR_DTYPE_COUNT) {
         struct place at = tsr__place_value(value);
-        tsr__diag(model->session, DIAG_argument_invalid, &at, NULL, "invalid type %d or rank %d",
-                  (int)type, rank);
-        return TSR_INVALID;
+        return tsr__fail(model->session, TSR_INVALID, DIAG_argument_invalid, &at, NULL,
+                         "invalid type %d or rank %d", (int)type, rank);
     }
     tsr__type_decode(value);
     if (same_type(value->type, type, rank, dims))
@@ -236,13 +230,9 @@ tsr_value *tsr_graph_add_input(tsr_graph *graph, const char *name)
 
 tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value)
 {
-    if (!value) {
-        struct place at = PLACE_NONE;
-        at.graph = tsr__graph_path(graph);
-        tsr__diag(graph->model->session, DIAG_argument_invalid, &at, NULL,
-                  "an output needs a value");
-        return TSR_INVALID;
-    }
+    if (!value)
+        return tsr__fail(graph->model->session, TSR_INVALID, DIAG_argument_invalid,
+                         &PLACE(.graph = tsr__graph_path(graph)), NULL, "an output needs a value");
     TRY(check_value(graph, value, NULL));
     struct port *port = vec_push(&graph->model->arena, &graph->outputs);
     if (!port)
@@ -304,9 +294,7 @@ void tsr__graph_drop_defaults(tsr_graph *graph)
 static bool has_wrong_size(tsr_graph *graph, const char *name, tsr_dtype type, int rank,
                            const int64_t *dims, uint64_t n)
 {
-    struct place at = PLACE_NONE;
-    at.graph = tsr__graph_path(graph);
-    at.value = str_of(name);
+    struct place at = PLACE(.graph = tsr__graph_path(graph), .value = str_of(name));
     if (rank >= 0 && (rank == 0 || dims) && (unsigned)type < TSR_DTYPE_COUNT) {
         int64_t *copy = (int64_t *)dims;
         tsr_tensor tensor = {.decoded = true, .type = (int32_t)type, .rank = rank, .dims = copy};
@@ -370,13 +358,10 @@ tsr_value *tsr__graph_add_external(tsr_graph *graph, const char *name, tsr_dtype
 static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *const *inputs,
                                  size_t n_inputs, const char *const *outputs, size_t n_outputs)
 {
-    struct place at = PLACE_NONE;
-    at.graph = tsr__graph_path(graph);
-    at.op = str_of(op);
-    if (!op || !*op) {
-        tsr__diag(graph->model->session, DIAG_name_empty, &at, NULL, "a node needs an operator");
-        return TSR_INVALID;
-    }
+    struct place at = PLACE(.graph = tsr__graph_path(graph), .op = str_of(op));
+    if (!op || !*op)
+        return tsr__fail(graph->model->session, TSR_INVALID, DIAG_name_empty, &at, NULL,
+                         "a node needs an operator");
     if (n_inputs && !inputs)
         return tsr__missing(graph->model->session, "inputs");
     if (n_outputs && !outputs)
@@ -388,11 +373,9 @@ static tsr_status check_new_node(tsr_graph *graph, const char *op, tsr_value *co
             continue;
         TRY(check_name(graph, str_of(outputs[i]), NULL));
         for (size_t k = 0; k < i; k++)
-            if (outputs[k] && strcmp(outputs[i], outputs[k]) == 0) {
-                tsr__diag(graph->model->session, DIAG_name_taken, &at, NULL,
-                          "two outputs of the node are called '%s'", outputs[i]);
-                return TSR_INVALID;
-            }
+            if (outputs[k] && strcmp(outputs[i], outputs[k]) == 0)
+                return tsr__fail(graph->model->session, TSR_INVALID, DIAG_name_taken, &at, NULL,
+                                 "two outputs of the node are called '%s'", outputs[i]);
     }
     return TSR_OK;
 }
@@ -437,9 +420,8 @@ static tsr_status check_not_removed(tsr_node *node)
     if (!(node->flags & N_GONE))
         return TSR_OK;
     struct place at = tsr__place_node(node);
-    tsr__diag(node->graph->model->session, DIAG_node_removed, &at,
-              "do not use a node after removing it", "the node was removed from its graph");
-    return TSR_INVALID;
+    return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_node_removed, &at,
+                     "do not use a node after removing it", "the node was removed from its graph");
 }
 
 // Removes a node from the list. node->next is kept, for loops that are currently at this node.
@@ -465,9 +447,8 @@ tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
         TRY(check_not_removed(before));
     if (before && before->graph != graph) {
         struct place at = tsr__place_node(node);
-        tsr__diag(graph->model->session, DIAG_argument_invalid, &at, NULL,
-                  "a node can only be moved within its graph");
-        return TSR_INVALID;
+        return tsr__fail(graph->model->session, TSR_INVALID, DIAG_argument_invalid, &at, NULL,
+                         "a node can only be moved within its graph");
     }
     if (before == node || node->next == before)
         return TSR_OK;
@@ -496,10 +477,10 @@ static tsr_status check_unused(tsr_node *node, size_t first)
         struct place at = tsr__place_node(node);
         const char *output = value->n_outputs ? "an output" : "no output";
         at.value = value->name;
-        tsr__diag(node->graph->model->session, DIAG_node_still_used, &at, "replace its uses first",
-                  "'" STR_FMT "' has %u readers and is %s of a graph", STR_ARG(value->name),
-                  value->n_uses, output);
-        return TSR_INVALID;
+        return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_node_still_used, &at,
+                         "replace its uses first",
+                         "'" STR_FMT "' has %u readers and is %s of a graph", STR_ARG(value->name),
+                         value->n_uses, output);
     }
     return TSR_OK;
 }
@@ -536,9 +517,8 @@ tsr_status tsr_node_remove(tsr_node *node)
 static tsr_status bad_index(tsr_node *node, size_t i)
 {
     struct place at = tsr__place_node(node);
-    tsr__diag(node->graph->model->session, DIAG_index_range, &at, NULL,
-              "the node has no input or output %zu", i);
-    return TSR_INVALID;
+    return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_index_range, &at, NULL,
+                     "the node has no input or output %zu", i);
 }
 
 // Replaces input i of a node; `value` NULL: omits the input. tsr__specs_follow comes last, because
@@ -588,9 +568,8 @@ tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
         TRY(check_value(use->node->graph, by, use->node));
     if (!by) {
         struct place at = tsr__place_value(value);
-        tsr__diag(tsr__value_model(value)->session, DIAG_argument_invalid, &at, NULL,
-                  "the replacement of a value must not be NULL");
-        return TSR_INVALID;
+        return tsr__fail(tsr__value_model(value)->session, TSR_INVALID, DIAG_argument_invalid, &at,
+                         NULL, "the replacement of a value must not be NULL");
     }
     if (outputs)
         TRY(check_value(value->home, by, NULL));

@@ -130,9 +130,8 @@ tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **ou
     model->store->bytes = model->store->file.bytes;
     if (model->store->bytes.n)
         return finish_load(model, out);
-    struct place at = PLACE_NONE;
-    at.file = kept;
-    tsr__diag(session, DIAG_model_empty, &at, "download or export it again", "the file is empty");
+    tsr__diag(session, DIAG_model_empty, &PLACE(.file = kept), "download or export it again",
+              "the file is empty");
     st = TSR_MALFORMED;
 free_model:
     tsr_model_free(model);

@@ -317,9 +317,8 @@ tsr_status tsr_spec_remove(tsr_spec *spec)
     tsr_node_config *nc = spec->entry;
     if ((spec->flags & S_GONE) || nc->gone) {
         struct place at = tsr__place_node(nc->node);
-        tsr__diag(model_of(spec)->session, DIAG_annotation_absent, &at, NULL,
-                  "the sharding was already removed");
-        return TSR_INVALID;
+        return tsr__fail(model_of(spec)->session, TSR_INVALID, DIAG_annotation_absent, &at, NULL,
+                         "the sharding was already removed");
     }
     model_of(spec)->devices_touched = true;
     drop_spec(nc, spec);
@@ -334,9 +333,8 @@ tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
         struct place at = tsr__place_node(node);
         if (config)
             at.configuration = config->name;
-        tsr__diag(node->graph->model->session, DIAG_annotation_absent, &at, NULL,
-                  "the node has no pipeline stage in this configuration");
-        return TSR_INVALID;
+        return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_annotation_absent, &at,
+                         NULL, "the node has no pipeline stage in this configuration");
     }
     nc->has_stage = false;
     nc->changed = true;
@@ -370,10 +368,9 @@ tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config
             at.value = value->name;
         if (config)
             at.configuration = config->name;
-        tsr__diag(model->session, DIAG_annotation_absent, &at,
-                  "name a value and a configuration for which the node has a sharding",
-                  "the node has no sharding of this value");
-        return TSR_INVALID;
+        return tsr__fail(model->session, TSR_INVALID, DIAG_annotation_absent, &at,
+                         "name a value and a configuration for which the node has a sharding",
+                         "the node has no sharding of this value");
     }
     model->devices_touched = true;
     return model_status(model);

@@ -21,12 +21,10 @@ static tsr_status check_outputs(tsr_graph *graph, const struct str *outputs, siz
         const tsr_value *own = tsr__graph_own(graph, outputs[i]);
         if (!own || (own->flags & V_PLACEHOLDER))
             continue;
-        struct place at = PLACE_NONE;
-        at.graph = tsr__graph_path(graph);
-        at.value = outputs[i];
-        tsr__diag(graph->model->session, DIAG_name_taken, &at, "choose another name",
-                  "there is a value '" STR_FMT "' already", STR_ARG(outputs[i]));
-        return TSR_INVALID;
+        return tsr__fail(graph->model->session, TSR_INVALID, DIAG_name_taken,
+                         &PLACE(.graph = tsr__graph_path(graph), .value = outputs[i]),
+                         "choose another name", "there is a value '" STR_FMT "' already",
+                         STR_ARG(outputs[i]));
     }
     return TSR_OK;
 }
@@ -321,11 +319,12 @@ static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enu
         if (!known && here == &model->opsets)
             continue;
         struct place at = tsr__place_node(call);
-        tsr__diag(model->session, DIAG_inline_opset, &at, "convert the function or the model first",
-                  "function '" STR_FMT "' needs version %lld of '" STR_FMT "', here it is %lld",
-                  STR_ARG(function->name), (long long)opset->version, STR_ARG(opset->domain),
-                  (long long)version);
-        return TSR_UNSUPPORTED;
+        return tsr__fail(model->session, TSR_UNSUPPORTED, DIAG_inline_opset, &at,
+                         "convert the function or the model first",
+                         "function '" STR_FMT "' needs version %lld of '" STR_FMT
+                         "', here it is %lld",
+                         STR_ARG(function->name), (long long)opset->version, STR_ARG(opset->domain),
+                         (long long)version);
     }
     return TSR_OK;
 }
@@ -352,27 +351,25 @@ static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_f
     const tsr_function *function = call->flags & N_GONE ? NULL : tsr__node_function(call);
     if (!function) {
         struct place at = tsr__place_node(call);
-        tsr__diag(session, DIAG_inline_unknown, &at, NULL,
-                  "'" STR_FMT "' is not the name of a function of this model",
-                  STR_ARG(call->op->text));
-        return TSR_INVALID;
+        return tsr__fail(session, TSR_INVALID, DIAG_inline_unknown, &at, NULL,
+                         "'" STR_FMT "' is not the name of a function of this model",
+                         STR_ARG(call->op->text));
     }
     if (call->n_inputs > function->graph->inputs.n ||
         call->n_outputs > function->graph->outputs.n) {
         struct place at = tsr__place_node(call);
-        tsr__diag(session, DIAG_inline_arity, &at, NULL,
-                  "function '" STR_FMT "' has %zu inputs and %zu outputs, the call %u and %u",
-                  STR_ARG(function->name), function->graph->inputs.n, function->graph->outputs.n,
-                  call->n_inputs, call->n_outputs);
-        return TSR_INVALID;
+        return tsr__fail(session, TSR_INVALID, DIAG_inline_arity, &at, NULL,
+                         "function '" STR_FMT
+                         "' has %zu inputs and %zu outputs, the call %u and %u",
+                         STR_ARG(function->name), function->graph->inputs.n,
+                         function->graph->outputs.n, call->n_inputs, call->n_outputs);
     }
     for (const tsr_graph *graph = call->graph; graph; graph = graph_outer(graph))
         if (graph->function == function) {
             struct place at = tsr__place_node(call);
-            tsr__diag(session, DIAG_inline_unknown, &at, NULL,
-                      "function '" STR_FMT "' cannot be inlined into itself",
-                      STR_ARG(function->name));
-            return TSR_INVALID;
+            return tsr__fail(session, TSR_INVALID, DIAG_inline_unknown, &at, NULL,
+                             "function '" STR_FMT "' cannot be inlined into itself",
+                             STR_ARG(function->name));
         }
     *out = function;
     return check_opsets(call, function, versions);

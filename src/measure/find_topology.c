@@ -38,8 +38,7 @@ static bool is_file_name(const char *text)
 static tsr_status of_model(tsr_session *session, const char *path, tsr_topology **out)
 {
     tsr_model *model = NULL;
-    struct place at = PLACE_NONE;
-    at.file = str_of(path);
+    struct place at = PLACE(.file = str_of(path));
     *out = NULL;
     tsr_status status = tsr_model_load(session, path, &model);
     if (status == TSR_OK)
@@ -47,10 +46,10 @@ static tsr_status of_model(tsr_session *session, const char *path, tsr_topology 
     tsr_model_free(model);
     if (status != TSR_OK || *out)
         return status;
-    tsr__diag(session, DIAG_topology_text, &at,
-              "use a model that `tessera plan` has written, or a topology such as 4 or ring:4",
-              "the model has no topology: it was not written by `tessera plan`");
-    return TSR_INVALID;
+    return tsr__fail(
+        session, TSR_INVALID, DIAG_topology_text, &at,
+        "use a model that `tessera plan` has written, or a topology such as 4 or ring:4",
+        "the model has no topology: it was not written by `tessera plan`");
 }
 
 // Finds the topology for all texts except those with the prefix "auto:".

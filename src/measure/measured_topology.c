@@ -106,10 +106,9 @@ static tsr_status refuse_launched(tsr_session *session, const tsr_measure_option
     int rank = 0;
     if (!options->model || !tsr__run_launched(session, options->run, &rank))
         return TSR_OK;
-    tsr__diag(session, DIAG_run_options, NULL,
-              "start the command without the launcher, with --transport threads or shm",
-              "a model cannot be measured in ranks of a launcher (mpirun, srun ...)");
-    return TSR_USAGE;
+    return tsr__fail(session, TSR_USAGE, DIAG_run_options, NULL,
+                     "start the command without the launcher, with --transport threads or shm",
+                     "a model cannot be measured in ranks of a launcher (mpirun, srun ...)");
 }
 
 // True if the time lost at synchronization points can be measured. This needs half a second or
@@ -147,9 +146,8 @@ tsr_status tsr_topology_add_profile(tsr_topology *topology, const tsr_measure_op
     TRY(refuse_launched(session, &own));
     if (topology->n <= MEASURE_RANKS)
         return tsr__measure_model(topology, &own);
-    tsr__diag(session, DIAG_run_options, NULL, "use at most 64 ranks",
-              "%d ranks are too many to measure a model on one host", topology->n);
-    return TSR_USAGE;
+    return tsr__fail(session, TSR_USAGE, DIAG_run_options, NULL, "use at most 64 ranks",
+                     "%d ranks are too many to measure a model on one host", topology->n);
 }
 
 // Measures this machine. struct measured is large (all pairs of ranks), so it is not on the stack.

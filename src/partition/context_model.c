@@ -13,12 +13,10 @@
 
 static tsr_status refuse(struct draft *draft, const tsr_value *value, const char *why)
 {
-    struct place at = PLACE_NONE;
-    at.value = tsr__value_str(value);
-    tsr__diag(draft->session, DIAG_partition_layout, &at,
-              "leave out --layout, and run the ranks with tessera run", "an EPContext model %s",
-              why);
-    return TSR_UNSUPPORTED;
+    return tsr__fail(draft->session, TSR_UNSUPPORTED, DIAG_partition_layout,
+                     &PLACE(.value = tsr__value_str(value)),
+                     "leave out --layout, and run the ranks with tessera run",
+                     "an EPContext model %s", why);
 }
 
 static bool is_tensor(const tsr_value *value)

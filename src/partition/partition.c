@@ -57,14 +57,12 @@ static tsr_status choose_config(const struct request *request, const tsr_config 
     const tsr_model *model = request->model;
     const char *name = request->options.config;
     size_t n = tsr_model_config_count(model);
-    if (!name && n > 1) {
-        tsr__diag(request->session, DIAG_partition_several_configurations, &request->at,
-                  "choose one with --config NAME",
-                  "the model declares %zu device configurations: %s, %s%s", n,
-                  tsr_config_name(tsr_model_config(model, 0)),
-                  tsr_config_name(tsr_model_config(model, 1)), n > 2 ? ", ..." : "");
-        return TSR_INVALID;
-    }
+    if (!name && n > 1)
+        return tsr__fail(request->session, TSR_INVALID, DIAG_partition_several_configurations,
+                         &request->at, "choose one with --config NAME",
+                         "the model declares %zu device configurations: %s, %s%s", n,
+                         tsr_config_name(tsr_model_config(model, 0)),
+                         tsr_config_name(tsr_model_config(model, 1)), n > 2 ? ", ..." : "");
     const tsr_config *config = n ? tsr_model_config(model, 0) : NULL;
     if (name)
         config = tsr_model_find_config(model, name);
@@ -86,10 +84,9 @@ static tsr_status refuse_errors(const struct request *request, const tsr_config 
         return st;
     struct place at = request->at;
     at.configuration = str_of(tsr_config_name(config));
-    tsr__diag(request->session, DIAG_partition_refused, &at,
-              "correct the errors above; `tessera check` lists them",
-              "the shardings of the model have %zu error%s", errors, errors == 1 ? "" : "s");
-    return TSR_INVALID;
+    return tsr__fail(request->session, TSR_INVALID, DIAG_partition_refused, &at,
+                     "correct the errors above; `tessera check` lists them",
+                     "the shardings of the model have %zu error%s", errors, errors == 1 ? "" : "s");
 }
 
 // Data for the callback of tsr__flow_visit.
@@ -171,8 +168,8 @@ static tsr_status refuse_option(const struct request *request, const char *hint,
                                 const char *message)
 {
     struct place at = PLACE_NONE;
-    tsr__diag(request->session, DIAG_partition_layout, &at, hint, "%s", message);
-    return TSR_UNSUPPORTED;
+    return tsr__fail(request->session, TSR_UNSUPPORTED, DIAG_partition_layout, &at, hint, "%s",
+                     message);
 }
 
 // Reads and checks the options about files. A transport is allowed only with an EPContext model,

@@ -95,11 +95,9 @@ static void check_type(void *data, const struct step *st)
     struct sizes *sizes = data;
     if (st->id < 0 || sizes->status != TSR_OK || tsr__step_type(st) != TSR_UNDEFINED)
         return;
-    struct place at = PLACE_NONE;
-    at.value = st->outputs[0]->item->name;
-    tsr__diag(sizes->draft->session, DIAG_partition_disagrees, &at,
-              "please report this with the model", "%s %lld has no element type", tsr__step_op(st),
-              (long long)st->id);
+    tsr__diag(sizes->draft->session, DIAG_partition_disagrees,
+              &PLACE(.value = st->outputs[0]->item->name), "please report this with the model",
+              "%s %lld has no element type", tsr__step_op(st), (long long)st->id);
     sizes->status = TSR_BUG;
 }
 
@@ -129,13 +127,12 @@ static tsr_status report_difference(struct part *part, const tsr_node *node, con
     at.rank = part->rank;
     if (part->draft->resealing) {
         at.file = str_of(part->draft->resealing->devices[part->rank].file);
-        tsr__diag(part->draft->session, DIAG_partition_reseal, &at, RESEAL_HINT, "rank %lld: %s",
-                  (long long)part->rank, what);
-        return TSR_INVALID;
+        return tsr__fail(part->draft->session, TSR_INVALID, DIAG_partition_reseal, &at, RESEAL_HINT,
+                         "rank %lld: %s", (long long)part->rank, what);
     }
-    tsr__diag(part->draft->session, DIAG_partition_disagrees, &at,
-              "please report this with the model", "rank %lld: %s", (long long)part->rank, what);
-    return TSR_BUG;
+    return tsr__fail(part->draft->session, TSR_BUG, DIAG_partition_disagrees, &at,
+                     "please report this with the model", "rank %lld: %s", (long long)part->rank,
+                     what);
 }
 
 static size_t group_of(const tsr_node *node, const int64_t **ranks)

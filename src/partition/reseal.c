@@ -31,8 +31,7 @@ struct reseal_context {
 static void refuse_change(struct reseal_context *context, int64_t rank, const char *value,
                           const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(context->bundle.manifest.devices[rank].file);
+    struct place at = PLACE(.file = str_of(context->bundle.manifest.devices[rank].file));
     at.rank = rank;
     at.value = str_of(value ? value : "");
     tsr__diag(context->session, DIAG_partition_reseal, &at, RESEAL_HINT, "%s", what);
@@ -240,10 +239,8 @@ static tsr_status keep_others(struct reseal_context *context)
 
 static tsr_status refuse_folder(struct reseal_context *context, const char *hint, const char *text)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(MANIFEST_NAME);
-    tsr__diag(context->session, DIAG_partition_reseal, &at, hint, "%s", text);
-    return TSR_UNSUPPORTED;
+    return tsr__fail(context->session, TSR_UNSUPPORTED, DIAG_partition_reseal,
+                     &PLACE(.file = str_of(MANIFEST_NAME)), hint, "%s", text);
 }
 
 // Checks the changed partition. Loads all rank files first, because the checks compare ranks with

@@ -157,8 +157,7 @@ struct document {
 // Reports a mistake in the document. Only the first is reported, because others may follow from it.
 static tsr_status wrong(struct document *document, const char *field, const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(document->path);
+    struct place at = PLACE(.file = str_of(document->path));
     if (!document->failed)
         tsr__diag(document->session, DIAG_plan_document, &at,
                   "write it again with `tessera plan --plan`", "\"%s\" %s", field, what);

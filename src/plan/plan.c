@@ -34,9 +34,9 @@ static tsr_status check_limits(tsr_session *session, const tsr_plan_options *opt
 {
     if (options->memory >= 0 && options->seconds >= 0)
         return TSR_OK;
-    tsr__diag(session, DIAG_argument_invalid, NULL, "give values from 0 on; 0 means the default",
-              "memory and seconds of a plan must not be negative");
-    return TSR_INVALID;
+    return tsr__fail(session, TSR_INVALID, DIAG_argument_invalid, NULL,
+                     "give values from 0 on; 0 means the default",
+                     "memory and seconds of a plan must not be negative");
 }
 
 // Checks the names of dimensions. A name may belong to either model, because both are often planned

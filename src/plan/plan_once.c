@@ -34,13 +34,11 @@ static tsr_status read_topology(struct planner *planner, const tsr_plan_options 
         most = PLAN_MAX_DEVICES;
         planner->machine.n = tsr_topology_devices(options->topology);
     }
-    if (planner->machine.n < 1 || planner->machine.n > most) {
-        tsr__diag(planner->session, DIAG_plan_devices, NULL,
-                  "plan for fewer devices, or for hosts: hosts:1250x8",
-                  "%lld devices are not supported; the limit is 1 to %d",
-                  (long long)planner->machine.n, most);
-        return TSR_UNSUPPORTED;
-    }
+    if (planner->machine.n < 1 || planner->machine.n > most)
+        return tsr__fail(planner->session, TSR_UNSUPPORTED, DIAG_plan_devices, NULL,
+                         "plan for fewer devices, or for hosts: hosts:1250x8",
+                         "%lld devices are not supported; the limit is 1 to %d",
+                         (long long)planner->machine.n, most);
     if (options->topology)
         return TSR_OK;
     return make_topology(planner, options->devices);
@@ -50,11 +48,9 @@ static tsr_status read_topology(struct planner *planner, const tsr_plan_options 
 
 static tsr_status refuse_config(struct planner *planner, const tsr_config *config, const char *why)
 {
-    struct place at = PLACE_NONE;
-    at.configuration = str_of(tsr_config_name(config));
-    tsr__diag(planner->session, DIAG_plan_config, &at,
-              "give the name of a new configuration (--config)", "%s", why);
-    return TSR_INVALID;
+    return tsr__fail(planner->session, TSR_INVALID, DIAG_plan_config,
+                     &PLACE(.configuration = str_of(tsr_config_name(config))),
+                     "give the name of a new configuration (--config)", "%s", why);
 }
 
 // Properties that nodes may already have in a configuration.
@@ -176,12 +172,10 @@ static tsr_status open_request(struct request *request, tsr_model *model,
         request->planners[m].budget = budget;
         request->models.planners[m] = &request->planners[m];
     }
-    if (options->with == model) {
-        tsr__diag(budget->session, DIAG_plan_with, NULL,
-                  "load the second model separately in the same session",
-                  "both models are the same object");
-        return TSR_INVALID;
-    }
+    if (options->with == model)
+        return tsr__fail(budget->session, TSR_INVALID, DIAG_plan_with, NULL,
+                         "load the second model separately in the same session",
+                         "both models are the same object");
     tsr_status st = read_topology(&request->planners[0], options);
     for (size_t m = 0; m < n && st == TSR_OK; m++)
         st = read_model(request, m);

@@ -12,8 +12,8 @@
 #define MAX_NUMBERS 8    // numbers of one name; later ones are kept as text
 #define MAX_LISTED  4    // numbers that are listed one by one
 #define MAX_DIGITS  15   // longer numbers are kept as text
-#define PLACE       '\1' // placeholder of a number in a pattern
-#define ALIKE       '\2' // replaces PLACE where a name contains that byte itself
+#define MARKER      '\1' // placeholder of a number in a pattern
+#define ALIKE       '\2' // replaces MARKER where a name contains that byte itself
 
 static size_t digits_at(const char *s)
 {
@@ -24,7 +24,7 @@ static size_t digits_at(const char *s)
 }
 
 // Splits a name into a pattern and its numbers. Example: "layers.12/q_2" becomes "layers.#/q_#"
-// with the numbers 12 and 2, where # is the byte PLACE.
+// with the numbers 12 and 2, where # is the byte MARKER.
 struct folded tsr__fold_name(struct arena *arena, const char *name)
 {
     size_t length = strlen(name), at = 0;
@@ -39,7 +39,7 @@ struct folded tsr__fold_name(struct arena *arena, const char *name)
         bool number = digits > 0 && digits <= MAX_DIGITS && folded.n < MAX_NUMBERS && !padded;
         if (number) {
             numbers[folded.n++] = strtoll(s, NULL, 10);
-            pattern[at++] = PLACE;
+            pattern[at++] = MARKER;
             s += digits;
             continue;
         }
@@ -48,7 +48,7 @@ struct folded tsr__fold_name(struct arena *arena, const char *name)
         if (digits)
             taken = digits;
         memcpy(pattern + at, s, taken);
-        if (*s == PLACE)
+        if (*s == MARKER)
             pattern[at] = ALIKE;
         at += taken;
         s += taken;
@@ -107,7 +107,7 @@ const char *tsr__fold_names(struct arena *arena, const struct folded *names, siz
     int64_t *sorted = ARENA_ARRAY(arena, int64_t, n_names);
     struct text text;
     size_t number = 0;
-    const char place[] = {PLACE, 0};
+    const char place[] = {MARKER, 0};
     tsr__text_init(&text, arena->session);
     // All names have the same pattern. Its pieces are copied, because they must end with a 0.
     for (const char *s = names[0].pattern; sorted && *s;) {
@@ -115,7 +115,7 @@ const char *tsr__fold_names(struct arena *arena, const struct folded *names, siz
         struct str piece = tsr__arena_str(arena, (struct str){s, length});
         form->add(&text, str_text(piece));
         s += length;
-        if (*s == PLACE) {
+        if (*s == MARKER) {
             write_numbers(&text, form, names, n_names, number++, sorted);
             s++;
         }

@@ -200,8 +200,7 @@ tsr_status tsr__report_trace(struct page *page, const char *path)
         return TSR_NOMEM;
     if (page->measured.lanes.devices)
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.file = str_of(path);
+    struct place at = PLACE(.file = str_of(path));
     static const char remedy[] = "give a file that run --trace has written";
     if (readable)
         tsr__diag(page->session, DIAG_report_trace, &at, remedy,

@@ -35,12 +35,10 @@ static tsr_status find_config(struct page *page, const char *name)
     page->config = tsr_model_find_config(page->model, name);
     if (page->config)
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.configuration = str_of(name);
-    tsr__diag(page->session, DIAG_config_unknown, &at,
-              "`tessera info` lists the configurations of the model",
-              "the model has no configuration of that name");
-    return TSR_INVALID;
+    return tsr__fail(page->session, TSR_INVALID, DIAG_config_unknown,
+                     &PLACE(.configuration = str_of(name)),
+                     "`tessera info` lists the configurations of the model",
+                     "the model has no configuration of that name");
 }
 
 // Costs are in picoseconds, memory is in bytes.
@@ -211,10 +209,9 @@ static tsr_status write_as(struct page *page, const char *format, const char *pa
     bool cuts = strcmp(format, "model-explorer-cuts") == 0;
     if ((cuts || strcmp(format, "model-explorer") == 0) && page->simulation)
         return tsr__explorer_write(page, cuts, path);
-    tsr__diag(page->session, DIAG_report_format, NULL,
-              "use html, model-explorer or model-explorer-cuts", "%s",
-              page->simulation ? "unknown report format" : "this format needs a simulation");
-    return TSR_USAGE;
+    return tsr__fail(page->session, TSR_USAGE, DIAG_report_format, NULL,
+                     "use html, model-explorer or model-explorer-cuts", "%s",
+                     page->simulation ? "unknown report format" : "this format needs a simulation");
 }
 
 // Checks that the topologies in the options belong to the right sessions. That of the other plan

@@ -88,9 +88,9 @@ static tsr_status check_sizes(tsr_session *session, const tsr_dim_size *sizes, s
             return tsr__missing(session, "sizes[].name");
         if (sizes[i].size >= 1)
             continue;
-        tsr__diag(session, DIAG_dim_size, NULL, "give the size that runs will have",
-                  "dimension '%s' cannot have size %lld", sizes[i].name, (long long)sizes[i].size);
-        return TSR_USAGE;
+        return tsr__fail(
+            session, TSR_USAGE, DIAG_dim_size, NULL, "give the size that runs will have",
+            "dimension '%s' cannot have size %lld", sizes[i].name, (long long)sizes[i].size);
     }
     return TSR_OK;
 }
@@ -110,9 +110,8 @@ static tsr_status check_names(struct dim_names *names, tsr_model *const *models,
     const char *wrong = first_unknown(names, sizes, n);
     if (!wrong)
         return TSR_OK;
-    tsr__diag(names->arena.session, DIAG_dim_unknown, NULL, hint_for(names, wrong),
-              "the model has no dimension '%s'", wrong);
-    return TSR_USAGE;
+    return tsr__fail(names->arena.session, TSR_USAGE, DIAG_dim_unknown, NULL,
+                     hint_for(names, wrong), "the model has no dimension '%s'", wrong);
 }
 
 tsr_status tsr__check_dims(tsr_model *const *models, size_t n_models, const tsr_dim_size *sizes,

@@ -297,10 +297,9 @@ static tsr_status repeat_keys(struct repeat *repeat, tsr_node *node, int64_t que
 static tsr_status unsupported(struct repeat *repeat, const tsr_node *node, const char *what)
 {
     struct place at = tsr__place_node(node);
-    tsr__diag(tsr_model_session(repeat->model), DIAG_folder_layout, &at,
-              "use at most one device per key head", "the key heads cannot be replicated: %s",
-              what);
-    return TSR_UNSUPPORTED;
+    return tsr__fail(tsr_model_session(repeat->model), TSR_UNSUPPORTED, DIAG_folder_layout, &at,
+                     "use at most one device per key head",
+                     "the key heads cannot be replicated: %s", what);
 }
 
 // Repeats the scales of a quantized cache, which have one entry per head or per element of a head.

@@ -137,12 +137,9 @@ static const char *read_row(tsr_session *session, struct arena *arena, struct st
 // Reports an error with its line. Reading stops at the first error.
 static tsr_status wrong_line(tsr_session *session, const char *file, size_t line, const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(file);
-    tsr__diag(session, DIAG_rule_text, &at,
-              "write rows as `tessera rules` prints them: Twice my.ops 1 [A*] -> [A*]",
-              "line %zu: %s", line, what);
-    return TSR_MALFORMED;
+    return tsr__fail(session, TSR_MALFORMED, DIAG_rule_text, &PLACE(.file = str_of(file)),
+                     "write rows as `tessera rules` prints them: Twice my.ops 1 [A*] -> [A*]",
+                     "line %zu: %s", line, what);
 }
 
 // Adds the rows of a rule file: all or none.

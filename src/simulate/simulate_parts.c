@@ -380,13 +380,13 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
         return TSR_NOMEM;
     for (int64_t i = 0; i < n; i++) {
         st = read_part(sim, i, &parts[i], sizes, n_sizes);
-        if (st == TSR_MALFORMED) {
-            tsr__diag(sim->session, DIAG_partition_disagrees, NULL, "run `tessera partition` again",
-                      "rank %lld: the group of a communication node must contain this rank, and "
-                      "only ranks of the partition",
-                      (long long)i);
-            return TSR_INVALID;
-        }
+        if (st == TSR_MALFORMED)
+            return tsr__fail(
+                sim->session, TSR_INVALID, DIAG_partition_disagrees, NULL,
+                "run `tessera partition` again",
+                "rank %lld: the group of a communication node must contain this rank, and "
+                "only ranks of the partition",
+                (long long)i);
         if (st != TSR_OK)
             return sim->arena->failed ? TSR_NOMEM : st;
     }

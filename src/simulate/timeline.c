@@ -213,9 +213,9 @@ static tsr_status play(struct run *run)
         return TSR_NOMEM;
     if (is_done(run))
         return TSR_OK;
-    tsr__diag(run->sim.session, DIAG_partition_disagrees, NULL, "run `tessera partition` again",
-              "deadlock: a device waits for a communication that no other device starts");
-    return TSR_INVALID;
+    return tsr__fail(run->sim.session, TSR_INVALID, DIAG_partition_disagrees, NULL,
+                     "run `tessera partition` again",
+                     "deadlock: a device waits for a communication that no other device starts");
 }
 
 // ---- results -----------------------------------------------------------------------------------
@@ -398,10 +398,10 @@ static tsr_status choose_topology(struct run *run, int64_t n)
     }
     if (st != TSR_OK || tsr_topology_devices(run->sim.topology) >= n)
         return st;
-    tsr__diag(run->sim.session, DIAG_topology_device, NULL, "give a topology with more devices",
-              "device %lld is not in this topology, which has %d devices", (long long)n - 1,
-              tsr_topology_devices(run->sim.topology));
-    return TSR_INVALID;
+    return tsr__fail(run->sim.session, TSR_INVALID, DIAG_topology_device, NULL,
+                     "give a topology with more devices",
+                     "device %lld is not in this topology, which has %d devices", (long long)n - 1,
+                     tsr_topology_devices(run->sim.topology));
 }
 
 // Adds the last task of the first device: it collects the outputs of all copies.
@@ -491,9 +491,8 @@ static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulat
         .size = sizeof *out, .requests = run->options.requests > 0 ? run->options.requests : 1};
     if (out->requests <= SIM_MAX_REQUESTS)
         return TSR_OK;
-    tsr__diag(session, DIAG_run_options, NULL, "simulate at most 100000 requests",
-              "too many requests to simulate");
-    return TSR_USAGE;
+    return tsr__fail(session, TSR_USAGE, DIAG_run_options, NULL, "simulate at most 100000 requests",
+                     "too many requests to simulate");
 }
 
 // Ends a simulation. `given` is written only on success.

@@ -82,11 +82,9 @@ static bool contiguous(const struct dl_tensor *tensor)
 
 static tsr_status refuse(tsr_tensors *tensors, const char *name, const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.value = str_of(name);
-    tsr__diag(tensors->session, DIAG_tensor_kind, &at, "give a contiguous array in host memory",
-              "the DLPack tensor cannot be used: %s", what);
-    return TSR_UNSUPPORTED;
+    return tsr__fail(tensors->session, TSR_UNSUPPORTED, DIAG_tensor_kind,
+                     &PLACE(.value = str_of(name)), "give a contiguous array in host memory",
+                     "the DLPack tensor cannot be used: %s", what);
 }
 
 static void release_managed(void *owner)
@@ -146,13 +144,11 @@ tsr_status tsr_tensors_to_dlpack(const tsr_tensors *tensors, size_t i, void **ou
             type.code = types[k].code;
             type.bits = types[k].bits;
         }
-    if (!type.bits) {
-        struct place at = PLACE_NONE;
-        at.value = str_of(tensor->name);
-        tsr__diag(tensors->session, DIAG_tensor_kind, &at, NULL,
-                  "DLPack does not support elements of type %s", tsr_dtype_name(tensor->type));
-        return TSR_UNSUPPORTED;
-    }
+    if (!type.bits)
+        return tsr__fail(tensors->session, TSR_UNSUPPORTED, DIAG_tensor_kind,
+                         &PLACE(.value = str_of(tensor->name)), NULL,
+                         "DLPack does not support elements of type %s",
+                         tsr_dtype_name(tensor->type));
     size_t head =
         (sizeof(struct dl_managed) + (size_t)tensor->rank * sizeof(int64_t) + 63) / 64 * 64;
     char *block = aligned_alloc(64, head + (tensor->bytes + 63) / 64 * 64 + 64);

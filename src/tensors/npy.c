@@ -131,12 +131,9 @@ static bool read_shape(struct str head, struct npy *out)
 static tsr_status bad_file(tsr_tensors *tensors, const char *file, struct str name,
                            const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(file);
-    at.value = name;
-    tsr__diag(tensors->session, DIAG_tensor_file, &at, "write it with numpy.save or numpy.savez",
-              "%s", what);
-    return TSR_MALFORMED;
+    return tsr__fail(tensors->session, TSR_MALFORMED, DIAG_tensor_file,
+                     &PLACE(.file = str_of(file), .value = name),
+                     "write it with numpy.save or numpy.savez", "%s", what);
 }
 
 // Splits the file into header and elements. Version 1 has a header length of 2 bytes, later ones of
@@ -363,11 +360,9 @@ static int64_t characters(struct str text)
 
 static tsr_status refuse_texts(const struct arena *arena, const struct tensor *x, const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.value = str_of(x->name);
-    tsr__diag(arena->session, DIAG_tensor_file, &at,
-              "write to a folder, which gets one .pb file for each tensor", "%s", what);
-    return TSR_UNSUPPORTED;
+    return tsr__fail(arena->session, TSR_UNSUPPORTED, DIAG_tensor_file,
+                     &PLACE(.value = str_of(x->name)),
+                     "write to a folder, which gets one .pb file for each tensor", "%s", what);
 }
 
 static void put_text(struct str text, bool unicode, char *to)

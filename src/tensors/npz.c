@@ -35,11 +35,9 @@ static uint64_t get(const char *p, int n)
 
 static tsr_status damaged(tsr_session *session, const char *file, struct str name, const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(file);
-    at.value = name;
-    tsr__diag(session, DIAG_tensor_file, &at, "write it again with numpy.savez", "%s", what);
-    return TSR_MALFORMED;
+    return tsr__fail(session, TSR_MALFORMED, DIAG_tensor_file,
+                     &PLACE(.file = str_of(file), .value = name), "write it again with numpy.savez",
+                     "%s", what);
 }
 
 // ---- reading -----------------------------------------------------------------------------------
@@ -441,8 +439,7 @@ static void write_end(struct writer *writer, uint64_t at, uint64_t n)
 
 static void note_raw(const tsr_tensors *tensors, const struct tensor *x)
 {
-    struct place at = PLACE_NONE;
-    at.value = str_of(x->name);
+    struct place at = PLACE(.value = str_of(x->name));
     if (x->type != TSR_STRING && !tsr__npy_has(x->type))
         tsr__diag(tensors->session, DIAG_tensor_raw, &at, NULL,
                   "numpy has no type %s; its bits are written as unsigned integers",

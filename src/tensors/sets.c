@@ -13,14 +13,11 @@
 
 static tsr_status bad_set(tsr_session *session, const char *set, struct str value, const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(set);
-    at.value = value;
-    tsr__diag(session, DIAG_tensor_set, &at,
-              "use FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, or "
-              "random[:SEED][,name:1x3x224x224,...][,batch=2,...][,*=64]",
-              "%s", what);
-    return TSR_INVALID;
+    return tsr__fail(session, TSR_INVALID, DIAG_tensor_set,
+                     &PLACE(.file = str_of(set), .value = value),
+                     "use FILE.npz, FILE.npy, FILE.pb, a folder test_data_set_N, or "
+                     "random[:SEED][,name:1x3x224x224,...][,batch=2,...][,*=64]",
+                     "%s", what);
 }
 
 static tsr_status absent_set(tsr_session *session, const char *set)
@@ -141,9 +138,8 @@ static tsr_status load_pb(tsr_tensors *tensors, const char *file, const char *na
         return st;
     struct place at = PLACE_NONE; // earlier diagnostics refer to bytes, not to the file
     at.file = str_of(file);
-    tsr__diag(tensors->session, DIAG_tensor_file, &at, NULL, "the tensor for '%s' cannot be read",
-              name);
-    return TSR_MALFORMED;
+    return tsr__fail(tensors->session, TSR_MALFORMED, DIAG_tensor_file, &at, NULL,
+                     "the tensor for '%s' cannot be read", name);
 }
 
 // Reads the file for one input or output of the model.
@@ -159,13 +155,10 @@ static tsr_status load_port(tsr_tensors *tensors, const char *file, const tsr_va
         return load_pb(tensors, file, tsr_value_name(value), wrapped, type);
     if (output) // maps and sparse tensors are not loaded
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.file = str_of(file);
-    at.value = str_of(tsr_value_name(value));
-    tsr__diag(tensors->session, DIAG_tensor_kind, &at,
-              "use a model whose inputs are tensors or sequences of tensors",
-              "this input is neither a tensor nor a sequence of tensors");
-    return TSR_ENGINE;
+    return tsr__fail(tensors->session, TSR_ENGINE, DIAG_tensor_kind,
+                     &PLACE(.file = str_of(file), .value = str_of(tsr_value_name(value))),
+                     "use a model whose inputs are tensors or sequences of tensors",
+                     "this input is neither a tensor nor a sequence of tensors");
 }
 
 static tsr_status load_folder(tsr_tensors *tensors, const char *folder, const struct ports *ports,
@@ -496,11 +489,9 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set,
     if (st != TSR_OK || fill(x, &dice))
         return st;
     memset(x->data, 0, x->bytes);
-    struct place at = PLACE_NONE;
-    at.value = name;
-    tsr__diag(tensors->session, DIAG_tensor_kind, &at, "give this input in an .npz file",
-              "random values of type %s are not supported", tsr_dtype_name(x->type));
-    return TSR_UNSUPPORTED;
+    return tsr__fail(tensors->session, TSR_UNSUPPORTED, DIAG_tensor_kind, &PLACE(.value = name),
+                     "give this input in an .npz file",
+                     "random values of type %s are not supported", tsr_dtype_name(x->type));
 }
 
 // Creates random inputs from random, random:7 or random:7,x:2x3,batch=2: a seed after a colon, then

@@ -162,11 +162,8 @@ int64_t tsr_tensors_find(const tsr_tensors *tensors, const char *name)
 
 static tsr_status bad_shape(tsr_tensors *tensors, struct str name, tsr_dtype type)
 {
-    struct place at = PLACE_NONE;
-    at.value = name;
-    tsr__diag(tensors->session, DIAG_tensor_kind, &at, NULL,
-              "a %s tensor of this shape is not supported", tsr_dtype_name(type));
-    return TSR_UNSUPPORTED;
+    return tsr__fail(tensors->session, TSR_UNSUPPORTED, DIAG_tensor_kind, &PLACE(.value = name),
+                     NULL, "a %s tensor of this shape is not supported", tsr_dtype_name(type));
 }
 
 // Computes the bytes of the elements; false: invalid shape.
@@ -345,10 +342,10 @@ tsr_status tsr__tensor_on_host(tsr_session *session, const struct tensor *x)
     if (!x->device)
         return TSR_OK;
     at.value = str_of(x->name);
-    tsr__diag(session, DIAG_tensor_kind, &at,
-              "copy the tensor to the host first, or run with a rank of this process on that GPU",
-              "the tensor is on GPU %d and must be on the host here", x->device - 1);
-    return TSR_UNSUPPORTED;
+    return tsr__fail(
+        session, TSR_UNSUPPORTED, DIAG_tensor_kind, &at,
+        "copy the tensor to the host first, or run with a rank of this process on that GPU",
+        "the tensor is on GPU %d and must be on the host here", x->device - 1);
 }
 
 tsr_status tsr__tensors_on_host(const tsr_tensors *tensors)

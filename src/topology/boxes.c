@@ -301,10 +301,10 @@ static bool link_gpus(tsr_topology *topology, const struct order *order)
 
 static tsr_status refuse(tsr_session *session, const struct order *order)
 {
-    tsr__diag(session, DIAG_topology_text, NULL, "name more hosts: hosts:2xh100:8",
-              "a box %s has 1 to %d devices, and a topology at most %d", order->box->name,
-              order->box->most, TOPOLOGY_MAX_DEVICES);
-    return TSR_MALFORMED;
+    return tsr__fail(session, TSR_MALFORMED, DIAG_topology_text, NULL,
+                     "name more hosts: hosts:2xh100:8",
+                     "a box %s has 1 to %d devices, and a topology at most %d", order->box->name,
+                     order->box->most, TOPOLOGY_MAX_DEVICES);
 }
 
 // Creates the topology. All hosts are equal, so if there are too many links, only those of the

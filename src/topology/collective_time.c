@@ -582,12 +582,10 @@ tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const 
     if (!out)
         return tsr__missing(topology->session, "out");
     for (int i = 0; i < n; i++)
-        if (group[i] < 0 || group[i] >= topology->n) {
-            tsr__diag(topology->session, DIAG_topology_device, NULL, "count devices from 0",
-                      "device %d is not in this topology, which has %d devices", group[i],
-                      topology->n);
-            return TSR_INVALID;
-        }
+        if (group[i] < 0 || group[i] >= topology->n)
+            return tsr__fail(
+                topology->session, TSR_INVALID, DIAG_topology_device, NULL, "count devices from 0",
+                "device %d is not in this topology, which has %d devices", group[i], topology->n);
     out->picoseconds = tsr__topology_fastest(topology, what, &groups, bytes, &fastest);
     out->bound = tsr__topology_bound(topology, what, &groups, bytes);
     if (tsr__topology_measured(topology, what, &groups) && out->bound > out->picoseconds)

@@ -172,11 +172,10 @@ static size_t count_links(struct str kind, const int *side, int n, int devices)
 static tsr_status refuse_links(tsr_session *session, struct str kind, struct str sizes,
                                size_t links)
 {
-    tsr__diag(session, DIAG_topology_text, NULL,
-              "use fewer devices, or a sparse topology: hosts:64x64, torus:16x16x16",
-              "'" STR_FMT ":" STR_FMT "' has %zu links; the limit is %zu", STR_ARG(kind),
-              STR_ARG(sizes), links, TOPOLOGY_MAX_LINKS);
-    return TSR_MALFORMED;
+    return tsr__fail(session, TSR_MALFORMED, DIAG_topology_text, NULL,
+                     "use fewer devices, or a sparse topology: hosts:64x64, torus:16x16x16",
+                     "'" STR_FMT ":" STR_FMT "' has %zu links; the limit is %zu", STR_ARG(kind),
+                     STR_ARG(sizes), links, TOPOLOGY_MAX_LINKS);
 }
 
 static const char *const kinds[] = {"cpu",  "full",  "ring", "star",

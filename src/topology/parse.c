@@ -20,8 +20,7 @@ static tsr_status refuse(tsr_session *session, const char *hint, const char *for
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    tsr__diag(session, DIAG_topology_text, NULL, hint, "%s", what);
-    return TSR_MALFORMED;
+    return tsr__fail(session, TSR_MALFORMED, DIAG_topology_text, NULL, hint, "%s", what);
 }
 
 // Finishes the topology and returns it in *out; frees it on failure.

@@ -210,9 +210,8 @@ static bool can_try(const struct loading *loading)
 
 static void warn_no_size(const struct loading *loading)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(loading->model));
-    tsr__diag(loading->session, DIAG_inputs_unsized, &at,
+    tsr__diag(loading->session, DIAG_inputs_unsized,
+              &PLACE(.file = str_of(tsr_model_path(loading->model))),
               "set the sizes with --dim NAME=SIZE, or give inputs with --inputs",
               "the unsharded model fails with every power of two from 1 to %d as the size of its "
               "dynamic dimensions",

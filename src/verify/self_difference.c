@@ -53,9 +53,7 @@ static void rerun(struct work *work, int threads, struct self_difference *self)
 static void report(struct work *work, const tsr_difference *output,
                    const struct self_difference *self)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(work->path);
-    at.value = str_of(output->name);
+    struct place at = PLACE(.file = str_of(work->path), .value = str_of(output->name));
     char how[48] = "run twice";
     if (self->threads)
         snprintf(how, sizeof how, "run with %d thread%s", self->threads,

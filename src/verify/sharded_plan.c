@@ -70,27 +70,25 @@ tsr_status tsr__verify_unsharded(struct work *work, size_t devices)
 {
     const tsr_node *node = NULL;
     const char *why = NULL;
-    struct place at = PLACE_NONE;
-    at.file = str_of(work->path);
+    struct place at = PLACE(.file = str_of(work->path));
     if (devices > 1)
         why = first_reason(work, &node);
     if (why) {
         at = tsr__place_node(node);
-        tsr__diag(work->session, DIAG_verify_unsharded, &at,
-                  "use --allow-unsharded to verify the unsharded model anyway",
-                  "no node of the model can be sharded across %zu devices, so there is nothing to "
-                  "verify; the first node: %s",
-                  devices, why);
-        return TSR_INVALID;
+        return tsr__fail(
+            work->session, TSR_INVALID, DIAG_verify_unsharded, &at,
+            "use --allow-unsharded to verify the unsharded model anyway",
+            "no node of the model can be sharded across %zu devices, so there is nothing to "
+            "verify; the first node: %s",
+            devices, why);
     }
     why = "its tensors have no dimension that can be divided among the devices";
     if (devices < 2)
         why = "a plan for one device shards nothing";
-    tsr__diag(
-        work->session, DIAG_verify_unsharded, &at,
+    return tsr__fail(
+        work->session, TSR_INVALID, DIAG_verify_unsharded, &at,
         "give larger sizes with --dim or --inputs, or use more devices; --allow-unsharded verifies "
         "the unsharded model anyway",
         "no node of the model is sharded across %zu device%s, so there is nothing to verify: %s",
         devices, devices == 1 ? "" : "s", why);
-    return TSR_INVALID;
 }

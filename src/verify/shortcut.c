@@ -62,8 +62,7 @@ static bool unsharded_changed(const struct work *work, const tsr_tensors *unshar
 
 void tsr__verify_shortcut(struct work *work, const tsr_tensors *unsharded)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(work->path);
+    struct place at = PLACE(.file = str_of(work->path));
     const struct shapes *shapes = tsr__model_shapes(work->model);
     const tsr_node *node = NULL;
     if (shapes)

@@ -46,12 +46,10 @@ static tsr_status choose_config(struct trials *trials)
         trials->config = tsr_config_name(config);
         return TSR_OK;
     }
-    struct place at = PLACE_NONE;
-    at.file = str_of(work->path);
-    at.configuration = str_of(own);
-    tsr__diag(work->session, DIAG_config_choice, &at, "use --devices N, or --config NAME",
-              "no unique device configuration: the model declares %zu", n);
-    return TSR_USAGE;
+    return tsr__fail(work->session, TSR_USAGE, DIAG_config_choice,
+                     &PLACE(.file = str_of(work->path), .configuration = str_of(own)),
+                     "use --devices N, or --config NAME",
+                     "no unique device configuration: the model declares %zu", n);
 }
 
 // ---- one trial ---------------------------------------------------------------------------------

@@ -18,9 +18,7 @@
 static void report(struct work *work, const tsr_difference *difference, enum diag_code code,
                    const char *against)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(work->path);
-    at.value = str_of(difference->name);
+    struct place at = PLACE(.file = str_of(work->path), .value = str_of(difference->name));
     if (difference->max_abs != difference->max_abs)
         tsr__diag(work->session, code, &at, NULL,
                   "sharded and %s outputs differ in type, shape or content", against);
@@ -52,10 +50,8 @@ static void compare_recorded(struct work *work, const tsr_tensors *sharded, stru
 
 static void mention_random(struct work *work, const char *name)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(work->path);
-    at.value = str_of(name);
-    tsr__diag(work->session, DIAG_verify_random, &at,
+    tsr__diag(work->session, DIAG_verify_random,
+              &PLACE(.file = str_of(work->path), .value = str_of(name)),
               "set the attribute seed of the node that draws random numbers",
               "this output depends on random numbers without a seed, so only its type and shape "
               "were compared");
@@ -171,10 +167,8 @@ static const char *device_of(const tsr_model *model, const char *name)
 // Reports that the unsharded model failed, because the engine's error does not name the model.
 static void report_reference(struct work *work)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(work->path);
     tsr__diag(
-        work->session, DIAG_verify_reference, &at,
+        work->session, DIAG_verify_reference, &PLACE(.file = str_of(work->path)),
         "run the model in ONNX Runtime alone to reproduce the error; the sharding is not the cause",
         "ONNX Runtime also fails to run the unsharded model; the error above is its message");
 }

@@ -25,12 +25,11 @@
 static tsr_status bad_key(tsr_session *session, const struct place *at, struct str key,
                           struct str value)
 {
-    tsr__diag(session, DIAG_external_key, at,
-              "write each of location, offset, length and checksum once",
-              "external data: the key \"" STR_FMT "\" is given twice (the second time as \"" STR_FMT
-              "\")",
-              STR_ARG(key), STR_ARG(value));
-    return TSR_MALFORMED;
+    return tsr__fail(session, TSR_MALFORMED, DIAG_external_key, at,
+                     "write each of location, offset, length and checksum once",
+                     "external data: the key \"" STR_FMT
+                     "\" is given twice (the second time as \"" STR_FMT "\")",
+                     STR_ARG(key), STR_ARG(value));
 }
 
 // Parses a plain decimal number from 0 to 2^63 - 1.
@@ -38,12 +37,11 @@ static tsr_status take_number(tsr_session *session, const struct place *at, stru
                               struct str value, uint64_t *out)
 {
     int64_t v;
-    if (value.n == 0 || value.p[0] == '-' || !tsr__str_int(value, &v)) {
-        tsr__diag(session, DIAG_external_number, at, "use a decimal number, digits only",
-                  "external data: " STR_FMT " is \"" STR_FMT "\", not a number of bytes",
-                  STR_ARG(key), STR_ARG(value));
-        return TSR_MALFORMED;
-    }
+    if (value.n == 0 || value.p[0] == '-' || !tsr__str_int(value, &v))
+        return tsr__fail(session, TSR_MALFORMED, DIAG_external_number, at,
+                         "use a decimal number, digits only",
+                         "external data: " STR_FMT " is \"" STR_FMT "\", not a number of bytes",
+                         STR_ARG(key), STR_ARG(value));
     *out = (uint64_t)v;
     return TSR_OK;
 }
@@ -53,16 +51,15 @@ static tsr_status take_number(tsr_session *session, const struct place *at, stru
 static tsr_status check_location(tsr_session *session, const struct place *at, struct str location)
 {
     struct str marker = STR(MEMORY_MARKER);
-    if (location.n == 0) {
-        tsr__diag(session, DIAG_external_location, at, "save the model with its data again",
-                  "external data: the location is missing");
-        return TSR_MALFORMED;
-    }
-    if (location.n >= marker.n && memcmp(location.p, marker.p, marker.n) == 0) {
-        tsr__diag(session, DIAG_external_location, at, "save the model with its data in a file",
-                  "external data: the location is an address in the memory of another program");
-        return TSR_MALFORMED;
-    }
+    if (location.n == 0)
+        return tsr__fail(session, TSR_MALFORMED, DIAG_external_location, at,
+                         "save the model with its data again",
+                         "external data: the location is missing");
+    if (location.n >= marker.n && memcmp(location.p, marker.p, marker.n) == 0)
+        return tsr__fail(
+            session, TSR_MALFORMED, DIAG_external_location, at,
+            "save the model with its data in a file",
+            "external data: the location is an address in the memory of another program");
     return TSR_OK;
 }
 
@@ -111,15 +108,14 @@ static tsr_status check_window(tsr_session *session, const struct wire_external 
         length = external->length;
     else if (external->offset <= size)
         length = size - external->offset;
-    if (external->offset > size || length > size - external->offset) {
-        tsr__diag(session, DIAG_external_window, at,
-                  "copy the complete data file, or save the model again",
-                  "external data: bytes %llu to %llu of \"" STR_FMT "\" are needed, it has %llu",
-                  (unsigned long long)external->offset,
-                  (unsigned long long)external->offset + (unsigned long long)length,
-                  STR_ARG(external->location), (unsigned long long)size);
-        return TSR_MALFORMED;
-    }
+    if (external->offset > size || length > size - external->offset)
+        return tsr__fail(session, TSR_MALFORMED, DIAG_external_window, at,
+                         "copy the complete data file, or save the model again",
+                         "external data: bytes %llu to %llu of \"" STR_FMT
+                         "\" are needed, it has %llu",
+                         (unsigned long long)external->offset,
+                         (unsigned long long)external->offset + (unsigned long long)length,
+                         STR_ARG(external->location), (unsigned long long)size);
     *length_out = length;
     return TSR_OK;
 }

@@ -337,13 +337,11 @@ tsr_status tsr__wire_check(tsr_session *session, struct str file, const char *st
         return TSR_OK;
     if (damage.wrong == FINE)
         damaged(&damage, DEPTH, (const unsigned char *)body.p, message);
-    struct place at = PLACE_NONE;
-    at.file = file;
+    struct place at = PLACE(.file = file);
     at.offset = (uint64_t)((const char *)damage.at - start);
-    tsr__diag(session, wrongs[damage.wrong].code, &at,
-              "export the model again, or download the file again", "%s (in a %s)",
-              wrongs[damage.wrong].text, tsr__wire_message_name(damage.message));
-    return TSR_MALFORMED;
+    return tsr__fail(session, TSR_MALFORMED, wrongs[damage.wrong].code, &at,
+                     "export the model again, or download the file again", "%s (in a %s)",
+                     wrongs[damage.wrong].text, tsr__wire_message_name(damage.message));
 }
 
 // ---- reading checked messages ------------------------------------------------------------------

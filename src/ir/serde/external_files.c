@@ -79,12 +79,9 @@ tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_
 // Reports an external file that is not copied.
 static tsr_status refuse(tsr_model *model, struct str location, const char *why)
 {
-    struct place at = PLACE_NONE;
-    at.file = location;
-    tsr__diag(model->session, DIAG_io_write, &at,
-              "save the model with its data under plain file names first",
-              "external data is not copied: %s", why);
-    return TSR_WRITE;
+    return tsr__fail(model->session, TSR_WRITE, DIAG_io_write, &PLACE(.file = location),
+                     "save the model with its data under plain file names first",
+                     "external data is not copied: %s", why);
 }
 
 // Returns the folder of a path with its slash; empty for a bare name.
@@ -128,13 +125,9 @@ static tsr_status copy_file(tsr_model *model, int fd, const char *full)
 {
     struct outfile file;
     struct stat st;
-    if (fstat(fd, &st) != 0) {
-        struct place at = PLACE_NONE;
-        at.file = str_of(full);
-        tsr__diag(model->session, DIAG_io_read, &at, NULL, "the data for '%s' cannot be read: %s",
-                  full, strerror(errno));
-        return TSR_IO;
-    }
+    if (fstat(fd, &st) != 0)
+        return tsr__fail(model->session, TSR_IO, DIAG_io_read, &PLACE(.file = str_of(full)), NULL,
+                         "the data for '%s' cannot be read: %s", full, strerror(errno));
     TRY(tsr__out_open(model->session, full, &file));
     tsr__out_copy(&file, fd, 0, (uint64_t)st.st_size);
     return tsr__out_commit(&file);
@@ -221,9 +214,7 @@ void tsr__external_warn(tsr_model *model, const char *path)
             tsr__arena_printf(&model->arena, STR_FMT STR_FMT, STR_ARG(to), STR_ARG(location));
         if (!full.p || leads_out(location) || stat(full.p, &st) == 0)
             continue;
-        struct place at = PLACE_NONE;
-        at.file = str_of(path);
-        tsr__diag(model->session, DIAG_external_elsewhere, &at,
+        tsr__diag(model->session, DIAG_external_elsewhere, &PLACE(.file = str_of(path)),
                   "copy the file to the folder of the model, or use `annotate --copy-data`",
                   "the data file \"" STR_FMT "\" is not in the folder of the model",
                   STR_ARG(location));

@@ -21,28 +21,22 @@ static tsr_status check_entry(tsr_node *node, const tsr_node_config *nc)
 {
     struct place at = tsr__place_node(node);
     tsr_session *session = node->graph->model->session;
-    if (!nc->whole.n && (!nc->config || !nc->config->name.n)) {
-        tsr__diag(session, DIAG_save_config, &at,
-                  "make the annotation for a configuration of the model",
-                  "the node has an annotation without a configuration");
-        return TSR_INVALID;
-    }
+    if (!nc->whole.n && (!nc->config || !nc->config->name.n))
+        return tsr__fail(session, TSR_INVALID, DIAG_save_config, &at,
+                         "make the annotation for a configuration of the model",
+                         "the node has an annotation without a configuration");
     for (size_t i = 0; i < nc->n_specs; i++) {
         const tsr_spec *spec = nc->specs[i];
         if (nc->config)
             at.configuration = nc->config->name;
-        if (!spec->whole.n && !spec->value) {
-            tsr__diag(session, DIAG_save_spec_value, &at,
-                      "remove the sharding, or create it for an input or output of the node",
-                      "a sharding of the node names no input or output");
-            return TSR_INVALID;
-        }
-        if (spec->value && !spec->value->name.n) {
-            tsr__diag(session, DIAG_save_value_name, &at,
-                      "give the value a name with tsr_value_rename",
-                      "a sharding of the node is for a value without a name");
-            return TSR_INVALID;
-        }
+        if (!spec->whole.n && !spec->value)
+            return tsr__fail(session, TSR_INVALID, DIAG_save_spec_value, &at,
+                             "remove the sharding, or create it for an input or output of the node",
+                             "a sharding of the node names no input or output");
+        if (spec->value && !spec->value->name.n)
+            return tsr__fail(session, TSR_INVALID, DIAG_save_value_name, &at,
+                             "give the value a name with tsr_value_rename",
+                             "a sharding of the node is for a value without a name");
     }
     return TSR_OK;
 }
@@ -226,13 +220,9 @@ tsr_status tsr_model_save(tsr_model *model, const char *path)
     if (!path)
         return tsr__missing(model->session, "path");
     tsr_session *session = model->session;
-    if (model->path && tsr__same_file(model->path, path)) {
-        struct place at = PLACE_NONE;
-        at.file = str_of(path);
-        tsr__diag(session, DIAG_output_is_input, &at, "choose another output name",
-                  "the model was loaded from this file");
-        return TSR_WRITE;
-    }
+    if (model->path && tsr__same_file(model->path, path))
+        return tsr__fail(session, TSR_WRITE, DIAG_output_is_input, &PLACE(.file = str_of(path)),
+                         "choose another output name", "the model was loaded from this file");
     struct arena scratch;
     tsr__arena_init(&scratch, session);
     struct rope rope;

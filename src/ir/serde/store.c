@@ -71,11 +71,10 @@ static tsr_status open_folder(struct store *store, const struct place *at)
 {
     if (store->has_folder)
         return TSR_OK;
-    if (!store->path) {
-        tsr__diag(store->session, DIAG_tensor_no_folder, at, "load the model from its file",
-                  "the data of the tensor is in a file, but the model was loaded from memory");
-        return TSR_IO;
-    }
+    if (!store->path)
+        return tsr__fail(
+            store->session, TSR_IO, DIAG_tensor_no_folder, at, "load the model from its file",
+            "the data of the tensor is in a file, but the model was loaded from memory");
     tsr_status st = tsr__folder_of_file(store->session, store->path, &store->folder);
     store->has_folder = st == TSR_OK;
     return st;

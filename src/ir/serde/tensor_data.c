@@ -29,10 +29,9 @@ static struct place place_tensor(const tsr_tensor *tensor)
 static tsr_status bad_size(const tsr_tensor *tensor, uint64_t have, int64_t want, const char *unit)
 {
     struct place at = place_tensor(tensor);
-    tsr__diag(tensor->model->session, DIAG_tensor_size, &at, "export the model again",
-              "the tensor has %llu %s, but its shape needs %lld", (unsigned long long)have, unit,
-              (long long)want);
-    return TSR_MALFORMED;
+    return tsr__fail(tensor->model->session, TSR_MALFORMED, DIAG_tensor_size, &at,
+                     "export the model again", "the tensor has %llu %s, but its shape needs %lld",
+                     (unsigned long long)have, unit, (long long)want);
 }
 
 // Returns the number of the field that stores elements of a type. Sets *entry to the bytes of one
@@ -216,22 +215,16 @@ static tsr_status size_of(tsr_tensor *tensor, int64_t *bytes)
     struct place at = place_tensor(tensor);
     tsr_session *session = tensor->model->session;
     tsr_dtype type = tsr_tensor_dtype(tensor);
-    if (type == TSR_STRING) {
-        tsr__diag(session, DIAG_tensor_text, &at, NULL,
-                  "the tensor contains strings, which have no raw bytes");
-        return TSR_UNSUPPORTED;
-    }
-    if (type == TSR_UNDEFINED) {
-        tsr__diag(session, DIAG_tensor_type, &at, NULL, "the tensor has element type %d",
-                  tensor->type);
-        return TSR_UNSUPPORTED;
-    }
+    if (type == TSR_STRING)
+        return tsr__fail(session, TSR_UNSUPPORTED, DIAG_tensor_text, &at, NULL,
+                         "the tensor contains strings, which have no raw bytes");
+    if (type == TSR_UNDEFINED)
+        return tsr__fail(session, TSR_UNSUPPORTED, DIAG_tensor_type, &at, NULL,
+                         "the tensor has element type %d", tensor->type);
     *bytes = tsr_tensor_bytes(tensor);
-    if (*bytes < 0) {
-        tsr__diag(session, DIAG_tensor_size, &at, "export the model again",
-                  "the dimensions of the tensor are negative or overflow");
-        return TSR_MALFORMED;
-    }
+    if (*bytes < 0)
+        return tsr__fail(session, TSR_MALFORMED, DIAG_tensor_size, &at, "export the model again",
+                         "the dimensions of the tensor are negative or overflow");
     return TSR_OK;
 }
 

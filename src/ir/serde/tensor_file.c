@@ -27,10 +27,8 @@ static size_t put_head(unsigned char *out, int field, uint64_t length)
 
 static tsr_status damaged(tsr_session *session, const char *path, const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(path);
-    tsr__diag(session, DIAG_tensor_file, &at, NULL, "%s", what);
-    return TSR_MALFORMED;
+    return tsr__fail(session, TSR_MALFORMED, DIAG_tensor_file, &PLACE(.file = str_of(path)), NULL,
+                     "%s", what);
 }
 
 // Builds a model around the bytes of one tensor, which are copied to the arena. *holder may be set

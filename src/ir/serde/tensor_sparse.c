@@ -22,9 +22,8 @@ tsr_tensor tsr__sparse_part(const tsr_tensor *tensor, uint32_t number)
 static tsr_status wrong(const tsr_tensor *tensor, const char *what)
 {
     struct place at = tsr__place_value(tensor->value);
-    tsr__diag(tensor->model->session, DIAG_tensor_sparse, &at,
-              "export the model with a dense weight", "%s", what);
-    return TSR_MALFORMED;
+    return tsr__fail(tensor->model->session, TSR_MALFORMED, DIAG_tensor_sparse, &at,
+                     "export the model with a dense weight", "%s", what);
 }
 
 // Returns index i of a sparse tensor. Indices in the file are not aligned.

@@ -42,11 +42,9 @@ static struct str fill_star(struct arena *arena, struct str pattern, struct str 
 
 static tsr_status refuse(struct draft *draft, struct str name, const char *hint, const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(draft->model));
-    at.value = name;
-    tsr__diag(draft->session, DIAG_partition_no_port, &at, hint, "%s", what);
-    return TSR_INVALID;
+    return tsr__fail(draft->session, TSR_INVALID, DIAG_partition_no_port,
+                     &PLACE(.file = str_of(tsr_model_path(draft->model)), .value = name), hint,
+                     "%s", what);
 }
 
 // Returns the model's output of that name, or NULL.

@@ -453,12 +453,10 @@ static tsr_status refuse_reserved(struct draft *draft)
     for (size_t i = 0; i < TSR_COUNT(reserved); i++) {
         if (!tsr__map_get(&draft->names, str_of(reserved[i])))
             continue;
-        struct place at = PLACE_NONE;
-        at.file = str_of(tsr_model_path(draft->model));
-        at.value = str_of(reserved[i]);
-        tsr__diag(draft->session, DIAG_partition_refused, &at, "partition the original model",
-                  "this model is already a rank file of a partition");
-        return TSR_INVALID;
+        return tsr__fail(
+            draft->session, TSR_INVALID, DIAG_partition_refused,
+            &PLACE(.file = str_of(tsr_model_path(draft->model)), .value = str_of(reserved[i])),
+            "partition the original model", "this model is already a rank file of a partition");
     }
     return TSR_OK;
 }

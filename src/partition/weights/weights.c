@@ -135,9 +135,8 @@ static tsr_status refuse_size(struct part *part, const struct form *form)
 {
     struct place at = tsr__place_value(form->item->value);
     at.file = str_of(tsr_model_path(part->draft->model));
-    tsr__diag(part->draft->session, DIAG_tensor_size, &at, "export the model again",
-              "the number of elements of this constant overflows");
-    return TSR_INVALID;
+    return tsr__fail(part->draft->session, TSR_INVALID, DIAG_tensor_size, &at,
+                     "export the model again", "the number of elements of this constant overflows");
 }
 
 static tsr_status place_on(struct part *part, struct form *form)

@@ -52,8 +52,7 @@ static tsr_status source_open(struct draft *draft, const struct item *it, struct
 static tsr_status source_read(const struct source *source, int64_t at, int64_t n,
                               unsigned char *out)
 {
-    struct place place = PLACE_NONE;
-    place.value = source->name;
+    struct place place = PLACE(.value = source->name);
     for (int64_t done = 0; done < n;) {
         off_t from = (off_t)(source->offset + (uint64_t)(at + done));
         ssize_t got = -1;
@@ -63,11 +62,10 @@ static tsr_status source_read(const struct source *source, int64_t at, int64_t n
             got = pread(source->fd, out + done, (size_t)(n - done), from);
         if (got < 0 && errno == EINTR)
             continue;
-        if (got <= 0) {
-            tsr__diag(source->session, DIAG_io_read, &place, NULL, "cannot read the weight: %s",
-                      got < 0 ? strerror(errno) : "its file became shorter");
-            return TSR_IO;
-        }
+        if (got <= 0)
+            return tsr__fail(source->session, TSR_IO, DIAG_io_read, &place, NULL,
+                             "cannot read the weight: %s",
+                             got < 0 ? strerror(errno) : "its file became shorter");
         done += got;
     }
     return TSR_OK;

@@ -21,12 +21,12 @@ static tsr_status time_of(struct planner *planner, const struct reshard_request 
     bool fits = is_on(planner, first);
     for (int i = 0; i < reshard->n_steps; i++)
         fits = fits && is_on(planner, reshard->steps[i].layout);
-    if (!fits) {
-        tsr__diag(planner->session, DIAG_sharding_misfit, NULL, "use devices of the topology",
-                  "the sharding names a device that the topology (%lld devices) does not have",
-                  (long long)planner->machine.n);
-        return TSR_INVALID;
-    }
+    if (!fits)
+        return tsr__fail(
+            planner->session, TSR_INVALID, DIAG_sharding_misfit, NULL,
+            "use devices of the topology",
+            "the sharding names a device that the topology (%lld devices) does not have",
+            (long long)planner->machine.n);
     struct plan_value value = {
         .rank = request->rank, .shape = request->shape, .bits = tsr_dtype_bits(request->type)};
     uint32_t from = tsr__planner_layout(planner, first);

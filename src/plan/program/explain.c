@@ -101,14 +101,11 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
 {
     struct arena *arena = &planner->session->results[RESULT_PLAN];
     const struct plan_node *node = tsr__planner_find(planner, name);
-    if (!node) {
-        struct place at = PLACE_NONE;
-        at.node = str_of(name);
-        tsr__diag(planner->session, DIAG_plan_node, &at,
-                  "give a node name, one of its outputs, or #index",
-                  "no node with that name contributes to an output of the model");
-        return TSR_INVALID;
-    }
+    if (!node)
+        return tsr__fail(planner->session, TSR_INVALID, DIAG_plan_node,
+                         &PLACE(.node = str_of(name)),
+                         "give a node name, one of its outputs, or #index",
+                         "no node with that name contributes to an output of the model");
     size_t k = node->strategy->at.n; // number of candidates
     struct program_marginal *marginal = ARENA_ARRAY(arena, struct program_marginal, k + 1);
     tsr_plan_choice *list = ARENA_ARRAY(arena, tsr_plan_choice, k + 1);

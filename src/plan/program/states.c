@@ -32,12 +32,9 @@ static const tsr_value *output_of(const tsr_model *model, struct str pattern, st
 
 static tsr_status refuse(struct planner *planner, struct str text, const char *what)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(planner->model));
-    at.value = text;
-    tsr__diag(planner->session, DIAG_plan_state, &at, "write past=present: an input and an output",
-              "%s", what);
-    return TSR_INVALID;
+    return tsr__fail(planner->session, TSR_INVALID, DIAG_plan_state,
+                     &PLACE(.file = str_of(tsr_model_path(planner->model)), .value = text),
+                     "write past=present: an input and an output", "%s", what);
 }
 
 // ---- pairs -------------------------------------------------------------------------------------

@@ -126,10 +126,9 @@ static tsr_status report_infeasible(struct planner *planner, int64_t memory,
                                  which_device(planner));
     if (!what.p || !hint.p || !have.p || !need.p)
         return TSR_NOMEM;
-    tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
-              "no plan fits in " STR_FMT " %s; " STR_FMT STR_FMT, STR_ARG(have),
-              which_device(planner), STR_ARG(need), STR_ARG(what));
-    return TSR_INFEASIBLE;
+    return tsr__fail(planner->session, TSR_INFEASIBLE, DIAG_plan_infeasible, NULL, hint.p,
+                     "no plan fits in " STR_FMT " %s; " STR_FMT STR_FMT, STR_ARG(have),
+                     which_device(planner), STR_ARG(need), STR_ARG(what));
 }
 
 // Reports that the search ended, by the time limit or because it was cancelled, before it found a

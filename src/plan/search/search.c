@@ -369,21 +369,20 @@ static tsr_status take_set(struct found_plan *found, const struct set_search *se
 
 static tsr_status refuse_unlike(const struct planner *planner)
 {
-    tsr__diag(
-        planner->session, DIAG_plan_devices, NULL,
+    return tsr__fail(
+        planner->session, TSR_UNSUPPORTED, DIAG_plan_devices, NULL,
         "use devices of the same kind, without kept shardings, stages, --explain or --export-lp",
         "%lld devices are too many to plan one by one, and a smaller plan cannot be repeated on "
         "them",
         (long long)planner->machine.n);
-    return TSR_UNSUPPORTED;
 }
 
 static tsr_status refuse_small(const struct planner *planner)
 {
-    tsr__diag(planner->session, DIAG_plan_devices, NULL, "give the devices more memory",
-              "the model does not fit in the memory of 64 of the %lld devices",
-              (long long)planner->machine.n);
-    return TSR_INFEASIBLE;
+    return tsr__fail(planner->session, TSR_INFEASIBLE, DIAG_plan_devices, NULL,
+                     "give the devices more memory",
+                     "the model does not fit in the memory of 64 of the %lld devices",
+                     (long long)planner->machine.n);
 }
 
 // Plans all devices at once. If sets are planned as well, this plan gets only a share of the

@@ -15,8 +15,8 @@ static tsr_status refuse(const struct staging *staging, const tsr_node *node, co
 {
     struct place at = node ? tsr__place_node(node) : PLACE_NONE;
     at.configuration = str_of(tsr_config_name(staging->planner->config));
-    tsr__diag(staging->planner->session, DIAG_plan_stages, &at, hint, "%s", what);
-    return TSR_INVALID;
+    return tsr__fail(staging->planner->session, TSR_INVALID, DIAG_plan_stages, &at, hint, "%s",
+                     what);
 }
 
 // Returns the stage of the node in the model; -1: none.

@@ -136,11 +136,10 @@ static tsr_status check_number(const struct staging *staging, int64_t stages)
     most = int64_min(most, STAGES_MOST);
     if (stages <= most)
         return TSR_OK;
-    tsr__diag(staging->planner->session, DIAG_plan_stages, NULL,
-              "use fewer stages, or --stages auto",
-              "%lld stages are not possible; on %lld devices this model can have up to %lld",
-              (long long)stages, (long long)staging->planner->machine.n, (long long)most);
-    return TSR_INVALID;
+    return tsr__fail(staging->planner->session, TSR_INVALID, DIAG_plan_stages, NULL,
+                     "use fewer stages, or --stages auto",
+                     "%lld stages are not possible; on %lld devices this model can have up to %lld",
+                     (long long)stages, (long long)staging->planner->machine.n, (long long)most);
 }
 
 // Adds to the summary one part for each of the two models.

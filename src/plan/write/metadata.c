@@ -74,17 +74,15 @@ static tsr_status keep_text(struct arena *arena, tsr_model *model, const char *c
 static tsr_status fits_config(const tsr_model *model, const tsr_config *config,
                               const tsr_topology *topology)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(model));
-    at.configuration = str_of(tsr_config_name(config));
+    struct place at = PLACE(.file = str_of(tsr_model_path(model)),
+                            .configuration = str_of(tsr_config_name(config)));
     if (topology->n == tsr_config_devices(config))
         return TSR_OK;
-    tsr__diag(tsr_model_session(model), DIAG_topology_misfit, &at,
-              "use a topology with the configuration's number of devices",
-              "the topology has %d device%s, configuration '%s' has %lld", topology->n,
-              topology->n == 1 ? "" : "s", tsr_config_name(config),
-              (long long)tsr_config_devices(config));
-    return TSR_INVALID;
+    return tsr__fail(tsr_model_session(model), TSR_INVALID, DIAG_topology_misfit, &at,
+                     "use a topology with the configuration's number of devices",
+                     "the topology has %d device%s, configuration '%s' has %lld", topology->n,
+                     topology->n == 1 ? "" : "s", tsr_config_name(config),
+                     (long long)tsr_config_devices(config));
 }
 
 // Stores the topology of a configuration; topology NULL: removes it.
@@ -136,9 +134,9 @@ static tsr_status find_only(struct arena *arena, tsr_model *model, const char **
         return TSR_NOMEM;
     if (n <= 1)
         return TSR_OK;
-    tsr__diag(tsr_model_session(model), DIAG_plan_config, NULL, "choose one with --config",
-              "%zu configurations of this model have a topology", n);
-    return TSR_INVALID;
+    return tsr__fail(tsr_model_session(model), TSR_INVALID, DIAG_plan_config, NULL,
+                     "choose one with --config", "%zu configurations of this model have a topology",
+                     n);
 }
 
 // Finds the text of the configuration's topology. config NULL: that of the only configuration with

@@ -189,11 +189,9 @@ tsr_status tsr_infer(tsr_model *model, const tsr_infer_options *options)
 {
     tsr_infer_options given;
     TRY(OPTIONS_READ(tsr_model_session(model), &given, options, formalism));
-    if (given.formalism && given.propagate) {
-        tsr__diag(tsr_model_session(model), DIAG_argument_invalid, NULL, "set one of them",
-                  "--propagate and --formalism exclude each other");
-        return TSR_INVALID;
-    }
+    if (given.formalism && given.propagate)
+        return tsr__fail(tsr_model_session(model), TSR_INVALID, DIAG_argument_invalid, NULL,
+                         "set one of them", "--propagate and --formalism exclude each other");
     if (given.formalism)
         return tsr_infer_formalism(model, given.config);
     return tsr_infer_opts(model, given.config, given.propagate);

@@ -691,14 +691,11 @@ tsr_status tsr_model_shard_random(tsr_model *model, tsr_config *config, uint64_t
     tsr_session *session = tsr_model_session(model);
     TRY(tsr__check_dims(&model, 1, sizes, n));
     int64_t devices = tsr_config_devices(config);
-    if (devices < 1 || devices > SOLVE_MAX_DEVICES) {
-        struct place at = PLACE_NONE;
-        at.configuration = str_of(tsr_config_name(config));
-        tsr__diag(session, DIAG_config_too_large, &at, NULL,
-                  "the configuration has %lld devices; 1 to %d are supported", (long long)devices,
-                  SOLVE_MAX_DEVICES);
-        return TSR_INVALID;
-    }
+    if (devices < 1 || devices > SOLVE_MAX_DEVICES)
+        return tsr__fail(session, TSR_INVALID, DIAG_config_too_large,
+                         &PLACE(.configuration = str_of(tsr_config_name(config))), NULL,
+                         "the configuration has %lld devices; 1 to %d are supported",
+                         (long long)devices, SOLVE_MAX_DEVICES);
     struct arena arena;
     struct dice dice = {
         .arena = &arena, .config = config, .n = devices, .n_all = devices, .state = seed};

@@ -73,8 +73,7 @@ struct check {
 // configuration.
 static struct place place_model(const struct check *check, const tsr_config *config)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(check->model));
+    struct place at = PLACE(.file = str_of(tsr_model_path(check->model)));
     if (config)
         at.configuration = str_of(tsr_config_name(config));
     return at;

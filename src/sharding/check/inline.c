@@ -85,10 +85,10 @@ static size_t spec_count(const tsr_node *node)
 static tsr_status refuse_growth(const tsr_node *call, const struct budget *budget)
 {
     struct place at = tsr__place_node(call);
-    tsr__diag(tsr_model_session(tsr_graph_model(tsr_node_graph(call))), DIAG_functions_grow, &at,
-              "use fewer calls, or export the model with inlined functions",
-              "inlining the function calls gives more than %zu nodes", budget->all);
-    return TSR_INVALID;
+    return tsr__fail(tsr_model_session(tsr_graph_model(tsr_node_graph(call))), TSR_INVALID,
+                     DIAG_functions_grow, &at,
+                     "use fewer calls, or export the model with inlined functions",
+                     "inlining the function calls gives more than %zu nodes", budget->all);
 }
 
 // Inlines one call and subtracts the new nodes from the budget. Nodes of a call with many specs

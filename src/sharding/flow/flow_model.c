@@ -39,9 +39,8 @@ bool tsr__flow_start(struct flow_work *work, struct arena *arena, tsr_model *mod
     work->arena = work->base = arena;
     work->n_all = tsr_config_devices(config);
     if (work->n_all < 1 || work->n_all > SOLVE_MAX_DEVICES) {
-        struct place at = PLACE_NONE;
-        at.configuration = str_of(tsr_config_name(config));
-        tsr__diag(arena->session, DIAG_config_too_large, &at, NULL,
+        tsr__diag(arena->session, DIAG_config_too_large,
+                  &PLACE(.configuration = str_of(tsr_config_name(config))), NULL,
                   "the configuration has %lld devices; 1 to %d are supported",
                   (long long)work->n_all, SOLVE_MAX_DEVICES);
         return false;

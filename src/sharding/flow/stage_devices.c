@@ -162,8 +162,7 @@ static bool use_device_per_stage(struct stages *stages, tsr_session *session,
 {
     int64_t highest = stages->numbers[stages->n - 1];
     if (highest >= stages->n_all) {
-        struct place at = PLACE_NONE;
-        at.configuration = str_of(tsr_config_name(config));
+        struct place at = PLACE(.configuration = str_of(tsr_config_name(config)));
         tsr__diag_stage_beyond(session, &at, highest, config);
         return false;
     }
@@ -275,9 +274,7 @@ static size_t distinct(struct arena *arena, tsr_model *model, const tsr_config *
 
 static bool too_many(tsr_session *session, const tsr_config *config, size_t n)
 {
-    struct place at = PLACE_NONE;
-    at.configuration = str_of(tsr_config_name(config));
-    tsr__diag(session, DIAG_stages_many, &at,
+    tsr__diag(session, DIAG_stages_many, &PLACE(.configuration = str_of(tsr_config_name(config))),
               "use fewer stages: give several nodes the same stage number",
               "too many pipeline stages: %zu stages times %lld devices exceed %zu", n,
               (long long)tsr_config_devices(config), STAGES_MAX_CELLS);

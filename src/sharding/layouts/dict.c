@@ -201,11 +201,9 @@ tsr_piece tsr_pieces_value(const tsr_pieces *dict, size_t i)
 tsr_status tsr_pieces_at(const tsr_pieces *dict, size_t i, tsr_piece *out)
 {
     TRY(RESULT_CHECK(dict->session, out, bytes));
-    if (i >= dict->n) {
-        tsr__diag(dict->session, DIAG_argument_invalid, NULL, "",
-                  "index %zu is out of range: there are %zu tiles", i, dict->n);
-        return TSR_INVALID;
-    }
+    if (i >= dict->n)
+        return tsr__fail(dict->session, TSR_INVALID, DIAG_argument_invalid, NULL, "",
+                         "index %zu is out of range: there are %zu tiles", i, dict->n);
     tsr_piece piece = tsr_pieces_value(dict, i);
     tsr__result_write(out, &piece, sizeof piece);
     return TSR_OK;
@@ -236,11 +234,10 @@ static tsr_status compare(const tsr_pieces *dict)
         const struct held *a = &dict->held[first], *b = &dict->held[i];
         if (!a->bytes || !memcmp(a->data, b->data, a->bytes))
             continue;
-        tsr__diag(dict->session, DIAG_pieces_differ, NULL,
-                  "join with a sharding that names only the device with the correct copy",
-                  "devices %lld and %lld hold different copies of tile %lld", (long long)a->device,
-                  (long long)b->device, (long long)a->tile);
-        return TSR_INVALID;
+        return tsr__fail(dict->session, TSR_INVALID, DIAG_pieces_differ, NULL,
+                         "join with a sharding that names only the device with the correct copy",
+                         "devices %lld and %lld hold different copies of tile %lld",
+                         (long long)a->device, (long long)b->device, (long long)a->tile);
     }
     return TSR_OK;
 }

@@ -412,24 +412,19 @@ tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *con
     tsr_model *model = tsr_graph_model(tsr_node_graph(node));
     tsr_session *session = tsr_model_session(model);
     struct place at = tsr__place_node(node);
-    if (!config || !model_has(model, config)) {
-        tsr__diag(session, DIAG_config_unknown, &at, "declare it with tsr_model_add_config",
-                  "the configuration is not declared by this model");
-        return TSR_INVALID;
-    }
+    if (!config || !model_has(model, config))
+        return tsr__fail(session, TSR_INVALID, DIAG_config_unknown, &at,
+                         "declare it with tsr_model_add_config",
+                         "the configuration is not declared by this model");
     at.configuration = str_of(tsr_config_name(config));
     if (value)
         at.value = tsr__value_str(value);
     const char *hint = "name an input or output of the node";
-    if (!value) {
-        tsr__diag(session, DIAG_shard_value, &at, hint, "no value was given");
-        return TSR_INVALID;
-    }
-    if (!tsr__node_has(node, value)) {
-        tsr__diag(session, DIAG_shard_value, &at, hint,
-                  "'" STR_FMT "' is not an input or output of the node", STR_ARG(at.value));
-        return TSR_INVALID;
-    }
+    if (!value)
+        return tsr__fail(session, TSR_INVALID, DIAG_shard_value, &at, hint, "no value was given");
+    if (!tsr__node_has(node, value))
+        return tsr__fail(session, TSR_INVALID, DIAG_shard_value, &at, hint,
+                         "'" STR_FMT "' is not an input or output of the node", STR_ARG(at.value));
     struct arena arena;
     tsr__arena_init(&arena, session);
     tsr_status status = shard_text(&arena, node, value, config, str_of(text));

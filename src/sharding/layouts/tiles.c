@@ -75,10 +75,9 @@ static tsr_status add_all(struct boxes *boxes, struct arena *scratch,
             continue;
         if (boxes->arena->failed || scratch->failed)
             return TSR_NOMEM;
-        tsr__diag(scratch->session, DIAG_tiles_many, NULL,
-                  "use fewer blocks or shards, or a smaller shape",
-                  "the sharding has more than %d tiles", TILES_MAX);
-        return TSR_INVALID;
+        return tsr__fail(scratch->session, TSR_INVALID, DIAG_tiles_many, NULL,
+                         "use fewer blocks or shards, or a smaller shape",
+                         "the sharding has more than %d tiles", TILES_MAX);
     }
     return TSR_OK;
 }

@@ -20,8 +20,7 @@ static const char *family_of(const char *family)
 static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
                          const char *what, const char *why)
 {
-    tsr__diag(session, code, NULL, hint, "%s%s%s", what, *why ? ": " : "", why);
-    return TSR_ENGINE;
+    return tsr__fail(session, TSR_ENGINE, code, NULL, hint, "%s%s%s", what, *why ? ": " : "", why);
 }
 
 // Opens the link of the plug-in. The link is the plug-in's own and stays open for later jobs.

@@ -167,9 +167,8 @@ tsr_status tsr__beat_start(struct net *net, uint32_t job)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (net->has_thread)
         return TSR_OK;
-    tsr__diag(net->session, DIAG_rank_start, NULL, "raise the limit of threads (ulimit -u)",
-              "cannot start the heartbeat thread");
-    return TSR_PEER;
+    return tsr__fail(net->session, TSR_PEER, DIAG_rank_start, NULL,
+                     "raise the limit of threads (ulimit -u)", "cannot start the heartbeat thread");
 }
 
 bool tsr__beat_knows(struct net *net, int rank)

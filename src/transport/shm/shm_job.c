@@ -56,9 +56,8 @@ static struct shm_layout layout_of(int ranks)
 static tsr_status no_segment(tsr_session *session, const char *what)
 {
     struct place at = PLACE_NONE;
-    tsr__diag(session, DIAG_shm_failed, &at, "free memory, or use fewer ranks",
-              "cannot create the shared memory of the ranks: %s: %s", what, strerror(errno));
-    return TSR_PEER;
+    return tsr__fail(session, TSR_PEER, DIAG_shm_failed, &at, "free memory, or use fewer ranks",
+                     "cannot create the shared memory of the ranks: %s: %s", what, strerror(errno));
 }
 
 // Maps the shared memory by its descriptor. A failure adds a diagnostic only if `last` is set.

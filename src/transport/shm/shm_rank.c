@@ -64,9 +64,8 @@ static tsr_status start_beat(struct shm *me)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (me->has_thread)
         return TSR_OK;
-    tsr__diag(me->session, DIAG_rank_start, NULL, "raise the limit of threads (ulimit -u)",
-              "cannot start the heartbeat thread");
-    return TSR_PEER;
+    return tsr__fail(me->session, TSR_PEER, DIAG_rank_start, NULL,
+                     "raise the limit of threads (ulimit -u)", "cannot start the heartbeat thread");
 }
 
 // Frees the memory of a rank, also of a partly created one. The owner of the job frees the job.
