@@ -14,9 +14,7 @@ tsr_status tsr__scratch_open(tsr_session *session, struct arena *arena, const ch
     TRY(tsr__temporary_folder(session, base, "verify", &out->temporary));
     out->folder = out->temporary->path;
     out->parts = tsr__arena_printf(arena, "%s/parts", out->folder).p;
-    if (out->parts)
-        return TSR_OK;
-    return TSR_NOMEM;
+    return out->parts ? TSR_OK : TSR_NOMEM;
 }
 
 // Removes the temporary folder, if this rank has created one. If scratch->model is set, diagnostics

@@ -207,9 +207,7 @@ static const char *plain(struct str text)
 
 size_t tsr_finding_count(const tsr_session *session)
 {
-    if (!session)
-        return 0;
-    return session->diags.n;
+    return session ? session->diags.n : 0;
 }
 
 size_t tsr_finding_total(const tsr_session *session, tsr_severity severity)

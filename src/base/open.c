@@ -265,9 +265,7 @@ static const char *kind_of(mode_t mode)
         return "is a folder";
     if (S_ISFIFO(mode))
         return "is a pipe";
-    if (S_ISSOCK(mode))
-        return "is a socket";
-    return "is a device";
+    return S_ISSOCK(mode) ? "is a socket" : "is a device";
 }
 
 static const char stay_inside[] = "files that a model names must be in the folder of the model";

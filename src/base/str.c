@@ -9,9 +9,7 @@ int tsr__str_cmp(struct str a, struct str b)
     int order = n ? memcmp(a.p, b.p, n) : 0;
     if (order)
         return order;
-    if (a.n < b.n)
-        return -1;
-    return a.n > b.n;
+    return a.n < b.n ? -1 : a.n > b.n;
 }
 
 // Parses a decimal number. Accepts "-9223372036854775808", rejects "9223372036854775808"; "-0" is

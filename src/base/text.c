@@ -103,9 +103,7 @@ static size_t length_by_first(unsigned char first)
         return 2;
     if (first < 0xF0)
         return 3;
-    if (first < 0xF5)
-        return 4;
-    return 0;
+    return first < 0xF5 ? 4 : 0;
 }
 
 // Decodes one character of UTF-8. Example: E2 82 AC is the euro sign 0x20AC: four bits of the first

@@ -316,7 +316,5 @@ int main(int argc, char **argv)
     struct cli cli = {.command = find_command(name), .program = argv[0]};
     if (!cli.command)
         return unknown_command(name);
-    if (help)
-        return end_output(help_command(cli.command));
-    return run_command(&cli, argc, argv);
+    return help ? end_output(help_command(cli.command)) : run_command(&cli, argc, argv);
 }

@@ -72,7 +72,5 @@ struct str tsr__collective_plain(struct str op)
 // Returns the name of a public collective. Public kinds are the first rows of the table.
 const char *tsr_collective_name(tsr_collective what)
 {
-    if ((int)what < 0 || what >= TSR_COLLECTIVE_COUNT)
-        return NULL;
-    return collectives[what].word;
+    return (int)what < 0 || what >= TSR_COLLECTIVE_COUNT ? NULL : collectives[what].word;
 }

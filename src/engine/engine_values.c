@@ -39,9 +39,7 @@ int tsr__gpu_copy_to(struct gpu_seat *seat, void *to, const void *from, size_t b
         code = tsr__seat_copy(seat, to, from, bytes, stream);
     else
         code = tsr__seat_up(seat, to, from, bytes, stream);
-    if (code != 0)
-        return code;
-    return tsr__seat_wait(seat, stream);
+    return code != 0 ? code : tsr__seat_wait(seat, stream);
 }
 
 // ONNX Runtime numbers element types up to 23 as ONNX does. From 24 on its numbers differ: this
@@ -350,9 +348,7 @@ static tsr_status take(const struct engine *engine, OrtValue *v, const char *nam
         return TSR_ENGINE;
     if (kind == ORT_SEQUENCE)
         return take_sequence(engine, v, name, to, failed);
-    if (kind == ORT_TENSOR)
-        return take_tensor(engine, v, name, to, put, failed);
-    return TSR_ENGINE;
+    return kind == ORT_TENSOR ? take_tensor(engine, v, name, to, put, failed) : TSR_ENGINE;
 }
 
 tsr_status tsr__engine_take(const struct engine *engine, OrtValue *v, const char *name,

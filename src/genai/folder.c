@@ -143,9 +143,7 @@ static tsr_status read_config(tsr_folder *folder)
 static tsr_status find_model(tsr_folder *folder)
 {
     const json_t *name = folder->is_genai ? json_object_get(decoder_of(folder), "filename") : NULL;
-    const char *file = "model.onnx";
-    if (json_is_string(name))
-        file = json_string_value(name);
+    const char *file = json_is_string(name) ? json_string_value(name) : "model.onnx";
     if (strchr(file, '/') || strcmp(file, "..") == 0)
         return refuse(folder, folder->path, "the model file name must not contain a path");
     folder->model_path = tsr__arena_printf(&folder->arena, "%s/%s", folder->path, file).p;

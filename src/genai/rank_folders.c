@@ -296,9 +296,7 @@ static const char *rank_path(struct rank_folders *folders, int64_t rank, const c
 {
     struct str inner =
         tsr__arena_printf(folders->arena, "rank%lld%s%s", (long long)rank, *name ? "/" : "", name);
-    if (inner.p)
-        return tsr__outfolder_path(&folders->out, folders->arena, inner.p).p;
-    return NULL;
+    return inner.p ? tsr__outfolder_path(&folders->out, folders->arena, inner.p).p : NULL;
 }
 
 // Reports a read error. Reads errno first, because adding a diagnostic may change it.
@@ -356,9 +354,7 @@ static tsr_status place_part(struct rank_folders *folders, int64_t rank, const c
     if (!shared)
         return rename(from, to) == 0 ? TSR_OK : cannot_write(folders, to);
     bool there;
-    if (link(from, to) == 0)
-        return TSR_OK;
-    return copy_file(folders, from, to, &there);
+    return link(from, to) == 0 ? TSR_OK : copy_file(folders, from, to, &there);
 }
 
 // True for files to copy unchanged, such as tokenizer.json. False for the model, its data, the
@@ -391,10 +387,7 @@ static tsr_status copy_rest(struct rank_folders *folders, int64_t rank)
             tsr__arena_printf(folders->arena, "%s/%s", folders->folder->path, entry->d_name).p;
         const char *to = rank_path(folders, rank, entry->d_name);
         bool there;
-        if (from && to)
-            st = copy_file(folders, from, to, &there);
-        else
-            st = TSR_NOMEM;
+        st = from && to ? copy_file(folders, from, to, &there) : TSR_NOMEM;
     }
     closedir(d);
     return st;

@@ -66,9 +66,7 @@ tsr_value *tsr__twin(struct cloner *cloner, tsr_value *v)
     if (!v)
         return NULL;
     tsr_value *t = tsr__map_get(&cloner->twins, str_bytes(&v, sizeof v));
-    if (t || !cloner->outer)
-        return t;
-    return cloner->outer(cloner->data, v);
+    return t || !cloner->outer ? t : cloner->outer(cloner->data, v);
 }
 
 static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr_node *owner,
@@ -82,9 +80,7 @@ static struct str clone_name(struct cloner *cloner, struct str name, bool text)
 {
     struct str file = cloner->from->store->bytes;
     bool shared = (uintptr_t)name.p - (uintptr_t)file.p < file.n;
-    if (shared && !text)
-        return name;
-    return tsr__keep(cloner->to, name);
+    return shared && !text ? name : tsr__keep(cloner->to, name);
 }
 
 // Copies a type. Symbols are in the arena of the old model, so they are copied; an empty symbol is

@@ -120,9 +120,7 @@ static tsr_dim plain_dim(tsr_dim dim)
 {
     if (dim.value >= 0)
         return (tsr_dim){dim.value, ""};
-    if (dim.symbol)
-        return (tsr_dim){-1, dim.symbol};
-    return (tsr_dim){-1, ""};
+    return dim.symbol ? (tsr_dim){-1, dim.symbol} : (tsr_dim){-1, ""};
 }
 
 // True if the declared type is this tensor type. Types that are not tensors never match.

@@ -70,9 +70,7 @@ static const struct kind_row *kind_of(struct str bytes)
         if (bytes.n >= row->at + n && memcmp(bytes.p + row->at, row->bytes, n) == 0)
             return row;
     }
-    if (is_text(bytes))
-        return &text_row;
-    return NULL;
+    return is_text(bytes) ? &text_row : NULL;
 }
 
 // Replaces the error of the parser by one that names the format of the file.

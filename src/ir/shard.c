@@ -117,9 +117,7 @@ static void check_devices(struct request *request)
 // Converts a negative axis to a non-negative one, if the rank is known.
 static int64_t normal_axis(int64_t axis, int rank)
 {
-    if (axis < 0 && rank >= 0)
-        return axis + rank;
-    return axis;
+    return axis < 0 && rank >= 0 ? axis + rank : axis;
 }
 
 static struct place place_axis(const struct request *request)

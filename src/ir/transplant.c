@@ -231,9 +231,7 @@ tsr_status tsr__graph_visit_constants(const tsr_graph *graph,
 
 static tsr_status load_external(const tsr_tensor *tensor)
 {
-    if (!tsr_tensor_is_external(tensor))
-        return TSR_OK;
-    return tsr_tensor_data(tensor, NULL, NULL);
+    return tsr_tensor_is_external(tensor) ? tsr_tensor_data(tensor, NULL, NULL) : TSR_OK;
 }
 
 tsr_status tsr__node_load_constants(const tsr_node *node)

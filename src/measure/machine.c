@@ -86,10 +86,7 @@ static bool read_name(struct str word, struct requested_device *out)
         return false;
     snprintf(out->name, sizeof out->name, "%.*s", (int)word.n, word.p);
     bool cuda = letters == 4 && strncasecmp(word.p, "CUDA", 4) == 0;
-    if (cuda)
-        out->card = (int)number;
-    else
-        out->card = -1;
+    out->card = cuda ? (int)number : -1;
     return true;
 }
 
@@ -122,10 +119,7 @@ static int read_count(const char *text, struct requested_device *out)
     if (!at && n > GPU_MAX_CARDS)
         return -1;
     for (int i = 0; i < (int)n; i++) {
-        if (at)
-            out[i].card = (int)card;
-        else
-            out[i].card = i;
+        out[i].card = at ? (int)card : i;
         snprintf(out[i].name, sizeof out[i].name, "CUDA:%d", out[i].card);
     }
     return (int)n;
@@ -138,9 +132,7 @@ static int read_text(const char *text, struct requested_device *out)
     if (strncmp(text, "cuda:", 5) == 0)
         return read_count(text + 5, out);
     bool list = strchr(text, ',') && !strpbrk(text, "{[/@");
-    if (list || strncmp(text, "CUDA", 4) == 0)
-        return read_list(text, out);
-    return 0;
+    return list || strncmp(text, "CUDA", 4) == 0 ? read_list(text, out) : 0;
 }
 
 bool tsr_topology_is_real(const char *text)

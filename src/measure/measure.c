@@ -384,9 +384,7 @@ static int passes_for(const struct measuring *measuring)
 // each for two. One if time is short, although a shared cache may hold it.
 static int matrices_for(const struct measuring *measuring)
 {
-    if (measuring->seconds < 1 || measuring->n >= MATRICES)
-        return 1;
-    return MATRICES / measuring->n;
+    return measuring->seconds < 1 || measuring->n >= MATRICES ? 1 : MATRICES / measuring->n;
 }
 
 static void begin_rank(const struct measuring *measuring, tsr_session *session,

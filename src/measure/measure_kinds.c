@@ -38,9 +38,7 @@ static tsr_value *step(struct sample_graph *made, const char *op, tsr_value *a, 
     if (!a)
         return NULL;
     tsr_node *node = add_node(made, "", op, in, b ? 2 : 1);
-    if (!node)
-        return NULL;
-    return tsr_node_output(node, 0);
+    return node ? tsr_node_output(node, 0) : NULL;
 }
 
 // Fills a buffer with random numbers between -1/8 and 1/8; for types other than float32, float16

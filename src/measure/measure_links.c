@@ -302,9 +302,7 @@ tsr_status tsr__measure_collectives(struct measure_rank *rank, struct comm_troub
     size_t most = (size_t)tsr__measure_bytes[MEASURE_POINTS - 1];
     struct timed_group *timed_group = tsr__alloc(rank->session, sizeof *timed_group);
     char *memory = tsr__measure_alloc(rank, 2 * most, why);
-    tsr_status st = TSR_NOMEM;
-    if (!memory)
-        st = why->status;
+    tsr_status st = memory ? TSR_NOMEM : why->status;
     if (!timed_group || !memory)
         goto free_memory;
     st = TSR_OK; // a single rank has no group

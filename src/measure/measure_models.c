@@ -27,9 +27,7 @@ static tsr_status fill_model(struct sample_graph *made, tsr_model *model)
     TRY(tsr_model_set_opset(model, "com.microsoft", 1));
     made->graph = tsr_model_graph(model);
     tsr_value *x = input_of(made->graph, made->sample);
-    if (x && made->sample->body(made, x))
-        return TSR_OK;
-    return TSR_NOMEM;
+    return x && made->sample->body(made, x) ? TSR_OK : TSR_NOMEM;
 }
 
 static tsr_status write_model(struct sample_graph *made, const char *path)

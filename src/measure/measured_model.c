@@ -95,9 +95,7 @@ static double predicted_time(const struct sim *sim, const struct sim_task *task)
     const struct topology_profile *seen =
         tsr__topology_profile(sim->topology, task->op, task->type);
     double predicted = (double)task->ps / 1e12;
-    if (seen)
-        return predicted / tsr__profile_ratio(seen, task->work, task->bytes);
-    return predicted;
+    return seen ? predicted / tsr__profile_ratio(seen, task->work, task->bytes) : predicted;
 }
 
 // Gives nodes their predicted times, without a profile.
@@ -191,9 +189,7 @@ static struct alike *alike_of(struct sim *sim, struct map *known, const struct s
 {
     struct str key =
         tsr__arena_printf(sim->arena, "%s %s %a %a", task->op, task->type, task->work, task->bytes);
-    void **at = NULL;
-    if (key.p)
-        at = tsr__map_at(known, key);
+    void **at = key.p ? tsr__map_at(known, key) : NULL;
     if (!at)
         return NULL;
     if (!*at) {
@@ -256,9 +252,7 @@ static tsr_status use_parts(void *data, const struct partition_part *parts, int6
         fit_unsharded(round, &sim);
     else
         fit_sharded(round, &sim);
-    if (of->waits_only)
-        return TSR_OK;
-    return add_points(&sim);
+    return of->waits_only ? TSR_OK : add_points(&sim);
 }
 
 // ---- runs --------------------------------------------------------------------------------------
@@ -425,9 +419,7 @@ static tsr_status open_inputs(tsr_session *session, const char *set, const tsr_m
 static tsr_status open_model(tsr_session *session, const tsr_measure_options *options,
                              tsr_model **model, tsr_tensors **inputs)
 {
-    const char *set = "random:0";
-    if (options->inputs)
-        set = options->inputs;
+    const char *set = options->inputs ? options->inputs : "random:0";
     TRY(tsr_model_load(session, options->model, model));
     return open_inputs(session, set, *model, inputs);
 }
@@ -509,7 +501,5 @@ tsr_status tsr__measure_waits(tsr_topology *topology, const tsr_measure_options 
     for (int i = 0; i < topology->n; i++)
         if (topology->device[i].queued)
             return TSR_OK;
-    if (topology->n < 2)
-        return TSR_OK;
-    return measure(&of, options, 1);
+    return topology->n < 2 ? TSR_OK : measure(&of, options, 1);
 }

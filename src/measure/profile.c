@@ -50,9 +50,7 @@ static bool add_event(struct arena *arena, const json_t *event, struct profile *
     if (!name.n || !op)
         return true;
     struct str key = tsr__arena_printf(arena, "%d %.*s", rank, (int)name.n, name.p);
-    void **at = NULL;
-    if (key.p)
-        at = tsr__map_at(&out->by_name, key);
+    void **at = key.p ? tsr__map_at(&out->by_name, key) : NULL;
     if (!at)
         return false;
     size_t number = (size_t)(uintptr_t)*at; // counted from 1
@@ -166,9 +164,7 @@ static struct sim_task *task_of(const struct map *names, struct sim_device *devi
         return named;
     const tsr_value *made = tsr_node_output_count(node) ? tsr_node_output(node, 0) : NULL;
     void *at = made ? tsr__map_get(names, str_of(tsr_value_name(made))) : NULL;
-    if (at)
-        return &device->tasks.at[(size_t)(uintptr_t)at - 1];
-    return named;
+    return at ? &device->tasks.at[(size_t)(uintptr_t)at - 1] : named;
 }
 
 // Sets the times of the tasks from a profile. Example: a node of 9 us with an overhead of 2 us

@@ -31,9 +31,7 @@ static tsr_value *add_layer(tsr_graph *graph, tsr_value *x, const float *weights
     tsr_value *made = tsr_node_output(product, 0);
     snprintf(name, sizeof name, "y%d", number);
     tsr_node *relu = tsr_graph_add_node(graph, "", "Relu", name, &made, 1, &out, 1);
-    if (relu)
-        return tsr_node_output(relu, 0);
-    return NULL;
+    return relu ? tsr_node_output(relu, 0) : NULL;
 }
 
 static tsr_status fill_graph(tsr_session *session, tsr_graph *graph)

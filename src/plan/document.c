@@ -206,9 +206,7 @@ static tsr_status check_node(struct document *document, size_t i)
     for (size_t k = 0; k < json_array_size(edits); k++)
         if (!json_is_string(json_array_get(edits, k)))
             wrong(document, "edits", "has an entry that is not a string");
-    if (document->failed)
-        return TSR_MALFORMED;
-    return TSR_OK;
+    return document->failed ? TSR_MALFORMED : TSR_OK;
 }
 
 // Checks a plan document: format and version first, then the nodes up to the first mistake.

@@ -39,9 +39,7 @@ static tsr_status read_topology(struct planner *planner, const tsr_plan_options 
                          "plan for fewer devices, or for hosts: hosts:1250x8",
                          "%lld devices are not supported; the limit is 1 to %d",
                          (long long)planner->machine.n, most);
-    if (options->topology)
-        return TSR_OK;
-    return make_topology(planner, options->devices);
+    return options->topology ? TSR_OK : make_topology(planner, options->devices);
 }
 
 // ---- the configuration -------------------------------------------------------------------------
@@ -89,9 +87,7 @@ static tsr_config *choose_config(const struct planner *planner, const char *name
         if (named || (!name && fits))
             chosen = config;
     }
-    if (!name && fitting != 1)
-        return NULL;
-    return chosen;
+    return !name && fitting != 1 ? NULL : chosen;
 }
 
 // Finds the configuration to complete, if the model has one for the same number of devices, and
@@ -117,9 +113,7 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
     }
     size_t errors = tsr__diag_errors(planner->session);
     TRY(tsr__check(planner->model, tsr_config_name(planner->config), false));
-    if (tsr__diag_errors(planner->session) > errors)
-        return TSR_INVALID;
-    return TSR_OK;
+    return tsr__diag_errors(planner->session) > errors ? TSR_INVALID : TSR_OK;
 }
 
 // ---- the request -------------------------------------------------------------------------------

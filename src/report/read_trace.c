@@ -108,9 +108,7 @@ static int by_time(const void *a, const void *b)
         return x->device - y->device;
     if (x->begin != y->begin)
         return ascending(x->begin, y->begin);
-    if (x->end != y->end)
-        return ascending(x->end, y->end);
-    return text_order(x->node, y->node);
+    return x->end != y->end ? ascending(x->end, y->end) : text_order(x->node, y->node);
 }
 
 static int by_begin(const void *a, const void *b)

@@ -194,9 +194,7 @@ static tsr_status fill_in(struct page *page)
         status = tsr_infer_config(page->sized, config);
 forget_findings:
     tsr__diag_back(page->session, &before, false);
-    if (status == TSR_NOMEM)
-        return TSR_NOMEM;
-    return TSR_OK;
+    return status == TSR_NOMEM ? TSR_NOMEM : TSR_OK;
 }
 
 // Writes the report in a format; NULL: html.

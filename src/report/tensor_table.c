@@ -216,9 +216,7 @@ static const char *kind_of(const tsr_value *value)
         return "weight";
     if (tsr_value_is_input(value))
         return "input";
-    if (tsr_value_is_output(value))
-        return "output";
-    return "activation";
+    return tsr_value_is_output(value) ? "output" : "activation";
 }
 
 // Stores the shape of a value and returns the number of its elements; -1: unknown sizes, or not a

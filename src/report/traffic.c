@@ -211,9 +211,7 @@ static int by_load(const void *a, const void *b)
     const tsr_simulated_link *x = a, *y = b;
     if (x->seconds != y->seconds)
         return descending(x->seconds, y->seconds);
-    if (x->from != y->from)
-        return x->from - y->from;
-    return x->to - y->to;
+    return x->from != y->from ? x->from - y->from : x->to - y->to;
 }
 
 // Draws bars of the MAX_LINKS busiest links.

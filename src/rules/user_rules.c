@@ -176,9 +176,7 @@ static tsr_status add_rows(tsr_session *session, const char *file, struct str te
 
 tsr_status tsr_rules_add(tsr_session *session, const char *rows)
 {
-    if (!session)
-        return TSR_INVALID;
-    return add_rows(session, "", str_of(rows));
+    return session ? add_rows(session, "", str_of(rows)) : TSR_INVALID;
 }
 
 // Reads rules from a file. The rows hold copies of its text.

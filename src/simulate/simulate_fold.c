@@ -400,7 +400,5 @@ tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simula
     }
     if (arena->failed)
         return TSR_NOMEM;
-    if (out->copies)
-        return make_model(&fold, out);
-    return TSR_OK;
+    return out->copies ? make_model(&fold, out) : TSR_OK;
 }

@@ -107,9 +107,7 @@ static bool before(const struct meeting *a, const struct meeting *b)
 {
     if (a->begin != b->begin)
         return a->begin < b->begin;
-    if (a->comm->id != b->comm->id)
-        return a->comm->id < b->comm->id;
-    return a->group < b->group;
+    return a->comm->id != b->comm->id ? a->comm->id < b->comm->id : a->group < b->group;
 }
 
 static void swap(struct meeting *a, struct meeting *b)

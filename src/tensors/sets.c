@@ -588,9 +588,7 @@ static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *port
         return load_folder(tensors, set, ports, outputs);
     if (!ends_with(set, ".pb"))
         return absent_set(tensors->session, set);
-    if (outputs)
-        return TSR_OK;
-    return load_single(tensors, set, ports);
+    return outputs ? TSR_OK : load_single(tensors, set, ports);
 }
 
 tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_model *model,
@@ -602,9 +600,7 @@ tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_mod
     struct ports ports = {0};
     if (model)
         TRY(tsr__same_session(tensors->session, tsr_model_session(model), "model"));
-    tsr_status st = TSR_OK;
-    if (model && !outputs)
-        st = tsr__unsharded_inputs(model, &whole);
+    tsr_status st = model && !outputs ? tsr__unsharded_inputs(model, &whole) : TSR_OK;
     if (st == TSR_OK && model)
         st = list_ports(whole ? whole : model, outputs, &ports);
     if (st == TSR_OK)

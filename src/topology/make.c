@@ -226,10 +226,7 @@ static void link_kind(tsr_topology *topology, struct str kind, const int *side, 
         link_hosts(topology, side, n);
     else
         link_full(topology);
-    if (str_is(kind, "hosts"))
-        topology->host = side[n - 1];
-    else
-        topology->host = 0;
+    topology->host = str_is(kind, "hosts") ? side[n - 1] : 0;
     if (str_is(kind, "torus") || str_is(kind, "grid") || str_is(kind, "hosts")) {
         topology->n_grid = n;
         memcpy(topology->grid, side, (size_t)n * sizeof *side);

@@ -37,10 +37,7 @@ static int differing_side(const struct guess *guess, int a, int b, bool outermos
         if (found >= 0 && !outermost)
             return -1;
         found = d;
-        if (x < y)
-            *by = y - x;
-        else
-            *by = x - y;
+        *by = x < y ? y - x : x - y;
     }
     return found;
 }

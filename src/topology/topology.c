@@ -241,9 +241,7 @@ bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int
 static int by_ends(const void *a, const void *b)
 {
     const struct topology_link *x = a, *y = b;
-    if (x->from != y->from)
-        return x->from - y->from;
-    return x->to - y->to;
+    return x->from != y->from ? x->from - y->from : x->to - y->to;
 }
 
 // Returns a link by its ends; NULL: there is none. The links must be sorted.
@@ -317,9 +315,7 @@ tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
 
 tsr_status tsr__topology_owned(tsr_session *session, const tsr_topology *topology)
 {
-    if (!topology)
-        return TSR_OK;
-    return tsr__same_session(session, topology->session, "topology");
+    return topology ? tsr__same_session(session, topology->session, "topology") : TSR_OK;
 }
 
 tsr_status tsr__topology_add_choice(tsr_topology *topology, tsr_topology *choice)

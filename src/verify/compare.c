@@ -53,9 +53,7 @@ static double half_value(uint16_t bits)
         magnitude = ldexp(1024 + fraction, exponent - 25);
     else
         magnitude = ldexp(fraction, -24);
-    if (bits >> 15)
-        return -magnitude;
-    return magnitude;
+    return bits >> 15 ? -magnitude : magnitude;
 }
 
 // Converts bfloat16, the upper half of a float32.
@@ -73,9 +71,7 @@ static bool eighth_is_nan(uint8_t bits, bool e4, bool uz)
 {
     if (uz)
         return bits == 0x80;
-    if (e4)
-        return (bits & 127) == 127;
-    return (bits & 127) > 124;
+    return e4 ? (bits & 127) == 127 : (bits & 127) > 124;
 }
 
 // Converts an 8-bit float. The types differ in exponent bits, bias, whether there are infinities,
@@ -99,9 +95,7 @@ static double eighth_value(tsr_dtype dtype, uint8_t bits)
         magnitude = ldexp((1 << width) + fraction, exponent - bias - width);
     else
         magnitude = ldexp(fraction, 1 - bias - width);
-    if (bits >> 7)
-        return -magnitude;
-    return magnitude;
+    return bits >> 7 ? -magnitude : magnitude;
 }
 
 #define READ(type)                                                                                 \
@@ -198,9 +192,7 @@ static double gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
     if (a == b || (isnan(a) && isnan(b)))
         return 0;
     double d = fabs(a - b);
-    if (isnan(d))
-        return INFINITY;
-    return d;
+    return isnan(d) ? INFINITY : d;
 }
 
 // Computes max_abs and max_rel of n numbers, two per element for complex tensors.
@@ -253,9 +245,7 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
 {
     tsr_difference out = {.name = tsr_tensors_name(want, i), .max_abs = NAN, .max_rel = NAN};
     const tsr_tensors *a_list = tsr_tensors_sequence(want, i);
-    const tsr_tensors *b_list = NULL;
-    if (k >= 0)
-        b_list = tsr_tensors_sequence(got, (size_t)k);
+    const tsr_tensors *b_list = k >= 0 ? tsr_tensors_sequence(got, (size_t)k) : NULL;
     if (a_list && b_list) {
         compare_sequences(a_list, b_list, tolerance, &out);
         return out;
@@ -301,9 +291,7 @@ int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors 
     size_t bytes, other, per = numbers_of(dtype), at = 0;
     const void *a = tsr_tensors_data(want, i, &bytes),
                *b = tsr_tensors_data(got, (size_t)k, &other);
-    size_t n = 0;
-    if (bytes == other)
-        n = bytes / ((size_t)tsr_dtype_bits(dtype) / 8) * per;
+    size_t n = bytes == other ? bytes / ((size_t)tsr_dtype_bits(dtype) / 8) * per : 0;
     double most = 0;
     for (size_t e = 0; e < n; e++) {
         double d = gap(dtype, a, b, e);
@@ -312,7 +300,5 @@ int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors 
             at = e;
         }
     }
-    if (most > 0)
-        return (int64_t)(at / per);
-    return -1;
+    return most > 0 ? (int64_t)(at / per) : -1;
 }

@@ -37,9 +37,7 @@ static tsr_status unsharded_values(struct work *work, tsr_tensors *out)
     struct str path = tsr__arena_printf(&work->arena, "%s/whole.onnx", work->scratch.folder);
     tsr_run_options run = work->run;
     run.trace = NULL;
-    tsr_status st = TSR_NOMEM;
-    if (path.p)
-        st = tsr_model_clone(work->model, &model);
+    tsr_status st = path.p ? tsr_model_clone(work->model, &model) : TSR_NOMEM;
     if (st == TSR_OK)
         st = make_outputs(model);
     if (st == TSR_OK)
@@ -107,12 +105,8 @@ static const struct tile_layout *layout_of(struct arena *arena, tsr_model *model
 {
     const tsr_config *c =
         config ? tsr_model_find_config(model, config) : tsr_model_config(model, 0);
-    const struct flow *flow = NULL;
-    if (c)
-        flow = tsr__flow_new(arena, model, c);
-    if (flow)
-        return flow->values[tsr__value_id(value)];
-    return NULL;
+    const struct flow *flow = c ? tsr__flow_new(arena, model, c) : NULL;
+    return flow ? flow->values[tsr__value_id(value)] : NULL;
 }
 
 // ---- the first difference ----------------------------------------------------------------------
@@ -136,9 +130,7 @@ static bool find_first(const struct work *work, const tsr_model *model,
     for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node; node = tsr_node_next(node))
         for (size_t i = 0; i < tsr_node_output_count(node); i++) {
             tsr_value *value = tsr_node_output(node, i);
-            int64_t at = -1;
-            if (value)
-                at = tsr_tensors_find(unsharded, tsr_value_name(value));
+            int64_t at = value ? tsr_tensors_find(unsharded, tsr_value_name(value)) : -1;
             if (at < 0)
                 continue;
             *found = (struct found){

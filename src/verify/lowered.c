@@ -67,9 +67,7 @@ static int64_t lowered_opset(struct work *work, const char *version)
         strncmp(version, "1.", 2) != 0 || strtol(version + 2, NULL, 10) >= KNOWS)
         return 0;
     int64_t least = lowest(work->model, opset, plain(work));
-    if (least < opset)
-        return least;
-    return 0;
+    return least < opset ? least : 0;
 }
 
 tsr_status tsr__verify_lowered(struct work *work, const char **path)
@@ -85,10 +83,7 @@ tsr_status tsr__verify_lowered(struct work *work, const char **path)
         return TSR_OK;
     tsr_model *model;
     struct str copy = tsr__arena_printf(&work->arena, "%s/whole.onnx", work->scratch.folder);
-    if (copy.p)
-        st = tsr_model_load(work->session, work->path, &model);
-    else
-        st = TSR_NOMEM;
+    st = copy.p ? tsr_model_load(work->session, work->path, &model) : TSR_NOMEM;
     if (st != TSR_OK)
         return st;
     if (least)

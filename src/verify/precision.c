@@ -21,9 +21,7 @@ struct precision_pass {
 // inputs of a node.
 static double of_value(const struct precision_pass *precision_pass, const tsr_value *value)
 {
-    if (value)
-        return precision_pass->at[tsr__value_id(value)];
-    return 0;
+    return value ? precision_pass->at[tsr__value_id(value)] : 0;
 }
 
 static double visit_graph(struct precision_pass *precision_pass, const tsr_graph *graph);
@@ -88,10 +86,6 @@ tsr_status tsr__precision_find(struct work *work)
 double tsr__precision_of(const struct work *work, const char *name)
 {
     const tsr_value *value = tsr_graph_value(tsr_model_graph(work->model), name);
-    double found = 0;
-    if (value)
-        found = work->precision[tsr__value_id(value)];
-    if (isinf(found) || work->options->tolerance <= 0)
-        return found;
-    return work->options->tolerance;
+    double found = value ? work->precision[tsr__value_id(value)] : 0;
+    return isinf(found) || work->options->tolerance <= 0 ? found : work->options->tolerance;
 }

@@ -94,9 +94,7 @@ static tsr_status load_at(struct loading *loading, int64_t size)
     struct str set = tsr__arena_printf(&loading->arena, "%s,*=%lld", loading->set, (long long)size);
     TRY(load(loading, set));
     struct str all = add_expressions(loading, set);
-    if (all.p == set.p)
-        return TSR_OK;
-    return load(loading, all);
+    return all.p == set.p ? TSR_OK : load(loading, all);
 }
 
 // ---- which sizes are tried ---------------------------------------------------------------------
@@ -292,9 +290,7 @@ static tsr_status broadcast_size(struct loading *loading, const struct growth *g
     int rank = 0;
     char text[32] = "";
     bool apart = tsr__run_launched(loading->session, loading->run, &rank);
-    tsr_status st = TSR_OK;
-    if (rank == 0)
-        st = find_size(loading, growth, open);
+    tsr_status st = rank == 0 ? find_size(loading, growth, open) : TSR_OK;
     if (st != TSR_OK && apart)
         tsr__run_fail(loading->session, NULL, st); // the other ranks wait for the size
     if (st != TSR_OK || !apart)

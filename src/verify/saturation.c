@@ -79,10 +79,7 @@ tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *ou
     struct str path = {0};
     if (st == TSR_OK) {
         path = tsr__arena_printf(&arena, "%s/probe.onnx", at.folder);
-        if (path.p)
-            st = save_probe(session, path.p);
-        else
-            st = TSR_NOMEM;
+        st = path.p ? save_probe(session, path.p) : TSR_NOMEM;
     }
     if (st == TSR_OK)
         st = run_probe(session, path.p, out);
@@ -111,9 +108,7 @@ static const tsr_node *reads_signed_bytes(const struct work *work, const struct 
 void tsr__verify_saturation(struct work *work)
 {
     const struct shapes *shapes = tsr__model_shapes(work->model);
-    const tsr_node *node = NULL;
-    if (shapes)
-        node = reads_signed_bytes(work, shapes);
+    const tsr_node *node = shapes ? reads_signed_bytes(work, shapes) : NULL;
     bool saturates = false;
     struct diag_mark mark = tsr__diag_mark(work->session);
     if (!node || tsr_engine_saturates(work->session, work->options->work, &saturates) != TSR_OK) {

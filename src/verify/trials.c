@@ -58,9 +58,7 @@ static tsr_status choose_config(struct trials *trials)
 static tsr_status add_config(struct trials *trials, tsr_model *model, tsr_config **out)
 {
     const tsr_topology *topology = trials->work->options->topology;
-    size_t n = 0;
-    if (topology)
-        n = (size_t)trials->devices;
+    size_t n = topology ? (size_t)trials->devices : 0;
     const char **names = ARENA_ARRAY(&trials->work->arena, const char *, n + 1);
     if (!names)
         return TSR_NOMEM;
@@ -86,9 +84,7 @@ static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t see
     TRY(tsr_model_shard_random(model, config, seed, trials->sizes, trials->n_sizes));
     TRY(tsr_config_edits(model, config, &text));
     *edits = tsr__arena_str(trials->work->results, str_of(text)).p;
-    if (*edits)
-        return TSR_OK;
-    return TSR_NOMEM;
+    return *edits ? TSR_OK : TSR_NOMEM;
 }
 
 static tsr_status partition_copy(struct trials *trials, tsr_model *copy, uint64_t seed,
@@ -119,9 +115,7 @@ static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
     out->partition = outcome.partition;
     out->outputs = outcome.outputs;
     out->n_outputs = outcome.n_outputs;
-    if (trials->work->results->failed)
-        return TSR_NOMEM;
-    return st;
+    return trials->work->results->failed ? TSR_NOMEM : st;
 }
 
 // Returns the first error since the mark, which says why the sharding was refused, or a general

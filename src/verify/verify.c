@@ -24,9 +24,7 @@ static bool is_folder(const char *path)
 // they are loaded too.
 static tsr_status load_inputs(struct work *work)
 {
-    const char *set = "random";
-    if (work->options->inputs)
-        set = work->options->inputs;
+    const char *set = work->options->inputs ? work->options->inputs : "random";
     tsr_status st = tsr_inputs_load(work->inputs, set, work->model, &work->run, &work->sizes);
     if (st != TSR_OK || !is_folder(set))
         return st;
@@ -157,13 +155,8 @@ static tsr_status verify_opened(struct work *work, tsr_verify_summary *found)
     found->open_size = work->sizes.open_size;
     found->sizes = work->sizes.sizes;
     found->n_sizes = work->sizes.n_sizes;
-    if (work->options->random)
-        st = tsr__verify_trials(work, found);
-    else
-        st = verify_own(work, found);
-    if (st == TSR_INVALID && engine_lacks(work))
-        return TSR_ENGINE;
-    return st;
+    st = work->options->random ? tsr__verify_trials(work, found) : verify_own(work, found);
+    return st == TSR_INVALID && engine_lacks(work) ? TSR_ENGINE : st;
 }
 
 // Verifies a model. The result is valid if the model was compared, or at least one trial was made.
@@ -306,7 +299,5 @@ const tsr_partition_result *tsr_verify_result_partition(const tsr_verify_result 
 {
     if (trial == TSR_NO_TRIAL)
         return &result->partitions[0];
-    if (trial >= result->summary.n_trials)
-        return NULL;
-    return &result->partitions[trial + 1];
+    return trial >= result->summary.n_trials ? NULL : &result->partitions[trial + 1];
 }

@@ -87,9 +87,7 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *sharded,
     compare_recorded(work, sharded, outcome);
     if (arena->failed)
         return TSR_NOMEM;
-    if (!outcome->ok)
-        return TSR_DIFFERENT;
-    return TSR_OK;
+    return outcome->ok ? TSR_OK : TSR_DIFFERENT;
 }
 
 // ---- copies of a partition's summary ------------------------------------------------------------
@@ -149,9 +147,7 @@ static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
 // runs on it too, so that both runs differ only by the sharding.
 static const char *device_of(const tsr_model *model, const char *name)
 {
-    const tsr_config *config = NULL;
-    if (name)
-        config = tsr_model_find_config(model, name);
+    const tsr_config *config = name ? tsr_model_find_config(model, name) : NULL;
     if (!config && tsr_model_config_count(model) == 1)
         config = tsr_model_config(model, 0);
     if (!config)

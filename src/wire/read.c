@@ -241,9 +241,7 @@ static bool packed_ok(const struct wire_row *row, struct str bytes)
     const unsigned char *p = (const unsigned char *)bytes.p;
     if (row->kind == KIND_FLOAT)
         return bytes.n % 4 == 0;
-    if (row->kind == KIND_DOUBLE)
-        return bytes.n % 8 == 0;
-    return varints_ok(p, p + bytes.n);
+    return row->kind == KIND_DOUBLE ? bytes.n % 8 == 0 : varints_ok(p, p + bytes.n);
 }
 
 // The first error of a check.

@@ -34,9 +34,7 @@ static int by_name(const void *a, const void *b)
 static int by_count(const void *a, const void *b)
 {
     const struct op_count *x = a, *y = b;
-    if (x->n != y->n)
-        return (x->n < y->n) - (x->n > y->n);
-    return by_name(a, b);
+    return x->n != y->n ? (x->n < y->n) - (x->n > y->n) : by_name(a, b);
 }
 
 // Counts the operators, including those of subgraphs and functions.

@@ -296,9 +296,7 @@ static int run(struct cli *cli)
         return print_markdown(cli);
     if (cli_flag(cli, "--summary"))
         return print_summary(cli);
-    if (cli->n_arguments)
-        return print_operator(cli, cli->arguments[0]);
-    return print_all(cli);
+    return cli->n_arguments ? print_operator(cli, cli->arguments[0]) : print_all(cli);
 }
 
 static const struct option options[] = {

@@ -11,9 +11,7 @@ static inline struct str tsr__field_body(struct str whole)
 {
     struct wire_cursor cursor = wire_over(whole);
     struct wire_field field;
-    if (whole.n && tsr__wire_next(&cursor, &field))
-        return field.bytes;
-    return STR("");
+    return whole.n && tsr__wire_next(&cursor, &field) ? field.bytes : STR("");
 }
 
 // Returns the message of an attribute: its field, or the message from which it was copied.

@@ -110,9 +110,7 @@ static int64_t entries_wanted(const tsr_tensor *tensor, size_t entry, int64_t by
     int bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
     if (bits == 6)
         return tsr_tensor_elements(tensor);
-    if (bits < 8)
-        return bytes;
-    return bytes / (int64_t)entry;
+    return bits < 8 ? bytes : bytes / (int64_t)entry;
 }
 
 // Reads the elements of a tensor from a list of integers. Integers are varints of 64 bits, whose

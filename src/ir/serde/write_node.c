@@ -234,13 +234,8 @@ static size_t slot_count(const tsr_node *node, uint32_t number)
 static struct str slot_name(const tsr_node *node, uint32_t number, size_t i)
 {
     const tsr_value *value;
-    if (number == F_NODE_OUTPUT)
-        value = node->outputs[i];
-    else
-        value = node->inputs[i].value;
-    if (value && value->name.n)
-        return value->name;
-    return STR("");
+    value = number == F_NODE_OUTPUT ? node->outputs[i] : node->inputs[i].value;
+    return value && value->name.n ? value->name : STR("");
 }
 
 // True if the names in the fields `number` of `origin` are those of the node.

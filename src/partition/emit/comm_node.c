@@ -143,9 +143,7 @@ static tsr_status set_attributes(struct draft *draft, tsr_node *node, const stru
 static const char *local_op(const struct part *part, const struct step *st, size_t group)
 {
     const struct collective *row = tsr__collective((int)tsr__step_collective(st));
-    if (row->other_end && st->roots[group] != part->rank)
-        return row->other_end;
-    return row->op;
+    return row->other_end && st->roots[group] != part->rank ? row->other_end : row->op;
 }
 
 // Adds the node of a communication. The last input is the token. Output 1 becomes the new token of

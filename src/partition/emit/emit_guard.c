@@ -219,9 +219,7 @@ static tsr_value *filled(struct part *part, tsr_value *sizes, int rank, tsr_dtyp
         if (value != 0)
             full = tsr__part_node(part, "Add", any, 2, full, number_of_rank(part, value, 0));
     }
-    if (!full || type == TSR_FLOAT)
-        return full;
-    return tsr__part_cast(part, full, type, any);
+    return !full || type == TSR_FLOAT ? full : tsr__part_cast(part, full, type, any);
 }
 
 // Returns the neutral element of the reduction.

@@ -139,9 +139,7 @@ static tsr_status rewrite_range(struct local_copy *copy, const struct rule_rewri
     }
     *start = bounds[0];
     *limit = bounds[1];
-    if (*start && *limit)
-        return TSR_OK;
-    return TSR_NOMEM;
+    return *start && *limit ? TSR_OK : TSR_NOMEM;
 }
 
 static tsr_status rewrite_shape(struct local_copy *copy, const struct rule_rewrite *rewrite)

@@ -256,9 +256,7 @@ struct step *tsr__step_make(struct draft *draft, int kind, size_t n_inputs, size
 struct step *tsr__step_new(struct draft *draft, int kind, size_t n_inputs, size_t n_outputs)
 {
     struct step *st = tsr__step_make(draft, kind, n_inputs, n_outputs);
-    if (st && tsr__step_push(draft, st))
-        return st;
-    return NULL;
+    return st && tsr__step_push(draft, st) ? st : NULL;
 }
 
 struct form *tsr__step_set_groups(struct draft *draft, struct step *st, struct device_group *groups,

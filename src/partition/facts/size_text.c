@@ -222,9 +222,7 @@ static struct size_result size_of(struct draft *draft, const struct size_maker *
         return read_symbol(&expr, text);
     struct size_result result = read_sum(&expr);
     skip_space(&expr);
-    if (expr.at == expr.end && result.symbolic)
-        return result;
-    return not_known;
+    return expr.at == expr.end && result.symbolic ? result : not_known;
 }
 
 bool tsr__size_known(struct draft *draft, const tsr_dim *dim)

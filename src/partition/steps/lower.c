@@ -279,9 +279,7 @@ static int64_t share_of(struct lower_context *lower, int64_t device, int axis,
         return size.part.stop - size.part.first;
     }
     struct tile_piece *piece = piece_of(lower, lower->to, device);
-    if (!piece || lower->item->dims[axis].value < 0)
-        return -1;
-    return piece->dims[axis].size;
+    return !piece || lower->item->dims[axis].value < 0 ? -1 : piece->dims[axis].size;
 }
 
 // Returns the shares of all members, one array per group. Returns NULL if they do not divide the

@@ -40,9 +40,7 @@ const struct node_flow *tsr__turn_flow(struct draft *draft, const struct node_fl
                                 tsr_node_input_count(nf->node));
     part->outputs = turn_layouts(draft, &part->place, part->place.rule->outputs, nf->outputs,
                                  tsr_node_output_count(nf->node));
-    if (part->inputs && part->outputs)
-        return part;
-    return NULL;
+    return part->inputs && part->outputs ? part : NULL;
 }
 
 // ---- joining -----------------------------------------------------------------------------------

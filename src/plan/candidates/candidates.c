@@ -67,9 +67,7 @@ static bool same(struct tile_layout *const *x, struct tile_layout *const *y, siz
 static bool readings_agree(const struct candidate_builder *builder)
 {
     for (size_t i = 0; i < builder->n_in; i++) {
-        int64_t k = -1;
-        if (builder->in[i])
-            k = tsr__earlier_reading(builder->node, i);
+        int64_t k = builder->in[i] ? tsr__earlier_reading(builder->node, i) : -1;
         if (k >= 0 && !tsr__layout_equal(builder->in[i], builder->in[k]))
             return false;
     }
@@ -415,9 +413,7 @@ static struct str name_of(const struct candidate_builder *builder, const char *s
 
 static uint32_t number_of(struct candidate_builder *builder, const struct tile_layout *layout)
 {
-    if (!layout)
-        return PLAN_NO_LAYOUT;
-    return tsr__planner_layout(builder->planner, layout);
+    return layout ? tsr__planner_layout(builder->planner, layout) : PLAN_NO_LAYOUT;
 }
 
 // Fills in the layout numbers of the candidate: its inputs, its outputs `out`, and the outputs

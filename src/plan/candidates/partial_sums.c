@@ -22,9 +22,7 @@ struct partial_sums {
 static int64_t producer_of(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *node = value ? tsr_value_producer(value) : NULL;
-    if (!node)
-        return -1;
-    return planner->node_at[tsr__node_id(node)];
+    return node ? planner->node_at[tsr__node_id(node)] : -1;
 }
 
 // Checks one reader of a value. Returns false, which ends the iteration, if the reader needs the

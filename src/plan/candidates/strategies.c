@@ -342,9 +342,7 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
     if (!fill_strategy(planner, strategy, rule->single))
         return NULL;
     strategy->given = is_annotated(planner, node);
-    if (!strategy->given || constrain(planner, strategy))
-        return strategy;
-    return NULL;
+    return !strategy->given || constrain(planner, strategy) ? strategy : NULL;
 }
 
 // Returns the strategy with that key, and creates it if it is new. NULL: out of memory.

@@ -104,9 +104,7 @@ uint32_t tsr__planner_replicated_on(struct planner *planner, int rank, const int
                                     size_t n)
 {
     const struct tile_layout *layout = tsr__layout_whole(&planner->arena, rank, devices, n);
-    if (layout)
-        return tsr__planner_layout(planner, layout);
-    return PLAN_NO_LAYOUT;
+    return layout ? tsr__planner_layout(planner, layout) : PLAN_NO_LAYOUT;
 }
 
 uint32_t tsr__planner_replicated(struct planner *planner, int rank)
@@ -162,9 +160,7 @@ int64_t tsr__planner_elements(const struct planner *planner, uint32_t layout,
 // take 3 bytes.
 static int64_t bytes_of(int64_t elements, int bits)
 {
-    if (elements > PLAN_NEVER / 64)
-        return PLAN_NEVER;
-    return (elements * bits + 7) / 8;
+    return elements > PLAN_NEVER / 64 ? PLAN_NEVER : (elements * bits + 7) / 8;
 }
 
 int64_t tsr__planner_bytes(const struct planner *planner, uint32_t layout,

@@ -23,9 +23,7 @@ static int64_t free_memory(const struct planner *planner, int64_t device)
 {
     int64_t bytes = planner->machine.topology->device[tsr__planner_device(planner, device)].memory;
     // Very small devices, which occur in tests only, keep all their memory.
-    if (bytes > 64 * PLAN_ENGINE_BYTES)
-        return bytes - PLAN_ENGINE_BYTES;
-    return bytes;
+    return bytes > 64 * PLAN_ENGINE_BYTES ? bytes - PLAN_ENGINE_BYTES : bytes;
 }
 
 // Returns the memory for tensors of a device. `memory` is the caller's limit for every device
@@ -35,9 +33,7 @@ static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t 
 {
     if (memory <= 0)
         memory = free_memory(planner, device);
-    if (memory <= 0)
-        return PLAN_NO_LIMIT;
-    return int64_min(memory, PLAN_NO_LIMIT);
+    return memory <= 0 ? PLAN_NO_LIMIT : int64_min(memory, PLAN_NO_LIMIT);
 }
 
 // Groups the devices into classes of equal memory. Without a memory limit there are no classes, and

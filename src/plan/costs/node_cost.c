@@ -19,12 +19,8 @@
 
 static tsr_dtype type_of(const tsr_node *node, const struct shapes *shapes)
 {
-    const tsr_value *first = NULL;
-    if (tsr_node_input_count(node))
-        first = tsr_node_input(node, 0);
-    if (first)
-        return tsr__shapes_of(shapes, first).dtype;
-    return TSR_FLOAT;
+    const tsr_value *first = tsr_node_input_count(node) ? tsr_node_input(node, 0) : NULL;
+    return first ? tsr__shapes_of(shapes, first).dtype : TSR_FLOAT;
 }
 
 // Returns the index of the rate for a type. float32 and all types without a rate use flops (-1).
@@ -48,9 +44,7 @@ static int type_rate(tsr_dtype type)
 
 const char *tsr__size_word(struct node_kind kind)
 {
-    if (kind.word)
-        return kind.word;
-    return tsr__kind_word(kind.rate, kind.move);
+    return kind.word ? kind.word : tsr__kind_word(kind.rate, kind.move);
 }
 
 // Returns the kind of work of a node. The type is that of the first input.
@@ -123,9 +117,7 @@ static int fallback_move(int move)
 {
     if (move == TSR_MOVE_ERROR)
         return TSR_MOVE_CURVE;
-    if (move == TSR_MOVE_GROUPED)
-        return TSR_MOVE_CACHE;
-    return TSR_MOVE_STREAM;
+    return move == TSR_MOVE_GROUPED ? TSR_MOVE_CACHE : TSR_MOVE_STREAM;
 }
 
 double tsr__far_speed(const tsr_topology_device *device, int move)
@@ -170,9 +162,7 @@ static double move_rate(int move, double bytes, const tsr_topology_device *devic
 // long as predicted, 2 ms become 3 ms.
 static int64_t as_seen(double seconds, struct work_kind kind, double work, double bytes)
 {
-    double times = 1;
-    if (kind.sizes)
-        times = tsr__profile_ratio(kind.sizes, work, bytes);
+    double times = kind.sizes ? tsr__profile_ratio(kind.sizes, work, bytes) : 1;
     if (kind.seen)
         times *= tsr__profile_ratio(kind.seen, work, bytes);
     return whole_number(seconds * times * 1e12);
@@ -216,9 +206,7 @@ int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bo
             return PLAN_NEVER;
     }
     int bits = tsr_dtype_bits(shape.dtype) ? tsr_dtype_bits(shape.dtype) : 8;
-    if (n >= PLAN_NEVER / bits)
-        return PLAN_NEVER;
-    return (n * bits + 7) / 8;
+    return n >= PLAN_NEVER / bits ? PLAN_NEVER : (n * bits + 7) / 8;
 }
 
 // Returns the bytes that the node reads and writes. A value that several inputs read is included
@@ -295,9 +283,7 @@ int64_t tsr__collective_cost(tsr_topology *topology, tsr_collective what,
         slowest = fmax(slowest, 1 / topology->device[groups->device[i]].bandwidth);
     }
     double more = copied(what, (double)bytes, groups->size) * slowest * 1e12;
-    if (more < (double)(PLAN_NEVER - ps))
-        return ps + (int64_t)more;
-    return PLAN_NEVER;
+    return more < (double)(PLAN_NEVER - ps) ? ps + (int64_t)more : PLAN_NEVER;
 }
 
 // Computes the total B of an all-to-all of n devices in which each device receives `bytes`. A

@@ -127,9 +127,7 @@ static const char **device_names(struct planner *planner)
         if (strpbrk(names[device], ",\n"))
             return NULL;
     }
-    if (special)
-        return names;
-    return NULL;
+    return special ? names : NULL;
 }
 
 // Returns an unused configuration name. Example: "plan4" for 4 devices, or else "plan4_2",
@@ -158,9 +156,7 @@ static tsr_status make_config(struct planner *planner, const char *name)
 
 tsr_status tsr__planner_config(struct planner *planner, const char *name)
 {
-    tsr_status st = TSR_OK;
-    if (!planner->config)
-        st = make_config(planner, name);
+    tsr_status st = planner->config ? TSR_OK : make_config(planner, name);
     if (st != TSR_OK)
         return st;
     return tsr__model_allow_configs(planner->model);

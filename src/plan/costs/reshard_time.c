@@ -33,9 +33,7 @@ static tsr_status time_of(struct planner *planner, const struct reshard_request 
     if (from == PLAN_NO_LAYOUT)
         return TSR_NOMEM;
     *out = tsr__planner_steps_time(planner, reshard, from, &value);
-    if (planner->arena.failed)
-        return TSR_NOMEM;
-    return TSR_OK;
+    return arena_status(&planner->arena);
 }
 
 // Computes the time of a resharding. Uses a planner without a model: only its devices, layouts and

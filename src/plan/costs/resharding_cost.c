@@ -120,9 +120,7 @@ static int64_t charged_bytes(const struct reshard_step *step, int64_t before, in
     enum comm_cost_basis by = tsr__collective(step->op)->cost_basis;
     if (by == COST_BY_OUTPUT)
         return after;
-    int64_t members = 1;
-    if (step->n_groups)
-        members = (int64_t)step->groups[0].n;
+    int64_t members = step->n_groups ? (int64_t)step->groups[0].n : 1;
     if (by == COST_BY_ALL_INPUTS)
         return before * members;
     if (step->op == COMM_REDUCE_SCATTER && tsr__layout_shared(step->layout))

@@ -39,9 +39,7 @@ static struct form *find(struct planner *planner, struct forms *forms, uint32_t 
 
 static uint32_t choice_of(const struct planner *planner, const struct reader *reader)
 {
-    if (reader->node == SIZE_MAX)
-        return 0;
-    return planner->nodes[reader->node].choice;
+    return reader->node == SIZE_MAX ? 0 : planner->nodes[reader->node].choice;
 }
 
 static void extend(struct form *form, size_t end)

@@ -342,9 +342,7 @@ static bool connect(struct edge *edge)
     }
     if (n > 1)
         return connect_shared(edge, moving, n);
-    if (n)
-        return connect_one(edge, &moving[0]);
-    return tsr__use_producer(edge, end_of(edge));
+    return n ? connect_one(edge, &moving[0]) : tsr__use_producer(edge, end_of(edge));
 }
 
 // Adds costs and memory of one value. False: out of memory.

@@ -20,9 +20,7 @@ static int64_t index_of(const char *name)
         return -1;
     errno = 0;
     long long i = strtoll(name + 1, &end, 10);
-    if (errno || *end)
-        return -1;
-    return i;
+    return errno || *end ? -1 : i;
 }
 
 // True if the text is the node's name, index or one of its outputs.
@@ -130,7 +128,5 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
     }
     out->choices = list;
     out->n_choices = k;
-    if (arena->failed)
-        return TSR_NOMEM;
-    return TSR_OK;
+    return arena_status(arena);
 }

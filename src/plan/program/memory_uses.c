@@ -304,9 +304,7 @@ static int64_t arrival_cost(struct edge *edge, const struct copy_state *state,
     int64_t near = tsr__edge_nearest(edge, state, arrival->want[s]);
     if (!arrival->made[s])
         return near == 0 ? 0 : COST_FORBIDDEN;
-    if (near > 0 && near < PLAN_NEVER)
-        return near;
-    return COST_FORBIDDEN;
+    return near > 0 && near < PLAN_NEVER ? near : COST_FORBIDDEN;
 }
 
 // Fills the tables of the arrival. Its states must be listed already.

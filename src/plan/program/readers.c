@@ -176,9 +176,7 @@ uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reade
     if (reader->captures && planner->scope.places)
         // the strategy determines the devices of the stage
         return BODY_OF_STAGE + planner->nodes[reader->node].strategy->id;
-    if (reader->captures)
-        return UINT32_MAX - 1;
-    return planner->nodes[reader->node].strategy->id;
+    return reader->captures ? UINT32_MAX - 1 : planner->nodes[reader->node].strategy->id;
 }
 
 uint32_t tsr__edge_var(struct edge *edge, struct reader *reader)

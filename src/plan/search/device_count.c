@@ -36,9 +36,7 @@ static tsr_status take_devices(struct planner *other, const struct planner *plan
             return TSR_NOMEM;
         TRY(tsr_topology_parse(planner->session, text.p, &other->machine.topology));
     }
-    if (!tsr__planner_devices(other))
-        return TSR_NOMEM;
-    return TSR_OK;
+    return tsr__planner_devices(other) ? TSR_OK : TSR_NOMEM;
 }
 
 // Solves the program of `other`. *cost stays 0 if no plan fits.

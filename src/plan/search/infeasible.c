@@ -44,9 +44,7 @@ static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan
     out->binding = list;
     for (size_t i = 0; i < out->n_binding; i++)
         list[i].value = tsr__arena_str(arena, str_of(list[i].value)).p;
-    if (arena->failed)
-        return TSR_NOMEM;
-    return TSR_OK;
+    return arena_status(arena);
 }
 
 // Formats the list: "; largest values: "w" (1.5 GiB), "cache" (512 MiB)"; "" if unknown.
@@ -107,9 +105,7 @@ static struct str help_text(struct planner *planner, const tsr_plan_summary *sum
 
 static const char *which_device(const struct planner *planner)
 {
-    if (planner->memory.n_classes > 1)
-        return "on the smallest device";
-    return "per device";
+    return planner->memory.n_classes > 1 ? "on the smallest device" : "per device";
 }
 
 // Reports that no plan fits. `memory` is that of the smallest device.
@@ -148,9 +144,7 @@ static tsr_status report_stopped(struct planner *planner, int64_t memory,
     tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
               "no plan that fits in " STR_FMT " %s was found in time; one may exist" STR_FMT,
               STR_ARG(have), which_device(planner), STR_ARG(need));
-    if (tsr__cancelled(planner->session))
-        return TSR_CANCELLED;
-    return TSR_INFEASIBLE;
+    return tsr__cancelled(planner->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
 }
 
 // Formats "; 12 GiB per device is needed", or that the needed memory is unknown.
@@ -185,9 +179,7 @@ tsr_status tsr__plan_report_none(struct planner *planner, const char *what, bool
         tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
                   "no %s that fits in the memory of the devices was found in time" STR_FMT, what,
                   STR_ARG(need));
-    if (tsr__cancelled(planner->session))
-        return TSR_CANCELLED;
-    return TSR_INFEASIBLE;
+    return tsr__cancelled(planner->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
 }
 
 // Warns that the plan exceeds the assumed memory.

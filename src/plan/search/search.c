@@ -422,9 +422,7 @@ static tsr_status find_best(struct found_plan *found, struct set_search *search,
     n = search->n;
     if (st != TSR_OK)
         return st;
-    if (!tsr__sets_add_cubes(search))
-        return TSR_NOMEM;
-    return plan_sets(search, n, bound);
+    return tsr__sets_add_cubes(search) ? plan_sets(search, n, bound) : TSR_NOMEM;
 }
 
 static tsr_status find(struct found_plan *found, const tsr_plan_options *options)
@@ -696,9 +694,7 @@ static tsr_status report_lacks(const struct found_plan *found)
     struct planner *planner = found->models->planners[0];
     if (is_narrow(planner))
         tsr__build_report_narrow(planner);
-    if (planner->memory.exceeds && !found->set)
-        return tsr__plan_warn_memory(planner);
-    return TSR_OK;
+    return planner->memory.exceeds && !found->set ? tsr__plan_warn_memory(planner) : TSR_OK;
 }
 
 // Lists the candidates of a node in the program of the chosen plan. If the plan repeats a device

@@ -25,9 +25,7 @@ static int64_t stage_of(const struct staging *staging, size_t i)
     int64_t stage;
     const tsr_node_config *config =
         tsr_node_find_config(staging->planner->nodes[i].node, staging->planner->config);
-    if (config && tsr_node_config_stage(config, &stage))
-        return stage;
-    return -1;
+    return config && tsr_node_config_stage(config, &stage) ? stage : -1;
 }
 
 // Lists the distinct stage numbers in ascending order. Example: stages 5 and 2 have the indices 1

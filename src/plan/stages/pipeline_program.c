@@ -135,9 +135,7 @@ void tsr__pipeline_program_show(struct pipeline_program *setup)
 
 static int64_t memory_for(const struct staging *staging)
 {
-    if (!staging->limited || staging->memory < 0)
-        return PLAN_NO_LIMIT;
-    return staging->memory;
+    return !staging->limited || staging->memory < 0 ? PLAN_NO_LIMIT : staging->memory;
 }
 
 bool tsr__pipeline_program_begin(struct pipeline_program *setup, struct staging *staging,

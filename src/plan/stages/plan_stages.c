@@ -89,9 +89,7 @@ static tsr_status take_pipeline(struct staging *staging, struct pipeline *pipeli
 // Returns the number of stage k in the model.
 static int64_t number_of(const struct staging *staging, size_t k)
 {
-    if (staging->n_hand)
-        return staging->numbers[k];
-    return (int64_t)k;
+    return staging->n_hand ? staging->numbers[k] : (int64_t)k;
 }
 
 // Writes the stages into the model. Manual stages keep their numbers. A single stage needs no
@@ -229,9 +227,7 @@ static tsr_status write_model(struct staging *staging, const char *config,
 {
     struct planner *planner = staging->planner;
     struct collective_count counts[PLAN_MAX_OPS];
-    tsr_status st = TSR_OK;
-    if (write)
-        st = tsr__planner_write(planner, config);
+    tsr_status st = write ? tsr__planner_write(planner, config) : TSR_OK;
     if (write && st == TSR_OK)
         st = set_stages(staging, pipeline);
     if (st != TSR_OK)
@@ -339,9 +335,7 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
 // Returns the caller's memory limit of each device; 0: that of the caller's topology; -1: none.
 static int64_t memory_limit(const tsr_plan_options *options)
 {
-    if (options->memory > 0 || options->topology)
-        return options->memory;
-    return -1;
+    return options->memory > 0 || options->topology ? options->memory : -1;
 }
 
 // Initializes a staging before its split points are known. False: out of memory.

@@ -207,9 +207,7 @@ static int64_t peak_of(const struct program *program, const uint32_t *choice)
 // rows, so that its memory is known.
 static int64_t limit_of(const struct staging *staging, int64_t memory)
 {
-    if (staging->limited && memory >= PLAN_NO_LIMIT)
-        return PLAN_NO_LIMIT - 1;
-    return memory;
+    return staging->limited && memory >= PLAN_NO_LIMIT ? PLAN_NO_LIMIT - 1 : memory;
 }
 
 // A range that is being solved, with an arena for its program.
@@ -302,9 +300,7 @@ static tsr_status begin_range(struct staging *staging, struct range_solve *solve
         return TSR_NOMEM;
     if (kind->other && !solve->late && !make_program(staging->other, solve, kind->other))
         return TSR_NOMEM;
-    if (!solve->late && !tsr__models_program(&solve->models))
-        return TSR_NOMEM;
-    return TSR_OK;
+    return !solve->late && !tsr__models_program(&solve->models) ? TSR_NOMEM : TSR_OK;
 }
 
 // Frees the program. Points and choices stay.

@@ -23,9 +23,7 @@ static char letter_of(const struct plan_value *value)
 {
     if (value->constant)
         return 'c';
-    if (value->given)
-        return 'i';
-    return 'g';
+    return value->given ? 'i' : 'g';
 }
 
 // Returns the number of a value from outside, counted from 1. comes: an earlier range produces it.
@@ -188,7 +186,5 @@ const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t 
         .staging = staging, .range = range, .begin = staging->cut[i], .end = staging->cut[j]};
     if (!range->known)
         describe(&range_key);
-    if (!range->known)
-        return NULL;
-    return range;
+    return range->known ? range : NULL;
 }

@@ -41,9 +41,7 @@ struct splitting {
 static int64_t made_at(const struct planner *planner, const tsr_value *value)
 {
     const tsr_node *from = value ? tsr_value_producer(value) : NULL;
-    if (!from)
-        return -1;
-    return planner->node_at[tsr__node_id(from)];
+    return from ? planner->node_at[tsr__node_id(from)] : -1;
 }
 
 // ---- nodes that run everywhere -----------------------------------------------------------------
@@ -187,9 +185,7 @@ struct places {
 // 100,000 nodes.
 static size_t most_places(int64_t devices, size_t nodes)
 {
-    size_t n = STAGES_MAX_PLACES;
-    if (devices < STAGES_MAX_PLACES / 4)
-        n = (size_t)devices * 4;
+    size_t n = devices < STAGES_MAX_PLACES / 4 ? (size_t)devices * 4 : STAGES_MAX_PLACES;
     if (n < LEAST_PLACES)
         n = LEAST_PLACES;
     while (n > LEAST_PLACES / 2 && n * n / 4 * nodes > SOLVED_NODES)

@@ -241,9 +241,7 @@ static int64_t least_crossings(struct stage_search *search, size_t i, size_t j,
         return NEVER_FITS;
     int64_t comes = least_busy(search, block, near->before, range->in, range->n_in);
     int64_t goes = least_busy(search, block, near->behind, range->leave, range->n_leave);
-    if (block->n > 1)
-        return int64_max(comes, goes);
-    return int64_min(comes + goes, NEVER_FITS);
+    return block->n > 1 ? int64_max(comes, goes) : int64_min(comes + goes, NEVER_FITS);
 }
 
 // Returns all devices before the block, and all behind it.

@@ -319,7 +319,5 @@ tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *o
         st = search_once(staging, options, what, false, out);
     if (st != TSR_OK)
         return st;
-    if (staging->planner->arena.failed)
-        return TSR_NOMEM;
-    return TSR_OK;
+    return arena_status(&staging->planner->arena);
 }

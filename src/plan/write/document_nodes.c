@@ -23,17 +23,13 @@ struct node_writer {
 static int64_t node_of(const char *line)
 {
     const char *hash = line + strcspn(line, "#\n");
-    if (*hash != '#')
-        return -1;
-    return strtoll(hash + 1, NULL, 10);
+    return *hash != '#' ? -1 : strtoll(hash + 1, NULL, 10);
 }
 
 // Returns the shardings of the original model, without expanded nodes.
 static const struct flow *given_flow(const struct flow *flow)
 {
-    if (flow->before)
-        return flow->before;
-    return flow;
+    return flow->before ? flow->before : flow;
 }
 
 static void add_tensor(struct node_writer *writer, const tsr_value *value,
@@ -51,9 +47,7 @@ static void add_tensor(struct node_writer *writer, const tsr_value *value,
 
 static const struct tile_layout *output_layout(const struct node_flow *nf, size_t i)
 {
-    if (nf->wanted && nf->wanted[i])
-        return nf->wanted[i];
-    return nf->outputs[i];
+    return nf->wanted && nf->wanted[i] ? nf->wanted[i] : nf->outputs[i];
 }
 
 static void add_tensors(struct node_writer *writer, const struct node_flow *nf)

@@ -62,9 +62,7 @@ static tsr_status keep_text(struct arena *arena, tsr_model *model, const char *c
     tsr_topology_add_json(topology, json);
     tsr_json_end(json);
     const char *text = tsr_json_text(json);
-    tsr_status st = TSR_NOMEM;
-    if (text)
-        st = tsr_model_set_metadata(model, key.p, text);
+    tsr_status st = text ? tsr_model_set_metadata(model, key.p, text) : TSR_NOMEM;
     tsr_json_free(json);
     return st;
 }

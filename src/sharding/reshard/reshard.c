@@ -72,9 +72,7 @@ static bool cheaper(const struct cost *x, const struct cost *y)
 {
     if (x->bytes != y->bytes)
         return x->bytes < y->bytes;
-    if (x->exchanges != y->exchanges)
-        return x->exchanges < y->exchanges;
-    return x->steps < y->steps;
+    return x->exchanges != y->exchanges ? x->exchanges < y->exchanges : x->steps < y->steps;
 }
 
 // ---- intermediate layouts -----------------------------------------------------------------------

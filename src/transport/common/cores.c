@@ -53,9 +53,7 @@ static int group_cores(const char *folder)
         return 0;
     double quota = strtod(text, NULL);
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-    if (read_text(path, text, sizeof text))
-        return quota_cores(quota, strtod(text, NULL));
-    return 0;
+    return read_text(path, text, sizeof text) ? quota_cores(quota, strtod(text, NULL)) : 0;
 }
 
 // Returns the smallest limit of a control group and its parents; 0: none has a limit.
@@ -111,9 +109,7 @@ static long place_of(int number, const char *what)
 {
     char path[128], text[32];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", number, what);
-    if (read_text(path, text, sizeof text))
-        return strtol(text, NULL, 10);
-    return 0;
+    return read_text(path, text, sizeof text) ? strtol(text, NULL, 10) : 0;
 }
 
 // Orders by package, then core, then hardware thread.

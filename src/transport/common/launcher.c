@@ -114,7 +114,5 @@ bool tsr__launcher_is_mpi(const char *family)
     for (size_t i = 0; i < TSR_COUNT(launchers); i++)
         if (strcmp(launchers[i].family, family) == 0)
             speaks = launchers[i].mpi;
-    if (speaks == ON_SEVERAL_HOSTS)
-        return !one_node();
-    return speaks == ALWAYS;
+    return speaks == ON_SEVERAL_HOSTS ? !one_node() : speaks == ALWAYS;
 }

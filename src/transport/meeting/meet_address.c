@@ -46,9 +46,7 @@ static bool is_loopback(const struct sockaddr *address)
     const uint8_t *bytes = bytes_of(address, &n);
     if (!bytes)
         return address->sa_family == AF_UNIX;
-    if (n == 4)
-        return bytes[0] == 127;
-    return memcmp(bytes, &in6addr_loopback, n) == 0;
+    return n == 4 ? bytes[0] == 127 : memcmp(bytes, &in6addr_loopback, n) == 0;
 }
 
 // ---- where rank 0 is ----------------------------------------------------------------------------

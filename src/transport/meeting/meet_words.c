@@ -33,9 +33,7 @@ static uint32_t get32(const uint8_t *in)
 
 static unsigned nibble(char digit)
 {
-    if (digit <= '9')
-        return (unsigned)(digit - '0');
-    return (unsigned)(digit - 'a' + 10);
+    return digit <= '9' ? (unsigned)(digit - '0') : (unsigned)(digit - 'a' + 10);
 }
 
 static void digest_of(struct sha256 *sha256, uint8_t out[MEET_CODE])
@@ -213,7 +211,5 @@ bool tsr__meet_get_head(const uint8_t in[MEET_HEAD], int ranks, struct meet_head
     *out = (struct meet_head){get32(in), get32(in + 4), get32(in + 8)};
     if (out->kind < MEET_CARD || out->kind > MEET_BYE || out->rank >= (uint32_t)ranks)
         return false;
-    if (out->kind == MEET_CARD)
-        return out->bytes <= LINK_CARD;
-    return out->bytes == 0;
+    return out->kind == MEET_CARD ? out->bytes <= LINK_CARD : out->bytes == 0;
 }
