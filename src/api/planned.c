@@ -21,9 +21,7 @@ static void add_size(struct sizes *sizes, const char *name, int64_t size)
     for (size_t i = 0; i < sizes->at.n; i++)
         if (strcmp(sizes->at.at[i].name, name) == 0)
             return;
-    tsr_dim_size *at = vec_push(sizes->arena, &sizes->at);
-    if (at)
-        *at = (tsr_dim_size){name, size};
+    vec_add(sizes->arena, &sizes->at, (tsr_dim_size){name, size});
 }
 
 // Adds the sizes of the named dimensions of the inputs. Inputs that are missing, or have another

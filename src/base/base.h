@@ -224,17 +224,18 @@ struct str tsr__arena_printf(struct arena *arena, const char *format, ...) TSR_P
 
 // A growing array in an arena: VEC(int64_t) ids = {0}; When it grows, the old storage stays unused
 // in the arena. vec_push returns a pointer to the new zeroed element, or NULL if the arena has
-// failed.
+// failed. vec_add appends a value: vec_add(arena, &ids, 7); it returns false if the arena has failed.
 #define VEC(type)                                                                                  \
     struct {                                                                                       \
         type *at;                                                                                  \
         size_t n, cap;                                                                             \
     }
-#define vec_push(arena, v)                                                                         \
+#define vec_reserve(arena, v)                                                                      \
     ((v)->n < (v)->cap ||                                                                          \
-             tsr__vec_grow(arena, (void **)&(v)->at, (v)->n, &(v)->cap, sizeof(*(v)->at))          \
-         ? &(v)->at[(v)->n++]                                                                      \
-         : NULL)
+     tsr__vec_grow(arena, (void **)&(v)->at, (v)->n, &(v)->cap, sizeof(*(v)->at)))
+#define vec_push(arena, v) (vec_reserve(arena, v) ? &(v)->at[(v)->n++] : NULL)
+#define vec_add(arena, v, ...)                                                                     \
+    (vec_reserve(arena, v) && ((v)->n++, (v)->at[(v)->n - 1] = (__VA_ARGS__), true))
 bool tsr__vec_grow(struct arena *arena, void **at, size_t n, size_t *cap, size_t size);
 
 double tsr__now_s(void); // monotonic time (session.c)

@@ -294,9 +294,7 @@ static void name_size(struct sizes *sizes, const tsr_value *value, int axis, int
     for (size_t i = 0; i < sizes->list.n; i++)
         if (strcmp(sizes->list.at[i].name, name) == 0)
             return;
-    tsr_dim_size *entry = vec_push(&sizes->folder->arena, &sizes->list);
-    if (entry)
-        *entry = (tsr_dim_size){name, size};
+    vec_add(&sizes->folder->arena, &sizes->list, (tsr_dim_size){name, size});
 }
 
 // Sets the sizes of positions [batch, tokens], or [3, batch, tokens] with one row for each of time,

@@ -19,9 +19,7 @@ static void hold_store(tsr_model *to, struct store *store)
     for (size_t i = 0; i < to->held.n; i++)
         if (to->held.at[i] == store)
             return;
-    struct store **slot = vec_push(&to->arena, &to->held);
-    if (slot)
-        *slot = tsr__store_hold(store);
+    vec_add(&to->arena, &to->held, tsr__store_hold(store));
 }
 
 // Adds references to all stores whose bytes objects of `from` may use.

@@ -232,10 +232,8 @@ tsr_status tsr_graph_add_output(tsr_graph *graph, tsr_value *value)
         return tsr__fail(graph->model->session, TSR_INVALID, DIAG_argument_invalid,
                          &PLACE(.graph = tsr__graph_path(graph)), NULL, "an output needs a value");
     TRY(check_value(graph, value, NULL));
-    struct port *port = vec_push(&graph->model->arena, &graph->outputs);
-    if (!port)
+    if (!vec_add(&graph->model->arena, &graph->outputs, (struct port){.value = value}))
         return TSR_NOMEM;
-    *port = (struct port){.value = value};
     value->n_outputs++;
     tsr__touch_graph(graph, G_OUTPUTS);
     return TSR_OK;

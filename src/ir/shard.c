@@ -196,10 +196,8 @@ static tsr_status unite_devices(tsr_spec *spec, const int64_t *devices, size_t n
     for (size_t i = 0; i < n; i++) {
         if (has_device(spec, devices[i]))
             continue;
-        int64_t *slot = vec_push(arena, &spec->devices);
-        if (!slot)
+        if (!vec_add(arena, &spec->devices, devices[i]))
             return TSR_NOMEM;
-        *slot = devices[i];
     }
     if (n)
         tsr__spec_touch(spec, S_DEVICES);

@@ -219,10 +219,8 @@ static tsr_status add_points(struct sim *sim)
             if (!alike)
                 return TSR_NOMEM;
             if (alike->predicted == 0) {
-                struct alike **listed = vec_push(sim->arena, &list);
-                if (!listed)
+                if (!vec_add(sim->arena, &list, alike))
                     return TSR_NOMEM;
-                *listed = alike;
             }
             alike->predicted += predicted_time(sim, task);
             alike->seen += task->seen;

@@ -226,10 +226,8 @@ static tsr_status keep_others(struct reseal_context *context)
     for (size_t i = 0; i < manifest->n_files; i++) {
         if (find_added(context, manifest->files[i].name))
             continue;
-        struct manifest_file *file = vec_push(context->arena, &context->files);
-        if (!file)
+        if (!vec_add(context->arena, &context->files, manifest->files[i]))
             return TSR_NOMEM;
-        *file = manifest->files[i];
     }
     tsr__manifest_sort(context->files.at, context->files.n);
     return TSR_OK;

@@ -68,10 +68,8 @@ static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_top
         count.cost = summary.cost;
         count.fits = keeps_memory(&summary, choice, options.memory);
     }
-    tsr_plan_count *at = vec_push(&list->arena, &list->tried);
-    if (!at)
+    if (!vec_add(&list->arena, &list->tried, count))
         return TSR_NOMEM;
-    *at = count;
     if (is_better(&count, &list->best_count)) {
         list->best = choice;
         list->best_count = count;

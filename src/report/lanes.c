@@ -165,10 +165,8 @@ static size_t number_of(struct page *page, struct words *words, const char *text
     if (!at)
         return 0;
     if (!*at) {
-        const char **fresh = vec_push(page->arena, &words->list);
-        if (!fresh)
+        if (!vec_add(page->arena, &words->list, text))
             return 0;
-        *fresh = text;
         *at = (void *)(uintptr_t)words->list.n;
     }
     return (uintptr_t)*at - 1;

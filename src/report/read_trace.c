@@ -32,9 +32,7 @@ struct trace_reader {
 
 static void take_run(struct trace_reader *reader, int device, double begin, double seconds)
 {
-    struct run_time *run = vec_push(reader->page->arena, &reader->runs);
-    if (run)
-        *run = (struct run_time){device, begin, seconds};
+    vec_add(reader->page->arena, &reader->runs, (struct run_time){device, begin, seconds});
 }
 
 // True for a complete event ("X") of a rank with valid times.

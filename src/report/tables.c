@@ -58,10 +58,8 @@ static struct sum *sum_of(struct page *page, struct sums *sums, const char *op, 
     if (!at)
         return NULL;
     if (!*at) {
-        struct sum *fresh = vec_push(page->arena, &sums->list);
-        if (!fresh)
+        if (!vec_add(page->arena, &sums->list, (struct sum){.op = op, .kind = kind}))
             return NULL;
-        *fresh = (struct sum){.op = op, .kind = kind};
         *at = (void *)(uintptr_t)sums->list.n;
     }
     return &sums->list.at[(uintptr_t)*at - 1];
@@ -293,9 +291,7 @@ void tsr__table_shardings(struct page *page)
             return;
         if (row->nodes.n > 1) // listed already
             continue;
-        struct node_row **listed = vec_push(page->arena, &rows);
-        if (listed)
-            *listed = row;
+        vec_add(page->arena, &rows, row);
     }
     PUT(page, "<input type=\"search\" placeholder=\"filter by name, operator or sharding\" "
               "aria-label=\"filter\" data-filter=\"nodes\">\n");

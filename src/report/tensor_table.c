@@ -279,9 +279,7 @@ static void add_value(struct tensors *tensors, const tsr_value *value)
     struct tensor_row *row = row_at(tensors, slot_at(&tensors->rows, key), value, layout, elements);
     if (!row)
         return;
-    struct folded *member = vec_push(page->arena, &row->names);
-    if (member)
-        *member = name;
+    vec_add(page->arena, &row->names, name);
 }
 
 static int64_t row_bytes(const struct tensor_row *row)

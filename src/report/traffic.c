@@ -133,16 +133,12 @@ void tsr__table_communication(struct page *page)
         struct traffic_row *row = row_of(page, &seen, comm, &name);
         if (!row)
             return;
-        struct folded *member = vec_push(page->arena, &row->names);
-        if (!member)
+        if (!vec_add(page->arena, &row->names, name))
             return;
-        *member = name;
         row->seconds += comm->seconds;
         if (row->names.n > 1) // listed already
             continue;
-        struct traffic_row **listed = vec_push(page->arena, &rows);
-        if (listed)
-            *listed = row;
+        vec_add(page->arena, &rows, row);
     }
     if (page->arena->failed)
         return;

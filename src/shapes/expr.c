@@ -215,10 +215,8 @@ static struct expr new_atom(struct exprs *exprs, void **slot, struct atom what)
     if (!slot || exprs->atoms.n >= EXPR_MAX_POOL)
         return unknown;
     if (!*slot) {
-        struct atom *at = vec_push(exprs->arena, &exprs->atoms);
-        if (!at)
+        if (!vec_add(exprs->arena, &exprs->atoms, what))
             return unknown;
-        *at = what;
         *slot = (void *)(uintptr_t)exprs->atoms.n;
     }
     return atom(exprs, (uint32_t)((uintptr_t)*slot - 1));

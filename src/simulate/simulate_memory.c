@@ -228,10 +228,9 @@ static size_t copy_store(struct stores *stores, const tsr_value *value, int64_t 
         raise_to(&stores->list.at[store - 1].end, end);
         return store;
     }
-    struct store *fresh = vec_push(stores->arena, &stores->list);
-    if (!fresh)
+    if (!vec_add(stores->arena, &stores->list,
+                 (struct store){bytes_of(stores, value), from, end, value, false, 0}))
         return 0;
-    *fresh = (struct store){bytes_of(stores, value), from, end, value, false, 0};
     return stores->list.n;
 }
 

@@ -87,9 +87,7 @@ static bool walk(struct arena *arena, const struct makers *makers, int64_t n, in
         if (seen[node])
             continue;
         seen[node] = true;
-        int64_t *run = vec_push(arena, &stack);
-        if (run)
-            *run = -1 - node;
+        vec_add(arena, &stack, -1 - node);
         for (int64_t i = makers->first[node]; i < makers->first[node + 1]; i++) {
             int64_t *next = seen[makers->from[i]] ? NULL : vec_push(arena, &stack);
             if (next)

@@ -82,11 +82,9 @@ static void span(struct run *run, int64_t device, const struct sim_task *task, t
         sim_device->waiting += end - begin;
     if (end <= begin || run->spans.n >= SIM_MAX_SPANS)
         return;
-    tsr_span *s = vec_push(run->kept, &run->spans);
-    if (s)
-        *s = (tsr_span){kind,     (int)device, sim_device->request,
-                        task->op, task->node,  task->comm ? task->comm->id : -1,
-                        begin,    end};
+    vec_add(run->kept, &run->spans,
+            (tsr_span){kind, (int)device, sim_device->request, task->op, task->node,
+                       task->comm ? task->comm->id : -1, begin, end});
 }
 
 // Advances to the next task. After its last task a device begins the next request at once. A

@@ -15,10 +15,9 @@ void tsr__program_init(struct program *program, struct arena *arena)
 uint32_t tsr__program_node(struct program *program, struct str name, uint32_t k,
                            const int64_t *cost)
 {
-    struct program_node *node = vec_push(program->arena, &program->nodes);
-    if (!node)
+    if (!vec_add(program->arena, &program->nodes,
+                 (struct program_node){.name = name, .k = k, .cost = cost}))
         return UINT32_MAX;
-    *node = (struct program_node){.name = name, .k = k, .cost = cost};
     return (uint32_t)(program->nodes.n - 1);
 }
 
@@ -30,9 +29,7 @@ void tsr__program_choices(struct program *program, uint32_t node, const struct s
 
 void tsr__program_edge(struct program *program, uint32_t a, uint32_t b, const int64_t *cost)
 {
-    struct program_edge *edge = vec_push(program->arena, &program->edges);
-    if (edge)
-        *edge = (struct program_edge){a, b, cost};
+    vec_add(program->arena, &program->edges, (struct program_edge){a, b, cost});
 }
 
 uint32_t tsr__program_limit(struct program *program, struct str name, int64_t bound,
@@ -52,9 +49,8 @@ void tsr__program_use(struct program *program, uint32_t limit, uint32_t node, ui
 {
     if (limit >= program->limits.n)
         return; // the limit could not be added: out of memory
-    struct program_use *use = vec_push(program->arena, &program->limits.at[limit].uses);
-    if (use)
-        *use = (struct program_use){node, begin, end, usage};
+    vec_add(program->arena, &program->limits.at[limit].uses,
+            (struct program_use){node, begin, end, usage});
 }
 
 // ---- copying with weights

@@ -100,10 +100,8 @@ int64_t tsr__digits_overlap(struct arena *arena, const struct tile_digits *x,
                             const struct tile_digits *y)
 {
     struct overlap overlap = {.arena = arena};
-    struct term *first = vec_push(arena, &overlap.now);
-    if (!first)
+    if (!vec_add(arena, &overlap.now, (struct term){x->size, 1}))
         return -1;
-    *first = (struct term){x->size, 1};
     if (x->size == 0)
         return 0;
     for (int i = 0, k = 0; i <= x->run || k <= y->run;) {

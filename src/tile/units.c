@@ -177,10 +177,8 @@ struct tile_layout *tsr__layout_units(struct arena *arena, const struct tile_lay
         tsr__layout_coords(units, k, coords);
         size_t n = tsr__layout_owners(parts, shard_with(parts, coords), &owners);
         for (size_t i = 0; i < n; i++) {
-            struct tile_owner *pair = vec_push(arena, &pairs);
-            if (!pair)
+            if (!vec_add(arena, &pairs, (struct tile_owner){k, owners[i]}))
                 return NULL;
-            *pair = (struct tile_owner){k, owners[i]};
         }
     }
     return tsr__layout_own(arena, units, pairs.at, pairs.n) ? units : NULL;

@@ -34,10 +34,8 @@ static void append(struct rope *rope, const char *p, size_t n)
     if (last && last->p + last->n == p) {
         last->n += n;
     } else {
-        struct str *piece = vec_push(rope->arena, &rope->pieces);
-        if (!piece)
+        if (!vec_add(rope->arena, &rope->pieces, (struct str){p, n}))
             return;
-        *piece = (struct str){p, n};
     }
     rope->bytes += n;
 }

@@ -37,9 +37,8 @@ static void add_location(struct walk *walk, struct str body)
     if (!slot || *slot)
         return;
     *slot = walk;
-    struct str *out = vec_push(&walk->model->arena, &walk->locations);
-    if (out)
-        *out = tsr__arena_str(&walk->model->arena, external.location);
+    vec_add(&walk->model->arena, &walk->locations,
+            tsr__arena_str(&walk->model->arena, external.location));
 }
 
 // Collects the external files that a message and its parts name. The file was checked when it was

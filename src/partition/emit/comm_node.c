@@ -42,17 +42,11 @@ static tsr_status set_windows(struct draft *draft, tsr_node *node, const struct 
         const struct dim_slice *part =
             &windows->parts[group->devices[i / (size_t)windows->n_axes] * windows->n_axes +
                             (int64_t)axis];
-        int64_t *count = vec_push(draft->arena, &list);
-        if (!count)
+        if (!vec_add(draft->arena, &list, part->n))
             return TSR_NOMEM;
-        *count = part->n;
         for (int64_t k = 0; k < part->n; k++) {
-            int64_t *start = vec_push(draft->arena, &list);
-            if (start)
-                *start = part->at[k].start;
-            int64_t *stop = vec_push(draft->arena, &list);
-            if (stop)
-                *stop = part->at[k].stop;
+            vec_add(draft->arena, &list, part->at[k].start);
+            vec_add(draft->arena, &list, part->at[k].stop);
         }
         if (draft->arena->failed)
             return TSR_NOMEM;

@@ -475,9 +475,7 @@ static void keep(struct candidate_builder *builder, struct candidate *candidate,
     for (int factor = 0; factor < builder->place.rule->n_factors; factor++)
         candidate->cut = candidate->cut || builder->place.cuts[factor] > 1;
     candidate->name = name_of(builder, suffix);
-    struct candidate *at = vec_push(&builder->planner->arena, &builder->strategy->at);
-    if (at)
-        *at = *candidate;
+    vec_add(&builder->planner->arena, &builder->strategy->at, *candidate);
     if (builder->spread) {
         mark_spread(builder->planner, candidate->in, builder->n_in);
         mark_spread(builder->planner, candidate->out, builder->n_out);

@@ -11,10 +11,9 @@
 static uint32_t add_number(struct planner *planner, const struct tile_layout *layout,
                            const struct parts *parts)
 {
-    struct numbered_layout *at = vec_push(&planner->arena, &planner->layouts);
-    if (!at)
+    if (!vec_add(&planner->arena, &planner->layouts,
+                 (struct numbered_layout){.tiles = layout, .parts = parts}))
         return PLAN_NO_LAYOUT;
-    *at = (struct numbered_layout){.tiles = layout, .parts = parts};
     return (uint32_t)(planner->layouts.n - 1);
 }
 

@@ -78,9 +78,7 @@ static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_
     const tsr_graph *graph = tsr_model_graph(planner->model);
     VEC(tsr_dim_size) all = {0};
     for (size_t i = 0; i < n; i++) {
-        tsr_dim_size *at = vec_push(&planner->arena, &all);
-        if (at)
-            *at = sizes[i];
+        vec_add(&planner->arena, &all, sizes[i]);
     }
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
@@ -88,9 +86,7 @@ static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_
             const char *name = tsr_value_dim_name(value, d);
             if (!name || has_size(all.at, all.n, name))
                 continue;
-            tsr_dim_size *at = vec_push(&planner->arena, &all);
-            if (at)
-                *at = (tsr_dim_size){name, PLAN_USUAL_SIZE};
+            vec_add(&planner->arena, &all, (tsr_dim_size){name, PLAN_USUAL_SIZE});
         }
     }
     *out = all.at;

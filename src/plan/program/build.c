@@ -14,16 +14,12 @@
 
 static void add_given(struct planner *planner, const tsr_value *value)
 {
-    const tsr_value **at = vec_push(&planner->arena, &planner->ends.given);
-    if (at)
-        *at = value;
+    vec_add(&planner->arena, &planner->ends.given, value);
 }
 
 static void add_constant(struct planner *planner, const tsr_value *value)
 {
-    const tsr_value **at = vec_push(&planner->arena, &planner->ends.constants);
-    if (at)
-        *at = value;
+    vec_add(&planner->arena, &planner->ends.constants, value);
 }
 
 // Lists the values that are on the devices before the first node runs. Inputs that stay on the

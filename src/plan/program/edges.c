@@ -94,9 +94,7 @@ struct state_list {
 
 static void add_state(struct state_list *states, uint32_t from, uint32_t copy, int64_t cost)
 {
-    struct copy_state *state = vec_push(states->arena, &states->list);
-    if (state)
-        *state = (struct copy_state){from, copy, cost};
+    vec_add(states->arena, &states->list, (struct copy_state){from, copy, cost});
 }
 
 // True if a copy state has this layout of the producer. Candidates with the same layout share their

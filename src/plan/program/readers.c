@@ -34,13 +34,12 @@ static void add_reader(struct collecting *collecting, const tsr_node *node, size
             collecting->leaves = true;
         return;
     }
-    struct reader *reader = vec_push(collecting->arena, &collecting->list);
-    if (reader)
-        *reader = (struct reader){.node = (size_t)at,
-                                  .slot = slot,
-                                  .captures = captures || outer != node,
-                                  .order = collecting->list.n,
-                                  .var = UINT32_MAX};
+    vec_add(collecting->arena, &collecting->list,
+            (struct reader){.node = (size_t)at,
+                            .slot = slot,
+                            .captures = captures || outer != node,
+                            .order = collecting->list.n,
+                            .var = UINT32_MAX});
 }
 
 static bool take_use(void *data, tsr_node *node, size_t input)
@@ -98,9 +97,7 @@ struct readers tsr__planner_readers(struct planner *planner, struct arena *arena
     bool leaves = collecting.leaves && !planner->scope.open;
     bool given_on = (tsr_value_is_output(value) && !readers.stays) || leaves;
     if (given_on && is_made_here(planner, value)) {
-        struct reader *out = vec_push(arena, &collecting.list);
-        if (out)
-            *out = (struct reader){.node = SIZE_MAX, .var = UINT32_MAX};
+        vec_add(arena, &collecting.list, (struct reader){.node = SIZE_MAX, .var = UINT32_MAX});
         readers.last = planner->n_nodes;
     }
     readers.at = collecting.list.at;

@@ -30,9 +30,7 @@ struct timing {
 
 static void add_event(struct timing *timing, struct event event)
 {
-    struct event *at = vec_push(&timing->arena, &timing->events);
-    if (at)
-        *at = event;
+    vec_add(&timing->arena, &timing->events, event);
 }
 
 // Appends the pending events, those of the stage since its devices last synchronized, to the list
@@ -50,9 +48,7 @@ static void flush(struct timing *timing)
 static void add_in_order(struct timing *timing, struct event event, bool transfer)
 {
     if (!event.meets && !transfer) {
-        struct event *at = vec_push(&timing->arena, &timing->pending);
-        if (at)
-            *at = event;
+        vec_add(&timing->arena, &timing->pending, event);
         return;
     }
     if (!transfer)
@@ -84,10 +80,8 @@ static struct value_forms *forms_of(struct timing *timing, const tsr_value *valu
     if (forms->layouts.n)
         return forms;
     int rank = timing->planner->values[tsr__value_id(value)].rank;
-    uint32_t *first = vec_push(&timing->arena, &forms->layouts);
-    if (!first)
+    if (!vec_add(&timing->arena, &forms->layouts, tsr__planner_replicated(timing->planner, rank)))
         return NULL;
-    *first = tsr__planner_replicated(timing->planner, rank);
     forms->stage = SIZE_MAX;
     return forms;
 }
@@ -223,10 +217,8 @@ static bool run_node(struct timing *timing, const struct plan_node *node, size_t
         if (!value)
             continue;
         struct value_forms *forms = &timing->forms[tsr__value_id(value)];
-        uint32_t *first = vec_push(&timing->arena, &forms->layouts);
-        if (!first)
+        if (!vec_add(&timing->arena, &forms->layouts, candidate->out[i]))
             return false;
-        *first = candidate->out[i];
         forms->stage = k;
     }
     return true;

@@ -169,9 +169,7 @@ static void list_given(struct planner *planner)
                 continue;
             if (planner->scope.open && crosses(planner, value))
                 continue;
-            const tsr_value **at = vec_push(&planner->arena, &planner->ends.given);
-            if (at)
-                *at = value;
+            vec_add(&planner->arena, &planner->ends.given, value);
         }
     }
 }
@@ -401,10 +399,8 @@ tsr_status tsr__range_time(struct staging *staging, struct kind *kind, size_t i,
     tsr_status st = solve_new(staging, &solve, &late, out);
     if (st != TSR_OK || late)
         return st;
-    struct point *at = vec_push(&kind->planner.arena, &front->at);
-    if (!at)
+    if (!vec_add(&kind->planner.arena, &front->at, *out))
         return TSR_NOMEM;
-    *at = *out;
     return TSR_OK;
 }
 
@@ -424,10 +420,8 @@ tsr_status tsr__range_bound(struct staging *staging, struct kind *kind, size_t i
     tsr_status st = solve_new(staging, &solve, &late, out);
     if (st != TSR_OK || late)
         return st;
-    struct point *at = vec_push(&kind->planner.arena, &front->open);
-    if (!at)
+    if (!vec_add(&kind->planner.arena, &front->open, *out))
         return TSR_NOMEM;
-    *at = *out;
     return TSR_OK;
 }
 

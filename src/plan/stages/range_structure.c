@@ -37,9 +37,7 @@ static uintptr_t number_of(struct range_key *range_key, const tsr_value *value, 
     if (at)
         *at = (void *)found;
     if (comes) {
-        const tsr_value **in = vec_push(&range_key->staging->planner->arena, &range_key->in);
-        if (in)
-            *in = value;
+        vec_add(&range_key->staging->planner->arena, &range_key->in, value);
     }
     return found;
 }
@@ -102,17 +100,13 @@ static void describe_output(struct range_key *range_key, const tsr_value *value)
     range_key->later = false;
     tsr_value_uses(value, is_read_later, range_key);
     if (range_key->later) {
-        const tsr_value **leave = vec_push(&planner->arena, &range_key->leave);
-        if (leave)
-            *leave = value;
+        vec_add(&planner->arena, &range_key->leave, value);
         tsr__text_printf(&range_key->key, "l");
     }
     if (planner_stays(planner, value)) {
         tsr__text_printf(&range_key->key, "s");
     } else if (tsr_value_is_output(value)) {
-        const tsr_value **out = vec_push(&planner->arena, &range_key->out);
-        if (out)
-            *out = value;
+        vec_add(&planner->arena, &range_key->out, value);
         tsr__text_printf(&range_key->key, "o");
     }
 }

@@ -22,9 +22,8 @@ static void add_shared(struct staging *staging, const struct reader *a, const st
 {
     if (a->node == SIZE_MAX || b->node == SIZE_MAX)
         return; // the caller is in no stage
-    struct common_nodes *at = vec_push(&staging->planner->arena, &staging->shared);
-    if (at)
-        *at = (struct common_nodes){{a->node, b->node}, {a->slot, b->slot}};
+    vec_add(&staging->planner->arena, &staging->shared,
+            (struct common_nodes){{a->node, b->node}, {a->slot, b->slot}});
 }
 
 // Pairs the readers of a weight in both models in their order, as models.c links them.

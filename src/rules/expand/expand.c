@@ -80,9 +80,8 @@ static void record_reads(struct expansion *expansion, tsr_node *node)
             tsr_value *value = tsr_node_input(node, i);
             if (!value || value != tsr_node_input(expansion->node, k))
                 continue;
-            struct expanded_slot *slot = vec_push(expansion->arena, &expansion->reads);
-            if (slot)
-                *slot = (struct expanded_slot){node, value, (int)k};
+            vec_add(expansion->arena, &expansion->reads,
+                    (struct expanded_slot){node, value, (int)k});
             break;
         }
 }

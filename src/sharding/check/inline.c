@@ -114,9 +114,7 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
             break; // nodes of functions come last
         if (!can_inline(node) || is_in_call(node))
             continue;
-        tsr_node **slot = vec_push(arena, &calls);
-        if (slot)
-            *slot = node;
+        vec_add(arena, &calls, node);
     }
     if (arena->failed)
         return TSR_NOMEM;

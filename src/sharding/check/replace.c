@@ -137,9 +137,7 @@ static size_t origin_of(const struct flow *flow, size_t i)
 static void add_origins(struct arena *arena, struct origins *origins, size_t origin, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        size_t *slot = vec_push(arena, &origins->at);
-        if (slot)
-            *slot = origin;
+        vec_add(arena, &origins->at, origin);
     }
 }
 

@@ -119,10 +119,9 @@ static bool read_owners(struct arena *arena, const tsr_spec *spec, struct tile_l
         if (at >= 0)
             tsr_spec_group(spec, (size_t)at, &members, &count);
         for (size_t k = 0; k < count; k++) {
-            struct tile_owner *owner = vec_push(arena, &pairs);
-            if (!owner)
+            if (!vec_add(arena, &pairs,
+                         (struct tile_owner){layout->n_shards > 1 ? (int64_t)i : 0, members[k]}))
                 return false;
-            *owner = (struct tile_owner){layout->n_shards > 1 ? (int64_t)i : 0, members[k]};
         }
     }
     return tsr__layout_own(arena, layout, pairs.at, pairs.n);

@@ -101,9 +101,7 @@ bool tsr__parser_dots(struct parser *parser, bool *found)
 
 bool tsr__parser_own(struct parser *parser, int64_t shard, int64_t device)
 {
-    struct tile_owner *tile_owner = vec_push(parser->arena, &parser->pairs);
-    if (!tile_owner)
+    if (!vec_add(parser->arena, &parser->pairs, (struct tile_owner){shard, device}))
         return tsr__parser_fail(parser, TSR_NOMEM, parser->at, NULL);
-    *tile_owner = (struct tile_owner){shard, device};
     return true;
 }
