@@ -102,7 +102,7 @@ static bool add_output_of(struct sample_graph *made, tsr_node *node)
     return node && add_output(made, tsr_node_output(node, 0));
 }
 
-// ---- chains: nodes in sequence that an engine does not fuse into one
+// ---- chains: nodes in sequence that an engine does not fuse into one. Their number is in the table
 
 static bool chain_of(struct sample_graph *made, tsr_value *x, const char *first, const char *second,
                      int nodes)
@@ -120,42 +120,22 @@ static bool many_nodes(struct sample_graph *made, tsr_value *x)
 {
     return chain_of(made, x, "Relu", "Neg", MEASURE_MANY_NODES);
 }
-static bool stream_far(struct sample_graph *made, tsr_value *x)
+static bool stream(struct sample_graph *made, tsr_value *x)
 {
-    return chain_of(made, x, "Relu", "Neg", 2);
+    return chain_of(made, x, "Relu", "Neg", made->sample->node.nodes);
 }
-static bool stream_near(struct sample_graph *made, tsr_value *x)
+static bool softmax(struct sample_graph *made, tsr_value *x)
 {
-    return chain_of(made, x, "Relu", "Neg", 16);
+    return chain_of(made, x, "Softmax", "Softmax", made->sample->node.nodes);
 }
-static bool stream_half(struct sample_graph *made, tsr_value *x)
+static bool curve(struct sample_graph *made, tsr_value *x)
 {
-    return chain_of(made, x, "Relu", "Neg", 4);
-}
-static bool softmax_half(struct sample_graph *made, tsr_value *x)
-{
-    return chain_of(made, x, "Softmax", "Softmax", 2);
-}
-static bool softmax_far(struct sample_graph *made, tsr_value *x)
-{
-    return chain_of(made, x, "Softmax", "Softmax", 1);
-}
-static bool softmax_near(struct sample_graph *made, tsr_value *x)
-{
-    return chain_of(made, x, "Softmax", "Softmax", 8);
-}
-static bool curve_far(struct sample_graph *made, tsr_value *x)
-{
-    return chain_of(made, x, "Sigmoid", "Tanh", 2);
-}
-static bool curve_near(struct sample_graph *made, tsr_value *x)
-{
-    return chain_of(made, x, "Sigmoid", "Tanh", 8);
+    return chain_of(made, x, "Sigmoid", "Tanh", made->sample->node.nodes);
 }
 
-static bool gelu_chain(struct sample_graph *made, tsr_value *x, int nodes)
+static bool gelu(struct sample_graph *made, tsr_value *x)
 {
-    for (int i = 0; i < nodes; i++) {
+    for (int i = 0; i < made->sample->node.nodes; i++) {
         tsr_node *node = add_node(made, MICROSOFT, "Gelu", &x, 1);
         if (!node)
             return false;
@@ -163,86 +143,55 @@ static bool gelu_chain(struct sample_graph *made, tsr_value *x, int nodes)
     }
     return add_output(made, x);
 }
-static bool error_half(struct sample_graph *made, tsr_value *x)
-{
-    return gelu_chain(made, x, 2);
-}
-static bool error_far(struct sample_graph *made, tsr_value *x)
-{
-    return gelu_chain(made, x, 1);
-}
-static bool error_near(struct sample_graph *made, tsr_value *x)
-{
-    return gelu_chain(made, x, 8);
-}
 
 // Adds a chain of nodes. Each reads the same weights and the result of the node before.
-static bool chain_with(struct sample_graph *made, tsr_value *x, const char *op, tsr_value *weights,
-                       int nodes)
+static bool chain_with(struct sample_graph *made, tsr_value *x, const char *op, tsr_value *weights)
 {
     if (!weights)
         return false;
-    for (int i = 0; i < nodes; i++)
+    for (int i = 0; i < made->sample->node.nodes; i++)
         x = step(made, op, x, weights);
     return add_output(made, x);
 }
 
 // Adds a chain of Add nodes. Each adds the same tensor, which has the shape of the input.
-static bool add_chain(struct sample_graph *made, tsr_value *x, int nodes)
+static bool additions(struct sample_graph *made, tsr_value *x)
 {
     tsr_value *other = constant(made, made->sample->type, made->sample->rank, made->sample->dims);
-    return chain_with(made, x, "Add", other, nodes);
-}
-static bool add_far(struct sample_graph *made, tsr_value *x)
-{
-    return add_chain(made, x, 1);
-}
-static bool add_near(struct sample_graph *made, tsr_value *x)
-{
-    return add_chain(made, x, 8);
+    return chain_with(made, x, "Add", other);
 }
 
-static bool norms(struct sample_graph *made, tsr_value *x, int nodes)
+static bool norms(struct sample_graph *made, tsr_value *x)
 {
     const int64_t dims[1] = {WIDTH};
     tsr_value *scale = constant(made, made->sample->type, 1, dims);
-    return chain_with(made, x, "LayerNormalization", scale, nodes);
-}
-static bool norm_half(struct sample_graph *made, tsr_value *x)
-{
-    return norms(made, x, 2);
-}
-static bool norm_far(struct sample_graph *made, tsr_value *x)
-{
-    return norms(made, x, 1);
-}
-static bool norm_near(struct sample_graph *made, tsr_value *x)
-{
-    return norms(made, x, 8);
+    return chain_with(made, x, "LayerNormalization", scale);
 }
 
 // ---- single nodes
 
+// Adds a node with one attribute.
+static bool add_single(struct sample_graph *made, tsr_value *x, const char *op, const char *name,
+                       const int64_t *numbers, size_t n)
+{
+    tsr_node *node = add_node(made, "", op, &x, 1);
+    return node && tsr_node_set_ints(node, name, numbers, n) == TSR_OK && add_output_of(made, node);
+}
+
 static bool turn(struct sample_graph *made, tsr_value *x)
 {
-    static const int64_t perm[3] = {1, 0, 2};
-    tsr_node *node = add_node(made, "", "Transpose", &x, 1);
-    return node && tsr_node_set_ints(node, "perm", perm, 3) == TSR_OK && add_output_of(made, node);
+    return add_single(made, x, "Transpose", "perm", (const int64_t[]){1, 0, 2}, 3);
 }
 
 // Adds a Transpose that exchanges rows and columns.
 static bool scatter(struct sample_graph *made, tsr_value *x)
 {
-    static const int64_t perm[3] = {0, 2, 1};
-    tsr_node *node = add_node(made, "", "Transpose", &x, 1);
-    return node && tsr_node_set_ints(node, "perm", perm, 3) == TSR_OK && add_output_of(made, node);
+    return add_single(made, x, "Transpose", "perm", (const int64_t[]){0, 2, 1}, 3);
 }
 
 static bool reduce(struct sample_graph *made, tsr_value *x)
 {
-    static const int64_t axes[1] = {1};
-    tsr_node *node = add_node(made, "", "ReduceMean", &x, 1);
-    return node && tsr_node_set_ints(node, "axes", axes, 1) == TSR_OK && add_output_of(made, node);
+    return add_single(made, x, "ReduceMean", "axes", (const int64_t[]){1}, 1);
 }
 
 // Adds a Slice that copies the first half of each row.
@@ -290,9 +239,9 @@ static bool layer(struct sample_graph *made, tsr_value *x)
 }
 
 // Adds a chain of matrix products with square weights as wide as the input.
-static bool squares(struct sample_graph *made, tsr_value *x, int nodes)
+static bool squares(struct sample_graph *made, tsr_value *x)
 {
-    for (int i = 0; i < nodes; i++) {
+    for (int i = 0; i < made->sample->node.nodes; i++) {
         tsr_value *weights =
             matrix(made, made->sample->type, made->sample->dims[1], made->sample->dims[1]);
         if (!weights)
@@ -300,14 +249,6 @@ static bool squares(struct sample_graph *made, tsr_value *x, int nodes)
         x = step(made, "MatMul", x, weights);
     }
     return add_output(made, x);
-}
-static bool small_products(struct sample_graph *made, tsr_value *x)
-{
-    return squares(made, x, 8);
-}
-static bool usual_products(struct sample_graph *made, tsr_value *x)
-{
-    return squares(made, x, 2);
 }
 
 static bool layer_of_bytes(struct sample_graph *made, tsr_value *x)
@@ -337,11 +278,6 @@ static bool one_row(struct sample_graph *made, tsr_value *x)
         x = step(made, "MatMul", x, step(made, "Mul", weights, by));
     }
     return add_output(made, x);
-}
-
-static bool one_row_near(struct sample_graph *made, tsr_value *x)
-{
-    return squares(made, x, 8);
 }
 
 // Adds a product with 4-bit weights, K x N in blocks of 32; NULL: out of memory.
