@@ -281,6 +281,8 @@ void *tsr__map_get(const struct map *map, struct str key);                 // NU
 // Returns the address of the key's value. Adds the key with the value NULL if it is new. Returns
 // NULL if out of memory. The address is valid until the next key is added.
 void **tsr__map_at(struct map *map, struct str key);
+// Sets the value of a key, which is not copied. Returns false if out of memory.
+bool tsr__map_set(struct map *map, struct str key, const void *value);
 // As tsr__map_at, but a new key is copied to the map's arena. For keys in local variables:
 // tsr__map_at_copy(&map, str_bytes(&pair, sizeof pair)).
 void **tsr__map_at_copy(struct map *map, struct str key);

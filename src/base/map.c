@@ -162,6 +162,14 @@ void **tsr__map_at(struct map *map, struct str key)
     return &slot->value;
 }
 
+bool tsr__map_set(struct map *map, struct str key, const void *value)
+{
+    void **slot = tsr__map_at(map, key);
+    if (slot)
+        *slot = (void *)value;
+    return slot != NULL;
+}
+
 // Returns the address of the value of a key. A new key is copied; if that fails, its slot is freed
 // again. No probe sequence passes over this slot yet, because it was added last.
 void **tsr__map_at_copy(struct map *map, struct str key)

@@ -171,9 +171,7 @@ static void clone_map(struct cloner *cloner, struct map *to, const struct map *f
         if (!twin)
             continue;
         struct str kept = tsr__keep(cloner->to, key);
-        void **slot = tsr__map_at(to, kept);
-        if (slot)
-            *slot = twin;
+        tsr__map_set(to, kept, twin);
         tsr__name_seen(cloner->to, kept);
     }
 }

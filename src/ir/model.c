@@ -268,10 +268,9 @@ static void index_opsets(tsr_model *model)
         tsr__map_init(&model->opset_index, &model->arena, 0);
     for (; model->n_opsets_indexed < model->opsets.n; model->n_opsets_indexed++) {
         size_t i = model->n_opsets_indexed;
-        void **at = tsr__map_at(&model->opset_index, model->opsets.at[i].domain);
-        if (!at)
+        if (!tsr__map_set(&model->opset_index, model->opsets.at[i].domain,
+                          (void *)(uintptr_t)(i + 1)))
             return;
-        *at = (void *)(uintptr_t)(i + 1);
     }
 }
 

@@ -241,9 +241,7 @@ int64_t *tsr__keep_devices(tsr_model *model, const int64_t *devices, size_t n)
         memcpy(copy, devices, bytes.n);
     if (!copy || n < SHARED_LIST)
         return copy;
-    void **at = tsr__map_at(&model->lists, str_bytes(copy, bytes.n));
-    if (at)
-        *at = copy;
+    tsr__map_set(&model->lists, str_bytes(copy, bytes.n), copy);
     return copy;
 }
 

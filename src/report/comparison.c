@@ -117,9 +117,7 @@ static void write_differences(struct page *page, const struct page *other)
     // Nodes of the other model by name.
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(other->model)); node;
          node = tsr_node_next(node)) {
-        void **at = tsr__map_at(&theirs, str_of(tsr__node_label(node)));
-        if (at)
-            *at = (void *)node;
+        tsr__map_set(&theirs, str_of(tsr__node_label(node)), (void *)node);
     }
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(page->model)); node;
          node = tsr_node_next(node)) {

@@ -143,9 +143,7 @@ static void find_stages(struct page *page)
         const tsr_node_config *entry = tsr_node_find_config(node, page->config);
         if (!entry || !tsr_node_config_stage(entry, &stage) || stage < 0 || stage >= INT32_MAX)
             continue;
-        void **at = tsr__map_at(&known, str_of(tsr__node_label(node)));
-        if (at)
-            *at = (void *)(uintptr_t)(stage + 1);
+        tsr__map_set(&known, str_of(tsr__node_label(node)), (void *)(uintptr_t)(stage + 1));
         any = true;
     }
     if (!any || !stages)

@@ -26,10 +26,8 @@ static void add_missing(struct missing *missing, const tsr_node *node)
                                         tsr_node_op(node));
     if (!name.p || tsr__map_get(&missing->seen, name))
         return;
-    void **slot = tsr__map_at(&missing->seen, name);
-    if (!slot)
+    if (!tsr__map_set(&missing->seen, name, missing))
         return;
-    *slot = missing;
     if (!missing->n++)
         missing->first = node;
     if (missing->n <= MAX_NAMED)

@@ -128,8 +128,6 @@ const struct pattern *tsr__pattern_of(const struct shapes *shapes, const char *t
     pattern = tsr__pattern_parse(shapes->arena, key, &wrong);
     if (!pattern)
         return NULL;
-    void **slot = tsr__map_at(shapes->patterns, key);
-    if (slot)
-        *slot = pattern;
+    tsr__map_set(shapes->patterns, key, pattern);
     return pattern;
 }

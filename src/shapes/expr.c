@@ -193,10 +193,8 @@ static struct expr keep(struct exprs *exprs, const struct sum *sum)
         return unknown;
     poly->n = sum->n;
     memcpy(poly->terms, sum->t, bytes);
-    void **slot = tsr__map_at(&exprs->polys, str_bytes(poly->terms, bytes));
-    if (!slot)
+    if (!tsr__map_set(&exprs->polys, str_bytes(poly->terms, bytes), poly))
         return unknown;
-    *slot = poly;
     return (struct expr){.known = true, .poly = poly};
 }
 

@@ -525,9 +525,7 @@ static tsr_status keep_outputs(tsr_tensors *tensors, struct ports *ports)
     struct map names;
     tsr__map_init(&names, &ports->arena, ports->n);
     for (size_t k = 0; k < ports->n; k++) {
-        void **slot = tsr__map_at(&names, tsr__value_str(ports->at[k]));
-        if (slot)
-            *slot = ports->at[k];
+        tsr__map_set(&names, tsr__value_str(ports->at[k]), ports->at[k]);
     }
     if (ports->arena.failed)
         return TSR_NOMEM;

@@ -40,9 +40,7 @@ static tsr_value *symbol_value(void *data, struct str symbol, const struct size_
     part->graph = here;
     if (!size)
         return NULL;
-    void **slot = tsr__map_at(&part->sizes, symbol);
-    if (slot)
-        *slot = size;
+    tsr__map_set(&part->sizes, symbol, size);
     return size;
 }
 

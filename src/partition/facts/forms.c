@@ -123,9 +123,7 @@ static struct str item_name(struct draft *draft, const struct item *it)
     while (name.p && tsr__map_get(&draft->names, name) && k++ < UINT32_MAX);
     if (!name.p)
         return name;
-    void **slot = tsr__map_at(&draft->names, name);
-    if (slot)
-        *slot = draft;
+    tsr__map_set(&draft->names, name, draft);
     return name;
 }
 

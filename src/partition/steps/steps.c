@@ -422,9 +422,7 @@ static void take_name(struct draft *draft, const tsr_value *value)
 {
     if (!value)
         return;
-    void **slot = tsr__map_at(&draft->names, tsr__value_str(value));
-    if (slot)
-        *slot = draft;
+    tsr__map_set(&draft->names, tsr__value_str(value), draft);
 }
 
 // Collects the names of all graphs, so that new names are unique.

@@ -76,9 +76,7 @@ static void list_names(const struct models *models, struct map *names)
         tsr_value *value = tsr_graph_initializer(graph, i);
         if (!is_weight(models->planners[1], value))
             continue;
-        void **at = tsr__map_at(names, tsr__value_str(value));
-        if (at)
-            *at = value;
+        tsr__map_set(names, tsr__value_str(value), value);
     }
 }
 

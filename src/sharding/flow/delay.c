@@ -200,9 +200,7 @@ void tsr__delayed_names(struct arena *arena, const tsr_model *model, const tsr_c
         if (line.n <= config.n || line.p[config.n] != ':' ||
             memcmp(line.p, config.p, config.n) != 0)
             continue;
-        void **at = tsr__map_at(names, (struct str){line.p + config.n + 1, line.n - config.n - 1});
-        if (at)
-            *at = names;
+        tsr__map_set(names, (struct str){line.p + config.n + 1, line.n - config.n - 1}, names);
     }
 }
 
