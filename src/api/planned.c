@@ -61,11 +61,10 @@ tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
 {
     if (!options)
         return tsr__missing(tsr_model_session(model), "options");
-    struct arena arena;
     tsr_plan_options plan_options;
     TRY(tsr__tensors_owned(tsr_model_session(model), inputs));
     TRY(OPTIONS_READ(tsr_model_session(model), &plan_options, options, seconds));
-    tsr__arena_init(&arena, tsr_model_session(model));
+    struct arena arena = {.session = tsr_model_session(model)};
     struct sizes sizes = {.arena = &arena};
     for (size_t i = 0; i < plan_options.n_sizes; i++)
         add_size(&sizes, plan_options.sizes[i].name, plan_options.sizes[i].size);

@@ -191,6 +191,7 @@ struct arena {
     bool failed;
 };
 
+// A local variable can also be initialized with struct arena arena = {.session = session};
 void tsr__arena_init(struct arena *arena, tsr_session *session);
 void tsr__arena_free(struct arena *arena); // leaves an empty arena that may be used again
 void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align);
@@ -249,6 +250,7 @@ struct text {
     size_t n, cap, max; // max 0: 64 MiB
     bool failed;
 };
+// A local variable can also be initialized with struct text text = {.session = session};
 void tsr__text_init(struct text *text, tsr_session *session);
 void tsr__text_free(struct text *text);
 void tsr__text_add(struct text *text, struct str str);

@@ -413,8 +413,7 @@ const char *tsr_finding_text(tsr_session *session, size_t i)
         return "";
     if (session->diags.at[i].rendered)
         return session->diags.at[i].rendered;
-    struct text text;
-    tsr__text_init(&text, session);
+    struct text text = {.session = session};
     render(&text, &session->diags.at[i]);
     struct str kept = (struct str){NULL, 0};
     if (!text.failed)

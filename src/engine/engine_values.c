@@ -262,9 +262,8 @@ static tsr_status read_texts(const struct engine *engine, struct arena *arena,
 static tsr_status take_texts(const struct engine *engine, const OrtValue *value, const char *name,
                              const struct seen *seen, tsr_tensors *to, OrtStatus **failed)
 {
-    struct arena arena;
     struct str *texts = NULL;
-    tsr__arena_init(&arena, to->session);
+    struct arena arena = {.session = to->session};
     tsr_status st = read_texts(engine, &arena, value, seen->elements, &texts, failed);
     if (st == TSR_OK)
         st = tsr__tensors_add_texts(to, str_of(name), (int)seen->rank, seen->dims, texts);

@@ -81,8 +81,7 @@ tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t tokens, 
     const tsr_dim_size *sizes;
     size_t n_sizes;
     TRY(tsr__genai_sizes(folder, folder->model, tokens, past, &sizes, &n_sizes));
-    struct text set;
-    tsr__text_init(&set, tsr_model_session(folder->model));
+    struct text set = {.session = tsr_model_session(folder->model)};
     tsr_status st = write_random_set(&set, folder->model, seed, sizes, n_sizes);
     if (st == TSR_OK)
         st = tsr_tensors_load(to, set.p, folder->model, false);

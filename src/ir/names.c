@@ -230,8 +230,7 @@ static tsr_status rename_duplicates(tsr_graph *graph, struct arena *scratch)
 
 tsr_status tsr__graph_unique_node_names(tsr_graph *graph)
 {
-    struct arena scratch;
-    tsr__arena_init(&scratch, graph->model->session);
+    struct arena scratch = {.session = graph->model->session};
     tsr_status st = rename_duplicates(graph, &scratch);
     tsr__arena_free(&scratch);
     if (st != TSR_OK)

@@ -324,8 +324,7 @@ OrtStatus *tsr__all_to_all_compute(struct kernel *kernel, OrtKernelContext *cont
 {
     struct tensor_view x;
     TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
-    struct arena arena;
-    tsr__arena_init(&arena, kernel->ops->session);
+    struct arena arena = {.session = kernel->ops->session};
     size_t n = (size_t)kernel->call.n_group;
     struct all_to_all_call state = {.kernel = kernel, .context = context, .view = &x};
     state.send = ARENA_ARRAY(&arena, struct comm_buffer, n);
@@ -438,8 +437,7 @@ OrtStatus *tsr__broadcast_compute(struct kernel *kernel, OrtKernelContext *conte
     if (kernel->call.type == TSR_STRING)
         return tsr__texts_broadcast(kernel, context);
     TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
-    struct arena arena;
-    tsr__arena_init(&arena, kernel->ops->session);
+    struct arena arena = {.session = kernel->ops->session};
     struct comm_buffer *send =
         ARENA_ARRAY(&arena, struct comm_buffer, (size_t)kernel->call.n_group);
     struct comm_buffer *recv =

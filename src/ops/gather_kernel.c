@@ -197,8 +197,7 @@ OrtStatus *tsr__all_gather_compute(struct kernel *kernel, OrtKernelContext *cont
     if (kernel->call.type == TSR_STRING)
         return tsr__texts_gather(kernel, context);
     TRY(tsr__kernel_input(kernel, context, 0, kernel->call.type, &x));
-    struct arena arena;
-    tsr__arena_init(&arena, kernel->ops->session);
+    struct arena arena = {.session = kernel->ops->session};
     struct gather gather = {.kernel = kernel, .context = context, .view = &x};
     OrtStatus *failed = gather_pieces(&gather, &arena);
     tsr__arena_free(&arena);

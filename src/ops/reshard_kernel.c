@@ -543,8 +543,7 @@ OrtStatus *tsr__reshard_compute(struct kernel *kernel, OrtKernelContext *context
     struct moves *moves;
     void *out;
     if (kernel->call.type == TSR_STRING) {
-        struct arena arena;
-        tsr__arena_init(&arena, kernel->ops->session);
+        struct arena arena = {.session = kernel->ops->session};
         OrtStatus *done = reshard_texts(kernel, context, &arena);
         tsr__arena_free(&arena);
         return done;

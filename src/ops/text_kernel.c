@@ -206,8 +206,7 @@ static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
 
 OrtStatus *tsr__texts_gather(struct kernel *kernel, OrtKernelContext *context)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, kernel->ops->session);
+    struct arena arena = {.session = kernel->ops->session};
     OrtStatus *st = gather_texts(kernel, context, &arena);
     tsr__arena_free(&arena);
     return st;
@@ -313,8 +312,7 @@ static OrtStatus *spread_texts(struct spread *spread, OrtKernelContext *context)
 
 OrtStatus *tsr__texts_broadcast(struct kernel *kernel, OrtKernelContext *context)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, kernel->ops->session);
+    struct arena arena = {.session = kernel->ops->session};
     struct spread spread = {.kernel = kernel, .arena = &arena};
     OrtStatus *st = spread_texts(&spread, context);
     tsr__arena_free(&arena);

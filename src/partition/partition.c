@@ -287,8 +287,7 @@ static tsr_status partition(struct request *request, struct draft draft)
     request->at.file = str_of(tsr_model_path(request->model));
     TRY(choose_config(request, &config));
     TRY(refuse_errors(request, config));
-    struct arena arena;
-    tsr__arena_init(&arena, request->session);
+    struct arena arena = {.session = request->session};
     draft.arena = &arena;
     tsr_status st = partition_model(request, config, &draft);
     tsr__arena_free(&arena);

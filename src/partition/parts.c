@@ -70,8 +70,7 @@ static tsr_status add_token(struct part *part)
 static tsr_status add_states(struct part *part)
 {
     const struct draft *draft = part->draft;
-    struct text lines;
-    tsr__text_init(&lines, draft->session);
+    struct text lines = {.session = draft->session};
     for (size_t i = 0; i < draft->states.n; i++)
         tsr__text_printf(&lines, "%s" STR_FMT "=" STR_FMT, i ? "\n" : "",
                          STR_ARG(tsr__value_str(draft->states.at[i].past)),

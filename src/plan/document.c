@@ -109,7 +109,6 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
         return tsr__missing(tsr_model_session(model), "summary");
     if (!path)
         return tsr__missing(tsr_model_session(model), "path");
-    struct arena arena;
     TRY(tsr__plan_options_owned(tsr_model_session(model), options));
     // The caller passed a summary without a plan.
     if (!summary->config)
@@ -120,7 +119,7 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
     tsr_json *json = tsr_json_new(tsr_model_session(model));
     if (!json)
         return TSR_NOMEM;
-    tsr__arena_init(&arena, tsr_model_session(model));
+    struct arena arena = {.session = tsr_model_session(model)};
     tsr_json_begin(json, NULL, '{');
     tsr_json_string(json, "$schema", TSR_JSON_SCHEMA "plan-file");
     tsr_json_string(json, "kind", PLAN_KIND);
@@ -231,11 +230,10 @@ static tsr_status check_document(struct document *document)
 static tsr_status open_document(struct document *document, tsr_session *session,
                                 struct arena *arena, const char *path)
 {
-    struct arena bytes;
     struct str text = {0};
     json_error_t error;
     *document = (struct document){.session = session, .arena = arena, .path = path};
-    tsr__arena_init(&bytes, session);
+    struct arena bytes = {.session = session};
     tsr_status st = tsr__file_read(session, &bytes, path, PLAN_MAX_DOCUMENT, &text);
     if (st == TSR_OK)
         st = tsr__json_load(session, text, JSON_REJECT_DUPLICATES, &error, &document->root);
@@ -275,9 +273,8 @@ tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **o
         return tsr__missing(session, "path");
     struct arena *kept = &session->results[RESULT_EDITS];
     struct document document;
-    struct text text;
     tsr__arena_free(kept);
-    tsr__text_init(&text, session);
+    struct text text = {.session = session};
     text.max = PLAN_MAX_DOCUMENT;
     *out = NULL;
     tsr_status st = open_document(&document, session, kept, path);

@@ -72,8 +72,7 @@ static void write_figures(struct page *page, const struct page *other)
 // Returns the shardings of inputs, then outputs, as HTML; "": none.
 static const char *specs_of(const struct page *page, struct arena *arena, const tsr_node *node)
 {
-    struct text text;
-    tsr__text_init(&text, page->session);
+    struct text text = {.session = page->session};
     tsr__node_specs_text(page, node, false, &text);
     if (text.n)
         tsr__text_add(&text, STR("<br>"));
@@ -88,8 +87,7 @@ static const char *specs_of(const struct page *page, struct arena *arena, const 
 static struct str difference_key(const struct page *page, const struct page *other,
                                  const tsr_node *ours, const tsr_node *theirs)
 {
-    struct text text;
-    tsr__text_init(&text, page->session);
+    struct text text = {.session = page->session};
     tsr__text_printf(&text, "%s", tsr__fold_name(page->arena, tsr__node_label(ours)).pattern);
     tsr__node_specs_key(page, ours, &text);
     tsr__node_specs_key(other, theirs, &text);

@@ -105,10 +105,9 @@ const char *tsr__fold_names(struct arena *arena, const struct folded *names, siz
 {
     const struct form *form = escaped ? &html : &plain;
     int64_t *sorted = ARENA_ARRAY(arena, int64_t, n_names);
-    struct text text;
     size_t number = 0;
     const char place[] = {MARKER, 0};
-    tsr__text_init(&text, arena->session);
+    struct text text = {.session = arena->session};
     // All names have the same pattern. Its pieces are copied, because they must end with a 0.
     for (const char *s = names[0].pattern; sorted && *s;) {
         size_t length = strcspn(s, place);

@@ -85,8 +85,7 @@ static const char *keep(struct page *page, struct str kept)
 
 const char *tsr__escaped(struct page *page, const char *s)
 {
-    struct text text;
-    tsr__text_init(&text, page->session);
+    struct text text = {.session = page->session};
     tsr__html_text(&text, s);
     const char *kept = keep(page, kept_text(page->arena, &text));
     tsr__text_free(&text);

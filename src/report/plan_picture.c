@@ -268,9 +268,8 @@ static bool describe(struct painter *painter, const tsr_node *node, size_t input
     const tsr_tensor *tensor = tsr_value_initializer(value);
     struct weight weight = follow(painter, node, input);
     struct parts parts;
-    struct text text;
     int64_t different = 1;
-    tsr__text_init(&text, painter->session);
+    struct text text = {.session = painter->session};
     row->kind = PICTURE_REPLICATED;
     row->has = ARENA_ARRAY(painter->arena, bool, (size_t)painter->devices);
     bool sharded =
@@ -417,8 +416,7 @@ static void add_devices(struct text *text, const struct picture *picture,
 static bool copy_row(struct arena *arena, tsr_session *session, const struct picture *picture,
                      const struct picture_row *row, tsr_picture_row *out)
 {
-    struct text devices;
-    tsr__text_init(&devices, session);
+    struct text devices = {.session = session};
     add_devices(&devices, picture, row);
     *out = (tsr_picture_row){.nodes = tsr__fold_names(arena, row->names.at, row->names.n, false),
                              .sharding = tsr__arena_str(arena, str_of(row->words)).p,

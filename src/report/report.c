@@ -229,8 +229,6 @@ tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options, co
     if (!path)
         return tsr__missing(tsr_model_session(model), "path");
     tsr_report_input given = {.size = sizeof given};
-    struct arena arena;
-    struct text text;
     tsr_session *session = tsr_model_session(model);
     if (options)
         given = *options;
@@ -239,8 +237,8 @@ tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options, co
         st = tsr__check_dims(&model, 1, given.sizes, given.n_sizes);
     if (st != TSR_OK)
         return st;
-    tsr__arena_init(&arena, session);
-    tsr__text_init(&text, session);
+    struct arena arena = {.session = session};
+    struct text text = {.session = session};
     text.max = MAX_PAGE;
     struct page page = {.session = session,
                         .arena = &arena,

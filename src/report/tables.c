@@ -190,8 +190,7 @@ struct node_row {
 // Returns the shardings of a node as text in the arena. NULL: out of memory.
 static const char *kept_specs(struct page *page, const tsr_node *node, bool outputs)
 {
-    struct text text;
-    tsr__text_init(&text, page->session);
+    struct text text = {.session = page->session};
     tsr__node_specs_text(page, node, outputs, &text);
     const char *kept = kept_text(page->arena, &text).p;
     tsr__text_free(&text);
@@ -210,8 +209,7 @@ static int64_t stage_of(const struct page *page, const tsr_node *node)
 static struct str row_key(struct page *page, const tsr_node *node, const struct folded *name,
                           int64_t stage)
 {
-    struct text said;
-    tsr__text_init(&said, page->session);
+    struct text said = {.session = page->session};
     tsr__text_printf(&said, "%s\n%s\n%lld", name->pattern, tsr_node_op(node), (long long)stage);
     tsr__node_specs_key(page, node, &said);
     struct str key = kept_text(page->arena, &said);

@@ -90,10 +90,9 @@ static tsr_status declare_graph(struct shapes *shapes, const tsr_graph *graph,
 tsr_status tsr__shapes_declare(tsr_model *model, const tsr_dim_size *sizes, size_t n,
                                tsr_shapes_summary *summary)
 {
-    struct arena arena;
     tsr_shapes_summary sum = {.size = sizeof(sum)};
     tsr_status st = TSR_OK;
-    tsr__arena_init(&arena, tsr_model_session(model));
+    struct arena arena = {.session = tsr_model_session(model)};
     struct shapes *shapes = tsr__shapes_bound(&arena, model, sizes, n, true);
     if (!shapes) {
         st = TSR_NOMEM;

@@ -380,8 +380,7 @@ static tsr_status repeat_all(struct repeat *repeat)
 
 tsr_status tsr_repeat_kv_heads(tsr_model *model, int64_t times)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, tsr_model_session(model));
+    struct arena arena = {.session = tsr_model_session(model)};
     struct repeat repeat = {
         .arena = &arena, .model = model, .graph = tsr_model_graph(model), .times = times};
     repeat.shapes = tsr__shapes_new(&arena, model);

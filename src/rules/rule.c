@@ -259,8 +259,7 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
                                   derive_fn derive)
 {
     // The derivation is large and not needed afterwards, so it is not in the caller's arena.
-    struct arena scratch;
-    tsr__arena_init(&scratch, arena->session);
+    struct arena scratch = {.session = arena->session};
     struct derivation derivation; // large: not cleared
     tsr__derivation_start(&derivation, &scratch, node, shapes, row->rule);
     if (derive)

@@ -123,9 +123,8 @@ static void shape_by_rule(struct shape_job *job, const struct pattern *pattern,
 
 void tsr__job_letters(struct shape_job *job)
 {
-    struct arena scratch;
     struct derivation derivation; // large: not cleared
-    tsr__arena_init(&scratch, job->arena->session);
+    struct arena scratch = {.session = job->arena->session};
     tsr__derivation_start(&derivation, &scratch, job->node, job->shapes, job->row->rule);
     derivation.shapes_only = true;
     if (job->row->derive)

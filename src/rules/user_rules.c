@@ -60,9 +60,8 @@ static const char *reserved_clause(const struct pattern *pattern)
 // Returns the error in the text of a rule, so that it can be reported with its line; NULL: none.
 static const char *check_rule(tsr_session *session, struct str text)
 {
-    struct arena scratch;
     const char *wrong = NULL;
-    tsr__arena_init(&scratch, session);
+    struct arena scratch = {.session = session};
     const struct pattern *pattern = tsr__pattern_parse(&scratch, text, &wrong);
     if (pattern)
         wrong = reserved_clause(pattern);
@@ -184,9 +183,8 @@ tsr_status tsr_rules_read(tsr_session *session, const char *path)
 {
     if (!session)
         return TSR_INVALID;
-    struct arena scratch;
     struct str text;
-    tsr__arena_init(&scratch, session);
+    struct arena scratch = {.session = session};
     tsr_status status = tsr__file_read(session, &scratch, path, MAX_TEXT, &text);
     if (status == TSR_OK)
         status = add_rows(session, path, text);

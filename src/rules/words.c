@@ -201,8 +201,7 @@ static void describe_rewrites(struct text *text, const struct pattern *pattern)
 static struct str words_of(struct arena *arena, const struct op_row *row)
 {
     const char *wrong;
-    struct text text;
-    tsr__text_init(&text, arena->session);
+    struct text text = {.session = arena->session};
     if (row->whole)
         tsr__text_printf(&text, "not sharded: %s\n", row->whole);
     struct pattern *pattern =

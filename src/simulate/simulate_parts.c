@@ -74,9 +74,8 @@ struct moved_bytes {
 static struct moved_bytes count_moved(struct sim *sim, const struct moved_key *key)
 {
     struct moved_bytes moved = {0};
-    struct arena arena;
     struct reshard *reshard = NULL;
-    tsr__arena_init(&arena, sim->session);
+    struct arena arena = {.session = sim->session};
     struct tile_layout *from = NULL;
     if (key->n_source)
         from = tsr__layout_decode(&arena, key->source, key->n_source);
@@ -108,12 +107,11 @@ static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const str
                                 size_t elem)
 {
     struct moved_key key = {.elem = elem};
-    struct text text;
     key.n_source = tsr_attr_ints(tsr_node_find_attr(node, "source"), &key.source);
     key.n_target = tsr_attr_ints(tsr_node_find_attr(node, "target"), &key.target);
     key.rank = tsr__shapes_ints(shapes, tsr_node_input(node, 1), key.shape, TILE_MAX_RANK);
     int64_t head[] = {(int64_t)elem, key.rank, (int64_t)key.n_source, (int64_t)key.n_target};
-    tsr__text_init(&text, sim->session);
+    struct text text = {.session = sim->session};
     add_numbers(&text, head, TSR_COUNT(head));
     add_numbers(&text, key.shape, key.rank > 0 ? (size_t)key.rank : 0);
     add_numbers(&text, key.source, key.n_source);
@@ -332,11 +330,10 @@ bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_s
 static tsr_status read_part(struct sim *sim, int64_t device, const struct partition_part *part,
                             const tsr_dim_size *sizes, size_t n_sizes)
 {
-    struct arena scratch;
     struct sim_device *sim_device = &sim->devices[device];
     tsr_dim_size *all;
     size_t n;
-    tsr__arena_init(&scratch, sim->session);
+    struct arena scratch = {.session = sim->session};
     sim_device->weights = part->weight_bytes;
     const char *name = sim->topology->device[device].name;
     sim_device->widens = tsr__device_widens(&sim->topology->device[device]);

@@ -95,13 +95,11 @@ tsr_status tsr_simulation_trace(const tsr_simulation *handle, const char *path)
     const tsr_simulation_summary *simulation = &handle->summary;
     if (!path)
         return tsr__missing(session, "path");
-    struct text text;
-    struct arena arena;
     struct map seen;
     struct outfile file = {0};
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     tsr__map_init(&seen, &arena, 256);
-    tsr__text_init(&text, session);
+    struct text text = {.session = session};
     text.max = MAX_TRACE;
     tsr__text_add(&text, STR("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"));
     put_all(&text, simulation, &seen, &arena);

@@ -609,10 +609,9 @@ static tsr_status make_whole(struct run *run, tsr_model *model, tsr_model *sized
 static tsr_status simulate_alone(struct run *run, tsr_model *model, tsr_model *sized)
 {
     struct alone alone = {.run = run};
-    struct arena arena;
     tsr_topology *one = NULL;
     tsr_model *whole = NULL;
-    tsr__arena_init(&arena, run->sim.session);
+    struct arena arena = {.session = run->sim.session};
     tsr_status st = fastest_alone(run, &one);
     if (st != TSR_OK)
         goto free_all;
@@ -663,10 +662,9 @@ tsr_status tsr__simulate_folder(tsr_session *session, const char *folder,
         return tsr__missing(session, "folder");
     struct run run;
     struct bundle bundle;
-    struct arena arena;
     tsr_simulation_summary result;
     tsr_status st = begin(&run, session, options, &result);
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     if (st == TSR_OK)
         st = tsr__bundle_open(session, &arena, folder, &bundle);
     if (st != TSR_OK) {

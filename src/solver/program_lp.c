@@ -213,9 +213,8 @@ static void write_limit_row(struct lp *lp, uint32_t l, uint32_t t, const struct 
 static tsr_status write_limit_rows(struct lp *lp)
 {
     const struct program *program = lp->program;
-    struct arena arena;
     struct sums sums;
-    tsr__arena_init(&arena, program->arena->session);
+    struct arena arena = {.session = program->arena->session};
     sums.first = ARENA_ARRAY(&arena, size_t, program->nodes.n + 1);
     for (uint32_t v = 0; sums.first && v < program->nodes.n; v++)
         sums.first[v + 1] = sums.first[v] + program->nodes.at[v].k;

@@ -67,12 +67,11 @@ tsr_status tsr__unsharded_inputs(const tsr_model *rank, tsr_model **out)
 {
     char folder[PATH_MAX];
     struct bundle bundle;
-    struct arena arena;
     tsr_session *session = tsr_model_session(rank);
     *out = NULL;
     if (!folder_of(rank, folder, sizeof folder))
         return TSR_OK;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     // A corrupt manifest is an error: falling back to the rank file would use the inputs of one
     // rank as those of the model.
     tsr_status st = tsr__bundle_open(session, &arena, folder, &bundle);

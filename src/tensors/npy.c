@@ -231,8 +231,7 @@ static bool read_text(const struct npy *npy, const char *p, char *to, struct str
 static tsr_status read_texts(tsr_tensors *tensors, struct str name, const char *file,
                              const struct npy *npy, const char *data, int64_t n)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, tensors->session);
+    struct arena arena = {.session = tensors->session};
     size_t bytes = (size_t)n * npy->unit;
     bool turns = npy->columns && npy->rank > 1;
     char *turned = turns ? arena_get(&arena, bytes + 1, 8) : NULL;

@@ -289,8 +289,7 @@ static tsr_status refuse_overlapping(const struct directory *directory, struct a
 static tsr_status read_archive(tsr_tensors *tensors, const char *file, struct str archive)
 {
     struct directory directory = {tensors->session, file, archive, NULL, 0};
-    struct arena arena;
-    tsr__arena_init(&arena, tensors->session);
+    struct arena arena = {.session = tensors->session};
     tsr_status st = read_directory(&directory, &arena);
     if (st == TSR_OK)
         st = refuse_repeated(&directory, &arena);
@@ -518,8 +517,7 @@ tsr_status tsr__npz_save(const tsr_tensors *tensors, const char *path)
 {
     struct writer writer = {0};
     struct leaves leaves = {0};
-    struct arena arena;
-    tsr__arena_init(&arena, tensors->session);
+    struct arena arena = {.session = tensors->session};
     tsr_status st = find_leaves(&arena, tensors, &leaves);
     if (st == TSR_OK)
         st = tsr__out_open(tensors->session, path, &writer.out);

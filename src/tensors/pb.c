@@ -122,9 +122,8 @@ static tsr_status write_file(tsr_session *session, const char *path, const struc
 tsr_status tsr__pb_save(const tsr_tensors *tensors, const char *folder)
 {
     struct outfolder outfolder;
-    struct arena arena;
     TRY(tsr__outfolder_open(tensors->session, folder, false, &outfolder));
-    tsr__arena_init(&arena, tensors->session);
+    struct arena arena = {.session = tensors->session};
     tsr_status st = TSR_OK;
     for (size_t i = 0; st == TSR_OK && i < tensors->n; i++) {
         char name[40];

@@ -127,8 +127,7 @@ static tsr_status load_pb(tsr_tensors *tensors, const char *file, const char *na
                           tsr_dtype type)
 {
     struct tensor_file tensor_file;
-    struct arena arena;
-    tsr__arena_init(&arena, tensors->session);
+    struct arena arena = {.session = tensors->session};
     tsr_status st = tsr__tensor_file_open(tensors->session, &arena, file, wrapped, &tensor_file);
     if (st == TSR_OK)
         st = take_file(tensors, &arena, &tensor_file, name, type);
@@ -612,12 +611,11 @@ tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_mod
 
 static tsr_status save_npy(const tsr_tensors *tensors, const char *path)
 {
-    struct arena arena;
     struct outfile outfile;
     if (tensors->n != 1 || tensors->at[0]->rank < 0)
         return bad_set(tensors->session, path, STR(""),
                        "an .npy file has one tensor, but there are several; use .npz");
-    tsr__arena_init(&arena, tensors->session);
+    struct arena arena = {.session = tensors->session};
     struct npy_image *image = ARENA_NEW(&arena, struct npy_image);
     tsr_status st = image ? tsr__npy_image(&arena, tensors->at[0], image) : TSR_NOMEM;
     if (st == TSR_OK)

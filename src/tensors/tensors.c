@@ -459,8 +459,7 @@ tsr_status tsr_tensors_put_texts(tsr_tensors *tensors, const char *name, int ran
             return bad_shape(tensors, str_of(name), TSR_STRING);
     if (n > 0 && !texts)
         return tsr__missing(tensors->session, "texts");
-    struct arena arena;
-    tsr__arena_init(&arena, tensors->session);
+    struct arena arena = {.session = tensors->session};
     struct str *list = ARENA_ARRAY(&arena, struct str, (size_t)n + 1);
     if (!list)
         return TSR_NOMEM;

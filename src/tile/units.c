@@ -305,8 +305,7 @@ const struct tile_layout *tsr__layout_runs(struct arena *arena, const struct til
 {
     if (tsr__layout_shared(layout) || ascends(layout))
         return layout;
-    struct arena work;
-    tsr__arena_init(&work, arena->session);
+    struct arena work = {.session = arena->session};
     const struct tile_layout *runs =
         owns_several(&work, layout) ? take_runs(&work, layout) : layout;
     if (runs && runs != layout)

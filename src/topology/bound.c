@@ -177,13 +177,12 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *given, int64_t bytes)
 {
-    struct arena scratch;
     struct listed_groups listed;
     const struct topology_groups *groups = &listed.groups;
     double worst = 0;
     if (given->size < 2 || !tsr__topology_listed(topology, given, &listed))
         return 0;
-    tsr__arena_init(&scratch, topology->session);
+    struct arena scratch = {.session = topology->session};
     bool *side = ARENA_ARRAY(&scratch, bool, (size_t)topology->n);
     struct alone *alone = ARENA_ARRAY(&scratch, struct alone, (size_t)topology->n);
     if (!scratch.failed) {

@@ -462,10 +462,9 @@ tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topolo
 // Reads a file of up to 64 MiB with the same text as on the command line.
 tsr_status tsr__topology_read(tsr_session *session, const char *path, tsr_topology **out)
 {
-    struct arena arena;
     struct str text;
     struct diag_mark mark = tsr__diag_mark(session);
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     tsr_status status = tsr__file_read(session, &arena, path, (size_t)64 << 20, &text);
     if (status == TSR_OK) {
         struct str copy = tsr__arena_str(&arena, text);

@@ -105,9 +105,8 @@ static void mark_reached(const tsr_topology *topology, const struct ends *into, 
 // only the first such device. Returns false if out of memory.
 bool tsr__topology_warn_unreachable(tsr_topology *topology)
 {
-    struct arena scratch;
     size_t n = (size_t)topology->n;
-    tsr__arena_init(&scratch, topology->session);
+    struct arena scratch = {.session = topology->session};
     bool *there = ARENA_ARRAY(&scratch, bool, n), *back = ARENA_ARRAY(&scratch, bool, n);
     int *queue = ARENA_ARRAY(&scratch, int, n);
     struct ends into = {ARENA_ARRAY(&scratch, size_t, n + 1),

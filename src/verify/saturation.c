@@ -70,11 +70,10 @@ static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
 // The probe model is in a temporary folder, which is always removed.
 tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *out)
 {
-    struct arena arena;
     struct scratch at = {0};
     if (!out)
         return tsr__missing(session, "out");
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     tsr_status st = tsr__scratch_open(session, &arena, work, &at);
     struct str path = {0};
     if (st == TSR_OK) {

@@ -36,8 +36,7 @@ void tsr__config_decode(tsr_config *config, struct str body)
 // have the same list.
 static int64_t *read_long_list(tsr_model *model, struct str message, uint32_t field, size_t n)
 {
-    struct arena scratch;
-    tsr__arena_init(&scratch, model->session);
+    struct arena scratch = {.session = model->session};
     int64_t *read = ARENA_ARRAY(&scratch, int64_t, n), *kept = NULL;
     if (read) {
         tsr__wire_ints(message, field, read, n);

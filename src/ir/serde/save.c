@@ -223,8 +223,7 @@ tsr_status tsr_model_save(tsr_model *model, const char *path)
     if (model->path && tsr__same_file(model->path, path))
         return tsr__fail(session, TSR_WRITE, DIAG_output_is_input, &PLACE(.file = str_of(path)),
                          "choose another output name", "the model was loaded from this file");
-    struct arena scratch;
-    tsr__arena_init(&scratch, session);
+    struct arena scratch = {.session = session};
     struct rope rope;
     tsr__rope_init(&rope, &scratch);
     tsr_status st = build(model, &rope);
@@ -254,8 +253,7 @@ tsr_status tsr_model_save_bytes(tsr_model *model, void **bytes, size_t *n)
         return tsr__missing(model->session, "bytes");
     if (!n)
         return tsr__missing(model->session, "n");
-    struct arena scratch;
-    tsr__arena_init(&scratch, model->session);
+    struct arena scratch = {.session = model->session};
     struct rope rope;
     tsr__rope_init(&rope, &scratch);
     tsr_status st = build(model, &rope);

@@ -144,13 +144,12 @@ static bool is_allowed(const struct candidate_builder *builder, int f)
 // Tries a grid with one factor (or -1) for each axis.
 static void try_grid(struct candidate_builder *builder, struct grid grid, const int *factor)
 {
-    struct arena scratch;
     int64_t stride = 1;
     if (tsr__planner_late(builder->planner))
         return;
     for (int i = grid.n; i-- > 0; stride *= grid.size[i])
         grid.stride[i] = stride;
-    tsr__arena_init(&scratch, builder->planner->session);
+    struct arena scratch = {.session = builder->planner->session};
     builder->arena = &scratch;
     if (place_on(builder, &grid, factor))
         (void)tsr__builder_take(builder);

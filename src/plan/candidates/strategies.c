@@ -66,8 +66,7 @@ static int64_t *no_cuts(struct arena *arena, const struct rule *rule)
 // alternative rule if there is one. Returns false if out of memory.
 static bool fill_strategy(struct planner *planner, struct strategy *strategy, bool single)
 {
-    struct arena scratch;
-    tsr__arena_init(&scratch, planner->session);
+    struct arena scratch = {.session = planner->session};
     // Only the replicated candidate uses this scratch arena; grids use a new one per attempt.
     struct candidate_builder builder =
         tsr__builder_init(planner, strategy, strategy->node, &scratch);
@@ -160,8 +159,7 @@ static void take_annotated(struct candidate_builder *builder, struct tile_layout
 // Keeps only candidates that match the node's shardings. If none does, the node is replicated.
 static bool constrain(struct planner *planner, struct strategy *strategy)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, planner->session);
+    struct arena arena = {.session = planner->session};
     struct candidate_builder builder = tsr__builder_init(planner, strategy, strategy->node, &arena);
     struct tile_layout **in = ARENA_ARRAY(&arena, struct tile_layout *, builder.n_in + 1);
     struct tile_layout **out = ARENA_ARRAY(&arena, struct tile_layout *, builder.n_out + 1);
@@ -285,8 +283,7 @@ static void key_rule(struct text *key, const struct rule *rule)
 static void key_free_windows(struct text *key, const struct planner *planner, const tsr_node *node,
                              const struct rule *rule)
 {
-    struct arena scratch;
-    tsr__arena_init(&scratch, planner->session);
+    struct arena scratch = {.session = planner->session};
     for (int i = 0; i < rule->n_windows; i++)
         key_numbers(
             key, (int64_t[]){tsr__window_is_free(planner, &scratch, node, &rule->windows[i])}, 1);
@@ -359,13 +356,12 @@ static struct strategy *strategy_of_key(struct planner *planner, struct str key,
 // of the key.
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *pn)
 {
-    struct text key;
     const tsr_node *node = pn->node;
     const struct rule *rule = pn->rule;
     const char *whole =
         rule->whole ? rule->whole : tsr__rule_immovable(planner->shapes.model, node);
     struct strategy *strategy = NULL;
-    tsr__text_init(&key, planner->session);
+    struct text key = {.session = planner->session};
     key_of(&key, planner, node, rule, whole);
     double count = tsr__node_count(node, planner->shapes.full);
     tsr__text_add(&key, str_bytes(&count, sizeof count));
@@ -432,10 +428,9 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
                              const tsr_node *node, enum slot_side side, size_t i, uint32_t layout)
 {
     uint32_t key[3] = {side == SIDE_OUTPUT ? TRIED_OUTPUT : TRIED_INPUT, (uint32_t)i, layout};
-    struct arena scratch;
     if (!is_first_try(strategy, key))
         return false;
-    tsr__arena_init(&scratch, planner->session);
+    struct arena scratch = {.session = planner->session};
     struct candidate_builder builder = tsr__builder_init(planner, strategy, node, &scratch);
     builder.spread = planner->layouts.at[layout].spread;
     bool ok = try_rule(&builder, strategy->rule, side, i, layout);
@@ -499,13 +494,12 @@ void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
 {
     uint32_t key[3] = {TRIED_PARTS, (uint32_t)i, layout};
     const struct parts *parts = planner->layouts.at[layout].parts;
-    struct arena scratch;
     if (!strategy->takes)
         return;
     enum sum_mode mode = tsr__sum_fits(planner->shapes.model, node, i);
     if (mode == SUM_STOPS || !is_first_try(strategy, key))
         return;
-    tsr__arena_init(&scratch, planner->session);
+    struct arena scratch = {.session = planner->session};
     for (size_t c = 0, end = strategy->at.n; c < end; c++) {
         if (strategy->at.at[c].in[i] != parts->layout || strategy->at.at[c].reduction)
             continue;

@@ -98,9 +98,8 @@ int64_t tsr__planner_kept(struct planner *planner, struct arena *arena, uint32_t
 static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
                          const struct plan_value *value)
 {
-    struct arena arena;
     int64_t most = 0;
-    tsr__arena_init(&arena, planner->session);
+    struct arena arena = {.session = planner->session};
     for (int64_t device = 0; device < planner->machine.n; device++) {
         if (planner->memory.class_of[device] == (int64_t)c)
             most = int64_max(most, tsr__planner_kept(planner, &arena, layout, value, device));

@@ -58,8 +58,7 @@ static size_t takers_of(const struct planner *planner, const struct tile_layout 
 static int64_t exchange_time(struct planner *planner, const struct tile_layout *before,
                              const struct tile_layout *after, int64_t bytes)
 {
-    struct arena scratch;
-    tsr__arena_init(&scratch, planner->session);
+    struct arena scratch = {.session = planner->session};
     int64_t *devices = ARENA_ARRAY(&scratch, int64_t, (size_t)planner->machine.n), ps = PLAN_NEVER;
     if (!devices)
         goto free_scratch;
@@ -79,10 +78,9 @@ free_scratch:
 static int64_t shared_slice_time(struct planner *planner, const struct plan_value *value,
                                  uint32_t layout)
 {
-    struct arena scratch;
     int64_t longest = 0;
     struct work_kind kind = tsr__slice_kind(planner->machine.topology, value);
-    tsr__arena_init(&scratch, planner->session);
+    struct arena scratch = {.session = planner->session};
     for (int64_t device = 0; device < planner->machine.n; device++) {
         double bytes = (double)tsr__planner_held(planner, &scratch, layout, value, device);
         int64_t number = tsr__planner_device(planner, device);
@@ -132,8 +130,7 @@ static int64_t charged_bytes(const struct reshard_step *step, int64_t before, in
 static int64_t messages_time(struct planner *planner, const struct reshard_step *step,
                              int64_t bytes)
 {
-    struct arena scratch;
-    tsr__arena_init(&scratch, planner->session);
+    struct arena scratch = {.session = planner->session};
     struct device_group *pairs = ARENA_ARRAY(&scratch, struct device_group, step->n_moves + 1);
     int64_t *ends = ARENA_ARRAY(&scratch, int64_t, 2 * step->n_moves + 1), ps = PLAN_NEVER;
     if (!pairs || !ends)
@@ -268,8 +265,7 @@ static int64_t resharded_bytes(const struct reshard *reshard, const struct tile_
 static int64_t largest_message(struct planner *planner, const struct reshard_step *step,
                                const struct plan_value *value)
 {
-    struct arena scratch;
-    tsr__arena_init(&scratch, planner->session);
+    struct arena scratch = {.session = planner->session};
     struct reshard_pair pair = tsr__reshard_largest(&scratch, step, (size_t)(value->bits + 7) / 8);
     tsr__arena_free(&scratch);
     if (pair.bytes == 0)
@@ -321,12 +317,11 @@ static bool is_chance(const struct reshard *reshard, const struct plan_value *va
 static int64_t cost(struct planner *planner, uint32_t from, uint32_t to,
                     const struct plan_value *value)
 {
-    struct arena arena;
     struct reshard *reshard = NULL;
     int64_t ps = PLAN_NEVER;
     if (only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles))
         return slice_time(planner, value, to);
-    tsr__arena_init(&arena, planner->session);
+    struct arena arena = {.session = planner->session};
     if (!plan_move(planner, &arena, from, to, value, &reshard))
         goto free_arena;
     if (is_chance(reshard, value))
@@ -352,9 +347,8 @@ static bool has_steps(const struct planner *planner, uint32_t from, const struct
 bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
                                 const struct plan_value *value)
 {
-    struct arena arena;
     struct reshard *reshard = NULL;
-    tsr__arena_init(&arena, planner->session);
+    struct arena arena = {.session = planner->session};
     bool all = plan_move(planner, &arena, from, to, value, &reshard) &&
                has_steps(planner, from, reshard, value);
     tsr__arena_free(&arena);
@@ -378,11 +372,10 @@ static void mark_groups(const struct reshard_step *step, bool *takes)
 bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value, bool *takes)
 {
-    struct arena arena;
     struct reshard *reshard = NULL;
     const struct tile_layout *before = planner->layouts.at[from].tiles,
                              *after = planner->layouts.at[to].tiles;
-    tsr__arena_init(&arena, planner->session);
+    struct arena arena = {.session = planner->session};
     bool found = plan_move(planner, &arena, from, to, value, &reshard);
     bool in_steps = found && has_steps(planner, from, reshard, value);
     for (int64_t device = 0; device < planner->machine.n; device++)
@@ -460,12 +453,11 @@ void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
                         const struct plan_value *value, void (*count)(void *data, const char *op),
                         void *data)
 {
-    struct arena arena;
     struct reshard *reshard = NULL;
     if (from == to || planner->layouts.at[from].tiles->rank != value->rank ||
         only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles))
         return;
-    tsr__arena_init(&arena, planner->session);
+    struct arena arena = {.session = planner->session};
     bool found = plan_move(planner, &arena, from, to, value, &reshard);
     if (found && !has_steps(planner, from, reshard, value))
         count(data, operator_of(COMM_RESHARD));

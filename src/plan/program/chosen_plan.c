@@ -53,9 +53,8 @@ static void extend(struct form *form, size_t end)
 static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first, size_t begin,
                      struct forms *out)
 {
-    struct arena arena;
     const struct plan_value *value = &planner->values[tsr__value_id(v)];
-    tsr__arena_init(&arena, planner->session);
+    struct arena arena = {.session = planner->session};
     struct readers readers = tsr__planner_readers(planner, &arena, v);
     out->n = 0;
     if (first != PLAN_NO_LAYOUT)
@@ -232,11 +231,10 @@ static int64_t most_of(const struct account *account, int64_t device, size_t *ti
 static bool add_held(struct planner *planner, const tsr_value *constant, int64_t *bytes)
 {
     const struct plan_value *value = &planner->values[tsr__value_id(constant)];
-    struct arena arena;
     struct forms forms;
     if (!forms_of(planner, constant, PLAN_NO_LAYOUT, 0, &forms))
         return false;
-    tsr__arena_init(&arena, planner->session);
+    struct arena arena = {.session = planner->session};
     for (size_t i = 0; i < forms.n; i++)
         for (int64_t device = 0; device < planner->machine.n; device++)
             bytes[device] += tsr__planner_kept(planner, &arena, forms.at[i].layout, value, device);
@@ -257,10 +255,9 @@ bool tsr__planner_add_own(struct planner *planner, const unsigned char *shared, 
 
 bool tsr__planner_memory(struct planner *planner, int64_t *bytes, int64_t *peak)
 {
-    struct arena arena;
     struct account account;
     size_t time;
-    tsr__arena_init(&arena, planner->session);
+    struct arena arena = {.session = planner->session};
     bool ok = account_for(&account, planner, &arena);
     if (!ok)
         goto free_arena;
@@ -332,10 +329,9 @@ static void find_fullest(struct account *account)
 // that time.
 size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out)
 {
-    struct arena arena;
     struct account account;
     size_t n = 0;
-    tsr__arena_init(&arena, planner->session);
+    struct arena arena = {.session = planner->session};
     if (!account_for(&account, planner, &arena))
         goto free_arena;
     find_fullest(&account);

@@ -167,9 +167,8 @@ tsr_status tsr__planner_solve(struct planner *planner, const struct program *pro
 tsr_status tsr__planner_export(tsr_session *session, const struct program *program,
                                const char *path)
 {
-    struct text text;
     struct outfile outfile = {0};
-    tsr__text_init(&text, session);
+    struct text text = {.session = session};
     text.max = (size_t)1 << 32;
     tsr_status st = tsr__program_lp(program, &text);
     if (st != TSR_OK)

@@ -265,8 +265,7 @@ static tsr_status set_lines(struct planner *planner, const char *key, struct tex
 // that come from the metadata stay as they are there, with stars.
 static tsr_status keep_pairs(struct planner *planner)
 {
-    struct text text;
-    tsr__text_init(&text, planner->session);
+    struct text text = {.session = planner->session};
     for (size_t i = 0; i < planner->ends.states.n && planner->ends.states_given; i++) {
         const struct state_pair *pair = &planner->ends.states.at[i];
         tsr__text_printf(&text, "%s" STR_FMT "=" STR_FMT, text.n ? "\n" : "",
@@ -281,10 +280,9 @@ static tsr_status keep_pairs(struct planner *planner)
 tsr_status tsr__planner_keep_states(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
-    struct text text;
     TRY(keep_pairs(planner));
     const char *before = tsr_model_metadata(planner->model, META_KEEP_CUT);
-    tsr__text_init(&text, planner->session);
+    struct text text = {.session = planner->session};
     tsr__text_printf(&text, "%s", before ? before : "");
     bool hands_over = !planner->ends.states.n;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {

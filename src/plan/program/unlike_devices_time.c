@@ -157,10 +157,9 @@ static bool any_differs(const struct planner *planner)
 
 int64_t tsr__unlike_devices_correction(struct planner *planner)
 {
-    struct arena arena;
     if (!any_differs(planner))
         return 0;
-    tsr__arena_init(&arena, planner->session);
+    struct arena arena = {.session = planner->session};
     struct segment segment = {.device_count = (size_t)planner->machine.n};
     struct first_only first;
     segment.busy = ARENA_ARRAY(&arena, int64_t, segment.device_count);

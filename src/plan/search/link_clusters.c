@@ -77,10 +77,9 @@ int tsr__clusters_find(const struct planner *planner, int *cluster)
 {
     const tsr_topology *topology = planner->machine.topology;
     struct clusters clusters = {.planner = planner};
-    struct arena scratch;
     double bandwidth = next_bandwidth(topology, INFINITY);
     int n = 1;
-    tsr__arena_init(&scratch, planner->session);
+    struct arena scratch = {.session = planner->session};
     clusters.parent = ARENA_ARRAY(&scratch, int, (size_t)topology->n);
     if (!clusters.parent)
         goto free_scratch;

@@ -496,12 +496,11 @@ static unsigned char *mark_shared(const struct models *models, size_t m, struct 
 
 bool tsr__models_memory(const struct models *models, size_t m, const struct model_memory *out)
 {
-    struct arena scratch;
     if (!tsr__planner_memory(models->planners[m], out->memory, out->peak))
         return false;
     if (models->n == 1)
         return true;
-    tsr__arena_init(&scratch, models->planners[m]->session);
+    struct arena scratch = {.session = models->planners[m]->session};
     unsigned char *shared = mark_shared(models, m, &scratch);
     bool ok = shared && tsr__planner_add_own(models->planners[m], shared, out->own);
     tsr__arena_free(&scratch);

@@ -74,12 +74,11 @@ static int64_t gather_value_time(const struct set_model *model, const tsr_value 
     struct planner *all = model->all;
     const struct plan_value *plan_value = &all->values[tsr__value_id(value)];
     struct tile_repeat repeat = {model->set->copies, model->set->n, model->set->devices};
-    struct arena scratch;
     int64_t ps = PLAN_NEVER, first = 0;
     if (dim < 0 || all->machine.n > EXACT_MOST)
         return tsr__gather_cost(all->machine.topology, model->set->n, model->set->copies,
                                 tsr__value_bytes(all, value));
-    tsr__arena_init(&scratch, all->session);
+    struct arena scratch = {.session = all->session};
     struct tile_layout *one = tsr__layout_whole(&scratch, plan_value->rank, &first, 1);
     struct tile_layout *to = tsr__layout_whole(&scratch, plan_value->rank, model->set->devices, 1);
     struct tile_layout *shares = one ? tsr__layout_repeat(&scratch, one, &repeat, dim) : NULL;
@@ -177,10 +176,9 @@ static int64_t copies_time(const struct set_model *model, enum tsr_collective wh
 {
     tsr_topology *topology = model->all->machine.topology;
     int64_t copies = model->set->copies, ps = PLAN_NEVER;
-    struct arena scratch;
     if (topology->window)
         copies = int64_min(copies, topology->window / model->set->n);
-    tsr__arena_init(&scratch, model->all->session);
+    struct arena scratch = {.session = model->all->session};
     int *devices = ARENA_ARRAY(&scratch, int, (size_t)(model->set->n * copies) + 1);
     if (!devices)
         goto free_scratch;
@@ -373,12 +371,11 @@ static int64_t gathering_bytes(const struct set_model *model)
 bool tsr__set_fits(const struct set_model *model, int64_t reserved)
 {
     struct planner *part = model->part;
-    struct arena scratch;
     int64_t more = tsr__set_more_bytes(model) - reserved, n = part->machine.n;
     bool fits = false;
     if (model->set->copies <= 1 || part->memory.n_classes == 0 || part->memory.may_exceed)
         return true;
-    tsr__arena_init(&scratch, part->session);
+    struct arena scratch = {.session = part->session};
     unsigned char *shared =
         ARENA_ARRAY(&scratch, unsigned char, tsr__model_value_ids(part->model) + 1);
     int64_t *own = ARENA_ARRAY(&scratch, int64_t, (size_t)n);

@@ -194,8 +194,7 @@ static uint32_t expand_layout(struct expansion *expansion, uint32_t layout, int 
         return *known;
     struct tile_repeat repeat = {set->copies, set->n, set->devices};
     const struct numbered_layout *from = &expansion->model.part->layouts.at[layout];
-    struct arena scratch;
-    tsr__arena_init(&scratch, planner->session);
+    struct arena scratch = {.session = planner->session};
     struct tile_layout *all = tsr__layout_repeat(&scratch, from->tiles, &repeat, dim);
     struct tile_layout *kept = all ? tsr__layout_copy(&planner->arena, all) : NULL;
     tsr__arena_free(&scratch);

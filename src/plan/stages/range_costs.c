@@ -94,9 +94,8 @@ static struct kind *kind_of_key(struct staging *staging, struct str key, const i
 // Returns the kind of a block of devices. The map has its own copy of the key.
 struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, size_t n)
 {
-    struct text key;
     struct kind *kind = NULL;
-    tsr__text_init(&key, staging->planner->session);
+    struct text key = {.session = staging->planner->session};
     if (key_of(staging, devices, n, &key))
         kind = kind_of_key(staging, (struct str){key.p, key.n}, devices, n);
     tsr__text_free(&key);

@@ -146,10 +146,9 @@ static void describe(struct staging *staging, size_t i, size_t j, struct text *k
 uint32_t tsr__second_model_structure(struct staging *staging, size_t i, size_t j)
 {
     struct range *range = &staging->ranges[i * (staging->n_ranges + 1) + j];
-    struct text key;
     if (range->paired)
         return range->pair;
-    tsr__text_init(&key, staging->planner->session);
+    struct text key = {.session = staging->planner->session};
     key.max = (size_t)1 << 30;
     describe(staging, i, j, &key);
     range->pair = UINT32_MAX;

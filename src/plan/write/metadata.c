@@ -87,7 +87,6 @@ static tsr_status fits_config(const tsr_model *model, const tsr_config *config,
 tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
                                   const tsr_topology *topology)
 {
-    struct arena arena;
     tsr_status st = tsr__topology_owned(tsr_model_session(model), topology);
     if (st != TSR_OK)
         return st;
@@ -97,7 +96,7 @@ tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
         st = fits_config(model, config, topology);
     if (st != TSR_OK)
         return st;
-    tsr__arena_init(&arena, tsr_model_session(model));
+    struct arena arena = {.session = tsr_model_session(model)};
     st = keep_text(&arena, model, tsr_config_name(config), topology);
     if (st == TSR_OK)
         st = keep_mesh(&arena, model, tsr_config_name(config), topology);
@@ -159,10 +158,9 @@ tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology
     if (!out)
         return tsr__missing(tsr_model_session(model), "out");
     tsr_session *session = tsr_model_session(model);
-    struct arena arena;
     const char *text;
     tsr_topology *topology = NULL;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     tsr_status st = find_text(&arena, model, config, &text);
     if (st == TSR_OK && text)
         st = tsr_topology_parse(session, text, &topology);
@@ -202,8 +200,7 @@ tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *
 {
     struct str key =
         tsr__arena_printf(&planner->arena, KEY_DIMS "%s", tsr_config_name(planner->config));
-    struct text text;
-    tsr__text_init(&text, planner->session);
+    struct text text = {.session = planner->session};
     for (size_t i = 0; i < n; i++)
         if (has_symbol(planner->model, sizes[i].name) && !strchr(sizes[i].name, '\n'))
             tsr__text_printf(&text, "%s%s=%lld", text.n ? "\n" : "", sizes[i].name,

@@ -117,11 +117,10 @@ static bool gives_parts(const struct planner *planner, const struct plan_node *n
 // other configurations stay.
 static tsr_status write_delays(struct planner *planner, const tsr_config *config)
 {
-    struct text text;
     struct str name = str_of(tsr_config_name(config));
     const char *before = tsr_model_metadata(planner->model, META_DELAY);
     tsr_status st = TSR_OK;
-    tsr__text_init(&text, planner->session);
+    struct text text = {.session = planner->session};
     keep_lines(&text, before, name);
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];

@@ -178,8 +178,7 @@ static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
     if (tsr__diag_errors(session) > errors)
         return TSR_INVALID;
     TRY(tsr__inline_calls(model));
-    struct arena arena;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     tsr_status status = write_flow(&arena, model, c, make);
     tsr__arena_free(&arena);
     return status;

@@ -557,8 +557,7 @@ static bool has_annotations(const struct check *check, const tsr_config *config)
 static bool check_formally(struct arena *arena, const struct flow *flow)
 {
     for (size_t i = 0; i < flow->n_nodes; i++) {
-        struct arena scratch;
-        tsr__arena_init(&scratch, arena->session);
+        struct arena scratch = {.session = arena->session};
         bool ok = tsr__check_formal(&scratch, flow, flow->nodes[i].node);
         tsr__arena_free(&scratch);
         if (!ok)
@@ -573,9 +572,8 @@ static bool check_formally(struct arena *arena, const struct flow *flow)
 // reported. Nodes that check_operator has already reported (check->reported) get no second warning.
 static void report_remarks(struct check *check, const tsr_config *config)
 {
-    struct arena arena;
     tsr_model *model = model_to_follow(check), *made = NULL;
-    tsr__arena_init(&arena, check->session);
+    struct arena arena = {.session = check->session};
     bool *reported = ARENA_ARRAY(&arena, bool, tsr__model_node_ids(model) + (size_t)1);
     if (!reported) {
         check->arena.failed = true;

@@ -131,7 +131,6 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
 // deeper than MAX_ROUNDS stay.
 tsr_status tsr__inline_calls(tsr_model *model)
 {
-    struct arena arena;
     bool any = tsr__has_calls(model);
     if (!any)
         return TSR_OK;
@@ -139,7 +138,7 @@ tsr_status tsr__inline_calls(tsr_model *model)
     if (status != TSR_OK)
         return status;
     struct budget budget = budget_of(model);
-    tsr__arena_init(&arena, tsr_model_session(model));
+    struct arena arena = {.session = tsr_model_session(model)};
     for (int i = 0; i < MAX_ROUNDS; i++) {
         status = inline_round(model, &arena, &budget, &any);
         if (status != TSR_OK || !any)

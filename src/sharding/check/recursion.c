@@ -82,11 +82,10 @@ static tsr_status walk_from(struct walk *walk, const tsr_function *function)
 // search has reached.
 tsr_status tsr__check_recursion(const tsr_model *model)
 {
-    struct arena arena;
     size_t n = tsr_model_function_count(model);
     if (!n)
         return TSR_OK;
-    tsr__arena_init(&arena, tsr_model_session(model));
+    struct arena arena = {.session = tsr_model_session(model)};
     struct walk walk = {.model = model};
     walk.colours = ARENA_ARRAY(&arena, unsigned char, n);
     walk.steps = ARENA_ARRAY(&arena, struct step, n);

@@ -245,13 +245,12 @@ static tsr_status compare(const tsr_pieces *dict)
 // Joins the pieces of a tensor. Elements of a tile without an owner are zero in the result.
 tsr_status tsr_pieces_join(const tsr_pieces *dict, void *out)
 {
-    struct arena scratch;
     if (!out)
         return tsr__missing(dict->session, "out");
     tsr_status status = compare(dict);
     if (status != TSR_OK)
         return status;
-    tsr__arena_init(&scratch, dict->session);
+    struct arena scratch = {.session = dict->session};
     struct tile_piece *whole = whole_piece(&scratch, dict);
     if (!whole) {
         status = TSR_NOMEM;

@@ -322,9 +322,8 @@ static void examine_repeats(struct spec_scope *sc, const tsr_spec *spec,
     size_t most = count_owners(sc, spec, index);
     if (most == SIZE_MAX || ascends(spec, index))
         return;
-    struct arena work;
     int64_t twice;
-    tsr__arena_init(&work, sc->session);
+    struct arena work = {.session = sc->session};
     bool found = find_repeat(&work, spec, index, most, &twice);
     sc->arena->failed = sc->arena->failed || work.failed;
     tsr__arena_free(&work);

@@ -174,9 +174,8 @@ tsr_status tsr__spec_layout(struct arena *arena, const tsr_spec *spec, const str
 tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const struct shape *shape,
                                bool quiet, struct tile_layout **out)
 {
-    struct arena work;
     struct tile_layout *given = NULL, *layout = NULL;
-    tsr__arena_init(&work, arena->session);
+    struct arena work = {.session = arena->session};
     tsr_status status = tsr__spec_layout(&work, spec, shape, quiet, &given);
     if (given)
         layout = tsr__layout_canonical(&work, given, shape);
@@ -292,8 +291,7 @@ static tsr_status replace_spec(tsr_node *node, tsr_config *config, tsr_value *va
     tsr_spec *old = old_spec(node, config, value), *spec = tsr_node_add_spec(node, config, value);
     if (!spec)
         return TSR_NOMEM;
-    struct arena scratch;
-    tsr__arena_init(&scratch, tsr_model_session(tsr_graph_model(tsr_node_graph(node))));
+    struct arena scratch = {.session = tsr_model_session(tsr_graph_model(tsr_node_graph(node)))};
     tsr_status status = write_spec(&scratch, spec, value, layout, counting);
     tsr__arena_free(&scratch);
     if (status != TSR_OK) {
@@ -424,8 +422,7 @@ tsr_status tsr_node_shard_text(tsr_node *node, tsr_value *value, tsr_config *con
     if (!tsr__node_has(node, value))
         return tsr__fail(session, TSR_INVALID, DIAG_shard_value, &at, hint,
                          "'" STR_FMT "' is not an input or output of the node", STR_ARG(at.value));
-    struct arena arena;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     tsr_status status = shard_text(&arena, node, value, config, str_of(text));
     tsr__arena_free(&arena);
     return status;
@@ -518,9 +515,8 @@ tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const c
     tsr_model *model = tsr_graph_model(tsr_node_graph(tsr__spec_node(spec)));
     if ((size_t)notation >= TSR_COUNT(styles))
         return TSR_INVALID;
-    struct arena arena;
     struct str text;
-    tsr__arena_init(&arena, tsr_model_session(model));
+    struct arena arena = {.session = tsr_model_session(model)};
     tsr_status status = spec_text(&arena, model, spec, styles[notation], &text);
     if (status == TSR_OK)
         text = tsr__arena_str(tsr__model_arena(model), text);

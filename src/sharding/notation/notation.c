@@ -322,12 +322,11 @@ tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, c
 // position. Skips layouts with more than HOLDS_MAX shards or owners.
 bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n)
 {
-    struct arena arena;
     struct notation_error wrong = {0};
     struct tile_layout *tile_layout = NULL, *again = NULL;
     struct str text = {bytes, n};
     bool holds = true;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     for (int rank = -1; rank < 4 && holds; rank++) {
         tsr_status status =
             tsr__notation_parse(&arena, text, rank, NULL, &tile_layout, NULL, &wrong);

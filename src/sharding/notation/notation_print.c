@@ -90,8 +90,7 @@ static struct str print_tiles(struct arena *arena, const struct tile_layout *l, 
     struct tile_layout *o = tsr__layout_units(arena, l);
     if (!o)
         return STR("");
-    struct text text;
-    tsr__text_init(&text, arena->session);
+    struct text text = {.session = arena->session};
     tsr__text_add(&text, STR("{"));
     print_dims(&text, o, front);
     struct str between = STR(":");

@@ -226,8 +226,7 @@ static void print_list(struct text *text, char first, char others, const int64_t
 static struct str print_mesh_text(struct arena *arena, const struct mesh_text *mesh_text, int rank,
                                   bool sets)
 {
-    struct text text;
-    tsr__text_init(&text, arena->session);
+    struct text text = {.session = arena->session};
     if (sets)
         tsr__text_add(&text, STR("("));
     for (int axis = 0; axis < rank; axis++) {

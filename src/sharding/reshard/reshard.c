@@ -385,7 +385,6 @@ static tsr_status pair(struct search *s, struct arena *arena, const struct tile_
                        bool combines, const struct tile_layout *to, struct pairing *pairing,
                        struct reshard_step *step)
 {
-    struct arena made;
     const struct partial *pending = NULL;
     int64_t members = 1;
     if (combines) {
@@ -395,7 +394,7 @@ static tsr_status pair(struct search *s, struct arena *arena, const struct tile_
     s->work += to->first[to->n_shards] * from->n_shards * members;
     s->work += from->n_shards + to->n_shards;
     TRY(tsr__pairing_new(arena, from, pending, to, s->shape, s->unit, pairing));
-    tsr__arena_init(&made, arena->session);
+    struct arena made = {.session = arena->session};
     pairing->made = &made;
     pairing->brief = true;
     tsr_status status = tsr__reshard_step(pairing, step);
@@ -421,12 +420,11 @@ static void try_between(struct search *s, const struct tile_layout *from, bool p
                         bool combines, const struct tile_layout *to, int depth,
                         const struct cost *so_far)
 {
-    struct arena over;
     struct pairing pairing;
     struct reshard_step step;
     if (s->status != TSR_OK || s->work > MAX_WORK)
         return;
-    tsr__arena_init(&over, s->arena->session);
+    struct arena over = {.session = s->arena->session};
     tsr_status status = pair(s, &over, from, combines, to, &pairing, &step);
     // groups stay valid only if all members keep the same shard
     bool keeps = pending && !combines;
@@ -554,7 +552,6 @@ tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from
                              const struct partial *pending, const struct tile_layout *to,
                              const int64_t *shape, size_t elem_bytes, struct reshard **out)
 {
-    struct arena scratch;
     struct reshard *reshard = ARENA_NEW(arena, struct reshard);
     struct cost none = {0};
     if (!reshard)
@@ -568,7 +565,7 @@ tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from
         return refuse(arena, TSR_UNSUPPORTED, false);
     if (pending && all_single(pending))
         pending = NULL;
-    tsr__arena_init(&scratch, arena->session);
+    struct arena scratch = {.session = arena->session};
     struct search s = {.arena = &scratch,
                        .pending = pending,
                        .to = to,

@@ -68,8 +68,7 @@ static bool part_digits(const struct tile_dim *dim, int64_t size, int64_t index,
 static int64_t overlap(tsr_session *session, const struct tile_digits *x,
                        const struct tile_digits *y)
 {
-    struct arena scratch;
-    tsr__arena_init(&scratch, session);
+    struct arena scratch = {.session = session};
     int64_t n = tsr__digits_overlap(&scratch, x, y);
     tsr__arena_free(&scratch);
     return n;

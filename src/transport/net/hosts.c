@@ -277,9 +277,8 @@ static struct hosts *hosts_new(tsr_session *session, struct endpoint *net)
 static tsr_status find_host(struct hosts *hosts, const struct comm_options *options,
                             struct comm_trouble *why)
 {
-    struct arena arena;
     size_t n = (size_t)hosts->net->size;
-    tsr__arena_init(&arena, hosts->session);
+    struct arena arena = {.session = hosts->session};
     struct card *all = ARENA_ARRAY(&arena, struct card, n);
     struct comm_buffer *buffers = ARENA_ARRAY(&arena, struct comm_buffer, 2 * n);
     int64_t *group = ARENA_ARRAY(&arena, int64_t, n);

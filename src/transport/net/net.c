@@ -15,8 +15,7 @@ static tsr_status call_arrived(struct net *net, const struct comm_call *call,
 {
     if (!exchange->arrived)
         return TSR_OK;
-    struct arena arena;
-    tsr__arena_init(&arena, net->session);
+    struct arena arena = {.session = net->session};
     int64_t(*notes)[COMM_NOTES] =
         (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&arena, int64_t, (size_t)call->n_group * COMM_NOTES);
     if (!notes)

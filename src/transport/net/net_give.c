@@ -194,9 +194,8 @@ static int make_file(size_t bytes, char **map)
 static tsr_status receive_bytes(struct net *net, const struct comm_call *call, int from, char *map,
                                 size_t bytes, struct comm_trouble *why)
 {
-    struct arena arena;
     size_t count = chunks_of(bytes);
-    tsr__arena_init(&arena, net->session);
+    struct arena arena = {.session = net->session};
     uint64_t *requests = ARENA_ARRAY(&arena, uint64_t, count + 1);
     bool *done = ARENA_ARRAY(&arena, bool, count + 1);
     tsr_status st = TSR_OK;
