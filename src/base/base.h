@@ -225,7 +225,7 @@ struct str tsr__arena_printf(struct arena *arena, const char *format, ...) TSR_P
 
 // A growing array in an arena: VEC(int64_t) ids = {0}; When it grows, the old storage stays unused
 // in the arena. vec_push returns a pointer to the new zeroed element, or NULL if the arena has
-// failed. vec_add appends a value: vec_add(arena, &ids, 7); it returns false if the arena has failed.
+// failed. vec_add appends a value and returns false if the arena has failed: vec_add(arena, &ids, 7)
 #define VEC(type)                                                                                  \
     struct {                                                                                       \
         type *at;                                                                                  \
@@ -317,7 +317,7 @@ enum diag_code {
 #define DIAG_NO_OFFSET ((uint64_t)-1)
 #define DIAG_NO_AXIS   INT64_MIN
 
-// Location of a diagnostic: PLACE(.file = path, .value = name), or PLACE_NONE and later assignments.
+// Location of a diagnostic: PLACE(.file = path, .value = name), or PLACE_NONE to set fields later.
 struct place {
     struct str file;
     uint64_t offset;     // in bytes, or DIAG_NO_OFFSET
