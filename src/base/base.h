@@ -225,7 +225,7 @@ struct str tsr__arena_printf(struct arena *arena, const char *format, ...) TSR_P
 
 // A growing array in an arena: VEC(int64_t) ids = {0}; When it grows, the old storage stays unused
 // in the arena. vec_push returns a pointer to the new zeroed element, or NULL if the arena has
-// failed. vec_add appends a value and returns false if the arena has failed: vec_add(arena, &ids, 7)
+// failed. vec_add appends a value, as in vec_add(arena, &ids, 7), and returns false on failure.
 #define VEC(type)                                                                                  \
     struct {                                                                                       \
         type *at;                                                                                  \

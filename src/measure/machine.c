@@ -277,9 +277,7 @@ static tsr_status share_host(tsr_session *session, int ranks, tsr_topology **out
 {
     char text[32];
     snprintf(text, sizeof text, "cpu:%d", ranks);
-    tsr_status status = tsr_topology_parse(session, text, out);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr_topology_parse(session, text, out));
     tsr_topology_device all = host_numbers("CPU");
     tsr_topology_device one = {.name = all.name,
                                .memory = all.memory / ranks,
@@ -325,9 +323,7 @@ static tsr_status choose_real(tsr_session *session, const char *driver, const ch
     if (seen.n < 1)
         return choose_host(session, out);
     snprintf(text, sizeof text, "cuda:%d", seen.n);
-    tsr_status status = tsr__topology_real(session, text, driver, nccl, &topology);
-    if (status != TSR_OK)
-        return status;
+    TRY(tsr__topology_real(session, text, driver, nccl, &topology));
     return tsr__topology_chosen(topology, out);
 }
 
@@ -367,9 +363,7 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
     char full[32];
     snprintf(full, sizeof full, "full:%d", n);
     tsr_topology *topology = NULL;
-    tsr_status st = tsr_topology_parse(session, full, &topology);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_topology_parse(session, full, &topology));
     for (int i = 0; i < n; i++) {
         bool gpu = requested[i].card >= 0;
         tsr_topology_device device = gpu ? numbers_of(&seen.cards[requested[i].card],

@@ -77,10 +77,8 @@ tsr_status tsr__profile_read(tsr_session *session, struct arena *arena, const ch
     json_t *root = NULL;
     *out = (struct profile){0};
     tsr__map_init(&out->by_name, arena, 256);
-    tsr_status st = tsr__file_read(session, arena, path, MOST_BYTES, &text);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__json_load(session, text, 0, &error, &root);
+    TRY(tsr__file_read(session, arena, path, MOST_BYTES, &text));
+    tsr_status st = tsr__json_load(session, text, 0, &error, &root);
     if (st != TSR_OK)
         return st;
     const json_t *events = json_object_get(root, "traceEvents");

@@ -448,12 +448,10 @@ static tsr_status add_slices(struct run *run)
 static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
 {
     struct run *run = data;
-    tsr_status st = choose_topology(run, n);
-    if (st != TSR_OK)
-        return st;
+    TRY(choose_topology(run, n));
     run->out->assumed = run->sim.topology->assumed;
     run->out->device_flops = run->sim.topology->device[0].flops;
-    st = tsr__sim_read(&run->sim, parts, n, run->options.sizes, run->options.n_sizes);
+    tsr_status st = tsr__sim_read(&run->sim, parts, n, run->options.sizes, run->options.n_sizes);
     if (st != TSR_OK)
         return st;
     if (run->fold.copies > 1)
@@ -465,9 +463,7 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
     run->ends = ARENA_ARRAY(run->kept, double, (size_t)run->out->requests + 1);
     if (!run->ends)
         return TSR_NOMEM;
-    st = play(run);
-    if (st != TSR_OK)
-        return st;
+    TRY(play(run));
     return sum_up(run);
 }
 

@@ -74,16 +74,14 @@ tsr_status tsr__verify_lowered(struct work *work, const char **path)
 {
     const char *found, *version;
     *path = work->path;
-    tsr_status st = tsr_engine_open(work->session, NULL, &found, &version);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr_engine_open(work->session, NULL, &found, &version));
     int64_t least = lowered_opset(work, version);
     bool rewrites = tsr__reference_needs_copy(work->model);
     if (!least && !rewrites && !work->floats)
         return TSR_OK;
     tsr_model *model;
     struct str copy = tsr__arena_printf(&work->arena, "%s/whole.onnx", work->scratch.folder);
-    st = copy.p ? tsr_model_load(work->session, work->path, &model) : TSR_NOMEM;
+    tsr_status st = copy.p ? tsr_model_load(work->session, work->path, &model) : TSR_NOMEM;
     if (st != TSR_OK)
         return st;
     if (least)

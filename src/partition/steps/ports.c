@@ -347,9 +347,7 @@ static tsr_status each_line(struct ports *ports, const char *key,
     const char *text = tsr_model_metadata(ports->draft->model, key);
     while (text && *text) {
         size_t n = strcspn(text, "\n");
-        tsr_status st = n ? take(ports, (struct str){text, n}) : TSR_OK;
-        if (st != TSR_OK)
-            return st;
+        TRY(n ? take(ports, (struct str){text, n}) : TSR_OK);
         text += n + (text[n] == '\n');
     }
     return TSR_OK;

@@ -156,9 +156,7 @@ static tsr_status make_config(struct planner *planner, const char *name)
 
 tsr_status tsr__planner_config(struct planner *planner, const char *name)
 {
-    tsr_status st = planner->config ? TSR_OK : make_config(planner, name);
-    if (st != TSR_OK)
-        return st;
+    TRY(planner->config ? TSR_OK : make_config(planner, name));
     return tsr__model_allow_configs(planner->model);
 }
 

@@ -599,11 +599,9 @@ static tsr_status clear_node(tsr_node *node, const tsr_config *config)
 static tsr_status shard_node(struct dice *dice, tsr_node *node)
 {
     struct choice choice;
-    tsr_status st = clear_node(node, dice->config);
-    if (st != TSR_OK)
-        return st;
+    TRY(clear_node(node, dice->config));
     tsr__arena_init(&dice->scratch, dice->arena->session);
-    st = choose(dice, node, &choice) ? write_choice(dice, &choice) : TSR_NOMEM;
+    tsr_status st = choose(dice, node, &choice) ? write_choice(dice, &choice) : TSR_NOMEM;
     tsr__arena_free(&dice->scratch);
     return st;
 }

@@ -153,9 +153,7 @@ tsr_status tsr__mailbox_differs(const struct comm_header *mine, int my_rank,
                                 struct comm_trouble *why)
 {
     char a[128];
-    tsr_status st = tsr__header_compare(mine, my_rank, theirs, their_rank, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__header_compare(mine, my_rank, theirs, their_rank, why));
     // the other rank has continued meanwhile, or never came to the mailbox
     describe(mine, my_rank, a, sizeof a);
     return tsr__trouble(why, TSR_PEER, their_rank, "the ranks disagree: %s, but rank %d is not", a,
@@ -263,11 +261,9 @@ fail_job:
 tsr_status tsr__comm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                 const void *in, void *out, struct comm_trouble *why)
 {
-    tsr_status st = check_call(endpoint, call, true, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_call(endpoint, call, true, why));
     double began = endpoint->timed ? tsr__now_s() : 0;
-    st = endpoint->transport->all_reduce(endpoint, call, in, out, why);
+    tsr_status st = endpoint->transport->all_reduce(endpoint, call, in, out, why);
     if (endpoint->timed)
         endpoint->comm_s += tsr__now_s() - began;
     return st;
@@ -276,11 +272,9 @@ tsr_status tsr__comm_all_reduce(struct endpoint *endpoint, const struct comm_cal
 tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call *call,
                               struct comm_exchange *exchange, struct comm_trouble *why)
 {
-    tsr_status st = check_call(endpoint, call, exchange->folded != NULL, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(check_call(endpoint, call, exchange->folded != NULL, why));
     double began = endpoint->timed ? tsr__now_s() : 0;
-    st = endpoint->transport->exchange(endpoint, call, exchange, why);
+    tsr_status st = endpoint->transport->exchange(endpoint, call, exchange, why);
     if (endpoint->timed)
         endpoint->comm_s += tsr__now_s() - began;
     return st;
@@ -322,9 +316,7 @@ tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const cha
     for (int step = 0; step < 2 * levels - 1; step++) {
         call.id = step;
         if (endpoint->rank % apart == 0) {
-            tsr_status st = meet_block(endpoint, &call, apart, why);
-            if (st != TSR_OK)
-                return st;
+            TRY(meet_block(endpoint, &call, apart, why));
         }
         if (step + 1 < levels)
             apart *= BARRIER_BLOCK;

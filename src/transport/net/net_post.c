@@ -367,9 +367,7 @@ tsr_status tsr__net_gather(struct net *net, const struct comm_call *call,
         return gather_frames(net, call, &header, data->bytes, why);
     TRY(await_frame(net, call, 0, why));
     TRY(send_frame(net, call, 0, frame_out(net, call, 0), &header, data, data->bytes, why));
-    tsr_status st = complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why);
-    if (st != TSR_OK)
-        return st;
+    TRY(complete(net, call, (struct net_range){0, net->n_pending}, BEAT_WAITING, why));
     return check_frame(net, call, 0, net->pending[0].got, &header, data->bytes, why);
 }
 
