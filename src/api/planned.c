@@ -6,7 +6,6 @@
 // that module does not use tensors with values.
 #include "api/api.h"
 #include "plan/plan.h"
-#include "runtime/runtime.h"
 #include "tensors/tensors.h"
 
 struct sizes {

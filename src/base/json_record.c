@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // json_record.c - writes structs as JSON objects, using tables of their members (tessera_json.h).
-#include "base/internal.h"
 
 #include "tessera_json.h"
 

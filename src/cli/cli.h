@@ -355,6 +355,8 @@ static inline size_t size_min(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+bool cli_ends_with(const char *text, const char *end);
+double cli_now_s(void); // monotonic time
 // Texts for people. cli_bytes, cli_time and cli_count use 4 buffers in turn, so a text is valid
 // during the next three calls.
 const char *cli_bytes(int64_t bytes);                             // 1536 -> "1.5 KiB"

@@ -66,6 +66,9 @@ int64_t tsr__graph_opset(const tsr_graph *graph, struct str domain);
 // name, operator.
 struct place tsr__place_node(const tsr_node *node);
 struct place tsr__place_value(const tsr_value *value);
+// The place of a node's annotation; config and value may be NULL.
+struct place tsr__place_spec(const tsr_node *node, const tsr_config *config,
+                             const tsr_value *value);
 // Returns a value name that starts with `base` and is not used in any graph of the model.
 struct str tsr__graph_fresh_name(tsr_graph *graph, struct str base);
 // Renames new nodes (N_NEW) of the graph and its subgraphs if an earlier node of the same graph has

@@ -144,6 +144,16 @@ struct place tsr__place_value(const tsr_value *value)
     return at;
 }
 
+struct place tsr__place_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value)
+{
+    struct place at = tsr__place_node(node);
+    if (config)
+        at.configuration = str_of(tsr_config_name(config));
+    if (value)
+        at.value = tsr__value_str(value);
+    return at;
+}
+
 // ---- unique names ---------------------------------------------------------------------------
 
 // Collects the names of all graphs once. Searching every graph for every new name would take

@@ -328,9 +328,7 @@ tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);
     if (!nc || !nc->has_stage) {
-        struct place at = tsr__place_node(node);
-        if (config)
-            at.configuration = config->name;
+        struct place at = tsr__place_spec(node, config, NULL);
         return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_annotation_absent, &at,
                          NULL, "the node has no pipeline stage in this configuration");
     }

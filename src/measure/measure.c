@@ -10,7 +10,6 @@
 #include "measure/measure_rank.h"
 #include "runtime/spawn.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -21,7 +21,6 @@
 #include "ir/ir.h"
 #include "partition/partition.h"
 #include "rules/rules.h"
-#include "runtime/runtime.h"
 #include "topology/topology.h"
 
 #include <math.h>

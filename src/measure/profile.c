@@ -11,11 +11,9 @@
 //                                                   Relu_4_0
 //     ReorderInput                                  none: it counts in the sum alone
 #include "measure/profile.h"
-#include "ir/ir.h"
 
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #define MOST_BYTES ((size_t)64 << 20) // traces are limited to 16 MiB
 #define TAIL       "_kernel_time"

@@ -5,7 +5,6 @@
 //     x [256, 512], then eight times a product with [512, 512] and a Relu: 0.13 Gflop per product,
 //     512 KiB per result that the ranks sum up
 #include "measure/internal.h"
-#include "runtime/runtime.h"
 
 #include <stdio.h>
 

@@ -11,7 +11,6 @@
 //              tsr__partition_visit passes the graphs to a callback
 #include "internal.h"
 
-#include <limits.h>
 #include <unistd.h>
 
 // The arguments of a call of tsr_partition.

@@ -6,8 +6,6 @@
 // trace no measured timeline.
 #include "report/plan_picture.h"
 
-#include <stdio.h>
-
 // Writes the title, the configuration, its number of devices, and the sizes of symbols that were
 // used for all figures.
 static void write_head(struct page *page)

@@ -12,7 +12,6 @@
 // `collect` runs several times for a page, for the table and for the pictures. It numbers the
 // tensors alike, so the table can link to the pictures.
 #include "report/internal.h"
-#include "plan/plan.h"
 
 #include <stdlib.h>
 

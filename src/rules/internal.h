@@ -164,8 +164,8 @@ void tsr__derive_numbered_size(struct derivation *derivation, char letter, int n
                                tsr_dim size);
 // Sets the size of a letter to the only element of input i, if that is known.
 void tsr__derive_element_size(struct derivation *derivation, const char *letter, size_t i);
-// Ends the derivation: nothing is sharded, and the rule gives no shapes.
-void tsr__derive_none(struct derivation *derivation, const char *why);
+// Ends the derivation: nothing is sharded, and the rule gives no shapes. Always returns false.
+bool tsr__derive_none(struct derivation *derivation, const char *why);
 // Returns the shape of input i; rank -1: unknown or absent.
 struct shape tsr__derive_in(const struct derivation *derivation, size_t i);
 

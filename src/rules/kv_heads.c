@@ -11,7 +11,6 @@
 // [64, (4 d)]. Otherwise a Gather of heads is inserted before the attention.
 #include "rules/internal.h"
 
-#include "rules/derive/derive.h"
 #include "tessera_cli.h"
 
 #define CACHE_SCALES 12 // inputs 12 and 13: scales of a quantized cache of keys and of values

@@ -290,6 +290,8 @@ bool tsr__is_call(const tsr_node *node, const char **whole);
 // version `to`.
 bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t to);
 
+// True if a dimension of the tensor has the factor; false for tensors that the host reads (work.c).
+bool tsr__rule_has_factor(const struct rule_tensor *tensor, int factor);
 // Returns the number of arithmetic operations if the factors have these sizes (work.c). A
 // multiplication and an addition are two operations. This is an estimate: the rule does not know
 // what an operator computes for each element.

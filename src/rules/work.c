@@ -74,7 +74,7 @@ static bool is_table(const struct rule *rule, int factor)
     return false;
 }
 
-static bool has_factor(const struct rule_tensor *tensor, int factor)
+bool tsr__rule_has_factor(const struct rule_tensor *tensor, int factor)
 {
     if (tensor->host || tensor->absent)
         return false;
@@ -89,10 +89,10 @@ static bool has_factor(const struct rule_tensor *tensor, int factor)
 static bool occurs_elsewhere(const struct rule *rule, int input, int factor)
 {
     for (int i = 0; i < rule->n_outputs; i++)
-        if (has_factor(&rule->outputs[i], factor))
+        if (tsr__rule_has_factor(&rule->outputs[i], factor))
             return true;
     for (int i = 0; i < rule->n_inputs; i++)
-        if (i != input && has_factor(&rule->inputs[i], factor))
+        if (i != input && tsr__rule_has_factor(&rule->inputs[i], factor))
             return true;
     return false;
 }
@@ -113,7 +113,7 @@ static int factors_beside(const struct rule_tensor *tensor, int factor)
 bool tsr__rule_looks_up(const struct rule *rule, int input)
 {
     for (int factor = 0; factor < rule->n_factors; factor++) {
-        if (!has_factor(&rule->inputs[input], factor))
+        if (!tsr__rule_has_factor(&rule->inputs[input], factor))
             continue;
         if (is_table(rule, factor) ||
             (rule->factors[factor].kind == FACTOR_REP && !occurs_elsewhere(rule, input, factor) &&
@@ -155,7 +155,7 @@ static double share_of_experts(const tsr_node *node, const struct rule *rule, in
     int expert = rule->inputs[inputs->first].dims[0].factors[0];
     double tokens = 1, experts = (double)rule->factors[expert].size.value;
     double used = (double)tsr_attr_int(tsr_node_find_attr(node, "k"), 1);
-    if (!has_factor(&rule->inputs[input], expert) || experts <= 0 || used >= experts)
+    if (!tsr__rule_has_factor(&rule->inputs[input], expert) || experts <= 0 || used >= experts)
         return 1;
     for (int d = 0; d < router->rank - 1; d++)
         for (int k = 0; k < router->dims[d].n; k++)

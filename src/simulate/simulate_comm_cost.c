@@ -7,7 +7,6 @@
 //       AllToAll sends 96 and receives 96; its size is the input of both ranks, 192.
 //       AllReduce of 96 bytes has size 96.
 #include "simulate/simulate.h"
-#include "ir/ir.h"
 #include "plan/plan.h"
 #include "topology/topology.h"
 

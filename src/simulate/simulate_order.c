@@ -6,7 +6,6 @@
 //     Example: nodes 0: a = f(x), 1: b = g(x), 2: c = h(a, b), 3: y = i(x). c and y have no reader,
 //     so node 3 runs first, then 1, 0, 2.
 #include "simulate/simulate.h"
-#include "ir/ir.h"
 
 struct edge {
     int64_t from, to; // node numbers

@@ -10,8 +10,6 @@
 //         0 is removed, provided that 1 uses no more of any row.
 #include "internal.h"
 
-#include <stdlib.h>
-
 // True if choice b uses no more of any row than choice a.
 static bool uses_less(const struct core_node *node, uint32_t b, uint32_t a)
 {

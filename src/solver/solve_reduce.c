@@ -22,8 +22,6 @@
 //     of the remaining 2.
 #include "internal.h"
 
-#include <stdlib.h>
-
 #define MERGE_GROWTH 4         // a merge may enlarge tables at most by this factor
 #define MERGE_CELLS  (1 << 18) // if they get more cells than this
 #define R2_CELLS     (1 << 24) // limit of the work of one RII elimination

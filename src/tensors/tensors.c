@@ -10,8 +10,6 @@
 // points elsewhere. Names in a set are unique: adding a name again replaces the old tensor.
 #include "tensors/tensors.h"
 
-#include <stdio.h>
-
 #define DATA_ALIGN 64
 
 tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)

@@ -166,6 +166,14 @@ void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t
     }
 }
 
+int64_t tsr__layout_stride(const struct tile_layout *layout, int loop)
+{
+    int64_t stride = 1;
+    for (int i = loop + 1; i < layout->n_loops; i++)
+        stride *= layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts;
+    return stride;
+}
+
 // Returns the shard of a that has the same part of each factor as shard k of b.
 static int64_t same_shard(const struct tile_layout *a, const struct tile_layout *b, const int *in_a,
                           int64_t k)

@@ -135,6 +135,8 @@ struct tile_layout *tsr__layout_once(struct arena *arena, const struct tile_layo
                                      const struct tile_repeat *repeat, int dim);
 // Computes the coordinate of shard k in each loop (n_loops entries).
 void tsr__layout_coords(const struct tile_layout *layout, int64_t shard, int64_t *coords);
+// Returns the difference between the numbers of two shards that are adjacent along the loop.
+int64_t tsr__layout_stride(const struct tile_layout *layout, int loop);
 
 // Computes the sizes of the factors of a dimension of `size` elements. Their product is `size`. If
 // no factor but the first is sharded, the product may be larger: the last index of the first factor

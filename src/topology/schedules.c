@@ -15,8 +15,6 @@
 // device, by bruck: i sends 2 of its 4 blocks of half a byte to i + 1, then 2 blocks to i + 2.
 #include "topology/internal.h"
 
-#include <math.h>
-
 // One run of a schedule: `bytes` is the size of the full tensor of one group.
 struct schedule {
     tsr_topology *topology;

@@ -127,19 +127,7 @@ static tsr_status make_ranks(const struct rank_shares *shares, tsr_topology **ou
         link_devices(to, shares, &from->links.at[i]);
     to->memory_assumed = from->memory_assumed;
     to->assumed = from->assumed;
-    tsr_status status = TSR_NOMEM;
-    if (!tsr__topology_copy_profiles(to, from))
-        goto free_topology;
-    struct diag_mark before = tsr__diag_mark(from->session);
-    status = tsr__topology_finish(to, false);
-    tsr__diag_back(from->session, &before, true); // the full topology has these warnings already
-    if (status != TSR_OK)
-        goto free_topology;
-    *out = to;
-    return TSR_OK;
-free_topology:
-    tsr_topology_free(to);
-    return status;
+    return tsr__topology_finish_copy(to, from, out);
 }
 
 // Adds the choice whose slowest device has speed `slowest`. Tries 1, 2 and 3 ranks on that device

@@ -89,9 +89,10 @@ static tsr_status copy_subset(const tsr_topology *from, const int *devices, int 
         return TSR_NOMEM;
     int *place = ARENA_ARRAY(&to->arena, int, (size_t)from->n);
     int *made = ARENA_ARRAY(&to->arena, int, from->ports.n + 1);
-    tsr_status status = TSR_NOMEM;
-    if (!place || !made)
-        goto free_topology;
+    if (!place || !made) {
+        tsr_topology_free(to);
+        return TSR_NOMEM;
+    }
     for (int i = 0; i < from->n; i++)
         place[i] = -1;
     for (int i = 0; i < n; i++)
@@ -102,18 +103,7 @@ static tsr_status copy_subset(const tsr_topology *from, const int *devices, int 
     copy_links(to, from, place, made);
     copy_times(to, from);
     copy_window(to, from);
-    if (!tsr__topology_copy_profiles(to, from))
-        goto free_topology;
-    struct diag_mark before = tsr__diag_mark(from->session);
-    status = tsr__topology_finish(to, false);
-    tsr__diag_back(from->session, &before, true); // the full topology has these warnings already
-    if (status != TSR_OK)
-        goto free_topology;
-    *out = to;
-    return TSR_OK;
-free_topology:
-    tsr_topology_free(to);
-    return status;
+    return tsr__topology_finish_copy(to, from, out);
 }
 
 // ---- which ones --------------------------------------------------------------------------------

@@ -313,6 +313,20 @@ tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
     return arena_status(&topology->arena);
 }
 
+tsr_status tsr__topology_finish_copy(tsr_topology *to, const tsr_topology *from, tsr_topology **out)
+{
+    struct diag_mark before = tsr__diag_mark(from->session);
+    tsr_status status = TSR_NOMEM;
+    if (tsr__topology_copy_profiles(to, from))
+        status = tsr__topology_finish(to, false);
+    tsr__diag_back(from->session, &before, true);
+    if (status == TSR_OK)
+        *out = to;
+    else
+        tsr_topology_free(to);
+    return status;
+}
+
 tsr_status tsr__topology_owned(tsr_session *session, const tsr_topology *topology)
 {
     return topology ? tsr__same_session(session, topology->session, "topology") : TSR_OK;

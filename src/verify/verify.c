@@ -8,7 +8,6 @@
 // float_products.c, which may accept the difference, then saturation.c and locate.c.
 #include "verify/internal.h"
 #include "plan/plan.h"
-#include "rules/rules.h"
 #include "topology/topology.h"
 
 #include <sys/stat.h>

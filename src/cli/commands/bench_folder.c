@@ -10,7 +10,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define MAX_ROUNDS     1000 // later rounds are not counted
 #define DEFAULT_PROMPT 128
@@ -36,13 +35,6 @@ struct folder_bench {
     char peer_name[64];        // "": not found
     int threads, peer_threads; // per rank; the peer has the total of all ranks
 };
-
-static double now(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return (double)at.tv_sec + 1e-9 * (double)at.tv_nsec;
-}
 
 static int ascending(const void *a, const void *b)
 {
@@ -83,7 +75,7 @@ static tsr_status one_round(struct folder_bench *bench, bool counts)
 // Measures Tessera for half of `bench->seconds`, including a warm-up round that is not counted.
 static tsr_status our_turn(struct folder_bench *bench)
 {
-    double end = now() + bench->seconds / 2;
+    double end = cli_now_s() + bench->seconds / 2;
     tsr_status st = one_round(bench, false);
     if (st != TSR_OK)
         return st;
@@ -91,7 +83,7 @@ static tsr_status our_turn(struct folder_bench *bench)
         st = one_round(bench, true);
         if (st != TSR_OK)
             return st;
-    } while (now() < end);
+    } while (cli_now_s() < end);
     return TSR_OK;
 }
 

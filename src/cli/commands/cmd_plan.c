@@ -412,12 +412,6 @@ static void print_plan(const tsr_plan_summary *summary, const tsr_picture *pictu
 
 #define MAX_LISTED 1024 // devices; the file lists every link, so a large topology would be huge
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
-
 // Writes OUT.topology.json next to OUT.onnx, for programs that do not read models.
 static tsr_status write_topology(struct cli *cli, const char *out, const tsr_topology *topology)
 {
@@ -425,7 +419,7 @@ static tsr_status write_topology(struct cli *cli, const char *out, const tsr_top
     size_t n = strlen(out);
     if (tsr_topology_devices(topology) > MAX_LISTED)
         return TSR_OK;
-    if (ends_with(out, ".onnx"))
+    if (cli_ends_with(out, ".onnx"))
         n -= 5;
     if ((size_t)snprintf(path, sizeof path, "%.*s.topology.json", (int)n, out) >= sizeof path)
         return TSR_OK; // too long for a file name
@@ -637,7 +631,7 @@ static tsr_status load_both(struct cli *cli, struct together *together, tsr_plan
 static int check_words(struct cli *cli)
 {
     const char *program = cli_value(cli, "--export-lp");
-    if (program && cli_value(cli, "--stages") && ends_with(program, ".onnx"))
+    if (program && cli_value(cli, "--stages") && cli_ends_with(program, ".onnx"))
         return cli_usage(cli, "--export-lp writes one file per stage: the name must end in .lp");
     if (!cli_value(cli, "--devices"))
         return cli_usage(cli, "no devices given: use --devices N or a topology");

@@ -149,18 +149,12 @@ static int load(struct report *report, const char *path, const char *document)
 
 // ---- the plan of --beside ---------------------------------------------------------------------
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), k = strlen(end);
-    return n >= k && strcmp(text + n - k, end) == 0;
-}
-
 // Loads the other plan of a comparison in a second session, so that its diagnostics are separate.
 // `file` is a model with shardings, or a plan document for the same model.
 static int load_beside(struct report *other, struct report *report, struct cli *own,
                        const char *file)
 {
-    bool document = ends_with(file, ".json");
+    bool document = cli_ends_with(file, ".json");
     tsr_session_options options = {.size = sizeof options};
     *own = *report->cli;
     own->session = NULL;

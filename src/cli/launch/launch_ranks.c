@@ -18,7 +18,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define GRACE_S 10.0 // after the first failure; the others notice it within 5
@@ -37,13 +36,6 @@ struct child {
     int input; // stdin of the remote shell, which ends the rank when it is closed; -1: none
     struct stream streams[2];
 };
-
-static double now_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 // ---- the script of a remote shell -------------------------------------------------------------
 
@@ -331,8 +323,8 @@ static int watch(const struct launch *launch, struct child *children, struct pol
         if (!code)
             continue;
         if (failed_s == 0)
-            failed_s = now_s();
-        double since_s = now_s() - failed_s;
+            failed_s = cli_now_s();
+        double since_s = cli_now_s() - failed_s;
         if (!asked && since_s > GRACE_S) {
             end_all(launch, children, SIGTERM);
             asked = true;

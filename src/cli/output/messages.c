@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 
 #include <string.h>
+#include <time.h>
 
 // Warnings with the same code beyond this number are only counted, unless --verbose is given.
 #define MAX_SAME_CODE 8
@@ -169,6 +170,19 @@ bool cli_append(char *text, size_t cap, const char *format, ...)
 const char *cli_plural(size_t n)
 {
     return n == 1 ? "" : "s";
+}
+
+bool cli_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}
+
+double cli_now_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 const char *cli_text_or(const char *text, const char *otherwise)

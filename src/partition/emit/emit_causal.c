@@ -13,16 +13,6 @@
 
 static const struct str any = {0};
 
-static const struct rule_rewrite *sharded_rows(const struct node_flow *nf)
-{
-    const struct rule *rule = nf->place.rule;
-    for (int i = 0; rule && i < rule->n_rewrites; i++)
-        if (rule->rewrites[i].kind == REWRITE_CAUSAL &&
-            nf->place.cuts[rule->rewrites[i].factor] > 1)
-            return &rule->rewrites[i];
-    return NULL;
-}
-
 // Start and stop of the rank's rows, as int64[1] values of its graph.
 struct row_range {
     tsr_value *start, *stop;
@@ -106,7 +96,7 @@ static tsr_value *with_last_size(struct part *part, const struct node_flow *nf,
 tsr_status tsr__causal_begin(struct part *part, const struct step *st, tsr_value **inputs,
                              size_t *n_inputs)
 {
-    const struct rule_rewrite *rewrite = sharded_rows(st->flow);
+    const struct rule_rewrite *rewrite = tsr__sharded_rewrite(st->flow, REWRITE_CAUSAL);
     const struct node_flow *nf = st->flow;
     int64_t zero = 0;
     if (!rewrite)
@@ -135,5 +125,5 @@ tsr_status tsr__causal_begin(struct part *part, const struct step *st, tsr_value
 
 bool tsr__is_causal_shard(const struct node_flow *nf)
 {
-    return sharded_rows(nf) != NULL;
+    return tsr__sharded_rewrite(nf, REWRITE_CAUSAL) != NULL;
 }

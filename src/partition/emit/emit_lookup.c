@@ -68,13 +68,6 @@ struct table {
     tsr_value *here;           // mask of the indices of this rank, set by local_index
 };
 
-static struct tile_interval rows_here(const struct part *part, const struct node_flow *nf,
-                                      int factor)
-{
-    int64_t place = tsr__place_index(&nf->place, part->rank);
-    return placement_part(&nf->place, place, factor, nf->place.rule->factors[factor].size.value);
-}
-
 // Adds nodes that convert indices of the full table to indices of the local rows. Indices of other
 // ranks' rows become table->elsewhere. Example: of 8 rows the rank has 4..7; [5 -1 2] becomes [1 3
 // elsewhere], and table->here is [true true false].
@@ -144,7 +137,7 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
                                tsr_value **here)
 {
     const struct item *it = st->inputs[rewrite->index]->item;
-    struct table table = {.part = part, .rows = rows_here(part, st->flow, rewrite->factor)};
+    struct table table = {.part = part, .rows = tsr__part_range(part, st->flow, rewrite->factor)};
     table.size = st->flow->place.rule->factors[rewrite->factor].size.value;
     if (rewrite->kind == REWRITE_SCATTER)
         table.elsewhere = table.rows.stop - table.rows.start;
@@ -203,7 +196,7 @@ static tsr_value *without_spares(struct part *part, const struct step *st, tsr_v
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         if (!is_cut(st->flow, rewrite))
             continue;
-        struct tile_interval rows = rows_here(part, st->flow, rewrite->factor);
+        struct tile_interval rows = tsr__part_range(part, st->flow, rewrite->factor);
         int64_t n_rows = rows.stop - rows.start;
         x = tsr__part_slice(part, x, rewrite->last, 0, n_rows, next_name(&names));
     }

@@ -34,22 +34,6 @@ struct mixture {
     tsr_dtype type;             // of the tokens
 };
 
-static const struct rule_rewrite *sharded_route(const struct node_flow *nf)
-{
-    const struct rule *rule = nf->place.rule;
-    for (int i = 0; rule && i < rule->n_rewrites; i++)
-        if (rule->rewrites[i].kind == REWRITE_ROUTE && nf->place.cuts[rule->rewrites[i].factor] > 1)
-            return &rule->rewrites[i];
-    return NULL;
-}
-
-static struct tile_interval local_experts(const struct part *part, const struct node_flow *nf,
-                                          int factor)
-{
-    int64_t place = tsr__place_index(&nf->place, part->rank);
-    return placement_part(&nf->place, place, factor, nf->place.rule->factors[factor].size.value);
-}
-
 // ---- constants ---------------------------------------------------------------------------------
 
 // Returns the bits of the number 1 in a float type.
@@ -295,7 +279,7 @@ static void select_tokens(const struct mixture *mixture, tsr_value **inputs, siz
 tsr_status tsr__route_begin(struct part *part, const struct step *st, tsr_value **inputs,
                             struct route *route)
 {
-    const struct rule_rewrite *rewrite = sharded_route(st->flow);
+    const struct rule_rewrite *rewrite = tsr__sharded_rewrite(st->flow, REWRITE_ROUTE);
     *route = (struct route){0};
     if (!rewrite)
         return TSR_OK;
@@ -304,7 +288,7 @@ tsr_status tsr__route_begin(struct part *part, const struct step *st, tsr_value 
                               .rewrite = rewrite,
                               .at = tsr__node_experts(st->flow->node),
                               .count = st->flow->place.rule->factors[rewrite->factor].size.value,
-                              .range = local_experts(part, st->flow, rewrite->factor),
+                              .range = tsr__part_range(part, st->flow, rewrite->factor),
                               .type = st->inputs[0]->item->dtype};
     route->given = inputs[0];
     route->experts = mixture.range.stop - mixture.range.start;

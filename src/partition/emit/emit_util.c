@@ -87,6 +87,13 @@ tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
     return name.p ? tsr_graph_add_initializer(part->graph, name.p, type, 1, none, none, 0) : NULL;
 }
 
+struct tile_interval tsr__part_range(const struct part *part, const struct node_flow *nf,
+                                     int factor)
+{
+    int64_t place = tsr__place_index(&nf->place, part->rank);
+    return placement_part(&nf->place, place, factor, nf->place.rule->factors[factor].size.value);
+}
+
 // Adds a node without attributes and returns its output. If an input is NULL, adds nothing and
 // returns NULL.
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...)

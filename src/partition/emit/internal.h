@@ -9,6 +9,9 @@
 // diagnostic.
 tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n);
 tsr_value *tsr__part_empty(struct part *part, tsr_dtype type); // [0]
+// Returns the part of a factor that the rank computes.
+struct tile_interval tsr__part_range(const struct part *part, const struct node_flow *nf,
+                                     int factor);
 // Adds a Concat of n values. Returns NULL if one of them is NULL, or after a failure.
 tsr_value *tsr__part_concat(struct part *part, tsr_value **values, size_t n, int64_t axis,
                             struct str out);

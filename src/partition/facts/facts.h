@@ -87,6 +87,8 @@ bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input
 // device has its own value for it.
 bool tsr__input_replaced(struct draft *draft, const struct node_flow *nf, int64_t device,
                          int input);
+// Returns the rewrite of that kind whose factor is sharded; NULL: none.
+const struct rule_rewrite *tsr__sharded_rewrite(const struct node_flow *nf, enum rewrite_kind kind);
 // For a node that returns sizes of a sharded input (Shape, Size): returns its rewrite, which
 // computes the full sizes without reading the input. Returns NULL for other nodes.
 const struct rule_rewrite *tsr__sizes_rewrite(const struct node_flow *nf);

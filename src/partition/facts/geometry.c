@@ -265,16 +265,6 @@ static int64_t shard_at(const struct tile_layout *layout, const struct tile_layo
     return at;
 }
 
-// Returns the difference between the numbers of two shards that are adjacent along the loop
-// (sharded factor).
-static int64_t loop_stride(const struct tile_layout *from, int loop)
-{
-    int64_t stride = 1;
-    for (int i = loop + 1; i < from->n_loops; i++)
-        stride *= from->dims[from->loops[i].dim].factors[from->loops[i].factor].cuts;
-    return stride;
-}
-
 // The groups of devices that gather along one loop (sharded factor). Each group gathers `parts`
 // shards, whose numbers differ by `stride`.
 struct gather_groups {
@@ -330,7 +320,7 @@ const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct
     size_t n_owners = (size_t)from->first[from->n_shards];
     struct tile_layout *to = unsharded_along(arena, from, dim);
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n_owners + 1);
-    struct gather_groups gather = {.from = from, .stride = loop_stride(from, loop)};
+    struct gather_groups gather = {.from = from, .stride = tsr__layout_stride(from, loop)};
     gather.parts = from->dims[dim].factors[from->loops[loop].factor].cuts;
     gather.groups = ARENA_ARRAY(arena, struct device_group, n_owners + 1);
     if (!to || !pairs || !gather.groups)

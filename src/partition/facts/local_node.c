@@ -200,6 +200,15 @@ tsr_status tsr__window_numbers(struct arena *arena, const struct node_flow *nf, 
 
 // ---- replaced inputs ----------------------------------------------------------------------------
 
+const struct rule_rewrite *tsr__sharded_rewrite(const struct node_flow *nf, enum rewrite_kind kind)
+{
+    const struct rule *rule = nf->place.rule;
+    for (int i = 0; rule && i < rule->n_rewrites; i++)
+        if (rule->rewrites[i].kind == kind && nf->place.cuts[rule->rewrites[i].factor] > 1)
+            return &rule->rewrites[i];
+    return NULL;
+}
+
 const struct rule_rewrite *tsr__sizes_rewrite(const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;

@@ -70,17 +70,6 @@ static bool may_cut(const struct rule_factor *factor, int64_t size, int64_t cuts
 
 // ---- experts' plans ----------------------------------------------------------------------------
 
-static bool has_factor(const struct rule_tensor *tensor, int factor)
-{
-    if (tensor->host || tensor->absent)
-        return false;
-    for (int d = 0; d < tensor->rank; d++)
-        for (int k = 0; k < tensor->dims[d].n; k++)
-            if (tensor->dims[d].factors[k] == factor)
-                return true;
-    return false;
-}
-
 static bool reads_weight(const struct candidate_builder *builder)
 {
     for (size_t i = 0; i < builder->n_in; i++) {
@@ -105,7 +94,7 @@ static bool is_of_weight(const struct candidate_builder *builder, int factor)
 {
     for (size_t i = 0; i < builder->n_in; i++) {
         const struct rule_tensor *tensor = rule_slot(builder->rule, SIDE_INPUT, i);
-        if (tsr_node_input(builder->node, i) && tensor && has_factor(tensor, factor) &&
+        if (tsr_node_input(builder->node, i) && tensor && tsr__rule_has_factor(tensor, factor) &&
             value_at(builder, SIDE_INPUT, i)->constant)
             return true;
     }
@@ -119,7 +108,7 @@ static bool is_context(const struct candidate_builder *builder, int f)
     int64_t sizes[RULE_MAX_FACTORS];
     tsr__planner_sizes(builder->planner->shapes.known, builder->node, builder->rule, sizes);
     return sizes[f] == builder->planner->machine.context && builder->rule->n_outputs > 0 &&
-           has_factor(&builder->rule->outputs[0], f) && !is_of_weight(builder, f);
+           tsr__rule_has_factor(&builder->rule->outputs[0], f) && !is_of_weight(builder, f);
 }
 
 // True if the current expert plan, if there is one, allows sharding the factor. Sizes that are
@@ -184,30 +173,6 @@ static int64_t cuts_of(const struct grid *grid, const int *factor, int axis, int
     return cuts;
 }
 
-// Tries every assignment of a factor, or none, to each axis of the grid.
-static void try_axes(struct candidate_builder *builder, const struct grid *grid,
-                     const int64_t *sizes, int *factor, int axis)
-{
-    // A placement with two or more idle axes is replicated, or is also found on a smaller grid.
-    if (axis == grid->n) {
-        int idle = 0;
-        for (int i = 0; i < grid->n; i++)
-            idle += factor[i] < 0;
-        if (idle < 2)
-            try_grid(builder, *grid, factor);
-        return;
-    }
-    if (axis >= (int)TSR_COUNT(grid->size))
-        return;
-    for (int f = -1; f < builder->rule->n_factors; f++) {
-        if (f >= 0 &&
-            !may_cut(&builder->rule->factors[f], sizes[f], cuts_of(grid, factor, axis, f)))
-            continue;
-        factor[axis] = f;
-        try_axes(builder, grid, sizes, factor, axis + 1);
-    }
-}
-
 // True if the planned devices are the first devices of the topology, in their order.
 static bool are_first(const struct planner_machine *machine)
 {
@@ -260,26 +225,30 @@ static bool suits_axis(const struct candidate_builder *builder, const struct gri
     return any ? sized : of_weight;
 }
 
-// Tries assignments of factors to the axes of a logical grid: for each axis one factor that suits
-// it, or none. With all possible assignments, programs would be too large to solve.
-static void try_sides(struct candidate_builder *builder, const struct grid *grid,
-                      const int64_t *sizes, int *factor, int axis)
+// Tries assignments of factors to the axes of a grid: for each axis one factor, or none. On a logical
+// grid the factor must suit the axis: with all assignments, programs would be too large to solve.
+static void try_axes(struct candidate_builder *builder, const struct grid *grid, bool logical,
+                     const int64_t *sizes, int *factor, int axis)
 {
+    // A placement with two or more idle axes is replicated, or is also found on a smaller grid.
     if (axis == grid->n) {
         int idle = 0;
         for (int i = 0; i < grid->n; i++)
             idle += factor[i] < 0;
-        if (idle < 2) // with two idle axes: also a candidate of a smaller grid, or replicated
+        if (idle < 2)
             try_grid(builder, *grid, factor);
         return;
     }
+    if (axis >= (int)TSR_COUNT(grid->size))
+        return;
     for (int f = -1; f < builder->rule->n_factors; f++) {
+        if (f >= 0 && logical && !suits_axis(builder, grid, factor, axis, f))
+            continue;
         if (f >= 0 &&
-            (!suits_axis(builder, grid, factor, axis, f) ||
-             !may_cut(&builder->rule->factors[f], sizes[f], cuts_of(grid, factor, axis, f))))
+            !may_cut(&builder->rule->factors[f], sizes[f], cuts_of(grid, factor, axis, f)))
             continue;
         factor[axis] = f;
-        try_sides(builder, grid, sizes, factor, axis + 1);
+        try_axes(builder, grid, logical, sizes, factor, axis + 1);
     }
 }
 
@@ -293,7 +262,7 @@ static void try_given(struct candidate_builder *builder, const int64_t *sizes)
         grid.size[grid.n] = machine->grid[grid.n];
         grid.n++;
     }
-    try_sides(builder, &grid, sizes, factor, 0);
+    try_axes(builder, &grid, true, sizes, factor, 0);
 }
 
 // Tries the grid of the physical links, if the planned devices are the first ones of the topology.
@@ -311,7 +280,7 @@ static void try_wired(struct candidate_builder *builder, const int64_t *sizes)
             grid.size[grid.n - 1] *= sides[i];
     }
     if (grid.n > 1)
-        try_axes(builder, &grid, sizes, factor, 0);
+        try_axes(builder, &grid, false, sizes, factor, 0);
 }
 
 // ---- some of the devices -----------------------------------------------------------------------

@@ -19,12 +19,6 @@ struct partial_sums {
     bool passes;  // all readers visited so far can add partial sums
 };
 
-static int64_t producer_of(const struct planner *planner, const tsr_value *value)
-{
-    const tsr_node *node = value ? tsr_value_producer(value) : NULL;
-    return node ? planner->node_at[tsr__node_id(node)] : -1;
-}
-
 // Checks one reader of a value. Returns false, which ends the iteration, if the reader needs the
 // full sum. Readers in a subgraph always do.
 static bool takes(void *data, tsr_node *node, size_t input)
@@ -47,7 +41,7 @@ static bool makes_sums(const struct rule *rule)
 // True if the producer of the input can leave a partial sum, and this node can read it.
 static bool passes_input(const struct partial_sums *sums, const tsr_node *node, size_t i)
 {
-    int64_t from = producer_of(sums->planner, tsr_node_input(node, i));
+    int64_t from = planned_producer(sums->planner, tsr_node_input(node, i));
     return from >= 0 && sums->can[from] &&
            tsr__sum_fits(sums->planner->shapes.model, node, i) != SUM_STOPS;
 }
@@ -116,7 +110,7 @@ bool tsr__partial_sums_mark(struct planner *planner)
             continue;
         for (size_t k = 0; k < tsr_node_input_count(node->node); k++)
             if (passes_input(&sums, node->node, k)) {
-                sums.wanted[producer_of(planner, tsr_node_input(node->node, k))] = true;
+                sums.wanted[planned_producer(planner, tsr_node_input(node->node, k))] = true;
                 node->takes = true;
             }
     }

@@ -6,23 +6,15 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <time.h>
 
 #define TOTAL_WORK UINT64_C(1000000000) // cells that all solves may visit: about ten seconds
 #define SOLVE_WORK UINT64_C(500000000)  // cells that one solve may visit
 #define LEAST_WORK UINT64_C(20000000)   // cells that a solve gets even if the budget is used up
 #define RESERVE    0.05 // fraction of the seconds that is reserved for writing the plan
 
-double tsr__clock(void)
-{
-    struct timespec timespec;
-    clock_gettime(CLOCK_MONOTONIC, &timespec);
-    return (double)timespec.tv_sec + 1e-9 * (double)timespec.tv_nsec;
-}
-
 void tsr__budget_start(struct budget *budget, tsr_session *session, double seconds)
 {
-    double now = tsr__clock();
+    double now = tsr__now_s();
     *budget = (struct budget){.session = session, .begin = now, .work = TOTAL_WORK};
     if (seconds > 0) {
         budget->end = now + seconds * (1 - RESERVE);
@@ -32,7 +24,7 @@ void tsr__budget_start(struct budget *budget, tsr_session *session, double secon
 
 bool tsr__budget_over(const struct budget *budget)
 {
-    return tsr__cancelled(budget->session) || (budget->end > 0 && tsr__clock() >= budget->end);
+    return tsr__cancelled(budget->session) || (budget->end > 0 && tsr__now_s() >= budget->end);
 }
 
 void tsr__budget_spend(struct budget *budget, uint64_t work)
@@ -52,7 +44,7 @@ static void report_progress(void *context, const struct program_progress *progre
     const struct budget *budget = context;
     char text[128];
     double ms = 1e-9, cost = (double)progress->cost * ms, bound = (double)progress->bound * ms;
-    double seconds = tsr__clock() - budget->begin, all = 10;
+    double seconds = tsr__now_s() - budget->begin, all = 10;
     const char *unit = "second, of about";
     if (!budget->session->progress_fn)
         return;
@@ -81,7 +73,7 @@ struct budget tsr__budget_part(const struct budget *budget, double fraction)
 {
     struct budget part = *budget;
     if (budget->end > 0)
-        part.end = tsr__clock() + fmax((budget->end - tsr__clock()) * fraction, 1e-3);
+        part.end = tsr__now_s() + fmax((budget->end - tsr__now_s()) * fraction, 1e-3);
     else
         part.work = (uint64_t)((double)budget->work * fraction);
     return part;
@@ -92,7 +84,7 @@ struct program_options tsr__budget_share(struct budget *budget, double fraction)
 {
     struct program_options options = {.progress = report_progress, .context = budget};
     if (budget->end > 0) {
-        options.seconds = fmax((budget->end - tsr__clock()) * fraction, 1e-3);
+        options.seconds = fmax((budget->end - tsr__now_s()) * fraction, 1e-3);
         return options;
     }
     double work = fmin((double)budget->work * fraction, (double)SOLVE_WORK);
@@ -107,7 +99,7 @@ bool tsr__planner_late(struct planner *planner)
         return true;
     if (pace->cancels && tsr__cancelled(planner->session))
         pace->late = true;
-    if (pace->end > 0 && tsr__clock() >= pace->end)
+    if (pace->end > 0 && tsr__now_s() >= pace->end)
         pace->late = true;
     return pace->late;
 }

@@ -157,7 +157,7 @@ struct numbered_layout {
 // The effort that a plan may take (budget.c).
 struct budget {
     tsr_session *session;
-    double begin, end; // times of tsr__clock; end 0: work is the limit, not seconds
+    double begin, end; // times of tsr__now_s; end 0: work is the limit, not seconds
     uint64_t work;     // cells that solves may still visit
 };
 
@@ -248,7 +248,7 @@ struct planner_memory {
 };
 // The deadline for building a program (build_in_time.c).
 struct planner_pace {
-    double end;        // time of tsr__clock; 0: none
+    double end;        // time of tsr__now_s; 0: none
     bool cancels;      // cancelling the session also ends the building
     bool late;         // the deadline has passed: the program is incomplete
     size_t candidates; // limit of candidates per node if there was no time for all; 0: no limit
@@ -289,6 +289,12 @@ struct planner {
     uint32_t n_times; // number of points in time in the program: PLAN_TIMES for each node
     struct planner_memory memory;
 };
+// Returns the index of the node that produces a value; -1: no planned node.
+static inline int64_t planned_producer(const struct planner *planner, const tsr_value *value)
+{
+    const tsr_node *node = value ? tsr_value_producer(value) : NULL;
+    return node ? planner->node_at[tsr__node_id(node)] : -1;
+}
 // The three points in time of a node: its inputs are transferred, it runs, its partial sums are
 // reduced.
 enum { TIME_BRING, TIME_RUN, TIME_COMBINE, PLAN_TIMES };
@@ -357,7 +363,6 @@ tsr_status tsr__planner_config(struct planner *planner, const char *name) TSR_MU
 bool tsr__planner_speed_up(struct planner *planner);
 
 // budget.c
-double tsr__clock(void); // seconds
 // Starts a budget. seconds 0: limited by work instead of time.
 void tsr__budget_start(struct budget *budget, tsr_session *session, double seconds);
 bool tsr__budget_over(const struct budget *budget); // deadline or cancellation; ignores `work`

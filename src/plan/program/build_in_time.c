@@ -66,7 +66,7 @@ static void narrow(struct planner *planner, size_t candidates)
 static void set_pace(struct planner *planner, const struct round *round)
 {
     struct planner_pace *pace = &planner->pace;
-    double now = tsr__clock(), end = planner->budget->end;
+    double now = tsr__now_s(), end = planner->budget->end;
     pace->late = false;
     // after a cancellation, a plan with few candidates is still made
     pace->cancels = round->candidates == 0;

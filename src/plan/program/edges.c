@@ -16,8 +16,6 @@
 // states with the copy. So two readers that want C pay 3 together with the copy, and 6 without it.
 #include "plan/program/edges.h"
 
-#include <stdlib.h>
-
 // ---- tables ------------------------------------------------------------------------------------
 
 static bool all_zero(const int64_t *table, size_t n)

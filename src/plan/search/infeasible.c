@@ -235,7 +235,7 @@ tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *optio
     TRY(find_least(models, out));
     if (models->n == 1 && !tsr__budget_over(planner->budget))
         TRY(tsr__plan_fitting(planner, options, out));
-    out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
+    out->solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     out->stopped = tsr__budget_over(planner->budget);
     out->undecided = !proved;
     if (models->n > 1)

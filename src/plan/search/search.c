@@ -492,7 +492,7 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
     const struct budget *budget = models->planners[0]->budget;
     *out = (struct found_plan){.models = models};
     tsr_status st = find(out, options);
-    out->ms = 1e3 * (tsr__clock() - budget->begin);
+    out->ms = 1e3 * (tsr__now_s() - budget->begin);
     tsr__budget_clear_progress(budget);
     return st == TSR_OK ? export(out, options) : st;
 }

@@ -191,7 +191,7 @@ struct program_options tsr__pipeline_program_options(const struct pipeline_progr
     struct program_options options = {.work = PIPELINE_WORK};
     double end = setup->staging->end;
     if (end > 0)
-        options.seconds = int64_max(1, (int64_t)(1e3 * (end - tsr__clock()))) / 1e3;
+        options.seconds = int64_max(1, (int64_t)(1e3 * (end - tsr__now_s()))) / 1e3;
     return options;
 }
 

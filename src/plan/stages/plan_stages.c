@@ -309,7 +309,7 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     if (st != TSR_OK)
         return st;
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
-    out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
+    out->solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     if (!pipeline.n)
         return none_found(staging, &options, rival, out);
     tsr_plan_part *parts =
@@ -317,7 +317,7 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     if (!parts)
         return TSR_NOMEM;
     st = take_plan(staging, &options, &pipeline, parts, out);
-    out->solve_ms = 1e3 * (tsr__clock() - planner->budget->begin);
+    out->solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     if (st != TSR_OK)
         return st;
     if (rival && rival_wins(staging, out, rival))

@@ -113,7 +113,7 @@ void tsr__stages_free(struct staging *staging)
 bool tsr__stages_over(const struct staging *staging)
 {
     return tsr__cancelled(staging->planner->session) ||
-           (staging->end > 0 && tsr__clock() >= staging->end);
+           (staging->end > 0 && tsr__now_s() >= staging->end);
 }
 
 // Returns options for a solve that is limited to this work and to the remaining time.
@@ -121,7 +121,7 @@ static struct program_options hasty_options(const struct staging *staging, uint6
 {
     struct program_options options = {.work = work};
     if (staging->end > 0)
-        options.seconds = fmax(staging->end - tsr__clock(), 1e-3);
+        options.seconds = fmax(staging->end - tsr__now_s(), 1e-3);
     return options;
 }
 
@@ -380,48 +380,38 @@ static tsr_status solve_new(struct staging *staging, struct range_solve *solve, 
     return st;
 }
 
-// Finds the best time of a range. Uses a point of another limit, or solves the range and keeps the
-// point.
-tsr_status tsr__range_time(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                           int64_t memory, struct point *out)
+// Finds the best time of a range, or the lower bound of an open range. Uses a point of another
+// limit, or solves the range and keeps the point.
+static tsr_status find_time(struct staging *staging, struct range_solve *solve, struct point *out)
 {
-    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
-    struct range_points *front = front_of(staging, kind, i, j);
+    struct range_points *front = front_of(staging, solve->kind, solve->begin, solve->end);
     bool late = false;
     if (!front)
         return TSR_NOMEM;
-    const struct point *point = find_point(front->at.at, front->at.n, memory);
+    point_list *known = solve->open ? &front->open : &front->at;
+    const struct point *point = find_point(known->at, known->n, solve->memory);
     if (point) {
         *out = *point;
         return TSR_OK;
     }
-    tsr_status st = solve_new(staging, &solve, &late, out);
+    tsr_status st = solve_new(staging, solve, &late, out);
     if (st != TSR_OK || late)
         return st;
-    if (!vec_add(&kind->planner.arena, &front->at, *out))
-        return TSR_NOMEM;
-    return TSR_OK;
+    return vec_add(&solve->kind->planner.arena, known, *out) ? TSR_OK : TSR_NOMEM;
+}
+
+tsr_status tsr__range_time(struct staging *staging, struct kind *kind, size_t i, size_t j,
+                           int64_t memory, struct point *out)
+{
+    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    return find_time(staging, &solve, out);
 }
 
 tsr_status tsr__range_bound(struct staging *staging, struct kind *kind, size_t i, size_t j,
                             int64_t memory, struct point *out)
 {
     struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory, .open = true};
-    struct range_points *front = front_of(staging, kind, i, j);
-    bool late = false;
-    if (!front)
-        return TSR_NOMEM;
-    const struct point *point = find_point(front->open.at, front->open.n, memory);
-    if (point) {
-        *out = *point;
-        return TSR_OK;
-    }
-    tsr_status st = solve_new(staging, &solve, &late, out);
-    if (st != TSR_OK || late)
-        return st;
-    if (!vec_add(&kind->planner.arena, &front->open, *out))
-        return TSR_NOMEM;
-    return TSR_OK;
+    return find_time(staging, &solve, out);
 }
 
 // Solves the range again with little effort and without a time limit. Called if the first solve

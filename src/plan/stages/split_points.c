@@ -37,13 +37,6 @@ struct splitting {
     size_t *last;          // by node: the last reader that is not common
 };
 
-// Returns the index of the node that produces a value; -1: no planned node.
-static int64_t made_at(const struct planner *planner, const tsr_value *value)
-{
-    const tsr_node *from = value ? tsr_value_producer(value) : NULL;
-    return from ? planner->node_at[tsr__node_id(from)] : -1;
-}
-
 // ---- nodes that run everywhere -----------------------------------------------------------------
 
 // True if the node may run on all devices: it is small and depends only on inputs, small constants
@@ -56,7 +49,7 @@ static bool is_common(const struct splitting *splitting, size_t i)
     int64_t constants = 0;
     for (size_t k = 0; k < n_values; k++) {
         const tsr_value *value = tsr__reads_at(node, captures, k);
-        int64_t from = made_at(splitting->planner, value);
+        int64_t from = planned_producer(splitting->planner, value);
         if (from >= 0 && !splitting->common[from])
             return false;
         if (value && splitting->planner->values[tsr__value_id(value)].constant)
@@ -90,7 +83,7 @@ static void keep_far(struct splitting *splitting)
         size_t reader = splitting->common[i] ? splitting->last[i] : i;
         size_t n_values = tsr__reads_count(node, &captures);
         for (size_t k = 0; k < n_values; k++) {
-            int64_t from = made_at(splitting->planner, tsr__reads_at(node, captures, k));
+            int64_t from = planned_producer(splitting->planner, tsr__reads_at(node, captures, k));
             if (from >= 0 && splitting->last[from] < reader)
                 splitting->last[from] = reader;
         }
@@ -138,7 +131,7 @@ static void find_last_readers(struct splitting *splitting)
             continue;
         size_t n_values = tsr__reads_count(node, &captures);
         for (size_t k = 0; k < n_values; k++) {
-            int64_t from = made_at(planner, tsr__reads_at(node, captures, k));
+            int64_t from = planned_producer(planner, tsr__reads_at(node, captures, k));
             if (from >= 0 && splitting->last[from] < i)
                 splitting->last[from] = i;
         }

@@ -28,10 +28,11 @@ struct point {
     int64_t memory;      // bytes on the fullest device
 };
 // The points of a range on a kind of block that were computed so far.
+typedef VEC(struct point) point_list;
 struct range_points {
-    VEC(struct point) at;
-    VEC(struct point) open; // points that charge nothing for crossing values
-    int64_t least;          // least memory that is needed; -1: not computed
+    point_list at;
+    point_list open; // points that charge nothing for crossing values
+    int64_t least;   // least memory that is needed; -1: not computed
 };
 // A kind of blocks with equal devices and links: a planner on such devices, and the ranges that
 // were solved on them.
@@ -95,7 +96,7 @@ struct staging {
     struct map structures, kinds;
     VEC(struct kind *) all_kinds;
     struct map strategies; // strategies of kinds on the devices of a block (pipeline_program.c)
-    double end;            // by tsr__clock: no range is solved afterwards; 0: no limit
+    double end;            // by tsr__now_s: no range is solved afterwards; 0: no limit
     bool hasty;            // ranges were left out for lack of time
     bool by_hosts;         // only the pipeline of host_pipeline.c is planned
     int64_t rival;         // time of a plan without stages, which stages must beat; INT64_MAX: none

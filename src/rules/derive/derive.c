@@ -37,11 +37,12 @@ const struct pattern *tsr__derivation_rule(struct derivation *derivation)
 
 // Ends the derivation, because nothing can be sharded. Drops what was built so far; later calls add
 // nothing.
-void tsr__derive_none(struct derivation *derivation, const char *why)
+bool tsr__derive_none(struct derivation *derivation, const char *why)
 {
     derivation->whole = why;
     derivation->text = NULL;
     tsr__rule_fail(&derivation->rule, why);
+    return false;
 }
 
 static void add_size(struct derivation *derivation, struct str letter, tsr_dim size)

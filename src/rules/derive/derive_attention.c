@@ -21,10 +21,8 @@
 bool tsr__derive_heads(struct derivation *derivation, const char *queries, const char *keys)
 {
     int64_t q = tsr__derive_int(derivation, queries, 0), k = tsr__derive_int(derivation, keys, 0);
-    if (q < 1 || k < 1 || q % k) {
-        tsr__derive_none(derivation, NO_HEADS);
-        return false;
-    }
+    if (q < 1 || k < 1 || q % k)
+        return tsr__derive_none(derivation, NO_HEADS);
     tsr__derive_size(derivation, "h", k);
     tsr__derive_size(derivation, "g", q / k);
     return true;

@@ -77,10 +77,8 @@ static bool read_space(struct derivation *derivation, int weights, struct space 
     int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return false;
-    if (rank < 2 || rank > DERIVE_MAX_RANK) {
-        tsr__derive_none(derivation, NO_WINDOWS);
-        return false;
-    }
+    if (rank < 2 || rank > DERIVE_MAX_RANK)
+        return tsr__derive_none(derivation, NO_WINDOWS);
     space->n = rank - 2;
     bool plain = all_are(derivation, "pads", 0) && all_are(derivation, "output_padding", 0) &&
                  !tsr__attr_of(derivation->shapes, derivation->node, "output_shape");
@@ -257,10 +255,8 @@ static bool take_groups(struct derivation *derivation)
     struct shape x = tsr__derive_in(derivation, 0);
     int64_t channels = x.rank > 1 ? x.dims[1].value : -1;
     int64_t groups = tsr__derive_int(derivation, "group", 1);
-    if (groups < 1) {
-        tsr__derive_none(derivation, "group is not a positive number");
-        return false;
-    }
+    if (groups < 1)
+        return tsr__derive_none(derivation, "group is not a positive number");
     tsr__derive_size(derivation, "g", groups);
     if (channels > 0 && channels % groups == 0)
         tsr__derive_size(derivation, "i", channels / groups);
@@ -301,6 +297,16 @@ static void add_weights(struct rule_builder *rule, const struct space *space)
     tsr__rule_any(rule, space->n);
 }
 
+// Reads the space, the groups and the windows, and adds the images. False: the derivation has ended.
+static bool begin_conv(struct derivation *derivation, int weights, struct space *space)
+{
+    if (!read_space(derivation, weights, space) || !take_groups(derivation))
+        return false;
+    read_windows(derivation, weights, space);
+    add_images(&derivation->rule, space);
+    return true;
+}
+
 static void add_result(struct derivation *derivation, const struct space *space)
 {
     tsr__rule_outputs(&derivation->rule, "[n (g o)]");
@@ -316,10 +322,8 @@ void tsr__derive_conv(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
     struct space space = {0};
-    if (!read_space(derivation, 1, &space) || !take_groups(derivation))
+    if (!begin_conv(derivation, 1, &space))
         return;
-    read_windows(derivation, 1, &space);
-    add_images(rule, &space);
     add_weights(rule, &space);
     tsr__rule_inputs(rule, "[(g o)]?");
     add_result(derivation, &space);
@@ -332,10 +336,8 @@ void tsr__derive_fused_conv(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
     struct space space = {0};
-    if (!read_space(derivation, 1, &space) || !take_groups(derivation))
+    if (!begin_conv(derivation, 1, &space))
         return;
-    read_windows(derivation, 1, &space);
-    add_images(rule, &space);
     add_weights(rule, &space);
     tsr__rule_inputs(rule, "[(g o)]?,[n (g o)]");
     add_space(rule, &space, SIDE_OUT);
@@ -473,10 +475,8 @@ void tsr__derive_lrn(struct derivation *derivation)
 void tsr__derive_conv_integer(struct derivation *derivation)
 {
     struct space space = {0};
-    if (!read_space(derivation, 1, &space) || !take_groups(derivation))
+    if (!begin_conv(derivation, 1, &space))
         return;
-    read_windows(derivation, 1, &space);
-    add_images(&derivation->rule, &space);
     add_weights(&derivation->rule, &space);
     add_single(derivation, 2);
     tsr__rule_optional(&derivation->rule);
@@ -511,10 +511,8 @@ static bool sums_integers(const struct derivation *derivation)
 void tsr__derive_qlinear_conv(struct derivation *derivation)
 {
     struct space space = {0};
-    if (!read_space(derivation, 3, &space) || !take_groups(derivation))
+    if (!begin_conv(derivation, 3, &space))
         return;
-    read_windows(derivation, 3, &space);
-    add_images(&derivation->rule, &space);
     add_single(derivation, 1);
     add_single(derivation, 2);
     tsr__rule_optional(&derivation->rule);

@@ -24,10 +24,8 @@
 static bool take_heads(struct derivation *derivation)
 {
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
-    if (heads < 1) {
-        tsr__derive_none(derivation, NO_HEADS);
-        return false;
-    }
+    if (heads < 1)
+        return tsr__derive_none(derivation, NO_HEADS);
     tsr__derive_size(derivation, "h", heads);
     return true;
 }
@@ -243,10 +241,9 @@ static bool start_projected(struct derivation *derivation, const char *input)
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
     if (!take_heads(derivation))
         return false;
-    if (!even_thirds(derivation, heads, 1)) {
-        tsr__derive_none(derivation, "queries, keys and values have different or unknown sizes");
-        return false;
-    }
+    if (!even_thirds(derivation, heads, 1))
+        return tsr__derive_none(derivation,
+                                "queries, keys and values have different or unknown sizes");
     tsr__derive_size(derivation, "s", 3);
     tsr__rule_inputs(&derivation->rule, input);
     tsr__rule_inputs(&derivation->rule, "[i (s h d)],[(s h d)]?");

@@ -70,12 +70,12 @@ void tsr__derive_lookup(struct derivation *derivation, size_t like, int after)
 }
 
 // Finds the dimensions other than the axis in which data and indices have the same size. False: the
-// ranks differ or are unknown.
-static bool find_shared(const struct derivation *derivation, int axis, int rank, bool *same)
+// ranks differ or are unknown, and the derivation has ended.
+static bool find_shared(struct derivation *derivation, int axis, int rank, bool *same)
 {
     struct shape data = tsr__derive_in(derivation, 0), at = tsr__derive_in(derivation, 1);
     if (at.rank != rank)
-        return false;
+        return tsr__derive_none(derivation, DERIVE_NO_SHAPE);
     for (int i = 0; i < rank; i++)
         same[i] = i != axis && tsr__dim_equal(derivation->shapes->exprs, data.dims[i], at.dims[i]);
     return true;
@@ -102,12 +102,8 @@ void tsr__derive_gather_elements(struct derivation *derivation)
     bool same[DERIVE_MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
     int axis = tsr__derive_axis(derivation, "axis", 0, rank);
-    if (axis < 0)
+    if (axis < 0 || !find_shared(derivation, axis, rank, same))
         return;
-    if (!find_shared(derivation, axis, rank, same)) {
-        tsr__derive_none(derivation, DERIVE_NO_SHAPE);
-        return;
-    }
     tsr__rule_input(rule);
     add_shared(rule, rank, same, axis, "v");
     tsr__rule_input(rule);
@@ -135,12 +131,8 @@ void tsr__derive_scatter_elements(struct derivation *derivation)
     bool same[DERIVE_MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
     int axis = tsr__derive_axis(derivation, "axis", 0, rank);
-    if (axis < 0)
+    if (axis < 0 || !find_shared(derivation, axis, rank, same))
         return;
-    if (!find_shared(derivation, axis, rank, same)) {
-        tsr__derive_none(derivation, DERIVE_NO_SHAPE);
-        return;
-    }
     static const char *const inputs[] = {"v", "_", "_"}; // data, indices, updates
     for (size_t i = 0; i < TSR_COUNT(inputs); i++) {
         tsr__rule_input(rule);

@@ -39,10 +39,8 @@ static bool mark_axes(struct derivation *derivation, int rank, const int64_t *ax
 {
     for (int64_t i = 0; i < n; i++) {
         int axis = tsr__axis(axes[i], rank);
-        if (axis < 0) {
-            tsr__derive_none(derivation, DERIVE_NO_AXIS);
-            return false;
-        }
+        if (axis < 0)
+            return tsr__derive_none(derivation, DERIVE_NO_AXIS);
         marked[axis] = true;
     }
     return true;
@@ -364,11 +362,9 @@ static bool sizes_are_known(struct derivation *derivation, int rank)
         if (shape.dims[i].value >= 0)
             continue;
         struct expr size = tsr__expr_of(derivation->shapes->exprs, shape.dims[i]);
-        if (loops || !tsr__expr_rooted(derivation->shapes->exprs, size)) {
-            tsr__derive_none(derivation,
-                             "the sizes of the full tensor are not known before the run");
-            return false;
-        }
+        if (loops || !tsr__expr_rooted(derivation->shapes->exprs, size))
+            return tsr__derive_none(derivation,
+                                    "the sizes of the full tensor are not known before the run");
     }
     return true;
 }
@@ -525,10 +521,8 @@ void tsr__derive_flatten(struct derivation *derivation)
 static bool block_sizes(struct derivation *derivation)
 {
     int64_t size = tsr__derive_int(derivation, "blocksize", 0);
-    if (size < 1) {
-        tsr__derive_none(derivation, "the block size is not known");
-        return false;
-    }
+    if (size < 1)
+        return tsr__derive_none(derivation, "the block size is not known");
     if (tsr__derive_in(derivation, 0).rank != 4) {
         tsr__derive_none(derivation, DERIVE_NO_SHAPE);
         return false;

@@ -170,10 +170,8 @@ void tsr__derive_embed_norm(struct derivation *derivation)
 static bool take_groups(struct derivation *derivation, const char *name)
 {
     int64_t groups = tsr__derive_int(derivation, name, 0);
-    if (groups < 1) {
-        tsr__derive_none(derivation, "the number of groups is not known");
-        return false;
-    }
+    if (groups < 1)
+        return tsr__derive_none(derivation, "the number of groups is not known");
     tsr__derive_size(derivation, "g", groups);
     return true;
 }

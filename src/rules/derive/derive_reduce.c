@@ -190,10 +190,8 @@ bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced)
         reduced[i] = n == 0 && !tsr__derive_int(derivation, "noop_with_empty_axes", 0);
     for (int64_t i = 0; i < n; i++) {
         int axis = tsr__axis(axes[i], rank);
-        if (axis < 0) {
-            tsr__derive_none(derivation, DERIVE_NO_AXIS);
-            return false;
-        }
+        if (axis < 0)
+            return tsr__derive_none(derivation, DERIVE_NO_AXIS);
         reduced[axis] = true;
     }
     return true;

@@ -242,10 +242,8 @@ static bool read_strided(struct derivation *derivation, enum side side, struct s
     bool divides =
         side == SIDE_IN ||
         (strided->axis >= 0 && tsr__derive_in(derivation, 0).dims[strided->axis].value == total);
-    if (strided->unit < 2 || strided->n < 2 || !divides) {
-        tsr__derive_none(derivation, "the segments have no common unit");
-        return false;
-    }
+    if (strided->unit < 2 || strided->n < 2 || !divides)
+        return tsr__derive_none(derivation, "the segments have no common unit");
     strided->units = total / strided->unit;
     tsr__derive_size(derivation, "r", strided->unit);
     return true;
@@ -476,16 +474,12 @@ static bool read_padding(struct derivation *derivation, int rank, struct padding
         for (int i = 0; i < rank; i++)
             padding->axes[i] = i;
     }
-    if (padding->n_axes < 0 || (padding->n >= 0 && padding->n != 2 * padding->n_axes)) {
-        tsr__derive_none(derivation, "the axes that are padded are not known");
-        return false;
-    }
+    if (padding->n_axes < 0 || (padding->n >= 0 && padding->n != 2 * padding->n_axes))
+        return tsr__derive_none(derivation, "the axes that are padded are not known");
     for (int64_t i = 0; i < padding->n_axes; i++) {
         padding->axes[i] = tsr__axis(padding->axes[i], rank);
-        if (padding->axes[i] < 0) {
-            tsr__derive_none(derivation, DERIVE_NO_AXIS);
-            return false;
-        }
+        if (padding->axes[i] < 0)
+            return tsr__derive_none(derivation, DERIVE_NO_AXIS);
     }
     return true;
 }

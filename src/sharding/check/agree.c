@@ -47,15 +47,6 @@ struct agree {
     size_t n;
 };
 
-static struct place place_of(const struct agree *agree, const tsr_value *value)
-{
-    struct place at = tsr__place_node(agree->node);
-    at.configuration = str_of(tsr_config_name(agree->config));
-    if (value)
-        at.value = tsr__value_str(value);
-    return at;
-}
-
 static void inherit(struct agree *agree, const struct shapes *shapes, int input,
                     const tsr_value *value)
 {
@@ -137,7 +128,7 @@ static const char *required_layout(const struct agree *agree, const struct given
 static void report_conflict(const struct agree *agree, const struct given *given,
                             const struct given *by, const char *why)
 {
-    struct place at = place_of(agree, given->value);
+    struct place at = tsr__place_spec(agree->node, agree->config, given->value);
     struct str mine = tsr__notation_print(agree->arena, given->layout),
                theirs = tsr__notation_print(agree->arena, by->layout);
     const char *wanted = agree->rule ? required_layout(agree, by, given) : NULL;
@@ -172,7 +163,7 @@ static void report_uncut(const struct agree *agree, const tsr_value *value, cons
     if (!agree->remarks)
         return;
     *agree->uncut = true;
-    struct place at = place_of(agree, value);
+    struct place at = tsr__place_spec(agree->node, agree->config, value);
     tsr__diag(
         agree->arena->session, DIAG_not_cut_here, &at,
         "choose a sharding that the operator's rule allows (`tessera rules OP`), or remove it",

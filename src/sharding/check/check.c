@@ -79,14 +79,6 @@ static struct place place_model(const struct check *check, const tsr_config *con
     return at;
 }
 
-static struct place place_entry(const tsr_node *node, const tsr_config *config)
-{
-    struct place at = tsr__place_node(node);
-    if (config)
-        at.configuration = str_of(tsr_config_name(config));
-    return at;
-}
-
 // ---- configurations -----------------------------------------------------------------------------
 
 // Returns a hint for the undeclared configuration `name`: the most similar declared name. NULL if
@@ -193,7 +185,7 @@ static const char *nearest_value(struct check *check, const tsr_node *node, stru
 static bool check_spec_value(struct check *check, const tsr_node *node, const tsr_config *config,
                              const tsr_value *value)
 {
-    struct place at = place_entry(node, config);
+    struct place at = tsr__place_spec(node, config, NULL);
     if (!value || !tsr__value_str(value).n) {
         tsr__diag(check->session, DIAG_spec_no_value, &at, "name an input or output of the node",
                   "a sharding of the node names no tensor");
@@ -293,7 +285,7 @@ static void check_spec(struct check *check, const tsr_node *node, const tsr_conf
 static struct config_state *check_binding(struct check *check, const tsr_node *node,
                                           const tsr_config *config)
 {
-    struct place at = place_entry(node, config);
+    struct place at = tsr__place_spec(node, config, NULL);
     const char *unbound = NULL;
     if (!config)
         unbound = "an annotation of the node has no configuration";
@@ -326,7 +318,7 @@ static void check_stage(struct check *check, const tsr_node *node, const tsr_nod
     if (!tsr_node_config_stage(nc, &stage))
         return;
     if (stage < 0) {
-        struct place at = place_entry(node, tsr_node_config_target(nc));
+        struct place at = tsr__place_spec(node, tsr_node_config_target(nc), NULL);
         tsr__diag(check->session, DIAG_stage_range, &at, "use a stage from 0 up",
                   "the pipeline stage of the node is %lld", (long long)stage);
     } else if (state) {
@@ -369,7 +361,7 @@ static void check_entry(struct check *check, const tsr_node *node, const tsr_nod
         return;
     struct config_state *state = check_binding(check, node, config);
     if (state && state->seen_at == check->node_mark) {
-        struct place at = place_entry(node, config);
+        struct place at = tsr__place_spec(node, config, NULL);
         tsr__diag(check->session, DIAG_annotation_twice, &at, "merge them into one",
                   "the node has more than one annotation for configuration '%s'",
                   tsr_config_name(config));
@@ -437,7 +429,7 @@ struct reach {
 static void report_return(struct check *check, const tsr_node *node, const tsr_config *config,
                           const tsr_value *value, int64_t stage, const struct reach *reach)
 {
-    struct place at = place_entry(node, config);
+    struct place at = tsr__place_spec(node, config, NULL);
     at.value = tsr__value_str(value);
     tsr__diag(check->session, DIAG_stage_return, &at, NULL,
               "stage %lld reads '" STR_FMT "' of stage %lld: stages %lld to %lld do not overlap "
@@ -451,7 +443,7 @@ static void report_return(struct check *check, const tsr_node *node, const tsr_c
 static void report_order(struct check *check, const tsr_node *node, const tsr_config *config,
                          const tsr_value *value, int64_t stage, const struct reach *reach)
 {
-    struct place at = place_entry(node, config), from = tsr__place_node(reach->from);
+    struct place at = tsr__place_spec(node, config, NULL), from = tsr__place_node(reach->from);
     at.value = tsr__value_str(value);
     tsr__diag(
         check->session, DIAG_stage_order, &at,
@@ -503,7 +495,7 @@ static void check_stages_have_devices(struct check *check, const struct config_s
 {
     if (!tsr_config_device_name_count(state->config) || state->places || !state->beyond)
         return;
-    struct place at = place_entry(state->beyond, state->config);
+    struct place at = tsr__place_spec(state->beyond, state->config, NULL);
     tsr__diag_stage_beyond(check->session, &at, stage_of(state->beyond, at.configuration),
                            state->config);
 }

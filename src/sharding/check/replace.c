@@ -231,8 +231,7 @@ static void report_unsharded(const struct flow *flow, tsr_session *session)
         if (!part->replicated || given->replicated || given == said)
             continue;
         said = given;
-        struct place at = tsr__place_node(given->node);
-        at.configuration = str_of(tsr_config_name(flow->config));
+        struct place at = tsr__place_spec(given->node, flow->config, NULL);
         tsr__diag(
             session, DIAG_not_cut_here, &at,
             "choose a sharding that the operator's rule allows (`tessera rules OP`), or remove it",

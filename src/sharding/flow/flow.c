@@ -154,15 +154,6 @@ static bool read_specs(struct step *step)
 
 // ---- diagnostics
 
-static struct place place_of(const struct step *step, const tsr_value *value)
-{
-    struct place at = tsr__place_node(step->node);
-    at.configuration = str_of(tsr_config_name(step->work->flow->config));
-    if (value)
-        at.value = tsr__value_str(value);
-    return at;
-}
-
 // Records why the node runs unsharded, and reports it if that is wanted. infer.c and quality() need
 // the reason even if it is not reported. The first reason is kept.
 static void report_unsharded(struct step *step, const char *why)
@@ -174,7 +165,7 @@ static void report_unsharded(struct step *step, const char *why)
     if (!(step->work->report & REPORT_UNSHARDED) ||
         (reported && reported[tsr__node_id(step->node)]))
         return;
-    struct place at = place_of(step, NULL);
+    struct place at = tsr__place_spec(step->node, step->work->flow->config, NULL);
     tsr__diag(
         step->work->arena->session, DIAG_not_cut_here, &at,
         "choose a sharding that the operator's rule allows (`tessera rules OP`), or remove it",
@@ -213,7 +204,7 @@ static void report_reshard(struct step *step, const tsr_value *value,
     *noted = (struct flow_noted){need, work->noted[id]};
     work->noted[id] = noted;
     work->flow->n_notes++;
-    struct place at = place_of(step, value);
+    struct place at = tsr__place_spec(step->node, step->work->flow->config, value);
     struct str from = tsr__notation_print(&work->scratch, have);
     struct str to = tsr__notation_print(&work->scratch, need);
     tsr__diag(
@@ -626,7 +617,7 @@ static void report_repeated_work(const struct step *step)
         parts *= placement->cuts[factor];
     if (parts == (int64_t)placement->n_devices)
         return;
-    struct place at = place_of(step, NULL);
+    struct place at = tsr__place_spec(step->node, step->work->flow->config, NULL);
     tsr__diag(step->work->arena->session, DIAG_work_twice, &at,
               "shard another dimension over these devices, or name fewer devices",
               "several devices compute the same shard: %zu devices, %lld different shards",
@@ -664,7 +655,7 @@ static bool inputs_ready(struct step *step)
             continue;
         if (step->work->report & REPORT_NO_ERRORS)
             return false;
-        struct place at = place_of(step, value);
+        struct place at = tsr__place_spec(step->node, step->work->flow->config, value);
         tsr__diag(step->work->arena->session, DIAG_value_not_ready, &at,
                   "sort the nodes so that every value is computed before it is read",
                   "no earlier node computes an input of this node");
@@ -773,7 +764,7 @@ static void report_outside(struct step *step, const tsr_value *value,
     step->nf->replicated = "it reads a sequence of another stage that cannot be transferred";
     if (!(step->work->report & REPORT_UNSHARDED))
         return;
-    struct place at = place_of(step, value);
+    struct place at = tsr__place_spec(step->node, step->work->flow->config, value);
     tsr__diag(step->work->arena->session, DIAG_outside_stage, &at,
               "put the node into the stage that computes the value, or pass tensors",
               "the node runs outside of its stage: %s", step->nf->replicated);

@@ -495,9 +495,7 @@ static void report_end(struct follow *follow, const tsr_value *value,
     enum diag_code code = asked ? DIAG_body_disagree : DIAG_reshard_implied;
     if (!maker)
         maker = follow->ask->node;
-    struct place at = tsr__place_node(maker);
-    at.configuration = str_of(tsr_config_name(work->flow->config));
-    at.value = tsr__value_str(value);
+    struct place at = tsr__place_spec(maker, work->flow->config, value);
     struct place outer = tsr__place_node(follow->ask->node);
     struct str from = tsr__notation_print(&work->scratch, have),
                to = tsr__notation_print(&work->scratch, need);

@@ -359,9 +359,8 @@ static void note(struct propagate *propagate, const tsr_value *value, const stru
     if (!noted->layout)
         return;
     propagate->work.noted[id_of(value)] = noted; // so that the flow does not report it again
-    struct place at = tsr__place_node(propagate->nodes[reader->node]);
-    at.configuration = str_of(tsr_config_name(propagate->work.flow->config));
-    at.value = tsr__value_str(value);
+    struct place at =
+        tsr__place_spec(propagate->nodes[reader->node], propagate->work.flow->config, value);
     struct str from = tsr__notation_print(propagate->arena, *layout_slot(propagate, value));
     struct str to = tsr__notation_print(propagate->arena, need);
     tsr__diag(propagate->arena->session, DIAG_demand_dropped, &at,

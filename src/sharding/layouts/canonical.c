@@ -133,21 +133,11 @@ static int parts_of(const struct tile_dim *dim, tsr_dim size, struct cut_part *p
 
 // ---- several tiles of a device ------------------------------------------------------------------
 
-// Returns the difference between the numbers of two shards that are adjacent along a loop (sharded
-// factor).
-static int64_t stride_of(const struct tile_layout *layout, int loop)
-{
-    int64_t stride = 1;
-    for (int i = loop + 1; i < layout->n_loops; i++)
-        stride *= layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts;
-    return stride;
-}
-
 // True if each group of `run` consecutive shards along the loop (sharded factor) has the same
 // owners.
 static bool runs_have_same_owners(const struct tile_layout *layout, int loop, int64_t run)
 {
-    int64_t coords[TILE_MAX_LOOPS], stride = stride_of(layout, loop);
+    int64_t coords[TILE_MAX_LOOPS], stride = tsr__layout_stride(layout, loop);
     for (int64_t shard = 0; shard < layout->n_shards; shard++) {
         tsr__layout_coords(layout, shard, coords);
         if (!tsr__layout_same_owners(layout, shard, shard - coords[loop] % run * stride))
@@ -172,7 +162,8 @@ static struct tile_layout *merged(struct arena *arena, const struct tile_layout 
     int same = 0;
     while (wide->loops[same].dim != at.dim || wide->loops[same].factor != at.factor)
         same++;
-    int64_t stride = stride_of(wide, same), cuts = wide->dims[at.dim].factors[at.factor].cuts;
+    int64_t stride = tsr__layout_stride(wide, same),
+            cuts = wide->dims[at.dim].factors[at.factor].cuts;
     wide->dims[at.dim].factors[at.factor].cuts = cuts / run;
     struct tile_layout *m = tsr__layout_cut(arena, l->rank, wide->dims);
     size_t n = 0;

@@ -373,9 +373,7 @@ static tsr_status shard_text(struct arena *arena, tsr_node *node, tsr_value *val
                              tsr_config *config, struct str text)
 {
     tsr_session *session = arena->session;
-    struct place at = tsr__place_node(node);
-    at.value = tsr__value_str(value);
-    at.configuration = str_of(tsr_config_name(config));
+    struct place at = tsr__place_spec(node, config, value);
     struct shape shape = tsr__declared_shape(arena, value);
     int64_t *sizes = shape.rank > 0 ? ARENA_ARRAY(arena, int64_t, (size_t)shape.rank) : NULL;
     if (sizes)

@@ -9,7 +9,6 @@
 //     0 -> 3   verdict    magic, welcome, code of the verdict
 //
 // Both codes depend on the secret and on all fields above, so neither can be replayed.
-#include "transport/common/internal.h"
 #include "transport/meeting/meet_wire.h"
 
 #include <stdio.h>

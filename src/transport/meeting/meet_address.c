@@ -8,7 +8,6 @@
 //     10.0.0.1               yes      10.0.0.1; all interfaces if none has it (Kubernetes)
 //     node1                  yes      all interfaces: other hosts may resolve the name differently
 // With an interface (--interface) rank 0 listens at that interface's address.
-#include "transport/common/internal.h"
 #include "transport/meeting/meet_wire.h"
 
 #include <arpa/inet.h>

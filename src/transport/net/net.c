@@ -3,7 +3,6 @@
 // Messages: net_post.c; sums: net_reduce.c.
 #include "transport/net/net.h"
 
-#include <stdio.h>
 #include <time.h>
 
 // ---- exchange -----------------------------------------------------------------------------------

@@ -10,7 +10,6 @@
 // file. Example: 150 MiB are one head and three messages: 64, 64 and 22 MiB.
 #include "transport/net/net.h"
 
-#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -16,7 +16,6 @@
 // are not accessed after a failed call has returned (net_quiet.c).
 #include "transport/net/net.h"
 
-#include <stdio.h>
 #include <time.h>
 
 // ---- pending messages ---------------------------------------------------------------------------
