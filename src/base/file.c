@@ -13,10 +13,9 @@
 static tsr_status refuse(tsr_session *session, enum diag_code code, const char *path,
                          const char *hint, const char *why)
 {
-    struct place at = PLACE_NONE;
     const char *verb = code == DIAG_io_open ? "open" : "read";
-    at.file = str_of(path);
-    return tsr__fail(session, TSR_IO, code, &at, hint, "cannot %s '%s': %s", verb, path, why);
+    return tsr__fail(session, TSR_IO, code, &PLACE(.file = str_of(path)), hint,
+                     "cannot %s '%s': %s", verb, path, why);
 }
 
 // Opens a regular file. Uses O_NONBLOCK, so that opening a pipe without a writer does not block
@@ -221,11 +220,10 @@ tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha25
     }
     int error = digest_file(session, file.fd, file.bytes.n, buffer, sha256);
     if (error) {
-        struct place at = PLACE_NONE;
         const char *why =
             error != ENODATA ? strerror(error) : "the file became shorter while it was read";
-        at.file = str_of(path);
-        tsr__diag(session, DIAG_io_read, &at, NULL, "cannot read the model: %s", why);
+        tsr__diag(session, DIAG_io_read, &PLACE(.file = str_of(path)), NULL,
+                  "cannot read the model: %s", why);
         st = TSR_IO;
     }
     tsr__free(session, buffer, DIGEST_BYTES);

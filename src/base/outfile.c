@@ -339,12 +339,11 @@ uint64_t tsr__out_flushed(const struct outfile *outfile)
 static void fail_source(struct outfile *outfile, int fd, uint64_t at, const char *why)
 {
     char link[64], name[PATH_MAX] = "its source";
-    struct place place = PLACE_NONE;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, name, sizeof name - 1);
     if (n > 0)
         name[n] = 0;
-    place.file = str_of(name);
+    struct place place = PLACE(.file = str_of(name));
     place.offset = at;
     tsr__diag(outfile->session, DIAG_io_read, &place, NULL, "cannot read '%s' for '%s': %s", name,
               outfile->path, why);

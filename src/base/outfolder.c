@@ -132,7 +132,6 @@ static enum target classify_target(const char *path)
 // `replace`, TARGET_FILES.
 static tsr_status check_target(tsr_session *session, const char *path, bool replace)
 {
-    struct place at = PLACE_NONE;
     enum target found = classify_target(path);
     if (found == TARGET_UNKNOWN && errno == ENOMEM) {
         tsr__nomem(session, sizeof(struct dirent));
@@ -140,7 +139,7 @@ static tsr_status check_target(tsr_session *session, const char *path, bool repl
     }
     if (found == TARGET_UNKNOWN)
         return tsr__refuse_write(session, path, errno);
-    at.file = str_of(path);
+    struct place at = PLACE(.file = str_of(path));
     if (found == TARGET_ABSENT || found == TARGET_EMPTY || (found == TARGET_FILES && replace))
         return TSR_OK;
     if (found == TARGET_OTHER)

@@ -97,10 +97,9 @@ static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
 
 tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file *file)
 {
-    struct place at = PLACE_NONE;
     struct stat info;
     int fd;
-    at.file = str_of(file->name);
+    struct place at = PLACE(.file = str_of(file->name));
     tsr_status st =
         tsr__folder_file(bundle->session, &bundle->folder, str_of(file->name), &at, &fd);
     if (st != TSR_OK)

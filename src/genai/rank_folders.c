@@ -302,9 +302,8 @@ static const char *rank_path(struct rank_folders *folders, int64_t rank, const c
 // Reports a read error. Reads errno first, because adding a diagnostic may change it.
 static tsr_status cannot_read(struct rank_folders *folders, const char *path)
 {
-    struct place at = PLACE_NONE;
     int error = errno;
-    at.file = str_of(path);
+    struct place at = PLACE(.file = str_of(path));
     if (error == ENOMEM)
         return TSR_NOMEM;
     return tsr__fail(folders->folder->session, TSR_IO, DIAG_io_read, &at, NULL,

@@ -136,12 +136,9 @@ struct place tsr__place_node(const tsr_node *node)
 
 struct place tsr__place_value(const tsr_value *value)
 {
-    struct place at = PLACE_NONE;
     tsr_model *model = tsr__value_model(value);
-    at.file = str_of(model->path);
-    at.graph = tsr__graph_path(value->home);
-    at.value = value->name;
-    return at;
+    return PLACE(.file = str_of(model->path), .graph = tsr__graph_path(value->home),
+                 .value = value->name);
 }
 
 struct place tsr__place_spec(const tsr_node *node, const tsr_config *config, const tsr_value *value)

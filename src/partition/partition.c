@@ -166,8 +166,7 @@ static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_conf
 static tsr_status refuse_option(const struct request *request, const char *hint,
                                 const char *message)
 {
-    struct place at = PLACE_NONE;
-    return tsr__fail(request->session, TSR_UNSUPPORTED, DIAG_partition_layout, &at, hint, "%s",
+    return tsr__fail(request->session, TSR_UNSUPPORTED, DIAG_partition_layout, NULL, hint, "%s",
                      message);
 }
 

@@ -336,12 +336,10 @@ tsr_status tsr__tensors_add_other(tsr_tensors *tensors, struct str name, tsr_dty
 
 tsr_status tsr__tensor_on_host(tsr_session *session, const struct tensor *x)
 {
-    struct place at = PLACE_NONE;
     if (!x->device)
         return TSR_OK;
-    at.value = str_of(x->name);
     return tsr__fail(
-        session, TSR_UNSUPPORTED, DIAG_tensor_kind, &at,
+        session, TSR_UNSUPPORTED, DIAG_tensor_kind, &PLACE(.value = str_of(x->name)),
         "copy the tensor to the host first, or run with a rank of this process on that GPU",
         "the tensor is on GPU %d and must be on the host here", x->device - 1);
 }

@@ -44,14 +44,12 @@ static tsr_status forget_reference(struct work *work)
 
 static void report(struct work *work, const struct outcome *rounded)
 {
-    struct place at = PLACE_NONE;
     const tsr_difference *worst = &rounded->outputs[0];
     for (size_t i = 1; i < rounded->n_outputs; i++)
         if (rounded->outputs[i].max_rel > worst->max_rel)
             worst = &rounded->outputs[i];
-    at.file = str_of(work->path);
-    at.value = str_of(worst->name);
-    tsr__diag(work->session, DIAG_engine_rounds, &at,
+    tsr__diag(work->session, DIAG_engine_rounds,
+              &PLACE(.file = str_of(work->path), .value = str_of(worst->name)),
               "nothing needs to be done; accuracy_level 1 avoids the rounding",
               "sharded and unsharded differ by %.3g (%.3g of the largest magnitude) because the "
               "engine rounds activations to 8 bits (accuracy_level); without the rounding they "

@@ -21,13 +21,12 @@ struct walk {
 static void add_location(struct walk *walk, struct str body)
 {
     struct wire_external external;
-    struct place at = PLACE_NONE;
     int64_t location = 0;
     if (!tsr__wire_int(body, F_TENSOR_DATA_LOCATION, &location) || location != 1)
         return;
     bool named;
-    at.file = str_of(walk->model->path);
-    at.value = tsr__wire_bytes(body, F_TENSOR_NAME, &named);
+    struct place at = PLACE(.file = str_of(walk->model->path),
+                            .value = tsr__wire_bytes(body, F_TENSOR_NAME, &named));
     tsr_status status = tsr__external_parse(walk->model->session, body, &at, &external);
     if (status != TSR_OK) {
         walk->status = status;
@@ -137,7 +136,6 @@ static tsr_status copy_file(tsr_model *model, int fd, const char *full)
 static tsr_status copy_one(tsr_model *model, const struct folder *from, struct str location,
                            struct str to)
 {
-    struct place at = PLACE_NONE;
     int fd;
     if (leads_out(location))
         return refuse(model, location, "its name leads out of the folder");
@@ -145,7 +143,7 @@ static tsr_status copy_one(tsr_model *model, const struct folder *from, struct s
         tsr__arena_printf(&model->arena, STR_FMT STR_FMT, STR_ARG(to), STR_ARG(location));
     if (!full.p)
         return TSR_NOMEM;
-    at.file = str_of(model->path);
+    struct place at = PLACE(.file = str_of(model->path));
     TRY(tsr__folder_file(model->session, from, location, &at, &fd));
     tsr_status status = make_folders(model, location, (char *)full.p, to.n);
     if (status == TSR_OK)

@@ -17,13 +17,11 @@
 // attribute, else the file.
 static struct place place_tensor(const tsr_tensor *tensor)
 {
-    struct place at = PLACE_NONE;
     if (tensor->value)
         return tsr__place_value(tensor->value);
     if (tensor->node)
         return tsr__place_node(tensor->node);
-    at.file = str_of(tensor->model->path);
-    return at;
+    return PLACE(.file = str_of(tensor->model->path));
 }
 
 static tsr_status bad_size(const tsr_tensor *tensor, uint64_t have, int64_t want, const char *unit)

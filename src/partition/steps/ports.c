@@ -129,13 +129,12 @@ static bool has_spec(const struct draft *draft, const tsr_value *value)
 static void warn_unsharded(struct draft *draft, const tsr_value *value,
                            const struct tile_layout *layout)
 {
-    struct place at = PLACE_NONE;
     bool cut = layout && !tsr__layout_is_whole(layout);
     if (cut && can_keep(draft, value, layout))
         return;
-    at.file = str_of(tsr_model_path(draft->model));
-    at.value = tsr__value_str(value);
-    at.configuration = str_of(tsr_config_name(draft->flow->config));
+    struct place at =
+        PLACE(.file = str_of(tsr_model_path(draft->model)), .value = tsr__value_str(value),
+              .configuration = str_of(tsr_config_name(draft->flow->config)));
     if (cut)
         tsr__diag(draft->session, DIAG_partition_port_whole, &at,
                   "give each device one contiguous shard of a type of 8 bits or more",

@@ -55,8 +55,7 @@ static struct shm_layout layout_of(int ranks)
 
 static tsr_status no_segment(tsr_session *session, const char *what)
 {
-    struct place at = PLACE_NONE;
-    return tsr__fail(session, TSR_PEER, DIAG_shm_failed, &at, "free memory, or use fewer ranks",
+    return tsr__fail(session, TSR_PEER, DIAG_shm_failed, NULL, "free memory, or use fewer ranks",
                      "cannot create the shared memory of the ranks: %s: %s", what, strerror(errno));
 }
 
