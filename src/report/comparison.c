@@ -77,9 +77,7 @@ static const char *specs_of(const struct page *page, struct arena *arena, const 
     if (text.n)
         tsr__text_add(&text, STR("<br>"));
     tsr__node_specs_text(page, node, true, &text);
-    const char *kept = text.p ? tsr__arena_str(arena, (struct str){text.p, text.n}).p : "";
-    tsr__text_free(&text);
-    return kept;
+    return kept_text(arena, &text).p;
 }
 
 // Returns a key by which differences are grouped: nodes of several layers with the same shardings
@@ -91,9 +89,7 @@ static struct str difference_key(const struct page *page, const struct page *oth
     tsr__text_printf(&text, "%s", tsr__fold_name(page->arena, tsr__node_label(ours)).pattern);
     tsr__node_specs_key(page, ours, &text);
     tsr__node_specs_key(other, theirs, &text);
-    struct str key = kept_text(page->arena, &text);
-    tsr__text_free(&text);
-    return key;
+    return kept_text(page->arena, &text);
 }
 
 static void write_difference(struct page *page, const tsr_node *node, const char *ours,

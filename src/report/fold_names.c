@@ -119,9 +119,7 @@ const char *tsr__fold_names(struct arena *arena, const struct folded *names, siz
             s++;
         }
     }
-    const char *kept = arena->failed ? NULL : kept_text(arena, &text).p;
-    tsr__text_free(&text);
-    return kept;
+    return kept_text(arena, &text).p;
 }
 
 const char *tsr__folded(struct page *page, const struct folded *names, size_t n_names)

@@ -87,14 +87,14 @@ static inline void **slot_at(struct map *map, struct str key)
 {
     return key.p ? tsr__map_at(map, key) : NULL;
 }
-// Copies a text to the arena; p is NULL if memory ran out.
-static inline struct str kept_text(struct arena *arena, const struct text *text)
+// Copies a text to the arena and frees it; p is NULL if memory ran out.
+static inline struct str kept_text(struct arena *arena, struct text *text)
 {
-    if (text->failed)
-        return (struct str){0};
-    if (!text->p)
-        return tsr__arena_str(arena, STR(""));
-    return tsr__arena_str(arena, (struct str){text->p, text->n});
+    struct str kept = {0};
+    if (!text->failed)
+        kept = tsr__arena_str(arena, (struct str){text->p ? text->p : "", text->n});
+    tsr__text_free(text);
+    return kept;
 }
 
 // html.c

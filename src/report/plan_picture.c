@@ -290,7 +290,6 @@ static bool describe(struct painter *painter, const tsr_node *node, size_t input
         row->kind == PICTURE_REPLICATED)
         row->kind = PICTURE_TOKENS;
     row->words = kept_text(painter->arena, &text).p;
-    tsr__text_free(&text);
     return row->words && row->has && weight.rule;
 }
 
@@ -423,7 +422,6 @@ static bool copy_row(struct arena *arena, tsr_session *session, const struct pic
                              .devices = kept_text(arena, &devices).p,
                              .count = row->names.n,
                              .stage = row->stage};
-    tsr__text_free(&devices);
     return out->nodes && out->sharding && out->devices;
 }
 

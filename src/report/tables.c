@@ -192,9 +192,7 @@ static const char *kept_specs(struct page *page, const tsr_node *node, bool outp
 {
     struct text text = {.session = page->session};
     tsr__node_specs_text(page, node, outputs, &text);
-    const char *kept = kept_text(page->arena, &text).p;
-    tsr__text_free(&text);
-    return kept;
+    return kept_text(page->arena, &text).p;
 }
 
 // Returns the pipeline stage of a node; -1: none.
@@ -212,9 +210,7 @@ static struct str row_key(struct page *page, const tsr_node *node, const struct 
     struct text said = {.session = page->session};
     tsr__text_printf(&said, "%s\n%s\n%lld", name->pattern, tsr_node_op(node), (long long)stage);
     tsr__node_specs_key(page, node, &said);
-    struct str key = kept_text(page->arena, &said);
-    tsr__text_free(&said);
-    return key;
+    return kept_text(page->arena, &said);
 }
 
 // Returns the row of a node, creating it on first use. NULL: out of memory.
