@@ -110,9 +110,8 @@ static void write_differences(struct page *page, const struct page *other)
     tsr__map_init(&rows, arena, 64);
     // Nodes of the other model by name.
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(other->model)); node;
-         node = tsr_node_next(node)) {
-        tsr__map_set(&theirs, str_of(tsr__node_label(node)), (void *)node);
-    }
+         node = tsr_node_next(node))
+        tsr__map_set(&theirs, str_of(tsr__node_label(node)), node);
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(page->model)); node;
          node = tsr_node_next(node)) {
         const tsr_node *match = tsr__map_get(&theirs, str_of(tsr__node_label(node)));

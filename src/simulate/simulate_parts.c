@@ -306,9 +306,8 @@ bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_s
 {
     const tsr_graph *graph = tsr_model_graph(model);
     VEC(tsr_dim_size) all = {0};
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         vec_add(arena, &all, sizes[i]);
-    }
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         for (int axis = 0; axis < tsr_value_rank(value); axis++) {

@@ -523,9 +523,8 @@ static tsr_status keep_outputs(tsr_tensors *tensors, struct ports *ports)
 {
     struct map names;
     tsr__map_init(&names, &ports->arena, ports->n);
-    for (size_t k = 0; k < ports->n; k++) {
+    for (size_t k = 0; k < ports->n; k++)
         tsr__map_set(&names, tsr__value_str(ports->at[k]), ports->at[k]);
-    }
     if (ports->arena.failed)
         return TSR_NOMEM;
     size_t kept = 0;

@@ -77,9 +77,8 @@ static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
     VEC(tsr_dim_size) all = {0};
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         vec_add(&planner->arena, &all, sizes[i]);
-    }
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         for (int d = 0; d < tsr_value_rank(value); d++) {

@@ -24,9 +24,8 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
     out->values = root->values;
     out->scope.sums_done = true;
     out->ends.stays = root->ends.stays;
-    for (size_t i = 0; i < root->ends.states.n; i++) {
+    for (size_t i = 0; i < root->ends.states.n; i++)
         vec_add(&out->arena, &out->ends.states, root->ends.states.at[i]);
-    }
     int64_t *list = ARENA_ARRAY(&out->arena, int64_t, n);
     if (!list)
         return false;

@@ -36,9 +36,8 @@ static uintptr_t number_of(struct range_key *range_key, const tsr_value *value, 
     uintptr_t found = range_key->seen.n;
     if (at)
         *at = (void *)found;
-    if (comes) {
+    if (comes)
         vec_add(&range_key->staging->planner->arena, &range_key->in, value);
-    }
     return found;
 }
 

@@ -136,9 +136,8 @@ static size_t origin_of(const struct flow *flow, size_t i)
 
 static void add_origins(struct arena *arena, struct origins *origins, size_t origin, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         vec_add(arena, &origins->at, origin);
-    }
 }
 
 // Replaces all nodes of the copy that shard an axis of statistics. If a node cannot be replaced,

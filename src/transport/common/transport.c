@@ -315,9 +315,8 @@ tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const cha
         levels++;
     for (int step = 0; step < 2 * levels - 1; step++) {
         call.id = step;
-        if (endpoint->rank % apart == 0) {
+        if (endpoint->rank % apart == 0)
             TRY(meet_block(endpoint, &call, apart, why));
-        }
         if (step + 1 < levels)
             apart *= BARRIER_BLOCK;
         else
