@@ -171,6 +171,12 @@ static inline int by_int64(const void *a, const void *b)
 {
     return int64_order(*(const int64_t *)a, *(const int64_t *)b);
 }
+// The same for double.
+static inline int by_double(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
 
 // ---- memory (arena.c) --------------------------------------------------------------------------
 
@@ -253,6 +259,9 @@ struct text {
 // A local variable can also be initialized with struct text text = {.session = session};
 void tsr__text_init(struct text *text, tsr_session *session);
 void tsr__text_free(struct text *text);
+// Copies the text to the arena and frees it. If the text has failed, the arena fails, too. Returns
+// {NULL, 0} if out of memory.
+struct str tsr__text_keep(struct text *text, struct arena *arena);
 void tsr__text_add(struct text *text, struct str str);
 void tsr__text_printf(struct text *text, const char *format, ...) TSR_PRINTF(2, 3);
 // Adds text from an untrusted source: control characters and invalid UTF-8 become \xNN.
@@ -337,6 +346,8 @@ struct place {
                     .rank = -1,                                                                    \
                     __VA_ARGS__})
 #define PLACE_NONE PLACE()
+// A pointer to the place that a function returns: PLACE_AT(tsr__place_node(node)).
+#define PLACE_AT(call) ((const struct place[]){call})
 
 // Adds a diagnostic. `at` and `hint` (how to fix it) may be NULL; for a formatted hint pass the
 // text of tsr__arena_printf. All texts are copied, and long ones truncated. Never fails: if out of
@@ -347,6 +358,8 @@ void tsr__diag(tsr_session *session, enum diag_code code, const struct place *at
 #define tsr__fail(session, status, ...) (tsr__diag(session, __VA_ARGS__), (status))
 // Reports that a required pointer argument of a public function is NULL. Returns TSR_INVALID.
 tsr_status tsr__missing(tsr_session *session, const char *parameter);
+// As tsr__missing if `pointer` is NULL, else returns TSR_OK.
+tsr_status tsr__given(tsr_session *session, const char *parameter, const void *pointer);
 // Returns the number of errors so far. Compare it before and after a step to see whether the step
 // reported any.
 size_t tsr__diag_errors(const tsr_session *session);

@@ -142,6 +142,11 @@ tsr_status tsr__missing(tsr_session *session, const char *parameter)
                      "pass a pointer that is not NULL", "the parameter '%s' is NULL", parameter);
 }
 
+tsr_status tsr__given(tsr_session *session, const char *parameter, const void *pointer)
+{
+    return pointer ? TSR_OK : tsr__missing(session, parameter);
+}
+
 bool tsr__diag_has(const tsr_session *session, const char *code)
 {
     for (size_t i = 0; i < tsr_finding_count(session); i++)

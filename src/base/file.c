@@ -172,8 +172,7 @@ tsr_status tsr_session_read(tsr_session *session, const char *path, size_t limit
                             size_t *bytes)
 {
     struct str whole = {0};
-    if (!text)
-        return tsr__missing(session, "text");
+    TRY(tsr__given(session, "text", text));
     tsr__arena_free(&session->results[RESULT_TEXT]);
     TRY(tsr__file_read(session, &session->results[RESULT_TEXT], path, limit, &whole));
     *text = whole.p;

@@ -38,8 +38,7 @@ tsr_status tsr__options_read(tsr_session *session, void *options, size_t bytes, 
 
 tsr_status tsr__result_check(tsr_session *session, const void *out, size_t first)
 {
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     if (size_of(out) < first)
         return refuse_size(session, size_of(out), first);
     return TSR_OK;

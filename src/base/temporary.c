@@ -344,8 +344,7 @@ tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const c
 tsr_status tsr_session_temporary(tsr_session *session, const char *base, const char **path)
 {
     struct temporary *temporary = NULL;
-    if (!path)
-        return tsr__missing(session, "path");
+    TRY(tsr__given(session, "path", path));
     tsr_status status = tsr__temporary_folder(session, base, "work", &temporary);
     if (status == TSR_OK)
         *path = temporary->path;

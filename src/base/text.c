@@ -23,6 +23,14 @@ void tsr__text_free(struct text *text)
     tsr__text_init(text, text->session);
 }
 
+struct str tsr__text_keep(struct text *text, struct arena *arena)
+{
+    arena->failed |= text->failed;
+    struct str kept = tsr__arena_str(arena, (struct str){text->p ? text->p : "", text->n});
+    tsr__text_free(text);
+    return kept;
+}
+
 // Reserves `more` bytes and a NUL. The capacity doubles, so that adding n bytes takes O(n) time.
 static bool reserve(struct text *text, size_t more)
 {

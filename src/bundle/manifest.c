@@ -14,10 +14,8 @@ tsr_status tsr_manifest_open(tsr_session *session, const char *folder, tsr_manif
 {
     if (!session)
         return TSR_INVALID;
-    if (!out)
-        return tsr__missing(session, "out");
-    if (!folder)
-        return tsr__missing(session, "folder");
+    TRY(tsr__given(session, "out", out));
+    TRY(tsr__given(session, "folder", folder));
     tsr_manifest *manifest = tsr__alloc(session, sizeof *manifest);
     if (!manifest)
         return TSR_NOMEM;

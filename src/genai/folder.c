@@ -363,10 +363,8 @@ tsr_status tsr_folder_open(tsr_session *session, const char *path, tsr_folder **
 {
     if (!session)
         return TSR_INVALID;
-    if (!path)
-        return tsr__missing(session, "path");
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "path", path));
+    TRY(tsr__given(session, "out", out));
     tsr_folder *folder = tsr__alloc(session, sizeof *folder);
     if (!folder)
         return TSR_NOMEM;
@@ -411,7 +409,6 @@ tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
 {
     if (!out)
         return tsr__missing(folder->session, "out");
-    if (!n)
-        return tsr__missing(folder->session, "n");
+    TRY(tsr__given(folder->session, "n", n));
     return tsr__genai_sizes(folder, folder->model, tokens, past, out, n);
 }

@@ -517,10 +517,8 @@ static tsr_status fill(struct rank_folders *folders, struct machine *machine, co
 tsr_status tsr_folder_partition(tsr_folder *folder, const char *out,
                                 const tsr_folder_options *options, tsr_partition_result **result)
 {
-    if (!out)
-        return tsr__missing(folder->session, "out");
-    if (!options)
-        return tsr__missing(folder->session, "options");
+    TRY(tsr__given(folder->session, "out", out));
+    TRY(tsr__given(folder->session, "options", options));
     tsr_folder_options given;
     TRY(OPTIONS_READ(folder->session, &given, options, topology));
     struct machine machine = {.ranks = given.devices, .topology = given.topology};

@@ -230,11 +230,10 @@ tsr_status tsr_node_remove_attr(tsr_node *node, const char *name)
 {
     TRY(check_edit(node, name));
     tsr_attr *attr = tsr_node_find_attr(node, name);
-    if (!attr) {
-        struct place at = tsr__place_node(node);
-        return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_attribute_absent, &at, NULL,
-                         "the node has no attribute '%s'", name);
-    }
+    if (!attr)
+        return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_attribute_absent,
+                         PLACE_AT(tsr__place_node(node)), NULL, "the node has no attribute '%s'",
+                         name);
     tsr__attr_unlink(attr);
     size_t i = 0;
     while (node->attrs[i] != attr)

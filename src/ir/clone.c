@@ -624,8 +624,7 @@ static tsr_status clone_model(const tsr_model *model, bool bare, tsr_model **out
 
 tsr_status tsr_model_clone(const tsr_model *model, tsr_model **out)
 {
-    if (!out)
-        return tsr__missing(tsr_model_session(model), "out");
+    TRY(tsr__given(tsr_model_session(model), "out", out));
     return clone_model(model, false, out);
 }
 

@@ -176,12 +176,11 @@ static const char *config_hint(tsr_model *model, struct str name)
 tsr_status tsr_model_remove_config_named(tsr_model *model, const char *name, bool cascade)
 {
     tsr_config *config = tsr_model_find_config(model, name);
-    if (!config) {
-        struct place at = place_config(model, str_of(name));
-        return tsr__fail(model->session, TSR_INVALID, DIAG_config_unknown, &at,
+    if (!config)
+        return tsr__fail(model->session, TSR_INVALID, DIAG_config_unknown,
+                         PLACE_AT(place_config(model, str_of(name))),
                          config_hint(model, str_of(name)), "there is no device configuration '%s'",
                          name);
-    }
     undeclare(model, config);
     if (cascade)
         drop_entries(model, config, ENTRIES_NAMED);
@@ -282,11 +281,10 @@ tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *nc)
     size_t i = 0;
     while (i < node->n_configs && node->configs[i] != nc)
         i++;
-    if (i == node->n_configs) {
-        struct place at = tsr__place_node(node);
-        return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_annotation_absent, &at,
-                         NULL, "the annotation is not one of this node, or was removed");
-    }
+    if (i == node->n_configs)
+        return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_annotation_absent,
+                         PLACE_AT(tsr__place_node(node)), NULL,
+                         "the annotation is not one of this node, or was removed");
     for (; i + 1 < node->n_configs; i++)
         node->configs[i] = node->configs[i + 1];
     node->n_configs--;

@@ -83,11 +83,10 @@ tsr_status tsr_value_rename(tsr_value *value, const char *name)
     struct str text = str_of(name);
     if (str_eq(value->name, text))
         return TSR_OK;
-    if (!text.n) {
-        struct place at = tsr__place_value(value);
-        return tsr__fail(model->session, TSR_INVALID, DIAG_name_empty, &at, NULL,
+    if (!text.n)
+        return tsr__fail(model->session, TSR_INVALID, DIAG_name_empty,
+                         PLACE_AT(tsr__place_value(value)), NULL,
                          "the new name of the value is empty");
-    }
     TRY(check_name(graph, text, value));
     struct str kept = tsr__keep(model, text);
     bool named = tsr__graph_own(graph, value->name) == value;
@@ -149,11 +148,10 @@ static void set_type(tsr_value *value, struct vtype *vtype)
 tsr_status tsr_value_set_type(tsr_value *value, tsr_dtype type, int rank, const tsr_dim *dims)
 {
     tsr_model *model = tsr__value_model(value);
-    if (rank < -1 || (rank > 0 && !dims) || (unsigned)type >= TSR_DTYPE_COUNT) {
-        struct place at = tsr__place_value(value);
-        return tsr__fail(model->session, TSR_INVALID, DIAG_argument_invalid, &at, NULL,
-                         "invalid type %d or rank %d", (int)type, rank);
-    }
+    if (rank < -1 || (rank > 0 && !dims) || (unsigned)type >= TSR_DTYPE_COUNT)
+        return tsr__fail(model->session, TSR_INVALID, DIAG_argument_invalid,
+                         PLACE_AT(tsr__place_value(value)), NULL, "invalid type %d or rank %d",
+                         (int)type, rank);
     tsr__type_decode(value);
     if (same_type(value->type, type, rank, dims))
         return TSR_OK;
@@ -415,9 +413,9 @@ static tsr_status check_not_removed(tsr_node *node)
 {
     if (!(node->flags & N_GONE))
         return TSR_OK;
-    struct place at = tsr__place_node(node);
-    return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_node_removed, &at,
-                     "do not use a node after removing it", "the node was removed from its graph");
+    return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_node_removed,
+                     PLACE_AT(tsr__place_node(node)), "do not use a node after removing it",
+                     "the node was removed from its graph");
 }
 
 // Removes a node from the list. node->next is kept, for loops that are currently at this node.
@@ -441,11 +439,10 @@ tsr_status tsr_node_move_before(tsr_node *node, tsr_node *before)
     TRY(check_not_removed(node));
     if (before)
         TRY(check_not_removed(before));
-    if (before && before->graph != graph) {
-        struct place at = tsr__place_node(node);
-        return tsr__fail(graph->model->session, TSR_INVALID, DIAG_argument_invalid, &at, NULL,
+    if (before && before->graph != graph)
+        return tsr__fail(graph->model->session, TSR_INVALID, DIAG_argument_invalid,
+                         PLACE_AT(tsr__place_node(node)), NULL,
                          "a node can only be moved within its graph");
-    }
     if (before == node || node->next == before)
         return TSR_OK;
     unlink_node(graph, node);
@@ -512,9 +509,9 @@ tsr_status tsr_node_remove(tsr_node *node)
 
 static tsr_status bad_index(tsr_node *node, size_t i)
 {
-    struct place at = tsr__place_node(node);
-    return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_index_range, &at, NULL,
-                     "the node has no input or output %zu", i);
+    return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_index_range,
+                     PLACE_AT(tsr__place_node(node)), NULL, "the node has no input or output %zu",
+                     i);
 }
 
 // Replaces input i of a node; `value` NULL: omits the input. tsr__specs_follow comes last, because
@@ -562,11 +559,10 @@ tsr_status tsr_value_replace_uses(tsr_value *value, tsr_value *by, bool outputs)
     const struct use *use = value->last_use;
     for (size_t i = 0; i < value->n_uses; i++, use = use->next)
         TRY(check_value(use->node->graph, by, use->node));
-    if (!by) {
-        struct place at = tsr__place_value(value);
-        return tsr__fail(tsr__value_model(value)->session, TSR_INVALID, DIAG_argument_invalid, &at,
-                         NULL, "the replacement of a value must not be NULL");
-    }
+    if (!by)
+        return tsr__fail(tsr__value_model(value)->session, TSR_INVALID, DIAG_argument_invalid,
+                         PLACE_AT(tsr__place_value(value)), NULL,
+                         "the replacement of a value must not be NULL");
     if (outputs)
         TRY(check_value(value->home, by, NULL));
     while (value->last_use) {

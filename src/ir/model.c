@@ -110,10 +110,8 @@ tsr_status tsr_model_load(tsr_session *session, const char *path, tsr_model **ou
 {
     if (!session)
         return TSR_INVALID;
-    if (!path)
-        return tsr__missing(session, "path");
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "path", path));
+    TRY(tsr__given(session, "out", out));
     tsr_model *model = tsr__model_make(session);
     if (!model)
         return TSR_NOMEM;
@@ -149,8 +147,7 @@ tsr_status tsr_model_load_bytes(tsr_session *session, const void *bytes, size_t 
         return TSR_INVALID;
     if (!bytes && n)
         return tsr__missing(session, "bytes");
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     tsr_model *model = tsr__model_make(session);
     if (!model)
         return TSR_NOMEM;
@@ -165,8 +162,7 @@ tsr_status tsr_model_new(tsr_session *session, const char *graph_name, int64_t i
 {
     if (!session)
         return TSR_INVALID;
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     tsr_model *model = tsr__model_make(session);
     if (!model)
         return TSR_NOMEM;

@@ -203,8 +203,8 @@ static bool is_foreign(tsr_node *node, const tsr_config *config, const tsr_value
     const tsr_model *model = node->graph->model;
     if ((!config || config->model == model) && (!value || tsr__value_model(value) == model))
         return false;
-    struct place at = tsr__place_node(node);
-    tsr__diag(model->session, DIAG_argument_invalid, &at, "use handles of the node's own model",
+    tsr__diag(model->session, DIAG_argument_invalid, PLACE_AT(tsr__place_node(node)),
+              "use handles of the node's own model",
               "the configuration or the value belongs to another model");
     return true;
 }
@@ -313,11 +313,10 @@ static void drop_empty(tsr_node_config *nc)
 tsr_status tsr_spec_remove(tsr_spec *spec)
 {
     tsr_node_config *nc = spec->entry;
-    if ((spec->flags & S_GONE) || nc->gone) {
-        struct place at = tsr__place_node(nc->node);
-        return tsr__fail(model_of(spec)->session, TSR_INVALID, DIAG_annotation_absent, &at, NULL,
+    if ((spec->flags & S_GONE) || nc->gone)
+        return tsr__fail(model_of(spec)->session, TSR_INVALID, DIAG_annotation_absent,
+                         PLACE_AT(tsr__place_node(nc->node)), NULL,
                          "the sharding was already removed");
-    }
     model_of(spec)->devices_touched = true;
     drop_spec(nc, spec);
     drop_empty(nc);
@@ -327,11 +326,10 @@ tsr_status tsr_spec_remove(tsr_spec *spec)
 tsr_status tsr_node_unset_stage(tsr_node *node, tsr_config *config)
 {
     tsr_node_config *nc = tsr_node_find_config(node, config);
-    if (!nc || !nc->has_stage) {
-        struct place at = tsr__place_spec(node, config, NULL);
-        return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_annotation_absent, &at,
-                         NULL, "the node has no pipeline stage in this configuration");
-    }
+    if (!nc || !nc->has_stage)
+        return tsr__fail(node->graph->model->session, TSR_INVALID, DIAG_annotation_absent,
+                         PLACE_AT(tsr__place_spec(node, config, NULL)), NULL,
+                         "the node has no pipeline stage in this configuration");
     nc->has_stage = false;
     nc->changed = true;
     node->graph->model->devices_touched = true;

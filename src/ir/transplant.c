@@ -316,9 +316,8 @@ static tsr_status check_opsets(tsr_node *call, const tsr_function *function, enu
             continue;
         if (!known && here == &model->opsets)
             continue;
-        struct place at = tsr__place_node(call);
-        return tsr__fail(model->session, TSR_UNSUPPORTED, DIAG_inline_opset, &at,
-                         "convert the function or the model first",
+        return tsr__fail(model->session, TSR_UNSUPPORTED, DIAG_inline_opset,
+                         PLACE_AT(tsr__place_node(call)), "convert the function or the model first",
                          "function '" STR_FMT "' needs version %lld of '" STR_FMT
                          "', here it is %lld",
                          STR_ARG(function->name), (long long)opset->version, STR_ARG(opset->domain),
@@ -347,28 +346,21 @@ static tsr_status check_call(tsr_node *call, enum versions versions, const tsr_f
 {
     tsr_session *session = call->graph->model->session;
     const tsr_function *function = call->flags & N_GONE ? NULL : tsr__node_function(call);
-    if (!function) {
-        struct place at = tsr__place_node(call);
-        return tsr__fail(session, TSR_INVALID, DIAG_inline_unknown, &at, NULL,
-                         "'" STR_FMT "' is not the name of a function of this model",
+    if (!function)
+        return tsr__fail(session, TSR_INVALID, DIAG_inline_unknown, PLACE_AT(tsr__place_node(call)),
+                         NULL, "'" STR_FMT "' is not the name of a function of this model",
                          STR_ARG(call->op->text));
-    }
-    if (call->n_inputs > function->graph->inputs.n ||
-        call->n_outputs > function->graph->outputs.n) {
-        struct place at = tsr__place_node(call);
-        return tsr__fail(session, TSR_INVALID, DIAG_inline_arity, &at, NULL,
-                         "function '" STR_FMT
-                         "' has %zu inputs and %zu outputs, the call %u and %u",
-                         STR_ARG(function->name), function->graph->inputs.n,
-                         function->graph->outputs.n, call->n_inputs, call->n_outputs);
-    }
+    if (call->n_inputs > function->graph->inputs.n || call->n_outputs > function->graph->outputs.n)
+        return tsr__fail(
+            session, TSR_INVALID, DIAG_inline_arity, PLACE_AT(tsr__place_node(call)), NULL,
+            "function '" STR_FMT "' has %zu inputs and %zu outputs, the call %u and %u",
+            STR_ARG(function->name), function->graph->inputs.n, function->graph->outputs.n,
+            call->n_inputs, call->n_outputs);
     for (const tsr_graph *graph = call->graph; graph; graph = graph_outer(graph))
-        if (graph->function == function) {
-            struct place at = tsr__place_node(call);
-            return tsr__fail(session, TSR_INVALID, DIAG_inline_unknown, &at, NULL,
-                             "function '" STR_FMT "' cannot be inlined into itself",
-                             STR_ARG(function->name));
-        }
+        if (graph->function == function)
+            return tsr__fail(
+                session, TSR_INVALID, DIAG_inline_unknown, PLACE_AT(tsr__place_node(call)), NULL,
+                "function '" STR_FMT "' cannot be inlined into itself", STR_ARG(function->name));
     *out = function;
     return check_opsets(call, function, versions);
 }

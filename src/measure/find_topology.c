@@ -75,10 +75,8 @@ tsr_status tsr_topology_find(tsr_session *session, const char *text, const char 
 {
     if (!session)
         return TSR_INVALID;
-    if (!text)
-        return tsr__missing(session, "text");
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "text", text));
+    TRY(tsr__given(session, "out", out));
     if (strncmp(text, "auto:", 5) != 0)
         return find(session, text, driver, nccl, out);
     tsr_topology *topology = NULL;

@@ -41,8 +41,7 @@ struct requested_device {
 // the fields that they know.
 tsr_status tsr_gpus_find(tsr_session *session, const char *driver, const char *nccl, tsr_gpus *out)
 {
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     struct arena *kept = &session->results[RESULT_GPUS];
     tsr__arena_free(kept);
     tsr__arena_init(kept, session);
@@ -332,10 +331,8 @@ static tsr_status choose_real(tsr_session *session, const char *driver, const ch
 tsr_status tsr__topology_real(tsr_session *session, const char *text, const char *driver,
                               const char *nccl, tsr_topology **out)
 {
-    if (!text)
-        return tsr__missing(session, "text");
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "text", text));
+    TRY(tsr__given(session, "out", out));
     struct requested_device requested[MAX_REAL];
     if (strcmp(text, "auto") == 0)
         return choose_real(session, driver, nccl, out);

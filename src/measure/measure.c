@@ -64,12 +64,6 @@ static tsr_status one_batch(struct rank *rank, const OrtRunOptions *queued, cons
     return st;
 }
 
-static int by_time(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Sets *out to the median time of a run in batches. The median is used because the shortest batches
 // are those during which another rank on the GPU paused.
 static tsr_status batches_for(struct rank *rank, const tsr_tensors *in, double seconds, double *out)
@@ -91,7 +85,7 @@ static tsr_status batches_for(struct rank *rank, const tsr_tensors *in, double s
         api->ReleaseRunOptions(queued);
     if (st != TSR_OK)
         return st;
-    qsort(times, n, sizeof *times, by_time);
+    qsort(times, n, sizeof *times, by_double);
     *out = times[n / 2];
     return TSR_OK;
 }

@@ -21,18 +21,12 @@
 const int64_t tsr__measure_bytes[MEASURE_POINTS] = {1 << 10, 16 << 10, 128 << 10,
                                                     1 << 20, 4 << 20,  16 << 20};
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Returns the 1/8 quantile. Example: of 16 times, the third smallest (index 2).
 double tsr__measure_typical(double *times, size_t n)
 {
     if (!n)
         return 0;
-    qsort(times, n, sizeof *times, by_size);
+    qsort(times, n, sizeof *times, by_double);
     return times[n / 8];
 }
 

@@ -160,8 +160,7 @@ tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options 
     tsr_run_options run;
     const char *names[MEASURE_RANKS] = {NULL};
     tsr_topology *topology = NULL, *named = NULL;
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     tsr_status st = read_options(session, options, &own, &run);
     if (st == TSR_OK)
         st = refuse_launched(session, &own);

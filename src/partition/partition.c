@@ -100,8 +100,7 @@ static void refuse_node(void *data, const struct node_flow *nf)
     struct refusal *refusal = data;
     if (!nf->replicated)
         return;
-    struct place at = tsr__place_node(nf->node);
-    tsr__diag(refusal->session, DIAG_partition_strict, &at,
+    tsr__diag(refusal->session, DIAG_partition_strict, PLACE_AT(tsr__place_node(nf->node)),
               "remove its sharding, or leave out --strict",
               "this node has a sharding but is replicated: %s", nf->replicated);
     refusal->status = TSR_UNSUPPORTED;

@@ -105,10 +105,8 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
 {
     if (!options)
         return tsr__missing(tsr_model_session(model), "options");
-    if (!summary)
-        return tsr__missing(tsr_model_session(model), "summary");
-    if (!path)
-        return tsr__missing(tsr_model_session(model), "path");
+    TRY(tsr__given(tsr_model_session(model), "summary", summary));
+    TRY(tsr__given(tsr_model_session(model), "path", path));
     TRY(tsr__plan_options_owned(tsr_model_session(model), options));
     // The caller passed a summary without a plan.
     if (!summary->config)
@@ -269,8 +267,7 @@ tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **o
 {
     if (!out)
         return tsr__missing(session, "out");
-    if (!path)
-        return tsr__missing(session, "path");
+    TRY(tsr__given(session, "path", path));
     struct arena *kept = &session->results[RESULT_EDITS];
     struct document document;
     tsr__arena_free(kept);
@@ -428,8 +425,7 @@ tsr_status tsr_plan_compare(tsr_session *session, const char *a, const char *b,
     tsr_plan_comparison comparison = {.size = sizeof comparison};
     if (!a || !b)
         return tsr__missing(session, a ? "b" : "a");
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     tsr__arena_free(&session->results[RESULT_PLAN]);
     tsr_status st = compare(documents, session, (const char *const[]){a, b}, &comparison);
     close_document(&documents[0]);

@@ -77,7 +77,7 @@ static const char *specs_of(const struct page *page, struct arena *arena, const 
     if (text.n)
         tsr__text_add(&text, STR("<br>"));
     tsr__node_specs_text(page, node, true, &text);
-    return kept_text(arena, &text).p;
+    return tsr__text_keep(&text, arena).p;
 }
 
 // Returns a key by which differences are grouped: nodes of several layers with the same shardings
@@ -89,7 +89,7 @@ static struct str difference_key(const struct page *page, const struct page *oth
     tsr__text_printf(&text, "%s", tsr__fold_name(page->arena, tsr__node_label(ours)).pattern);
     tsr__node_specs_key(page, ours, &text);
     tsr__node_specs_key(other, theirs, &text);
-    return kept_text(page->arena, &text);
+    return tsr__text_keep(&text, page->arena);
 }
 
 static void write_difference(struct page *page, const tsr_node *node, const char *ours,

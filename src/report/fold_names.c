@@ -119,7 +119,7 @@ const char *tsr__fold_names(struct arena *arena, const struct folded *names, siz
             s++;
         }
     }
-    return kept_text(arena, &text).p;
+    return tsr__text_keep(&text, arena).p;
 }
 
 const char *tsr__folded(struct page *page, const struct folded *names, size_t n_names)

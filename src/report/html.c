@@ -87,7 +87,7 @@ const char *tsr__escaped(struct page *page, const char *s)
 {
     struct text text = {.session = page->session};
     tsr__html_text(&text, s);
-    return keep(page, kept_text(page->arena, &text));
+    return keep(page, tsr__text_keep(&text, page->arena));
 }
 
 // Returns a number of bytes as text. Examples: 512 is "512 B", 1536 is "1.5 KiB".

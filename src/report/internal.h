@@ -87,15 +87,6 @@ static inline void **slot_at(struct map *map, struct str key)
 {
     return key.p ? tsr__map_at(map, key) : NULL;
 }
-// Copies a text to the arena and frees it; p is NULL if memory ran out.
-static inline struct str kept_text(struct arena *arena, struct text *text)
-{
-    struct str kept = {0};
-    if (!text->failed)
-        kept = tsr__arena_str(arena, (struct str){text->p ? text->p : "", text->n});
-    tsr__text_free(text);
-    return kept;
-}
 
 // html.c
 // tsr__html_text adds a text that is escaped for HTML text and quoted attributes. tsr__html_json

@@ -289,7 +289,7 @@ static bool describe(struct painter *painter, const tsr_node *node, size_t input
     if (add_token_words(painter, &text, node, sharding_of(entry, tsr_node_output(node, 0))) &&
         row->kind == PICTURE_REPLICATED)
         row->kind = PICTURE_TOKENS;
-    row->words = kept_text(painter->arena, &text).p;
+    row->words = tsr__text_keep(&text, painter->arena).p;
     return row->words && row->has && weight.rule;
 }
 
@@ -419,7 +419,7 @@ static bool copy_row(struct arena *arena, tsr_session *session, const struct pic
     add_devices(&devices, picture, row);
     *out = (tsr_picture_row){.nodes = tsr__fold_names(arena, row->names.at, row->names.n, false),
                              .sharding = tsr__arena_str(arena, str_of(row->words)).p,
-                             .devices = kept_text(arena, &devices).p,
+                             .devices = tsr__text_keep(&devices, arena).p,
                              .count = row->names.n,
                              .stage = row->stage};
     return out->nodes && out->sharding && out->devices;

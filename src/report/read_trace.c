@@ -119,11 +119,6 @@ static int by_begin(const void *a, const void *b)
     return ascending(x->seconds, y->seconds);
 }
 
-static int by_seconds(const void *a, const void *b)
-{
-    return ascending(*(const double *)a, *(const double *)b);
-}
-
 // Sets the measured time of a run: the median over all runs, each with the time of its slowest
 // rank. With three or more runs the first one is left out, because it is a warm-up.
 static void find_run(struct trace_reader *reader)
@@ -144,7 +139,7 @@ static void find_run(struct trace_reader *reader)
             n = k + 1;
     }
     size_t skipped = n > 2;
-    qsort(longest + skipped, n - skipped, sizeof *longest, by_seconds);
+    qsort(longest + skipped, n - skipped, sizeof *longest, by_double);
     measured->runs = n;
     measured->run = longest[skipped + (n - skipped) / 2];
 }

@@ -226,8 +226,7 @@ static tsr_status owned(tsr_session *session, const tsr_report_input *options)
 // Writes the report of a plan, optionally with a comparison with another plan.
 tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options, const char *path)
 {
-    if (!path)
-        return tsr__missing(tsr_model_session(model), "path");
+    TRY(tsr__given(tsr_model_session(model), "path", path));
     tsr_report_input given = {.size = sizeof given};
     tsr_session *session = tsr_model_session(model);
     if (options)

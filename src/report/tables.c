@@ -192,7 +192,7 @@ static const char *kept_specs(struct page *page, const tsr_node *node, bool outp
 {
     struct text text = {.session = page->session};
     tsr__node_specs_text(page, node, outputs, &text);
-    return kept_text(page->arena, &text).p;
+    return tsr__text_keep(&text, page->arena).p;
 }
 
 // Returns the pipeline stage of a node; -1: none.
@@ -210,7 +210,7 @@ static struct str row_key(struct page *page, const tsr_node *node, const struct 
     struct text said = {.session = page->session};
     tsr__text_printf(&said, "%s\n%s\n%lld", name->pattern, tsr_node_op(node), (long long)stage);
     tsr__node_specs_key(page, node, &said);
-    return kept_text(page->arena, &said);
+    return tsr__text_keep(&said, page->arena);
 }
 
 // Returns the row of a node, creating it on first use. NULL: out of memory.

@@ -49,13 +49,11 @@ void tsr__warn_missing_rules(tsr_model *model)
          node = tsr_node_next(node))
         if (!has_rule(node))
             add_missing(&missing, node);
-    if (missing.n && missing.names.p) {
-        struct place at = tsr__place_node(missing.first);
+    if (missing.n && missing.names.p)
         tsr__diag(
-            session, DIAG_rule_missing, &at,
+            session, DIAG_rule_missing, PLACE_AT(tsr__place_node(missing.first)),
             "give rules for custom operators with --rules FILE (`tessera rules` shows the format)",
             "no sharding rule for " STR_FMT "%s: such nodes are replicated on every device",
             STR_ARG(missing.names), missing.n > MAX_NAMED ? ", ..." : "");
-    }
     tsr__arena_free(&missing.arena);
 }

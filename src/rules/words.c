@@ -213,10 +213,7 @@ static struct str words_of(struct arena *arena, const struct op_row *row)
     }
     if (row->note)
         tsr__text_printf(&text, "%s\n", row->note);
-    struct str words = tsr__arena_str(arena, (struct str){text.p, text.n});
-    arena->failed |= text.failed;
-    tsr__text_free(&text);
-    return words;
+    return tsr__text_keep(&text, arena);
 }
 
 // Describes row i of the operator tables in *out. False: there is no such row. Generated texts

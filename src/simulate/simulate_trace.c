@@ -93,8 +93,7 @@ tsr_status tsr_simulation_trace(const tsr_simulation *handle, const char *path)
 {
     tsr_session *session = handle->session;
     const tsr_simulation_summary *simulation = &handle->summary;
-    if (!path)
-        return tsr__missing(session, "path");
+    TRY(tsr__given(session, "path", path));
     struct map seen;
     struct outfile file = {0};
     struct arena arena = {.session = session};

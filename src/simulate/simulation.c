@@ -16,8 +16,7 @@ static tsr_status make(tsr_session *session, const tsr_simulation_summary *summa
 tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, tsr_simulation **out)
 {
     tsr_simulation_summary summary = {.size = sizeof summary};
-    if (!out)
-        return tsr__missing(tsr_model_session(model), "out");
+    TRY(tsr__given(tsr_model_session(model), "out", out));
     tsr_status st = tsr__simulate(model, options, &summary);
     return st == TSR_OK ? make(tsr_model_session(model), &summary, out) : st;
 }
@@ -26,8 +25,7 @@ tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
                                const tsr_simulate_options *options, tsr_simulation **out)
 {
     tsr_simulation_summary summary = {.size = sizeof summary};
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     tsr_status st = tsr__simulate_folder(session, folder, options, &summary);
     return st == TSR_OK ? make(session, &summary, out) : st;
 }

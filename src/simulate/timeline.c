@@ -654,8 +654,7 @@ tsr_status tsr__simulate(tsr_model *model, const tsr_simulate_options *options,
 tsr_status tsr__simulate_folder(tsr_session *session, const char *folder,
                                 const tsr_simulate_options *options, tsr_simulation_summary *out)
 {
-    if (!folder)
-        return tsr__missing(session, "folder");
+    TRY(tsr__given(session, "folder", folder));
     struct run run;
     struct bundle bundle;
     tsr_simulation_summary result;

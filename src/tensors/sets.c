@@ -590,8 +590,7 @@ static tsr_status load(tsr_tensors *tensors, const char *set, struct ports *port
 tsr_status tsr_tensors_load(tsr_tensors *tensors, const char *set, const tsr_model *model,
                             bool outputs)
 {
-    if (!set)
-        return tsr__missing(tensors->session, "set");
+    TRY(tsr__given(tensors->session, "set", set));
     tsr_model *whole = NULL;
     struct ports ports = {0};
     if (model)
@@ -630,8 +629,7 @@ static tsr_status save_npy(const tsr_tensors *tensors, const char *path)
 
 tsr_status tsr_tensors_save(const tsr_tensors *tensors, const char *path)
 {
-    if (!path)
-        return tsr__missing(tensors->session, "path");
+    TRY(tsr__given(tensors->session, "path", path));
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     tsr_status here = tsr__tensors_on_host(tensors);
     if (here != TSR_OK)

@@ -16,8 +16,7 @@ tsr_status tsr_tensors_new(tsr_session *session, tsr_tensors **out)
 {
     if (!session)
         return TSR_INVALID;
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     tsr_tensors *tensors = tsr__alloc(session, sizeof *tensors);
     if (!tensors)
         return TSR_NOMEM;

@@ -579,8 +579,7 @@ tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const 
     struct timed_algorithm fastest;
     if (n > 0 && !group)
         return tsr__missing(topology->session, "group");
-    if (!out)
-        return tsr__missing(topology->session, "out");
+    TRY(tsr__given(topology->session, "out", out));
     for (int i = 0; i < n; i++)
         if (group[i] < 0 || group[i] >= topology->n)
             return tsr__fail(

@@ -448,10 +448,8 @@ tsr_status tsr_topology_parse(tsr_session *session, const char *text, tsr_topolo
 {
     if (!session)
         return TSR_INVALID;
-    if (!text)
-        return tsr__missing(session, "text");
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "text", text));
+    TRY(tsr__given(session, "out", out));
     tsr_topology *topology = NULL;
     if (strncmp(text, "auto:", 5) != 0)
         return parse(session, str_of(text), out);

@@ -358,8 +358,7 @@ tsr_status tsr_inputs_load(tsr_tensors *inputs, const char *set, const tsr_model
     loading.run = run ? run : &none;
     tsr_input_sizes found = {.size = sizeof found};
     TRY(tsr__same_session(session, tsr_model_session(model), "model"));
-    if (!set)
-        return tsr__missing(session, "set");
+    TRY(tsr__given(session, "set", set));
     tsr__arena_init(&loading.arena, session);
     tsr_status st = tsr__set_is_random(set) ? load_random(&loading, &found.open_size)
                                             : tsr_tensors_load(inputs, set, model, false);

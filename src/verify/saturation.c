@@ -71,8 +71,7 @@ static tsr_status run_probe(tsr_session *session, const char *path, bool *out)
 tsr_status tsr_engine_saturates(tsr_session *session, const char *work, bool *out)
 {
     struct scratch at = {0};
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     struct arena arena = {.session = session};
     tsr_status st = tsr__scratch_open(session, &arena, work, &at);
     struct str path = {0};
@@ -116,9 +115,8 @@ void tsr__verify_saturation(struct work *work)
     }
     if (!saturates)
         return;
-    struct place at = tsr__place_node(node);
     tsr__diag(
-        work->session, DIAG_engine_saturates, &at,
+        work->session, DIAG_engine_saturates, PLACE_AT(tsr__place_node(node)),
         "quantize weights to 7 bits (reduce_range) or to unsigned bytes, or run on a CPU with VNNI",
         "ONNX Runtime adds 8-bit products in 16 bits on this CPU, which may explain the difference "
         "between sharded and unsharded outputs");

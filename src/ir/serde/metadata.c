@@ -99,8 +99,7 @@ const char *tsr_node_metadata(const tsr_node *node, const char *key)
 tsr_status tsr_node_set_metadata(tsr_node *node, const char *key, const char *value)
 {
     tsr_model *model = node->graph->model;
-    if (!key)
-        return tsr__missing(model->session, "key");
+    TRY(tsr__given(model->session, "key", key));
     const char *now = tsr_node_metadata(node, key);
     if (!now && !value)
         return TSR_OK;

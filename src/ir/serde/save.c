@@ -217,8 +217,7 @@ static tsr_status build(tsr_model *model, struct rope *rope)
 // loaded, so `path` must be another file.
 tsr_status tsr_model_save(tsr_model *model, const char *path)
 {
-    if (!path)
-        return tsr__missing(model->session, "path");
+    TRY(tsr__given(model->session, "path", path));
     tsr_session *session = model->session;
     if (model->path && tsr__same_file(model->path, path))
         return tsr__fail(session, TSR_WRITE, DIAG_output_is_input, &PLACE(.file = str_of(path)),
@@ -249,10 +248,8 @@ free_scratch:
 // Writes the model to new memory. *bytes and *n are unchanged after a failure.
 tsr_status tsr_model_save_bytes(tsr_model *model, void **bytes, size_t *n)
 {
-    if (!bytes)
-        return tsr__missing(model->session, "bytes");
-    if (!n)
-        return tsr__missing(model->session, "n");
+    TRY(tsr__given(model->session, "bytes", bytes));
+    TRY(tsr__given(model->session, "n", n));
     struct arena scratch = {.session = model->session};
     struct rope rope;
     tsr__rope_init(&rope, &scratch);

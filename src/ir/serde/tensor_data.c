@@ -26,10 +26,10 @@ static struct place place_tensor(const tsr_tensor *tensor)
 
 static tsr_status bad_size(const tsr_tensor *tensor, uint64_t have, int64_t want, const char *unit)
 {
-    struct place at = place_tensor(tensor);
-    return tsr__fail(tensor->model->session, TSR_MALFORMED, DIAG_tensor_size, &at,
-                     "export the model again", "the tensor has %llu %s, but its shape needs %lld",
-                     (unsigned long long)have, unit, (long long)want);
+    return tsr__fail(tensor->model->session, TSR_MALFORMED, DIAG_tensor_size,
+                     PLACE_AT(place_tensor(tensor)), "export the model again",
+                     "the tensor has %llu %s, but its shape needs %lld", (unsigned long long)have,
+                     unit, (long long)want);
 }
 
 // Returns the number of the field that stores elements of a type. Sets *entry to the bytes of one
@@ -290,8 +290,7 @@ static void warn_absent(tsr_tensor *tensor, const struct diag_mark *mark)
     tsr__diag_back(session, mark, false);
     if (tsr__diag_has(session, "external-absent"))
         return;
-    struct place at = place_tensor(tensor);
-    tsr__diag(session, DIAG_external_absent, &at,
+    tsr__diag(session, DIAG_external_absent, PLACE_AT(place_tensor(tensor)),
               "copy the complete data file to the folder of the model",
               "the elements of this constant are unknown: %s", why);
 }

@@ -21,8 +21,8 @@ tsr_tensor tsr__sparse_part(const tsr_tensor *tensor, uint32_t number)
 
 static tsr_status wrong(const tsr_tensor *tensor, const char *what)
 {
-    struct place at = tsr__place_value(tensor->value);
-    return tsr__fail(tensor->model->session, TSR_MALFORMED, DIAG_tensor_sparse, &at,
+    return tsr__fail(tensor->model->session, TSR_MALFORMED, DIAG_tensor_sparse,
+                     PLACE_AT(tsr__place_value(tensor->value)),
                      "export the model with a dense weight", "%s", what);
 }
 

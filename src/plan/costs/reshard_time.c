@@ -46,8 +46,7 @@ tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *
     struct planner planner = {.session = session, .machine.topology = topology};
     if (rank > 0 && !shape)
         return tsr__missing(session, "shape");
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     TRY(tsr__topology_owned(session, topology));
     planner.machine.n = tsr_topology_devices(topology);
     tsr__arena_init(&planner.arena, session);

@@ -155,8 +155,7 @@ static tsr_status find_text(struct arena *arena, tsr_model *model, const char *c
 // number of devices no longer matches the configuration.
 tsr_status tsr_model_topology(tsr_model *model, const char *config, tsr_topology **out)
 {
-    if (!out)
-        return tsr__missing(tsr_model_session(model), "out");
+    TRY(tsr__given(tsr_model_session(model), "out", out));
     tsr_session *session = tsr_model_session(model);
     const char *text;
     tsr_topology *topology = NULL;

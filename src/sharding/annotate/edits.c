@@ -121,8 +121,7 @@ static tsr_status add_model(struct lines *lines, tsr_model *model, const tsr_con
 // function frees it.
 tsr_status tsr_config_edits(tsr_model *model, const tsr_config *config, const char **out)
 {
-    if (!out)
-        return tsr__missing(tsr_model_session(model), "out");
+    TRY(tsr__given(tsr_model_session(model), "out", out));
     if (!tsr__config_is_of(config, model))
         return TSR_INVALID;
     struct arena *kept = &tsr_model_session(model)->results[RESULT_EDITS], arena;

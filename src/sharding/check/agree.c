@@ -163,9 +163,9 @@ static void report_uncut(const struct agree *agree, const tsr_value *value, cons
     if (!agree->remarks)
         return;
     *agree->uncut = true;
-    struct place at = tsr__place_spec(agree->node, agree->config, value);
     tsr__diag(
-        agree->arena->session, DIAG_not_cut_here, &at,
+        agree->arena->session, DIAG_not_cut_here,
+        PLACE_AT(tsr__place_spec(agree->node, agree->config, value)),
         "choose a sharding that the operator's rule allows (`tessera rules OP`), or remove it",
         "the node has a sharding, but runs replicated on its devices: %s", why);
 }

@@ -318,9 +318,10 @@ static void check_stage(struct check *check, const tsr_node *node, const tsr_nod
     if (!tsr_node_config_stage(nc, &stage))
         return;
     if (stage < 0) {
-        struct place at = tsr__place_spec(node, tsr_node_config_target(nc), NULL);
-        tsr__diag(check->session, DIAG_stage_range, &at, "use a stage from 0 up",
-                  "the pipeline stage of the node is %lld", (long long)stage);
+        tsr__diag(check->session, DIAG_stage_range,
+                  PLACE_AT(tsr__place_spec(node, tsr_node_config_target(nc), NULL)),
+                  "use a stage from 0 up", "the pipeline stage of the node is %lld",
+                  (long long)stage);
     } else if (state) {
         state->descends |= stage < state->last_stage;
         state->last_stage = stage;
@@ -360,12 +361,11 @@ static void check_entry(struct check *check, const tsr_node *node, const tsr_nod
     if (check->only && (!config || strcmp(tsr_config_name(config), check->only) != 0))
         return;
     struct config_state *state = check_binding(check, node, config);
-    if (state && state->seen_at == check->node_mark) {
-        struct place at = tsr__place_spec(node, config, NULL);
-        tsr__diag(check->session, DIAG_annotation_twice, &at, "merge them into one",
+    if (state && state->seen_at == check->node_mark)
+        tsr__diag(check->session, DIAG_annotation_twice,
+                  PLACE_AT(tsr__place_spec(node, config, NULL)), "merge them into one",
                   "the node has more than one annotation for configuration '%s'",
                   tsr_config_name(config));
-    }
     if (state)
         state->seen_at = check->node_mark;
     check_stage(check, node, nc, state);
@@ -516,8 +516,9 @@ static bool check_stages(struct check *check)
         if (!reach)
             return false;
         if (walks++ == STAGE_WALKS_MAX) {
-            struct place at = place_model(check, check->states[i].config);
-            tsr__diag(check->session, DIAG_stage_unchecked, &at, "check it with --config",
+            tsr__diag(check->session, DIAG_stage_unchecked,
+                      PLACE_AT(place_model(check, check->states[i].config)),
+                      "check it with --config",
                       "the order of stages was checked in %d configurations, but not in this one "
                       "and the following ones",
                       STAGE_WALKS_MAX);
@@ -601,8 +602,8 @@ static void check_flows(struct check *check)
             tsr_config_devices(config) > SOLVE_MAX_DEVICES || !has_annotations(check, config))
             continue;
         if (n > left) {
-            struct place at = place_model(check, config);
-            tsr__diag(check->session, DIAG_flow_unchecked, &at, NULL,
+            tsr__diag(check->session, DIAG_flow_unchecked, PLACE_AT(place_model(check, config)),
+                      NULL,
                       "resharding and duplicate work were not checked: %zu nodes are too many", n);
             return;
         }
@@ -679,12 +680,10 @@ static bool check_model(struct check *check)
     for (const tsr_node *node = tsr_model_next_node(check->model, NULL); node;
          node = tsr_model_next_node(check->model, node))
         check_node(check, node);
-    if (check->annotated && tsr_model_ir_version(check->model) < 11) {
-        struct place at = place_model(check, NULL);
-        tsr__diag(check->session, DIAG_annotation_ir_version, &at, "raise ir_version to 11",
-                  "the model has annotations and IR version %lld",
+    if (check->annotated && tsr_model_ir_version(check->model) < 11)
+        tsr__diag(check->session, DIAG_annotation_ir_version, PLACE_AT(place_model(check, NULL)),
+                  "raise ir_version to 11", "the model has annotations and IR version %lld",
                   (long long)tsr_model_ir_version(check->model));
-    }
     if (check->remarks)
         check_ports(check);
     if (!check_stages(check) || check->arena.failed || check->scratch.failed)

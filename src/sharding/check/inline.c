@@ -84,9 +84,8 @@ static size_t spec_count(const tsr_node *node)
 
 static tsr_status refuse_growth(const tsr_node *call, const struct budget *budget)
 {
-    struct place at = tsr__place_node(call);
     return tsr__fail(tsr_model_session(tsr_graph_model(tsr_node_graph(call))), TSR_INVALID,
-                     DIAG_functions_grow, &at,
+                     DIAG_functions_grow, PLACE_AT(tsr__place_node(call)),
                      "use fewer calls, or export the model with inlined functions",
                      "inlining the function calls gives more than %zu nodes", budget->all);
 }

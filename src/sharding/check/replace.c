@@ -230,9 +230,8 @@ static void report_unsharded(const struct flow *flow, tsr_session *session)
         if (!part->replicated || given->replicated || given == said)
             continue;
         said = given;
-        struct place at = tsr__place_spec(given->node, flow->config, NULL);
         tsr__diag(
-            session, DIAG_not_cut_here, &at,
+            session, DIAG_not_cut_here, PLACE_AT(tsr__place_spec(given->node, flow->config, NULL)),
             "choose a sharding that the operator's rule allows (`tessera rules OP`), or remove it",
             "the node has a sharding, but it or a part of it (%s) runs replicated on its "
             "devices: %s",

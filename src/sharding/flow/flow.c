@@ -165,9 +165,9 @@ static void report_unsharded(struct step *step, const char *why)
     if (!(step->work->report & REPORT_UNSHARDED) ||
         (reported && reported[tsr__node_id(step->node)]))
         return;
-    struct place at = tsr__place_spec(step->node, step->work->flow->config, NULL);
     tsr__diag(
-        step->work->arena->session, DIAG_not_cut_here, &at,
+        step->work->arena->session, DIAG_not_cut_here,
+        PLACE_AT(tsr__place_spec(step->node, step->work->flow->config, NULL)),
         "choose a sharding that the operator's rule allows (`tessera rules OP`), or remove it",
         "the node has a sharding, but runs replicated on its devices: %s", why);
 }
@@ -617,8 +617,8 @@ static void report_repeated_work(const struct step *step)
         parts *= placement->cuts[factor];
     if (parts == (int64_t)placement->n_devices)
         return;
-    struct place at = tsr__place_spec(step->node, step->work->flow->config, NULL);
-    tsr__diag(step->work->arena->session, DIAG_work_twice, &at,
+    tsr__diag(step->work->arena->session, DIAG_work_twice,
+              PLACE_AT(tsr__place_spec(step->node, step->work->flow->config, NULL)),
               "shard another dimension over these devices, or name fewer devices",
               "several devices compute the same shard: %zu devices, %lld different shards",
               placement->n_devices, (long long)parts);
@@ -655,8 +655,8 @@ static bool inputs_ready(struct step *step)
             continue;
         if (step->work->report & REPORT_NO_ERRORS)
             return false;
-        struct place at = tsr__place_spec(step->node, step->work->flow->config, value);
-        tsr__diag(step->work->arena->session, DIAG_value_not_ready, &at,
+        tsr__diag(step->work->arena->session, DIAG_value_not_ready,
+                  PLACE_AT(tsr__place_spec(step->node, step->work->flow->config, value)),
                   "sort the nodes so that every value is computed before it is read",
                   "no earlier node computes an input of this node");
         return false;
@@ -764,8 +764,8 @@ static void report_outside(struct step *step, const tsr_value *value,
     step->nf->replicated = "it reads a sequence of another stage that cannot be transferred";
     if (!(step->work->report & REPORT_UNSHARDED))
         return;
-    struct place at = tsr__place_spec(step->node, step->work->flow->config, value);
-    tsr__diag(step->work->arena->session, DIAG_outside_stage, &at,
+    tsr__diag(step->work->arena->session, DIAG_outside_stage,
+              PLACE_AT(tsr__place_spec(step->node, step->work->flow->config, value)),
               "put the node into the stage that computes the value, or pass tensors",
               "the node runs outside of its stage: %s", step->nf->replicated);
 }

@@ -140,8 +140,7 @@ tsr_status tsr_pieces_new(tsr_session *session, const char *sharding, tsr_dtype 
         return TSR_INVALID;
     if (!shape && rank > 0)
         return tsr__missing(session, "shape");
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     tsr_pieces *dict = tsr__alloc(session, sizeof *dict);
     struct tile_layout *layout = NULL;
     struct notation_error wrong = {0};
@@ -245,8 +244,7 @@ static tsr_status compare(const tsr_pieces *dict)
 // Joins the pieces of a tensor. Elements of a tile without an owner are zero in the result.
 tsr_status tsr_pieces_join(const tsr_pieces *dict, void *out)
 {
-    if (!out)
-        return tsr__missing(dict->session, "out");
+    TRY(tsr__given(dict->session, "out", out));
     tsr_status status = compare(dict);
     if (status != TSR_OK)
         return status;

@@ -502,9 +502,8 @@ tsr_status tsr_spec_text(const tsr_spec *spec, const char **out)
 // Sets *out to the text of a spec, which is valid as long as the model.
 tsr_status tsr_spec_text_as(const tsr_spec *spec, tsr_notation notation, const char **out)
 {
-    if (!out)
-        return tsr__missing(
-            tsr_model_session(tsr_graph_model(tsr_node_graph(tsr__spec_node(spec)))), "out");
+    TRY(tsr__given(tsr_model_session(tsr_graph_model(tsr_node_graph(tsr__spec_node(spec)))), "out",
+                   out));
     static const enum notation_style styles[] = {
         [TSR_NOTATION_TILES] = NOTATION_TILES,
         [TSR_NOTATION_MESH] = NOTATION_MESH,

@@ -115,10 +115,8 @@ tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int
 {
     if (!shape && rank > 0)
         return tsr__missing(session, "shape");
-    if (!out)
-        return tsr__missing(session, "out");
-    if (!n)
-        return tsr__missing(session, "n");
+    TRY(tsr__given(session, "out", out));
+    TRY(tsr__given(session, "n", n));
     struct arena *kept = &session->results[RESULT_TILES], scratch;
     struct tile_layout *layout = NULL;
     struct notation_error wrong = {0};
@@ -157,8 +155,7 @@ tsr_status tsr_tiling_new(tsr_session *session, const char *sharding, int rank,
     size_t n;
     if (!session)
         return TSR_INVALID;
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     TRY(tsr_tiles(session, sharding, rank, shape, devices, &boxes, &n));
     tsr_tiling *tiling = tsr__result_new(session, RESULT_TILES, sizeof *tiling);
     if (!tiling)

@@ -101,9 +101,7 @@ static struct str print_tiles(struct arena *arena, const struct tile_layout *l, 
         between = STR(",");
     }
     tsr__text_add(&text, STR("}"));
-    arena->failed |= text.failed;
-    struct str out = tsr__arena_str(arena, (struct str){text.p, text.n});
-    tsr__text_free(&text);
+    struct str out = tsr__text_keep(&text, arena);
     return out.p ? out : STR("");
 }
 

@@ -242,9 +242,7 @@ static struct str print_mesh_text(struct arena *arena, const struct mesh_text *m
     print_list(&text, '@', 'x', mesh_text->mesh.sizes, mesh_text->mesh.n);
     if (mesh_text->devices)
         print_list(&text, ':', ',', mesh_text->devices, mesh_text->positions);
-    arena->failed |= text.failed;
-    struct str out = tsr__arena_str(arena, (struct str){text.p, text.n});
-    tsr__text_free(&text);
+    struct str out = tsr__text_keep(&text, arena);
     return out.p ? out : STR("");
 }
 

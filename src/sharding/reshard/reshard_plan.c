@@ -142,10 +142,8 @@ tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *
 {
     if (!shape && rank > 0)
         return tsr__missing(session, "shape");
-    if (!out)
-        return tsr__missing(session, "out");
-    if (!n)
-        return tsr__missing(session, "n");
+    TRY(tsr__given(session, "out", out));
+    TRY(tsr__given(session, "n", n));
     struct arena *kept = &session->results[RESULT_CONNECT];
     struct reshard_request request = {from, to, pending, type, rank, shape};
     const struct tile_layout *first;
