@@ -19,7 +19,6 @@ struct request {
     const int64_t *devices;
     size_t n_devices;
     int64_t stage; // -1: not given
-    size_t wrong;  // number of errors
 };
 
 // Returns the place of all diagnostics of the call.
@@ -45,10 +44,9 @@ static bool known_config(struct request *request)
     const tsr_model *model = request->node->graph->model;
     if (request->config && request->config->model == model && request->config->registered)
         return true;
-    struct place at = place_request(request);
-    tsr__diag(session_of(request), DIAG_config_unknown, &at, "declare it with tsr_model_add_config",
+    tsr__diag(session_of(request), DIAG_config_unknown, PLACE_AT(place_request(request)),
+              "declare it with tsr_model_add_config",
               "the configuration is not declared by this model");
-    request->wrong++;
     return false;
 }
 
@@ -56,10 +54,8 @@ static void check_node(struct request *request)
 {
     if (!(request->node->flags & N_GONE))
         return;
-    struct place at = place_request(request);
-    tsr__diag(session_of(request), DIAG_node_removed, &at, "do not use a node after removing it",
-              "the node was removed from its graph");
-    request->wrong++;
+    tsr__diag(session_of(request), DIAG_node_removed, PLACE_AT(place_request(request)),
+              "do not use a node after removing it", "the node was removed from its graph");
 }
 
 static void check_value(struct request *request)
@@ -74,7 +70,6 @@ static void check_value(struct request *request)
                   STR_ARG(request->value->name));
     else
         tsr__diag(session_of(request), DIAG_shard_value, &at, hint, "no value was given");
-    request->wrong++;
 }
 
 // Checks the pipeline stage of the request. -1 keeps the stage. To change an existing stage,
@@ -82,21 +77,17 @@ static void check_value(struct request *request)
 static void check_stage(struct request *request)
 {
     if (request->stage < -1 || request->stage > INT32_MAX) {
-        struct place at = place_request(request);
-        tsr__diag(session_of(request), DIAG_stage_range, &at, "stages are counted from 0",
-                  "%lld is not a valid pipeline stage", (long long)request->stage);
-        request->wrong++;
+        tsr__diag(session_of(request), DIAG_stage_range, PLACE_AT(place_request(request)),
+                  "stages are counted from 0", "%lld is not a valid pipeline stage",
+                  (long long)request->stage);
         return;
     }
     const tsr_node_config *nc = tsr_node_find_config(request->node, request->config);
-    if (request->stage >= 0 && nc && nc->has_stage && nc->stage != request->stage) {
-        struct place at = place_request(request);
-        tsr__diag(session_of(request), DIAG_stage_conflict, &at,
+    if (request->stage >= 0 && nc && nc->has_stage && nc->stage != request->stage)
+        tsr__diag(session_of(request), DIAG_stage_conflict, PLACE_AT(place_request(request)),
                   "change it with tsr_node_set_stage first",
                   "the node is in stage %lld of this configuration, not %lld", (long long)nc->stage,
                   (long long)request->stage);
-        request->wrong++;
-    }
 }
 
 // Checks that every device is one of the configuration. Called only for known configurations.
@@ -110,7 +101,6 @@ static void check_devices(struct request *request)
         tsr__diag(session_of(request), DIAG_shard_device, &at, NULL,
                   "device %lld is outside the configuration, which has devices 0 to %lld",
                   (long long)request->devices[i], (long long)request->config->devices - 1);
-        request->wrong++;
     }
 }
 
@@ -131,31 +121,24 @@ static struct place place_axis(const struct request *request)
 static void check_axis(struct request *request, int rank, tsr_dim *size)
 {
     *size = (tsr_dim){-1, ""};
-    if (request->count < 1) {
-        struct place at = place_axis(request);
-        tsr__diag(session_of(request), DIAG_shard_count, &at, NULL,
+    if (request->count < 1)
+        tsr__diag(session_of(request), DIAG_shard_count, PLACE_AT(place_axis(request)), NULL,
                   "%lld is not a valid number of shards; it must be 1 or more",
                   (long long)request->count);
-        request->wrong++;
-    }
     if (rank < 0)
         return;
     if (request->axis < -rank || request->axis >= rank) {
-        struct place at = place_axis(request);
-        tsr__diag(session_of(request), DIAG_shard_axis, &at, NULL,
+        tsr__diag(session_of(request), DIAG_shard_axis, PLACE_AT(place_axis(request)), NULL,
                   "axis %lld does not exist: '" STR_FMT "' has rank %d", (long long)request->axis,
                   STR_ARG(request->value->name), rank);
-        request->wrong++;
         return;
     }
     *size = tsr_value_dim(request->value, (int)normal_axis(request->axis, rank));
-    if (size->value >= 0 && request->count > size->value) {
-        struct place at = place_axis(request);
-        tsr__diag(session_of(request), DIAG_shard_size, &at, "use fewer shards, or another axis",
+    if (size->value >= 0 && request->count > size->value)
+        tsr__diag(session_of(request), DIAG_shard_size, PLACE_AT(place_axis(request)),
+                  "use fewer shards, or another axis",
                   "axis %lld has %lld elements and cannot have %lld shards",
                   (long long)request->axis, (long long)size->value, (long long)request->count);
-        request->wrong++;
-    }
 }
 
 // Reports an axis that the spec already shards. If the rank is unknown, -1 and 1 are treated as
@@ -174,7 +157,6 @@ static void check_twice(struct request *request, int rank)
                   "remove the sharding with tsr_node_unshard first",
                   "'" STR_FMT "' is already sharded along axis %lld", STR_ARG(request->value->name),
                   (long long)spec->dims.at[i].axis);
-        request->wrong++;
         return;
     }
 }
@@ -221,9 +203,10 @@ tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, 
 {
     if (!devices)
         n_devices = 0;
-    struct request request = {node, value, config, axis, count, devices, n_devices, stage, 0};
+    struct request request = {node, value, config, axis, count, devices, n_devices, stage};
     tsr_model *model = node->graph->model;
     tsr_dim size = {-1, ""};
+    size_t errors = tsr__diag_errors(model->session);
     check_node(&request);
     check_value(&request);
     bool known = known_config(&request);
@@ -235,7 +218,8 @@ tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, 
         check_axis(&request, rank, &size);
         check_twice(&request, rank);
     }
-    if (request.wrong)
+    TRY(model_status(model));
+    if (tsr__diag_errors(model->session) > errors)
         return TSR_INVALID;
     tsr_node_config *nc = tsr_node_find_config(node, config);
     tsr_spec *spec = nc ? tsr__entry_spec(nc, value) : NULL;
@@ -255,15 +239,15 @@ tsr_status tsr_node_shard(tsr_node *node, tsr_value *value, tsr_config *config, 
 tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage)
 {
     struct request request = {.node = node, .config = config, .stage = stage};
+    size_t errors = tsr__diag_errors(session_of(&request));
     check_node(&request);
-    bool known = known_config(&request);
-    if (stage < 0 || stage > INT32_MAX) {
-        struct place at = place_request(&request);
-        tsr__diag(session_of(&request), DIAG_stage_range, &at, "stages are counted from 0",
-                  "%lld is not a valid pipeline stage", (long long)stage);
-        request.wrong++;
-    }
-    if (!known || request.wrong)
+    known_config(&request);
+    if (stage < 0 || stage > INT32_MAX)
+        tsr__diag(session_of(&request), DIAG_stage_range, PLACE_AT(place_request(&request)),
+                  "stages are counted from 0", "%lld is not a valid pipeline stage",
+                  (long long)stage);
+    TRY(model_status(node->graph->model));
+    if (tsr__diag_errors(session_of(&request)) > errors)
         return TSR_INVALID;
     tsr_node_config *nc = tsr_node_find_config(node, config);
     if (!nc)
