@@ -58,8 +58,7 @@ bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_ten
 tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
                          const tsr_tensors *inputs, tsr_plan_summary *summary)
 {
-    if (!options)
-        return tsr__missing(tsr_model_session(model), "options");
+    TRY(tsr__given(tsr_model_session(model), "options", options));
     tsr_plan_options plan_options;
     TRY(tsr__tensors_owned(tsr_model_session(model), inputs));
     TRY(OPTIONS_READ(tsr_model_session(model), &plan_options, options, seconds));

@@ -407,8 +407,7 @@ int64_t tsr_folder_vocabulary(const tsr_folder *folder)
 tsr_status tsr_folder_sizes(tsr_folder *folder, int64_t tokens, int64_t past,
                             const tsr_dim_size **out, size_t *n)
 {
-    if (!out)
-        return tsr__missing(folder->session, "out");
+    TRY(tsr__given(folder->session, "out", out));
     TRY(tsr__given(folder->session, "n", n));
     return tsr__genai_sizes(folder, folder->model, tokens, past, out, n);
 }

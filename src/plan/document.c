@@ -103,8 +103,7 @@ void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summary)
 tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
                          const tsr_plan_summary *summary, const char *path)
 {
-    if (!options)
-        return tsr__missing(tsr_model_session(model), "options");
+    TRY(tsr__given(tsr_model_session(model), "options", options));
     TRY(tsr__given(tsr_model_session(model), "summary", summary));
     TRY(tsr__given(tsr_model_session(model), "path", path));
     TRY(tsr__plan_options_owned(tsr_model_session(model), options));
@@ -265,8 +264,7 @@ static void add_edits(struct document *document, struct text *text)
 // each node.
 tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **out)
 {
-    if (!out)
-        return tsr__missing(session, "out");
+    TRY(tsr__given(session, "out", out));
     TRY(tsr__given(session, "path", path));
     struct arena *kept = &session->results[RESULT_EDITS];
     struct document document;

@@ -59,8 +59,7 @@ static void report_too_large(tsr_session *session)
 
 tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_summary *summary)
 {
-    if (!options)
-        return tsr__missing(tsr_model_session(model), "options");
+    TRY(tsr__given(tsr_model_session(model), "options", options));
     tsr_plan_options plan_options;
     tsr_plan_summary plan_summary = {.size = sizeof plan_summary};
     TRY(OPTIONS_READ(tsr_model_session(model), &plan_options, options, seconds));

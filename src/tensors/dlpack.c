@@ -98,8 +98,7 @@ static void release_managed(void *owner)
 // caller still owns it. Otherwise its deleter is called once, when the set frees it.
 tsr_status tsr_tensors_from_dlpack(tsr_tensors *tensors, const char *name, void *managed)
 {
-    if (!managed)
-        return tsr__missing(tensors->session, "managed");
+    TRY(tsr__given(tensors->session, "managed", managed));
     struct dl_managed *given = managed;
     const struct dl_tensor *tensor = &given->tensor;
     bool on_gpu = tensor->device_type == DL_CUDA;
@@ -132,8 +131,7 @@ static void free_managed(struct dl_managed *managed)
 // may outlive the session, and any thread may free it.
 tsr_status tsr_tensors_to_dlpack(const tsr_tensors *tensors, size_t i, void **out)
 {
-    if (!out)
-        return tsr__missing(tensors->session, "out");
+    TRY(tsr__given(tensors->session, "out", out));
     if (i >= tensors->n || tensors->at[i]->rank < 0)
         return TSR_INVALID;
     const struct tensor *tensor = tensors->at[i];

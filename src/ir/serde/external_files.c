@@ -163,8 +163,7 @@ static bool same_folder(tsr_model *model, const char *path)
 // model. Stops at the first error.
 tsr_status tsr_model_copy_data(tsr_model *model, const char *path)
 {
-    if (!path)
-        return tsr__missing(model->session, "path");
+    TRY(tsr__given(model->session, "path", path));
     struct walk walk;
     struct folder from;
     if (!model->path || !model->path[0] || same_folder(model, path))
