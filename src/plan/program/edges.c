@@ -54,14 +54,6 @@ static const int64_t *direct_table(struct edge *edge, const struct reader *reade
 
 // ---- shared copies -----------------------------------------------------------------------------
 
-static bool listed(const uint32_t *list, size_t n, uint32_t layout)
-{
-    for (size_t i = 0; i < n; i++)
-        if (list[i] == layout)
-            return true;
-    return false;
-}
-
 // Collects the layouts that at least two readers could want, and returns their number. once[0] to
 // once[begin - 1] are layouts of earlier readers.
 static size_t shared_wants(struct edge *edge, const struct reader *reader, size_t n, uint32_t *out,
@@ -73,10 +65,10 @@ static size_t shared_wants(struct edge *edge, const struct reader *reader, size_
         size_t begin = n_once;
         for (size_t j = 0; j < tsr__edge_choices(edge->planner, &reader[i]); j++) {
             uint32_t want = tsr__planner_wanted(edge->planner, &reader[i], edge->v, (uint32_t)j);
-            if (listed(once, begin, want)) {
-                if (!listed(out, n_out, want) && n_out < cap)
+            if (layout_listed(once, begin, want)) {
+                if (!layout_listed(out, n_out, want) && n_out < cap)
                     out[n_out++] = want;
-            } else if (!listed(once, n_once, want) && n_once < TSR_COUNT(once)) {
+            } else if (!layout_listed(once, n_once, want) && n_once < TSR_COUNT(once)) {
                 once[n_once++] = want;
             }
         }
@@ -227,8 +219,8 @@ static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
                            const struct reader *last, const uint32_t *wants, size_t n_wants)
 {
     for (size_t j = 0; j < tsr__edge_choices(edge->planner, reader); j++)
-        if (listed(wants, n_wants,
-                   tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j)))
+        if (layout_listed(wants, n_wants,
+                          tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j)))
             return tsr__edge_time(edge->planner, last) + TIME_COMBINE;
     return tsr__edge_time(edge->planner, reader) + TIME_COMBINE;
 }

@@ -131,4 +131,13 @@ bool tsr__use_constants(struct planner *planner);
 bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot);
 bool tsr__planner_given(struct planner *planner, const tsr_value *input);
 
+// True if the layout is one of n.
+static inline bool layout_listed(const uint32_t *layouts, size_t n, uint32_t layout)
+{
+    for (size_t i = 0; i < n; i++)
+        if (layouts[i] == layout)
+            return true;
+    return false;
+}
+
 #endif

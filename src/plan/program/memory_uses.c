@@ -229,14 +229,6 @@ bool tsr__use_all(struct edge *edge, uint32_t var, size_t k, const uint32_t *lay
     return true;
 }
 
-static bool is_among(const uint32_t *layouts, size_t n, uint32_t layout)
-{
-    for (size_t i = 0; i < n; i++)
-        if (layouts[i] == layout)
-            return true;
-    return false;
-}
-
 // Charges the layout that the reader wants. Layouts in `but` were already charged by tsr__use_all.
 bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *but, size_t n)
 {
@@ -247,7 +239,7 @@ bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *b
         return false;
     for (size_t j = 0; j < k; j++) {
         uint32_t want = tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j);
-        if (!is_among(but, n, want))
+        if (!layout_listed(but, n, want))
             tsr__usage_add(&usage, j, want, edge->value);
     }
     tsr__usage_take(edge->planner, tsr__edge_var(edge, reader), k, usage.at, time,
@@ -283,7 +275,7 @@ static void add_states(struct edge *edge, struct arrival *arrival, const struct 
                        size_t n, uint32_t want)
 {
     bool stored = false, made = false;
-    if (is_among(arrival->want, arrival->n, want))
+    if (layout_listed(arrival->want, arrival->n, want))
         return;
     for (size_t i = 0; i < n; i++) {
         int64_t near = tsr__edge_nearest(edge, &states[i], want);
