@@ -62,9 +62,7 @@ static const char **state_texts(tsr_generator *generator)
         const struct cache *state = state_at(folder, i);
         texts[i] = tsr__arena_printf(&folder->arena, "%s=%s", state->past, state->present).p;
     }
-    if (folder->arena.failed)
-        return NULL;
-    return texts;
+    return folder->arena.failed ? NULL : texts;
 }
 
 // Opens the unsharded model. An unsharded model has no manifest that lists its states, so this
@@ -304,13 +302,12 @@ static float from_bfloat(uint16_t bits)
 // Reports that the output logits is missing, empty, or not float32, float16 or bfloat16.
 static tsr_status no_logits(tsr_generator *generator)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(generator->folder->model_path);
-    at.value = str_of(generator->folder->logits);
-    tsr__diag(generator->session, DIAG_folder_malformed, &at,
-              "use a language model with the output logits [batch, tokens, vocabulary]",
-              "the model has no output logits of a supported type (float32, float16, bfloat16)");
-    return TSR_UNSUPPORTED;
+    return tsr__fail(
+        generator->session, TSR_UNSUPPORTED, DIAG_folder_malformed,
+        &PLACE(.file = str_of(generator->folder->model_path),
+               .value = str_of(generator->folder->logits)),
+        "use a language model with the output logits [batch, tokens, vocabulary]",
+        "the model has no output logits of a supported type (float32, float16, bfloat16)");
 }
 
 // Reads the logits of the last token as float32.
@@ -522,9 +519,7 @@ static tsr_status take_devices(tsr_generator *generator)
     if (!name || !name[0])
         return TSR_OK;
     generator->run.device = tsr__arena_printf(&generator->folder->arena, "%s", name).p;
-    if (!generator->run.device)
-        return TSR_NOMEM;
-    return TSR_OK;
+    return generator->run.device ? TSR_OK : TSR_NOMEM;
 }
 
 static bool is_state(const tsr_folder *folder, const tsr_value *input)
@@ -559,10 +554,9 @@ static tsr_status check_inputs(const tsr_folder *folder)
             continue;
         at.file = str_of(folder->model_path);
         at.value = str_of(tsr_value_name(input));
-        tsr__diag(folder->session, DIAG_folder_inputs, &at,
-                  "use tessera.Generator, or onnxruntime-genai with the execution provider",
-                  "generate does not support models with this input");
-        return TSR_UNSUPPORTED;
+        return tsr__fail(folder->session, TSR_UNSUPPORTED, DIAG_folder_inputs, &at,
+                         "use tessera.Generator, or onnxruntime-genai with the execution provider",
+                         "generate does not support models with this input");
     }
     return TSR_OK;
 }
@@ -605,11 +599,9 @@ close_generator:
 
 static tsr_status refuse_empty(const tsr_folder *folder)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(folder->path);
-    tsr__diag(folder->session, DIAG_folder_layout, &at, "give at least one token",
-              "the prompt is empty");
-    return TSR_INVALID;
+    struct place at = PLACE(.file = str_of(folder->path));
+    return tsr__fail(folder->session, TSR_INVALID, DIAG_folder_layout, &at,
+                     "give at least one token", "the prompt is empty");
 }
 
 // Refuses an empty prompt, a prompt that is longer than the context, and ids outside the
@@ -617,25 +609,21 @@ static tsr_status refuse_empty(const tsr_folder *folder)
 static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
 {
     int64_t most = folder->vocabulary; // 0: unknown
-    struct place at = PLACE_NONE;
-    at.file = str_of(folder->path);
+    struct place at = PLACE(.file = str_of(folder->path));
     if (n == 0)
         return refuse_empty(folder);
     if (!ids)
         return tsr__missing(folder->session, "ids");
-    if (folder->context > 0 && n > (size_t)folder->context) {
-        tsr__diag(folder->session, DIAG_input_mismatch, &at, "give fewer tokens",
-                  "the prompt has %zu tokens, the model's context %lld", n,
-                  (long long)folder->context);
-        return TSR_INVALID;
-    }
+    if (folder->context > 0 && n > (size_t)folder->context)
+        return tsr__fail(folder->session, TSR_INVALID, DIAG_input_mismatch, &at,
+                         "give fewer tokens", "the prompt has %zu tokens, the model's context %lld",
+                         n, (long long)folder->context);
     for (size_t i = 0; i < n; i++) {
         if (ids[i] >= 0 && (most <= 0 || ids[i] < most))
             continue;
-        tsr__diag(folder->session, DIAG_input_mismatch, &at,
-                  "use the token ids of the tokenizer of this model",
-                  "%lld is not a token id of the model", (long long)ids[i]);
-        return TSR_INVALID;
+        return tsr__fail(folder->session, TSR_INVALID, DIAG_input_mismatch, &at,
+                         "use the token ids of the tokenizer of this model",
+                         "%lld is not a token id of the model", (long long)ids[i]);
     }
     return TSR_OK;
 }
