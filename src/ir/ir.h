@@ -143,6 +143,9 @@ void tsr__graph_drop_defaults(tsr_graph *graph);
 // tensor.
 tsr_status tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name,
                                        tsr_value **out) TSR_MUST_USE;
+// Sorts the nodes of the main graph so that every value is computed before it is read. A sorted
+// model is not changed. Nodes of a cycle stay unsorted.
+tsr_status tsr__model_sort(tsr_model *model) TSR_MUST_USE;
 // Copies a type, including sequences, optionals and maps.
 tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from);
 

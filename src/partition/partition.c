@@ -282,6 +282,7 @@ static tsr_status partition(struct request *request, struct draft draft)
     request->session = tsr_model_session(request->model);
     request->at = PLACE_NONE;
     request->at.file = str_of(tsr_model_path(request->model));
+    TRY(tsr__model_sort(request->model));
     TRY(choose_config(request, &config));
     TRY(refuse_errors(request, config));
     struct arena arena = {.session = request->session};

@@ -67,6 +67,7 @@ tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options, tsr_plan
     struct diag_mark mark = tsr__diag_mark(tsr_model_session(model));
     TRY(check_limits(tsr_model_session(model), &plan_options));
     TRY(check_dims(model, &plan_options));
+    TRY(tsr__model_sort(model));
     tsr__warn_missing_rules(model);
     tsr_status st = tsr__plan_choices(model, &plan_options, &plan_summary);
     tsr__model_forget_shapes(model, plan_options.sizes, plan_options.n_sizes);

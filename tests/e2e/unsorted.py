@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests models whose nodes are not sorted. ONNX Runtime loads them, and float16 converters write them: casts of inputs come last.
+
+usage: unsorted.py TESSERA"""
+import os
+import sys
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import harness
+
+TESSERA = os.path.abspath(sys.argv[1])
+info, node = helper.make_tensor_value_info, helper.make_node
+
+
+def save(path, nodes):
+    rng = np.random.default_rng(4)
+    weights = [numpy_helper.from_array(rng.standard_normal((64, 64)).astype("f4") / 8, name) for name in ("v", "w")]
+    graph = helper.make_graph(nodes, "g", [info("x", TensorProto.FLOAT, [32, 64]), info("flag", TensorProto.BOOL, [])],
+                              [info("y", TensorProto.FLOAT, [32, 64])], weights)
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+    return path
+
+
+def check(path):
+    rc, out, err = harness.call(TESSERA, "verify", path, "--devices", 2)
+    assert rc == 0, out + err
+
+
+def inputs_of_nodes_come_last(folder):
+    path = save(folder + "/m.onnx", [node("MatMul", ["s", "w"], ["t"]), node("Relu", ["t"], ["y"]), node("MatMul", ["x", "v"], ["s"])])
+    check(path)
+    rc, out, err = harness.call(TESSERA, "plan", path, "--devices", 2, "-o", folder + "/planned.onnx")
+    order = [n.output[0] for n in onnx.load(folder + "/planned.onnx").graph.node]
+    assert rc == 0 and order == ["s", "t", "y"], (order, err)
+
+
+def long_chains_are_reversed(folder):
+    names = ["x"] + ["a%d" % k for k in range(3000)] + ["y"]
+    chain = [node("Relu" if k % 100 else "Neg", [names[k]], [names[k + 1]]) for k in range(len(names) - 2)]
+    check(save(folder + "/m.onnx", (chain + [node("MatMul", [names[-2], "w"], ["y"])])[::-1]))
+
+
+def bodies_read_later_values(folder):
+    bodies = [helper.make_graph([node("MatMul", ["late", "w"], [inner]), node("Add", [inner, "late"], [inner + "2"])], inner + "g", [],
+                                [info(inner + "2", TensorProto.FLOAT, [32, 64])]) for inner in ("p", "q")]
+    check(save(folder + "/m.onnx", [node("If", ["flag"], ["y"], then_branch=bodies[0], else_branch=bodies[1]), node("MatMul", ["x", "v"], ["late"])]))
+
+
+def cycles_are_errors(folder):
+    path = save(folder + "/m.onnx", [node("Add", ["x", "b"], ["a"]), node("MatMul", ["a", "w"], ["b"]), node("Relu", ["b"], ["y"])])
+    rc, out, err = harness.call(TESSERA, "partition", path, "--devices", 2, "-o", folder + "/parts")
+    assert rc not in (0, -11) and "error[" in err, (rc, out, err)
+
+
+harness.run([inputs_of_nodes_come_last, long_chains_are_reversed, bodies_read_later_values, cycles_are_errors])
+harness.finish()
