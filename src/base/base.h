@@ -108,6 +108,12 @@ bool tsr__star_matches(struct str pattern, struct str text, struct str *rest);
 // Parses a decimal number. False for an empty text, a leading '+', spaces, other characters and
 // overflow.
 bool tsr__str_int(struct str text, int64_t *out);
+// Returns the number of a device of that kind, -1 if the name is of another kind. Case is ignored.
+// ("CUDA:1", "CUDA") gives 1, ("cuda", "CUDA") 0, ("CUDA:x", "CUDA") and ("CUDA1", "CUDA") -1.
+int64_t tsr__device_number(struct str name, const char *kind);
+// True for "CUDA:1" and "GPU:1", with or without a number. Before a run, GPUs of an unknown vendor
+// are assumed to be CUDA GPUs, as ONNX Runtime prefers this provider (runtime/provider.c).
+bool tsr__device_is_cuda(struct str name);
 // Returns the edit distance, at most limit + 1.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit);
 // Returns the candidate most similar to `wanted`, for "did you mean" hints; empty if none is close.

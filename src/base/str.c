@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// str.c - text views: comparing, numbers, edit distance. Allocates nothing.
+// str.c - text views: comparing, numbers, device names, edit distance. Allocates nothing.
 #include "base/internal.h"
+
+#include <strings.h>
 
 // Compares two texts by bytes: "a" < "ab" < "b".
 int tsr__str_cmp(struct str a, struct str b)
@@ -33,6 +35,25 @@ bool tsr__str_int(struct str text, int64_t *out)
     if (!negative)
         *out = -value;
     return true;
+}
+
+int64_t tsr__device_number(struct str name, const char *kind)
+{
+    size_t n = strlen(kind);
+    int64_t number = 0;
+    if (name.n < n || strncasecmp(name.p, kind, n) != 0)
+        return -1;
+    if (name.n == n)
+        return 0;
+    struct str digits = {name.p + n + 1, name.n - n - 1};
+    if (name.p[n] != ':' || !tsr__str_int(digits, &number) || number < 0)
+        return -1;
+    return number;
+}
+
+bool tsr__device_is_cuda(struct str name)
+{
+    return tsr__device_number(name, "CUDA") >= 0 || tsr__device_number(name, "GPU") >= 0;
 }
 
 // limit of the texts that are compared, without their common beginning and end

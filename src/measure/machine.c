@@ -17,7 +17,6 @@
 
 #include <ctype.h>
 #include <stdio.h>
-#include <strings.h>
 #include <unistd.h>
 
 #define MAX_REAL 256
@@ -84,8 +83,7 @@ static bool read_name(struct str word, struct requested_device *out)
          number < 0 || number >= GPU_MAX_CARDS))
         return false;
     snprintf(out->name, sizeof out->name, "%.*s", (int)word.n, word.p);
-    bool cuda = letters == 4 && strncasecmp(word.p, "CUDA", 4) == 0;
-    out->card = cuda ? (int)number : -1;
+    out->card = (int)tsr__device_number(word, "CUDA");
     return true;
 }
 

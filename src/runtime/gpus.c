@@ -8,27 +8,14 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <strings.h>
-
-// Returns the number of a GPU: 1 for "CUDA:1", 0 for "CUDA"; -1: not a CUDA GPU.
-static int card_of(struct str name)
-{
-    int64_t card = 0;
-    if (name.n < 4 || strncasecmp(name.p, "CUDA", 4) != 0)
-        return -1;
-    if (name.n == 4)
-        return 0;
-    struct str number = {name.p + 5, name.n - 5};
-    if (name.p[4] != ':' || !tsr__str_int(number, &card) || card < 0 || card >= GPU_MAX_CARDS)
-        return -1;
-    return (int)card;
-}
 
 int tsr__gpu_card(const struct engine *engine, const char *device, const tsr_run_options *options)
 {
     char name[DEVICE_NAME];
     struct str mapped = tsr__device_mapped(device, options);
-    return card_of(tsr__device_resolved(engine, mapped, name, sizeof name));
+    int64_t card =
+        tsr__device_number(tsr__device_resolved(engine, mapped, name, sizeof name), "CUDA");
+    return card < GPU_MAX_CARDS ? (int)card : -1;
 }
 
 bool tsr__gpu_named(tsr_session *session, const char *device, const tsr_run_options *options)

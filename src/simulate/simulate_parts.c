@@ -17,8 +17,6 @@
 #include "sharding/sharding.h"
 #include "topology/topology.h"
 
-#include <strings.h>
-
 #define DOMAIN "ai.tessera"
 
 // Key of the cache of Reshards: their layouts and the shape of the value.
@@ -336,7 +334,7 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     sim_device->weights = part->weight_bytes;
     const char *name = sim->topology->device[device].name;
     sim_device->widens = tsr__device_widens(&sim->topology->device[device]);
-    sim_device->is_gpu = name && strncasecmp(name, "CUDA", 4) == 0;
+    sim_device->is_gpu = tsr__device_is_cuda(str_of(name));
     struct shapes *shapes = NULL;
     if (tsr__sim_sizes(&scratch, part->model, sizes, n_sizes, &all, &n))
         shapes = tsr__shapes_bound(&scratch, part->model, all, n, false);

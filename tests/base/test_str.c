@@ -53,6 +53,30 @@ static void numbers(void **state)
     assert_int_equal(untouched, 7);
 }
 
+static void device_names(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *kind;
+        int64_t number;
+        bool cuda; // of the name
+    } rows[] = {
+        {"CUDA", "CUDA", 0, true},      {"cuda:3", "CUDA", 3, true},
+        {"Cuda:0", "CUDA", 0, true},    {"GPU", "CUDA", -1, true},
+        {"gpu:2", "GPU", 2, true},      {"GPUs", "GPU", -1, false},
+        {"CUDA:", "CUDA", -1, false},   {"CUDA1", "CUDA", -1, false},
+        {"CUDA:-1", "CUDA", -1, false}, {"CUD", "CUDA", -1, false},
+        {"CUDAx:1", "CUDA", -1, false}, {"CUDA 1", "CUDA", -1, false},
+        {"CPU", "CPU", 0, false},       {"cpu:1", "CPU", 1, false},
+        {"CPUs", "CPU", -1, false},     {"", "CPU", -1, false},
+        {"NPU:0", "CUDA", -1, false},   {NULL, "CPU", -1, false},
+    };
+    for (size_t i = 0; i < TSR_COUNT(rows); i++)
+        if (tsr__device_number(str_of(rows[i].name), rows[i].kind) != rows[i].number ||
+            tsr__device_is_cuda(str_of(rows[i].name)) != rows[i].cuda)
+            fail_msg("'%s'", rows[i].name);
+}
+
 // Edit distance by brute force, straight from its definition.
 static size_t plain_distance(const char *a, const char *b)
 {
@@ -106,10 +130,8 @@ static void nearest(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order),
-        cmocka_unit_test(numbers),
-        cmocka_unit_test(distances),
-        cmocka_unit_test(nearest),
+        cmocka_unit_test(order),     cmocka_unit_test(device_names), cmocka_unit_test(numbers),
+        cmocka_unit_test(distances), cmocka_unit_test(nearest),
     };
     return cmocka_run_group_tests_name("base str", tests, NULL, NULL);
 }

@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <strings.h>
 
 // Returns an unused name: ai.tessera.0, ai.tessera.1 ..., skipping names that the model uses.
 struct str tsr__part_new_name(struct part *part)
@@ -252,8 +251,7 @@ bool tsr__part_on_cuda(const struct part *part)
     size_t rank = (size_t)part->rank;
     if (rank >= tsr_config_device_name_count(config))
         return false;
-    const char *name = tsr_config_device_name(config, rank);
-    return strncasecmp(name, "CUDA", 4) == 0 || strncasecmp(name, "GPU", 3) == 0;
+    return tsr__device_is_cuda(str_of(tsr_config_device_name(config, rank)));
 }
 
 bool tsr__part_dims_here(struct part *part, const struct form *form, tsr_dim *dims)
