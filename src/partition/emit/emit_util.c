@@ -201,15 +201,13 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value, const struc
     if (tsr__layout_is_whole(form->layout) && it->value &&
         it->scope->graph != part->draft->main.graph && tsr__value_is_other(it->value))
         return tsr__value_copy_type(value, it->value);
-    if (it->dtype == TSR_UNDEFINED)
+    if (it->dtype == TSR_UNDEFINED) // engines infer a missing type, but reject type 0
         return TSR_OK;
     tsr_dim *dims = ARENA_ARRAY(part->draft->arena, tsr_dim, dims_capacity(it->rank));
     if (!dims)
         return TSR_NOMEM;
     for (int axis = 0; axis < it->rank; axis++)
         dims[axis] = (tsr_dim){-1, ""};
-    if (it->dtype == TSR_UNDEFINED) // engines infer a missing type, but reject type 0
-        return TSR_OK;
     return tsr_value_set_type(value, it->dtype, it->rank, dims);
 }
 

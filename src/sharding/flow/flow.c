@@ -22,14 +22,14 @@
 
 // The node that is being placed. `in` and `out` have the layouts of its specs, by input and output;
 // take_lists may replace them for lists of tensors. explicit_cut is set if a spec shards its
-// tensor, cut_in if the spec of an input does.
+// tensor.
 struct step {
     struct flow_work *work;
     tsr_node *node;
     struct node_flow *nf;
     size_t n_in, n_out;
     struct tile_layout **in, **out; // explicit specs
-    bool explicit_in, explicit_out, explicit_cut, cut_in;
+    bool explicit_in, explicit_out, explicit_cut;
     const bool *stage; // devices that the node may run on; NULL: all
     bool bound;        // the node must run where one of its lists is stored
 };
@@ -92,15 +92,13 @@ static bool take_spec(struct step *step, const tsr_spec *spec)
             if (!layout)
                 return true; // the spec is empty
         }
-        bool cut = !tsr__layout_is_whole(layout);
-        step->explicit_cut = step->explicit_cut || cut;
+        step->explicit_cut = step->explicit_cut || !tsr__layout_is_whole(layout);
         if (out) {
             step->out[k] = layout;
             step->explicit_out = true;
         } else {
             step->in[k] = layout;
             step->explicit_in = true;
-            step->cut_in = step->cut_in || cut;
         }
     }
     return true;
