@@ -49,8 +49,6 @@ static tsr_status partition_here(tsr_model *model, const char *config, const cha
         if (st == TSR_OK)
             st = tsr__partition(model, at->parts, &cut, summary);
     }
-    if (launched && st != TSR_OK)
-        tsr__run_fail(session, NULL, st); // the other ranks wait in the broadcast
     if (!launched || st != TSR_OK)
         return st;
     if (rank == 0 && strlen(at->parts) < sizeof path)
@@ -59,10 +57,8 @@ static tsr_status partition_here(tsr_model *model, const char *config, const cha
     path[sizeof path - 1] = 0;
     if (st == TSR_OK && rank > 0)
         at->parts = tsr__arena_str(arena, str_of(path)).p;
-    if (st == TSR_OK && rank > 0 && !at->parts) {
-        st = TSR_NOMEM;
-        tsr__run_fail(session, NULL, st);
-    }
+    if (st == TSR_OK && rank > 0 && !at->parts)
+        return TSR_NOMEM;
     return st;
 }
 
@@ -80,6 +76,7 @@ tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *w
     tsr_status st = partition_here(model, config, work, options, summary, &arena, &at);
     if (st == TSR_OK)
         st = tsr_run(session, at.parts, options, inputs, outputs);
+    st = tsr__run_end(session, options, st); // while the folder exists: another rank may open it
     tsr__scratch_close(&at);
     tsr__arena_free(&arena);
     return st;
@@ -97,6 +94,7 @@ tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char 
     tsr_status st = partition_here(model, config, work, options, NULL, &arena, &at);
     if (st == TSR_OK)
         st = tsr_bench(session, at.parts, options, inputs, seconds, result);
+    st = tsr__run_end(session, options, st); // while the folder exists: another rank may open it
     tsr__scratch_close(&at);
     tsr__arena_free(&arena);
     return st;

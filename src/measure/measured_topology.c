@@ -151,11 +151,9 @@ tsr_status tsr_topology_add_profile(tsr_topology *topology, const tsr_measure_op
 }
 
 // Measures this machine. struct measured is large (all pairs of ranks), so it is not on the stack.
-tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
-                                tsr_topology **out)
+static tsr_status measure(tsr_session *session, const tsr_measure_options *options,
+                          tsr_topology **out)
 {
-    if (!session)
-        return TSR_INVALID;
     tsr_measure_options own;
     tsr_run_options run;
     const char *names[MEASURE_RANKS] = {NULL};
@@ -195,4 +193,12 @@ free_measured:
     tsr_topology_free(named);
     tsr__free(session, measured, sizeof *measured);
     return st;
+}
+
+tsr_status tsr_topology_measure(tsr_session *session, const tsr_measure_options *options,
+                                tsr_topology **out)
+{
+    if (!session)
+        return TSR_INVALID;
+    return tsr__run_end(session, options ? options->run : NULL, measure(session, options, out));
 }

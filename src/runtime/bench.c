@@ -354,14 +354,11 @@ static tsr_status measure_runs(struct bench *bench, tsr_bench_result *result)
     return summarize(bench, result);
 }
 
-// Measures, and writes the trace if it is requested. A failure is reported to the other ranks,
-// which would wait in the next broadcast.
+// Measures, and writes the trace if it is requested.
 static tsr_status run_job(struct bench *bench, const tsr_run_options *options,
                           tsr_bench_result *result)
 {
     tsr_status st = measure_runs(bench, result);
-    if (st != TSR_OK && tsr__job_place(bench->job))
-        tsr__run_fail(bench->session, tsr__job_place(bench->job), st);
     if (st != TSR_OK || !options->trace)
         return st;
     return tsr_job_trace(bench->job);
@@ -385,6 +382,8 @@ static tsr_status bench_here(tsr_session *session, const char *path, const tsr_r
         bench.before.own -= tsr__job_input_bytes(bench.job, inputs);
         st = run_job(&bench, options, result);
     }
+    if (bench.job && tsr__job_place(bench.job))
+        st = tsr__run_end(session, options, st);
     tsr__free(session, bench.times, bench.cap * sizeof *bench.times);
     tsr_job_close(bench.job);
     tsr__arena_free(&arena);

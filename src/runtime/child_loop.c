@@ -165,6 +165,7 @@ tsr_status tsr__child_loop_work(struct spawn *spawn, tsr_session *session, int r
             break;
         st = serve(&child_loop, note, fd);
     }
+    st = tsr__run_end(session, spawn->options, st); // closing the job may wait for the other ranks
     tsr_job_close(child_loop.job);
     return st;
 }

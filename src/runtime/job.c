@@ -61,6 +61,8 @@ static tsr_status open_as(tsr_session *session, const char *path, const tsr_run_
         return TSR_OK;
     }
 close_job:
+    if (!kind)
+        st = tsr__run_end(session, options, st); // before closing, which may wait for other ranks
     tsr_job_close(job);
     return st;
 }
@@ -96,10 +98,12 @@ tsr_status tsr_job_open(tsr_session *session, const char *folder, const tsr_run_
 // ---- runs --------------------------------------------------------------------------------------
 
 // Records in job->ended that a rank was lost, for a later wait without a pending run. Other
-// failures are stored in the rank (tsr__ranks_verdict). Invalid inputs (TSR_INVALID) leave the
-// ranks unchanged, and the caller may try again.
+// failures are stored in the rank (tsr__ranks_verdict). Ranks in other processes are told. Invalid
+// inputs (TSR_INVALID) leave the ranks of this process unchanged, and the caller may try again.
 static tsr_status remember_failure(tsr_job *job, tsr_status st)
 {
+    if (job->endpoint)
+        st = tsr__run_end(job->session, &job->options, st);
     if (st == TSR_PEER)
         job->ended = st;
     return st;
@@ -192,9 +196,9 @@ tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present
 {
     if (job->runs_started)
         return wrong_order(job, "states must be set before the first run");
-    tsr_status st = remember_failure(job, job->kind->add_state(job, past, present));
+    tsr_status st = job->kind->add_state(job, past, present);
     if (st != TSR_INVALID)
-        return st;
+        return remember_failure(job, st);
     struct place at = PLACE_NONE;
     at.value = str_of(past);
     tsr__diag(job->session, DIAG_input_unknown, &at,

@@ -12,19 +12,11 @@
 //     finish    rank 0 takes the file of rank 2 and has all outputs; rank 2 waits until it has been
 //               taken; rank 1 has nothing to send and returns at once
 //
-// A failure of this rank is reported to the others before the call returns; otherwise they would
-// wait for it until the transport detects it.
+// A failure of this rank is reported to the others (tsr__run_end) before the public call returns;
+// otherwise they would wait for this rank.
 #include "runtime/job.h"
 
-// Reports a failure to the other processes, which would otherwise wait for this rank.
-static tsr_status report_to_others(const tsr_job *job, tsr_status status)
-{
-    tsr__run_fail(job->session, job->endpoint, status);
-    return status;
-}
-
-// Does everything before the ranks synchronize. A failure here (a damaged file, no engine) is known
-// to this rank only, so the caller must report it to the others.
+// Does everything before the ranks synchronize.
 static tsr_status prepare(tsr_job *job, const char *folder)
 {
     TRY(tsr__ranks_prepare(job, folder));
@@ -34,18 +26,11 @@ static tsr_status prepare(tsr_job *job, const char *folder)
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }
 
-// Opens the job of a launched rank. After prepare, the rank itself reports failures to the others
-// (rank.c).
 static tsr_status launched_open(tsr_job *job, const char *folder, bool states)
 {
-    tsr_status st = prepare(job, folder);
-    if (st != TSR_OK)
-        return report_to_others(job, st);
-    st = tsr__ranks_open_here(job);
-    if (st != TSR_OK || !states)
-        return st;
-    st = tsr__ranks_keep_named(job);
-    return st == TSR_OK ? TSR_OK : report_to_others(job, st);
+    TRY(prepare(job, folder));
+    TRY(tsr__ranks_open_here(job));
+    return states ? tsr__ranks_keep_named(job) : TSR_OK;
 }
 
 // ---- outputs on their way to rank 0 ------------------------------------------------------------
@@ -95,9 +80,7 @@ static tsr_status finish_transfers(tsr_job *job, uint64_t run, tsr_tensors *cons
 
 static tsr_status start_rank(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
-    tsr_status st = tsr__ranks_bind(job, inputs, form);
-    if (st != TSR_OK)
-        return report_to_others(job, st);
+    TRY(tsr__ranks_bind(job, inputs, form));
     tsr__ranks_run_here(job);
     return TSR_OK;
 }
@@ -118,8 +101,7 @@ static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs,
     TRY(start_rank(job, inputs, form));
     if (form == SET_PER_RANK || job->rank_threads[0].failed || !tsr__job_handed(job))
         return TSR_OK;
-    tsr_status st = send_outputs(job, run);
-    return st == TSR_OK ? TSR_OK : report_to_others(job, st);
+    return send_outputs(job, run);
 }
 
 // Collects a run whose outputs are partly on other ranks. Transfers may have started with the run,
@@ -182,10 +164,8 @@ static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enu
     }
     bool wanted = job->endpoint->rank == 0 || form == SET_PER_RANK;
     if (tsr__job_handed(job))
-        st = finish_handed(job, run, outputs[0], form);
-    else
-        st = tsr__rank_take(rank, run % RUN_SLOTS, job->session, wanted ? outputs[0] : NULL);
-    return st == TSR_OK ? TSR_OK : report_to_others(job, st);
+        return finish_handed(job, run, outputs[0], form);
+    return tsr__rank_take(rank, run % RUN_SLOTS, job->session, wanted ? outputs[0] : NULL);
 }
 
 // ---- the rest ----------------------------------------------------------------------------------

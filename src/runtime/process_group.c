@@ -63,10 +63,8 @@ tsr_status tsr_process_group_join(tsr_session *session, const tsr_run_options *o
     if (!tsr__run_spawns(session, &run_options)) // the job starts children, not this call
         TRY(tsr__run_join(session, &run_options, &endpoint));
     tsr_process_group *group = new_group(session, endpoint);
-    if (!group) {
-        tsr__run_fail(session, endpoint, TSR_NOMEM);
-        return TSR_NOMEM;
-    }
+    if (!group)
+        return tsr__run_end(session, &run_options, TSR_NOMEM);
     *out = group;
     return TSR_OK;
 }

@@ -139,8 +139,6 @@ static tsr_status keep_here(tsr_job *job, const char *weights, const struct memo
 tsr_status tsr__facts_keep(tsr_job *job, const char *weights, const struct memory_mark *before)
 {
     tsr_status st = keep_here(job, weights, before);
-    if (st != TSR_OK && job->endpoint)
-        tsr__run_fail(job->session, job->endpoint, st);
     if (st != TSR_OK || !job->endpoint)
         return st;
     struct engine *engine = job->engine;

@@ -171,6 +171,7 @@ tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_optio
     tsr_status st = tsr_job_run(job, inputs, outputs);
     if (st == TSR_OK)
         st = write_facts_and_trace(job, &run_options, folder, &before);
+    st = tsr__run_end(session, &run_options, st);
     tsr_job_close(job);
     return st;
 }

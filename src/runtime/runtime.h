@@ -77,10 +77,10 @@ bool tsr__job_on_gpu(const tsr_job *job); // true if a rank in this process is o
 bool tsr__run_launched(tsr_session *session, const tsr_run_options *options, int *rank);
 // Broadcasts rank 0's text of `bytes` bytes; all ranks call it.
 tsr_status tsr__run_broadcast(tsr_session *session, char *text, size_t bytes) TSR_MUST_USE;
-// Reports that this rank failed, with its last diagnostic. A rank calls it before it leaves a step
-// in which the other processes wait for it. endpoint NULL: that of the session; if the session has
-// none, nothing is done. The first report of a job is kept.
-struct endpoint;
-void tsr__run_fail(tsr_session *session, struct endpoint *endpoint, tsr_status status);
+// Ends a public call that all ranks of a job make, and returns its status. If the call failed, this
+// rank reports its last diagnostic to the other ranks, which wait for it. If another rank failed
+// before, its failure is the cause: it becomes a diagnostic, and its status is returned. Does
+// nothing if the ranks are not processes that have joined. options may be NULL.
+tsr_status tsr__run_end(tsr_session *session, const tsr_run_options *options, tsr_status status);
 
 #endif

@@ -124,11 +124,7 @@ static void run_child(struct child_set *child_set, int rank, pid_t parent)
         engine->joined = endpoint;
         st = child_set->work->work(child_set->work, session, rank, &out);
     }
-    if (st != TSR_OK && endpoint) {
-        char text[64];
-        snprintf(text, sizeof text, "rank %d failed: %s", rank, tsr_status_text(st));
-        tsr__comm_fail(endpoint, st, text); // used if nothing better was reported
-    }
+    st = tsr__run_end(session, child_set->work->options, st);
     // The file is complete before the other ranks learn that this rank has left.
     seal(&out, session, st);
     tsr__comm_close(endpoint);

@@ -223,10 +223,8 @@ static tsr_status gather(tsr_session *session, struct endpoint *endpoint, uint64
     struct arena arena;
     struct str *texts = NULL, mine = {text->p, text->n};
     struct gather_call about = {.plan = plan, .what = "trace"};
-    if (text->failed) {
-        tsr__run_fail(session, endpoint, TSR_NOMEM);
+    if (text->failed)
         return TSR_NOMEM;
-    }
     tsr__arena_init(&arena, session);
     tsr_status st = tsr__gather(session, endpoint, &about, mine, &arena, &texts);
     if (st != TSR_OK || endpoint->rank > 0)

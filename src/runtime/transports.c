@@ -177,22 +177,50 @@ bool tsr__run_launched(tsr_session *session, const tsr_run_options *given, int *
 
 // Reports a failure of this rank to the other processes of its job. The text is the last
 // diagnostic, the cause of the failure. Earlier ones may be warnings, or of earlier calls.
-void tsr__run_fail(tsr_session *session, struct endpoint *endpoint, tsr_status status)
+static void report_to_others(tsr_session *session, struct endpoint *endpoint, tsr_status status)
 {
     char text[400];
     size_t n = tsr_finding_count(session);
-    const struct engine *engine = session->engine;
     const char *file = "", *message = tsr_status_text(status);
-    if (!endpoint && engine)
-        endpoint = engine->joined;
-    if (!endpoint)
-        return;
     if (n) {
         file = tsr_finding_value(session, n - 1).file;
         message = tsr_finding_value(session, n - 1).message;
     }
     snprintf(text, sizeof text, "rank %d failed: %s %s", endpoint->rank, file, message);
     tsr__comm_fail(endpoint, status, text);
+}
+
+// True if the session has a diagnostic of that failure: one that the transport added, or the same
+// error of this rank ("rank 0 failed: a.npz cannot open", if no rank can open a.npz).
+static bool is_reported(tsr_session *session, const char *text)
+{
+    for (size_t i = 0; i < tsr_finding_count(session); i++) {
+        const char *message = tsr_finding_value(session, i).message;
+        if (strstr(message, text) || strstr(text, message))
+            return true;
+    }
+    return false;
+}
+
+// Example: rank 0 fails after it has sent its folder, and removes the folder. Rank 1 then cannot
+// open it. Its own error misleads, so the failure of rank 0 is added.
+tsr_status tsr__run_end(tsr_session *session, const tsr_run_options *options, tsr_status status)
+{
+    const struct engine *engine = session->engine;
+    const struct transport_row *row = row_of(options ? options->transport : TSR_TRANSPORT_DEFAULT);
+    struct comm_trouble why = {0};
+    if (status == TSR_OK || !engine || !engine->joined || (row && row->threads))
+        return status;
+    if (!tsr__comm_failure(engine->joined, &why)) {
+        report_to_others(session, engine->joined, status);
+        return status;
+    }
+    if (why.rank == engine->joined->rank || is_reported(session, why.text))
+        return status;
+    struct place at = PLACE_NONE;
+    at.rank = why.rank;
+    tsr__diag(session, DIAG_rank_failed, &at, "see the messages of that rank", "%s", why.text);
+    return why.status;
 }
 
 // Broadcasts rank 0's text to all ranks. If a rank failed meanwhile, its failure is reported. All
@@ -206,10 +234,8 @@ tsr_status tsr__run_broadcast(tsr_session *session, char *text, size_t bytes)
     struct arena arena;
     tsr__arena_init(&arena, session);
     int64_t *group = ARENA_ARRAY(&arena, int64_t, (size_t)endpoint->size);
-    if (!group) {
-        tsr__run_fail(session, endpoint, TSR_NOMEM);
+    if (!group)
         return TSR_NOMEM;
-    }
     for (int i = 0; i < endpoint->size; i++)
         group[i] = i;
     struct comm_call call = {.kind = COMM_BROADCAST,

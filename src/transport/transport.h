@@ -92,6 +92,8 @@ struct transport {
     // Ends the job: every rank that waits now or later gets this status and text. Later calls have
     // no effect.
     void (*fail)(struct endpoint *endpoint, tsr_status status, int rank, const char *text);
+    // True if the job has failed; *why gets the failure.
+    bool (*failure)(struct endpoint *endpoint, struct comm_trouble *why);
     // Called when this rank leaves. Ranks that wait for it afterwards get an error.
     void (*close)(struct endpoint *endpoint);
     // Functions for memory that other ranks can access directly; may be called from any thread.
@@ -188,6 +190,8 @@ tsr_status tsr__comm_take(struct endpoint *endpoint, const struct comm_call *cal
 tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why);
 void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *text);
+// True if a rank of the job has failed; *why gets the first failure that this rank knows.
+bool tsr__comm_failure(struct endpoint *endpoint, struct comm_trouble *why);
 // Returns how the tensors of a group with this rank are moved: "threads", "shm", "mpi"; between
 // GPUs "own", "ipc" (own, between processes), "nccl" or "host". Valid after the first barrier.
 const char *tsr__comm_method(const struct endpoint *endpoint, const int64_t *group, int n);

@@ -291,8 +291,6 @@ static tsr_status broadcast_size(struct loading *loading, const struct growth *g
     char text[32] = "";
     bool apart = tsr__run_launched(loading->session, loading->run, &rank);
     tsr_status st = rank == 0 ? find_size(loading, growth, open) : TSR_OK;
-    if (st != TSR_OK && apart)
-        tsr__run_fail(loading->session, NULL, st); // the other ranks wait for the size
     if (st != TSR_OK || !apart)
         return st;
     snprintf(text, sizeof text, "%lld%s", (long long)open->size, open->batch_of_one ? " 1" : "");
@@ -365,6 +363,8 @@ tsr_status tsr_inputs_load(tsr_tensors *inputs, const char *set, const tsr_model
     if (st == TSR_OK)
         st = list_sizes(&loading, &found);
     tsr__arena_free(&loading.arena);
+    if (run)
+        st = tsr__run_end(session, run, st);
     if (st == TSR_OK && out) {
         found.size = out->size ? size_min(out->size, sizeof found) : sizeof found;
         memcpy(out, &found, found.size);

@@ -8,6 +8,7 @@
 // float_products.c, which may accept the difference, then saturation.c and locate.c.
 #include "verify/internal.h"
 #include "plan/plan.h"
+#include "runtime/runtime.h"
 #include "topology/topology.h"
 
 #include <sys/stat.h>
@@ -176,6 +177,8 @@ static tsr_status verify(tsr_session *session, const char *model, const tsr_veri
     tsr__arena_free(work.results);
     tsr__arena_init(&work.arena, session);
     tsr_status st = verify_opened(&work, result);
+    if (st != TSR_DIFFERENT) // the ranks have run and compared
+        st = tsr__run_end(session, &work.run, st);
     close_all(&work);
     return st;
 }

@@ -10,7 +10,6 @@
 #include "runtime/runtime.h"
 
 #include <math.h>
-#include <strings.h>
 
 // ---- comparing ---------------------------------------------------------------------------------
 
@@ -154,7 +153,7 @@ static const char *device_of(const tsr_model *model, const char *name)
         return NULL;
     for (size_t i = 0; i < tsr_config_device_name_count(config); i++) {
         const char *device = tsr_config_device_name(config, i);
-        if (device && device[0] && strncasecmp(device, "CPU", 3) != 0)
+        if (device && device[0] && tsr__device_number(str_of(device), "CPU") < 0)
             return device;
     }
     return NULL;
@@ -209,8 +208,6 @@ static tsr_status follow_rank_0(struct work *work)
     tsr_status st = tsr_tensors_new(work->session, &none);
     if (st == TSR_OK)
         st = tsr_run(work->session, parts, &work->run, work->inputs, none);
-    else
-        tsr__run_fail(work->session, NULL, st);
     tsr_tensors_free(none);
     return st;
 }
@@ -233,12 +230,10 @@ static tsr_status run_and_compare(struct work *work, tsr_model *model, const cha
 {
     tsr_tensors *got = NULL;
     tsr_status st = run_unsharded(work, model, config);
-    if (st == TSR_OK && apart)
-        st = broadcast_parts(work);
     if (st == TSR_OK)
         st = tsr_tensors_new(work->session, &got);
-    if (st != TSR_OK && apart)
-        tsr__run_fail(work->session, NULL, st);
+    if (st == TSR_OK && apart)
+        st = broadcast_parts(work);
     if (st == TSR_OK)
         st = tsr_run(work->session, work->scratch.parts, &work->run, work->inputs, got);
     tsr__folder_remove(work->scratch.parts);
@@ -263,8 +258,6 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
     out->partition.size = sizeof(out->partition);
     tsr_status st = tsr__partition(model, work->scratch.parts, &options, &out->partition);
     if (st != TSR_OK) {
-        if (apart)
-            tsr__run_fail(work->session, NULL, st); // the other ranks wait for the folder
         tsr__folder_remove(work->scratch.parts);
         return st;
     }

@@ -330,6 +330,11 @@ void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *te
     endpoint->transport->fail(endpoint, status, endpoint->rank, text);
 }
 
+bool tsr__comm_failure(struct endpoint *endpoint, struct comm_trouble *why)
+{
+    return endpoint->transport->failure(endpoint, why);
+}
+
 const char *tsr__comm_method(const struct endpoint *endpoint, const int64_t *group, int n)
 {
     if (endpoint->transport->method)

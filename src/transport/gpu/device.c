@@ -265,6 +265,11 @@ static void device_fail(struct endpoint *endpoint, tsr_status status, int rank, 
     tsr__nccl_abort(device);
 }
 
+static bool device_failure(struct endpoint *endpoint, struct comm_trouble *why)
+{
+    return tsr__comm_failure(device_of(endpoint)->base, why);
+}
+
 // Closes the base endpoint. The rank leaves the job; tsr__device_close frees the struct later,
 // after the engine's session of the rank.
 static void device_close(struct endpoint *endpoint)
@@ -297,6 +302,7 @@ static const struct transport device_transport = {
     .all_reduce = device_all_reduce,
     .exchange = device_exchange,
     .fail = device_fail,
+    .failure = device_failure,
     .close = device_close,
     .method = device_method,
 };

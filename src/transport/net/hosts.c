@@ -77,6 +77,12 @@ static void hosts_fail(struct endpoint *endpoint, tsr_status status, int rank, c
     hosts->shm->transport->fail(hosts->shm, status, rank, text);
 }
 
+static bool hosts_failure(struct endpoint *endpoint, struct comm_trouble *why)
+{
+    const struct hosts *hosts = (struct hosts *)endpoint;
+    return tsr__comm_failure(hosts->shm, why) || tsr__comm_failure(hosts->net, why);
+}
+
 // Frees the struct and the shared memory, but does not close the network endpoint `net`.
 static void hosts_free(struct hosts *hosts)
 {
@@ -138,6 +144,7 @@ static const struct transport hosts_transport = {
     .all_reduce = hosts_all_reduce,
     .exchange = hosts_exchange,
     .fail = hosts_fail,
+    .failure = hosts_failure,
     .close = hosts_close,
     .alloc = hosts_alloc,
     .release = hosts_release,

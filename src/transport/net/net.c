@@ -139,6 +139,12 @@ static void net_fail(struct endpoint *endpoint, tsr_status status, int rank, con
     tsr__beat_fail((struct net *)endpoint, status, rank, text);
 }
 
+static bool net_failure(struct endpoint *endpoint, struct comm_trouble *why)
+{
+    struct net *net = (struct net *)endpoint;
+    return atomic_load(&net->failed) && tsr__beat_failure(net, why) != TSR_OK;
+}
+
 // Frees the endpoint. Does not close the link: MPI's belongs to the process, and end_link has
 // closed UCX's.
 void tsr__net_free(struct endpoint *endpoint)
@@ -215,6 +221,7 @@ static const struct transport net_transport = {
     .all_reduce = tsr__net_all_reduce,
     .exchange = net_exchange,
     .fail = net_fail,
+    .failure = net_failure,
     .close = net_close,
     .give = tsr__net_give,
     .settle = tsr__net_settle,

@@ -131,11 +131,17 @@ static void shm_fail(struct endpoint *endpoint, tsr_status status, int rank, con
     tsr__shm_fail(((struct shm *)endpoint)->job, status, rank, text);
 }
 
+static bool shm_failure(struct endpoint *endpoint, struct comm_trouble *why)
+{
+    return tsr__shm_trouble(((struct shm *)endpoint)->job, why);
+}
+
 static const struct transport shm_transport = {
     .name = "shm",
     .all_reduce = tsr__shm_all_reduce,
     .exchange = tsr__shm_exchange,
     .fail = shm_fail,
+    .failure = shm_failure,
     .close = shm_close,
     .alloc = tsr__shm_alloc,
     .release = tsr__shm_release,

@@ -95,6 +95,12 @@ static tsr_status job_failure(struct thread_job *job, struct comm_trouble *why)
     return why->status;
 }
 
+static bool threads_failure(struct endpoint *endpoint, struct comm_trouble *why)
+{
+    struct thread_job *job = ((struct slot *)endpoint)->job;
+    return atomic_load(&job->failed) && job_failure(job, why) != TSR_OK;
+}
+
 // Leaves a failed call: waits until no member can be inside this rank's buffers, then marks the
 // rank as gone. A member announces IN_DATA and then checks whether the job has failed: so either it
 // sees the failure, or this rank sees IN_DATA.
@@ -432,6 +438,7 @@ static const struct transport threads_transport = {
     .all_reduce = threads_all_reduce,
     .exchange = threads_exchange,
     .fail = threads_fail,
+    .failure = threads_failure,
     .close = threads_close,
 };
 
