@@ -115,14 +115,18 @@ static void test_open_fails(void **state)
 #define STEPS 5 // steps of a barrier of COMM_MAX_RANKS
 // Number of ranks that arrived in a group: met[step of the barrier][first rank of the group].
 static int met[STEPS][COMM_MAX_RANKS];
+static int group_of[STEPS][COMM_MAX_RANKS]; // 1 + first rank of the group of a rank; 0: no group
+static int last_step;
 
 static tsr_status note_meeting(struct endpoint *endpoint, const struct comm_call *call,
                                struct comm_exchange *exchange, struct comm_trouble *why)
 {
-    (void)endpoint;
     (void)exchange;
     (void)why;
     assert_in_range(call->id, 0, STEPS - 1);
+    group_of[call->id][endpoint->rank] = 1 + (int)call->group[0];
+    if (call->id > last_step)
+        last_step = (int)call->id;
     int *ranks = &met[call->id][call->group[0]];
     assert_true(*ranks < call->n_group);
     if (++*ranks == call->n_group)
@@ -145,8 +149,33 @@ static void test_last_words(void **state)
     world_close(&w);
 }
 
+// Computes, step by step, for how many ranks a rank knows that they have arrived. In the first half
+// of the steps the members of a group know different ranks, so the numbers are added. Then the
+// first member knows all, and the others learn it. Every rank must know all ranks in the end.
+static void assert_all_have_met(int size)
+{
+    static int known[COMM_MAX_RANKS], sum[COMM_MAX_RANKS];
+    for (int rank = 0; rank < size; rank++)
+        known[rank] = 1;
+    for (int step = 0; step <= last_step; step++) {
+        memset(sum, 0, sizeof sum);
+        for (int rank = 0; rank < size; rank++) {
+            int first = group_of[step][rank] - 1;
+            if (first >= 0 && step <= last_step / 2)
+                sum[first] += known[rank];
+            else if (first >= 0 && known[rank] > sum[first])
+                sum[first] = known[rank];
+        }
+        for (int rank = 0; rank < size; rank++)
+            if (group_of[step][rank])
+                known[rank] = sum[group_of[step][rank] - 1];
+    }
+    for (int rank = 0; rank < size; rank++)
+        assert_int_equal(known[rank], size);
+}
+
 // Runs the steps of each rank one after the other: every member of a group must take part in its
-// step.
+// step, and the steps together must connect all ranks.
 static void test_large_barrier(void **state)
 {
     (void)state;
@@ -154,6 +183,8 @@ static void test_large_barrier(void **state)
     static const struct transport noting = {.name = "noting", .exchange = note_meeting};
     for (size_t i = 0; i < TSR_COUNT(sizes); i++) {
         struct comm_trouble why = {0};
+        memset(group_of, 0, sizeof group_of);
+        last_step = 0;
         for (int rank = 0; rank < sizes[i]; rank++) {
             struct endpoint endpoint = {.transport = &noting, .rank = rank, .size = sizes[i]};
             assert_int_equal(tsr__comm_barrier(&endpoint, 1, "many", &why), TSR_OK);
@@ -161,6 +192,7 @@ static void test_large_barrier(void **state)
         for (int step = 0; step < STEPS; step++)
             for (int first = 0; first < sizes[i]; first++)
                 assert_int_equal(met[step][first], 0);
+        assert_all_have_met(sizes[i]);
     }
 }
 
