@@ -8,6 +8,8 @@
 #include "plan/plan_once.h"
 #include "topology/topology.h"
 
+#include <math.h>
+
 #define WORTH 0.99 // more devices must reduce the time to less than this fraction
 
 // The choices that were planned. `best` is a choice of the caller's topology. best_count.cost is 0
@@ -15,7 +17,8 @@
 struct choice_list {
     tsr_session *session;
     struct arena arena;
-    const tsr_plan_options *options;
+    const tsr_plan_options *options; // of the caller
+    double end;                      // time at which planning must end; 0: no time limit
     VEC(tsr_plan_count) tried;
     tsr_topology *best;
     tsr_plan_count best_count;
@@ -45,13 +48,25 @@ static bool is_better(const tsr_plan_count *count, const tsr_plan_count *best)
     return count->cost > 0 && (double)count->cost < WORTH * (double)best->cost;
 }
 
-// Plans the choice without writing it, and records the result. Diagnostics of choices are
-// discarded.
-static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_topology *choice)
+// Returns the options for one of the `left` plans that are left. They share the time that is left:
+// a plan that ends early leaves its time to the others.
+static tsr_plan_options options_for(const struct choice_list *list, tsr_topology *choice,
+                                    size_t left)
 {
     tsr_plan_options options = *list->options;
-    tsr_plan_summary summary = {.size = sizeof summary};
     options.topology = choice;
+    if (list->end > 0) // 0 would mean no limit
+        options.seconds = fmax((list->end - tsr__now_s()) / (double)left, 1e-3);
+    return options;
+}
+
+// Plans the choice without writing it, and records the result. Diagnostics of choices are
+// discarded.
+static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_topology *choice,
+                             size_t left)
+{
+    tsr_plan_options options = options_for(list, choice, left);
+    tsr_plan_summary summary = {.size = sizeof summary};
     options.export_lp = NULL;
     options.explain = NULL;
     struct diag_mark before = tsr__diag_mark(list->session);
@@ -84,7 +99,8 @@ static tsr_status try_all(struct choice_list *list, tsr_model *model)
     for (size_t i = 0; i < topology->choices.n; i++) {
         if (list->best && tsr__cancelled(list->session))
             return TSR_OK;
-        TRY(try_choice(list, model, topology->choices.at[i]));
+        // 1 more: the best choice is planned twice
+        TRY(try_choice(list, model, topology->choices.at[i], topology->choices.n - i + 1));
     }
     return TSR_OK;
 }
@@ -139,28 +155,25 @@ static void report_choice(struct choice_list *list, const tsr_plan_summary *summ
 }
 
 // Plans all choices of the topology, then the best one again, so that its shardings, diagnostics
-// and summary are those of an ordinary plan. The time limit is divided evenly among these plans.
+// and summary are those of an ordinary plan. The time limit is divided among these plans.
 tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
                              tsr_plan_summary *summary)
 {
-    struct choice_list list = {.session = tsr_model_session(model)};
-    tsr_plan_options options = *given;
+    struct choice_list list = {.session = tsr_model_session(model), .options = given};
     if (!given->topology || !given->topology->choices.n)
         return tsr__plan_once(model, given, true, summary);
-    size_t plans = given->topology->choices.n + 1; // the best choice is planned twice
-    options.seconds = given->seconds / (double)plans;
-    list.options = &options;
+    if (given->seconds > 0)
+        list.end = tsr__now_s() + given->seconds;
     tsr__arena_init(&list.arena, list.session);
     tsr_status status = try_all(&list, model);
     if (status != TSR_OK)
         goto free_arena;
     if (!list.best) // no choice fits: report what the last one needs
         list.best = given->topology->choices.at[given->topology->choices.n - 1];
-    options.topology = list.best;
+    tsr_plan_options options = options_for(&list, list.best, 1);
     status = tsr__plan_once(model, &options, true, summary);
     if (status != TSR_OK)
         goto free_arena;
-    options.topology = given->topology;
     status = copy_list(&list, summary);
     if (status != TSR_OK)
         goto free_arena;

@@ -252,11 +252,13 @@ static tsr_status plan_pipeline(struct request *request, bool write, struct comp
     struct request staged = {0};
     struct budget *budget = request->planners[0].budget;
     struct budget part = tsr__budget_part(budget, PIPELINE_SHARE);
+    uint64_t work = part.work;
     struct stage_rival rival = {.cost = PLAN_NEVER, .by_hosts = true};
     struct diag_mark before = tsr__diag_mark(budget->session);
     tsr_status st = open_request(&staged, request->planners[0].model, &request->options, &part);
     if (st == TSR_OK)
         st = tsr__plan_stages(&staged.models, &staged.options, write, &rival, out);
+    tsr__budget_spend(budget, work - part.work);
     if (write)
         request->planners[0].config = staged.planners[0].config; // keep_sizes needs it
     else
@@ -290,7 +292,8 @@ static tsr_status refuse(struct request *request, const struct found_plan *found
 }
 
 // Makes the pipeline the result. It does so even if time is up or the caller cancelled, because
-// this takes little time.
+// this takes little time. It gets the work of a new budget: with less than plan_pipeline had before,
+// it might find another pipeline.
 static tsr_status take_pipeline(struct request *request, const struct found_plan *found, bool write,
                                 tsr_plan_summary *out)
 {
@@ -298,7 +301,7 @@ static tsr_status take_pipeline(struct request *request, const struct found_plan
     bool cancelled = tsr__cancelled(budget->session), stopped = tsr__budget_over(budget);
     struct compared_plan pipeline;
     tsr_session_cancel(budget->session, false);
-    budget->end = 0;
+    tsr__budget_start(budget, budget->session, 0);
     tsr_status st = plan_pipeline(request, write, &pipeline, out);
     *budget = before;
     tsr_session_cancel(budget->session, cancelled);
@@ -345,9 +348,11 @@ static tsr_status plan_auto(struct request *request, struct request *plain, bool
     struct found_plan found;
     struct budget *budget = request->planners[0].budget;
     struct budget half = tsr__budget_part(budget, 0.5);
+    uint64_t work = half.work;
     struct diag_mark before = tsr__diag_mark(budget->session);
     TRY(open_request(plain, request->planners[0].model, &request->options, &half));
     tsr_status st = TSR_OK, unstaged = tsr__search_find(&plain->models, &plain->options, &found);
+    tsr__budget_spend(budget, work - half.work);
     // Discards diagnostics, also the one that no such plan fits. They are repeated if this plan is
     // chosen.
     tsr__diag_back(budget->session, &before, false);

@@ -17,6 +17,7 @@ import cases_net, cases_norm, harness, prove
 
 TESSERA, PRINT_RULE, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:]
 TURNS = {}
+RAN = []  # number of shardings of each operator
 TINY = 1e-12
 SIZES = {"Attention", "com.microsoft:MultiHeadAttention"}  # expanded only if sizes are known
 PLACED = ("EyeLike", "OneHot", "Trilu")  # elements depend on their position only: nothing is communicated
@@ -182,6 +183,7 @@ def operator(d, name, cases, sinces, left_out):
         shapes = [None if v is None else list(np.shape(getattr(v, "value", v))) for v in c["inputs"]]
         bad += ["%s %s: %s" % (shapes, c["attributes"], wrong[:500])] if wrong else []
     assert not bad, "\n".join(bad)
+    RAN.append(total)
     return None if total else False
 
 
