@@ -261,7 +261,14 @@ struct text {
     char *p;
     size_t n, cap, max; // max 0: 64 MiB
     bool failed;
+    bool too_long; // why it failed: it would exceed max; else out of memory
 };
+static inline tsr_status text_status(const struct text *text)
+{
+    if (!text->failed)
+        return TSR_OK;
+    return text->too_long ? TSR_UNSUPPORTED : TSR_NOMEM;
+}
 // A local variable can also be initialized with struct text text = {.session = session};
 void tsr__text_init(struct text *text, tsr_session *session);
 void tsr__text_free(struct text *text);

@@ -269,13 +269,13 @@ const char *tsr_json_text(tsr_json *json)
 }
 
 // Writes the document to a file. If it has failed or is incomplete, writes nothing and returns
-// TSR_NOMEM.
+// TSR_NOMEM, or TSR_UNSUPPORTED if it is too long.
 tsr_status tsr_json_write(tsr_json *json, const char *path)
 {
     struct outfile out;
     const char *text = tsr_json_text(json);
     if (!text)
-        return TSR_NOMEM;
+        return json && json->text.too_long ? TSR_UNSUPPORTED : TSR_NOMEM;
     TRY(tsr__out_open(json->session, path, &out));
     tsr__out_write(&out, text, json->text.n);
     return tsr__out_commit(&out);

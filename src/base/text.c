@@ -39,10 +39,10 @@ static bool reserve(struct text *text, size_t more)
         max = text->max;
     if (text->failed)
         return false;
-    // exceeding the maximum is reported as out of memory
     if (text->n > max || more > max - text->n) {
-        tsr__nomem(text->session, more);
-        text->failed = true;
+        tsr__diag(text->session, DIAG_text_long, NULL, NULL,
+                  "a text has more than %zu bytes, the limit for its kind", max);
+        text->failed = text->too_long = true;
         return false;
     }
     if (more < text->cap - text->n)

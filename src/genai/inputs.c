@@ -43,7 +43,7 @@ static tsr_status write_random_set(struct text *text, const tsr_model *model, ui
         if (!tsr_value_initializer(value) && tsr_value_rank(value) >= 1)
             add_shape(text, value, sizes, n_sizes);
     }
-    return text->failed ? TSR_NOMEM : TSR_OK;
+    return text_status(text);
 }
 
 // Replaces an int32 or int64 tensor by first, first + step, ... (modulo the limit, if any). Does

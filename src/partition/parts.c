@@ -75,7 +75,7 @@ static tsr_status add_states(struct part *part)
         tsr__text_printf(&lines, "%s" STR_FMT "=" STR_FMT, i ? "\n" : "",
                          STR_ARG(tsr__value_str(draft->states.at[i].past)),
                          STR_ARG(tsr__value_str(draft->states.at[i].present)));
-    tsr_status st = lines.failed ? TSR_NOMEM : TSR_OK;
+    tsr_status st = text_status(&lines);
     if (st == TSR_OK && lines.n)
         st = tsr_model_set_metadata(part->model, META_STATE, lines.p);
     tsr__text_free(&lines);

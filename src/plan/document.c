@@ -280,9 +280,10 @@ tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **o
         st = TSR_MALFORMED;
         goto close;
     }
-    if (!text.failed)
+    st = text_status(&text);
+    if (st == TSR_OK)
         *out = tsr__arena_str(kept, (struct str){text.p, text.n}).p;
-    if (!*out || kept->failed)
+    if (st == TSR_OK && (!*out || kept->failed))
         st = TSR_NOMEM;
 close:
     close_document(&document);

@@ -223,8 +223,7 @@ static tsr_status gather(tsr_session *session, struct endpoint *endpoint, uint64
     struct arena arena;
     struct str *texts = NULL, mine = {text->p, text->n};
     struct gather_call about = {.plan = plan, .what = "trace"};
-    if (text->failed)
-        return TSR_NOMEM;
+    TRY(text_status(text));
     tsr__arena_init(&arena, session);
     tsr_status st = tsr__gather(session, endpoint, &about, mine, &arena, &texts);
     if (st != TSR_OK || endpoint->rank > 0)
@@ -266,8 +265,7 @@ tsr_status tsr__trace_write(tsr_session *session, struct endpoint *endpoint, uin
         if (st != TSR_OK || endpoint->rank > 0)
             return st;
     }
-    if (text->failed)
-        return TSR_NOMEM;
+    TRY(text_status(text));
     struct outfile outfile;
     TRY(tsr__out_open(session, path, &outfile));
     report_left_out(session, text);

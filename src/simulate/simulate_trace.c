@@ -103,7 +103,9 @@ tsr_status tsr_simulation_trace(const tsr_simulation *handle, const char *path)
     tsr__text_add(&text, STR("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"));
     put_all(&text, simulation, &seen, &arena);
     tsr__text_add(&text, STR("\n]}\n"));
-    tsr_status st = !text.failed && !arena.failed ? tsr__out_open(session, path, &file) : TSR_NOMEM;
+    tsr_status st = arena.failed ? TSR_NOMEM : text_status(&text);
+    if (st == TSR_OK)
+        st = tsr__out_open(session, path, &file);
     if (st == TSR_OK) {
         tsr__out_write(&file, text.p, text.n);
         st = tsr__out_commit(&file);

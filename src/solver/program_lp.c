@@ -253,5 +253,5 @@ tsr_status tsr__program_lp(const struct program *program, struct text *out)
                 choice_term(&lp, 1, v, i);
             }
     tsr__text_add(out, STR("\nEnd\n"));
-    return out->failed ? TSR_NOMEM : TSR_OK;
+    return text_status(out);
 }

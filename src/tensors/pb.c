@@ -90,10 +90,10 @@ static tsr_status write_sequence(tsr_session *session, struct outfile *outfile,
     for (size_t i = 0; i < elements; i++)
         write_element(outfile, &out, &head, x->sequence->at[i]);
     tsr__out_write(outfile, out.p, out.n);
-    bool failed = head.failed || out.failed;
+    tsr_status st = head.failed ? text_status(&head) : text_status(&out);
     tsr__text_free(&head);
     tsr__text_free(&out);
-    return failed ? TSR_NOMEM : TSR_OK;
+    return st;
 }
 
 static tsr_status write_file(tsr_session *session, const char *path, const struct tensor *x)
@@ -107,7 +107,7 @@ static tsr_status write_file(tsr_session *session, const char *path, const struc
         st = write_sequence(session, &outfile, x);
     } else {
         tensor_head(&head, x);
-        st = head.failed ? TSR_NOMEM : TSR_OK;
+        st = text_status(&head);
         write_tensor(&outfile, &head, x);
     }
     tsr__text_free(&head);

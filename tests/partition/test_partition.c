@@ -117,7 +117,21 @@ static void texts_travel(void **state)
     assert_string_equal(s.collectives[0].op, "Reshard");
 }
 
-// 4-bit tensors can be sent between ranks.
+// Returns how often a rank file has the operator.
+static int count_in_rank(struct bench *b, int rank, const char *op)
+{
+    char path[160];
+    int count = 0;
+    tsr_model *model;
+    snprintf(path, sizeof(path), "%s/rank%d.onnx", b->folder, rank);
+    assert_int_equal(tsr_model_load(b->s, path, &model), TSR_OK);
+    for (tsr_node *n = tsr_graph_first(tsr_model_graph(model)); n; n = tsr_node_next(n))
+        count += strcmp(tsr_node_op(n), op) == 0;
+    tsr_model_free(model);
+    return count;
+}
+
+// 4-bit tensors are sent as bytes: the sender and the receiver convert them.
 static void half_bytes_travel_as_bytes(void **state)
 {
     struct bench *b = *state;
@@ -125,6 +139,8 @@ static void half_bytes_travel_as_bytes(void **state)
     from_one_to_zero(b, TSR_INT4);
     assert_int_equal(tsr__partition(b->m, b->folder, NULL, &s), TSR_OK);
     assert_int_equal(s.n_collectives, 1);
+    for (int rank = 0; rank < 2; rank++)
+        assert_int_equal(count_in_rank(b, rank, "Cast"), 1);
 }
 
 // 2-bit tensors cannot be sent, so the partition must be rejected.
@@ -387,6 +403,33 @@ static void sizes_stay_global(void **state)
     tsr_model_free(rank);
 }
 
+// Partitions r = relu(x), z = size(r) with two shards of r; returns how often rank 0 has the
+// operator.
+static int count_in_size(struct bench *b, const tsr_dim *dims, const char *op)
+{
+    tsr_value *x = add_input(b, "x", TSR_FLOAT, 3, dims);
+    tsr_node *relu = add_node(b, "Relu", "relu", x, NULL, "r");
+    tsr_node *size = add_node(b, "Size", "size", tsr_node_output(relu, 0), NULL, "z");
+    add_output(b, tsr_node_output(size, 0), TSR_INT64, 0, NULL);
+    configure(b, 2);
+    shard(b, relu, x, "{2,1,1:0,1}");
+    assert_int_equal(tsr__partition(b->m, b->folder, NULL, NULL), TSR_OK);
+    return count_in_rank(b, 0, op);
+}
+
+// The number of elements is a constant unless it exceeds 64 bits; then the engine computes it.
+static void sizes_beyond_64_bits(void **state)
+{
+    static const tsr_dim dims[] = {{(int64_t)1 << 40, ""}, {(int64_t)1 << 40, ""}, {4, ""}};
+    assert_int_equal(count_in_size(*state, dims, "ReduceProd"), 1);
+}
+
+static void sizes_of_nothing(void **state)
+{
+    static const tsr_dim dims[] = {{(int64_t)1 << 40, ""}, {(int64_t)1 << 40, ""}, {0, ""}};
+    assert_int_equal(count_in_size(*state, dims, "ReduceProd"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -404,6 +447,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(parts_are_not_cut_again, setup, teardown),
         cmocka_unit_test_setup_teardown(weights_are_really_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(sizes_stay_global, setup, teardown),
+        cmocka_unit_test_setup_teardown(sizes_beyond_64_bits, setup, teardown),
+        cmocka_unit_test_setup_teardown(sizes_of_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(same_input_same_bytes, setup, teardown),
         cmocka_unit_test_setup_teardown(ranks_without_work_have_a_token, setup, teardown),
         cmocka_unit_test_setup_teardown(nothing_is_left_behind, setup, teardown),

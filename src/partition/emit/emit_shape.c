@@ -146,15 +146,27 @@ static tsr_value *some_sizes(struct part *part, const struct item *it, int first
                           tsr__part_ints(part, at, last - first));
 }
 
+// Computes the number of elements of a tensor of known shape. False: it exceeds an int64.
+static bool count_elements(const struct item *it, int64_t *out)
+{
+    bool fits = true;
+    *out = 1;
+    for (int i = 0; i < it->rank; i++) {
+        if (it->shape[i] == 0) {
+            *out = 0;
+            return true; // even if the product of the other sizes does not fit
+        }
+        fits = fits && mul_ok(*out, it->shape[i], out);
+    }
+    return fits;
+}
+
 // Returns the number of elements of the full tensor, as a scalar.
 static tsr_value *product_of(struct part *part, const struct item *it)
 {
-    if (it->fixed) {
-        int64_t n = 1;
+    int64_t n;
+    if (it->fixed && count_elements(it, &n)) {
         struct str name = tsr__part_new_name(part);
-        for (int i = 0; i < it->rank; i++)
-            if (!mul_ok(n, it->shape[i], &n))
-                return NULL;
         if (name.p)
             return tsr_graph_add_initializer(part->graph, name.p, TSR_INT64, 0, NULL, &n,
                                              sizeof(n));

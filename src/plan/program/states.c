@@ -252,10 +252,8 @@ static void add_line(struct text *text, const char *before, struct str line)
 // Writes the text, unless it is empty, and frees it in any case.
 static tsr_status set_lines(struct planner *planner, const char *key, struct text *text)
 {
-    tsr_status st = TSR_OK;
-    if (text->failed)
-        st = TSR_NOMEM;
-    else if (text->n)
+    tsr_status st = text_status(text);
+    if (st == TSR_OK && text->n)
         st = tsr_model_set_metadata(planner->model, key, text->p);
     tsr__text_free(text);
     return st;

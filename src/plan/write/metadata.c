@@ -204,8 +204,8 @@ tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *
         if (has_symbol(planner->model, sizes[i].name) && !strchr(sizes[i].name, '\n'))
             tsr__text_printf(&text, "%s%s=%lld", text.n ? "\n" : "", sizes[i].name,
                              (long long)sizes[i].size);
-    tsr_status st = TSR_NOMEM;
-    if (!text.failed && key.p)
+    tsr_status st = key.p ? text_status(&text) : TSR_NOMEM;
+    if (st == TSR_OK)
         st = set_or_remove(planner->model, key.p, text.n ? text.p : NULL);
     tsr__text_free(&text);
     return st;

@@ -119,7 +119,6 @@ static tsr_status write_delays(struct planner *planner, const tsr_config *config
 {
     struct str name = str_of(tsr_config_name(config));
     const char *before = tsr_model_metadata(planner->model, META_DELAY);
-    tsr_status st = TSR_OK;
     struct text text = {.session = planner->session};
     keep_lines(&text, before, name);
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -128,9 +127,8 @@ static tsr_status write_delays(struct planner *planner, const tsr_config *config
             tsr__text_printf(&text, "%s" STR_FMT ":" STR_FMT, text.n ? "\n" : "", STR_ARG(name),
                              STR_ARG(tsr__value_str(tsr_node_output(node->node, 0))));
     }
-    if (text.failed)
-        st = TSR_NOMEM;
-    else if (text.n)
+    tsr_status st = text_status(&text);
+    if (st == TSR_OK && text.n)
         st = tsr_model_set_metadata(planner->model, META_DELAY, text.p);
     else if (before)
         st = tsr_model_set_metadata(planner->model, META_DELAY, NULL);

@@ -114,7 +114,7 @@ static tsr_status add_model(struct lines *lines, tsr_model *model, const tsr_con
     if (!lines->shapes || lines->arena->failed)
         return TSR_NOMEM;
     tsr_status st = add_graph(lines, tsr_model_graph(model), config, STR(""));
-    return lines->text.failed ? TSR_NOMEM : st;
+    return lines->text.failed ? text_status(&lines->text) : st;
 }
 
 // Sets *out to the edits of a configuration. The session owns the text; the next call of this

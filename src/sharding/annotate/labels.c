@@ -52,8 +52,9 @@ static tsr_status write_label(tsr_node *node, const tsr_node_config *entry)
     if (tsr_node_config_stage(entry, &stage))
         tsr__text_printf(&text, "; stage %lld", (long long)stage);
     tsr__text_printf(&key, KEY "%s", tsr_config_name(config));
-    tsr_status st =
-        (!text.failed && !key.failed) ? tsr_node_set_metadata(node, key.p, text.p) : TSR_NOMEM;
+    tsr_status st = text.failed ? text_status(&text) : text_status(&key);
+    if (st == TSR_OK)
+        st = tsr_node_set_metadata(node, key.p, text.p);
     tsr__text_free(&key);
     tsr__text_free(&text);
     return st;

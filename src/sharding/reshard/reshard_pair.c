@@ -64,14 +64,17 @@ static bool part_digits(const struct tile_dim *dim, int64_t size, int64_t index,
     return tsr__dim_digits(dim, size, coords, out);
 }
 
-// Returns the number of common elements; -1 if out of memory or if there are too many intervals.
-static int64_t overlap(tsr_session *session, const struct tile_digits *x,
-                       const struct tile_digits *y)
+// Computes the number of common elements. TSR_UNSUPPORTED: there are too many intervals.
+static tsr_status overlap(tsr_session *session, const struct tile_digits *x,
+                          const struct tile_digits *y, int64_t *out)
 {
     struct arena scratch = {.session = session};
-    int64_t n = tsr__digits_overlap(&scratch, x, y);
+    *out = tsr__digits_overlap(&scratch, x, y);
+    tsr_status st = arena_status(&scratch);
     tsr__arena_free(&scratch);
-    return n;
+    if (st == TSR_OK && *out < 0)
+        return TSR_UNSUPPORTED;
+    return st;
 }
 
 // Computes the size of part `index` of a dimension and, if there are at most LISTED, its intervals.
@@ -85,10 +88,8 @@ static tsr_status take_part(struct arena *arena, const struct tile_dim *dim, int
     out->n = digits.count;
     if ((*left -= out->n) < 0)
         return TSR_UNSUPPORTED;
-    if (out->n > LISTED) {
-        out->size = overlap(arena->session, &digits, &whole);
-        return out->size < 0 ? TSR_NOMEM : TSR_OK;
-    }
+    if (out->n > LISTED)
+        return overlap(arena->session, &digits, &whole, &out->size);
     out->at = ARENA_ARRAY(arena, struct tile_interval, (size_t)out->n + 1);
     if (!out->at)
         return TSR_NOMEM;
@@ -193,39 +194,39 @@ static int64_t shared(const struct dim_part *x, const struct dim_part *y)
     return n;
 }
 
-// Returns the number of elements that part i of `from` and part k of `to` have in common along an
-// axis. Returns -1 if out of memory or if there are too many intervals.
-static int64_t common_of(const struct pairing *pairing, const int64_t *shape, int axis, int64_t i,
-                         int64_t k)
+// Computes the number of elements that part i of `from` and part k of `to` have in common along an
+// axis.
+static tsr_status common_of(const struct pairing *pairing, const int64_t *shape, int axis,
+                            int64_t i, int64_t k, int64_t *out)
 {
     const struct dim_part *x = &pairing->from.parts[axis][i], *y = &pairing->to.parts[axis][k];
     struct tile_digits in_x, in_y;
-    if (x->at && y->at)
-        return shared(x, y);
+    if (x->at && y->at) {
+        *out = shared(x, y);
+        return TSR_OK;
+    }
     if (!part_digits(&pairing->from.layout->dims[axis], shape[axis], i, &in_x) ||
         !part_digits(&pairing->to.layout->dims[axis], shape[axis], k, &in_y))
-        return -1; // cannot happen: both were computed before
-    return overlap(pairing->arena->session, &in_x, &in_y);
+        return TSR_BUG; // both were computed before
+    return overlap(pairing->arena->session, &in_x, &in_y, out);
 }
 
-// Computes the number of common elements for each pair of parts of each dimension. Returns false
-// after a failure.
-static bool take_common(struct pairing *pairing, const int64_t *shape)
+// Computes the number of common elements for each pair of parts of each dimension.
+static tsr_status take_common(struct pairing *pairing, const int64_t *shape)
 {
     pairing->common = ARENA_ARRAY(pairing->arena, int64_t *, (size_t)pairing->rank + 1);
     if (!pairing->common)
-        return false;
+        return TSR_NOMEM;
     for (int axis = 0; axis < pairing->rank; axis++) {
         int64_t n = pairing->from.n_parts[axis], m = pairing->to.n_parts[axis];
         int64_t *common = ARENA_ARRAY(pairing->arena, int64_t, (size_t)(n * m));
         if (!common)
-            return false;
+            return TSR_NOMEM;
         pairing->common[axis] = common;
         for (int64_t at = 0; at < n * m; at++)
-            if ((common[at] = common_of(pairing, shape, axis, at / m, at % m)) < 0)
-                return false;
+            TRY(common_of(pairing, shape, axis, at / m, at % m, &common[at]));
     }
-    return true;
+    return TSR_OK;
 }
 
 // True if two devices have the same shards. Both lists are ascending.
@@ -278,7 +279,6 @@ tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
         return TSR_NOMEM;
     TRY(take_side(out, &out->from, from, shape));
     TRY(take_side(out, &out->to, to, shape));
-    if (!take_common(out, shape))
-        return TSR_NOMEM;
+    TRY(take_common(out, shape));
     return pending ? take_groups(out) : TSR_OK;
 }
