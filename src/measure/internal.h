@@ -35,6 +35,7 @@ struct measured {
     int n_groups, group[MEASURE_GROUPS]; // group sizes; all groups of one size are timed at once
     int64_t bytes[MEASURE_POINTS];       // bytes of the full tensor
     double seconds[MEASURE_KINDS][MEASURE_GROUPS][MEASURE_POINTS];
+    bool unsteady; // a large transfer took no longer than a small one
 };
 
 // tsr__measure_fill fills a buffer with plausible numbers of a type, which depend on the seed.
@@ -44,6 +45,10 @@ struct measured {
 void tsr__measure_fill(tsr_dtype type, uint64_t seed, void *out, size_t bytes);
 tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options,
                         const char *const *devices, struct measured *out) TSR_MUST_USE;
+
+// measured_topology.c: warns if the measured times are not possible: a link is much faster than the
+// memory of all devices together, or a transfer took no time.
+void tsr__measured_check(tsr_session *session, const struct measured *measured);
 
 // measured_model.c: checks that the model of the options and its inputs can be read.
 tsr_status tsr__measure_model_open(tsr_session *session,

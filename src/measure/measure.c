@@ -475,6 +475,7 @@ static void collect(struct measuring *measuring, const struct measure_rank *rank
     for (int i = 0; i < measuring->n; i++) {
         const struct rank_results *rank_results = &measuring->found[i];
         measured->rank[i] = rank_results->self;
+        measured->unsteady = measured->unsteady || rank_results->unsteady;
         for (int k = i + 1; k < measuring->n; k++) {
             measured->latency[i][k] = measured->latency[k][i] = rank_results->latency[k];
             measured->bandwidth[i][k] = measured->bandwidth[k][i] = rank_results->bandwidth[k];
@@ -527,7 +528,7 @@ static tsr_status run_threads(struct measuring *measuring)
     tsr_status first = TSR_OK;
     for (; started < measuring->n; started++)
         if (pthread_create(&threads[started], NULL, rank_thread, &measuring->ranks[started])) {
-            first = TSR_NOMEM;
+            first = TSR_PEER;
             tsr__comm_fail(measuring->ranks[0].endpoint, first,
                            "the thread of a rank could not be started");
             break;

@@ -123,7 +123,8 @@ static tsr_status time_pair(struct measure_rank *rank, const int64_t *pair, size
 }
 
 // Measures the link of a pair. Latency is the one-way time of 8 bytes; bandwidth follows from the
-// additional time of 4 MiB. The first rank of the pair stores both.
+// additional time of 4 MiB. If other programs disturb it, there may be no additional time; then it
+// follows from the complete time. The first rank of the pair stores both.
 static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, double seconds,
                        struct comm_trouble *why)
 {
@@ -134,7 +135,8 @@ static tsr_status link(struct measure_rank *rank, const int64_t *pair, void *p, 
     if (st != TSR_OK || rank->endpoint->rank != pair[0])
         return st;
     rank->out->latency[pair[1]] = small;
-    rank->out->bandwidth[pair[1]] = LINK_BYTES / (large > small ? large - small : 1e-9);
+    rank->out->bandwidth[pair[1]] = LINK_BYTES / (large > small ? large - small : large);
+    rank->out->unsteady = rank->out->unsteady || large <= small;
     return TSR_OK;
 }
 

@@ -80,6 +80,7 @@ struct rank_results {
     double node[MEASURE_SAMPLES]; // seconds of one node of each sample; 0: unknown
     double latency[MEASURE_RANKS], bandwidth[MEASURE_RANKS]; // to ranks with higher numbers
     double seconds[MEASURE_KINDS][MEASURE_GROUPS][MEASURE_POINTS];
+    bool unsteady; // 4 MiB took no longer than 8 bytes
 };
 struct measure_rank {
     tsr_session *session; // for progress on rank 0 and for diagnostics

@@ -34,6 +34,35 @@ static tsr_status name_devices(tsr_session *session, tsr_measure_options *option
     return TSR_OK;
 }
 
+// Ranks exchange 4 MiB, which caches hold. So a link may be faster than memory, but not by more
+// than this factor.
+#define CACHE_FACTOR 8
+
+static bool is_possible(const struct measured *measured)
+{
+    double memory = 0;
+    for (int i = 0; i < measured->ranks; i++)
+        memory += measured->rank[i].bandwidth;
+    for (int i = 0; i < measured->ranks; i++)
+        for (int k = i + 1; k < measured->ranks; k++)
+            if (!(measured->latency[i][k] > 0) || !(measured->bandwidth[i][k] > 0) ||
+                (memory > 0 && measured->bandwidth[i][k] > CACHE_FACTOR * memory))
+                return false;
+    for (int what = 0; what < MEASURE_KINDS; what++)
+        for (int k = 0; measured->one_host && k < measured->n_groups; k++)
+            for (int i = 0; i < MEASURE_POINTS; i++)
+                if (!(measured->seconds[what][k][i] > 0))
+                    return false;
+    return !measured->unsteady;
+}
+
+void tsr__measured_check(tsr_session *session, const struct measured *measured)
+{
+    if (!is_possible(measured))
+        tsr__diag(session, DIAG_topology_measured, NULL, "run it again on an idle machine",
+                  "the measured speeds of links are not possible: other programs disturbed them");
+}
+
 static void set_links(tsr_topology *topology, const struct measured *measured)
 {
     for (size_t i = 0; i < topology->links.n; i++) {
@@ -179,6 +208,7 @@ static tsr_status measure(tsr_session *session, const tsr_measure_options *optio
         goto free_measured;
     if (measured->ranks > 0)
         st = begin(session, measured->ranks, &topology);
+    tsr__measured_check(session, measured);
     if (topology && !fill(topology, measured, names))
         st = TSR_NOMEM;
     if (st == TSR_OK && topology && measures_waits(session, &own))
