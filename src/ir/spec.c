@@ -72,9 +72,9 @@ static bool index_specs(tsr_node_config *nc)
     return true;
 }
 
-static tsr_spec *spec_from(const tsr_node_config *nc, size_t i, const tsr_value *value)
+static tsr_spec *first_spec(const tsr_node_config *nc, const tsr_value *value)
 {
-    for (; i < nc->n_specs; i++)
+    for (size_t i = 0; i < nc->n_specs; i++)
         if (nc->specs[i]->value == value)
             return nc->specs[i];
     return NULL;
@@ -87,7 +87,7 @@ static void reindex(tsr_node_config *nc, const tsr_value *value)
     if (nc->by_value)
         slot = tsr__map_at_copy(nc->by_value, str_bytes(&value, sizeof value));
     if (slot)
-        *slot = spec_from(nc, 0, value);
+        *slot = first_spec(nc, value);
     else
         nc->by_value = NULL;
 }
@@ -98,7 +98,7 @@ tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value)
     tsr_node_config *entry = (tsr_node_config *)(uintptr_t)nc; // the index is a cache
     if (nc->n_specs >= INDEX_LEAST && index_specs(entry))
         return tsr__map_get(nc->by_value, str_bytes(&value, sizeof value));
-    return spec_from(nc, 0, value);
+    return first_spec(nc, value);
 }
 
 // Removes a spec from its annotation. The object can still be read (S_GONE).

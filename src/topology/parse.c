@@ -24,10 +24,10 @@ static tsr_status refuse(tsr_session *session, const char *hint, const char *for
 }
 
 // Finishes the topology and returns it in *out; frees it on failure.
-static tsr_status finish(tsr_topology *topology, bool listed, tsr_status status, tsr_topology **out)
+static tsr_status finish(tsr_topology *topology, tsr_status status, tsr_topology **out)
 {
     if (status == TSR_OK)
-        status = tsr__topology_finish(topology, listed);
+        status = tsr__topology_finish(topology, true);
     if (status == TSR_OK)
         *out = topology;
     else
@@ -119,7 +119,7 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
     if (status == TSR_OK && (listed != n || !skip_char(&cursor, '}')))
         status =
             refuse(session, "give one list for each device", "%d lists for %d devices", listed, n);
-    return finish(topology, true, status, out);
+    return finish(topology, status, out);
 }
 
 // ---- JSON

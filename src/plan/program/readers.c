@@ -18,8 +18,7 @@ struct collecting {
 
 // Adds a reader. For a node inside a subgraph, adds the node of the main graph that contains the
 // subgraph. A node that is not planned here is not added; if it is in another stage, sets `leaves`.
-static void add_reader(struct collecting *collecting, const tsr_node *node, size_t slot,
-                       bool captures)
+static void add_reader(struct collecting *collecting, const tsr_node *node, size_t slot)
 {
     const tsr_graph *graph = tsr_node_graph(node);
     const tsr_node *outer = node;
@@ -37,14 +36,14 @@ static void add_reader(struct collecting *collecting, const tsr_node *node, size
     vec_add(collecting->arena, &collecting->list,
             (struct reader){.node = (size_t)at,
                             .slot = slot,
-                            .captures = captures || outer != node,
+                            .captures = outer != node,
                             .order = collecting->list.n,
                             .var = UINT32_MAX});
 }
 
 static bool take_use(void *data, tsr_node *node, size_t input)
 {
-    add_reader(data, node, input, false);
+    add_reader(data, node, input);
     return true;
 }
 

@@ -297,14 +297,14 @@ static tsr_status plan_experts(struct set_search *search)
 
 // ---- sets with all candidates ------------------------------------------------------------------
 
-// Sorts the sets from `first` on by their estimated time, the shortest first. There are few sets,
-// so insertion sort is enough.
-static void sort_sets(struct set_search *search, size_t first)
+// Sorts the sets by their estimated time, the shortest first. There are few sets, so insertion sort
+// is enough.
+static void sort_sets(struct set_search *search)
 {
-    for (size_t i = first + 1; i < search->n; i++) {
+    for (size_t i = 1; i < search->n; i++) {
         struct device_set set = search->sets[i];
         size_t k = i;
-        for (; k > first && set.estimate < search->sets[k - 1].estimate; k--)
+        for (; k > 0 && set.estimate < search->sets[k - 1].estimate; k--)
             search->sets[k] = search->sets[k - 1];
         search->sets[k] = set;
     }
@@ -411,7 +411,7 @@ static tsr_status find_best(struct found_plan *found, struct set_search *search,
     TRY(plan_experts(search));
     if (!only_sets)
         TRY(find_at_once(found, search));
-    sort_sets(search, 0);
+    sort_sets(search);
     tsr_status st = plan_sets(search, 0, bound);
     size_t n = search->n;
     if (st != TSR_OK || only_sets)

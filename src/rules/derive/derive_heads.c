@@ -222,14 +222,14 @@ void tsr__derive_masked_multi_head(struct derivation *derivation)
 
 // ---- Attention with its projection -------------------------------------------------------------
 
-// True if the weights [i (s h d)] have three parts of equal size, each a multiple of the number of
-// heads.
-static bool even_thirds(const struct derivation *derivation, int64_t heads, size_t weights)
+// True if the weights [i (s h d)], input 1, have three parts of equal size, each a multiple of the
+// number of heads.
+static bool even_thirds(const struct derivation *derivation, int64_t heads)
 {
     const int64_t *sizes;
     size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "qkv_hidden_sizes"),
                              &sizes);
-    int64_t all = last_size(derivation, weights);
+    int64_t all = last_size(derivation, 1);
     bool even = all > 0 && all % 3 == 0 && (all / 3) % heads == 0;
     return even && (n == 0 || (n == 3 && sizes[0] == sizes[1] && sizes[1] == sizes[2]));
 }
@@ -241,7 +241,7 @@ static bool start_projected(struct derivation *derivation, const char *input)
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
     if (!take_heads(derivation))
         return false;
-    if (!even_thirds(derivation, heads, 1))
+    if (!even_thirds(derivation, heads))
         return tsr__derive_none(derivation,
                                 "queries, keys and values have different or unknown sizes");
     tsr__derive_size(derivation, "s", 3);

@@ -221,12 +221,6 @@ static void add_owners(bool *on, int64_t n_all, const struct tile_layout *layout
             on[layout->owners[i]] = true;
 }
 
-static void set_all(bool *on, int64_t n, bool value)
-{
-    for (int64_t i = 0; i < n; i++)
-        on[i] = value;
-}
-
 static size_t count_on(const bool *on, int64_t n)
 {
     size_t count = 0;
@@ -278,7 +272,7 @@ static bool *unsharded_devices(struct step *step)
         if (!value || is_constant(value) ||
             !within_stage(step, step->work->flow->values[tsr__value_id(value)]))
             continue;
-        set_all(one, n_all, false);
+        memset(one, 0, (size_t)n_all * sizeof *one);
         add_owners(one, n_all, step->work->flow->values[tsr__value_id(value)]);
         for (int64_t d = 0; d < n_all; d++)
             on[d] = on[d] && one[d];
