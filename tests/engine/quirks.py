@@ -25,6 +25,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCES = os.path.join(HERE, "..", "..", "src")
 ROWS = os.path.join(SOURCES, "engine", "quirks.def")
 REPRODUCED, ABSENT = 10, 11  # exit codes of a reproduction
+BROKEN = 12                  # the script itself fails
 
 
 def rows():
@@ -274,19 +275,22 @@ def cache_of_its_past():
 # ---- the report -----------------------------------------------------------------------------------
 
 def outcome(name):
-    """(REPRODUCED or ABSENT, details). An error of the reproduction itself counts as REPRODUCED."""
+    """(REPRODUCED, ABSENT or BROKEN, details). An error of ONNX Runtime counts as REPRODUCED; any other error of the script is BROKEN."""
     code, text = harness.forked(lambda: sys.exit(REPRODUCED if globals()[name]() else ABSENT))
     if code < 0:
         return REPRODUCED, "ends the process (signal %d)" % -code
     if code in (REPRODUCED, ABSENT):
         return code, ""
-    return REPRODUCED, "error: " + (text.strip().splitlines() or ["?"])[-1][:140]
+    error = (text.strip().splitlines() or ["?"])[-1]
+    return REPRODUCED if error.startswith("onnxruntime.") else BROKEN, "error: " + error[:140]
 
 
 def report(name, row, minor):
     since, until, _ = row
     code, why = outcome(name)
     expected = since <= minor and (not until or minor <= until)
+    if code == BROKEN:
+        return print("not ok %s # %s" % (name, why))
     if code == REPRODUCED and until and minor > until:
         return print("not ok %s # ONNX Runtime 1.%d still has it, the row says until 1.%d" % (name, minor, until))
     if code == ABSENT and expected:

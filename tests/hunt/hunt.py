@@ -265,14 +265,19 @@ def go(hunt):
 
 
 def coverage(hunt, lib_path):
-    """Print which rows of the table were in graphs, and why others never are."""
+    """Print which rows of the table were in graphs, and why others never are. Returns what is wrong with the list NEVER, or with the operators drawn."""
     import api
     rows = {(r["domain"] + ":" if r["domain"] else "") + r["op"] for r in api.Library(lib_path).rules()}
     reasons = {op: why for why, ops in NEVER.items() for op in ops.split()}
-    missing = sorted(rows - set(hunt.operators))
-    print("operators: %d of %d rows of the table were in graphs" % (len(rows & set(hunt.operators)), len(rows)))
+    drawn = rows & set(hunt.operators)
+    missing = sorted(rows - drawn)
+    print("operators: %d of %d rows of the table were in graphs" % (len(drawn), len(rows)))
     for why in sorted({reasons.get(op, "not drawn so far") for op in missing}):
         print("  never (%s): %s" % (why, " ".join(op for op in missing if reasons.get(op, "not drawn so far") == why)))
+    wrong = ["%s of NEVER is not in the table" % op for op in sorted(set(reasons) - rows)]
+    wrong += ["%s of NEVER was drawn" % op for op in sorted(set(reasons) & drawn)]
+    least = min(hunt.counts["graphs"], len(rows) // 2)
+    return wrong + (["only %d operators, at least %d are expected" % (len(drawn), least)] if len(drawn) < least else [])
 
 
 def main():
@@ -303,11 +308,12 @@ def run(tessera, options):
     print(", ".join("%s %d" % x for x in sorted(hunt.counts.items())))
     for why, count in hunt.reasons.most_common():
         print("  %d %s" % (count, why))
-    coverage(hunt, os.path.join(os.path.dirname(tessera), "libtessera.so"))
+    wrong = coverage(hunt, os.path.join(os.path.dirname(tessera), "libtessera.so"))
     if options["SHRINK"] and hunt.finds:
         subprocess.run([sys.executable, "-B", os.path.join(HERE, "shrink.py"), tessera] + [f[0] for f in hunt.finds[:20]])
     import harness
     harness.check("no wrong result", not hunt.finds, hunt.finds)
+    harness.check("coverage", not wrong, wrong)
     harness.check("the generator works", not hunt.counts["mistakes of the hunter"], hunt.counts)
     print("# %d graphs, %d finds" % (hunt.counts["graphs"], len(hunt.finds)))
     harness.finish()
