@@ -5,8 +5,9 @@
 //  barrier  ranks  memory
 //  kill:RANK (a rank that is a child process)
 // For ranks that a launcher has started: late:MS (rank r waits r times MS), leave:RANK (that rank
-// kills itself here), clock (prints milliseconds of the host). JOB_PLUGINS: the folder
-// of the MPI plug-ins. Prints a line `word status` for each call, and the diagnostics at the end;
+// kills itself here), stop:RANK (that rank stops itself), clock (prints milliseconds of the host).
+// JOB_PLUGINS: the folder of the MPI plug-ins. JOB_TIMEOUT: seconds after which a silent rank is
+// given up. Prints a line `word status` for each call, and the diagnostics at the end;
 // exits with the last status.
 #include "tessera_cli.h"
 
@@ -135,6 +136,9 @@ static bool act(const char *w, const char *value)
     else if (strcmp(w, "leave") == 0) {
         if (own_rank() == strtol(value, NULL, 10))
             raise(SIGKILL);
+    } else if (strcmp(w, "stop") == 0) {
+        if (own_rank() == strtol(value, NULL, 10))
+            raise(SIGSTOP);
     } else
         return false;
     return true;
@@ -178,6 +182,8 @@ int main(int argc, char **argv)
     if (argc < 3)
         return 99;
     tsr_run_options options = {.size = sizeof options, .plugins = getenv("JOB_PLUGINS")};
+    if (getenv("JOB_TIMEOUT"))
+        options.timeout_s = strtod(getenv("JOB_TIMEOUT"), NULL);
     if (strncmp(argv[2], "in-place:", 9) == 0) {
         options.states_in_place = true;
         argv[2] += 9;
