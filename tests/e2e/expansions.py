@@ -18,6 +18,7 @@ import cases_net, cases_norm, harness, prove
 TESSERA, PRINT_RULE, ONLY = sys.argv[1], sys.argv[2], sys.argv[3:]
 TURNS = {}
 RAN = []  # number of shardings of each operator
+LEAST_OPERATORS, LEAST = 30, 60  # operators and shardings of the short version
 TINY = 1e-12
 SIZES = {"Attention", "com.microsoft:MultiHeadAttention"}  # expanded only if sizes are known
 PLACED = ("EyeLike", "OneHot", "Trilu")  # elements depend on their position only: nothing is communicated
@@ -195,6 +196,9 @@ def main():
                  for name, of in cases.items() if not ONLY or name in ONLY])
     for why in sorted(left_out):
         print("# left out, %d cases: %s" % (left_out[why], why))
+    print("# %d shardings of %d operators" % (sum(RAN), sum(map(bool, RAN))))
+    if not ONLY and not harness.PATTERN:
+        harness.check("enough shardings", sum(RAN) >= LEAST and sum(map(bool, RAN)) >= LEAST_OPERATORS, RAN)
     harness.finish()
 
 
