@@ -551,7 +551,7 @@ def test_topology_measured(d):
                           [helper.make_tensor_value_info("y", f, [32, 64])], [helper.make_tensor("w", f, [64, 64], w)])
     onnx.save(helper.make_model(g, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), model)
     seen = d + "/seen.json"
-    for way, file, more in (("threads", seen, ["--model", model]), ("shm", path, [])):
+    for way, file, more in (("shm", seen, ["--model", model]), ("threads", path, [])):
         rc, out, err = call("topology", "measure", "--devices", "cpu:2", "--seconds", "0.05", "--transport", way, *more, "-o", file)
         if no_engine(rc, err):
             return "no ONNX Runtime here"
