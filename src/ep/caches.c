@@ -141,7 +141,7 @@ static bool can_place(const struct fused *fused, struct cache_pair *cache,
 static bool is_read_late(const struct cache_pair *cache, const struct tensor *past,
                          const void *data)
 {
-    return data == past->data && !cache->has_room;
+    return data == (past->device ? past->device_data : past->data) && !cache->has_room;
 }
 
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, tsr_tensors *inputs,

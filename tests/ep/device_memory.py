@@ -283,6 +283,30 @@ def processes_get_copies(folder):
     assert (run_bound(session, {"x": x}, [x])[0] == 2 * x).all()
 
 
+def states_in_one_buffer(folder):
+    """A state that both ranks compute, s + 1, in one buffer for past and present: rank 1 may not read what rank 0 has written."""
+    import tessera
+    names, size = ("past.0.state", "present.0.state"), 1 << 18
+    past, present, x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [size]) for name in (*names, "x", "y"))
+    nodes = [helper.make_node("Add", [names[0], "one"], [names[1]], "add"), helper.make_node("Mul", [names[1], "x"], ["y"], "mul")]
+    graph = helper.make_graph(nodes, "g", [x, past], [y, present], [helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])])
+    model = tessera.load(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]))
+    model.add_config("c", ["CUDA:0", "CUDA:0"])
+    model.shard("add", names[1], "{1:(0,1)}")
+    model.shard("mul", "y", "{2:0,1}")
+    model.save(folder + "/model.onnx")
+    session = open_session(folder + "/model.onnx", GPU, "cuda:2@0")
+    state, ones, product = (on_gpu(np.full(size, value, "f4")) for value in (0, 1, 0))
+    for step in range(1, 41):
+        binding = session.io_binding()
+        binding.bind_ortvalue_input(names[0], state)
+        binding.bind_ortvalue_input("x", ones)
+        binding.bind_ortvalue_output(names[1], state)
+        binding.bind_ortvalue_output("y", product)
+        session.run_with_iobinding(binding)
+        assert (state.numpy() == step).all() and (product.numpy() == step).all(), (step, np.unique(product.numpy()))
+
+
 def strings_are_declined(_):
     ports = [helper.make_tensor_value_info(name, TensorProto.STRING, [2]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Concat", ["x"], ["y"], axis=0)], "g", ports[:1], ports[1:])
@@ -295,5 +319,5 @@ def strings_are_declined(_):
 
 
 harness.run([devices_are_the_cpu_and_gpus, tensors_are_copied_both_ways, failures_of_the_driver_are_errors, small_models_on_gpus, shards_stay_on_the_gpu,
-             caches_are_updated_in_place, growing_caches_are_copied_once, a_failed_copy_on_the_gpu_is_an_error, many_outputs_are_copied_together, processes_get_copies, strings_are_declined])
+             caches_are_updated_in_place, growing_caches_are_copied_once, a_failed_copy_on_the_gpu_is_an_error, many_outputs_are_copied_together, processes_get_copies, states_in_one_buffer, strings_are_declined])
 harness.finish()
