@@ -140,7 +140,7 @@ class Generator:
         self._text: Any = None
         with open(os.path.join(self.folder, "genai_config.json"), encoding="utf-8") as file:
             config = json.load(file)["model"]
-        self._context, self._tokens_known = int(config.get("context_length", 1 << 30)), int(config.get("vocab_size", 1 << 31))
+        self.context, self._tokens_known = int(config.get("context_length", 1 << 30)), int(config.get("vocab_size", 1 << 31))
 
     @property
     def text(self) -> "Text":
@@ -176,7 +176,7 @@ class Generator:
         if unknown:
             raise ValueError("%d is not a token id of this model: ids are 0 to %d" % (unknown[0], self._tokens_known - 1))
         parameters = genai.GeneratorParams(self.model)
-        parameters.set_search_options(max_length=min(len(ids) + max_tokens, max(self._context, len(ids))), **search)
+        parameters.set_search_options(max_length=min(len(ids) + max_tokens, max(self.context, len(ids))), **search)
         generator = genai.Generator(self.model, parameters)
         generator.append_tokens(numpy.array([ids], numpy.int32))
         while not generator.is_done():

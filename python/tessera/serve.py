@@ -24,6 +24,7 @@ from .chat import add_model_arguments, fail, number, open_generator
 from .generation import Generator, is_chat, search_options, until_stop
 
 MAX_BODY = 4 << 20
+MAX_TOKENS = 1 << 20
 MAX_STOPS, MAX_STOP = 16, 1000  # every piece of an answer is compared with every stop string
 # Fields that would change the answer but are not supported, and their values (as JSON) that change nothing.
 NOT_SUPPORTED = {"n": ("1",), "best_of": ("1",), "echo": ("false",), "suffix": ('""',), "logprobs": ("false",), "top_logprobs": ("0",), "logit_bias": ("{}",),
@@ -73,8 +74,8 @@ class Batches:
         self._thread.join()
 
     def tokens(self, request: Request, gone: threading.Event) -> Iterator[Tuple[Optional[int], str]]:
-        """Yields (token, reason). The reason is empty until the last token: "stop" or "length". Raises RuntimeError
-        soon after `gone` is set.
+        """Yields (token, reason). The reason is empty until the last token: "stop" or "length". Raises ValueError
+        if the engine refuses the request, and RuntimeError soon after `gone` is set.
         """
         answer: queue.SimpleQueue = queue.SimpleQueue()
         turn: List[Any] = []  # engine's request and turn, filled by the thread
@@ -108,12 +109,12 @@ class Batches:
             if request.temperature > 0:
                 options.set_temperature(request.temperature)
                 options.set_top_p(request.top_p)
-            if request.seed is not None:
+            if request.seed is not None and request.temperature > 0:
                 options.set_seed(request.seed)
             turn.extend((made, made.begin_turn(numpy.array(request.ids, numpy.int32), options)))
             self._answers[made] = answer
         except Exception as error:  # also TypeError of the bindings: the thread must not end
-            answer.put(RuntimeError("onnxruntime-genai refused the request: %s" % error))
+            answer.put(ValueError("onnxruntime-genai refused the request: %s" % error))
 
     def _cancel(self, turn: List[Any]) -> None:
         if turn and turn[0] in self._answers:
@@ -219,8 +220,10 @@ def text_of(text: Any, tokens: Iterator[Tuple[Optional[int], str]], stop: List[s
     yield "", "stop" if stopped else ended
 
 
-def read_request(body: Any, text: Any, chat: bool) -> Request:
-    """Reads a request from the body of an API call. Raises ValueError with a message for the client."""
+def read_request(body: Any, text: Any, context: int, chat: bool) -> Request:
+    """Reads a request from the body of an API call. context: largest number of tokens of prompt and answer together.
+    Raises ValueError with a message for the client.
+    """
     if not isinstance(body, dict):
         raise ValueError("the body must be a JSON object")
     prompt = body.get("messages" if chat else "prompt")
@@ -245,8 +248,10 @@ def read_request(body: Any, text: Any, chat: bool) -> Request:
     seed, ids = body.get("seed"), text.encode(prompt)
     if not ids:
         raise ValueError("the prompt is empty")
-    return Request(ids, int(number("max_completion_tokens", number("max_tokens", 256, 1, 1 << 20), 1, 1 << 20)),
-                   number("temperature", 0.0, 0, 100), number("top_p", 1.0, 0, 1), None if seed is None else int(number("seed", 0, 0, 2**31 - 1)), stop, usage)
+    if len(ids) >= context:  # onnxruntime-genai would fail, together with the requests that run at the same time
+        raise ValueError("the prompt has %d tokens; the model supports %d together with the answer" % (len(ids), context))
+    max_tokens = int(number("max_completion_tokens", number("max_tokens", 256, 1, MAX_TOKENS), 1, MAX_TOKENS))
+    return Request(ids, min(max_tokens, context - len(ids)), number("temperature", 0.0, 0, 100), number("top_p", 1.0, 0, 1), None if seed is None else int(number("seed", 0, 0, 2**31 - 1)), stop, usage)
 
 
 def _number(body: Dict[str, Any], name: str, default: float, low: float, high: float) -> float:
@@ -254,7 +259,7 @@ def _number(body: Dict[str, Any], name: str, default: float, low: float, high: f
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise ValueError("%s must be a number from %g to %g" % (name, low, high))
+        raise ValueError("%s must be a number from %d to %d" % (name, low, high))
     return value
 
 
@@ -262,7 +267,7 @@ class Server:
     """The routes of the server. Each takes a starlette request and returns a response."""
 
     def __init__(self, generator: Generator, name: str):
-        self.name, self.text = name, generator.text
+        self.name, self.text, self.context = name, generator.text, generator.context
         self.backend: Any
         try:
             self.backend = Batches(generator)
@@ -297,13 +302,15 @@ class Server:
         from starlette.responses import StreamingResponse
         try:
             body = json.loads(await _read_body(request))
-            wanted = await run_in_threadpool(read_request, body, self.text, chat)
+            wanted = await run_in_threadpool(read_request, body, self.text, self.context, chat)
         except (ValueError, RuntimeError, TypeError) as error:  # TypeError: text that is not Unicode
-            return _json({"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}, 400)
+            return _refusal(error)
         if body.get("stream"):
             return StreamingResponse(self._stream(wanted, chat), media_type="text/event-stream")
         try:
             return _json(await self._while_connected(request, wanted, chat))
+        except ValueError as error:
+            return _refusal(error)
         except RuntimeError as error:
             return _json({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}}, 500)
 
@@ -347,7 +354,7 @@ class Server:
             if request.usage:
                 yield _event({**head, "choices": [], "usage": usage_of(request, count[0])})
             yield "data: [DONE]\n\n"
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             yield _event({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}})
 
 
@@ -369,6 +376,10 @@ def _event(document: Dict[str, Any]) -> str:
 def _json(document: Dict[str, Any], status: int = 200) -> Any:
     from starlette.responses import JSONResponse
     return JSONResponse(document, status_code=status)
+
+
+def _refusal(error: Exception) -> Any:
+    return _json({"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}, 400)
 
 
 async def _read_body(request: Any) -> bytes:

@@ -271,6 +271,12 @@ def test_serve():
         for body in BAD_BODIES:
             status, text = server.ask("/v1/chat/completions", body)
             assert status == 400 and json.loads(text)["error"]["message"], (body[:60], status, text)
+        status, text = server.ask("/v1/chat/completions", dict(messages=[{"role": "user", "content": "word " * 200}]))
+        assert status == 400 and "the model supports 128 together with the answer" in text, (status, text)
+        assert server.content(max_tokens=1000)[1] in ("length", "stop")  # ends with the context
+        assert server.content(seed=5) == (want, "length")
+        status, text = server.ask("/v1/chat/completions", dict(messages=MESSAGES, max_tokens=2, temperature=1, seed=5))
+        assert status == 200 or status == 400 and "seed" in text, (status, text)
         for name, value in NOT_SUPPORTED.items():
             status, text = server.ask("/v1/chat/completions", dict(messages=MESSAGES, max_tokens=2, **{name: value}))
             assert status == 400 and name in json.loads(text)["error"]["message"], (name, status, text)
@@ -326,7 +332,7 @@ def test_serve_ends_answers_of_departed_clients():
     import uvicorn
     from tessera import serve
     server = serve.Server.__new__(serve.Server)
-    server.name, server.text, server.backend = "tiny", Letters(), Endless()
+    server.name, server.text, server.context, server.backend = "tiny", Letters(), 1 << 20, Endless()
     listener = serve.listen("127.0.0.1", 0)
     listener.listen()
     web = uvicorn.Server(uvicorn.Config(server.app(["localhost"]), log_level="error"))
