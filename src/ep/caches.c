@@ -27,6 +27,36 @@ static bool has_room(const struct fused *fused, const char *past, const char *pr
     return false;
 }
 
+// True if every rank reads only the shards that it writes: past and present have the same sharding,
+// and no shard has copies.
+static bool is_read_by_writer(const struct manifest *manifest, const char *past,
+                              const struct manifest_port *present)
+{
+    const struct manifest_port *port =
+        tsr__manifest_port(manifest->inputs, manifest->n_inputs, past);
+    const int64_t *owners;
+    if (!port || !port->kept || !present || !present->kept ||
+        strcmp(port->sharding, present->sharding) != 0)
+        return false;
+    for (int64_t k = 0; k < present->kept->n_shards; k++)
+        if (tsr__layout_owners(present->kept, k, &owners) != 1)
+            return false;
+    return true;
+}
+
+static struct cache_pair cache_pair(const struct fused *fused, size_t input, size_t output)
+{
+    const struct manifest *manifest = &fused->manifest;
+    const char *past = fused->inputs[input], *present = fused->outputs[output];
+    const struct manifest_port *port =
+        tsr__manifest_port(manifest->outputs, manifest->n_outputs, present);
+    return (struct cache_pair){.input = input,
+                               .output = output,
+                               .port = port,
+                               .has_room = has_room(fused, past, present),
+                               .read_by_writer = is_read_by_writer(manifest, past, port)};
+}
+
 tsr_status tsr__ep_caches_find(struct fused *fused)
 {
     fused->caches = ARENA_ARRAY(&fused->arena, struct cache_pair, fused->n_outputs + 1);
@@ -37,12 +67,7 @@ tsr_status tsr__ep_caches_find(struct fused *fused)
     for (size_t output = 0; output < fused->n_outputs; output++)
         for (size_t input = 0; input < fused->n_inputs; input++)
             if (tsr__ep_is_cache_pair(fused->inputs[input], fused->outputs[output])) {
-                fused->caches[fused->n_caches++] = (struct cache_pair){
-                    .input = input,
-                    .output = output,
-                    .port = tsr__manifest_port(fused->manifest.outputs, fused->manifest.n_outputs,
-                                               fused->outputs[output]),
-                    .has_room = has_room(fused, fused->inputs[input], fused->outputs[output])};
+                fused->caches[fused->n_caches++] = cache_pair(fused, input, output);
                 break;
             }
     fused->can_grow = tsr__ep_caches_can_grow(fused);
@@ -136,12 +161,13 @@ static bool can_place(const struct fused *fused, struct cache_pair *cache,
 }
 
 // True if a rank could read the past after another rank has written the present. Past and present
-// are one buffer, and the ranks do not only append to it. Example: a state s + x that every rank
-// computes would become s + 2 x.
+// are one buffer, the ranks do not only append to it, and they read what others write. Example: a
+// state s + x that every rank computes would become s + 2 x.
 static bool is_read_late(const struct cache_pair *cache, const struct tensor *past,
                          const void *data)
 {
-    return data == (past->device ? past->device_data : past->data) && !cache->has_room;
+    const void *read = past->device ? past->device_data : past->data;
+    return data == read && !cache->has_room && !cache->read_by_writer;
 }
 
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, tsr_tensors *inputs,

@@ -112,6 +112,7 @@ struct cache_pair {
     size_t input, output;             // indices among the node's inputs and outputs
     const struct manifest_port *port; // the output in the manifest; NULL: not found
     bool has_room;                    // the model may use only a part of the cache
+    bool read_by_writer;              // every rank reads only the shards that it writes
     bool partial;                     // in this run the ranks get and return only the used part
     bool steady;                      // the last run returned the shape of its input
     bool checked;                     // in_place is known for this shape and device
