@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define AT_ONCE_S 5  // from the failure to the end of the other rank, on a busy machine
+#define AT_ONCE_S 12 // from the failure to the end of the other rank, on a busy machine
 #define TIMEOUT_S 25 // of the transport: an end that only a timeout causes is late
 #define LIMIT_S   30 // of a job; then the other rank is taken to wait for ever
 
