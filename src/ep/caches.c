@@ -27,23 +27,6 @@ static bool has_room(const struct fused *fused, const char *past, const char *pr
     return false;
 }
 
-// True if every rank reads only the shards that it writes: past and present have the same sharding,
-// and no shard has copies.
-static bool is_read_by_writer(const struct manifest *manifest, const char *past,
-                              const struct manifest_port *present)
-{
-    const struct manifest_port *port =
-        tsr__manifest_port(manifest->inputs, manifest->n_inputs, past);
-    const int64_t *owners;
-    if (!port || !port->kept || !present || !present->kept ||
-        strcmp(port->sharding, present->sharding) != 0)
-        return false;
-    for (int64_t k = 0; k < present->kept->n_shards; k++)
-        if (tsr__layout_owners(present->kept, k, &owners) != 1)
-            return false;
-    return true;
-}
-
 static struct cache_pair cache_pair(const struct fused *fused, size_t input, size_t output)
 {
     const struct manifest *manifest = &fused->manifest;
@@ -54,7 +37,7 @@ static struct cache_pair cache_pair(const struct fused *fused, size_t input, siz
                                .output = output,
                                .port = port,
                                .has_room = has_room(fused, past, present),
-                               .read_by_writer = is_read_by_writer(manifest, past, port)};
+                               .read_by_writer = tsr__shards_read_by_writer(manifest, past, port)};
 }
 
 tsr_status tsr__ep_caches_find(struct fused *fused)

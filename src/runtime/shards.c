@@ -199,6 +199,21 @@ int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard)
     return -1;
 }
 
+bool tsr__shards_read_by_writer(const struct manifest *manifest, const char *past,
+                                const struct manifest_port *present)
+{
+    const struct manifest_port *port =
+        tsr__manifest_port(manifest->inputs, manifest->n_inputs, past);
+    const int64_t *owners;
+    if (!port || !port->kept || !present || !present->kept ||
+        strcmp(port->sharding, present->sharding) != 0)
+        return false;
+    for (int64_t k = 0; k < present->kept->n_shards; k++)
+        if (tsr__layout_owners(present->kept, k, &owners) != 1)
+            return false;
+    return true;
+}
+
 // Adds the size of a shard along each axis, but only for shards that are first along all other
 // axes. So each part of an axis is counted once when all shards have been added.
 void tsr__shards_add_sizes(const struct tile_layout *layout, int64_t shard,
