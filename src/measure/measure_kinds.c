@@ -102,7 +102,7 @@ static bool add_output_of(struct sample_graph *made, tsr_node *node)
     return node && add_output(made, tsr_node_output(node, 0));
 }
 
-// ---- chains: nodes in sequence that an engine does not fuse into one. Their number is in the table
+// ---- chains: nodes in sequence that an engine does not fuse into one; the table has their number
 
 static bool chain_of(struct sample_graph *made, tsr_value *x, const char *first, const char *second,
                      int nodes)

@@ -35,8 +35,8 @@ static const struct tile_layout *port_layout(struct draft *draft, enum side side
     return tsr__layout_whole(draft->arena, tsr_value_rank(value), ranks, n);
 }
 
-// Returns the output that appends tokens to the cache `past`, in a buffer with spare capacity. NULL:
-// `past` is not such a cache.
+// Returns the output that appends tokens to the cache `past`, in a buffer with spare capacity.
+// NULL: `past` is not such a cache.
 static const tsr_value *output_that_updates(const tsr_graph *graph, const tsr_value *past)
 {
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {

@@ -292,8 +292,8 @@ static tsr_status refuse(struct request *request, const struct found_plan *found
 }
 
 // Makes the pipeline the result. It does so even if time is up or the caller cancelled, because
-// this takes little time. It gets the work of a new budget: with less than plan_pipeline had before,
-// it might find another pipeline.
+// this takes little time. It gets the work of a new budget: with less than plan_pipeline had
+// before, it might find another pipeline.
 static tsr_status take_pipeline(struct request *request, const struct found_plan *found, bool write,
                                 tsr_plan_summary *out)
 {

@@ -225,8 +225,9 @@ static bool suits_axis(const struct candidate_builder *builder, const struct gri
     return any ? sized : of_weight;
 }
 
-// Tries assignments of factors to the axes of a grid: for each axis one factor, or none. On a logical
-// grid the factor must suit the axis: with all assignments, programs would be too large to solve.
+// Tries assignments of factors to the axes of a grid: for each axis one factor, or none. On a
+// logical grid the factor must suit the axis: with all assignments, programs would be too large to
+// solve.
 static void try_axes(struct candidate_builder *builder, const struct grid *grid, bool logical,
                      const int64_t *sizes, int *factor, int axis)
 {

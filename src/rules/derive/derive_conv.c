@@ -297,7 +297,8 @@ static void add_weights(struct rule_builder *rule, const struct space *space)
     tsr__rule_any(rule, space->n);
 }
 
-// Reads the space, the groups and the windows, and adds the images. False: the derivation has ended.
+// Reads the space, the groups and the windows, and adds the images. Returns false if the
+// derivation has ended.
 static bool begin_conv(struct derivation *derivation, int weights, struct space *space)
 {
     if (!read_space(derivation, weights, space) || !take_groups(derivation))

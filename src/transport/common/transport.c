@@ -174,8 +174,8 @@ void tsr__mailbox_fold(const struct comm_call *call, const char *theirs, bool hi
 // the first rounds have no pause: a peer that has nearly arrived needs less time than a pause
 #define HOT_ROUNDS 64
 // 0.1 to 0.5 ms, longer than ranks with equal shares usually wait for each other. Then the rank
-// sleeps. On a busy machine, a thread that spins longer uses up its share of the core. A thread that
-// yields runs again after all others. A thread that wakes up runs soon.
+// sleeps. On a busy machine, a thread that spins longer uses up its share of the core. A thread
+// that yields runs again after all others. A thread that wakes up runs soon.
 #define SPIN_ROUNDS  10000
 #define YIELD_ROUNDS 4000 // ranks that share cores yield them for a few ms before they sleep
 #define SLEEP_NS     50000
