@@ -15,29 +15,21 @@
 #include "ep/internal.h"
 #include "runtime/runtime.h"
 
-// True if the model may use only a part of the cache's capacity.
-static bool has_room(const struct fused *fused, const char *past, const char *present)
-{
-    const struct manifest *manifest = &fused->manifest;
-    for (size_t i = 0; i < manifest->n_inputs; i++) {
-        const struct manifest_port *port = &manifest->inputs[i];
-        if (port->updated_by && strcmp(port->name, past) == 0)
-            return strcmp(port->updated_by, present) == 0;
-    }
-    return false;
-}
-
 static struct cache_pair cache_pair(const struct fused *fused, size_t input, size_t output)
 {
     const struct manifest *manifest = &fused->manifest;
-    const char *past = fused->inputs[input], *present = fused->outputs[output];
-    const struct manifest_port *port =
+    const char *present = fused->outputs[output];
+    const struct manifest_port *from =
+        tsr__manifest_port(manifest->inputs, manifest->n_inputs, fused->inputs[input]);
+    const struct manifest_port *to =
         tsr__manifest_port(manifest->outputs, manifest->n_outputs, present);
     return (struct cache_pair){.input = input,
                                .output = output,
-                               .port = port,
-                               .has_room = has_room(fused, past, present),
-                               .read_by_writer = tsr__shards_read_by_writer(manifest, past, port)};
+                               .past = from,
+                               .present = to,
+                               .has_room = from && from->updated_by &&
+                                           strcmp(from->updated_by, present) == 0,
+                               .read_by_writer = tsr__shards_read_by_writer(from, to)};
 }
 
 tsr_status tsr__ep_caches_find(struct fused *fused)
@@ -55,12 +47,6 @@ tsr_status tsr__ep_caches_find(struct fused *fused)
             }
     fused->can_grow = tsr__ep_caches_can_grow(fused);
     return TSR_OK;
-}
-
-static const struct tensor *find(const tsr_tensors *set, const char *name)
-{
-    int64_t at = tsr_tensors_find(set, name);
-    return at < 0 ? NULL : set->at[at];
 }
 
 static bool has_shape(const struct tensor *tensor, int rank, const int64_t *dims)
@@ -99,7 +85,7 @@ static bool is_large_enough(const struct fused *fused, const struct cache_pair *
                             struct used_length *used)
 {
     int shorter = 0;
-    const struct manifest_port *port = cache->port;
+    const struct manifest_port *port = cache->present;
     int rank = port && port->rank == cache->rank ? port->rank : 0;
     for (int axis = 0; axis < rank; axis++) {
         if (port->dims[axis].value >= 0)
@@ -164,7 +150,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, 
         struct cache_pair *cache = &fused->caches[i];
         struct used_length used = {.axis = -1};
         cache->partial = false;
-        const struct tensor *past = find(inputs, fused->inputs[cache->input]);
+        const struct tensor *past = tsr__tensors_get(inputs, fused->inputs[cache->input]);
         struct tensor wanted;
         OrtValue *value = NULL;
         void *data = NULL;
@@ -225,8 +211,8 @@ void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs, const t
             cache->steady = false;
             continue;
         }
-        const struct tensor *past = find(inputs, fused->inputs[cache->input]);
-        const struct tensor *present = find(outputs, fused->outputs[cache->output]);
+        const struct tensor *past = tsr__tensors_get(inputs, fused->inputs[cache->input]);
+        const struct tensor *present = tsr__tensors_get(outputs, fused->outputs[cache->output]);
         if (!present && !fused->placed[cache->output])
             continue; // the ranks wrote this cache in place
         if (present)

@@ -48,24 +48,17 @@ bool tsr__ep_caches_can_grow(const struct fused *fused)
     for (size_t i = 0; i < manifest->n_inputs; i++)
         updated += manifest->inputs[i].updated_by != NULL;
     for (size_t i = 0; i < fused->n_caches; i++) {
-        const struct cache_pair *cache = &fused->caches[i];
-        const struct manifest_port *past =
-            tsr__manifest_port(manifest->inputs, manifest->n_inputs, fused->inputs[cache->input]);
+        struct cache_pair *cache = &fused->caches[i];
+        const struct manifest_port *past = cache->past;
         if (!cache->has_room || !past || !past->length_input || past->rank < 3 ||
             past->dims[length_axis(past)].value >= 0 || !has_own_name(manifest, past))
             continue;
-        fused->caches[i].length_input = past->length_input;
-        fused->caches[i].length_axis = past->length_axis;
+        cache->length_input = past->length_input;
+        cache->length_axis = past->length_axis;
         known++;
     }
     // An attention node has two caches, and both must be in one buffer, or none.
     return known > 0 && known == updated;
-}
-
-static struct tensor *find(const tsr_tensors *set, const char *name)
-{
-    int64_t at = tsr_tensors_find(set, name);
-    return at < 0 ? NULL : set->at[at];
 }
 
 // Sets the sizes of a copy, except the address to write. Returns false if the cache does not grow,
@@ -73,7 +66,7 @@ static struct tensor *find(const tsr_tensors *set, const char *name)
 static bool measure(const struct cache_pair *cache, const tsr_tensors *inputs,
                     const struct tensor *past, struct cache_copy *copy)
 {
-    const struct tensor *length = find(inputs, cache->length_input);
+    const struct tensor *length = tsr__tensors_get(inputs, cache->length_input);
     int axis = past ? past->rank - 2 : 0;
     if (!past || past->rank < 3 || !past->device || !length || cache->length_axis >= length->rank ||
         tsr_dtype_bits(past->type) < 8)
@@ -105,7 +98,7 @@ static bool measure_all(const struct fused *fused, const tsr_tensors *inputs, in
     for (size_t i = 0; i < fused->n_caches; i++) {
         const struct cache_pair *cache = &fused->caches[i];
         struct cache_copy *copy = &fused->copies[i];
-        const struct tensor *past = find(inputs, fused->inputs[cache->input]);
+        const struct tensor *past = tsr__tensors_get(inputs, fused->inputs[cache->input]);
         if (!cache->length_input)
             continue;
         if (!measure(cache, inputs, past, copy) || past->rank > RUN_MAX_RANK ||
@@ -138,7 +131,7 @@ static OrtStatus *get_memory(const struct fused *fused, OrtKernelContext *contex
         OrtValue *value = NULL;
         if (!cache->length_input)
             continue;
-        const struct tensor *past = find(inputs, fused->inputs[cache->input]);
+        const struct tensor *past = tsr__tensors_get(inputs, fused->inputs[cache->input]);
         memcpy(dims, past->dims, (size_t)past->rank * sizeof *dims);
         dims[past->rank - 2] = copy->length;
         copy->to = NULL;
@@ -162,7 +155,7 @@ static tsr_status use_present(const struct fused *fused, size_t i, tsr_tensors *
 {
     const struct cache_pair *cache = &fused->caches[i];
     const struct cache_copy *copy = &fused->copies[i];
-    struct tensor *past = find(inputs, fused->inputs[cache->input]);
+    struct tensor *past = tsr__tensors_get(inputs, fused->inputs[cache->input]);
     past->dims[past->rank - 2] = copy->length;
     past->device_data = copy->to;
     past->device_bytes = copy->rows * copy->to_bytes;

@@ -41,11 +41,10 @@ static tsr_status add_texts(const struct manifest_port *port, int rank, const in
                             tsr_tensors *to)
 {
     int64_t n = 1;
-    struct arena arena;
+    struct arena arena = {.session = to->session};
     for (int axis = 0; axis < rank; axis++)
-        if (__builtin_mul_overflow(n, dims[axis], &n))
+        if (!mul_ok(n, dims[axis], &n))
             return TSR_OK; // the ranks report that the input is missing
-    tsr__arena_init(&arena, to->session);
     struct str *texts = ARENA_ARRAY(&arena, struct str, (size_t)n);
     tsr_status st = TSR_NOMEM;
     if (texts)

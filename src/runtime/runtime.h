@@ -39,11 +39,10 @@ void tsr__job_set_run_options(tsr_job *job, const struct OrtRunOptions *options)
 struct tensor;
 // True if the ranks can write their shards of the output directly into this tensor.
 bool tsr__job_can_place(const tsr_job *job, const struct tensor *full);
-struct manifest;
 struct manifest_port;
 // True if every rank reads only the shards of `past` that it writes to `present`: both have the
-// same sharding, and no shard has copies. (shards.c)
-bool tsr__shards_read_by_writer(const struct manifest *manifest, const char *past,
+// same sharding, and no shard has copies. NULL: the port is not known. (shards.c)
+bool tsr__shards_read_by_writer(const struct manifest_port *past,
                                 const struct manifest_port *present);
 // Sets tensors into which ranks write outputs of the following runs directly. They must have the
 // exact shapes. These outputs are not among the results. NULL: none.

@@ -199,14 +199,12 @@ int64_t tsr__shards_giver(const struct tile_layout *layout, int64_t shard)
     return -1;
 }
 
-bool tsr__shards_read_by_writer(const struct manifest *manifest, const char *past,
+bool tsr__shards_read_by_writer(const struct manifest_port *past,
                                 const struct manifest_port *present)
 {
-    const struct manifest_port *port =
-        tsr__manifest_port(manifest->inputs, manifest->n_inputs, past);
     const int64_t *owners;
-    if (!port || !port->kept || !present || !present->kept ||
-        strcmp(port->sharding, present->sharding) != 0)
+    if (!past || !past->kept || !present || !present->kept ||
+        strcmp(past->sharding, present->sharding) != 0)
         return false;
     for (int64_t k = 0; k < present->kept->n_shards; k++)
         if (tsr__layout_owners(present->kept, k, &owners) != 1)
@@ -275,18 +273,6 @@ static tsr_status join_pieces(struct arena *arena, const struct manifest_port *p
     return TSR_OK;
 }
 
-// Returns a tensor of a set; NULL if the set or the tensor does not exist. The join reports a
-// missing tensor as pieces that do not fit together.
-static const struct tensor *find_tensor(const tsr_tensors *set, const char *name)
-{
-    if (!set)
-        return NULL;
-    int64_t at = tsr_tensors_find(set, name);
-    if (at < 0)
-        return NULL;
-    return set->at[at];
-}
-
 tsr_status tsr__shards_join(const struct manifest_port *port, tsr_tensors *const *sets,
                             tsr_tensors *outputs)
 {
@@ -297,8 +283,9 @@ tsr_status tsr__shards_join(const struct manifest_port *port, tsr_tensors *const
         ARENA_ARRAY(&arena, const struct tensor *, (size_t)layout->n_shards);
     if (!pieces)
         return TSR_NOMEM;
+    // A missing piece is NULL, and join_pieces reports that the pieces do not fit together.
     for (int64_t k = 0; k < layout->n_shards; k++)
-        pieces[k] = find_tensor(sets[tsr__shards_giver(layout, k)], port->name);
+        pieces[k] = tsr__tensors_get(sets[tsr__shards_giver(layout, k)], port->name);
     tsr_status st = join_pieces(&arena, port, pieces, outputs);
     tsr__arena_free(&arena);
     return st;

@@ -157,6 +157,12 @@ int64_t tsr_tensors_find(const tsr_tensors *tensors, const char *name)
     return find(tensors, str_of(name));
 }
 
+struct tensor *tsr__tensors_get(const tsr_tensors *set, const char *name)
+{
+    int64_t at = set ? tsr_tensors_find(set, name) : -1;
+    return at < 0 ? NULL : set->at[at];
+}
+
 static tsr_status bad_shape(tsr_tensors *tensors, struct str name, tsr_dtype type)
 {
     return tsr__fail(tensors->session, TSR_UNSUPPORTED, DIAG_tensor_kind, &PLACE(.value = name),

@@ -47,6 +47,8 @@ struct foreign {
     void (*release)(void *owner);
     void *owner;
 };
+// Returns the tensor of that name; NULL: none, or the set is NULL.
+struct tensor *tsr__tensors_get(const tsr_tensors *set, const char *name);
 // Adds a tensor over foreign memory. The caller owns the memory unless this succeeds; then it is
 // released with the tensor.
 tsr_status tsr__tensors_add_foreign(tsr_tensors *tensors, struct str name, tsr_dtype type, int rank,
