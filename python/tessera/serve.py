@@ -251,7 +251,9 @@ def read_request(body: Any, text: Any, context: int, chat: bool) -> Request:
     if len(ids) >= context:  # onnxruntime-genai would fail, together with the requests that run at the same time
         raise ValueError("the prompt has %d tokens; the model supports %d together with the answer" % (len(ids), context))
     max_tokens = int(number("max_completion_tokens", number("max_tokens", 256, 1, MAX_TOKENS), 1, MAX_TOKENS))
-    return Request(ids, min(max_tokens, context - len(ids)), number("temperature", 0.0, 0, 100), number("top_p", 1.0, 0, 1), None if seed is None else int(number("seed", 0, 0, 2**31 - 1)), stop, usage)
+    if seed is not None:
+        seed = int(number("seed", 0, 0, 2**31 - 1))
+    return Request(ids, min(max_tokens, context - len(ids)), number("temperature", 0.0, 0, 100), number("top_p", 1.0, 0, 1), seed, stop, usage)
 
 
 def _number(body: Dict[str, Any], name: str, default: float, low: float, high: float) -> float:

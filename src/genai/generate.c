@@ -549,11 +549,10 @@ static tsr_status check_inputs(const tsr_folder *folder)
     const tsr_graph *graph = tsr_model_graph(folder->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *input = tsr_graph_input(graph, i);
-        struct place at = PLACE_NONE;
         if (tsr_value_initializer(input) || is_numbers(folder, input) || is_state(folder, input))
             continue;
-        at.file = str_of(folder->model_path);
-        at.value = str_of(tsr_value_name(input));
+        struct place at =
+            PLACE(.file = str_of(folder->model_path), .value = str_of(tsr_value_name(input)));
         return tsr__fail(folder->session, TSR_UNSUPPORTED, DIAG_folder_inputs, &at,
                          "use tessera.Generator, or onnxruntime-genai with the execution provider",
                          "generate does not support models with this input");

@@ -55,10 +55,8 @@ static bool is_sorted(const tsr_graph *graph, unsigned char *seen)
 
 static tsr_status push(struct sorting *sorting, tsr_node *node)
 {
-    struct visit *visit = vec_push(&sorting->arena, &sorting->stack);
-    if (!visit)
+    if (!vec_add(&sorting->arena, &sorting->stack, visit_of(node)))
         return TSR_NOMEM;
-    *visit = visit_of(node);
     sorting->seen[tsr__node_id(node)] = 1;
     return TSR_OK;
 }
@@ -75,10 +73,8 @@ static tsr_status add_node(struct sorting *sorting, tsr_node *node)
             TRY(push(sorting, producer));
         if (producer)
             continue;
-        tsr_node **slot = vec_push(&sorting->arena, &sorting->order);
-        if (!slot)
+        if (!vec_add(&sorting->arena, &sorting->order, top->node))
             return TSR_NOMEM;
-        *slot = top->node;
         sorting->stack.n--;
     }
     return TSR_OK;

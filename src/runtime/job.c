@@ -98,8 +98,9 @@ tsr_status tsr_job_open(tsr_session *session, const char *folder, const tsr_run_
 // ---- runs --------------------------------------------------------------------------------------
 
 // Records in job->ended that a rank was lost, for a later wait without a pending run. Other
-// failures are stored in the rank (tsr__ranks_verdict). Ranks in other processes are told. Invalid
-// inputs (TSR_INVALID) leave the ranks of this process unchanged, and the caller may try again.
+// failures are stored in the rank (tsr__ranks_verdict). If ranks are other processes, every failure
+// is reported to them. After invalid inputs (TSR_INVALID) the ranks of this process are unchanged,
+// and the caller may try again.
 static tsr_status remember_failure(tsr_job *job, tsr_status st)
 {
     if (job->endpoint)

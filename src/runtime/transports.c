@@ -219,8 +219,8 @@ tsr_status tsr__run_end(tsr_session *session, const tsr_run_options *options, ts
         return status;
     struct place at = PLACE_NONE;
     at.rank = why.rank;
-    tsr__diag(session, DIAG_rank_failed, &at, "see the messages of that rank", "%s", why.text);
-    return why.status;
+    return tsr__fail(session, why.status, DIAG_rank_failed, &at, "see the messages of that rank",
+                     "%s", why.text);
 }
 
 // Broadcasts rank 0's text to all ranks. If a rank failed meanwhile, its failure is reported. All
