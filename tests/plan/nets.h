@@ -3,6 +3,7 @@
 #ifndef TSR_TEST_NETS_H
 #define TSR_TEST_NETS_H
 
+#include "../valgrind.h"
 #include "ir/ir.h"
 #include "plan/plan.h"
 #include "sharding/sharding.h"

@@ -5,7 +5,6 @@
 #include "../valgrind.h"
 
 #include <stdio.h>
-#include <time.h>
 
 // ---- one mistake, one diagnostic ---------------------------------------------------------------
 
@@ -733,26 +732,12 @@ static void shapes_that_are_not_declared_are_inferred(void **state)
     tsr_model_free(s.model);
 }
 
-// Unoptimized code, as in `make sanitize`, is ten times slower; ThreadSanitizer ten times more.
-#ifdef __SANITIZE_THREAD__
-#define SLOWER 100
-#elif defined __OPTIMIZE__
-#define SLOWER 1
-#else
-#define SLOWER 10
-#endif
-
-// CPU time of this process, so that other load on the machine does not matter.
-static double seconds(void)
-{
-    return (double)clock() / CLOCKS_PER_SEC;
-}
-
-static void a_hundred_thousand_nodes_take_no_second(void **state)
+// Takes well under a second. A check in quadratic time would end at the time limit of the program.
+static void a_hundred_thousand_nodes_are_checked(void **state)
 {
     struct bench *b = *state;
-    if (under_valgrind())
-        skip(); // valgrind is tens of times slower
+    if (much_slower())
+        skip();
     tsr_model *m;
     tsr_config *c;
     assert_int_equal(tsr_model_new(b->session, "g", 11, &m), TSR_OK);
@@ -773,23 +758,19 @@ static void a_hundred_thousand_nodes_take_no_second(void **state)
         if (i % 2)
             set_shape(v, 2, I(8, 6));
     }
-    double t = seconds();
     assert_int_equal(tsr__check(m, NULL, false), TSR_OK);
-    t = seconds() - t;
-    print_message("100000 annotated nodes, all stages against the data: %.3f s\n", t);
     assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 99999);
     assert_int_equal(tsr_finding_count(b->session), TSR_MAX_FINDINGS);
-    assert_true(t < 5 * SLOWER); // much more than needed, for slow machines and sanitizers
     tsr_finding_clear(b->session);
     tsr_model_free(m);
 }
 
-// One node with very many inputs, specs, devices and groups: the check must take linear time.
+// One node with very many inputs, specs, devices and groups, which must take linear time.
 static void one_node_with_everything_is_linear(void **state)
 {
     struct bench *b = *state;
-    if (under_valgrind())
-        skip(); // valgrind is tens of times slower
+    if (much_slower())
+        skip();
     enum { MANY = 20000 };
     struct small s = small_new(b, 2, I(8, 6));
     int64_t *big = calloc(1000001, sizeof(*big));
@@ -814,13 +795,9 @@ static void one_node_with_everything_is_linear(void **state)
     dim(p, 1, INT64_MAX);
     for (int i = 0; i < 2000; i++)
         group(p, -1 - i % 3, big, 500);
-    double t = seconds();
     assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
-    t = seconds() - t;
-    print_message("a million devices and 2000 groups: %.3f s\n", t);
     assert_true(found(b->session, "shard-size"));
     assert_true(tsr_finding_total(b->session, TSR_ERROR) > 1000000);
-    assert_true(t < 10 * SLOWER);
     tsr_finding_clear(b->session);
     tsr_model_free(s.model);
     free(big);
@@ -917,7 +894,7 @@ int main(void)
         cmocka_unit_test(wrong_names_get_the_nearest),
         cmocka_unit_test(subgraphs_and_functions_are_walked),
         cmocka_unit_test(shapes_that_are_not_declared_are_inferred),
-        cmocka_unit_test(a_hundred_thousand_nodes_take_no_second),
+        cmocka_unit_test(a_hundred_thousand_nodes_are_checked),
         cmocka_unit_test(one_node_with_everything_is_linear),
         cmocka_unit_test(owners_are_bounded),
         cmocka_unit_test(very_many_configurations_are_bounded),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_bounds.c - lower bounds of predicted times, and topologies of many devices.
+#include "../valgrind.h"
 #include "packets.h"
 
 #include <math.h>
@@ -83,6 +84,8 @@ static void many_are_priced_as_few(void **state)
 static void a_torus_of_4096(void **state)
 {
     (void)state;
+    if (much_slower())
+        skip();
     tsr_session *s = tsr_session_new(NULL);
     tsr_topology *t = read_ok(s, "torus:16x16x16");
     for (int d = 0; d < 4096; d++)

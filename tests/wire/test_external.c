@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MAX_PAIRS 6
@@ -198,7 +197,8 @@ static void test_outside(void **state)
     teardown(&x);
 }
 
-// 100 GiB of data in a sparse file: mapping windows at its ends must be fast and need no memory.
+// 100 GiB of data in a sparse file: mapping must need no memory. Reading it would end at the time
+// limit of the program.
 static void test_100_gib(void **state)
 {
     (void)state;
@@ -217,8 +217,6 @@ static void test_100_gib(void **state)
     }
     assert_int_equal(pwrite(fd, "end", 3, (off_t)size - 3), 3);
     close(fd);
-    struct timespec t0, t1;
-    clock_gettime(CLOCK_MONOTONIC, &t0);
     struct wire_external e = {.location = STR("large"), .length = size, .has_length = true};
     struct place at = PLACE_NONE;
     struct external_map map;
@@ -226,9 +224,6 @@ static void test_100_gib(void **state)
     assert_int_equal(map.bytes.n, size);
     assert_memory_equal(map.bytes.p + size - 3, "end", 3);
     tsr__external_unmap(&map);
-    clock_gettime(CLOCK_MONOTONIC, &t1);
-    double ms = (double)(t1.tv_sec - t0.tv_sec) * 1e3 + (double)(t1.tv_nsec - t0.tv_nsec) / 1e6;
-    assert_true(ms < 1000); // takes less than 1 ms; the limit allows for busy machines
     assert_true(x.s->memory_peak < 1 << 20);
     teardown(&x);
 }
