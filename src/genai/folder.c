@@ -146,6 +146,10 @@ static tsr_status find_model(tsr_folder *folder)
     const char *file = json_is_string(name) ? json_string_value(name) : "model.onnx";
     if (strchr(file, '/') || strcmp(file, "..") == 0)
         return refuse(folder, folder->path, "the model file name must not contain a path");
+    if (!folder->is_genai && !is_file(folder->path, file))
+        return refuse(folder, folder->path,
+                      "no model.onnx; models of several files (encoder and decoder) are not "
+                      "supported here: use a class of Optimum with the execution provider");
     folder->model_path = tsr__arena_printf(&folder->arena, "%s/%s", folder->path, file).p;
     return folder->model_path ? TSR_OK : TSR_NOMEM;
 }

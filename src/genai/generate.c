@@ -543,19 +543,29 @@ static bool is_numbers(const tsr_folder *folder, const tsr_value *input)
 }
 
 // Refuses models with inputs that this loop cannot make. Example: the decoder of a model for images
-// and text has inputs_embeds, which another model computes.
+// and text has inputs_embeds, which another model computes. Also refuses models without states:
+// each later step would see its own token only.
 static tsr_status check_inputs(const tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
+    if (state_count(folder) == 0)
+        return tsr__fail(folder->session, TSR_UNSUPPORTED, DIAG_folder_inputs,
+                         &PLACE(.file = str_of(folder->model_path)),
+                         "use a decoder that was exported with its caches (Optimum: --task "
+                         "text-generation-with-past)",
+                         "the model has no inputs for KV caches");
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *input = tsr_graph_input(graph, i);
         if (tsr_value_initializer(input) || is_numbers(folder, input) || is_state(folder, input))
             continue;
         struct place at =
             PLACE(.file = str_of(folder->model_path), .value = str_of(tsr_value_name(input)));
-        return tsr__fail(folder->session, TSR_UNSUPPORTED, DIAG_folder_inputs, &at,
-                         "use tessera.Generator, or onnxruntime-genai with the execution provider",
-                         "generate does not support models with this input");
+        return tsr__fail(
+            folder->session, TSR_UNSUPPORTED, DIAG_folder_inputs, &at,
+            folder->is_genai
+                ? "use tessera.Generator, or onnxruntime-genai with the execution provider"
+                : "use a class of Optimum with the execution provider (docs/provider.md)",
+            "generate does not support models with this input");
     }
     return TSR_OK;
 }

@@ -159,7 +159,7 @@ def test_usage(d):
     for words in (["--dry-run"], ["--dry-run", "-o", d + "/genai"], ["--strict", "-o", d + "/genai"]):
         rc, out, err = call(*genai, *words)
         check("--layout genai refuses %s" % words[0], rc == 2 and "does not support " + words[0] in err and not os.path.exists(d + "/genai"), (rc, out, err))
-    check("a folder is no model", call("info", d)[0] == 3)
+    check("a folder is no model", call("info", d)[0] == 2)
     check("a missing file", call("check", os.path.join(d, "none.onnx"))[0] == 3)
     check("an unknown code", call("explain", "no-such-code")[0] == 1)
 

@@ -159,13 +159,43 @@ def embeddings_are_not_made(d):
     harness.check("embeddings: generate names the input", rc == 5 and "[folder-inputs]" in err and "inputs_embeds" in err, (rc, out, err))
 
 
+def models_need_caches(d):
+    folder = decoder.write(d + "/folder")
+
+    def change(graph, config):
+        """Removes the inputs of the caches, as in an export without them."""
+        for port in [port for port in graph.input if port.name.startswith("past_key_values")]:
+            graph.input.remove(port)
+        for node in graph.node:
+            if node.op_type == "GroupQueryAttention":
+                node.input[3] = node.input[4] = ""
+
+    rewrite(folder, change)
+    rc, out, err = harness.call(TESSERA, "generate", folder, "--devices", 2, "--ids", "1,7")
+    harness.check("no caches: generate refuses before the first token", rc == 5 and not out and "[folder-inputs]" in err and "-with-past" in err, (rc, out, err))
+
+
+def models_of_several_files(d):
+    folder = decoder.write(d + "/folder")
+    os.remove(folder + "/genai_config.json")
+    os.rename(folder + "/model.onnx", folder + "/decoder_model.onnx")
+    with open(folder + "/config.json", "w") as f:
+        f.write("{}")
+    for words in (["verify"], ["plan"], ["bench"], ["partition", "-o", d + "/out"]):
+        rc, out, err = harness.call(TESSERA, words[0], folder, *words[1:], "--devices", 2)
+        harness.check("several files: %s names the models" % words[0], rc == 2 and "give one of its models: %s/decoder_model.onnx" % folder in err, (rc, out, err))
+    rc, out, err = harness.call(TESSERA, "generate", folder, "--ids", "1,7")
+    harness.check("several files: generate names what can run them", rc == 2 and "with Optimum and the execution provider" in err, (rc, out, err))
+
+
 def main():
     try:
         import onnxruntime  # noqa: F401
     except ImportError:
         harness.skip("ports", "this Python has no onnxruntime")
         return
-    harness.run([configuration_gives_names, positions_have_rows, states_need_not_be_caches, embeddings_are_not_made])
+    harness.run([configuration_gives_names, positions_have_rows, states_need_not_be_caches, embeddings_are_not_made,
+                 models_need_caches, models_of_several_files])
 
 
 main()

@@ -131,7 +131,8 @@ static int check_words(struct cli *cli)
     if (!cli->folder)
         return cli_usage(cli,
                          "'%s' is not a generation folder: it has neither genai_config.json nor "
-                         "config.json and model.onnx",
+                         "config.json and model.onnx. Run models of several files (encoder and "
+                         "decoder) with Optimum and the execution provider",
                          cli->arguments[0]);
     if (cli_value(cli, "--prompt"))
         return cli_usage(

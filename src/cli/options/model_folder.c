@@ -9,6 +9,7 @@
 // partition --layout genai).
 #include "cli/cli.h"
 
+#include <dirent.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,27 +88,48 @@ bool cli_is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-// True for a folder that contains model.onnx and is not a partition. Sets `path` to that file. The
-// caller has excluded generation folders.
-static bool has_model_alone(const char *folder, char *path, size_t n)
+static int is_model_name(const struct dirent *entry)
 {
-    snprintf(path, n, "%s/manifest.json", folder);
+    size_t n = strlen(entry->d_name);
+    return n > strlen(".onnx") && strcmp(entry->d_name + n - strlen(".onnx"), ".onnx") == 0;
+}
+
+// Writes the models of a folder to `list`: "t5/decoder.onnx, t5/encoder.onnx". Paths that do not
+// fit are left out. Returns false for a folder without models, and for a partition.
+static bool list_models(const char *folder, char *list, size_t size)
+{
+    struct dirent **entries;
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/manifest.json", folder);
     if (!cli_is_folder(folder) || access(path, F_OK) == 0)
         return false;
-    snprintf(path, n, "%s/model.onnx", folder);
-    return access(path, F_OK) == 0;
+    int n = scandir(folder, &entries, is_model_name, alphasort);
+    size_t used = 0;
+    for (int i = 0; i < n; i++) {
+        size_t length = strlen(folder) + strlen(entries[i]->d_name);
+        if (used + length + sizeof ", /" <= size)
+            used += (size_t)snprintf(list + used, size - used, "%s%s/%s", used ? ", " : "", folder,
+                                     entries[i]->d_name);
+        free(entries[i]);
+    }
+    if (n >= 0)
+        free(entries);
+    return used > 0;
 }
 
 int cli_folder(struct cli *cli)
 {
-    char path[PATH_MAX];
+    char models[PATH_MAX] = "";
     if (!cli->n_arguments)
         return 0;
     if (!tsr_is_genai_folder(cli->arguments[0])) {
-        if (!has_model_alone(cli->arguments[0], path, sizeof path))
+        bool takes_folders = strcmp(cli->command->name, "generate") == 0; // refuses others itself
+        if (takes_folders || !list_models(cli->arguments[0], models, sizeof models))
             return 0;
-        return cli_usage(cli, "'%s' has no genai_config.json or config.json; use its model: %s",
-                         cli->arguments[0], path);
+        return cli_usage(cli,
+                         "'%s' is neither a partition nor a generation folder (genai_config.json, "
+                         "or config.json and model.onnx); give one of its models: %s",
+                         cli->arguments[0], models);
     }
     tsr_folder *folder;
     tsr_status status = tsr_folder_open(cli->session, cli->arguments[0], &folder);
