@@ -9,7 +9,9 @@
 //
 // If there are more ranks than key heads, each head is repeated (rules/kv_heads.c). Example: 4
 // query heads and 2 key heads on 3 ranks: the key heads become 4. With more ranks than query heads,
-// every rank keeps all caches.
+// every rank keeps all caches. The same holds for a decoder with an encoder: onnxruntime-genai
+// allocates the outputs of the encoder (the caches of cross-attention) by the decoder's number of
+// key heads.
 //
 // Steps: shard the caches, plan one decode step, partition into OUT/parts, move the files to one
 // folder per rank. OUT gets its name when it is complete.
@@ -92,6 +94,8 @@ static tsr_status check_config(tsr_folder *folder)
 // number, for example with fewer query heads than ranks; the caches are then replicated.
 static int64_t repeats(const tsr_folder *folder, int64_t ranks)
 {
+    if (json_object_get(json_object_get(folder->config, "model"), "encoder"))
+        return 0;
     int64_t keys = tsr__genai_cache_heads(folder), queries = int64_max(folder->heads, keys);
     if (queries > MAX_HEADS)
         return keys >= ranks;
@@ -356,11 +360,18 @@ static tsr_status place_part(struct rank_folders *folders, int64_t rank, const c
     return link(from, to) == 0 ? TSR_OK : copy_file(folders, from, to, &there);
 }
 
+// Returns the file name of the model in the folder, which the folders of the ranks keep: another
+// model of the folder (vision, embedding) may have any other name.
+static const char *model_name(const tsr_folder *folder)
+{
+    return strrchr(folder->model_path, '/') + 1;
+}
+
 // True for files to copy unchanged, such as tokenizer.json. False for the model, its data, the
 // configuration and hidden files.
 static bool is_copied(const tsr_folder *folder, const char *name)
 {
-    const char *model = strrchr(folder->model_path, '/') + 1;
+    const char *model = model_name(folder);
     return name[0] != '.' && strncmp(name, model, strlen(model)) != 0 &&
            strcmp(name, GENAI_CONFIG) != 0;
 }
@@ -424,7 +435,7 @@ static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const
     return TSR_OK;
 }
 
-// Writes the configuration of a rank: its numbers of heads, the plug-in, the model's name.
+// Writes the configuration of a rank: its numbers of heads and the plug-in.
 static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64_t ranks)
 {
     tsr_folder *folder = folders->folder;
@@ -443,8 +454,7 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64
     }
     json_t *decoder = json_object_get(json_object_get(config, "model"), "decoder");
     json_t *options = json_object_get(decoder, "session_options");
-    int failed = json_object_set_new(decoder, "filename", json_string("model.onnx"));
-    failed |= json_object_set_new(decoder, "num_key_value_heads", json_integer(own));
+    int failed = json_object_set_new(decoder, "num_key_value_heads", json_integer(own));
     // Query heads follow their key heads. Example: with 32 query and 8 key heads, a rank with 2 key
     // heads has 8 query heads. A configuration without this number stays without it.
     if (folder->heads >= keys)
@@ -469,8 +479,8 @@ static tsr_status write_config(struct rank_folders *folders, int64_t rank, int64
     return st;
 }
 
-// Creates the folder of a rank and places its files. The model is renamed to model.onnx; data files
-// keep their names, because the model refers to them.
+// Creates the folder of a rank and places its files. Data files keep the names of the partition,
+// because the model refers to them.
 static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, int64_t ranks,
                             const char *plugins)
 {
@@ -481,7 +491,7 @@ static tsr_status fill_rank(struct rank_folders *folders, int64_t rank, int64_t 
         return TSR_NOMEM;
     if (mkdir(folder, 0777) != 0)
         return cannot_write(folders, folder);
-    TRY(place_part(folders, rank, model, "model.onnx", false));
+    TRY(place_part(folders, rank, model, model_name(folders->folder), false));
     TRY(place_part(folders, rank, data, data, false));
     TRY(place_part(folders, rank, "common.data", "common.data", true));
     TRY(write_config(folders, rank, ranks));

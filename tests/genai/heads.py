@@ -88,6 +88,44 @@ def wrong_number_of_heads(d):
                   not os.path.exists(d + "/out"), "exit %d %s" % (rc, err))
 
 
+def change_config(folder, change):
+    with open(folder + "/genai_config.json") as f:
+        config = json.load(f)
+    change(config["model"])
+    with open(folder + "/genai_config.json", "w") as f:
+        json.dump(config, f)
+
+
+def caches_of_a_decoder_with_an_encoder(d):
+    """onnxruntime-genai allocates the caches that the encoder returns by the decoder's number of key heads, so ranks keep all heads."""
+    folder = decoder.write(d + "/folder", heads=4, kv_heads=2)
+    change_config(folder, lambda model: model.update(encoder={"filename": "encoder.onnx"}))
+    rc, _, err = tessera("partition", folder, "--devices", 2, "--layout", "genai", "-o", d + "/out")
+    found = [rank_config(d + "/out", r) for r in range(2)] if rc == 0 else []
+    model = onnx.load(d + "/out/rank0/model.onnx", load_external_data=False)
+    caches = {port.type.tensor_type.shape.dim[1].dim_value for port in model.graph.input if port.name.startswith("past_key_values")}
+    harness.check("a decoder with an encoder", found == [(4, 2)] * 2 and caches == {2}, (rc, found, caches, err))
+
+
+def names_of_models(d):
+    """Another model of the folder is named model.onnx, such as the one for images."""
+    folder = decoder.write(d + "/folder", heads=4, kv_heads=2)
+    os.rename(folder + "/model.onnx", folder + "/text.onnx")
+    with open(folder + "/model.onnx", "w") as f:
+        f.write("another model")
+    change_config(folder, lambda model: model["decoder"].update(filename="text.onnx"))
+    rc, _, err = tessera("partition", folder, "--devices", 2, "--layout", "genai", "-o", d + "/out")
+    with open(d + "/out/rank1/model.onnx") as f:
+        kept = f.read() == "another model"
+    harness.check("a folder with two models", rc == 0 and kept, err)
+    if generation.missing():
+        harness.skip("a folder with two models: tokens", generation.missing())
+        return
+    want, said = generation.tokens(folder)
+    got, more = generation.tokens(d + "/out", 2)
+    harness.check("a folder with two models: tokens", generation.same_tokens(got, want, 2), "%s, expected %s %s" % (got, want, said + more))
+
+
 def no_number_of_heads(d):
     """A configuration without num_attention_heads: the configurations of the ranks have none either, instead of 0."""
     folder = decoder.write(d + "/folder", heads=4, kv_heads=2)
@@ -127,5 +165,5 @@ def verify_makes_fitting_inputs(d):
 
 
 harness.run([repeated_in_packed_weights, repeated_in_packed_4_bit_weights, repeated_behind_a_norm, repeated_in_separate_weights, unequal_shares,
-             more_devices_than_query_heads, wrong_number_of_heads, no_number_of_heads, quantized_caches, cache_windows, verify_makes_fitting_inputs])
+             more_devices_than_query_heads, caches_of_a_decoder_with_an_encoder, names_of_models, wrong_number_of_heads, no_number_of_heads, quantized_caches, cache_windows, verify_makes_fitting_inputs])
 harness.finish()
