@@ -158,7 +158,7 @@ static struct gpu_seat *enter(struct device_memory *memory, int card, OrtStatus 
     }
     int code = 0;
     if (!memory->seats[card])
-        code = tsr__seat_open(memory->session, memory->gpu, card, &memory->seats[card]);
+        code = tsr__seat_open(memory->session, memory->gpu, card, false, &memory->seats[card]);
     if (code == 0)
         code = tsr__seat_enter(memory->seats[card]);
     if (code == 0)

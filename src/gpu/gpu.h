@@ -62,8 +62,10 @@ const char *tsr__gpu_words(const struct gpu *gpu, int code, char *out, size_t n)
 
 // One rank's use of one GPU: context, events, kernels, memory. Used by one thread at a time.
 struct gpu_seat;
-// Opens GPU number `card` (from 0). Returns 0 and *out, or the driver's error code.
-int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, struct gpu_seat **out);
+// Opens GPU number `card` (from 0). `exports`: other processes can open its events, if the driver
+// supports that; such events are slower. Returns 0 and *out, or the driver's error code.
+int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, bool exports,
+                   struct gpu_seat **out);
 void tsr__seat_close(struct gpu_seat *seat);           // NULL is allowed; waits for the GPU
 int tsr__seat_enter(const struct gpu_seat *seat);      // makes it the thread's current GPU
 const char *tsr__seat_id(const struct gpu_seat *seat); // GPU_ID_BYTES; the same in all processes

@@ -17,11 +17,11 @@ enum { HOST_PORTABLE = 1, PEER_ALREADY = 704, POINTER_NUMBER = 7 };
 
 // ---- opening -----------------------------------------------------------------------------------
 
-// Creates an event. Other processes can open it, if the driver supports that.
-static int make_event(const struct gpu *gpu, void **out)
+static int make_event(const struct gpu *gpu, bool exports, void **out)
 {
-    int code = gpu->cuEventCreate(out, EVENT_NO_TIMING | EVENT_BETWEEN_PROCESSES);
-    return code == 0 ? 0 : gpu->cuEventCreate(out, EVENT_NO_TIMING);
+    if (exports && gpu->cuEventCreate(out, EVENT_NO_TIMING | EVENT_BETWEEN_PROCESSES) == 0)
+        return 0;
+    return gpu->cuEventCreate(out, EVENT_NO_TIMING);
 }
 
 // Loads the kernels that copy rows in units of 1, 2, 4, 8 and 16 bytes (seat->rows[log2 of the
@@ -45,7 +45,7 @@ static int load_rows(struct gpu_seat *seat)
 
 // Creates context, streams, events and kernels. After a failure, tsr__seat_close frees what was
 // created.
-static int fill_seat(struct gpu_seat *seat)
+static int fill_seat(struct gpu_seat *seat, bool exports)
 {
     const struct gpu *gpu = seat->gpu;
     int code = gpu->cuDevicePrimaryCtxRetain(&seat->context, seat->device);
@@ -60,14 +60,15 @@ static int fill_seat(struct gpu_seat *seat)
         code = gpu->cuStreamCreate(&seat->upwards, STREAM_NON_BLOCKING);
     for (int i = 0; i < GPU_EVENTS; i++)
         if (code == 0)
-            code = make_event(gpu, &seat->events[i]);
+            code = make_event(gpu, exports, &seat->events[i]);
     for (int i = 0; i < GPU_STEPS; i++)
         if (code == 0)
             code = gpu->cuEventCreate(&seat->steps[i], EVENT_NO_TIMING);
     return code == 0 ? load_rows(seat) : code;
 }
 
-int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, struct gpu_seat **out)
+int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, bool exports,
+                   struct gpu_seat **out)
 {
     int device = 0, code = gpu->cuDeviceGet(&device, card);
     if (code != 0)
@@ -81,7 +82,7 @@ int tsr__seat_open(tsr_session *session, const struct gpu *gpu, int card, struct
     seat->card = card;
     seat->device = device;
     tsr__arena_init(&seat->arena, session);
-    code = fill_seat(seat);
+    code = fill_seat(seat, exports);
     if (code == 0)
         *out = seat;
     else

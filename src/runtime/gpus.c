@@ -64,7 +64,7 @@ static tsr_status open_gpu_alone(struct rank *rank, int card)
 {
     struct comm_trouble why;
     char words[160];
-    int code = tsr__seat_open(rank->session, rank->gpu, card, &rank->seat);
+    int code = tsr__seat_open(rank->session, rank->gpu, card, false, &rank->seat);
     rank->owns_seat = code == 0;
     if (code == 0)
         return TSR_OK;

@@ -473,16 +473,16 @@ EXPORT int cuIpcCloseMemHandle(uint64_t p)
 // How often the event was recorded and reached, in memory that other processes can map.
 struct event {
     atomic_uint_fast64_t recorded, reached;
-    int fd;
+    int fd; // -1: other processes cannot open it
 };
 
 EXPORT int cuEventCreate(void **out, unsigned flags)
 {
-    (void)flags;
+    const unsigned between_processes = 4;
     struct block *b = new_block(sizeof(struct event));
     if (!b)
         return NO_MEMORY;
-    ((struct event *)b->p)->fd = b->fd;
+    ((struct event *)b->p)->fd = flags & between_processes ? b->fd : -1;
     *out = b->p;
     return OK;
 }
@@ -542,6 +542,8 @@ EXPORT int cuEventSynchronize(void *event)
 
 EXPORT int cuIpcGetEventHandle(struct handle *out, void *event)
 {
+    if (((struct event *)event)->fd < 0)
+        return INVALID;
     *out = (struct handle){.pid = getpid(), .fd = ((struct event *)event)->fd, .bytes = 4096};
     return OK;
 }

@@ -27,7 +27,7 @@ static int set_up(void **state)
     f->session = tsr_session_new(NULL);
     f->gpu = tsr__gpu_open(f->session, &libraries, why, sizeof why);
     assert_string_equal(why, "");
-    assert_int_equal(tsr__seat_open(f->session, f->gpu, 0, &f->seat), 0);
+    assert_int_equal(tsr__seat_open(f->session, f->gpu, 0, true, &f->seat), 0);
     f->stream = tsr__seat_stream(f->seat);
     *state = f;
     return 0;
@@ -371,13 +371,25 @@ static void test_survey_of_a_started_driver(void **state)
     assert_true(seen.n >= 1 && seen.cards[0].memory > 0);
 }
 
+// Other processes can open the events of a seat only if it was opened for that.
+static void test_exported_events(void **state)
+{
+    struct fixture *f = *state;
+    struct gpu_seat *local = NULL;
+    struct gpu_handle handle;
+    assert_int_equal(tsr__seat_open(f->session, f->gpu, 0, false, &local), 0);
+    assert_int_equal(tsr__seat_export_event(f->seat, 0, &handle), 0);
+    assert_int_not_equal(tsr__seat_export_event(local, 0, &handle), 0);
+    tsr__seat_close(local);
+}
+
 static void test_words(void **state)
 {
     struct fixture *f = *state;
     char words[128];
     assert_non_null(strstr(tsr__gpu_words(f->gpu, 2, words, sizeof words), "out of memory"));
     struct gpu_seat *none = NULL;
-    assert_int_not_equal(tsr__seat_open(f->session, f->gpu, 63, &none), 0);
+    assert_int_not_equal(tsr__seat_open(f->session, f->gpu, 63, true, &none), 0);
     assert_null(none);
 }
 
@@ -394,6 +406,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_copies_with_zeros, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_kernels_that_fail_to_load, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_scratch_grows, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_exported_events, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_words, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_survey_of_a_started_driver, set_up, tear_down),
     };

@@ -359,12 +359,15 @@ tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
     device->gpu = options->gpu;
     tsr__nccl_init(device);
     struct device_call k = {device, &(struct comm_call){.op = "opening", .node = "GPU"}, why, 0};
+    bool has_processes = strcmp(base->transport->name, "threads") != 0;
     tsr_status st = TSR_OK;
     if (!make_lists(device))
         st = tsr__trouble(why, TSR_NOMEM, base->rank, "rank %d is out of memory", base->rank);
     else if (options->gpu)
         st = tsr__device_code(
-            &k, tsr__seat_open(session, options->gpu, options->card, &device->seat), "opening it");
+            &k,
+            tsr__seat_open(session, options->gpu, options->card, has_processes, &device->seat),
+            "opening it");
     if (st == TSR_OK)
         *out = &device->endpoint;
     else
