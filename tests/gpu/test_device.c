@@ -697,6 +697,7 @@ static void test_driver_fails(void **state)
     (void)state;
     if (getenv("GPU"))
         skip();
+    check_driver_fails("cuLaunchKernel:1", METHOD_OWN, "invalid argument");
     check_driver_fails("cuLaunchKernel:3", METHOD_OWN, "reducing: invalid argument");
     check_driver_fails("cuMemHostAlloc:1", METHOD_HOST, "is out of memory for host memory");
     check_driver_fails("ncclAllReduce:2", METHOD_NCCL, "NCCL on rank");

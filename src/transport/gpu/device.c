@@ -98,6 +98,7 @@ static void fill_cards(const struct device_call *call, const struct comm_buffer 
         card->reaches = reaches;
         card->has_nccl = group && group->comm;
         card->most_bytes = most;
+        card->turn = device->turn;
     }
 }
 
@@ -365,8 +366,7 @@ tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
         st = tsr__trouble(why, TSR_NOMEM, base->rank, "rank %d is out of memory", base->rank);
     else if (options->gpu)
         st = tsr__device_code(
-            &k,
-            tsr__seat_open(session, options->gpu, options->card, has_processes, &device->seat),
+            &k, tsr__seat_open(session, options->gpu, options->card, has_processes, &device->seat),
             "opening it");
     if (st == TSR_OK)
         *out = &device->endpoint;

@@ -48,6 +48,7 @@ struct call_card {
     uint64_t in,
         // addresses in its process: of the data that it sends to the reader, and of its result
         out;
+    uint64_t turn;       // number of DONE events that it has recorded
     uint64_t bytes;      // sent to the reader
     uint64_t most_bytes; // size of the largest part that it sends
     struct gpu_block in_block, out_block;
@@ -73,7 +74,9 @@ struct device {
     void *(*events)[GPU_EVENTS];   // by rank: as this process sees them
     void *probe;
     VEC(struct device_group) groups;
-    unsigned turn; // number of DONE events recorded so far, selects the next
+    uint64_t turn; // number of DONE events recorded so far, selects the next
+    // A value of `turn`, for ranks of this process that wait for the last DONE event.
+    atomic_uint_fast64_t announced;
     // For ranks of this process (device_leave.c). touching: this rank's thread enqueues work that
     // accesses others' memory. left: this rank has failed, and its memory may be freed.
     atomic_bool touching, left;
@@ -143,6 +146,9 @@ tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint
                              uint64_t *theirs);
 tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected);
 
+// Returns the device of another member. NULL: the member is this rank, is not on a GPU, or is in
+// another process.
+struct device *tsr__device_neighbour(const struct device_call *call, int member);
 // device_leave.c: between these two calls a rank may enqueue work that accesses other members'
 // memory. tsr__device_touch returns false if a member has left; then nothing may be enqueued.
 bool tsr__device_touch(const struct device_call *call);

@@ -3,9 +3,7 @@
 // accesses its memory any more.
 #include "transport/gpu/device.h"
 
-// Returns the device of another member. NULL: the member is this rank, is not on a GPU, or is in
-// another process.
-static struct device *neighbour(const struct device_call *call, int member)
+struct device *tsr__device_neighbour(const struct device_call *call, int member)
 {
     const struct device *device = call->device;
     const struct rank_card *card = &device->ranks[call->call->group[member]];
@@ -19,7 +17,7 @@ bool tsr__device_touch(const struct device_call *call)
 {
     atomic_store(&call->device->touching, true);
     for (int i = 0; i < call->call->n_group; i++) {
-        struct device *other = neighbour(call, i);
+        struct device *other = tsr__device_neighbour(call, i);
         if (other && atomic_load(&other->left)) {
             tsr__device_touched(call);
             return false;
@@ -45,7 +43,7 @@ tsr_status tsr__device_leave(const struct device_call *call, tsr_status st)
                                      call->why->text);
     atomic_store(&device->left, true);
     for (int i = 0; i < call->call->n_group; i++) {
-        struct device *other = neighbour(call, i);
+        struct device *other = tsr__device_neighbour(call, i);
         struct patience patience = {0};
         if (!other)
             continue;

@@ -7,6 +7,9 @@
 // for the DONE events of the members that accessed its memory, so that later work may reuse it.
 // READY is recorded again only in the next call, when all waits for it are enqueued. The wait for
 // DONE comes after the last barrier, so calls use the N_DONE events in turn.
+//
+// An all-reduce on one GPU in one process needs no second barrier. Only the first member accesses
+// the memory of others. It announces its DONE event and continues; the others wait for that.
 #include "transport/gpu/device.h"
 
 enum { STEP_DONE = 3 };
@@ -51,18 +54,23 @@ static tsr_status await_all_ready(const struct device_call *call)
     return TSR_OK;
 }
 
+// Records the DONE event of this call. Its number is returned in *event.
+static tsr_status record_done(const struct device_call *call, uint64_t *event)
+{
+    struct device *device = call->device;
+    *event = EVENT_DONE + device->turn++ % N_DONE;
+    return tsr__device_code(call, tsr__seat_record(device->seat, (int)*event, call->call->stream),
+                            "an event");
+}
+
 // Announces the DONE event after which this rank no longer accesses the others' memory, and makes
 // its stream wait for their DONE events.
 tsr_status tsr__own_finish(const struct device_call *call, bool touched)
 {
-    struct device *device = call->device;
     // Groups of this method have at most GPU_MAX_MEMBERS members (choose in device.c).
     uint64_t few[GPU_MAX_MEMBERS], mine = NOT_TOUCHED;
-    if (touched) {
-        mine = EVENT_DONE + device->turn++ % N_DONE;
-        TRY(tsr__device_code(call, tsr__seat_record(device->seat, (int)mine, call->call->stream),
-                             "an event"));
-    }
+    if (touched)
+        TRY(record_done(call, &mine));
     TRY(tsr__device_words(call, STEP_DONE, mine, few));
     for (int i = 0; i < call->call->n_group; i++) {
         if (i == call->self || few[i] >= GPU_EVENTS)
@@ -72,12 +80,41 @@ tsr_status tsr__own_finish(const struct device_call *call, bool touched)
     return TSR_OK;
 }
 
+// Announces the DONE event of the first member, or makes this rank's stream wait for it. The first
+// member does nothing between the exchange of cards and this call that could block it, so the
+// others wait here for a few microseconds.
+static tsr_status follow_first(const struct device_call *call)
+{
+    struct device *device = call->device, *first = tsr__device_neighbour(call, 0);
+    const struct endpoint *base = device->base;
+    uint64_t turn = device->cards[0].turn, event;
+    struct patience patience = {0};
+    if (call->self == 0) {
+        TRY(record_done(call, &event));
+        atomic_store_explicit(&device->announced, device->turn, memory_order_release);
+        return TSR_OK;
+    }
+    while (atomic_load_explicit(&first->announced, memory_order_acquire) <= turn)
+        if (tsr__patience(&patience, base->host_ranks > base->host_cores) &&
+            tsr__comm_failure(device->base, call->why))
+            return call->why->status;
+    return await_event(call, 0, (int)(EVENT_DONE + turn % N_DONE));
+}
+
 static bool one_gpu(const struct device_call *call)
 {
     const struct rank_card *ranks = call->device->ranks;
     const int64_t *group = call->call->group;
     for (int i = 1; i < call->call->n_group; i++)
         if (memcmp(ranks[group[i]].gpu, ranks[group[0]].gpu, GPU_ID_BYTES) != 0)
+            return false;
+    return true;
+}
+
+static bool in_one_process(const struct device_call *call)
+{
+    for (int i = 0; i < call->call->n_group; i++)
+        if (i != call->self && !tsr__device_neighbour(call, i))
             return false;
     return true;
 }
@@ -130,7 +167,10 @@ tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, v
     if (tsr__device_touch(call))
         st = reduce_own(call, in, out, &touched);
     tsr__device_touched(call);
-    if (st == TSR_OK)
+    bool follows = call->call->count > 0 && one_gpu(call) && in_one_process(call);
+    if (st == TSR_OK && follows && (touched || call->self > 0))
+        st = follow_first(call);
+    else if (st == TSR_OK)
         st = tsr__own_finish(call, touched); // reports the cause if a member has failed
     return tsr__device_leave(call, st);
 }
