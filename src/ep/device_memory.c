@@ -289,6 +289,8 @@ OrtStatus *tsr__ep_memory_extend(struct device_memory *memory, int gpu,
     struct gpu_seat *seat = enter(memory, gpu, &status);
     void *stream = seat ? tsr__seat_stream(seat) : NULL;
     int code = seat ? tsr__seat_wait(seat, NULL) : 0; // the producers of the caches
+    if (seat && code == 0)
+        code = tsr__seat_wait(seat, stream); // copies of another session use the same memory
     for (size_t i = 0; seat && i < n; i++)
         for (size_t row = 0; copies[i].to && row < copies[i].rows && code == 0; row++)
             code = tsr__seat_copies_extend(
@@ -297,11 +299,21 @@ OrtStatus *tsr__ep_memory_extend(struct device_memory *memory, int gpu,
                 copies[i].from_bytes, stream);
     if (seat && code == 0)
         code = tsr__seat_copies_start(seat, &together, stream);
-    if (seat && code == 0)
-        code = tsr__seat_wait(seat, stream);
     if (code != 0)
         status = failed(memory, gpu, "a cache cannot be copied", code);
     pthread_mutex_unlock(&memory->lock);
+    return status;
+}
+
+OrtStatus *tsr__ep_memory_settle(struct device_memory *memory, int gpu)
+{
+    OrtStatus *status = NULL;
+    pthread_mutex_lock(&memory->lock);
+    struct gpu_seat *seat = enter(memory, gpu, &status);
+    int code = seat ? tsr__seat_wait(seat, tsr__seat_stream(seat)) : 0;
+    pthread_mutex_unlock(&memory->lock);
+    if (code != 0)
+        return failed(memory, gpu, "a cache cannot be copied", code);
     return status;
 }
 

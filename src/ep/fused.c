@@ -122,6 +122,7 @@ static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
         tsr__job_set_run_options(fused->job, options);
         tsr__job_set_places(fused->job, places->n ? places : NULL);
         tsr__job_set_used(fused->job, fused->used, fused->n_used);
+        tsr__job_set_inputs_wait(fused->job, tsr__ep_caches_settle, fused);
         st = tsr_job_start(fused->job, inputs);
         if (st != TSR_OK)
             return st;
@@ -151,6 +152,9 @@ static OrtStatus *run(struct fused *fused, OrtKernelContext *context)
         st = tsr__ep_caches_place(fused, context, inputs, places);
     if (st == TSR_OK)
         st = run_ranks(fused, inputs, context, places, outputs);
+    tsr_status settled = tsr__ep_caches_settle(fused); // if the ranks did not start
+    if (st == TSR_OK)
+        st = settled;
     tsr__ep_caches_note(fused, inputs, st == TSR_OK ? outputs : NULL);
     if (st == TSR_OK) {
         fused->n_runs++;

@@ -89,6 +89,22 @@ static bool overlap(const struct cache_copy *a, const struct cache_copy *b)
     return to < from + b->rows * b->from_bytes && from < to + a->rows * a->to_bytes;
 }
 
+// True if the cache is sharded as the one before it and has the same shape. Then the ranks can write
+// both to the application's memory, or none. All caches of most models are alike.
+static bool is_like_previous(const struct fused *fused, size_t i, const tsr_tensors *inputs,
+                             const struct tensor *past)
+{
+    const struct cache_pair *cache = &fused->caches[i], *previous = i ? cache - 1 : NULL;
+    if (!previous || !previous->length_input || !cache->present || !previous->present ||
+        !cache->present->sharding || !previous->present->sharding ||
+        strcmp(cache->present->sharding, previous->present->sharding) != 0)
+        return false;
+    const struct tensor *other = tsr__tensors_get(inputs, fused->inputs[previous->input]);
+    return other->type == past->type && other->rank == past->rank &&
+           fused->copies[i].length == fused->copies[i - 1].length &&
+           memcmp(other->dims, past->dims, (size_t)past->rank * sizeof *past->dims) == 0;
+}
+
 // Measures all copies. Returns false if a cache does not grow, or if a rank cannot write its shard
 // to the application's memory.
 static bool measure_all(const struct fused *fused, const tsr_tensors *inputs, int *device)
@@ -106,6 +122,8 @@ static bool measure_all(const struct fused *fused, const tsr_tensors *inputs, in
             return false;
         *device = past->device;
         rows += copy->rows;
+        if (is_like_previous(fused, i, inputs, past))
+            continue;
         struct tensor wanted = *past;
         memcpy(dims, past->dims, (size_t)past->rank * sizeof *dims);
         dims[past->rank - 2] = copy->length;
@@ -175,9 +193,11 @@ tsr_status tsr__ep_caches_grow(struct fused *fused, OrtKernelContext *context, t
     if (!fits)
         return TSR_OK;
     OrtStatus *failed = get_memory(fused, context, inputs, device, &fits);
-    if (!failed && fits)
+    if (!failed && fits) {
+        fused->copying = device;
         failed = tsr__ep_memory_extend(fused->provider->factory->memory, device - 1, fused->copies,
                                        fused->n_caches);
+    }
     tsr_status st = tsr__ep_report(fused->provider->session, api, failed);
     for (size_t i = 0; i < fused->n_caches && st == TSR_OK && fits; i++) {
         struct cache_pair *cache = &fused->caches[i];
@@ -188,4 +208,16 @@ tsr_status tsr__ep_caches_grow(struct fused *fused, OrtKernelContext *context, t
         st = use_present(fused, i, inputs, places);
     }
     return st;
+}
+
+tsr_status tsr__ep_caches_settle(void *data)
+{
+    struct fused *fused = data;
+    const struct ep_factory *factory = fused->provider->factory;
+    int device = fused->copying;
+    fused->copying = 0;
+    if (device == 0)
+        return TSR_OK;
+    return tsr__ep_report(fused->provider->session, &factory->api,
+                          tsr__ep_memory_settle(factory->memory, device - 1));
 }

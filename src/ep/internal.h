@@ -149,6 +149,7 @@ struct fused {
     struct cache_copy *copies; // of this run, one per cache
     size_t n_caches;
     bool can_grow;            // the new lengths of the caches are known before a run
+    int copying;              // 1 + the GPU on which `copies` may be in progress; 0: none
     struct used_length *used; // used parts of caches in this run
     size_t n_used;
     // Per output: the last run asked the application for memory. Such an output that is not in the
@@ -182,9 +183,10 @@ int tsr__ep_value_gpu(const struct ep_api *api, const OrtValue *value);
 // Copies between host memory (device -1) and GPUs, and waits for the copy.
 OrtStatus *tsr__ep_memory_copy(struct device_memory *memory, void *to, int to_gpu, const void *from,
                                int from_gpu, size_t bytes);
-// Copies caches to longer memory on one GPU, and waits for the copies.
+// Starts to copy caches to longer memory on one GPU. tsr__ep_memory_settle waits for the copies.
 OrtStatus *tsr__ep_memory_extend(struct device_memory *memory, int gpu,
                                  const struct cache_copy *copies, size_t n);
+OrtStatus *tsr__ep_memory_settle(struct device_memory *memory, int gpu);
 // Adds an input in GPU memory to the set. If a rank of this process is on a GPU, the input is not
 // copied; else it is copied to host memory.
 tsr_status tsr__ep_memory_input(struct fused *fused, const OrtValue *value, const char *name,
@@ -301,10 +303,12 @@ void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs,
 // ---- grow.c
 // Finds the inputs that have the new lengths of the caches. False: they are not known for all.
 bool tsr__ep_caches_can_grow(const struct fused *fused);
-// If all caches on a GPU grow in this run: copies them to the application's memory for the outputs,
-// which becomes input and place of the run.
+// If all caches on a GPU grow in this run: starts to copy them to the application's memory for the
+// outputs, which becomes input and place of the run.
 tsr_status tsr__ep_caches_grow(struct fused *fused, OrtKernelContext *context, tsr_tensors *inputs,
                                tsr_tensors *places) TSR_MUST_USE;
+// Waits for the copies of tsr__ep_caches_grow, if any. data: the struct fused
+tsr_status tsr__ep_caches_settle(void *data) TSR_MUST_USE;
 
 // ---- fused.c
 // Creates the node that replaces the graph, and starts its ranks. The caller frees *out, also after

@@ -115,6 +115,9 @@ struct tsr_job {
     const struct used_length *used; // inputs with spare capacity, of the next run
     size_t n_used;
 
+    tsr_status (*inputs_wait)(void *data); // called when inputs are bound; NULL: none
+    void *inputs_wait_data;
+
     const struct output_places *places; // destinations for the collected run; NULL: none
     bool *placed; // per output of the manifest: written to its destination, or not requested
 };

@@ -233,6 +233,12 @@ void tsr__job_set_used(tsr_job *job, const struct used_length *list, size_t n)
     job->n_used = n;
 }
 
+void tsr__job_set_inputs_wait(tsr_job *job, tsr_status (*wait)(void *data), void *data)
+{
+    job->inputs_wait = wait;
+    job->inputs_wait_data = data;
+}
+
 static bool is_reached(const struct rank *rank, const struct tensor *tensor)
 {
     return tensor->device ? tsr__rank_has_on_gpu(rank, tensor) : !rank->seat;

@@ -271,8 +271,8 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
 }
 
 // Binds the inputs of all ranks before any rank starts, so that invalid inputs are refused while no
-// rank waits for another. After a refusal, the values that were already bound are released. Also
-// refuses if a rank has failed.
+// rank waits for another. Then waits until the inputs are complete. After a refusal, the values that
+// were already bound are released. Also refuses if a rank has failed.
 tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     size_t run_slot = job->runs_started % RUN_SLOTS;
@@ -280,15 +280,17 @@ tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum 
     TRY(tsr__ranks_verdict(job));
     if (form == FULL_SET && job->has_bundle)
         TRY(tsr__named_check(&job->bundle.manifest, job->session, inputs[0]));
-    for (int bound = 0; bound < job->n; bound++) {
-        tsr_status st = bind_rank(job, bound, run_slot, inputs, form);
-        if (st == TSR_OK)
-            continue;
-        for (int i = 0; i < bound; i++)
-            tsr__rank_drop(&job->rank_threads[i].rank, run_slot);
-        return st;
+    tsr_status st = TSR_OK;
+    int bound = 0;
+    while (bound < job->n && st == TSR_OK) {
+        st = bind_rank(job, bound, run_slot, inputs, form);
+        bound += st == TSR_OK;
     }
-    return TSR_OK;
+    if (st == TSR_OK && job->inputs_wait)
+        st = job->inputs_wait(job->inputs_wait_data);
+    for (int i = 0; i < bound && st != TSR_OK; i++)
+        tsr__rank_drop(&job->rank_threads[i].rank, run_slot);
+    return st;
 }
 
 // ---- the one rank on the caller's thread -------------------------------------------------------

@@ -60,6 +60,10 @@ struct used_length {
 // view of the full length. n 0: none.
 void tsr__job_set_used(tsr_job *job, const struct used_length *list, size_t n);
 
+// Sets a function that the following runs call when all inputs are bound, before a rank reads them.
+// It waits until the inputs are complete. NULL: none.
+void tsr__job_set_inputs_wait(tsr_job *job, tsr_status (*wait)(void *data), void *data);
+
 // Destinations of outputs (gpu_tensors.c). `place` is called after the run with type, rank and
 // shape of an output. It sets device and device_data to memory on a GPU, or data to host memory. If
 // the output is not requested, it sets nothing. For host memory it may also enlarge dims to the
