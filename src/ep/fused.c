@@ -114,11 +114,9 @@ static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
     if (fused->served) {
         st = tsr__served_run(fused->served, inputs, outputs);
     } else {
-        // The options of a run may have adapters, which replace default values of inputs. ONNX
-        // Runtime has put these values into the inputs already, and the engine sessions of the
-        // ranks do not know their names.
-        const OrtRunOptions *options =
-            fused->has_defaults ? NULL : tsr__ep_run_options(fused->provider);
+        const OrtRunOptions *options = tsr__ep_run_options(fused->provider);
+        if (tsr__ep_has_adapters(fused, options))
+            options = NULL;
         tsr__job_set_run_options(fused->job, options);
         tsr__job_set_places(fused->job, places->n ? places : NULL);
         tsr__job_set_used(fused->job, fused->used, fused->n_used);
@@ -221,8 +219,6 @@ static OrtStatus *read_ports(struct fused *fused, const OrtNode *node)
         return ort->CreateStatus(ORT_FAIL, "out of memory");
     TRY(ort->Node_GetInputs(node, values, fused->n_inputs));
     TRY(ort->Node_GetOutputs(node, values + fused->n_inputs, fused->n_outputs));
-    for (size_t i = 0; i < fused->n_inputs && !fused->has_defaults; i++)
-        TRY(ort->ValueInfo_IsOptionalGraphInput(values[i], &fused->has_defaults));
     TRY(read_names(fused, values, fused->n_inputs, &fused->inputs));
     return read_names(fused, values + fused->n_inputs, fused->n_outputs, &fused->outputs);
 }
@@ -299,6 +295,7 @@ void tsr__ep_fused_free(struct fused *fused)
     if (!fused || fused->process != getpid())
         return;
     close_ranks(fused);
+    tsr__ep_adapters_close(fused);
     tsr__temporary_remove(fused->parts.temporary);
     if (fused->parts.use > 0)
         close(fused->parts.use);

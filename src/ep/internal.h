@@ -142,7 +142,7 @@ struct fused {
     struct parts parts;
     const char **inputs, **outputs; // names, in the order of the node
     size_t n_inputs, n_outputs;
-    bool has_defaults;        // some input has a default value
+    OrtSession *probe;        // of adapters.c; NULL: not opened yet
     pid_t process;            // process that created it; its ranks do not exist in a forked child
     struct manifest manifest; // manifest of the partition
     struct cache_pair *caches;
@@ -195,6 +195,11 @@ tsr_status tsr__ep_memory_input(struct fused *fused, const OrtValue *value, cons
 // ranks; the others are added to the set.
 tsr_status tsr__ep_memory_wait(struct fused *fused, OrtKernelContext *context,
                                tsr_tensors *outputs) TSR_MUST_USE;
+
+// ---- adapters.c
+// True if the options of a run have LoRA adapters, whose tensors are inputs of the model.
+bool tsr__ep_has_adapters(struct fused *fused, const OrtRunOptions *options);
+void tsr__ep_adapters_close(struct fused *fused);
 
 // ---- provider.c
 OrtStatus *tsr__ep_provider_new(struct ep_factory *factory, const OrtSessionOptions *options,

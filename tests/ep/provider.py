@@ -157,6 +157,36 @@ def defaults_of_inputs(folder):
     same(model, {**feeds, "W": np.ones((8, 8), np.float32)})
 
 
+def adapters_of_a_run(folder):
+    """The options of a run may have LoRA adapters, whose tensors are inputs of the model, with or without default values."""
+    shapes = {"A": (64, 4), "B": (4, 256)}
+    nodes = [helper.make_node("MatMul", ["X", "W"], ["t"]), helper.make_node("MatMul", ["X", "A"], ["a"]), helper.make_node("MatMul", ["a", "B"], ["b"]),
+             helper.make_node("Add", ["t", "b"], ["s"]), helper.make_node("Relu", ["s"], ["r"]), helper.make_node("MatMul", ["r", "V"], ["Y"])]
+    ports = [info("X", ["batch", 64])] + [info(name, list(shape)) for name, shape in shapes.items()]
+    x = np.random.default_rng(3).standard_normal((4, 64)).astype(np.float32)
+    for which in (1, 2):
+        tensors = {name: np.random.default_rng(which).standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+        written = ort.AdapterFormat()
+        written.set_adapter_version(1)
+        written.set_model_version(1)
+        written.set_parameters({name: ort.OrtValue.ortvalue_from_numpy(tensor) for name, tensor in tensors.items()})
+        written.export_adapter("%s/%d.onnx_adapter" % (folder, which))
+    for defaults in (True, False):
+        zeros = [numpy_helper.from_array(np.zeros(shape, np.float32), name) for name, shape in shapes.items()] if defaults else []
+        model = host.save(folder + "/lora.onnx", helper.make_graph(nodes, "g", ports, [info("Y", ["batch", 64])], [weight("W", 64, 256), weight("V", 256, 64), *zeros]))
+        sharded, plain = host.session(model, devices=2, dims="batch=4"), host.plain(model)
+        outputs = []
+        for which in (1, 2, 1) + ((0,) if defaults else ()):
+            options, adapter = ort.RunOptions(), ort.LoraAdapter()
+            if which:
+                adapter.Load("%s/%d.onnx_adapter" % (folder, which))
+                options.add_active_adapter(adapter)
+            # run() of onnxruntime's Python class requires the inputs that the adapter provides
+            outputs.append(plain._sess.run(["Y"], {"X": x}, options))
+            host.near(sharded._sess.run(["Y"], {"X": x}, options), outputs[-1])
+        assert np.array_equal(outputs[0], outputs[2]) and not np.allclose(outputs[0], outputs[1])
+
+
 # ---- options ---------------------------------------------------------------------------------------
 
 
@@ -610,7 +640,7 @@ def nothing_is_left(folder):
 
 host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
-             replaced_weights_are_used, unreadable_weights_are_reported, defaults_of_inputs, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
+             replaced_weights_are_used, unreadable_weights_are_reported, defaults_of_inputs, adapters_of_a_run, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
              declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, states_in_one_buffer, cache_buffers_change, decoders_are_sharded_by_heads, names_of_sizes_may_be_wrong,
              caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, no_thread_beside_the_ranks, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
