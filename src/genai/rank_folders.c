@@ -89,6 +89,27 @@ static tsr_status check_config(tsr_folder *folder)
     return TSR_OK;
 }
 
+static bool find_grouped(void *data, tsr_node *node, size_t input)
+{
+    (void)input;
+    *(bool *)data |= strcmp(tsr_node_op(node), "GroupQueryAttention") == 0;
+    return true;
+}
+
+// True if tsr_repeat_kv_heads can repeat the heads of all caches: only grouped attention reads
+// fewer key heads than query heads. Other models repeat the heads of a cache themselves.
+static bool can_repeat(const tsr_folder *folder)
+{
+    const tsr_graph *graph = tsr_model_graph(folder->model);
+    for (size_t i = 0; i < folder->caches.n; i++) {
+        bool grouped = false;
+        tsr_value_uses(tsr_graph_value(graph, folder->caches.at[i].past), find_grouped, &grouped);
+        if (!grouped)
+            return false;
+    }
+    return true;
+}
+
 // Returns the number of copies of each key head. Every rank must get at least one head. If heads
 // are repeated, all copies must have the same number of query heads. Returns 0 if there is no such
 // number, for example with fewer query heads than ranks; the caches are then replicated.
@@ -97,7 +118,7 @@ static int64_t repeats(const tsr_folder *folder, int64_t ranks)
     if (json_object_get(json_object_get(folder->config, "model"), "encoder"))
         return 0;
     int64_t keys = tsr__genai_cache_heads(folder), queries = int64_max(folder->heads, keys);
-    if (queries > MAX_HEADS)
+    if (queries > MAX_HEADS || !can_repeat(folder))
         return keys >= ranks;
     for (int64_t times = 1; keys * times <= queries; times++)
         if (keys * times >= ranks && (times == 1 || queries % (keys * times) == 0))
