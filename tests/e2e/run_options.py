@@ -309,21 +309,18 @@ def trace(d):
 
 
 def long_trace(d):
-    """A trace of many runs must stay small enough for viewers and must report how many events were dropped."""
-    nodes = [h.make_node("Sin", ["x" if i == 0 else "v%d" % i], ["y" if i == 1999 else "v%d" % (i + 1)], name="n%d" % i) for i in range(2000)]
+    """A long trace must stay small enough for viewers and must report how many events were dropped. Names of 800 characters make the events
+    large: four runs, the fewest of `bench`, exceed the limit."""
+    nodes = [h.make_node("Sin", ["x" if i == 0 else "v%d" % i], ["y" if i == 1999 else "v%d" % (i + 1)], name="n%d" % i + "_" * 800) for i in range(2000)]
     ends = [h.make_tensor_value_info(v, T.FLOAT, [4, 4]) for v in "xy"]
     onnx.save(h.make_model(h.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=10, opset_imports=[h.make_opsetid("", 18)]), d + "/m.onnx")
     good("annotate", d + "/m.onnx", "--config", "c:2", "--tile", "x={2,1:0,1}", "-o", d + "/a.onnx")
-    for seconds in (0.5, 2, 8, 30):
-        rc, out, err = tessera("bench", d + "/a.onnx", "--config", "c", "--seconds", seconds, "--trace", d + "/t.json", "--json")
-        assert rc == 0, err
-        doc = json.loads(out)
-        if "trace-bounded" in out + err:
-            break
+    rc, out, err = tessera("bench", d + "/a.onnx", "--config", "c", "--seconds", "0.05", "--trace", d + "/t.json", "--json")
+    assert rc == 0, err
     events = json.load(open(d + "/t.json"))["traceEvents"]
     left = sum(e["args"]["events"] for e in events if e["name"] == "left_out")
     assert os.path.getsize(d + "/t.json") < 17 << 20, os.path.getsize(d + "/t.json")
-    assert left > 0 and "trace-bounded" in out + err and str(left) in out + err, (left, doc["runs"], err)
+    assert left > 0 and "trace-bounded" in out + err and str(left) in out + err, (left, out, err)
     kernels = [e for e in events if e.get("cat") == "Node"]
     assert {e["pid"] for e in kernels} == {0, 1} and len(kernels) > 10000 and not any("mem_in_use" in str(e["args"]) for e in kernels[:50])
 
