@@ -51,11 +51,11 @@ def provided(og, folder, library, devices):
     return config
 
 
-def main(folder, *provider):
+def generated(folder, *provider):
+    """Returns the generated tokens, in this process."""
     import numpy as np
     import onnxruntime_genai as og
-    rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
-    model = og.Model(provided(og, folder, *provider) if provider else folder if rank is None else "%s/rank%s" % (folder, rank))
+    model = og.Model(provided(og, folder, *provider) if provider else folder)
     options = og.GeneratorParams(model)
     most = len(PROMPT) + TOKENS + 10
     options.set_search_options(max_length=most, min_length=most, do_sample=False)  # the end token must not end the generation
@@ -65,6 +65,12 @@ def main(folder, *provider):
     while not generator.is_done() and len(found) < TOKENS:
         generator.generate_next_token()
         found.append(int(generator.get_next_tokens()[0]))
+    return found
+
+
+def main(folder, *provider):
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+    found = generated(folder if rank is None or provider else "%s/rank%s" % (folder, rank), *provider)
     sys.stdout.write(" ".join(map(str, ["tokens", rank, *found])) + "\n")  # one write, because all ranks write to one pipe
     sys.stdout.flush()
 
