@@ -331,8 +331,9 @@ def rounds(nemesis, transport, until):
                 if why:
                     short.append(why)
                     print("SHORT %s" % why, flush=True)
-    with concurrent.futures.ThreadPoolExecutor(WAITING * JOBS) as pool:
-        working = [pool.submit(worker) for _ in range(WAITING * JOBS)]
+    at_a_time = min(WAITING * JOBS, COUNT)  # more would only add events
+    with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
+        working = [pool.submit(worker) for _ in range(at_a_time)]
         while concurrent.futures.wait(working, timeout=1.0).not_done:
             pass  # wakes up for signals: one that another thread received does not interrupt this one
         for done in working:
