@@ -5,7 +5,7 @@
 
 #include <time.h>
 
-#define LAYERS 12
+#define LAYERS 6
 
 static const char *name_of(struct net *t, const char *what, int layer)
 {
