@@ -75,7 +75,7 @@ def main():
         for transport in ("threads", "shm"):
             tessera("run", d + "/parts", "--transport", transport, "--trace", d + "/run.json")
             check("run, " + transport, d + "/run.json", False)
-        tessera("bench", d + "/parts", "--transport", "shm", "--in-flight", 3, "--trace", d + "/bench.json")
+        tessera("bench", d + "/parts", "--transport", "shm", "--seconds", 1, "--in-flight", 3, "--trace", d + "/bench.json")
         check("bench, 3 in flight", d + "/bench.json", True)
         tessera("simulate", d + "/parts", "--devices", 2, "--requests", 4, "--trace", d + "/simulated.json")
         check("simulate, 4 requests", d + "/simulated.json", True)
