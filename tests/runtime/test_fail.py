@@ -12,7 +12,7 @@ LEAST = {"run": 8, "bench": 6, "job": 6, "verify": 10, "measure": 2}  # failures
 
 def step(work, kind):
     """The sample tries every 31st allocation and every 4th read and write. A measurement takes more than a second of CPU time, so it tries few writes."""
-    return 1 if ALL else 20 if work == "measure" else 31 if kind == ALLOCATION else 4
+    return 1 if ALL else 40 if work == "measure" else 31 if kind == ALLOCATION else 4
 
 
 def sweep(d, work, victim, kind):
