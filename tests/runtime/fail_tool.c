@@ -18,9 +18,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define AT_ONCE_S 12 // from the failure to the end of the other rank, on a busy machine
-#define TIMEOUT_S 25 // of the transport: an end that only a timeout causes is late
-#define LIMIT_S   30 // of a job; then the other rank is taken to wait for ever
+#define AT_ONCE_S 12  // from the failure to the end of the other rank, on a busy machine
+#define TIMEOUT_S 25  // of the transport: an end that only a timeout causes is late
+#define LIMIT_S   150 // of a job; then the other rank is taken to wait for ever
 
 static const char *engine, *folder, *parts, *model_path;
 
