@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks facts that the documents state about the source: test_documents.py
 
-Files that they name exist, and so do names in these files. ARCHITECTURE.md lists the modules of tools/lint in their order, has true line
+Files that they name exist, and so do names in these files. A neighbour in CONTRIBUTING.md is in the file where the change begins. ARCHITECTURE.md lists the modules of tools/lint in their order, has true line
 counts and is short. The man page has every environment variable of the command. C programs in the documents compile.
 """
 import fnmatch
@@ -21,6 +21,7 @@ EXAMPLES = ("app.c", "onnxruntime_c_api.h")  # files of other projects
 FOLDERS = "src|tests|tools|bench|fuzz|examples|include|docs|python|packaging|schemas|conformance"
 MAX_LINES, MAX_COLUMNS = 150, 120  # of ARCHITECTURE.md
 TOLERANCE = 0.25  # of a line count, since documents do not follow every commit
+MAX_NEIGHBOURS = 25  # files that have the neighbour of a change
 failed = 0
 
 
@@ -73,6 +74,28 @@ def missing_names():
             for name in re.findall(r"`([^`]+)`", names):
                 if "NAME" not in name + where and os.path.exists(where) and not has_name(where, name):
                     yield "%s: no %s in %s" % (page, name, where)
+
+
+def begins(cell):
+    """Files of a cell such as "`src/x.c`, `f` in `src/y.c`" and "`x.c` and `z.c` in `src/y`"; NAME matches any text."""
+    for name in re.findall(r"`([\w./-]+)`", cell):
+        name = name.replace("NAME", "*")
+        for path in glob.glob(name) or glob.glob("src/" + name) or (glob.glob("src/**/" + name, recursive=True) if "." in name else []):
+            yield from glob.glob(path + "/**/*.*", recursive=True) if os.path.isdir(path) else [path]
+
+
+def wrong_neighbours(page):
+    """A neighbour of each row must be in a file where the change begins, and in few enough files to read their list."""
+    paths = [path for folder in FOLDERS.split("|") for path in glob.glob(folder + "/**/*.*", recursive=True)
+             if path.endswith(ENDINGS + (".py", ".md", ".json", ".build", ".js")) and not path.startswith("tests/api/baseline")]
+    texts = {path: text_of(path) for path in paths}
+    for change, begin, neighbours, _ in rows(page, "Where does a change belong?"):
+        found = {name: {path for path, text in texts.items() if re.search(name, text)} for name in re.findall(r"`([^`]+)`", neighbours)}
+        if found and not set().union(*found.values()) & set(begins(begin)):
+            yield "%s: git grep -l %s finds no file in which the change begins" % (change, neighbours)
+        for name, files in found.items():
+            if not 1 <= len(files) <= MAX_NEIGHBOURS:
+                yield "%s: %s is in %d files" % (change, name, len(files))
 
 
 def lint_table():
@@ -178,6 +201,7 @@ def main():
     page = text_of("ARCHITECTURE.md")
     check("files that documents name exist", list(missing_files()))
     check("names that documents place in a file are there", list(missing_names()))
+    check("CONTRIBUTING.md names a neighbour of each change", list(wrong_neighbours(text_of("CONTRIBUTING.md"))))
     check("ARCHITECTURE.md lists the modules", list(wrong_modules(page)))
     check("ARCHITECTURE.md has true line counts", list(wrong_counts(page)))
     check("ARCHITECTURE.md is short", list(wrong_size(page)))
