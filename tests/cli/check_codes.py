@@ -272,7 +272,7 @@ def main():
     wanted = {} if "--update" in sys.argv else json.load(open(GOLDEN))
     sources = codes_of_sources()
     for code in sorted(sources - set(CASES) - set(ELSEWHERE)):
-        tell(False, code, "no case")
+        tell(False, code, "no case: add one to tests/cli/check_codes.py, then run it with --update")
     for code in sorted((set(CASES) | set(ELSEWHERE)) - sources):
         tell(False, code, "the checker does not have it")
     for code, test in ELSEWHERE.items():
@@ -284,7 +284,7 @@ def main():
             golden[code] = {k: found[0][k] for k in ("severity", "message", "hint", "node", "value", "axis", "configuration")} if found else None
             tell(len(found) > 0, code + " is found")
             if wanted and found:
-                tell(golden[code] == wanted.get(code), code + " word for word", golden[code])
+                tell(golden[code] == wanted.get(code), code + " word for word", "check_codes.json has another text than %s: if this one is right, run check_codes.py --update" % golden[code])
             found = [f for f in check(right(), path) if f["code"] == code or f["severity"] == "error"]
             tell(not found, code + " is not found in what is right", found)
     if "--update" in sys.argv:

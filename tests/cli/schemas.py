@@ -86,7 +86,7 @@ def check(document, name):
     named = document.get("$schema")
     assert named == PREFIX + name, (named, name)
     found = list(errors(document, SCHEMAS[name], SCHEMAS[name]))
-    assert not found, "\n".join(found[:12])
+    assert not found, "\n".join("schemas/%s.json: %s" % (name, line) for line in found[:12])
 
 
 def run(d, *words, codes=(0,)):

@@ -69,9 +69,15 @@ def c_lines(folder):
 
 
 def options(_):
-    listed = re.findall(r"^\| `(\w+)` \|", PAGE.split("\n## Options\n")[1].split("\n## ")[0], flags=re.M)
-    read = re.findall(r'PREFIX "(\w+)"', open(SOURCE, encoding="utf-8").read())
-    assert sorted(listed) == sorted(set(read)), (listed, read)
+    """Options that the provider reads are in the table of the page and are arguments in Python; the page lists no others."""
+    listed = set(re.findall(r"^\| `(\w+)` \|", PAGE.split("\n## Options\n")[1].split("\n## ")[0], flags=re.M))
+    read = set(re.findall(r'PREFIX "(\w+)"', open(SOURCE, encoding="utf-8").read()))
+    package = open(os.path.join(os.path.dirname(SOURCE), "../../python/tessera/provider.py"), encoding="utf-8").read()
+    arguments = set(re.findall(r"\b(\w+): ", package.split("class InferenceSession")[1].split("def __init__(")[1].split("):\n")[0]))
+    missing = ["docs/provider.md: describe the option %s of src/ep/options.c" % name for name in sorted(read - listed)]
+    missing += ["docs/provider.md: src/ep/options.c does not read the option %s" % name for name in sorted(listed - read)]
+    missing += ["python/tessera/provider.py: add the argument %s to InferenceSession" % name for name in sorted(read - arguments)]
+    assert not missing, "\n".join(missing)
 
 
 harness.run([python_programs, genai_program, c_lines, options])

@@ -77,7 +77,7 @@ def main(printer, tessera):
         newest[s.name, s.domain] = max(s.since_version, newest.get((s.name, s.domain), 0))
         oldest[s.name, s.domain] = min(s.since_version, oldest.get((s.name, s.domain), 1000))
     wanted = set(newest) | {(op, "") for op in OPSET_28} | {(op, "com.microsoft") for op in MICROSOFT}
-    bad = ["%s %s has no row" % key for key in sorted(wanted - set(have))]
+    bad = ["%s %s has no row: add one to src/rules/table*.c" % key for key in sorted(wanted - set(have))]
     bad += ["%s %s: no row for version %d" % (*key, v) for key, v in oldest.items() if key in have and min(r["since"] for r in have[key]) > v]
     bad += ["%s from %d: neither a rule nor a reason" % (r["op"], r["since"]) for r in rows if not r["rule"] and not r["whole"]]
     # This operator exists only in ONNX Runtime, in the domain of ONNX.
@@ -85,11 +85,12 @@ def main(printer, tessera):
     try:
         import onnxruntime.capi.onnxruntime_pybind11_state as ort
         known |= {(s.name, s.domain) for s in ort.get_all_operator_schema()}
-        bad += ["%s %s is an operator of nobody" % key for key in sorted(set(have) - known)]
+        bad += ["%s %s has a row, but neither onnx nor ONNX Runtime has it: raise onnx in tools/requirements.txt and run tools/lock, "
+                "or add it to the lists of tests/rules/complete.py" % key for key in sorted(set(have) - known)]
     except ImportError:
         pass
     if len(OPSET_28) != 203 or {op for op, domain in newest if domain == ""} - set(OPSET_28):
-        bad.append("the list of opset 28 is not complete")
+        bad.append("OPSET_28 in tests/rules/complete.py must have all operators of onnx, and 203 is their number")
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
     made = subprocess.run([sys.executable, os.path.join(root, "tools", "changes")], check=True, capture_output=True, text=True).stdout
     with open(os.path.join(root, "src", "rules", "changes.def")) as f:
