@@ -41,8 +41,7 @@ static tsr_status send_results(struct child_loop *child_loop, enum word word)
 static tsr_status read_inputs(struct child_loop *child_loop, int fd, tsr_tensors **out)
 {
     struct message message;
-    if (!tsr__message_open(fd, &message))
-        return TSR_NOMEM;
+    TRY(tsr__message_open(fd, &message));
     tsr_status st = tsr_tensors_new(child_loop->session, out);
     if (st == TSR_OK)
         st = tsr__message_tensors(&message, *out);
@@ -77,8 +76,7 @@ free_inputs:
 static tsr_status serve_keep(struct child_loop *child_loop, int fd)
 {
     struct message message;
-    if (!tsr__message_open(fd, &message))
-        return TSR_NOMEM;
+    TRY(tsr__message_open(fd, &message));
     struct str past = tsr__message_text(&message), present = tsr__message_text(&message);
     struct arena arena;
     tsr__arena_init(&arena, child_loop->session);

@@ -162,8 +162,7 @@ static tsr_status take_from(const struct handover *handover, uint64_t run, int f
     size_t bytes = 0;
     if (tsr__comm_take(handover->place, &call, from, &fd, &bytes, &why) != TSR_OK)
         return failed(handover, &why);
-    if (!tsr__message_open(fd, &message))
-        return TSR_NOMEM;
+    TRY(tsr__message_open(fd, &message));
     // The file may be longer: only the first `bytes` are the message.
     message.end = bytes < message.end ? bytes : message.end;
     tsr_status st = tsr__message_tensors(&message, to);

@@ -94,7 +94,7 @@ static tsr_status take_result(struct children *children, int rank, tsr_tensors *
     } else {
         TRY(next_note(children, rank, &note, &fd));
     }
-    if (!tsr__message_open(fd, &message))
+    if (tsr__message_open(fd, &message) != TSR_OK)
         return give_up(children);
     tsr_status st = TSR_OK;
     if (to)

@@ -152,8 +152,8 @@ void tsr__message_put_findings(struct message *message, const tsr_session *sessi
 // ---- reading -----------------------------------------------------------------------------------
 
 // Maps the file, so that tensors are copied once, from the map into their set. The descriptor is
-// closed in every case. Returns false if it cannot be mapped.
-bool tsr__message_open(int fd, struct message *message)
+// closed in every case.
+tsr_status tsr__message_open(int fd, struct message *message)
 {
     struct stat st;
     *message = (struct message){.fd = -1};
@@ -161,11 +161,13 @@ bool tsr__message_open(int fd, struct message *message)
     void *map = ok ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
     if (fd >= 0)
         close(fd);
+    if (!ok)
+        return TSR_BUG;
     if (map == MAP_FAILED)
-        return false;
+        return TSR_NOMEM;
     message->bytes = map;
     message->end = message->mapped = (size_t)st.st_size;
-    return true;
+    return TSR_OK;
 }
 
 void tsr__message_close(const struct message *message)

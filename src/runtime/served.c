@@ -254,7 +254,7 @@ static tsr_status take_answer(struct served *served, tsr_tensors *to)
         return st;
     if (note.status == TSR_OK && !to && fd < 0)
         return TSR_OK;
-    if (!tsr__message_open(fd, &message))
+    if (tsr__message_open(fd, &message) != TSR_OK)
         return report_end(served, "sent an answer that cannot be read");
     if (note.status != TSR_OK) {
         (void)tsr__message_findings(&message, served->session, true);
@@ -354,7 +354,7 @@ static bool serve_run(tsr_session *session, tsr_job *job, int fd)
     tsr_tensors *inputs = NULL, *results = NULL;
     struct message message;
     bool goes_on = false;
-    if (!tsr__message_open(fd, &message))
+    if (tsr__message_open(fd, &message) != TSR_OK)
         return false;
     tsr_status st = tsr_tensors_new(session, &inputs);
     if (st == TSR_OK)

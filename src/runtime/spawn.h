@@ -23,8 +23,9 @@ void tsr__message_put_int(struct message *message, int64_t v);
 void tsr__message_put_text(struct message *message, struct str text);
 void tsr__message_put_tensors(struct message *message, const tsr_tensors *tensors);
 void tsr__message_put_findings(struct message *message, const tsr_session *session);
-// Opens a received message for reading; it must be closed. The descriptor is closed here.
-bool tsr__message_open(int fd, struct message *message);
+// Opens a received message for reading; after TSR_OK it must be closed. The descriptor is closed
+// here. TSR_BUG: the sender attached no file, or an empty one. TSR_NOMEM: it cannot be mapped.
+tsr_status tsr__message_open(int fd, struct message *message) TSR_MUST_USE;
 void tsr__message_close(const struct message *message);
 // Read from the message. The results point into it.
 const void *tsr__message_get(struct message *message, size_t n); // NULL: fewer bytes are left

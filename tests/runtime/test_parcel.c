@@ -75,7 +75,7 @@ static void long_files_are_unmapped(void **state)
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct message written = tsr__message_new(), read;
     assert_int_equal(ftruncate(written.fd, (off_t)(3 * page)), 0);
-    assert_true(tsr__message_open(written.fd, &read));
+    assert_int_equal(tsr__message_open(written.fd, &read), TSR_OK);
     read.end = 8;
     char *last = (char *)read.bytes + 2 * page;
     assert_int_equal(msync(last, page, MS_ASYNC), 0);
@@ -84,12 +84,23 @@ static void long_files_are_unmapped(void **state)
     assert_int_equal(errno, ENOMEM);
 }
 
+// A sender that attaches no file, or an empty one, is a bug and not a lack of memory.
+static void missing_files_are_not_a_lack_of_memory(void **state)
+{
+    (void)state;
+    struct message written = tsr__message_new(), read;
+    assert_int_equal(tsr__message_open(-1, &read), TSR_BUG);
+    assert_int_equal(ftruncate(written.fd, 0), 0);
+    assert_int_equal(tsr__message_open(written.fd, &read), TSR_BUG);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sequences_nest_a_little),
         cmocka_unit_test(and_not_without_bound),
         cmocka_unit_test(long_files_are_unmapped),
+        cmocka_unit_test(missing_files_are_not_a_lack_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
