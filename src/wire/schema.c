@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// schema.c - the ONNX schema as a table: kind, repeated or not, and message type of each field.
+// schema.c - the ONNX schema as a table: kind and message type of each field.
 //
 // Rows are found by message and field number without a search. Packed and unpacked lists are not
 // distinguished, because readers accept both. Enumerations are integers. Fields without a row are
@@ -13,229 +13,225 @@
 // row are preserved, so older programs do not lose the data of newer files.
 #include "wire/internal.h"
 
-// ONE: a single value. MANY: repeated. SUB and SUBS: a message, once or repeated.
+// VALUE: a number or text. LIST: numbers that may be packed. SUB: a message. Repeated texts and
+// messages have one field per element, so their rows do not differ from single ones.
 #define ROW(f, text, ...) [f] = {.number = f, .name = text, __VA_ARGS__},
-#define ONE(k)            .kind = KIND_##k
-#define MANY(k)           .kind = KIND_##k, .repeated = 1, .check = MANY_##k
+#define VALUE(k)          .kind = KIND_##k
+#define LIST(k)           .kind = KIND_##k, .check = INSIDE_PACKED
 #define SUB(m)            .kind = KIND_MESSAGE, .message = WIRE_##m, .check = INSIDE_MESSAGE
-#define SUBS(m)           SUB(m), .repeated = 1
-#define MANY_BYTES        INSIDE_ANY
-#define MANY_INT          INSIDE_PACKED
-#define MANY_FLOAT        INSIDE_PACKED
-#define MANY_DOUBLE       INSIDE_PACKED
 
 // clang-format off
 const struct wire_row tsr__wire_rows[WIRE_MESSAGE_COUNT][WIRE_MAX_NUMBER + 1] = {
     [WIRE_MODEL] = { // ModelProto
-        ROW(F_MODEL_IR_VERSION, "ir_version", ONE(INT))
-        ROW(F_MODEL_PRODUCER_NAME, "producer_name", ONE(BYTES))
-        ROW(F_MODEL_PRODUCER_VERSION, "producer_version", ONE(BYTES))
-        ROW(F_MODEL_DOMAIN, "domain", ONE(BYTES))
-        ROW(F_MODEL_MODEL_VERSION, "model_version", ONE(INT))
-        ROW(F_MODEL_DOC_STRING, "doc_string", ONE(BYTES))
+        ROW(F_MODEL_IR_VERSION, "ir_version", VALUE(INT))
+        ROW(F_MODEL_PRODUCER_NAME, "producer_name", VALUE(BYTES))
+        ROW(F_MODEL_PRODUCER_VERSION, "producer_version", VALUE(BYTES))
+        ROW(F_MODEL_DOMAIN, "domain", VALUE(BYTES))
+        ROW(F_MODEL_MODEL_VERSION, "model_version", VALUE(INT))
+        ROW(F_MODEL_DOC_STRING, "doc_string", VALUE(BYTES))
         ROW(F_MODEL_GRAPH, "graph", SUB(GRAPH))
-        ROW(F_MODEL_OPSET_IMPORT, "opset_import", SUBS(OPSET))
-        ROW(F_MODEL_METADATA_PROPS, "metadata_props", SUBS(STRING_PAIR))
-        ROW(F_MODEL_TRAINING_INFO, "training_info", SUBS(TRAINING))
-        ROW(F_MODEL_FUNCTIONS, "functions", SUBS(FUNCTION))
-        ROW(F_MODEL_CONFIGURATION, "configuration", SUBS(CONFIG))
+        ROW(F_MODEL_OPSET_IMPORT, "opset_import", SUB(OPSET))
+        ROW(F_MODEL_METADATA_PROPS, "metadata_props", SUB(STRING_PAIR))
+        ROW(F_MODEL_TRAINING_INFO, "training_info", SUB(TRAINING))
+        ROW(F_MODEL_FUNCTIONS, "functions", SUB(FUNCTION))
+        ROW(F_MODEL_CONFIGURATION, "configuration", SUB(CONFIG))
     },
     [WIRE_GRAPH] = { // GraphProto
-        ROW(F_GRAPH_NODE, "node", SUBS(NODE))
-        ROW(F_GRAPH_NAME, "name", ONE(BYTES))
-        ROW(F_GRAPH_INITIALIZER, "initializer", SUBS(TENSOR))
-        ROW(F_GRAPH_DOC_STRING, "doc_string", ONE(BYTES))
-        ROW(F_GRAPH_INPUT, "input", SUBS(VALUE_INFO))
-        ROW(F_GRAPH_OUTPUT, "output", SUBS(VALUE_INFO))
-        ROW(F_GRAPH_VALUE_INFO, "value_info", SUBS(VALUE_INFO))
-        ROW(F_GRAPH_QUANTIZATION_ANNOTATION, "quantization_annotation", SUBS(ANNOTATION))
-        ROW(F_GRAPH_SPARSE_INITIALIZER, "sparse_initializer", SUBS(SPARSE_TENSOR))
-        ROW(F_GRAPH_METADATA_PROPS, "metadata_props", SUBS(STRING_PAIR))
+        ROW(F_GRAPH_NODE, "node", SUB(NODE))
+        ROW(F_GRAPH_NAME, "name", VALUE(BYTES))
+        ROW(F_GRAPH_INITIALIZER, "initializer", SUB(TENSOR))
+        ROW(F_GRAPH_DOC_STRING, "doc_string", VALUE(BYTES))
+        ROW(F_GRAPH_INPUT, "input", SUB(VALUE_INFO))
+        ROW(F_GRAPH_OUTPUT, "output", SUB(VALUE_INFO))
+        ROW(F_GRAPH_VALUE_INFO, "value_info", SUB(VALUE_INFO))
+        ROW(F_GRAPH_QUANTIZATION_ANNOTATION, "quantization_annotation", SUB(ANNOTATION))
+        ROW(F_GRAPH_SPARSE_INITIALIZER, "sparse_initializer", SUB(SPARSE_TENSOR))
+        ROW(F_GRAPH_METADATA_PROPS, "metadata_props", SUB(STRING_PAIR))
     },
     [WIRE_NODE] = { // NodeProto
-        ROW(F_NODE_INPUT, "input", MANY(BYTES))
-        ROW(F_NODE_OUTPUT, "output", MANY(BYTES))
-        ROW(F_NODE_NAME, "name", ONE(BYTES))
-        ROW(F_NODE_OP_TYPE, "op_type", ONE(BYTES))
-        ROW(F_NODE_ATTRIBUTE, "attribute", SUBS(ATTRIBUTE))
-        ROW(F_NODE_DOC_STRING, "doc_string", ONE(BYTES))
-        ROW(F_NODE_DOMAIN, "domain", ONE(BYTES))
-        ROW(F_NODE_OVERLOAD, "overload", ONE(BYTES))
-        ROW(F_NODE_METADATA_PROPS, "metadata_props", SUBS(STRING_PAIR))
-        ROW(F_NODE_DEVICE_CONFIGURATIONS, "device_configurations", SUBS(NODE_CONFIG))
+        ROW(F_NODE_INPUT, "input", VALUE(BYTES))
+        ROW(F_NODE_OUTPUT, "output", VALUE(BYTES))
+        ROW(F_NODE_NAME, "name", VALUE(BYTES))
+        ROW(F_NODE_OP_TYPE, "op_type", VALUE(BYTES))
+        ROW(F_NODE_ATTRIBUTE, "attribute", SUB(ATTRIBUTE))
+        ROW(F_NODE_DOC_STRING, "doc_string", VALUE(BYTES))
+        ROW(F_NODE_DOMAIN, "domain", VALUE(BYTES))
+        ROW(F_NODE_OVERLOAD, "overload", VALUE(BYTES))
+        ROW(F_NODE_METADATA_PROPS, "metadata_props", SUB(STRING_PAIR))
+        ROW(F_NODE_DEVICE_CONFIGURATIONS, "device_configurations", SUB(NODE_CONFIG))
     },
     [WIRE_ATTRIBUTE] = { // AttributeProto
-        ROW(F_ATTRIBUTE_NAME, "name", ONE(BYTES))
-        ROW(F_ATTRIBUTE_F, "f", ONE(FLOAT))
-        ROW(F_ATTRIBUTE_I, "i", ONE(INT))
-        ROW(F_ATTRIBUTE_S, "s", ONE(BYTES))
+        ROW(F_ATTRIBUTE_NAME, "name", VALUE(BYTES))
+        ROW(F_ATTRIBUTE_F, "f", VALUE(FLOAT))
+        ROW(F_ATTRIBUTE_I, "i", VALUE(INT))
+        ROW(F_ATTRIBUTE_S, "s", VALUE(BYTES))
         ROW(F_ATTRIBUTE_T, "t", SUB(TENSOR))
         ROW(F_ATTRIBUTE_G, "g", SUB(GRAPH))
-        ROW(F_ATTRIBUTE_FLOATS, "floats", MANY(FLOAT))
-        ROW(F_ATTRIBUTE_INTS, "ints", MANY(INT))
-        ROW(F_ATTRIBUTE_STRINGS, "strings", MANY(BYTES))
-        ROW(F_ATTRIBUTE_TENSORS, "tensors", SUBS(TENSOR))
-        ROW(F_ATTRIBUTE_GRAPHS, "graphs", SUBS(GRAPH))
-        ROW(F_ATTRIBUTE_DOC_STRING, "doc_string", ONE(BYTES))
+        ROW(F_ATTRIBUTE_FLOATS, "floats", LIST(FLOAT))
+        ROW(F_ATTRIBUTE_INTS, "ints", LIST(INT))
+        ROW(F_ATTRIBUTE_STRINGS, "strings", VALUE(BYTES))
+        ROW(F_ATTRIBUTE_TENSORS, "tensors", SUB(TENSOR))
+        ROW(F_ATTRIBUTE_GRAPHS, "graphs", SUB(GRAPH))
+        ROW(F_ATTRIBUTE_DOC_STRING, "doc_string", VALUE(BYTES))
         ROW(F_ATTRIBUTE_TP, "tp", SUB(TYPE))
-        ROW(F_ATTRIBUTE_TYPE_PROTOS, "type_protos", SUBS(TYPE))
-        ROW(F_ATTRIBUTE_TYPE, "type", ONE(INT))
-        ROW(F_ATTRIBUTE_REF_ATTR_NAME, "ref_attr_name", ONE(BYTES))
+        ROW(F_ATTRIBUTE_TYPE_PROTOS, "type_protos", SUB(TYPE))
+        ROW(F_ATTRIBUTE_TYPE, "type", VALUE(INT))
+        ROW(F_ATTRIBUTE_REF_ATTR_NAME, "ref_attr_name", VALUE(BYTES))
         ROW(F_ATTRIBUTE_SPARSE_TENSOR, "sparse_tensor", SUB(SPARSE_TENSOR))
-        ROW(F_ATTRIBUTE_SPARSE_TENSORS, "sparse_tensors", SUBS(SPARSE_TENSOR))
+        ROW(F_ATTRIBUTE_SPARSE_TENSORS, "sparse_tensors", SUB(SPARSE_TENSOR))
     },
     [WIRE_TENSOR] = { // TensorProto
-        ROW(F_TENSOR_DIMS, "dims", MANY(INT))
-        ROW(F_TENSOR_DATA_TYPE, "data_type", ONE(INT))
+        ROW(F_TENSOR_DIMS, "dims", LIST(INT))
+        ROW(F_TENSOR_DATA_TYPE, "data_type", VALUE(INT))
         ROW(F_TENSOR_SEGMENT, "segment", SUB(SEGMENT))
-        ROW(F_TENSOR_FLOAT_DATA, "float_data", MANY(FLOAT))
-        ROW(F_TENSOR_INT32_DATA, "int32_data", MANY(INT))
-        ROW(F_TENSOR_STRING_DATA, "string_data", MANY(BYTES))
-        ROW(F_TENSOR_INT64_DATA, "int64_data", MANY(INT))
-        ROW(F_TENSOR_NAME, "name", ONE(BYTES))
-        ROW(F_TENSOR_RAW_DATA, "raw_data", ONE(BYTES))
-        ROW(F_TENSOR_DOUBLE_DATA, "double_data", MANY(DOUBLE))
-        ROW(F_TENSOR_UINT64_DATA, "uint64_data", MANY(INT))
-        ROW(F_TENSOR_DOC_STRING, "doc_string", ONE(BYTES))
-        ROW(F_TENSOR_EXTERNAL_DATA, "external_data", SUBS(STRING_PAIR))
-        ROW(F_TENSOR_DATA_LOCATION, "data_location", ONE(INT))
-        ROW(F_TENSOR_METADATA_PROPS, "metadata_props", SUBS(STRING_PAIR))
+        ROW(F_TENSOR_FLOAT_DATA, "float_data", LIST(FLOAT))
+        ROW(F_TENSOR_INT32_DATA, "int32_data", LIST(INT))
+        ROW(F_TENSOR_STRING_DATA, "string_data", VALUE(BYTES))
+        ROW(F_TENSOR_INT64_DATA, "int64_data", LIST(INT))
+        ROW(F_TENSOR_NAME, "name", VALUE(BYTES))
+        ROW(F_TENSOR_RAW_DATA, "raw_data", VALUE(BYTES))
+        ROW(F_TENSOR_DOUBLE_DATA, "double_data", LIST(DOUBLE))
+        ROW(F_TENSOR_UINT64_DATA, "uint64_data", LIST(INT))
+        ROW(F_TENSOR_DOC_STRING, "doc_string", VALUE(BYTES))
+        ROW(F_TENSOR_EXTERNAL_DATA, "external_data", SUB(STRING_PAIR))
+        ROW(F_TENSOR_DATA_LOCATION, "data_location", VALUE(INT))
+        ROW(F_TENSOR_METADATA_PROPS, "metadata_props", SUB(STRING_PAIR))
     },
     [WIRE_SEGMENT] = { // TensorProto.Segment
-        ROW(F_SEGMENT_BEGIN, "begin", ONE(INT))
-        ROW(F_SEGMENT_END, "end", ONE(INT))
+        ROW(F_SEGMENT_BEGIN, "begin", VALUE(INT))
+        ROW(F_SEGMENT_END, "end", VALUE(INT))
     },
     [WIRE_SPARSE_TENSOR] = { // SparseTensorProto
         ROW(F_SPARSE_TENSOR_VALUES, "values", SUB(TENSOR))
         ROW(F_SPARSE_TENSOR_INDICES, "indices", SUB(TENSOR))
-        ROW(F_SPARSE_TENSOR_DIMS, "dims", MANY(INT))
+        ROW(F_SPARSE_TENSOR_DIMS, "dims", LIST(INT))
     },
     [WIRE_VALUE_INFO] = { // ValueInfoProto
-        ROW(F_VALUE_INFO_NAME, "name", ONE(BYTES))
+        ROW(F_VALUE_INFO_NAME, "name", VALUE(BYTES))
         ROW(F_VALUE_INFO_TYPE, "type", SUB(TYPE))
-        ROW(F_VALUE_INFO_DOC_STRING, "doc_string", ONE(BYTES))
-        ROW(F_VALUE_INFO_METADATA_PROPS, "metadata_props", SUBS(STRING_PAIR))
+        ROW(F_VALUE_INFO_DOC_STRING, "doc_string", VALUE(BYTES))
+        ROW(F_VALUE_INFO_METADATA_PROPS, "metadata_props", SUB(STRING_PAIR))
     },
     [WIRE_TYPE] = { // TypeProto
         ROW(F_TYPE_TENSOR_TYPE, "tensor_type", SUB(TYPE_TENSOR))
         ROW(F_TYPE_SEQUENCE_TYPE, "sequence_type", SUB(TYPE_SEQUENCE))
         ROW(F_TYPE_MAP_TYPE, "map_type", SUB(TYPE_MAP))
-        ROW(F_TYPE_DENOTATION, "denotation", ONE(BYTES))
+        ROW(F_TYPE_DENOTATION, "denotation", VALUE(BYTES))
         ROW(F_TYPE_OPAQUE_TYPE, "opaque_type", SUB(TYPE_OPAQUE))
         ROW(F_TYPE_SPARSE_TENSOR_TYPE, "sparse_tensor_type", SUB(TYPE_SPARSE_TENSOR))
         ROW(F_TYPE_OPTIONAL_TYPE, "optional_type", SUB(TYPE_OPTIONAL))
     },
     [WIRE_TYPE_TENSOR] = { // TypeProto.Tensor
-        ROW(F_TYPE_TENSOR_ELEM_TYPE, "elem_type", ONE(INT))
+        ROW(F_TYPE_TENSOR_ELEM_TYPE, "elem_type", VALUE(INT))
         ROW(F_TYPE_TENSOR_SHAPE, "shape", SUB(SHAPE))
     },
     [WIRE_TYPE_SEQUENCE] = { // TypeProto.Sequence
         ROW(F_TYPE_SEQUENCE_ELEM_TYPE, "elem_type", SUB(TYPE))
     },
     [WIRE_TYPE_MAP] = { // TypeProto.Map
-        ROW(F_TYPE_MAP_KEY_TYPE, "key_type", ONE(INT))
+        ROW(F_TYPE_MAP_KEY_TYPE, "key_type", VALUE(INT))
         ROW(F_TYPE_MAP_VALUE_TYPE, "value_type", SUB(TYPE))
     },
     [WIRE_TYPE_OPAQUE] = { // TypeProto.Opaque
-        ROW(F_TYPE_OPAQUE_DOMAIN, "domain", ONE(BYTES))
-        ROW(F_TYPE_OPAQUE_NAME, "name", ONE(BYTES))
+        ROW(F_TYPE_OPAQUE_DOMAIN, "domain", VALUE(BYTES))
+        ROW(F_TYPE_OPAQUE_NAME, "name", VALUE(BYTES))
     },
     [WIRE_TYPE_SPARSE_TENSOR] = { // TypeProto.SparseTensor
-        ROW(F_TYPE_SPARSE_TENSOR_ELEM_TYPE, "elem_type", ONE(INT))
+        ROW(F_TYPE_SPARSE_TENSOR_ELEM_TYPE, "elem_type", VALUE(INT))
         ROW(F_TYPE_SPARSE_TENSOR_SHAPE, "shape", SUB(SHAPE))
     },
     [WIRE_TYPE_OPTIONAL] = { // TypeProto.Optional
         ROW(F_TYPE_OPTIONAL_ELEM_TYPE, "elem_type", SUB(TYPE))
     },
     [WIRE_SHAPE] = { // TensorShapeProto
-        ROW(F_SHAPE_DIM, "dim", SUBS(DIMENSION))
+        ROW(F_SHAPE_DIM, "dim", SUB(DIMENSION))
     },
     [WIRE_DIMENSION] = { // TensorShapeProto.Dimension
-        ROW(F_DIMENSION_DIM_VALUE, "dim_value", ONE(INT))
-        ROW(F_DIMENSION_DIM_PARAM, "dim_param", ONE(BYTES))
-        ROW(F_DIMENSION_DENOTATION, "denotation", ONE(BYTES))
+        ROW(F_DIMENSION_DIM_VALUE, "dim_value", VALUE(INT))
+        ROW(F_DIMENSION_DIM_PARAM, "dim_param", VALUE(BYTES))
+        ROW(F_DIMENSION_DENOTATION, "denotation", VALUE(BYTES))
     },
     [WIRE_OPSET] = { // OperatorSetIdProto
-        ROW(F_OPSET_DOMAIN, "domain", ONE(BYTES))
-        ROW(F_OPSET_VERSION, "version", ONE(INT))
+        ROW(F_OPSET_DOMAIN, "domain", VALUE(BYTES))
+        ROW(F_OPSET_VERSION, "version", VALUE(INT))
     },
     [WIRE_STRING_PAIR] = { // StringStringEntryProto
-        ROW(F_STRING_PAIR_KEY, "key", ONE(BYTES))
-        ROW(F_STRING_PAIR_VALUE, "value", ONE(BYTES))
+        ROW(F_STRING_PAIR_KEY, "key", VALUE(BYTES))
+        ROW(F_STRING_PAIR_VALUE, "value", VALUE(BYTES))
     },
     [WIRE_ANNOTATION] = { // TensorAnnotation
-        ROW(F_ANNOTATION_TENSOR_NAME, "tensor_name", ONE(BYTES))
+        ROW(F_ANNOTATION_TENSOR_NAME, "tensor_name", VALUE(BYTES))
         ROW(F_ANNOTATION_QUANT_PARAMETER_TENSOR_NAMES, "quant_parameter_tensor_names",
-            SUBS(STRING_PAIR))
+            SUB(STRING_PAIR))
     },
     [WIRE_TRAINING] = { // TrainingInfoProto
         ROW(F_TRAINING_INITIALIZATION, "initialization", SUB(GRAPH))
         ROW(F_TRAINING_ALGORITHM, "algorithm", SUB(GRAPH))
-        ROW(F_TRAINING_INITIALIZATION_BINDING, "initialization_binding", SUBS(STRING_PAIR))
-        ROW(F_TRAINING_UPDATE_BINDING, "update_binding", SUBS(STRING_PAIR))
+        ROW(F_TRAINING_INITIALIZATION_BINDING, "initialization_binding", SUB(STRING_PAIR))
+        ROW(F_TRAINING_UPDATE_BINDING, "update_binding", SUB(STRING_PAIR))
     },
     [WIRE_FUNCTION] = { // FunctionProto
-        ROW(F_FUNCTION_NAME, "name", ONE(BYTES))
-        ROW(F_FUNCTION_INPUT, "input", MANY(BYTES))
-        ROW(F_FUNCTION_OUTPUT, "output", MANY(BYTES))
-        ROW(F_FUNCTION_ATTRIBUTE, "attribute", MANY(BYTES))
-        ROW(F_FUNCTION_NODE, "node", SUBS(NODE))
-        ROW(F_FUNCTION_DOC_STRING, "doc_string", ONE(BYTES))
-        ROW(F_FUNCTION_OPSET_IMPORT, "opset_import", SUBS(OPSET))
-        ROW(F_FUNCTION_DOMAIN, "domain", ONE(BYTES))
-        ROW(F_FUNCTION_ATTRIBUTE_PROTO, "attribute_proto", SUBS(ATTRIBUTE))
-        ROW(F_FUNCTION_VALUE_INFO, "value_info", SUBS(VALUE_INFO))
-        ROW(F_FUNCTION_OVERLOAD, "overload", ONE(BYTES))
-        ROW(F_FUNCTION_METADATA_PROPS, "metadata_props", SUBS(STRING_PAIR))
+        ROW(F_FUNCTION_NAME, "name", VALUE(BYTES))
+        ROW(F_FUNCTION_INPUT, "input", VALUE(BYTES))
+        ROW(F_FUNCTION_OUTPUT, "output", VALUE(BYTES))
+        ROW(F_FUNCTION_ATTRIBUTE, "attribute", VALUE(BYTES))
+        ROW(F_FUNCTION_NODE, "node", SUB(NODE))
+        ROW(F_FUNCTION_DOC_STRING, "doc_string", VALUE(BYTES))
+        ROW(F_FUNCTION_OPSET_IMPORT, "opset_import", SUB(OPSET))
+        ROW(F_FUNCTION_DOMAIN, "domain", VALUE(BYTES))
+        ROW(F_FUNCTION_ATTRIBUTE_PROTO, "attribute_proto", SUB(ATTRIBUTE))
+        ROW(F_FUNCTION_VALUE_INFO, "value_info", SUB(VALUE_INFO))
+        ROW(F_FUNCTION_OVERLOAD, "overload", VALUE(BYTES))
+        ROW(F_FUNCTION_METADATA_PROPS, "metadata_props", SUB(STRING_PAIR))
     },
     [WIRE_CONFIG] = { // DeviceConfigurationProto
-        ROW(F_CONFIG_NAME, "name", ONE(BYTES))
-        ROW(F_CONFIG_NUM_DEVICES, "num_devices", ONE(INT))
-        ROW(F_CONFIG_DEVICE, "device", MANY(BYTES))
+        ROW(F_CONFIG_NAME, "name", VALUE(BYTES))
+        ROW(F_CONFIG_NUM_DEVICES, "num_devices", VALUE(INT))
+        ROW(F_CONFIG_DEVICE, "device", VALUE(BYTES))
     },
     [WIRE_NODE_CONFIG] = { // NodeDeviceConfigurationProto
-        ROW(F_NODE_CONFIG_CONFIGURATION_ID, "configuration_id", ONE(BYTES))
-        ROW(F_NODE_CONFIG_SHARDING_SPEC, "sharding_spec", SUBS(SPEC))
-        ROW(F_NODE_CONFIG_PIPELINE_STAGE, "pipeline_stage", ONE(INT))
+        ROW(F_NODE_CONFIG_CONFIGURATION_ID, "configuration_id", VALUE(BYTES))
+        ROW(F_NODE_CONFIG_SHARDING_SPEC, "sharding_spec", SUB(SPEC))
+        ROW(F_NODE_CONFIG_PIPELINE_STAGE, "pipeline_stage", VALUE(INT))
     },
     [WIRE_SPEC] = { // ShardingSpecProto
-        ROW(F_SPEC_TENSOR_NAME, "tensor_name", ONE(BYTES))
-        ROW(F_SPEC_DEVICE, "device", MANY(INT))
-        ROW(F_SPEC_INDEX_TO_DEVICE_GROUP_MAP, "index_to_device_group_map", SUBS(GROUP))
-        ROW(F_SPEC_SHARDED_DIM, "sharded_dim", SUBS(SHARDED_DIM))
+        ROW(F_SPEC_TENSOR_NAME, "tensor_name", VALUE(BYTES))
+        ROW(F_SPEC_DEVICE, "device", LIST(INT))
+        ROW(F_SPEC_INDEX_TO_DEVICE_GROUP_MAP, "index_to_device_group_map", SUB(GROUP))
+        ROW(F_SPEC_SHARDED_DIM, "sharded_dim", SUB(SHARDED_DIM))
     },
     [WIRE_GROUP] = { // IntIntListEntryProto
-        ROW(F_GROUP_KEY, "key", ONE(INT))
-        ROW(F_GROUP_VALUE, "value", MANY(INT))
+        ROW(F_GROUP_KEY, "key", VALUE(INT))
+        ROW(F_GROUP_VALUE, "value", LIST(INT))
     },
     [WIRE_SHARDED_DIM] = { // ShardedDimProto
-        ROW(F_SHARDED_DIM_AXIS, "axis", ONE(INT))
-        ROW(F_SHARDED_DIM_SIMPLE_SHARDING, "simple_sharding", SUBS(SIMPLE_DIM))
+        ROW(F_SHARDED_DIM_AXIS, "axis", VALUE(INT))
+        ROW(F_SHARDED_DIM_SIMPLE_SHARDING, "simple_sharding", SUB(SIMPLE_DIM))
     },
     [WIRE_SIMPLE_DIM] = { // SimpleShardedDimProto
-        ROW(F_SIMPLE_DIM_DIM_VALUE, "dim_value", ONE(INT))
-        ROW(F_SIMPLE_DIM_DIM_PARAM, "dim_param", ONE(BYTES))
-        ROW(F_SIMPLE_DIM_NUM_SHARDS, "num_shards", ONE(INT))
+        ROW(F_SIMPLE_DIM_DIM_VALUE, "dim_value", VALUE(INT))
+        ROW(F_SIMPLE_DIM_DIM_PARAM, "dim_param", VALUE(BYTES))
+        ROW(F_SIMPLE_DIM_NUM_SHARDS, "num_shards", VALUE(INT))
     },
     [WIRE_SEQUENCE] = { // SequenceProto (value files)
-        ROW(F_SEQUENCE_NAME, "name", ONE(BYTES))
-        ROW(F_SEQUENCE_ELEM_TYPE, "elem_type", ONE(INT))
-        ROW(F_SEQUENCE_TENSOR_VALUES, "tensor_values", SUBS(TENSOR))
-        ROW(F_SEQUENCE_SPARSE_TENSOR_VALUES, "sparse_tensor_values", SUBS(SPARSE_TENSOR))
-        ROW(F_SEQUENCE_SEQUENCE_VALUES, "sequence_values", SUBS(SEQUENCE))
-        ROW(F_SEQUENCE_MAP_VALUES, "map_values", SUBS(MAP))
-        ROW(F_SEQUENCE_OPTIONAL_VALUES, "optional_values", SUBS(OPTIONAL))
+        ROW(F_SEQUENCE_NAME, "name", VALUE(BYTES))
+        ROW(F_SEQUENCE_ELEM_TYPE, "elem_type", VALUE(INT))
+        ROW(F_SEQUENCE_TENSOR_VALUES, "tensor_values", SUB(TENSOR))
+        ROW(F_SEQUENCE_SPARSE_TENSOR_VALUES, "sparse_tensor_values", SUB(SPARSE_TENSOR))
+        ROW(F_SEQUENCE_SEQUENCE_VALUES, "sequence_values", SUB(SEQUENCE))
+        ROW(F_SEQUENCE_MAP_VALUES, "map_values", SUB(MAP))
+        ROW(F_SEQUENCE_OPTIONAL_VALUES, "optional_values", SUB(OPTIONAL))
     },
     [WIRE_MAP] = { // MapProto (value files)
-        ROW(F_MAP_NAME, "name", ONE(BYTES))
-        ROW(F_MAP_KEY_TYPE, "key_type", ONE(INT))
-        ROW(F_MAP_KEYS, "keys", MANY(INT))
-        ROW(F_MAP_STRING_KEYS, "string_keys", MANY(BYTES))
+        ROW(F_MAP_NAME, "name", VALUE(BYTES))
+        ROW(F_MAP_KEY_TYPE, "key_type", VALUE(INT))
+        ROW(F_MAP_KEYS, "keys", LIST(INT))
+        ROW(F_MAP_STRING_KEYS, "string_keys", VALUE(BYTES))
         ROW(F_MAP_VALUES, "values", SUB(SEQUENCE))
     },
     [WIRE_OPTIONAL] = { // OptionalProto (value files)
-        ROW(F_OPTIONAL_NAME, "name", ONE(BYTES))
-        ROW(F_OPTIONAL_ELEM_TYPE, "elem_type", ONE(INT))
+        ROW(F_OPTIONAL_NAME, "name", VALUE(BYTES))
+        ROW(F_OPTIONAL_ELEM_TYPE, "elem_type", VALUE(INT))
         ROW(F_OPTIONAL_TENSOR_VALUE, "tensor_value", SUB(TENSOR))
         ROW(F_OPTIONAL_SPARSE_TENSOR_VALUE, "sparse_tensor_value", SUB(SPARSE_TENSOR))
         ROW(F_OPTIONAL_SEQUENCE_VALUE, "sequence_value", SUB(SEQUENCE))

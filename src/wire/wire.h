@@ -34,10 +34,9 @@ enum wire_type {
 
 struct wire_row {
     uint16_t number;
-    uint8_t kind;     // enum wire_kind
-    uint8_t repeated; // 0 or 1
-    uint8_t message;  // enum wire_message, for KIND_MESSAGE
-    uint8_t check;    // contents of a length-delimited field: enum wire_inside
+    uint8_t kind;    // enum wire_kind
+    uint8_t message; // enum wire_message, for KIND_MESSAGE
+    uint8_t check;   // contents of a length-delimited field: enum wire_inside
     const char *name;
 };
 // Returns NULL if the schema does not have this field.

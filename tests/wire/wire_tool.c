@@ -45,7 +45,7 @@ static void encode_field(struct rope *r, const struct wire_field *f, const struc
         size_t mark = tsr__rope_begin(r, f->number);
         encode(r, f->bytes, (enum wire_message)row->message);
         tsr__rope_end(r, mark);
-    } else if (row->kind == KIND_INT && row->repeated) {
+    } else if (row->kind == KIND_INT && row->check == INSIDE_PACKED) {
         encode_packed(r, f, r->arena);
     } else {
         tsr__rope_bytes(r, f->number, f->bytes);
