@@ -143,6 +143,10 @@ void tsr__graph_drop_defaults(tsr_graph *graph);
 // tensor.
 tsr_status tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value, const char *name,
                                        tsr_value **out) TSR_MUST_USE;
+// Sets *node to the first node of the main graph that reads a value before it is computed, and
+// *value to that value. *node NULL: the nodes are sorted.
+tsr_status tsr__model_unsorted(const tsr_model *model, const tsr_node **node,
+                               const tsr_value **value) TSR_MUST_USE;
 // Sorts the nodes of the main graph so that every value is computed before it is read. A sorted
 // model is not changed. Nodes of a cycle stay unsorted.
 tsr_status tsr__model_sort(tsr_model *model) TSR_MUST_USE;

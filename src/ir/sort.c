@@ -10,6 +10,7 @@ struct visit {
     tsr_node *node;
     tsr_value **captures;
     size_t n_captures, next;
+    const tsr_value *read; // the last value that next_producer has looked at
 };
 
 struct sorting {
@@ -32,25 +33,29 @@ static tsr_node *next_producer(struct visit *visit)
     size_t n_inputs = tsr_node_input_count(visit->node);
     while (visit->next < n_inputs + visit->n_captures) {
         size_t i = visit->next++;
-        const tsr_value *value =
-            i < n_inputs ? tsr_node_input(visit->node, i) : visit->captures[i - n_inputs];
-        tsr_node *producer = value ? tsr_value_producer(value) : NULL;
+        visit->read = i < n_inputs ? tsr_node_input(visit->node, i) : visit->captures[i - n_inputs];
+        tsr_node *producer = visit->read ? tsr_value_producer(visit->read) : NULL;
         if (producer && producer->graph == visit->node->graph)
             return producer;
     }
     return NULL;
 }
 
-static bool is_sorted(const tsr_graph *graph, unsigned char *seen)
+// Returns the first node that reads a value before it is computed, and that value in *value. NULL:
+// the graph is sorted. `seen` must be zeros.
+static const tsr_node *find_unsorted(const tsr_graph *graph, unsigned char *seen,
+                                     const tsr_value **value)
 {
     for (tsr_node *node = graph->first; node; node = node->next) {
         struct visit visit = visit_of(node);
         for (const tsr_node *producer; (producer = next_producer(&visit)) != NULL;)
-            if (!seen[tsr__node_id(producer)])
-                return false;
+            if (!seen[tsr__node_id(producer)]) {
+                *value = visit.read;
+                return node;
+            }
         seen[tsr__node_id(node)] = 1;
     }
-    return true;
+    return NULL;
 }
 
 static tsr_status push(struct sorting *sorting, tsr_node *node)
@@ -91,13 +96,24 @@ static tsr_status sort_nodes(struct sorting *sorting, const tsr_graph *graph)
     return TSR_OK;
 }
 
+tsr_status tsr__model_unsorted(const tsr_model *model, const tsr_node **node,
+                               const tsr_value **value)
+{
+    struct arena arena = {.session = model->session};
+    unsigned char *seen = ARENA_ARRAY(&arena, unsigned char, tsr__model_node_ids(model) + 1);
+    *node = seen ? find_unsorted(model->graph, seen, value) : NULL;
+    tsr__arena_free(&arena);
+    return seen ? TSR_OK : TSR_NOMEM;
+}
+
 tsr_status tsr__model_sort(tsr_model *model)
 {
+    const tsr_value *value;
     struct sorting sorting = {.seen = NULL};
     tsr__arena_init(&sorting.arena, model->session);
     sorting.seen = ARENA_ARRAY(&sorting.arena, unsigned char, tsr__model_node_ids(model) + 1);
     tsr_status st = sorting.seen ? TSR_OK : TSR_NOMEM;
-    if (st == TSR_OK && !is_sorted(model->graph, sorting.seen))
+    if (st == TSR_OK && find_unsorted(model->graph, sorting.seen, &value))
         st = sort_nodes(&sorting, model->graph);
     tsr__arena_free(&sorting.arena);
     return st;

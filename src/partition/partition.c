@@ -77,7 +77,7 @@ static tsr_status choose_config(const struct request *request, const tsr_config 
 static tsr_status refuse_errors(const struct request *request, const tsr_config *config)
 {
     size_t before = tsr__diag_errors(request->session);
-    tsr_status st = tsr__check(request->model, tsr_config_name(config), false);
+    tsr_status st = tsr__check(request->model, tsr_config_name(config));
     size_t errors = tsr__diag_errors(request->session) - before;
     if (st != TSR_OK || errors == 0)
         return st;

@@ -112,7 +112,7 @@ static tsr_status find_config(struct planner *planner, const char *name, bool st
         return TSR_OK;
     }
     size_t errors = tsr__diag_errors(planner->session);
-    TRY(tsr__check(planner->model, tsr_config_name(planner->config), false));
+    TRY(tsr__check(planner->model, tsr_config_name(planner->config)));
     return tsr__diag_errors(planner->session) > errors ? TSR_INVALID : TSR_OK;
 }
 

@@ -93,9 +93,9 @@ tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
 
 // ---- checker (check.c, examine.c, agree.c) -----------------------------------------------------
 
-// As tsr_check, for callers that compute the flow next: the flow reports nodes that are not
-// sharded, so this function does not report them.
-tsr_status tsr__check(tsr_model *model, const char *config, bool remarks) TSR_MUST_USE;
+// As tsr_check, without its remarks on valid annotations. Callers compute the flow next, which
+// reports nodes that are not sharded.
+tsr_status tsr__check(tsr_model *model, const char *config) TSR_MUST_USE;
 // As tsr_check_formalism, but reports errors only.
 tsr_status tsr__check_formalism(tsr_model *model, const char *config) TSR_MUST_USE;
 

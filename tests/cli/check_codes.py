@@ -115,6 +115,19 @@ case("annotation-no-config", lambda: entry(base(), "mm", config=None), lambda: e
 case("annotation-twice", lambda: entry(entry(base(), "mm"), "mm"), lambda: entry(entry(base(), "mm"), "act"))
 case("annotation-ir-version", lambda: base(ir=10), base)
 
+# ---- order of nodes
+
+def unsorted():
+    """The base model with its nodes in the wrong order."""
+    m = base()
+    nodes = list(m.graph.node)[::-1]
+    del m.graph.node[:]
+    m.graph.node.extend(nodes)
+    return m
+
+
+case("nodes-unsorted", unsorted, base)
+
 # ---- inputs and outputs
 
 def zipped():

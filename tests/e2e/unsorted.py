@@ -35,6 +35,26 @@ def inputs_of_nodes_come_last(folder):
     rc, out, err = harness.call(TESSERA, "plan", path, "--devices", 2, "-o", folder + "/planned.onnx")
     order = [n.output[0] for n in onnx.load(folder + "/planned.onnx").graph.node]
     assert rc == 0 and order == ["s", "t", "y"], (order, err)
+    onnx.checker.check_model(folder + "/planned.onnx")
+
+
+def check_warns(folder):
+    """ONNX requires sorted nodes. `check` warns for the file that is not sorted; files that commands write are sorted."""
+    path = save(folder + "/m.onnx", [node("MatMul", ["s", "w"], ["t"], name="second"), node("Relu", ["t"], ["y"]), node("MatMul", ["x", "v"], ["s"])])
+    cut, inferred, planned = (folder + "/%s.onnx" % name for name in ("cut", "inferred", "planned"))
+    commands = (["annotate", path, "-o", cut, "--config", "tp:2", "--shard", "second:w={1,2}"], ["infer", cut, "-o", inferred],
+                ["plan", path, "--devices", 2, "-o", planned])
+    for command in commands:
+        rc, out, err = harness.call(TESSERA, *command)
+        assert rc == 0, (command, out, err)
+    for file, wrong in ((path, True), (cut, True), (inferred, False), (planned, False)):
+        rc, out, err = harness.call(TESSERA, "check", file)
+        assert rc == 0 and ("warning[nodes-unsorted]" in out + err) == wrong, (file, out, err)
+        try:
+            onnx.checker.check_model(file)
+            assert not wrong, file
+        except onnx.checker.ValidationError:
+            assert wrong, file
 
 
 def long_chains_are_reversed(folder):
@@ -55,5 +75,5 @@ def cycles_are_errors(folder):
     assert rc not in (0, -11) and "error[" in err, (rc, out, err)
 
 
-harness.run([inputs_of_nodes_come_last, long_chains_are_reversed, bodies_read_later_values, cycles_are_errors])
+harness.run([inputs_of_nodes_come_last, check_warns, long_chains_are_reversed, bodies_read_later_values, cycles_are_errors])
 harness.finish()

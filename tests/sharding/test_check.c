@@ -372,7 +372,7 @@ static void each_mistake_has_one_finding(void **state)
             const struct mistake *m = &MISTAKES[i];
             struct small s = small_new(b, 2, I(8, 6));
             m->make(&s, wrong);
-            assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
+            assert_int_equal(tsr__check(s.model, NULL), TSR_OK);
             if (tsr_finding_count(b->session) != (size_t)wrong) {
                 tell(b, m->code);
                 fail_msg("%s, %s: %zu findings", m->code, wrong ? "wrong" : "right",
@@ -397,7 +397,7 @@ static void findings_name_their_place(void **state)
     struct bench *b = *state;
     struct small s = small_new(b, 2, I(8, 6));
     dim(spec(&s, I(0, 9), 2), 1, 2);
-    assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
+    assert_int_equal(tsr__check(s.model, NULL), TSR_OK);
     tsr_finding f = tsr_finding_value(b->session, 0);
     assert_string_equal(f.node, "add");
     assert_string_equal(f.op, "Add");
@@ -416,7 +416,7 @@ static void stage_order_names_consumer_value_and_producer(void **state)
     struct bench *b = *state;
     struct small s = small_new(b, 2, I(8, 6));
     stages_fall(&s, true);
-    assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
+    assert_int_equal(tsr__check(s.model, NULL), TSR_OK);
     tsr_finding f = tsr_finding_value(b->session, 0);
     assert_string_equal(f.node, "last");
     assert_string_equal(f.value, "m");
@@ -436,7 +436,7 @@ static void all_mistakes_of_one_spec_are_found_at_once(void **state)
     factors(p, 1, (tsr_dim[]){SIZE(7)}, I(3), 1);
     group(p, -1, I(1, 1, 8), 3);
     group(p, -4, NULL, 0);
-    assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
+    assert_int_equal(tsr__check(s.model, NULL), TSR_OK);
     static const char *const codes[] = {"shard-axis",  "shard-count",        "spec-size",
                                         "group-empty", "group-member-twice", "shard-device",
                                         "group-unused"};
@@ -455,12 +455,12 @@ static void one_configuration_can_be_asked_for(void **state)
     tsr_config *d;
     assert_int_equal(tsr_model_add_config(s.model, "other", 2, NULL, 0, &d), TSR_OK);
     dim(spec(&s, I(0, 9), 2), 0, 2);
-    assert_int_equal(tsr__check(s.model, "other", false), TSR_OK);
+    assert_int_equal(tsr__check(s.model, "other"), TSR_OK);
     assert_int_equal(tsr_finding_count(b->session), 0);
-    assert_int_equal(tsr__check(s.model, "c", false), TSR_OK);
+    assert_int_equal(tsr__check(s.model, "c"), TSR_OK);
     assert_int_equal(tsr_finding_count(b->session), 1);
     tsr_finding_clear(b->session);
-    assert_int_equal(tsr__check(s.model, "othr", false), TSR_INVALID);
+    assert_int_equal(tsr__check(s.model, "othr"), TSR_INVALID);
     assert_string_equal(tsr_finding_value(b->session, 0).code, "config-unknown");
     assert_string_equal(tsr_finding_value(b->session, 0).hint, "did you mean 'other'?");
     tsr_finding_clear(b->session);
@@ -568,7 +568,7 @@ static void codes_are(struct bench *b, const struct bytes *file, const char *wan
     char got[512] = "";
     size_t n = 0;
     assert_int_equal(tsr_model_load_bytes(b->session, file->at, file->n, &m), TSR_OK);
-    assert_int_equal(tsr__check(m, NULL, false), TSR_OK);
+    assert_int_equal(tsr__check(m, NULL), TSR_OK);
     for (size_t i = 0; i < tsr_finding_count(b->session); i++)
         n += (size_t)snprintf(got + n, sizeof(got) - n, i ? " %s" : "%s",
                               tsr_finding_value(b->session, i).code);
@@ -652,7 +652,7 @@ static void wrong_names_get_the_nearest(void **state)
     struct bytes e = entry("tensr4", NULL, NULL, 0), f = file(c, 1, &e, 1);
     tsr_model *m;
     assert_int_equal(tsr_model_load_bytes(b->session, f.at, f.n, &m), TSR_OK);
-    assert_int_equal(tsr__check(m, NULL, false), TSR_OK);
+    assert_int_equal(tsr__check(m, NULL), TSR_OK);
     assert_string_equal(tsr_finding_value(b->session, 0).hint, "did you mean 'tensor4'?");
     tsr_finding_clear(b->session);
     tsr_model_free(m);
@@ -703,7 +703,7 @@ static void subgraphs_and_functions_are_walked(void **state)
     put(&model, 26, &config);
     tsr_model *m;
     assert_int_equal(tsr_model_load_bytes(b->session, model.at, model.n, &m), TSR_OK);
-    assert_int_equal(tsr__check(m, NULL, false), TSR_OK);
+    assert_int_equal(tsr__check(m, NULL), TSR_OK);
     assert_int_equal(tsr_finding_count(b->session), 2);
     assert_string_equal(tsr_finding_value(b->session, 0).node, "if > then_branch > inside");
     assert_string_equal(tsr_finding_value(b->session, 1).node, "function F > infunction");
@@ -725,7 +725,7 @@ static void shapes_that_are_not_declared_are_inferred(void **state)
     tsr_spec *p = tsr_node_add_spec(last, s.config, in[0]);
     assert_int_equal(tsr_spec_set_devices(p, I(0, 1), 2), TSR_OK);
     dim(p, 2, 2);
-    assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
+    assert_int_equal(tsr__check(s.model, NULL), TSR_OK);
     assert_int_equal(tsr_finding_count(b->session), 1);
     assert_string_equal(tsr_finding_value(b->session, 0).code, "shard-axis");
     tsr_finding_clear(b->session);
@@ -758,7 +758,7 @@ static void a_hundred_thousand_nodes_are_checked(void **state)
         if (i % 2)
             set_shape(v, 2, I(8, 6));
     }
-    assert_int_equal(tsr__check(m, NULL, false), TSR_OK);
+    assert_int_equal(tsr__check(m, NULL), TSR_OK);
     assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 99999);
     assert_int_equal(tsr_finding_count(b->session), TSR_MAX_FINDINGS);
     tsr_finding_clear(b->session);
@@ -795,7 +795,7 @@ static void one_node_with_everything_is_linear(void **state)
     dim(p, 1, INT64_MAX);
     for (int i = 0; i < 2000; i++)
         group(p, -1 - i % 3, big, 500);
-    assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
+    assert_int_equal(tsr__check(s.model, NULL), TSR_OK);
     assert_true(found(b->session, "shard-size"));
     assert_true(tsr_finding_total(b->session, TSR_ERROR) > 1000000);
     tsr_finding_clear(b->session);
@@ -821,7 +821,7 @@ static void owners_are_bounded(void **state)
         list[i] = -1;
     assert_int_equal(tsr_spec_set_devices(p, list, 65536), TSR_OK);
     dim(p, 0, 65536);
-    assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
+    assert_int_equal(tsr__check(s.model, NULL), TSR_OK);
     assert_int_equal(tsr_finding_count(b->session), 1);
     assert_string_equal(tsr_finding_value(b->session, 0).code, "spec-large");
     struct tile_layout *l = NULL;
@@ -849,7 +849,7 @@ static void very_many_configurations_are_bounded(void **state)
             assert_int_equal(tsr_node_set_stage(s.node, c, 1), TSR_OK);
             assert_int_equal(tsr_node_set_stage(other, c, 0), TSR_OK);
         }
-        assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
+        assert_int_equal(tsr__check(s.model, NULL), TSR_OK);
         assert_int_equal(found(b->session, "stage-unchecked"), many > 256);
         tsr_finding_clear(b->session);
         tsr_model_free(s.model);
@@ -870,7 +870,7 @@ static void lack_of_memory_is_told(void **state)
         dim(p, 1, 2);
         group(p, -1, I(0, 1, 1), 3);
         tsr__session_fault(session, 0, k, false);
-        tsr_status status = tsr__check(s.model, NULL, false);
+        tsr_status status = tsr__check(s.model, NULL);
         assert_true(status == TSR_OK || status == TSR_NOMEM);
         failed = found(session, "out-of-memory");
         assert_true(status == TSR_OK || failed);

@@ -71,7 +71,7 @@ static void infer(struct net *t)
     assert_int_equal(tsr_infer_opts(t->m, NULL, true), TSR_OK);
     assert_int_equal(tsr_model_save_bytes(t->m, &first, &n1), TSR_OK);
     size_t before = tsr_finding_count(t->b->session);
-    assert_int_equal(tsr__check(t->m, NULL, true), TSR_OK);
+    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
     for (size_t i = before; i < tsr_finding_count(t->b->session); i++)
         assert_int_equal(tsr_finding_value(t->b->session, i).severity, TSR_NOTE);
     assert_int_equal(tsr_infer_opts(t->m, NULL, true), TSR_OK);

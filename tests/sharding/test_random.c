@@ -470,7 +470,7 @@ static void one_propagation(struct drawn *t, uint64_t seed, size_t *plain, size_
         *more += cut_specs(&simple);
         assert_int_equal(tsr_model_save_bytes(copy, &first, &n1), TSR_OK);
         tsr_finding_clear(t->b->session);
-        assert_int_equal(tsr__check(copy, NULL, false), TSR_OK);
+        assert_int_equal(tsr__check(copy, NULL), TSR_OK);
         for (size_t i = 0; i < tsr_finding_count(t->b->session); i++)
             assert_int_not_equal(tsr_finding_value(t->b->session, i).severity, TSR_ERROR);
         assert_int_equal(tsr_infer_opts(copy, NULL, seed % 2), TSR_OK);

@@ -84,7 +84,7 @@ static void texts_become_specs_and_texts_again(void **state)
                          TSR_OK);
         assert_true(tsr__layout_equal(want, got));
         assert_string_equal(tsr__notation_print(&b->arena, got).p, text);
-        assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
+        assert_int_equal(tsr__check(s.model, NULL), TSR_OK);
         assert_int_equal(tsr_finding_count(b->session), 0);
     }
     tsr_model_free(s.model);
@@ -106,7 +106,7 @@ static void symbols_are_written_as_symbols(void **state)
     tsr_spec_dim_factor(p, 1, 0, &size);
     assert_int_equal(size.value, -1);
     assert_string_equal(size.symbol, "");
-    assert_int_equal(tsr__check(s.model, NULL, false), TSR_OK);
+    assert_int_equal(tsr__check(s.model, NULL), TSR_OK);
     assert_int_equal(tsr_finding_count(b->session), 0);
     // unknown rank: the entries belong to the last dimensions
     assert_int_equal(tsr_node_shard_text(s.node, s.w, s.config, "{1,2,1:0,1}"), TSR_OK);

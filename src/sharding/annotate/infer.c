@@ -173,8 +173,9 @@ static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
     if (!c)
         return TSR_INVALID;
     size_t errors = tsr__diag_errors(session);
+    TRY(tsr__model_sort(model));
     TRY(make == tsr__flow_formal ? tsr__check_formalism(model, tsr_config_name(c))
-                                 : tsr__check(model, tsr_config_name(c), false));
+                                 : tsr__check(model, tsr_config_name(c)));
     if (tsr__diag_errors(session) > errors)
         return TSR_INVALID;
     TRY(tsr__inline_calls(model));

@@ -662,6 +662,28 @@ static void check_ports(const struct check *check)
         warn_no_tensor(check, tsr_graph_output(graph, i), "output");
 }
 
+// ---- order of the nodes -------------------------------------------------------------------------
+
+// Warns if the nodes are not sorted, and sets *sorted. The flow needs sorted nodes, so it is not
+// followed in such a model. Returns false if out of memory.
+static bool check_order(const struct check *check, bool *sorted)
+{
+    const tsr_node *node;
+    const tsr_value *value = NULL;
+    if (tsr__model_unsorted(check->model, &node, &value) != TSR_OK)
+        return false;
+    *sorted = !node;
+    if (*sorted || !check->remarks)
+        return true;
+    struct place at = tsr__place_node(node);
+    at.value = tsr__value_str(value);
+    tsr__diag(check->session, DIAG_nodes_unsorted, &at,
+              "sort the nodes; the files that plan and partition write are sorted",
+              "this node reads a value that a later node computes, which ONNX does not allow; "
+              "resharding and duplicate work were not checked");
+    return true;
+}
+
 // ---- the complete check -------------------------------------------------------------------------
 
 // Checks configurations, then specs and nodes, then stages. Function calls and the flow come last,
@@ -686,11 +708,14 @@ static bool check_model(struct check *check)
                   (long long)tsr_model_ir_version(check->model));
     if (check->remarks)
         check_ports(check);
-    if (!check_stages(check) || check->arena.failed || check->scratch.failed)
+    bool sorted = true;
+    if (!check_order(check, &sorted) || !check_stages(check) || check->arena.failed ||
+        check->scratch.failed)
         return false;
     if (check->calls && tsr__diag_errors(check->session) == check->errors && !check_calls(check))
         return false;
-    if ((check->remarks || check->formal) && tsr__diag_errors(check->session) == check->errors)
+    if (sorted && (check->remarks || check->formal) &&
+        tsr__diag_errors(check->session) == check->errors)
         check_flows(check);
     return !check->arena.failed;
 }
@@ -745,9 +770,9 @@ tsr_status tsr_check_formalism(tsr_model *model, const char *config)
     return check_as(model, (struct check){.only = config, .remarks = true, .formal = true});
 }
 
-tsr_status tsr__check(tsr_model *model, const char *config, bool remarks)
+tsr_status tsr__check(tsr_model *model, const char *config)
 {
-    return check_as(model, (struct check){.only = config, .remarks = remarks});
+    return check_as(model, (struct check){.only = config});
 }
 
 tsr_status tsr__check_formalism(tsr_model *model, const char *config)
