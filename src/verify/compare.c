@@ -107,7 +107,7 @@ static double eighth_value(tsr_dtype dtype, uint8_t bits)
 
 // Returns element i as a double; for complex numbers i counts real and imaginary parts. 64-bit
 // integers above 2^53 are rounded: compare them with wide_gap.
-static double element(tsr_dtype dtype, const void *data, size_t i)
+double tsr__compare_element(tsr_dtype dtype, const void *data, size_t i)
 {
     uint16_t half;
     switch (dtype) {
@@ -144,8 +144,8 @@ static double element(tsr_dtype dtype, const void *data, size_t i)
     }
 }
 
-// Returns how many numbers element() reads per element of the tensor; 0: it does not support the
-// type (strings, booleans, types of less than 8 bits).
+// Returns how many numbers tsr__compare_element reads per element of the tensor; 0: it does not
+// support the type (strings, booleans, types of less than 8 bits).
 static size_t numbers_of(tsr_dtype t)
 {
     if (t == TSR_COMPLEX64 || t == TSR_COMPLEX128)
@@ -188,7 +188,7 @@ static double gap(tsr_dtype dtype, const void *want, const void *got, size_t i)
 {
     if (dtype == TSR_INT64 || dtype == TSR_UINT64)
         return wide_gap(dtype, want, got, i);
-    double a = element(dtype, want, i), b = element(dtype, got, i);
+    double a = tsr__compare_element(dtype, want, i), b = tsr__compare_element(dtype, got, i);
     if (a == b || (isnan(a) && isnan(b)))
         return 0;
     double d = fabs(a - b);
@@ -201,7 +201,7 @@ static void measure(tsr_dtype dtype, const void *want, const void *got, size_t n
 {
     double largest = 0, most = 0;
     for (size_t i = 0; i < n; i++) {
-        double a = element(dtype, want, i), d = gap(dtype, want, got, i);
+        double a = tsr__compare_element(dtype, want, i), d = gap(dtype, want, got, i);
         if (d > most)
             most = d;
         if (isfinite(a) && fabs(a) > largest)

@@ -45,6 +45,10 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
 // itself. An output becomes ok if it differs at most twice as much as the engine differs from
 // itself. Returns true if all are ok.
 bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs, size_t n);
+// sensitivity.c: runs the unsharded model with inputs whose last bit is changed. A float output
+// becomes ok, with a warning, if that changes it by a quarter of the difference or more. Does
+// nothing if the caller has set a tolerance. Returns true if all are ok.
+bool tsr__verify_sensitivity(struct work *work, tsr_difference *outputs, size_t n);
 // sharded_plan.c: plans the model for the devices of the options so that as many nodes as possible
 // are sharded.
 tsr_status tsr__plan_sharded(struct work *work, tsr_model *model,

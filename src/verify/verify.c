@@ -4,8 +4,9 @@
 //
 // Order: join the other ranks, load the model, open a temporary folder, load the inputs, partition,
 // run unsharded and sharded, compare (verify_sharding.c). Tolerances follow from the model
-// (precision.c). If outputs differ, these files look for the reason: self_difference.c and
-// float_products.c, which may accept the difference, then saturation.c and locate.c.
+// (precision.c). If outputs differ, these files look for the reason: self_difference.c,
+// float_products.c and sensitivity.c, which may accept the difference, then saturation.c and
+// locate.c.
 #include "verify/internal.h"
 #include "plan/plan.h"
 #include "runtime/runtime.h"

@@ -15,6 +15,8 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
 // Returns the element (row-major index) with the largest difference; -1: none differs, or not
 // numeric.
 int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k);
+// Returns element i as a double, for types of floats and integers of 8 bits and more.
+double tsr__compare_element(tsr_dtype dtype, const void *data, size_t i);
 // Returns the default tolerance of a type; 0: values must be equal.
 double tsr__tolerance(tsr_dtype type);
 

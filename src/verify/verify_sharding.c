@@ -244,9 +244,9 @@ static tsr_status run_and_compare(struct work *work, tsr_model *model, const cha
 }
 
 // Partitions the model, runs it sharded and unsharded, and compares the outputs. If outputs differ,
-// checks whether the engine differs from itself, then compares without rounding of activations. If
-// they still differ, reports it, and looks for saturation of 8-bit products and for the first value
-// that differs.
+// checks whether the engine differs from itself, compares without rounding of activations, and
+// checks whether the model amplifies rounding errors. If they still differ, reports it, and looks
+// for saturation of 8-bit products and for the first value that differs.
 tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char *config,
                                 struct outcome *out)
 {
@@ -275,6 +275,9 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
         if (st != TSR_DIFFERENT || work->floats) // compared again, and reported
             return st;
     }
+    out->ok = tsr__verify_sensitivity(work, out->outputs, out->n_outputs);
+    if (out->ok)
+        return TSR_OK;
     for (size_t i = 0; i < out->n_outputs; i++)
         if (!out->outputs[i].ok)
             report(work, &out->outputs[i], DIAG_verify_different, "unsharded");

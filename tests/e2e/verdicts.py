@@ -158,5 +158,41 @@ def test_engine_varies(d):
     check("no sharding passes without a reference", rc == 7 and not any(trial["ok"] for trial in doc["trials"]), (rc, doc, err))
 
 
-harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies])
+def distances(path, tokens=False):
+    """The distance of each x and each y as torch.cdist computes it: sqrt(x x - 2 x y + y y). With tokens, x is read from a table."""
+    one = helper.make_tensor("one", T.FLOAT, [1], [1.0])
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["x"])] if tokens else []
+    for name in "xy":
+        nodes += [helper.make_node("Mul", [name, name], [name + "_squares"]), helper.make_node("ReduceSum", [name + "_squares", "axis"], [name + "_sums"]),
+                  helper.make_node("Shape", [name + "_sums"], [name + "_size"]), helper.make_node("ConstantOfShape", [name + "_size"], [name + "_ones"], value=one)]
+    nodes += [helper.make_node("Mul", ["x", "minus_two"], ["x_scaled"]), helper.make_node("Concat", ["x_scaled", "x_sums", "x_ones"], ["left"], axis=-1),
+              helper.make_node("Concat", ["y", "y_ones", "y_sums"], ["right"], axis=-1), helper.make_node("Transpose", ["right"], ["turned"], perm=[1, 0]),
+              helper.make_node("MatMul", ["left", "turned"], ["squares"], name="product"), helper.make_node("Max", ["squares", "zero"], ["positive"]),
+              helper.make_node("Sqrt", ["positive"], ["z"])]
+    points = (np.random.default_rng(2).standard_normal((48, 64)) + 3).astype("f4")
+    constants = [numpy_helper.from_array(np.array(value), name) for name, value in
+                 (("axis", np.array([-1])), ("minus_two", np.float32(-2)), ("zero", np.float32(0)))]
+    if tokens:
+        constants += [numpy_helper.from_array(points, "table"), numpy_helper.from_array(points[:40], "y")]
+        np.savez(path + ".npz", ids=np.arange(48))
+        return save(path, nodes, [("ids", T.INT64, [48])], [("z", T.FLOAT, [48, 40])], constants)
+    np.savez(path + ".npz", x=points, y=points[:40])
+    return save(path, nodes, [("x", T.FLOAT, [48, 64]), ("y", T.FLOAT, [40, 64])], [("z", T.FLOAT, [48, 40])], constants)
+
+
+def test_rounding_errors_are_amplified(d):
+    """The sums of equal points cancel, so their distance is a rounding error. Another order of the sums gives another one."""
+    for tokens in (False, True):
+        m = distances(d + "/cdist.onnx", tokens)
+        rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "product:left={1,2}", "--shard", "product:turned={2,1}")
+        check("a sharded sum", rc == 0, err)
+        rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", m + ".npz")
+        codes = [f["code"] for f in doc["findings"]]
+        check("an output that is as right as the unsharded one passes", rc == 0 and doc["ok"] and codes == ["verify-sensitive"], (tokens, rc, doc, err))
+        check("both figures are named", doc["outputs"][0]["max_rel"] > 5e-5 and "changes the unsharded output by" in err, err)
+        rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", m + ".npz", "--tolerance", 5e-5)
+        check("a given tolerance is kept", rc == 1 and not doc["ok"], (rc, doc, err))
+
+
+harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_rounding_errors_are_amplified])
 harness.finish()
