@@ -153,7 +153,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
 static tsr_status refuse(struct provider *provider)
 {
     tsr__diag(provider->session, DIAG_ep_declined, NULL,
-              "leave out the option strict to run it unsharded",
+              "to run it unsharded, set strict=False in Python, or the provider option strict=0",
               "the execution provider cannot take this model: %s", provider->reason);
     return TSR_UNSUPPORTED;
 }
