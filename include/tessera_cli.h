@@ -331,6 +331,11 @@ TSR_API tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what
 
 /* ---- generation folders -------------------------------------------------------------------- */
 
+/* Returns the output that is the input `past` in the next run of a language model, found by name or
+ * by the node that appends to it. NULL: the input is not a cache. */
+TSR_API tsr_value *tsr_cache_present(const tsr_value *past);
+/* True for names that exporters give to a cache: past_key_values.3.key and present.3.key. */
+TSR_API bool tsr_cache_names_match(const char *past, const char *present);
 /* True if only one node reads the cache `past`, has its used length as an input, and returns it
  * as `present` with the same capacity. Such a cache can be updated in place (states_in_place). */
 TSR_API bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present);

@@ -15,6 +15,20 @@
 #include "ep/internal.h"
 #include "runtime/runtime.h"
 
+#include "tessera_cli.h"
+
+// True if the output updates the cache: the model appends to it in place, or both have the names of
+// a cache.
+static bool is_pair(const struct fused *fused, size_t input, size_t output)
+{
+    const struct manifest *manifest = &fused->manifest;
+    const struct manifest_port *from =
+        tsr__manifest_port(manifest->inputs, manifest->n_inputs, fused->inputs[input]);
+    if (from && from->updated_by)
+        return strcmp(from->updated_by, fused->outputs[output]) == 0;
+    return tsr_cache_names_match(fused->inputs[input], fused->outputs[output]);
+}
+
 static struct cache_pair cache_pair(const struct fused *fused, size_t input, size_t output)
 {
     const struct manifest *manifest = &fused->manifest;
@@ -41,7 +55,7 @@ tsr_status tsr__ep_caches_find(struct fused *fused)
         return TSR_NOMEM;
     for (size_t output = 0; output < fused->n_outputs; output++)
         for (size_t input = 0; input < fused->n_inputs; input++)
-            if (tsr__ep_is_cache_pair(fused->inputs[input], fused->outputs[output])) {
+            if (is_pair(fused, input, output)) {
                 fused->caches[fused->n_caches++] = cache_pair(fused, input, output);
                 break;
             }

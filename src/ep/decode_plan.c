@@ -18,6 +18,7 @@
 #include "tessera_graph.h"
 
 #define PAST_TOKENS 128
+#define CACHE_RANK  4
 
 struct decode_plan {
     struct arena arena;
@@ -28,38 +29,13 @@ struct decode_plan {
 
 // ---- caches ------------------------------------------------------------------------------------
 
-// Returns the text after the prefix; NULL: the name has another beginning.
-static const char *after(const char *name, const char *prefix)
-{
-    size_t n = strlen(prefix);
-    return strncmp(name, prefix, n) == 0 && name[n] ? name + n : NULL;
-}
-
-bool tsr__ep_is_cache_pair(const char *past, const char *present)
-{
-    static const char *const prefixes[] = {"past_key_values", "past"};
-    const char *end = after(present, "present");
-    for (size_t i = 0; end && i < TSR_COUNT(prefixes); i++) {
-        const char *own = after(past, prefixes[i]);
-        if (own && strcmp(own, end) == 0)
-            return true;
-    }
-    return false;
-}
-
 // Returns the output that updates the cache `past`; NULL: the input is not a cache.
-static const tsr_value *present_of(const tsr_graph *graph, const tsr_value *past)
+static const tsr_value *present_of(const tsr_value *past)
 {
-    const char *name = tsr_value_name(past);
     // names with these characters cannot be written as a state
-    if (tsr_value_initializer(past) || strpbrk(name, "*=\n"))
+    if (strpbrk(tsr_value_name(past), "*=\n"))
         return NULL;
-    for (size_t i = 0; i < tsr_graph_output_count(graph); i++) {
-        const tsr_value *output = tsr_graph_output(graph, i);
-        if (tsr__ep_is_cache_pair(name, tsr_value_name(output)))
-            return output;
-    }
-    return NULL;
+    return tsr_cache_present(past);
 }
 
 // ---- sizes -------------------------------------------------------------------------------------
@@ -94,6 +70,18 @@ static void set_input_sizes(struct decode_plan *plan)
     set_size(plan, mask, 1, PAST_TOKENS + 1);
 }
 
+// Returns the axis of the tokens: the first one of which past and present have different sizes.
+// Default: that of [batch, heads, tokens, head size].
+static int token_axis(const tsr_value *past, const tsr_value *present)
+{
+    for (int axis = 1; axis < CACHE_RANK && tsr_value_rank(present) == CACHE_RANK; axis++) {
+        tsr_dim a = tsr_value_dim(past, axis), b = tsr_value_dim(present, axis);
+        if (a.value != b.value || (a.value < 0 && strcmp(a.symbol, b.symbol) != 0))
+            return axis;
+    }
+    return 2;
+}
+
 static void add_cache(struct decode_plan *plan, const tsr_value *past, const tsr_value *present)
 {
     const char **state = vec_push(&plan->arena, &plan->states);
@@ -102,10 +90,25 @@ static void add_cache(struct decode_plan *plan, const tsr_value *past, const tsr
             tsr__arena_printf(&plan->arena, "%s=%s", tsr_value_name(past), tsr_value_name(present))
                 .p;
     set_size(plan, past, 0, 1);
-    if (tsr_value_rank(past) != 4)
+    if (tsr_value_rank(past) != CACHE_RANK)
         return;
-    set_size(plan, past, 2, PAST_TOKENS); // [batch, heads, tokens, head size]
-    set_size(plan, present, 2, PAST_TOKENS + 1);
+    int axis = token_axis(past, present);
+    set_size(plan, past, axis, PAST_TOKENS);
+    set_size(plan, present, axis, PAST_TOKENS + 1);
+}
+
+// Sets the sizes of other inputs [batch, tokens] of integers. Those that are as long as the caches
+// have a size already.
+static void set_other_sizes(struct decode_plan *plan)
+{
+    for (size_t i = 0; i < tsr_graph_input_count(plan->graph); i++) {
+        const tsr_value *input = tsr_graph_input(plan->graph, i);
+        tsr_dtype type = tsr_value_dtype(input);
+        if (tsr_value_rank(input) != 2 || (type != TSR_INT64 && type != TSR_INT32))
+            continue;
+        set_size(plan, input, 0, 1);
+        set_size(plan, input, 1, 1);
+    }
 }
 
 // Lists the caches of the model, and the sizes of a decode step after those that the caller gave.
@@ -119,10 +122,11 @@ static tsr_status describe(struct decode_plan *plan, const tsr_plan_options *giv
     set_input_sizes(plan);
     for (size_t i = 0; i < tsr_graph_input_count(plan->graph); i++) {
         const tsr_value *past = tsr_graph_input(plan->graph, i);
-        const tsr_value *present = present_of(plan->graph, past);
+        const tsr_value *present = present_of(past);
         if (present)
             add_cache(plan, past, present);
     }
+    set_other_sizes(plan);
     return arena_status(&plan->arena);
 }
 

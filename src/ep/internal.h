@@ -236,9 +236,6 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model,
                              struct parts *parts) TSR_MUST_USE;
 
 // ---- decode_plan.c
-// Returns true if the output updates the cache: "past_key_values.3.key" and "present.3.key",
-// "past_3" and "present_3".
-bool tsr__ep_is_cache_pair(const char *past, const char *present);
 // Plans the model. A model with caches is planned for one decode step, with caches that stay on
 // their devices. The caller sets summary->size.
 tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given,

@@ -190,41 +190,21 @@ static const char *configured_present(tsr_folder *folder, const char *past)
     return NULL;
 }
 
-// Replaces the first `from` in the name by `to`. NULL: `from` does not occur, or out of memory.
-// Example: "past_key_values.0.key", with "past_key_values" replaced by "present", is
-// "present.0.key".
-static const char *renamed(tsr_folder *folder, const char *name, const char *from, const char *to)
-{
-    const char *at = strstr(name, from);
-    if (!at)
-        return NULL;
-    return tsr__arena_printf(&folder->arena, "%.*s%s%s", (int)(at - name), name, to,
-                             at + strlen(from))
-        .p;
-}
-
 static bool is_output(const tsr_graph *graph, const char *name)
 {
     tsr_value *value = name ? tsr_graph_value(graph, name) : NULL;
     return value && tsr_value_is_output(value);
 }
 
-// Returns the output that becomes this input in the next step; NULL: the input is not a cache.
-// Tries the naming schemes of the known exporters.
-static const char *present_of(tsr_folder *folder, const tsr_graph *graph, const char *past)
+// Returns the output that becomes this input in the next step; NULL: the input is not a cache. The
+// names of the configuration come first.
+static const char *present_of(tsr_folder *folder, const tsr_graph *graph, const tsr_value *past)
 {
-    static const char *const schemes[][2] = {{"past_key_values", "present"},
-                                             {"past_key_values", "present_key_values"},
-                                             {"past", "present"}};
-    const char *configured = configured_present(folder, past);
+    const char *configured = configured_present(folder, tsr_value_name(past));
     if (is_output(graph, configured))
         return configured;
-    for (size_t i = 0; i < TSR_COUNT(schemes); i++) {
-        const char *name = renamed(folder, past, schemes[i][0], schemes[i][1]);
-        if (is_output(graph, name))
-            return name;
-    }
-    return NULL;
+    const tsr_value *present = tsr_cache_present(past);
+    return present ? tsr_value_name(present) : NULL;
 }
 
 // Callback for the nodes that read a cache: looks only at the first one. Stores its window size if
@@ -252,7 +232,7 @@ static tsr_status find_states(tsr_folder *folder)
     const tsr_graph *graph = tsr_model_graph(folder->model);
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        const char *present = present_of(folder, graph, tsr_value_name(value));
+        const char *present = present_of(folder, graph, value);
         if (!present)
             continue;
         bool is_cache = is_kv_cache(value, tsr_graph_value(graph, present));

@@ -247,6 +247,10 @@ struct op_row {
     struct {
         unsigned char past, present;
     } caches[2];
+    // The same for inputs without unused space: the output is a new, longer tensor (cache_pairs.c).
+    struct {
+        unsigned char past, present;
+    } grows[2];
     // Input with the length of the caches after the node. The length of `present` is this number,
     // or that of `past` if it is greater. 0: none.
     unsigned char cache_length;

@@ -23,6 +23,7 @@
 //   .sum      how the node treats partial sums in .sum_inputs: Neg passes them on, Add adds them
 //   .caches   inputs that may have unused space at their end, and the outputs that share their
 //             memory (cache_buffers.c)
+//   .grows    inputs to which the operator appends, and the outputs with the result
 //   .kept     inputs whose constants the optimizer of ONNX Runtime does not replace (kept_inputs.c)
 //   .type     element type of the outputs, if it is not that of the first input
 //
@@ -66,6 +67,7 @@ static const struct op_row rows[] = {
              "(h g) q v],[b h _ d]?,[b h _ v]?,[b (h g) q _]?; rep d p; stat k",
      .derive = tsr__derive_attention, .type2 = TYPE_AS_THIRD, .shape = tsr__infer_attention,
      .misinferred = DOUBT_RANK, .expand = tsr__expand_attention, .some = "b h q v",
+     .grows = {{4, 1}, {5, 2}},
      .note = "three dimensions: [b q (h g d)], [b k (h d)], [b k (h v)]; with a "
              "cache, k and causal q are not sharded",
      .stays = STAYS({"d", DOT}, {"p", CACHED}, {"_", CACHED}), .work = WORK_ATTENTION,

@@ -12,7 +12,7 @@ static const struct op_row rows[] = {
      .rule = "[b q i],[i (s h d)],[(s h d)]?,[b _]?,[_ b h p d]?,[b~ h~ q~ _]?,·? -> [b q (h "
              "d)],[_ b h _ d]?; rep i s d p q; attr num_heads=h",
      .derive = tsr__derive_projected_attention, .shape = tsr__infer_projected_attention,
-     .note = "queries, keys and values of one size",
+     .grows = {{4, 1}}, .note = "queries, keys and values of one size",
      .stays = STAYS({"i", PROJECTED}, {"s", SIDES}, {"d", DOT}, {"p", CACHED},
                     {"q", "every row is a key for all others"}, {"_", CACHED}),
      .work = WORK_ATTENTION, .count = tsr__count_projected_attention},
@@ -42,6 +42,7 @@ static const struct op_row rows[] = {
              "v]?,·?,·?,[_ _ _]?,[(s h d)]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep q "
              "d k p v s; attr num_heads=h",
      .derive = tsr__derive_masked_multi_head, .shape = tsr__infer_masked_multi_head,
+     .grows = {{5, 1}, {6, 2}},
      .stays = STAYS({"q", "there is a single new row"}, {"d v", DOT}, {"k p", CACHED}, {"s", SIDES},
                     {"_", CACHED})},
     {"DequantizeLinear", .since = 1, .domain = MICROSOFT,
@@ -173,7 +174,7 @@ static const struct op_row rows[] = {
              "p v]?,·?,[b _ _]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep d p s; stat "
              "k; attr num_heads=h",
      .derive = tsr__derive_multi_head, .shape = tsr__infer_multi_head,
-     .expand = tsr__expand_multi_head,
+     .expand = tsr__expand_multi_head, .grows = {{6, 1}, {7, 2}},
      .note = "packed forms: [b q h 3 d], [b k h 2 d]; keys and values may be [b h k d]; "
              "unidirectional with a bias, mask or cache: rep q",
      .some = "b^ q^", .stays = STAYS({"d", DOT}, {"p", CACHED}, {"s", SIDES}, {"_", CACHED}),

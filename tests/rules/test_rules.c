@@ -644,6 +644,54 @@ static void test_caches_with_room(void **state)
     assert_false(tsr_cache_has_room(in[1], key));
 }
 
+// Adds an input [b, h, t, d] of floats.
+static tsr_value *cache_input(struct bench *b, const char *name)
+{
+    tsr_dim dims[] = {{-1, "b"}, {4, ""}, {-1, "t"}, {16, ""}};
+    tsr_value *value = tsr_graph_add_input(b->graph, name);
+    assert_int_equal(tsr_value_set_type(value, TSR_FLOAT, 4, dims), TSR_OK);
+    return value;
+}
+
+// Caches are found by the usual names, and by the node that appends to them.
+static void test_cache_pairs(void **state)
+{
+    struct bench *b = *state;
+    assert_true(tsr_cache_names_match("past_key_values.3.key", "present.3.key"));
+    assert_true(tsr_cache_names_match("past_key_values.3.key", "present_key_values.3.key"));
+    assert_true(tsr_cache_names_match("decoder.past_3", "decoder.present_3"));
+    assert_false(tsr_cache_names_match("past_3", "present_30"));
+    assert_false(tsr_cache_names_match("past_3", "present_4"));
+    assert_false(tsr_cache_names_match("x", "present"));
+
+    static const char *const ins[] = {"q", "k", "v", "k_in", "v_in"};
+    static const char *const outs[] = {"y", "k_out", "v_out"};
+    tsr_value *in[5];
+    for (size_t i = 0; i < TSR_COUNT(in); i++)
+        in[i] = cache_input(b, ins[i]);
+    tsr_value *all[] = {in[0], in[1], in[2], NULL, in[3], in[4]};
+    assert_int_equal(tsr_model_set_opset(b->model, "", 23), TSR_OK);
+    tsr_node *node = tsr_graph_add_node(b->graph, "", "Attention", "a", all, TSR_COUNT(all), outs,
+                                        TSR_COUNT(outs));
+    assert_null(tsr_cache_present(in[3])); // not an output of the model yet
+    for (size_t i = 0; i < TSR_COUNT(outs); i++)
+        assert_int_equal(tsr_graph_add_output(b->graph, tsr_node_output(node, i)), TSR_OK);
+    assert_ptr_equal(tsr_cache_present(in[3]), tsr_node_output(node, 1));
+    assert_ptr_equal(tsr_cache_present(in[4]), tsr_node_output(node, 2));
+    assert_null(tsr_cache_present(in[0]));
+
+    // A Concat extends a cache if the model reads its result.
+    const char *grown = "grown", *read = "read";
+    tsr_value *pair[] = {cache_input(b, "c_in"), in[1]};
+    tsr_node *join = tsr_graph_add_node(b->graph, "", "Concat", "c", pair, 2, &grown, 1);
+    tsr_value *result = tsr_node_output(join, 0);
+    assert_int_equal(tsr_graph_add_output(b->graph, result), TSR_OK);
+    assert_null(tsr_cache_present(pair[0]));
+    assert_non_null(tsr_graph_add_node(b->graph, "", "Relu", "r", &result, 1, &read, 1));
+    assert_ptr_equal(tsr_cache_present(pair[0]), result);
+    assert_null(tsr_cache_present(in[1])); // the new tokens
+}
+
 // Adds one node with one or two inputs, and returns its output.
 static tsr_value *add(struct bench *b, const char *op, const char *out, tsr_value *x, tsr_value *y)
 {
@@ -722,6 +770,7 @@ int main(void)
         TEST(test_rows_of_the_user),
         TEST(test_domain_not_imported),
         TEST(test_caches_with_room),
+        TEST(test_cache_pairs),
         TEST(test_lengths_of_caches),
     };
     return cmocka_run_group_tests_name("rules", tests, NULL, NULL);
