@@ -774,6 +774,10 @@ TSR_API tsr_status tsr_process_group_barrier(tsr_process_group *group);
  * ranks. */
 TSR_API tsr_status tsr_process_group_broadcast(tsr_process_group *group, void *buffer, size_t bytes,
                                                int root);
+/* Reports a failure of this rank outside of these calls to the other ranks, which would wait for it:
+ * their calls return `status`, with the last diagnostic of this session. Returns the status, or that
+ * of another rank that failed before. Does nothing for TSR_OK. */
+TSR_API tsr_status tsr_process_group_end(tsr_process_group *group, tsr_status status);
 /* Releases the handle without waiting for other ranks. */
 TSR_API void tsr_process_group_leave(tsr_process_group *group);
 
@@ -1047,7 +1051,7 @@ typedef struct tsr_generate_result {
 typedef bool (*tsr_token_fn)(void *data, int64_t token); /* gets each token; false: stop */
 /* Plans, shards and runs the model to continue a prompt of n tokens until the end token, which is
  * passed on too. `take` is called in the calling thread. options NULL: the defaults; take and
- * result may be NULL. */
+ * result may be NULL. Under a launcher every rank calls it, and `take` is called on rank 0 only. */
 TSR_API tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,
                                 const tsr_generate_options *options, tsr_token_fn take, void *data,
                                 tsr_generate_result *result);

@@ -2,6 +2,9 @@
 // generate.c - generates tokens with a sharded language model: one run over the prompt, then one
 // run per token. The KV caches stay on their devices between runs (states of the job).
 //
+// If the ranks are processes of a launcher, each of them calls tsr_generate. Only rank 0 gets the
+// logits. It chooses the token and broadcasts it, and the others run the next step with it.
+//
 // For a prompt of 3 tokens the runs are: ids [1,3], mask [1,3], caches of length 0; then ids [1,1],
 // mask [1,4]; then [1,1], [1,5] ... If the model's operators accept caches with spare capacity,
 // each cache is one fixed buffer for all tokens. Otherwise it grows, and is copied, with every
@@ -24,8 +27,9 @@ struct tsr_generator {
     tsr_session *session;
     tsr_generate_options options; // copied without `run`
     tsr_run_options run;
-    struct temporary *work; // folder of the rank files; NULL: the model is not sharded
-    int64_t devices;        // number of ranks; 1: not sharded
+    struct temporary *work;   // folder of the rank files; NULL: the model is not sharded
+    int64_t devices;          // number of ranks; 1: not sharded
+    tsr_process_group *group; // ranks of a launcher; NULL: the model is not sharded
     tsr_job *job;
     tsr_tensors *inputs, *outputs;
     int64_t past;       // number of tokens in the caches
@@ -368,8 +372,6 @@ static tsr_status run_step(tsr_generator *generator, const int64_t *ids, int64_t
         st = put_inputs(generator, ids, n);
     if (st == TSR_OK)
         st = tsr_job_run(generator->job, generator->inputs, generator->outputs);
-    if (st == TSR_OK)
-        st = read_logits(generator);
     generator->past += n;
     return st;
 }
@@ -459,6 +461,33 @@ static bool ends_text(const tsr_folder *folder, int64_t token)
     return false;
 }
 
+// The token after a step; `more`: another step follows. Rank 0 sends it to the other ranks.
+struct next_token {
+    int64_t token, more;
+};
+
+static tsr_status choose_token(tsr_generator *generator, int64_t *token)
+{
+    TRY(read_logits(generator));
+    *token = most_likely(generator);
+    return generator->options.temperature > 0 ? sample(generator, token) : TSR_OK;
+}
+
+// Sets *next on all ranks. Rank 0 chooses the token and passes it to the callback.
+static tsr_status find_next(tsr_generator *generator, tsr_token_fn take, void *data,
+                            struct next_token *next)
+{
+    *next = (struct next_token){0};
+    if (tsr_process_group_rank(generator->group) == 0) {
+        TRY(choose_token(generator, &next->token));
+        bool ends = ends_text(generator->folder, next->token) && !generator->options.past_end;
+        next->more = (!take || take(data, next->token)) && !ends;
+    }
+    if (!generator->group)
+        return TSR_OK;
+    return tsr_process_group_broadcast(generator->group, next, sizeof *next, 0);
+}
+
 // ---- all of it ---------------------------------------------------------------------------------
 
 // Runs steps until the end token, the limit of most_tokens, or until the callback stops the
@@ -467,24 +496,21 @@ static tsr_status generate(tsr_generator *generator, const int64_t *ids, size_t 
                            tsr_token_fn take, void *data, tsr_generate_result *result)
 {
     double began = tsr__now_s();
-    int64_t token = 0, most = most_tokens(generator, n);
+    struct next_token next;
+    int64_t most = most_tokens(generator, n);
     if (most == 0)
         return TSR_OK;
     tsr_status st = run_step(generator, ids, (int64_t)n);
     while (st == TSR_OK) {
-        token = most_likely(generator);
-        if (generator->options.temperature > 0)
-            TRY(sample(generator, &token));
+        TRY(find_next(generator, take, data, &next));
         result->tokens++;
         // The time to the first token is reported separately.
         if (result->tokens == 1)
             result->first_s = tsr__now_s() - began;
         result->seconds = tsr__now_s() - began;
-        bool more = !take || take(data, token);
-        bool ends = ends_text(generator->folder, token) && !generator->options.past_end;
-        if (!more || ends || result->tokens >= most)
+        if (!next.more || result->tokens >= most)
             return TSR_OK;
-        st = run_step(generator, &token, 1);
+        st = run_step(generator, &next.token, 1);
     }
     return st;
 }
@@ -497,6 +523,7 @@ void tsr_generator_close(tsr_generator *generator)
     tsr_tensors_free(generator->inputs);
     tsr_tensors_free(generator->outputs);
     tsr_job_close(generator->job);
+    tsr_process_group_leave(generator->group);
     tsr__free(session, generator->logits, (size_t)generator->capacity * sizeof *generator->logits);
     tsr__temporary_remove(generator->work);
     tsr__free(session, generator, sizeof *generator);
@@ -594,8 +621,11 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
     st = check_inputs(folder);
     if (st == TSR_OK)
         st = take_devices(generator);
+    if (st == TSR_OK && generator->devices > 1)
+        st = tsr_process_group_join(generator->session, &generator->run, &generator->group);
     if (st == TSR_OK)
         st = generator->devices > 1 ? open_sharded(generator) : open_unsharded(generator);
+    st = tsr_process_group_end(generator->group, st);
     if (st != TSR_OK)
         goto close_generator;
     own->topology = NULL; // owned by the caller and not needed any more
@@ -638,7 +668,7 @@ static tsr_status check_tokens(tsr_folder *folder, const int64_t *ids, size_t n)
 }
 
 // Generates tokens for a prompt. Every prompt starts with empty caches.
-tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_t n,
+static tsr_status run_prompt(tsr_generator *generator, const int64_t *ids, size_t n,
                              tsr_token_fn take, void *data, tsr_generate_result *result)
 {
     tsr_generate_result found = {.size = sizeof found,
@@ -656,6 +686,14 @@ tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_
     if (st == TSR_OK && result)
         tsr__result_write(result, &found, sizeof found);
     return st;
+}
+
+// If this rank fails between two runs, the other ranks wait for it and must be told.
+tsr_status tsr_generator_run(tsr_generator *generator, const int64_t *ids, size_t n,
+                             tsr_token_fn take, void *data, tsr_generate_result *result)
+{
+    return tsr_process_group_end(generator->group,
+                                 run_prompt(generator, ids, n, take, data, result));
 }
 
 tsr_status tsr_generate(tsr_folder *folder, const int64_t *ids, size_t n,

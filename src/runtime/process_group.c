@@ -135,6 +135,13 @@ tsr_status tsr_process_group_broadcast(tsr_process_group *group, void *buffer, s
     return report(group, &why);
 }
 
+tsr_status tsr_process_group_end(tsr_process_group *group, tsr_status status)
+{
+    if (!group || !group->endpoint)
+        return status;
+    return tsr__run_end(group->session, NULL, status);
+}
+
 void tsr_process_group_leave(tsr_process_group *group)
 {
     if (group)

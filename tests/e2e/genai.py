@@ -264,6 +264,12 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     with open(whole + "/genai_config.json", "w") as f:
         f.write(json.dumps(CONFIG))
     mpirun = next((p for p in (shutil.which("mpirun.openmpi"), shutil.which("mpirun")) if p), None)
+    for more in ([], ["--temperature", 5, "--seed", 3]) if mpirun else ():
+        rc, one, err = tessera(*words, "--devices", 2, *more)
+        launch = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2", TESSERA, *words, "--devices", 2, *more]
+        ran = subprocess.run(list(map(str, launch)), capture_output=True, text=True, timeout=harness.HANG_S)
+        case("all ranks of a launcher generate the same tokens " + " ".join(map(str, more)), rc == 0 and ran.returncode == 0 and ran.stdout == one,
+             ran.stdout + ran.stderr + one + err)
     try:
         import onnxruntime_genai  # noqa: F401
         missing = "" if mpirun else "no mpirun"

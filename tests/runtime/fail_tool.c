@@ -31,6 +31,8 @@ struct work {
     tsr_run_options run;
     tsr_model *model;
     tsr_tensors *in, *out;
+    int kind; // operation that fails, and its number; 0: none
+    uint64_t fault;
 };
 
 // Runs a model that rank 0 partitions, with the properties of all ranks and a trace.
@@ -89,12 +91,44 @@ static tsr_status measure(struct work *work)
     return st;
 }
 
+static tsr_status open_generator(struct work *work, tsr_folder **from, tsr_generator **out)
+{
+    tsr_generate_options options = {.size = sizeof options,
+                                    .devices = 2,
+                                    .max_tokens = 3,
+                                    .temperature = 1,
+                                    .past_end = true,
+                                    .work = folder,
+                                    .run = &work->run};
+    char path[4096];
+    snprintf(path, sizeof path, "%s/genai", folder);
+    TRY(tsr_folder_open(work->session, path, from));
+    return tsr_generator_open(*from, &options, out);
+}
+
+// Generates tokens. Operations fail after the model is open: between two runs, a rank computes its
+// inputs, and rank 0 samples the next token.
+static tsr_status generate(struct work *work)
+{
+    static const int64_t ids[] = {1, 7, 11};
+    tsr_folder *from = NULL;
+    tsr_generator *generator = NULL;
+    tsr__session_fault(work->session, work->kind, 0, false);
+    tsr_status st = open_generator(work, &from, &generator);
+    tsr__session_fault(work->session, work->kind, work->fault, false);
+    if (st == TSR_OK)
+        st = tsr_generator_run(generator, ids, TSR_COUNT(ids), NULL, NULL, NULL);
+    tsr_generator_close(generator);
+    tsr_folder_free(from);
+    return st;
+}
+
 static const struct {
     const char *name;
     tsr_status (*run)(struct work *work);
 } works[] = {
     {"run", run_annotated}, {"bench", bench},     {"job", group_and_job},
-    {"verify", verify},     {"measure", measure},
+    {"verify", verify},     {"measure", measure}, {"generate", generate},
 };
 
 // ---- one job ----------------------------------------------------------------------------------
@@ -170,6 +204,8 @@ static void end(struct work *work)
 // Does the work as a rank; fault > 0: that operation of the kind fails.
 static struct ended do_work(struct work *work, size_t what, int kind, uint64_t fault)
 {
+    work->kind = kind;
+    work->fault = fault;
     tsr__session_fault(work->session, kind, fault, false);
     struct ended ended = {.status = works[what].run(work)};
     ended.at_s = tsr__now_s();

@@ -2,12 +2,15 @@
 """A rank that fails between two exchanges must tell the other rank: every allocation, read and write of one rank fails once (fail_tool.c).
 
 usage: test_fail.py RUN_TOOL BUILD [all]    all: every operation, not a sample"""
+import shutil
+
 from parts import *
 
 FAIL = os.path.join(os.path.dirname(TOOL), "fail_tool")
+GENAI = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../folders/genai_tiny")
 ALLOCATION, READ, WRITE = 0, 1, 2
 ALL = "all" in sys.argv[3:]
-LEAST = {"run": 8, "bench": 6, "job": 6, "verify": 10, "measure": 2}  # failures of both ranks, so that the test cannot pass without any
+LEAST = {"run": 8, "bench": 6, "job": 6, "verify": 10, "measure": 2, "generate": 6}  # failures of both ranks, so that the test cannot pass without any
 
 
 def step(work, kind):
@@ -17,7 +20,9 @@ def step(work, kind):
 
 def sweep(d, work, victim, kind):
     """Number of failures of the victim; asserts that the other rank knew of each."""
-    words = [FAIL, engine(), tempfile.mkdtemp(dir=d), work, str(victim), str(kind), "1", str(step(work, kind))]
+    folder = tempfile.mkdtemp(dir=d)
+    shutil.copytree(GENAI, folder + "/genai")
+    words = [FAIL, engine(), folder, work, str(victim), str(kind), "1", str(step(work, kind))]
     p = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=10 * harness.HANG_S)
     assert p.returncode == 0, p.stdout + p.stderr
     return int(p.stdout.split(":")[-1].split()[0])

@@ -168,6 +168,10 @@ static int run(struct cli *cli)
         tsr_json_free(listener.json);
         return code;
     }
+    if (cli_rank(cli) > 0) { // rank 0 prints
+        tsr_json_free(listener.json);
+        return code;
+    }
     report(cli, &listener, &result);
     return cli->json ? cli_print_json(cli, listener.json, EXIT_DONE) : code;
 }
