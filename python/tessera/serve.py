@@ -51,7 +51,11 @@ class Request(NamedTuple):
 
 
 class Batches:
-    """Generates for many requests together. One thread owns the engine and all of its objects."""
+    """Generates for many requests together. One thread owns the engine and all of its objects.
+
+    The engine refuses seeds. Requests that sample with a seed are generated one by one, so that the same seed gives
+    the same answer.
+    """
 
     def __init__(self, generator: Generator):
         import onnxruntime_genai as genai
@@ -59,6 +63,7 @@ class Batches:
         self._calls: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         self._answers: Dict[Any, queue.SimpleQueue] = {}  # by request of the engine
         self._stopped = False
+        self._seeded = OneByOne(generator)
         opened: "Future[None]" = Future()
         self._thread = threading.Thread(target=self._loop, args=(generator.model, opened), daemon=True, name="tessera serve")
         self._thread.start()
@@ -67,6 +72,7 @@ class Batches:
     def stop(self) -> None:
         """Ends all requests with an error. Signal handlers may call it."""
         self._stopped = True
+        self._seeded.stop()
         self._calls.put(lambda: None)
 
     def close(self) -> None:
@@ -77,6 +83,9 @@ class Batches:
         """Yields (token, reason). The reason is empty until the last token: "stop" or "length". Raises ValueError
         if the engine refuses the request, and RuntimeError soon after `gone` is set.
         """
+        if request.seed is not None and request.temperature > 0:
+            yield from self._seeded.tokens(request, gone)
+            return
         answer: queue.SimpleQueue = queue.SimpleQueue()
         turn: List[Any] = []  # engine's request and turn, filled by the thread
         self._calls.put(lambda: self._begin(request, answer, turn))
@@ -109,8 +118,6 @@ class Batches:
             if request.temperature > 0:
                 options.set_temperature(request.temperature)
                 options.set_top_p(request.top_p)
-            if request.seed is not None and request.temperature > 0:
-                options.set_seed(request.seed)
             turn.extend((made, made.begin_turn(numpy.array(request.ids, numpy.int32), options)))
             self._answers[made] = answer
         except Exception as error:  # also TypeError of the bindings: the thread must not end
@@ -173,7 +180,7 @@ class Batches:
 
 
 class OneByOne:
-    """Generates for one request after the other, for models that the engine does not support."""
+    """Generates for one request after the other, for models and requests that the engine does not support."""
 
     def __init__(self, generator: Generator):
         self._generator, self._lock, self._stopped = generator, threading.Lock(), False
