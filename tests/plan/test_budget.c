@@ -1,11 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 // test_budget.c - planning that ends early: by its time limit, or by an interruption before or
-// after the first plan exists.
+// after the first plan exists. Also how plans share time and work: the linker replaces the clock and
+// the calls that start and charge a budget by those below (meson.build).
 #include "nets.h"
+#include "plan/costs/planner.h"
 
 #include <time.h>
 
 #define LAYERS 6
+
+// What the replaced calls record.
+static struct {
+    double step;            // time between two calls of the clock; 0: the system's clock
+    double now;             // time of the counting clock
+    struct budget *started; // the budget of the current plan
+    double seconds;         // limit of that budget
+    int starts;             // number of budgets
+    uint64_t charged;       // work charged to the budgets that were started, not to parts of them
+} seen;
+
+double __real_tsr__now_s(void);
+double __wrap_tsr__now_s(void);
+double __wrap_tsr__now_s(void)
+{
+    if (!seen.step)
+        return __real_tsr__now_s();
+    seen.now += seen.step;
+    return seen.now;
+}
+
+void __real_tsr__budget_start(struct budget *budget, tsr_session *session, double seconds);
+void __wrap_tsr__budget_start(struct budget *budget, tsr_session *session, double seconds);
+void __wrap_tsr__budget_start(struct budget *budget, tsr_session *session, double seconds)
+{
+    __real_tsr__budget_start(budget, session, seconds);
+    seen.started = budget;
+    seen.seconds = seconds;
+    seen.starts++;
+}
+
+void __real_tsr__budget_spend(struct budget *budget, uint64_t work);
+void __wrap_tsr__budget_spend(struct budget *budget, uint64_t work);
+void __wrap_tsr__budget_spend(struct budget *budget, uint64_t work)
+{
+    __real_tsr__budget_spend(budget, work);
+    if (budget == seen.started)
+        seen.charged += work;
+}
 
 static const char *name_of(struct net *t, const char *what, int layer)
 {
@@ -292,6 +333,64 @@ static void negative_sizes_are_refused(void **state)
     net_free(t);
 }
 
+// With an automatic number of stages, a plan without stages is found first, with a part of the
+// budget. Its work is charged to the budget, as it is without stages.
+static void parts_are_charged(void **state)
+{
+    (void)state;
+    static const int64_t stages[] = {1, TSR_STAGES_AUTO};
+    uint64_t charged[2];
+    for (size_t i = 0; i < TSR_COUNT(stages); i++) {
+        struct net *t = layers();
+        t->o.memory = tight(t);
+        t->o.stages = stages[i];
+        seen.charged = 0;
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+        charged[i] = seen.charged;
+        net_free(t);
+    }
+    assert_true(charged[0] > 0);
+    assert_true(charged[1] >= charged[0]);
+}
+
+// Choices of a topology share the time limit. Plans that end early leave their time to the others,
+// so the last plan gets almost all of it.
+static void choices_share_the_time_that_is_left(void **state)
+{
+    (void)state;
+    struct net *t = layers();
+    assert_int_equal(tsr__topology_choose(t->topology), TSR_OK);
+    size_t choices = t->topology->choices.n;
+    assert_true(choices > 1);
+    t->o.seconds = 1000;
+    seen.step = 1e-6;
+    seen.starts = 0;
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+    seen.step = 0;
+    assert_int_equal(seen.starts, choices + 1); // the best choice is planned twice
+    assert_true(seen.seconds > 900 && seen.seconds <= 1000);
+    net_free(t);
+}
+
+// A limit that is used up ends the search: with a slow clock, all plans together take little more
+// than the limit.
+static void choices_end_together(void **state)
+{
+    (void)state;
+    struct net *t = layers();
+    assert_int_equal(tsr__topology_choose(t->topology), TSR_OK);
+    t->o.memory = tight(t);
+    t->o.seconds = 1000;
+    seen.step = 10;
+    double start = seen.now;
+    tsr_status st = tsr__plan(t->m, &t->o, &t->p);
+    double used = seen.now - start;
+    seen.step = 0;
+    assert_true(st == TSR_OK || said(t, "plan-time"));
+    assert_true(used < 3000);
+    net_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +403,9 @@ int main(void)
         cmocka_unit_test(stages_end_in_time),
         cmocka_unit_test(some_stages_are_found_at_once),
         cmocka_unit_test(memory_that_is_assumed),
+        cmocka_unit_test(parts_are_charged),
+        cmocka_unit_test(choices_share_the_time_that_is_left),
+        cmocka_unit_test(choices_end_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
