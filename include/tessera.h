@@ -452,7 +452,8 @@ typedef struct tsr_plan_facts {
 typedef struct tsr_plan_result tsr_plan_result;
 /* Picks the sharding of every node that has the least predicted time and fits in memory, and writes
  * it into the model. Shardings that the configuration has already are kept. The same model gives
- * the same plan. TSR_INFEASIBLE: no plan fits; the model is unchanged. *out is set with TSR_OK and
+ * the same plan. Nodes are sorted, and calls of the model's functions are replaced by their bodies.
+ * TSR_INFEASIBLE: no plan fits; the model has no new shardings. *out is set with TSR_OK and
  * TSR_INFEASIBLE; out may be NULL. */
 TSR_API tsr_status tsr_plan(tsr_model *model, const tsr_plan_options *options,
                             tsr_plan_result **out);

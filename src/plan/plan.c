@@ -16,6 +16,7 @@
 // (program/stored_weights.c). The cheapest choice within all limits is the plan (solver/solver.h).
 #include "plan/plan_once.h"
 #include "rules/rules.h"
+#include "sharding/sharding.h"
 #include "topology/topology.h"
 
 tsr_status tsr__plan_options_owned(tsr_session *session, const tsr_plan_options *options)
@@ -49,6 +50,14 @@ static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
     return tsr__check_dims(models, n, options->with_sizes, options->n_with_sizes);
 }
 
+// Sorts the nodes and replaces function calls by their bodies, which can be sharded. Shardings of
+// a node inside a function would apply to all its calls.
+static tsr_status prepare(tsr_model *model)
+{
+    TRY(tsr__model_sort(model));
+    return tsr__inline_calls(model);
+}
+
 // Reports that costs are too large. The solver computes in 64 bits and returns TSR_INVALID on
 // overflow.
 static void report_too_large(tsr_session *session)
@@ -67,7 +76,9 @@ tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options, tsr_plan
     struct diag_mark mark = tsr__diag_mark(tsr_model_session(model));
     TRY(check_limits(tsr_model_session(model), &plan_options));
     TRY(check_dims(model, &plan_options));
-    TRY(tsr__model_sort(model));
+    TRY(prepare(model));
+    if (plan_options.with)
+        TRY(prepare(plan_options.with));
     tsr__warn_missing_rules(model);
     tsr_status st = tsr__plan_choices(model, &plan_options, &plan_summary);
     tsr__model_forget_shapes(model, plan_options.sizes, plan_options.n_sizes);

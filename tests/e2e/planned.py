@@ -7,6 +7,7 @@ import json, os, random, sys
 
 import numpy as np
 import onnx
+import onnx.inliner
 from onnx import TensorProto, helper, numpy_helper
 
 import harness
@@ -142,6 +143,27 @@ def parts(d, n):
     assert verify(again, "--inputs", "random:1")["collectives"] == got["collectives"]
 
 
+def calls(d, n):
+    """Two calls of a function that calls another one: the plan must be that of the model with inlined functions."""
+    path, inlined, planned = (os.path.join(d, name) for name in ("m.onnx", "i.onnx", "p.onnx"))
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("my", 1)]
+    linear = helper.make_function("my", "Linear", ["x", "w"], ["y"], [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["y"])], opsets)
+    block = helper.make_function("my", "Block", ["x", "a", "b"], ["y"], [helper.make_node("Linear", ["x", "a"], ["h"], domain="my"),
+                                                                       helper.make_node("Linear", ["h", "b"], ["y"], domain="my")], opsets)
+    draw = np.random.default_rng(n)
+    weights = {name: draw.standard_normal(s).astype(np.float32) / 16 for name, s in (("a", (64, 256)), ("b", (256, 64)), ("c", (64, 256)), ("d", (256, 64)))}
+    save(path, [helper.make_node("Block", ["x", "a", "b"], ["h"], domain="my"), helper.make_node("Block", ["h", "c", "d"], ["y"], domain="my")],
+         [("x", [512, 64])], [("y", [512, 64])], weights)
+    m = onnx.load(path)
+    m.functions.extend([linear, block])
+    m.opset_import.append(opsets[1])
+    onnx.save(m, path)
+    onnx.save(onnx.inliner.inline_local_functions(m), inlined)
+    (rc, want, err), (again, got, more) = (call("plan", source, "--devices", n, "-o", planned, "--json") for source in (inlined, path))
+    assert rc == again == 0 and got["cut_nodes"] == want["cut_nodes"] == 8 and got["cost"] == want["cost"], (want, got, err, more)
+    assert verify(planned, "--inputs", "random:1")["cut_nodes"] == 8
+
+
 def stubborn(d, n):
     """Readers that cannot use partial sums: h must be reduced at once, whatever the metadata ai.tessera.delay says."""
     path, cut = os.path.join(d, "m.onnx"), os.path.join(d, "c.onnx")
@@ -257,6 +279,7 @@ def jobs():
         yield "far hosts, devices from %d on" % first, far_hosts, first
     for name in harness.sample(("bert_tiny", "gpt2_tiny", "llama_tiny"), 1):
         yield "unlike devices, %s" % name, unlike, name
+    yield "calls on 2", calls, 2
     for function, counts, sampled in ((parts, (2, 3, 4, 8), 2), (stubborn, (2, 3), 1), (logits, (4, 8), 1)):
         for n in harness.sample(counts, sampled):
             yield "%s on %d" % (function.__name__, n), function, n
