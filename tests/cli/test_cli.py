@@ -179,6 +179,15 @@ def test_guard(d):
     check("nothing was written twice", not os.path.exists(plan))
     rc, _, err = call("plan", model, "--devices", "2", "-o", "/dev/null", "--plan", "/dev/null")
     check("a device may be given twice", rc == 0, err)
+    for option in ("-o", "--plan"):
+        rc, out, err = call("plan", model, "--devices", "2", option, "/dev/stdout")
+        check("plan %s is not mixed with text" % option, rc == 8 and not out and "print no text with --quiet" in err, (rc, out, err))
+    rc, out, err = call("plan", model, "--devices", "2", "--json", "-o", "/dev/stdout")
+    check("a model is not mixed with JSON", rc == 8 and json.loads(out)["exit"] == 8, (rc, out, err))
+    rc, out, err = call("plan", model, "--devices", "2", "--quiet", "--plan", "/dev/stdout")
+    check("a plan on standard output", rc == 0 and "nodes" in json.loads(out), (rc, out, err))
+    rc, out, err = call("report", model, "--devices", "2", "-o", "/dev/stdout")
+    check("a page on standard output", rc == 0 and out.lower().startswith("<!doctype html>"), (rc, out[:100], err))
     check("an option that is near", "did you mean '--devices'?" in call("plan", model, "--devcies", "2")[2])
     check("a code that is near", "did you mean 'plan-stages'?" in call("explain", "plan-stags")[2])
     for words in (["report", model, "--devices", "2"], ["annotate", model], ["infer", model]):

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // guard.c - checks of a command line before anything runs.
 //
-// cli_guard refuses an output file that is also an input (`plan m.onnx -o m.onnx`) or another
-// output (`plan m.onnx -o x --plan x`). Files are compared by device and inode, so links and
+// cli_guard refuses an output file that is also an input (`plan m.onnx -o m.onnx`), another output
+// (`plan m.onnx -o x --plan x`), or the standard output on which the command prints its result
+// (`plan m.onnx -o /dev/stdout | ...`). Files are compared by device and inode, so links and
 // different spellings of a path are recognized. cli_near_* return the option or command that was
 // meant.
 #include "cli/cli.h"
 
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static bool is(const struct cli *cli, const char *command)
 {
@@ -42,10 +44,28 @@ static bool is_special(const char *path)
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
 }
 
-static int refuse(const struct cli *cli, const char *path, const char *what)
+// True if the path is the standard output. /dev/null and other devices are not.
+static bool is_stdout(const char *path)
 {
-    fprintf(stderr, "tessera %s: '%s' is %s; nothing was written\n  help: use another name\n",
-            cli->command->name, path, what);
+    struct stat x, out;
+    return stat(path, &x) == 0 && fstat(STDOUT_FILENO, &out) == 0 && x.st_dev == out.st_dev &&
+           x.st_ino == out.st_ino && !S_ISCHR(x.st_mode);
+}
+
+// True if the command prints text on standard output, although it writes files.
+static bool prints_text(const struct cli *cli)
+{
+    static const char *const always[] = {"bench", "verify", "simulate"};
+    for (size_t i = 0; i < sizeof always / sizeof *always; i++)
+        if (is(cli, always[i]))
+            return true;
+    return cli->json || ((is(cli, "plan") || is(cli, "run")) && !cli->quiet);
+}
+
+static int refuse(const struct cli *cli, const char *path, const char *what, const char *help)
+{
+    fprintf(stderr, "tessera %s: '%s' is %s; nothing was written\n  help: %s\n", cli->command->name,
+            path, what, help);
     return EXIT_WRITE;
 }
 
@@ -61,9 +81,9 @@ static int guard_options(const struct cli *cli, size_t at)
             continue;
         bool also = writes(cli, option->name);
         if (also && (same_file(out, value) || (!strcmp(out, value) && !is_special(out))))
-            return refuse(cli, out, "used for two outputs");
+            return refuse(cli, out, "used for two outputs", "use another name");
         if (!also && same_file(out, value))
-            return refuse(cli, out, "an input");
+            return refuse(cli, out, "an input", "use another name");
     }
     return 0;
 }
@@ -74,9 +94,12 @@ int cli_guard(const struct cli *cli)
         const char *out = cli->given[i].value;
         if (!out || !writes(cli, cli->given[i].option->name))
             continue;
+        if (is_stdout(out) && prints_text(cli))
+            return refuse(cli, out, "standard output, where this command prints text",
+                          "write to a file; `plan` and `run` print no text with --quiet");
         for (size_t k = 0; k < cli->n_arguments; k++)
             if (same_file(out, cli->arguments[k]))
-                return refuse(cli, out, "an input");
+                return refuse(cli, out, "an input", "use another name");
         int code = guard_options(cli, i);
         if (code)
             return code;
