@@ -46,10 +46,10 @@ def options_text(devices: Union[int, str, None], options: Mapping[str, Any]) -> 
     "2", "dims": "batch=1,seq=9"}.
     """
     given = check_devices(devices)
-    if given is None:
-        raise TypeError("devices must be a number or a topology such as 'ring:4', not None")
-    _check_topology(given)
-    found = {"devices": str(given)}
+    found = {}
+    if given is not None:  # an EPContext model has its devices itself
+        _check_topology(given)
+        found["devices"] = str(given)
     for name, value in options.items():
         if isinstance(value, Mapping):
             found[name] = ",".join("%s=%s" % pair for pair in value.items())
@@ -77,7 +77,8 @@ class InferenceSession(onnxruntime.InferenceSession):
 
         session = tessera.InferenceSession("model.onnx", devices=2)
 
-    It has the methods and exceptions of onnxruntime's session. Without `devices` it is a plain onnxruntime session.
+    It has the methods and exceptions of onnxruntime's session. Without `devices` it is a plain onnxruntime session,
+    unless the model is a partition for an execution provider (`tessera partition --layout context`).
     Further keywords are options of the provider: memory="8GiB", dims={"batch": 1, "seq": 128}, plan=PATH,
     transport="shm", threads=1, cache=FOLDER, strict=False.
 
@@ -106,10 +107,16 @@ class InferenceSession(onnxruntime.InferenceSession):
 
     def _open(self, source: Any, sess_options: Any, providers: Any, provider_options: Any, devices: Union[int, str, None],
               options: Dict[str, Any], keywords: Dict[str, Any]) -> None:
-        if devices is not None:
-            found = options_text(devices, options)
-            sess_options, providers, provider_options = _with_provider(found, sess_options, providers, provider_options)
-            keywords.setdefault("enable_fallback", 0)  # otherwise onnxruntime would run on the CPU alone after an error
+        if devices is None:
+            try:
+                super().__init__(source, sess_options, providers, provider_options, **keywords)
+                return
+            except Exception as error:
+                if "EPContext" not in str(error):
+                    raise
+        found = options_text(devices, options)
+        sess_options, providers, provider_options = _with_provider(found, sess_options, providers, provider_options)
+        keywords.setdefault("enable_fallback", 0)  # otherwise onnxruntime would run on the CPU alone after an error
         super().__init__(source, sess_options, providers, provider_options, **keywords)
 
 

@@ -236,6 +236,17 @@ def test_devices_are_checked_by_the_constructor():
         assert near(tessera.InferenceSession(MODEL, devices=devices).run(None, feed(3))[0], WANT[3]), devices
 
 
+def test_context_models_need_no_devices():
+    """An EPContext model has its devices itself. onnxruntime alone refuses it."""
+    with tempfile.TemporaryDirectory() as folder:
+        model = tessera.load(MODEL)
+        model.plan(2, dims={"batch": 2, "seq": 9})
+        model.partition(folder + "/parts", layout="context")
+        for devices in (None, 2):
+            session = tessera.InferenceSession(folder + "/parts/model.onnx", devices=devices)
+            assert near(session.run(None, feed(3))[0], WANT[3]), devices
+
+
 def test_generate_checks_its_arguments():
     expect_error(TypeError, "prompt", lambda: tessera.generate(FOLDER, 5))
     expect_error(TypeError, "prompt", lambda: tessera.generate(FOLDER, ["a", "b"]))
