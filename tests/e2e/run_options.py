@@ -77,7 +77,9 @@ def inputs_and_outputs(d):
 def random_inputs(d):
     parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
     text = good("run", parts)
-    assert "seed 0" in text and "[1, 16]" in text, text
+    assert "seed 0" in text and "[1, 16]" in text and "assuming 1 (n=1)" in text and "tries" not in text, text
+    text = good("run", d + "/m.onnx")
+    assert "assuming 128 (n=128)" in text and "tries 128, 64" in text, text
     for path in (d + "/m.onnx", parts):
         text = good("run", path, "--inputs", "random:5", "--shape", "x:4x16", "--outputs", d + "/a.npy")
         assert "seed 5" in text and "[4, 16]" in text, text

@@ -126,7 +126,7 @@ void ranks_json(tsr_json *json, tsr_session *session, const struct planned_memor
 // ---- sizes of symbolic dimensions in the inputs of a run
 
 // Prints the assumed size and the sizes of all dimensions ("batch=64, seq=64"), if sizes were
-// assumed.
+// assumed. The size is 1 for a partition, which has no unsharded model to try.
 void cli_print_sizes(const struct cli *cli, const tsr_input_sizes *sizes)
 {
     char list[1024] = "";
@@ -135,10 +135,10 @@ void cli_print_sizes(const struct cli *cli, const tsr_input_sizes *sizes)
     for (size_t i = 0; i < sizes->n_sizes; i++)
         cli_append(list, sizeof list, "%s%s=%lld", i ? ", " : "", sizes->sizes[i].name,
                    (long long)sizes->sizes[i].size);
-    cli_print(cli,
-              "open dimensions without a size: assuming %lld%s%s%s\n(tries 128, 64, 32 ... until "
-              "the model runs unsharded; set --dim NAME=SIZE)\n",
-              (long long)sizes->open_size, *list ? " (" : "", list, *list ? ")" : "");
+    const char *tries = "tries 128, 64, 32 ... until the model runs unsharded; ";
+    cli_print(cli, "open dimensions without a size: assuming %lld%s%s%s\n(%sset --dim NAME=SIZE)\n",
+              (long long)sizes->open_size, *list ? " (" : "", list, *list ? ")" : "",
+              sizes->open_size > 1 ? tries : "");
 }
 
 // Writes the sizes of inputs. `assumed_size` is the size of dimensions without a given size, or
