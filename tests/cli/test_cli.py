@@ -151,7 +151,7 @@ def test_one_document(d):
 def test_usage(d):
     m = os.path.join(d, "m.onnx")
     for args in (["info"], ["info", m, m], ["info", "--nope", m], ["annotate", m], ["annotate", m, "-o"], ["annotate", m, "--config", "c:2", "--shard"],
-                 ["tiles", "--shape", "7x", "--sharding", "{1:0}"], ["completion", "tcsh"], ["run", m, "--optimize", "9"], ["demo", "--devices", "0"],
+                 ["tiles", "--shape", "7x", "--sharding", "{1:0}"], ["completion", "tcsh"], ["run", m, "--optimize", "9"], ["run", m, "--provider-option", "KEY"], ["advise", m, "--study"], ["demo", "--devices", "0"],
                  ["info", "--json=1", m], ["check"]):
         rc, out, err = call(*args)
         check("usage: %s" % " ".join(args[:1] + [os.path.basename(a) for a in args[1:]]), rc == 2 and err.strip() and not out, (rc, out, err))
@@ -212,6 +212,9 @@ def test_annotate(d):
     rc, err, out = annotate(d, "--config", "c:2", "--shard", "mm:W={2,1}", "--unshard", "mm:W", "--stage", "mm=1", "--stage", "mm=none", "--remove-config", "c", "--cascade")
     b = read(out)
     check("everything in and out: same bytes but the IR version", rc == 0 and b[:1] + a[1:2] + b[2:] == a, err)
+    rc, err, out = annotate(d, "--config", "c:2", "--delay", "mm")
+    check("a delayed reduction is metadata", rc == 0 and {p.key: p.value for p in onnx.load(out).metadata_props}.get("ai.tessera.delay") == "c:y", err)
+    check("a delayed reduction of no node", annotate(d, "--config", "c:2", "--delay", "none")[0] == 1)
     two = ["--config", "c:2"]  # for a value of undeclared rank, axes are counted from the back
     for name, edits, want in (
             ("by name", ["--shard", "mm:W={2,1:0,1}"], {("mm", "W"): ([0, 1], [(0, [2])])}),
@@ -703,6 +706,10 @@ def test_topology(d):
     times = shown.pop("collectives_us")
     check("topology read again", shown == made)
     check("times of collectives", set(times["AllReduce"]) == {"1024", "65536", "1048576", "67108864"} and times["AllToAll"]["1024"] > 0, times)
+    made = json.loads(call("topology", "make", "hosts:2x2", "--overhead", "4e-6", "--latency", "1e-6", "--network-latency", "9e-6",
+                           "--link-bandwidth", "5e9", "--network-bandwidth", "3e9")[1])
+    check("links inside and between hosts", {(l["from"] // 2 == l["to"] // 2, l["latency"], l["bandwidth"]) for l in made["links"]} ==
+          {(True, 1e-6, 5e9), (False, 9e-6, 3e9)} and {x["overhead"] for x in made["devices"]} == {4e-6}, made)
     rc, out, err = call("topology", "show", "{3, [[1,2],[0,2],[1,2]]}")
     check("odd adjacency", rc == 0 and "lists itself" in err and "not the other way round" in err, (rc, err))
     for words in (["show"], ["draw", "4"], ["show", "rign:4"], ["show", "4", "--memory", "much"], ["show", "4", "--memory", "0.5"], ["show", "4", "--latency", "-1"]):

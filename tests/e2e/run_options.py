@@ -332,7 +332,7 @@ def bench(d):
     m = mlp(d + "/m.onnx")
     cut(d, m, "c:2", *HALVES)
     for words, ranks in ((["m.onnx"], 1), (["m.onnx", "--devices", "2"], 2), (["m.onnx", "--devices", "2", "--transport", "shm"], 2), (["cut.onnx"], 2),
-                         (["cut.onnx", "--config", "c", "--no-pin"], 2)):
+                         (["cut.onnx", "--config", "c", "--no-pin"], 2), (["cut.onnx", "--tf32"], 2)):  # --tf32 concerns GPUs, CPUs ignore it
         rc, out, err = tessera("bench", d + "/" + words[0], *words[1:], "--seconds", "0.05", "--shape", "x:2x16", "--json")
         assert rc == 0, (words, err)
         doc = json.loads(out)

@@ -173,6 +173,8 @@ def untested(tests):
 check("lint: findings that a test names", [untested(t) for t in ("DIAG_io_open", "(io_open)", "error[io-open]", "io-open.")], [0] * 4)
 check("lint: findings that none names", [untested(t) for t in ("DIAG_io_opened", "an-io-open", "io-open-late", "xio_open")], [1] * 4)
 CALLED = {"src/x.h": "int tsr__a(int);\nint tsr__b(int);\n", "src/x.c": "int tsr__a(int i)\n{\n}\nint tsr__b(int i)\n{\n}\n", "src/y.c": "int y(void)\n{\n    return tsr__a(1); // tsr__b\n}\n"}
+for text, want in (("good('--no-pin')", 0), ("run(no_pin=True)", 0), ("good('--no-pins')", 1), ("", 1)):
+    check("lint: an option in a test with %r" % text, held(lint.check_options, "src/cli/x.c", '    {"--no-pin", NULL, "text"},\n', text), want)
 check("lint: a function that is never called", held(lint.check_unused, CALLED), 1)
 check("lint: a comment on no parameter", held(lint.check_comments, "src/x.h", "// Room at r->at, or false.\nbool f(struct rope *rope);\n\n"), 1)
 check("lint: a comment on a parameter", held(lint.check_comments, "src/x.h", "// Room at r->at, or false; r NULL: none.\nbool f(struct rope *r);\n\n"), 0)
