@@ -2,12 +2,23 @@
 """Diagnostics of the library, and the exceptions that contain them."""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, List, Optional
 
 from . import _api
 
 SEVERITIES = {_api.TSR_ERROR: "error", _api.TSR_WARNING: "warning", _api.TSR_NOTE: "note"}
+ARGUMENTS = {"devices": "devices", "dim": "dims", "map-device": "map_devices", "memory": "memory", "stages": "stages", "threads": "threads", "time": "time",
+             "transport": "transport"}  # options of the command that calls of this package have too, with their names
+OPTION = re.compile(r"--(%s)\b(?: ([A-Z0-9][\w.]*(?![\w=])))?" % "|".join(ARGUMENTS))
+
+
+def _with_arguments(hint: str) -> str:
+    """Replaces options of the command by arguments: "--memory 246081" becomes "memory=246081". Commands in backquotes stay."""
+    parts = hint.split("`")
+    parts[::2] = [OPTION.sub(lambda m: ARGUMENTS[m[1]] + ("=" + m[2] if m[2] else ""), part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 @dataclass(frozen=True)
@@ -29,7 +40,7 @@ class Finding:
     @classmethod
     def _of(cls, f: Any) -> "Finding":
         text = lambda value: (value or b"").decode(errors="replace")
-        return cls(text(f.code), SEVERITIES[f.severity], text(f.message), text(f.hint), text(f.node), text(f.value), text(f.op),
+        return cls(text(f.code), SEVERITIES[f.severity], text(f.message), _with_arguments(text(f.hint)), text(f.node), text(f.value), text(f.op),
                    text(f.configuration), text(f.file), None if f.axis == -2**63 else f.axis, None if f.rank < 0 else f.rank)
 
     def __str__(self) -> str:

@@ -22,6 +22,33 @@ tsr_status tsr__ep_report(tsr_session *session, const struct ep_api *api, OrtSta
     return TSR_ENGINE;
 }
 
+// Replaces options of the command in a diagnostic by those of the provider, in place. Texts in
+// backquotes are commands and stay. Example: "(--memory 246081)" becomes "(memory=246081)".
+static void use_provider_options(char *text)
+{
+    static const char *const names[][2] = {{"--memory ", "memory="},
+                                           {"--dim", "dims"},
+                                           {"--devices ", "devices="},
+                                           {"--transport ", "transport="},
+                                           {"--threads ", "threads="}};
+    bool is_command = false;
+    char *to = text;
+    for (const char *from = text; *from;) {
+        size_t i = is_command ? TSR_COUNT(names) : 0;
+        while (i < TSR_COUNT(names) && strncmp(from, names[i][0], strlen(names[i][0])) != 0)
+            i++;
+        if (i == TSR_COUNT(names)) {
+            is_command ^= *from == '`';
+            *to++ = *from++;
+            continue;
+        }
+        from += strlen(names[i][0]);
+        for (const char *name = names[i][1]; *name; name++) // never longer than the option
+            *to++ = *name;
+    }
+    *to = 0;
+}
+
 OrtStatus *tsr__ep_failed(const struct ep_api *api, tsr_session *session, tsr_status status)
 {
     char text[ERROR_TEXT];
@@ -33,6 +60,7 @@ OrtStatus *tsr__ep_failed(const struct ep_api *api, tsr_session *session, tsr_st
         at += added > 0 ? (size_t)added : 0;
     }
     tsr_finding_clear(session);
+    use_provider_options(text);
     return api->ort->CreateStatus(status == TSR_USAGE ? ORT_INVALID_ARGUMENT : ORT_FAIL, text);
 }
 

@@ -204,7 +204,8 @@ def wrong_options_fail_the_session(folder):
                   dict(devices=2, dims="batch=0"), dict(devices=2, transport="pigeon"), dict(devices=2, threads="-1"), dict(devices=2, strict="yes")):
         option, value = list(wrong.items())[-1]
         host.fails(lambda: host.session(model, **wrong), "ep-option", option, str(value))
-    host.fails(lambda: host.session(model, devices=2, memory="1KiB", dims="batch=2"), "1 KiB")
+    host.fails(lambda: host.session(model, devices=2, memory="1KiB", dims="batch=2"), "1 KiB", "(memory=")
+    host.fails(lambda: host.session(model, devices=2, memory="1KiB"), "give sizes with dims:")
 
 
 def memory_and_threads(folder):

@@ -96,6 +96,8 @@ def test_plan_and_infeasible():
         tessera.load(MODEL).plan(2, memory="10KiB", dims=DIMS)
     except tessera.Infeasible as error:
         assert error.needs_bytes > 10240
+        hint = error.findings[-1].hint  # names the arguments of this package, not the options of the command
+        assert "(memory=%d)" % error.needs_bytes in hint and "--" not in hint, hint
     else:
         raise AssertionError("no exception")
 
