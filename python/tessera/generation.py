@@ -260,6 +260,7 @@ class Text:
 
     def conversation(self, messages: Any) -> str:
         """Formats chat messages with the folder's template. Without a template, returns the contents, one per line."""
+        messages = [{**message, "content": _content(message)} if "content" in message else message for message in messages]
         try:
             return str(self._genai.apply_chat_template(json.dumps(messages), add_generation_prompt=True))
         except (AttributeError, RuntimeError):
@@ -296,6 +297,20 @@ class Text:
     def ends(self) -> List[int]:
         """The tokens that end an answer."""
         return [int(token) for token in self._genai.eos_token_ids] if self._genai else []
+
+
+def _content(message: Any) -> Any:
+    """Returns the content of a chat message. The texts of a content in parts, [{"type": "text", "text": "Hello"}], are
+    joined: templates expect a string.
+    """
+    content = message["content"]
+    if not isinstance(content, (list, tuple)):
+        return content
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = part.get("type") if isinstance(part, Mapping) else part
+            raise ValueError("a message may have text only, not a part of type %r" % (kind,))
+    return "\n".join(part["text"] for part in content)
 
 
 def is_chat(prompt: Any) -> bool:

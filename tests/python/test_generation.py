@@ -284,6 +284,11 @@ def test_serve():
         status, text = server.ask("/v1/chat/completions", dict(messages=MESSAGES, max_tokens=8, stream=True, stream_options={"include_usage": True}))
         last = json.loads(text.strip().split("\n\n")[-2][len("data: "):])
         assert last["choices"] == [] and last["usage"]["completion_tokens"] == 8, last
+        parts = [{"type": "text", "text": text} for text in ("Hello", "you")]
+        assert server.content(messages=[{"role": "user", "content": parts[:1]}]) == (want, "length")
+        assert server.content(messages=[{"role": "user", "content": parts}]) == server.content(messages=[{"role": "user", "content": "Hello\nyou"}])
+        status, text = server.ask("/v1/chat/completions", dict(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]))
+        assert status == 400 and "image_url" in json.loads(text)["error"]["message"], (status, text)
         for messages in STRANGE_MESSAGES:
             status, text = server.ask("/v1/chat/completions", dict(messages=messages, max_tokens=2))
             assert status in (200, 400) and json.loads(text), (messages, status, text)
