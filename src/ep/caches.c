@@ -37,12 +37,13 @@ static struct cache_pair cache_pair(const struct fused *fused, size_t input, siz
         tsr__manifest_port(manifest->inputs, manifest->n_inputs, fused->inputs[input]);
     const struct manifest_port *to =
         tsr__manifest_port(manifest->outputs, manifest->n_outputs, present);
+    bool has_room = from && from->updated_by && strcmp(from->updated_by, present) == 0;
     return (struct cache_pair){.input = input,
                                .output = output,
                                .past = from,
                                .present = to,
-                               .has_room = from && from->updated_by &&
-                                           strcmp(from->updated_by, present) == 0,
+                               .has_room = has_room,
+                               .appends = has_room && from->length_input,
                                .read_by_writer = tsr__shards_read_by_writer(from, to)};
 }
 
@@ -144,13 +145,14 @@ static bool can_place(const struct fused *fused, struct cache_pair *cache,
 }
 
 // True if a rank could read the past after another rank has written the present. Past and present
-// are one buffer, the ranks do not only append to it, and they read what others write. Example: a
-// state s + x that every rank computes would become s + 2 x.
+// are one buffer, the ranks do not only append to it, and they read what others write. Examples: a
+// state s + x that every rank computes would become s + 2 x; the full cache of a window, which
+// drops its oldest token in each step, would drop one for every rank that has the head.
 static bool is_read_late(const struct cache_pair *cache, const struct tensor *past,
                          const void *data)
 {
     const void *read = past->device ? past->device_data : past->data;
-    return data == read && !cache->has_room && !cache->read_by_writer;
+    return data == read && !cache->appends && !cache->read_by_writer;
 }
 
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, tsr_tensors *inputs,

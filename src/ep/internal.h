@@ -112,12 +112,15 @@ struct cache_pair {
     size_t input, output;                       // indices among the node's inputs and outputs
     const struct manifest_port *past, *present; // in the manifest; NULL: not found
     bool has_room;                              // the model may use only a part of the cache
-    bool read_by_writer;                        // every rank reads only the shards that it writes
-    bool partial;  // in this run the ranks get and return only the used part
-    bool steady;   // the last run returned the shape of its input
-    bool checked;  // in_place is known for this shape and device
-    bool in_place; // the ranks can write to the application's buffer
-    bool grown;    // in this run the ranks append to a copy of the past (grow.c)
+    // Tokens in the cache stay where they are: its length is the size of an input. The cache of a
+    // window has no such length.
+    bool appends;
+    bool read_by_writer; // every rank reads only the shards that it writes
+    bool partial;        // in this run the ranks get and return only the used part
+    bool steady;         // the last run returned the shape of its input
+    bool checked;        // in_place is known for this shape and device
+    bool in_place;       // the ranks can write to the application's buffer
+    bool grown;          // in this run the ranks append to a copy of the past (grow.c)
     // The input of the model whose size at length_axis is the new length; NULL: not known.
     const char *length_input;
     int length_axis;

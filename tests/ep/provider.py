@@ -427,6 +427,28 @@ def states_in_one_buffer(folder):
         np.testing.assert_allclose(bound.copy_outputs_to_cpu()[0 if bound.get_outputs()[0].shape() == [64, 256] else 1], step * once, rtol=1e-3, atol=1e-3)
 
 
+def windows_in_one_buffer(folder):
+    """The cache of a window moves its tokens in each step. Ranks that share its only head must not move them twice."""
+    model = decoder.write(folder + "/window", heads=4, kv_heads=1, window=8, norms=True) + "/model.onnx"
+    logits = []
+    for session in (host.plain(model), host.session(model, devices=2), host.session(model, devices=3)):
+        lengths = {i.name: 8 if "sliding" in i.shape[2] else 64 for i in session.get_inputs() if i.name.startswith("past")}
+        buffers = {name: ort.OrtValue.ortvalue_from_numpy(np.zeros((1, 1, length, decoder.HEAD), np.float32)) for name, length in lengths.items()}
+        logits.append([])
+        for step in range(24):
+            bound = session.io_binding()
+            bound.bind_cpu_input("input_ids", np.array([[7 * step % 250]]))
+            bound.bind_cpu_input("attention_mask", np.ones((1, step + 1), np.int64))
+            bound.bind_output("logits")
+            for name, buffer in buffers.items():
+                bound.bind_ortvalue_input(name, buffer)
+                bound.bind_ortvalue_output(name.replace("past_key_values", "present"), buffer)
+            session.run_with_iobinding(bound)
+            logits[-1].append(bound.get_outputs()[0].numpy().copy())
+    host.near(logits[1], logits[0])
+    host.near(logits[2], logits[0])
+
+
 def cache_buffers_change(folder):
     """Runs of one session get several buffers in turn, and buffers that move: each run must use its own."""
     model = host.ROOT + "/tests/folders/genai_tiny/model.onnx"
@@ -668,7 +690,7 @@ def nothing_is_left(folder):
 host.register()
 harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
              replaced_weights_are_used, unreadable_weights_are_reported, defaults_of_inputs, adapters_of_a_run, without_devices_nothing_is_taken, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
-             declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, states_in_one_buffer, cache_buffers_change, decoders_are_sharded_by_heads, names_of_caches_do_not_matter, names_of_sizes_may_be_wrong,
+             declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, states_in_one_buffer, windows_in_one_buffer, cache_buffers_change, decoders_are_sharded_by_heads, names_of_caches_do_not_matter, names_of_sizes_may_be_wrong,
              caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, no_thread_beside_the_ranks, asynchronous_runs, a_run_can_be_terminated,
              wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
 harness.finish()
