@@ -90,7 +90,7 @@ static void *rank_thread(void *data)
 static double all_reduce(int ranks, enum gpu_method way, size_t bytes, int calls)
 {
     tsr_session *s = tsr_session_new(NULL);
-    struct thread_job *job = tsr__threads_new(s, ranks, NULL);
+    struct thread_job *job = tsr__threads_new(s, ranks);
     struct work work[MOST_RANKS];
     pthread_t threads[MOST_RANKS];
     for (int i = 0; i < ranks; i++) {

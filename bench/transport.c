@@ -154,7 +154,7 @@ static void *be_rank(void *data)
 static void run_threads(struct job *j, struct rank *ranks)
 {
     pthread_t threads[MANY];
-    j->threads = tsr__threads_new(j->session, j->ranks, NULL);
+    j->threads = tsr__threads_new(j->session, j->ranks);
     for (int i = 0; i < j->ranks; i++)
         pthread_create(&threads[i], NULL, be_rank, &ranks[i]);
     for (int i = 0; i < j->ranks; i++)

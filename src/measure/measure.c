@@ -543,9 +543,8 @@ static tsr_status run_threads(struct measuring *measuring)
 
 static tsr_status with_threads(struct measuring *measuring)
 {
-    struct comm_options comm = {.timeout_s = measuring->run.timeout_s};
     TRY(find_gpus(measuring, measuring->session));
-    struct thread_job *job = tsr__threads_new(measuring->session, measuring->n, &comm);
+    struct thread_job *job = tsr__threads_new(measuring->session, measuring->n);
     if (!job)
         return TSR_NOMEM;
     tsr_status st = begin_threads(measuring, job);

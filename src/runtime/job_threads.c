@@ -311,9 +311,8 @@ static void prime(struct engine *engine, struct endpoint *any)
 // Creates the transport between the threads, opens the shared weights, and describes the ranks.
 static tsr_status describe_ranks(tsr_job *job)
 {
-    struct comm_options comm = {.timeout_s = job->options.timeout_s};
     bool unpacked = tsr__weights_are_large(&job->bundle.manifest, -1);
-    job->thread_transport = tsr__threads_new(job->session, job->n, &comm);
+    job->thread_transport = tsr__threads_new(job->session, job->n);
     if (!job->thread_transport)
         return TSR_NOMEM;
     tsr_status st =

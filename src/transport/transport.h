@@ -201,8 +201,8 @@ void tsr__comm_close(struct endpoint *endpoint); // NULL is allowed
 
 struct thread_job;
 // Creates a job of n ranks, which owns the endpoints. NULL: out of memory (diagnostic added).
-struct thread_job *tsr__threads_new(tsr_session *session, int n,
-                                    const struct comm_options *options);
+// Threads end with their process, so they need no heartbeat and no options.
+struct thread_job *tsr__threads_new(tsr_session *session, int n);
 struct endpoint *tsr__threads_endpoint(struct thread_job *job, int rank);
 void tsr__threads_free(struct thread_job *job); // after all ranks have ended
 // Returns the failure that ended the job, or NULL. Call it after all ranks have ended.

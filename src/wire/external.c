@@ -63,8 +63,8 @@ static tsr_status check_location(tsr_session *session, const struct place *at, s
     return TSR_OK;
 }
 
-// Reads where the external data of a tensor is. The strings of *out point into the tensor. The
-// checksum is not used.
+// Reads where the external data of a tensor is. The location points into the tensor. The checksum
+// is not used.
 tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const struct place *at,
                                struct wire_external *out)
 {
@@ -87,7 +87,7 @@ tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const st
         has[k] = true;
         values[k] = value;
     }
-    struct wire_external external = {.location = values[LOCATION], .checksum = values[CHECKSUM]};
+    struct wire_external external = {.location = values[LOCATION]};
     TRY(check_location(session, at, external.location));
     if (has[OFFSET])
         TRY(take_number(session, at, str_of(names[OFFSET]), values[OFFSET], &external.offset));

@@ -205,7 +205,7 @@ void tsr__rope_read(const struct rope *rope, char *out); // copies rope_size(rop
 // ---- external data (external.c) -------------------------------------------------------------
 
 struct wire_external {
-    struct str location, checksum;
+    struct str location;
     uint64_t offset, length;
     bool has_length;
 };

@@ -303,7 +303,7 @@ static void run_threads(const struct layout *l, void (*act)(struct rank *), stru
     tsr_session *s = tsr_session_new(NULL);
     struct gpu *g = tsr__gpu_open(s, &libraries, why, sizeof why);
     assert_string_equal(why, "");
-    struct thread_job *job = tsr__threads_new(s, l->n, NULL);
+    struct thread_job *job = tsr__threads_new(s, l->n);
     pthread_t threads[MAX_RANKS];
     for (int i = 0; i < l->n; i++) {
         ranks[i] = (struct rank){.layout = l, .gpu = g, .act = act};

@@ -106,7 +106,7 @@ static tsr_status load_work(tsr_session *s, void *data)
 static tsr_status job_work(tsr_session *s, void *data)
 {
     (void)data;
-    struct thread_job *j = tsr__threads_new(s, 5, NULL);
+    struct thread_job *j = tsr__threads_new(s, 5);
     tsr__threads_free(j);
     return j ? TSR_OK : TSR_NOMEM;
 }

@@ -343,7 +343,7 @@ void world_open(struct world *w, int n, const char *kind, double timeout_s)
     else if (shm)
         assert_int_equal(tsr__shm_new(w->session, n, &o, &w->memory), TSR_OK);
     else
-        w->job = tsr__threads_new(w->session, n, &o);
+        w->job = tsr__threads_new(w->session, n);
     for (int i = 0; i < n; i++) {
         w->own[i] = tsr_session_new(NULL);
         if (net)

@@ -94,7 +94,7 @@ static struct endpoint *join_threads(const char *name, int64_t rank, int64_t siz
         return NULL;
     }
     if (!jobs) {
-        struct thread_job *job = tsr__threads_new(process.session, (int)size, NULL);
+        struct thread_job *job = tsr__threads_new(process.session, (int)size);
         if (!job) {
             snprintf(why, n, "out of memory");
             return NULL;

@@ -470,9 +470,8 @@ static struct mailbox *open_mailboxes(size_t pairs)
     return p == MAP_FAILED ? NULL : p;
 }
 
-struct thread_job *tsr__threads_new(tsr_session *session, int n, const struct comm_options *options)
+struct thread_job *tsr__threads_new(tsr_session *session, int n)
 {
-    (void)options; // threads end with their process: there is no heartbeat
     struct arena arena;
     tsr__arena_init(&arena, session);
     struct thread_job *job = ARENA_NEW(&arena, struct thread_job);
