@@ -142,6 +142,11 @@ static tsr_status read_config(tsr_folder *folder)
 // Finds the model's file, which must be in the folder itself: its name has no slash.
 static tsr_status find_model(tsr_folder *folder)
 {
+    if (json_object_get(decoder_of(folder), "pipeline"))
+        return tsr__fail(folder->session, TSR_UNSUPPORTED, DIAG_folder_layout,
+                         &PLACE(.file = str_of(folder->path)),
+                         "use tessera.Generator, or give one of the models",
+                         "the decoder is a pipeline of several models");
     const json_t *name = folder->is_genai ? json_object_get(decoder_of(folder), "filename") : NULL;
     const char *file = json_is_string(name) ? json_string_value(name) : "model.onnx";
     if (strchr(file, '/') || strcmp(file, "..") == 0)

@@ -188,6 +188,14 @@ def models_of_several_files(d):
     harness.check("several files: generate names what can run them", rc == 2 and "with Optimum and the execution provider" in err, (rc, out, err))
 
 
+def pipelines_are_refused(d):
+    folder = decoder.write(d + "/folder")
+    rewrite(folder, lambda graph, config: config.update(pipeline=[{"all": {"filename": config.pop("filename")}}]))
+    for words in (["verify"], ["generate", "--ids", "1,7"], ["partition", "--layout", "genai", "-o", d + "/out"]):
+        rc, out, err = harness.call(TESSERA, words[0], folder, *words[1:], "--devices", 2)
+        harness.check("a pipeline: " + words[0], rc == 5 and "[folder-layout]" in err and "pipeline" in err, (rc, out, err))
+
+
 def main():
     try:
         import onnxruntime  # noqa: F401
@@ -195,7 +203,7 @@ def main():
         harness.skip("ports", "this Python has no onnxruntime")
         return
     harness.run([configuration_gives_names, positions_have_rows, states_need_not_be_caches, embeddings_are_not_made,
-                 models_need_caches, models_of_several_files])
+                 models_need_caches, models_of_several_files, pipelines_are_refused])
 
 
 main()
