@@ -139,7 +139,7 @@ static tsr_status add_token_output(struct part *part)
     static const tsr_dim one[1] = {{1, ""}};
     tsr_value *out = part->token;
     if (!tsr_value_producer(out))
-        out = tsr__part_node(part, "Identity", STR(TOKEN_OUT), 1, out);
+        out = NAMED_NODE(part, "Identity", STR(TOKEN_OUT), out);
     else if (tsr_value_rename(out, TOKEN_OUT) != TSR_OK)
         return TSR_NOMEM;
     if (!out || tsr_value_set_type(out, TSR_INT64, 1, one) != TSR_OK)

@@ -41,10 +41,15 @@ tsr_value *tsr__part_input(struct part *part, struct item *it);
 // rank.
 struct str tsr__part_new_name(struct part *part);
 struct str tsr__form_name(struct part *part, struct form *form);
-// tsr__part_node adds a node without attributes; an empty `out` gets a new name. tsr__part_identity
-// copies x under another name, with Casts for 4-bit types. Both return NULL after a failure, with a
-// diagnostic.
+// tsr__part_node adds a node without attributes; NEW_NAME as `out` gets a new name.
+// tsr__part_identity copies x under another name, with Casts for 4-bit types. Both return NULL
+// after a failure, with a diagnostic.
+#define NEW_NAME ((struct str){0})
 tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...);
 tsr_value *tsr__part_identity(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
+// tsr__part_node with the inputs counted: NODE(part, "Mul", a, b) computes a * b.
+#define NODE(part, op, ...) NAMED_NODE(part, op, NEW_NAME, __VA_ARGS__)
+#define NAMED_NODE(part, op, out, ...)                                                             \
+    tsr__part_node(part, op, out, TSR_COUNT(((tsr_value *[]){__VA_ARGS__})), __VA_ARGS__)
 
 #endif

@@ -93,7 +93,7 @@ static size_t node_outputs(struct part *part, const struct step *st, bool token,
 static tsr_value *transposed(struct part *part, tsr_value *x, const int64_t *order, int rank,
                              struct str name)
 {
-    return tsr__with_ints(tsr__part_node(part, "Transpose", name, 1, x), "perm", order, rank);
+    return tsr__with_ints(NAMED_NODE(part, "Transpose", name, x), "perm", order, rank);
 }
 
 // Adds a Transpose that moves `axis` to the front. Example: a shape [7 2 0 5] with axis 1 becomes
@@ -105,7 +105,7 @@ static tsr_value *axis_first(struct part *part, tsr_value *x, int rank, int axis
         order[i + 1] = i;
     for (int i = axis + 1; i < rank; i++)
         order[i] = i;
-    return transposed(part, x, order, rank, (struct str){0});
+    return transposed(part, x, order, rank, NEW_NAME);
 }
 
 // Adds a Transpose that moves the first axis to position `axis`. Example: [2 7 0 5] with axis 1

@@ -11,8 +11,6 @@
 // left out.
 #include "internal.h"
 
-static const struct str any = {0};
-
 // Start and stop of the rank's rows, as int64[1] values of its graph.
 struct row_range {
     tsr_value *start, *stop;
@@ -21,8 +19,8 @@ struct row_range {
 // Adds nodes that compute floor(n * first / of), where n is known only at run time.
 static tsr_value *bound_of(struct part *part, tsr_value *n, int64_t first, int64_t of)
 {
-    tsr_value *product = tsr__part_node(part, "Mul", any, 2, n, tsr__part_ints(part, &first, 1));
-    return tsr__part_node(part, "Div", any, 2, product, tsr__part_ints(part, &of, 1));
+    tsr_value *product = NODE(part, "Mul", n, tsr__part_number(part, first));
+    return NODE(part, "Div", product, tsr__part_number(part, of));
 }
 
 // Returns the rows of the rank, as constants or computed by nodes. The number of all rows is the
@@ -34,26 +32,24 @@ static struct row_range rows_of(struct part *part, const struct node_flow *nf, i
     int64_t size = nf->place.rule->factors[factor].size.value;
     if (size >= 0) {
         struct tile_interval rows = placement_part(&nf->place, place, factor, size);
-        return (struct row_range){tsr__part_ints(part, &rows.start, 1),
-                                  tsr__part_ints(part, &rows.stop, 1)};
+        return (struct row_range){tsr__part_number(part, rows.start),
+                                  tsr__part_number(part, rows.stop)};
     }
     struct tile_units units = placement_units(&nf->place, place, factor);
-    tsr_value *sizes = tsr__part_node(part, "Shape", any, 1, keys);
-    tsr_value *n = sizes ? tsr__part_slice(part, sizes, 0, axis, axis + 1, any) : NULL;
-    int64_t one = 1;
+    tsr_value *sizes = NODE(part, "Shape", keys);
+    tsr_value *n = sizes ? tsr__part_slice(part, sizes, 0, axis, axis + 1, NEW_NAME) : NULL;
     struct row_range rows = {bound_of(part, n, units.first, units.of),
                              bound_of(part, n, units.stop, units.of)};
     // Without rows, the node runs on a placeholder (emit_guard.c), which needs one key.
-    tsr_value *next =
-        tsr__part_node(part, "Add", any, 2, rows.start, tsr__part_ints(part, &one, 1));
-    rows.stop = tsr__part_largest(part, any, rows.stop, next);
+    tsr_value *next = NODE(part, "Add", rows.start, tsr__part_number(part, 1));
+    rows.stop = tsr__part_largest(part, rows.stop, next);
     return rows;
 }
 
 static tsr_value *slice(struct part *part, tsr_value *x, tsr_value *start, tsr_value *stop,
                         int64_t axis)
 {
-    return tsr__part_node(part, "Slice", any, 4, x, start, stop, tsr__part_ints(part, &axis, 1));
+    return NODE(part, "Slice", x, start, stop, tsr__part_number(part, axis));
 }
 
 static int64_t local_size(const struct part *part, const struct node_flow *nf, int factor)
@@ -76,8 +72,8 @@ static tsr_value *as_cache(struct part *part, const struct node_flow *nf,
     const struct rule_dim *dim = &tensor->dims[2];
     for (int i = 0; i < dim->n; i++)
         shape[i + 1 < dim->n ? 2 : 3] *= local_size(part, nf, dim->factors[i]);
-    x = tsr__part_node(part, "Reshape", any, 2, x, tsr__part_ints(part, shape, 4));
-    return tsr__with_ints(tsr__part_node(part, "Transpose", any, 1, x), "perm", turned, 4);
+    x = NODE(part, "Reshape", x, tsr__part_ints(part, shape, 4));
+    return tsr__with_ints(NODE(part, "Transpose", x), "perm", turned, 4);
 }
 
 // Adds a Reshape that states the size of the last dimension of x. ONNX shape inference loses this
@@ -90,7 +86,7 @@ static tsr_value *with_last_size(struct part *part, const struct node_flow *nf,
     shape[tensor->rank - 1] = 1;
     for (int i = 0; i < dim->n; i++)
         shape[tensor->rank - 1] *= local_size(part, nf, dim->factors[i]);
-    return tsr__part_node(part, "Reshape", any, 2, x, tsr__part_ints(part, shape, tensor->rank));
+    return NODE(part, "Reshape", x, tsr__part_ints(part, shape, tensor->rank));
 }
 
 tsr_status tsr__causal_begin(struct part *part, const struct step *st, tsr_value **inputs,
@@ -98,12 +94,11 @@ tsr_status tsr__causal_begin(struct part *part, const struct step *st, tsr_value
 {
     const struct rule_rewrite *rewrite = tsr__sharded_rewrite(st->flow, REWRITE_CAUSAL);
     const struct node_flow *nf = st->flow;
-    int64_t zero = 0;
     if (!rewrite)
         return TSR_OK;
     const struct rule_tensor *keys = &nf->place.rule->inputs[rewrite->index];
     int64_t axis = keys->rank - 2; // s in [b s (h d)] or [b h s d]
-    tsr_value *none = tsr__part_ints(part, &zero, 1);
+    tsr_value *none = tsr__part_number(part, 0);
     struct row_range rows = rows_of(part, nf, rewrite->factor, inputs[rewrite->index], axis);
     bool made = true;
     for (int i = 0; i < 2; i++) { // keys, values

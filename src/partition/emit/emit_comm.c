@@ -26,7 +26,7 @@ static tsr_value *comm_input(struct part *part, const struct step *st)
     if (x && carried == own)
         return x;
     if (x)
-        return tsr__part_cast(part, x, carried, (struct str){0});
+        return tsr__part_cast(part, x, carried, NEW_NAME);
     return comm_has(st->kind, TRAIT_MAY_LACK_INPUT) ? tsr__part_empty(part, carried) : NULL;
 }
 

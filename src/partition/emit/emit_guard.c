@@ -179,9 +179,8 @@ static tsr_value *local_size(struct guard *guard, const struct open_factor *open
     int64_t axis = open->axis;
     tsr_value *x = local_input(guard, (size_t)open->input);
     tsr_dtype type = guard->st->inputs[open->input]->item->dtype;
-    tsr_value *sizes = tsr__part_sizes(guard->part, x, type, (struct str){0});
-    return tsr__part_node(guard->part, "Gather", (struct str){0}, 2, sizes,
-                          tsr__part_ints(guard->part, &axis, 1));
+    tsr_value *sizes = tsr__part_sizes(guard->part, x, type, NEW_NAME);
+    return NODE(guard->part, "Gather", sizes, tsr__part_number(guard->part, axis));
 }
 
 // Adds nodes that return a bool: true if the rank has elements of all open factors.
@@ -189,9 +188,8 @@ static tsr_value *has_elements(struct guard *guard)
 {
     tsr_value *product = local_size(guard, &guard->open[0]);
     for (int i = 1; i < guard->n_open; i++)
-        product = tsr__part_node(guard->part, "Mul", (struct str){0}, 2, product,
-                                 local_size(guard, &guard->open[i]));
-    return tsr__part_cast(guard->part, product, TSR_BOOL, (struct str){0});
+        product = NODE(guard->part, "Mul", product, local_size(guard, &guard->open[i]));
+    return tsr__part_cast(guard->part, product, TSR_BOOL, NEW_NAME);
 }
 
 // Returns a float32 constant with `rank` dimensions of size 1.
@@ -200,26 +198,21 @@ static tsr_value *number_of_rank(struct part *part, float value, int rank)
     int64_t ones[RULE_MAX_RANK];
     for (int axis = 0; axis < rank; axis++)
         ones[axis] = 1;
-    struct str name = tsr__part_new_name(part);
-    if (!name.p)
-        return NULL;
-    return tsr_graph_add_initializer(part->graph, name.p, TSR_FLOAT, rank, ones, &value,
-                                     sizeof(value));
+    return tsr__part_constant(part, part->graph, TSR_FLOAT, rank, ones, &value);
 }
 
 // Adds nodes that return a tensor of these sizes and this type, filled with one value.
 static tsr_value *filled(struct part *part, tsr_value *sizes, int rank, tsr_dtype type, float value)
 {
-    const struct str any = {0};
     tsr_value *full;
     if (part->draft->opset < CONSTANT_OF_SHAPE) {
-        full = tsr__part_node(part, "Tile", any, 2, number_of_rank(part, value, rank), sizes);
+        full = NODE(part, "Tile", number_of_rank(part, value, rank), sizes);
     } else {
-        full = tsr__part_node(part, "ConstantOfShape", any, 1, sizes);
+        full = NODE(part, "ConstantOfShape", sizes);
         if (value != 0)
-            full = tsr__part_node(part, "Add", any, 2, full, number_of_rank(part, value, 0));
+            full = NODE(part, "Add", full, number_of_rank(part, value, 0));
     }
-    return !full || type == TSR_FLOAT ? full : tsr__part_cast(part, full, type, any);
+    return !full || type == TSR_FLOAT ? full : tsr__part_cast(part, full, type, NEW_NAME);
 }
 
 // Returns the neutral element of the reduction.
@@ -280,7 +273,6 @@ static tsr_value *least_sizes(struct guard *guard, const struct rule_tensor *ten
 // each element is the number in another input, minus one.
 static tsr_value *accepted_value(struct guard *guard, int i, tsr_value *zeros)
 {
-    const struct str any = {0};
     int like = tsr__rule_substitute(guard->st->flow->node, i);
     if (like < 0)
         return zeros;
@@ -288,10 +280,10 @@ static tsr_value *accepted_value(struct guard *guard, int i, tsr_value *zeros)
     if (!number)
         return zeros;
     tsr_dtype type = guard->st->inputs[i]->item->dtype;
-    tsr_value *one = tsr__part_ints(guard->part, (const int64_t[]){1}, 1);
-    one = tsr__part_cast(guard->part, one, type, any);
-    tsr_value *raised = tsr__part_node(guard->part, "Add", any, 2, zeros, number);
-    return tsr__part_node(guard->part, "Sub", any, 2, raised, one);
+    tsr_value *one = tsr__part_number(guard->part, 1);
+    one = tsr__part_cast(guard->part, one, type, NEW_NAME);
+    tsr_value *raised = NODE(guard->part, "Add", zeros, number);
+    return NODE(guard->part, "Sub", raised, one);
 }
 
 // Sets *out to the placeholder for input i; NULL: the input has no open factor and needs none.
@@ -308,8 +300,8 @@ static tsr_status make_placeholder(struct guard *guard, int i, tsr_value **out)
     if (!any)
         return TSR_OK;
     tsr_dtype type = guard->st->inputs[i]->item->dtype;
-    tsr_value *sizes = tsr__part_sizes(guard->part, x, type, (struct str){0});
-    sizes = tsr__part_largest(guard->part, (struct str){0}, sizes, least);
+    tsr_value *sizes = tsr__part_sizes(guard->part, x, type, NEW_NAME);
+    sizes = tsr__part_largest(guard->part, sizes, least);
     *out = accepted_value(guard, i, filled(guard->part, sizes, tensor->rank, type, 0));
     return status_of_alloc(*out);
 }
@@ -318,15 +310,13 @@ static tsr_status make_placeholder(struct guard *guard, int i, tsr_value **out)
 // is multiplied: 0 if the dimension is empty on this rank, else 1.
 static tsr_value *size_multiplier(struct guard *guard, const struct rule_tensor *tensor, int axis)
 {
-    const struct str any = {0};
-    int64_t one = 1;
-    tsr_value *share = tsr__part_ints(guard->part, &one, 1);
+    tsr_value *share = tsr__part_number(guard->part, 1);
     for (int i = 0; i < guard->n_open; i++) {
         if (!dim_has(&tensor->dims[axis], guard->open[i].factor))
             continue;
         tsr_value *here = local_size(guard, &guard->open[i]);
-        here = tsr__part_smallest(guard->part, any, here, tsr__part_ints(guard->part, &one, 1));
-        share = tsr__part_node(guard->part, "Mul", any, 2, share, here);
+        here = tsr__part_smallest(guard->part, here, tsr__part_number(guard->part, 1));
+        share = NODE(guard->part, "Mul", share, here);
     }
     return share;
 }
@@ -337,13 +327,13 @@ static tsr_value *local_result_sizes(struct guard *guard, const struct rule_tens
 {
     struct part *part = guard->part;
     tsr_value *shares[RULE_MAX_RANK];
-    tsr_value *sizes = tsr__part_sizes(part, made, type, (struct str){0});
+    tsr_value *sizes = tsr__part_sizes(part, made, type, NEW_NAME);
     if (tensor->rank == 0)
         return sizes;
     for (int axis = 0; axis < tensor->rank; axis++)
         shares[axis] = size_multiplier(guard, tensor, axis);
-    tsr_value *all = tsr__part_concat(part, shares, (size_t)tensor->rank, 0, (struct str){0});
-    return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, all);
+    tsr_value *all = tsr__part_concat(part, shares, (size_t)tensor->rank, 0, NEW_NAME);
+    return NODE(part, "Mul", sizes, all);
 }
 
 // Returns output i for an empty shard, given the placeholder result `made`. If the output has no
@@ -351,7 +341,6 @@ static tsr_value *local_result_sizes(struct guard *guard, const struct rule_tens
 // Otherwise it is a slice of `made`.
 static tsr_value *local_result(struct guard *guard, size_t i, tsr_value *made)
 {
-    const struct str any = {0};
     const struct step *st = guard->st;
     tsr_dtype type = st->outputs[i]->item->dtype;
     const struct rule_tensor *tensor = &st->flow->place.rule->outputs[i];
@@ -364,8 +353,8 @@ static tsr_value *local_result(struct guard *guard, size_t i, tsr_value *made)
     if (open == guard->n_open)
         return filled(guard->part, sizes, tensor->rank, type, neutral(st->flow->combine));
     int64_t starts[RULE_MAX_RANK] = {0};
-    return tsr__part_node(guard->part, "Slice", any, 3, made,
-                          tsr__part_ints(guard->part, starts, tensor->rank), sizes);
+    return NODE(guard->part, "Slice", made, tsr__part_ints(guard->part, starts, tensor->rank),
+                sizes);
 }
 
 // Replaces inputs with open factors by placeholders. `own` gets the original inputs.

@@ -29,15 +29,14 @@ static tsr_status emit_optional(struct part *part, struct step *st, size_t group
                                 tsr_value *source_list)
 {
     struct form *to = st->outputs[0];
-    struct str any = {0};
     if (source_list) {
-        tsr_value *x = tsr__part_node(part, "OptionalGetElement", any, 1, source_list);
+        tsr_value *x = NODE(part, "OptionalGetElement", source_list);
         return status_of_alloc(exchange(part, st, group, x));
     }
     tsr_value *got = exchange(part, st, group, NULL);
     if (!got)
         return TSR_NOMEM;
-    to->local[part->rank] = tsr__part_node(part, "Optional", tsr__form_name(part, to), 1, got);
+    to->local[part->rank] = NAMED_NODE(part, "Optional", tsr__form_name(part, to), got);
     return status_of_alloc(to->local[part->rank]);
 }
 
@@ -58,23 +57,19 @@ static tsr_value *scalar_input(struct part *part, tsr_dtype type)
 static tsr_value *always(struct part *part)
 {
     static const unsigned char yes = 1;
-    struct str name = tsr__part_new_name(part);
-    if (name.p)
-        return tsr_graph_add_initializer(part->graph, name.p, TSR_BOOL, 0, NULL, &yes, 1);
-    return NULL;
+    return tsr__part_constant(part, part->graph, TSR_BOOL, 0, NULL, &yes);
 }
 
 // Adds the Loop without its body. With `grows` (on receivers), its first state is the list that the
 // receiver builds. The loop of the sender has only the token as state.
 static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
 {
-    struct str any = {0},
-               label = tsr__arena_printf(part->draft->arena, "List_%lld", (long long)st->id);
+    struct str label = tsr__arena_printf(part->draft->arena, "List_%lld", (long long)st->id);
     tsr_value *inputs[4] = {form_root(st->inputs[1])->local[part->rank], always(part)};
     const char *outputs[2];
     size_t n_states = 0;
     if (grows) {
-        tsr_value *empty = tsr__part_node(part, "SequenceEmpty", any, 0);
+        tsr_value *empty = tsr__part_node(part, "SequenceEmpty", NEW_NAME, 0);
         if (!empty ||
             tsr_node_set_int(tsr_value_producer(empty), "dtype", tsr__step_type(st)) != TSR_OK)
             return NULL;
@@ -93,7 +88,6 @@ static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
 static tsr_status fill_body(struct part *part, const struct step *st, size_t group,
                             tsr_value *source_list)
 {
-    struct str any = {0};
     tsr_value *turn = scalar_input(part, TSR_INT64), *go = scalar_input(part, TSR_BOOL);
     struct str name = tsr__part_new_name(part);
     tsr_value *list = NULL, *x = NULL;
@@ -103,16 +97,16 @@ static tsr_status fill_body(struct part *part, const struct step *st, size_t gro
     if (!turn || !go || !part->token || (!source_list && !list))
         return TSR_NOMEM;
     if (source_list)
-        x = tsr__part_node(part, "SequenceAt", any, 2, source_list, turn);
+        x = NODE(part, "SequenceAt", source_list, turn);
     tsr_value *got = exchange(part, st, group, x);
     if (!got)
         return TSR_NOMEM;
-    tsr_value *on = tsr__part_node(part, "Identity", any, 1, go);
+    tsr_value *on = NODE(part, "Identity", go);
     if (!on || tsr_value_set_type(on, TSR_BOOL, 0, NULL) != TSR_OK ||
         tsr_graph_add_output(part->graph, on) != TSR_OK)
         return TSR_NOMEM;
     if (list) {
-        tsr_value *longer = tsr__part_node(part, "SequenceInsert", any, 2, list, got);
+        tsr_value *longer = NODE(part, "SequenceInsert", list, got);
         if (!longer || tsr_graph_add_output(part->graph, longer) != TSR_OK)
             return TSR_NOMEM;
     }

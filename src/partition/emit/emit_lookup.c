@@ -29,21 +29,14 @@ static enum rewrite_kind lookup_kind(const struct node_flow *nf)
     return REWRITE_SHAPE;
 }
 
-// Returns a scalar constant of the main graph, which bodies can read too.
-static tsr_value *scalar(struct part *part, tsr_dtype type, int64_t v)
+static tsr_value *int64_scalar(struct part *part, int64_t v)
 {
-    struct str name = tsr__part_new_name(part);
-    size_t bytes = (size_t)tsr_dtype_bits(type) / 8; // the value is 0 unless the type is int64
-    if (name.p)
-        return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, type, 0, NULL, &v,
-                                         bytes);
-    return NULL;
+    return tsr__part_scalar(part, TSR_INT64, &v);
 }
 
 static tsr_value *joined(struct part *part, tsr_value *a, tsr_value *b, int64_t axis)
 {
-    const struct str any = {0};
-    return tsr__with_int(tsr__part_node(part, "Concat", any, 2, a, b), "axis", axis);
+    return tsr__with_int(NODE(part, "Concat", a, b), "axis", axis);
 }
 
 // Adds a Squeeze or Unsqueeze (`op`). Its axes are an input from opset 13 on, before that an
@@ -51,10 +44,9 @@ static tsr_value *joined(struct part *part, tsr_value *a, tsr_value *b, int64_t 
 static tsr_value *with_axes(struct part *part, const char *op, tsr_value *x, const int64_t *axes,
                             int n)
 {
-    const struct str any = {0};
     if (part->draft->opset >= 13)
-        return tsr__part_node(part, op, any, 2, x, tsr__part_ints(part, axes, n));
-    return tsr__with_ints(tsr__part_node(part, op, any, 1, x), "axes", axes, n);
+        return NODE(part, op, x, tsr__part_ints(part, axes, n));
+    return tsr__with_ints(NODE(part, op, x), "axes", axes, n);
 }
 
 // ---- indices -----------------------------------------------------------------------------------
@@ -73,21 +65,16 @@ struct table {
 // elsewhere], and table->here is [true true false].
 static tsr_value *local_index(struct table *table, tsr_value *value)
 {
-    const struct str any = {0};
     struct part *part = table->part;
-    tsr_value *zero = scalar(part, TSR_INT64, 0);
-    tsr_value *from_end =
-        tsr__part_node(part, "Add", any, 2, value, scalar(part, TSR_INT64, table->size));
-    value = tsr__part_node(part, "Where", any, 3, tsr__part_node(part, "Less", any, 2, value, zero),
-                           from_end, value);
-    value = tsr__part_node(part, "Sub", any, 2, value, scalar(part, TSR_INT64, table->rows.start));
-    tsr_value *low = tsr__part_node(part, "Less", any, 2, value, zero);
+    tsr_value *zero = int64_scalar(part, 0);
+    tsr_value *from_end = NODE(part, "Add", value, int64_scalar(part, table->size));
+    value = NODE(part, "Where", NODE(part, "Less", value, zero), from_end, value);
+    value = NODE(part, "Sub", value, int64_scalar(part, table->rows.start));
+    tsr_value *low = NODE(part, "Less", value, zero);
     int64_t n_rows = table->rows.stop - table->rows.start;
-    tsr_value *high = tsr__part_node(part, "Less", any, 2, value, scalar(part, TSR_INT64, n_rows));
-    table->here =
-        tsr__part_node(part, "And", any, 2, tsr__part_node(part, "Not", any, 1, low), high);
-    return tsr__part_node(part, "Where", any, 3, table->here, value,
-                          scalar(part, TSR_INT64, table->elsewhere));
+    tsr_value *high = NODE(part, "Less", value, int64_scalar(part, n_rows));
+    table->here = NODE(part, "And", NODE(part, "Not", low), high);
+    return NODE(part, "Where", table->here, value, int64_scalar(part, table->elsewhere));
 }
 
 // As local_index, for index vectors (the last dimension of x): converts only entry `element` of
@@ -95,17 +82,16 @@ static tsr_value *local_index(struct table *table, tsr_value *value)
 static tsr_value *local_element(struct table *table, tsr_value *x, const struct item *it,
                                 int element)
 {
-    const struct str any = {0};
     struct part *part = table->part;
     int64_t axis = it->rank - 1, n = it->dims[axis].value;
-    tsr_value *value = tsr__part_slice(part, x, axis, element, element + 1, any);
+    tsr_value *value = tsr__part_slice(part, x, axis, element, element + 1, NEW_NAME);
     if (!value)
         return NULL;
     value = local_index(table, value);
     if (value && element > 0)
-        value = joined(part, tsr__part_slice(part, x, axis, 0, element, any), value, axis);
+        value = joined(part, tsr__part_slice(part, x, axis, 0, element, NEW_NAME), value, axis);
     if (value && element + 1 < n)
-        value = joined(part, value, tsr__part_slice(part, x, axis, element + 1, n, any), axis);
+        value = joined(part, value, tsr__part_slice(part, x, axis, element + 1, n, NEW_NAME), axis);
     if (!value)
         return NULL;
     table->here = with_axes(part, "Squeeze", table->here, &axis, 1);
@@ -114,18 +100,16 @@ static tsr_value *local_element(struct table *table, tsr_value *x, const struct 
 
 static tsr_value *as_int64(struct part *part, tsr_value *x, tsr_dtype type)
 {
-    const struct str any = {0};
     if (type == TSR_INT64)
         return x;
-    return tsr__with_int(tsr__part_node(part, "Cast", any, 1, x), "to", TSR_INT64);
+    return tsr__with_int(NODE(part, "Cast", x), "to", TSR_INT64);
 }
 
 // ---- around the node ----------------------------------------------------------------------------
 
 static tsr_value *with_spare(struct part *part, tsr_value *x, int64_t axis)
 {
-    const struct str any = {0};
-    tsr_value *first = tsr__part_slice(part, x, axis, 0, 1, any);
+    tsr_value *first = tsr__part_slice(part, x, axis, 0, 1, NEW_NAME);
     return first ? joined(part, x, first, axis) : NULL;
 }
 
@@ -150,7 +134,7 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
         *x = local_index(&table, *x);
     if (rewrite->kind == REWRITE_SCATTER)
         inputs[0] = with_spare(part, inputs[0], rewrite->last);
-    *here = *here ? tsr__part_node(part, "And", (struct str){0}, 2, *here, table.here) : table.here;
+    *here = *here ? NODE(part, "And", *here, table.here) : table.here;
     if (!*x || !inputs[0] || !*here)
         return TSR_NOMEM;
     return TSR_OK;
@@ -216,8 +200,8 @@ tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, 
             i++;
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         int rank = st->inputs[rewrite->index]->item->rank - (rewrite->first > 0);
-        y = tsr__part_node(part, "Where", name, 3, append_dims(part, here, rank, rewrite->last),
-                           found, scalar(part, st->outputs[0]->item->dtype, 0));
+        y = NAMED_NODE(part, "Where", name, append_dims(part, here, rank, rewrite->last), found,
+                       tsr__part_zero(part, st->outputs[0]->item->dtype));
     }
     st->outputs[0]->local[part->rank] = y;
     return status_of_alloc(y);

@@ -119,23 +119,21 @@ static struct tile_units part_of(const struct local_copy *copy, int factor)
 // n and ends before number b * m / n, both rounded down.
 static tsr_status rewrite_range(struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
-    const struct str any = {0};
     struct part *part = copy->part;
     tsr_value **start = &copy->inputs[rewrite->index], **limit = start + 1, *bounds[2];
-    int64_t zero = 0;
     if (copy->place < 0 || copy->flow->place.cuts[rewrite->factor] < 2)
         return TSR_OK;
     struct tile_units units = part_of(copy, rewrite->factor);
     int64_t ends[2] = {units.first, units.stop};
-    tsr_value *parts = tsr__part_ints(part, &units.of, 1);
-    tsr_value *count = tsr__part_node(part, "Sub", any, 2, *limit, *start);
-    count = tsr__part_largest(part, any, count, tsr__part_ints(part, &zero, 1));
+    tsr_value *parts = tsr__part_number(part, units.of);
+    tsr_value *count = NODE(part, "Sub", *limit, *start);
+    count = tsr__part_largest(part, count, tsr__part_number(part, 0));
     for (int i = 0; i < 2; i++) {
-        tsr_value *end = tsr__part_ints(part, &ends[i], 1);
-        tsr_value *x = tsr__part_node(part, "Mul", any, 2, count, end);
-        x = tsr__part_node(part, "Div", any, 2, x, parts);
-        x = tsr__part_node(part, "Add", any, 2, *start, x);
-        bounds[i] = tsr__part_node(part, "Reshape", any, 2, x, tsr__part_empty(part, TSR_INT64));
+        tsr_value *end = tsr__part_number(part, ends[i]);
+        tsr_value *x = NODE(part, "Mul", count, end);
+        x = NODE(part, "Div", x, parts);
+        x = NODE(part, "Add", *start, x);
+        bounds[i] = NODE(part, "Reshape", x, tsr__part_empty(part, TSR_INT64));
     }
     *start = bounds[0];
     *limit = bounds[1];
@@ -194,7 +192,7 @@ static tsr_status copy_written(struct local_copy *copy)
         if (!copy->inputs[i] || !tsr__node_writes(copy->flow->node, i))
             continue;
         const char *copies = i % 2 ? "Max" : "Min";
-        copy->inputs[i] = tsr__part_node(copy->part, copies, (struct str){0}, 1, copy->inputs[i]);
+        copy->inputs[i] = NODE(copy->part, copies, copy->inputs[i]);
         if (!copy->inputs[i])
             return TSR_NOMEM;
     }
@@ -411,7 +409,7 @@ static tsr_node *sum_parts(const struct local_copy *copy)
             copy->inputs[n++] = copy->inputs[i];
     if (n > 1 || n == all)
         return copy_node(copy, n);
-    tsr_value *sum = tsr__part_node(copy->part, "Identity", copy->outputs[0], 1, copy->inputs[0]);
+    tsr_value *sum = NAMED_NODE(copy->part, "Identity", copy->outputs[0], copy->inputs[0]);
     return sum ? tsr_value_producer(sum) : NULL;
 }
 
@@ -461,15 +459,11 @@ static tsr_status keep_first_input(const struct local_copy *copy, struct str nam
 {
     static const unsigned char no = 0;
     struct part *part = copy->part;
-    struct str constant = tsr__part_new_name(part);
-    tsr_value *never = NULL;
-    if (constant.p)
-        never = tsr_graph_add_initializer(tsr_model_graph(part->model), constant.p, TSR_BOOL, 0,
-                                          NULL, &no, 1);
-    tsr_value *kept = tsr__part_node(part, "Where", name, 3, never, copy->inputs[0],
-                                     tsr_node_output(copy->node, 0));
+    tsr_value *never = tsr__part_scalar(part, TSR_BOOL, &no);
+    tsr_value *kept =
+        NAMED_NODE(part, "Where", name, never, copy->inputs[0], tsr_node_output(copy->node, 0));
     copy->step->outputs[0]->local[part->rank] = kept;
-    return kept ? TSR_OK : TSR_NOMEM;
+    return status_of_alloc(kept);
 }
 
 // Sets the attributes of the local mixture of experts, and adds the nodes after it

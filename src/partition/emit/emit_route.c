@@ -21,8 +21,6 @@
 #define TINY_SIZE    64          // sizes of the tiny experts are multiples of this, as CUDA needs
 #define NOT_SELECTED (-30000.0F) // its exponential is 0; float16 can represent it
 
-static const struct str any = {0};
-
 // A mixture of experts on one rank. `at` has the indices of the node's inputs with weights.
 struct mixture {
     struct part *part;
@@ -63,16 +61,15 @@ static tsr_value *make_constant(const struct mixture *mixture, const struct tiny
     for (int64_t d = 0; d < made->rank; d++)
         n *= (size_t)made->dims[d];
     unsigned char *bytes = ARENA_ARRAY(part->draft->arena, unsigned char, n *size);
-    struct str name = tsr__part_new_name(part);
-    if (!bytes || !name.p)
+    if (!bytes)
         return NULL;
     uint32_t one = one_of(type);
     for (int64_t e = mixture->range.start; made->units && e < mixture->range.stop; e++)
         for (size_t i = 0; i < size; i++)
             bytes[(size_t)(e * made->dims[1] + e - mixture->range.start) * size + i] =
                 (unsigned char)(one >> (8 * i));
-    return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, type, (int)made->rank,
-                                     made->dims, bytes, n * size);
+    return tsr__part_constant(part, tsr_model_graph(part->model), type, (int)made->rank, made->dims,
+                              bytes);
 }
 
 // Returns a constant of zeros or unit vectors (see tiny_constant). Equal constants are added once.
@@ -95,23 +92,9 @@ static tsr_value *constant(const struct mixture *mixture, tsr_dtype type, const 
     return slot ? *slot : NULL;
 }
 
-static tsr_value *zero_of(struct part *part, tsr_dtype type)
-{
-    static const int64_t zero = 0;
-    struct str name = tsr__part_new_name(part);
-    if (!name.p)
-        return NULL;
-    return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, type, 0, NULL, &zero,
-                                     (size_t)tsr_dtype_bits(type) / 8);
-}
-
 static tsr_value *number(struct part *part, float value)
 {
-    struct str name = tsr__part_new_name(part);
-    if (!name.p)
-        return NULL;
-    return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_FLOAT, 0, NULL,
-                                     &value, sizeof value);
+    return tsr__part_scalar(part, TSR_FLOAT, &value);
 }
 
 // ---- weights of the local experts --------------------------------------------------------------
@@ -123,15 +106,14 @@ static void fill_tiny(const struct mixture *mixture, tsr_value *const *inputs, t
     const struct expert_inputs *at = mixture->at;
     struct part *part = mixture->part;
     int64_t n = mixture->range.stop - mixture->range.start, count = mixture->count;
-    int64_t hidden = div_up(n, TINY_SIZE) * TINY_SIZE, zero = 0;
+    int64_t hidden = div_up(n, TINY_SIZE) * TINY_SIZE;
     bool packed = at->first_scales > 0;
     tsr_dtype weights = packed ? TSR_UINT8 : mixture->type;
     tsr_value *router = inputs[mixture->rewrite->index];
-    tsr_value *sizes[2] = {
-        tsr__part_slice(part, tsr__part_node(part, "Shape", any, 1, router), 0, 0, 1, any),
-        tsr__part_ints(part, &hidden, 1)};
-    tiny[0] = tsr__part_node(part, "Expand", any, 2, zero_of(part, mixture->type),
-                             tsr__part_concat(part, sizes, 2, zero, any));
+    tsr_value *sizes[2] = {tsr__part_slice(part, NODE(part, "Shape", router), 0, 0, 1, NEW_NAME),
+                           tsr__part_number(part, hidden)};
+    tiny[0] = NODE(part, "Expand", tsr__part_zero(part, mixture->type),
+                   tsr__part_concat(part, sizes, 2, 0, NEW_NAME));
     tiny[mixture->rewrite->index] = router;
     tiny[at->first] = constant(mixture, weights, (int64_t[]){count, TINY_SIZE, hidden}, 3, false);
     tiny[at->second] = constant(mixture, weights, (int64_t[]){count, hidden, TINY_SIZE}, 3, false);
@@ -197,10 +179,10 @@ static tsr_value *local_weights(const struct mixture *mixture, tsr_value **input
     int64_t experts = mixture->range.stop - mixture->range.start;
     tsr_value *weights = tsr_node_output(made, 0);
     if (experts % TINY_SIZE)
-        weights = tsr__part_slice(part, weights, 1, 0, experts, any);
+        weights = tsr__part_slice(part, weights, 1, 0, experts, NEW_NAME);
     if (mixture->type == TSR_FLOAT)
         return weights;
-    return tsr__part_cast(part, weights, TSR_FLOAT, any);
+    return tsr__part_cast(part, weights, TSR_FLOAT, NEW_NAME);
 }
 
 // ---- around the node ---------------------------------------------------------------------------
@@ -209,8 +191,8 @@ static tsr_value *largest(struct part *part, tsr_value *x)
 {
     static const int64_t axis = 1;
     if (part->draft->opset >= 18)
-        return tsr__part_node(part, "ReduceMax", any, 2, x, tsr__part_ints(part, &axis, 1));
-    return tsr__with_ints(tsr__part_node(part, "ReduceMax", any, 1, x), "axes", &axis, 1);
+        return NODE(part, "ReduceMax", x, tsr__part_number(part, axis));
+    return tsr__with_ints(NODE(part, "ReduceMax", x), "axes", &axis, 1);
 }
 
 // Adds nodes that return the router input of the local node: log(weight / largest weight) for each
@@ -220,25 +202,22 @@ static tsr_value *local_router(const struct mixture *mixture, tsr_value *weights
     struct part *part = mixture->part;
     tsr_value *divisor = largest(part, weights);
     if (tsr__part_on_cuda(part))
-        divisor = tsr__part_node(part, "Max", any, 2, divisor, number(part, FLT_MIN));
-    tsr_value *share = tsr__part_node(part, "Div", any, 2, weights, divisor);
-    tsr_value *router =
-        tsr__part_node(part, "Max", any, 2, tsr__part_node(part, "Log", any, 1, share),
-                       number(part, NOT_SELECTED));
+        divisor = NODE(part, "Max", divisor, number(part, FLT_MIN));
+    tsr_value *share = NODE(part, "Div", weights, divisor);
+    tsr_value *router = NODE(part, "Max", NODE(part, "Log", share), number(part, NOT_SELECTED));
     if (mixture->type == TSR_FLOAT)
         return router;
-    return tsr__part_cast(part, router, mixture->type, any);
+    return tsr__part_cast(part, router, mixture->type, NEW_NAME);
 }
 
 // Returns the first token if the list of tokens is empty, else the list.
 static tsr_value *at_least_one(struct part *part, tsr_value *tokens)
 {
-    static const int64_t zero = 0, one = 1;
-    tsr_value *list[2] = {tokens, tsr__part_ints(part, &zero, 1)};
-    tsr_value *count = tsr__part_largest(part, any, tsr__part_node(part, "Shape", any, 1, tokens),
-                                         tsr__part_ints(part, &one, 1));
-    return tsr__part_node(part, "Slice", any, 3, tsr__part_concat(part, list, 2, 0, any),
-                          tsr__part_ints(part, &zero, 1), count);
+    tsr_value *list[2] = {tokens, tsr__part_number(part, 0)};
+    tsr_value *count =
+        tsr__part_largest(part, NODE(part, "Shape", tokens), tsr__part_number(part, 1));
+    return NODE(part, "Slice", tsr__part_concat(part, list, 2, 0, NEW_NAME),
+                tsr__part_number(part, 0), count);
 }
 
 // Selects the tokens that use an expert of this rank, and replaces the node's inputs by the rows of
@@ -248,32 +227,28 @@ static tsr_value *at_least_one(struct part *part, tsr_value *tokens)
 static void select_tokens(const struct mixture *mixture, tsr_value **inputs, size_t n_inputs,
                           struct route *route)
 {
-    static const int64_t axis = 1, flat = -1;
     struct part *part = mixture->part;
     const struct rule *rule = mixture->st->flow->place.rule;
     const struct rule_dim *hidden = &rule->inputs[0].dims[rule->inputs[0].rank - 1];
     int64_t rows[] = {-1, rule->factors[hidden->factors[0]].size.value};
     tsr_value *weights = local_weights(mixture, inputs, n_inputs);
-    tsr_value *sum =
-        tsr__part_node(part, "ReduceSum", any, 2, weights, tsr__part_ints(part, &axis, 1));
-    tsr_value *found = tsr__part_node(part, "NonZero", any, 1, sum);
-    route->tokens = tsr__part_node(part, "Reshape", any, 2,
-                                   found ? tsr__part_slice(part, found, 0, 0, 1, any) : NULL,
-                                   tsr__part_ints(part, &flat, 1));
+    tsr_value *sum = NODE(part, "ReduceSum", weights, tsr__part_number(part, 1));
+    tsr_value *found = NODE(part, "NonZero", sum);
+    route->tokens =
+        NODE(part, "Reshape", found ? tsr__part_slice(part, found, 0, 0, 1, NEW_NAME) : NULL,
+             tsr__part_number(part, -1));
     if (tsr__part_on_cuda(part) && route->tokens)
         route->tokens = at_least_one(part, route->tokens);
     route->all = inputs[0];
     if (rule->inputs[0].rank == 3)
-        route->all =
-            tsr__part_node(part, "Reshape", any, 2, inputs[0], tsr__part_ints(part, rows, 2));
-    route->sum = tsr__part_node(part, "Gather", any, 2, sum, route->tokens);
-    inputs[0] = tsr__part_node(part, "Gather", any, 2, route->all, route->tokens);
+        route->all = NODE(part, "Reshape", inputs[0], tsr__part_ints(part, rows, 2));
+    route->sum = NODE(part, "Gather", sum, route->tokens);
+    inputs[0] = NODE(part, "Gather", route->all, route->tokens);
     if (tsr__part_on_cuda(part))
-        inputs[0] =
-            tsr__part_node(part, "Where", any, 3, tsr__part_cast(part, route->sum, TSR_BOOL, any),
-                           inputs[0], zero_of(part, mixture->type));
+        inputs[0] = NODE(part, "Where", tsr__part_cast(part, route->sum, TSR_BOOL, NEW_NAME),
+                         inputs[0], tsr__part_zero(part, mixture->type));
     inputs[mixture->rewrite->index] =
-        local_router(mixture, tsr__part_node(part, "Gather", any, 2, weights, route->tokens));
+        local_router(mixture, NODE(part, "Gather", weights, route->tokens));
 }
 
 tsr_status tsr__route_begin(struct part *part, const struct step *st, tsr_value **inputs,
@@ -313,16 +288,14 @@ tsr_status tsr__route_end(struct part *part, struct step *st, const struct route
     bool flat = route->all == route->given;
     tsr_value *sum = route->sum;
     if (type != TSR_FLOAT)
-        sum = tsr__part_cast(part, sum, type, any);
-    tsr_value *zeros = tsr__part_node(part, "Expand", any, 2, zero_of(part, type),
-                                      tsr__part_node(part, "Shape", any, 1, route->all));
-    tsr_value *y = tsr__part_node(
-        part, "ScatterND", flat ? name : any, 3, zeros,
-        tsr__part_node(part, "Reshape", any, 2, route->tokens, tsr__part_ints(part, column, 2)),
-        tsr__part_node(part, "Mul", any, 2, made, sum));
+        sum = tsr__part_cast(part, sum, type, NEW_NAME);
+    tsr_value *zeros =
+        NODE(part, "Expand", tsr__part_zero(part, type), NODE(part, "Shape", route->all));
+    tsr_value *y = NAMED_NODE(part, "ScatterND", flat ? name : NEW_NAME, zeros,
+                              NODE(part, "Reshape", route->tokens, tsr__part_ints(part, column, 2)),
+                              NODE(part, "Mul", made, sum));
     if (!flat)
-        y = tsr__part_node(part, "Reshape", name, 2, y,
-                           tsr__part_node(part, "Shape", any, 1, route->given));
+        y = NAMED_NODE(part, "Reshape", name, y, NODE(part, "Shape", route->given));
     st->outputs[0]->local[part->rank] = y;
     return status_of_alloc(y);
 }

@@ -20,7 +20,7 @@ static tsr_value *source_shape(struct part *part, const struct size_source *from
     struct item *it = tsr__item_of(part->draft, from->input);
     if (!it)
         return NULL;
-    return tsr__part_sizes(part, tsr__part_input(part, it), it->dtype, (struct str){0});
+    return tsr__part_sizes(part, tsr__part_input(part, it), it->dtype, NEW_NAME);
 }
 
 // Callback of size_maker: returns the value of a symbol, int64[1]. The nodes that compute it are
@@ -35,8 +35,7 @@ static tsr_value *symbol_value(void *data, struct str symbol, const struct size_
     tsr_graph *here = part->graph;
     part->graph = tsr_model_graph(part->model); // where all bodies can read it
     tsr_value *shape = source_shape(part, from);
-    tsr_value *size =
-        tsr__part_node(part, "Gather", (struct str){0}, 2, shape, tsr__part_ints(part, &axis, 1));
+    tsr_value *size = NODE(part, "Gather", shape, tsr__part_number(part, axis));
     part->graph = here;
     if (!size)
         return NULL;
@@ -52,54 +51,51 @@ static const char *const arith_ops[] = {
 // Adds nodes that return 1 where a is larger than b, else 0. Example: [5 2] and [3 3] give [1 0].
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b)
 {
-    tsr_value *larger = tsr__part_node(part, "Greater", (struct str){0}, 2,
-                                       tsr__part_cast(part, a, TSR_DOUBLE, (struct str){0}),
-                                       tsr__part_cast(part, b, TSR_DOUBLE, (struct str){0}));
-    return tsr__part_cast(part, larger, TSR_INT64, (struct str){0});
+    tsr_value *larger = NODE(part, "Greater", tsr__part_cast(part, a, TSR_DOUBLE, NEW_NAME),
+                             tsr__part_cast(part, b, TSR_DOUBLE, NEW_NAME));
+    return tsr__part_cast(part, larger, TSR_INT64, NEW_NAME);
 }
 
 // Adds nodes that return max(a - b, 0) without Max, which before opset 12 takes only floats.
 static tsr_value *excess(struct part *part, tsr_value *a, tsr_value *b)
 {
-    const struct str any = {0};
-    tsr_value *gap = tsr__part_node(part, "Sub", any, 2, a, b);
-    return tsr__part_node(part, "Mul", any, 2, tsr__part_one_where_larger(part, a, b), gap);
+    tsr_value *gap = NODE(part, "Sub", a, b);
+    return NODE(part, "Mul", tsr__part_one_where_larger(part, a, b), gap);
 }
 
-tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, tsr_value *b)
+tsr_value *tsr__part_largest(struct part *part, tsr_value *a, tsr_value *b)
 {
     if (part->draft->opset >= 12)
-        return tsr__part_node(part, "Max", name, 2, a, b);
-    return tsr__part_node(part, "Add", name, 2, b, excess(part, a, b));
+        return NODE(part, "Max", a, b);
+    return NODE(part, "Add", b, excess(part, a, b));
 }
 
-tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, tsr_value *b)
+tsr_value *tsr__part_smallest(struct part *part, tsr_value *a, tsr_value *b)
 {
     if (part->draft->opset >= 12)
-        return tsr__part_node(part, "Min", name, 2, a, b);
-    return tsr__part_node(part, "Sub", name, 2, a, excess(part, a, b));
+        return NODE(part, "Min", a, b);
+    return NODE(part, "Sub", a, excess(part, a, b));
 }
 
 // Adds nodes that return a modulo b. Mod exists from opset 10 on.
 static tsr_value *remainder_of(struct part *part, tsr_value *a, tsr_value *b)
 {
-    struct str any = {0};
     if (part->draft->opset >= 10)
-        return tsr__part_node(part, "Mod", any, 2, a, b);
-    tsr_value *times = tsr__part_node(part, "Div", any, 2, a, b);
-    return tsr__part_node(part, "Sub", any, 2, a, tsr__part_node(part, "Mul", any, 2, times, b));
+        return NODE(part, "Mod", a, b);
+    tsr_value *times = NODE(part, "Div", a, b);
+    return NODE(part, "Sub", a, NODE(part, "Mul", times, b));
 }
 
 static tsr_value *arith_node(void *data, enum arith op, tsr_value *a, tsr_value *b)
 {
     struct part *part = data;
     if (op == ARITH_MAX)
-        return tsr__part_largest(part, (struct str){0}, a, b);
+        return tsr__part_largest(part, a, b);
     if (op == ARITH_MIN)
-        return tsr__part_smallest(part, (struct str){0}, a, b);
+        return tsr__part_smallest(part, a, b);
     if (op == ARITH_MOD)
         return remainder_of(part, a, b);
-    return tsr__part_node(part, arith_ops[op], (struct str){0}, 2, a, b);
+    return NODE(part, arith_ops[op], a, b);
 }
 
 static tsr_value *number_value(void *data, int64_t number)
@@ -124,7 +120,7 @@ tsr_value *tsr__part_shape(struct part *part, const struct item *it)
         return NULL;
     for (int axis = 0; axis < it->rank; axis++)
         sizes[axis] = tsr__part_size(part, &it->dims[axis]);
-    return tsr__part_concat(part, sizes, (size_t)it->rank, 0, (struct str){0});
+    return tsr__part_concat(part, sizes, (size_t)it->rank, 0, NEW_NAME);
 }
 
 // ---- Shape and Size -----------------------------------------------------------------------------
@@ -142,8 +138,7 @@ static tsr_value *some_sizes(struct part *part, const struct item *it, int first
         return shape;
     for (int i = first; i < last; i++)
         at[i - first] = i;
-    return tsr__part_node(part, "Gather", (struct str){0}, 2, shape,
-                          tsr__part_ints(part, at, last - first));
+    return NODE(part, "Gather", shape, tsr__part_ints(part, at, last - first));
 }
 
 // Computes the number of elements of a tensor of known shape. False: it exceeds an int64.
@@ -165,15 +160,9 @@ static bool count_elements(const struct item *it, int64_t *out)
 static tsr_value *product_of(struct part *part, const struct item *it)
 {
     int64_t n;
-    if (it->fixed && count_elements(it, &n)) {
-        struct str name = tsr__part_new_name(part);
-        if (name.p)
-            return tsr_graph_add_initializer(part->graph, name.p, TSR_INT64, 0, NULL, &n,
-                                             sizeof(n));
-        return NULL;
-    }
-    tsr_value *value =
-        tsr__part_node(part, "ReduceProd", (struct str){0}, 1, tsr__part_shape(part, it));
+    if (it->fixed && count_elements(it, &n))
+        return tsr__part_constant(part, part->graph, TSR_INT64, 0, NULL, &n);
+    tsr_value *value = NODE(part, "ReduceProd", tsr__part_shape(part, it));
     return tsr__with_int(value, "keepdims", 0);
 }
 
@@ -236,6 +225,6 @@ tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name
     tsr_value *ones = tsr__part_ints(part, mask, from->layout->rank);
     if (!any)
         return ones;
-    tsr_value *shape = tsr__part_sizes(part, x, from->item->dtype, (struct str){0});
-    return tsr__part_node(part, "Mul", name, 2, shape, ones);
+    tsr_value *shape = tsr__part_sizes(part, x, from->item->dtype, NEW_NAME);
+    return NAMED_NODE(part, "Mul", name, shape, ones);
 }

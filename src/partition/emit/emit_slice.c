@@ -21,7 +21,7 @@ struct bounds {
 static tsr_value *slice_old(struct part *part, tsr_value *x, const struct bounds *bounds,
                             struct str out)
 {
-    tsr_value *y = tsr__part_node(part, "Slice", out, 1, x);
+    tsr_value *y = NAMED_NODE(part, "Slice", out, x);
     y = tsr__with_ints(y, "starts", bounds->starts, bounds->n);
     y = tsr__with_ints(y, "ends", bounds->stops, bounds->n);
     return tsr__with_ints(y, "axes", bounds->axes, bounds->n);
@@ -33,9 +33,9 @@ static tsr_value *slice_static(struct part *part, tsr_value *x, const struct bou
 {
     if (part->draft->opset < 10)
         return slice_old(part, x, bounds, out);
-    return tsr__part_node(part, "Slice", out, 4, x, tsr__part_ints(part, bounds->starts, bounds->n),
-                          tsr__part_ints(part, bounds->stops, bounds->n),
-                          tsr__part_ints(part, bounds->axes, bounds->n));
+    return NAMED_NODE(part, "Slice", out, x, tsr__part_ints(part, bounds->starts, bounds->n),
+                      tsr__part_ints(part, bounds->stops, bounds->n),
+                      tsr__part_ints(part, bounds->axes, bounds->n));
 }
 
 tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_t start,
@@ -53,24 +53,20 @@ tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_
 static tsr_value *slice_dynamic(struct part *part, tsr_value *x, const struct bounds *bounds,
                                 struct str out)
 {
-    const struct str any = {0};
     tsr_value *axes = tsr__part_ints(part, bounds->axes, bounds->n),
               *unit = tsr__part_ints(part, bounds->unit, bounds->n);
     tsr_value *parts = tsr__part_ints(part, bounds->parts, bounds->n);
-    tsr_value *value = tsr__part_node(part, "Shape", any, 1, x);
-    value = tsr__part_node(part, "Gather", any, 2, value, axes);
-    value =
-        tsr__part_node(part, "Add", any, 2, value, tsr__part_ints(part, bounds->spare, bounds->n));
-    value = tsr__part_node(part, "Div", any, 2, value, unit);
-    tsr_value *start =
-        tsr__part_node(part, "Mul", any, 2, value, tsr__part_ints(part, bounds->part, bounds->n));
-    tsr_value *stop =
-        tsr__part_node(part, "Mul", any, 2, value, tsr__part_ints(part, bounds->next, bounds->n));
-    start = tsr__part_node(part, "Div", any, 2, start, parts);
-    stop = tsr__part_node(part, "Div", any, 2, stop, parts);
-    start = tsr__part_node(part, "Mul", any, 2, start, unit);
-    stop = tsr__part_node(part, "Mul", any, 2, stop, unit);
-    return tsr__part_node(part, "Slice", out, 4, x, start, stop, axes);
+    tsr_value *value = NODE(part, "Shape", x);
+    value = NODE(part, "Gather", value, axes);
+    value = NODE(part, "Add", value, tsr__part_ints(part, bounds->spare, bounds->n));
+    value = NODE(part, "Div", value, unit);
+    tsr_value *start = NODE(part, "Mul", value, tsr__part_ints(part, bounds->part, bounds->n));
+    tsr_value *stop = NODE(part, "Mul", value, tsr__part_ints(part, bounds->next, bounds->n));
+    start = NODE(part, "Div", start, parts);
+    stop = NODE(part, "Div", stop, parts);
+    start = NODE(part, "Mul", start, unit);
+    stop = NODE(part, "Mul", stop, unit);
+    return NAMED_NODE(part, "Slice", out, x, start, stop, axes);
 }
 
 static int64_t elements_of(const struct dim_slice *cut)
@@ -92,7 +88,7 @@ static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis,
     for (int64_t i = 0; i < cut->n; i++)
         for (int64_t k = cut->at[i].start; k < cut->at[i].stop; k++)
             indices[at++] = k;
-    tsr_value *y = tsr__part_node(part, "Gather", out, 2, x, tsr__part_ints(part, indices, count));
+    tsr_value *y = NAMED_NODE(part, "Gather", out, x, tsr__part_ints(part, indices, count));
     return tsr__with_int(y, "axis", axis);
 }
 
@@ -101,16 +97,16 @@ static tsr_value *pick_numbers(struct part *part, tsr_value *x, int axis,
 static tsr_value *join_runs(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
                             struct str out)
 {
-    const struct str any = {0};
     struct row_names names = {.last = out, .left = (int)cut->n - 1};
     tsr_value *joined = NULL;
     for (int64_t i = 0; i < cut->n; i++) {
-        tsr_value *run = tsr__part_slice(part, x, axis, cut->at[i].start, cut->at[i].stop, any);
+        tsr_value *run =
+            tsr__part_slice(part, x, axis, cut->at[i].start, cut->at[i].stop, NEW_NAME);
         if (!joined) {
             joined = run;
             continue;
         }
-        joined = tsr__part_node(part, "Concat", next_name(&names), 2, joined, run);
+        joined = NAMED_NODE(part, "Concat", next_name(&names), joined, run);
         joined = tsr__with_int(joined, "axis", axis);
         if (!joined)
             return NULL;
@@ -128,14 +124,13 @@ static tsr_value *pick_texts(struct part *part, tsr_value *x, int axis, const st
         return join_runs(part, x, axis, cut, out);
     int64_t length = cut->n ? cut->at[cut->n - 1].stop : 0;
     char *marks = arena_get(part->draft->arena, (size_t)length + 1, 1);
-    struct str name = tsr__part_new_name(part);
-    if (!marks || !name.p)
+    if (!marks)
         return NULL;
     for (int64_t i = 0; i < cut->n; i++)
         memset(marks + cut->at[i].start, 1, (size_t)(cut->at[i].stop - cut->at[i].start));
-    tsr_value *taken = tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_BOOL, 1,
-                                                 &length, marks, (size_t)length);
-    return tsr__with_int(tsr__part_node(part, "Compress", out, 2, x, taken), "axis", axis);
+    tsr_value *taken =
+        tsr__part_constant(part, tsr_model_graph(part->model), TSR_BOOL, 1, &length, marks);
+    return tsr__with_int(NAMED_NODE(part, "Compress", out, x, taken), "axis", axis);
 }
 
 static tsr_value *pick(struct part *part, tsr_value *x, int axis, const struct dim_slice *cut,
@@ -219,11 +214,11 @@ tsr_status tsr__emit_slice(struct part *part, struct step *st)
     tsr_value **local = &to->local[part->rank], *x = local_of(part, st->inputs[0]);
     struct slice_plan plan;
     sort_axes(part, st, &plan);
-    struct str name = tsr__form_name(part, to), any = {0};
+    struct str name = tsr__form_name(part, to);
     tsr_dtype type = to->item->dtype;
     if (tsr__sliced_as(type) != type) {
-        x = tsr__part_cast(part, x, tsr__sliced_as(type), any);
-        x = add_slices(part, to, &plan, x, any);
+        x = tsr__part_cast(part, x, tsr__sliced_as(type), NEW_NAME);
+        x = add_slices(part, to, &plan, x, NEW_NAME);
         *local = tsr__part_cast(part, x, type, name);
     } else {
         *local = add_slices(part, to, &plan, x, name);

@@ -49,7 +49,7 @@ static tsr_status emit_shape(struct part *part, struct step *st)
     if (st->outputs[0]->partial)
         y = tsr__part_count(part, st->inputs[0], name);
     else if (it->list)
-        y = tsr__part_node(part, "SequenceLength", name, 1, x);
+        y = NAMED_NODE(part, "SequenceLength", name, x);
     else
         y = tsr__part_sizes(part, x, it->dtype, name);
     st->outputs[0]->local[part->rank] = y;
@@ -77,7 +77,7 @@ static bool concat_runs(struct part *part, tsr_value **values, size_t n, size_t 
                         struct str last)
 {
     for (size_t k = 0; k * parts < n; k++) {
-        struct str name = n == parts ? last : (struct str){0};
+        struct str name = n == parts ? last : NEW_NAME;
         values[k] = tsr__part_concat(part, &values[k * parts], parts, axis, name);
         if (!values[k])
             return false;
@@ -90,7 +90,7 @@ static bool concat_runs(struct part *part, tsr_value **values, size_t n, size_t 
 static tsr_status emit_join(struct part *part, struct step *st)
 {
     size_t n = st->n_inputs;
-    struct str last = tsr__form_name(part, st->outputs[0]), name = last, any = {0};
+    struct str last = tsr__form_name(part, st->outputs[0]), name = last;
     tsr_dtype type = st->outputs[0]->item->dtype, joined_as = tsr__sliced_as(type);
     tsr_value **values = ARENA_ARRAY(part->draft->arena, tsr_value *, n + 1);
     if (!values)
@@ -100,7 +100,7 @@ static tsr_status emit_join(struct part *part, struct step *st)
         if (!values[i])
             return TSR_BUG;
         if (joined_as != type)
-            values[i] = tsr__part_cast(part, values[i], joined_as, any);
+            values[i] = tsr__part_cast(part, values[i], joined_as, NEW_NAME);
         if (!values[i])
             return TSR_NOMEM;
     }

@@ -56,17 +56,34 @@ struct str tsr__form_name(struct part *part, struct form *form)
     return name;
 }
 
-// Adds an int64 list as a constant to the main graph, where all bodies can read it.
-static tsr_value *add_ints(struct part *part, const int64_t *v, int64_t n)
+tsr_value *tsr__part_constant(struct part *part, tsr_graph *graph, tsr_dtype type, int rank,
+                              const int64_t *dims, const void *data)
 {
     struct str name = tsr__part_new_name(part);
+    size_t bytes = (size_t)tsr_dtype_bits(type) / 8;
+    for (int d = 0; d < rank; d++)
+        bytes *= (size_t)dims[d];
     if (!name.p)
         return NULL;
-    return tsr_graph_add_initializer(tsr_model_graph(part->model), name.p, TSR_INT64, 1, &n, v,
-                                     (size_t)n * sizeof(*v));
+    return tsr_graph_add_initializer(graph, name.p, type, rank, dims, data, bytes);
 }
 
-// Returns an int64 list as a constant. Equal lists are added once.
+tsr_value *tsr__part_scalar(struct part *part, tsr_dtype type, const void *data)
+{
+    return tsr__part_constant(part, tsr_model_graph(part->model), type, 0, NULL, data);
+}
+
+tsr_value *tsr__part_zero(struct part *part, tsr_dtype type)
+{
+    static const int64_t zero = 0;
+    return tsr__part_scalar(part, type, &zero);
+}
+
+static tsr_value *add_ints(struct part *part, const int64_t *v, int64_t n)
+{
+    return tsr__part_constant(part, tsr_model_graph(part->model), TSR_INT64, 1, &n, v);
+}
+
 tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
 {
     if (n == 0)
@@ -77,13 +94,17 @@ tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n)
     return slot ? *slot : NULL;
 }
 
+tsr_value *tsr__part_number(struct part *part, int64_t number)
+{
+    return tsr__part_ints(part, &number, 1);
+}
+
 // Returns a tensor of shape [0], added to the current graph. Ranks that contribute nothing to a
 // collective pass it.
 tsr_value *tsr__part_empty(struct part *part, tsr_dtype type)
 {
     static const int64_t none[1] = {0};
-    struct str name = tsr__part_new_name(part);
-    return name.p ? tsr_graph_add_initializer(part->graph, name.p, type, 1, none, none, 0) : NULL;
+    return tsr__part_constant(part, part->graph, type, 1, none, none);
 }
 
 struct tile_interval tsr__part_range(const struct part *part, const struct node_flow *nf,
@@ -148,7 +169,7 @@ tsr_dtype tsr__sliced_as(tsr_dtype type)
 
 tsr_value *tsr__part_cast(struct part *part, tsr_value *x, tsr_dtype to, struct str out)
 {
-    tsr_value *y = tsr__with_int(tsr__part_node(part, "Cast", out, 1, x), "to", to);
+    tsr_value *y = tsr__with_int(NAMED_NODE(part, "Cast", out, x), "to", to);
     if (tsr__is_float8(to))
         // keeps infinity instead of the largest finite value
         return tsr__with_int(y, "saturate", 0);
@@ -160,23 +181,23 @@ tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, stru
     // float8: engines cannot copy it before opset 21
     if (tsr__transfer_type(type) != type || tsr__is_float8(type)) {
         // Max of one tensor keeps the Cast before the Shape (quirk cast_before_shape).
-        x = tsr__part_cast(part, x, tsr__is_float8(type) ? TSR_FLOAT : TSR_INT32, (struct str){0});
-        x = tsr__part_node(part, "Max", (struct str){0}, 1, x);
+        x = tsr__part_cast(part, x, tsr__is_float8(type) ? TSR_FLOAT : TSR_INT32, NEW_NAME);
+        x = NODE(part, "Max", x);
     }
-    return tsr__part_node(part, "Shape", out, 1, x);
+    return NAMED_NODE(part, "Shape", out, x);
 }
 
 tsr_value *tsr__part_identity(struct part *part, tsr_value *x, tsr_dtype type, struct str out)
 {
     if (tsr__transfer_type(type) == type)
-        return tsr__part_node(part, "Identity", out, 1, x);
-    x = tsr__part_cast(part, x, tsr__transfer_type(type), (struct str){0});
+        return NAMED_NODE(part, "Identity", out, x);
+    x = tsr__part_cast(part, x, tsr__transfer_type(type), NEW_NAME);
     return tsr__part_cast(part, x, type, out);
 }
 
 tsr_value *tsr__part_barrier(struct part *part, tsr_value *x)
 {
-    tsr_value *joined = tsr__part_node(part, "Concat", (struct str){0}, 1, x);
+    tsr_value *joined = NODE(part, "Concat", x);
     return tsr__with_int(joined, "axis", 0);
 }
 
@@ -328,7 +349,7 @@ tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype 
     bool own = value && tsr_value_graph(value) == part->graph && tsr_value_producer(value) &&
                !tsr_value_is_output(value);
     if (value && !own)
-        value = tsr__part_identity(part, value, type, (struct str){0});
+        value = tsr__part_identity(part, value, type, NEW_NAME);
     return value ? tsr_graph_add_output(part->graph, value) : TSR_NOMEM;
 }
 
@@ -348,10 +369,8 @@ tsr_value *tsr__part_token_input(struct part *part)
 tsr_status tsr__part_token_output(struct part *part)
 {
     static const tsr_dim one[1] = {{1, ""}};
-    tsr_status st = tsr__part_body_output(part, part->token, TSR_INT64);
+    TRY(tsr__part_body_output(part, part->token, TSR_INT64));
     size_t n = tsr_graph_output_count(part->graph);
-    if (st != TSR_OK)
-        return st;
     return tsr_value_set_type(tsr_graph_output(part->graph, n - 1), TSR_INT64, 1, one);
 }
 

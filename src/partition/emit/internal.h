@@ -7,7 +7,14 @@
 
 // emit_util.c: helpers that add small nodes and constants. All return NULL after a failure, with a
 // diagnostic.
+// Adds a constant to the graph: the current one, or the main graph, which bodies can read too.
+tsr_value *tsr__part_constant(struct part *part, tsr_graph *graph, tsr_dtype type, int rank,
+                              const int64_t *dims, const void *data);
+tsr_value *tsr__part_scalar(struct part *part, tsr_dtype type, const void *data); // in the main one
+tsr_value *tsr__part_zero(struct part *part, tsr_dtype type);
+// Return int64[n] and int64[1] constants of the main graph. Equal ones are added once.
 tsr_value *tsr__part_ints(struct part *part, const int64_t *v, int64_t n);
+tsr_value *tsr__part_number(struct part *part, int64_t number);
 tsr_value *tsr__part_empty(struct part *part, tsr_dtype type); // [0]
 // Returns the part of a factor that the rank computes.
 struct tile_interval tsr__part_range(const struct part *part, const struct node_flow *nf,
@@ -87,8 +94,8 @@ tsr_status tsr__emit_sizes(struct part *part, struct step *st,
 // only floats.
 tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value *b);
 // Return the maximum and the minimum of two sizes, in every opset.
-tsr_value *tsr__part_largest(struct part *part, struct str name, tsr_value *a, tsr_value *b);
-tsr_value *tsr__part_smallest(struct part *part, struct str name, tsr_value *a, tsr_value *b);
+tsr_value *tsr__part_largest(struct part *part, tsr_value *a, tsr_value *b);
+tsr_value *tsr__part_smallest(struct part *part, tsr_value *a, tsr_value *b);
 
 // local_shape.c: an input that contains the shape of a sharded result, such as the second input of
 // Reshape.

@@ -25,16 +25,14 @@ struct local_columns {
 static tsr_value *replace_larger(struct part *part, tsr_value *host, int64_t least,
                                  tsr_value *local)
 {
-    const struct str any = {0};
-    tsr_value *limit = tsr__part_ints(part, &least, 1);
+    tsr_value *limit = tsr__part_number(part, least);
     if (part->draft->opset >= 9) {
-        tsr_value *sized = tsr__part_node(part, "Greater", any, 2, host, limit);
-        return tsr__part_node(part, "Where", any, 3, sized, local, host);
+        tsr_value *sized = NODE(part, "Greater", host, limit);
+        return NODE(part, "Where", sized, local, host);
     }
-    tsr_value *change = tsr__part_node(part, "Sub", any, 2, local, host);
-    change =
-        tsr__part_node(part, "Mul", any, 2, tsr__part_one_where_larger(part, host, limit), change);
-    return tsr__part_node(part, "Add", any, 2, host, change);
+    tsr_value *change = NODE(part, "Sub", local, host);
+    change = NODE(part, "Mul", tsr__part_one_where_larger(part, host, limit), change);
+    return NODE(part, "Add", host, change);
 }
 
 // Adds nodes that replace each entry of the shape `host`, a full size, by the local size (formula:
@@ -44,24 +42,20 @@ static tsr_value *replace_larger(struct part *part, tsr_value *host, int64_t lea
 static tsr_value *local_nodes(struct part *part, tsr_value *host,
                               const struct local_columns *columns, int64_t n, int64_t least)
 {
-    const struct str any = {0};
     tsr_value *parts = tsr__part_ints(part, columns->parts, n),
               *unit = tsr__part_ints(part, columns->unit, n);
-    tsr_value *value =
-        tsr__part_node(part, "Add", any, 2, host, tsr__part_ints(part, columns->spare, n));
-    value = tsr__part_node(part, "Div", any, 2, value, unit);
-    tsr_value *a =
-        tsr__part_node(part, "Mul", any, 2, value, tsr__part_ints(part, columns->part, n));
-    tsr_value *b =
-        tsr__part_node(part, "Mul", any, 2, value, tsr__part_ints(part, columns->next, n));
-    a = tsr__part_node(part, "Div", any, 2, a, parts);
-    b = tsr__part_node(part, "Div", any, 2, b, parts);
-    tsr_value *local = tsr__part_node(part, "Sub", any, 2, b, a);
-    local = tsr__part_node(part, "Mul", any, 2, local, tsr__part_ints(part, columns->scale, n));
-    tsr_value *missing = tsr__part_node(part, "Mul", any, 2, value, unit);
-    missing = tsr__part_node(part, "Sub", any, 2, missing, host);
-    missing = tsr__part_node(part, "Mul", any, 2, missing, tsr__part_ints(part, columns->last, n));
-    local = tsr__part_node(part, "Sub", any, 2, local, missing);
+    tsr_value *value = NODE(part, "Add", host, tsr__part_ints(part, columns->spare, n));
+    value = NODE(part, "Div", value, unit);
+    tsr_value *a = NODE(part, "Mul", value, tsr__part_ints(part, columns->part, n));
+    tsr_value *b = NODE(part, "Mul", value, tsr__part_ints(part, columns->next, n));
+    a = NODE(part, "Div", a, parts);
+    b = NODE(part, "Div", b, parts);
+    tsr_value *local = NODE(part, "Sub", b, a);
+    local = NODE(part, "Mul", local, tsr__part_ints(part, columns->scale, n));
+    tsr_value *missing = NODE(part, "Mul", value, unit);
+    missing = NODE(part, "Sub", missing, host);
+    missing = NODE(part, "Mul", missing, tsr__part_ints(part, columns->last, n));
+    local = NODE(part, "Sub", local, missing);
     return replace_larger(part, host, least, local);
 }
 
@@ -224,19 +218,17 @@ bool tsr__shape_input_is_sizes(struct draft *draft, const struct shape_input *sh
 
 static tsr_value *product_of(struct part *part, tsr_value **sizes, size_t n)
 {
-    const int64_t one = 1;
     if (n == 0)
-        return tsr__part_ints(part, &one, 1);
+        return tsr__part_number(part, 1);
     tsr_value *product = sizes[0];
     for (size_t i = 1; i < n; i++)
-        product = tsr__part_node(part, "Mul", (struct str){0}, 2, product, sizes[i]);
+        product = NODE(part, "Mul", product, sizes[i]);
     return product;
 }
 
 static tsr_value *size_here(struct part *part, tsr_value *shape, int64_t axis)
 {
-    return tsr__part_node(part, "Gather", (struct str){0}, 2, shape,
-                          tsr__part_ints(part, &axis, 1));
+    return NODE(part, "Gather", shape, tsr__part_number(part, axis));
 }
 
 // Adds nodes that compute the size of the entry -1: the product of the input's local sizes divided
@@ -250,7 +242,6 @@ static tsr_value *remaining_size(struct part *part, const struct shape_input *sh
     tsr_value *here[RULE_MAX_RANK], *taken[TILE_MAX_RANK];
     bool shared[RULE_MAX_RANK] = {false};
     size_t n_here = 0, n_taken = 0;
-    const int64_t one = 1;
     for (int axis = 0; axis < shape_in->made->rank; axis++) {
         if (axis == open)
             continue;
@@ -263,9 +254,9 @@ static tsr_value *remaining_size(struct part *part, const struct shape_input *sh
     for (int i = 0; i < input->rank; i++)
         if (!shared[i])
             here[n_here++] = size_here(part, shape, i);
-    tsr_value *divisor = tsr__part_largest(part, (struct str){0}, product_of(part, taken, n_taken),
-                                           tsr__part_ints(part, &one, 1));
-    return tsr__part_node(part, "Div", (struct str){0}, 2, product_of(part, here, n_here), divisor);
+    tsr_value *divisor =
+        tsr__part_largest(part, product_of(part, taken, n_taken), tsr__part_number(part, 1));
+    return NODE(part, "Div", product_of(part, here, n_here), divisor);
 }
 
 // Returns an entry of the local shape: the rank's share of a known size, else the local size of the
@@ -284,7 +275,7 @@ static tsr_value *local_entry(struct part *part, const struct shape_input *shape
     struct local_size size = tsr__local_size(&shape_in->layout->dims[axis], coords);
     if (dim->value >= 0) {
         int64_t local = tsr__local_size_of(&size, dim->value);
-        return tsr__part_ints(part, &local, 1);
+        return tsr__part_number(part, local);
     }
     struct local_columns columns;
     set_column(&columns, 0, size);
@@ -297,13 +288,12 @@ static tsr_value *local_entries(struct part *part, const struct shape_input *sha
                                 tsr_value *data)
 {
     int rank = shape_in->made->rank, open = open_axis(part->draft, shape_in);
-    int64_t minus = -1;
     tsr_value *entries[TILE_MAX_RANK];
     struct item *from = tsr__item_of(part->draft, tsr_node_input(shape_in->nf->node, 0));
-    struct str any = {0}, name = tsr__part_new_name(part);
+    struct str name = tsr__part_new_name(part);
     if (!from || !data || !name.p)
         return NULL;
-    tsr_value *shape = tsr__part_sizes(part, data, from->dtype, any);
+    tsr_value *shape = tsr__part_sizes(part, data, from->dtype, NEW_NAME);
     if (!shape)
         return NULL;
     for (int axis = 0; axis < rank; axis++)
@@ -312,7 +302,7 @@ static tsr_value *local_entries(struct part *part, const struct shape_input *sha
     if (open >= 0 && any_empty(shape_in))
         entries[open] = remaining_size(part, shape_in, shape, entries, open);
     else if (open >= 0)
-        entries[open] = tsr__part_ints(part, &minus, 1);
+        entries[open] = tsr__part_number(part, -1);
     return tsr__part_concat(part, entries, (size_t)rank, 0, name);
 }
 
@@ -320,13 +310,12 @@ static tsr_value *local_entries(struct part *part, const struct shape_input *sha
 // This is for shapes in which 0 means "copy".
 static tsr_value *replace_zero_rest(struct part *part, tsr_value *sizes, int rest, int64_t rank)
 {
-    int64_t one = 1, at[TILE_MAX_RANK] = {0};
-    struct str any = {0};
+    int64_t at[TILE_MAX_RANK] = {0};
     at[rest] = 1;
-    tsr_value *largest = tsr__part_largest(part, any, sizes, tsr__part_ints(part, &one, 1));
-    tsr_value *lacks = tsr__part_node(part, "Sub", any, 2, largest, sizes); // 1 where the size is 0
-    lacks = tsr__part_node(part, "Mul", any, 2, lacks, tsr__part_ints(part, at, rank));
-    return tsr__part_node(part, "Sub", any, 2, sizes, lacks);
+    tsr_value *largest = tsr__part_largest(part, sizes, tsr__part_number(part, 1));
+    tsr_value *lacks = NODE(part, "Sub", largest, sizes); // 1 where the size is 0
+    lacks = NODE(part, "Mul", lacks, tsr__part_ints(part, at, rank));
+    return NODE(part, "Sub", sizes, lacks);
 }
 
 // Adds nodes that adapt sizes for nodes in which 0 means "copy" and a size 0 cannot be written. An
@@ -338,7 +327,6 @@ static tsr_value *replace_zeros(struct part *part, const struct shape_input *sha
 {
     int64_t kept[TILE_MAX_RANK], left[TILE_MAX_RANK] = {0}, rank = shape_in->made->rank;
     int n_left = 0, n_copied = 0, last = -1, rest = open_axis(part->draft, shape_in);
-    struct str any = {0};
     if (!shape_in->open || rank > TILE_MAX_RANK)
         return sizes;
     for (int axis = 0; axis < rank; axis++) {
@@ -357,11 +345,11 @@ static tsr_value *replace_zeros(struct part *part, const struct shape_input *sha
     if (n_left == 1)
         kept[last] = 0;
     if (n_left == 1 || n_copied > 0)
-        sizes = tsr__part_node(part, "Mul", any, 2, sizes, tsr__part_ints(part, kept, rank));
+        sizes = NODE(part, "Mul", sizes, tsr__part_ints(part, kept, rank));
     if (n_left != 1)
         return sizes;
     left[last] = 1;
-    return tsr__part_node(part, "Sub", any, 2, sizes, tsr__part_ints(part, left, rank));
+    return NODE(part, "Sub", sizes, tsr__part_ints(part, left, rank));
 }
 
 static tsr_value *local_sizes(struct part *part, const struct shape_input *shape_in,
@@ -397,7 +385,7 @@ static tsr_value *sizes_from_full_shape(struct part *part, const struct shape_in
     }
     if (!any)
         return sizes;
-    return tsr__part_node(part, "Mul", (struct str){0}, 2, sizes, tsr__part_ints(part, kept, n));
+    return NODE(part, "Mul", sizes, tsr__part_ints(part, kept, n));
 }
 
 // Returns the local shape for a shape input. Example: a constant [8,6] for a result {2,1} becomes
