@@ -45,121 +45,66 @@ struct box {
     const char *source;
 };
 
+// Published rates of matrix products by element type. float16 and bfloat16 have the same rate.
+#define RATES(tf32, float16, float8, int8, int4)                                                   \
+    {                                                                                              \
+        [TSR_RATE_TF32] = (tf32), [TSR_RATE_FLOAT16] = (float16), [TSR_RATE_BFLOAT16] = (float16), \
+        [TSR_RATE_FLOAT8] = (float8), [TSR_RATE_INT8] = (int8), [TSR_RATE_INT4] = (int4)           \
+    }
+
 static const struct box boxes[] = {
-    {"a100", 8, 80e9, 2.039e12, 19.5e12,
-     .rates = {[TSR_RATE_TF32] = 156e12,
-               [TSR_RATE_FLOAT16] = 312e12,
-               [TSR_RATE_BFLOAT16] = 312e12,
-               [TSR_RATE_INT8] = 624e12,
-               [TSR_RATE_INT4] = 1248e12},
+    {"a100", 8, 80e9, 2.039e12, 19.5e12, .rates = RATES(156e12, 312e12, 0, 624e12, 1248e12),
      .link = 300e9, .port = 300e9, .network = 25e9, .reach = &ampere,
      .source = "NVIDIA A100 80GB SXM datasheet; DGX A100: 200 Gb/s for each GPU"},
-    {"h100", 8, 80e9, 3.35e12, 67e12,
-     .rates = {[TSR_RATE_TF32] = 494.5e12,
-               [TSR_RATE_FLOAT16] = 989.5e12,
-               [TSR_RATE_BFLOAT16] = 989.5e12,
-               [TSR_RATE_FLOAT8] = 1979e12,
-               [TSR_RATE_INT8] = 1979e12},
+    {"h100", 8, 80e9, 3.35e12, 67e12, .rates = RATES(494.5e12, 989.5e12, 1979e12, 1979e12, 0),
      .link = 450e9, .port = 450e9, .network = 50e9, .reach = &hopper,
      .source = "NVIDIA H100 SXM datasheet, half of the figures with sparsity; DGX H100: 400 Gb/s "
                "for each GPU"},
-    {"h200", 8, 141e9, 4.8e12, 67e12,
-     .rates = {[TSR_RATE_TF32] = 494.5e12,
-               [TSR_RATE_FLOAT16] = 989.5e12,
-               [TSR_RATE_BFLOAT16] = 989.5e12,
-               [TSR_RATE_FLOAT8] = 1979e12,
-               [TSR_RATE_INT8] = 1979e12},
+    {"h200", 8, 141e9, 4.8e12, 67e12, .rates = RATES(494.5e12, 989.5e12, 1979e12, 1979e12, 0),
      .link = 450e9, .port = 450e9, .network = 50e9, .reach = &hopper_141,
      .source = "NVIDIA H200 SXM datasheet, half of the figures with sparsity; DGX H200: 400 Gb/s "
                "for each GPU"},
-    {"b200", 8, 180e9, 8e12, 75e12,
-     .rates = {[TSR_RATE_TF32] = 1.1e15,
-               [TSR_RATE_FLOAT16] = 2.25e15,
-               [TSR_RATE_BFLOAT16] = 2.25e15,
-               [TSR_RATE_FLOAT8] = 4.5e15,
-               [TSR_RATE_INT8] = 4.5e15,
-               [TSR_RATE_INT4] = 9e15},
+    {"b200", 8, 180e9, 8e12, 75e12, .rates = RATES(1.1e15, 2.25e15, 4.5e15, 4.5e15, 9e15),
      .link = 900e9, .port = 900e9, .network = 50e9, .reach = &blackwell,
      .source = "NVIDIA HGX B200 and DGX B200 datasheets, half of the figures with sparsity; 400 "
                "Gb/s for each GPU"},
-    {"l40s", 8, 48e9, 864e9, 91.6e12,
-     .rates = {[TSR_RATE_TF32] = 183e12,
-               [TSR_RATE_FLOAT16] = 362e12,
-               [TSR_RATE_BFLOAT16] = 362e12,
-               [TSR_RATE_FLOAT8] = 733e12,
-               [TSR_RATE_INT8] = 733e12,
-               [TSR_RATE_INT4] = 733e12},
+    {"l40s", 8, 48e9, 864e9, 91.6e12, .rates = RATES(183e12, 362e12, 733e12, 733e12, 733e12),
      .link = 32e9, .port = 32e9, .network = 25e9, .reach = &ada,
      .source = "NVIDIA L40S datasheet, half of the figures with sparsity; PCIe 4.0 x16; 200 Gb/s "
                "for each GPU is a guess"},
     {"mi300x", 8, 192e9, 5.3e12, 163.4e12,
-     .rates = {[TSR_RATE_TF32] = 653.7e12,
-               [TSR_RATE_FLOAT16] = 1307.4e12,
-               [TSR_RATE_BFLOAT16] = 1307.4e12,
-               [TSR_RATE_FLOAT8] = 2614.9e12,
-               [TSR_RATE_INT8] = 2614.9e12},
-     .link = 64e9, .port = 448e9, .network = 50e9, .reach = &cdna,
+     .rates = RATES(653.7e12, 1307.4e12, 2614.9e12, 2614.9e12, 0), .link = 64e9, .port = 448e9,
+     .network = 50e9, .reach = &cdna,
      .source =
          "AMD Instinct MI300X datasheet: 7 links of 128 GB/s both ways; 400 Gb/s for each GPU"},
-    {"rtx6000", 8, 48e9, 960e9, 91.1e12,
-     .rates = {[TSR_RATE_TF32] = 182e12,
-               [TSR_RATE_FLOAT16] = 364e12,
-               [TSR_RATE_BFLOAT16] = 364e12,
-               [TSR_RATE_FLOAT8] = 728e12,
-               [TSR_RATE_INT8] = 728e12,
-               [TSR_RATE_INT4] = 1457e12},
+    {"rtx6000", 8, 48e9, 960e9, 91.1e12, .rates = RATES(182e12, 364e12, 728e12, 728e12, 1457e12),
      .link = 32e9, .port = 32e9, .network = 12.5e9, .reach = &ada,
      .source =
          "NVIDIA RTX 6000 Ada datasheet, half of the figures with sparsity; PCIe 4.0 x16; 100 "
          "Gb/s for each GPU is a guess"},
     {"5090", 8, 32e9, 1.792e12, 104.8e12,
-     .rates = {[TSR_RATE_TF32] = 104.8e12,
-               [TSR_RATE_FLOAT16] = 209.5e12,
-               [TSR_RATE_BFLOAT16] = 209.5e12,
-               [TSR_RATE_FLOAT8] = 419e12,
-               [TSR_RATE_INT8] = 838e12,
-               [TSR_RATE_INT4] = 1676e12},
-     .link = 64e9, .port = 64e9, .network = 1.25e9, .reach = &ada,
+     .rates = RATES(104.8e12, 209.5e12, 419e12, 838e12, 1676e12), .link = 64e9, .port = 64e9,
+     .network = 1.25e9, .reach = &ada,
      .source = "NVIDIA RTX Blackwell architecture paper: dense, sums in float32; PCIe 5.0 x16; 10 "
                "Gb/s for each GPU is a guess"},
     {"4090", 8, 24e9, 1.008e12, 82.6e12,
-     .rates = {[TSR_RATE_TF32] = 82.6e12,
-               [TSR_RATE_FLOAT16] = 165.2e12,
-               [TSR_RATE_BFLOAT16] = 165.2e12,
-               [TSR_RATE_FLOAT8] = 330.3e12,
-               [TSR_RATE_INT8] = 660.6e12,
-               [TSR_RATE_INT4] = 1321.2e12},
-     .link = 32e9, .port = 32e9, .network = 1.25e9, .reach = &ada,
+     .rates = RATES(82.6e12, 165.2e12, 330.3e12, 660.6e12, 1321.2e12), .link = 32e9, .port = 32e9,
+     .network = 1.25e9, .reach = &ada,
      .source =
          "NVIDIA Ada architecture paper: dense, sums in float32; PCIe 4.0 x16; 10 Gb/s for each "
          "GPU is a guess"},
-    {"3090", 8, 24e9, 936e9, 35.6e12,
-     .rates = {[TSR_RATE_TF32] = 35.6e12,
-               [TSR_RATE_FLOAT16] = 71e12,
-               [TSR_RATE_BFLOAT16] = 71e12,
-               [TSR_RATE_INT8] = 284e12,
-               [TSR_RATE_INT4] = 568e12},
+    {"3090", 8, 24e9, 936e9, 35.6e12, .rates = RATES(35.6e12, 71e12, 0, 284e12, 568e12),
      .link = 32e9, .port = 32e9, .network = 1.25e9, .reach = &ampere,
      .source =
          "NVIDIA GA102 architecture paper: dense, sums in float32; PCIe 4.0 x16 without NVLink; "
          "10 Gb/s for each GPU is a guess"},
-    {"l4", 8, 24e9, 300e9, 30.3e12,
-     .rates = {[TSR_RATE_TF32] = 60e12,
-               [TSR_RATE_FLOAT16] = 121e12,
-               [TSR_RATE_BFLOAT16] = 121e12,
-               [TSR_RATE_FLOAT8] = 242.5e12,
-               [TSR_RATE_INT8] = 242.5e12},
+    {"l4", 8, 24e9, 300e9, 30.3e12, .rates = RATES(60e12, 121e12, 242.5e12, 242.5e12, 0),
      .link = 32e9, .port = 32e9, .network = 12.5e9, .reach = &ada,
      .source =
          "NVIDIA L4 datasheet, half of the figures with sparsity; PCIe 4.0 x16; 100 Gb/s for each "
          "GPU is a guess"},
-    {"a10g", 8, 24e9, 600e9, 35e12,
-     .rates = {[TSR_RATE_TF32] = 35e12,
-               [TSR_RATE_FLOAT16] = 70e12,
-               [TSR_RATE_BFLOAT16] = 70e12,
-               [TSR_RATE_INT8] = 140e12,
-               [TSR_RATE_INT4] = 280e12},
-     .link = 32e9, .port = 32e9, .network = 12.5e9, .reach = &ampere,
+    {"a10g", 8, 24e9, 600e9, 35e12, .rates = RATES(35e12, 70e12, 0, 140e12, 280e12), .link = 32e9,
+     .port = 32e9, .network = 12.5e9, .reach = &ampere,
      .source =
          "NVIDIA A10G datasheet (AWS G5), half of the figures with sparsity; PCIe 4.0 x16; 100 "
          "Gb/s for each GPU"},
@@ -337,9 +282,5 @@ tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str s
     topology->text =
         tsr__arena_printf(&topology->arena, STR_FMT ":" STR_FMT, STR_ARG(kind), STR_ARG(sizes));
     tsr_status status = ok ? tsr__topology_finish(topology, false) : TSR_NOMEM;
-    if (status == TSR_OK)
-        *out = topology;
-    else
-        tsr_topology_free(topology);
-    return status;
+    return tsr__topology_hand_over(topology, status, out);
 }

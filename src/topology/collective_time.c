@@ -23,11 +23,9 @@
 static void **kept_at(tsr_topology *topology, int what, const struct topology_groups *groups)
 {
     size_t n = 2 + (size_t)groups->count * (size_t)groups->size;
-    while (topology->key.n < n) {
-        int *grown = vec_push(&topology->arena, &topology->key);
-        if (!grown)
+    while (topology->key.n < n)
+        if (!vec_add(&topology->arena, &topology->key, 0))
             return NULL;
-    }
     int *key = topology->key.at;
     key[0] = what;
     key[1] = groups->size;

@@ -41,6 +41,9 @@ static inline double tsr__topology_speed(const tsr_topology *topology, int share
 // after all links were added. `listed`: the user listed the links, so it also warns about links of
 // a device to itself and one-way links.
 tsr_status tsr__topology_finish(tsr_topology *topology, bool listed) TSR_MUST_USE;
+// Returns the topology in *out, or frees it if the status is an error. Returns the status.
+tsr_status tsr__topology_hand_over(tsr_topology *topology, tsr_status status,
+                                   tsr_topology **out) TSR_MUST_USE;
 // Copies the profiles of `from` and finishes `to`, which has devices of `from`. Frees `to` after a
 // failure, else sets *out to it. The warnings of `from` are not repeated.
 tsr_status tsr__topology_finish_copy(tsr_topology *to, const tsr_topology *from,

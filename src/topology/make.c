@@ -291,10 +291,5 @@ tsr_status tsr__topology_make(tsr_session *session, struct str kind, struct str 
     }
     topology->text =
         tsr__arena_printf(&topology->arena, STR_FMT ":" STR_FMT, STR_ARG(kind), STR_ARG(sizes));
-    tsr_status status = tsr__topology_finish(topology, false);
-    if (status == TSR_OK)
-        *out = topology;
-    else
-        tsr_topology_free(topology);
-    return status;
+    return tsr__topology_hand_over(topology, tsr__topology_finish(topology, false), out);
 }

@@ -23,18 +23,6 @@ static tsr_status refuse(tsr_session *session, const char *hint, const char *for
     return tsr__fail(session, TSR_MALFORMED, DIAG_topology_text, NULL, hint, "%s", what);
 }
 
-// Finishes the topology and returns it in *out; frees it on failure.
-static tsr_status finish(tsr_topology *topology, tsr_status status, tsr_topology **out)
-{
-    if (status == TSR_OK)
-        status = tsr__topology_finish(topology, true);
-    if (status == TSR_OK)
-        *out = topology;
-    else
-        tsr_topology_free(topology);
-    return status;
-}
-
 // ---- adjacency lists
 
 struct cursor {
@@ -119,7 +107,9 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
     if (status == TSR_OK && (listed != n || !skip_char(&cursor, '}')))
         status =
             refuse(session, "give one list for each device", "%d lists for %d devices", listed, n);
-    return finish(topology, status, out);
+    if (status == TSR_OK)
+        status = tsr__topology_finish(topology, true);
+    return tsr__topology_hand_over(topology, status, out);
 }
 
 // ---- JSON
@@ -366,8 +356,45 @@ static tsr_status json_window(tsr_topology *topology, const json_t *given)
     return TSR_OK;
 }
 
-// Reads a topology from JSON. Ports refer to sorted links, so tsr__topology_finish, which sorts the
-// links, is called before the ports are read.
+// Reads the parts of a topology up to the first mistake. Ports refer to sorted links, so
+// tsr__topology_finish, which sorts the links, is called before the ports are read.
+static tsr_status read_parts(tsr_topology *topology, const json_t *root)
+{
+    const char *what = NULL;
+    TRY(json_devices(topology, json_object_get(root, "devices")));
+    TRY(json_links(topology, json_object_get(root, "links")));
+    TRY(json_collectives(topology, json_object_get(root, "collectives")));
+    json_grid(topology, json_object_get(root, "grid"));
+    if (json_is_true(json_object_get(root, "assumed")))
+        topology->assumed = true;
+    TRY(json_host(topology, json_object_get(root, "host")));
+    TRY(json_window(topology, json_object_get(root, "window")));
+    if (!tsr__profiles_read(topology, root, &what))
+        return what ? refuse(topology->session,
+                             "`tessera topology measure --model` writes such numbers", "%s", what)
+                    : TSR_NOMEM;
+    TRY(tsr__topology_finish(topology, true));
+    if (!tsr__ports_read(topology, json_object_get(root, "ports"), &what))
+        return what ? refuse(topology->session,
+                             "write {\"device\": 0, \"bandwidth\": 4.5e11, \"to\": [1, 2]}",
+                             "an entry of \"ports\" %s", what)
+                    : TSR_NOMEM;
+    return TSR_OK;
+}
+
+static tsr_status read_root(tsr_session *session, const json_t *root, tsr_topology **out)
+{
+    size_t n = json_array_size(json_object_get(root, "devices"));
+    TRY(check_root(session, root));
+    if (n < 1 || n > TOPOLOGY_MAX_DEVICES)
+        return refuse(session, "give \"devices\" as a list of objects",
+                      "the JSON text has no list of 1 to %d devices", TOPOLOGY_MAX_DEVICES);
+    tsr_topology *topology = tsr__topology_new(session, (int)n);
+    if (!topology)
+        return TSR_NOMEM;
+    return tsr__topology_hand_over(topology, read_parts(topology, root), out);
+}
+
 static tsr_status read_json(tsr_session *session, struct str text, tsr_topology **out)
 {
     json_error_t error;
@@ -377,48 +404,8 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
         return status;
     if (!root)
         return refuse(session, "correct the JSON syntax", "line %d: %s", error.line, error.text);
-    const json_t *devices = json_object_get(root, "devices");
-    size_t n = json_array_size(devices);
-    tsr_topology *topology = NULL;
-    status = check_root(session, root);
-    if (status == TSR_OK && (n < 1 || n > TOPOLOGY_MAX_DEVICES))
-        status = refuse(session, "give \"devices\" as a list of objects",
-                        "the JSON text has no list of 1 to %d devices", TOPOLOGY_MAX_DEVICES);
-    else if (status == TSR_OK && !(topology = tsr__topology_new(session, (int)n)))
-        status = TSR_NOMEM;
-    // Each part is read only if the parts before it were valid. Reading the grid cannot fail.
-    if (topology)
-        status = json_devices(topology, devices);
-    if (topology && status == TSR_OK)
-        status = json_links(topology, json_object_get(root, "links"));
-    if (topology && status == TSR_OK)
-        status = json_collectives(topology, json_object_get(root, "collectives"));
-    if (topology)
-        json_grid(topology, json_object_get(root, "grid"));
-    if (topology && json_is_true(json_object_get(root, "assumed")))
-        topology->assumed = true;
-    if (topology && status == TSR_OK)
-        status = json_host(topology, json_object_get(root, "host"));
-    if (topology && status == TSR_OK)
-        status = json_window(topology, json_object_get(root, "window"));
-    const char *what = NULL;
-    if (topology && status == TSR_OK && !tsr__profiles_read(topology, root, &what))
-        status = what ? refuse(session, "`tessera topology measure --model` writes such numbers",
-                               "%s", what)
-                      : TSR_NOMEM;
-    if (topology && status == TSR_OK)
-        status = tsr__topology_finish(topology, true);
-    if (topology && status == TSR_OK &&
-        !tsr__ports_read(topology, json_object_get(root, "ports"), &what))
-        status =
-            what ? refuse(session, "write {\"device\": 0, \"bandwidth\": 4.5e11, \"to\": [1, 2]}",
-                          "an entry of \"ports\" %s", what)
-                 : TSR_NOMEM;
+    status = read_root(session, root, out);
     json_decref(root);
-    if (topology && status != TSR_OK)
-        tsr_topology_free(topology);
-    else if (topology)
-        *out = topology;
     return status;
 }
 

@@ -57,13 +57,9 @@ static void copy_links(tsr_topology *to, const tsr_topology *from, const int *pl
 // Copies the measured times of collectives that fit the smaller number of devices.
 static void copy_times(tsr_topology *to, const tsr_topology *from)
 {
-    for (size_t i = 0; i < from->times.n; i++) {
-        struct topology_times *times = NULL;
+    for (size_t i = 0; i < from->times.n; i++)
         if (from->times.at[i].size <= to->n)
-            times = vec_push(&to->arena, &to->times);
-        if (times)
-            *times = from->times.at[i];
-    }
+            vec_add(&to->arena, &to->times, from->times.at[i]);
 }
 
 // Copies the host size, and the window if the subset is larger than the window. Such a subset
@@ -170,12 +166,7 @@ tsr_status tsr__topology_choose(tsr_topology *topology)
 
 tsr_status tsr__topology_chosen(tsr_topology *topology, tsr_topology **out)
 {
-    tsr_status status = tsr__topology_choose(topology);
-    if (status == TSR_OK)
-        *out = topology;
-    else
-        tsr_topology_free(topology);
-    return status;
+    return tsr__topology_hand_over(topology, tsr__topology_choose(topology), out);
 }
 
 const tsr_topology *tsr_topology_choice(const tsr_topology *topology, size_t i)

@@ -80,10 +80,7 @@ bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency
 
 bool tsr__topology_port(tsr_topology *topology, int device, double bandwidth)
 {
-    struct topology_port *port = vec_push(&topology->arena, &topology->ports);
-    if (port)
-        *port = (struct topology_port){device, bandwidth};
-    return port != NULL;
+    return vec_add(&topology->arena, &topology->ports, (struct topology_port){device, bandwidth});
 }
 
 int tsr_topology_grid(const tsr_topology *topology, int *sides, int n)
@@ -288,6 +285,15 @@ static void drop_twins(tsr_topology *topology)
     topology->links.n = kept;
 }
 
+tsr_status tsr__topology_hand_over(tsr_topology *topology, tsr_status status, tsr_topology **out)
+{
+    if (status == TSR_OK)
+        *out = topology;
+    else
+        tsr_topology_free(topology);
+    return status;
+}
+
 tsr_status tsr__topology_finish(tsr_topology *topology, bool listed)
 {
     if (topology->links.n)
@@ -320,11 +326,7 @@ tsr_status tsr__topology_finish_copy(tsr_topology *to, const tsr_topology *from,
     if (tsr__topology_copy_profiles(to, from))
         status = tsr__topology_finish(to, false);
     tsr__diag_back(from->session, &before, true);
-    if (status == TSR_OK)
-        *out = to;
-    else
-        tsr_topology_free(to);
-    return status;
+    return tsr__topology_hand_over(to, status, out);
 }
 
 tsr_status tsr__topology_owned(tsr_session *session, const tsr_topology *topology)
