@@ -109,7 +109,9 @@ struct command {
     const char *detail;                     // more lines for --help, or NULL
     const char *example;                    // works as typed from the project's root
     const struct option *options;           // besides those of cli_common
-    int min_arguments, max_arguments;
+    struct {
+        int least, most;
+    } takes; // number of arguments
     int (*run)(struct cli *cli);
 };
 extern const struct command *const cli_commands[]; // ends with NULL
@@ -128,7 +130,6 @@ struct cli {
     const char *program; // argv[0]
     // If the argument is a generation folder (model_folder.c):
     const char *folder; // as given, or NULL
-    char *folder_model; // replaces the argument
     char **made;        // values of options that model_folder.c filled in
     size_t n_made;
 };
@@ -235,13 +236,11 @@ bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, defa
 #define CLI_MAX_DIMS 256
 struct cli_dims {
     tsr_dim_size at[CLI_MAX_DIMS];
-    char *texts[CLI_MAX_DIMS];
     size_t n;
 };
-// Reads all --dim NAME=SIZE. Returns 0, or EXIT_USAGE after a message. Free `dims` in both cases.
+// Reads all --dim NAME=SIZE. Returns 0, or EXIT_USAGE after a message.
 int cli_read_dims(struct cli *cli, struct cli_dims *dims);
 int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims);
-void cli_free_dims(struct cli_dims *dims);
 // Return TSR_USAGE with a diagnostic if the model has no dimension that --dim names. The second
 // function loads the model.
 tsr_status cli_check_dims(struct cli *cli, tsr_model *model);
@@ -297,7 +296,6 @@ const char *cli_near_command(const char *word);
 // Opens a generation folder and fills in options for it (model_folder.c). Returns 0, or an exit
 // code after a message.
 int cli_folder(struct cli *cli);
-void cli_folder_end(struct cli *cli);
 int cli_bench_folder(struct cli *cli, double seconds); // `bench` of a generation folder
 // Labels the model if --labels is given, removes labels if --no-labels is, else updates existing
 // ones.
@@ -309,12 +307,16 @@ int cli_read_rules(struct cli *cli);
 // Finds the memory limit of the session: --memory-limit, else 7/8 of the memory of the machine or
 // control group.
 int cli_memory_limit(const struct cli *cli, size_t *out);
-// Memory of the command itself, to be freed with free. cli_alloc returns n zeroed elements,
-// cli_grow a larger copy of an array, cli_copy a copy of n characters. They never return NULL: if
-// memory runs out, the command ends with EXIT_READ.
+// Memory of the command itself, which is freed at its end. cli_alloc returns n zeroed elements,
+// cli_grow a larger copy of an array (new elements are zeroed only if `old` is NULL), cli_copy a
+// copy of n characters. They never return NULL: if memory runs out, the command ends with
+// EXIT_READ.
 void *cli_alloc(size_t n, size_t bytes_each) __attribute__((returns_nonnull));
 void *cli_grow(void *old, size_t n, size_t bytes_each) __attribute__((returns_nonnull));
 char *cli_copy(const char *text, size_t n) __attribute__((returns_nonnull));
+// cli_release frees the memory that was allocated after the call of cli_mark; mark 0: all memory.
+size_t cli_mark(void);
+void cli_release(size_t mark);
 // Signals that end the command remove the session's temporary files (signals.c).
 void cli_signals(tsr_session *session);
 void cli_signals_end(void);

@@ -143,10 +143,10 @@ static struct parsed parse(struct cli *cli, int argc, char **argv)
         }
     }
     int n = (int)cli->n_arguments;
-    if (n < cli->command->min_arguments)
+    if (n < cli->command->takes.least)
         return (struct parsed){true,
                                cli_usage(cli, "missing argument: %s", cli->command->arguments)};
-    if (n > cli->command->max_arguments)
+    if (n > cli->command->takes.most)
         return (struct parsed){true,
                                cli_usage(cli, "too many arguments: '%s'", cli->arguments[n - 1])};
     cli->json = cli_flag(cli, "--json");
@@ -263,8 +263,7 @@ static int print_missing_json(struct cli *cli, int code)
 }
 
 // Parses the command line and runs the command. Each word makes at most one entry, so argc bounds
-// both lists. Signal handlers are removed before the session is freed; values that model_folder.c
-// allocated are freed last.
+// both lists. Signal handlers are removed before the session is freed.
 static int run_command(struct cli *cli, int argc, char **argv)
 {
     cli->given = cli_alloc((size_t)argc, sizeof *cli->given);
@@ -277,9 +276,7 @@ static int run_command(struct cli *cli, int argc, char **argv)
     code = end_output(print_missing_json(cli, code));
     cli_signals_end();
     tsr_session_free(cli->session);
-    cli_folder_end(cli);
-    free(cli->arguments);
-    free(cli->given);
+    cli_release(0);
     return code;
 }
 

@@ -320,7 +320,5 @@ int cli_bench_folder(struct cli *cli, double seconds)
     tsr_generator_close(bench->generator);
     cli_planning_end(&bench->planning);
     tsr_folder_free(bench->folder);
-    free(bench->ids);
-    free(bench);
     return code;
 }

@@ -56,7 +56,6 @@ struct advice {
     struct prices prices;
     struct row rows[MAX_BOXES];
     size_t n_rows;
-    char *texts; // the argument of --boxes, split in place
 };
 
 static double tokens_per_second(const struct row *row)
@@ -197,9 +196,7 @@ static int read_boxes(struct advice *advice)
     const char *given = cli_value(advice->cli, "--boxes");
     if (!given || !*given)
         return cli_usage(advice->cli, "no machines given: use --boxes h100:2,h100:8,l40s:4");
-    advice->texts = cli_alloc(strlen(given) + 1, 1);
-    memcpy(advice->texts, given, strlen(given) + 1);
-    for (char *box = advice->texts, *next; box; box = next) {
+    for (char *box = cli_copy(given, strlen(given)), *next; box; box = next) {
         next = strchr(box, ',');
         if (next)
             *next++ = 0;
@@ -282,7 +279,6 @@ static struct outcome plan_once(struct advice *advice, const char *path, tsr_top
         outcome.needs_bytes = plan->summary.needs_bytes;
     }
     if (outcome.fits && row) {
-        free(row->memory);
         row->memory = cli_alloc((size_t)row->devices, sizeof *row->memory);
         memcpy(row->memory, plan->summary.memory, (size_t)row->devices * sizeof *row->memory);
         row->batch = batch;
@@ -301,15 +297,10 @@ static struct outcome plan_batch(struct advice *advice, tsr_topology *topology, 
                                  struct row *row)
 {
     struct row found = *row;
-    found.memory = NULL;
     struct outcome outcome =
         plan_once(advice, advice->cli->arguments[0], topology, &advice->dims, batch, &found);
-    if (outcome.fits && outcome.milliseconds <= advice->limits.tpot) {
-        free(row->memory);
+    if (outcome.fits && outcome.milliseconds <= advice->limits.tpot)
         *row = found;
-        return outcome;
-    }
-    free(found.memory);
     return outcome;
 }
 
@@ -517,13 +508,6 @@ static int run(struct cli *cli)
     if (!code)
         code = advise(advice);
     tsr_model_free(model);
-    for (size_t i = 0; i < advice->n_rows; i++)
-        free(advice->rows[i].memory);
-    cli_free_dims(&advice->dims);
-    cli_free_dims(&advice->prefill_dims);
-    free(advice->states);
-    free(advice->texts);
-    free(advice);
     return code;
 }
 
@@ -564,7 +548,6 @@ const struct command cmd_advise = {
     .example = "tessera advise tests/models/bert_tiny/model.onnx --boxes l4:1,4090:2 --dim seq=9 "
                "--max-batch 8 --slo tpot=40ms",
     .options = options,
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

@@ -63,10 +63,8 @@ static int run(struct cli *cli)
         editor.n_sizes = dims.n;
         run_edits(&editor, cli);
         code = finish(cli, &editor, model, out);
-        edit_end(&editor);
     }
     tsr_model_free(model);
-    cli_free_dims(&dims);
     return code;
 }
 
@@ -117,7 +115,6 @@ const struct command cmd_annotate = {
                "'node_linear_4:val_140={1,2:0,1}' "
                "--shard 'node_linear_5:val_141={2,1:0,1}' -o cut.onnx",
     .options = options,
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

@@ -160,7 +160,6 @@ const struct command cmd_bench = {
               "folder if Python has it. With --inputs only the model is run.",
     .example = "tessera bench tests/models/bert_tiny/model.onnx --devices 2 --seconds 1",
     .options = options_table,
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

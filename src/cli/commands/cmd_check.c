@@ -86,7 +86,6 @@ static void sarif_uri(tsr_json *json, const char *path)
     }
     *end = '\0';
     tsr_json_string(json, "uri", uri);
-    free(uri);
 }
 
 // Writes the place of a diagnostic. Code-scanning services require a line number; models have no
@@ -216,7 +215,6 @@ const struct command cmd_check = {
     .summary = "check the device annotations of a model",
     .example = "tessera check tests/models/bert_tiny/model.onnx",
     .options = options,
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

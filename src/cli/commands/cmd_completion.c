@@ -113,7 +113,6 @@ const struct command cmd_completion = {
     .arguments = "bash|zsh|fish",
     .summary = "print a completion script for a shell",
     .example = "tessera completion bash > tessera.bash",
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

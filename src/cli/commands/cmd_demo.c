@@ -45,7 +45,6 @@ static tsr_value *weight(struct builder *builder, const char *name, int64_t rows
         data[i] = shift + scale * next_random(builder);
     tsr_value *value = tsr_graph_add_initializer(builder->graph, name, TSR_FLOAT, columns ? 2 : 1,
                                                  dims, data, n * sizeof *data);
-    free(data);
     builder->failed |= !value;
     return value;
 }

@@ -99,7 +99,6 @@ const struct command cmd_explain = {
     .arguments = "[CODE]",
     .summary = "explain a diagnostic code, or list all codes",
     .example = "tessera explain io-open",
-    .min_arguments = 0,
-    .max_arguments = 1,
+    .takes = {0, 1},
     .run = run,
 };

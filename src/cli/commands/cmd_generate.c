@@ -24,7 +24,6 @@ static int64_t *read_ids(struct cli *cli, const char *text, size_t *n)
         if (errno || end == at || id < 0 || (*end && *end != ',') || *n >= MAX_IDS) {
             cli_usage(cli, "--ids needs numbers separated by commas, such as 1,72,101, not '%s'",
                       text);
-            free(ids);
             return NULL;
         }
         ids[(*n)++] = id;
@@ -163,7 +162,6 @@ static int run(struct cli *cli)
     listener.json = cli_json_if(cli);
     tsr_json_begin(listener.json, "tokens", '[');
     code = generate(cli, ids, n, &options, &listener, &result);
-    free(ids);
     if (code) {
         tsr_json_free(listener.json);
         return code;
@@ -206,7 +204,6 @@ const struct command cmd_generate = {
               "Caches stay on their devices between tokens.",
     .example = "tessera generate tests/folders/genai_tiny --devices 2 --ids 1,7,11",
     .options = options_table,
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

@@ -55,7 +55,6 @@ const struct command cmd_infer = {
               "reported as notes.",
     .example = "tessera infer cut.onnx -o complete.onnx",
     .options = options,
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

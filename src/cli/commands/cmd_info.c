@@ -396,7 +396,6 @@ static int run(struct cli *cli)
     count_ops(model, &facts);
     add_weights(tsr_model_graph(model), &facts);
     int code = cli->json ? print_info_json(cli, model, &facts) : print_text(cli, model, &facts);
-    free(facts.ops);
     tsr_model_free(model);
     return code;
 }
@@ -414,7 +413,6 @@ const struct command cmd_info = {
     .summary = "show the contents of a model: operators, weights, shardings",
     .example = "tessera info tests/models/bert_tiny/model.onnx",
     .options = options,
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

@@ -136,12 +136,7 @@ static int run(struct cli *cli)
     read_hosts(list, &launch);
     int code = prepare(cli, &launch);
     cli->printed_json = !code; // stdout belongs to the command now
-    if (!code)
-        code = launch_ranks(&launch);
-    free(launch.ranks);
-    free(command);
-    free(list);
-    return code;
+    return code ? code : launch_ranks(&launch);
 }
 
 static const struct option options_table[] = {
@@ -176,7 +171,6 @@ const struct command cmd_launch = {
               "its exit code is returned.",
     .example = "tessera launch --hosts localhost:2 -- printenv RANK WORLD_SIZE",
     .options = options_table,
-    .min_arguments = 1,
-    .max_arguments = 4096,
+    .takes = {1, 4096},
     .run = run,
 };

@@ -173,7 +173,6 @@ static int run(struct cli *cli)
     tsr_partition_result_free(result);
     tsr_model_free(model);
     cli_planning_end(&plan);
-    free(lists);
     return code;
 }
 
@@ -213,7 +212,6 @@ const struct command cmd_partition = {
     .summary = "write one ONNX file per device, with sharded weights and explicit communication",
     .example = "tessera partition cut.onnx -o parts",
     .options = options_table,
-    .min_arguments = 0,
-    .max_arguments = 1,
+    .takes = {0, 1},
     .run = run,
 };

@@ -797,9 +797,6 @@ static int run(struct cli *cli)
         tsr_plan_result_free(plan);
     }
     tsr_model_free(together->model);
-    cli_free_dims(&together->dims);
-    free(together->states);
-    free(together);
     tsr_model_free(model);
     cli_planning_end(&g);
     return code;
@@ -852,7 +849,6 @@ const struct command cmd_plan = {
     .example = "tessera plan tests/models/bert_tiny/model.onnx --devices 2 --dim batch=2 --dim "
                "seq=9 -o planned.onnx",
     .options = options_table,
-    .min_arguments = 1,
-    .max_arguments = 2,
+    .takes = {1, 2},
     .run = run,
 };

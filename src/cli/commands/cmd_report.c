@@ -28,7 +28,6 @@ static int replay(struct report *report, const char *path)
     edit_begin(&editor, report->cli, report->model);
     edit_run_script(&editor, path);
     int code = editor.code;
-    edit_end(&editor);
     if (!code && tsr_model_ir_version(report->model) < 11 &&
         tsr_model_set_ir_version(report->model, 11) != TSR_OK)
         code = EXIT_READ;
@@ -334,7 +333,6 @@ const struct command cmd_report = {
     .example = "tessera report tests/models/bert_tiny/model.onnx --devices 4 --dim batch=8 --dim "
                "seq=32 -o page.html",
     .options = options_table,
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

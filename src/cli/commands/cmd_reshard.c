@@ -162,6 +162,5 @@ const struct command cmd_reshard = {
     .summary = "find the cheapest resharding",
     .example = "tessera reshard --shape 8x6 --from '{2,1:0,1}' --to '{1,2:0,1}'",
     .options = options,
-    .max_arguments = 0,
     .run = run,
 };

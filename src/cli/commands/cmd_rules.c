@@ -257,9 +257,7 @@ static const char *near_operator(const struct cli *cli, const char *op)
     const char **names = cli_alloc(cover(cli->session).all.rows + 1, sizeof *names);
     for (; tsr_rule_at(cli->session, n, &rule); n++)
         names[n] = rule.op;
-    const char *near = tsr_nearest(op, names, n);
-    free(names);
-    return near;
+    return tsr_nearest(op, names, n);
 }
 
 // Prints the rules of an operator in all domains and versions. The case of the name does not
@@ -311,7 +309,6 @@ const struct command cmd_rules = {
     .summary = "explain how an operator can be sharded, or list all operators",
     .example = "tessera rules MatMul",
     .options = options,
-    .min_arguments = 0,
-    .max_arguments = 1,
+    .takes = {0, 1},
     .run = run,
 };

@@ -46,10 +46,7 @@ static int run(struct cli *cli)
     if (!out)
         return cli_usage(cli, "no output file given: use -o OUT");
     int code = cli_read_dims(cli, &dims);
-    if (code == EXIT_DONE)
-        code = complete(cli, out, dims.at, dims.n);
-    cli_free_dims(&dims);
-    return code;
+    return code ? code : complete(cli, out, dims.at, dims.n);
 }
 
 static const struct option options[] = {
@@ -69,7 +66,6 @@ const struct command cmd_shapes = {
               "Sizes may be expressions of symbols: past + 1, batch*seq.",
     .example = "tessera shapes tests/models/bert_tiny/model.onnx --dim batch=1 -o shaped.onnx",
     .options = options,
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

@@ -272,7 +272,6 @@ const struct command cmd_simulate = {
     .example = "tessera simulate tests/models/bert_tiny/model.onnx --devices hosts:2x2 --dim "
                "batch=8 --dim seq=128",
     .options = options_table,
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

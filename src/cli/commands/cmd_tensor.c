@@ -111,7 +111,6 @@ static int join(struct cli *cli, const char *sharding, const tsr_tensors *in, ts
     *status = tsr_pieces_join(dict, full);
     if (*status == TSR_OK)
         *status = tsr_tensors_put(out, "tensor", type, rank, shape, full);
-    free(full);
 free_pieces:
     tsr_pieces_free(dict);
     return code;
@@ -186,7 +185,6 @@ const struct command cmd_tensor = {
     .example = "tessera tensor split tests/models/example.npy --sharding '{5,1:3,2,4,1,0}' -o "
                "pieces.npz",
     .options = options,
-    .min_arguments = 2,
-    .max_arguments = 2,
+    .takes = {2, 2},
     .run = run,
 };

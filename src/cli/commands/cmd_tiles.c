@@ -94,6 +94,5 @@ const struct command cmd_tiles = {
     .summary = "show the tiles of a sharded shape",
     .example = "tessera tiles --shape 7x4 --sharding '{5,1:3,2,4,1,0}'",
     .options = options,
-    .max_arguments = 0,
     .run = run,
 };

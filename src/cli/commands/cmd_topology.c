@@ -91,7 +91,6 @@ static tsr_status predict_times(tsr_topology *topology, struct predicted_times *
         for (int k = 0; k < N_SIZES && status == TSR_OK; k++)
             status = tsr_topology_cost(topology, (tsr_collective)what, all,
                                        what == TSR_SEND ? 2 : n, sizes[k], &times->at[what][k]);
-    free(all);
     return status;
 }
 
@@ -371,7 +370,6 @@ const struct command cmd_topology = {
               "with plan --devices FILE.",
     .example = "tessera topology show ring:4",
     .options = options,
-    .min_arguments = 1,
-    .max_arguments = 2,
+    .takes = {1, 2},
     .run = run,
 };

@@ -298,7 +298,6 @@ const struct command cmd_verify = {
     .summary = "run a model sharded and unsharded and compare the outputs",
     .example = "tessera verify cut.onnx --inputs tests/models/t5_tiny/test_data_set_0",
     .options = options_table,
-    .min_arguments = 1,
-    .max_arguments = 1,
+    .takes = {1, 1},
     .run = run,
 };

@@ -96,8 +96,6 @@ static void declare(struct editor *editor, const char *text, const char *colon)
     size_t n = list && *list ? split_names(list, names, length) : 0;
     edit_took(editor, tsr_model_add_config(editor->model, copy, strtoll(count, NULL, 10),
                                            n ? names : NULL, n, &editor->config));
-    free(names);
-    free(copy);
 }
 
 // Declares or selects a configuration. An existing configuration is selected even if its name looks
@@ -149,7 +147,6 @@ static void edit_shard(struct editor *editor, const char *text)
         edit_took(editor,
                   tsr_node_shard_text(editor->found[i], edit_node_value(editor->found[i], value),
                                       editor->config, sharding));
-    free(value);
 }
 
 // Removes the shardings of a value: in the selected configuration, or in all if editor->config is
@@ -163,7 +160,6 @@ static void edit_unshard(struct editor *editor, const char *text)
         edit_took(editor,
                   tsr_node_unshard(editor->found[i], edit_node_value(editor->found[i], value),
                                    editor->config));
-    free(value);
 }
 
 // Sets the pipeline stage of nodes. `none` removes the stage. tsr_node_set_stage reports negative
@@ -200,9 +196,7 @@ static tsr_status add_line(struct editor *editor, const char *key, const char *l
         snprintf(all, had + n + 2, "%s\n%s", text, line);
     else
         snprintf(all, had + n + 2, "%s", line);
-    tsr_status status = tsr_model_set_metadata(editor->model, key, all);
-    free(all);
-    return status;
+    return tsr_model_set_metadata(editor->model, key, all);
 }
 
 // Delays the reduction of a node's partial sum until after consumers that can work with partial
@@ -222,7 +216,6 @@ static void edit_delay(struct editor *editor, const char *text)
         char *line = cli_alloc(n, 1);
         snprintf(line, n, "%s:%s", config, name);
         edit_took(editor, value ? add_line(editor, "ai.tessera.delay", line) : TSR_OK);
-        free(line);
     }
 }
 
@@ -262,7 +255,6 @@ static void edit_tile(struct editor *editor, const char *text)
                                                   sharding));
         tsr_value_uses(value, tile_use, &job);
     }
-    free(name);
 }
 
 static void edit_topology(struct editor *editor, const char *text)

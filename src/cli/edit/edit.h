@@ -31,7 +31,6 @@ struct editor {
 };
 
 void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model);
-void edit_end(struct editor *editor);
 // edit_wrong reports an error and sets the exit code (EXIT_NO or EXIT_USAGE). edit_took counts an
 // edit, or sets the exit code of a status that the library has reported.
 void edit_wrong(struct editor *editor, int code, const char *format, ...)

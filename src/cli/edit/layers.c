@@ -173,8 +173,6 @@ static tsr_config *make_config(const struct layers *layers)
     }
     tsr_status st = tsr_model_add_config(layers->editor->model, "layers", layers->n_stages,
                                          (const char *const *)names, n, &config);
-    for (size_t i = 0; i < n; i++)
-        free(names[i]);
     return st == TSR_OK ? config : NULL;
 }
 
@@ -219,8 +217,4 @@ void edit_layers(struct editor *editor, const char *text)
         edit_wrong(editor, EXIT_NO, "no node has a matching '" ANNOTATION "' annotation");
     else
         write_stages(layers);
-    free(layers->placed);
-    free(layers->rules);
-    free(rules);
-    free(layers);
 }

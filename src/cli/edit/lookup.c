@@ -31,7 +31,8 @@ static int by_name(const void *a, const void *b)
 void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model)
 {
     const tsr_graph *graph = tsr_model_graph(model);
-    *editor = (struct editor){.cli = cli, .model = model};
+    *editor = (struct editor){.cli = cli, .model = model, .cap_found = 16};
+    editor->found = cli_alloc(editor->cap_found, sizeof *editor->found);
     editor->names = cli_alloc(tsr_graph_node_count(graph) + 1, sizeof *editor->names);
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
         if (tsr_node_name(node)[0])
@@ -39,16 +40,10 @@ void edit_begin(struct editor *editor, struct cli *cli, tsr_model *model)
     qsort(editor->names, editor->n_names, sizeof *editor->names, by_name);
 }
 
-void edit_end(struct editor *editor)
-{
-    free(editor->names);
-    free(editor->found);
-}
-
 static void found(struct editor *editor, tsr_node *node)
 {
     if (editor->n_found == editor->cap_found) {
-        editor->cap_found = editor->cap_found ? 2 * editor->cap_found : 16;
+        editor->cap_found *= 2;
         editor->found = cli_grow(editor->found, editor->cap_found, sizeof *editor->found);
     }
     editor->found[editor->n_found++] = node;
@@ -176,7 +171,6 @@ size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool g
         if (!editor->n_found)
             find_path(editor, tsr_model_graph(editor->model), copy, globs);
     }
-    free(copy);
     return editor->n_found;
 }
 
@@ -209,9 +203,7 @@ static const char *nearest_node(const struct editor *editor, const char *text)
     const char **names = cli_alloc(n + 1, sizeof *names);
     for (size_t i = 0; i < n; i++)
         names[i] = editor->names[i].name;
-    const char *nearest = tsr_nearest(text, names, n);
-    free(names);
-    return nearest;
+    return tsr_nearest(text, names, n);
 }
 
 // Writes the names of a node's values: "'x', 'W', 'y'", inputs first, cut off at `cap`.
@@ -237,7 +229,6 @@ static void report_missing(struct editor *editor, const char *text, size_t n)
         values_text(editor->found[0], values, sizeof values);
         edit_wrong(editor, EXIT_NO, "node '%.*s' has no value '%.*s'; its values are %s", (int)i,
                    text, (int)(n - i - 1), text + i + 1, values);
-        free(copy);
         return;
     }
     const char *colon = memrchr(text, ':', n);
@@ -248,7 +239,6 @@ static void report_missing(struct editor *editor, const char *text, size_t n)
         const char *near = nearest_node(editor, copy);
         edit_wrong(editor, EXIT_NO, "no node '%s'%s", copy, cli_did_you_mean(near));
     }
-    free(copy);
 }
 
 // Parses "node":"value" with quotes. Returns false if the text has no quotes; *found_it is false if
@@ -267,11 +257,8 @@ static bool quoted_target(struct editor *editor, const char *text, size_t n, cha
     *value = cli_copy(v, (size_t)(end - v));
     edit_find_nodes(editor, text + 1, (size_t)(close - text - 1), true);
     *found_it = keep_with_value(editor, *value) > 0;
-    if (*found_it)
-        return true;
-    free(*value);
-    *value = NULL;
-    edit_wrong(editor, EXIT_NO, "no node %.*s with that value", (int)(close - text + 1), text);
+    if (!*found_it)
+        edit_wrong(editor, EXIT_NO, "no node %.*s with that value", (int)(close - text + 1), text);
     return true;
 }
 
@@ -285,14 +272,11 @@ static int try_splits(struct editor *editor, const char *text, size_t n, bool gl
         if (text[i] != ':' || !edit_find_nodes(editor, text, i, globs))
             continue;
         char *v = cli_copy(text + i + 1, n - i - 1);
-        if (keep_with_value(editor, v)) {
-            splits++;
-            free(*value);
-            *value = v;
-            *at = i;
-        } else {
-            free(v);
-        }
+        if (!keep_with_value(editor, v))
+            continue;
+        splits++;
+        *value = v;
+        *at = i;
     }
     return splits;
 }
@@ -321,7 +305,5 @@ bool edit_find_target(struct editor *editor, const char *text, size_t n, char **
                    (int)n, text, splits);
     else
         report_missing(editor, text, n);
-    free(*value);
-    *value = NULL;
     return false;
 }

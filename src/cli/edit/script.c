@@ -53,12 +53,13 @@ static void run_lines(struct editor *editor, const char *text, size_t n)
     for (editor->line = 1; text < end; editor->line++) {
         const char *stop = memchr(text, '\n', (size_t)(end - text));
         size_t length = stop ? (size_t)(stop - text) : (size_t)(end - text);
+        size_t mark = cli_mark();
         char *line = cli_copy(text, length);
         if (memchr(line, 0, length))
             edit_wrong(editor, EXIT_USAGE, "the line contains a zero byte");
         else
             script_line(editor, line);
-        free(line);
+        cli_release(mark);
         text += length + (stop != NULL);
     }
 }

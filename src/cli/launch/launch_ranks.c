@@ -356,7 +356,5 @@ int launch_ranks(const struct launch *launch)
         end_all(launch, children, SIGTERM);
     code = watch(launch, children, polls, code);
     end_all(launch, children, SIGTERM); // closes inputs
-    free(polls);
-    free(children);
     return code;
 }

@@ -62,7 +62,6 @@ int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims)
         if (is_list(cli->given[i].value))
             return refuse_list(cli, option, cli->given[i].value);
         char *text = cli_copy(cli->given[i].value, strlen(cli->given[i].value));
-        dims->texts[dims->n] = text;
         if (!parse_dim(text, &dims->at[dims->n++]))
             return cli_usage(cli, "%s needs NAME=SIZE with a size from 1 up, not '%s'", option,
                              cli->given[i].value);
@@ -73,11 +72,9 @@ int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims)
 tsr_status cli_check_dims(struct cli *cli, tsr_model *model)
 {
     struct cli_dims dims;
-    tsr_status status = TSR_USAGE;
-    if (cli_read_dims(cli, &dims) == EXIT_DONE)
-        status = tsr_model_check_dims(model, dims.at, dims.n);
-    cli_free_dims(&dims);
-    return status;
+    if (cli_read_dims(cli, &dims) != EXIT_DONE)
+        return TSR_USAGE;
+    return tsr_model_check_dims(model, dims.at, dims.n);
 }
 
 tsr_status cli_check_dims_of_file(struct cli *cli, const char *path)
@@ -90,12 +87,6 @@ tsr_status cli_check_dims_of_file(struct cli *cli, const char *path)
         status = cli_check_dims(cli, model);
     tsr_model_free(model);
     return status;
-}
-
-void cli_free_dims(struct cli_dims *dims)
-{
-    for (size_t i = 0; i < dims->n; i++)
-        free(dims->texts[i]);
 }
 
 // ---- assumed sizes ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -62,30 +63,60 @@ int cli_memory_limit(const struct cli *cli, size_t *out)
 
 // ---- the command's own memory -----------------------------------------------------------------
 
-// Returns the pointer, or ends the program if it is NULL.
-static void *require(void *p, size_t n, size_t bytes_each)
-{
-    char text[96];
-    if (p)
-        return p;
-    snprintf(text, sizeof text, "tessera: error[out-of-memory]: could not get %zu x %zu bytes\n", n,
-             bytes_each);
-    cli_die(text, EXIT_READ);
-}
+// All blocks are in a list, the newest first. The memory of the caller follows the struct.
+struct block {
+    struct block *older, *newer;
+    size_t number; // counted from 1
+    max_align_t memory[];
+};
+static struct block *newest;
 
 void *cli_alloc(size_t n, size_t bytes_each)
 {
-    n = n ? n : 1; // calloc(0) may return NULL
-    return require(calloc(n, bytes_each), n, bytes_each);
+    return cli_grow(NULL, n, bytes_each);
 }
 
-// Changes the size of a list. New elements are not zeroed.
+// A block keeps its place in the list, so that cli_release does not free a list that has grown.
 void *cli_grow(void *old, size_t n, size_t bytes_each)
 {
-    size_t bytes;
-    if (__builtin_mul_overflow(n ? n : 1, bytes_each, &bytes))
-        return require(NULL, n, bytes_each);
-    return require(realloc(old, bytes), n, bytes_each);
+    struct block *block = old ? (struct block *)((char *)old - sizeof *block) : NULL;
+    size_t bytes, all;
+    bool fits = !__builtin_mul_overflow(n, bytes_each, &bytes) &&
+                !__builtin_add_overflow(bytes, sizeof *block, &all);
+    struct block *grown = fits ? realloc(block, all) : NULL;
+    if (!grown) {
+        char text[96];
+        snprintf(text, sizeof text,
+                 "tessera: error[out-of-memory]: could not get %zu x %zu bytes\n", n, bytes_each);
+        cli_die(text, EXIT_READ);
+    }
+    if (!old) {
+        memset(grown->memory, 0, bytes);
+        *grown = (struct block){.older = newest, .number = cli_mark() + 1};
+    }
+    if (grown->newer)
+        grown->newer->older = grown;
+    else
+        newest = grown;
+    if (grown->older)
+        grown->older->newer = grown;
+    return grown->memory;
+}
+
+size_t cli_mark(void)
+{
+    return newest ? newest->number : 0;
+}
+
+void cli_release(size_t mark)
+{
+    while (cli_mark() > mark) {
+        struct block *older = newest->older;
+        free(newest);
+        newest = older;
+    }
+    if (newest)
+        newest->newer = NULL;
 }
 
 char *cli_copy(const char *text, size_t n)

@@ -20,7 +20,7 @@
 #define PAST        5
 #define DECODE_PAST 256 // tokens in the cache that plans assume
 
-// Adds an option as if the user had given it. cli->made owns the text.
+// Adds an option as if the user had given it.
 static void give(struct cli *cli, const struct option *option, char *text)
 {
     cli->given = cli_grow(cli->given, cli->n_given + 1, sizeof *cli->given);
@@ -138,20 +138,11 @@ int cli_folder(struct cli *cli)
     const struct option *inputs = cli_option(cli->command, "--inputs", strlen("--inputs"));
     const struct option *dim = cli_option(cli->command, "--dim", strlen("--dim"));
     cli->folder = cli->arguments[0];
-    cli->arguments[0] = cli->folder_model =
-        cli_copy(tsr_folder_model(folder), strlen(tsr_folder_model(folder)));
+    cli->arguments[0] = cli_copy(tsr_folder_model(folder), strlen(tsr_folder_model(folder)));
     if (inputs && !cli_value(cli, "--inputs"))
         status = give_inputs(cli, folder, inputs);
     else if (dim && !inputs)
         status = give_sizes(cli, folder, dim);
     tsr_folder_free(folder);
     return status == TSR_OK ? 0 : cli_finish(cli, status);
-}
-
-void cli_folder_end(struct cli *cli)
-{
-    for (size_t i = 0; i < cli->n_made; i++)
-        free(cli->made[i]);
-    free(cli->made);
-    free(cli->folder_model);
 }

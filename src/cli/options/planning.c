@@ -77,7 +77,6 @@ int cli_planning(struct cli *cli, struct planning *planning)
 void cli_planning_end(struct planning *planning)
 {
     tsr_topology_free(planning->options.topology);
-    cli_free_dims(&planning->dims);
     *planning = (struct planning){0};
 }
 

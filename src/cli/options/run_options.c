@@ -101,7 +101,6 @@ static int read_pairs(struct cli *cli, const char *name, bool empty_ok, const ch
                              cli_option(cli->command, name, strlen(name))->value, all[i]);
         list[i] = all[i];
     }
-    free(all);
     return code;
 }
 
