@@ -170,11 +170,9 @@ static tsr_status open_request(struct request *request, tsr_model *model,
         return tsr__fail(budget->session, TSR_INVALID, DIAG_plan_with, NULL,
                          "load the second model separately in the same session",
                          "both models are the same object");
-    tsr_status st = read_topology(&request->planners[0], options);
-    for (size_t m = 0; m < n && st == TSR_OK; m++)
-        st = read_model(request, m);
-    if (st != TSR_OK)
-        return st;
+    TRY(read_topology(&request->planners[0], options));
+    for (size_t m = 0; m < n; m++)
+        TRY(read_model(request, m));
     if (n > 1 && !tsr__planner_hands_over(&request->planners[0], &request->planners[1]))
         return TSR_NOMEM;
     return tsr__models_init(&request->models, options) ? TSR_OK : TSR_NOMEM;
@@ -320,12 +318,9 @@ static tsr_status plan_unstaged(struct request *request, bool write, tsr_plan_su
 {
     struct found_plan found;
     struct compared_plan pipeline = {0};
-    tsr_status st = TSR_OK;
     if (allows_pipeline(request))
-        st = plan_pipeline(request, false, &pipeline, out);
-    if (st != TSR_OK)
-        return st;
-    st = tsr__search_find(&request->models, &request->options, &found);
+        TRY(plan_pipeline(request, false, &pipeline, out));
+    tsr_status st = tsr__search_find(&request->models, &request->options, &found);
     out->undecided = st == TSR_INFEASIBLE && found.undecided;
     if (st != TSR_OK)
         return st;

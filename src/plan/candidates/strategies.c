@@ -44,10 +44,7 @@ static bool take_whole(struct candidate_builder *builder, bool single)
     if (builder->arena->failed || !tsr__builder_number(builder, builder->out, &candidate))
         return false;
     tsr__builder_cost(builder, &candidate);
-    struct candidate *at = vec_push(&builder->planner->arena, &builder->strategy->at);
-    if (at)
-        *at = candidate;
-    return at != NULL;
+    return vec_add(&builder->planner->arena, &builder->strategy->at, candidate);
 }
 
 // Returns the cuts of a placement that shards nothing: all ones. NULL: out of memory.

@@ -282,7 +282,7 @@ struct planner {
     // planner of the device set whose candidates the nodes use, or NULL
     struct planner *block;
 
-    // by link: bytes of the collective whose cost is computed; NULL: not recorded (link_uses.c)
+    // by link: bytes of the collective whose cost is computed; NULL: not recorded
     double *link_load;
 
     struct program program;

@@ -178,9 +178,8 @@ static void list_made(struct planner *planner, struct size_list *sizes)
             continue;
         for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
             const tsr_value *value = tsr_node_output(node->node, o);
-            int64_t *at = value ? vec_push(planner->work, &sizes->bytes) : NULL;
-            if (at)
-                *at = whole_bytes(planner, value);
+            if (value)
+                vec_add(planner->work, &sizes->bytes, whole_bytes(planner, value));
         }
     }
     if (sizes->bytes.n)

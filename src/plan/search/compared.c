@@ -19,10 +19,7 @@
 bool tsr__compared_add(struct arena *arena, struct compared_list *list,
                        struct compared_plan compared)
 {
-    struct compared_plan *at = vec_push(arena, list);
-    if (at)
-        *at = compared;
-    return at != NULL;
+    return vec_add(arena, list, compared);
 }
 
 int64_t tsr__compared_compute(const struct planner *planner)

@@ -712,19 +712,16 @@ tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *op
                             tsr_plan_summary *out)
 {
     struct models *models = found->models;
-    tsr_status st = report_lacks(found);
-    for (size_t m = 0; m < models->n && write && st == TSR_OK; m++)
-        st = tsr__planner_write(models->planners[m], options->config);
-    if (st != TSR_OK)
-        return st;
+    TRY(report_lacks(found));
+    for (size_t m = 0; m < models->n && write; m++)
+        TRY(tsr__planner_write(models->planners[m], options->config));
     struct compared_plan own = tsr__search_figures(found);
-    st = summarize(found, out);
-    if (st == TSR_OK && models->n == 1 && write)
-        st = compare_devices(found, options, out);
-    if (st == TSR_OK)
-        st = tsr__compared_write(&models->planners[0]->session->results[RESULT_PLAN],
-                                 &found->compared, &own, out);
-    if (st != TSR_OK || !write || !options->explain)
-        return st;
+    TRY(summarize(found, out));
+    if (models->n == 1 && write)
+        TRY(compare_devices(found, options, out));
+    TRY(tsr__compared_write(&models->planners[0]->session->results[RESULT_PLAN], &found->compared,
+                            &own, out));
+    if (!write || !options->explain)
+        return TSR_OK;
     return explain(found, options->explain, out);
 }

@@ -31,13 +31,14 @@ static int64_t measure(struct stage_search *search, size_t i, size_t j, struct b
         search->status = TSR_NOMEM;
         return NEVER_FITS;
     }
+    struct stage stage = stage_on(i, j, block);
     if (search->measure == MEASURE_MEMORY) {
-        search->status = tsr__range_memory(search->staging, block->kind, i, j, &bytes);
+        search->status = tsr__range_memory(search->staging, &stage, &bytes);
         return int64_min(bytes, NEVER_FITS);
     }
     if (search->measure == MEASURE_OPEN)
         return tsr__search_open(search, i, j, block);
-    search->status = tsr__range_time(search->staging, block->kind, i, j, block->memory, &point);
+    search->status = tsr__range_time(search->staging, &stage, false, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
     int64_t own = search->measure == MEASURE_BOUND ? point.bound : point.time;

@@ -119,8 +119,7 @@ static tsr_status make_line(struct staging *staging, const struct hosts *hosts,
             stage->end = split_at(staging, stage->begin, n - 1 - k, done / all);
         if (!place_stage(staging, hosts, host, stage))
             return TSR_NOMEM;
-        tsr_status st = tsr__range_time(staging, stage->kind, stage->begin, stage->end,
-                                        stage->memory, &stage->point);
+        tsr_status st = tsr__range_time(staging, stage, false, &stage->point);
         if (st != TSR_OK || !stage->point.feasible)
             return st;
         if (k)

@@ -116,10 +116,8 @@ static void hide_common(struct pipeline_program *setup)
         setup->hidden[i] = 1;
         for (size_t o = 0; o < tsr_node_output_count(node); o++) {
             const tsr_value *value = tsr_node_output(node, o);
-            const tsr_value **given =
-                value ? vec_push(&planner->arena, &planner->ends.given) : NULL;
-            if (given)
-                *given = value;
+            if (value)
+                vec_add(&planner->arena, &planner->ends.given, value);
         }
     }
 }

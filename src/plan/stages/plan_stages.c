@@ -63,15 +63,10 @@ static tsr_status take_pipeline(struct staging *staging, struct pipeline *pipeli
 {
     for (size_t k = 0; k < pipeline->n; k++) {
         struct stage *stage = &pipeline->at[k];
-        tsr_status st = TSR_OK;
         if (pipeline->answer.feasible)
-            tsr__range_choose(staging, stage->kind, stage->begin, stage->end,
-                              pipeline->answer.choice);
+            tsr__range_choose(staging, stage, pipeline->answer.choice);
         else
-            st = tsr__range_take(staging, stage->kind, stage->begin, stage->end, stage->memory,
-                                 &stage->point);
-        if (st != TSR_OK)
-            return st;
+            TRY(tsr__range_take(staging, stage));
         if (!take_stage(staging->planner, stage) || !memory_of_stage(staging, stage, 0, &memory[0]))
             return TSR_NOMEM;
         if (!staging->other)
@@ -210,12 +205,10 @@ static tsr_status export_stages(struct staging *staging, const struct pipeline *
                                 const char *path)
 {
     for (size_t k = 0; k < pipeline->n; k++) {
-        const struct stage *stage = &pipeline->at[k];
         struct str name = numbered_path(&staging->planner->arena, path, k);
         if (!name.p)
             return TSR_NOMEM;
-        TRY(tsr__range_export(staging, stage->kind, stage->begin, stage->end, stage->memory,
-                              name.p));
+        TRY(tsr__range_export(staging, &pipeline->at[k], name.p));
     }
     return TSR_OK;
 }
@@ -227,11 +220,10 @@ static tsr_status write_model(struct staging *staging, const char *config,
 {
     struct planner *planner = staging->planner;
     struct collective_count counts[PLAN_MAX_OPS];
-    tsr_status st = write ? tsr__planner_write(planner, config) : TSR_OK;
-    if (write && st == TSR_OK)
-        st = set_stages(staging, pipeline);
-    if (st != TSR_OK)
-        return st;
+    if (write) {
+        TRY(tsr__planner_write(planner, config));
+        TRY(set_stages(staging, pipeline));
+    }
     size_t n = tsr__planner_collectives(planner, counts);
     return tsr__planner_add_counts(planner, counts, n, out) ? TSR_OK : TSR_NOMEM;
 }
@@ -323,9 +315,7 @@ static tsr_status staged(struct staging *staging, const tsr_plan_options *given,
     if (rival && rival_wins(staging, out, rival))
         return TSR_OK;
     if (options.export_lp)
-        st = export_stages(staging, &pipeline, options.export_lp);
-    if (st != TSR_OK)
-        return st;
+        TRY(export_stages(staging, &pipeline, options.export_lp));
     st = write_all(staging, options.config, &pipeline, write, parts, out);
     if (st != TSR_OK || !options.explain)
         return st;

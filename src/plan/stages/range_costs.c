@@ -62,10 +62,9 @@ static bool key_of(struct staging *staging, const int64_t *devices, size_t n, st
 static struct kind *kind_new(struct staging *staging, const int64_t *devices, size_t n)
 {
     struct kind *kind = ARENA_NEW(&staging->planner->arena, struct kind);
-    struct kind **at = kind ? vec_push(&staging->planner->arena, &staging->all_kinds) : NULL;
-    if (!at)
+    // freed with the others from now on
+    if (!kind || !vec_add(&staging->planner->arena, &staging->all_kinds, kind))
         return NULL;
-    *at = kind; // freed with the others from now on
     if (!tsr__planner_fork(staging->planner, staging->staged, devices, n, &kind->planner))
         return NULL;
     tsr__map_init(&kind->links, &kind->planner.arena, 0);
@@ -175,13 +174,13 @@ static void list_given(struct planner *planner)
 
 // Restricts the planner of the kind to this range: sets its nodes, their indices, and the values
 // from outside.
-static void select_range(struct staging *staging, struct kind *kind, size_t i, size_t j)
+static void select_range(struct staging *staging, struct kind *kind, const struct stage *stage)
 {
     struct planner *planner = &kind->planner;
     for (size_t n = kind->begin; n < kind->end; n++)
         planner->node_at[tsr__node_id(kind->nodes[n].node)] = -1;
-    kind->begin = staging->cut[i];
-    kind->end = staging->cut[j];
+    kind->begin = staging->cut[stage->begin];
+    kind->end = staging->cut[stage->end];
     planner->nodes = &kind->nodes[kind->begin];
     planner->n_nodes = kind->end - kind->begin;
     for (size_t n = 0; n < planner->n_nodes; n++)
@@ -209,12 +208,10 @@ static int64_t limit_of(const struct staging *staging, int64_t memory)
 
 // A range that is being solved, with an arena for its program.
 struct range_solve {
-    struct kind *kind;
-    size_t begin, end; // split points
-    int64_t memory;    // limit of a device
-    double until;      // deadline of its program; 0: none
-    bool late;         // the deadline passed
-    bool open;         // crossing values are not charged
+    const struct stage *stage;
+    double until; // deadline of its program; 0: none
+    bool late;    // the deadline passed
+    bool open;    // crossing values are not charged
     struct arena scratch;
     struct models models; // models of this kind, with their common program
 };
@@ -258,10 +255,10 @@ static tsr_status solve_program(struct range_solve *solve, struct program_option
     if (st != TSR_OK)
         return st;
     *out = point_of(solve, result, PLAN_NO_LIMIT);
-    if (!out->feasible || out->memory <= solve->memory)
+    if (!out->feasible || out->memory <= solve->stage->memory)
         return TSR_OK;
     TRY(tsr__program_solve(program, &options, arena, result));
-    *out = point_of(solve, result, solve->memory);
+    *out = point_of(solve, result, solve->stage->memory);
     return TSR_OK;
 }
 
@@ -273,8 +270,8 @@ static bool make_program(struct staging *staging, struct range_solve *solve, str
     planner->work = &solve->scratch;
     planner->pace = (struct planner_pace){.end = solve->until, .cancels = solve->until > 0};
     planner->scope.open = solve->open;
-    select_range(staging, kind, solve->begin, solve->end);
-    bool made = tsr__planner_program(planner, limit_of(staging, solve->memory));
+    select_range(staging, kind, solve->stage);
+    bool made = tsr__planner_program(planner, limit_of(staging, solve->stage->memory));
     solve->late = solve->late || planner->pace.late;
     if (planner->pace.late)
         tsr__map_init(&planner->cache.tables, &planner->arena, 256);
@@ -285,7 +282,7 @@ static bool make_program(struct staging *staging, struct range_solve *solve, str
 // Builds the programs of a range. The caller must call end_range, also after a failure.
 static tsr_status begin_range(struct staging *staging, struct range_solve *solve)
 {
-    struct kind *kind = solve->kind;
+    struct kind *kind = solve->stage->kind;
     struct planner *planners[PLAN_MAX_MODELS] = {&kind->planner};
     if (kind->other)
         planners[1] = &kind->other->planner;
@@ -303,7 +300,7 @@ static tsr_status begin_range(struct staging *staging, struct range_solve *solve
 // Frees the program. Points and choices stay.
 static void end_range(struct range_solve *solve)
 {
-    struct kind *kind = solve->kind;
+    struct kind *kind = solve->stage->kind;
     kind->planner.work = &kind->planner.arena;
     kind->planner.scope.open = false;
     if (kind->other)
@@ -311,22 +308,21 @@ static void end_range(struct range_solve *solve)
     tsr__arena_free(&solve->scratch);
 }
 
-// Returns the known points of ranges with the structure of range i to j. NULL: out of memory.
-static struct range_points *front_of(struct staging *staging, struct kind *kind, size_t i, size_t j)
+// Returns the known points of ranges with the structure of the stage's range. NULL: out of memory.
+static struct range_points *front_of(struct staging *staging, const struct stage *stage)
 {
-    const struct range *range = tsr__stages_range(staging, i, j);
+    struct kind *kind = stage->kind;
+    const struct range *range = tsr__stages_range(staging, stage->begin, stage->end);
     if (!range)
         return NULL;
     uint32_t structure = range->structure;
     if (staging->other)
-        structure = tsr__second_model_structure(staging, i, j);
+        structure = tsr__second_model_structure(staging, stage->begin, stage->end);
     if (structure == UINT32_MAX)
         return NULL;
-    while (kind->fronts.n <= structure) {
-        struct range_points **next = vec_push(&kind->planner.arena, &kind->fronts);
-        if (!next)
+    while (kind->fronts.n <= structure)
+        if (!vec_add(&kind->planner.arena, &kind->fronts, NULL))
             return NULL;
-    }
     struct range_points **f = &kind->fronts.at[structure];
     if (!*f) {
         *f = ARENA_NEW(&kind->planner.arena, struct range_points);
@@ -380,38 +376,25 @@ static tsr_status solve_new(struct staging *staging, struct range_solve *solve, 
     return st;
 }
 
-// Finds the best time of a range, or the lower bound of an open range. Uses a point of another
-// limit, or solves the range and keeps the point.
-static tsr_status find_time(struct staging *staging, struct range_solve *solve, struct point *out)
+// Uses a point of another limit, or solves the range and keeps the point.
+tsr_status tsr__range_time(struct staging *staging, const struct stage *stage, bool open,
+                           struct point *out)
 {
-    struct range_points *front = front_of(staging, solve->kind, solve->begin, solve->end);
+    struct range_solve solve = {.stage = stage, .open = open};
+    struct range_points *front = front_of(staging, stage);
     bool late = false;
     if (!front)
         return TSR_NOMEM;
-    point_list *known = solve->open ? &front->open : &front->at;
-    const struct point *point = find_point(known->at, known->n, solve->memory);
+    point_list *known = open ? &front->open : &front->at;
+    const struct point *point = find_point(known->at, known->n, stage->memory);
     if (point) {
         *out = *point;
         return TSR_OK;
     }
-    tsr_status st = solve_new(staging, solve, &late, out);
+    tsr_status st = solve_new(staging, &solve, &late, out);
     if (st != TSR_OK || late)
         return st;
-    return vec_add(&solve->kind->planner.arena, known, *out) ? TSR_OK : TSR_NOMEM;
-}
-
-tsr_status tsr__range_time(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                           int64_t memory, struct point *out)
-{
-    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
-    return find_time(staging, &solve, out);
-}
-
-tsr_status tsr__range_bound(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                            int64_t memory, struct point *out)
-{
-    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory, .open = true};
-    return find_time(staging, &solve, out);
+    return vec_add(&stage->kind->planner.arena, known, *out) ? TSR_OK : TSR_NOMEM;
 }
 
 // Solves the range again with little effort and without a time limit. Called if the first solve
@@ -431,11 +414,11 @@ static tsr_status solve_again(struct staging *staging, struct range_solve *solve
 
 // Solves the range of a chosen stage with full effort: work 0 is the solver's default, far more
 // than HASTY_WORK.
-tsr_status tsr__range_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                           int64_t memory, struct point *out)
+tsr_status tsr__range_take(struct staging *staging, struct stage *stage)
 {
-    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    struct range_solve solve = {.stage = stage};
     struct program_result result = {0};
+    struct point *out = &stage->point;
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
         st = solve_program(&solve, hasty_options(staging, 0), &result, out);
@@ -447,23 +430,24 @@ tsr_status tsr__range_take(struct staging *staging, struct kind *kind, size_t i,
     return st;
 }
 
-void tsr__range_choose(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                       const uint32_t *choice)
+void tsr__range_choose(struct staging *staging, const struct stage *stage, const uint32_t *choice)
 {
-    select_range(staging, kind, i, j);
+    struct kind *kind = stage->kind;
+    select_range(staging, kind, stage);
     for (size_t n = kind->begin; n < kind->end; n++)
         if (kind->nodes[n].strategy)
             kind->nodes[n].choice = choice[n];
 }
 
 // Finds the least memory of the range, with a program that has memory rows but no effective limit.
-tsr_status tsr__range_memory(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                             int64_t *out)
+tsr_status tsr__range_memory(struct staging *staging, const struct stage *stage, int64_t *out)
 {
-    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = PLAN_NO_LIMIT - 1};
+    struct stage unlimited = *stage;
+    unlimited.memory = PLAN_NO_LIMIT - 1;
+    struct range_solve solve = {.stage = &unlimited};
     struct program_options options = hasty_options(staging, HASTY_WORK);
     struct program_least least = {0};
-    struct range_points *front = front_of(staging, kind, i, j);
+    struct range_points *front = front_of(staging, stage);
     options.near = LEAST_NEAR;
     if (!front)
         return TSR_NOMEM;
@@ -493,26 +477,25 @@ tsr_status tsr__range_memory(struct staging *staging, struct kind *kind, size_t 
 
 // Lists the candidates of a node with their costs in this range only; stage_summary.c adds the
 // other stages.
-tsr_status tsr__range_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                              int64_t memory, const char *node, tsr_plan_summary *out)
+tsr_status tsr__range_explain(struct staging *staging, const struct stage *stage, const char *node,
+                              tsr_plan_summary *out)
 {
-    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    struct range_solve solve = {.stage = stage};
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st = tsr__planner_explain(&kind->planner, solve.models.program, node, out);
+        st = tsr__planner_explain(&stage->kind->planner, solve.models.program, node, out);
     if (st == TSR_OK)
         tsr__models_unscale_choices(&solve.models, out);
     end_range(&solve);
     return st;
 }
 
-tsr_status tsr__range_export(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                             int64_t memory, const char *path)
+tsr_status tsr__range_export(struct staging *staging, const struct stage *stage, const char *path)
 {
-    struct range_solve solve = {.kind = kind, .begin = i, .end = j, .memory = memory};
+    struct range_solve solve = {.stage = stage};
     tsr_status st = begin_range(staging, &solve);
     if (st == TSR_OK)
-        st = tsr__planner_export(kind->planner.session, solve.models.program, path);
+        st = tsr__planner_export(staging->planner->session, solve.models.program, path);
     end_range(&solve);
     return st;
 }

@@ -256,7 +256,8 @@ int64_t tsr__search_busy(struct stage_search *search, size_t i, size_t j, const 
                          const struct neighbours *near)
 {
     struct point point = {0};
-    search->status = tsr__range_bound(search->staging, block->kind, i, j, block->memory, &point);
+    struct stage stage = stage_on(i, j, block);
+    search->status = tsr__range_time(search->staging, &stage, true, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
     return int64_min(point.bound + least_crossings(search, i, j, block, near), NEVER_FITS);
@@ -269,7 +270,8 @@ int64_t tsr__search_open(struct stage_search *search, size_t i, size_t j, const 
         struct neighbours near = neighbours_of(search, block);
         return tsr__search_busy(search, i, j, block, &near);
     }
-    search->status = tsr__range_bound(search->staging, block->kind, i, j, block->memory, &point);
+    struct stage stage = stage_on(i, j, block);
+    search->status = tsr__range_time(search->staging, &stage, true, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
     return int64_min(point.bound + least_transfers(search, i, j, block), NEVER_FITS);

@@ -311,13 +311,10 @@ tsr_status tsr__search_orders(struct staging *staging, const tsr_plan_options *o
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct pipeline *out)
 {
-    tsr_status st = TSR_OK;
     *out = (struct pipeline){0};
     if (what != MEASURE_MEMORY && options->objective == TSR_THROUGHPUT)
-        st = search_once(staging, options, what, true, out);
-    if (st == TSR_OK && !out->n)
-        st = search_once(staging, options, what, false, out);
-    if (st != TSR_OK)
-        return st;
+        TRY(search_once(staging, options, what, true, out));
+    if (!out->n)
+        TRY(search_once(staging, options, what, false, out));
     return arena_status(&staging->planner->arena);
 }

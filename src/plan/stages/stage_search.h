@@ -20,6 +20,11 @@ struct block {
     struct kind *kind;
     int64_t memory;
 };
+// Returns the stage from split point i to j on the block.
+static inline struct stage stage_on(size_t i, size_t j, const struct block *block)
+{
+    return (struct stage){.begin = i, .end = j, .kind = block->kind, .memory = block->memory};
+}
 // `n` devices from index `first` of the order on.
 struct device_span {
     size_t first, n;

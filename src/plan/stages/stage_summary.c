@@ -160,7 +160,8 @@ static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
     struct kind *kind = tsr__stages_kind(staging, &first, 1);
     if (!kind)
         return TSR_NOMEM;
-    tsr_status st = tsr__range_time(staging, kind, 0, staging->n_ranges, memory, &point);
+    struct stage all = {.end = staging->n_ranges, .kind = kind, .memory = memory};
+    tsr_status st = tsr__range_time(staging, &all, false, &point);
     if (point.feasible)
         out->one_device = point.time + common_time(staging);
     return st;
@@ -207,13 +208,10 @@ tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pip
 {
     tsr_plan_stage at[STAGES_MOST];
     int64_t least = 0;
-    tsr_status st = TSR_OK;
     if (staging->by_hosts)
         least = shared_out(staging);
     else if (!pipeline->answer.feasible)
-        st = find_bound(staging, options, &least);
-    if (st != TSR_OK)
-        return st;
+        TRY(find_bound(staging, options, &least));
     add_runs(staging, pipeline, at);
     out->objective = options->objective;
     out->cost = cost_of(staging, pipeline, at, options->objective);
@@ -285,8 +283,7 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *p
             return st;
         return tsr__throughput_explain(staging, pipeline, name, out);
     }
-    TRY(tsr__range_explain(staging, stage->kind, stage->begin, stage->end, stage->memory, name,
-                           out));
+    TRY(tsr__range_explain(staging, stage, name, out));
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     tsr_plan_stage at[STAGES_MOST];
     add_runs(staging, pipeline, at);

@@ -129,36 +129,6 @@ struct kind *tsr__stages_kind(struct staging *staging, const int64_t *devices, s
 const struct range *tsr__stages_range(struct staging *staging, size_t i, size_t j);
 // Returns the number of the structure with this key; UINT32_MAX: out of memory.
 uint32_t tsr__stages_structure(struct staging *staging, struct str key);
-// Finds the best time of a range on a block of the kind, within a memory limit.
-tsr_status tsr__range_time(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                           int64_t memory, struct point *out) TSR_MUST_USE;
-// As tsr__range_time, without a charge for values that cross the border: out->bound is a lower
-// bound of every plan of the range.
-tsr_status tsr__range_bound(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                            int64_t memory, struct point *out) TSR_MUST_USE;
-// Finds the least memory per device that the range needs; INT64_MAX: unknown.
-tsr_status tsr__range_memory(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                             int64_t *out) TSR_MUST_USE;
-// Solves the range again with more effort; kind->planner then holds the range with its choices.
-tsr_status tsr__range_take(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                           int64_t memory, struct point *out) TSR_MUST_USE;
-// Sets the choices of the range's nodes; `choice` is indexed by node. kind->planner then holds the
-// range.
-void tsr__range_choose(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                       const uint32_t *choice);
-// Lists the candidates of a node, and the best cost of the range with each, as choices of the
-// summary.
-tsr_status tsr__range_explain(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                              int64_t memory, const char *node, tsr_plan_summary *out) TSR_MUST_USE;
-// Writes the program of the range as an LP file.
-tsr_status tsr__range_export(struct staging *staging, struct kind *kind, size_t i, size_t j,
-                             int64_t memory, const char *path) TSR_MUST_USE;
-void tsr__stages_free(struct staging *staging);
-
-// stage_search.c: what tsr__stages_search minimizes: time, lower bound, lower bound without a
-// charge for crossing values, memory of the fullest device. The search returns TSR_OK also if
-// nothing fits: then out->n is 0.
-enum measure { MEASURE_TIME, MEASURE_BOUND, MEASURE_OPEN, MEASURE_MEMORY };
 // One stage of a pipeline.
 struct stage {
     size_t begin, end; // split points
@@ -169,6 +139,32 @@ struct stage {
     int64_t transfer[2]; // transfer time of one run of each model
     struct point point;
 };
+// Finds the best time of the stage's range, within its memory limit. open: values that cross the
+// border are not charged, so that out->bound is a lower bound of every plan of the range.
+tsr_status tsr__range_time(struct staging *staging, const struct stage *stage, bool open,
+                           struct point *out) TSR_MUST_USE;
+// Finds the least memory per device that the range needs; INT64_MAX: unknown.
+tsr_status tsr__range_memory(struct staging *staging, const struct stage *stage,
+                             int64_t *out) TSR_MUST_USE;
+// Solves the range again with more effort, and sets stage->point; stage->kind->planner then holds
+// the range with its choices.
+tsr_status tsr__range_take(struct staging *staging, struct stage *stage) TSR_MUST_USE;
+// Sets the choices of the range's nodes; `choice` is indexed by node. stage->kind->planner then
+// holds the range.
+void tsr__range_choose(struct staging *staging, const struct stage *stage, const uint32_t *choice);
+// Lists the candidates of a node, and the best cost of the range with each, as choices of the
+// summary.
+tsr_status tsr__range_explain(struct staging *staging, const struct stage *stage, const char *node,
+                              tsr_plan_summary *out) TSR_MUST_USE;
+// Writes the program of the range as an LP file.
+tsr_status tsr__range_export(struct staging *staging, const struct stage *stage,
+                             const char *path) TSR_MUST_USE;
+void tsr__stages_free(struct staging *staging);
+
+// stage_search.c: what tsr__stages_search minimizes: time, lower bound, lower bound without a
+// charge for crossing values, memory of the fullest device. The search returns TSR_OK also if
+// nothing fits: then out->n is 0.
+enum measure { MEASURE_TIME, MEASURE_BOUND, MEASURE_OPEN, MEASURE_MEMORY };
 // Predicted times of the stages of a pipeline, in picoseconds of one run of a model: nodes, and
 // transfers from other stages. Latency and period come from a simulation (pipeline_timing.c).
 struct stage_clock {

@@ -109,8 +109,7 @@ static tsr_status take_fronts(struct staging *staging, struct pipeline *pipeline
     *fits = true;
     for (size_t k = 0; k < pipeline->n && *fits; k++) {
         struct stage *stage = &pipeline->at[k];
-        TRY(tsr__range_take(staging, stage->kind, stage->begin, stage->end, stage->memory,
-                            &stage->point));
+        TRY(tsr__range_take(staging, stage));
         *fits = stage->point.feasible;
         for (size_t i = staging->cut[stage->begin]; i < staging->cut[stage->end]; i++)
             choice[i] = (uint32_t)stage->kind->nodes[i].choice;

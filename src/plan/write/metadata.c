@@ -87,17 +87,13 @@ static tsr_status fits_config(const tsr_model *model, const tsr_config *config,
 tsr_status tsr_model_set_topology(tsr_model *model, const tsr_config *config,
                                   const tsr_topology *topology)
 {
-    tsr_status st = tsr__topology_owned(tsr_model_session(model), topology);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__topology_owned(tsr_model_session(model), topology));
     if (!tsr__config_is_of(config, model))
         return TSR_INVALID;
     if (topology)
-        st = fits_config(model, config, topology);
-    if (st != TSR_OK)
-        return st;
+        TRY(fits_config(model, config, topology));
     struct arena arena = {.session = tsr_model_session(model)};
-    st = keep_text(&arena, model, tsr_config_name(config), topology);
+    tsr_status st = keep_text(&arena, model, tsr_config_name(config), topology);
     if (st == TSR_OK)
         st = keep_mesh(&arena, model, tsr_config_name(config), topology);
     tsr__arena_free(&arena);
