@@ -57,7 +57,6 @@ tsr_status tsr__measure_model_open(tsr_session *session,
 // and stores it in the topology. Not for GPUs.
 tsr_status tsr__measure_waits(tsr_topology *topology,
                               const tsr_measure_options *options) TSR_MUST_USE;
-tsr_status tsr__waits_model(tsr_session *session, tsr_model **out) TSR_MUST_USE;
 // Runs the model unsharded and sharded on all ranks of the topology, and adds the measured times to
 // it.
 tsr_status tsr__measure_model(tsr_topology *topology,

@@ -94,13 +94,10 @@ static tsr_status ping(struct measure_rank *rank, const int64_t *pair, void *p, 
     double began = tsr__now_s();
     for (int turn = 0; turn < 2; turn++) {
         struct comm_call call = tensor_call(rank, pair, 2, COMM_SEND);
-        tsr_status st;
         if ((turn == 0) == first)
-            st = tsr__comm_send(endpoint, &call, other, p, bytes, NULL, why);
+            TRY(tsr__comm_send(endpoint, &call, other, p, bytes, NULL, why));
         else
-            st = tsr__comm_recv(endpoint, &call, other, &in, why);
-        if (st != TSR_OK)
-            return st;
+            TRY(tsr__comm_recv(endpoint, &call, other, &in, why));
     }
     tsr_status st = tsr__measure_gpu_wait(rank, why);
     *seconds = (tsr__now_s() - began) / 2;
@@ -148,11 +145,8 @@ static tsr_status all_links(struct measure_rank *rank, void *p, struct comm_trou
     for (int a = 0; a < endpoint->size; a++)
         for (int b = a + 1; b < endpoint->size; b++) {
             const int64_t pair[2] = {a, b};
-            tsr_status st = TSR_OK;
             if (endpoint->rank == a || endpoint->rank == b)
-                st = link(rank, pair, p, rank->seconds * SHARE_PAIRS / pairs, why);
-            if (st != TSR_OK)
-                return st;
+                TRY(link(rank, pair, p, rank->seconds * SHARE_PAIRS / pairs, why));
             TRY(tsr__comm_barrier(endpoint, PLAN, "measured pair", why));
             if (endpoint->rank == 0)
                 tsr__progress(rank->session, "links", (uint64_t)++done, (uint64_t)pairs);

@@ -188,14 +188,12 @@ static tsr_status measure(tsr_session *session, const tsr_measure_options *optio
     const char *names[MEASURE_RANKS] = {NULL};
     tsr_topology *topology = NULL, *named = NULL;
     TRY(tsr__given(session, "out", out));
-    tsr_status st = read_options(session, options, &own, &run);
-    if (st == TSR_OK)
-        st = refuse_launched(session, &own);
-    if (st != TSR_OK)
-        return st;
+    TRY(read_options(session, options, &own, &run));
+    TRY(refuse_launched(session, &own));
     struct measured *measured = tsr__alloc(session, sizeof *measured);
     if (!measured)
         return TSR_NOMEM;
+    tsr_status st = TSR_OK;
     if (own.model)
         st = tsr__measure_model_open(session, &own); // reports errors in the model before measuring
     if (st != TSR_OK)

@@ -58,13 +58,12 @@ static bool add_event(struct arena *arena, const json_t *event, struct profile *
             known->seconds = seconds;
         return true;
     }
-    struct profile_node *fresh = vec_push(arena, &out->nodes);
-    if (!fresh)
+    if (!vec_add(arena, &out->nodes,
+                 (struct profile_node){rank, tsr__arena_str(arena, name).p,
+                                       tsr__arena_str(arena, str_of(op)).p, seconds}))
         return false;
-    *fresh = (struct profile_node){rank, tsr__arena_str(arena, name).p,
-                                   tsr__arena_str(arena, str_of(op)).p, seconds};
     *at = (void *)(uintptr_t)out->nodes.n;
-    return fresh->name && fresh->op;
+    return !arena->failed;
 }
 
 tsr_status tsr__profile_read(tsr_session *session, struct arena *arena, const char *path,

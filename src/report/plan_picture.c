@@ -314,19 +314,15 @@ static bool add_node(struct painter *painter, const tsr_node *node)
         return false;
     struct picture_row *row = *at;
     if (!row) {
-        struct picture_row **listed = vec_push(painter->arena, &painter->out->rows);
         *at = row = ARENA_NEW(painter->arena, struct picture_row);
-        if (!listed || !row || !describe(painter, node, input, entry, row))
+        if (!row || !vec_add(painter->arena, &painter->out->rows, row) ||
+            !describe(painter, node, input, entry, row))
             return false;
-        *listed = row;
         row->stage = stage;
         row->order = painter->out->rows.n;
     }
     row->bytes += bytes;
-    struct folded *member = vec_push(painter->arena, &row->names);
-    if (member)
-        *member = name;
-    return member != NULL;
+    return vec_add(painter->arena, &row->names, name);
 }
 
 static int by_bytes(const void *a, const void *b)

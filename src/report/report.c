@@ -231,11 +231,8 @@ tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options, co
     tsr_session *session = tsr_model_session(model);
     if (options)
         given = *options;
-    tsr_status st = owned(session, &given);
-    if (st == TSR_OK)
-        st = tsr__check_dims(&model, 1, given.sizes, given.n_sizes);
-    if (st != TSR_OK)
-        return st;
+    TRY(owned(session, &given));
+    TRY(tsr__check_dims(&model, 1, given.sizes, given.n_sizes));
     struct arena arena = {.session = session};
     struct text text = {.session = session};
     text.max = MAX_PAGE;
@@ -253,7 +250,7 @@ tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options, co
                         .memory = given.memory};
     if (given.plan && given.plan->summary.feasible)
         page.plan = &given.plan->summary;
-    st = find_config(&page, given.config);
+    tsr_status st = find_config(&page, given.config);
     if (st != TSR_OK)
         goto free_all;
     if (given.trace)
@@ -276,13 +273,11 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
 {
     tsr_report_options given;
     tsr_session *session = tsr_model_session(model);
-    tsr_status st = OPTIONS_READ(session, &given, options, command);
-    if (st == TSR_OK && given.plan)
-        st = tsr__same_session(session, given.plan->session, "plan");
-    if (st == TSR_OK && given.simulation)
-        st = tsr__same_session(session, given.simulation->session, "simulation");
-    if (st != TSR_OK)
-        return st;
+    TRY(OPTIONS_READ(session, &given, options, command));
+    if (given.plan)
+        TRY(tsr__same_session(session, given.plan->session, "plan"));
+    if (given.simulation)
+        TRY(tsr__same_session(session, given.simulation->session, "simulation"));
     tsr_report_input input = {.size = sizeof input,
                               .title = given.title,
                               .config = given.config,

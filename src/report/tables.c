@@ -233,13 +233,8 @@ static struct node_row *row_of(struct page *page, struct map *seen, const tsr_no
         *row =
             (struct node_row){.first = node, .stage = stage, .inputs = inputs, .outputs = outputs};
     }
-    struct folded *folded = vec_push(arena, &row->names);
-    const tsr_node **listed = vec_push(arena, &row->nodes);
-    if (!folded || !listed)
-        return NULL;
-    *folded = name;
-    *listed = node;
-    return row;
+    bool listed = vec_add(arena, &row->names, name) && vec_add(arena, &row->nodes, node);
+    return listed ? row : NULL;
 }
 
 // Writes the names of the nodes of a row, shown on a click: at most *left names, which is what

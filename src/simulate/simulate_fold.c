@@ -132,10 +132,8 @@ static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
         struct tile_layout *layout = tsr_spec_value(spec) ? first_copy(fold, spec, scratch) : NULL;
-        struct tile_layout **at = layout ? vec_push(fold->arena, &fold->layouts) : NULL;
-        if (!at)
+        if (!layout || !vec_add(fold->arena, &fold->layouts, layout))
             return false;
-        *at = layout;
     }
     return true;
 }
@@ -266,11 +264,8 @@ static tsr_status write_specs(const struct fold *fold, tsr_model *model, tsr_con
             continue;
         for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++, k++) {
             tsr_value *value = same_slot(node, twin, tsr_spec_value(tsr_node_config_spec(nc, i)));
-            tsr_status st = TSR_OK;
             if (value)
-                st = tsr__spec_write(twin, config, value, fold->layouts.at[k]);
-            if (st != TSR_OK)
-                return st;
+                TRY(tsr__spec_write(twin, config, value, fold->layouts.at[k]));
         }
     }
     return TSR_OK;

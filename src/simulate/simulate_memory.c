@@ -212,9 +212,9 @@ static void add_output(struct stores *stores, const tsr_node *node, size_t i, in
 // Adds scratch memory that exists only while the node runs and is never reused for a value.
 static void add_passing(struct stores *stores, int64_t bytes, int64_t at)
 {
-    struct store *fresh = bytes > 0 ? vec_push(stores->arena, &stores->list) : NULL;
-    if (fresh)
-        *fresh = (struct store){.bytes = bytes, .from = at, .end = at};
+    if (bytes > 0)
+        vec_add(stores->arena, &stores->list,
+                (struct store){.bytes = bytes, .from = at, .end = at});
 }
 
 // ---- copies to and from the blocked layout of convolutions --------------------------------------

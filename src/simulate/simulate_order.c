@@ -26,11 +26,8 @@ int64_t tsr__sim_place(const tsr_node *node)
 static bool add_edge(void *data, tsr_node *node, size_t input)
 {
     struct edges *edges = data;
-    struct edge *edge = vec_push(edges->arena, &edges->list);
     (void)input;
-    if (edge)
-        *edge = (struct edge){edges->from, tsr__sim_place(node)};
-    return edge != NULL;
+    return vec_add(edges->arena, &edges->list, (struct edge){edges->from, tsr__sim_place(node)});
 }
 
 // Producers of each node's inputs. Those of node i are from[first[i]] to from[first[i + 1] - 1].
@@ -73,9 +70,8 @@ static bool walk(struct arena *arena, const struct makers *makers, int64_t n, in
     int64_t done = 0;
     bool *seen = ARENA_ARRAY(arena, bool, (size_t)n + 1);
     for (int64_t i = 0; i < n && !arena->failed; i++) {
-        int64_t *at = makers->read[i] ? NULL : vec_push(arena, &stack);
-        if (at)
-            *at = i;
+        if (!makers->read[i])
+            vec_add(arena, &stack, i);
     }
     while (stack.n && !arena->failed) {
         int64_t node = stack.at[--stack.n];
@@ -87,11 +83,9 @@ static bool walk(struct arena *arena, const struct makers *makers, int64_t n, in
             continue;
         seen[node] = true;
         vec_add(arena, &stack, -1 - node);
-        for (int64_t i = makers->first[node]; i < makers->first[node + 1]; i++) {
-            int64_t *next = seen[makers->from[i]] ? NULL : vec_push(arena, &stack);
-            if (next)
-                *next = makers->from[i];
-        }
+        for (int64_t i = makers->first[node]; i < makers->first[node + 1]; i++)
+            if (!seen[makers->from[i]])
+                vec_add(arena, &stack, makers->from[i]);
     }
     return !arena->failed && done == n;
 }

@@ -313,9 +313,8 @@ bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_s
             bool known = !name;
             for (size_t k = 0; k < all.n && !known; k++)
                 known = strcmp(all.at[k].name, name) == 0;
-            tsr_dim_size *at = known ? NULL : vec_push(arena, &all);
-            if (at)
-                *at = (tsr_dim_size){name, PLAN_USUAL_SIZE};
+            if (!known)
+                vec_add(arena, &all, (tsr_dim_size){name, PLAN_USUAL_SIZE});
         }
     }
     *out = all.at;

@@ -117,10 +117,8 @@ static void swap(struct meeting *a, struct meeting *b)
 
 static void add_ready(struct run *run, struct meeting meeting)
 {
-    struct meeting *at = vec_push(run->kept, &run->ready);
-    if (!at)
+    if (!vec_add(run->kept, &run->ready, meeting))
         return;
-    *at = meeting;
     struct meeting *list = run->ready.at;
     for (size_t i = run->ready.n - 1; i && before(&list[i], &list[(i - 1) / 2]); i = (i - 1) / 2)
         swap(&list[i], &list[(i - 1) / 2]);
@@ -297,10 +295,10 @@ static void list_links(struct run *run)
     for (size_t i = 0; i < topology->links.n; i++) {
         const struct topology_link *link = &topology->links.at[i];
         double bytes = run->sim.by_link[i];
-        tsr_simulated_link *at = bytes > 0 ? vec_push(run->kept, &list) : NULL;
-        if (at)
-            *at = (tsr_simulated_link){link->from, link->to, whole_bytes(bytes),
-                                       bytes / link->bandwidth};
+        if (bytes > 0)
+            vec_add(run->kept, &list,
+                    (tsr_simulated_link){link->from, link->to, whole_bytes(bytes),
+                                         bytes / link->bandwidth});
     }
     run->out->links = list.at;
     run->out->n_links = list.n;
@@ -451,15 +449,11 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
     TRY(choose_topology(run, n));
     run->out->assumed = run->sim.topology->assumed;
     run->out->device_flops = run->sim.topology->device[0].flops;
-    tsr_status st = tsr__sim_read(&run->sim, parts, n, run->options.sizes, run->options.n_sizes);
-    if (st != TSR_OK)
-        return st;
-    if (run->fold.copies > 1)
-        st = add_slices(run);
-    if (st == TSR_OK && run->fold.copies > 1)
-        st = add_gather(run);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__sim_read(&run->sim, parts, n, run->options.sizes, run->options.n_sizes));
+    if (run->fold.copies > 1) {
+        TRY(add_slices(run));
+        TRY(add_gather(run));
+    }
     run->ends = ARENA_ARRAY(run->kept, double, (size_t)run->out->requests + 1);
     if (!run->ends)
         return TSR_NOMEM;
@@ -528,11 +522,8 @@ static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
 // Partitions and simulates the model, or one copy of it.
 static tsr_status simulate_model(struct run *run, tsr_model *model, tsr_model **copy)
 {
-    tsr_status st = TSR_OK;
     if (!run->options.topology)
-        st = tsr_model_topology(model, run->options.config, &run->own);
-    if (st != TSR_OK)
-        return st;
+        TRY(tsr_model_topology(model, run->options.config, &run->own));
     if (!tsr__plan_sizes(run->kept, model, run->options.config, &run->options.sizes,
                          &run->options.n_sizes))
         return TSR_NOMEM;

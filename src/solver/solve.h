@@ -177,16 +177,6 @@ enum front_end {
 // Finds the best solution below the threshold. Activates further rows as needed.
 enum front_end tsr__front(struct front *front, int64_t threshold, uint32_t *x, int64_t *cost);
 
-// ---- solve_prune.c -----------------------------------------------------------------------------
-
-// Reduced-cost fixing: a smaller program without useless choices.
-
-// Builds a program without the choices that cannot be in a solution below `cost` (in the core).
-// *out points to tables of `program` and to memory of dual->dense's heap. Returns false if too few
-// choices can be removed or if out of memory.
-bool tsr__prune(struct dual *dual, const struct program *program, int64_t cost,
-                struct program *out);
-
 // ---- solve_region.c ----------------------------------------------------------------------------
 
 // Large neighbourhood search: solves a few nodes exactly while all others are fixed. The time of a

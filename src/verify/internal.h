@@ -49,12 +49,6 @@ bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs
 // becomes ok, with a warning, if that changes it by a quarter of the difference or more. Does
 // nothing if the caller has set a tolerance. Returns true if all are ok.
 bool tsr__verify_sensitivity(struct work *work, tsr_difference *outputs, size_t n);
-// sharded_plan.c: plans the model for the devices of the options so that as many nodes as possible
-// are sharded.
-tsr_status tsr__plan_sharded(struct work *work, tsr_model *model,
-                             tsr_plan_summary *summary) TSR_MUST_USE;
-// Reports why no node is sharded and returns TSR_INVALID.
-tsr_status tsr__verify_unsharded(struct work *work, size_t devices);
 // locate.c: finds and reports the first value that differs, among all values of the main graph.
 // Sets *out if there is one; finding none is not an error.
 void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,

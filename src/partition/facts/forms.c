@@ -231,10 +231,7 @@ struct form *tsr__form_new(struct draft *draft, struct item *it, const struct ti
 
 bool tsr__step_push(struct draft *draft, struct step *st)
 {
-    struct step **slot = vec_push(draft->arena, &draft->steps);
-    if (slot)
-        *slot = st;
-    return slot != NULL;
+    return vec_add(draft->arena, &draft->steps, st);
 }
 
 struct step *tsr__step_make(struct draft *draft, int kind, size_t n_inputs, size_t n_outputs)

@@ -409,10 +409,8 @@ static bool draft_outputs(struct draft *draft)
         if (!it || !layout)
             return false;
         struct form *form = tsr__draft_convert(draft, it, layout, NULL);
-        struct form **slot = vec_push(draft->arena, &draft->outputs);
-        if (!form || !slot)
+        if (!form || !vec_add(draft->arena, &draft->outputs, form))
             return false;
-        *slot = form;
         form->item->output = form; // a value that is two outputs of the model has one layout
     }
     return true;

@@ -165,13 +165,10 @@ static tsr_status write_blocks(const struct source *source, struct writer *write
     for (int64_t at; (at = next_wanted(writers, n, bytes)) != INT64_MAX;) {
         int64_t length = int64_min(source->bytes - at, block);
         const unsigned char *data = buffer;
-        tsr_status st = TSR_OK;
         if (source->memory)
             data = source->memory + at;
         else
-            st = source_read(source, at, length, buffer);
-        if (st != TSR_OK)
-            return st;
+            TRY(source_read(source, at, length, buffer));
         for (size_t i = 0; i < n; i++) {
             write_block(&writers[i], data, at, length, bytes);
             if (writer_file(&writers[i])->failed)
