@@ -54,9 +54,7 @@ static tsr_value *slice(struct part *part, tsr_value *x, tsr_value *start, tsr_v
 
 static int64_t local_size(const struct part *part, const struct node_flow *nf, int factor)
 {
-    int64_t place = tsr__place_index(&nf->place, part->rank);
-    struct tile_interval range =
-        placement_part(&nf->place, place, factor, nf->place.rule->factors[factor].size.value);
+    struct tile_interval range = tsr__part_range(part, nf, factor);
     return range.stop - range.start;
 }
 

@@ -236,12 +236,10 @@ static float neutral(enum combine combine)
 // Returns the size of the rank's part of a factor, or 1 if the size is unknown.
 static int64_t share_of(const struct guard *guard, int factor)
 {
-    const struct placement *place = &guard->st->flow->place;
-    int64_t size = place->rule->factors[factor].size.value;
-    if (size < 0)
+    const struct node_flow *nf = guard->st->flow;
+    if (nf->place.rule->factors[factor].size.value < 0)
         return 1;
-    int64_t at = tsr__place_index(place, guard->part->rank);
-    struct tile_interval part = placement_part(place, at, factor, size);
+    struct tile_interval part = tsr__part_range(guard->part, nf, factor);
     return part.stop - part.start;
 }
 

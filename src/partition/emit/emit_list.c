@@ -40,18 +40,6 @@ static tsr_status emit_optional(struct part *part, struct step *st, size_t group
     return status_of_alloc(to->local[part->rank]);
 }
 
-// Adds a scalar input to a loop body: the iteration number or the condition.
-static tsr_value *scalar_input(struct part *part, tsr_dtype type)
-{
-    struct str name = tsr__part_new_name(part);
-    if (!name.p)
-        return NULL;
-    tsr_value *value = tsr_graph_add_input(part->graph, name.p);
-    if (value && tsr_value_set_type(value, type, 0, NULL) == TSR_OK)
-        return value;
-    return NULL;
-}
-
 // Returns a constant true as the condition of a Loop. ONNX makes the condition optional, but some
 // tools require it.
 static tsr_value *always(struct part *part)
@@ -88,7 +76,8 @@ static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
 static tsr_status fill_body(struct part *part, const struct step *st, size_t group,
                             tsr_value *source_list)
 {
-    tsr_value *turn = scalar_input(part, TSR_INT64), *go = scalar_input(part, TSR_BOOL);
+    tsr_value *turn = tsr__part_body_input(part, TSR_INT64, 0),
+              *go = tsr__part_body_input(part, TSR_BOOL, 0);
     struct str name = tsr__part_new_name(part);
     tsr_value *list = NULL, *x = NULL;
     if (!source_list && name.p)

@@ -353,17 +353,19 @@ tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype 
     return value ? tsr_graph_add_output(part->graph, value) : TSR_NOMEM;
 }
 
-// Adds an input for the token, an int64[1], to the current body.
-tsr_value *tsr__part_token_input(struct part *part)
+tsr_value *tsr__part_body_input(struct part *part, tsr_dtype type, int rank)
 {
     static const tsr_dim one[1] = {{1, ""}};
     struct str name = tsr__part_new_name(part);
-    if (!name.p)
-        return NULL;
-    tsr_value *value = tsr_graph_add_input(part->graph, name.p);
-    if (value && tsr_value_set_type(value, TSR_INT64, 1, one) == TSR_OK)
+    tsr_value *value = name.p ? tsr_graph_add_input(part->graph, name.p) : NULL;
+    if (value && tsr_value_set_type(value, type, rank, one) == TSR_OK)
         return value;
     return NULL;
+}
+
+tsr_value *tsr__part_token_input(struct part *part)
+{
+    return tsr__part_body_input(part, TSR_INT64, 1);
 }
 
 tsr_status tsr__part_token_output(struct part *part)

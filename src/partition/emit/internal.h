@@ -57,8 +57,10 @@ tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value,
 // Declares the rank of a node's results if the model declares it, or if they come from a list.
 // Engines cannot infer the rank in all these cases.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st) TSR_MUST_USE;
-// For bodies: tsr__part_body_output adds an output and copies the value if the body does not
-// produce it. tsr__part_token_input and tsr__part_token_output add the token.
+// For bodies: tsr__part_body_input adds an input with one element, of rank 0 or 1.
+// tsr__part_body_output adds an output and copies the value if the body does not produce it.
+// tsr__part_token_input and tsr__part_token_output add the token.
+tsr_value *tsr__part_body_input(struct part *part, tsr_dtype type, int rank);
 tsr_status tsr__part_body_output(struct part *part, tsr_value *value, tsr_dtype type) TSR_MUST_USE;
 tsr_value *tsr__part_token_input(struct part *part);
 tsr_status tsr__part_token_output(struct part *part) TSR_MUST_USE;

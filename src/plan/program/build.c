@@ -133,28 +133,21 @@ struct wire {
     size_t maker, output;
 };
 
-// Offers layouts of the producer to the reader. If both nodes share one strategy, its list of
-// candidates may grow meanwhile.
-static void offer_to_reader(struct planner *planner, const struct wire *wire)
+// Offers layouts of the producer to the reader (SIDE_INPUT), or of the reader to the producer
+// (SIDE_OUTPUT). If both nodes share one strategy, its list of candidates may grow meanwhile.
+static void offer_to(struct planner *planner, const struct wire *wire, enum slot_side side)
 {
-    const struct strategy *strategy = planner->nodes[wire->maker].strategy;
-    if (!strategy)
-        return;
-    for (size_t c = 0; c < strategy->at.n; c++)
-        offer(planner, wire->reader, SIDE_INPUT, wire->input, strategy->at.at[c].out[wire->output]);
-}
-
-// Offers layouts of the reader to the producer.
-static void offer_to_maker(struct planner *planner, const struct wire *wire)
-{
-    const struct strategy *strategy = planner->nodes[wire->reader].strategy;
-    for (size_t c = 0; c < strategy->at.n; c++)
-        offer(planner, wire->maker, SIDE_OUTPUT, wire->output, strategy->at.at[c].in[wire->input]);
+    bool forward = side == SIDE_INPUT;
+    const struct strategy *from = planner->nodes[forward ? wire->maker : wire->reader].strategy;
+    for (size_t c = 0; from && c < from->at.n; c++)
+        if (forward)
+            offer(planner, wire->reader, side, wire->input, from->at.at[c].out[wire->output]);
+        else
+            offer(planner, wire->maker, side, wire->output, from->at.at[c].in[wire->input]);
 }
 
 // Calls offer_to for all inputs of a node that planned nodes produce.
-static void offer_along(struct planner *planner, size_t reader,
-                        void (*offer_to)(struct planner *planner, const struct wire *wire))
+static void offer_along(struct planner *planner, size_t reader, enum slot_side side)
 {
     const tsr_node *node = planner->nodes[reader].node;
     for (size_t k = 0; k < tsr_node_input_count(node); k++) {
@@ -165,7 +158,7 @@ static void offer_along(struct planner *planner, size_t reader,
             continue;
         for (size_t o = 0; o < tsr_node_output_count(from); o++)
             if (tsr_node_output(from, o) == value)
-                offer_to(planner, &(struct wire){reader, k, (size_t)maker, o});
+                offer_to(planner, &(struct wire){reader, k, (size_t)maker, o}, side);
     }
 }
 
@@ -184,14 +177,14 @@ bool tsr__planner_candidates(struct planner *planner)
         if (!planner->nodes[i].strategy)
             return false;
         // Producers come before their readers, so their candidates are complete.
-        offer_along(planner, i, offer_to_reader);
+        offer_along(planner, i, SIDE_INPUT);
     }
     for (size_t i = planner->n_nodes; i-- > 0;)
         if (is_needed(planner, i))
-            offer_along(planner, i, offer_to_maker);
+            offer_along(planner, i, SIDE_OUTPUT);
     for (size_t i = 0; i < planner->n_nodes; i++)
         if (is_needed(planner, i))
-            offer_along(planner, i, offer_to_reader);
+            offer_along(planner, i, SIDE_INPUT);
     return !planner->arena.failed;
 }
 
