@@ -118,7 +118,7 @@ def works(chromium, path):
 
 def llama(chromium, d):
     model = os.path.join(MODELS, "llama_tiny", "model.onnx")
-    good("plan", model, "--devices", "hosts:2x2", "--dim", "batch=8", "--dim", "seq=32", "-o", d + "/p.onnx")
+    good("plan", model, "--devices", "4", "--dim", "batch=8", "--dim", "seq=32", "-o", d + "/p.onnx")
     good("plan", model, "--devices", "2", "--dim", "batch=8", "--dim", "seq=32", "-o", d + "/q.onnx")
     good("simulate", d + "/p.onnx", "--trace", d + "/trace.json")
     good("report", d + "/p.onnx", "--trace", d + "/trace.json", "--beside", d + "/q.onnx", "-o", d + "/page.html")
