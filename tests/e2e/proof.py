@@ -42,7 +42,7 @@ def ranks_leave_address_space(folder):
 
 def unsharded_model_without_memory(folder):
     """The error must say that memory is missing and what to do."""
-    harness.good(sys.executable, ROOT + "/tools/block", folder, 4, 1024, 8, 6, "random")
+    harness.good(sys.executable, ROOT + "/tools/block", folder, 4, 1024, 8, 6)
     ran, = proof.run([proof.AddressSpace(300 << 20)], [[TESSERA, "run", folder + "/model.onnx", "--threads", "1"]], harness.environment())
     for part in ("error[rank-memory]: ONNX Runtime ran out of memory while the model was loaded", "--devices 2"):
         assert ran.code == 7 and part in ran.text, (ran.code, ran.text)
