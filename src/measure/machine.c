@@ -176,12 +176,8 @@ static void set_rates(const struct gpu_card *card, tsr_topology_device *device)
 static tsr_topology_device numbers_of(const struct gpu_card *card, const char *name, int ranks)
 {
     double clock = card->clock_khz > 0 ? 1e3 * card->clock_khz : 1.5e9;
-    double units = 80;
-    if (card->units > 0)
-        units = card->units;
-    double bandwidth = 1e12;
-    if (card->bandwidth > 0)
-        bandwidth = card->bandwidth;
+    double units = card->units > 0 ? card->units : 80;
+    double bandwidth = card->bandwidth > 0 ? card->bandwidth : 1e12;
     tsr_topology_device device = {.name = name,
                                   .memory = (int64_t)(USED_SHARE * (double)card->free / ranks),
                                   .flops = units * clock * FLOPS_PER_CLOCK / ranks,

@@ -299,9 +299,7 @@ void tsr__measure_rank(struct measure_rank *rank)
     bool said = why.text[0];
     struct place at = PLACE_NONE;
     at.rank = why.rank;
-    enum diag_code code = DIAG_rank_failed;
-    if (rank->status == TSR_ENGINE)
-        code = DIAG_engine_failed;
+    enum diag_code code = rank->status == TSR_ENGINE ? DIAG_engine_failed : DIAG_rank_failed;
     tsr__comm_fail(rank->endpoint, rank->status, said ? why.text : "measuring failed");
     tsr__diag(rank->session, code, &at, NULL, "%s",
               said ? why.text : tsr_status_text(rank->status));

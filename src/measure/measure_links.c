@@ -69,8 +69,7 @@ static tsr_status choose_repetitions(struct measure_rank *rank, const int64_t *g
     *times = MOST_TIMES;
     if (first > 0 && seconds / first < MOST_TIMES)
         *times = (int64_t)(seconds / first);
-    if (*times < LEAST_TIMES)
-        *times = LEAST_TIMES;
+    *times = int64_max(*times, LEAST_TIMES);
     struct comm_call call = call_of(rank, group, n, COMM_BROADCAST);
     call.type = TSR_UINT8;
     tsr_status st =

@@ -217,10 +217,8 @@ static tsr_status add_points(struct sim *sim)
             struct alike *alike = alike_of(sim, &known, task);
             if (!alike)
                 return TSR_NOMEM;
-            if (alike->predicted == 0) {
-                if (!vec_add(sim->arena, &list, alike))
-                    return TSR_NOMEM;
-            }
+            if (alike->predicted == 0 && !vec_add(sim->arena, &list, alike))
+                return TSR_NOMEM;
             alike->predicted += predicted_time(sim, task);
             alike->seen += task->seen;
         }

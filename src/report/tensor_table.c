@@ -132,8 +132,7 @@ static int64_t most_elements(struct page *page, const struct layout *layout)
             continue;
         int64_t *sum = &sums[box->device];
         *sum += volume(box->start, box->stop, layout->rank);
-        if (*sum > most)
-            most = *sum;
+        most = int64_max(most, *sum);
     }
     return most;
 }

@@ -69,10 +69,9 @@ static bool walk(struct arena *arena, const struct makers *makers, int64_t n, in
     VEC(int64_t) stack = {0};
     int64_t done = 0;
     bool *seen = ARENA_ARRAY(arena, bool, (size_t)n + 1);
-    for (int64_t i = 0; i < n && !arena->failed; i++) {
+    for (int64_t i = 0; i < n && !arena->failed; i++)
         if (!makers->read[i])
             vec_add(arena, &stack, i);
-    }
     while (stack.n && !arena->failed) {
         int64_t node = stack.at[--stack.n];
         if (node < 0) {

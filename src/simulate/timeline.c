@@ -493,9 +493,7 @@ static tsr_status end(struct run *run, tsr_status st, tsr_simulation_summary *gi
 // Copies the model, or takes the model of one block, and sets a number for every symbolic size.
 static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
 {
-    tsr_topology *topology = run->own;
-    if (run->options.topology)
-        topology = run->options.topology;
+    tsr_topology *topology = run->options.topology ? run->options.topology : run->own;
     tsr_dim_size *all;
     size_t n;
     TRY(tsr__sim_fold(run->kept, model, &run->options, topology, &run->fold));

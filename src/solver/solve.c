@@ -168,9 +168,8 @@ static int64_t max_allowed(const int64_t *cost, size_t n)
 static int64_t sum_max_costs(const struct dense *dense)
 {
     int64_t sum = 0;
-    for (uint32_t v = 0; v < dense->n; v++) {
+    for (uint32_t v = 0; v < dense->n; v++)
         sum = plus(sum, max_allowed(dense->cost[v], dense->k[v]));
-    }
     for (uint32_t i = 0; i < dense->n_edges; i++) {
         size_t n = (size_t)dense->k[dense->edges[i].a] * dense->k[dense->edges[i].b];
         sum = plus(sum, max_allowed(dense->edges[i].cell, n));

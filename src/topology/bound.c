@@ -158,12 +158,8 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
     for (int d = 0; d < topology->n; d++) {
         struct alone *a = &alone[d];
         a->in.ports += ports;
-        double out = 0;
-        if (a->bytes_out > 0)
-            out = a->bytes_out / narrower(&a->out);
-        double in = 0;
-        if (a->bytes_in > 0)
-            in = a->bytes_in / narrower(&a->in);
+        double out = a->bytes_out > 0 ? a->bytes_out / narrower(&a->out) : 0;
+        double in = a->bytes_in > 0 ? a->bytes_in / narrower(&a->in) : 0;
         if (out > worst)
             worst = out;
         if (in > worst)

@@ -48,11 +48,8 @@ static int64_t lowest(tsr_model *model, int64_t opset, bool types)
     int64_t least = 0;
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node)) {
-        int64_t changed = 0;
         if (!tsr__node_domain_str(node).n)
-            changed = tsr__rule_changed(node, opset, types);
-        if (changed > least)
-            least = changed;
+            least = int64_max(least, tsr__rule_changed(node, opset, types));
     }
     return least;
 }

@@ -65,9 +65,7 @@ void tsr__verify_shortcut(struct work *work, const tsr_tensors *unsharded)
     struct place at = PLACE(.file = str_of(work->path));
     const struct shapes *shapes = tsr__model_shapes(work->model);
     const tsr_node *node = shapes ? narrowed_before_integer(work->model, shapes) : NULL;
-    const char *who = "a rank file";
-    if (unsharded_changed(work, unsharded))
-        who = "the unsharded model";
+    const char *who = unsharded_changed(work, unsharded) ? "the unsharded model" : "a rank file";
     if (node) {
         at = tsr__place_node(node);
         at.value = tsr__value_str(tsr_node_input(node, 0));

@@ -130,10 +130,7 @@ static struct str item_name(struct draft *draft, const struct item *it)
 struct tile_layout *tsr__unsharded_layout(struct draft *draft, const struct item *it,
                                           const int64_t *devices, size_t n)
 {
-    int rank = 0;
-    if (it->rank > 0)
-        rank = it->rank;
-    return tsr__layout_whole(draft->arena, rank, devices, n);
+    return tsr__layout_whole(draft->arena, it->rank > 0 ? it->rank : 0, devices, n);
 }
 
 // Creates the first form of an item. A constant starts unsharded and can be stored in any layout

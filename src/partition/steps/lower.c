@@ -483,8 +483,7 @@ static bool example_sizes(const struct item *it, const struct tile_layout *from,
         if (round && (a->n > 1 || b->n > 1))
             return false; // with several factors the size must be a multiple of d
         shape[axis] = 4 * size + round % size;
-        if (*rounds < size)
-            *rounds = size;
+        *rounds = int64_max(*rounds, size);
     }
     return true;
 }

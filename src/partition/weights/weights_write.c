@@ -429,9 +429,7 @@ tsr_status tsr__weights_write(struct draft *draft, struct part *parts, struct ou
             goto free_buffer;
         first += n;
         tsr__progress(draft->session, "weights", (uint64_t)first, (uint64_t)draft->n_ranks);
-        n = draft->n_ranks - first;
-        if (n > BATCH_RANKS)
-            n = BATCH_RANKS;
+        n = int64_min(draft->n_ranks - first, BATCH_RANKS);
     } while (n > 0);
 free_buffer:
     if (buffer)

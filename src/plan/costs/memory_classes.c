@@ -100,10 +100,9 @@ static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
 {
     int64_t most = 0;
     struct arena arena = {.session = planner->session};
-    for (int64_t device = 0; device < planner->machine.n; device++) {
+    for (int64_t device = 0; device < planner->machine.n; device++)
         if (planner->memory.class_of[device] == (int64_t)c)
             most = int64_max(most, tsr__planner_kept(planner, &arena, layout, value, device));
-    }
     planner->arena.failed = planner->arena.failed || arena.failed;
     tsr__arena_free(&arena);
     return most;

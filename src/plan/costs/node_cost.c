@@ -279,9 +279,8 @@ int64_t tsr__collective_cost(tsr_topology *topology, tsr_collective what,
     if (tsr__topology_measured(topology, what, groups))
         return ps; // the measured time includes the copies
     double slowest = 0;
-    for (int i = 0; i < groups->count * groups->size; i++) {
+    for (int i = 0; i < groups->count * groups->size; i++)
         slowest = fmax(slowest, 1 / topology->device[groups->device[i]].bandwidth);
-    }
     double more = copied(what, (double)bytes, groups->size) * slowest * 1e12;
     return more < (double)(PLAN_NEVER - ps) ? ps + (int64_t)more : PLAN_NEVER;
 }

@@ -191,12 +191,11 @@ static bool add_values(struct account *account)
         if (!node->strategy)
             continue;
         const struct candidate *candidate = &node->strategy->at.at[node->choice];
-        for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
+        for (size_t o = 0; o < tsr_node_output_count(node->node); o++)
             if (tsr_node_output(node->node, o) &&
                 !add_value(account, tsr_node_output(node->node, o), candidate->out[o],
                            candidate->before[o], PLAN_TIMES * i + TIME_RUN))
                 return false;
-        }
     }
     return true;
 }

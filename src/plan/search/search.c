@@ -476,9 +476,7 @@ static bool add_copies_time(struct found_plan *found, struct program *program)
 static tsr_status export(struct found_plan *found, const tsr_plan_options *options)
 {
     tsr_session *session = found->models->planners[0]->session;
-    struct program *program = found->models->program;
-    if (found->set)
-        program = found->set->models.program;
+    struct program *program = found->set ? found->set->models.program : found->models->program;
     if (!options->export_lp || !program)
         return TSR_OK;
     if (found->set && !add_copies_time(found, program))

@@ -193,9 +193,8 @@ static void select_range(struct staging *staging, struct kind *kind, const struc
 static int64_t peak_of(const struct program *program, const uint32_t *choice)
 {
     int64_t most = 0;
-    for (uint32_t l = 0; l < program->limits.n; l++) {
+    for (uint32_t l = 0; l < program->limits.n; l++)
         most = int64_max(most, tsr__program_peak(program, l, choice, NULL));
-    }
     return most;
 }
 

@@ -179,8 +179,7 @@ struct places {
 static size_t most_places(int64_t devices, size_t nodes)
 {
     size_t n = devices < STAGES_MAX_PLACES / 4 ? (size_t)devices * 4 : STAGES_MAX_PLACES;
-    if (n < LEAST_PLACES)
-        n = LEAST_PLACES;
+    n = size_max(n, LEAST_PLACES);
     while (n > LEAST_PLACES / 2 && n * n / 4 * nodes > SOLVED_NODES)
         n--;
     return n;
@@ -269,11 +268,8 @@ static bool covers(const struct places *places)
 static size_t most_of_kind(const struct places *places)
 {
     size_t most = 0, n = size_min(places->n, LAYER_NODES);
-    for (size_t i = 0; i < n; i++) {
-        size_t count = count_kind(places, &places->at[i]);
-        if (count > most)
-            most = count;
-    }
+    for (size_t i = 0; i < n; i++)
+        most = size_max(most, count_kind(places, &places->at[i]));
     return most;
 }
 
