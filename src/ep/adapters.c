@@ -3,8 +3,8 @@
 //
 // The ranks get the options of the application's run, because these contain its terminate flag.
 // Options may also have adapters: ONNX Runtime appends their tensors to the inputs of every run
-// with these options. It has done so in the application's run. In the run of a rank this would fail,
-// because the rank has shards of these inputs.
+// with these options. It has done so in the application's run. In the run of a rank this would
+// fail, because the rank has shards of these inputs.
 //
 // ONNX Runtime has no function that lists adapters. A run of a model without inputs shows them: it
 // is refused, because the tensors of the adapter are not inputs of the model.

@@ -89,8 +89,8 @@ static bool overlap(const struct cache_copy *a, const struct cache_copy *b)
     return to < from + b->rows * b->from_bytes && from < to + a->rows * a->to_bytes;
 }
 
-// True if the cache is sharded as the one before it and has the same shape. Then the ranks can write
-// both to the application's memory, or none. All caches of most models are alike.
+// True if the cache is sharded as the one before it and has the same shape. Then the ranks can
+// write both to the application's memory, or none. All caches of most models are alike.
 static bool is_like_previous(const struct fused *fused, size_t i, const tsr_tensors *inputs,
                              const struct tensor *past)
 {

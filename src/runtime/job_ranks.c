@@ -271,8 +271,8 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
 }
 
 // Binds the inputs of all ranks before any rank starts, so that invalid inputs are refused while no
-// rank waits for another. Then waits until the inputs are complete. After a refusal, the values that
-// were already bound are released. Also refuses if a rank has failed.
+// rank waits for another. Then waits until the inputs are complete. After a refusal, the values
+// that were already bound are released. Also refuses if a rank has failed.
 tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     size_t run_slot = job->runs_started % RUN_SLOTS;
