@@ -98,9 +98,7 @@ static void find_overheads(const double *seconds, double *node, double *run)
         if (tsr__samples[i].as == AS_OVERHEAD_MANY)
             many = seconds[i];
     }
-    *node = 0;
-    if (many > few)
-        *node = (many - few) / (MEASURE_MANY_NODES - MEASURE_FEW_NODES);
+    *node = many > few ? (many - few) / (MEASURE_MANY_NODES - MEASURE_FEW_NODES) : 0;
     *run = few - MEASURE_FEW_NODES * *node;
     if (*run < 0)
         *run = 0;

@@ -525,9 +525,7 @@ static void prepare(struct modelled *of, const tsr_measure_options *options)
     if (options->run)
         of->run = *options->run;
     of->run.device = NULL;
-    of->seconds = USUAL_SECONDS;
-    if (options->seconds > 0)
-        of->seconds = options->seconds;
+    of->seconds = options->seconds > 0 ? options->seconds : USUAL_SECONDS;
     for (int i = 0; i < of->topology->n; i++)
         of->queued = of->queued || of->topology->device[i].queued;
 }

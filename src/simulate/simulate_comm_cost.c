@@ -109,9 +109,7 @@ int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm)
         return exchange_cost(sim, comm, &groups);
     tsr_collective what = (tsr_collective)comm->kind;
     enum comm_cost_basis by = tsr__collective((int)comm->kind)->cost_basis;
-    comm->bytes = comm->most_in;
-    if (by == COST_BY_OUTPUT)
-        comm->bytes = comm->most_out;
+    comm->bytes = by == COST_BY_OUTPUT ? comm->most_out : comm->most_in;
     if (by == COST_BY_ALL_INPUTS)
         comm->bytes = mul_cap(comm->bytes, groups.size);
     if (comm->kind == COMM_REDUCE_SCATTER && comm->shares)

@@ -383,9 +383,7 @@ static tsr_status choose_topology(struct run *run, int64_t n)
     char text[32];
     tsr_status st = TSR_OK;
     snprintf(text, sizeof text, "cpu:%lld", (long long)(run->fold.copies > 1 ? n + 1 : n));
-    run->sim.topology = run->own;
-    if (run->options.topology)
-        run->sim.topology = run->options.topology;
+    run->sim.topology = run->options.topology ? run->options.topology : run->own;
     if (!run->sim.topology) {
         st = tsr_topology_parse(run->sim.session, text, &run->own);
         run->sim.topology = run->own;

@@ -269,9 +269,7 @@ tsr_status tsr__control_end(struct part *part, struct step *st, const struct con
         if (st->outputs[i])
             st->outputs[i]->local[part->rank] =
                 tsr_node_output(made->node, i + (made->token && i >= at));
-    part->token = made->before;
-    if (made->token)
-        part->token = tsr_node_output(made->node, at);
+    part->token = made->token ? tsr_node_output(made->node, at) : made->before;
     TRY(tsr_node_move_before(made->node, NULL));
     for (int i = 0; i < control->n_results; i++) {
         int axis = transposed_axis(st, i);

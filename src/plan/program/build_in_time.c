@@ -70,9 +70,7 @@ static void set_pace(struct planner *planner, const struct round *round)
     pace->late = false;
     // after a cancellation, a plan with few candidates is still made
     pace->cancels = round->candidates == 0;
-    pace->end = 0;
-    if (end > 0)
-        pace->end = now + fmax((end - now) * round->share, 1e-4);
+    pace->end = end > 0 ? now + fmax((end - now) * round->share, 1e-4) : 0;
 }
 
 bool tsr__planner_build(struct planner *planner, int64_t memory)

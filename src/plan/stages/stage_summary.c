@@ -188,9 +188,7 @@ static tsr_status find_bound(struct staging *staging, const tsr_plan_options *op
     tsr_status st = TSR_OK;
     if (!staging->hasty)
         st = tsr__stages_search(staging, options, MEASURE_BOUND, &proved);
-    *bound = proved.sum;
-    if (options->objective == TSR_THROUGHPUT)
-        *bound = proved.most;
+    *bound = options->objective == TSR_THROUGHPUT ? proved.most : proved.sum;
     if (!staging->hasty)
         return st;
     int64_t run[PLAN_MAX_MODELS] = {shared_out(staging)};
@@ -289,9 +287,7 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *p
     add_runs(staging, pipeline, at);
     for (size_t i = 0; i < out->n_choices; i++) {
         at[k].time = list[i].cost;
-        list[i].cost = 0;
-        if (list[i].feasible)
-            list[i].cost = cost_of(staging, pipeline, at, out->objective);
+        list[i].cost = list[i].feasible ? cost_of(staging, pipeline, at, out->objective) : 0;
     }
     return name_devices(staging->planner, stage, name, out);
 }
