@@ -61,6 +61,7 @@ struct rule_builder {
     enum side side;                // whether that tensor is an input or output
     const char *wrong;             // the first error
     bool begun;                    // something was added
+    int rank, axis;                // of "@", "<" and ">" in texts; rank -1: not allowed
     struct letter letters[PATTERN_MAX_LETTERS];
 };
 void tsr__rule_start(struct rule_builder *rule, struct arena *arena);
@@ -76,6 +77,9 @@ void tsr__rule_inputs(struct rule_builder *rule, const char *tensors);
 void tsr__rule_outputs(struct rule_builder *rule, const char *tensors);
 void tsr__rule_dims(struct rule_builder *rule, const char *dims);
 void tsr__rule_clauses(struct rule_builder *rule, const char *clauses);
+// Sets what "@", "<" and ">" stand for in later texts: the dimensions d0 d1 .. of a tensor of that
+// rank, those before the axis, and those after it. With rank 3 and axis 1, "< v >" is "d0 v d2".
+void tsr__rule_axes(struct rule_builder *rule, int rank, int axis);
 
 // Add an empty tensor, to which the following calls add dimensions.
 void tsr__rule_input(struct rule_builder *rule);
@@ -166,6 +170,8 @@ void tsr__derive_numbered_size(struct derivation *derivation, char letter, int n
 void tsr__derive_element_size(struct derivation *derivation, const char *letter, size_t i);
 // Ends the derivation: nothing is sharded, and the rule gives no shapes. Always returns false.
 bool tsr__derive_none(struct derivation *derivation, const char *why);
+// Does the same if `holds`, and returns `holds`.
+bool tsr__derive_none_if(struct derivation *derivation, bool holds, const char *why);
 // Returns the shape of input i; rank -1: unknown or absent.
 struct shape tsr__derive_in(const struct derivation *derivation, size_t i);
 

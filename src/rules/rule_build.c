@@ -24,6 +24,13 @@ void tsr__rule_start(struct rule_builder *rule, struct arena *arena)
     rule->side = SIDE_IN;
     rule->wrong = NULL;
     rule->begun = false;
+    rule->rank = -1;
+}
+
+void tsr__rule_axes(struct rule_builder *rule, int rank, int axis)
+{
+    rule->rank = rank;
+    rule->axis = axis;
 }
 
 bool tsr__rule_fail(struct rule_builder *rule, const char *wrong)

@@ -6,6 +6,8 @@
 //              then "?" (optional) and "…" or "..." (the last tensor repeats)
 //   dim     := f | "(" f g … ")" | A | "1"    factor; product, outermost first; pack; size 1
 //            | "_"                            any size, no factor, not sharded
+//            | "@" | "<" | ">"                several dimensions, in derive functions only
+//                                             (tsr__rule_axes)
 //              then "*" (a pack; no effect), "~" (broadcast: may be 1 or missing here) or
 //              "^" (another size here: a shard of the result needs a window of it)
 //   clause  := red f:op | rep f… | blk f/unit | gen f…      how the factors behave
@@ -91,9 +93,28 @@ static bool is_pack(const struct parser *parser, const struct pattern_dim *dim, 
     return parser->rule->letters[dim->letters[i]].pack;
 }
 
+// Reads "@", "<" or ">". False: none of them follows, or the rule has no axis.
+static bool parse_axes(struct parser *parser)
+{
+    struct rule_builder *rule = parser->rule;
+    if (rule->rank < 0)
+        return false;
+    if (take(parser, "@"))
+        tsr__rule_range(rule, 'd', 0, rule->rank);
+    else if (take(parser, "<"))
+        tsr__rule_range(rule, 'd', 0, rule->axis);
+    else if (take(parser, ">"))
+        tsr__rule_range(rule, 'd', rule->axis + 1, rule->rank);
+    else
+        return false;
+    return true;
+}
+
 // Reads "f", "(f g)", "A*", "1" or "_", then "~" or "^".
 static bool parse_dim(struct parser *parser)
 {
+    if (parse_axes(parser))
+        return !parser->rule->wrong;
     struct pattern_dim *dim = tsr__rule_empty_dim(parser->rule);
     if (!dim)
         return false;
@@ -225,12 +246,18 @@ static bool parse_input(struct parser *parser, int *out)
     return true;
 }
 
+// Adds the rewrite to the rule and returns true.
+static bool add_rewrite(struct parser *parser, struct rule_rewrite rewrite)
+{
+    tsr__rule_rewrite(parser->rule, rewrite);
+    return true;
+}
+
 // Reads "shape 1", "shape 1 allowzero" or "shape 3 open". allowzero is the name of an attribute: if
 // it is 1, a size of 0 means an empty dimension. open: the shape cannot have a size of 0, because 0
 // copies a size of the input.
-static bool parse_shape(struct parser *parser)
+static bool parse_shape(struct parser *parser, struct rule_rewrite rewrite)
 {
-    struct rule_rewrite rewrite = {.kind = REWRITE_SHAPE, .factor = -1};
     if (!parse_input(parser, &rewrite.index))
         return false;
     if (goes_on(parser)) {
@@ -239,38 +266,38 @@ static bool parse_shape(struct parser *parser)
         if (!rewrite.open)
             rewrite.name = tsr__arena_str(parser->rule->arena, zeros).p;
     }
-    tsr__rule_rewrite(parser->rule, rewrite);
-    return true;
+    return add_rewrite(parser, rewrite);
 }
 
 // Reads the clause "once 2": only one device adds input 2 to the result.
-static bool parse_once(struct parser *parser)
+static bool parse_once(struct parser *parser, struct rule_rewrite rewrite)
 {
-    struct rule_rewrite rewrite = {.kind = REWRITE_ADD_ONCE, .factor = -1};
-    if (!parse_input(parser, &rewrite.index))
-        return false;
-    tsr__rule_rewrite(parser->rule, rewrite);
-    return true;
+    return parse_input(parser, &rewrite.index) && add_rewrite(parser, rewrite);
+}
+
+// Reads the start of "attr group=g": the name of an attribute and a factor.
+static bool parse_named(struct parser *parser, struct rule_rewrite *rewrite, const char *wrong)
+{
+    rewrite->index = -1;
+    rewrite->name = tsr__arena_str(parser->rule->arena, word(parser)).p;
+    rewrite->factor = take(parser, "=") ? find_letter(parser) : NO_LETTER;
+    return rewrite->factor != NO_LETTER || fail(parser, wrong);
 }
 
 // Reads "attr group=g", or "attr K=w*64": the attribute is 64 times the size of factor w.
-static bool parse_attr(struct parser *parser)
+static bool parse_attr(struct parser *parser, struct rule_rewrite rewrite)
 {
-    struct rule_rewrite rewrite = {.kind = REWRITE_ATTR, .index = -1, .unit = 1};
-    rewrite.name = tsr__arena_str(parser->rule->arena, word(parser)).p;
-    rewrite.factor = take(parser, "=") ? find_letter(parser) : NO_LETTER;
-    if (rewrite.factor == NO_LETTER)
-        return fail(parser, "attr needs name=factor");
+    rewrite.unit = 1;
+    if (!parse_named(parser, &rewrite, "attr needs name=factor"))
+        return false;
     if (take(parser, "*") && (!tsr__str_int(word(parser), &rewrite.unit) || rewrite.unit < 1))
         return fail(parser, "attr needs name=factor or name=factor*number");
-    tsr__rule_rewrite(parser->rule, rewrite);
-    return true;
+    return add_rewrite(parser, rewrite);
 }
 
 // Reads "sizes 0 1 4" or "size 0 1 4": dimensions 1 to 3 of input 0.
-static bool parse_sizes(struct parser *parser, enum rewrite_kind kind)
+static bool parse_sizes(struct parser *parser, struct rule_rewrite rewrite)
 {
-    struct rule_rewrite rewrite = {.kind = kind, .factor = -1};
     int64_t first, last;
     if (!parse_input(parser, &rewrite.index))
         return false;
@@ -279,17 +306,15 @@ static bool parse_sizes(struct parser *parser, enum rewrite_kind kind)
         return fail(parser, "sizes needs an input, its first dimension and the end of the range");
     rewrite.first = (int)first;
     rewrite.last = (int)last;
-    tsr__rule_rewrite(parser->rule, rewrite);
-    return true;
+    return add_rewrite(parser, rewrite);
 }
 
 // Reads "look 1 v 2": elements of input 1 are indices into v, and the result has 2 dimensions after
 // those of the indices. In "look 1 v0 2 0" only element 0 of each index tuple is an index into v0.
 // Reads "scat 1 v 2" likewise, where v is dimension 2 of input 0.
-static bool parse_lookup(struct parser *parser, enum rewrite_kind kind)
+static bool parse_lookup(struct parser *parser, struct rule_rewrite rewrite)
 {
     static const char wrong[] = "look needs an input, a factor and a number of dimensions";
-    struct rule_rewrite rewrite = {.kind = kind};
     int64_t index, after, element = -1;
     if (!tsr__str_int(word(parser), &index) || index < 0 || index >= parser->rule->pattern.n_inputs)
         return fail(parser, wrong);
@@ -301,63 +326,70 @@ static bool parse_lookup(struct parser *parser, enum rewrite_kind kind)
     rewrite.index = (int)index;
     rewrite.last = (int)after;
     rewrite.first = (int)element + 1;
-    tsr__rule_rewrite(parser->rule, rewrite);
-    return true;
+    return add_rewrite(parser, rewrite);
 }
 
 // Reads "route 1 e": input 1 selects elements of e for each token.
-static bool parse_route(struct parser *parser)
+static bool parse_route(struct parser *parser, struct rule_rewrite rewrite)
 {
-    struct rule_rewrite rewrite = {.kind = REWRITE_ROUTE};
     if (!parse_input(parser, &rewrite.index))
         return false;
     rewrite.factor = find_letter(parser);
     if (rewrite.factor == NO_LETTER)
         return fail(parser, "route needs an input and a factor");
-    tsr__rule_rewrite(parser->rule, rewrite);
-    return true;
+    return add_rewrite(parser, rewrite);
 }
 
 // Reads "range 0 r": the elements of r are ascending numbers, from input 0 up to input 1, which is
 // excluded.
-static bool parse_range(struct parser *parser)
+static bool parse_range(struct parser *parser, struct rule_rewrite rewrite)
 {
     int64_t index;
     bool known = tsr__str_int(word(parser), &index) && index >= 0 &&
                  index + 1 < parser->rule->pattern.n_inputs;
-    int letter = find_letter(parser);
-    if (!known || letter == NO_LETTER)
+    rewrite.factor = find_letter(parser);
+    if (!known || rewrite.factor == NO_LETTER)
         return fail(parser, "range needs an input that another input follows, and a factor");
-    tsr__rule_rewrite(
-        parser->rule,
-        (struct rule_rewrite){.kind = REWRITE_RANGE, .index = (int)index, .factor = letter});
-    return true;
+    rewrite.index = (int)index;
+    return add_rewrite(parser, rewrite);
 }
 
-// Reads "word direction=v forward reverse" or "share activations=v": an attribute with one word, or
-// with list entries, for each element of v.
-static bool parse_attribute_of(struct parser *parser, enum rewrite_kind kind)
+static bool parse_share(struct parser *parser, struct rule_rewrite rewrite)
 {
-    struct rule_rewrite rewrite = {.kind = kind, .index = -1};
-    struct arena *arena = parser->rule->arena;
-    rewrite.name = tsr__arena_str(arena, word(parser)).p;
-    rewrite.factor = take(parser, "=") ? find_letter(parser) : NO_LETTER;
-    if (rewrite.factor == NO_LETTER)
-        return fail(parser, "word and share need name=factor");
+    return parse_named(parser, &rewrite, "word and share need name=factor") &&
+           add_rewrite(parser, rewrite);
+}
+
+// Reads "word direction=v forward reverse": an attribute with one word for each element of v.
+static bool parse_words(struct parser *parser, struct rule_rewrite rewrite)
+{
     struct str words = {0};
-    while (kind == REWRITE_WORD && goes_on(parser)) {
+    if (!parse_named(parser, &rewrite, "word and share need name=factor"))
+        return false;
+    do {
         struct str next = word(parser);
         if (!next.n)
             return fail(parser, "word needs a value for each element");
-        words = tsr__arena_printf(arena, STR_FMT "%s" STR_FMT, STR_ARG(words), words.n ? " " : "",
-                                  STR_ARG(next));
-    }
-    if (kind == REWRITE_WORD && !words.n)
-        return fail(parser, "word needs a value for each element");
+        words = tsr__arena_printf(parser->rule->arena, STR_FMT "%s" STR_FMT, STR_ARG(words),
+                                  words.n ? " " : "", STR_ARG(next));
+    } while (goes_on(parser));
     rewrite.words = words.p;
-    tsr__rule_rewrite(parser->rule, rewrite);
-    return true;
+    return add_rewrite(parser, rewrite);
 }
+
+// The clauses that add a rewrite.
+static const struct {
+    const char *name;
+    bool (*parse)(struct parser *parser, struct rule_rewrite rewrite);
+    enum rewrite_kind kind;
+} rewrites[] = {
+    {"shape", parse_shape, REWRITE_SHAPE},   {"once", parse_once, REWRITE_ADD_ONCE},
+    {"attr", parse_attr, REWRITE_ATTR},      {"sizes", parse_sizes, REWRITE_SIZES},
+    {"size", parse_sizes, REWRITE_SIZE},     {"look", parse_lookup, REWRITE_LOOKUP},
+    {"scat", parse_lookup, REWRITE_SCATTER}, {"range", parse_range, REWRITE_RANGE},
+    {"route", parse_route, REWRITE_ROUTE},   {"word", parse_words, REWRITE_WORD},
+    {"share", parse_share, REWRITE_SHARE},
+};
 
 // Reads a clause; its first word says which. P and flops are skipped up to the next ";".
 static bool parse_clause(struct parser *parser)
@@ -367,28 +399,10 @@ static bool parse_clause(struct parser *parser)
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         if (str_is(clause, kinds[i]))
             return parse_letters(parser, clause);
-    if (str_is(clause, "shape"))
-        return parse_shape(parser);
-    if (str_is(clause, "once"))
-        return parse_once(parser);
-    if (str_is(clause, "attr"))
-        return parse_attr(parser);
-    if (str_is(clause, "sizes"))
-        return parse_sizes(parser, REWRITE_SIZES);
-    if (str_is(clause, "size"))
-        return parse_sizes(parser, REWRITE_SIZE);
-    if (str_is(clause, "look"))
-        return parse_lookup(parser, REWRITE_LOOKUP);
-    if (str_is(clause, "scat"))
-        return parse_lookup(parser, REWRITE_SCATTER);
-    if (str_is(clause, "range"))
-        return parse_range(parser);
-    if (str_is(clause, "route"))
-        return parse_route(parser);
-    if (str_is(clause, "word"))
-        return parse_attribute_of(parser, REWRITE_WORD);
-    if (str_is(clause, "share"))
-        return parse_attribute_of(parser, REWRITE_SHARE);
+    for (size_t i = 0; i < TSR_COUNT(rewrites); i++)
+        if (str_is(clause, rewrites[i].name))
+            return rewrites[i].parse(
+                parser, (struct rule_rewrite){.kind = rewrites[i].kind, .factor = NO_LETTER});
     if (!str_is(clause, "P") && !str_is(clause, "flops"))
         return fail(parser, "unknown clause");
     while (parser->text.n && parser->text.p[0] != ';')

@@ -45,6 +45,11 @@ bool tsr__derive_none(struct derivation *derivation, const char *why)
     return false;
 }
 
+bool tsr__derive_none_if(struct derivation *derivation, bool holds, const char *why)
+{
+    return holds && !tsr__derive_none(derivation, why);
+}
+
 static void add_size(struct derivation *derivation, struct str letter, tsr_dim size)
 {
     if (derivation->n_sizes < RULE_MAX_FACTORS)
@@ -69,13 +74,6 @@ void tsr__derive_element_size(struct derivation *derivation, const char *letter,
     struct known_value value = tsr__value_known(shapes, tsr_node_input(derivation->node, i));
     if (value.n == 1)
         add_size(derivation, str_of(letter), tsr__expr_dim(shapes->exprs, value.elements[0]));
-}
-
-void tsr__rule_around(struct rule_builder *rule, int axis, int rank, const char *at_axis)
-{
-    tsr__rule_range(rule, 'd', 0, axis);
-    tsr__rule_dims(rule, at_axis);
-    tsr__rule_range(rule, 'd', axis + 1, rank);
 }
 
 // Derives the rule of MatMul. As in numpy, an operand of one dimension has no m or no n.
@@ -126,21 +124,17 @@ void tsr__derive_transpose(struct derivation *derivation)
     int rank = tsr__derive_rank(derivation, 0);
     const int64_t *perm;
     size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "perm"), &perm);
-    if (rank < 0)
+    if (rank < 0 || tsr__derive_none_if(derivation, n && n != (size_t)rank,
+                                        "perm does not fit the number of dimensions"))
         return;
-    if (n && n != (size_t)rank) {
-        tsr__derive_none(derivation, "perm does not fit the number of dimensions");
-        return;
-    }
     tsr__rule_input(&derivation->rule);
     tsr__rule_range(&derivation->rule, 'd', 0, rank);
     tsr__rule_output(&derivation->rule);
     for (int i = 0; i < rank; i++) {
         int64_t from = n ? perm[i] : rank - 1 - i;
-        if (from < 0 || from >= rank) {
-            tsr__derive_none(derivation, "perm has an invalid dimension");
+        if (tsr__derive_none_if(derivation, from < 0 || from >= rank,
+                                "perm has an invalid dimension"))
             return;
-        }
         tsr__rule_dim(&derivation->rule, 'd', (int)from);
     }
 }

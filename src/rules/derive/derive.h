@@ -63,9 +63,6 @@ bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out);
 bool tsr__derive_heads(struct derivation *derivation, const char *queries, const char *keys);
 // True if the node has no output from number `first` on.
 bool tsr__derive_outputs_end(const struct derivation *derivation, size_t first);
-// Adds the dimensions of a tensor, with `at_axis` in place of the axis. Example: "_" at axis 1 of
-// rank 3 adds "d0 _ d2".
-void tsr__rule_around(struct rule_builder *rule, int axis, int rank, const char *at_axis);
 // Adds input i, a mask that broadcasts to [b, heads, q, k]; heads: "h" or "(h g)". Returns false if
 // its number of heads is unknown, so that heads are not sharded.
 bool tsr__derive_mask(struct derivation *derivation, size_t i, const char *heads);

@@ -147,12 +147,9 @@ void tsr__derive_attention(struct derivation *derivation)
     struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     bool flat = rank == 3;
-    if (rank < 0)
+    if (rank < 0 || tsr__derive_none_if(derivation, rank != 3 && rank != 4,
+                                        "the query has neither 3 nor 4 dimensions"))
         return;
-    if (rank != 3 && rank != 4) {
-        tsr__derive_none(derivation, "the query has neither 3 nor 4 dimensions");
-        return;
-    }
     if (flat && !tsr__derive_heads(derivation, "q_num_heads", "kv_num_heads"))
         return;
     tsr__rule_inputs(rule, flat ? "[b q (h g d)],[b k (h d)],[b k (h v)]"
@@ -236,10 +233,8 @@ void tsr__derive_linear_attention(struct derivation *derivation)
     int64_t kv = tsr__derive_int(derivation, "kv_num_heads", 0),
             q = tsr__derive_int(derivation, "q_num_heads", 0);
     bool window = tsr__derive_int(derivation, "state_window", 0) > 0;
-    if (q < 1 || kv < 1 || (q % kv && kv % q)) {
-        tsr__derive_none(derivation, NO_HEADS);
+    if (tsr__derive_none_if(derivation, q < 1 || kv < 1 || (q % kv && kv % q), NO_HEADS))
         return;
-    }
     if (q < kv) { // each query serves several keys
         tsr__derive_size(derivation, "h", kv);
         build_shared_keys(rule, false, window);
@@ -295,12 +290,9 @@ void tsr__derive_rotary(struct derivation *derivation)
     struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     int64_t heads = tsr__derive_int(derivation, "num_heads", 0);
-    if (rank < 0)
+    if (rank < 0 ||
+        tsr__derive_none_if(derivation, rank != 4 && (rank != 3 || heads < 1), NO_HEADS))
         return;
-    if (rank != 4 && (rank != 3 || heads < 1)) {
-        tsr__derive_none(derivation, NO_HEADS);
-        return;
-    }
     if (rank == 3)
         tsr__derive_size(derivation, "h", heads);
     tsr__rule_inputs(rule, rotated(rank));
@@ -323,10 +315,9 @@ void tsr__derive_rotary_positions(struct derivation *derivation)
         return;
     if (angles.rank == 2 && angles.dims[1].value > 0)
         half = angles.dims[1].value;
-    if (rank != 4 && (rank != 3 || (heads < 1 && half < 1))) {
-        tsr__derive_none(derivation, NO_HEADS);
+    if (tsr__derive_none_if(derivation, rank != 4 && (rank != 3 || (heads < 1 && half < 1)),
+                            NO_HEADS))
         return;
-    }
     if (rank == 3 && heads > 0)
         tsr__derive_size(derivation, "h", heads);
     else if (rank == 3)

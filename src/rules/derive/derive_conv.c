@@ -649,10 +649,9 @@ void tsr__derive_causal_conv(struct derivation *derivation)
     bool window = tsr__derive_int(derivation, "state_window", 0) > 0;
     if (rank < 0)
         return;
-    if (rank < 3 || rank > DERIVE_MAX_RANK || (last && rank != 3)) {
-        tsr__derive_none(derivation, NO_WINDOWS);
+    if (tsr__derive_none_if(derivation, rank < 3 || rank > DERIVE_MAX_RANK || (last && rank != 3),
+                            NO_WINDOWS))
         return;
-    }
     tsr__rule_inputs(rule, last ? "[b t c],[c _ _],[c]?" : "[b c S*],[c _]");
     if (!last) {
         tsr__rule_any(rule, rank - 2);

@@ -170,10 +170,9 @@ void tsr__derive_multi_head(struct derivation *derivation)
     if (tsr__derive_rank(derivation, 0) < 0 || !take_heads(derivation))
         return;
     int rank = tsr__derive_in(derivation, 0).rank;
-    if (rank != 3 && rank != 5) {
-        tsr__derive_none(derivation, "the query has neither 3 nor 5 dimensions");
+    if (tsr__derive_none_if(derivation, rank != 3 && rank != 5,
+                            "the query has neither 3 nor 5 dimensions"))
         return;
-    }
     add_three(derivation, &multi);
     int64_t hidden_v = multi.own_values ? last_size_if(derivation, 2, 3) : -1;
     bool even = add_bias(derivation, 3, last_size_if(derivation, 0, 3), hidden_v);

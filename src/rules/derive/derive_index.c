@@ -29,14 +29,12 @@ void tsr__derive_gather(struct derivation *derivation)
     int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
-    tsr__rule_input(rule);
-    tsr__rule_around(rule, axis, rank, "v");
-    tsr__rule_input(rule);
+    tsr__rule_axes(rule, rank, axis);
+    tsr__rule_inputs(rule, "[< v >],[]");
     tsr__rule_range(rule, 'i', 0, many);
-    tsr__rule_output(rule);
-    tsr__rule_range(rule, 'd', 0, axis);
+    tsr__rule_outputs(rule, "[<]");
     tsr__rule_range(rule, 'i', 0, many);
-    tsr__rule_range(rule, 'd', axis + 1, rank);
+    tsr__rule_dims(rule, ">");
     tsr__derive_lookup(derivation, 0, rank - axis - 1);
 }
 
@@ -166,10 +164,8 @@ void tsr__derive_gather_nd(struct derivation *derivation)
     int64_t batch = tsr__derive_int(derivation, "batch_dims", 0);
     if (rank < 0 || many < 0)
         return;
-    if (batch < 0 || batch > DERIVE_MAX_RANK) {
-        tsr__derive_none(derivation, DERIVE_NO_SHAPE);
+    if (tsr__derive_none_if(derivation, batch < 0 || batch > DERIVE_MAX_RANK, DERIVE_NO_SHAPE))
         return;
-    }
     int b = (int)batch, k = tuple_length(derivation, rank, many, b);
     if (k < 0)
         return;
@@ -226,22 +222,12 @@ void tsr__derive_scatter_nd(struct derivation *derivation)
 // at run time only.
 void tsr__derive_tensor_scatter(struct derivation *derivation)
 {
-    struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     int axis = tsr__derive_axis(derivation, "axis", -2, rank);
-    if (axis < 0)
+    if (axis < 0 || tsr__derive_none_if(derivation, axis == 0, DERIVE_NO_AXIS))
         return;
-    if (axis == 0) {
-        tsr__derive_none(derivation, DERIVE_NO_AXIS);
-        return;
-    }
-    for (int i = 0; i < 2; i++) {
-        tsr__rule_input(rule);
-        tsr__rule_around(rule, axis, rank, "_");
-    }
-    tsr__rule_inputs(rule, "[d0]?");
-    tsr__rule_output(rule);
-    tsr__rule_around(rule, axis, rank, "_");
+    tsr__rule_axes(&derivation->rule, rank, axis);
+    tsr__rule_text(&derivation->rule, "[< _ >],[< _ >],[d0]? -> [< _ >]");
 }
 
 // True if OneHot can be expanded to a comparison. Indices that are fractions cannot: engines
@@ -312,12 +298,9 @@ void tsr__derive_one_hot(struct derivation *derivation)
     int at = tsr__derive_axis(derivation, "axis", -1, rank + 1); // axis of the result
     if (at < 0)
         return;
-    tsr__rule_input(rule);
-    tsr__rule_range(rule, 'd', 0, rank);
-    tsr__rule_inputs(rule, "·,·");
-    tsr__rule_output(rule);
-    tsr__rule_range(rule, 'd', 0, at);
-    tsr__rule_dims(rule, "t");
+    tsr__rule_axes(rule, rank, at);
+    tsr__rule_inputs(rule, "[@],·,·");
+    tsr__rule_outputs(rule, "[< t]");
     tsr__rule_range(rule, 'd', at, rank);
     tsr__rule_kind(rule, one_hot_expands(derivation) ? FACTOR_STAT : FACTOR_REP, "t");
     tsr__derive_element_size(derivation, "t", 1);
@@ -327,7 +310,6 @@ void tsr__derive_one_hot(struct derivation *derivation)
 // known at run time only. Without an axis the input is flattened, and nothing is sharded.
 void tsr__derive_compress(struct derivation *derivation)
 {
-    struct rule_builder *rule = &derivation->rule;
     if (!tsr__attr_of(derivation->shapes, derivation->node, "axis")) {
         derivation->whole = "the elements are taken from the flat input";
         derivation->text = "·,· -> [_]";
@@ -337,11 +319,8 @@ void tsr__derive_compress(struct derivation *derivation)
     int axis = tsr__derive_axis(derivation, "axis", 0, rank);
     if (axis < 0)
         return;
-    tsr__rule_input(rule);
-    tsr__rule_around(rule, axis, rank, "_");
-    tsr__rule_inputs(rule, "[_]");
-    tsr__rule_output(rule);
-    tsr__rule_around(rule, axis, rank, "_");
+    tsr__rule_axes(&derivation->rule, rank, axis);
+    tsr__rule_text(&derivation->rule, "[< _ >],[_] -> [< _ >]");
 }
 
 // Derives the rule of ReverseSequence. Each sequence of the batch is reversed up to its own length:
@@ -358,10 +337,8 @@ void tsr__derive_reverse_sequence(struct derivation *derivation)
         tsr__derive_none(derivation, DERIVE_NO_AXIS);
         return;
     }
-    tsr__rule_input(rule);
-    tsr__rule_around(rule, (int)time, rank, "_");
-    tsr__rule_input(rule);
+    tsr__rule_axes(rule, rank, (int)time);
+    tsr__rule_inputs(rule, "[< _ >],[]");
     tsr__rule_dim(rule, 'd', (int)batch);
-    tsr__rule_output(rule);
-    tsr__rule_around(rule, (int)time, rank, "_");
+    tsr__rule_outputs(rule, "[< _ >]");
 }

@@ -305,12 +305,9 @@ void tsr__derive_resize(struct derivation *derivation)
     struct resized resized = {.rank = tsr__derive_rank(derivation, 0),
                               .from = tsr__derive_in(derivation, 0),
                               .to = tsr__derive_result(derivation)};
-    if (resized.rank < 0)
+    if (resized.rank < 0 || tsr__derive_none_if(derivation, resized.to.rank != resized.rank,
+                                                "the new shape is not known"))
         return;
-    if (resized.to.rank != resized.rank) {
-        tsr__derive_none(derivation, "the new shape is not known");
-        return;
-    }
     for (int i = 0; i < resized.rank; i++)
         resized.marked[i] = !same_dim(derivation, resized.from.dims[i], resized.to.dims[i]);
     if (!mark_resampled(derivation, resized.rank, resized.marked))
@@ -422,11 +419,9 @@ void tsr__derive_squeeze(struct derivation *derivation)
         derivation->whole = "a shard of size 1 would lose its dimension: give the axes";
     for (int i = 0; !given && i < rank; i++)
         removed[i] = shape.dims[i].value == 1;
-    if (n == -1 || (!given && !all_numbers(shape))) {
-        tsr__derive_none(derivation,
-                         given ? "the axes that are removed are not known" : derivation->whole);
+    if (tsr__derive_none_if(derivation, n == -1 || (!given && !all_numbers(shape)),
+                            given ? "the axes that are removed are not known" : derivation->whole))
         return;
-    }
     if (!mark_axes(derivation, rank, axes, n, removed))
         return;
     tsr__rule_input(rule);
@@ -455,10 +450,8 @@ void tsr__derive_unsqueeze(struct derivation *derivation)
     int64_t n = tsr__derive_ints(derivation, "axes", 1, axes, MAX_RANK);
     if (rank < 0)
         return;
-    if (n < 0 || rank + n > MAX_RANK) {
-        tsr__derive_none(derivation, "the new axes are not known");
+    if (tsr__derive_none_if(derivation, n < 0 || rank + n > MAX_RANK, "the new axes are not known"))
         return;
-    }
     if (!mark_axes(derivation, rank + (int)n, axes, n, made))
         return;
     tsr__rule_input(rule);
@@ -503,10 +496,8 @@ void tsr__derive_flatten(struct derivation *derivation)
     if (rank < 0)
         return;
     axis = from_front(axis, rank);
-    if (axis < 0 || axis > rank) {
-        tsr__derive_none(derivation, DERIVE_NO_AXIS);
+    if (tsr__derive_none_if(derivation, axis < 0 || axis > rank, DERIVE_NO_AXIS))
         return;
-    }
     tsr__rule_input(rule);
     tsr__rule_range(rule, 'd', 0, rank);
     tsr__rule_output(rule);
@@ -582,10 +573,9 @@ void tsr__derive_expand(struct derivation *derivation)
     int rank = tsr__derive_rank(derivation, 0), n_new = to.rank - rank;
     if (rank < 0)
         return;
-    if (n_new < 0 || to.rank > MAX_RANK) {
-        tsr__derive_none(derivation, "the new shape is not known");
+    if (tsr__derive_none_if(derivation, n_new < 0 || to.rank > MAX_RANK,
+                            "the new shape is not known"))
         return;
-    }
     tsr__rule_input(rule);
     for (int i = n_new; i < to.rank; i++) {
         char kind = expand_kind(derivation, from, to, i);
@@ -632,22 +622,17 @@ void tsr__derive_tile(struct derivation *derivation)
     int64_t times[MAX_REPEATED];
     int rank = tsr__derive_rank(derivation, 0);
     int64_t n = tsr__derive_ints(derivation, "", 1, times, MAX_REPEATED);
-    if (rank < 0)
+    if (rank < 0 ||
+        tsr__derive_none_if(derivation, n != rank, "the numbers of repeats are not known"))
         return;
-    if (n != rank) {
-        tsr__derive_none(derivation, "the numbers of repeats are not known");
-        return;
-    }
     tsr__rule_input(rule);
     tsr__rule_range(rule, 'd', 0, rank);
     tsr__rule_inputs(rule, "·");
     tsr__rule_output(rule);
     for (int i = 0; i < rank; i++) {
         int letters[] = {tsr__rule_numbered(rule, 'd', i), NO_LETTER};
-        if (times[i] < 1) {
-            tsr__derive_none(derivation, "a dimension has no elements");
+        if (tsr__derive_none_if(derivation, times[i] < 1, "a dimension has no elements"))
             return;
-        }
         if (times[i] > 1) {
             letters[1] = letters[0];
             letters[0] = tsr__rule_numbered(rule, 't', i);

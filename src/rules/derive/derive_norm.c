@@ -10,19 +10,11 @@
 
 // ---- softmax -----------------------------------------------------------------------------------
 
-// Builds "[d0 d1 d2] -> [d0 d1 d2]".
-static void same_shape(struct rule_builder *rule, int rank)
-{
-    tsr__rule_input(rule);
-    tsr__rule_range(rule, 'd', 0, rank);
-    tsr__rule_output(rule);
-    tsr__rule_range(rule, 'd', 0, rank);
-}
-
 // Builds the rule of a softmax, with statistics over dimensions from .. to-1.
 static void softmax_over(struct derivation *derivation, int rank, int from, int to)
 {
-    same_shape(&derivation->rule, rank);
+    tsr__rule_axes(&derivation->rule, rank, from);
+    tsr__rule_text(&derivation->rule, "[@] -> [@]");
     tsr__rule_kind_range(&derivation->rule,
                          tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS), 'd', from, to);
 }
@@ -43,10 +35,8 @@ void tsr__derive_softmax_flat(struct derivation *derivation)
     if (rank < 0)
         return;
     axis = from_front(axis, rank);
-    if (axis < 0 || axis > rank) {
-        tsr__derive_none(derivation, DERIVE_NO_AXIS);
+    if (tsr__derive_none_if(derivation, axis < 0 || axis > rank, DERIVE_NO_AXIS))
         return;
-    }
     softmax_over(derivation, rank, (int)axis, rank);
 }
 
@@ -67,14 +57,13 @@ void tsr__derive_mvn(struct derivation *derivation)
     }
     for (size_t i = 0; i < n; i++) {
         int axis = tsr__axis(axes[i], rank);
-        if (axis < 0) {
-            tsr__derive_none(derivation, DERIVE_NO_AXIS);
+        if (tsr__derive_none_if(derivation, axis < 0, DERIVE_NO_AXIS))
             return;
-        }
         taken[axis] = true;
     }
     enum factor_kind kind = tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS);
-    same_shape(&derivation->rule, rank);
+    tsr__rule_axes(&derivation->rule, rank, 0);
+    tsr__rule_text(&derivation->rule, "[@] -> [@]");
     for (int i = 0; i < rank; i++)
         if (taken[i])
             tsr__rule_kind_range(&derivation->rule, kind, 'd', i, i + 1);

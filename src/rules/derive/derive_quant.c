@@ -11,21 +11,6 @@
 
 // ---- QuantizeLinear, DequantizeLinear -----------------------------------------------------------
 
-// Adds a tensor, its scale, an optional zero point, and the result.
-static void add_scaled(struct rule_builder *rule, int axis, int rank, const char *elements,
-                       const char *scale)
-{
-    tsr__rule_input(rule);
-    tsr__rule_around(rule, axis, rank, elements);
-    tsr__rule_input(rule);
-    tsr__rule_around(rule, axis, rank, scale);
-    tsr__rule_input(rule);
-    tsr__rule_around(rule, axis, rank, scale);
-    tsr__rule_optional(rule);
-    tsr__rule_output(rule);
-    tsr__rule_around(rule, axis, rank, elements);
-}
-
 // Builds the rule for one scale per block. Example: [64 256] with blocks of 32 along axis 1 has
 // scales [64 8]: "[d0 (u z)],[d0 u],[d0 u]? -> [d0 (u z)]; rep z", with u 8 and z 32. A shard of u
 // has complete blocks and their scales. The axis is not sharded if blocks do not fill it, or if
@@ -39,8 +24,8 @@ static void per_block(struct derivation *derivation, int axis, int rank)
                 mul_ok(block, blocks, &covered) && covered == size;
     if (full)
         tsr__derive_size(derivation, "z", block);
-    add_scaled(&derivation->rule, axis, rank, full ? "(u z)" : "c", "u");
-    tsr__rule_kind(&derivation->rule, FACTOR_REP, full ? "z" : "c u");
+    tsr__rule_text(&derivation->rule, full ? "[< (u z) >],[< u >],[< u >]? -> [< (u z) >]; rep z"
+                                           : "[< c >],[< u >],[< u >]? -> [< c >]; rep c u");
 }
 
 // Derives the rule of QuantizeLinear and DequantizeLinear. The scale is one number for the tensor,
@@ -63,18 +48,14 @@ void tsr__derive_quantize(struct derivation *derivation)
     int axis = tsr__derive_axis(derivation, "axis", 1, rank);
     if (axis < 0)
         return;
-    if (many == rank && (many > 1 || tsr__derive_int(derivation, "block_size", 0) > 0)) {
+    tsr__rule_axes(&derivation->rule, rank, axis);
+    // A scale of symbolic size may have one element at run time, so it is broadcast.
+    if (many == rank && (many > 1 || tsr__derive_int(derivation, "block_size", 0) > 0))
         per_block(derivation, axis, rank);
-    } else if (many == 1) {
-        // A scale of symbolic size may have one element at run time, so it is broadcast.
-        tsr__rule_input(&derivation->rule);
-        tsr__rule_around(&derivation->rule, axis, rank, "c");
-        tsr__rule_inputs(&derivation->rule, "[c~],[c~]?");
-        tsr__rule_output(&derivation->rule);
-        tsr__rule_around(&derivation->rule, axis, rank, "c");
-    } else {
+    else if (many == 1)
+        tsr__rule_text(&derivation->rule, "[< c >],[c~],[c~]? -> [< c >]");
+    else
         tsr__derive_none(derivation, "the scale has another number of dimensions than expected");
-    }
 }
 
 void tsr__derive_dynamic_quantize(struct derivation *derivation)
@@ -294,10 +275,8 @@ void tsr__derive_matmul_bnb4(struct derivation *derivation)
 {
     int64_t k = tsr__derive_int(derivation, "K", 0),
             block = tsr__derive_int(derivation, "block_size", 0);
-    if (k < 1 || block < 1) {
-        tsr__derive_none(derivation, DERIVE_NO_MEMBER);
+    if (tsr__derive_none_if(derivation, k < 1 || block < 1, DERIVE_NO_MEMBER))
         return;
-    }
     int64_t columns = tsr__derive_int(derivation, "N", -1);
     if (columns >= 0)
         tsr__derive_size(derivation, "n", columns);
@@ -360,11 +339,8 @@ void tsr__derive_qlinear_softmax(struct derivation *derivation)
     if (tsr__derive_int(derivation, "opset", 13) <
         13) // all dimensions from the axis on are one row
         end = rank;
-    tsr__rule_input(rule);
-    tsr__rule_range(rule, 'd', 0, rank);
-    tsr__rule_inputs(rule, "[],[]?,[],[]?");
-    tsr__rule_output(rule);
-    tsr__rule_range(rule, 'd', 0, rank);
+    tsr__rule_axes(rule, rank, axis);
+    tsr__rule_text(rule, "[@],[],[]?,[],[]? -> [@]");
     tsr__rule_kind_range(rule, FACTOR_REP, 'd', axis, end);
 }
 
@@ -376,20 +352,13 @@ void tsr__derive_qlinear_concat(struct derivation *derivation)
     size_t n = tsr_node_input_count(derivation->node);
     int rank = tsr__derive_rank(derivation, 2);
     int axis = tsr__derive_axis(derivation, "axis", 1, rank);
-    if (axis < 0)
+    if (axis < 0 || tsr__derive_none_if(derivation, n % 3 != 2, DERIVE_NO_SHAPE))
         return;
-    if (n % 3 != 2) {
-        tsr__derive_none(derivation, DERIVE_NO_SHAPE);
-        return;
-    }
+    tsr__rule_axes(rule, rank, axis);
     tsr__rule_inputs(rule, "[],[]");
-    for (size_t i = 2; i < n; i += 3) {
-        tsr__rule_input(rule);
-        tsr__rule_around(rule, axis, rank, "_");
-        tsr__rule_inputs(rule, "[],[]");
-    }
-    tsr__rule_output(rule);
-    tsr__rule_around(rule, axis, rank, "_");
+    for (size_t i = 2; i < n; i += 3)
+        tsr__rule_inputs(rule, "[< _ >],[],[]");
+    tsr__rule_outputs(rule, "[< _ >]");
 }
 
 // Adds "n c _ _", or "n _ _ c" if channels are last.
@@ -408,12 +377,9 @@ static void qlinear_pool(struct derivation *derivation, const char *space)
     struct rule_builder *rule = &derivation->rule;
     int rank = tsr__derive_rank(derivation, 0);
     bool last = tsr__derive_int(derivation, "channels_last", 0) != 0;
-    if (rank < 0)
+    if (rank < 0 || tsr__derive_none_if(derivation, rank < 2,
+                                        "a tensor has fewer dimensions than the rule expects"))
         return;
-    if (rank < 2) {
-        tsr__derive_none(derivation, "a tensor has fewer dimensions than the rule expects");
-        return;
-    }
     tsr__rule_input(rule);
     add_pooled(rule, rank, last, "_");
     tsr__rule_inputs(rule, "[],[]?,[],[]?");

@@ -163,10 +163,8 @@ static bool find_by_shapes(const struct derivation *derivation, bool *reduced)
 static void unknown_axes(struct derivation *derivation, int rank)
 {
     static const char why[] = "the axes are not known before the run";
-    if (!tsr__derive_int(derivation, "keepdims", 1)) {
-        tsr__derive_none(derivation, why);
+    if (tsr__derive_none_if(derivation, !tsr__derive_int(derivation, "keepdims", 1), why))
         return;
-    }
     tsr__rule_input(&derivation->rule);
     tsr__rule_any(&derivation->rule, rank);
     tsr__rule_inputs(&derivation->rule, "·?");

@@ -75,17 +75,12 @@ static void transform(struct derivation *derivation, int64_t axis, const char *c
     if (rank < 0)
         return;
     int at = tsr__axis(axis, rank);
-    if (at < 0 || at == rank - 1) {
-        tsr__derive_none(derivation, DERIVE_NO_AXIS);
+    if (tsr__derive_none_if(derivation, at < 0 || at == rank - 1, DERIVE_NO_AXIS))
         return;
-    }
-    tsr__rule_input(rule);
-    tsr__rule_range(rule, 'd', 0, rank - 1);
-    tsr__rule_any(rule, 1);
+    tsr__rule_axes(rule, rank - 1, at);
+    tsr__rule_inputs(rule, "[@ _]");
     tsr__rule_inputs(rule, controls);
-    tsr__rule_output(rule);
-    tsr__rule_around(rule, at, rank - 1, "f");
-    tsr__rule_any(rule, 1);
+    tsr__rule_outputs(rule, "[< f > _]");
     tsr__rule_kind_range(rule, FACTOR_REP, 'd', at, at + 1);
     tsr__rule_kind(rule, FACTOR_REP, "f");
 }
@@ -145,10 +140,9 @@ void tsr__derive_optimizer(struct derivation *derivation)
 {
     int inputs = (int)tsr_node_input_count(derivation->node) - 2,
         outputs = (int)tsr_node_output_count(derivation->node), n = inputs - outputs;
-    if (n < 1 || inputs % n || n * 8 > RULE_MAX_FACTORS) {
-        tsr__derive_none(derivation, "another number of inputs than expected");
+    if (tsr__derive_none_if(derivation, n < 1 || inputs % n || n * 8 > RULE_MAX_FACTORS,
+                            "another number of inputs than expected"))
         return;
-    }
     tsr__rule_inputs(&derivation->rule, "[],[]");
     for (int i = 0; i < inputs + outputs; i++) {
         tsr__rule_tensor(&derivation->rule, i < inputs ? SIDE_IN : SIDE_OUT);
@@ -174,10 +168,9 @@ void tsr__derive_feature_extractor(struct derivation *derivation)
     int rank = tsr__derive_rank(derivation, 0), at = tsr__derive_rank(derivation, 1);
     if (rank < 0 || at < 0)
         return;
-    if (rank < 2 || at < 1 || at > DERIVE_MAX_RANK) {
-        tsr__derive_none(derivation, "there is one row only");
+    if (tsr__derive_none_if(derivation, rank < 2 || at < 1 || at > DERIVE_MAX_RANK,
+                            "there is one row only"))
         return;
-    }
     if (at == 1) {
         derivation->text = "[A* v],[t] -> [A* t]; rep v";
         return;

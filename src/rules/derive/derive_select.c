@@ -28,14 +28,8 @@ void tsr__derive_top_k(struct derivation *derivation)
     int axis = tsr__derive_axis(derivation, "axis", -1, rank);
     if (axis < 0)
         return;
-    tsr__rule_input(rule);
-    tsr__rule_range(rule, 'd', 0, rank);
-    tsr__rule_inputs(rule, "·?");
-    for (int i = 0; i < 2; i++) {
-        tsr__rule_output(rule);
-        tsr__rule_around(rule, axis, rank, "k");
-    }
-    tsr__rule_kind(rule, FACTOR_REP, "k");
+    tsr__rule_axes(rule, rank, axis);
+    tsr__rule_text(rule, "[@],·? -> [< k >],[< k >]; rep k");
     tsr__derive_element_size(derivation, "k", 1);
     if (tsr__derive_int(derivation, "k", -1) >= 0) // in the first opset
         tsr__derive_size(derivation, "k", tsr__derive_int(derivation, "k", 0));
@@ -61,11 +55,8 @@ void tsr__derive_cumulate(struct derivation *derivation)
     int axis = known ? tsr__axis(given, rank) : -1;
     if (axis < 0 && rank == 1)
         axis = 0; // a vector has only this axis
-    tsr__rule_input(rule);
-    tsr__rule_range(rule, 'd', 0, rank);
-    tsr__rule_inputs(rule, "·");
-    tsr__rule_output(rule);
-    tsr__rule_range(rule, 'd', 0, rank);
+    tsr__rule_axes(rule, rank, axis);
+    tsr__rule_text(rule, "[@],· -> [@]");
     if (axis >= 0)
         tsr__rule_kind_range(rule, scan_kind(derivation, axis), 'd', axis, axis + 1);
     else
@@ -111,10 +102,8 @@ static void add_right(struct rule_builder *rule, bool transposed)
 static void transposed_batch(struct derivation *derivation, int left, int right)
 {
     static const char why[] = "transposed batches are not supported";
-    if (left < 2 || right < 2) {
-        tsr__derive_none(derivation, why);
+    if (tsr__derive_none_if(derivation, left < 2 || right < 2, why))
         return;
-    }
     tsr__rule_inputs(&derivation->rule, "·,·");
     tsr__rule_output(&derivation->rule);
     tsr__rule_any(&derivation->rule, (int)int64_max(left, right));

@@ -420,10 +420,8 @@ void tsr__derive_slice(struct derivation *derivation)
     struct shape shape = tsr__derive_in(derivation, 0);
     for (int64_t i = 0; i < ranges.n; i++) {
         int axis = tsr__axis(ranges.axes[i], rank);
-        if (axis < 0) {
-            tsr__derive_none(derivation, DERIVE_NO_AXIS);
+        if (tsr__derive_none_if(derivation, axis < 0, DERIVE_NO_AXIS))
             return;
-        }
         ranges.axes[i] = axis;
         int64_t size = derivation->shapes_only ? -1 : shape.dims[axis].value;
         if (!takes_all(&ranges, i, shape.dims[axis]))
