@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // layout.c - fuzzes the text and integer forms of layouts: any input must be rejected with a
 // reason, or be unchanged after parsing and printing.
-#include "sharding/sharding.h"
+#include "../tests/sharding/notation_holds.h"
 
 #include <stdlib.h>
 
@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     tsr_session *s = tsr_session_new(NULL);
     if (!s)
         return 0;
-    if (!tsr__notation_holds(s, bytes, n) || !code_holds(s, bytes, n))
+    if (!notation_holds(s, bytes, n) || !code_holds(s, bytes, n))
         abort();
     tsr_session_free(s);
     return 0;

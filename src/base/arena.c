@@ -90,8 +90,7 @@ void *tsr__default_alloc(void *data, void *old, size_t old_bytes, size_t bytes)
     // realloc can often grow memory in place.
     if (!by_pages(bytes) && (!old || !by_pages(old_bytes)))
         return realloc(old, bytes);
-    void *p;
-    p = by_pages(bytes) ? pages_get(bytes) : malloc(bytes);
+    void *p = by_pages(bytes) ? pages_get(bytes) : malloc(bytes);
     if (p && old) {
         memcpy(p, old, size_min(old_bytes, bytes));
         default_free(old, old_bytes);

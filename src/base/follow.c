@@ -200,9 +200,7 @@ tsr_status tsr__follow_finish(struct follow *follow)
     join_threads(follow);
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < follow->n; i++) {
-        int error = EIO;
-        if (!tsr__fault(follow->session, FAULT_READ))
-            error = follow->files[i].error;
+        int error = tsr__fault(follow->session, FAULT_READ) ? EIO : follow->files[i].error;
         if (!error)
             continue;
         const char *why = error > 0 ? strerror(error) : "the file became shorter while it was read";

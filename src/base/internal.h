@@ -51,7 +51,7 @@ int tsr__fd_above(int fd);
 char *tsr__path_copy(tsr_session *session, const char *path, size_t n);
 void tsr__path_free(tsr_session *session, char **path);
 const char *tsr__path_name(const char *path);
-int tsr__path_open_parent(const char *path);
+int tsr__path_open_parent(const char *path, int flags);
 void tsr__path_draw(char out[TEMPORARY_NAME]);
 // Reports io-write with this errno. Returns TSR_WRITE.
 tsr_status tsr__refuse_write(tsr_session *session, const char *path, int error);

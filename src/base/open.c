@@ -82,9 +82,7 @@ static int open_walking(int root, const char *name)
             break;
         }
         bool last = !name[n];
-        int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-        if (last)
-            flags = OPEN_FLAGS | O_NOFOLLOW;
+        int flags = last ? OPEN_FLAGS | O_NOFOLLOW : O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
         int fd = openat(dir, part, flags);
         if (dir != root)
             close_keep_errno(dir);
@@ -177,38 +175,18 @@ tsr_status tsr__folder_open(tsr_session *session, const char *path, struct folde
     return TSR_OK;
 }
 
-// Opens the folder of the path: "a" for "a/b", "." for "b", "/" for "/b".
-static int open_parent(const char *path)
-{
-    char parent[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    const char *name = parent;
-    size_t n = slash ? (size_t)(slash - path) : 0;
-    if (n >= sizeof parent) {
-        errno = ENAMETOOLONG;
-        return -1;
-    }
-    memcpy(parent, path, n);
-    parent[n] = 0;
-    if (!slash)
-        name = ".";
-    else if (n == 0)
-        name = "/";
-    return tsr__fd_above(open(name, O_PATH | O_DIRECTORY | O_CLOEXEC));
-}
-
 tsr_status tsr__folder_of_file(tsr_session *session, const char *file, struct folder *out)
 {
     char real[PATH_MAX];
     struct stat st;
-    int fd = fault_io(session, FAULT_READ) ? -1 : open_parent(file);
+    int fd = fault_io(session, FAULT_READ) ? -1 : tsr__path_open_parent(file, O_PATH);
     if (fd < 0)
         return refuse_open(session, file, NULL);
     *out = (struct folder){.fd = fd, .real_fd = -1};
     // Content stores (such as that of Hugging Face) keep a model and its data as links into one
     // folder. Files of that folder are allowed, too.
     if (lstat(file, &st) == 0 && S_ISLNK(st.st_mode) && realpath(file, real))
-        out->real_fd = open_parent(real);
+        out->real_fd = tsr__path_open_parent(real, O_PATH);
     return TSR_OK;
 }
 

@@ -98,7 +98,7 @@ void tsr__path_draw(char out[TEMPORARY_NAME])
 }
 
 // Opens the folder of the path: "." for "m.onnx", "/" for "/m.onnx".
-int tsr__path_open_parent(const char *path)
+int tsr__path_open_parent(const char *path, int flags)
 {
     char folder[PATH_MAX];
     size_t n = (size_t)(tsr__path_name(path) - path);
@@ -110,7 +110,7 @@ int tsr__path_open_parent(const char *path)
     folder[n] = 0;
     if (n == 0)
         memcpy(folder, ".", sizeof ".");
-    return tsr__fd_above(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return tsr__fd_above(open(folder, flags | O_DIRECTORY | O_CLOEXEC));
 }
 
 // ---- one file ----------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ static int open_target(struct outfile *outfile)
     }
     if (is_special(outfile->path))
         return tsr__fd_above(open(outfile->path, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY));
-    outfile->dir_fd = tsr__path_open_parent(outfile->path);
+    outfile->dir_fd = tsr__path_open_parent(outfile->path, O_RDONLY);
     if (outfile->dir_fd < 0)
         return -1;
     const char *name = tsr__path_name(outfile->path);

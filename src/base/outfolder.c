@@ -159,7 +159,7 @@ static tsr_status check_target(tsr_session *session, const char *path, bool repl
 // opened, make_sibling will report it.
 static void sweep_parent(const struct outfolder *outfolder)
 {
-    int parent = tsr__path_open_parent(outfolder->path);
+    int parent = tsr__path_open_parent(outfolder->path, O_RDONLY);
     if (parent < 0)
         return;
     tsr__temporary_sweep(parent, TEMPORARY_PREFIX);
@@ -334,7 +334,7 @@ tsr_status tsr__outfolder_commit(struct outfolder *outfolder)
         tsr__outfolder_abort(outfolder);
         return status;
     }
-    int parent = tsr__path_open_parent(outfolder->path);
+    int parent = tsr__path_open_parent(outfolder->path, O_RDONLY);
     if (parent >= 0) {
         fsync(parent);
         close(parent);

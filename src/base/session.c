@@ -16,9 +16,7 @@ tsr_session *tsr_session_new(const tsr_session_options *options)
         return NULL;
     if (options)
         memcpy(&given, options, size_min(options->size, sizeof given));
-    tsr_alloc_fn alloc = tsr__default_alloc;
-    if (given.alloc)
-        alloc = given.alloc;
+    tsr_alloc_fn alloc = given.alloc ? given.alloc : tsr__default_alloc;
     tsr_session *session = alloc(given.alloc_data, NULL, 0, sizeof *session);
     if (!session)
         return NULL;

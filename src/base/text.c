@@ -34,9 +34,7 @@ struct str tsr__text_keep(struct text *text, struct arena *arena)
 // Reserves `more` bytes and a NUL. The capacity doubles, so that adding n bytes takes O(n) time.
 static bool reserve(struct text *text, size_t more)
 {
-    size_t max = TEXT_MAX;
-    if (text->max)
-        max = text->max;
+    size_t max = text->max ? text->max : TEXT_MAX;
     if (text->failed)
         return false;
     if (text->n > max || more > max - text->n) {
@@ -47,9 +45,7 @@ static bool reserve(struct text *text, size_t more)
     }
     if (more < text->cap - text->n)
         return true;
-    size_t need = text->n + more + 1, cap = 256;
-    if (text->cap)
-        cap = text->cap * 2;
+    size_t need = text->n + more + 1, cap = text->cap ? text->cap * 2 : 256;
     if (cap < need)
         cap = need;
     char *p = tsr__realloc(text->session, text->p, text->cap, cap);

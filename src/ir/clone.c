@@ -386,46 +386,39 @@ static void clone_inner_node(struct cloner *cloner, tsr_graph *graph, const tsr_
 
 // ---- graphs ---------------------------------------------------------------------------------
 
+// Copies a list of initializers with their tensors. A tensor with replaced data marks the graph as
+// changed.
+static void clone_constants(struct cloner *cloner, tsr_graph *graph, value_list *to,
+                            const value_list *from)
+{
+    for (size_t i = 0; i < from->n; i++) {
+        tsr_value *twin = tsr__twin(cloner, from->at[i]);
+        if (!twin || !vec_add(&cloner->to->arena, to, twin))
+            return;
+        twin->tensor = clone_tensor(cloner, from->at[i]->tensor, twin);
+        if (twin->tensor && twin->tensor->replaced)
+            graph->flags |= G_INITIALIZERS;
+    }
+}
+
 // Copies the lists of inputs, outputs and initializers. An output that is an outer value may have
 // another name in an inexact copy.
 static void clone_ports(struct cloner *cloner, tsr_graph *to, const tsr_graph *from)
 {
     for (size_t i = 0; i < from->inputs.n; i++) {
-        struct port *port = vec_push(&cloner->to->arena, &to->inputs);
-        if (!port)
-            return;
-        *port = from->inputs.at[i];
-        port->value = tsr__twin(cloner, port->value);
+        struct port port = from->inputs.at[i];
+        port.value = tsr__twin(cloner, port.value);
+        vec_add(&cloner->to->arena, &to->inputs, port);
     }
     for (size_t i = 0; i < from->outputs.n; i++) {
-        struct port *port = vec_push(&cloner->to->arena, &to->outputs);
-        if (!port)
-            return;
-        *port = from->outputs.at[i];
-        tsr_value *twin = tsr__twin(cloner, port->value);
-        port->replaced = port->replaced || (!cloner->exact && port->value->home != from);
-        port->value = twin;
-        if (twin)
-            twin->n_outputs++;
+        struct port port = from->outputs.at[i];
+        port.replaced = port.replaced || (!cloner->exact && port.value->home != from);
+        port.value = tsr__twin(cloner, port.value);
+        if (vec_add(&cloner->to->arena, &to->outputs, port) && port.value)
+            port.value->n_outputs++;
     }
-    for (size_t i = 0; i < from->initializers.n; i++) {
-        tsr_value **slot = vec_push(&cloner->to->arena, &to->initializers);
-        tsr_value *twin = tsr__twin(cloner, from->initializers.at[i]);
-        if (!slot || !twin)
-            return;
-        *slot = twin;
-        twin->tensor = clone_tensor(cloner, from->initializers.at[i]->tensor, twin);
-        if (twin->tensor && twin->tensor->replaced)
-            to->flags |= G_INITIALIZERS;
-    }
-    for (size_t i = 0; i < from->sparse.n; i++) {
-        tsr_value **slot = vec_push(&cloner->to->arena, &to->sparse);
-        tsr_value *twin = tsr__twin(cloner, from->sparse.at[i]);
-        if (!slot || !twin)
-            return;
-        *slot = twin;
-        twin->tensor = clone_tensor(cloner, from->sparse.at[i]->tensor, twin);
-    }
+    clone_constants(cloner, to, &to->initializers, &from->initializers);
+    clone_constants(cloner, to, &to->sparse, &from->sparse);
 }
 
 // Copies a graph: all values before the nodes, because the graph may be unsorted.

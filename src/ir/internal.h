@@ -175,6 +175,7 @@ enum graph_flag {
     G_GONE = 512,  // its node or attribute was removed
     G_CHANGED = G_NODES | G_INPUTS | G_OUTPUTS | G_INITIALIZERS | G_INFOS | G_RENAMED,
 };
+typedef VEC(tsr_value *) value_list;
 struct tsr_graph {
     tsr_model *model;
     tsr_node *owner; // node that has the graph as an attribute
@@ -195,7 +196,7 @@ struct tsr_graph {
     tsr_value *values, *last_value;
     VEC(struct port) inputs;
     VEC(struct port) outputs;
-    VEC(tsr_value *) initializers, sparse;
+    value_list initializers, sparse;
     uint32_t flags;
 };
 

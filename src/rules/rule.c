@@ -264,9 +264,8 @@ static const struct rule *derived(struct arena *arena, const tsr_node *node,
     tsr__derivation_start(&derivation, &scratch, node, shapes, row->rule);
     if (derive)
         derive(&derivation);
-    const struct rule *rule;
-    rule = derivation.whole ? unsharded_rule(arena, node, derivation.whole)
-                            : instantiate(arena, &scratch, &derivation, row);
+    const struct rule *rule = derivation.whole ? unsharded_rule(arena, node, derivation.whole)
+                                               : instantiate(arena, &scratch, &derivation, row);
     tsr__arena_free(&scratch);
     return rule;
 }

@@ -250,9 +250,8 @@ void tsr__infer_col2im(struct shape_job *job)
     tsr_dim *dims = tsr__job_dims(job, n + 2);
     if (!dims)
         return;
-    struct expr all = EXPR_UNKNOWN; // number of elements of a block
-    if (block.elements)
-        all = expr_number(1);
+    // Number of elements of a block.
+    struct expr all = block.elements ? expr_number(1) : EXPR_UNKNOWN;
     for (int64_t i = 0; i < block.n; i++)
         all = tsr__expr_mul(job->exprs, all, block.elements[i]);
     dims[0] = x.dims[0];

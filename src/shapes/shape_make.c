@@ -72,9 +72,7 @@ void tsr__infer_constant_of_shape(struct shape_job *job)
     struct known_value want = tsr__job_values(job, 0);
     struct shape of = tsr__job_in(job, 0);
     int64_t n = tsr__value_length(want, of);
-    job->out[0].dtype = TSR_FLOAT;
-    if (tensor)
-        job->out[0].dtype = tsr_tensor_dtype(tensor);
+    job->out[0].dtype = tensor ? tsr_tensor_dtype(tensor) : TSR_FLOAT;
     tsr_dim *dims = tsr__job_dims(job, n);
     if (dims && want.elements)
         for (int64_t i = 0; i < n; i++)
@@ -242,9 +240,7 @@ void tsr__infer_unique(struct shape_job *job)
 
 #define MAX_SCALES 64
 
-// Reads the scales and returns their number. -1: they are not a constant of floats, or more than
-// MAX_SCALES.
-static int64_t floats_of(const struct shape_job *job, int i, float *out)
+int64_t tsr__job_floats(const struct shape_job *job, int i, float *out, int64_t cap)
 {
     const tsr_tensor *tensor = tsr__job_tensor(job, i);
     const void *bytes;
@@ -252,7 +248,7 @@ static int64_t floats_of(const struct shape_job *job, int i, float *out)
     if (!tensor)
         return -1;
     int64_t n = tsr_tensor_elements(tensor);
-    if (n < 0 || n > MAX_SCALES || tsr_tensor_dtype(tensor) != TSR_FLOAT ||
+    if (n < 0 || n > cap || tsr_tensor_dtype(tensor) != TSR_FLOAT ||
         !tsr__tensor_peek(tensor, &bytes, &size) || size != (size_t)n * sizeof(float))
         return -1;
     memcpy(out, bytes, size);
@@ -314,7 +310,7 @@ static void resize(struct shape_job *job, int scales_at, int sizes_at)
     float scales[MAX_SCALES];
     struct shape shape = tsr__job_in(job, 0);
     struct known_value sizes = tsr__job_values(job, sizes_at);
-    int64_t n = floats_of(job, scales_at, scales), want = n;
+    int64_t n = tsr__job_floats(job, scales_at, scales, MAX_SCALES), want = n;
     if (sizes.elements)
         want = sizes.n;
     tsr_dim *dims = tsr__job_dims(job, shape.rank);

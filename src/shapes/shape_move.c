@@ -328,9 +328,7 @@ void tsr__infer_pad(struct shape_job *job)
     int64_t axes[VALUES_MAX];
     int rank;
     tsr_dim *dims = copy_dims(job, 0, &rank);
-    const char *name = "pads";
-    if (tsr__job_attr(job, "paddings")) // attribute of old opsets
-        name = "paddings";
+    const char *name = tsr__job_attr(job, "paddings") ? "paddings" : "pads"; // in old opsets
     struct known_value pads = list_of(job, 1, name);
     int64_t n = padded_axes(job, rank, axes);
     if (!dims)

@@ -45,9 +45,7 @@ void tsr__infer_classifier(struct shape_job *job)
     if (!n)
         n = tsr__job_ints(job, "classlabels_int64s", &labels);
     tsr_dim *dims = tsr__job_dims(job, 1);
-    job->out[0].dtype = TSR_INT64;
-    if (tsr__job_attr(job, "classlabels_strings"))
-        job->out[0].dtype = TSR_STRING;
+    job->out[0].dtype = tsr__job_attr(job, "classlabels_strings") ? TSR_STRING : TSR_INT64;
     if (dims) {
         dims[0] = rows_of(job);
         tsr__job_set(job, 0, 1, dims);

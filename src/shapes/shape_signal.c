@@ -93,9 +93,7 @@ void tsr__infer_image_decoder(struct shape_job *job)
     tsr_dim *dims = tsr__job_new_dims(job, 0, 3);
     if (!dims)
         return;
-    dims[2] = dim_of(3);
-    if (tsr__job_text_is(job, "pixel_format", "Grayscale", false))
-        dims[2] = dim_of(1);
+    dims[2] = tsr__job_text_is(job, "pixel_format", "Grayscale", false) ? dim_of(1) : dim_of(3);
 }
 
 // Infers the shape of NonMaxSuppression: one row for each selected box, with batch, class and box.
@@ -276,9 +274,7 @@ void tsr__infer_label_encoder(struct shape_job *job)
         {"values_strings", TSR_STRING}, {"values_int64s", TSR_INT64}, {"values_floats", TSR_FLOAT}};
     const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "values_tensor"));
     tsr__job_like(job, 0, 0);
-    job->out[0].dtype = TSR_UNDEFINED;
-    if (tensor)
-        job->out[0].dtype = tsr_tensor_dtype(tensor);
+    job->out[0].dtype = tensor ? tsr_tensor_dtype(tensor) : TSR_UNDEFINED;
     for (size_t i = 0; i < TSR_COUNT(kinds); i++)
         if (tsr__job_attr(job, kinds[i].name))
             job->out[0].dtype = kinds[i].type;

@@ -82,9 +82,7 @@ static void read_declared(struct shapes *shapes, const tsr_value *value)
         shapes->values[id] = tsr__value_of_tensor(shapes->arena, tensor);
     } else if (at->dtype == TSR_UNDEFINED && at->rank < 0 && tsr__value_is_other(value)) {
         int form = tsr__value_wrapped(value, &at->dtype, &at->rank, &at->dims);
-        shapes->form[id] = VALUE_OTHER;
-        if (form >= 0)
-            shapes->form[id] = (uint8_t)forms[form];
+        shapes->form[id] = form >= 0 ? (uint8_t)forms[form] : VALUE_OTHER;
     }
     if (at->rank > SHAPE_MAX_RANK)
         at->rank = -1;
@@ -622,9 +620,7 @@ static void drop_dims(struct shapes *shapes, struct shape *at)
     for (int d = 0; d < at->rank; d++) {
         bool hidden =
             at->dims[d].value < 0 && at->dims[d].symbol && strchr(at->dims[d].symbol, HIDDEN_MARK);
-        dims[d] = DIM_UNKNOWN;
-        if (!hidden)
-            dims[d] = at->dims[d];
+        dims[d] = hidden ? DIM_UNKNOWN : at->dims[d];
     }
     at->dims = dims;
 }

@@ -68,9 +68,6 @@ enum notation_style {
 };
 struct str tsr__notation_print_mesh(struct arena *arena, const struct tile_layout *layout,
                                     const struct notation_mesh *mesh, enum notation_style style);
-// Used by fuzz tests. True if the bytes are rejected with a reason and a position inside them, or
-// if they are accepted and the printed layout parses to the same layout.
-bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n);
 
 // Returns the mesh of a configuration: the grid of its topology, stored as "2x2" in the model's
 // metadata, else all devices in one dimension. mesh.n is 0 if there are no devices or too many. If

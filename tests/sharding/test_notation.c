@@ -2,6 +2,7 @@
 // test_notation.c - the compact notation: the meaning of valid texts, errors of invalid texts, and
 // parsing as the inverse of printing.
 #include "common.h"
+#include "notation_holds.h"
 #include "sharding/layouts/internal.h"
 
 // ---- valid texts -------------------------------------------------------------------------------
@@ -68,7 +69,7 @@ static void texts_mean_what_they_should(void **state)
         assert_int_equal(l->rank, RIGHT[i].rank < 0 ? 1 : RIGHT[i].rank);
         if (RIGHT[i].canonical)
             assert_string_equal(tsr__notation_print(&b->arena, l).p, RIGHT[i].canonical);
-        assert_true(tsr__notation_holds(b->session, RIGHT[i].text, strlen(RIGHT[i].text)));
+        assert_true(notation_holds(b->session, RIGHT[i].text, strlen(RIGHT[i].text)));
     }
 }
 
@@ -194,7 +195,7 @@ static void wrong_texts_say_what_and_where(void **state)
         if (status != w->status || e.at != w->at || !e.what || strcmp(e.what, w->what) != 0)
             fail_msg("%s: %d, %s at %zu", w->text, (int)status, e.what ? e.what : "nothing", e.at);
         assert_null(l);
-        assert_true(tsr__notation_holds(b->session, w->text, strlen(w->text)));
+        assert_true(notation_holds(b->session, w->text, strlen(w->text)));
     }
 }
 
@@ -291,7 +292,7 @@ static void random_bytes_are_refused_or_inverse(void **state)
             for (int64_t length = pick(24); n < (size_t)length; n++)
                 text[n] = letters[pick(sizeof(letters) - 1)];
         }
-        if (!tsr__notation_holds(b->session, text, n))
+        if (!notation_holds(b->session, text, n))
             fail_msg("%.*s", (int)n, text);
     }
 }

@@ -231,9 +231,7 @@ static void decode_tensor_type(tsr_model *model, struct vtype *vtype, struct str
     int64_t elem = 0;
     struct str body = tsr__wire_merged(&model->store->arena, type, F_TYPE_TENSOR_TYPE, NULL);
     tsr__wire_int(body, F_TYPE_TENSOR_ELEM_TYPE, &elem);
-    vtype->dtype = TSR_UNDEFINED;
-    if (elem > 0 && elem < TSR_DTYPE_COUNT)
-        vtype->dtype = (tsr_dtype)elem;
+    vtype->dtype = elem > 0 && elem < TSR_DTYPE_COUNT ? (tsr_dtype)elem : TSR_UNDEFINED;
     bool shaped = false;
     struct str shape = tsr__wire_merged(&model->store->arena, body, F_TYPE_TENSOR_SHAPE, &shaped);
     if (shaped)

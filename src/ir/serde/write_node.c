@@ -233,8 +233,7 @@ static size_t slot_count(const tsr_node *node, uint32_t number)
 // Returns the name of an input or output; "" for an omitted one.
 static struct str slot_name(const tsr_node *node, uint32_t number, size_t i)
 {
-    const tsr_value *value;
-    value = number == F_NODE_OUTPUT ? node->outputs[i] : node->inputs[i].value;
+    const tsr_value *value = number == F_NODE_OUTPUT ? node->outputs[i] : node->inputs[i].value;
     return value && value->name.n ? value->name : STR("");
 }
 

@@ -99,13 +99,11 @@ void tsr__derive_gemm(struct derivation *derivation)
     static const char *const old[2][2] = {
         {"[m k],[k n],[m~ n~] -> [m n]; rep k", "[m k],[n k],[m~ n~] -> [m n]; rep k"},
         {"[k m],[k n],[m~ n~] -> [m n]; rep k", "[k m],[n k],[m~ n~] -> [m n]; rep k"}};
-    bool a = tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, "transA"), 0) != 0;
-    bool b = tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, "transB"), 0) != 0;
-    derivation->text = texts[a][b];
+    bool a = tsr_attr_int(tsr__derive_attr(derivation, "transA"), 0) != 0;
+    bool b = tsr_attr_int(tsr__derive_attr(derivation, "transB"), 0) != 0;
     // Before opset 11 the third input is not optional, so every device would add it. So k is not
     // sharded.
-    if (tsr__node_opset(derivation->node) < 11)
-        derivation->text = old[a][b];
+    derivation->text = tsr__node_opset(derivation->node) < 11 ? old[a][b] : texts[a][b];
 }
 
 // Derives the rule of Dropout, which is element-wise in inference. In training it draws random
@@ -123,7 +121,7 @@ void tsr__derive_transpose(struct derivation *derivation)
 {
     int rank = tsr__derive_rank(derivation, 0);
     const int64_t *perm;
-    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "perm"), &perm);
+    size_t n = tsr__derive_list(derivation, "perm", &perm);
     if (rank < 0 || tsr__derive_none_if(derivation, n && n != (size_t)rank,
                                         "perm does not fit the number of dimensions"))
         return;

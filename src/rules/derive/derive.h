@@ -18,6 +18,10 @@ static inline void add_single(struct derivation *derivation, size_t i)
         tsr__rule_any(&derivation->rule, 1);
 }
 
+// Return attributes; NULL, 0 entries or `otherwise` if absent. In a function's body an attribute may
+// refer to one of the call.
+const tsr_attr *tsr__derive_attr(const struct derivation *derivation, const char *name);
+size_t tsr__derive_list(const struct derivation *derivation, const char *name, const int64_t **out);
 int64_t tsr__derive_int(const struct derivation *derivation, const char *name, int64_t otherwise);
 // True if the attribute is given and has that text.
 bool tsr__derive_text_is(const struct derivation *derivation, const char *name, const char *text);
@@ -28,6 +32,8 @@ struct shape tsr__derive_result(const struct derivation *derivation);
 // unknown; -2: neither is given.
 int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, size_t i,
                          int64_t *out, int64_t cap);
+// Reads the only element of input i. False: absent, or not a known number.
+bool tsr__derive_number(const struct derivation *derivation, size_t i, int64_t *out);
 // Returns the rank of input i; -1: not known, and the derivation has ended.
 int tsr__derive_rank(struct derivation *derivation, size_t i);
 // Returns the axis that the attribute names, counted from the front; -1: invalid, or the rank is
@@ -52,6 +58,11 @@ int64_t tsr__onnx_opset(const tsr_node *node);
 // has ended.
 bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced);
 
+// True if both sizes are known to be equal.
+static inline bool same_size(const struct derivation *derivation, tsr_dim a, tsr_dim b)
+{
+    return tsr__dim_equal(derivation->shapes->exprs, a, b);
+}
 // True for a value of one element.
 bool tsr__derive_single(struct shape shape);
 // True if all bytes of the constant are known to be equal; *out: their value.

@@ -94,7 +94,7 @@ bool tsr__derive_causal(const struct derivation *derivation, size_t past, size_t
         !tsr__derive_outputs_end(derivation, 1))
         return false;
     return k.dims[rank - 1].value > 0 && v.dims[rank - 1].value > 0 &&
-           tsr__dim_equal(derivation->shapes->exprs, q.dims[rank - 2], k.dims[rank - 2]);
+           same_size(derivation, q.dims[rank - 2], k.dims[rank - 2]);
 }
 
 void tsr__derive_causal_rows(struct derivation *derivation, size_t past, size_t mask)
@@ -116,7 +116,7 @@ bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int ke
         return false;
     bool heads = m.rank == 2 || m.dims[1].value > 0;
     return heads && m.dims[m.rank - 2].value > 0 &&
-           tsr__dim_equal(derivation->shapes->exprs, m.dims[m.rank - 1], k.dims[keys]);
+           same_size(derivation, m.dims[m.rank - 1], k.dims[keys]);
 }
 
 // True if the node can be expanded: no inputs 4 to 6 (cache and lengths), no softcap or
@@ -126,10 +126,10 @@ static bool can_expand(const struct derivation *derivation, bool flat)
 {
     struct shape q = tsr__derive_in(derivation, 0), k = tsr__derive_in(derivation, 1),
                  v = tsr__derive_in(derivation, 2);
-    const tsr_attr *soft = tsr__attr_of(derivation->shapes, derivation->node, "softcap");
+    const tsr_attr *soft = tsr__derive_attr(derivation, "softcap");
     if (tsr__derive_has(derivation, 4) || tsr__derive_has(derivation, 5) ||
         tsr__derive_has(derivation, 6) || tsr_attr_float(soft, 0) != 0 ||
-        tsr__attr_of(derivation->shapes, derivation->node, "softmax_precision"))
+        tsr__derive_attr(derivation, "softmax_precision"))
         return false;
     if (!tsr__derive_outputs_end(derivation, 1))
         return false;

@@ -31,16 +31,10 @@ struct space {
         reach[DERIVE_MAX_RANK], before[DERIVE_MAX_RANK], after[DERIVE_MAX_RANK];
 };
 
-// Reads the list of an attribute; 0 entries if it is absent.
-static size_t list_of(const struct derivation *derivation, const char *name, const int64_t **list)
-{
-    return tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, name), list);
-}
-
 static bool all_are(const struct derivation *derivation, const char *name, int64_t want)
 {
     const int64_t *list;
-    size_t n = list_of(derivation, name, &list);
+    size_t n = tsr__derive_list(derivation, name, &list);
     for (size_t i = 0; i < n; i++)
         if (list[i] != want)
             return false;
@@ -53,7 +47,7 @@ static int64_t entry(const struct derivation *derivation, const char *name, int 
                      int64_t otherwise)
 {
     const int64_t *list;
-    size_t n = list_of(derivation, name, &list);
+    size_t n = tsr__derive_list(derivation, name, &list);
     return (size_t)i >= n ? otherwise : list[i];
 }
 
@@ -73,7 +67,7 @@ static int64_t kernel_of_weights(const struct derivation *derivation, int weight
 static bool read_space(struct derivation *derivation, int weights, struct space *space)
 {
     const int64_t *kernel;
-    size_t n_kernel = list_of(derivation, "kernel_shape", &kernel);
+    size_t n_kernel = tsr__derive_list(derivation, "kernel_shape", &kernel);
     int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return false;
@@ -81,7 +75,7 @@ static bool read_space(struct derivation *derivation, int weights, struct space 
         return tsr__derive_none(derivation, NO_WINDOWS);
     space->n = rank - 2;
     bool plain = all_are(derivation, "pads", 0) && all_are(derivation, "output_padding", 0) &&
-                 !tsr__attr_of(derivation->shapes, derivation->node, "output_shape");
+                 !tsr__derive_attr(derivation, "output_shape");
     for (int i = 0; i < space->n; i++) {
         int64_t size = entry(derivation, "kernel_shape", i, -1);
         if (!n_kernel)
@@ -154,7 +148,7 @@ static bool read_window(const struct derivation *derivation, int weights, struct
 // True if attribute `pads` gives the pads, not auto_pad.
 static bool pads_are_listed(const struct derivation *derivation)
 {
-    return !tsr__attr_of(derivation->shapes, derivation->node, "auto_pad") ||
+    return !tsr__derive_attr(derivation, "auto_pad") ||
            tsr__derive_text_is(derivation, "auto_pad", "NOTSET");
 }
 
@@ -277,9 +271,8 @@ static void add_per_channel(struct derivation *derivation, size_t i, size_t weig
     }
     struct shape kernels = tsr__derive_in(derivation, weights);
     tsr_dim size = shape.dims[0];
-    bool known =
-        size.value >= 0 || (kernels.rank > 0 && dim_known(size) &&
-                            tsr__dim_equal(derivation->shapes->exprs, size, kernels.dims[0]));
+    bool known = size.value >= 0 || (kernels.rank > 0 && dim_known(size) &&
+                                     same_size(derivation, size, kernels.dims[0]));
     if (!known)
         tsr__derive_none(derivation, "a scale may be one for each channel or one for all");
     tsr__rule_inputs(&derivation->rule, size.value == 1 ? "[1]?" : "[(g o)]?");
@@ -382,7 +375,7 @@ static void read_transposed(const struct derivation *derivation, struct space *s
 {
     int rank = tsr__derive_in(derivation, 0).rank;
     if (derivation->shapes_only || !pads_are_listed(derivation) ||
-        tsr__attr_of(derivation->shapes, derivation->node, "output_shape") ||
+        tsr__derive_attr(derivation, "output_shape") ||
         tsr__derive_result(derivation).rank != rank || tsr__derive_in(derivation, 1).rank != rank)
         return;
     for (int i = 0; i < space->n; i++)

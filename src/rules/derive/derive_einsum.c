@@ -86,7 +86,7 @@ static bool is_square(const struct derivation *derivation, const struct term_axe
 {
     tsr_dim rows = size_along(derivation, axes, axes->first[letter] - 1),
             columns = size_along(derivation, axes, axes->axis);
-    return dim_known(rows) && tsr__dim_equal(derivation->shapes->exprs, rows, columns);
+    return dim_known(rows) && same_size(derivation, rows, columns);
 }
 
 // Returns the number of dimensions of a term's ellipsis; negative if the rank is unknown.
@@ -222,8 +222,7 @@ static bool read_equation(struct derivation *derivation, struct equation *equati
 void tsr__derive_einsum(struct derivation *derivation)
 {
     struct equation equation = {.square = true};
-    equation.text.p = tsr_attr_string(
-        tsr__attr_of(derivation->shapes, derivation->node, "equation"), &equation.text.n);
+    equation.text.p = tsr_attr_string(tsr__derive_attr(derivation, "equation"), &equation.text.n);
     if (!equation.text.p || !read_equation(derivation, &equation)) {
         tsr__derive_none(derivation, "the equation could not be read");
         return;

@@ -29,9 +29,7 @@ static bool read_layers(const struct derivation *derivation, size_t first, int64
     int64_t rows = w.rank == 3 ? w.dims[1].value : -1;
     layers->inner = inner;
     layers->together = tsr__derive_int(derivation, "swiglu_fusion", 0) == 1;
-    layers->rows = 0;
-    if (inner > 0 && rows > 0 && rows % inner == 0)
-        layers->rows = rows / inner;
+    layers->rows = inner > 0 && rows > 0 && rows % inner == 0 ? rows / inner : 0;
     return layers->rows > 0;
 }
 
@@ -151,8 +149,7 @@ static bool read_packed(const struct derivation *derivation, struct packed *pack
     int64_t bits = bits_of(derivation, "fc2_expert_weight_bits"),
             block = tsr__derive_int(derivation, "block_size", 0);
     struct shape w = tsr__derive_in(derivation, 5);
-    if (tsr__attr_of(derivation->shapes, derivation->node, "quant_type") ||
-        (bits != 2 && bits != 4 && bits != 8) ||
+    if (tsr__derive_attr(derivation, "quant_type") || (bits != 2 && bits != 4 && bits != 8) ||
         tsr__derive_int(derivation, "weights_prepacked", 0) > 0 || w.rank != 3 ||
         w.dims[2].value < 1 || w.dims[2].value > INT32_MAX || block < 0 || block > INT32_MAX ||
         points_by_row(derivation, 11, bits_of(derivation, "fc1_expert_weight_bits")) ||
@@ -163,9 +160,8 @@ static bool read_packed(const struct derivation *derivation, struct packed *pack
         packed->scales = 0;
         packed->unit = per_byte;
     } else {
-        packed->scales = 1;
-        if (tsr__derive_has(derivation, 12)) // `per_byte` zero points share a byte
-            packed->scales = per_byte;
+        // `per_byte` zero points share a byte.
+        packed->scales = tsr__derive_has(derivation, 12) ? per_byte : 1;
         packed->unit = block * packed->scales;
     }
     packed->bytes = packed->unit / per_byte;

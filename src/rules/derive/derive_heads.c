@@ -46,8 +46,7 @@ static int64_t last_size_if(const struct derivation *derivation, size_t i, int r
 static bool is_batch(const struct derivation *derivation, size_t i)
 {
     struct shape x = tsr__derive_in(derivation, 0), shape = tsr__derive_in(derivation, i);
-    return x.rank > 0 && shape.rank == 1 &&
-           tsr__dim_equal(derivation->shapes->exprs, x.dims[0], shape.dims[0]);
+    return x.rank > 0 && shape.rank == 1 && same_size(derivation, x.dims[0], shape.dims[0]);
 }
 
 // Adds input i, a mask over keys: a length, a row or a matrix for each sequence. Returns false for
@@ -226,8 +225,7 @@ void tsr__derive_masked_multi_head(struct derivation *derivation)
 static bool even_thirds(const struct derivation *derivation, int64_t heads)
 {
     const int64_t *sizes;
-    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "qkv_hidden_sizes"),
-                             &sizes);
+    size_t n = tsr__derive_list(derivation, "qkv_hidden_sizes", &sizes);
     int64_t all = last_size(derivation, 1);
     bool even = all > 0 && all % 3 == 0 && (all / 3) % heads == 0;
     return even && (n == 0 || (n == 3 && sizes[0] == sizes[1] && sizes[1] == sizes[2]));
@@ -396,7 +394,7 @@ static bool prompt_expands(const struct derivation *derivation)
 {
     static const char *const defaults[] = {"smooth_softmax", "qk_output"};
     struct shape q = tsr__derive_in(derivation, 0), k = tsr__derive_in(derivation, 1);
-    const tsr_attr *soft = tsr__attr_of(derivation->shapes, derivation->node, "softcap");
+    const tsr_attr *soft = tsr__derive_attr(derivation, "softcap");
     for (size_t i = 3; i < tsr_node_input_count(derivation->node); i++)
         if (tsr__derive_has(derivation, i) && (i < 5 || i > 9))
             return false;
@@ -408,7 +406,7 @@ static bool prompt_expands(const struct derivation *derivation)
            tsr_attr_float(soft, 0) == 0 &&
            tsr__derive_int(derivation, "local_window_size", -1) == -1 &&
            (!tsr__derive_int(derivation, "do_rotary", 0) || last_size(derivation, 7) > 0) &&
-           tsr__dim_equal(derivation->shapes->exprs, q.dims[1], k.dims[1]);
+           same_size(derivation, q.dims[1], k.dims[1]);
 }
 
 // Derives the rule of GroupQueryAttention. For a prompt, ONNX Runtime uses the position of the

@@ -75,7 +75,7 @@ static bool find_shared(struct derivation *derivation, int axis, int rank, bool 
     if (at.rank != rank)
         return tsr__derive_none(derivation, DERIVE_NO_SHAPE);
     for (int i = 0; i < rank; i++)
-        same[i] = i != axis && tsr__dim_equal(derivation->shapes->exprs, data.dims[i], at.dims[i]);
+        same[i] = i != axis && same_size(derivation, data.dims[i], at.dims[i]);
     return true;
 }
 
@@ -267,7 +267,7 @@ void tsr__derive_range(struct derivation *derivation)
     bool sized = tsr__derive_has(derivation, 2) && out.rank == 1 &&
                  (out.dims[0].value >= 0 || out.dims[0].symbol[0]);
     if (!sized || out.dtype != TSR_INT64 || tsr__onnx_opset(node) < 12 ||
-        tsr__shapes_ints(derivation->shapes, tsr_node_input(node, 2), &step, 1) != 1 || step != 1)
+        !tsr__derive_number(derivation, 2, &step) || step != 1)
         derivation->text = "·,·,· -> [r]; rep r";
 }
 
@@ -310,7 +310,7 @@ void tsr__derive_one_hot(struct derivation *derivation)
 // known at run time only. Without an axis the input is flattened, and nothing is sharded.
 void tsr__derive_compress(struct derivation *derivation)
 {
-    if (!tsr__attr_of(derivation->shapes, derivation->node, "axis")) {
+    if (!tsr__derive_attr(derivation, "axis")) {
         derivation->whole = "the elements are taken from the flat input";
         derivation->text = "·,· -> [_]";
         return;

@@ -12,12 +12,6 @@
 //   DepthToSpace [1 8 2 3], size 2   [n (p q c) h w] -> [n c (h p) (w q)]; rep p q
 #include "rules/derive/derive.h"
 
-// True if both sizes are known to be equal.
-static bool same_dim(const struct derivation *derivation, tsr_dim a, tsr_dim b)
-{
-    return tsr__dim_equal(derivation->shapes->exprs, a, b);
-}
-
 #define MAX_RANK RULE_MAX_FACTORS
 
 // ---- cropping and resizing ---------------------------------------------------------------------
@@ -56,7 +50,7 @@ void tsr__derive_center_crop_pad(struct derivation *derivation)
     const int64_t *axes;
     bool marked[MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
-    int64_t n = (int64_t)tsr_attr_ints(tsr__attr_of(shapes, derivation->node, "axes"), &axes);
+    int64_t n = (int64_t)tsr__derive_list(derivation, "axes", &axes);
     struct known_value sizes = tsr__value_known(shapes, tsr_node_input(derivation->node, 1));
     if (rank < 0)
         return;
@@ -86,25 +80,12 @@ static int64_t scales_of(const struct derivation *derivation, float *out)
     struct shape_job job = {.shapes = (struct shapes *)derivation->shapes,
                             .node = derivation->node,
                             .n_in = (int)tsr_node_input_count(derivation->node)};
-    int64_t n = tsr__attr_floats(tsr__attr_of(derivation->shapes, derivation->node, "scales"), out,
-                                 MAX_RANK);
+    int64_t n = tsr__attr_floats(tsr__derive_attr(derivation, "scales"), out, MAX_RANK);
     // The attribute exists only in the first opsets.
     if (n > 0)
         return n;
-    int scales = 2;
-    if (tsr__node_opset(derivation->node) < 11) // no input for a region yet
-        scales = 1;
-    const tsr_tensor *tensor = tsr__job_tensor(&job, scales);
-    const void *bytes;
-    size_t size;
-    if (!tensor)
-        return -1;
-    n = tsr_tensor_elements(tensor);
-    if (n < 0 || n > MAX_RANK || tsr_tensor_dtype(tensor) != TSR_FLOAT ||
-        !tsr__tensor_peek(tensor, &bytes, &size) || size != (size_t)n * sizeof(float))
-        return -1;
-    memcpy(out, bytes, size);
-    return n;
+    int scales = tsr__node_opset(derivation->node) < 11 ? 1 : 2; // no input for a region yet
+    return tsr__job_floats(&job, scales, out, MAX_RANK);
 }
 
 // Marks dimensions that may be resampled although their size stays: their scale is not known to be
@@ -114,8 +95,7 @@ static bool mark_resampled(struct derivation *derivation, int rank, bool *marked
 {
     float scales[MAX_RANK];
     const int64_t *axes;
-    int64_t n_axes =
-        (int64_t)tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "axes"), &axes);
+    int64_t n_axes = (int64_t)tsr__derive_list(derivation, "axes", &axes);
     bool sizes = tsr__derive_has(derivation, 3),
          all = tsr__derive_text_is(derivation, "coordinate_transformation_mode",
                                    "tf_crop_and_resize");
@@ -142,7 +122,7 @@ static bool mark_resampled(struct derivation *derivation, int rank, bool *marked
 static bool is_usual_or(const struct derivation *derivation, const char *name,
                         const char *const *texts, size_t n)
 {
-    if (!tsr__attr_of(derivation->shapes, derivation->node, name))
+    if (!tsr__derive_attr(derivation, name))
         return true;
     for (size_t i = 0; i < n; i++)
         if (tsr__derive_text_is(derivation, name, texts[i]))
@@ -157,9 +137,8 @@ static int64_t integer_scale(const struct derivation *derivation, int dim, tsr_d
     static const char *const policies[] = {"stretch"};
     float scales[MAX_RANK];
     if (!is_usual_or(derivation, "keep_aspect_ratio_policy", policies, TSR_COUNT(policies)) ||
-        tsr__node_opset(derivation->node) < 11 ||
-        tsr__attr_of(derivation->shapes, derivation->node, "axes") || from.value < 1 ||
-        to.value < from.value || to.value % from.value)
+        tsr__node_opset(derivation->node) < 11 || tsr__derive_attr(derivation, "axes") ||
+        from.value < 1 || to.value < from.value || to.value % from.value)
         return 0;
     // A scale must be exactly `times`: 2.9 would select other elements than 3.
     int64_t times = to.value / from.value;
@@ -309,11 +288,11 @@ void tsr__derive_resize(struct derivation *derivation)
                                                 "the new shape is not known"))
         return;
     for (int i = 0; i < resized.rank; i++)
-        resized.marked[i] = !same_dim(derivation, resized.from.dims[i], resized.to.dims[i]);
+        resized.marked[i] = !same_size(derivation, resized.from.dims[i], resized.to.dims[i]);
     if (!mark_resampled(derivation, resized.rank, resized.marked))
         return;
     bool sizes = tsr__derive_has(derivation, 3),
-         axes = tsr__attr_of(derivation->shapes, derivation->node, "axes") != NULL;
+         axes = tsr__derive_attr(derivation, "axes") != NULL;
     bool interpolated = !derivation->shapes_only && read_resized(derivation, &resized);
     tsr__rule_input(rule);
     add_resized(rule, &resized, SIDE_IN);
@@ -552,7 +531,7 @@ static char expand_kind(const struct derivation *derivation, struct shape from, 
         return '1';
     if (one)
         return 'g';
-    return same_dim(derivation, from.dims[k], to.dims[i]) ? 'd' : '_';
+    return same_size(derivation, from.dims[k], to.dims[i]) ? 'd' : '_';
 }
 
 static void add_expanded(struct rule_builder *rule, char kind, int i)

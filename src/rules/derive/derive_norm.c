@@ -46,7 +46,7 @@ void tsr__derive_mvn(struct derivation *derivation)
 {
     static const int64_t usual[] = {0, 2, 3};
     const int64_t *axes;
-    size_t n = tsr_attr_ints(tsr__attr_of(derivation->shapes, derivation->node, "axes"), &axes);
+    size_t n = tsr__derive_list(derivation, "axes", &axes);
     bool taken[DERIVE_MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)

@@ -135,9 +135,7 @@ bool tsr__derive_alike(const tsr_value *value, tsr_dtype type, int *out)
         !tsr__tensor_peek(tensor, &bytes, &n) || !n)
         return false;
     const unsigned char *p = bytes;
-    *out = p[0];
-    if (type == TSR_INT8)
-        *out = (signed char)p[0];
+    *out = type == TSR_INT8 ? (signed char)p[0] : p[0];
     return memcmp(p, p + 1, n - 1) == 0;
 }
 
@@ -300,9 +298,8 @@ void tsr__derive_gather_quantized(struct derivation *derivation)
             bits = tsr__derive_int(derivation, "bits", 4);
     if (rank < 0 || many < 0)
         return;
-    int64_t group = 1; // elements that share a byte
-    if (x.dtype == TSR_UINT8 && bits > 0 && bits < 8 && 8 % bits == 0)
-        group = 8 / bits;
+    // Elements that share a byte.
+    int64_t group = x.dtype == TSR_UINT8 && bits > 0 && bits < 8 && 8 % bits == 0 ? 8 / bits : 1;
     if (tsr__axis(tsr__derive_int(derivation, "gather_axis", 0), rank) != 0 || rank < 2 ||
         block < 1 || tsr__axis(tsr__derive_int(derivation, "quantize_axis", 1), rank) != rank - 1 ||
         block % group) {
@@ -335,10 +332,8 @@ void tsr__derive_qlinear_softmax(struct derivation *derivation)
     int axis = tsr__derive_axis(derivation, "axis", -1, rank);
     if (axis < 0)
         return;
-    int end = axis + 1;
-    if (tsr__derive_int(derivation, "opset", 13) <
-        13) // all dimensions from the axis on are one row
-        end = rank;
+    // Before opset 13, all dimensions from the axis on are one row.
+    int end = tsr__derive_int(derivation, "opset", 13) < 13 ? rank : axis + 1;
     tsr__rule_axes(rule, rank, axis);
     tsr__rule_text(rule, "[@],[],[]?,[],[]? -> [@]");
     tsr__rule_kind_range(rule, FACTOR_REP, 'd', axis, end);

@@ -11,17 +11,25 @@
 
 // ---- shared -------------------------------------------------------------------------------------
 
-// Returns an integer attribute. In a function's body it may refer to an attribute of the call.
+const tsr_attr *tsr__derive_attr(const struct derivation *derivation, const char *name)
+{
+    return tsr__attr_of(derivation->shapes, derivation->node, name);
+}
+
+size_t tsr__derive_list(const struct derivation *derivation, const char *name, const int64_t **out)
+{
+    return tsr_attr_ints(tsr__derive_attr(derivation, name), out);
+}
+
 int64_t tsr__derive_int(const struct derivation *derivation, const char *name, int64_t otherwise)
 {
-    return tsr_attr_int(tsr__attr_of(derivation->shapes, derivation->node, name), otherwise);
+    return tsr_attr_int(tsr__derive_attr(derivation, name), otherwise);
 }
 
 bool tsr__derive_text_is(const struct derivation *derivation, const char *name, const char *text)
 {
     size_t n;
-    const char *found =
-        tsr_attr_string(tsr__attr_of(derivation->shapes, derivation->node, name), &n);
+    const char *found = tsr_attr_string(tsr__derive_attr(derivation, name), &n);
     return found && str_is((struct str){found, n}, text);
 }
 
@@ -39,7 +47,7 @@ int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, 
                          int64_t *out, int64_t cap)
 {
     const int64_t *list;
-    const tsr_attr *attr = tsr__attr_of(derivation->shapes, derivation->node, name);
+    const tsr_attr *attr = tsr__derive_attr(derivation, name);
     if (tsr__derive_has(derivation, i))
         return tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, i), out, cap);
     if (!attr)
@@ -48,6 +56,12 @@ int64_t tsr__derive_ints(const struct derivation *derivation, const char *name, 
     for (int64_t k = 0; k < int64_min(n, cap); k++)
         out[k] = list[k];
     return n > cap ? -1 : n;
+}
+
+bool tsr__derive_number(const struct derivation *derivation, size_t i, int64_t *out)
+{
+    const tsr_value *value = tsr_node_input(derivation->node, i);
+    return tsr__shapes_ints(derivation->shapes, value, out, 1) == 1;
 }
 
 int tsr__derive_rank(struct derivation *derivation, size_t i)
@@ -115,7 +129,7 @@ static bool find_kept(const struct derivation *derivation, struct shape x, struc
         return false;
     for (int i = 0; i < x.rank; i++) {
         reduced[i] = y.dims[i].value == 1;
-        if (!reduced[i] && !tsr__dim_equal(derivation->shapes->exprs, x.dims[i], y.dims[i]))
+        if (!reduced[i] && !same_size(derivation, x.dims[i], y.dims[i]))
             return false;
     }
     return true;
@@ -132,13 +146,13 @@ static bool find_removed(const struct derivation *derivation, struct shape x, st
     int first[DERIVE_MAX_RANK], k = 0;
     for (int i = 0; i < x.rank; i++) {
         reduced[i] = true;
-        if (k < y.rank && tsr__dim_equal(derivation->shapes->exprs, x.dims[i], y.dims[k]))
+        if (k < y.rank && same_size(derivation, x.dims[i], y.dims[k]))
             first[k++] = i;
     }
     if (k != y.rank)
         return false;
     for (int i = x.rank - 1; i >= 0 && k > 0; i--)
-        if (tsr__dim_equal(derivation->shapes->exprs, x.dims[i], y.dims[k - 1])) {
+        if (same_size(derivation, x.dims[i], y.dims[k - 1])) {
             if (first[--k] != i)
                 return false;
             reduced[i] = false;
@@ -310,9 +324,7 @@ int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, cons
         *name = "axis";
         axes[n++] = tsr__derive_int(&derivation, "axis", 0);
     } else if (is_reduction(row->derive)) {
-        *name = "axes";
-        if (tsr__derive_has(&derivation, 1))
-            *name = NULL;
+        *name = tsr__derive_has(&derivation, 1) ? NULL : "axes";
         n = read_axes(&derivation, axes, RULE_MAX_RANK);
     }
     bool negative = false;

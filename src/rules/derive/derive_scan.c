@@ -16,11 +16,11 @@
 // values, because it is unknown which of them belong to which direction.
 static bool has_directions(const struct derivation *derivation)
 {
-    const tsr_attr *activations = tsr__attr_of(derivation->shapes, derivation->node, "activations");
+    const tsr_attr *activations = tsr__derive_attr(derivation, "activations");
     return tsr__derive_text_is(derivation, "direction", "bidirectional") &&
            (!activations || tsr__attr_length(activations) % 2 == 0) &&
-           !tsr__attr_of(derivation->shapes, derivation->node, "activation_alpha") &&
-           !tsr__attr_of(derivation->shapes, derivation->node, "activation_beta");
+           !tsr__derive_attr(derivation, "activation_alpha") &&
+           !tsr__derive_attr(derivation, "activation_beta");
 }
 
 // Derives the rule of a recurrent layer. v: directions; w: concatenated gates. In layout 1 the
@@ -92,9 +92,8 @@ void tsr__derive_dft_17(struct derivation *derivation)
 
 void tsr__derive_dft(struct derivation *derivation)
 {
-    const tsr_value *value = tsr_node_input(derivation->node, 2);
     int64_t axis = -2;
-    if (value && tsr__shapes_ints(derivation->shapes, value, &axis, 1) != 1)
+    if (tsr__derive_has(derivation, 2) && !tsr__derive_number(derivation, 2, &axis))
         tsr__derive_none(derivation, "the axis is not known");
     else
         transform(derivation, axis, "·?,·?");
@@ -106,19 +105,16 @@ void tsr__derive_dft(struct derivation *derivation)
 void tsr__derive_stft(struct derivation *derivation)
 {
     struct shape signal = tsr__derive_in(derivation, 0), window = tsr__derive_in(derivation, 2);
-    const tsr_value *steps = tsr_node_input(derivation->node, 1);
     int64_t step = 0, frame = -1, length = -1;
     if (window.rank == 1)
         frame = window.dims[0].value;
     if (signal.rank == 3)
         length = signal.dims[1].value;
     derivation->text = "[b t _],·,[_]?,·? -> [b f u _]; rep t f u";
-    if (tsr__derive_has(derivation, 3) &&
-        tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, 3), &frame, 1) != 1)
+    if (tsr__derive_has(derivation, 3) && !tsr__derive_number(derivation, 3, &frame))
         return;
-    if (derivation->shapes_only || !steps ||
-        tsr__shapes_ints(derivation->shapes, steps, &step, 1) != 1 || step < 1 || frame < 1 ||
-        length < frame || length > INT32_MAX)
+    if (derivation->shapes_only || !tsr__derive_number(derivation, 1, &step) || step < 1 ||
+        frame < 1 || length < frame || length > INT32_MAX)
         return;
     tsr__rule_text(&derivation->rule, "[b f^ _],·,[_]?,·? -> [b f u _]; rep u");
     tsr__rule_window(&derivation->rule,

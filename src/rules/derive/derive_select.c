@@ -34,8 +34,7 @@ void tsr__derive_top_k(struct derivation *derivation)
     if (tsr__derive_int(derivation, "k", -1) >= 0) // in the first opset
         tsr__derive_size(derivation, "k", tsr__derive_int(derivation, "k", 0));
     enum factor_kind kind = FACTOR_REP;
-    if (tsr__derive_has(derivation, 1) &&
-        tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, 1), &k, 1) == 1)
+    if (tsr__derive_number(derivation, 1, &k))
         kind = scan_kind(derivation, axis);
     tsr__rule_kind_range(rule, kind, 'd', axis, axis + 1);
 }
@@ -49,10 +48,7 @@ void tsr__derive_cumulate(struct derivation *derivation)
     int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0)
         return;
-    bool known =
-        tsr__derive_has(derivation, 1) &&
-        tsr__shapes_ints(derivation->shapes, tsr_node_input(derivation->node, 1), &given, 1) == 1;
-    int axis = known ? tsr__axis(given, rank) : -1;
+    int axis = tsr__derive_number(derivation, 1, &given) ? tsr__axis(given, rank) : -1;
     if (axis < 0 && rank == 1)
         axis = 0; // a vector has only this axis
     tsr__rule_axes(rule, rank, axis);

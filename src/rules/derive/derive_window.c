@@ -444,7 +444,7 @@ void tsr__derive_slice(struct derivation *derivation)
 static bool pads_with_constant(const struct derivation *derivation)
 {
     size_t n;
-    const tsr_attr *mode = tsr__attr_of(derivation->shapes, derivation->node, "mode");
+    const tsr_attr *mode = tsr__derive_attr(derivation, "mode");
     return !tsr_attr_string(mode, &n) || tsr__derive_text_is(derivation, "mode", "constant");
 }
 
@@ -461,7 +461,7 @@ struct padding {
 static bool read_padding(struct derivation *derivation, int rank, struct padding *padding)
 {
     padding->name = "pads";
-    if (tsr__attr_of(derivation->shapes, derivation->node, "paddings"))
+    if (tsr__derive_attr(derivation, "paddings"))
         padding->name = "paddings";
     padding->n = tsr__derive_ints(derivation, padding->name, 1, padding->pads, 2 * MAX_RANK);
     padding->n_axes = NOT_GIVEN;

@@ -268,9 +268,7 @@ tsr_value *tsr__x_ones(struct expansion *expansion, tsr_dtype type, const int64_
     expansion->failed = expansion->failed || (type != TSR_FLOAT && !is_double);
     if (expansion->failed)
         return NULL;
-    size_t width = sizeof(float);
-    if (is_double)
-        width = sizeof(double);
+    size_t width = is_double ? sizeof(double) : sizeof(float);
     void *bytes = tsr__arena_array(expansion->arena, (size_t)n + 1, width, _Alignof(double));
     if (!bytes) {
         expansion->failed = true;

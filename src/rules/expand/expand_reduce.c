@@ -43,9 +43,7 @@ static bool begin(struct expansion *expansion, struct start *start, enum reduced
     struct shape in = tsr__x_shape(expansion, 0);
     start->type = in.dtype;
     start->wide = tsr__x_wide(start->type);
-    start->n = 0;
-    if (reduced == REDUCED_AXES)
-        start->n = reduced_axes(expansion, start->axes);
+    start->n = reduced == REDUCED_AXES ? reduced_axes(expansion, start->axes) : 0;
     for (int i = 2; reduced == REDUCED_SPACE && i < in.rank; i++)
         start->axes[start->n++] = i;
     start->keep = tsr__x_int(expansion, "keepdims", 1) != 0;

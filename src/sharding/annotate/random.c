@@ -131,9 +131,7 @@ static void place_unevenly(struct dice *dice, struct grid *grid)
     int64_t parts = 2 + below(dice, grid->n - 2);
     grid->axes[grid->n_axes++] = parts;
     for (int64_t i = 0; i < grid->n; i++) {
-        grid->at[i][0] = i; // every part has at least one device
-        if (i >= parts)
-            grid->at[i][0] = below(dice, parts);
+        grid->at[i][0] = i >= parts ? below(dice, parts) : i; // every part has at least one device
     }
     grid->even = grid->n == parts;
 }

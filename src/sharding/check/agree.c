@@ -70,9 +70,8 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
         return false;
     for (size_t i = 0; i < n_in; i++) {
         const tsr_value *value = tsr_node_input(agree->node, i);
-        const tsr_spec *spec = NULL;
-        if (value && nc)
-            spec = tsr__entry_spec(nc, value); // a second spec is an error (spec-twice)
+        // A second spec is an error (spec-twice).
+        const tsr_spec *spec = value && nc ? tsr__entry_spec(nc, value) : NULL;
         if (!spec && value && agree->assumed && tsr__inherits_spec(agree->assumed, value))
             inherit(agree, shapes, (int)i, value);
         if (!spec)

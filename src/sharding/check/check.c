@@ -346,9 +346,7 @@ static void check_operator(struct check *check, const tsr_node *node, const tsr_
     bool uncut = false;
     if (!shapes || !tsr__check_agreement(&check->scratch, shapes, node, nc, check->remarks, &uncut))
         check->scratch.failed = true;
-    struct reported_node *reported = NULL;
-    if (uncut)
-        reported = vec_push(&check->arena, &check->reported);
+    struct reported_node *reported = uncut ? vec_push(&check->arena, &check->reported) : NULL;
     if (reported)
         *reported = (struct reported_node){tsr__node_id(node), tsr_node_config_target(nc)};
 }

@@ -870,8 +870,8 @@ static bool reads_part_of_kept(struct step *step)
 static bool all_lists_move(const struct step *step)
 {
     for (size_t i = 0; i < step->n_in + step->n_out; i++) {
-        const tsr_value *value;
-        value = i < step->n_in ? slot(step, false, i) : slot(step, true, i - step->n_in);
+        const tsr_value *value =
+            i < step->n_in ? slot(step, false, i) : slot(step, true, i - step->n_in);
         if (value && tsr__shapes_is_list(step->work->flow->shapes, value) &&
             !list_moves(step, value))
             return false;

@@ -234,8 +234,7 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
     for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
          node = tsr_node_next(node)) {
         int64_t own = own_stage(node, config);
-        int at;
-        at = own >= 0 ? stage_index(stages, own) : latest_of(node, of_value);
+        int at = own >= 0 ? stage_index(stages, own) : latest_of(node, of_value);
         stages->of_node[tsr__node_id(node)] = (struct stage_of){at, own >= 0};
         if (own >= 0) {
             named[at] |= add_specs(stages, stages->on[at], entry_of(node, config));

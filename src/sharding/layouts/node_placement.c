@@ -313,9 +313,8 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
             fail(solve, "shard bounds do not match the factors of the dimension");
             return 0;
         }
-        int64_t here = size; // shards of this factor; the inner factors get the rest
-        if (size % cuts == 0)
-            here = cuts;
+        // Shards of this factor; the inner factors get the rest.
+        int64_t here = size % cuts == 0 ? cuts : size;
         target[n++] = (struct target){factor, here, 1, 0};
         cuts /= here;
         at /= size;

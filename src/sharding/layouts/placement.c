@@ -49,9 +49,7 @@ static bool project_dim(struct arena *arena, const struct placement *placement,
         return false;
     for (int i = 0; i < from->n; i++) {
         int factor = from->factors[i];
-        int64_t size = 0;
-        if (!from->window)
-            size = placement->rule->factors[factor].size.value;
+        int64_t size = from->window ? 0 : placement->rule->factors[factor].size.value;
         parts[i] = (struct cut_part){int64_max(size, 0), placement->cuts[factor],
                                      placement_shares(placement, factor)};
     }

@@ -452,9 +452,7 @@ static tsr_status printed_shape(struct arena *arena, tsr_model *model, const tsr
             first = int64_min(axis, TILE_MAX_RANK) + 1;
         if (axis >= -last)
             continue;
-        last = TILE_MAX_RANK + 1; // more than can be printed
-        if (axis > -TILE_MAX_RANK)
-            last = -axis;
+        last = axis > -TILE_MAX_RANK ? -axis : TILE_MAX_RANK + 1; // more than can be printed
     }
     if (shape->rank < 0 && first + last <= TILE_MAX_RANK) {
         shape->rank = (int)(first + last);

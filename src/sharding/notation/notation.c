@@ -21,8 +21,6 @@
 //     {2,1:(0,1),-1}  the first block on 0 and 1, the second on no device
 #include "sharding/notation/notation.h"
 
-#define HOLDS_MAX 4096 // limit of shards and owners for comparing print and parse
-
 // ---- tilings -----------------------------------------------------------------------------------
 
 // Reports an error and returns false if the number of parts is 0 or too large. `at` is the position
@@ -219,18 +217,14 @@ static bool report_rank(struct parser *parser, bool leading)
 //   S0@2 for rank 3: rejected, because over a mesh all dimensions must be written
 static bool fit_rank(struct parser *parser, bool leading)
 {
-    int rank = parser->ask->rank, missing = 0;
-    if (rank >= 0)
-        missing = rank - parser->n_dims;
+    int rank = parser->ask->rank, missing = rank >= 0 ? rank - parser->n_dims : 0;
     if (rank == 0 && parser->n_dims == 1 && volume(parser) == 1) {
         parser->n_dims = 0; // {1} describes a scalar
         return true;
     }
     if (missing < 0 || (missing > 0 && !leading && parser->dots < 0))
         return report_rank(parser, leading);
-    int first = 0; // position of the first inserted dimension
-    if (parser->dots >= 0)
-        first = parser->dots;
+    int first = parser->dots >= 0 ? parser->dots : 0; // position of the first inserted dimension
     size_t behind = (size_t)(parser->n_dims - first);
     memmove(parser->dims + first + missing, parser->dims + first, behind * sizeof(*parser->dims));
     memmove(parser->dim_at + first + missing, parser->dim_at + first,
@@ -297,9 +291,7 @@ tsr_status tsr__notation_read(struct arena *arena, struct str text, const struct
     if (!fit_rank(&parser, braces) || !layout(&parser, &out->layout))
         return parser.status;
     out->suppressed = parser.suppressed;
-    out->front = 0;
-    if (parser.dots >= 0)
-        out->front = parser.dots;
+    out->front = parser.dots >= 0 ? parser.dots : 0;
     out->dots = parser.dots >= 0;
     return TSR_OK;
 }
@@ -315,37 +307,4 @@ tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, c
     if (suppressed)
         *suppressed = answer.suppressed;
     return TSR_OK;
-}
-
-// Fuzz test: parses the bytes for an unknown rank and for ranks 0 to 3, prints each layout and
-// parses it again. Returns false if a layout or its text changes, or if an error has no reason or
-// position. Skips layouts with more than HOLDS_MAX shards or owners.
-bool tsr__notation_holds(tsr_session *session, const void *bytes, size_t n)
-{
-    struct notation_error wrong = {0};
-    struct tile_layout *tile_layout = NULL, *again = NULL;
-    struct str text = {bytes, n};
-    bool holds = true;
-    struct arena arena = {.session = session};
-    for (int rank = -1; rank < 4 && holds; rank++) {
-        tsr_status status =
-            tsr__notation_parse(&arena, text, rank, NULL, &tile_layout, NULL, &wrong);
-        if (status != TSR_OK)
-            holds = wrong.what && wrong.at <= n;
-        if (status == TSR_MALFORMED)
-            break; // malformed for every rank
-        if (status != TSR_OK)
-            continue;
-        if (tile_layout->n_shards > HOLDS_MAX ||
-            tile_layout->first[tile_layout->n_shards] > HOLDS_MAX)
-            break;
-        struct str canon = tsr__notation_print(&arena, tile_layout);
-        holds = tsr__notation_parse(&arena, canon, tile_layout->rank, NULL, &again, NULL, &wrong) ==
-                    TSR_OK &&
-                tsr__layout_equal(tile_layout, again) &&
-                str_eq(canon, tsr__notation_print(&arena, again));
-        holds |= arena.failed;
-    }
-    tsr__arena_free(&arena);
-    return holds;
 }

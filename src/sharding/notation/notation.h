@@ -46,6 +46,10 @@ bool tsr__parser_own(struct parser *parser, int64_t shard, int64_t device);
 
 // ---- notation_mesh.c
 
+// Returns the shard at a position of the mesh. axes[d] lists the n_axes[d] mesh axes that shard
+// dimension d. (notation_mesh.c)
+int64_t tsr__mesh_shard(const struct notation_mesh *mesh, int rank,
+                        const int (*axes)[NOTATION_MAX_MESH], const int *n_axes, int64_t position);
 bool tsr__parser_mesh(struct parser *parser);
 
 #endif

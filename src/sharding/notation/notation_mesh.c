@@ -206,19 +206,20 @@ static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
     return true;
 }
 
-// Returns the shard at a mesh position. Converts the position to coordinates, with the last axis
-// fastest, and combines the coordinates of the sharding axes, dimension by dimension. Example: on a
-// 2x2 mesh, position 2 is (1,0): S0,R gives it shard 1, R,S1 shard 0.
-static int64_t mesh_shard(const struct parser *parser, const struct mesh *mesh, int64_t position)
+// Converts the position to coordinates, with the last axis fastest, and combines the coordinates of
+// the sharding axes, dimension by dimension. Example: on a 2x2 mesh, position 2 is (1,0): S0,R gives
+// it shard 1, R,S1 shard 0.
+int64_t tsr__mesh_shard(const struct notation_mesh *mesh, int rank, const int (*axes)[MAX_MESH],
+                        const int *n_axes, int64_t position)
 {
     int64_t coords[MAX_MESH], shard = 0;
-    for (int i = mesh->shape.n - 1; i >= 0; i--) {
-        coords[i] = position % mesh->shape.sizes[i];
-        position /= mesh->shape.sizes[i];
+    for (int i = mesh->n - 1; i >= 0; i--) {
+        coords[i] = position % mesh->sizes[i];
+        position /= mesh->sizes[i];
     }
-    for (int axis = 0; axis < parser->n_dims; axis++)
-        for (int i = 0; i < mesh->n_axes[axis]; i++)
-            shard = shard * mesh->shape.sizes[mesh->axes[axis][i]] + coords[mesh->axes[axis][i]];
+    for (int axis = 0; axis < rank; axis++)
+        for (int i = 0; i < n_axes[axis]; i++)
+            shard = shard * mesh->sizes[axes[axis][i]] + coords[axes[axis][i]];
     return shard;
 }
 
@@ -239,7 +240,8 @@ static bool mesh_owners(struct parser *parser, const struct mesh *mesh)
         }
         if (listed && !tsr__parser_device(parser, &d))
             return false;
-        if (d >= 0 && !tsr__parser_own(parser, mesh_shard(parser, mesh, i), d))
+        int64_t shard = tsr__mesh_shard(&mesh->shape, parser->n_dims, mesh->axes, mesh->n_axes, i);
+        if (d >= 0 && !tsr__parser_own(parser, shard, d))
             return false;
     }
     if (listed && tsr__parser_peek(parser) == ',')

@@ -11,9 +11,7 @@ bool tsr__parser_fail(struct parser *parser, tsr_status status, size_t at, const
 {
     if (parser->status != TSR_OK)
         return false;
-    parser->status = status;
-    if (parser->arena->failed)
-        parser->status = TSR_NOMEM;
+    parser->status = parser->arena->failed ? TSR_NOMEM : status;
     if (!what)
         what = "out of memory";
     *parser->wrong = (struct notation_error){what, at};

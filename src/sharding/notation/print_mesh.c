@@ -6,7 +6,7 @@
 // 2, one step along axis 0, has the next row shard. So axis 0 shards rows and axis 1 replicates. If
 // the given mesh does not fit, a mesh is derived from the layout: one axis per sharded dimension,
 // and one for the replicas of a shard.
-#include "sharding/sharding.h"
+#include "sharding/notation/notation.h"
 
 // A layout written over a mesh: the axes of each dimension, and the device at each position.
 struct mesh_text {
@@ -96,21 +96,6 @@ static bool find_axis(struct mesh_text *mesh_text, const struct tile_layout *lay
     return true;
 }
 
-// Returns the shard at a mesh position, as mesh_shard in notation_mesh.c does.
-static int64_t shard_at(const struct mesh_text *mesh_text, int rank, int64_t position)
-{
-    int64_t coords[NOTATION_MAX_MESH], shard = 0;
-    for (int i = mesh_text->mesh.n - 1; i >= 0; i--) {
-        coords[i] = position % mesh_text->mesh.sizes[i];
-        position /= mesh_text->mesh.sizes[i];
-    }
-    for (int axis = 0; axis < rank; axis++)
-        for (int i = 0; i < mesh_text->n_axes[axis]; i++)
-            shard = shard * mesh_text->mesh.sizes[mesh_text->axes[axis][i]] +
-                    coords[mesh_text->axes[axis][i]];
-    return shard;
-}
-
 // Returns the product of the sizes of the mesh axes that shard the dimension.
 static int64_t cuts_found(const struct mesh_text *mesh_text, int dim)
 {
@@ -142,8 +127,9 @@ static bool over_given(struct arena *arena, const struct tile_layout *layout,
     for (int axis = 0; axis < layout->rank; axis++)
         if (cuts_found(mesh_text, axis) != plain_cuts(&layout->dims[axis]))
             return false;
-    for (int64_t i = 0; i < mesh_text->positions; i++)
-        if (shard_at(mesh_text, layout->rank, i) != shard_of[i])
+    const struct mesh_text *found = mesh_text;
+    for (int64_t i = 0; i < found->positions; i++)
+        if (tsr__mesh_shard(mesh, layout->rank, found->axes, found->n_axes, i) != shard_of[i])
             return false;
     return true;
 }

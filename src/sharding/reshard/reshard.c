@@ -524,9 +524,7 @@ static tsr_status make_steps(struct arena *arena, const struct search *s,
         return TSR_OK;
     }
     for (int i = 0; i < s->n_best; i++) {
-        const struct partial *pending = NULL;
-        if (s->best[i].combines)
-            pending = s->pending;
+        const struct partial *pending = s->best[i].combines ? s->pending : NULL;
         TRY(tsr__pairing_new(arena, from, pending, s->best[i].to, s->shape, s->unit, &pairing));
         TRY(tsr__reshard_step(&pairing, &out->steps[out->n_steps]));
         from = pairing.to.layout;

@@ -69,9 +69,7 @@ static tsr_status pending_groups(const struct ask *ask, const char *text,
     *out = (struct partial){.combine = (enum combine)which, .groups = groups};
     for (int64_t k = 0; k < layout->n_shards; k++) {
         size_t n = (size_t)(layout->first[k + 1] - layout->first[k]);
-        int64_t first = k;
-        if (n)
-            first = tsr__layout_shard_of(layout, layout->owners[layout->first[k]], 0);
+        int64_t first = n ? tsr__layout_shard_of(layout, layout->owners[layout->first[k]], 0) : k;
         if (n && (first == k || !tsr__layout_same_owners(layout, first, k)))
             groups[out->n_groups++] = (struct device_group){layout->owners + layout->first[k], n};
     }
