@@ -235,25 +235,12 @@ tsr_status tsr_finding_at(const tsr_session *session, size_t i, tsr_finding *out
 // Unknown numbers are -1, DIAG_NO_OFFSET or DIAG_NO_AXIS.
 tsr_finding tsr_finding_value(const tsr_session *session, size_t i)
 {
-    if (i >= session->diags.n)
-        return (tsr_finding){.code = "",
-                             .severity = TSR_NOTE,
-                             .message = "",
-                             .hint = "",
-                             .file = "",
-                             .graph = "",
-                             .node = "",
-                             .op = "",
-                             .value = "",
-                             .configuration = "",
-                             .offset = DIAG_NO_OFFSET,
-                             .node_index = -1,
-                             .axis = DIAG_NO_AXIS,
-                             .rank = -1};
-    const struct diag_record *record = &session->diags.at[i];
+    struct diag_record none = {.severity = TSR_NOTE, .place = PLACE_NONE};
+    bool there = i < session->diags.n;
+    const struct diag_record *record = there ? &session->diags.at[i] : &none;
     const struct place *place = &record->place;
     return (tsr_finding){
-        .code = codes[record->code],
+        .code = there ? codes[record->code] : "",
         .severity = record->severity,
         .message = plain(record->message),
         .hint = plain(record->hint),

@@ -38,8 +38,6 @@ void tsr__double_text(double value, char out[32]);
 // EXDEV if the name leads out of the folder. If use_kernel is false, it works as on kernels without
 // openat2.
 int tsr__open_beneath(int root, const char *name, bool use_kernel);
-// Opens `name` of `folder` if its target, after following links, is beneath `root`.
-int tsr__open_through(int folder, const char *name, int root, bool use_kernel);
 // Moves a descriptor that is 0, 1 or 2 to a higher number.
 int tsr__fd_above(int fd);
 

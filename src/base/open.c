@@ -117,10 +117,10 @@ static int open_no_links(int root, const char *name, bool use_kernel)
     return is_answer(fd) ? fd : open_walking(root, name);
 }
 
-// Opens a file beneath root, following links. Looks up the target with O_PATH, checks that it is
-// beneath root, and opens it again without following links. If the target was replaced in between,
-// the last step fails.
-int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
+// Opens `name` of `folder` if its target, after following links, is beneath `root`. Looks up the
+// target with O_PATH, checks that it is beneath root, and opens it again without following links. If
+// the target was replaced in between, the last step fails.
+static int open_through(int folder, const char *name, int root, bool use_kernel)
 {
     char target[PATH_MAX], home[PATH_MAX];
     int found = openat(folder, name, O_PATH | O_CLOEXEC);
@@ -141,7 +141,7 @@ int tsr__open_through(int folder, const char *name, int root, bool use_kernel)
 }
 
 // Opens a file beneath root. ELOOP and ENOTDIR may come from links that stay beneath root. Such
-// links are allowed, so tsr__open_through tries again.
+// links are allowed, so open_through tries again.
 int tsr__open_beneath(int root, const char *name, bool use_kernel)
 {
     if (use_kernel) {
@@ -152,7 +152,7 @@ int tsr__open_beneath(int root, const char *name, bool use_kernel)
     int fd = open_walking(root, name);
     if (fd >= 0 || (errno != ELOOP && errno != ENOTDIR))
         return fd;
-    return tsr__open_through(root, name, root, false);
+    return open_through(root, name, root, false);
 }
 
 // ---- folders -----------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ static int open_allowed(const struct folder *folder, const char *name)
     if (fd >= 0 || folder->real_fd <= 0)
         return fd;
     if (errno == EXDEV)
-        return tsr__open_through(folder->fd, name, folder->real_fd, true);
+        return open_through(folder->fd, name, folder->real_fd, true);
     if (errno == ENOENT)
         return tsr__open_beneath(folder->real_fd, name, true);
     return fd;

@@ -21,7 +21,7 @@ static void put(struct sink *sink, int64_t v)
 // Returns the number that encodes the shards of a factor. Equal parts are encoded as their number,
 // unequal ones as negative shares: shares of 3 units and 1 unit have bits 3 and 4, so the number is
 // -24.
-int64_t tsr__cuts_number(const struct tile_factor *factor)
+static int64_t cuts_number(const struct tile_factor *factor)
 {
     return factor->shares ? -(int64_t)factor->shares : factor->cuts;
 }
@@ -38,7 +38,7 @@ size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t
         put(&sink, layout->dims[dim].n);
         for (int factor = 0; factor < layout->dims[dim].n; factor++) {
             put(&sink, layout->dims[dim].factors[factor].size);
-            put(&sink, tsr__cuts_number(&layout->dims[dim].factors[factor]));
+            put(&sink, cuts_number(&layout->dims[dim].factors[factor]));
         }
     }
     put(&sink, layout->n_loops);
@@ -71,7 +71,7 @@ static bool take(struct source *source, int64_t least, int64_t most, int64_t *ou
     return true;
 }
 
-// Decodes what tsr__cuts_number encodes. A negative number must encode unequal shares in lowest
+// Decodes what cuts_number encodes. A negative number must encode unequal shares in lowest
 // terms, as tsr__shares_of returns them.
 static bool take_cuts(struct source *source, struct tile_factor *factor)
 {

@@ -227,9 +227,8 @@ int tsr__piece_rows(const struct tile_piece *from, const void *src, const struct
 
 // A layout as a list of integers, for attributes of operators: rank; per dimension the number n of
 // factors and n pairs (size, cuts); n_loops and as many pairs (dim, factor); n_shards; per shard
-// the number of owners and the owners. Unequal shares are encoded as negative cuts
-// (tsr__cuts_number). Decoding checks untrusted input.
-int64_t tsr__cuts_number(const struct tile_factor *factor);
+// the number of owners and the owners. Unequal shares are encoded as negative cuts (encode.c).
+// Decoding checks untrusted input.
 // Encodes a layout. Returns the length of the list. Writes at most `cap` numbers, none if `out` is
 // NULL.
 size_t tsr__layout_encode(const struct tile_layout *layout, int64_t *out, size_t cap);
