@@ -217,6 +217,8 @@ typedef double (*size_fn)(const struct sized_node *sized);
 
 struct expansion;
 typedef void (*expand_fn)(struct expansion *expansion);
+// Element types of input 0 that the nodes of an expansion support.
+enum expand_types { EXPAND_ANY, EXPAND_FLOATS, EXPAND_NUMBERS };
 struct op_row {
     const char *op;
     int64_t since;      // first opset to which this row applies
@@ -240,8 +242,12 @@ struct op_row {
                        // "q^": q must not be empty on CUDA
     // Condition for the factors in `some` that have "~" after them.
     bool (*some_if)(const tsr_node *node, const struct rule *rule);
-    bool bodies;         // control flow: its bodies are sharded, not the node itself (control.c)
-    expand_fn expand;    // replaces a node of which a `stat` factor is sharded (expand.h)
+    bool bodies; // control flow: its bodies are sharded, not the node itself (control.c)
+    struct {
+        expand_fn build; // replaces a node of which a `stat` factor is sharded (expand.h)
+        int64_t opset;   // lowest opset of ai.onnx that the new nodes need
+        enum expand_types types;
+    } expand;
     enum sum_mode sum;   // how the operator treats partial sums
     unsigned sum_inputs; // bits of inputs to which `sum` applies
     // Attribute that sets the accuracy of the kernel. Above 1, the kernel rounds input 0

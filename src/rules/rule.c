@@ -8,6 +8,7 @@
 //   rule      [B0 B1 m k],[k n] -> [B0 B1 m n]; k is reduced, the others pass through
 //
 // If the second input were [7 6], the node would not be sharded, and `whole` would be the reason.
+#include "rules/derive/derive.h"
 #include "rules/fit.h"
 
 // ---- tensors, rewrites and windows --------------------------------------------------------------
@@ -230,6 +231,17 @@ static bool outputs_are_empty(const struct shapes *shapes, const tsr_node *node)
 
 // ---- the rule of a node ------------------------------------------------------------------------
 
+// True if the operator has an expansion, for the opset and the element type of the node.
+static bool can_expand(const struct derivation *derivation, const struct op_row *row)
+{
+    tsr_dtype t = tsr__derive_in(derivation, 0).dtype;
+    bool is_float = t == TSR_FLOAT || t == TSR_DOUBLE || t == TSR_FLOAT16 || t == TSR_BFLOAT16;
+    bool is_number = t == TSR_INT32 || t == TSR_INT64;
+    bool fits = row->expand.types == EXPAND_ANY || is_float ||
+                (is_number && row->expand.types == EXPAND_NUMBERS);
+    return row->expand.build && fits && tsr__onnx_opset(derivation->node) >= row->expand.opset;
+}
+
 // Makes the rule of a node from a pattern. NULL: out of memory.
 static const struct rule *instantiate(struct arena *arena, struct arena *scratch,
                                       struct derivation *derivation, const struct op_row *row)
@@ -246,7 +258,7 @@ static const struct rule *instantiate(struct arena *arena, struct arena *scratch
     fit->shapes = derivation->shapes;
     fit->pattern = pattern;
     fit->derivation = derivation;
-    fit->expands = row->expand;
+    fit->expands = can_expand(derivation, row);
     // If this fails, the unfinished `rule` stays in the arena.
     if (build_rule(fit, row, rule))
         return rule;

@@ -56,7 +56,8 @@ static const struct op_row rows[] = {
      .whole = "activations are quantized by the minimum and maximum of the full batch"},
     {"DynamicQuantizeMatMul", .since = 1, .domain = MICROSOFT, .kept = LATER_INPUTS,
      .rule = "[B* m k],[k n],[n~],[n~]?,[n~]? -> [B* m n]; stat B m k",
-     .derive = tsr__derive_dynamic_quantize_matmul, .expand = tsr__expand_dynamic_quantize_matmul,
+     .derive = tsr__derive_dynamic_quantize_matmul,
+     .expand = {tsr__expand_dynamic_quantize_matmul, 11, EXPAND_FLOATS},
      .note = "the left side is quantized by its minimum and maximum"},
     {"EmbedLayerNormalization", .since = 1, .domain = MICROSOFT,
      .rule = "[b t],[b t]?,[v r],[p r],[s r]?,[r],[r],[b t]?,[b~ t]? -> [b t r],[b]?,[b t r]?; rep "
@@ -76,7 +77,8 @@ static const struct op_row rows[] = {
      .work = WORK_CONVOLUTION, .count = tsr__count_conv},
     {"FusedGemm", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
      .rule = "[m k],[k n],[m~ n~]? -> [m n]; stat k", .derive = tsr__derive_fused_gemm,
-     .expand = tsr__expand_fused_gemm, .note = "an activation comes after the sum over k"},
+     .expand = {tsr__expand_fused_gemm, 11, EXPAND_FLOATS},
+     .note = "an activation comes after the sum over k"},
     {"FusedMatMul", .since = 1, .domain = MICROSOFT, .kept = ALL_INPUTS,
      .rule = "[B~ m k],[B~ k n] -> [B* m n]; red k:sum", .derive = tsr__derive_fused_matmul,
      .some = "B~ m~ k", .some_if = tsr__stacks_differ,
@@ -111,7 +113,8 @@ static const struct op_row rows[] = {
          "_]?,[b (h g) q _]?; rep d k; stat q; attr num_heads=h; attr num_heads=g; attr "
          "kv_num_heads=h",
      .derive = tsr__derive_group_query, .shape = tsr__infer_group_query,
-     .expand = tsr__expand_group_query, .some = "b", .caches = {{3, 1}, {4, 2}}, .cache_length = 6,
+     .expand = {tsr__expand_group_query, 13, EXPAND_FLOATS}, .some = "b",
+     .caches = {{3, 1}, {4, 2}}, .cache_length = 6,
      .note = "queries, keys and values concatenated in one tensor: shards need windows of it; q: "
              "without cache, window, softcap, bias and sinks",
      .stays =
@@ -174,7 +177,7 @@ static const struct op_row rows[] = {
              "p v]?,·?,[b _ _]? -> [b q (h v)],[b h _ d]?,[b h _ v]?,[b h q _]?; rep d p s; stat "
              "k; attr num_heads=h",
      .derive = tsr__derive_multi_head, .shape = tsr__infer_multi_head,
-     .expand = tsr__expand_multi_head, .grows = {{6, 1}, {7, 2}},
+     .expand = {tsr__expand_multi_head, 13, EXPAND_FLOATS}, .grows = {{6, 1}, {7, 2}},
      .note = "packed forms: [b q h 3 d], [b k h 2 d]; keys and values may be [b h k d]; "
              "unidirectional with a bias, mask or cache: rep q",
      .some = "b^ q^", .stays = STAYS({"d", DOT}, {"p", CACHED}, {"s", SIDES}, {"_", CACHED}),
@@ -271,11 +274,13 @@ static const struct op_row rows[] = {
     {"SkipLayerNormalization", .since = 1, .domain = MICROSOFT,
      .rule = "[A* r],[A~ r],[r],[r]?,[r]? -> [A* r],[A* 1]?,[A* 1]?,[A* r]?; stat r",
      .derive = tsr__derive_skip_norm, .shape = tsr__infer_skip_norm, .type1 = TYPE_FLOAT,
-     .type2 = TYPE_FLOAT, .expand = tsr__expand_skip_layer_norm, .work = WORK_NORM},
+     .type2 = TYPE_FLOAT, .expand = {tsr__expand_skip_layer_norm, 13, EXPAND_FLOATS},
+     .work = WORK_NORM},
     {"SkipSimplifiedLayerNormalization", .since = 1, .domain = MICROSOFT,
      .rule = "[A* r],[A~ r],[r],[r]? -> [A* r],[A* 1]?,[A* 1]?,[A* r]?; stat r",
      .derive = tsr__derive_skip_norm, .shape = tsr__infer_skip_norm, .type1 = TYPE_FLOAT,
-     .type2 = TYPE_FLOAT, .expand = tsr__expand_skip_simplified_norm, .work = WORK_NORM},
+     .type2 = TYPE_FLOAT, .expand = {tsr__expand_skip_simplified_norm, 13, EXPAND_FLOATS},
+     .work = WORK_NORM},
     {"SparseAttention", .since = 1, .domain = MICROSOFT,
      .rule = "[b q (h g d)],[b k (h d)],[b k (h d)],[b h m d],[b h m d],[_ _],[_ _],·,[b],[_ "
              "_]?,[_ _]? -> [b q (h g d)],[b h m d],[b h m d]; rep q k m d; attr num_heads=h; attr "

@@ -39,15 +39,11 @@ int tsr__derive_rank(struct derivation *derivation, size_t i);
 // Returns the axis that the attribute names, counted from the front; -1: invalid, or the rank is
 // unknown, and the derivation has ended.
 int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank);
-// Returns FACTOR_STAT if the node can be expanded (expand.c), else FACTOR_REP. `opset`: the lowest
-// opset of ai.onnx that the expansion needs. `types`: the element types of input 0 that its nodes
-// support.
-enum expand_types { EXPAND_FLOATS, EXPAND_NUMBERS };
-enum factor_kind tsr__derive_stat(const struct derivation *derivation, int64_t opset,
-                                  enum expand_types types);
-// As tsr__derive_stat if `holds`, else FACTOR_REP.
-enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *derivation, int64_t opset,
-                                     enum expand_types types);
+// Returns FACTOR_STAT if the node can be expanded (expand.c), else FACTOR_REP.
+static inline enum factor_kind stat_if(bool expands)
+{
+    return expands ? FACTOR_STAT : FACTOR_REP;
+}
 // Builds a lookup: elements of input 1 address rows v of input 0. Devices with shards of v return
 // partial sums. v is not sharded if the result's type (that of input `like`) cannot be summed.
 // `after`: number of dimensions that the result has after those of the indices.

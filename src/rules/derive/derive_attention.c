@@ -159,8 +159,7 @@ void tsr__derive_attention(struct derivation *derivation)
     tsr__rule_outputs(rule, flat ? "[b q (h g v)]" : "[b (h g) q v]");
     tsr__rule_outputs(rule, "[b h _ d]?,[b h _ v]?,[b (h g) q _]?");
     tsr__rule_kind(rule, FACTOR_REP, heads_known ? "d p" : "d p h g");
-    enum factor_kind stat =
-        tsr__derive_stat_if(can_expand(derivation, flat), derivation, 23, EXPAND_FLOATS);
+    enum factor_kind stat = stat_if(can_expand(derivation, flat));
     bool cached = !rows_are_free(derivation) && knows_attributes(derivation) &&
                   !tsr__derive_has(derivation, 6) && tsr__derive_causal(derivation, 4, 3);
     tsr__rule_kind(rule, stat, cached || rows_are_free(derivation) ? "k" : "k q");

@@ -618,7 +618,6 @@ void tsr__derive_col2im(struct derivation *derivation)
         return;
     }
     tsr__derive_size(derivation, "k", size);
-    derivation->text = "[n (c k) l],·,· -> [n c O*]; rep k l O";
 }
 
 // Adds a state "b c _", or "b _ c" if channels are last. window: attribute state_window adds a

@@ -227,8 +227,7 @@ void tsr__derive_einsum(struct derivation *derivation)
         tsr__derive_none(derivation, "the equation could not be read");
         return;
     }
-    enum factor_kind diagonal =
-        tsr__derive_stat_if(equation.square, derivation, 12, EXPAND_NUMBERS);
+    enum factor_kind diagonal = stat_if(equation.square);
     for (int i = 0; i < LETTERS; i++) {
         if (!equation.seen[i] || (equation.out[i] && !equation.twice[i]))
             continue;

@@ -188,8 +188,7 @@ void tsr__derive_multi_head(struct derivation *derivation)
     tsr__rule_kind(rule, FACTOR_REP, even ? "p s" : "p");
     tsr__rule_kind_if(rule, equal && multi.own_values, FACTOR_REP, "v");
     if (rank != 5)
-        tsr__rule_kind(
-            rule, tsr__derive_stat_if(can_expand(derivation), derivation, 13, EXPAND_FLOATS), "k");
+        tsr__rule_kind(rule, stat_if(can_expand(derivation)), "k");
     if (cached)
         tsr__derive_causal_rows(derivation, 6, 5);
 }
@@ -437,10 +436,7 @@ void tsr__derive_group_query(struct derivation *derivation)
     tsr__rule_inputs(rule, "[_]?,[_]?");
     tsr__rule_outputs(rule, "[b q (h g d)],[b h _ _]?,[b h _ _]?,[b (h g) q _]?");
     tsr__rule_kind(rule, FACTOR_REP, three ? "d k" : "d");
-    tsr__rule_kind(
-        rule,
-        tsr__derive_stat_if(three && prompt_expands(derivation), derivation, 13, EXPAND_FLOATS),
-        "q");
+    tsr__rule_kind(rule, stat_if(three && prompt_expands(derivation)), "q");
     tsr__rule_kind_if(rule, !heads, FACTOR_REP, "h");
     tsr__rule_kind_if(rule, !heads || !three, FACTOR_REP, "g");
     tsr__rule_kind_if(rule, !batch, FACTOR_REP, "b");

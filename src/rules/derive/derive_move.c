@@ -506,18 +506,13 @@ static bool block_sizes(struct derivation *derivation)
 // DCR (the default) or CRD.
 void tsr__derive_depth_to_space(struct derivation *derivation)
 {
-    if (!block_sizes(derivation))
-        return;
-    if (tsr__derive_text_is(derivation, "mode", "CRD"))
+    if (block_sizes(derivation) && tsr__derive_text_is(derivation, "mode", "CRD"))
         derivation->text = "[n (c p q) h w] -> [n c (h p) (w q)]; rep p q";
-    else
-        derivation->text = "[n (p q c) h w] -> [n c (h p) (w q)]; rep p q";
 }
 
 void tsr__derive_space_to_depth(struct derivation *derivation)
 {
-    if (block_sizes(derivation))
-        derivation->text = "[n c (h p) (w q)] -> [n (p q c) h w]; rep p q";
+    block_sizes(derivation);
 }
 
 // Returns how Expand makes dimension i of the result: '1' has size 1, 'g' is generated, 'd' passes

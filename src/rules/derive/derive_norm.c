@@ -6,8 +6,6 @@
 // costs no communication. Sharding d2 replaces the node by a maximum, a sum and the nodes between.
 #include "rules/derive/derive.h"
 
-#define EXPAND_OPSET 11
-
 // ---- softmax -----------------------------------------------------------------------------------
 
 // Builds the rule of a softmax, with statistics over dimensions from .. to-1.
@@ -15,8 +13,7 @@ static void softmax_over(struct derivation *derivation, int rank, int from, int 
 {
     tsr__rule_axes(&derivation->rule, rank, from);
     tsr__rule_text(&derivation->rule, "[@] -> [@]");
-    tsr__rule_kind_range(&derivation->rule,
-                         tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS), 'd', from, to);
+    tsr__rule_kind_range(&derivation->rule, FACTOR_STAT, 'd', from, to);
 }
 
 void tsr__derive_softmax(struct derivation *derivation)
@@ -61,12 +58,11 @@ void tsr__derive_mvn(struct derivation *derivation)
             return;
         taken[axis] = true;
     }
-    enum factor_kind kind = tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS);
     tsr__rule_axes(&derivation->rule, rank, 0);
     tsr__rule_text(&derivation->rule, "[@] -> [@]");
     for (int i = 0; i < rank; i++)
         if (taken[i])
-            tsr__rule_kind_range(&derivation->rule, kind, 'd', i, i + 1);
+            tsr__rule_kind_range(&derivation->rule, FACTOR_STAT, 'd', i, i + 1);
 }
 
 // ---- layer norms -------------------------------------------------------------------------------
@@ -109,8 +105,7 @@ void tsr__derive_layer_norm(struct derivation *derivation)
     tsr__rule_range(rule, 'd', 0, rank);
     add_statistic(rule, axis, rank);
     add_statistic(rule, axis, rank);
-    tsr__rule_kind_range(rule, tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS), 'd', axis,
-                         rank);
+    tsr__rule_kind_range(rule, FACTOR_STAT, 'd', axis, rank);
 }
 
 // True if ONNX Runtime may repeat the skip. It repeats a skip of [2 3 6] to add it to an input of
@@ -137,8 +132,7 @@ void tsr__derive_skip_norm(struct derivation *derivation)
     bool plain = !tsr_node_output(derivation->node, 1) && !tsr_node_output(derivation->node, 2);
     tsr__rule_inputs(&derivation->rule, "[A* r],[A~ r],[r],[r]?,[r]?");
     tsr__rule_outputs(&derivation->rule, "[A* r],[A* 1]?,[A* 1]?,[A* r]?");
-    tsr__rule_kind(&derivation->rule, tsr__derive_stat_if(plain, derivation, 13, EXPAND_FLOATS),
-                   "r");
+    tsr__rule_kind(&derivation->rule, stat_if(plain), "r");
 }
 
 // Derives the rule of EmbedLayerNormalization. The sequence can be sharded if positions are an
@@ -173,16 +167,13 @@ void tsr__derive_group_norm(struct derivation *derivation)
         return;
     tsr__rule_text(&derivation->rule,
                    "[n (g c) S*],[(g c)],[(g c)] -> [n (g c) S*]; attr num_groups=g");
-    tsr__rule_kind(&derivation->rule,
-                   tsr__derive_stat_if(channels_known, derivation, EXPAND_OPSET, EXPAND_FLOATS),
-                   "c S");
+    tsr__rule_kind(&derivation->rule, stat_if(channels_known), "c S");
 }
 
 // Derives the rule of GroupNormalization in opset 18, where scale and shift were per group.
 void tsr__derive_group_norm_18(struct derivation *derivation)
 {
-    if (take_groups(derivation, "num_groups"))
-        derivation->text = "[n (g c) S*],[g],[g] -> [n (g c) S*]; rep c S; attr num_groups=g";
+    take_groups(derivation, "num_groups");
 }
 
 // Derives the rule of com.microsoft GroupNorm. Channels are last by default; a skip and a bias may
@@ -197,13 +188,6 @@ void tsr__derive_group_norm_last(struct derivation *derivation)
     else
         derivation->text = "[n (g c) S*],[(g c)],[(g c)],[n (g c) S~]?,[(g c)]? -> "
                            "[n (g c) S*],[n (g c) S*]?; rep c S; attr groups=g";
-}
-
-void tsr__derive_instance_norm(struct derivation *derivation)
-{
-    tsr__rule_text(&derivation->rule, "[n c S*],[c],[c] -> [n c S*]");
-    tsr__rule_kind(&derivation->rule, tsr__derive_stat(derivation, EXPAND_OPSET, EXPAND_FLOATS),
-                   "S");
 }
 
 // Derives the rule of BatchNormalization: the rule text of the operator table. A node in training

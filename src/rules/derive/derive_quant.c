@@ -58,13 +58,6 @@ void tsr__derive_quantize(struct derivation *derivation)
         tsr__derive_none(derivation, "the scale has another number of dimensions than expected");
 }
 
-void tsr__derive_dynamic_quantize(struct derivation *derivation)
-{
-    tsr__rule_text(&derivation->rule, "[A*] -> [A*],[],[]");
-    if (tsr__derive_in(derivation, 0).rank != 0)
-        tsr__rule_kind(&derivation->rule, tsr__derive_stat(derivation, 11, EXPAND_FLOATS), "A");
-}
-
 // ---- products of integers -----------------------------------------------------------------------
 
 enum point_of { POINT_OF_ROW, POINT_OF_COLUMN };

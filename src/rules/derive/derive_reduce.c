@@ -89,22 +89,6 @@ int64_t tsr__onnx_opset(const tsr_node *node)
     return tsr__graph_opset(tsr_model_graph(tsr_graph_model(tsr_node_graph(node))), STR(""));
 }
 
-enum factor_kind tsr__derive_stat(const struct derivation *derivation, int64_t opset,
-                                  enum expand_types types)
-{
-    tsr_dtype t = tsr__derive_in(derivation, 0).dtype;
-    bool is_float = t == TSR_FLOAT || t == TSR_DOUBLE || t == TSR_FLOAT16 || t == TSR_BFLOAT16;
-    bool is_number = t == TSR_INT32 || t == TSR_INT64;
-    bool fits = is_float || (is_number && types == EXPAND_NUMBERS);
-    return fits && tsr__onnx_opset(derivation->node) >= opset ? FACTOR_STAT : FACTOR_REP;
-}
-
-enum factor_kind tsr__derive_stat_if(bool holds, const struct derivation *derivation, int64_t opset,
-                                     enum expand_types types)
-{
-    return holds ? tsr__derive_stat(derivation, opset, types) : FACTOR_REP;
-}
-
 // ---- axes ---------------------------------------------------------------------------------------
 
 // Reads the axes of a reduction: an attribute, or an input in later opsets. Returns their number, 0
@@ -240,48 +224,25 @@ static void build_reduction(struct rule_builder *rule, int rank, const bool *red
     }
 }
 
+// Returns how the text of the row treats reduced dimensions: "red r:max" or "stat r".
+static struct reduced_kind kind_in_row(const struct derivation *derivation)
+{
+    const struct pattern *row = tsr__pattern_of(derivation->shapes, derivation->text);
+    for (int i = 0; row && i < row->n_letters; i++)
+        if (row->letters[i].kind == FACTOR_RED)
+            return (struct reduced_kind){FACTOR_RED, row->letters[i].combine};
+    return (struct reduced_kind){.kind = stat_if(row != NULL)};
+}
+
 // Derives the rule of any reduction with a list of axes.
-static void reduce(struct derivation *derivation, struct reduced_kind how)
+void tsr__derive_reduce(struct derivation *derivation)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
     if (rank < 0 || !tsr__reduce_axes(derivation, rank, reduced))
         return;
     bool keep = tsr__derive_int(derivation, "keepdims", 1) != 0;
-    build_reduction(&derivation->rule, rank, reduced, keep, how);
-}
-
-void tsr__derive_reduce_sum(struct derivation *derivation)
-{
-    reduce(derivation, (struct reduced_kind){FACTOR_RED, COMBINE_SUM});
-}
-
-void tsr__derive_reduce_max(struct derivation *derivation)
-{
-    reduce(derivation, (struct reduced_kind){FACTOR_RED, COMBINE_MAX});
-}
-
-void tsr__derive_reduce_min(struct derivation *derivation)
-{
-    reduce(derivation, (struct reduced_kind){FACTOR_RED, COMBINE_MIN});
-}
-
-void tsr__derive_reduce_prod(struct derivation *derivation)
-{
-    reduce(derivation, (struct reduced_kind){FACTOR_RED, COMBINE_PROD});
-}
-
-// Derives the rule of reductions that compute a root or logarithm after the sum.
-void tsr__derive_reduce_stat(struct derivation *derivation)
-{
-    reduce(derivation,
-           (struct reduced_kind){.kind = tsr__derive_stat(derivation, 11, EXPAND_FLOATS)});
-}
-
-void tsr__derive_reduce_mean(struct derivation *derivation)
-{
-    reduce(derivation,
-           (struct reduced_kind){.kind = tsr__derive_stat(derivation, 11, EXPAND_NUMBERS)});
+    build_reduction(&derivation->rule, rank, reduced, keep, kind_in_row(derivation));
 }
 
 // Derives the rule of ArgMax and ArgMin. The largest (or smallest) elements of the shards must also
@@ -295,17 +256,8 @@ void tsr__derive_arg(struct derivation *derivation)
         return;
     reduced[axis] = true;
     bool keep = tsr__derive_int(derivation, "keepdims", 1) != 0;
-    build_reduction(
-        &derivation->rule, rank, reduced, keep,
-        (struct reduced_kind){.kind = tsr__derive_stat(derivation, 11, EXPAND_NUMBERS)});
-}
-
-// True for operators with a list of axes; ArgMax and ArgMin have one axis as an attribute.
-static bool is_reduction(derive_fn derive)
-{
-    return derive == tsr__derive_reduce_sum || derive == tsr__derive_reduce_max ||
-           derive == tsr__derive_reduce_min || derive == tsr__derive_reduce_prod ||
-           derive == tsr__derive_reduce_stat || derive == tsr__derive_reduce_mean;
+    build_reduction(&derivation->rule, rank, reduced, keep,
+                    (struct reduced_kind){.kind = FACTOR_STAT});
 }
 
 // Lists the axes of a reduction, counted from the front. Example: ArgMax along -2 of rank 3 gives
@@ -323,7 +275,7 @@ int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, cons
     if (row->derive == tsr__derive_arg) {
         *name = "axis";
         axes[n++] = tsr__derive_int(&derivation, "axis", 0);
-    } else if (is_reduction(row->derive)) {
+    } else if (row->derive == tsr__derive_reduce) {
         *name = tsr__derive_has(&derivation, 1) ? NULL : "axes";
         n = read_axes(&derivation, axes, RULE_MAX_RANK);
     }
@@ -341,7 +293,7 @@ int tsr__rule_front_axes(const tsr_node *node, const struct shapes *shapes, cons
 
 // Derives the rule of global pools. All spatial dimensions become 1; batch and channels pass
 // through.
-static void global_pool(struct derivation *derivation, struct reduced_kind how)
+void tsr__derive_global_pool(struct derivation *derivation)
 {
     bool reduced[DERIVE_MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
@@ -349,16 +301,5 @@ static void global_pool(struct derivation *derivation, struct reduced_kind how)
         return;
     for (int i = 2; i < rank; i++)
         reduced[i] = true;
-    build_reduction(&derivation->rule, rank, reduced, true, how);
-}
-
-void tsr__derive_global_pool(struct derivation *derivation)
-{
-    global_pool(derivation,
-                (struct reduced_kind){.kind = tsr__derive_stat(derivation, 11, EXPAND_FLOATS)});
-}
-
-void tsr__derive_global_max_pool(struct derivation *derivation)
-{
-    global_pool(derivation, (struct reduced_kind){FACTOR_RED, COMBINE_MAX});
+    build_reduction(&derivation->rule, rank, reduced, true, kind_in_row(derivation));
 }

@@ -167,10 +167,8 @@ void tsr__derive_feature_extractor(struct derivation *derivation)
     if (tsr__derive_none_if(derivation, rank < 2 || at < 1 || at > DERIVE_MAX_RANK,
                             "there is one row only"))
         return;
-    if (at == 1) {
-        derivation->text = "[A* v],[t] -> [A* t]; rep v";
-        return;
-    }
+    if (at == 1)
+        return; // the rule is the text of the row
     tsr__rule_inputs(&derivation->rule, "[A* v],[]");
     tsr__rule_any(&derivation->rule, at);
     tsr__rule_outputs(&derivation->rule, "[A* t]");

@@ -14,7 +14,7 @@
 static enum factor_kind scan_kind(const struct derivation *derivation, int axis)
 {
     bool known = tsr__derive_in(derivation, 0).dims[axis].value > 0;
-    return tsr__derive_stat_if(known, derivation, 13, EXPAND_NUMBERS);
+    return stat_if(known);
 }
 
 // Derives the rule of TopK. Devices select the k largest of their shards, then the k largest of all
@@ -143,7 +143,7 @@ void tsr__derive_fused_gemm(struct derivation *derivation)
     add_right(rule, tsr__derive_int(derivation, "transB", 0) != 0);
     tsr__rule_inputs(rule, "[m~ n~]?");
     tsr__rule_outputs(rule, "[m n]");
-    tsr__rule_kind(rule, tsr__derive_stat(derivation, 11, EXPAND_FLOATS), "k");
+    tsr__rule_kind(rule, FACTOR_STAT, "k");
 }
 
 // Derives the rule of DynamicQuantizeMatMul. The left operand is quantized by the minimum and
@@ -154,6 +154,5 @@ void tsr__derive_dynamic_quantize_matmul(struct derivation *derivation)
         tsr__derive_in(derivation, 0).dtype == TSR_FLOAT && tsr__derive_in(derivation, 1).rank == 2;
     tsr__rule_inputs(&derivation->rule, "[B* m k],[k n],[n~],[n~]?,[n~]?");
     tsr__rule_outputs(&derivation->rule, "[B* m n]");
-    tsr__rule_kind(&derivation->rule, tsr__derive_stat_if(known, derivation, 11, EXPAND_FLOATS),
-                   "B m k");
+    tsr__rule_kind(&derivation->rule, stat_if(known), "B m k");
 }

@@ -466,7 +466,7 @@ tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node 
                             const int64_t *cuts, struct expanded *out)
 {
     const struct op_row *row = tsr__row_of(shapes, twin);
-    if (!row || !row->expand)
+    if (!row || !row->expand.build)
         return TSR_UNSUPPORTED;
     struct expansion x = {.arena = arena,
                           .shapes = shapes,
@@ -481,7 +481,7 @@ tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node 
         return TSR_NOMEM;
     // From here on the graph may have new nodes, even if the expansion fails; the caller works on a
     // copy.
-    row->expand(&x);
+    row->expand.build(&x);
     bool full = arena->failed || tsr__model_arena(tsr_graph_model(x.graph))->failed;
     if (full)
         return TSR_NOMEM;

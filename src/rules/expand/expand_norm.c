@@ -66,10 +66,16 @@ static tsr_value *minus_max(struct expansion *expansion, const struct norm *norm
                      tsr__x_reduce(expansion, "ReduceMax", norm->value, norm->axes, norm->n, true));
 }
 
-static void softmax(struct expansion *expansion, bool flat)
+// True if all dimensions from the axis on are one row, as in Softmax before opset 13.
+static bool has_flat_rows(const struct expansion *expansion)
+{
+    return expansion->opset < 13;
+}
+
+void tsr__expand_softmax(struct expansion *expansion)
 {
     struct norm s;
-    if (!begin_softmax(expansion, &s, flat))
+    if (!begin_softmax(expansion, &s, has_flat_rows(expansion)))
         return;
     tsr_value *value = tsr__x_op(expansion, "Exp", 1, minus_max(expansion, &s));
     end(expansion, &s,
@@ -77,36 +83,16 @@ static void softmax(struct expansion *expansion, bool flat)
                   tsr__x_reduce(expansion, "ReduceSum", value, s.axes, s.n, true)));
 }
 
-void tsr__expand_softmax(struct expansion *expansion)
-{
-    softmax(expansion, false);
-}
-
-void tsr__expand_softmax_flat(struct expansion *expansion)
-{
-    softmax(expansion, true);
-}
-
 // Computes x - max - log(sum(exp(x - max))). This avoids the logarithm of a small quotient.
-static void log_softmax(struct expansion *expansion, bool flat)
+void tsr__expand_log_softmax(struct expansion *expansion)
 {
     struct norm s;
-    if (!begin_softmax(expansion, &s, flat))
+    if (!begin_softmax(expansion, &s, has_flat_rows(expansion)))
         return;
     tsr_value *rest = minus_max(expansion, &s);
     tsr_value *sum = tsr__x_reduce(expansion, "ReduceSum", tsr__x_op(expansion, "Exp", 1, rest),
                                    s.axes, s.n, true);
     end(expansion, &s, tsr__x_op(expansion, "Sub", 2, rest, tsr__x_op(expansion, "Log", 1, sum)));
-}
-
-void tsr__expand_log_softmax(struct expansion *expansion)
-{
-    log_softmax(expansion, false);
-}
-
-void tsr__expand_log_softmax_flat(struct expansion *expansion)
-{
-    log_softmax(expansion, true);
 }
 
 // Expands Hardmax: 1 at the first maximum of a row, else 0.
