@@ -118,8 +118,8 @@ static int open_no_links(int root, const char *name, bool use_kernel)
 }
 
 // Opens `name` of `folder` if its target, after following links, is beneath `root`. Looks up the
-// target with O_PATH, checks that it is beneath root, and opens it again without following links. If
-// the target was replaced in between, the last step fails.
+// target with O_PATH, checks that it is beneath root, and opens it again without following links.
+// If the target was replaced in between, the last step fails.
 static int open_through(int folder, const char *name, int root, bool use_kernel)
 {
     char target[PATH_MAX], home[PATH_MAX];

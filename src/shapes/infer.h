@@ -189,7 +189,7 @@ bool tsr__job_number(const struct shape_job *job, int i, int64_t *out);
 // Reads all elements of input i. Returns their number; -1: not all are known numbers.
 int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64_t cap);
 const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i); // constant input, or NULL
-// Reads a constant input of floats. Returns their number; -1: not such a constant, or more than cap.
+// Reads a constant input of floats. Returns their number; -1: no such constant, or more than cap.
 int64_t tsr__job_floats(const struct shape_job *job, int i, float *out, int64_t cap);
 const tsr_attr *tsr__attr_of(const struct shapes *shapes, const tsr_node *node, const char *name);
 // Return attributes. An attribute in a function's body may refer to an attribute of the call.

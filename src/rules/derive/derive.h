@@ -18,8 +18,8 @@ static inline void add_single(struct derivation *derivation, size_t i)
         tsr__rule_any(&derivation->rule, 1);
 }
 
-// Return attributes; NULL, 0 entries or `otherwise` if absent. In a function's body an attribute may
-// refer to one of the call.
+// Return attributes; NULL, 0 entries or `otherwise` if absent. In a function's body an attribute
+// may refer to one of the call.
 const tsr_attr *tsr__derive_attr(const struct derivation *derivation, const char *name);
 size_t tsr__derive_list(const struct derivation *derivation, const char *name, const int64_t **out);
 int64_t tsr__derive_int(const struct derivation *derivation, const char *name, int64_t otherwise);

@@ -207,8 +207,8 @@ static bool mesh_dims(struct parser *parser, const struct mesh *mesh)
 }
 
 // Converts the position to coordinates, with the last axis fastest, and combines the coordinates of
-// the sharding axes, dimension by dimension. Example: on a 2x2 mesh, position 2 is (1,0): S0,R gives
-// it shard 1, R,S1 shard 0.
+// the sharding axes, dimension by dimension. Example: on a 2x2 mesh, position 2 is (1,0): S0,R
+// gives it shard 1, R,S1 shard 0.
 int64_t tsr__mesh_shard(const struct notation_mesh *mesh, int rank, const int (*axes)[MAX_MESH],
                         const int *n_axes, int64_t position)
 {
