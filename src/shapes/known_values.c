@@ -312,25 +312,80 @@ void tsr__value_gather(struct shape_job *job)
     set_elements(job, 0, expr, n);
 }
 
-// Computes the elements of Slice, but only for vectors, because sizes are vectors.
-void tsr__value_slice(struct shape_job *job)
+// Returns the distance between neighbours along the axis: in [2 3 4] that of axis 0 is 12.
+static int64_t stride_of(struct shape shape, int axis)
+{
+    int64_t stride = 1;
+    for (int d = axis + 1; d < shape.rank; d++)
+        stride *= shape.dims[d].value;
+    return stride;
+}
+
+// Selects elements of input 0: the output's element (i, j, ...) is at first + i * strides[0] + j *
+// strides[1] + ... Both shapes have the same rank.
+static void select_elements(struct shape_job *job, int64_t first, const int64_t *strides)
+{
+    struct known_value value = tsr__job_values(job, 0);
+    struct shape out = job->out[0];
+    int64_t n = count_of(out);
+    struct expr *expr = new_elements(job->arena, n);
+    if (!expr)
+        return;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = first, left = i;
+        for (int d = out.rank - 1; d >= 0; left /= out.dims[d--].value)
+            at += left % out.dims[d].value * strides[d];
+        if (at < 0 || at >= value.n) // the declared shape is wrong
+            return;
+        expr[i] = value.elements[at];
+    }
+    set_elements(job, 0, expr, n);
+}
+
+// True if all elements of input 0 are stored, and input and output have the same rank.
+static bool can_select(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
     struct shape shape = tsr__job_in(job, 0);
-    int64_t start, end, step = 1, n = 0;
-    if (!value.elements || shape.rank != 1 ||
-        !tsr__slice_bounds(job, 0, value.n, &start, &end, &step))
+    return value.elements && value.n == count_of(shape) && shape.rank <= VALUES_MAX &&
+           shape.rank == job->out[0].rank;
+}
+
+// Computes the elements of Slice. PyTorch's pad slices the list of pads as a [4 2] matrix.
+void tsr__value_slice(struct shape_job *job)
+{
+    struct shape shape = tsr__job_in(job, 0);
+    int64_t first = 0, strides[VALUES_MAX];
+    if (!can_select(job))
         return;
-    struct expr *expr = new_elements(job->arena, value.n);
-    if (!expr)
-        return;
-    for (int64_t i = start; n < value.n; i += step) {
-        bool past_end = (step > 0 && i >= end) || (step < 0 && i <= end);
-        if (past_end)
-            break;
-        expr[n++] = value.elements[i];
+    for (int d = 0; d < shape.rank; d++) {
+        int64_t start, end, step, stride = stride_of(shape, d);
+        if (!tsr__slice_bounds(job, d, shape.dims[d].value, &start, &end, &step))
+            return;
+        first += start * stride;
+        strides[d] = step * stride;
     }
-    set_elements(job, 0, expr, n);
+    select_elements(job, first, strides);
+}
+
+// Computes the elements of Transpose. Without `perm` the axes are reversed.
+void tsr__value_transpose(struct shape_job *job)
+{
+    struct shape shape = tsr__job_in(job, 0);
+    int64_t strides[VALUES_MAX];
+    const int64_t *perm;
+    if (!can_select(job))
+        return;
+    size_t n = tsr__job_ints(job, "perm", &perm);
+    if (n && n != (size_t)shape.rank)
+        return;
+    for (int d = 0; d < shape.rank; d++) {
+        int64_t axis = n ? perm[d] : shape.rank - 1 - d;
+        if (axis < 0 || axis >= shape.rank)
+            return;
+        strides[d] = stride_of(shape, (int)axis);
+    }
+    select_elements(job, 0, strides);
 }
 
 // Splits a vector; the shapes of the outputs give the length of each part.
@@ -407,19 +462,26 @@ static void each_pair(struct shape_job *job, binary_fn f)
     set_elements(job, 0, expr, n);
 }
 
-// Compares two elements. The result is known if they are equal or differ by a number. For n and m
-// it is unknown, because they may be equal.
-static struct expr equal(struct exprs *exprs, struct expr a, struct expr b)
+// True if a < b for all sizes of the symbols: -1 < n, because n is at least 0.
+static bool always_less(struct exprs *exprs, struct expr a, struct expr b)
 {
-    struct expr gap = tsr__expr_sub(exprs, a, b);
-    return bool_element(expr_is_number(gap), expr_is(gap, 0));
+    struct expr gap = tsr__expr_sub(exprs, b, a);
+    return tsr__expr_natural(tsr__expr_sub(exprs, gap, expr_number(1)));
 }
 
-// Compares by the sign of the difference: n < n + 1 is always true, because the difference is -1.
+// Compares two elements. n and n + 1 are never equal, nor n and -1. For n and m the result is
+// unknown, because they may be equal.
+static struct expr equal(struct exprs *exprs, struct expr a, struct expr b)
+{
+    bool unlike = always_less(exprs, a, b) || always_less(exprs, b, a);
+    return bool_element(unlike || expr_equal(a, b), !unlike);
+}
+
+// Compares for all sizes of the symbols: n < n + 1 is always true, n < 0 never.
 static struct expr less(struct exprs *exprs, struct expr a, struct expr b)
 {
-    struct expr gap = tsr__expr_sub(exprs, a, b);
-    return bool_element(expr_is_number(gap), gap.number < 0);
+    bool yes = always_less(exprs, a, b);
+    return bool_element(yes || tsr__expr_natural(tsr__expr_sub(exprs, a, b)), yes);
 }
 
 static struct expr greater(struct exprs *exprs, struct expr a, struct expr b)

@@ -105,6 +105,51 @@ static void test_long_steps_take_one_element(void **state)
         assert_string_equal(declared(b, made[i]), "float32[3]");
 }
 
+// torch.onnx exports expand(batch, -1, 8) with Equal and Where, which replace -1 by 1. A size is
+// never -1, so the batch stays.
+static void test_sizes_are_not_negative(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {DIM("batch")}, one[] = {NUM(1), NUM(5), NUM(8)};
+    const int64_t rest[] = {-1, 8}, minus[] = {-1}, ones[] = {1};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 1, dims), *y = input(b, "y", TSR_FLOAT, 3, one);
+    tsr_value *shape = node(b, "Shape", "shape", x, NULL, NULL);
+    tsr_value *asked = node(b, "Concat", "asked", shape, ints(b, "rest", 1, 2, rest), NULL);
+    assert_int_equal(tsr_node_set_int(tsr_value_producer(asked), "axis", 0), TSR_OK);
+    tsr_value *is_open = node(b, "Equal", "is_open", asked, ints(b, "minus", 1, 1, minus), NULL);
+    tsr_value *sizes = node(b, "Where", "sizes", is_open, ints(b, "ones", 1, 1, ones), asked);
+    tsr_value *wide = node(b, "Expand", "wide", y, sizes, NULL);
+    tsr_value *small = node(b, "Less", "small", shape, ints(b, "zero", 1, 1, (int64_t[]){0}), NULL);
+    tsr_value *picked = node(b, "Where", "picked", small, ints(b, "m", 1, 1, minus), shape);
+    tsr_value *made = node(b, "ConstantOfShape", "made", picked, NULL, NULL);
+    find(b);
+    assert_string_equal(declared(b, wide), "float32[batch, 5, 8]");
+    assert_string_equal(declared(b, made), "float32[batch]");
+}
+
+// torch.onnx exports pad with a list of pairs, the last axis first. It becomes ONNX's list by
+// Reshape to [4 2], Slice in reverse, and Transpose.
+static void test_pads_of_torch_are_computed(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {DIM("batch"), NUM(16), NUM(16), NUM(24)};
+    const int64_t pairs[] = {0, 0, 0, 1, 0, 3, 0, 0}, rows[] = {-1, 2}, all[] = {-1};
+    tsr_value *x = input(b, "x", TSR_FLOAT, 4, dims);
+    tsr_value *list = ints(b, "list", 1, 8, pairs);
+    tsr_value *matrix = node(b, "Reshape", "matrix", list, ints(b, "rows", 1, 2, rows), NULL);
+    tsr_value *in[] = {matrix, ints(b, "from", 1, 1, all),
+                       ints(b, "to", 1, 1, (const int64_t[]){-INT64_MAX}),
+                       ints(b, "axes", 1, 1, (const int64_t[]){0}), ints(b, "step", 1, 1, all)};
+    const char *out = "reversed";
+    tsr_node *slice = tsr_graph_add_node(b->graph, "", "Slice", out, in, 5, &out, 1);
+    assert_non_null(slice);
+    tsr_value *turned = node(b, "Transpose", "turned", tsr_node_output(slice, 0), NULL, NULL);
+    tsr_value *pads = node(b, "Reshape", "pads", turned, ints(b, "all", 1, 1, all), NULL);
+    tsr_value *padded = node(b, "Pad", "padded", x, pads, NULL);
+    find(b);
+    assert_string_equal(declared(b, padded), "float32[batch, 19, 17, 24]");
+}
+
 // More axes than known elements are stored for: no size of the output is known.
 static void test_pads_of_many_axes_are_unknown(void **state)
 {
@@ -536,6 +581,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sizes_are_computed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_steps_take_one_element, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_sizes_are_not_negative, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_pads_of_torch_are_computed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pads_of_many_axes_are_unknown, setup, teardown),
         cmocka_unit_test_setup_teardown(test_old_operators_have_the_shape_of_their_first_input,
                                         setup, teardown),
