@@ -180,6 +180,9 @@ static const char *load_hint(const struct rank *rank, const OrtStatus *status)
     if (strstr(words, "external tensors"))
         return "ONNX Runtime needs small constants inside of the model file: save the model with "
                "onnx.save(..., save_as_external_data=True, size_threshold=1024)";
+    if (strstr(words, "InferenceError"))
+        return "shapes, types or attributes of the model contradict each other: correct the model "
+               "or export it again";
     return "a newer ONNX Runtime may support the operator, type or version; custom operators are "
            "given with --ort-ops";
 }

@@ -79,6 +79,9 @@ def engine_refused(d):
     onnx.save(model([h.make_node("NoSuchOperator", ["x"], ["y"], domain="elsewhere")], [value("x", F, [1])], [value("y", F, [1])]), d + "/w.onnx")
     r = run(d + "/w.onnx", {"x": np.zeros(1, "f4")})
     assert r.status == "ENGINE" and "engine-refused" in r.text, str(r)
+    onnx.save(model([h.make_node("MatMul", ["x", "x"], ["y"])], [value("x", F, [2, 3])], [value("y", F, [2, 3])]), d + "/w.onnx")
+    r = run(d + "/w.onnx", {"x": np.zeros((2, 3), "f4")})
+    assert r.status == "ENGINE" and "correct the model or export it again" in r.text, str(r)
     open(d + "/w.onnx", "wb").write(b"\x08\x08")
     assert run(d + "/w.onnx", "random").status == "ENGINE"
 
