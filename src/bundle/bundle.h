@@ -55,7 +55,8 @@ struct manifest_port {
     // greater: the name of the input and its axis; else NULL
     const char *length_input;
     int length_axis;
-    int rank; // -1: unknown
+    bool slides; // the cache keeps a window of the tokens: its length is fixed, and tokens move
+    int rank;    // -1: unknown
     const tsr_dim *dims;
 };
 // An output that becomes an input of the next run, on the same device.

@@ -426,6 +426,7 @@ static void read_updates(struct reader *reader, const json_t *root, struct manif
         if (!reader->failed && !tsr__manifest_port(manifest->outputs, manifest->n_outputs, output))
             report_error(reader, "updated_by", "names an output that the model does not have");
         manifest->inputs[i].updated_by = output;
+        manifest->inputs[i].slides = json_is_true(json_object_get(e, "slides"));
         read_length(reader, e, manifest, &manifest->inputs[i]);
     }
 }

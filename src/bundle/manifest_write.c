@@ -50,6 +50,8 @@ static void write_ports(tsr_json *json, struct arena *arena, const char *key,
             tsr_json_string(json, "length_input", ports[i].length_input);
             tsr_json_int(json, "length_axis", ports[i].length_axis);
         }
+        if (ports[i].slides)
+            tsr_json_bool(json, "slides", true);
         tsr_json_end(json);
     }
     tsr_json_end(json);

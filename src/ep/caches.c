@@ -43,7 +43,7 @@ static struct cache_pair cache_pair(const struct fused *fused, size_t input, siz
                                .past = from,
                                .present = to,
                                .has_room = has_room,
-                               .appends = has_room && from->length_input,
+                               .slides = has_room && from->slides,
                                .read_by_writer = tsr__shards_read_by_writer(from, to)};
 }
 
@@ -152,13 +152,90 @@ static bool is_read_late(const struct cache_pair *cache, const struct tensor *pa
                          const void *data)
 {
     const void *read = past->device ? past->device_data : past->data;
-    return data == read && !cache->appends && !cache->read_by_writer;
+    return data == read && (!cache->has_room || cache->slides) && !cache->read_by_writer;
+}
+
+// Makes a copy of the past to which the ranks write, in place of memory of their own. So the part
+// of the buffer without tokens keeps its contents. In memory of the ranks it would not be
+// initialized, and onnxruntime-genai reads it if tokens are appended after an answer. NULL: out of
+// memory.
+static void *copy_past(struct fused *fused, struct cache_pair *cache, const struct tensor *past,
+                       void *data)
+{
+    cache->copy = tsr__alloc(fused->provider->session, past->bytes);
+    if (!cache->copy)
+        return NULL;
+    memcpy(cache->copy, past->data, past->bytes);
+    cache->to = data;
+    cache->bytes = past->bytes;
+    return cache->copy;
+}
+
+// Moves the copies to the outputs after a run.
+static void end_copies(struct fused *fused, bool succeeded)
+{
+    for (size_t i = 0; i < fused->n_caches; i++) {
+        struct cache_pair *cache = &fused->caches[i];
+        if (!cache->copy)
+            continue;
+        if (succeeded)
+            memcpy(cache->to, cache->copy, cache->bytes);
+        tsr__free(fused->provider->session, cache->copy, cache->bytes);
+        cache->copy = NULL;
+        cache->steady = succeeded;
+    }
+}
+
+// Returns where the ranks write a cache in this run: to the buffer of the output, or to a copy of
+// the past. NULL: to memory of their own. `data` is the buffer of the output.
+static void *place_of(struct fused *fused, struct cache_pair *cache, const struct tensor *past,
+                      void *data, bool seen)
+{
+    if (seen && !is_read_late(cache, past, data))
+        return data;
+    if (cache->slides && past->device == 0 && data == past->data)
+        return copy_past(fused, cache, past, data);
+    return NULL;
+}
+
+static tsr_status place_cache(struct fused *fused, OrtKernelContext *context,
+                              struct cache_pair *cache, const struct tensor *past,
+                              const struct used_length *used, tsr_tensors *places)
+{
+    const struct ep_api *api = &fused->provider->factory->api;
+    struct tensor wanted = *past;
+    OrtValue *value = NULL;
+    void *data = NULL;
+    wanted.name = (char *)(uintptr_t)fused->outputs[cache->output];
+    bool in_place = can_place(fused, cache, &wanted);
+    if (!in_place && (past->device || tsr_dtype_bits(past->type) < 8))
+        return TSR_OK;
+    OrtStatus *failed = api->ort->KernelContext_GetOutput(context, cache->output, past->dims,
+                                                          (size_t)past->rank, &value);
+    if (!failed && value)
+        failed = api->ort->GetTensorMutableData(value, &data);
+    TRY(tsr__ep_report(fused->provider->session, api, failed));
+    if (!in_place && data == past->data)
+        use_part(fused, cache, used);
+    if (!in_place || !data || 1 + tsr__ep_value_gpu(api, value) != past->device)
+        return TSR_OK;
+    data = place_of(fused, cache, past, data, cache->steady);
+    if (!data)
+        return TSR_OK;
+    return tsr__tensors_add_foreign(places, str_of(wanted.name), past->type, past->rank, past->dims,
+                                    &(struct foreign){.data = data, .device = past->device});
+}
+
+static void set_shape(struct cache_pair *cache, int rank, const int64_t *dims)
+{
+    cache->checked = false;
+    cache->rank = rank <= RUN_MAX_RANK ? rank : 0;
+    memcpy(cache->dims, dims, (size_t)cache->rank * sizeof *dims);
 }
 
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, tsr_tensors *inputs,
                                 tsr_tensors *places)
 {
-    const struct ep_api *api = &fused->provider->factory->api;
     struct known_sizes known = {.n = 0};
     fused->n_used = 0;
     TRY(tsr__ep_caches_grow(fused, context, inputs, places));
@@ -167,40 +244,18 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, 
         struct used_length used = {.axis = -1};
         cache->partial = false;
         const struct tensor *past = tsr__tensors_get(inputs, fused->inputs[cache->input]);
-        struct tensor wanted;
-        OrtValue *value = NULL;
-        void *data = NULL;
-        if (cache->grown || !cache->steady || !past || !has_shape(past, cache->rank, cache->dims) ||
+        if (cache->grown || !past)
+            continue;
+        if (cache->slides && !has_shape(past, cache->rank, cache->dims)) {
+            set_shape(cache, past->rank, past->dims);
+            cache->steady = false;
+        }
+        if ((!cache->steady && !cache->slides) || !has_shape(past, cache->rank, cache->dims) ||
             !is_large_enough(fused, cache, inputs, &known, &used))
             continue;
-        wanted = *past;
-        wanted.name = (char *)(uintptr_t)fused->outputs[cache->output];
-        bool in_place = can_place(fused, cache, &wanted);
-        if (!in_place && (past->device || tsr_dtype_bits(past->type) < 8))
-            continue;
-        OrtStatus *failed = api->ort->KernelContext_GetOutput(context, cache->output, past->dims,
-                                                              (size_t)past->rank, &value);
-        if (!failed && value)
-            failed = api->ort->GetTensorMutableData(value, &data);
-        tsr_status st = tsr__ep_report(fused->provider->session, api, failed);
-        if (st == TSR_OK && !in_place && data == past->data)
-            use_part(fused, cache, &used);
-        else if (st == TSR_OK && in_place && data && !is_read_late(cache, past, data) &&
-                 1 + tsr__ep_value_gpu(api, value) == past->device)
-            st = tsr__tensors_add_foreign(places, str_of(wanted.name), past->type, past->rank,
-                                          past->dims,
-                                          &(struct foreign){.data = data, .device = past->device});
-        if (st != TSR_OK)
-            return st;
+        TRY(place_cache(fused, context, cache, past, &used, places));
     }
     return TSR_OK;
-}
-
-static void set_shape(struct cache_pair *cache, int rank, const int64_t *dims)
-{
-    cache->checked = false;
-    cache->rank = rank <= RUN_MAX_RANK ? rank : 0;
-    memcpy(cache->dims, dims, (size_t)cache->rank * sizeof *dims);
 }
 
 void tsr__ep_caches_full_shape(const struct fused *fused, size_t output, struct tensor *to)
@@ -221,6 +276,7 @@ void tsr__ep_caches_returned(struct fused *fused, size_t output, const struct te
 
 void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs, const tsr_tensors *outputs)
 {
+    end_copies(fused, outputs);
     for (size_t i = 0; i < fused->n_caches; i++) {
         struct cache_pair *cache = &fused->caches[i];
         if (!outputs) {

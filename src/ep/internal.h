@@ -112,9 +112,10 @@ struct cache_pair {
     size_t input, output;                       // indices among the node's inputs and outputs
     const struct manifest_port *past, *present; // in the manifest; NULL: not found
     bool has_room;                              // the model may use only a part of the cache
-    // Tokens in the cache stay where they are: its length is the size of an input. The cache of a
-    // window has no such length.
-    bool appends;
+    bool slides;         // keeps a window of the tokens: its shape is fixed, and tokens move in it
+    void *copy;          // in this run the ranks write to this copy of the past; NULL: they do not
+    void *to;            // memory of the output, to which the copy is moved after the run
+    size_t bytes;        // of the copy
     bool read_by_writer; // every rank reads only the shards that it writes
     bool partial;        // in this run the ranks get and return only the used part
     bool steady;         // the last run returned the shape of its input

@@ -54,6 +54,7 @@ static void set_cache(const tsr_graph *graph, const tsr_value *past, struct mani
         return;
     const tsr_value *length = tsr__cache_length(present, &port->length_axis);
     port->updated_by = tsr_value_name(present);
+    port->slides = tsr__cache_slides(present);
     port->length_input = length ? tsr_value_name(length) : NULL;
 }
 

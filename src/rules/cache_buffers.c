@@ -148,13 +148,19 @@ static const tsr_value *find_size(const tsr_value *value, int *axis)
     return index >= 0 && index < tsr_value_rank(input) ? input : NULL;
 }
 
+bool tsr__cache_slides(const tsr_value *present)
+{
+    const tsr_node *node = tsr_value_producer(present);
+    return node && tsr_attr_int(tsr_node_find_attr(node, "sliding_window_cache"), 0);
+}
+
 const tsr_value *tsr__cache_length(const tsr_value *present, int *axis)
 {
     const tsr_node *node = tsr_value_producer(present);
     const struct op_row *row = node ? tsr__row_of_node(node) : NULL;
     // A cache of a sliding window keeps its length.
     if (!row || !row->cache_length || row->cache_length >= tsr_node_input_count(node) ||
-        tsr_attr_int(tsr_node_find_attr(node, "sliding_window_cache"), 0))
+        tsr__cache_slides(present))
         return NULL;
     return find_size(tsr_node_input(node, row->cache_length), axis);
 }

@@ -346,6 +346,9 @@ bool tsr__node_updates_cache(const tsr_node *node, size_t output);
 // of its past if it is greater. NULL: the length is not known before a run. Names of sizes are not
 // used, because ONNX Runtime does not check those of outputs.
 const tsr_value *tsr__cache_length(const tsr_value *present, int *axis);
+// True if the cache `present` keeps only a window of the tokens. It has the shape of its past, and
+// tokens move in it once the window is full.
+bool tsr__cache_slides(const tsr_value *present);
 // True if indices select elements of the input, so that the node reads no more elements of it than
 // it writes.
 bool tsr__rule_looks_up(const struct rule *rule, int input);

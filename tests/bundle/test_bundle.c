@@ -47,16 +47,24 @@ static const char *code_at(const struct bench *b, size_t i)
 static const char *const content[] = {"common", "zero", "data of one", "one"};
 static const char *const names[] = {"common.data", "rank0.onnx", "rank1.data", "rank1.onnx"};
 
+static const tsr_dim port_dims[3] = {{-1, "batch"}, {16, ""}, {-1, ""}};
+static struct manifest_port in = {.name = "x",
+                                  .type = "float32",
+                                  .sharding = "{1,2,1:0,1}",
+                                  .updated_by = "y \"quoted\"",
+                                  .length_input = "x",
+                                  .length_axis = 2,
+                                  .slides = true,
+                                  .rank = 3,
+                                  .dims = port_dims};
+static struct manifest_port out = {
+    .name = "y \"quoted\"", .type = "int64", .sharding = "{1:0}", .rank = -1};
+
 static void fill(struct bench *b, struct manifest *m)
 {
-    static const tsr_dim dims[3] = {{-1, "batch"}, {16, ""}, {-1, ""}};
     static const int64_t ranks[2] = {0, 1};
     static const struct manifest_group group = {ranks, 2};
     static const int64_t halves[] = {3, 0, 1, 0, 2, 0, 1, 1, 0, 2, 1, 0, 1, 1}; // {1,2,1:0,1}
-    static struct manifest_port in = {"x", "float32", "{1,2,1:0,1}", NULL, "y \"quoted\"", "x",
-                                      2,   3,         dims};
-    static struct manifest_port out = {"y \"quoted\"", "int64", "{1:0}", NULL, NULL,
-                                       NULL,           0,       -1,      NULL};
     static struct manifest_state s = {"x", "y \"quoted\"", true};
     in.kept = tsr__layout_decode(&b->arena, halves, TSR_COUNT(halves));
     assert_non_null(in.kept);
@@ -177,6 +185,8 @@ static void written_is_read_back(void **state)
     assert_null(m->outputs[0].updated_by);
     assert_string_equal(m->inputs[0].length_input, "x");
     assert_int_equal(m->inputs[0].length_axis, 2);
+    assert_true(m->inputs[0].slides);
+    assert_false(m->outputs[0].slides);
     assert_int_equal(m->n_states, 1);
     assert_string_equal(m->states[0].input, "x");
     assert_string_equal(m->states[0].output, "y \"quoted\"");
