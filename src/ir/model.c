@@ -33,6 +33,7 @@ static const struct kind_row {
     const char *bytes, *kind, *help;
 } kind_rows[] = {
     {0, "GGUF", "a GGUF model (llama.cpp)", "export the model to ONNX"},
+    {4, "ORTM", "a model in ORT format (ONNX Runtime)", "use the .onnx file that it was made from"},
     {4, "TFL3", "a TensorFlow Lite model", "convert it to ONNX, for example with tf2onnx"},
     {0, "PK\x03\x04", "a zip archive (PyTorch, Keras, .npz)",
      "unpack it, or export the model to ONNX: torch.onnx.export"},

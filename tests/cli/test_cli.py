@@ -615,7 +615,7 @@ def test_topology_measured(d):
 
 
 def test_other_kinds(d):
-    kinds = {"gguf": (b"GGUF\3\0\0\0" + bytes(40), "GGUF"), "tflite": (b"\x1c\0\0\0TFL3" + bytes(40), "TensorFlow Lite"),
+    kinds = {"gguf": (b"GGUF\3\0\0\0" + bytes(40), "GGUF"), "ort": (b"\x20\0\0\0ORTM" + bytes(40), "ORT format"), "tflite": (b"\x1c\0\0\0TFL3" + bytes(40), "TensorFlow Lite"),
              "pt": (b"PK\3\4" + bytes(40), "zip"), "gz": (b"\x1f\x8b\x08" + bytes(40), "gzip"), "h5": (b"\x89HDF\r\n" + bytes(40), "HDF5"),
              "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"), "html": (b"<!DOCTYPE html>", "HTML"),
              "json": (b'{"irVersion": 8}', "JSON"), "txt": (b"ir_version: 8\n", "as text"), "md": (b"# A model\n\nThis is a text.\n", "a text file"),

@@ -286,8 +286,9 @@ static void print_block(const tsr_plan_summary *summary)
                (long long)summary->copies, (long long)(summary->used_devices / summary->copies));
     if (summary->used_devices <= 0 || summary->used_devices >= (int64_t)summary->devices)
         return;
-    printf("%lld of the %zu devices are used, more would not be faster; the others are idle\n",
-           (long long)summary->used_devices, summary->devices);
+    printf("%lld of the %zu devices %s used, more would not be faster; the others are idle\n",
+           (long long)summary->used_devices, summary->devices,
+           summary->used_devices == 1 ? "is" : "are");
     if (summary->devices <= MAX_SUBSETS)
         printf("search space: each node on all devices, on the fastest k, or on the first; and all "
                "nodes on one subset of the devices\n");
