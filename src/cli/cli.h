@@ -33,6 +33,8 @@ enum {
 extern FILE *cli_stdout, *cli_stderr;
 #undef stdout
 #undef stderr
+#undef printf // macros of some C libraries and compilers
+#undef putchar
 #define stdout      cli_stdout
 #define stderr      cli_stderr
 #define printf(...) fprintf(cli_stdout, __VA_ARGS__)
