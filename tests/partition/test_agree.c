@@ -304,7 +304,7 @@ static void add_if(struct pair *p, int r, int branch)
         if (k == branch)
             add_comm(p, r, "AllReduce", 0, both, 2);
         else
-            t->token = tsr__part_node(t, "Identity", (struct str){0}, 1, token);
+            t->token = tsr__part_node(t, "Identity", NEW_NAME, &token, 1);
         assert_int_equal(tsr_graph_add_output(t->graph, t->token), TSR_OK);
     }
     t->graph = outer;

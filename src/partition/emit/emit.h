@@ -45,11 +45,15 @@ struct str tsr__form_name(struct part *part, struct form *form);
 // tsr__part_identity copies x under another name, with Casts for 4-bit types. Both return NULL
 // after a failure, with a diagnostic.
 #define NEW_NAME ((struct str){0})
-tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...);
+tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, tsr_value **inputs,
+                          size_t n);
 tsr_value *tsr__part_identity(struct part *part, tsr_value *x, tsr_dtype type, struct str out);
-// tsr__part_node with the inputs counted: NODE(part, "Mul", a, b) computes a * b.
+// tsr__part_node with the inputs counted: NODE(part, "Mul", a, b) computes a * b. Inputs that are
+// calls take new names. They are elements of an array, because gcc and clang evaluate these in
+// order. Arguments of a function they do not, and names would depend on the compiler.
 #define NODE(part, op, ...) NAMED_NODE(part, op, NEW_NAME, __VA_ARGS__)
 #define NAMED_NODE(part, op, out, ...)                                                             \
-    tsr__part_node(part, op, out, TSR_COUNT(((tsr_value *[]){__VA_ARGS__})), __VA_ARGS__)
+    tsr__part_node(part, op, out, (tsr_value *[]){__VA_ARGS__},                                    \
+                   TSR_COUNT(((tsr_value *[]){__VA_ARGS__})))
 
 #endif

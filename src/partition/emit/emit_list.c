@@ -57,7 +57,7 @@ static tsr_node *make_loop(struct part *part, const struct step *st, bool grows)
     const char *outputs[2];
     size_t n_states = 0;
     if (grows) {
-        tsr_value *empty = tsr__part_node(part, "SequenceEmpty", NEW_NAME, 0);
+        tsr_value *empty = tsr__part_node(part, "SequenceEmpty", NEW_NAME, NULL, 0);
         if (!empty ||
             tsr_node_set_int(tsr_value_producer(empty), "dtype", tsr__step_type(st)) != TSR_OK)
             return NULL;

@@ -6,7 +6,6 @@
 #include "internal.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 
 // Returns an unused name: ai.tessera.0, ai.tessera.1 ..., skipping names that the model uses.
 struct str tsr__part_new_name(struct part *part)
@@ -116,21 +115,17 @@ struct tile_interval tsr__part_range(const struct part *part, const struct node_
 
 // Adds a node without attributes and returns its output. If an input is NULL, adds nothing and
 // returns NULL.
-tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, size_t n_inputs, ...)
+tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, tsr_value **inputs,
+                          size_t n)
 {
-    tsr_value *inputs[8];
-    va_list args;
-    va_start(args, n_inputs);
-    bool all = n_inputs <= TSR_COUNT(inputs);
-    for (size_t i = 0; i < n_inputs && all; i++)
-        all = (inputs[i] = va_arg(args, tsr_value *)) != NULL;
-    va_end(args);
+    for (size_t i = 0; i < n; i++)
+        if (!inputs[i])
+            return NULL;
     if (!out.p)
         out = tsr__part_new_name(part);
-    if (!all || !out.p)
+    if (!out.p)
         return NULL;
-    const char *outputs[1] = {out.p};
-    tsr_node *node = tsr_graph_add_node(part->graph, "", op, out.p, inputs, n_inputs, outputs, 1);
+    tsr_node *node = tsr_graph_add_node(part->graph, "", op, out.p, inputs, n, &out.p, 1);
     return node ? tsr_node_output(node, 0) : NULL;
 }
 

@@ -18,7 +18,6 @@
 #include "rules/expand/expand.h"
 #include "rules/table.h"
 
-#include <stdarg.h>
 
 // ---- the old node -------------------------------------------------------------------------------
 
@@ -147,17 +146,11 @@ tsr_node *tsr__x_fused(struct expansion *expansion, const char *op, int n, tsr_v
     return add_node(expansion, MICROSOFT, op, n, inputs, 1);
 }
 
-// Adds a node of at most 4 inputs. NULL fails the expansion.
-tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...)
+// NULL fails the expansion.
+tsr_value *tsr__x_op(struct expansion *expansion, const char *op, tsr_value *const *inputs, int n)
 {
-    tsr_value *inputs[4] = {NULL};
-    va_list args;
-    va_start(args, n);
-    for (int i = 0; i < (int)clamped(n, 0, (int64_t)TSR_COUNT(inputs)); i++) {
-        inputs[i] = va_arg(args, tsr_value *);
+    for (int i = 0; i < n; i++)
         expansion->failed = expansion->failed || !inputs[i];
-    }
-    va_end(args);
     return expansion->failed ? NULL : tsr__x_output(tsr__x_node(expansion, op, n, inputs));
 }
 
@@ -290,7 +283,7 @@ tsr_value *tsr__x_cast(struct expansion *expansion, tsr_value *value, tsr_dtype 
 {
     if (from == to)
         return value;
-    return tsr__x_with_int(expansion, tsr__x_op(expansion, "Cast", 1, value), "to", to);
+    return tsr__x_with_int(expansion, X_OP(expansion, "Cast", value), "to", to);
 }
 
 // Adds a reduction. Axes were an attribute before opset 18 (13 for ReduceSum) and are an input
@@ -302,17 +295,17 @@ tsr_value *tsr__x_reduce(struct expansion *expansion, const char *op, tsr_value 
     if (n == 0) // nothing to reduce; an empty list would mean everything
         return value;
     if (as_input)
-        value = tsr__x_op(expansion, op, 2, value, tsr__x_ints(expansion, axes, n));
+        value = X_OP(expansion, op, value, tsr__x_ints(expansion, axes, n));
     else
-        value = tsr__x_with_ints(expansion, tsr__x_op(expansion, op, 1, value), "axes", axes, n);
+        value = tsr__x_with_ints(expansion, X_OP(expansion, op, value), "axes", axes, n);
     return tsr__x_with_int(expansion, value, "keepdims", keep);
 }
 
 // Makes a value with the sizes of these dimensions of input i, read at run time.
 static tsr_value *sizes_of(struct expansion *expansion, size_t i, const int64_t *axes, int n)
 {
-    tsr_value *shape = tsr__x_op(expansion, "Shape", 1, tsr__x_in(expansion, i));
-    return tsr__x_op(expansion, "Gather", 2, shape, tsr__x_ints(expansion, axes, n));
+    tsr_value *shape = X_OP(expansion, "Shape", tsr__x_in(expansion, i));
+    return X_OP(expansion, "Gather", shape, tsr__x_ints(expansion, axes, n));
 }
 
 // Returns the number of elements that a reduction over these axes combines: [4 3 5] over 0 and 2
@@ -355,8 +348,8 @@ tsr_value *tsr__x_positions(struct expansion *expansion, size_t i, int axis)
     // Makes the size a scalar, by summing a list of one element.
     tsr_value *value =
         tsr__x_reduce(expansion, "ReduceSum", sizes_of(expansion, i, &at, 1), &zero, 1, false);
-    tsr_value *range = tsr__x_op(expansion, "Range", 3, tsr__x_scalar(expansion, TSR_INT64, 0),
-                                 value, tsr__x_scalar(expansion, TSR_INT64, 1));
+    tsr_value *range = X_OP(expansion, "Range", tsr__x_scalar(expansion, TSR_INT64, 0), value,
+                            tsr__x_scalar(expansion, TSR_INT64, 1));
     return tsr__x_reshape(expansion, range, shape, s.rank);
 }
 
@@ -384,7 +377,7 @@ tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const i
                           int64_t n)
 {
     if (value)
-        return tsr__x_op(expansion, "Reshape", 2, value, tsr__x_ints(expansion, shape, n));
+        return X_OP(expansion, "Reshape", value, tsr__x_ints(expansion, shape, n));
     return NULL;
 }
 
@@ -392,8 +385,8 @@ tsr_value *tsr__x_reshape(struct expansion *expansion, tsr_value *value, const i
 tsr_value *tsr__x_unsqueeze(struct expansion *expansion, tsr_value *value, int64_t axis)
 {
     if (expansion->opset >= 13)
-        return tsr__x_op(expansion, "Unsqueeze", 2, value, tsr__x_ints(expansion, &axis, 1));
-    value = tsr__x_op(expansion, "Unsqueeze", 1, value);
+        return X_OP(expansion, "Unsqueeze", value, tsr__x_ints(expansion, &axis, 1));
+    value = X_OP(expansion, "Unsqueeze", value);
     return tsr__x_with_ints(expansion, value, "axes", &axis, 1);
 }
 
@@ -411,7 +404,7 @@ void tsr__x_give(struct expansion *expansion, int k, tsr_value *value)
     for (size_t i = 0; i < expansion->nodes.n; i++)
         made = made || expansion->nodes.at[i] == tsr_value_producer(value);
     if (!made) // an input passes through
-        value = tsr__x_op(expansion, "Identity", 1, value);
+        value = X_OP(expansion, "Identity", value);
     struct expanded_slot *slot = value ? vec_push(expansion->arena, &expansion->gives) : NULL;
     if (!slot) {
         expansion->failed = true;

@@ -35,8 +35,13 @@ struct shape tsr__x_shape(const struct expansion *expansion, size_t i);
 int64_t tsr__x_int(const struct expansion *expansion, const char *name, int64_t otherwise);
 float tsr__x_float(const struct expansion *expansion, const char *name, float otherwise);
 
-// Adds a node of ai.onnx with n inputs and returns its only output.
-tsr_value *tsr__x_op(struct expansion *expansion, const char *op, int n, ...);
+// Adds a node of ai.onnx and returns its only output: X_OP(expansion, "Mul", a, b) is a * b. Inputs
+// that are calls add nodes and take names. They are elements of an array, because gcc and clang
+// evaluate these in order. Arguments of a function they do not.
+#define X_OP(expansion, op, ...)                                                                   \
+    tsr__x_op(expansion, op, (tsr_value *[]){__VA_ARGS__},                                         \
+              (int)TSR_COUNT(((tsr_value *[]){__VA_ARGS__})))
+tsr_value *tsr__x_op(struct expansion *expansion, const char *op, tsr_value *const *inputs, int n);
 // Adds a node with optional inputs: NULL means absent.
 tsr_node *tsr__x_node(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs);
 // Adds a node of com.microsoft without optional inputs: NULL fails the expansion.

@@ -30,7 +30,7 @@ struct attention {
 static tsr_value *transposed(struct expansion *expansion, tsr_value *value, const int64_t *perm,
                              int n)
 {
-    value = tsr__x_op(expansion, "Transpose", 1, value);
+    value = X_OP(expansion, "Transpose", value);
     return tsr__x_with_ints(expansion, value, "perm", perm, n);
 }
 
@@ -69,9 +69,9 @@ static tsr_value *causal(struct expansion *expansion, const struct attention *at
     int axis = rows_axis(attention->rank), of_keys = rows_axis(tsr__x_shape(expansion, 1).rank);
     tsr_value *q = tsr__x_reshape(expansion, tsr__x_positions(expansion, 0, axis), rows, 2);
     tsr_value *k = tsr__x_reshape(expansion, tsr__x_positions(expansion, 1, of_keys), columns, 1);
-    tsr_value *seen = tsr__x_op(expansion, "LessOrEqual", 2, k, q);
-    return tsr__x_op(expansion, "Where", 3, seen, scores,
-                     tsr__x_scalar(expansion, attention->wide, -INFINITY));
+    tsr_value *seen = X_OP(expansion, "LessOrEqual", k, q);
+    return X_OP(expansion, "Where", seen, scores,
+                tsr__x_scalar(expansion, attention->wide, -INFINITY));
 }
 
 // Returns the lowest number of the type. Adding it to a score masks the key.
@@ -95,13 +95,13 @@ static tsr_value *add_mask(struct expansion *expansion, const struct attention *
                            tsr_value *scores, tsr_value *mask, tsr_dtype type)
 {
     mask = tsr__x_cast(expansion, mask, type, attention->wide);
-    tsr_value *sum = tsr__x_op(expansion, "Add", 2, scores, mask);
+    tsr_value *sum = X_OP(expansion, "Add", scores, mask);
     if (!attention->hidden_is_zero)
         return sum;
     tsr_value *lowest = tsr__x_scalar(expansion, attention->wide, masking_number(type));
-    tsr_value *hidden = tsr__x_op(expansion, "LessOrEqual", 2, mask, lowest);
-    return tsr__x_op(expansion, "Where", 3, hidden,
-                     tsr__x_scalar(expansion, attention->wide, -INFINITY), sum);
+    tsr_value *hidden = X_OP(expansion, "LessOrEqual", mask, lowest);
+    return X_OP(expansion, "Where", hidden, tsr__x_scalar(expansion, attention->wide, -INFINITY),
+                sum);
 }
 
 // Applies a mask of [q k] or [b heads q k], of bool or numbers.
@@ -118,8 +118,8 @@ static tsr_value *apply_mask(struct expansion *expansion, const struct attention
         mask = tsr__x_reshape(expansion, mask, shape, 5);
     }
     if (s.dtype == TSR_BOOL)
-        return tsr__x_op(expansion, "Where", 3, mask, scores,
-                         tsr__x_scalar(expansion, attention->wide, -INFINITY));
+        return X_OP(expansion, "Where", mask, scores,
+                    tsr__x_scalar(expansion, attention->wide, -INFINITY));
     return add_mask(expansion, attention, scores, mask, s.dtype);
 }
 
@@ -131,9 +131,8 @@ static tsr_value *scores_of(struct expansion *expansion, const struct attention 
               *k = by_heads(expansion, attention, 1, 1, attention->d);
     k = attention->g == 1 ? transposed(expansion, k, last, 4)
                           : transposed(expansion, k, last_shared, 5);
-    tsr_value *s = tsr__x_op(expansion, "MatMul", 2, q, k);
-    s = tsr__x_op(expansion, "Mul", 2, s,
-                  tsr__x_scalar(expansion, attention->wide, attention->scale));
+    tsr_value *s = X_OP(expansion, "MatMul", q, k);
+    s = X_OP(expansion, "Mul", s, tsr__x_scalar(expansion, attention->wide, attention->scale));
     if (attention->mask)
         s = apply_mask(expansion, attention, s);
     if (attention->causal)
@@ -151,13 +150,13 @@ static tsr_value *softmax_or_zero(struct expansion *expansion, const struct atte
     if (attention->g > 1)
         last[0] = 4;
     tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", scores, last, 1, true);
-    tsr_value *seen = tsr__x_op(expansion, "Greater", 2, top,
-                                tsr__x_scalar(expansion, attention->wide, -INFINITY));
-    top = tsr__x_op(expansion, "Where", 3, seen, top, tsr__x_scalar(expansion, attention->wide, 0));
-    tsr_value *value = tsr__x_op(expansion, "Exp", 1, tsr__x_op(expansion, "Sub", 2, scores, top));
+    tsr_value *seen =
+        X_OP(expansion, "Greater", top, tsr__x_scalar(expansion, attention->wide, -INFINITY));
+    top = X_OP(expansion, "Where", seen, top, tsr__x_scalar(expansion, attention->wide, 0));
+    tsr_value *value = X_OP(expansion, "Exp", X_OP(expansion, "Sub", scores, top));
     tsr_value *sum = tsr__x_reduce(expansion, "ReduceSum", value, last, 1, true);
-    sum = tsr__x_op(expansion, "Where", 3, seen, sum, tsr__x_scalar(expansion, attention->wide, 1));
-    return tsr__x_op(expansion, "Div", 2, value, sum);
+    sum = X_OP(expansion, "Where", seen, sum, tsr__x_scalar(expansion, attention->wide, 1));
+    return X_OP(expansion, "Div", value, sum);
 }
 
 // Builds scores, softmax and the product with the values, and reshapes the result like the queries.
@@ -169,11 +168,11 @@ static void build_attention(struct expansion *expansion, const struct attention 
     if (attention->hidden_is_zero)
         value = softmax_or_zero(expansion, attention, scores);
     else // along the keys; expanded in turn if they are sharded
-        value = tsr__x_with_int(expansion, tsr__x_op(expansion, "Softmax", 1, scores), "axis", -1);
+        value = tsr__x_with_int(expansion, X_OP(expansion, "Softmax", scores), "axis", -1);
     if (!value)
         return;
-    tsr_value *y = tsr__x_op(expansion, "MatMul", 2, value,
-                             by_heads(expansion, attention, 2, 1, attention->v));
+    tsr_value *y =
+        X_OP(expansion, "MatMul", value, by_heads(expansion, attention, 2, 1, attention->v));
     int64_t flat[] = {0, 0, attention->h * attention->g * attention->v},
             heads[] = {0, attention->h * attention->g, -1, attention->v};
     if (attention->rank == 3 && attention->g == 1)

@@ -42,10 +42,9 @@ static tsr_value *on_diagonal(struct expansion *expansion, tsr_value *value, int
                               int column)
 {
     tsr_value *rows = tsr__x_positions(expansion, (size_t)k, row);
-    tsr_value *is =
-        tsr__x_op(expansion, "Equal", 2, rows, tsr__x_positions(expansion, (size_t)k, column));
+    tsr_value *is = X_OP(expansion, "Equal", rows, tsr__x_positions(expansion, (size_t)k, column));
     tsr_value *zero = tsr__x_scalar(expansion, tsr__x_shape(expansion, (size_t)k).dtype, 0);
-    return tsr__x_op(expansion, "Where", 3, is, value, zero);
+    return X_OP(expansion, "Where", is, value, zero);
 }
 
 // Rewrites one term and its operand: a repeated letter gets another name.

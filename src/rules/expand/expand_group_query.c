@@ -32,7 +32,7 @@ static tsr_value *number(struct expansion *expansion, const struct groups *group
 static tsr_value *tokens(struct expansion *expansion, const int64_t *shape, int64_t n)
 {
     tsr_value *last = tsr__x_cast(expansion, tsr__x_in(expansion, 5), TSR_INT32, TSR_INT64);
-    tsr_value *count = tsr__x_op(expansion, "Add", 2, last, tsr__x_scalar(expansion, TSR_INT64, 1));
+    tsr_value *count = X_OP(expansion, "Add", last, tsr__x_scalar(expansion, TSR_INT64, 1));
     return tsr__x_reshape(expansion, count, shape, n);
 }
 
@@ -43,9 +43,9 @@ static tsr_value *positions(struct expansion *expansion, size_t i)
     if (tsr__x_has(expansion, 9))
         return tsr__x_in(expansion, 9);
     tsr_value *all = tsr__x_reshape(expansion, tsr__x_positions(expansion, i, 1), row, 2);
-    tsr_value *zeros = tsr__x_op(expansion, "Mul", 2, tokens(expansion, column, 2),
-                                 tsr__x_scalar(expansion, TSR_INT64, 0));
-    return tsr__x_op(expansion, "Add", 2, all, zeros); // one row for each sequence
+    tsr_value *zeros = X_OP(expansion, "Mul", tokens(expansion, column, 2),
+                            tsr__x_scalar(expansion, TSR_INT64, 0));
+    return X_OP(expansion, "Add", all, zeros); // one row for each sequence
 }
 
 // Returns queries or keys, rotated if the node rotates them.
@@ -72,8 +72,8 @@ static tsr_value *widened(struct expansion *expansion, const struct groups *grou
 {
     int64_t shape[] = {0, 0, heads, groups->d}, pads[] = {0, 0, 0, 0, 0, 0, 0, MORE};
     value = tsr__x_reshape(expansion, value, shape, 4);
-    return tsr__x_op(expansion, "Pad", 3, value, tsr__x_ints(expansion, pads, 8),
-                     number(expansion, groups, more));
+    return X_OP(expansion, "Pad", value, tsr__x_ints(expansion, pads, 8),
+                number(expansion, groups, more));
 }
 
 // Returns [b k 1 (d + MORE)], which is added to the keys: HIDDEN in the first new element of keys
@@ -84,13 +84,13 @@ static tsr_value *hidden_keys(struct expansion *expansion, const struct groups *
     static const int64_t single[] = {1, 1, 1, 1};
     int64_t pads[] = {0, 0, 0, groups->d, 0, 0, 0, MORE - 1};
     tsr_value *at = tsr__x_reshape(expansion, tsr__x_positions(expansion, 1, 1), by_row, 4);
-    tsr_value *seen = tsr__x_op(expansion, "Less", 2, at, tokens(expansion, by_sequence, 4));
-    tsr_value *score = tsr__x_op(expansion, "Where", 3, seen, number(expansion, groups, 0),
-                                 number(expansion, groups, HIDDEN));
-    tsr_value *unit = tsr__x_op(expansion, "Pad", 3,
-                                tsr__x_reshape(expansion, number(expansion, groups, 1), single, 4),
-                                tsr__x_ints(expansion, pads, 8), number(expansion, groups, 0));
-    return tsr__x_op(expansion, "Mul", 2, score, unit);
+    tsr_value *seen = X_OP(expansion, "Less", at, tokens(expansion, by_sequence, 4));
+    tsr_value *score = X_OP(expansion, "Where", seen, number(expansion, groups, 0),
+                            number(expansion, groups, HIDDEN));
+    tsr_value *unit =
+        X_OP(expansion, "Pad", tsr__x_reshape(expansion, number(expansion, groups, 1), single, 4),
+             tsr__x_ints(expansion, pads, 8), number(expansion, groups, 0));
+    return X_OP(expansion, "Mul", score, unit);
 }
 
 // Repeats every key head for its query heads and returns [b k (h d)].
@@ -101,7 +101,7 @@ static tsr_value *repeated(struct expansion *expansion, const struct groups *gro
     int64_t copies[] = {1, 1, 1, each, 1}, flat[] = {0, 0, groups->heads * wide};
     if (each > 1) {
         value = tsr__x_unsqueeze(expansion, value, 3);
-        value = tsr__x_op(expansion, "Expand", 2, value, tsr__x_ints(expansion, copies, 5));
+        value = X_OP(expansion, "Expand", value, tsr__x_ints(expansion, copies, 5));
     }
     return tsr__x_reshape(expansion, value, flat, 3);
 }
@@ -112,7 +112,7 @@ static tsr_value *present(struct expansion *expansion, const struct groups *grou
 {
     static const int64_t turned[] = {0, 2, 1, 3};
     int64_t shape[] = {0, 0, groups->keys, groups->d};
-    value = tsr__x_op(expansion, "Transpose", 1, tsr__x_reshape(expansion, value, shape, 4));
+    value = X_OP(expansion, "Transpose", tsr__x_reshape(expansion, value, shape, 4));
     return tsr__x_with_ints(expansion, value, "perm", turned, 4);
 }
 
@@ -132,8 +132,8 @@ void tsr__expand_group_query(struct expansion *expansion)
     tsr_value *k = rotated(expansion, &groups, 1, groups.keys), *v = tsr__x_in(expansion, 2);
     tsr_value *rows =
         widened(expansion, &groups, rotated(expansion, &groups, 0, groups.heads), groups.heads, 1);
-    tsr_value *keys = tsr__x_op(expansion, "Add", 2, widened(expansion, &groups, k, groups.keys, 0),
-                                hidden_keys(expansion, &groups));
+    tsr_value *keys = X_OP(expansion, "Add", widened(expansion, &groups, k, groups.keys, 0),
+                           hidden_keys(expansion, &groups));
     tsr_value *values = widened(expansion, &groups, v, groups.keys, 0);
     tsr_value *inputs[] = {tsr__x_reshape(expansion, rows, queries, 3),
                            repeated(expansion, &groups, keys),
@@ -142,8 +142,8 @@ void tsr__expand_group_query(struct expansion *expansion)
     y = tsr__x_with_float(expansion, y, "scale", scale);
     y = tsr__x_with_int(expansion, y, "num_heads", groups.heads);
     y = tsr__x_reshape(expansion, tsr__x_with_int(expansion, y, "unidirectional", 1), wide, 4);
-    y = tsr__x_op(expansion, "Slice", 4, y, tsr__x_ints(expansion, &zero, 1),
-                  tsr__x_ints(expansion, &groups.d, 1), tsr__x_ints(expansion, &three, 1));
+    y = X_OP(expansion, "Slice", y, tsr__x_ints(expansion, &zero, 1),
+             tsr__x_ints(expansion, &groups.d, 1), tsr__x_ints(expansion, &three, 1));
     tsr__x_give(expansion, 0, tsr__x_reshape(expansion, y, flat, 3));
     if (tsr_node_output(expansion->node, 1) || tsr_node_output(expansion->node, 2)) {
         tsr__x_give(expansion, 1, present(expansion, &groups, k));

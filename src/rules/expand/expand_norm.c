@@ -62,8 +62,8 @@ static bool begin_softmax(struct expansion *expansion, struct norm *norm, bool f
 // Returns the input minus the maximum of each row, so that no exponential overflows.
 static tsr_value *minus_max(struct expansion *expansion, const struct norm *norm)
 {
-    return tsr__x_op(expansion, "Sub", 2, norm->value,
-                     tsr__x_reduce(expansion, "ReduceMax", norm->value, norm->axes, norm->n, true));
+    return X_OP(expansion, "Sub", norm->value,
+                tsr__x_reduce(expansion, "ReduceMax", norm->value, norm->axes, norm->n, true));
 }
 
 // True if all dimensions from the axis on are one row, as in Softmax before opset 13.
@@ -77,10 +77,10 @@ void tsr__expand_softmax(struct expansion *expansion)
     struct norm s;
     if (!begin_softmax(expansion, &s, has_flat_rows(expansion)))
         return;
-    tsr_value *value = tsr__x_op(expansion, "Exp", 1, minus_max(expansion, &s));
+    tsr_value *value = X_OP(expansion, "Exp", minus_max(expansion, &s));
     end(expansion, &s,
-        tsr__x_op(expansion, "Div", 2, value,
-                  tsr__x_reduce(expansion, "ReduceSum", value, s.axes, s.n, true)));
+        X_OP(expansion, "Div", value,
+             tsr__x_reduce(expansion, "ReduceSum", value, s.axes, s.n, true)));
 }
 
 // Computes x - max - log(sum(exp(x - max))). This avoids the logarithm of a small quotient.
@@ -90,9 +90,9 @@ void tsr__expand_log_softmax(struct expansion *expansion)
     if (!begin_softmax(expansion, &s, has_flat_rows(expansion)))
         return;
     tsr_value *rest = minus_max(expansion, &s);
-    tsr_value *sum = tsr__x_reduce(expansion, "ReduceSum", tsr__x_op(expansion, "Exp", 1, rest),
-                                   s.axes, s.n, true);
-    end(expansion, &s, tsr__x_op(expansion, "Sub", 2, rest, tsr__x_op(expansion, "Log", 1, sum)));
+    tsr_value *sum =
+        tsr__x_reduce(expansion, "ReduceSum", X_OP(expansion, "Exp", rest), s.axes, s.n, true);
+    end(expansion, &s, X_OP(expansion, "Sub", rest, X_OP(expansion, "Log", sum)));
 }
 
 // Expands Hardmax: 1 at the first maximum of a row, else 0.
@@ -106,11 +106,10 @@ void tsr__expand_hardmax(struct expansion *expansion)
     // Elements that are not the maximum get the length of the row, which is larger than any
     // position.
     tsr_value *none = tsr__x_count(expansion, 0, s.axes, s.n, TSR_INT64);
-    tsr_value *here =
-        tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "Equal", 2, s.value, top), at, none);
+    tsr_value *here = X_OP(expansion, "Where", X_OP(expansion, "Equal", s.value, top), at, none);
     tsr_value *first = tsr__x_reduce(expansion, "ReduceMin", here, s.axes, s.n, true);
     // Compares positions, not values: a second equal maximum is not the first.
-    here = tsr__x_op(expansion, "Equal", 2, here, first);
+    here = X_OP(expansion, "Equal", here, first);
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, here, TSR_BOOL, s.type));
 }
 
@@ -125,10 +124,10 @@ void tsr__expand_lp_norm(struct expansion *expansion)
     tsr_value *norm = tsr__x_reduce(expansion, first ? "ReduceL1" : "ReduceSumSquare", s.value,
                                     s.axes, s.n, true);
     if (!first)
-        norm = tsr__x_op(expansion, "Sqrt", 1, norm);
-    tsr_value *zero = tsr__x_op(expansion, "Equal", 2, norm, tsr__x_scalar(expansion, s.wide, 0));
-    norm = tsr__x_op(expansion, "Where", 3, zero, tsr__x_scalar(expansion, s.wide, 1), norm);
-    end(expansion, &s, tsr__x_op(expansion, "Div", 2, s.value, norm));
+        norm = X_OP(expansion, "Sqrt", norm);
+    tsr_value *zero = X_OP(expansion, "Equal", norm, tsr__x_scalar(expansion, s.wide, 0));
+    norm = X_OP(expansion, "Where", zero, tsr__x_scalar(expansion, s.wide, 1), norm);
+    end(expansion, &s, X_OP(expansion, "Div", s.value, norm));
 }
 
 // ---- moments -----------------------------------------------------------------------------------
@@ -138,18 +137,17 @@ void tsr__expand_lp_norm(struct expansion *expansion)
 static tsr_value *mean_of(struct expansion *expansion, const struct norm *norm, const char *sum,
                           tsr_value *value)
 {
-    return tsr__x_op(expansion, "Div", 2,
-                     tsr__x_reduce(expansion, sum, value, norm->axes, norm->n, true),
-                     tsr__x_count(expansion, 0, norm->axes, norm->n, norm->wide));
+    return X_OP(expansion, "Div", tsr__x_reduce(expansion, sum, value, norm->axes, norm->n, true),
+                tsr__x_count(expansion, 0, norm->axes, norm->n, norm->wide));
 }
 
 // Returns the root of the variance plus epsilon, as in the definitions.
 static tsr_value *root(struct expansion *expansion, const struct norm *norm, tsr_value *variance,
                        float epsilon)
 {
-    return tsr__x_op(expansion, "Sqrt", 1,
-                     tsr__x_op(expansion, "Add", 2, variance,
-                               tsr__x_scalar(expansion, norm->wide, (double)epsilon)));
+    return X_OP(
+        expansion, "Sqrt",
+        X_OP(expansion, "Add", variance, tsr__x_scalar(expansion, norm->wide, (double)epsilon)));
 }
 
 // Expands MeanVarianceNormalization: (x - mean) / deviation, both over the axes, by default 0 2 3.
@@ -172,11 +170,9 @@ void tsr__expand_mvn(struct expansion *expansion)
             break;
         s.axes[s.n++] = tsr__axis(axes[i], s.rank);
     }
-    tsr_value *rest =
-        tsr__x_op(expansion, "Sub", 2, s.value, mean_of(expansion, &s, "ReduceSum", s.value));
-    tsr_value *deviation =
-        tsr__x_op(expansion, "Sqrt", 1, mean_of(expansion, &s, "ReduceSumSquare", rest));
-    end(expansion, &s, tsr__x_op(expansion, "Div", 2, rest, deviation));
+    tsr_value *rest = X_OP(expansion, "Sub", s.value, mean_of(expansion, &s, "ReduceSum", s.value));
+    tsr_value *deviation = X_OP(expansion, "Sqrt", mean_of(expansion, &s, "ReduceSumSquare", rest));
+    end(expansion, &s, X_OP(expansion, "Div", rest, deviation));
 }
 
 // ---- layer norms -------------------------------------------------------------------------------
@@ -185,9 +181,9 @@ void tsr__expand_mvn(struct expansion *expansion)
 static tsr_value *affine(struct expansion *expansion, tsr_value *value, size_t scale, size_t shift)
 {
     if (tsr__x_has(expansion, scale))
-        value = tsr__x_op(expansion, "Mul", 2, value, tsr__x_in(expansion, scale));
+        value = X_OP(expansion, "Mul", value, tsr__x_in(expansion, scale));
     if (tsr__x_has(expansion, shift))
-        value = tsr__x_op(expansion, "Add", 2, value, tsr__x_in(expansion, shift));
+        value = X_OP(expansion, "Add", value, tsr__x_in(expansion, shift));
     return value;
 }
 
@@ -212,15 +208,14 @@ static tsr_value *normalized(struct expansion *expansion, const struct norm *nor
     tsr_value *rest = norm->value;
     if (centred) {
         tsr_value *mean = mean_of(expansion, norm, "ReduceSum", norm->value);
-        rest = tsr__x_op(expansion, "Sub", 2, norm->value, mean);
+        rest = X_OP(expansion, "Sub", norm->value, mean);
         give_statistic(expansion, norm, mean_out, mean);
     }
     tsr_value *deviation =
         root(expansion, norm, mean_of(expansion, norm, "ReduceSumSquare", rest), epsilon);
     if (tsr_node_output(expansion->node, (size_t)inverse_out))
-        give_statistic(expansion, norm, inverse_out,
-                       tsr__x_op(expansion, "Reciprocal", 1, deviation));
-    return tsr__x_op(expansion, "Div", 2, rest, deviation);
+        give_statistic(expansion, norm, inverse_out, X_OP(expansion, "Reciprocal", deviation));
+    return X_OP(expansion, "Div", rest, deviation);
 }
 
 // Expands a layer norm. Rows are all dimensions from the axis on. `shift` NONE: the operator has no
@@ -262,10 +257,9 @@ static void skip_norm(struct expansion *expansion, bool centred, size_t shift, s
     struct shape in = tsr__x_shape(expansion, 0);
     s = (struct norm){
         .type = in.dtype, .wide = tsr__x_wide(in.dtype), .rank = in.rank, .epsilon = SKIP_EPSILON};
-    tsr_value *sum =
-        tsr__x_op(expansion, "Add", 2, tsr__x_in(expansion, 0), tsr__x_in(expansion, 1));
+    tsr_value *sum = X_OP(expansion, "Add", tsr__x_in(expansion, 0), tsr__x_in(expansion, 1));
     if (tsr__x_has(expansion, bias))
-        sum = tsr__x_op(expansion, "Add", 2, sum, tsr__x_in(expansion, bias));
+        sum = X_OP(expansion, "Add", sum, tsr__x_in(expansion, bias));
     tsr__x_give(expansion, 3, sum);
     s.value = tsr__x_cast(expansion, sum, s.type, s.wide);
     axes_from(&s, s.rank - 1, s.rank);
@@ -299,8 +293,8 @@ static tsr_value *channel(struct expansion *expansion, size_t i, const struct no
 // Applies the scale and shift of each channel, which are inputs 1 and 2.
 static void scale_channels(struct expansion *expansion, const struct norm *norm, tsr_value *value)
 {
-    value = tsr__x_op(expansion, "Mul", 2, value, channel(expansion, 1, norm));
-    end(expansion, norm, tsr__x_op(expansion, "Add", 2, value, channel(expansion, 2, norm)));
+    value = X_OP(expansion, "Mul", value, channel(expansion, 1, norm));
+    end(expansion, norm, X_OP(expansion, "Add", value, channel(expansion, 2, norm)));
 }
 
 // Expands InstanceNormalization. A row is all spatial positions of one channel of one batch entry.
@@ -326,11 +320,10 @@ static tsr_value *group_mean(struct expansion *expansion, const struct norm *nor
     value = tsr__x_reduce(expansion, sum, value, norm->axes, norm->n, true);
     value = tsr__x_reduce(expansion, "ReduceSum", tsr__x_reshape(expansion, value, split, 3), &last,
                           1, true);
-    value = tsr__x_op(expansion, "Div", 2, value,
-                      tsr__x_count(expansion, 0, norm->axes, norm->n, norm->wide));
     value =
-        tsr__x_op(expansion, "Div", 2, value, tsr__x_scalar(expansion, norm->wide, (double)per));
-    value = tsr__x_op(expansion, "Mul", 2, value, tsr__x_ones(expansion, norm->wide, one, 3));
+        X_OP(expansion, "Div", value, tsr__x_count(expansion, 0, norm->axes, norm->n, norm->wide));
+    value = X_OP(expansion, "Div", value, tsr__x_scalar(expansion, norm->wide, (double)per));
+    value = X_OP(expansion, "Mul", value, tsr__x_ones(expansion, norm->wide, one, 3));
     return tsr__x_reshape(expansion, value, back, norm->rank);
 }
 
@@ -350,10 +343,10 @@ void tsr__expand_group_norm(struct expansion *expansion)
     }
     axes_from(&s, 2, s.rank);
     tsr_value *mean = group_mean(expansion, &s, "ReduceSum", s.value, groups, channels);
-    tsr_value *rest = tsr__x_op(expansion, "Sub", 2, s.value, mean);
+    tsr_value *rest = X_OP(expansion, "Sub", s.value, mean);
     tsr_value *variance = group_mean(expansion, &s, "ReduceSumSquare", rest, groups, channels);
     tsr_value *value =
-        tsr__x_op(expansion, "Div", 2, rest,
-                  root(expansion, &s, variance, tsr__x_float(expansion, "epsilon", EPSILON)));
+        X_OP(expansion, "Div", rest,
+             root(expansion, &s, variance, tsr__x_float(expansion, "epsilon", EPSILON)));
     scale_channels(expansion, &s, value);
 }

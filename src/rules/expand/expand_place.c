@@ -25,14 +25,14 @@ void tsr__expand_trilu(struct expansion *expansion)
     const char *stays = tsr__x_int(expansion, "upper", 1) ? "LessOrEqual" : "GreaterOrEqual";
     tsr_value *value = tsr__x_in(expansion, 0), *row = positions(expansion, 2);
     if (tsr__x_has(expansion, 1))
-        row = tsr__x_op(expansion, "Add", 2, row, tsr__x_in(expansion, 1));
-    tsr_value *mask = tsr__x_op(expansion, stays, 2, row, positions(expansion, 1));
+        row = X_OP(expansion, "Add", row, tsr__x_in(expansion, 1));
+    tsr_value *mask = X_OP(expansion, stays, row, positions(expansion, 1));
     if (type == TSR_BOOL) {
-        tsr__x_give(expansion, 0, tsr__x_op(expansion, "And", 2, value, mask));
+        tsr__x_give(expansion, 0, X_OP(expansion, "And", value, mask));
         return;
     }
     value = tsr__x_cast(expansion, value, type, wide);
-    value = tsr__x_op(expansion, "Where", 3, mask, value, tsr__x_scalar(expansion, wide, 0));
+    value = X_OP(expansion, "Where", mask, value, tsr__x_scalar(expansion, wide, 0));
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, wide, type));
 }
 
@@ -41,8 +41,8 @@ void tsr__expand_eye_like(struct expansion *expansion)
 {
     tsr_dtype type = (tsr_dtype)tsr__x_int(expansion, "dtype", tsr__x_shape(expansion, 0).dtype);
     tsr_value *value = tsr__x_scalar(expansion, TSR_INT64, (double)tsr__x_int(expansion, "k", 0));
-    tsr_value *row = tsr__x_op(expansion, "Add", 2, positions(expansion, 2), value);
-    tsr_value *is = tsr__x_op(expansion, "Equal", 2, row, positions(expansion, 1));
+    tsr_value *row = X_OP(expansion, "Add", positions(expansion, 2), value);
+    tsr_value *is = X_OP(expansion, "Equal", row, positions(expansion, 1));
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, is, TSR_BOOL, type));
 }
 
@@ -64,8 +64,8 @@ static tsr_value *classes(struct expansion *expansion, tsr_value *depth, int axi
     for (int i = 0; i < rank; i++)
         shape[i] = 1;
     shape[axis] = size_of_output(expansion, axis);
-    tsr_value *all = tsr__x_op(expansion, "Range", 3, tsr__x_scalar(expansion, TSR_INT64, 0), depth,
-                               tsr__x_scalar(expansion, TSR_INT64, 1));
+    tsr_value *all = X_OP(expansion, "Range", tsr__x_scalar(expansion, TSR_INT64, 0), depth,
+                          tsr__x_scalar(expansion, TSR_INT64, 1));
     return tsr__x_place(expansion, tsr__x_reshape(expansion, all, shape, rank), rank, axis,
                         &expansion->rule->outputs[0].dims[axis]);
 }
@@ -84,14 +84,13 @@ void tsr__expand_one_hot(struct expansion *expansion)
     if (number.rank) // a vector of one element becomes a scalar
         depth = tsr__x_reshape(expansion, depth, NULL, 0);
     tsr_value *at = tsr__x_cast(expansion, tsr__x_in(expansion, 0), in.dtype, TSR_INT64);
-    tsr_value *below = tsr__x_op(expansion, "Less", 2, at, tsr__x_scalar(expansion, TSR_INT64, 0));
-    at = tsr__x_op(expansion, "Where", 3, below, tsr__x_op(expansion, "Add", 2, at, depth), at);
+    tsr_value *below = X_OP(expansion, "Less", at, tsr__x_scalar(expansion, TSR_INT64, 0));
+    at = X_OP(expansion, "Where", below, X_OP(expansion, "Add", at, depth), at);
     at = tsr__x_unsqueeze(expansion, at, axis);
-    tsr_value *is =
-        tsr__x_op(expansion, "Equal", 2, at, classes(expansion, depth, axis, in.rank + 1));
-    tsr_value *off = tsr__x_op(expansion, "Gather", 2, tsr__x_in(expansion, 2),
-                               tsr__x_scalar(expansion, TSR_INT64, 0));
-    tsr_value *on = tsr__x_op(expansion, "Gather", 2, tsr__x_in(expansion, 2),
-                              tsr__x_scalar(expansion, TSR_INT64, 1));
-    tsr__x_give(expansion, 0, tsr__x_op(expansion, "Where", 3, is, on, off));
+    tsr_value *is = X_OP(expansion, "Equal", at, classes(expansion, depth, axis, in.rank + 1));
+    tsr_value *off =
+        X_OP(expansion, "Gather", tsr__x_in(expansion, 2), tsr__x_scalar(expansion, TSR_INT64, 0));
+    tsr_value *on =
+        X_OP(expansion, "Gather", tsr__x_in(expansion, 2), tsr__x_scalar(expansion, TSR_INT64, 1));
+    tsr__x_give(expansion, 0, X_OP(expansion, "Where", is, on, off));
 }

@@ -22,19 +22,18 @@ void tsr__expand_dynamic_quantize(struct expansion *expansion)
     // Minimum and maximum over all devices: two numbers are exchanged.
     tsr_value *low = tsr__x_reduce(expansion, "ReduceMin", value, axes, in.rank, false);
     tsr_value *high = tsr__x_reduce(expansion, "ReduceMax", value, axes, in.rank, false);
-    low = tsr__x_op(expansion, "Min", 2, low, zero);
-    high = tsr__x_op(expansion, "Max", 2, high, zero);
-    tsr_value *scale = tsr__x_op(expansion, "Div", 2, tsr__x_op(expansion, "Sub", 2, high, low),
-                                 tsr__x_scalar(expansion, TSR_FLOAT, 255));
+    low = X_OP(expansion, "Min", low, zero);
+    high = X_OP(expansion, "Max", high, zero);
+    tsr_value *scale = X_OP(expansion, "Div", X_OP(expansion, "Sub", high, low),
+                            tsr__x_scalar(expansion, TSR_FLOAT, 255));
     // true if all elements are zero
-    tsr_value *flat = tsr__x_op(expansion, "Equal", 2, scale, zero);
-    scale = tsr__x_op(expansion, "Where", 3, flat, tsr__x_scalar(expansion, TSR_FLOAT, 1), scale);
-    tsr_value *point =
-        tsr__x_op(expansion, "Sub", 2, zero, tsr__x_op(expansion, "Div", 2, low, scale));
-    point = tsr__x_op(expansion, "Clip", 3, tsr__x_op(expansion, "Round", 1, point), zero,
-                      tsr__x_scalar(expansion, TSR_FLOAT, 255));
+    tsr_value *flat = X_OP(expansion, "Equal", scale, zero);
+    scale = X_OP(expansion, "Where", flat, tsr__x_scalar(expansion, TSR_FLOAT, 1), scale);
+    tsr_value *point = X_OP(expansion, "Sub", zero, X_OP(expansion, "Div", low, scale));
+    point = X_OP(expansion, "Clip", X_OP(expansion, "Round", point), zero,
+                 tsr__x_scalar(expansion, TSR_FLOAT, 255));
     point = tsr__x_cast(expansion, point, TSR_FLOAT, TSR_UINT8);
-    tsr__x_give(expansion, 0, tsr__x_op(expansion, "QuantizeLinear", 3, value, scale, point));
+    tsr__x_give(expansion, 0, X_OP(expansion, "QuantizeLinear", value, scale, point));
     tsr__x_give(expansion, 1, scale);
     tsr__x_give(expansion, 2, point);
 }
@@ -55,12 +54,11 @@ void tsr__expand_qlinear_matmul(struct expansion *expansion)
     if (!product)
         return;
     tsr_value *sum = tsr__x_cast(expansion, tsr_node_output(product, 0), TSR_INT32, TSR_FLOAT);
-    tsr_value *factor =
-        tsr__x_op(expansion, "Mul", 2, tsr__x_in(expansion, 1), tsr__x_in(expansion, 4));
-    factor = tsr__x_op(expansion, "Div", 2, factor, tsr__x_in(expansion, 6));
-    tsr_value *y = tsr__x_op(expansion, "Mul", 2, sum, factor), *point = as_number(expansion, 7);
+    tsr_value *factor = X_OP(expansion, "Mul", tsr__x_in(expansion, 1), tsr__x_in(expansion, 4));
+    factor = X_OP(expansion, "Div", factor, tsr__x_in(expansion, 6));
+    tsr_value *y = X_OP(expansion, "Mul", sum, factor), *point = as_number(expansion, 7);
     // The scale is in the factor already, so it is 1 here.
-    y = tsr__x_op(expansion, "QuantizeLinear", 3, y, tsr__x_scalar(expansion, TSR_FLOAT, 1), point);
+    y = X_OP(expansion, "QuantizeLinear", y, tsr__x_scalar(expansion, TSR_FLOAT, 1), point);
     tsr__x_give(expansion, 0, y);
 }
 
@@ -71,7 +69,7 @@ static tsr_value *without_sign(struct expansion *expansion, tsr_value *value, ts
     if (type == TSR_UINT8)
         return value;
     value = tsr__x_cast(expansion, value, type, TSR_INT32);
-    value = tsr__x_op(expansion, "Add", 2, value, tsr__x_scalar(expansion, TSR_INT32, 128));
+    value = X_OP(expansion, "Add", value, tsr__x_scalar(expansion, TSR_INT32, 128));
     return tsr__x_cast(expansion, value, TSR_INT32, TSR_UINT8);
 }
 
@@ -133,17 +131,16 @@ void tsr__expand_qlinear_conv(struct expansion *expansion)
     }
     tsr_value *sum = tsr_node_output(conv, 0);
     if (tsr__x_has(expansion, 8))
-        sum = tsr__x_op(expansion, "Add", 2, sum,
-                        along_channels(expansion, tsr__x_in(expansion, 8), in.rank));
-    tsr_value *factor =
-        tsr__x_op(expansion, "Mul", 2, as_number(expansion, 1), tsr__x_in(expansion, 4));
-    factor = tsr__x_op(expansion, "Div", 2, factor, as_number(expansion, 6));
+        sum = X_OP(expansion, "Add", sum,
+                   along_channels(expansion, tsr__x_in(expansion, 8), in.rank));
+    tsr_value *factor = X_OP(expansion, "Mul", as_number(expansion, 1), tsr__x_in(expansion, 4));
+    factor = X_OP(expansion, "Div", factor, as_number(expansion, 6));
     if (!tsr__derive_single(tsr__x_shape(expansion, 4)))
         factor = along_channels(expansion, factor, in.rank);
     tsr_value *y =
-        tsr__x_op(expansion, "Mul", 2, tsr__x_cast(expansion, sum, TSR_INT32, TSR_FLOAT), factor);
-    y = tsr__x_op(expansion, "QuantizeLinear", 3, y, tsr__x_scalar(expansion, TSR_FLOAT, 1),
-                  as_number(expansion, 7));
+        X_OP(expansion, "Mul", tsr__x_cast(expansion, sum, TSR_INT32, TSR_FLOAT), factor);
+    y = X_OP(expansion, "QuantizeLinear", y, tsr__x_scalar(expansion, TSR_FLOAT, 1),
+             as_number(expansion, 7));
     tsr__x_give(expansion, 0, y);
 }
 
@@ -166,9 +163,9 @@ void tsr__expand_dynamic_quantize_matmul(struct expansion *expansion)
         return;
     tsr_value *y = tsr__x_cast(expansion, tsr_node_output(product, 0), TSR_INT32, TSR_FLOAT);
     tsr_value *scale =
-        tsr__x_op(expansion, "Mul", 2, tsr_node_output(quantized, 1), tsr__x_in(expansion, 2));
-    y = tsr__x_op(expansion, "Mul", 2, y, scale);
+        X_OP(expansion, "Mul", tsr_node_output(quantized, 1), tsr__x_in(expansion, 2));
+    y = X_OP(expansion, "Mul", y, scale);
     if (tsr__x_has(expansion, 4))
-        y = tsr__x_op(expansion, "Add", 2, y, tsr__x_in(expansion, 4));
+        y = X_OP(expansion, "Add", y, tsr__x_in(expansion, 4));
     tsr__x_give(expansion, 0, y);
 }

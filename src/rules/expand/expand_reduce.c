@@ -66,8 +66,7 @@ static void mean(struct expansion *expansion, enum reduced reduced)
     tsr_value *sum =
         tsr__x_reduce(expansion, "ReduceSum", start.value, start.axes, start.n, start.keep);
     end(expansion, &start,
-        tsr__x_op(expansion, "Div", 2, sum,
-                  tsr__x_count(expansion, 0, start.axes, start.n, start.wide)));
+        X_OP(expansion, "Div", sum, tsr__x_count(expansion, 0, start.axes, start.n, start.wide)));
 }
 
 void tsr__expand_reduce_mean(struct expansion *expansion)
@@ -88,7 +87,7 @@ static void reduce_then(struct expansion *expansion, const char *reduction, cons
         return;
     tsr_value *sum =
         tsr__x_reduce(expansion, reduction, start.value, start.axes, start.n, start.keep);
-    end(expansion, &start, tsr__x_op(expansion, last, 1, sum));
+    end(expansion, &start, X_OP(expansion, last, sum));
 }
 
 void tsr__expand_reduce_l2(struct expansion *expansion)
@@ -109,16 +108,15 @@ void tsr__expand_reduce_log_sum_exp(struct expansion *expansion)
     if (!begin(expansion, &start, REDUCED_AXES))
         return;
     tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", start.value, start.axes, start.n, true);
-    top = tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "IsInf", 1, top),
-                    tsr__x_scalar(expansion, start.wide, 0), top);
-    tsr_value *value =
-        tsr__x_op(expansion, "Exp", 1, tsr__x_op(expansion, "Sub", 2, start.value, top));
+    top = X_OP(expansion, "Where", X_OP(expansion, "IsInf", top),
+               tsr__x_scalar(expansion, start.wide, 0), top);
+    tsr_value *value = X_OP(expansion, "Exp", X_OP(expansion, "Sub", start.value, top));
     tsr_value *sum =
-        tsr__x_op(expansion, "Log", 1,
-                  tsr__x_reduce(expansion, "ReduceSum", value, start.axes, start.n, start.keep));
+        X_OP(expansion, "Log",
+             tsr__x_reduce(expansion, "ReduceSum", value, start.axes, start.n, start.keep));
     if (!start.keep) // remove the dimensions of size 1
         top = tsr__x_reduce(expansion, "ReduceMax", top, start.axes, start.n, false);
-    end(expansion, &start, tsr__x_op(expansion, "Add", 2, sum, top));
+    end(expansion, &start, X_OP(expansion, "Add", sum, top));
 }
 
 // Expands GlobalLpPool: (sum of |x|^p) ^ (1/p) over space. p = 1 and p = 2 have their own
@@ -133,14 +131,13 @@ void tsr__expand_global_lp_pool(struct expansion *expansion)
     if (p == 1) {
         value = tsr__x_reduce(expansion, "ReduceL1", value, s.axes, s.n, true);
     } else if (p == 2) {
-        value = tsr__x_op(expansion, "Sqrt", 1,
-                          tsr__x_reduce(expansion, "ReduceSumSquare", value, s.axes, s.n, true));
+        value = X_OP(expansion, "Sqrt",
+                     tsr__x_reduce(expansion, "ReduceSumSquare", value, s.axes, s.n, true));
     } else {
-        value = tsr__x_op(expansion, "Pow", 2, tsr__x_op(expansion, "Abs", 1, value),
-                          tsr__x_scalar(expansion, s.wide, (double)p));
+        value = X_OP(expansion, "Pow", X_OP(expansion, "Abs", value),
+                     tsr__x_scalar(expansion, s.wide, (double)p));
         value = tsr__x_reduce(expansion, "ReduceSum", value, s.axes, s.n, true);
-        value = tsr__x_op(expansion, "Pow", 2, value,
-                          tsr__x_scalar(expansion, s.wide, 1.0 / (double)p));
+        value = X_OP(expansion, "Pow", value, tsr__x_scalar(expansion, s.wide, 1.0 / (double)p));
     }
     end(expansion, &s, value);
 }
@@ -161,10 +158,9 @@ static void arg(struct expansion *expansion, const char *best)
     tsr_value *at = tsr__x_positions(expansion, 0, (int)axis);
     tsr_value *none = tsr__x_scalar(expansion, TSR_INT64, 0);
     if (!last)
-        none = tsr__x_op(expansion, "Sub", 2, tsr__x_count(expansion, 0, &axis, 1, TSR_INT64),
-                         tsr__x_scalar(expansion, TSR_INT64, 1));
-    value =
-        tsr__x_op(expansion, "Where", 3, tsr__x_op(expansion, "Equal", 2, value, top), at, none);
+        none = X_OP(expansion, "Sub", tsr__x_count(expansion, 0, &axis, 1, TSR_INT64),
+                    tsr__x_scalar(expansion, TSR_INT64, 1));
+    value = X_OP(expansion, "Where", X_OP(expansion, "Equal", value, top), at, none);
     tsr__x_give(expansion, 0,
                 tsr__x_reduce(expansion, last ? "ReduceMax" : "ReduceMin", value, &axis, 1,
                               tsr__x_int(expansion, "keepdims", 1) != 0));

@@ -77,7 +77,7 @@ static tsr_value *padded(struct expansion *expansion, const struct parts *parts,
     inputs[1] = tsr__x_ints(expansion, pads, 2 * parts->rank);
     inputs[2] = tsr__x_scalar(expansion, tsr__x_shape(expansion, 0).dtype, fill);
     if (inputs[1] && inputs[2])
-        return tsr__x_op(expansion, "Pad", 3, value, inputs[1], inputs[2]);
+        return X_OP(expansion, "Pad", value, inputs[1], inputs[2]);
     return NULL;
 }
 
@@ -87,8 +87,8 @@ static tsr_value *unpadded(struct expansion *expansion, const struct parts *part
     int64_t zero = 0, axis = parts->axis;
     if (!parts->more)
         return value;
-    return tsr__x_op(expansion, "Slice", 4, value, tsr__x_ints(expansion, &zero, 1),
-                     tsr__x_ints(expansion, &parts->size, 1), tsr__x_ints(expansion, &axis, 1));
+    return X_OP(expansion, "Slice", value, tsr__x_ints(expansion, &zero, 1),
+                tsr__x_ints(expansion, &parts->size, 1), tsr__x_ints(expansion, &axis, 1));
 }
 
 // ---- running sums -------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ static tsr_value *unpadded(struct expansion *expansion, const struct parts *part
 static tsr_value *scan(struct expansion *expansion, const char *op, tsr_value *value, int axis,
                        bool exclusive)
 {
-    value = tsr__x_op(expansion, op, 2, value, tsr__x_scalar(expansion, TSR_INT64, axis));
+    value = X_OP(expansion, op, value, tsr__x_scalar(expansion, TSR_INT64, axis));
     value = tsr__x_with_int(expansion, value, "exclusive", exclusive);
     return tsr__x_with_int(expansion, value, "reverse", tsr__x_int(expansion, "reverse", 0));
 }
@@ -129,7 +129,7 @@ static void cumulate(struct expansion *expansion, const char *op, const char *to
     // Inside a shard, the sum is exclusive if the old node's is. Between shards it is always
     // exclusive.
     value = scan(expansion, op, value, parts.axis + 1, tsr__x_int(expansion, "exclusive", 0) != 0);
-    value = tsr__x_op(expansion, join, 2, value, before);
+    value = X_OP(expansion, join, value, before);
     tsr__x_give(
         expansion, 0,
         unpadded(expansion, &parts, tsr__x_reshape(expansion, value, parts.back, parts.rank)));
@@ -209,15 +209,14 @@ void tsr__expand_top_k(struct expansion *expansion)
         return;
     // From here on each shard has k elements instead of parts.each.
     parts.back[parts.axis] = parts.n * k;
-    tsr_value *at =
-        tsr__x_op(expansion, "Add", 2, tsr_node_output(each, 1), starts(expansion, &parts));
+    tsr_value *at = X_OP(expansion, "Add", tsr_node_output(each, 1), starts(expansion, &parts));
     at = tsr__x_reshape(expansion, at, parts.back, parts.rank);
     tsr_node *all =
         top(expansion, tsr__x_reshape(expansion, tsr_node_output(each, 0), parts.back, parts.rank),
             k, parts.axis, tsr__x_int(expansion, "sorted", 1) != 0);
     if (!all)
         return;
-    at = tsr__x_op(expansion, "GatherElements", 2, at, tsr_node_output(all, 1));
+    at = X_OP(expansion, "GatherElements", at, tsr_node_output(all, 1));
     tsr__x_give(expansion, 0, tsr_node_output(all, 0));
     tsr__x_give(expansion, 1, tsr__x_with_int(expansion, at, "axis", parts.axis));
 }
@@ -254,7 +253,7 @@ void tsr__expand_fused_gemm(struct expansion *expansion)
     for (size_t i = 0; i < TSR_COUNT(known); i++) {
         if (!str_is(op, known[i].op))
             continue;
-        last = tsr__x_op(expansion, known[i].op, 1, y);
+        last = X_OP(expansion, known[i].op, y);
         for (size_t k = 0; known[i].parameters[k]; k++) {
             const tsr_attr *attr = tsr_node_find_attr(expansion->node, given[k]);
             if (attr)
