@@ -237,6 +237,10 @@ bool tsr__is_cache_output(const tsr_node *node, size_t output);
 // True if ONNX Runtime may store the result in the memory of input 0 and read input 0 afterwards.
 // The caller prevents this by adding a node that reads input 0 after this one.
 bool tsr__node_rereads(const tsr_node *node);
+// True for an operator that returns a tensor unchanged but that ONNX Runtime refuses on CUDA if the
+// result has the memory of the input. The caller uses Identity instead. It may also read an
+// optional value or a sequence, which needs the operator itself.
+bool tsr__node_opens_optional(const tsr_node *node);
 // Returns the position of the node's output count in the ascending list of output counts of all
 // Splits that read its input; 0 for other operators. Example: Splits of x into 2, 2 and 3 outputs
 // have results 0, 0 and 1. Before opset 18, ONNX Runtime merges Splits of one value without sizes,

@@ -6,6 +6,8 @@
 //                                                the kernel reads afterwards
 //     a, b = Split(x); c, d, e = Split(x):       before opset 18, ONNX Runtime merges the second
 //                                                into the first
+//     y = OptionalGetElement(x), x is a tensor:  the kernel for CUDA refuses a y that is in the
+//                                                memory of x
 #include "rules/internal.h"
 
 #define MAX_READERS                                                                                \
@@ -15,6 +17,11 @@ bool tsr__node_rereads(const tsr_node *node)
 {
     const struct op_row *row = tsr__row_of_node(node);
     return row && row->rereads;
+}
+
+bool tsr__node_opens_optional(const tsr_node *node)
+{
+    return str_is(tsr__node_op_str(node), "OptionalGetElement") && !tsr__node_domain_str(node).n;
 }
 
 const char *tsr__node_rounding_level(const tsr_node *node)

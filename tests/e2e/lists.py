@@ -97,6 +97,14 @@ def optional_values():
 
 
 @case
+def tensor_read_as_optional():
+    """OptionalGetElement of a tensor returns it. The ranks use Identity instead, because ONNX Runtime refuses some of these nodes on CUDA."""
+    m = model([node("Relu", ["x"], ["a"]), node("OptionalGetElement", ["a"], ["c"], name="get"), node("Neg", ["c"], ["y"])],
+              [info("x", T.FLOAT, [4, 6])], [info("y", T.FLOAT, [4, 6])])
+    return m, 2, {"get:a": "{1,2:0,1}"}, {"x": f4(4, 6)}, None, {"reader": False, "ranks": {"OptionalGetElement": [], "Identity": [0, 1]}}
+
+
+@case
 def carried_by_a_loop():
     """A sequence grows in each iteration of a loop; its elements come from a sharded MatMul."""
     seq = lambda v: helper.make_tensor_sequence_value_info(v, T.FLOAT, None)

@@ -399,6 +399,12 @@ static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
                                find_captured, &captured);
 }
 
+static tsr_node *add_identity(const struct local_copy *copy)
+{
+    tsr_value *same = NAMED_NODE(copy->part, "Identity", copy->outputs[0], copy->inputs[0]);
+    return same ? tsr_value_producer(same) : NULL;
+}
+
 // Copies a node that adds partial sums, without the inputs that only another device adds. If only
 // one of several inputs is left, adds an Identity instead. Returns NULL if out of memory.
 static tsr_node *sum_parts(const struct local_copy *copy)
@@ -409,8 +415,16 @@ static tsr_node *sum_parts(const struct local_copy *copy)
             copy->inputs[n++] = copy->inputs[i];
     if (n > 1 || n == all)
         return copy_node(copy, n);
-    tsr_value *sum = NAMED_NODE(copy->part, "Identity", copy->outputs[0], copy->inputs[0]);
-    return sum ? tsr_value_producer(sum) : NULL;
+    return add_identity(copy);
+}
+
+// True for an OptionalGetElement that reads a tensor: it returns its input. ONNX Runtime refuses
+// some of these nodes on CUDA (quirk optional_over_its_input).
+static bool passes_tensor(const struct local_copy *copy)
+{
+    const struct step *st = copy->step;
+    return tsr__node_opens_optional(st->flow->node) && copy->n_inputs == 1 && copy->inputs[0] &&
+           st->inputs[0] && !st->inputs[0]->item->list;
 }
 
 static tsr_status make_node(struct local_copy *copy)
@@ -421,7 +435,10 @@ static tsr_status make_node(struct local_copy *copy)
         if (loaded != TSR_OK)
             return loaded;
     }
-    copy->node = copy->flow->pending ? sum_parts(copy) : copy_node(copy, copy->n_inputs);
+    if (passes_tensor(copy))
+        copy->node = add_identity(copy);
+    else
+        copy->node = copy->flow->pending ? sum_parts(copy) : copy_node(copy, copy->n_inputs);
     if (!copy->node)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_outputs; i++)
