@@ -18,7 +18,6 @@
 #include "rules/expand/expand.h"
 #include "rules/table.h"
 
-
 // ---- the old node -------------------------------------------------------------------------------
 
 tsr_value *tsr__x_in(const struct expansion *expansion, size_t i)
