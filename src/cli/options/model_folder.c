@@ -95,14 +95,20 @@ static int is_model_name(const struct dirent *entry)
 }
 
 // Writes the models of a folder to `list`: "t5/decoder.onnx, t5/encoder.onnx". Paths that do not
-// fit are left out. Returns false for a folder without models, and for a partition.
+// fit are left out. Returns false for a folder without models, and for a partition, also one that
+// has lost its manifest.
 static bool list_models(const char *folder, char *list, size_t size)
 {
     struct dirent **entries;
     char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/manifest.json", folder);
-    if (!cli_is_folder(folder) || access(path, F_OK) == 0)
+    if (!cli_is_folder(folder))
         return false;
+    static const char *const of_partitions[] = {"manifest.json", "rank0.onnx"};
+    for (size_t i = 0; i < sizeof of_partitions / sizeof *of_partitions; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, of_partitions[i]);
+        if (access(path, F_OK) == 0)
+            return false;
+    }
     int n = scandir(folder, &entries, is_model_name, alphasort);
     size_t used = 0;
     for (int i = 0; i < n; i++) {
