@@ -159,7 +159,7 @@ def test_usage(d):
     for words in (["--dry-run"], ["--dry-run", "-o", d + "/genai"], ["--strict", "-o", d + "/genai"]):
         rc, out, err = call(*genai, *words)
         check("--layout genai refuses %s" % words[0], rc == 2 and "does not support " + words[0] in err and not os.path.exists(d + "/genai"), (rc, out, err))
-    check("a folder is no model", call("info", d)[0] == 2)
+    check("a folder is no model", call("info", d)[0] == 3)
     check("a missing file", call("check", os.path.join(d, "none.onnx"))[0] == 3)
     check("an unknown code", call("explain", "no-such-code")[0] == 1)
 
@@ -675,7 +675,7 @@ def test_newcomer(d):
     folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "models", "bert_tiny")
     parts = d + "/first_parts"
     rc, _, err = call("verify", folder, "--devices", "2")
-    check("a folder whose model was meant", rc == 2 and folder + "/model.onnx" in err, (rc, err))
+    check("a folder whose model was meant", rc == 3 and folder + "/model.onnx" in err, (rc, err))
     rc, _, err = call("generate", d + "/no-such-folder", "--ids", "1")
     check("a folder that is not there", rc == 3 and "no-such-folder" in err, (rc, err))
     rc, _, err = call("partition", folder + "/model.onnx", "--devices", "2", "-o", parts)

@@ -204,7 +204,7 @@ def refused(d):
     chain(d + "/r.onnx")
     good("plan", d + "/r.onnx", "--devices", 4, "-o", d + "/r4.onnx")
     for rc, *words in ((1, d + "/r4.onnx", "--devices", "ring:2"), (1, d + "/r4.onnx", "--devices", "2"), (2, d + "/r4.onnx", "--requests", "0"), (2, d + "/r4.onnx", "--requests", "x"),
-                       (1, d + "/r4.onnx", "--config", "none"), (3, d + "/absent.onnx"), (2, d), (8, d + "/r4.onnx", "--trace", d + "/no/such/t.json")):
+                       (1, d + "/r4.onnx", "--config", "none"), (3, d + "/absent.onnx"), (3, d), (8, d + "/r4.onnx", "--trace", d + "/no/such/t.json")):
         got, _, err = call("simulate", *words)
         assert got == rc and err, (words, got, err)
     assert good("simulate", d + "/r4.onnx", "--quiet") and "plan4" in good("info", d + "/r4.onnx")

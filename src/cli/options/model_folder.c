@@ -132,10 +132,12 @@ int cli_folder(struct cli *cli)
         bool takes_folders = strcmp(cli->command->name, "generate") == 0; // refuses others itself
         if (takes_folders || !list_models(cli->arguments[0], models, sizeof models))
             return 0;
-        return cli_usage(cli,
-                         "'%s' is neither a partition nor a generation folder (genai_config.json, "
-                         "or config.json and model.onnx); give one of its models: %s",
-                         cli->arguments[0], models);
+        fprintf(stderr,
+                "%s: error[io-open]: it is neither a model nor a partition, and not a generation "
+                "folder (genai_config.json, or config.json and model.onnx)\n"
+                "  help: give one of its models: %s\n",
+                cli->arguments[0], models);
+        return EXIT_READ;
     }
     tsr_folder *folder;
     tsr_status status = tsr_folder_open(cli->session, cli->arguments[0], &folder);
