@@ -121,8 +121,7 @@ class Batches:
             turn.extend((made, made.begin_turn(numpy.array(request.ids, numpy.int32), options)))
             self._answers[made] = answer
         except Exception as error:  # also TypeError of the bindings: the thread must not end
-            hint = "; leave out seed" if "seed" in str(error) else ""
-            answer.put(ValueError("onnxruntime-genai refused the request: %s%s" % (str(error).rstrip("."), hint)))
+            answer.put(ValueError("onnxruntime-genai refused the request: %s" % error))
 
     def _cancel(self, turn: List[Any]) -> None:
         if turn and turn[0] in self._answers:
