@@ -342,13 +342,14 @@ static void select_elements(struct shape_job *job, int64_t first, const int64_t 
     set_elements(job, 0, expr, n);
 }
 
-// True if all elements of input 0 are stored, and input and output have the same rank.
+// True if all elements of input 0 are stored, and input and output have the same rank. In an empty
+// matrix, the product of the other sizes may overflow.
 static bool can_select(struct shape_job *job)
 {
     struct known_value value = tsr__job_values(job, 0);
     struct shape shape = tsr__job_in(job, 0);
-    return value.elements && value.n == count_of(shape) && shape.rank <= VALUES_MAX &&
-           shape.rank == job->out[0].rank;
+    return value.elements && value.n == count_of(shape) && (value.n > 0 || shape.rank == 1) &&
+           shape.rank <= VALUES_MAX && shape.rank == job->out[0].rank;
 }
 
 // Computes the elements of Slice. PyTorch's pad slices the list of pads as a [4 2] matrix.

@@ -150,6 +150,18 @@ static void test_pads_of_torch_are_computed(void **state)
     assert_string_equal(declared(b, padded), "float32[batch, 19, 17, 24]");
 }
 
+// Other sizes of an empty tensor may be huge. Their product must not overflow.
+static void test_empty_matrices_are_turned(void **state)
+{
+    struct bench *b = *state;
+    const int64_t sizes[] = {0, (int64_t)1 << 62, 4};
+    tsr_value *empty = ints(b, "empty", 1, 0, sizes);
+    tsr_value *matrix = node(b, "Reshape", "matrix", empty, ints(b, "sizes", 1, 3, sizes), NULL);
+    tsr_value *turned = node(b, "Transpose", "turned", matrix, NULL, NULL);
+    find(b);
+    assert_string_equal(declared(b, turned), "int64[4, 4611686018427387904, 0]");
+}
+
 // More axes than known elements are stored for: no size of the output is known.
 static void test_pads_of_many_axes_are_unknown(void **state)
 {
@@ -583,6 +595,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_long_steps_take_one_element, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sizes_are_not_negative, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pads_of_torch_are_computed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_empty_matrices_are_turned, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pads_of_many_axes_are_unknown, setup, teardown),
         cmocka_unit_test_setup_teardown(test_old_operators_have_the_shape_of_their_first_input,
                                         setup, teardown),
