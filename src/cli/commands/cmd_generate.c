@@ -162,11 +162,7 @@ static int run(struct cli *cli)
     listener.json = cli_json_if(cli);
     tsr_json_begin(listener.json, "tokens", '[');
     code = generate(cli, ids, n, &options, &listener, &result);
-    if (code) {
-        tsr_json_free(listener.json);
-        return code;
-    }
-    if (cli_rank(cli) > 0) { // rank 0 prints
+    if (code || cli_rank(cli) > 0) { // rank 0 prints
         tsr_json_free(listener.json);
         return code;
     }
