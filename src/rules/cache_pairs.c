@@ -46,16 +46,6 @@ static tsr_value *present_by_name(const tsr_value *past)
 
 #define CACHE_RANK 4 // [batch, heads, tokens, head size], or tokens before heads
 
-// True if the node returns input 0 with new elements in or after it.
-static bool extends_input_0(const tsr_node *node)
-{
-    static const char *const ops[] = {"Concat", "ScatterElements", "ScatterND", "TensorScatter"};
-    for (size_t i = 0; i < TSR_COUNT(ops); i++)
-        if (!*tsr_node_domain(node) && strcmp(tsr_node_op(node), ops[i]) == 0)
-            return true;
-    return false;
-}
-
 // Returns the output of the node that has the new tokens after those of this input; NULL: none.
 static tsr_value *output_of_cache(const tsr_node *node, size_t input)
 {
@@ -66,7 +56,7 @@ static tsr_value *output_of_cache(const tsr_node *node, size_t input)
         if (row->grows[i].present && row->grows[i].past == input)
             return tsr_node_output(node, row->grows[i].present);
     }
-    if (input > 0 || !extends_input_0(node))
+    if (input > 0 || !row || !row->extends)
         return NULL;
     // The same model computes with the tokens. Otherwise its caller may have another use for them.
     tsr_value *output = tsr_node_output(node, 0);

@@ -263,6 +263,7 @@ struct op_row {
     struct {
         unsigned char past, present;
     } grows[2];
+    bool extends; // returns input 0 with new elements in it or after it (cache_pairs.c)
     // Input with the length of the caches after the node. The length of `present` is this number,
     // or that of `past` if it is greater. 0: none.
     unsigned char cache_length;
