@@ -38,8 +38,9 @@ demo: all ## shard a small block and a real model over 4 local devices and compa
 
 # TEST is a test's name or a regular expression for the beginning of names, CASE a shell pattern for case names.
 test: all ## run the tests; the last line is the count (TEST=name CASE=pattern: only these)
-	@tools/test-summary $(BUILD) '$(TEST)'
-	@$(if $(COVERAGE),tools/setup coverage && gcovr -r . -f src/ -s $(BUILD) | grep -E '^(lines|branches):',:)
+	@$(if $(COVERAGE),tools/setup coverage,:)
+	@tools/test-summary $(BUILD) '$(TEST)'; status=$$?; \
+	  $(if $(COVERAGE),gcovr -r . -f src/ -s $(BUILD) | grep -E '^(lines|branches):';) exit $$status
 
 # Complete versions of tests of which `make test` runs a sample. Releases run them.
 test-long: all ## long: the complete versions of the sampled tests

@@ -191,7 +191,7 @@ static void seconds_end_it(void **state)
         assert_true(t->p.milliseconds * 1e9 > 0.999 * (double)t->p.cost &&
                     t->p.milliseconds * 1e9 < 1.001 * (double)t->p.cost);
     }
-    assert_int_equal(plan_in(t, 1, best), TSR_OK);
+    assert_int_equal(plan_in(t, 60, best), TSR_OK);
     assert_int_equal(t->p.cost, best);
     net_free(t);
 }

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the results of `make install`: a program outside the tree builds against them with pkg-config and with CMake, also after they were moved,
-and runs; the installed command runs. usage: test_install.py BUILD"""
+and runs; the installed command runs. usage: test_install.py BUILD [FLAG of the compiler ...]"""
 import functools, glob, os, shutil, subprocess, sys, tempfile
 
 import harness
 
 BUILD = os.path.abspath(sys.argv[1])
+CC = ["cc", *sys.argv[2:]]
 PROGRAM = '#include <tessera.h>\n#include <stdio.h>\nint main(void)\n{\n    tsr_session *s = tsr_session_new(NULL);\n    printf("tessera %s\\n", tsr_version());\n    tsr_session_free(s);\n    return !s;\n}\n'
 CMAKE = 'cmake_minimum_required(VERSION 3.16)\nproject(user C)\nfind_package(tessera 1.0 REQUIRED)\nadd_executable(user user.c)\ntarget_link_libraries(user tessera::tessera)\n'
 
@@ -39,7 +40,7 @@ def with_pkg_config(d):
     env = environment(where, PKG_CONFIG_PATH=folder, PKG_CONFIG_SYSROOT_DIR=stage)
     flags = run(["pkg-config", "--cflags", "--libs", "tessera"], env=env).split()
     open(d + "/user.c", "w").write(PROGRAM)
-    run(["cc", d + "/user.c", "-o", d + "/user", *flags])
+    run([*CC, d + "/user.c", "-o", d + "/user", *flags])
     assert run([d + "/user"], env=env).startswith("tessera 1."), "the program does not run"
     assert run(["pkg-config", "--modversion", "tessera"], env=env).strip() == run([d + "/user"], env=env).split()[1]
 
@@ -52,7 +53,7 @@ def statically(d):
     flags = [archive if word == "-ltessera" else word for word in run(["pkg-config", "--static", "--cflags", "--libs", "tessera"], env=env).split()]
     assert archive in flags and {"-lz", "-ljansson"} <= set(flags), flags
     open(d + "/user.c", "w").write(PROGRAM)
-    run(["cc", d + "/user.c", "-o", d + "/user", *flags])
+    run([*CC, d + "/user.c", "-o", d + "/user", *flags])
     assert "libtessera" not in run(["ldd", d + "/user"])
     assert run([d + "/user"]).startswith("tessera 1."), "the program does not run"
 
