@@ -219,7 +219,6 @@ struct flow {
     // reached the value.
     struct tile_layout **values;
     bool staged;               // the configuration has pipeline stages
-    size_t n_notes;            // number of reshards that were reported
     const struct flow *before; // flow of the given model, if nodes were replaced
     // By node: index of the node in `before` that it is or replaces. Only with `before`.
     const size_t *origin;

@@ -201,7 +201,6 @@ static void report_reshard(struct step *step, const tsr_value *value,
         return;
     *noted = (struct flow_noted){need, work->noted[id]};
     work->noted[id] = noted;
-    work->flow->n_notes++;
     struct place at = tsr__place_spec(step->node, step->work->flow->config, value);
     struct str from = tsr__notation_print(&work->scratch, have);
     struct str to = tsr__notation_print(&work->scratch, need);
