@@ -90,6 +90,26 @@ static bool shares_packed_weights(const struct rank *rank)
     return rank->shared && rank->shared->packed && !rank->unpacked && !rank->packs_alone;
 }
 
+// True if the engine refused float8 in an operator that it fused from DequantizeLinear, MatMul (or
+// Add ...) and QuantizeLinear (QUIRK_float8_fused). Some releases name only the operator.
+static bool refuses_float8(const struct engine *engine, const OrtStatus *refused)
+{
+    const char *why = refused ? engine->api->GetErrorMessage(refused) : "";
+    return strstr(why, "float8") || strstr(why, "QLinear");
+}
+
+// Opens the model, without fusing quantized operators if these are refused.
+static OrtStatus *open_model(struct rank *rank, OrtSessionOptions *options)
+{
+    const struct engine *engine = rank->engine;
+    OrtStatus *refused = engine->api->CreateSession(engine->env, rank->path, options, &rank->ort);
+    if (!refuses_float8(engine, refused))
+        return refused;
+    engine->api->ReleaseStatus(refused);
+    TRY(set_entry(rank, options, "session.disable_quant_qdq", "1"));
+    return engine->api->CreateSession(engine->env, rank->path, options, &rank->ort);
+}
+
 // Creates the engine's session of a rank. With the container, the kernels of all ranks share the
 // weights that one of them has packed.
 //
@@ -108,7 +128,7 @@ static OrtStatus *new_session(struct rank *rank, OrtSessionOptions *options)
         engine->api->ReleaseStatus(refused);
         rank->packs_alone = rank->container_refused = true;
     }
-    return engine->api->CreateSession(engine->env, rank->path, options, &rank->ort);
+    return open_model(rank, options);
 }
 
 // Opens the model in a session of the engine. The first session with our operators is created under

@@ -2,7 +2,8 @@
 """Tests graphs that ONNX Runtime computes wrong, and that Tessera's partitions and reference runs must compute right (docs/numbers.md).
 
 They are: a MoE that is the only reader of its input; several Splits of one value, which the engine treats as equal; GroupQueryAttention
-caches, which the engine stores in the memory of their past. Also: if only one branch of an If has a known rank, the If's rank is unknown.
+caches, which the engine stores in the memory of their past; quantized products of float8, for which fused operators have no kernels.
+Also: if only one branch of an If has a known rank, the If's rank is unknown.
 
 usage: engine_errors.py TESSERA"""
 import json, os, sys
@@ -139,6 +140,23 @@ def rounded_activations(d):
         case("activations of level %d" % level, rc == 0 and ("[engine-rounds]" in err) == said, "exit %d %s %s" % (rc, out[-600:], err))
 
 
+def float8_products(d):
+    """The engine fuses quantized operators, also of float8, for which the fused operators have no kernels. All values are exact in float8."""
+    x, w = rng.integers(-3, 4, (6, 16)).astype("f4"), np.eye(16, 8, dtype="f4")
+    for kind in (T.FLOAT8E4M3FN, T.FLOAT8E5M2):
+        for quantized in (False, True):  # fused into MatMulIntegerToFloat or QLinearMatMul
+            nodes = [h.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]), h.make_node("DequantizeLinear", ["xq", "s", "z"], ["a"]),
+                     h.make_node("DequantizeLinear", ["wq", "s", "z"], ["b"]), h.make_node("MatMul", ["a", "b"], ["p" if quantized else "y"], name="product")]
+            if quantized:
+                nodes += [h.make_node("QuantizeLinear", ["p", "s", "z"], ["q"]), h.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])]
+            f = save(d + "/float8.onnx", nodes, [info("x", [6, 16])], [info("y", [6, 8])], [("s", np.float32(1))], opset=19)
+            m = onnx.load(f)
+            m.graph.initializer.extend([h.make_tensor("wq", kind, [16, 8], w.ravel()), h.make_tensor("z", kind, [], [0.0])])
+            onnx.save(m, f)
+            for shard in ("product:a={1,2:0,1}", "product:b={1,2:0,1}"):
+                check("float8 of kind %d, result %s, %s" % (kind, "quantized" if quantized else "of floats", shard), d, f, {"x": x}, {"y": x @ w}, shard)
+
+
 def branches(d):
     """One branch squeezes axes that only the run knows, so its rank is unknown. The model declares the rank of the other branch."""
     for declared in (2, None):
@@ -162,5 +180,5 @@ def branches(d):
         case("the rank of the result is open, %s" % ("declared" if declared else "open"), not told, told)
 
 
-harness.run([moe, splits, caches, rounded_activations, branches])
+harness.run([moe, splits, caches, rounded_activations, float8_products, branches])
 harness.finish()

@@ -254,6 +254,16 @@ def refused_opset():
     return refuses(m, {"x": np.zeros(2, np.float32)})
 
 
+def float8_fused():
+    kind = T.FLOAT8E4M3FN
+    m = model([h.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), h.make_node("DequantizeLinear", ["q", "s", "z"], ["a"]),
+               h.make_node("DequantizeLinear", ["w", "s", "z"], ["b"]), h.make_node("MatMul", ["a", "b"], ["y"])],
+              [value("x", T.FLOAT, [2, 4])], [value("y", T.FLOAT, [2, 3])],
+              [h.make_tensor("w", kind, [4, 3], np.ones(12)), h.make_tensor("z", kind, [], [0.0]), numpy_helper.from_array(np.float32(1), "s")],
+              opset=19, ir=9)
+    return refuses(m, {"x": np.ones((2, 4), np.float32)})
+
+
 def cache_of_its_past():
     nodes, feeds, hidden = [], {"x": np.ones((1, 3, 64), np.float32), "last": np.array([7], np.int32), "total": np.array(8, np.int32)}, "x"
     inputs, outputs = [value("x", T.FLOAT, [1, 3, 64]), value("last", T.INT32, [1]), value("total", T.INT32, [])], []
