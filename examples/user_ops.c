@@ -4,16 +4,21 @@
 // only ONNX Runtime's C interface. Outside of this tree include onnxruntime_c_api.h, not ort.h.
 #include "engine/ort.h"
 
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-#ifndef OPERATOR_PAUSE_NS // shortest time of a call, for tests of pipelines
+#ifndef OPERATOR_PAUSE_NS // shortest time of a call that log_call records, for tests of pipelines
 #define OPERATOR_PAUSE_NS 0
 #endif
 #ifndef OPERATOR_VARIES // relative difference between calls, for tests
 #define OPERATOR_VARIES 0
+#endif
+#ifndef OPERATOR_RAMP // added to each element, times its index: wrong in shards, for tests
+#define OPERATOR_RAMP 0
 #endif
 
 #define FLOAT    1
@@ -92,6 +97,18 @@ static float value(const struct kernel *k, float x)
     return k->layer ? x + x / (1 + (x < 0 ? -x : x)) : 2 * x + (float)k->bias;
 }
 
+// Appends a character to the file that OPERATOR_LOG names. The processes of a job append to one
+// file, which then has their calls in order: "+-+-" if no two overlap.
+static void log_call(const char *what)
+{
+    const char *path = getenv("OPERATOR_LOG");
+    int file = path ? open(path, O_WRONLY | O_CREAT | O_APPEND, 0600) : -1;
+    if (file >= 0 && write(file, what, 1) != 1)
+        abort();
+    if (file >= 0)
+        close(file);
+}
+
 static OrtStatus *compute(void *kernel, OrtKernelContext *context)
 {
     struct kernel *k = kernel;
@@ -117,12 +134,15 @@ static OrtStatus *compute(void *kernel, OrtKernelContext *context)
     if (!st)
         st = k->api->GetTensorMutableData(y, &to);
     struct timespec pause = {0, OPERATOR_PAUSE_NS};
-    if (OPERATOR_PAUSE_NS > 0)
+    if (OPERATOR_PAUSE_NS > 0) {
+        log_call("+");
         nanosleep(&pause, NULL);
+        log_call("-");
+    }
     static _Atomic unsigned calls;
     float scale = 1 + OPERATOR_VARIES * (float)(calls++ % 3);
     for (size_t i = 0; !st && i < n; i++)
-        ((float *)to)[i] = scale * value(k, ((const float *)from)[i]);
+        ((float *)to)[i] = scale * value(k, ((const float *)from)[i]) + OPERATOR_RAMP * (float)i;
     if (info)
         k->api->ReleaseTensorTypeAndShapeInfo(info);
     return st;

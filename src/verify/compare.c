@@ -281,24 +281,50 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
     return out;
 }
 
+// Two numeric tensors of the same type and shape; n is 0 if they are not.
+struct pair {
+    tsr_dtype dtype;
+    const void *want, *got;
+    size_t n, per; // n: numbers to compare, `per` of them for each element
+};
+
+static struct pair pair_of(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k)
+{
+    struct pair pair = {.dtype = tsr_tensors_dtype(want, i)};
+    size_t bytes, other;
+    pair.per = numbers_of(pair.dtype);
+    if (k < 0 || !pair.per || !same_kind(want, i, got, (size_t)k))
+        return pair;
+    pair.want = tsr_tensors_data(want, i, &bytes);
+    pair.got = tsr_tensors_data(got, (size_t)k, &other);
+    if (bytes == other)
+        pair.n = bytes / ((size_t)tsr_dtype_bits(pair.dtype) / 8) * pair.per;
+    return pair;
+}
+
 // Returns the index of the element with the largest difference (of either part, for complex
 // numbers); -1: no element differs, or the tensors cannot be compared.
 int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k)
 {
-    if (k < 0 || !same_kind(want, i, got, (size_t)k) || !numbers_of(tsr_tensors_dtype(want, i)))
-        return -1;
-    tsr_dtype dtype = tsr_tensors_dtype(want, i);
-    size_t bytes, other, per = numbers_of(dtype), at = 0;
-    const void *a = tsr_tensors_data(want, i, &bytes),
-               *b = tsr_tensors_data(got, (size_t)k, &other);
-    size_t n = bytes == other ? bytes / ((size_t)tsr_dtype_bits(dtype) / 8) * per : 0;
+    struct pair pair = pair_of(want, i, got, k);
     double most = 0;
-    for (size_t e = 0; e < n; e++) {
-        double d = gap(dtype, a, b, e);
+    size_t at = 0;
+    for (size_t e = 0; e < pair.n; e++) {
+        double d = gap(pair.dtype, pair.want, pair.got, e);
         if (d > most) {
             most = d;
             at = e;
         }
     }
-    return most > 0 ? (int64_t)(at / per) : -1;
+    return most > 0 ? (int64_t)(at / pair.per) : -1;
+}
+
+size_t tsr__compare_count(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
+                          double limit)
+{
+    struct pair pair = pair_of(want, i, got, k);
+    size_t count = 0;
+    for (size_t e = 0; e < pair.n; e++)
+        count += gap(pair.dtype, pair.want, pair.got, e) > limit;
+    return count;
 }

@@ -26,12 +26,18 @@ struct work {
     struct scratch scratch;
 };
 
+// How many elements of an output differ by more than `limit`, which is its tolerance.
+struct differing {
+    double limit;
+    size_t count;
+};
 // Result for one sharding of the model. Its texts and lists are in work->results.
 struct outcome {
     bool ok;
     int recorded; // recorded outputs: 1 all agree, 0 some differ, -1 there are none
     tsr_partition_summary partition;
     tsr_difference *outputs;
+    struct differing *differing; // per output
     size_t n_outputs;
     tsr_first_difference first;
 };
@@ -46,9 +52,10 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
 // itself. Returns true if all are ok.
 bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs, size_t n);
 // sensitivity.c: runs the unsharded model with inputs whose last bit is changed. A float output
-// becomes ok, with a warning, if that changes it by a quarter of the difference or more. Does
-// nothing if the caller has set a tolerance. Returns true if all are ok.
-bool tsr__verify_sensitivity(struct work *work, tsr_difference *outputs, size_t n);
+// becomes ok, with a warning, if that changes it by a quarter of the difference or more, and in a
+// quarter of the elements or more. Does nothing if the caller has set a tolerance. Returns true if
+// all are ok.
+bool tsr__verify_sensitivity(struct work *work, struct outcome *out);
 // locate.c: finds and reports the first value that differs, among all values of the main graph.
 // Sets *out if there is one; finding none is not an error.
 void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,

@@ -15,6 +15,10 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
 // Returns the element (row-major index) with the largest difference; -1: none differs, or not
 // numeric.
 int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k);
+// Returns the number of elements that differ by more than `limit`; 0 if they are not numeric, or
+// type or shape differs.
+size_t tsr__compare_count(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
+                          double limit);
 // Returns element i as a double, for types of floats and integers of 8 bits and more.
 double tsr__compare_element(tsr_dtype dtype, const void *data, size_t i);
 // Returns the default tolerance of a type; 0: values must be equal.

@@ -47,6 +47,18 @@ static void compare_recorded(struct work *work, const tsr_tensors *sharded, stru
     }
 }
 
+// Counts the elements of output i that are out of tolerance.
+static struct differing count_differing(const struct work *work, size_t i,
+                                        const tsr_tensors *sharded,
+                                        const tsr_difference *difference, double tolerance)
+{
+    if (difference->ok || !(difference->max_rel > 0))
+        return (struct differing){0};
+    double limit = tolerance * difference->max_abs / difference->max_rel;
+    int64_t k = tsr_tensors_find(sharded, tsr_tensors_name(work->unsharded, i));
+    return (struct differing){limit, tsr__compare_count(work->unsharded, i, sharded, k, limit)};
+}
+
 static void mention_random(struct work *work, const char *name)
 {
     tsr__diag(work->session, DIAG_verify_random,
@@ -66,8 +78,9 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *sharded,
     TRY(tsr__precision_find(work));
     size_t n = tsr_tensors_count(work->unsharded);
     tsr_difference *list = ARENA_ARRAY(arena, tsr_difference, n + 1);
+    outcome->differing = ARENA_ARRAY(&work->arena, struct differing, n + 1);
     outcome->ok = true;
-    if (!list)
+    if (!list || !outcome->differing)
         return TSR_NOMEM;
     for (size_t i = 0; i < n; i++) {
         const char *name = tsr_tensors_name(work->unsharded, i);
@@ -76,6 +89,7 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *sharded,
             tsr__compare(work->unsharded, i, sharded, tsr_tensors_find(sharded, name), tolerance);
         if (isinf(tolerance))
             mention_random(work, name);
+        outcome->differing[i] = count_differing(work, i, sharded, &list[i], tolerance);
         list[i].name = tsr__arena_str(arena, str_of(name)).p;
         if (arena->failed)
             return TSR_NOMEM;
@@ -275,7 +289,7 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
         if (st != TSR_DIFFERENT || work->floats) // compared again, and reported
             return st;
     }
-    out->ok = tsr__verify_sensitivity(work, out->outputs, out->n_outputs);
+    out->ok = tsr__verify_sensitivity(work, out);
     if (out->ok)
         return TSR_OK;
     for (size_t i = 0; i < out->n_outputs; i++)

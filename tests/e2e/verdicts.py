@@ -2,7 +2,7 @@
 """Tests that `verify` and other commands do not report an empty success: which sizes random inputs get, a sharded plan even if one device
 would be faster, an error if nothing can be sharded, and which devices are assumed.
 
-usage: verdicts.py TESSERA MODELS VARYING_OPS"""
+usage: verdicts.py TESSERA MODELS VARYING_OPS RAMP_OPS"""
 import json, os, sys
 
 import numpy as np
@@ -11,7 +11,7 @@ from onnx import TensorProto as T, helper, numpy_helper
 
 import harness
 
-TESSERA, MODELS, VARYING_OPS = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3]
+TESSERA, MODELS, VARYING_OPS, RAMP_OPS = os.path.abspath(sys.argv[1]), *sys.argv[2:5]
 BERT = os.path.join(MODELS, "bert_tiny", "model.onnx")
 check = harness.check
 
@@ -158,10 +158,17 @@ def test_engine_varies(d):
     check("no sharding passes without a reference", rc == 7 and not any(trial["ok"] for trial in doc["trials"]), (rc, doc, err))
 
 
-def distances(path, tokens=False):
-    """The distance of each x and each y as torch.cdist computes it: sqrt(x x - 2 x y + y y). With tokens, x is read from a table."""
+def distances(path, tokens=False, ramp=None):
+    """The distance of each x and each y as torch.cdist computes it: sqrt(x x - 2 x y + y y). With tokens, x is read from a table.
+
+    ramp: x and y first pass through Twice of RAMP_OPS, which adds the index of each element times this number."""
     one = helper.make_tensor("one", T.FLOAT, [1], [1.0])
     nodes = [helper.make_node("Gather", ["table", "ids"], ["x"])] if tokens else []
+    if ramp is not None:
+        for name in "xy":
+            nodes += [helper.make_node("Div", ["given_" + name, "ramp"], ["scaled_" + name]),
+                      helper.make_node("Twice", ["scaled_" + name], ["twice_" + name], name="ramp_" + name, domain="test.ops", bias=0),
+                      helper.make_node("Mul", ["twice_" + name, "ramp"], [name])]
     for name in "xy":
         nodes += [helper.make_node("Mul", [name, name], [name + "_squares"]), helper.make_node("ReduceSum", [name + "_squares", "axis"], [name + "_sums"]),
                   helper.make_node("Shape", [name + "_sums"], [name + "_size"]), helper.make_node("ConstantOfShape", [name + "_size"], [name + "_ones"], value=one)]
@@ -171,13 +178,15 @@ def distances(path, tokens=False):
               helper.make_node("Sqrt", ["positive"], ["z"])]
     points = (np.random.default_rng(2).standard_normal((48, 64)) + 3).astype("f4")
     constants = [numpy_helper.from_array(np.array(value), name) for name, value in
-                 (("axis", np.array([-1])), ("minus_two", np.float32(-2)), ("zero", np.float32(0)))]
+                 (("axis", np.array([-1])), ("minus_two", np.float32(-2)), ("zero", np.float32(0)), ("ramp", np.float32(ramp or 0)))]
     if tokens:
         constants += [numpy_helper.from_array(points, "table"), numpy_helper.from_array(points[:40], "y")]
         np.savez(path + ".npz", ids=np.arange(48))
         return save(path, nodes, [("ids", T.INT64, [48])], [("z", T.FLOAT, [48, 40])], constants)
-    np.savez(path + ".npz", x=points, y=points[:40])
-    return save(path, nodes, [("x", T.FLOAT, [48, 64]), ("y", T.FLOAT, [40, 64])], [("z", T.FLOAT, [48, 40])], constants)
+    x, y = ("x", "y") if ramp is None else ("given_x", "given_y")
+    np.savez(path + ".npz", **{x: points, y: points[:40]})
+    return save(path, nodes, [(x, T.FLOAT, [48, 64]), (y, T.FLOAT, [40, 64])], [("z", T.FLOAT, [48, 40])], constants,
+                (("", 18),) if ramp is None else (("", 18), ("test.ops", 1)))
 
 
 def test_rounding_errors_are_amplified(d):
@@ -194,5 +203,23 @@ def test_rounding_errors_are_amplified(d):
         check("a given tolerance is kept", rc == 1 and not doc["ok"], (rc, doc, err))
 
 
-harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_rounding_errors_are_amplified])
+def test_amplified_errors_are_found(d):
+    """An operator adds to each element its index in the tensor, so its rule is wrong: in the second shard the indices start with 0 again.
+
+    The errors are 6e-9, 3e-3 and 0.09 in each element of x. The second is not larger than the rounding errors of equal points, but in all
+    points; the third is less than 5 % of the largest distance."""
+    open(d + "/rules.txt", "w").write("Twice  test.ops  1  [A*] -> [A*]\n")
+    for ramp, code in ((0.5 ** 38, "verify-sensitive"), (0.5 ** 19, "verify-different"), (0.5 ** 14, "verify-different")):
+        m = distances(d + "/cdist.onnx", ramp=ramp)
+        rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "ramp_x:scaled_x={2,1}", "--shard", "product:left={1,2}",
+                            "--shard", "product:turned={2,1}", "--rules", d + "/rules.txt")
+        check("a wrong rule is annotated", rc == 0, err)
+        rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", m + ".npz", "--rules", d + "/rules.txt", "--ort-ops", RAMP_OPS)
+        good = code == "verify-sensitive"
+        check("ramp %g: %s" % (ramp, code), rc == (0 if good else 1) and doc["ok"] == good and doc["findings"][0]["code"] == code, (rc, doc, err))
+        check("ramp %g: less than 5 %%" % ramp, doc["outputs"][0]["max_rel"] < 0.05, doc)
+        check("ramp %g: the first difference" % ramp, good or doc["first"]["value"] == "twice_x", doc)
+
+
+harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_rounding_errors_are_amplified, test_amplified_errors_are_found])
 harness.finish()

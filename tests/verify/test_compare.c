@@ -54,6 +54,11 @@ static void floats_are_relative_to_the_largest(void **state)
     assert_false(compare(b, TSR_FLOAT, 3, x, y, 0).ok);
     assert_true(compare(b, TSR_FLOAT, 3, x, y, 1e-3).ok);
     assert_false(compare(b, TSR_FLOAT, 3, x, y, 1e-9).ok);
+    y[0] = 1.5f;
+    compare(b, TSR_FLOAT, 3, x, y, 0);
+    assert_int_equal(tsr__compare_count(b->want, 0, b->got, 0, 0.01), 2);
+    assert_int_equal(tsr__compare_count(b->want, 0, b->got, 0, 0.1), 1);
+    assert_int_equal(tsr__compare_count(b->want, 0, b->got, -1, 0), 0);
 }
 
 static void wide_integers_are_not_rounded(void **state)
