@@ -86,11 +86,12 @@ class InferenceSession(onnxruntime.InferenceSession):
     reason.
     """
 
-    def __init__(self, model: Any, sess_options: Optional[Any] = None, providers: Optional[Sequence[Any]] = None,
+    def __init__(self, path_or_bytes: Any, sess_options: Optional[Any] = None, providers: Optional[Sequence[Any]] = None,
                  provider_options: Optional[Sequence[Dict[Any, Any]]] = None, *, devices: Union[int, str, None] = None, memory: Union[int, str, None] = None,
                  dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike, None] = None, transport: Optional[str] = None,
                  threads: Optional[int] = None, cache: Union[str, os.PathLike, None] = None, summary: Union[str, os.PathLike, None] = None,
                  strict: bool = True, **keywords: Any):
+        model = path_or_bytes  # onnxruntime's name of the argument
         if isinstance(model, (str, os.PathLike)) and os.path.isdir(model):
             raise ValueError("'%s' is a folder: run a partition with tessera.PartitionSession, a generation folder with tessera.Generator" % model)
         options = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache, summary=summary, strict=strict)

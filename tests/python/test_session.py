@@ -236,6 +236,14 @@ def test_devices_are_checked_by_the_constructor():
         assert near(tessera.InferenceSession(MODEL, devices=devices).run(None, feed(3))[0], WANT[3]), devices
 
 
+def test_arguments_have_the_names_of_onnxruntime():
+    import inspect
+    import onnxruntime
+    names = list(inspect.signature(onnxruntime.InferenceSession.__init__).parameters)
+    assert list(inspect.signature(tessera.InferenceSession.__init__).parameters)[:5] == names[:5]
+    assert tessera.InferenceSession(path_or_bytes=MODEL, devices=2, dims={"batch": 2, "seq": 9}).get_providers()[0] == "TesseraExecutionProvider"
+
+
 def test_context_models_need_no_devices():
     """An EPContext model has its devices itself. onnxruntime alone refuses it."""
     with tempfile.TemporaryDirectory() as folder:
