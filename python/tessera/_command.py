@@ -66,26 +66,20 @@ def _print(folder: str, prompt: Any, between: str, options: Dict[str, Any]) -> N
     from .generation import generate
     try:
         for k, piece in enumerate(generate(folder, prompt, **options)):
-            print("%s%s" % (between if k else "", piece), end="", flush=True)
-        print()
+            chat.write("%s%s" % (between if k else "", piece))
+        chat.write("\n")
     except (ImportError, OSError, RuntimeError, TesseraError, TypeError, ValueError) as error:
         chat.fail(error)
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def _run(words: List[str]) -> None:
-    """Runs tessera chat or tessera serve. Ctrl-C ends them at any time, also while the model is loaded."""
+    """Runs tessera chat or tessera serve."""
+    from . import chat, serve
     try:
-        from . import chat, serve
         (chat if words[0] == "chat" else serve).main(words[1:])
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout at exit
-        print("tessera: cannot write to stdout: the reader has closed it", file=sys.stderr)
-        sys.exit(8)
+    except BrokenPipeError as error:  # of the prompt
+        chat.fail_to_write(error)
 
 
 def _generates(words: List[str]) -> bool:
@@ -93,7 +87,14 @@ def _generates(words: List[str]) -> bool:
 
 
 def main() -> None:
-    words = sys.argv[1:]
+    """Runs the command. Ctrl-C ends it at any time, also while the model is loaded."""
+    try:
+        _main(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _main(words: List[str]) -> None:
     if words[:1] in (["chat"], ["serve"]):
         _run(words)
     elif _generates(words) and any(word.split("=")[0] == "--prompt" for word in words):

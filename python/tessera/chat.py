@@ -3,18 +3,60 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
+from . import _api
+from ._library import library
 from .errors import TesseraError
 from .generation import Generator, search_options
 
+MARK = "Tessera: "  # the provider's errors start with it and the text of their status
+USAGE, UNREADABLE, NO_ENGINE, UNWRITABLE = 2, 3, 7, 8
+EXIT_CODES = {_api.TSR_NOMEM: UNREADABLE, _api.TSR_IO: UNREADABLE, _api.TSR_MALFORMED: UNREADABLE, _api.TSR_INFEASIBLE: 4, _api.TSR_UNSUPPORTED: 5,
+              _api.TSR_PEER: 6, _api.TSR_ENGINE: NO_ENGINE, _api.TSR_WRITE: UNWRITABLE}
+
+
+def exit_code(error: object) -> int:
+    """Returns the exit code for an error, as the program does for the same status. onnxruntime-genai raises
+    RuntimeError for files that it cannot read, and with the provider's text.
+    """
+    status, text = getattr(error, "status", None), str(error).split("\n")[0]
+    if status is None and text.startswith(MARK):
+        status = next((k for k in EXIT_CODES if text == MARK + library.tsr_status_text(k).decode()), _api.TSR_USAGE)
+    if status == _api.TSR_MALFORMED and any(finding.code == "topology-text" for finding in getattr(error, "findings", ())):
+        return USAGE  # --devices
+    if status is not None:
+        return EXIT_CODES.get(status, USAGE)
+    return UNREADABLE if isinstance(error, (OSError, RuntimeError)) else NO_ENGINE if isinstance(error, ImportError) else USAGE
+
 
 def fail(error: object) -> NoReturn:
-    """Prints a message and ends the program with the exit code for usage errors."""
+    """Prints a message and ends the program with the exit code of the error; a text is a usage error."""
     text = str(error)
-    print("tessera: %s" % text[text.startswith("Tessera: ") and len("Tessera: "):], file=sys.stderr)
-    sys.exit(2)
+    print("tessera: %s" % text[text.startswith(MARK) and len(MARK):].rstrip(), file=sys.stderr)
+    sys.exit(exit_code(error))
+
+
+def fail_to_write(error: OSError) -> NoReturn:
+    """Ends the program because stdout cannot be written to."""
+    if sys.stdout:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout at exit
+    print("tessera: cannot write to stdout: %s" % error.strerror, file=sys.stderr)
+    sys.exit(UNWRITABLE)
+
+
+def write(text: str) -> None:
+    """Prints text to stdout at once. Characters that the terminal's encoding does not have are replaced."""
+    try:
+        if not sys.stdout:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        known = sys.stdout.encoding or "utf-8"
+        print(text.encode(known, "replace").decode(known), end="", flush=True)
+    except OSError as error:
+        fail_to_write(error)
 
 
 def number(kind: Callable[[str], Any], low: float, high: float = float("inf")) -> Callable[[str], Any]:
@@ -77,7 +119,7 @@ def main(arguments: List[str]) -> None:
             line = input("> " if sys.stdin.isatty() else "")
             line.encode()
         except (EOFError, KeyboardInterrupt):
-            print()
+            write("\n")
             return
         except UnicodeError:
             print("tessera chat: the line is not valid UTF-8", file=sys.stderr)
@@ -97,12 +139,12 @@ def answer(generator: Generator, messages: List[Dict[str, Any]], max_tokens: int
     text = ""
     try:
         for piece in generator.generate(messages, max_tokens=max_tokens, **search):
-            print(piece, end="", flush=True)
+            write(str(piece))
             text += str(piece)
     except KeyboardInterrupt:
         pass
     except (RuntimeError, ValueError) as error:  # such as a conversation longer than the model's context
         print("tessera chat: %s" % error, file=sys.stderr)
         return None
-    print(flush=True)
+    write("\n")
     return text

@@ -52,6 +52,8 @@ class Finding:
 class TesseraError(Exception):
     """Base class of all errors of the library. `findings` contains the diagnostics."""
 
+    status: Optional[int] = None  # tsr_status of the call that failed
+
     def __init__(self, message: str, findings: Optional[List[Finding]] = None):
         self.findings = findings or []
         errors = [f for f in self.findings if f.severity == "error"] or self.findings
@@ -87,4 +89,6 @@ KINDS = {_api.TSR_INFEASIBLE: Infeasible, _api.TSR_PEER: RankFailed, _api.TSR_EN
 def error_of(status: int, text: str, findings: List[Finding]) -> Exception:
     if status == _api.TSR_NOMEM and not findings:
         return MemoryError(text)
-    return KINDS.get(status, TesseraError)(text, findings)
+    error = KINDS.get(status, TesseraError)(text, findings)
+    error.status = status
+    return error

@@ -76,7 +76,7 @@ def text_by_command(d):
     case("a prompt that is missing is told", rc == 2 and "--prompt" in said, said)
     os.remove(folder + "/tokenizer.json")
     rc, text, said = command(*words, "--prompt", "Hello")
-    case("a folder without a tokenizer is told", rc == 2 and "has no tokenizer.json" in said and "Traceback" not in said, said)
+    case("a folder without a tokenizer is told", rc == 3 and "has no tokenizer.json" in said and "Traceback" not in said, said)
     rc, text, said = command(*words, "--ids", "1,7,11")
     case("tokens need none", rc == 0 and len(text.split()) == 12, said)
 
