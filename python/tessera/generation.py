@@ -20,6 +20,7 @@ from .model import check_devices, is_count, topology_of
 from .session import run_options
 
 END = object()
+NO_TEMPLATE = "Empty chat template."  # onnxruntime-genai's error for folders without one
 
 
 def tokenizer_of(folder: str) -> Any:
@@ -139,8 +140,10 @@ class Generator:
         self.model = _genai_model(self.folder, devices, options)
         self._text: Any = None
         with open(os.path.join(self.folder, "genai_config.json"), encoding="utf-8") as file:
-            config = json.load(file)["model"]
-        self.context, self._tokens_known = int(config.get("context_length", 1 << 30)), int(config.get("vocab_size", 1 << 31))
+            config = json.load(file)
+        model = config["model"]
+        self.context, self._tokens_known = int(model.get("context_length", 1 << 30)), int(model.get("vocab_size", 1 << 31))
+        self._beams = int(config.get("search", {}).get("num_beams", 1))
 
     @property
     def text(self) -> "Text":
@@ -157,6 +160,8 @@ class Generator:
         temperature, top_k, top_p, random_seed.
         """
         texts = check_stop(stop)
+        check_max_tokens(max_tokens)
+        _check_search(search)
         if isinstance(prompt, str) or is_chat(prompt):
             return self._pieces(self.text.encode(prompt), max_tokens, texts, search)
         if texts:
@@ -175,13 +180,41 @@ class Generator:
         unknown = [token for token in ids if token >= self._tokens_known]
         if unknown:
             raise ValueError("%d is not a token id of this model: ids are 0 to %d" % (unknown[0], self._tokens_known - 1))
+        check_length(ids, self.context)
         parameters = genai.GeneratorParams(self.model)
-        parameters.set_search_options(max_length=min(len(ids) + max_tokens, max(self.context, len(ids))), **search)
+        parameters.set_search_options(max_length=min(len(ids) + max_tokens, self.context), batch_size=1, **search)
         generator = genai.Generator(self.model, parameters)
         generator.append_tokens(numpy.array([ids], numpy.int32))
+        beams = search.get("num_beams", self._beams) > 1
         while not generator.is_done():
             generator.generate_next_token()
-            yield int(generator.get_next_tokens()[0])
+            if not beams:
+                yield int(generator.get_next_tokens()[0])
+        if beams:  # only complete beams can be compared
+            yield from (int(token) for token in generator.get_sequence(0)[len(ids):])
+
+
+def check_length(ids: List[int], context: int) -> None:
+    """Raises if the prompt is empty, or if the context has no space for a token after it."""
+    if not ids:
+        raise ValueError("the prompt is empty")
+    if len(ids) >= context:
+        raise ValueError("the prompt has %d tokens; the model supports %d together with the answer" % (len(ids), context))
+
+
+def check_max_tokens(max_tokens: Any) -> None:
+    if not is_count(max_tokens):
+        raise TypeError("max_tokens must be a number, not %r" % (max_tokens,))
+    if not 0 <= max_tokens < 1 << 63:
+        raise ValueError("max_tokens must be 0 or more, not %d" % max_tokens)
+
+
+def _check_search(search: Dict[str, Any]) -> None:
+    """Raises for search options of onnxruntime-genai that have no meaning for one answer."""
+    if "max_length" in search:
+        raise TypeError("max_length is not an option here: use max_tokens, the number of new tokens")
+    if "batch_size" in search:
+        raise TypeError("batch_size is not an option here: for batches, use onnxruntime-genai's classes with the attribute `model`")
 
 
 def check_folder(folder: str) -> None:
@@ -259,12 +292,16 @@ class Text:
         return [int(token) for token in self._genai.encode(text)] if self._genai else self._other.encode(text).ids
 
     def conversation(self, messages: Any) -> str:
-        """Formats chat messages with the folder's template. Without a template, returns the contents, one per line."""
-        messages = [{**message, "content": _content(message)} if "content" in message else message for message in messages]
+        """Formats chat messages with the folder's template. Without a template, returns the contents, one per line.
+        Raises ValueError if the template refuses the messages.
+        """
+        messages = [{**message, "content": _content(message)} for message in messages]
         try:
             return str(self._genai.apply_chat_template(json.dumps(messages), add_generation_prompt=True))
-        except (AttributeError, RuntimeError):
-            return "\n".join(str(message.get("content", "")) for message in messages)
+        except (AttributeError, RuntimeError) as error:
+            if self._genai and str(error) != NO_TEMPLATE:
+                raise ValueError("the chat template of the model failed: %s" % str(error).split(" at row ")[0]) from None
+            return "\n".join(str(message["content"]) for message in messages)
 
     def decoder(self) -> Callable[[int], str]:
         """Returns a function that converts the next token of an answer to text. The text is empty while a character
@@ -300,10 +337,12 @@ class Text:
 
 
 def _content(message: Any) -> Any:
-    """Returns the content of a chat message. The texts of a content in parts, [{"type": "text", "text": "Hello"}], are
-    joined: templates expect a string.
+    """Returns the content of a chat message; an empty text if it has none. The texts of a content in parts, [{"type":
+    "text", "text": "Hello"}], are joined: templates expect a string.
     """
-    content = message["content"]
+    content = message.get("content")
+    if content is None:
+        return ""
     if not isinstance(content, (list, tuple)):
         return content
     for part in content:
@@ -347,10 +386,7 @@ def generate(folder: Union[str, os.PathLike], prompt: Any, *, devices: Union[int
     The model is loaded at the first next().
     """
     path, given = os.fspath(folder), check_devices(devices)
-    if not is_count(max_tokens):
-        raise TypeError("max_tokens must be a number, not %r" % (max_tokens,))
-    if not 0 <= max_tokens < 1 << 63:
-        raise ValueError("max_tokens must be 0 or more, not %d" % max_tokens)
+    check_max_tokens(max_tokens)
     options = run_options(transport, devices=devices)
     texts = check_stop(stop)
     if not isinstance(prompt, str) and not is_chat(prompt):

@@ -142,8 +142,12 @@ def _model_of(session: Session, folder: str) -> str:
 
 
 def is_count(value: Any) -> bool:
-    """True for integers, including those of numpy; False for True and False."""
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+    """True for integers, including those of numpy; False for True, False and arrays of several numbers."""
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
 
 
 def check_devices(devices: Any) -> Union[int, str, None]:

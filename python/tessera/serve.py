@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from .chat import add_model_arguments, fail, number, open_generator
-from .generation import Generator, is_chat, search_options, until_stop
+from .generation import Generator, check_length, is_chat, search_options, until_stop
 
 MAX_BODY = 4 << 20
 MAX_TOKENS = 1 << 20
@@ -50,11 +50,14 @@ class Request(NamedTuple):
     usage: bool = False
 
 
+class Refused(Exception):
+    """The engine refuses a request."""
+
+
 class Batches:
     """Generates for many requests together. One thread owns the engine and all of its objects.
 
-    The engine refuses seeds. Requests that sample with a seed are generated one by one, so that the same seed gives
-    the same answer.
+    The engine refuses seeds and some settings of folders, such as beams. These requests are generated one by one.
     """
 
     def __init__(self, generator: Generator):
@@ -63,7 +66,7 @@ class Batches:
         self._calls: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
         self._answers: Dict[Any, queue.SimpleQueue] = {}  # by request of the engine
         self._stopped = False
-        self._seeded = OneByOne(generator)
+        self._one_by_one = OneByOne(generator)
         opened: "Future[None]" = Future()
         self._thread = threading.Thread(target=self._loop, args=(generator.model, opened), daemon=True, name="tessera serve")
         self._thread.start()
@@ -72,7 +75,7 @@ class Batches:
     def stop(self) -> None:
         """Ends all requests with an error. Signal handlers may call it."""
         self._stopped = True
-        self._seeded.stop()
+        self._one_by_one.stop()
         self._calls.put(lambda: None)
 
     def close(self) -> None:
@@ -81,11 +84,17 @@ class Batches:
 
     def tokens(self, request: Request, gone: threading.Event) -> Iterator[Tuple[Optional[int], str]]:
         """Yields (token, reason). The reason is empty until the last token: "stop" or "length". Raises ValueError
-        if the engine refuses the request, and RuntimeError soon after `gone` is set.
+        if onnxruntime-genai refuses the request, and RuntimeError soon after `gone` is set.
         """
-        if request.seed is not None and request.temperature > 0:
-            yield from self._seeded.tokens(request, gone)
-            return
+        if request.seed is None or request.temperature == 0:
+            try:
+                yield from self._batched(request, gone)
+                return
+            except Refused:
+                pass
+        yield from self._one_by_one.tokens(request, gone)
+
+    def _batched(self, request: Request, gone: threading.Event) -> Iterator[Tuple[Optional[int], str]]:
         answer: queue.SimpleQueue = queue.SimpleQueue()
         turn: List[Any] = []  # engine's request and turn, filled by the thread
         self._calls.put(lambda: self._begin(request, answer, turn))
@@ -121,7 +130,7 @@ class Batches:
             turn.extend((made, made.begin_turn(numpy.array(request.ids, numpy.int32), options)))
             self._answers[made] = answer
         except Exception as error:  # also TypeError of the bindings: the thread must not end
-            answer.put(ValueError("onnxruntime-genai refused the request: %s" % error))
+            answer.put(Refused(str(error)))
 
     def _cancel(self, turn: List[Any]) -> None:
         if turn and turn[0] in self._answers:
@@ -234,6 +243,8 @@ def read_request(body: Any, text: Any, context: int, chat: bool) -> Request:
     if not isinstance(body, dict):
         raise ValueError("the body must be a JSON object")
     prompt = body.get("messages" if chat else "prompt")
+    if not chat and isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
     if chat and not is_chat(prompt):
         raise ValueError("messages must be a list of objects with role and content")
     if not chat and not isinstance(prompt, str):
@@ -253,14 +264,13 @@ def read_request(body: Any, text: Any, context: int, chat: bool) -> Request:
     usage = bool(stream and stream.get("include_usage"))
     number = lambda name, default, low, high: _number(body, name, default, low, high)
     seed, ids = body.get("seed"), text.encode(prompt)
-    if not ids:
-        raise ValueError("the prompt is empty")
-    if len(ids) >= context:  # onnxruntime-genai would fail, together with the requests that run at the same time
-        raise ValueError("the prompt has %d tokens; the model supports %d together with the answer" % (len(ids), context))
+    check_length(ids, context)  # onnxruntime-genai would fail, together with the requests that run at the same time
     max_tokens = int(number("max_completion_tokens", number("max_tokens", 256, 1, MAX_TOKENS), 1, MAX_TOKENS))
     if seed is not None:
         seed = int(number("seed", 0, 0, 2**31 - 1))
-    return Request(ids, min(max_tokens, context - len(ids)), number("temperature", 0.0, 0, 100), number("top_p", 1.0, 0, 1), seed, stop, usage)
+    top_p = number("top_p", 1.0, 0, 1)
+    temperature = number("temperature", 0.0, 0, 100) if top_p else 0.0  # top_p 0: only the most likely token remains
+    return Request(ids, min(max_tokens, context - len(ids)), temperature, top_p, seed, stop, usage)
 
 
 def _number(body: Dict[str, Any], name: str, default: float, low: float, high: float) -> float:
@@ -270,6 +280,30 @@ def _number(body: Dict[str, Any], name: str, default: float, low: float, high: f
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise ValueError("%s must be a number from %d to %d" % (name, low, high))
     return value
+
+
+class Stream:
+    """A response of server-sent events. If the client disconnects, sets `gone` and closes the generator of the events.
+    (StreamingResponse leaves it to the garbage collector, and until then the generator may hold a lock.)
+    """
+
+    def __init__(self, events: Any, gone: threading.Event):
+        self._events, self._gone = events, gone
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        from starlette.responses import StreamingResponse
+
+        async def watched() -> Any:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self._gone.set()
+            return message
+
+        try:
+            await StreamingResponse(self._events, media_type="text/event-stream")(scope, watched, send)
+        finally:
+            self._gone.set()
+            self._events.close()  # no thread runs it: StreamingResponse waits for the current event
 
 
 class Server:
@@ -308,14 +342,17 @@ class Server:
 
     async def _answer(self, request: Any, chat: bool) -> Any:
         from starlette.concurrency import run_in_threadpool
-        from starlette.responses import StreamingResponse
+        from starlette.requests import ClientDisconnect
         try:
             body = json.loads(await _read_body(request))
             wanted = await run_in_threadpool(read_request, body, self.text, self.context, chat)
         except (ValueError, RuntimeError, TypeError) as error:  # TypeError: text that is not Unicode
             return _refusal(error)
+        except ClientDisconnect:  # before the end of the body
+            return _refusal(ValueError(GONE))
         if body.get("stream"):
-            return StreamingResponse(self._stream(wanted, chat), media_type="text/event-stream")
+            gone = threading.Event()
+            return Stream(self._stream(wanted, chat, gone), gone)
         try:
             return _json(await self._while_connected(request, wanted, chat))
         except ValueError as error:
@@ -324,8 +361,8 @@ class Server:
             return _json({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}}, 500)
 
     async def _while_connected(self, request: Any, wanted: Request, chat: bool) -> Dict[str, Any]:
-        """Returns the complete answer. Ends the generation if the client closes the connection. (StreamingResponse does
-        this for streams.)"""
+        """Returns the complete answer. Ends the generation if the client closes the connection. (Stream does this for
+        streams.)"""
         from starlette.concurrency import run_in_threadpool
         gone = threading.Event()
 
@@ -352,11 +389,11 @@ class Server:
         choice.update({"message": {"role": "assistant", "content": text}} if chat else {"text": text})
         return {**self._head(chat, False), "choices": [choice], "usage": usage_of(request, count[0])}
 
-    def _stream(self, request: Request, chat: bool) -> Iterator[str]:
+    def _stream(self, request: Request, chat: bool, gone: threading.Event) -> Iterator[str]:
         head, count = self._head(chat, True), [0]
         delta: Dict[str, Any] = {"role": "assistant"}
         try:
-            for piece, reason in text_of(self.text, counted(self.backend.tokens(request, threading.Event()), count), request.stop):
+            for piece, reason in text_of(self.text, counted(self.backend.tokens(request, gone), count), request.stop):
                 part = {"delta": {**delta, "content": piece}} if chat else {"text": piece}
                 delta = {}
                 yield _event({**head, "choices": [{"index": 0, "finish_reason": reason or None, "logprobs": None, **part}]})

@@ -11,13 +11,14 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 
 import harness
-from built import BUILD, ROOT, generation_folder, tessera
+from built import BUILD, ROOT, generation_folder, templated_folder, tessera
 
 TMP = tempfile.TemporaryDirectory(prefix="tessera-generation-")
 FOLDER = TMP.name + "/folder"
@@ -32,19 +33,28 @@ def missing(*modules):
     return "%s is not installed" % absent[0] if absent else None
 
 
-def unsharded(ids, count):
+def unsharded(ids, count, folder=FOLDER, **search):
     import numpy
     import onnxruntime_genai as genai
-    model = genai.Model(genai.Config(FOLDER))
+    model = genai.Model(genai.Config(folder))
     parameters = genai.GeneratorParams(model)
-    parameters.set_search_options(max_length=len(ids) + count, do_sample=False)
+    parameters.set_search_options(max_length=len(ids) + count, **dict(dict(do_sample=False), **search))
     generator = genai.Generator(model, parameters)
     generator.append_tokens(numpy.array([ids], numpy.int32))
-    tokens = []
     while not generator.is_done():
         generator.generate_next_token()
-        tokens.append(int(generator.get_next_tokens()[0]))
-    return tokens
+    return [int(token) for token in generator.get_sequence(0)[len(ids):]]
+
+
+def folder_with(name, **search):
+    """Copies FOLDER and changes the search settings of its configuration."""
+    folder = shutil.copytree(FOLDER, TMP.name + "/" + name)
+    with open(folder + "/genai_config.json") as f:
+        config = json.load(f)
+    config["search"].update(search)
+    with open(folder + "/genai_config.json", "w") as f:
+        json.dump(config, f)
+    return folder
 
 
 def test_tokens_of_the_unsharded_folder():
@@ -58,6 +68,57 @@ def test_tokens_of_the_unsharded_folder():
             assert list(generator.generate(IDS, max_tokens=20, do_sample=False)) == want, devices
     assert list(tessera.generate(FOLDER, IDS, devices=2, max_tokens=20)) == want
     assert list(tessera.generate(FOLDER, IDS, devices=2, max_tokens=0)) == []
+
+
+def test_beams():
+    """Only the best of the complete beams is the answer, whether the caller or the folder asks for beams."""
+    reason = missing("onnxruntime_genai")
+    if reason:
+        return reason
+    ids = [1, 1, 11]
+    want = unsharded(ids, 20, num_beams=4)
+    assert want != unsharded(ids, 20)
+    assert list(tessera.Generator(FOLDER, devices=2).generate(ids, max_tokens=20, num_beams=4)) == want
+    assert list(tessera.Generator(folder_with("beams", num_beams=4), devices=2).generate(ids, max_tokens=20)) == want
+
+
+def test_arguments_of_generate():
+    reason = missing("onnxruntime_genai")
+    if reason:
+        return reason
+    import numpy
+    generator = tessera.Generator(FOLDER)
+    for kind, hint, prompt, options in ((ValueError, "max_tokens must be 0 or more", IDS, dict(max_tokens=-1)), (TypeError, "max_tokens must be a number", IDS, dict(max_tokens="3")),
+                                        (TypeError, "use max_tokens", IDS, dict(max_length=9)), (TypeError, "batch_size", IDS, dict(batch_size=2)),
+                                        (ValueError, "the prompt is empty", [], {}), (ValueError, "has 128 tokens; the model supports 128", [1] * 128, {}),
+                                        (TypeError, "a list of ndarray", numpy.array([IDS]), {})):
+        try:
+            list(generator.generate(prompt, **options))
+            raise AssertionError("no exception for %s" % hint)
+        except kind as error:
+            assert hint in str(error), error
+
+
+TEMPLATE = "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}U {{ m['content'] }}. {% endfor %}"
+
+
+def test_chat_templates():
+    """A template that fails must not be replaced by another format of the messages."""
+    reason = missing("onnxruntime_genai")
+    if reason:
+        return reason
+    text = tessera.Generator(templated_folder(TMP.name + "/template", TEMPLATE)).text
+    assert text.conversation(MESSAGES) == "U Hello. "
+    assert text.conversation([{"role": "assistant", "content": None}, {"role": "user"}]) == "U . U . ", "no content is an empty text"
+    system = [{"role": "system", "content": "Be"}] + MESSAGES
+    assert tessera.Generator(templated_folder(TMP.name + "/plain", None)).text.conversation(system) == "Be\nHello"
+    for template, hint in ((TEMPLATE, "no system role"), ("{% for", "chat template")):
+        broken = tessera.Generator(templated_folder(TMP.name + "/" + hint, template)).text
+        try:
+            broken.conversation(system)
+            raise AssertionError("no exception")
+        except ValueError as error:
+            assert hint in str(error) and "\n" not in str(error), error
 
 
 def test_own_loop_without_genai():
@@ -96,6 +157,13 @@ def call_here(*words):
     return code, said.getvalue()
 
 
+def closed_pipe():
+    """Returns the writing end of a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
+
+
 def test_command():
     """tessera generate: token ids, text and stop texts. Each mistake must give one line of error."""
     reason = missing("onnxruntime_genai", "tokenizers")
@@ -113,6 +181,15 @@ def test_command():
     for words, hint in ((["--ids", ids, "--devices", "nonsense"], "nonsense"), (["--ids", "1,999999"], "999999 is not a token id"), (["--prompt", "Hello", "--stop", ""], "stop must be")):
         code, said = call_here("generate", FOLDER, *words)
         assert code == 2 and hint in said, (words, code, said)
+    # The exit codes are those of the program.
+    for words, code in ((["generate", TMP.name + "/none", "--prompt", "Hello"], 3), (["chat", FOLDER, "--devices", "2", "--memory", "1kB"], 4)):
+        assert call_here(*words)[0] == code, (words, code)
+    for out, hint in ((os.open("/dev/full", os.O_WRONLY), "No space left"), (closed_pipe(), "Broken pipe")):
+        ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, "generate", FOLDER, "--ids", ids], stdout=out, stderr=subprocess.PIPE, text=True, env=ENV, timeout=120)
+        os.close(out)
+        assert ran.returncode == 8 and hint in ran.stderr and len(ran.stderr.splitlines()) == 1, ran
+    latin = subprocess.run([sys.executable, "-c", "from tessera import chat; chat.write('\u6f22')"], capture_output=True, env=dict(ENV, PYTHONIOENCODING="latin-1"))
+    assert latin.stdout == b"?", latin
     # --json uses the program's own loop.
     assert json.loads(call("generate", FOLDER, "--ids", ids, "--max-tokens", "4", "--json").stdout)["tokens"] == unsharded(IDS, 4)
 
@@ -166,9 +243,9 @@ def test_chat():
                         (["chat", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"), (["serve", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"),
                         (["serve", FOLDER, "--port", "99999"], "--port")):
         code, said = call_here(*words)
-        assert code == 2 and hint in said, (words, code, said)
+        assert code == (3 if ".json" in hint and "broken" not in hint else 2) and hint in said, (words, code, said)
     ran = call("chat", TMP.name + "/none")
-    assert ran.returncode == 2 and "none does not exist" in ran.stderr and "Traceback" not in ran.stderr, ran
+    assert ran.returncode == 3 and "none does not exist" in ran.stderr and "Traceback" not in ran.stderr, ran
 
 
 def test_chat_goes_on():
@@ -184,7 +261,7 @@ def test_chat_goes_on():
     chat.send_signal(signal.SIGINT)
     chat.stdout.readline()
     out, err = chat.communicate(b"\xff\n" + b"a" * 300 + b"\nHi\n", timeout=harness.HANG_S)
-    assert chat.returncode == 0 and out.strip() and b"not valid UTF-8" in err and b"context_length" in err and b"Traceback" not in err, (chat.returncode, out, err)
+    assert chat.returncode == 0 and out.strip() and b"not valid UTF-8" in err and b"the model supports 128" in err and b"Traceback" not in err, (chat.returncode, out, err)
 
 
 class Server:
@@ -277,6 +354,8 @@ def test_serve():
         assert server.content(seed=5) == (want, "length")
         seeded = [server.content(temperature=1, seed=seed)[0] for seed in (5, 6, 7, 5, 6, 7)]
         assert seeded[:3] == seeded[3:] and len(set(seeded)) > 1, "the same seed must give the same answer: %s" % seeded
+        assert server.content(temperature=1, top_p=0) == server.content(temperature=1, top_p=0, seed=5) == (want, "length"), "only one token is left"
+        assert json.loads(server.ask("/v1/completions", dict(prompt=["Hello"], max_tokens=8))[1])["choices"][0]["text"] == want
         for name, value in NOT_SUPPORTED.items():
             status, text = server.ask("/v1/chat/completions", dict(messages=MESSAGES, max_tokens=2, **{name: value}))
             assert status == 400 and name in json.loads(text)["error"]["message"], (name, status, text)
@@ -293,9 +372,13 @@ def test_serve():
             status, text = server.ask("/v1/chat/completions", dict(messages=messages, max_tokens=2))
             assert status in (200, 400) and json.loads(text), (messages, status, text)
         assert server.ask("/v1/models", host="example.org")[0] == 400, "another Host"
-        gone = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-        gone.request("POST", "/v1/chat/completions", json.dumps(dict(messages=MESSAGES, max_tokens=40, stream=True)))
-        gone.getresponse().read(10)
+        for seed in [None] + [5] * 5:  # requests with a seed wait for each other
+            gone = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            gone.request("POST", "/v1/chat/completions", json.dumps(dict(messages=MESSAGES, max_tokens=40, stream=True, temperature=1, seed=seed)))
+            gone.getresponse().read(10)
+            gone.close()
+        gone = socket.create_connection(("127.0.0.1", server.port))  # in the middle of the body
+        gone.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
         gone.close()
         found = []
         threads = [threading.Thread(target=lambda: found.append(server.content())) for _ in range(4)]
@@ -315,10 +398,12 @@ class Endless:
 
     def tokens(self, request, gone):
         self.began.set()
-        while not gone.wait(0.01):
-            yield 1, ""
-        self.ended.set()
-        raise RuntimeError("gone")
+        try:
+            while not gone.wait(0.01):
+                yield 1, ""
+            raise RuntimeError("gone")
+        finally:
+            self.ended.set()
 
 
 class Letters:
@@ -344,11 +429,13 @@ def test_serve_ends_answers_of_departed_clients():
     web = uvicorn.Server(uvicorn.Config(server.app(["localhost"]), log_level="error"))
     thread = threading.Thread(target=lambda: web.run(sockets=[listener]), daemon=True)
     thread.start()
-    client = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=60)
-    client.request("POST", "/v1/chat/completions", json.dumps(dict(messages=MESSAGES)), {"Host": "localhost"})
-    assert server.backend.began.wait(30) and not server.backend.ended.is_set()
-    client.close()
-    assert server.backend.ended.wait(30), "the answer is generated although its client has gone"
+    for stream in (False, True):
+        server.backend = Endless()
+        client = http.client.HTTPConnection("127.0.0.1", listener.getsockname()[1], timeout=60)
+        client.request("POST", "/v1/chat/completions", json.dumps(dict(messages=MESSAGES, stream=stream)), {"Host": "localhost"})
+        assert server.backend.began.wait(30) and not server.backend.ended.is_set()
+        client.close()
+        assert server.backend.ended.wait(30), "the answer is generated although its client has gone (stream: %s)" % stream
     web.should_exit = True
     thread.join(30)
 
@@ -396,6 +483,15 @@ def test_serve_ends_cleanly():
         answer.read()
         code, said = server.end(signal.SIGINT)
         assert code == 0 and "Traceback" not in said and len(said.splitlines()) == 1, (code, said)
+
+
+def test_serve_settings_that_the_engine_refuses():
+    reason = missing("onnxruntime_genai", "tokenizers", "starlette", "uvicorn")
+    if reason:
+        return reason
+    folder = folder_with("refused", min_length=40, num_beams=2)
+    with Server(folder) as server:
+        assert server.content(max_tokens=20) == ("".join(tessera.generate(folder, MESSAGES, max_tokens=20)), "length")
 
 
 def test_serve_continues_after_a_failure():
