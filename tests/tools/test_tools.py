@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,17 @@ def unknown_codes(text):
     lint.print = lambda *_: None
     lint.check_codes("src/wire/x.c", text, {"io_open"})
     return len(lint.violations)
+
+
+def clang_refuses(*texts):
+    """The errors that lint's clang reports for these files, parsed in one process."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, "%d.c" % i) for i in range(len(texts))]
+        for path, text in zip(paths, texts):
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
+        lint.BUILD = folder
+        return re.findall(r"(\d\.c):\d+:\d+: error", lint.ask_clang(["-Wall", "-Werror", "-std=c11", "-O0"], paths))
 
 
 sys.dont_write_bytecode = True
@@ -122,6 +134,12 @@ check("words of the command line", summary.arguments(["b", "--compiled", "--with
 
 check("lint: codes that there are", unknown_codes("// DIAG_io_open, error[io-open]; DIAG_COUNT and DIAG_##id are no codes\n"), 0)
 check("lint: a code that there is not", unknown_codes("// DIAG_io_opened <-> warning[io-opened]\n"), 2)
+if shutil.which("clang"):
+    OWN_PRINTF = "#include <stdio.h>\n#define printf(...) fprintf(stdout, __VA_ARGS__)\n"  # fortified, printf is a macro already
+    check("lint: clang accepts", clang_refuses("int f;\n", OWN_PRINTF.replace("#def", "#undef printf\n#def")), [])
+    check("lint: clang refuses fortified code", clang_refuses("int f;\n", OWN_PRINTF), ["1.c"])
+else:
+    harness.skip("lint: clang", "no clang")
 check("lint: a clean file", violations("src/wire/x.c", HEAD + '#include "base/base.h"\nint f(int);\n'), 0)
 check("lint: a later module", violations("src/wire/x.c", HEAD + '#include "ir/ir.h"\n'), 1)
 check("lint: a commented include", violations("src/wire/x.c", HEAD + '// #include "ir/ir.h"\n'), 0)
