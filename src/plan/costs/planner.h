@@ -42,6 +42,9 @@ struct plan_value {
     bool fixed; // the model itself gives all sizes: they are the same in every run
 };
 
+// Whether copies of a device set can divide the batch of a node (set_costs.c).
+enum copies { COPIES_UNKNOWN, COPIES_DIVIDE, COPIES_REPEAT };
+
 // One possible sharding of a node.
 struct candidate {
     uint32_t *in;  // by input: its layout; PLAN_NO_LAYOUT: absent
@@ -58,6 +61,7 @@ struct candidate {
     struct str name;       // the sharded factors: "m/4"
     bool cut;              // true if a tensor is sharded
     bool halo; // true if neighbours exchange the borders of their shards before the node runs
+    enum copies copies; // with this candidate on each copy; computed when it is needed
 };
 // The side of a node on which a tensor is. Side and slot identify a tensor.
 enum slot_side { SIDE_INPUT, SIDE_OUTPUT };

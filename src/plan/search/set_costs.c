@@ -7,6 +7,8 @@
 
 #include <math.h>
 
+#define REPLICATED 0 // the candidate that every strategy has: replicated on all devices of the set
+
 // Finds the batch dimension by comparing sizes. Example: with 4 copies, a value of [64, 512] in the
 // model and [16, 512] in the set has the batch in dimension 0. If two dimensions differ, or one by
 // another factor, the result is BATCH_UNCLEAR.
@@ -25,46 +27,115 @@ int tsr__set_batch_dim(const struct set_model *model, const tsr_value *value)
     return found;
 }
 
-// Returns the factor of the batch dimension of that tensor. BATCH_NOWHERE: it has no batch.
-// BATCH_UNCLEAR: its sizes are ambiguous, or the rule does not allow sharding it.
-static int batch_factor(const struct set_model *model, const struct plan_node *node,
-                        enum slot_side side, size_t i)
+// ---- nodes that the copies divide --------------------------------------------------------------
+
+// Returns the layout of the value on two copies of the set. Two are enough: whether the sharding of
+// a node is possible does not depend on the number of copies, because the model has no number for
+// the batch size. NULL: the batch dimension is ambiguous, or out of memory.
+static struct tile_layout *on_two_copies(const struct set_model *model, struct arena *arena,
+                                         const tsr_value *value, uint32_t layout)
 {
-    const tsr_value *value = node_value(node->node, side, i);
-    const struct rule_tensor *tensor = rule_slot(node->rule, side, i);
-    if (!value || !tensor || tensor->host || tensor->absent)
-        return BATCH_NOWHERE;
+    struct tile_repeat two = {.copies = 2, .devices = model->set->n};
     int dim = tsr__set_batch_dim(model, value);
-    if (dim < 0)
-        return dim;
-    if (dim >= tensor->rank || tensor->dims[dim].n == 0)
-        return BATCH_UNCLEAR;
-    int factor = tensor->dims[dim].factors[0];
-    enum factor_kind kind = node->rule->factors[factor].kind;
-    return kind == FACTOR_PAR || kind == FACTOR_RED ? factor : BATCH_UNCLEAR;
+    if (dim == BATCH_UNCLEAR)
+        return NULL;
+    return tsr__layout_repeat(arena, model->part->layouts.at[layout].tiles, &two, dim);
 }
 
-// True if each copy can compute the node for its own share of the batch. Example: Y = Expand(X,
-// shape) repeats X along the batch. The batch dimension of Y has no factor, so every copy computes
-// all of Y.
-bool tsr__set_divides(const struct set_model *model, const struct plan_node *node)
+// The layouts of a node's tensors on two copies, by input and output. NULL: the tensor is absent or
+// is a small control input. `made` has the outputs before reductions.
+struct copied_layouts {
+    struct tile_layout **in, **out, **made;
+};
+
+// Computes the layouts. False: a batch dimension is ambiguous, or out of memory.
+static bool copy_layouts(const struct set_model *model, struct arena *arena,
+                         const struct plan_node *node, const struct candidate *candidate,
+                         struct copied_layouts *copied)
 {
-    int found = BATCH_NOWHERE;
-    if (node->strategy->whole)
+    size_t n_in = tsr_node_input_count(node->node), n_out = tsr_node_output_count(node->node);
+    copied->in = ARENA_ARRAY(arena, struct tile_layout *, n_in + 1);
+    copied->out = ARENA_ARRAY(arena, struct tile_layout *, n_out + 1);
+    copied->made = ARENA_ARRAY(arena, struct tile_layout *, n_out + 1);
+    if (arena->failed)
         return false;
-    for (int side = SIDE_INPUT; side <= SIDE_OUTPUT; side++) {
-        size_t n = side == SIDE_OUTPUT ? tsr_node_output_count(node->node)
-                                       : tsr_node_input_count(node->node);
-        for (size_t i = 0; i < n; i++) {
-            int factor = batch_factor(model, node, (enum slot_side)side, i);
-            if (factor == BATCH_NOWHERE)
-                continue;
-            if (factor == BATCH_UNCLEAR || (found >= 0 && factor != found))
-                return false;
-            found = factor;
-        }
+    for (size_t i = 0; i < n_in; i++) {
+        const tsr_value *value = tsr_node_input(node->node, i);
+        if (!value || rule_steers(node->rule, SIDE_INPUT, i))
+            continue;
+        copied->in[i] = on_two_copies(model, arena, value, candidate->in[i]);
+        if (!copied->in[i])
+            return false;
+    }
+    for (size_t i = 0; i < n_out; i++) {
+        const tsr_value *value = tsr_node_output(node->node, i);
+        if (!value)
+            continue;
+        copied->out[i] = copied->made[i] = on_two_copies(model, arena, value, candidate->out[i]);
+        if (candidate->before[i] != PLAN_NO_LAYOUT)
+            copied->made[i] = on_two_copies(model, arena, value, candidate->before[i]);
+        if (!copied->out[i] || !copied->made[i])
+            return false;
     }
     return true;
+}
+
+static bool has_layouts(struct arena *arena, const struct placement *placement,
+                        const struct rule_tensor *tensors, struct tile_layout *const *layouts,
+                        size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!layouts[i])
+            continue;
+        const struct tile_layout *got = tsr__placement_project(arena, placement, &tensors[i]);
+        if (!got || !tsr__layout_equal(got, layouts[i]))
+            return false;
+    }
+    return true;
+}
+
+// True if sharding inference derives the layouts of two copies again from the shardings that would
+// be written, as candidates.c requires for the devices of one set.
+static bool comes_back(const struct set_model *model, struct arena *arena,
+                       const struct plan_node *node, const struct rule *rule,
+                       const struct copied_layouts *copied)
+{
+    struct placement again;
+    return rule &&
+           tsr__placement_explicit(arena, arena, node->node, model->part->shapes.model, rule,
+                                   2 * model->set->n, copied->in, copied->out, false, &again) &&
+           has_layouts(arena, &again, again.rule->inputs, copied->in,
+                       tsr_node_input_count(node->node)) &&
+           has_layouts(arena, &again, again.rule->outputs, copied->made,
+                       tsr_node_output_count(node->node));
+}
+
+// True if each copy can compute its share of the batch with that candidate. Equal nodes share the
+// result.
+static bool divides(const struct set_model *model, const struct plan_node *node, uint32_t choice)
+{
+    struct candidate *candidate = &node->strategy->at.at[choice];
+    if (node->strategy->whole)
+        return false;
+    if (candidate->copies != COPIES_UNKNOWN)
+        return candidate->copies == COPIES_DIVIDE;
+    struct arena scratch = {.session = model->part->session};
+    struct copied_layouts copied;
+    bool ok = copy_layouts(model, &scratch, node, candidate, &copied) &&
+              (comes_back(model, &scratch, node, node->strategy->rule, &copied) ||
+               comes_back(model, &scratch, node, node->strategy->other, &copied));
+    tsr__arena_free(&scratch);
+    candidate->copies = ok ? COPIES_DIVIDE : COPIES_REPEAT;
+    return ok;
+}
+
+// Examples of nodes that copies do not divide: Expand(X, shape) repeats X along the batch, so the
+// batch dimension of the result has no factor. Reshape from [batch, seq, 64] to [batch*seq, 64]
+// would need the sizes of batch and seq to compute the bounds of the shares.
+bool tsr__set_divides(const struct set_model *model, const struct plan_node *node)
+{
+    return divides(model, node, REPLICATED) &&
+           (node->choice == REPLICATED || divides(model, node, node->choice));
 }
 
 // Returns the time to gather a value on the first device of the set. The first device of each copy
@@ -284,7 +355,8 @@ static int64_t undivided_time(const struct set_model *model, bool computes)
     int64_t ps = 0;
     for (size_t i = 0; i < model->part->n_nodes && model->set->copies > 1; i++) {
         const struct plan_node *node = &model->part->nodes[i];
-        if (!node->strategy || tsr__set_divides(model, node))
+        if (!node->strategy ||
+            (computes ? tsr__set_divides(model, node) : divides(model, node, REPLICATED)))
             continue;
         ps = int64_min(ps + regather_time(model, node), PLAN_NEVER);
         int64_t compute = node->strategy->at.at[node->choice].compute;
