@@ -356,6 +356,9 @@ bool tsr__cache_slides(const tsr_value *present);
 // True if indices select elements of the input, so that the node reads no more elements of it than
 // it writes.
 bool tsr__rule_looks_up(const struct rule *rule, int input);
+// True if a node with this rule can compute any selection of the elements of a factor, such as the
+// columns of some heads of a fused projection (window_part.c).
+bool tsr__rule_selects(const struct rule *rule, int factor);
 
 // Returns the share of an input that the node reads. A Slice reads only what it returns, and tokens
 // may use only some experts. sizes: sizes of the factors on this device.

@@ -65,3 +65,15 @@ struct window_part tsr__window_part(const struct rule_window *window, int64_t n,
     part.after = stop - start - part.before - (part.stop - part.start);
     return part;
 }
+
+bool tsr__rule_selects(const struct rule *rule, int factor)
+{
+    bool selects = !rule->whole && !rule->single && !rule->n_windows && !rule->n_lists &&
+                   rule->factors[factor].unit == 1;
+    for (int i = 0; i < rule->n_rewrites; i++) {
+        enum rewrite_kind kind = rule->rewrites[i].kind;
+        selects =
+            selects && (kind == REWRITE_ATTR || kind == REWRITE_ADD_ONCE || kind == REWRITE_SHAPE);
+    }
+    return selects;
+}

@@ -146,6 +146,7 @@ static tsr_status rewrite_shape(struct local_copy *copy, const struct rule_rewri
     struct shape_input shape;
     if (!tsr__shape_input_of(draft, copy->flow, rewrite, &shape))
         return draft_status(draft);
+    shape.windows = copy->step->made;
     tsr_value **host = &copy->inputs[rewrite->index];
     *host = tsr__part_local_shape(copy->part, &shape, *host, copy->inputs[0]);
     return status_of_alloc(*host);

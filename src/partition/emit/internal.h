@@ -106,6 +106,7 @@ struct shape_input {
     const tsr_value *source; // the input
     struct item *made;       // the result of the node
     const struct tile_layout *layout;
+    const struct windows *windows; // the node computes these instead of its shard; NULL: the shard
     int output;
     bool open;   // a size 0 cannot be written, but one entry may be -1
     bool copies; // the entry 0 means "copy the size from the input"

@@ -101,11 +101,25 @@ static void set_column(struct local_columns *columns, int64_t i, struct local_si
     columns->last[i] = size.part.stop == size.part.of;
 }
 
+// Returns how the rank's size of a sharded axis follows from the full size. Coordinates are those of
+// the rank's shard. A node that computes windows has their size. Example: windows of 3 of 12
+// elements are units 0 to 2 of 12.
+static struct local_size size_of_axis(const struct part *part, const struct shape_input *shape_in,
+                                      int axis, const int64_t *coords)
+{
+    const struct windows *windows = shape_in->windows;
+    if (!windows || windows->axes[0] != axis)
+        return tsr__local_size(&shape_in->layout->dims[axis], coords);
+    return (struct local_size){
+        1, 1, {0, tsr__windows_size(windows, part->rank), shape_in->made->dims[axis].value}};
+}
+
 // Fills *columns for the n entries of a shape. *any is set if a dimension is sharded. Returns false
 // if the rank has no shard.
-static bool columns_of(struct part *part, const struct tile_layout *layout, int64_t n,
+static bool columns_of(struct part *part, const struct shape_input *shape_in, int64_t n,
                        struct local_columns *columns, bool *any)
 {
+    const struct tile_layout *layout = shape_in->layout;
     int64_t coords[TILE_MAX_FACTORS];
     *any = false;
     for (int64_t i = 0; i < n; i++) {
@@ -114,7 +128,7 @@ static bool columns_of(struct part *part, const struct tile_layout *layout, int6
             return false;
         struct local_size size = {1, 1, {0, 1, 1}};
         if (tsr__dim_is_sharded(&layout->dims[axis])) {
-            size = tsr__local_size(&layout->dims[axis], coords);
+            size = size_of_axis(part, shape_in, axis, coords);
             *any = true;
         }
         set_column(columns, i, size);
@@ -272,7 +286,7 @@ static tsr_value *local_entry(struct part *part, const struct shape_input *shape
         return tsr__part_size(part, dim);
     if (!tsr__device_coords(shape_in->layout, part->rank, axis, coords))
         return NULL;
-    struct local_size size = tsr__local_size(&shape_in->layout->dims[axis], coords);
+    struct local_size size = size_of_axis(part, shape_in, axis, coords);
     if (dim->value >= 0) {
         int64_t local = tsr__local_size_of(&size, dim->value);
         return tsr__part_number(part, local);
@@ -402,7 +416,7 @@ tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *sh
     if (!constant)
         n = host_entries(part, shape_in->source, shape_in->layout);
     struct local_columns columns;
-    if (!columns_of(part, shape_in->layout, n, &columns, &any))
+    if (!columns_of(part, shape_in, n, &columns, &any))
         return NULL;
     if (!any)
         return host;

@@ -14,7 +14,8 @@
 //         rank 0 needs   0..1, 4..5, 8..9       rank 1 needs   2..3, 6..7, 10..11
 //     With W {1,2}, rank 0 would have columns 0..5, send 2..3 and receive 8..9. Instead rank 0
 //     stores columns 0 1 4 5 8 9 of W, [8,6], and its MatMul produces the windows that Split reads.
-//     The same works through the Add of a bias before the Split, and up to MAX_DEPTH such nodes.
+//     The same works through the Add of a bias before the Split, through a Reshape that keeps
+//     these columns as one dimension, and up to MAX_DEPTH such nodes.
 #include "internal.h"
 
 #define MAX_DEPTH 8
@@ -31,16 +32,6 @@ struct window_producer {
 
 static struct form *relayout(struct draft *draft, struct item *it, const struct tile_layout *base,
                              const struct windows *windows, int depth);
-
-// True if a node with this rule can compute any selection of the elements of a factor.
-static bool is_plain(const struct rule *rule)
-{
-    bool plain = !rule->whole && !rule->single && !rule->n_windows && !rule->n_lists;
-    for (int i = 0; i < rule->n_rewrites; i++)
-        plain = plain && (rule->rewrites[i].kind == REWRITE_ATTR ||
-                          rule->rewrites[i].kind == REWRITE_ADD_ONCE);
-    return plain;
-}
 
 // True for windows along one axis whose parts ascend and are not empty.
 static bool is_simple(const struct windows *windows, const struct tile_layout *base)
@@ -222,12 +213,14 @@ static struct node_flow *producer_flow(struct draft *draft, const tsr_node *node
         return NULL;
     const struct rule *rule = tsr__rule_of(draft->arena, node, draft->flow->shapes);
     struct node_flow *nf = ARENA_NEW(draft->arena, struct node_flow);
-    if (!rule || !nf || !is_plain(rule) || tsr_node_output_count(node) != 1 ||
+    if (!rule || !nf || tsr_node_output_count(node) != 1 ||
         !same_devices(draft, &own->place, base) || !tsr__owns_once(base) ||
         !place_like(draft, rule, base, own->place.devices, own->place.n_devices, &nf->place))
         return NULL;
     nf->node = node;
     nf->outputs = ARENA_ARRAY(draft->arena, struct tile_layout *, 1);
+    if (nf->outputs)
+        nf->outputs[0] = tsr__placement_project(draft->arena, &nf->place, &rule->outputs[0]);
     nf->inputs = ARENA_ARRAY(draft->arena, struct tile_layout *, tsr_node_input_count(node) + 1);
     return draft->arena->failed ? NULL : nf;
 }
@@ -275,7 +268,7 @@ static struct form *relayout(struct draft *draft, struct item *it, const struct 
         return NULL;
     const struct rule *rule = window_producer.flow->place.rule;
     const struct rule_dim *dim = &rule->outputs[0].dims[windows->axes[0]];
-    if (dim->n != 1 || rule->factors[dim->factors[0]].unit != 1)
+    if (dim->n != 1 || !tsr__rule_selects(rule, dim->factors[0]))
         return NULL;
     window_producer.factor = dim->factors[0];
     size_t n_in = tsr_node_input_count(node);

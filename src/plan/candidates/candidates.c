@@ -168,10 +168,12 @@ static bool is_made_in_windows(const struct planner *planner, struct arena *aren
         tsr_value_is_output(value) || tsr_node_output_count(node) != 1)
         return false;
     const struct rule *rule = tsr__rule_of(arena, node, planner->shapes.model);
-    if (!rule || rule->whole || rule->n_windows || rule->n_outputs < 1 ||
-        axis >= rule->outputs[0].rank || rule->outputs[0].dims[axis].n != 1)
+    if (!rule || rule->n_outputs < 1 || axis >= rule->outputs[0].rank ||
+        rule->outputs[0].dims[axis].n != 1)
         return false;
     int factor = rule->outputs[0].dims[axis].factors[0];
+    if (!tsr__rule_selects(rule, factor))
+        return false;
     bool found = false;
     for (size_t i = 0; i < tsr_node_input_count(node) && (int)i < rule->n_inputs; i++) {
         const struct rule_tensor *tensor = &rule->inputs[i];
