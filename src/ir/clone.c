@@ -178,7 +178,7 @@ static void clone_map(struct cloner *cloner, struct map *to, const struct map *f
 
 // ---- attributes -----------------------------------------------------------------------------
 
-// Copies the value of an attribute that an API call created (emit_new_attr in serde/write_node.c
+// Copies the value of an attribute that an API call created (write_new_attr in serde/write_node.c
 // writes such attributes). Values of a file are decoded on demand. The caller copies subgraphs.
 static void clone_attr_value(tsr_attr *copy, const tsr_attr *attr)
 {

@@ -177,8 +177,8 @@ struct wire_part {
     uint32_t number;
     bool text;       // `span` is the value of a new string field, without tag and length
     struct str span; // otherwise a complete field with its tag
-    // If not NULL, it is called to write a new field with its tag; `span` is then empty.
-    void (*emit)(struct rope *rope, void *data);
+    // If not NULL, it is called to write a new field `number` with its tag; `span` is then empty.
+    void (*emit)(struct rope *rope, uint32_t number, void *data);
     void *data;
 };
 void tsr__rope_rewrite(struct rope *rope, struct str origin, const uint32_t *managed,

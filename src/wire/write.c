@@ -283,7 +283,7 @@ static void write_until(struct rewrite *rewrite, struct lane *lane, uint32_t end
         }
         write_same(rewrite);
         if (part->emit)
-            part->emit(rewrite->rope, part->data);
+            part->emit(rewrite->rope, part->number, part->data);
         else if (part->text)
             tsr__rope_bytes(rewrite->rope, part->number, part->span);
         else

@@ -126,9 +126,9 @@ static void test_cases(void **state)
     }
 }
 
-static void write_field(struct rope *r, void *data)
+static void write_field(struct rope *r, uint32_t number, void *data)
 {
-    tsr__rope_bytes(r, 2, str_of(data));
+    tsr__rope_bytes(r, number, str_of(data));
 }
 
 // New parts may be written by a callback or given as text.

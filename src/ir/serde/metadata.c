@@ -1,17 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // metadata.c - metadata of nodes (NodeProto.metadata_props). It stays bytes until a pair is
 // changed. Then all pairs of the node become a list, in which unchanged pairs keep their bytes.
-#include "ir/internal.h"
 #include "ir/serde/write.h"
-
-#include "wire/wire.h"
-
-// Returns the message of the node in the file, which contains the metadata. A copied node has the
-// message of its original.
-static struct str pairs_of(const tsr_node *node)
-{
-    return node->whole.n ? tsr__field_body(node->whole) : STR("");
-}
 
 // Adds a metadata pair to a node. Nodes have few pairs, so the list grows by one.
 static bool add_pair(tsr_node *node, struct metadata pair)
@@ -31,7 +21,7 @@ static bool add_pair(tsr_node *node, struct metadata pair)
 static bool decode(tsr_node *node)
 {
     tsr_model *model = node->graph->model;
-    struct wire_cursor cursor = wire_over(pairs_of(node));
+    struct wire_cursor cursor = wire_over(tsr__field_body(node->whole));
     struct wire_field field;
     if (node->flags & N_METADATA)
         return true;
@@ -64,7 +54,7 @@ bool tsr_node_metadata_at(const tsr_node *node, size_t i, const char **key, cons
         return true;
     }
     // pairs are mostly read in order: continue after the last one
-    struct str all = pairs_of(node), rest = model->pairs_rest;
+    struct str all = tsr__field_body(node->whole), rest = model->pairs_rest;
     bool goes_on = model->pairs_node == node && model->pairs_next <= i && all.n >= rest.n &&
                    rest.p == all.p + (all.n - rest.n);
     struct wire_cursor cursor = wire_over(goes_on ? rest : all);
@@ -144,22 +134,17 @@ bool tsr__clone_metadata(tsr_node *to, const tsr_node *from)
     return true;
 }
 
-static void emit_pair(struct rope *rope, void *data)
+static void emit_pair(struct rope *rope, uint32_t number, void *data)
 {
     const struct metadata *pair = data;
-    size_t mark = tsr__rope_begin(rope, F_NODE_METADATA_PROPS);
+    size_t mark = tsr__rope_begin(rope, number);
     tsr__rope_bytes(rope, F_STRING_PAIR_KEY, pair->key);
     tsr__rope_bytes(rope, F_STRING_PAIR_VALUE, pair->value);
     tsr__rope_end(rope, mark);
 }
 
-void tsr__parts_of_metadata(struct parts *parts, const tsr_node *node)
+void tsr__parts_of_metadata(struct parts *parts, uint32_t number, struct metadata *list, size_t n)
 {
-    for (size_t i = 0; i < node->n_metadata; i++) {
-        struct metadata *pair = &node->metadata[i];
-        if (pair->whole.n && !pair->changed)
-            tsr__part(parts, F_NODE_METADATA_PROPS, pair->whole);
-        else
-            tsr__part_emit(parts, F_NODE_METADATA_PROPS, emit_pair, pair);
-    }
+    for (size_t i = 0; i < n; i++)
+        tsr__part_or_emit(parts, number, list[i].whole, list[i].changed, emit_pair, &list[i]);
 }

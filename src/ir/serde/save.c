@@ -80,55 +80,31 @@ static void touch_renamed(tsr_model *model)
 // ---- the model ------------------------------------------------------------------------------
 
 // Writes a configuration. If it was read from a file, only its name can have changed.
-static void emit_config(struct rope *rope, void *data)
+static void emit_config(struct rope *rope, uint32_t number, void *data)
 {
     const tsr_config *config = data;
-    static const uint32_t managed = F_CONFIG_NAME;
+    static const uint32_t managed[] = {F_CONFIG_NAME, F_CONFIG_NUM_DEVICES, F_CONFIG_DEVICE};
     PARTS(parts, rope->arena);
-    if (config->whole.n) {
-        tsr__part_text(&parts, F_CONFIG_NAME, config->name);
-        tsr__parts_write(rope, F_MODEL_CONFIGURATION, tsr__field_body(config->whole), &managed, 1,
-                         &parts);
-        return;
-    }
-    size_t mark = tsr__rope_begin(rope, F_MODEL_CONFIGURATION);
-    tsr__rope_bytes(rope, F_CONFIG_NAME, config->name);
-    tsr__rope_int(rope, F_CONFIG_NUM_DEVICES, config->devices);
-    for (size_t i = 0; i < config->n_names; i++)
-        tsr__rope_bytes(rope, F_CONFIG_DEVICE, config->names[i]);
-    tsr__rope_end(rope, mark);
+    tsr__part_text(&parts, F_CONFIG_NAME, config->name);
+    if (!config->whole.n)
+        tsr__part_int(&parts, F_CONFIG_NUM_DEVICES, config->devices);
+    for (size_t i = 0; i < config->n_names && !config->whole.n; i++)
+        tsr__part_text(&parts, F_CONFIG_DEVICE, config->names[i]);
+    tsr__parts_write(rope, number, tsr__field_body(config->whole), managed, config->whole.n ? 1 : 3,
+                     &parts);
 }
 
 // Writes an operator set. If it was read from a file, only its version can have changed.
-static void emit_opset(struct rope *rope, void *data)
+static void emit_opset(struct rope *rope, uint32_t number, void *data)
 {
     const struct opset *opset = data;
-    static const uint32_t managed = F_OPSET_VERSION;
+    static const uint32_t managed[] = {F_OPSET_VERSION, F_OPSET_DOMAIN};
     PARTS(parts, rope->arena);
+    if (!opset->whole.n)
+        tsr__part_text(&parts, F_OPSET_DOMAIN, opset->domain);
     tsr__part_int(&parts, F_OPSET_VERSION, opset->version);
-    if (opset->whole.n) {
-        tsr__parts_write(rope, F_MODEL_OPSET_IMPORT, tsr__field_body(opset->whole), &managed, 1,
-                         &parts);
-        return;
-    }
-    size_t mark = tsr__rope_begin(rope, F_MODEL_OPSET_IMPORT);
-    tsr__rope_bytes(rope, F_OPSET_DOMAIN, opset->domain);
-    tsr__rope_int(rope, F_OPSET_VERSION, opset->version);
-    tsr__rope_end(rope, mark);
-}
-
-static void emit_metadata(struct rope *rope, void *data)
-{
-    const struct metadata *metadata = data;
-    size_t mark = tsr__rope_begin(rope, F_MODEL_METADATA_PROPS);
-    tsr__rope_bytes(rope, F_STRING_PAIR_KEY, metadata->key);
-    tsr__rope_bytes(rope, F_STRING_PAIR_VALUE, metadata->value);
-    tsr__rope_end(rope, mark);
-}
-
-static void emit_main_graph(struct rope *rope, void *data)
-{
-    tsr__emit_graph(rope, F_MODEL_GRAPH, data);
+    tsr__parts_write(rope, number, tsr__field_body(opset->whole), managed, opset->whole.n ? 1 : 2,
+                     &parts);
 }
 
 // Adds the changed lists of the model: opsets, metadata, configurations. A changed list is written
@@ -138,27 +114,19 @@ static void parts_of_lists(struct parts *parts, tsr_model *model, uint32_t *mana
     if (model->opsets_changed) {
         managed[(*n)++] = F_MODEL_OPSET_IMPORT;
         for (size_t i = 0; i < model->opsets.n; i++)
-            if (model->opsets.at[i].whole.n && !model->opsets.at[i].changed)
-                tsr__part(parts, F_MODEL_OPSET_IMPORT, model->opsets.at[i].whole);
-            else
-                tsr__part_emit(parts, F_MODEL_OPSET_IMPORT, emit_opset, &model->opsets.at[i]);
+            tsr__part_or_emit(parts, F_MODEL_OPSET_IMPORT, model->opsets.at[i].whole,
+                              model->opsets.at[i].changed, emit_opset, &model->opsets.at[i]);
     }
     if (model->metadata_changed) {
         managed[(*n)++] = F_MODEL_METADATA_PROPS;
-        for (size_t i = 0; i < model->metadata.n; i++)
-            if (model->metadata.at[i].whole.n && !model->metadata.at[i].changed)
-                tsr__part(parts, F_MODEL_METADATA_PROPS, model->metadata.at[i].whole);
-            else
-                tsr__part_emit(parts, F_MODEL_METADATA_PROPS, emit_metadata,
-                               &model->metadata.at[i]);
+        tsr__parts_of_metadata(parts, F_MODEL_METADATA_PROPS, model->metadata.at,
+                               model->metadata.n);
     }
     if (model->configs_changed) {
         managed[(*n)++] = F_MODEL_CONFIGURATION;
         for (size_t i = 0; i < model->configs.n; i++)
-            if (model->configs.at[i]->whole.n && !model->configs.at[i]->renamed)
-                tsr__part(parts, F_MODEL_CONFIGURATION, model->configs.at[i]->whole);
-            else
-                tsr__part_emit(parts, F_MODEL_CONFIGURATION, emit_config, model->configs.at[i]);
+            tsr__part_or_emit(parts, F_MODEL_CONFIGURATION, model->configs.at[i]->whole,
+                              model->configs.at[i]->renamed, emit_config, model->configs.at[i]);
     }
 }
 
@@ -166,10 +134,8 @@ static void parts_of_functions(struct parts *parts, tsr_model *model)
 {
     for (size_t i = 0; i < model->functions.n; i++) {
         tsr_function *function = model->functions.at[i];
-        if (function->whole.n && !(function->graph->flags & G_CHANGED))
-            tsr__part(parts, F_MODEL_FUNCTIONS, function->whole);
-        else
-            tsr__part_emit(parts, F_MODEL_FUNCTIONS, tsr__emit_function, function);
+        tsr__part_or_emit(parts, F_MODEL_FUNCTIONS, function->whole,
+                          function->graph->flags & G_CHANGED, tsr__emit_function, function);
     }
 }
 
@@ -184,7 +150,7 @@ static void build_model(struct rope *rope, tsr_model *model)
     if (model->ir_changed)
         tsr__part_int(&parts, managed[n++] = F_MODEL_IR_VERSION, model->ir_version);
     if (model->graph->flags & (G_CHANGED | G_NAME))
-        tsr__part_emit(&parts, managed[n++] = F_MODEL_GRAPH, emit_main_graph, model->graph);
+        tsr__part_emit(&parts, managed[n++] = F_MODEL_GRAPH, tsr__emit_graph, model->graph);
     parts_of_lists(&parts, model, managed, &n);
     managed[n++] = F_MODEL_FUNCTIONS;
     parts_of_functions(&parts, model);

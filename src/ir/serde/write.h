@@ -5,6 +5,8 @@
 
 #include "ir/serde/serde.h"
 
+typedef void emit_fn(struct rope *rope, uint32_t number, void *data); // as wire_part.emit
+
 struct parts {
     struct wire_part *at;
     size_t n, cap;
@@ -18,8 +20,11 @@ struct parts {
 // write_parts.c
 void tsr__parts_reserve(struct parts *parts, size_t n); // for n more parts
 struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span);
-void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
-                    void *data);
+void tsr__part_emit(struct parts *parts, uint32_t number, emit_fn *emit, void *data);
+// Adds the unchanged field `whole`, or a part that a function writes if the object has changed or
+// has no old field.
+void tsr__part_or_emit(struct parts *parts, uint32_t number, struct str whole, bool changed,
+                       emit_fn *emit, void *data);
 void tsr__part_text(struct parts *parts, uint32_t number, struct str text);
 void tsr__part_int(struct parts *parts, uint32_t number, int64_t value);
 // Adds all fields of `origin` with that number as parts, so that they are kept.
@@ -29,18 +34,18 @@ void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number);
 void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
                       const uint32_t *managed, size_t n, const struct parts *parts);
 
-// metadata.c: the metadata of a node.
-void tsr__parts_of_metadata(struct parts *parts, const tsr_node *node);
+// metadata.c: the metadata of a model or a node.
+void tsr__parts_of_metadata(struct parts *parts, uint32_t number, struct metadata *list, size_t n);
 
-// write_graph.c: tsr__emit_graph writes a graph as a field of that number. tsr__graph_in_place is
-// true if changes can be written in place.
-void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph);
-void tsr__emit_function(struct rope *rope, void *function);
+// write_graph.c: tsr__graph_in_place is true if changes can be written in place.
+emit_fn tsr__emit_graph, tsr__emit_function;
+// Writes the size or the symbol of a dimension.
+void tsr__write_dim(struct rope *rope, uint32_t value_field, uint32_t param_field,
+                    const tsr_dim *dim);
 bool tsr__graph_in_place(const tsr_graph *graph);
 
 // write_node.c
-void tsr__emit_node(struct rope *rope, void *node);          // as a field of a graph
-void tsr__emit_function_node(struct rope *rope, void *node); // as a field of a function
+emit_fn tsr__emit_node;
 // Marks inputs, outputs and annotations of the node that refer to a renamed object.
 void tsr__touch_renamed(tsr_node *node);
 // For a node in which only names differ: stores the names to replace in its bytes. Returns their

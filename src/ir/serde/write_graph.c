@@ -13,8 +13,8 @@
 // ---- types, ports, value_info ---------------------------------------------------------------
 
 // Writes a dimension. A dimension without size and symbol is an empty message.
-static void write_dim(struct rope *rope, uint32_t value_field, uint32_t param_field,
-                      const tsr_dim *dim)
+void tsr__write_dim(struct rope *rope, uint32_t value_field, uint32_t param_field,
+                    const tsr_dim *dim)
 {
     if (dim->value >= 0)
         tsr__rope_int(rope, value_field, dim->value);
@@ -24,9 +24,10 @@ static void write_dim(struct rope *rope, uint32_t value_field, uint32_t param_fi
 
 // Writes the type of a value. Types that are not tensors are kept as bytes. rank -1: no shape. rank
 // 0: an empty shape.
-static void write_type(struct rope *rope, const struct vtype *known_type)
+static void emit_type(struct rope *rope, uint32_t number, void *data)
 {
-    size_t type = tsr__rope_begin(rope, F_VALUE_INFO_TYPE);
+    const struct vtype *known_type = data;
+    size_t type = tsr__rope_begin(rope, number);
     if (known_type->other.n) {
         tsr__rope_copy(rope, known_type->other);
     } else {
@@ -36,7 +37,8 @@ static void write_type(struct rope *rope, const struct vtype *known_type)
             size_t shape = tsr__rope_begin(rope, F_TYPE_TENSOR_SHAPE);
             for (int i = 0; i < known_type->rank; i++) {
                 size_t dim = tsr__rope_begin(rope, F_SHAPE_DIM);
-                write_dim(rope, F_DIMENSION_DIM_VALUE, F_DIMENSION_DIM_PARAM, &known_type->dims[i]);
+                tsr__write_dim(rope, F_DIMENSION_DIM_VALUE, F_DIMENSION_DIM_PARAM,
+                               &known_type->dims[i]);
                 tsr__rope_end(rope, dim);
             }
             tsr__rope_end(rope, shape);
@@ -46,14 +48,8 @@ static void write_type(struct rope *rope, const struct vtype *known_type)
     tsr__rope_end(rope, type);
 }
 
-static void emit_type(struct rope *rope, void *data)
-{
-    write_type(rope, data);
-}
-
-// A ValueInfo to write: the value, the field number in the graph, and the old bytes.
+// A ValueInfo to write: the value and the old bytes.
 struct info_part {
-    uint32_t number;
     tsr_value *value;
     struct str whole; // old field; empty: none
     bool retype;      // the old field has another type
@@ -81,21 +77,20 @@ static bool write_renamed_info(struct rope *rope, uint32_t number, struct str or
 
 // Writes name and type; documentation and metadata come from the old bytes. The type is unchanged
 // unless an API call has set it, or the field described another value.
-static void emit_info(struct rope *rope, void *data)
+static void emit_info(struct rope *rope, uint32_t number, void *data)
 {
     struct info_part *part = data;
     static const uint32_t managed[] = {F_VALUE_INFO_NAME, F_VALUE_INFO_TYPE};
     PARTS(parts, rope->arena);
     tsr_value *value = part->value;
     if (part->whole.n && !part->retype && !(value->flags & V_TYPED) &&
-        write_renamed_info(rope, part->number, tsr__field_body(part->whole), value->name))
+        write_renamed_info(rope, number, tsr__field_body(part->whole), value->name))
         return;
     tsr__part_text(&parts, F_VALUE_INFO_NAME, value->name);
     bool retype = part->retype || (value->flags & V_TYPED) || !part->whole.n;
     if (retype && value->type)
         tsr__part_emit(&parts, F_VALUE_INFO_TYPE, emit_type, value->type);
-    tsr__parts_write(rope, part->number, tsr__field_body(part->whole), managed, retype ? 2 : 1,
-                     &parts);
+    tsr__parts_write(rope, number, tsr__field_body(part->whole), managed, retype ? 2 : 1, &parts);
 }
 
 static void part_info(struct parts *parts, uint32_t number, tsr_value *value, struct str whole,
@@ -106,7 +101,7 @@ static void part_info(struct parts *parts, uint32_t number, tsr_value *value, st
         return;
     if (retype || !whole.n)
         tsr__type_decode(value);
-    *part = (struct info_part){number, value, whole, retype};
+    *part = (struct info_part){value, whole, retype};
     tsr__part_emit(parts, number, emit_info, part);
 }
 
@@ -227,7 +222,7 @@ static const uint32_t tensor_data_fields[] = {
 
 // Writes a changed initializer. For a tensor of a file only the name is written. The data is
 // written too if it was external or sparse and was copied into the model (transplant.c).
-static void emit_initializer(struct rope *rope, void *data)
+static void emit_initializer(struct rope *rope, uint32_t number, void *data)
 {
     const tsr_value *value = data;
     const tsr_tensor *tensor = value->tensor;
@@ -239,11 +234,10 @@ static void emit_initializer(struct rope *rope, void *data)
             n_managed = TSR_COUNT(tensor_data_fields);
             tsr__part_text(&parts, F_TENSOR_RAW_DATA, tensor->raw);
         }
-        tsr__parts_write(rope, F_GRAPH_INITIALIZER, tensor->body, tensor_data_fields, n_managed,
-                         &parts);
+        tsr__parts_write(rope, number, tensor->body, tensor_data_fields, n_managed, &parts);
         return;
     }
-    size_t mark = tsr__rope_begin(rope, F_GRAPH_INITIALIZER);
+    size_t mark = tsr__rope_begin(rope, number);
     write_new_tensor(rope, tensor, value->name);
     tsr__rope_end(rope, mark);
 }
@@ -254,10 +248,8 @@ static void parts_of_initializers(struct parts *parts, tsr_graph *graph)
 {
     for (size_t i = 0; i < graph->initializers.n; i++) {
         tsr_value *value = graph->initializers.at[i];
-        if (value->tensor->whole.n && !(value->flags & V_RENAMED))
-            tsr__part(parts, F_GRAPH_INITIALIZER, value->tensor->whole);
-        else
-            tsr__part_emit(parts, F_GRAPH_INITIALIZER, emit_initializer, value);
+        tsr__part_or_emit(parts, F_GRAPH_INITIALIZER, value->tensor->whole,
+                          value->flags & V_RENAMED, emit_initializer, value);
     }
 }
 
@@ -277,7 +269,7 @@ static struct str new_name(const tsr_graph *graph, struct str name)
 
 // Writes a sparse initializer with its current name. The name is in the nested message `values`, so
 // that message is written to a second rope, which becomes a part of the outer message.
-static void emit_sparse(struct rope *rope, void *data)
+static void emit_sparse(struct rope *rope, uint32_t number, void *data)
 {
     struct renamed_part *part = data;
     static const uint32_t name_field = F_TENSOR_NAME, values_field = F_SPARSE_TENSOR_VALUES;
@@ -290,22 +282,22 @@ static void emit_sparse(struct rope *rope, void *data)
     tsr__part_text(&parts, F_TENSOR_NAME, new_name(part->graph, name));
     tsr__parts_write(&inner, F_SPARSE_TENSOR_VALUES, values, &name_field, 1, &parts);
     tsr__part(&q, F_SPARSE_TENSOR_VALUES, tsr__rope_flat(&inner, rope->arena));
-    tsr__parts_write(rope, F_GRAPH_SPARSE_INITIALIZER, part->field.bytes, &values_field, 1, &q);
+    tsr__parts_write(rope, number, part->field.bytes, &values_field, 1, &q);
 }
 
-static void emit_pair(struct rope *rope, void *data)
+static void emit_pair(struct rope *rope, uint32_t number, void *data)
 {
     struct renamed_part *part = data;
     static const uint32_t managed = F_STRING_PAIR_VALUE;
     PARTS(parts, rope->arena);
     struct str name = tsr__wire_bytes(part->field.bytes, F_STRING_PAIR_VALUE, NULL);
     tsr__part_text(&parts, F_STRING_PAIR_VALUE, new_name(part->graph, name));
-    tsr__parts_write(rope, part->field.number, part->field.bytes, &managed, 1, &parts);
+    tsr__parts_write(rope, number, part->field.bytes, &managed, 1, &parts);
 }
 
 // Writes a quantization annotation with new names. A quantization annotation names a tensor, and
 // another in each parameter.
-static void emit_annotation(struct rope *rope, void *data)
+static void emit_annotation(struct rope *rope, uint32_t number, void *data)
 {
     struct renamed_part *part = data;
     static const uint32_t managed[] = {F_ANNOTATION_TENSOR_NAME,
@@ -326,13 +318,12 @@ static void emit_annotation(struct rope *rope, void *data)
             tsr__part_emit(&parts, field.number, emit_pair, pair);
         }
     }
-    tsr__parts_write(rope, F_GRAPH_QUANTIZATION_ANNOTATION, part->field.bytes, managed, 2, &parts);
+    tsr__parts_write(rope, number, part->field.bytes, managed, 2, &parts);
 }
 
 // Adds the fields of one number, to be written with new names. graph->absent avoids reading a large
 // graph for fields that it does not have.
-static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number,
-                          void (*emit)(struct rope *, void *))
+static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number, emit_fn *emit)
 {
     if (graph->absent >> number & 1)
         return;
@@ -351,14 +342,9 @@ static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number
 
 static void parts_of_nodes(struct parts *parts, uint32_t number, tsr_graph *graph)
 {
-    for (tsr_node *node = graph->first; node; node = node->next) {
-        if (!(node->flags & (N_CHANGED | N_NEW)))
-            tsr__part(parts, number, node->whole);
-        else if (number == F_GRAPH_NODE)
-            tsr__part_emit(parts, number, tsr__emit_node, node);
-        else
-            tsr__part_emit(parts, number, tsr__emit_function_node, node);
-    }
+    for (tsr_node *node = graph->first; node; node = node->next)
+        tsr__part_or_emit(parts, number, node->whole, node->flags & (N_CHANGED | N_NEW),
+                          tsr__emit_node, node);
 }
 
 // True if every object of the graph corresponds to the field from which it was read, in the same
@@ -380,7 +366,7 @@ struct places {
     tsr_node *node;
     size_t initializers, inputs, outputs;
     tsr_value *info;
-    void (*emit)(struct rope *rope, void *data); // NULL: drop the field
+    emit_fn *emit; // NULL: drop the field
     void *data;
     struct info_part info_part;
     struct renamed_part renamed_part;
@@ -390,17 +376,17 @@ struct places {
 };
 
 // Sets the function that writes the changed field, and returns `changed`.
-static bool change(struct places *at, bool changed, void (*emit)(struct rope *, void *), void *data)
+static bool change(struct places *at, bool changed, emit_fn *emit, void *data)
 {
     at->emit = emit;
     at->data = data;
     return changed;
 }
 
-static void emit_spliced_node(struct rope *rope, void *data)
+static void emit_spliced_node(struct rope *rope, uint32_t number, void *data)
 {
     const struct places *at = data;
-    tsr__rope_splice(rope, F_GRAPH_NODE, at->node_body, at->splices, at->n_splices);
+    tsr__rope_splice(rope, number, at->node_body, at->splices, at->n_splices);
 }
 
 // True if the node has changed; sets how to write it. Used when the graph is written in place. Most
@@ -425,7 +411,7 @@ static bool change_info(struct places *at, const struct wire_field *field, tsr_v
 {
     if (!value || !(value->flags & V_RENAMED))
         return false;
-    at->info_part = (struct info_part){field->number, value, field->whole, false};
+    at->info_part = (struct info_part){value, field->whole, false};
     return change(at, true, emit_info, &at->info_part);
 }
 
@@ -484,7 +470,7 @@ static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
             continue;
         tsr__rope_view(rope, (struct str){same, (size_t)(field.whole.p - same)});
         if (at.emit)
-            at.emit(rope, at.data);
+            at.emit(rope, field.number, at.data);
         same = field.whole.p + field.whole.n;
     }
     tsr__rope_view(rope, (struct str){same, (size_t)(graph->body.p + graph->body.n - same)});
@@ -493,8 +479,9 @@ static void write_in_place(struct rope *rope, uint32_t number, tsr_graph *graph)
 
 // Writes a graph. `managed` lists the fields that are written from objects: those in which
 // something changed, and those with renamed values. All others are copied.
-void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph)
+void tsr__emit_graph(struct rope *rope, uint32_t number, void *data)
 {
+    tsr_graph *graph = data;
     uint32_t managed[8];
     size_t n = 0;
     PARTS(parts, rope->arena);
@@ -528,7 +515,7 @@ void tsr__emit_graph(struct rope *rope, uint32_t number, tsr_graph *graph)
 }
 
 // Writes a function. Called only for changed functions and for functions from another model.
-void tsr__emit_function(struct rope *rope, void *data)
+void tsr__emit_function(struct rope *rope, uint32_t number, void *data)
 {
     tsr_function *fn = data;
     tsr_graph *graph = fn->graph;
@@ -539,5 +526,5 @@ void tsr__emit_function(struct rope *rope, void *data)
     parts_of_names(&parts, F_FUNCTION_OUTPUT, graph->outputs.at, graph->outputs.n);
     parts_of_nodes(&parts, F_FUNCTION_NODE, graph);
     parts_of_infos(&parts, F_FUNCTION_VALUE_INFO, graph);
-    tsr__parts_write(rope, F_MODEL_FUNCTIONS, tsr__field_body(fn->whole), managed, 4, &parts);
+    tsr__parts_write(rope, number, tsr__field_body(fn->whole), managed, 4, &parts);
 }

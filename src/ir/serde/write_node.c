@@ -13,42 +13,39 @@
 
 // ---- annotations ----------------------------------------------------------------------------
 
-static void emit_group(struct rope *rope, void *data)
+static void emit_group(struct rope *rope, uint32_t number, void *data)
 {
     const struct spec_group *group = data;
-    size_t mark = tsr__rope_begin(rope, F_SPEC_INDEX_TO_DEVICE_GROUP_MAP);
+    size_t mark = tsr__rope_begin(rope, number);
     tsr__rope_int(rope, F_GROUP_KEY, group->key);
     tsr__rope_ints(rope, F_GROUP_VALUE, group->members, group->n);
     tsr__rope_end(rope, mark);
 }
 
-static void emit_sharded_dim(struct rope *rope, void *data)
+static void emit_sharded_dim(struct rope *rope, uint32_t number, void *data)
 {
     const struct spec_dim *dim = data;
-    size_t mark = tsr__rope_begin(rope, F_SPEC_SHARDED_DIM);
+    size_t mark = tsr__rope_begin(rope, number);
     tsr__rope_int(rope, F_SHARDED_DIM_AXIS, dim->axis);
     for (size_t i = 0; i < dim->n; i++) {
         const struct spec_factor *factor = &dim->factors[i];
         size_t inner = tsr__rope_begin(rope, F_SHARDED_DIM_SIMPLE_SHARDING);
-        if (factor->size.value >= 0)
-            tsr__rope_int(rope, F_SIMPLE_DIM_DIM_VALUE, factor->size.value);
-        else if (factor->size.symbol && factor->size.symbol[0])
-            tsr__rope_bytes(rope, F_SIMPLE_DIM_DIM_PARAM, str_of(factor->size.symbol));
+        tsr__write_dim(rope, F_SIMPLE_DIM_DIM_VALUE, F_SIMPLE_DIM_DIM_PARAM, &factor->size);
         tsr__rope_int(rope, F_SIMPLE_DIM_NUM_SHARDS, factor->shards);
         tsr__rope_end(rope, inner);
     }
     tsr__rope_end(rope, mark);
 }
 
-static void emit_devices(struct rope *rope, void *data)
+static void emit_devices(struct rope *rope, uint32_t number, void *data)
 {
     const tsr_spec *spec = data;
-    tsr__rope_ints(rope, F_SPEC_DEVICE, spec->devices.at, spec->devices.n);
+    tsr__rope_ints(rope, number, spec->devices.at, spec->devices.n);
 }
 
 // Writes a sharding spec. A new spec (without `whole`) is written completely, a spec of a file only
 // where it changed.
-static void emit_spec(struct rope *rope, void *data)
+static void emit_spec(struct rope *rope, uint32_t number, void *data)
 {
     tsr_spec *spec = data;
     bool all = !spec->whole.n;
@@ -68,21 +65,16 @@ static void emit_spec(struct rope *rope, void *data)
     if (all || (spec->flags & S_GROUPS)) {
         managed[n++] = F_SPEC_INDEX_TO_DEVICE_GROUP_MAP;
         for (size_t i = 0; i < spec->groups.n; i++)
-            if (spec->groups.at[i].whole.n)
-                tsr__part(&parts, managed[n - 1], spec->groups.at[i].whole);
-            else
-                tsr__part_emit(&parts, managed[n - 1], emit_group, &spec->groups.at[i]);
+            tsr__part_or_emit(&parts, managed[n - 1], spec->groups.at[i].whole, false, emit_group,
+                              &spec->groups.at[i]);
     }
     if (all || (spec->flags & S_DIMS)) {
         managed[n++] = F_SPEC_SHARDED_DIM;
         for (size_t i = 0; i < spec->dims.n; i++)
-            if (spec->dims.at[i].whole.n)
-                tsr__part(&parts, managed[n - 1], spec->dims.at[i].whole);
-            else
-                tsr__part_emit(&parts, managed[n - 1], emit_sharded_dim, &spec->dims.at[i]);
+            tsr__part_or_emit(&parts, managed[n - 1], spec->dims.at[i].whole, false,
+                              emit_sharded_dim, &spec->dims.at[i]);
     }
-    tsr__parts_write(rope, F_NODE_CONFIG_SHARDING_SPEC, tsr__field_body(spec->whole), managed, n,
-                     &parts);
+    tsr__parts_write(rope, number, tsr__field_body(spec->whole), managed, n, &parts);
 }
 
 // Adds a text field. Keeps the old field if it has the same text.
@@ -109,7 +101,7 @@ static void part_same_int(struct parts *parts, struct str origin, uint32_t numbe
 
 // Writes the annotation of a node for one configuration. An annotation without a configuration
 // keeps the id in the file, which may be empty (not the same as absent).
-static void emit_node_config(struct rope *rope, void *data)
+static void emit_node_config(struct rope *rope, uint32_t number, void *data)
 {
     tsr_node_config *nc = data;
     static const uint32_t managed[] = {F_NODE_CONFIG_CONFIGURATION_ID, F_NODE_CONFIG_SHARDING_SPEC,
@@ -122,28 +114,18 @@ static void emit_node_config(struct rope *rope, void *data)
         tsr__parts_keep(&parts, origin, F_NODE_CONFIG_CONFIGURATION_ID);
     for (size_t i = 0; i < nc->n_specs; i++) {
         tsr_spec *spec = nc->specs[i];
-        if (spec->whole.n && !spec->flags)
-            tsr__part(&parts, F_NODE_CONFIG_SHARDING_SPEC, spec->whole);
-        else
-            tsr__part_emit(&parts, F_NODE_CONFIG_SHARDING_SPEC, emit_spec, spec);
+        tsr__part_or_emit(&parts, F_NODE_CONFIG_SHARDING_SPEC, spec->whole, spec->flags, emit_spec,
+                          spec);
     }
     if (nc->has_stage)
         part_same_int(&parts, origin, F_NODE_CONFIG_PIPELINE_STAGE, nc->stage);
-    tsr__parts_write(rope, F_NODE_DEVICE_CONFIGURATIONS, origin, managed, 3, &parts);
+    tsr__parts_write(rope, number, origin, managed, 3, &parts);
 }
 
 // ---- attributes -----------------------------------------------------------------------------
 
-static void emit_graph_one(struct rope *rope, void *g)
-{
-    tsr__emit_graph(rope, F_ATTRIBUTE_G, g);
-}
-static void emit_graph_many(struct rope *rope, void *g)
-{
-    tsr__emit_graph(rope, F_ATTRIBUTE_GRAPHS, g);
-}
-
-static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str origin)
+static void write_attr_graphs(struct rope *rope, uint32_t number, const tsr_attr *attr,
+                              struct str origin)
 {
     static const uint32_t managed[] = {F_ATTRIBUTE_G, F_ATTRIBUTE_GRAPHS, F_ATTRIBUTE_NAME};
     PARTS(parts, rope->arena);
@@ -153,33 +135,29 @@ static void emit_attr_graphs(struct rope *rope, const tsr_attr *attr, struct str
     if (single && attr->n_graphs) {
         tsr_graph *graph = attr->graphs[k++];
         if (graph->flags & G_CHANGED || !graph->body.n)
-            tsr__part_emit(&parts, F_ATTRIBUTE_G, emit_graph_one, graph);
+            tsr__part_emit(&parts, F_ATTRIBUTE_G, tsr__emit_graph, graph);
         else
             tsr__parts_keep(&parts, origin, F_ATTRIBUTE_G);
     }
     struct wire_cursor cursor = wire_over(origin);
     struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number != F_ATTRIBUTE_GRAPHS || field.type != WIRE_LEN || k >= attr->n_graphs)
-            continue;
+    while (k < attr->n_graphs && tsr__wire_next_of(&cursor, F_ATTRIBUTE_GRAPHS, &field)) {
         tsr_graph *graph = attr->graphs[k++];
-        if (graph->flags & G_CHANGED)
-            tsr__part_emit(&parts, F_ATTRIBUTE_GRAPHS, emit_graph_many, graph);
-        else
-            tsr__part(&parts, F_ATTRIBUTE_GRAPHS, field.whole);
+        tsr__part_or_emit(&parts, F_ATTRIBUTE_GRAPHS, field.whole, graph->flags & G_CHANGED,
+                          tsr__emit_graph, graph);
     }
     bool named = !attr->whole.n; // a copy with another name
     if (named)
         tsr__part_text(&parts, F_ATTRIBUTE_NAME, attr->name);
     size_t n_managed = named ? 3 : 2;
-    tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, managed, n_managed, &parts);
+    tsr__parts_write(rope, number, origin, managed, n_managed, &parts);
 }
 
 // Writes an attribute that an API call created. Calls create only the kinds of this switch;
 // attributes of other kinds have old bytes.
-static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
+static void write_new_attr(struct rope *rope, uint32_t number, const tsr_attr *attr)
 {
-    size_t mark = tsr__rope_begin(rope, F_NODE_ATTRIBUTE);
+    size_t mark = tsr__rope_begin(rope, number);
     tsr__rope_bytes(rope, F_ATTRIBUTE_NAME, attr->name);
     switch (attr->kind) {
     case TSR_ATTR_INT:
@@ -207,19 +185,19 @@ static void emit_new_attr(struct rope *rope, const tsr_attr *attr)
 // Writes an attribute. There are three cases: it has bytes from the file and graphs; it has bytes
 // from the file but no graphs (a renamed copy or a shortened list); an API call created it, so it
 // has no bytes.
-static void emit_attr(struct rope *rope, void *data)
+static void emit_attr(struct rope *rope, uint32_t number, void *data)
 {
     const tsr_attr *attr = data;
     static const uint32_t name_field = F_ATTRIBUTE_NAME;
     struct str origin = tsr__attr_body(attr);
     PARTS(parts, rope->arena);
     if (attr->n_graphs && origin.n) {
-        emit_attr_graphs(rope, attr, origin);
+        write_attr_graphs(rope, number, attr, origin);
     } else if (origin.n) {
         tsr__part_text(&parts, F_ATTRIBUTE_NAME, attr->name);
-        tsr__parts_write(rope, F_NODE_ATTRIBUTE, origin, &name_field, 1, &parts);
+        tsr__parts_write(rope, number, origin, &name_field, 1, &parts);
     } else {
-        emit_new_attr(rope, attr);
+        write_new_attr(rope, number, attr);
     }
 }
 
@@ -310,8 +288,9 @@ static bool write_renamed(struct rope *rope, uint32_t number, const tsr_node *no
 // Writes a node. If only names differ, they are replaced in the old bytes. If lists differ, only
 // the changed lists are written from objects, with references for unchanged entries. A new node
 // (N_NEW) is written from objects; unknown fields come from the node from which it was copied.
-static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
+void tsr__emit_node(struct rope *rope, uint32_t number, void *data)
 {
+    tsr_node *node = data;
     uint32_t managed[9];
     size_t count = 0;
     PARTS(parts, rope->arena);
@@ -332,23 +311,18 @@ static void write_node(struct rope *rope, uint32_t number, tsr_node *node)
     if (fresh || (node->flags & N_ATTRIBUTES)) {
         managed[count++] = F_NODE_ATTRIBUTE;
         for (size_t i = 0; i < node->n_attrs; i++)
-            if (node->attrs[i]->whole.n && !node->attrs[i]->changed)
-                tsr__part(&parts, F_NODE_ATTRIBUTE, node->attrs[i]->whole);
-            else
-                tsr__part_emit(&parts, F_NODE_ATTRIBUTE, emit_attr, node->attrs[i]);
+            tsr__part_or_emit(&parts, F_NODE_ATTRIBUTE, node->attrs[i]->whole,
+                              node->attrs[i]->changed, emit_attr, node->attrs[i]);
     }
     if (fresh || (node->flags & N_CONFIGS)) {
         managed[count++] = F_NODE_DEVICE_CONFIGURATIONS;
         for (size_t i = 0; i < node->n_configs; i++)
-            if (node->configs[i]->whole.n && !node->configs[i]->changed)
-                tsr__part(&parts, F_NODE_DEVICE_CONFIGURATIONS, node->configs[i]->whole);
-            else
-                tsr__part_emit(&parts, F_NODE_DEVICE_CONFIGURATIONS, emit_node_config,
-                               node->configs[i]);
+            tsr__part_or_emit(&parts, F_NODE_DEVICE_CONFIGURATIONS, node->configs[i]->whole,
+                              node->configs[i]->changed, emit_node_config, node->configs[i]);
     }
     if (node->flags & N_METADATA) {
         managed[count++] = F_NODE_METADATA_PROPS;
-        tsr__parts_of_metadata(&parts, node);
+        tsr__parts_of_metadata(&parts, F_NODE_METADATA_PROPS, node->metadata, node->n_metadata);
     }
     tsr__parts_write(rope, number, origin, managed, count, &parts);
 }
@@ -373,13 +347,4 @@ void tsr__touch_renamed(tsr_node *node)
             if (value_renamed(nc->specs[k]->value))
                 tsr__spec_touch(nc->specs[k], S_NAME);
     }
-}
-
-void tsr__emit_node(struct rope *rope, void *node)
-{
-    write_node(rope, F_GRAPH_NODE, node);
-}
-void tsr__emit_function_node(struct rope *rope, void *node)
-{
-    write_node(rope, F_FUNCTION_NODE, node);
 }

@@ -35,14 +35,22 @@ struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str spa
 
 // Adds a part that a function writes. `emit` is called when the parts are written; `data` must live
 // until then.
-void tsr__part_emit(struct parts *parts, uint32_t number, void (*emit)(struct rope *, void *),
-                    void *data)
+void tsr__part_emit(struct parts *parts, uint32_t number, emit_fn *emit, void *data)
 {
     struct wire_part *part = tsr__part(parts, number, (struct str){NULL, 0});
     if (part) {
         part->emit = emit;
         part->data = data;
     }
+}
+
+void tsr__part_or_emit(struct parts *parts, uint32_t number, struct str whole, bool changed,
+                       emit_fn *emit, void *data)
+{
+    if (whole.n && !changed)
+        tsr__part(parts, number, whole);
+    else
+        tsr__part_emit(parts, number, emit, data);
 }
 
 void tsr__part_text(struct parts *parts, uint32_t number, struct str text)
@@ -52,24 +60,19 @@ void tsr__part_text(struct parts *parts, uint32_t number, struct str text)
         part->text = true;
 }
 
-struct int_part {
-    uint32_t number;
-    int64_t value;
-};
-
-static void emit_int(struct rope *rope, void *data)
+static void emit_int(struct rope *rope, uint32_t number, void *data)
 {
-    struct int_part *part = data;
-    tsr__rope_int(rope, part->number, part->value);
+    const int64_t *value = data;
+    tsr__rope_int(rope, number, *value);
 }
 
 void tsr__part_int(struct parts *parts, uint32_t number, int64_t value)
 {
-    struct int_part *part = ARENA_NEW(parts->arena, struct int_part);
-    if (!part)
+    int64_t *copy = ARENA_NEW(parts->arena, int64_t);
+    if (!copy)
         return;
-    *part = (struct int_part){number, value};
-    tsr__part_emit(parts, number, emit_int, part);
+    *copy = value;
+    tsr__part_emit(parts, number, emit_int, copy);
 }
 
 void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number)
