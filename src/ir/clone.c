@@ -534,29 +534,15 @@ static void clone_functions(struct cloner *cloner)
     }
 }
 
-// True if all functions from index `first` on have a body; false if memory ran out while they were
-// copied.
-static bool functions_are_complete(const tsr_model *model, size_t first)
-{
-    for (size_t i = first; i < model->functions.n; i++)
-        if (!model->functions.at[i]->graph)
-            return false;
-    return true;
-}
-
 // Copies the functions of a model without annotations.
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from)
 {
     struct cloner cloner;
-    size_t before = to->functions.n;
     tsr__cloner_init(&cloner, to, from);
     clone_functions(&cloner);
-    tsr_status st = tsr__cloner_end(&cloner);
     to->changed = true;
     to->n_edits++;
-    if (st == TSR_OK && !functions_are_complete(to, before))
-        return TSR_NOMEM;
-    return st;
+    return tsr__cloner_end(&cloner);
 }
 
 // Copies everything except graphs, functions and configurations, including the change flags.
@@ -606,8 +592,7 @@ static tsr_status clone_model(const tsr_model *model, bool bare, tsr_model **out
     }
     to->graph = clone_graph(&cloner, model->graph, NULL, NULL);
     clone_functions(&cloner);
-    tsr_status st = tsr__cloner_end(&cloner);
-    if (st != TSR_OK || !to->graph || !functions_are_complete(to, 0)) {
+    if (tsr__cloner_end(&cloner) != TSR_OK) {
         tsr_model_free(to);
         return TSR_NOMEM;
     }

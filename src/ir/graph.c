@@ -185,12 +185,10 @@ const tsr_tensor *tsr_value_initializer(const tsr_value *value)
 void tsr_value_uses(const tsr_value *value, bool (*f)(void *data, tsr_node *node, size_t input),
                     void *data)
 {
-    if (!value->last_use)
-        return;
-    struct use *use = value->last_use->next, *last = value->last_use;
-    for (;;) {
+    struct use *use = value->last_use ? value->last_use->next : NULL;
+    for (size_t left = value->n_uses; left > 0; left--) {
         struct use *next = use->next;
-        if (!f(data, use->node, (size_t)(use - use->node->inputs)) || use == last)
+        if (!f(data, use->node, (size_t)(use - use->node->inputs)))
             return;
         use = next;
     }

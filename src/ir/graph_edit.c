@@ -21,13 +21,9 @@
 static bool used_within(const tsr_value *outer, const tsr_graph *graph)
 {
     const struct use *use = outer->last_use;
-    if (!use)
-        return false;
-    do {
+    for (size_t i = 0; i < outer->n_uses; i++, use = use->next)
         if (tsr__graph_within(use->node->graph, graph))
             return true;
-        use = use->next;
-    } while (use != outer->last_use);
     return false;
 }
 
@@ -35,17 +31,12 @@ static bool used_within(const tsr_value *outer, const tsr_graph *graph)
 static bool hidden_from_users(const tsr_value *value, struct str name)
 {
     const struct use *use = value->last_use;
-    if (!use)
-        return false;
-    do {
+    for (size_t i = 0; i < value->n_uses; i++, use = use->next) {
         const tsr_graph *graph = use->node->graph;
-        while (graph && graph != value->home) {
+        for (; graph && graph != value->home; graph = graph_outer(graph))
             if (tsr__graph_own(graph, name))
                 return true;
-            graph = graph_outer(graph);
-        }
-        use = use->next;
-    } while (use != value->last_use);
+    }
     return false;
 }
 

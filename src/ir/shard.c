@@ -24,12 +24,7 @@ struct request {
 // Returns the place of all diagnostics of the call.
 static struct place place_request(const struct request *request)
 {
-    struct place at = tsr__place_node(request->node);
-    if (request->value)
-        at.value = request->value->name;
-    if (request->config)
-        at.configuration = request->config->name;
-    return at;
+    return tsr__place_spec(request->node, request->config, request->value);
 }
 
 static tsr_session *session_of(const struct request *request)
@@ -72,18 +67,24 @@ static void check_value(struct request *request)
         tsr__diag(session_of(request), DIAG_shard_value, &at, hint, "no value was given");
 }
 
+static bool check_stage_range(struct request *request)
+{
+    if (request->stage >= 0 && request->stage <= INT32_MAX)
+        return true;
+    tsr__diag(session_of(request), DIAG_stage_range, PLACE_AT(place_request(request)),
+              "stages are counted from 0", "%lld is not a valid pipeline stage",
+              (long long)request->stage);
+    return false;
+}
+
 // Checks the pipeline stage of the request. -1 keeps the stage. To change an existing stage,
 // tsr_node_set_stage must be used.
 static void check_stage(struct request *request)
 {
-    if (request->stage < -1 || request->stage > INT32_MAX) {
-        tsr__diag(session_of(request), DIAG_stage_range, PLACE_AT(place_request(request)),
-                  "stages are counted from 0", "%lld is not a valid pipeline stage",
-                  (long long)request->stage);
+    if (request->stage == -1 || !check_stage_range(request))
         return;
-    }
     const tsr_node_config *nc = tsr_node_find_config(request->node, request->config);
-    if (request->stage >= 0 && nc && nc->has_stage && nc->stage != request->stage)
+    if (nc && nc->has_stage && nc->stage != request->stage)
         tsr__diag(session_of(request), DIAG_stage_conflict, PLACE_AT(place_request(request)),
                   "change it with tsr_node_set_stage first",
                   "the node is in stage %lld of this configuration, not %lld", (long long)nc->stage,
@@ -242,10 +243,7 @@ tsr_status tsr_node_set_stage(tsr_node *node, tsr_config *config, int64_t stage)
     size_t errors = tsr__diag_errors(session_of(&request));
     check_node(&request);
     known_config(&request);
-    if (stage < 0 || stage > INT32_MAX)
-        tsr__diag(session_of(&request), DIAG_stage_range, PLACE_AT(place_request(&request)),
-                  "stages are counted from 0", "%lld is not a valid pipeline stage",
-                  (long long)stage);
+    check_stage_range(&request);
     TRY(model_status(node->graph->model));
     if (tsr__diag_errors(session_of(&request)) > errors)
         return TSR_INVALID;

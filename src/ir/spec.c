@@ -356,16 +356,11 @@ tsr_status tsr_node_unshard(tsr_node *node, tsr_value *value, tsr_config *config
             drop_empty(nc);
     }
     tsr_model *model = node->graph->model;
-    if (!dropped) {
-        struct place at = tsr__place_node(node);
-        if (value)
-            at.value = value->name;
-        if (config)
-            at.configuration = config->name;
-        return tsr__fail(model->session, TSR_INVALID, DIAG_annotation_absent, &at,
+    if (!dropped)
+        return tsr__fail(model->session, TSR_INVALID, DIAG_annotation_absent,
+                         PLACE_AT(tsr__place_spec(node, config, value)),
                          "name a value and a configuration for which the node has a sharding",
                          "the node has no sharding of this value");
-    }
     model->devices_touched = true;
     return model_status(model);
 }

@@ -55,8 +55,6 @@ tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value 
     cloner.outer = map;
     cloner.data = data;
     cloner.embeds = true;
-    if (graph->model != node->graph->model)
-        tsr__model_hold(graph->model, node->graph->model);
     tsr__attrs_decode((tsr_node *)node);
     tsr_node *copy = tsr__clone_node(&cloner, graph, node, n_inputs, n_outputs);
     if (copy)
@@ -460,14 +458,11 @@ static void copy_annotations(tsr_node *copy, const tsr_node *call)
             tsr_spec *twin = tsr__spec_make(nc, spec->value);
             if (!twin)
                 return;
-            *twin = (tsr_spec){
-                .entry = nc, .value = spec->value, .whole = spec->whole, .flags = spec->flags};
-            twin->devices.at = spec->devices.at; // never changed in place
-            twin->devices.n = twin->devices.cap = spec->devices.n;
-            twin->groups.at = spec->groups.at;
-            twin->groups.n = twin->groups.cap = spec->groups.n;
-            twin->dims.at = spec->dims.at;
-            twin->dims.n = twin->dims.cap = spec->dims.n;
+            *twin = *spec; // with the same lists, which are never changed in place
+            twin->entry = nc;
+            twin->devices.cap = spec->devices.n;
+            twin->groups.cap = spec->groups.n;
+            twin->dims.cap = spec->dims.n;
         }
     }
 }

@@ -68,9 +68,7 @@ void tsr__attrs_decode(tsr_node *node)
         return;
     struct wire_cursor cursor = wire_over(tsr__field_body(node->whole));
     struct wire_field field;
-    while (tsr__wire_next(&cursor, &field) && node->n_attrs < expected) {
-        if (field.number != F_NODE_ATTRIBUTE || field.type != WIRE_LEN)
-            continue;
+    while (node->n_attrs < expected && tsr__wire_next_of(&cursor, F_NODE_ATTRIBUTE, &field)) {
         tsr_attr *attr = &all[node->n_attrs];
         attr->node = node;
         attr->whole = field.whole;
@@ -156,9 +154,8 @@ struct str tsr__function_default(const tsr_function *fn, struct str name)
 {
     struct wire_cursor cursor = wire_over(tsr__field_body(fn->whole));
     struct wire_field field;
-    while (tsr__wire_next(&cursor, &field))
-        if (field.number == F_FUNCTION_ATTRIBUTE_PROTO && field.type == WIRE_LEN &&
-            str_eq(tsr__wire_bytes(field.bytes, F_ATTRIBUTE_NAME, NULL), name))
+    while (tsr__wire_next_of(&cursor, F_FUNCTION_ATTRIBUTE_PROTO, &field))
+        if (str_eq(tsr__wire_bytes(field.bytes, F_ATTRIBUTE_NAME, NULL), name))
             return field.bytes;
     return (struct str){"", 0};
 }

@@ -502,16 +502,14 @@ static void read_function_body(struct reader *rd, tsr_function *fn, struct str b
     tsr_graph *graph = fn->graph;
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
-    while (tsr__wire_next(&cursor, &field)) {
-        if (field.number == F_FUNCTION_INPUT && field.type == WIRE_LEN)
-            read_input(graph, field.bytes, field.whole, false);
-        else if (field.number == F_FUNCTION_OPSET_IMPORT && field.type == WIRE_LEN)
-            read_opset(rd->model, &fn->opsets, &field);
-    }
+    while (tsr__wire_next_of(&cursor, F_FUNCTION_INPUT, &field))
+        read_input(graph, field.bytes, field.whole, false);
     cursor = wire_over(body);
-    while (tsr__wire_next(&cursor, &field) && !rd->model->arena.failed)
-        if (field.number == F_FUNCTION_NODE && field.type == WIRE_LEN)
-            read_node(rd, graph, &field);
+    while (tsr__wire_next_of(&cursor, F_FUNCTION_OPSET_IMPORT, &field))
+        read_opset(rd->model, &fn->opsets, &field);
+    cursor = wire_over(body);
+    while (tsr__wire_next_of(&cursor, F_FUNCTION_NODE, &field) && !rd->model->arena.failed)
+        read_node(rd, graph, &field);
     cursor = wire_over(body);
     while (tsr__wire_next_of(&cursor, F_FUNCTION_OUTPUT, &field))
         read_output(graph, field.bytes, field.whole, false);
