@@ -42,7 +42,6 @@ struct heap_block;
 struct heap {
     tsr_session *session;
     struct heap_block *first;
-    size_t bytes;
     bool failed;
 };
 void tsr__heap_init(struct heap *heap, tsr_session *session);
@@ -65,6 +64,11 @@ void tsr__heap_free(struct heap *heap, void *p); // p may be NULL
          ? &(l)->at[(l)->n++]                                                                      \
          : NULL)
 bool tsr__list_grow(struct heap *heap, void **at, uint32_t *cap, size_t size);
+// Makes room for at least `wanted` entries, which may move in memory. New ones are not zeroed.
+#define list_reserve(h, l, wanted)                                                                 \
+    ((wanted) <= (l)->cap ||                                                                       \
+     tsr__list_reserve(h, (void **)&(l)->at, &(l)->cap, wanted, sizeof(*(l)->at)))
+bool tsr__list_reserve(struct heap *heap, void **at, uint32_t *cap, size_t n, size_t size);
 
 // ---- effort
 
@@ -150,15 +154,18 @@ struct core {
 bool tsr__core_init(struct core *core, const struct program *program, struct heap *heap,
                     struct effort *effort, uint32_t pinned, uint32_t pin);
 void tsr__core_reduce(struct core *core);
+struct edge_view { // one edge as seen from a node: entry j of choice c is at[c * k + j]
+    const int64_t *at;
+    uint32_t k; // number of choices of the other end
+};
 // solve_dominance.c: removes the dominated choices of node v; returns true if there were any.
 // `buffers` are reused from node to node and must start zeroed. `dead` is scratch
 // memory with one entry per choice.
 struct dominance {
-    void *least, *turned, *views;
-    size_t n_least, n_turned, n_views; // capacities
+    LIST(int64_t) least, turned;
+    LIST(struct edge_view) views;
 };
 bool tsr__core_dominate(struct core *core, uint32_t v, struct dominance *buffers, uint8_t *dead);
-void tsr__dominance_free(struct core *core, struct dominance *buffers);
 // Probing (solve_probe.c): removes choices whose consequences are infeasible, until the slice of
 // effort is used up. Returns the number of removed choices and sets lost[v] for each node that lost
 // some. `dead` is scratch memory with one entry per choice.

@@ -31,7 +31,6 @@ static void *link_block(struct heap *heap, struct heap_block *block, size_t byte
     if (heap->first)
         heap->first->before = block;
     heap->first = block;
-    heap->bytes += bytes;
     return block + 1;
 }
 
@@ -43,7 +42,6 @@ static void unlink_block(struct heap *heap, struct heap_block *block)
         heap->first = block->next;
     if (block->next)
         block->next->before = block->before;
-    heap->bytes -= block->bytes;
 }
 
 void *tsr__heap_get(struct heap *heap, size_t n, size_t size)
@@ -107,6 +105,16 @@ bool tsr__list_grow(struct heap *heap, void **at, uint32_t *cap, size_t size)
         return false;
     *at = grown;
     *cap = wanted;
+    return true;
+}
+
+bool tsr__list_reserve(struct heap *heap, void **at, uint32_t *cap, size_t n, size_t size)
+{
+    void *grown = n < UINT32_MAX / 2 ? tsr__heap_grow(heap, *at, 2 * n, size) : NULL;
+    if (!grown)
+        return false;
+    *at = grown;
+    *cap = (uint32_t)(2 * n);
     return true;
 }
 

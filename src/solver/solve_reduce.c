@@ -835,5 +835,7 @@ void tsr__core_reduce(struct core *core)
     tsr__heap_free(core->heap, scratch.count);
     tsr__heap_free(core->heap, scratch.dead);
     tsr__heap_free(core->heap, scratch.which);
-    tsr__dominance_free(core, &scratch.dominance);
+    tsr__heap_free(core->heap, scratch.dominance.least.at);
+    tsr__heap_free(core->heap, scratch.dominance.turned.at);
+    tsr__heap_free(core->heap, scratch.dominance.views.at);
 }

@@ -177,19 +177,6 @@ static void draw_region(struct region *region)
 
 // ---- the region as a program
 
-// Makes room for at least `wanted` entries in the list. The entries may move in memory.
-#define reserve(h, l, wanted)                                                                      \
-    ((wanted) <= (l)->cap || grow_to(h, (void **)&(l)->at, &(l)->cap, wanted, sizeof(*(l)->at)))
-static bool grow_to(struct heap *heap, void **at, uint32_t *cap, size_t n, size_t size)
-{
-    void *grown = n < UINT32_MAX / 2 ? tsr__heap_grow(heap, *at, 2 * n, size) : NULL;
-    if (!grown)
-        return false;
-    *at = grown;
-    *cap = (uint32_t)(2 * n);
-    return true;
-}
-
 // Lists at most `few` choices: first the current one, then the best by the messages of the dual.
 // Returns the number of listed choices.
 static uint32_t best_options(const struct region *region, const struct dual *dual, uint32_t v,
@@ -219,7 +206,7 @@ static bool fill_options(struct region *region, const struct dual *dual, uint32_
     for (uint32_t i = 0; i < region->n; i++)
         n += region->dense->k[region->nodes[i]];
     region->options.n = 0;
-    if (!reserve(region->dense->heap, &region->options, n))
+    if (!list_reserve(region->dense->heap, &region->options, n))
         return false;
     uint32_t *at = region->options.at;
     for (uint32_t i = 0; i < region->n; i++) {
@@ -271,7 +258,7 @@ static bool fill_edges(struct region *region)
             if (!region->whole[i] || !region->whole[j])
                 cells += (size_t)region->k[i] * region->k[j];
         }
-    if (!reserve(dense->heap, &region->tables, cells))
+    if (!list_reserve(dense->heap, &region->tables, cells))
         return false;
     for (uint32_t i = 0; i < region->edges.n; i++) {
         struct tree_edge *tree_edge = &region->edges.at[i];
@@ -312,7 +299,7 @@ static bool fill_cells(struct region *region)
     size_t n = 0;
     for (uint32_t i = 0; i < region->n; i++)
         n += region->k[i];
-    if (!reserve(region->dense->heap, &region->cells, 2 * n))
+    if (!list_reserve(region->dense->heap, &region->cells, 2 * n))
         return false;
     int64_t *at = region->cells.at;
     for (uint32_t i = 0; i < region->n; i++) {
@@ -369,6 +356,12 @@ static void use_spans(struct region *region, const uint32_t *choice, int64_t *ow
         own[s] += own[s - 1];
 }
 
+static void clear_span(struct region *region, uint32_t s)
+{
+    region->span_slack[s] = INT64_MAX;
+    region->multiplier[s] = 0;
+}
+
 // Divides the rows into spans. `span` first marks where uses begin or end, then holds the span of
 // each row. The slack of a span is the least slack of its rows plus the usage of the region itself.
 static void find_spans(struct region *region, double factor)
@@ -381,34 +374,23 @@ static void find_spans(struct region *region, double factor)
         FOR_USES(region, i, use)
         region->span[use->begin] = region->span[use->end] = 1;
     }
-    uint32_t n = 0;
-    region->span_slack[0] = INT64_MAX;
-    region->multiplier[0] = 0;
+    region->n_spans = 0;
+    clear_span(region, 0);
     for (uint32_t row = 0; row < dense->n_rows; row++) {
-        if (region->span[row]) {
-            n++;
-            region->span_slack[n] = INT64_MAX;
-            region->multiplier[n] = 0;
-        }
-        region->span[row] = n;
-        region->span_slack[n] = region->row_slack[row] < region->span_slack[n]
-                                    ? region->row_slack[row]
-                                    : region->span_slack[n];
+        if (region->span[row])
+            clear_span(region, ++region->n_spans);
+        uint32_t n = region->span[row] = region->n_spans;
+        region->span_slack[n] = int64_min(region->span_slack[n], region->row_slack[row]);
         region->multiplier[n] += region->lambda[row] * factor;
     }
     // Uses that end after the last row end at an extra span of unlimited slack and multiplier 0.
-    if (region->span[dense->n_rows]) {
-        n++;
-        region->span_slack[n] = INT64_MAX;
-        region->multiplier[n] = 0;
-    }
-    region->span[dense->n_rows] = n;
-    region->n_spans = n;
+    if (region->span[dense->n_rows])
+        clear_span(region, ++region->n_spans);
+    region->span[dense->n_rows] = region->n_spans;
     use_spans(region, region->before, region->held);
-    for (uint32_t s = 0; s <= n; s++)
-        region->span_slack[s] = region->span_slack[s] == INT64_MAX
-                                    ? INT64_MAX
-                                    : region->span_slack[s] + region->held[s];
+    for (uint32_t s = 0; s <= region->n_spans; s++)
+        if (region->span_slack[s] != INT64_MAX)
+            region->span_slack[s] += region->held[s];
     region->effort->work += dense->n_rows;
 }
 
@@ -578,7 +560,7 @@ bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, i
         if (y[v] != region->x[v])
             add_node(region, v);
     region->options.n = 0;
-    bool taken = region->n && reserve(dense->heap, &region->options, 2 * (size_t)region->n);
+    bool taken = region->n && list_reserve(dense->heap, &region->options, 2 * (size_t)region->n);
     for (uint32_t i = 0; taken && i < region->n; i++) {
         region->option[i] = region->options.at + 2 * (size_t)i;
         region->option[i][0] = region->x[region->nodes[i]];

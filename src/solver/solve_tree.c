@@ -53,11 +53,10 @@ struct builder {
     struct arena arena; // freed when the order is found
     ids *near;          // neighbours that are not yet eliminated
     int64_t *weight, *log_k;
-    struct heap_entry *heap; // may hold outdated entries
-    size_t n_heap, cap;
-    int64_t most;     // limit of the weight of a bucket
-    uint8_t *fixed;   // nodes to leave out, or NULL
-    uint64_t *random; // NULL: no node may be added to `fixed`
+    VEC(struct heap_entry) heap; // may hold outdated entries
+    int64_t most;                // limit of the weight of a bucket
+    uint8_t *fixed;              // nodes to leave out, or NULL
+    uint64_t *random;            // NULL: no node may be added to `fixed`
 };
 
 // Compares two entries by weight. Ties are broken by number, so that the order is the same on every
@@ -70,40 +69,31 @@ static bool before(struct heap_entry a, struct heap_entry b)
 // Pushes to a binary heap. If memory runs out, nothing is pushed and arena.failed is set.
 static void heap_push(struct builder *builder, uint32_t node)
 {
-    if (builder->n_heap == builder->cap) {
-        size_t cap = builder->cap ? builder->cap * 2 : 1024;
-        struct heap_entry *grown = ARENA_ARRAY(&builder->arena, struct heap_entry, cap);
-        if (!grown)
-            return;
-        if (builder->n_heap)
-            memcpy(grown, builder->heap, builder->n_heap * sizeof(*grown));
-        builder->heap = grown;
-        builder->cap = cap;
-    }
     struct heap_entry entry = {builder->weight[node], node};
-    size_t at = builder->n_heap++;
-    for (; at > 0 && before(entry, builder->heap[(at - 1) / 2]); at = (at - 1) / 2)
-        builder->heap[at] = builder->heap[(at - 1) / 2];
-    builder->heap[at] = entry;
+    if (!vec_reserve(&builder->arena, &builder->heap))
+        return;
+    struct heap_entry *heap = builder->heap.at;
+    size_t at = builder->heap.n++;
+    for (; at > 0 && before(entry, heap[(at - 1) / 2]); at = (at - 1) / 2)
+        heap[at] = heap[(at - 1) / 2];
+    heap[at] = entry;
 }
 
 // Removes the first entry. The heap must not be empty.
 static struct heap_entry heap_pop(struct builder *builder)
 {
-    struct heap_entry top = builder->heap[0], last = builder->heap[--builder->n_heap];
-    size_t at = 0;
-    for (;;) {
-        size_t child = 2 * at + 1;
-        if (child >= builder->n_heap)
-            break;
-        if (child + 1 < builder->n_heap && before(builder->heap[child + 1], builder->heap[child]))
+    struct heap_entry *heap = builder->heap.at;
+    size_t at = 0, n = --builder->heap.n;
+    struct heap_entry top = heap[0], last = heap[n];
+    for (size_t child = 1; child < n; child = 2 * at + 1) {
+        if (child + 1 < n && before(heap[child + 1], heap[child]))
             child++;
-        if (!before(builder->heap[child], last))
+        if (!before(heap[child], last))
             break;
-        builder->heap[at] = builder->heap[child];
+        heap[at] = heap[child];
         at = child;
     }
-    builder->heap[at] = last;
+    heap[at] = last;
     return top;
 }
 
@@ -235,7 +225,7 @@ static bool find_order(struct builder *builder)
 {
     struct tree *tree = builder->tree;
     memset(tree->position, 0xff, tree->n * sizeof(uint32_t));
-    while (builder->n_heap && !builder->arena.failed && !tree->arena.failed) {
+    while (builder->heap.n && !builder->arena.failed && !tree->arena.failed) {
         struct heap_entry entry = heap_pop(builder);
         if (tree->position[entry.node] != NONE || entry.weight != builder->weight[entry.node] ||
             (builder->fixed && builder->fixed[entry.node] == TREE_FIXED))
