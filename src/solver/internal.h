@@ -166,6 +166,9 @@ struct dominance {
     LIST(struct edge_view) views;
 };
 bool tsr__core_dominate(struct core *core, uint32_t v, struct dominance *buffers, uint8_t *dead);
+// True if choice i of v has an allowed partner over the edge that is not dead (by node and choice).
+bool tsr__core_supported(const struct core *core, const struct core_edge *edge, uint32_t v,
+                         uint32_t i, uint8_t *const *dead);
 // Probing (solve_probe.c): removes choices whose consequences are infeasible, until the slice of
 // effort is used up. Returns the number of removed choices and sets lost[v] for each node that lost
 // some. `dead` is scratch memory with one entry per choice.

@@ -247,27 +247,15 @@ static void forbid(const struct dense *dense, uint32_t v, const double *bound, d
     node->cost = cost;
 }
 
-// Buffers for the bounds of one node.
-struct bounds {
-    double *of, *left, *through;
-};
-
-static bool make_room(const struct dense *dense, struct bounds *bounds)
-{
-    bounds->of = HEAP_ARRAY(dense->heap, double, dense->most_k);
-    bounds->left = HEAP_ARRAY(dense->heap, double, dense->most_k);
-    bounds->through = HEAP_ARRAY(dense->heap, double, dense->most_k);
-    return !dense->heap->failed;
-}
-
-static bool is_worth_it(const struct dual *dual, const struct bounds *bounds, double most)
+// True if enough choices have bounds above `most`. `bound` is scratch memory.
+static bool is_worth_it(const struct dual *dual, double *bound, double most)
 {
     const struct dense *dense = dual->dense;
     uint64_t all = 0, left = 0;
     for (uint32_t v = 0; v < dense->n; v++) {
-        tsr__dual_through(dual, v, bounds->of, bounds->left, bounds->through);
+        tsr__dual_through(dual, v, bound);
         for (uint32_t choice = 0; choice < dense->k[v]; choice++)
-            left += bounds->of[choice] <= most;
+            left += bound[choice] <= most;
         all += dense->k[v];
     }
     return (double)left <= KEPT_SHARE * (double)all;
@@ -280,10 +268,10 @@ static bool prune(struct dual *dual, const struct program *program, int64_t cost
                   struct program *out)
 {
     const struct dense *dense = dual->dense;
-    struct bounds bounds;
+    double *bound = HEAP_ARRAY(dense->heap, double, dense->most_k);
     tsr__dual_pass(dual); // the multipliers may have changed since the last pass
     double most = (double)cost + margin(dual);
-    if (!make_room(dense, &bounds) || !is_worth_it(dual, &bounds, most))
+    if (!bound || !is_worth_it(dual, bound, most))
         return false;
     *out = *program;
     out->nodes.at = HEAP_ARRAY(dense->heap, struct program_node, program->nodes.n + 1);
@@ -291,8 +279,8 @@ static bool prune(struct dual *dual, const struct program *program, int64_t cost
         return false;
     memcpy(out->nodes.at, program->nodes.at, program->nodes.n * sizeof *out->nodes.at);
     for (uint32_t v = 0; v < dense->n && !dense->heap->failed; v++) {
-        tsr__dual_through(dual, v, bounds.of, bounds.left, bounds.through);
-        forbid(dense, v, bounds.of, most, &out->nodes.at[dense->node[v]]);
+        tsr__dual_through(dual, v, bound);
+        forbid(dense, v, bound, most, &out->nodes.at[dense->node[v]]);
     }
     return !dense->heap->failed;
 }

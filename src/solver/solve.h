@@ -110,8 +110,6 @@ uint32_t tsr__dense_worst(const struct dense *dense, const int64_t *load);
 // Sets unary[v][choice] to the cost of the choice plus the multipliers times its usage, rounded
 // down. prefix[row] is the sum of the multipliers before that row.
 void tsr__dense_unary(const struct dense *dense, const double *prefix, int64_t *const *unary);
-// Returns the largest violation of a row. If it is <= 0, the assignment satisfies all rows.
-int64_t tsr__dense_excess(const struct dense *dense, const int64_t *load);
 
 // ---- solve_dual.c, solve_exact.c ---------------------------------------------------------------
 
@@ -120,7 +118,6 @@ int64_t tsr__dense_excess(const struct dense *dense, const int64_t *load);
 
 struct dual {
     const struct dense *dense;
-    struct heap *heap;
     double **unary;          // by node: cost plus multipliers times usage
     double **table;          // by edge; 1e30: forbidden
     double **to_a, **to_b;   // by edge: messages to its nodes
@@ -147,9 +144,8 @@ void tsr__dual_round(struct dual *dual, uint32_t *x);
 // Distributes the difference between the cost of x and the bound over the nodes.
 void tsr__dual_slack(const struct dual *dual, const uint32_t *x, double *slack);
 // Must be called right after a pass. out[c] becomes a lower bound for all solutions in which v
-// takes choice c. `left` and `through` are scratch memory with one entry per choice.
-void tsr__dual_through(const struct dual *dual, uint32_t v, double *out, double *left,
-                       double *through);
+// takes choice c.
+void tsr__dual_through(const struct dual *dual, uint32_t v, double *out);
 // Makes one subgradient step towards `target`. `load` is scratch memory with one entry per row.
 void tsr__dual_step(struct dual *dual, double target, int64_t *load);
 
@@ -231,7 +227,6 @@ bool tsr__region_repair(struct region *region, int tries);
 
 struct search {
     const struct dense *dense;
-    struct heap *heap;
     struct effort *effort;
     struct dual dual;
     // the best solution so far

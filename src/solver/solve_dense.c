@@ -134,15 +134,6 @@ uint32_t tsr__dense_worst(const struct dense *dense, const int64_t *load)
     return worst;
 }
 
-// Returns the largest violation of a row; INT64_MIN if there are no rows.
-int64_t tsr__dense_excess(const struct dense *dense, const int64_t *load)
-{
-    int64_t most = INT64_MIN;
-    for (uint32_t row = 0; row < dense->n_rows; row++)
-        most = int64_max(most, load[row] - dense->bound[row]);
-    return most;
-}
-
 void tsr__dense_unary(const struct dense *dense, const double *prefix, int64_t *const *unary)
 {
     for (uint32_t v = 0; v < dense->n; v++) {

@@ -145,30 +145,27 @@ static bool dive_once(struct dive *dive, uint32_t *x)
 void tsr__search_dive(struct search *search)
 {
     const struct dense *dense = search->dense;
-    struct heap *heap = search->heap;
+    struct arena arena = {.session = dense->heap->session};
+    size_t n = (size_t)dense->n + 1;
     struct dive dive = {.search = search,
                         .dense = dense,
-                        .alive = HEAP_ARRAY(heap, uint8_t *, (size_t)dense->n + 1)};
+                        .alive = ARENA_ARRAY(&arena, uint8_t *, n),
+                        .left = ARENA_ARRAY(&arena, uint32_t, n),
+                        .queue = ARENA_ARRAY(&arena, uint32_t, n),
+                        .conflicts = ARENA_ARRAY(&arena, uint32_t, n),
+                        .queued = ARENA_ARRAY(&arena, uint8_t, n),
+                        .done = ARENA_ARRAY(&arena, uint8_t, n),
+                        .guide = ARENA_ARRAY(&arena, double, dense->most_k)};
     for (uint32_t v = 0; dive.alive && v < dense->n; v++)
-        dive.alive[v] = HEAP_ARRAY(heap, uint8_t, dense->k[v]);
-    dive.left = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
-    dive.queue = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
-    dive.conflicts = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
-    dive.queued = HEAP_ARRAY(heap, uint8_t, (size_t)dense->n + 1);
-    dive.done = HEAP_ARRAY(heap, uint8_t, (size_t)dense->n + 1);
-    dive.guide = HEAP_ARRAY(heap, double, dense->most_k);
+        dive.alive[v] = ARENA_ARRAY(&arena, uint8_t, dense->k[v]);
     for (int i = 0; i < DIVES; i++) {
-        if (heap->failed || tsr__effort_over(search->effort))
+        if (arena.failed || dense->heap->failed || tsr__effort_over(search->effort))
             break;
         dive.by_usage = i % 2 == 0;
         if (dive_once(&dive, search->x) &&
             (tsr__search_offer(search, search->x) || tsr__search_settle(search, search->x, 20)))
             break;
     }
-    for (uint32_t v = 0; dive.alive && v < dense->n; v++)
-        tsr__heap_free(heap, dive.alive[v]);
-    void *all[] = {dive.alive,  dive.left, dive.queue, dive.conflicts,
-                   dive.queued, dive.done, dive.guide};
-    for (size_t i = 0; i < TSR_COUNT(all); i++)
-        tsr__heap_free(heap, all[i]);
+    dense->heap->failed |= arena.failed;
+    tsr__arena_free(&arena);
 }

@@ -51,10 +51,10 @@ static bool fill_edges(struct dual *dual)
     for (uint32_t i = 0; i < dense->n_edges; i++) {
         const struct tree_edge *edge = &dense->edges[i];
         size_t cells = (size_t)dense->k[edge->a] * dense->k[edge->b];
-        dual->table[i] = HEAP_ARRAY(dual->heap, double, cells);
-        dual->to_a[i] = HEAP_ARRAY(dual->heap, double, dense->k[edge->a]);
-        dual->to_b[i] = HEAP_ARRAY(dual->heap, double, dense->k[edge->b]);
-        if (dual->heap->failed)
+        dual->table[i] = HEAP_ARRAY(dense->heap, double, cells);
+        dual->to_a[i] = HEAP_ARRAY(dense->heap, double, dense->k[edge->a]);
+        dual->to_b[i] = HEAP_ARRAY(dense->heap, double, dense->k[edge->b]);
+        if (dense->heap->failed)
             return false;
         for (size_t c = 0; c < cells; c++)
             dual->table[i][c] = edge->cell[c] >= NEVER ? FAR : (double)edge->cell[c];
@@ -88,7 +88,7 @@ static void fill_gamma(struct dual *dual)
 bool tsr__dual_init(struct dual *dual, const struct dense *dense)
 {
     struct heap *heap = dense->heap;
-    *dual = (struct dual){.dense = dense, .heap = heap, .best = -INFINITY};
+    *dual = (struct dual){.dense = dense, .best = -INFINITY};
     dual->unary = by_node(dense, &dual->cells);
     dual->table = HEAP_ARRAY(heap, double *, (size_t)dense->n_edges + 1);
     dual->to_a = HEAP_ARRAY(heap, double *, (size_t)dense->n_edges + 1);
@@ -386,11 +386,10 @@ static double kept_share(const struct dual *dual, uint32_t v)
     return 1 - dual->gamma[v] * earlier;
 }
 
-void tsr__dual_through(const struct dual *dual, uint32_t v, double *out, double *left,
-                       double *through)
+void tsr__dual_through(const struct dual *dual, uint32_t v, double *out)
 {
     const struct dense *dense = dual->dense;
-    double share = kept_share(dual, v);
+    double share = kept_share(dual, v), *left = dual->sum, *through = dual->rest;
     reduced_costs(dual, v, out);
     for (uint32_t choice = 0; choice < dense->k[v]; choice++)
         out[choice] = dual->bound + share * out[choice];

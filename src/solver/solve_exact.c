@@ -141,29 +141,19 @@ static void send_down(struct exact *exact, uint32_t v)
     }
 }
 
-// Allocates the messages and scratch memory. The caller always calls free_buffers.
-static bool alloc_buffers(struct exact *exact)
+// Allocates the messages and scratch memory. Returns false if out of memory.
+static bool alloc_buffers(struct exact *exact, struct arena *arena)
 {
     const struct dense *dense = exact->dual->dense;
-    exact->down = HEAP_ARRAY(dense->heap, int64_t *, (size_t)dense->n_edges + 1);
-    exact->sum = HEAP_ARRAY(dense->heap, int64_t, dense->most_k);
-    exact->parts = HEAP_ARRAY(dense->heap, int64_t, dense->most_k);
+    exact->down = ARENA_ARRAY(arena, int64_t *, (size_t)dense->n_edges + 1);
+    exact->sum = ARENA_ARRAY(arena, int64_t, dense->most_k);
+    exact->parts = ARENA_ARRAY(arena, int64_t, dense->most_k);
     for (uint32_t i = 0; exact->down && i < dense->n_edges; i++) {
         const struct tree_edge *edge = &dense->edges[i];
         exact->down[i] =
-            HEAP_ARRAY(dense->heap, int64_t, dense->k[edge->a < edge->b ? edge->a : edge->b]);
+            ARENA_ARRAY(arena, int64_t, dense->k[edge->a < edge->b ? edge->a : edge->b]);
     }
-    return !dense->heap->failed;
-}
-
-static void free_buffers(struct exact *exact)
-{
-    const struct dense *dense = exact->dual->dense;
-    for (uint32_t i = 0; exact->down && i < dense->n_edges; i++)
-        tsr__heap_free(dense->heap, exact->down[i]);
-    tsr__heap_free(dense->heap, exact->down);
-    tsr__heap_free(dense->heap, exact->sum);
-    tsr__heap_free(dense->heap, exact->parts);
+    return !arena->failed;
 }
 
 // Computes the bound in integers. `shift` gives the finest unit for which all sums stay within
@@ -173,14 +163,16 @@ int64_t tsr__dual_exact(const struct dual *dual)
 {
     const struct dense *dense = dual->dense;
     struct exact x = {.dual = dual};
+    struct arena arena = {.session = dense->heap->session};
     double pays = 0;
     for (uint32_t row = 0; row < dense->n_rows; row++)
         pays += dual->lambda[row] * (double)dense->bound[row];
     x.shift = (int)floor(log2((double)ROOM / 16 / (fabs(dual->bound) + pays + 1)));
-    if (x.shift >= 0 && alloc_buffers(&x))
+    if (x.shift >= 0 && alloc_buffers(&x, &arena))
         for (uint32_t v = dense->n; v-- > 0 && !x.failed;)
             send_down(&x, v);
-    free_buffers(&x);
+    dense->heap->failed |= arena.failed;
+    tsr__arena_free(&arena);
     // `pays` is a sum of doubles: subtract a little more than its rounding error
     double over = ldexp(pays * (1 + ldexp(1, -44)), x.shift);
     if (dense->heap->failed || x.failed || x.shift < 0 || over > (double)ROOM)

@@ -11,53 +11,36 @@
 
 #define REACH 200 // limit of nodes that one trial changes
 
-// State of the trials. Between trials `alive` is all 1, `left` is k, `extra` is 0, and both lists
+// State of the trials. Between trials `dead` is all 0, `left` is k, `extra` is 0, and both lists
 // are empty.
 struct probe {
     struct core *core;
-    uint8_t **alive; // by node
+    uint8_t **dead; // by node
     uint32_t *left;
     uint32_t *changed, n_changed, *queue, n_queue;
     uint8_t *known, *queued; // whether the node is in `changed`; in `queue`
     int64_t *extra;          // by row
 };
 
-// Starts a probe with all choices alive. Arrays that could not be allocated stay NULL, which
-// probe_done accepts.
-static bool probe_init(struct probe *probe, struct core *core)
+// Starts a probe with all choices alive. Returns false if out of memory.
+static bool probe_init(struct probe *probe, struct core *core, struct arena *arena)
 {
-    struct heap *heap = core->heap;
     size_t n = (size_t)core->n_nodes + 1;
-    *probe = (struct probe){.core = core};
-    probe->alive = HEAP_ARRAY(heap, uint8_t *, n);
-    probe->left = HEAP_ARRAY(heap, uint32_t, n);
-    probe->changed = HEAP_ARRAY(heap, uint32_t, REACH + 1);
-    probe->queue = HEAP_ARRAY(heap, uint32_t, REACH + 1);
-    probe->known = HEAP_ARRAY(heap, uint8_t, n);
-    probe->queued = HEAP_ARRAY(heap, uint8_t, n);
-    probe->extra = HEAP_ARRAY(heap, int64_t, (size_t)core->n_rows + 1);
-    for (uint32_t v = 0; v < core->n_nodes; v++) {
-        if (heap->failed)
-            break;
+    *probe = (struct probe){.core = core,
+                            .dead = ARENA_ARRAY(arena, uint8_t *, n),
+                            .left = ARENA_ARRAY(arena, uint32_t, n),
+                            .changed = ARENA_ARRAY(arena, uint32_t, REACH + 1),
+                            .queue = ARENA_ARRAY(arena, uint32_t, REACH + 1),
+                            .known = ARENA_ARRAY(arena, uint8_t, n),
+                            .queued = ARENA_ARRAY(arena, uint8_t, n),
+                            .extra = ARENA_ARRAY(arena, int64_t, (size_t)core->n_rows + 1)};
+    for (uint32_t v = 0; v < core->n_nodes && !arena->failed; v++) {
         if (core->nodes[v].gone)
             continue;
-        probe->alive[v] = HEAP_ARRAY(heap, uint8_t, core->nodes[v].k);
+        probe->dead[v] = ARENA_ARRAY(arena, uint8_t, core->nodes[v].k);
         probe->left[v] = core->nodes[v].k;
-        if (probe->alive[v])
-            memset(probe->alive[v], 1, core->nodes[v].k);
     }
-    return !heap->failed;
-}
-
-static void probe_done(struct probe *probe)
-{
-    struct heap *heap = probe->core->heap;
-    for (uint32_t v = 0; probe->alive && v < probe->core->n_nodes; v++)
-        tsr__heap_free(heap, probe->alive[v]);
-    void *all[] = {probe->alive, probe->left,   probe->changed, probe->queue,
-                   probe->known, probe->queued, probe->extra};
-    for (size_t i = 0; i < TSR_COUNT(all); i++)
-        tsr__heap_free(heap, all[i]);
+    return !arena->failed;
 }
 
 // Records a node whose choices change, and queues it. Returns false if that would exceed REACH
@@ -77,26 +60,16 @@ static bool mark_changed(struct probe *probe, uint32_t v)
     return true;
 }
 
-// True if choice j of o has an allowed partner at v that is alive.
-static bool is_supported(const struct probe *probe, const struct core_edge *edge, uint32_t o,
-                         uint32_t j, uint32_t v)
-{
-    for (uint32_t i = 0; i < probe->core->nodes[v].k; i++)
-        if (probe->alive[v][i] && edge_cost(edge, o, j, i) < NEVER)
-            return true;
-    return false;
-}
-
 // Removes the choices of the edge's other end that have no allowed partner at v. Returns false if
 // none is left.
 static bool remove_unsupported(struct probe *probe, const struct core_edge *edge, uint32_t v)
 {
     uint32_t o = edge_other(edge, v), k = probe->core->nodes[o].k;
     for (uint32_t j = 0; j < k; j++)
-        if (probe->alive[o][j] && !is_supported(probe, edge, o, j, v)) {
+        if (!probe->dead[o][j] && !tsr__core_supported(probe->core, edge, o, j, probe->dead)) {
             if (!mark_changed(probe, o))
                 break; // REACH is exceeded; the removals so far remain valid
-            probe->alive[o][j] = 0;
+            probe->dead[o][j] = 1;
             probe->left[o]--;
         }
     probe->core->effort->work += (uint64_t)k * (probe->left[v] < 8 ? probe->left[v] : 8);
@@ -129,7 +102,7 @@ static bool keeps_rows(struct probe *probe)
             const struct core_use *use = &node->uses.at[u];
             int64_t least = INT64_MAX;
             for (uint32_t k = 0; k < node->k; k++)
-                if (probe->alive[probe->changed[i]][k] && use->usage[k] < least)
+                if (!probe->dead[probe->changed[i]][k] && use->usage[k] < least)
                     least = use->usage[k];
             probe->extra[use->begin] += least;
             probe->extra[use->end] -= least;
@@ -158,8 +131,8 @@ static bool keeps_rows(struct probe *probe)
 static bool is_feasible(struct probe *probe, uint32_t v, uint32_t choice)
 {
     const struct core *core = probe->core;
-    memset(probe->alive[v], 0, core->nodes[v].k);
-    probe->alive[v][choice] = 1;
+    memset(probe->dead[v], 1, core->nodes[v].k);
+    probe->dead[v][choice] = 0;
     probe->left[v] = 1;
     mark_changed(probe, v);
     bool ok = propagate(probe) && keeps_rows(probe);
@@ -167,7 +140,7 @@ static bool is_feasible(struct probe *probe, uint32_t v, uint32_t choice)
         probe->queued[probe->queue[--probe->n_queue]] = 0;
     for (uint32_t i = 0; i < probe->n_changed; i++) {
         uint32_t u = probe->changed[i];
-        memset(probe->alive[u], 1, core->nodes[u].k);
+        memset(probe->dead[u], 0, core->nodes[u].k);
         probe->left[u] = core->nodes[u].k;
         probe->known[u] = 0;
     }
@@ -180,9 +153,10 @@ static bool is_feasible(struct probe *probe, uint32_t v, uint32_t choice)
 uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost)
 {
     struct probe probe;
+    struct arena arena = {.session = core->heap->session};
     uint32_t n = 0;
     memset(lost, 0, core->n_nodes);
-    uint32_t n_nodes = probe_init(&probe, core) ? core->n_nodes : 0;
+    uint32_t n_nodes = probe_init(&probe, core, &arena) ? core->n_nodes : 0;
     for (uint32_t v = 0; v < n_nodes; v++) {
         uint32_t k = core->nodes[v].k, gone = 0;
         if (core->infeasible || core->heap->failed)
@@ -200,6 +174,7 @@ uint32_t tsr__core_probe(struct core *core, uint8_t *dead, uint8_t *lost)
         lost[v] = 1;
         n += gone;
     }
-    probe_done(&probe);
+    core->heap->failed |= arena.failed;
+    tsr__arena_free(&arena);
     return n;
 }

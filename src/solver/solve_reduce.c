@@ -155,8 +155,7 @@ static void eliminate(struct core *core, uint32_t v)
 
 // ---- arc consistency
 
-// True if choice i of v has an allowed partner over the edge that is not dead.
-static bool is_supported(const struct core *core, const struct core_edge *edge, uint32_t v,
+bool tsr__core_supported(const struct core *core, const struct core_edge *edge, uint32_t v,
                          uint32_t i, uint8_t *const *dead)
 {
     uint32_t w = edge_other(edge, v);
@@ -173,7 +172,7 @@ static bool propagate(struct core *core, const struct core_edge *edge, uint32_t 
 {
     bool any = false;
     for (uint32_t i = 0; i < core->nodes[w].k; i++)
-        if (!dead[w][i] && !is_supported(core, edge, w, i, dead)) {
+        if (!dead[w][i] && !tsr__core_supported(core, edge, w, i, dead)) {
             dead[w][i] = 1;
             any = true;
         }

@@ -30,8 +30,7 @@ static int64_t **rows_of(const struct dense *dense)
 bool tsr__search_init(struct search *search, const struct dense *dense, struct effort *effort)
 {
     struct heap *heap = dense->heap;
-    *search =
-        (struct search){.dense = dense, .heap = heap, .effort = effort, .random = 1, .reach = 1};
+    *search = (struct search){.dense = dense, .effort = effort, .random = 1, .reach = 1};
     search->best_cost = NEVER;
     search->unary = rows_of(dense);
     search->prefix = HEAP_ARRAY(heap, double, (size_t)dense->n_rows + 1);
@@ -52,7 +51,7 @@ bool tsr__search_offer(struct search *search, const uint32_t *x)
     if (cost >= search->best_cost)
         return false;
     tsr__dense_load(search->dense, x, search->load);
-    if (tsr__dense_excess(search->dense, search->load) > 0)
+    if (tsr__dense_worst(search->dense, search->load) != NONE)
         return false;
     search->found = true;
     search->best_cost = cost;
@@ -83,18 +82,12 @@ bool tsr__search_proved(const struct search *search)
 
 // ---- moves
 
-// Changes x by moves of regions until no row is violated. Returns false if it did not succeed.
-static bool repair(struct search *search, uint32_t *x, int tries)
+bool tsr__search_settle(struct search *search, uint32_t *x, int tries)
 {
     tsr__region_start(&search->region, x, search->dual.lambda);
     bool ok = tsr__region_repair(&search->region, tries * 100);
     memcpy(x, search->region.x, search->dense->n * sizeof(*x));
-    return ok;
-}
-
-bool tsr__search_settle(struct search *search, uint32_t *x, int tries)
-{
-    return repair(search, x, tries) && tsr__search_offer(search, x);
+    return ok && tsr__search_offer(search, x);
 }
 
 // Draws a factor for the multipliers of the bound, which are only a guess: between exp(-3) and
@@ -194,8 +187,7 @@ static void try_rounding(struct search *search, bool may_repair)
         search->repair_work > search->pass_work / 2)
         return;
     uint64_t before = search->effort->work;
-    if (repair(search, search->x, 12))
-        tsr__search_offer(search, search->x);
+    tsr__search_settle(search, search->x, 12);
     search->repair_work += search->effort->work - before;
 }
 

@@ -88,10 +88,10 @@ static void equals_trying_everything(void **state)
 static void bounds_through_choices_hold(const struct core *c, const struct dual *d,
                                         const struct truth *t)
 {
-    double out[16], left[16], through[16];
+    double out[16];
     if (d->dense->n == 0 || d->dense->node[0] != 0)
         return;
-    tsr__dual_through(d, 0, out, left, through);
+    tsr__dual_through(d, 0, out);
     for (uint32_t choice = 0; choice < d->dense->k[0]; choice++) {
         int64_t least = t->marginal[c->nodes[0].origin[choice]];
         assert_true(out[choice] >= d->bound - 0.001);
