@@ -125,6 +125,10 @@ struct value_info {
     enum value_form form;
     struct known_value value;
 };
+struct inferred {
+    struct value_info info;
+    enum doubt doubt; // what was wrong in the declaration (shapes.c)
+};
 // A call of a function whose body is being inferred. outer: the call that contains it, or NULL.
 struct call {
     const tsr_node *node;
@@ -134,11 +138,7 @@ struct call {
 struct shapes {
     struct arena *arena;
     tsr_model *model;
-    uint32_t n, capacity; // number of value ids; capacity of the arrays
-    struct shape *at;
-    uint8_t *form;   // enum value_form
-    uint8_t *doubts; // enum doubt (shapes.c)
-    struct known_value *values;
+    VEC(struct inferred) values; // by value id
     struct exprs *exprs;
     struct map *patterns;    // text of a rule -> struct pattern
     struct map *rows;        // operator and opset -> struct op_row, a cache

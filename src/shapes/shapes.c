@@ -62,14 +62,13 @@ static void read_declared(struct shapes *shapes, const tsr_value *value)
 {
     static const enum value_form forms[] = {VALUE_TENSOR, VALUE_SEQUENCE, VALUE_OPTIONAL,
                                             VALUE_OPTIONAL_SEQUENCE};
-    uint32_t id = tsr__value_id(value);
-    struct shape *at = &shapes->at[id];
+    struct value_info *info = &shapes->values.at[tsr__value_id(value)].info;
+    struct shape *at = &info->shape;
     const tsr_tensor *tensor = tsr_value_initializer(value);
     bool constant = tsr__value_constant_tensor(value) != NULL;
-    shapes->form[id] = VALUE_TENSOR;
-    shapes->values[id] = (struct known_value){0};
-    *at = (struct shape){.dtype = tsr_value_dtype(value), .rank = tsr_value_rank(value)};
-    at->dims = tsr__value_dims(value);
+    *info = (struct value_info){.shape = {.dtype = tsr_value_dtype(value),
+                                          .rank = tsr_value_rank(value),
+                                          .dims = tsr__value_dims(value)}};
     if (constant) {
         at->dtype = tsr_tensor_dtype(tensor);
         at->rank = tsr_tensor_rank(tensor);
@@ -79,10 +78,10 @@ static void read_declared(struct shapes *shapes, const tsr_value *value)
         for (int i = 0; i < at->rank; i++)
             dims[i] = dim_of(tsr_tensor_dims(tensor)[i]);
         at->dims = dims;
-        shapes->values[id] = tsr__value_of_tensor(shapes->arena, tensor);
+        info->value = tsr__value_of_tensor(shapes->arena, tensor);
     } else if (at->dtype == TSR_UNDEFINED && at->rank < 0 && tsr__value_is_other(value)) {
         int form = tsr__value_wrapped(value, &at->dtype, &at->rank, &at->dims);
-        shapes->form[id] = form >= 0 ? (uint8_t)forms[form] : VALUE_OTHER;
+        info->form = form >= 0 ? forms[form] : VALUE_OTHER;
     }
     if (at->rank > SHAPE_MAX_RANK)
         at->rank = -1;
@@ -98,7 +97,7 @@ static void read_values(struct shapes *shapes, const tsr_node *node)
             read_declared(shapes, tsr_node_output(node, i));
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
-        if (value && shapes->at[tsr__value_id(value)].rank == RANK_UNREAD)
+        if (value && shapes->values.at[tsr__value_id(value)].info.shape.rank == RANK_UNREAD)
             read_declared(shapes, value);
     }
 }
@@ -116,20 +115,21 @@ static void read_graph(struct shapes *shapes, const tsr_graph *graph)
 
 // ---- results ------------------------------------------------------------------------------------
 
-// Returns the index of the value; shapes->n for NULL and for values that were created after the
+// Returns the results for the value; NULL for NULL and for values that were created after the
 // shapes.
-static uint32_t index_of(const struct shapes *shapes, const tsr_value *value)
+static const struct inferred *inferred_of(const struct shapes *shapes, const tsr_value *value)
 {
-    return !value || tsr__value_id(value) >= shapes->n ? shapes->n : tsr__value_id(value);
+    bool there = value && tsr__value_id(value) < shapes->values.n;
+    return there ? &shapes->values.at[tsr__value_id(value)] : NULL;
 }
 
 // Returns all that is known about the value. RANK_UNREAD is used only in this file; callers get -1.
 struct value_info tsr__info_of(const struct shapes *shapes, const tsr_value *value)
 {
-    uint32_t id = index_of(shapes, value);
-    if (id >= shapes->n)
+    const struct inferred *inferred = inferred_of(shapes, value);
+    if (!inferred)
         return (struct value_info){.shape = SHAPE_UNKNOWN};
-    struct value_info r = {shapes->at[id], (enum value_form)shapes->form[id], shapes->values[id]};
+    struct value_info r = inferred->info;
     if (r.shape.rank < 0)
         r.shape.rank = -1;
     return r;
@@ -283,16 +283,16 @@ static bool agree(const struct shape *a, const struct shape *b)
 static enum doubt merge(struct shapes *shapes, const tsr_node *node, const tsr_value *value,
                         struct shape found, enum value_form form)
 {
-    uint32_t id = tsr__value_id(value);
-    struct shape *at = &shapes->at[id];
-    bool declared = at->dtype != TSR_UNDEFINED || at->rank >= 0 || shapes->form[id] != VALUE_TENSOR;
+    struct value_info *info = &shapes->values.at[tsr__value_id(value)].info;
+    struct shape *at = &info->shape;
+    bool declared = at->dtype != TSR_UNDEFINED || at->rank >= 0 || info->form != VALUE_TENSOR;
     if (!declared) {
         *at = found;
-        shapes->form[id] = (uint8_t)form;
+        info->form = form;
         return DOUBT_NONE;
     }
     // One is a tensor and the other a sequence: the declaration stays.
-    if (shapes->form[id] != (uint8_t)form)
+    if (info->form != form)
         return DOUBT_NONE;
     if (!agree(at, &found))
         report_contradiction(shapes, node, value, *at, found);
@@ -427,13 +427,13 @@ static enum doubt find_outputs(struct shape_job *job)
 // that was inferred from a wrong declaration is also wrong.
 static enum doubt doubt_of_inputs(const struct shapes *shapes, const tsr_node *node)
 {
-    uint8_t most = DOUBT_NONE;
+    enum doubt most = DOUBT_NONE;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
-        uint32_t id = index_of(shapes, tsr_node_input(node, i));
-        if (id < shapes->n && shapes->doubts[id] > most)
-            most = shapes->doubts[id];
+        const struct inferred *inferred = inferred_of(shapes, tsr_node_input(node, i));
+        if (inferred && inferred->doubt > most)
+            most = inferred->doubt;
     }
-    return (enum doubt)most;
+    return most;
 }
 
 // Infers the outputs of a node. Most nodes have few outputs, so their shapes are on the stack.
@@ -473,12 +473,11 @@ static bool infer_node(struct shapes *shapes, const tsr_node *node)
         const tsr_value *v = tsr_node_output(node, i);
         if (!v)
             continue;
-        uint32_t id = tsr__value_id(v);
+        struct inferred *inferred = &shapes->values.at[tsr__value_id(v)];
         if (doubt != DOUBT_NONE)
-            open_sizes(shapes, &shapes->at[id], &job.out[i], doubt);
-        shapes->doubts[id] =
-            (uint8_t)merge(shapes, node, v, job.out[i], (enum value_form)job.form[i]);
-        shapes->values[id] = job.value[i];
+            open_sizes(shapes, &inferred->info.shape, &job.out[i], doubt);
+        inferred->doubt = merge(shapes, node, v, job.out[i], (enum value_form)job.form[i]);
+        inferred->info.value = job.value[i];
     }
     return !shapes->arena->failed;
 }
@@ -508,13 +507,12 @@ bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struc
         n = tsr_graph_input_count(graph);
     for (size_t i = 0; i < n; i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        uint32_t id = tsr__value_id(value);
-        struct shape declared = shapes->at[id];
-        if (!agree(&declared, &in[i].shape)) // the caller's shape has precedence
-            shapes->at[id] = (struct shape){.rank = -1};
+        struct value_info *info = &shapes->values.at[tsr__value_id(value)].info;
+        if (!agree(&info->shape, &in[i].shape)) // the caller's shape has precedence
+            info->shape = SHAPE_UNKNOWN;
         // The contradiction is not reported: no node of the body is wrong.
         merge(shapes, NULL, value, in[i].shape, in[i].form);
-        shapes->values[id] = in[i].value;
+        info->value = in[i].value;
     }
     shapes->depth++;
     bool ok = infer_graph(shapes, graph);
@@ -524,8 +522,20 @@ bool tsr__shapes_body(struct shapes *shapes, const tsr_graph *graph, const struc
 
 // ---- the model ----------------------------------------------------------------------------------
 
-// Allocates the arrays, which are indexed by value id. `work` bounds the number of visited nodes of
-// bodies, so that nested loops cannot take unlimited time.
+// Adds entries for values that the model got since the last call. Returns false if out of memory.
+static bool add_values(struct shapes *shapes)
+{
+    while (shapes->values.n < tsr__model_value_ids(shapes->model)) {
+        struct inferred *inferred = vec_push(shapes->arena, &shapes->values);
+        if (!inferred)
+            return false;
+        inferred->info.shape.rank = RANK_UNREAD;
+    }
+    return true;
+}
+
+// `work` bounds the number of visited nodes of bodies, so that nested loops cannot take unlimited
+// time.
 static struct shapes *start(struct arena *arena, tsr_model *model)
 {
     struct shapes *shapes = ARENA_NEW(arena, struct shapes);
@@ -533,22 +543,17 @@ static struct shapes *start(struct arena *arena, tsr_model *model)
         return NULL;
     shapes->arena = arena;
     shapes->model = model;
-    shapes->n = shapes->capacity = tsr__model_value_ids(model);
-    shapes->at = ARENA_ARRAY(arena, struct shape, (size_t)shapes->n + 1);
-    shapes->form = ARENA_ARRAY(arena, uint8_t, (size_t)shapes->n + 1);
-    shapes->doubts = ARENA_ARRAY(arena, uint8_t, (size_t)shapes->n + 1);
-    shapes->values = ARENA_ARRAY(arena, struct known_value, (size_t)shapes->n + 1);
+    shapes->values.cap = (size_t)tsr__model_value_ids(model) + 1;
+    shapes->values.at = ARENA_ARRAY(arena, struct inferred, shapes->values.cap);
     shapes->exprs = ARENA_NEW(arena, struct exprs);
     shapes->patterns = ARENA_NEW(arena, struct map);
     shapes->rows = ARENA_NEW(arena, struct map);
-    if (arena->failed)
+    if (arena->failed || !add_values(shapes))
         return NULL;
     tsr__exprs_init(shapes->exprs, arena);
     tsr__map_init(shapes->patterns, arena, 64);
     tsr__map_init(shapes->rows, arena, 64);
     shapes->work = 16 * (int64_t)tsr__model_node_ids(model) + 1000;
-    for (uint32_t i = 0; i < shapes->n; i++)
-        shapes->at[i].rank = RANK_UNREAD;
     return shapes;
 }
 
@@ -556,10 +561,10 @@ static struct shapes *start(struct arena *arena, tsr_model *model)
 static void root_symbols(struct shapes *shapes, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
-        const struct shape *at = &shapes->at[tsr__value_id(tsr_graph_input(graph, i))];
-        for (int d = 0; d < at->rank; d++)
-            if (at->dims[d].value < 0)
-                tsr__expr_root(shapes->exprs, at->dims[d]);
+        struct shape at = tsr__info_of(shapes, tsr_graph_input(graph, i)).shape;
+        for (int d = 0; d < at.rank; d++)
+            if (at.dims[d].value < 0)
+                tsr__expr_root(shapes->exprs, at.dims[d]);
     }
 }
 
@@ -588,7 +593,7 @@ static void name_unknown(struct shapes *shapes, const tsr_graph *graph)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
-        struct shape *at = &shapes->at[tsr__value_id(value)];
+        struct shape *at = &shapes->values.at[tsr__value_id(value)].info.shape;
         bool open = false;
         if (tsr_value_initializer(value))
             continue;
@@ -647,9 +652,9 @@ static void drop_hidden(struct shapes *shapes)
     shapes->exprs->hides = false;
     if (!shapes->exprs->hidden)
         return;
-    for (uint32_t i = 0; i < shapes->n; i++) {
-        drop_dims(shapes, &shapes->at[i]);
-        drop_elements(shapes, &shapes->values[i]);
+    for (size_t i = 0; i < shapes->values.n; i++) {
+        drop_dims(shapes, &shapes->values.at[i].info.shape);
+        drop_elements(shapes, &shapes->values.at[i].info.value);
     }
 }
 
@@ -681,37 +686,10 @@ struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const ts
     return ran_out || arena->failed ? NULL : shapes;
 }
 
-// Reserves memory for n values. Doubles the capacity, because callers add nodes often.
-static bool reserve(struct shapes *shapes, uint32_t n)
-{
-    if (n <= shapes->capacity)
-        return true;
-    size_t capacity = 2 * (size_t)n;
-    struct shape *at = ARENA_ARRAY(shapes->arena, struct shape, capacity);
-    uint8_t *form = ARENA_ARRAY(shapes->arena, uint8_t, capacity);
-    uint8_t *doubts = ARENA_ARRAY(shapes->arena, uint8_t, capacity);
-    struct known_value *values = ARENA_ARRAY(shapes->arena, struct known_value, capacity);
-    if (!at || !form || !doubts || !values)
-        return false;
-    memcpy(at, shapes->at, shapes->n * sizeof *at);
-    memcpy(form, shapes->form, shapes->n * sizeof *form);
-    memcpy(doubts, shapes->doubts, shapes->n * sizeof *doubts);
-    memcpy(values, shapes->values, shapes->n * sizeof *values);
-    shapes->at = at;
-    shapes->form = form;
-    shapes->doubts = doubts;
-    shapes->values = values;
-    shapes->capacity = (uint32_t)capacity;
-    return true;
-}
-
 bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n)
 {
-    uint32_t all = tsr__model_value_ids(shapes->model);
-    if (!reserve(shapes, all))
+    if (!add_values(shapes))
         return false;
-    for (; shapes->n < all; shapes->n++)
-        shapes->at[shapes->n].rank = RANK_UNREAD;
     for (size_t i = 0; i < n; i++) {
         read_values(shapes, nodes[i]);
         if (!infer_node(shapes, nodes[i]))
@@ -724,24 +702,21 @@ bool tsr__shapes_add(struct shapes *shapes, tsr_node *const *nodes, size_t n)
 // like a tensor; see tsr__shapes_element.
 struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value)
 {
-    uint32_t id = index_of(shapes, value);
-    if (id >= shapes->n || shapes->at[id].rank < -1 || shapes->form[id] != VALUE_TENSOR)
+    const struct inferred *inferred = inferred_of(shapes, value);
+    if (!inferred || inferred->info.shape.rank < -1 || inferred->info.form != VALUE_TENSOR)
         return SHAPE_UNKNOWN;
-    return shapes->at[id];
+    return inferred->info.shape;
 }
 
 struct shape tsr__shapes_element(const struct shapes *shapes, const tsr_value *value)
 {
-    uint32_t id = index_of(shapes, value);
-    if (id >= shapes->n || shapes->at[id].rank < -1 || shapes->form[id] == VALUE_OTHER)
-        return SHAPE_UNKNOWN;
-    return shapes->at[id];
+    struct value_info info = tsr__info_of(shapes, value);
+    return info.form == VALUE_OTHER ? SHAPE_UNKNOWN : info.shape;
 }
 
 bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)
 {
-    uint32_t id = tsr__value_id(value);
-    return id < shapes->n && shapes->form[id] != VALUE_TENSOR;
+    return tsr__info_of(shapes, value).form != VALUE_TENSOR;
 }
 
 #define LOOPS_CARRY_LISTS 13 // first opset in which loops carry sequences
@@ -751,17 +726,15 @@ bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)
 // (LIST_STAYS), because the receiver cannot create an empty optional without its type.
 enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_value *value)
 {
-    uint32_t id = tsr__value_id(value);
-    if (id >= shapes->n)
-        return LIST_STAYS;
+    struct value_info info = tsr__info_of(shapes, value);
     // False for strings, whose shape must be known to send them, and for packed and unknown types.
-    bool carried = tsr_dtype_bits(shapes->at[id].dtype) >= 8;
+    bool carried = tsr_dtype_bits(info.shape.dtype) >= 8;
     if (!carried || tsr__graph_opset(tsr_model_graph(shapes->model), STR("")) < LOOPS_CARRY_LISTS)
         return LIST_STAYS;
-    if (shapes->form[id] == VALUE_SEQUENCE)
+    if (info.form == VALUE_SEQUENCE)
         return LIST_SEQUENCE;
     const tsr_node *maker = tsr_value_producer(value);
-    if (shapes->form[id] != VALUE_OPTIONAL || !maker)
+    if (info.form != VALUE_OPTIONAL || !maker)
         return LIST_STAYS;
     bool wraps = str_is(tsr__node_op_str(maker), "Optional") && !tsr__node_domain_str(maker).n;
     bool full = tsr_node_input_count(maker) == 1 && tsr_node_input(maker, 0);
@@ -770,8 +743,7 @@ enum list_form tsr__shapes_list_form(const struct shapes *shapes, const tsr_valu
 
 struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value *value)
 {
-    uint32_t id = index_of(shapes, value);
-    return id >= shapes->n ? VALUE_UNKNOWN : shapes->values[id];
+    return tsr__info_of(shapes, value).value;
 }
 
 int64_t tsr__shapes_ints(const struct shapes *shapes, const tsr_value *value, int64_t *out,
