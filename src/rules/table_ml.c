@@ -64,7 +64,7 @@ static const struct op_row rows[] = {
     {"Scaler", .since = 1, .domain = ML, .rule = "[A* f] -> [A* f]; rep f", .type = TYPE_FLOAT,
      .stays = STAYS({"f", ATTRIBUTES})},
     {"TreeEnsemble", .since = 5, .domain = ML, .rule = "[n f] -> [n c]; rep f c",
-     .derive = tsr__derive_rows, .shape = tsr__infer_tree_ensemble, .stays = STAYS({"f c", TREES}),
+     .derive = tsr__derive_rows, .shape = tsr__infer_regressor, .stays = STAYS({"f c", TREES}),
      .work = WORK_TREES, .count = tsr__count_tree_ensemble},
     {"TreeEnsembleClassifier", .since = 1, .domain = ML, .rule = "[n f] -> [n],[n c]; rep f c",
      .derive = tsr__derive_rows, .type = TYPE_OPEN, .type1 = TYPE_FLOAT,

@@ -102,20 +102,12 @@ bool tsr__control_of(const tsr_node *node, struct control *out)
     return false;
 }
 
-static int axis_at(const int64_t *axes, size_t n, int i, int rank)
-{
-    int64_t axis = (size_t)i < n ? axes[i] : 0;
-    if (rank < 1 || axis < -(int64_t)rank || axis >= rank)
-        return -1;
-    return (int)(axis < 0 ? axis + rank : axis);
-}
-
 int tsr__control_in_axis(const struct control *control, int slice, int rank)
 {
-    return axis_at(control->in_axes, control->n_in_axes, slice, rank);
+    return tsr__axis((size_t)slice < control->n_in_axes ? control->in_axes[slice] : 0, rank);
 }
 
 int tsr__control_out_axis(const struct control *control, int result, int rank)
 {
-    return axis_at(control->out_axes, control->n_out_axes, result, rank);
+    return tsr__axis((size_t)result < control->n_out_axes ? control->out_axes[result] : 0, rank);
 }

@@ -192,6 +192,18 @@ static struct expr read_text(struct exprs *exprs, struct str text)
     return reader.names ? expr : read_number_name(exprs, text);
 }
 
+// Reads the text as this expression from now on. Returns false if out of memory.
+static bool remember(struct exprs *exprs, struct str text, struct expr expr)
+{
+    struct expr *known = ARENA_NEW(exprs->arena, struct expr);
+    void **slot = known ? tsr__map_at(&exprs->texts, text) : NULL;
+    if (!slot)
+        return false;
+    *known = expr;
+    *slot = known;
+    return true;
+}
+
 // Returns the expression of a dimension. Each text is read once. The first spelling of an
 // expression is also the one that is printed: "seq+past" stays as it was written.
 struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
@@ -201,20 +213,15 @@ struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
     struct str text = str_of(dim.symbol);
     if (!text.n)
         return unknown;
-    struct expr *known = tsr__map_get(&exprs->texts, text);
+    const struct expr *known = tsr__map_get(&exprs->texts, text);
     if (known)
         return *known;
     text = tsr__arena_str(exprs->arena, text);
     if (!text.p)
         return unknown; // out of memory: the arena has failed
-    known = ARENA_NEW(exprs->arena, struct expr);
-    void **slot =
-        (known && exprs->texts.n < EXPR_MAX_POOL) ? tsr__map_at(&exprs->texts, text) : NULL;
     struct expr expr = read_text(exprs, text);
-    if (!slot)
+    if (exprs->texts.n >= EXPR_MAX_POOL || !remember(exprs, text, expr))
         return expr;
-    *known = expr;
-    *slot = known;
     if (expr.poly && !expr.poly->text)
         ((struct poly *)expr.poly)->text = text.p; // the model's spelling is kept
     return expr;
@@ -251,12 +258,8 @@ struct expr tsr__expr_input_size(struct exprs *exprs, struct str name)
     atom->root = true;
     atom->number_name = !is_one_word(name);
     // From now on this text is read as the symbol, even if it looks like "a - b.0".
-    struct expr *read = ARENA_NEW(exprs->arena, struct expr);
-    void **slot = read ? tsr__map_at(&exprs->texts, atom->name) : NULL;
-    if (!slot)
+    if (!remember(exprs, atom->name, expr))
         return unknown;
-    *read = expr;
-    *slot = read;
     ((struct poly *)expr.poly)->text = atom->name.p;
     return expr;
 }
@@ -378,15 +381,11 @@ static const char *print(struct exprs *exprs, struct expr expr)
     if (printer.full)
         return "";
     struct str text = tsr__arena_str(exprs->arena, (struct str){printer.text, printer.n});
-    struct expr *known = ARENA_NEW(exprs->arena, struct expr);
     if (!text.p)
         return "";
-    void **slot = known ? tsr__map_at(&exprs->texts, text) : NULL;
     // A symbol with a sign in its name ("a-b") would otherwise be read as an expression.
-    if (slot && !*slot) {
-        *known = expr;
-        *slot = known;
-    }
+    if (!tsr__map_get(&exprs->texts, text))
+        remember(exprs, text, expr);
     return text.p;
 }
 

@@ -100,13 +100,8 @@ static void keep_rows(struct shape_job *job)
     struct shape given = tsr__job_in(job, 0);
     if (job->n_out < 1 || job->out[0].rank >= 0 || given.rank != 3)
         return;
-    tsr_dim *dims = tsr__job_dims(job, given.rank);
-    if (!dims)
-        return;
-    dims[0] = given.dims[0];
-    dims[1] = given.dims[1];
-    dims[2] = DIM_UNKNOWN;
-    tsr__job_set(job, 0, given.rank, dims);
+    tsr__job_like(job, 0, 0);
+    tsr__job_set_dim(job, 0, 2, DIM_UNKNOWN);
 }
 
 void tsr__infer_quantized_attention(struct shape_job *job)

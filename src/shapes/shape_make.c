@@ -205,34 +205,18 @@ void tsr__infer_non_zero(struct shape_job *job)
     tsr__job_set(job, 0, 2, dims);
 }
 
-// Infers the shape of selections. The number of elements along the axis depends on the data;
-// without an axis the result is flat.
-static void select_along(struct shape_job *job)
-{
-    struct shape shape = tsr__job_in(job, 0);
-    const tsr_attr *attr = tsr__job_attr(job, "axis");
-    if (!attr) {
-        set_vector(job, 0, DIM_UNKNOWN);
-        return;
-    }
-    int axis = tsr__axis(tsr_attr_int(attr, 0), shape.rank);
-    if (axis < 0)
-        return;
-    tsr_dim *dims = tsr__job_dims(job, shape.rank);
-    if (!dims)
-        return;
-    for (int i = 0; i < shape.rank; i++)
-        if (i != axis)
-            dims[i] = shape.dims[i];
-    tsr__job_set(job, 0, shape.rank, dims);
-}
-
 // Infers the shape of Unique. The outputs are the values, their first positions, the value number
-// of each element, and the counts. All lengths depend on the data.
+// of each element, and the counts. All lengths depend on the data. Without an axis the values are
+// flat.
 void tsr__infer_unique(struct shape_job *job)
 {
-    select_along(job);
-    for (int i = 1; i < job->n_out; i++) // positions and counts
+    const tsr_attr *attr = tsr__job_attr(job, "axis");
+    int axis = tsr__axis(tsr_attr_int(attr, 0), tsr__job_in(job, 0).rank);
+    if (attr && axis >= 0) {
+        tsr__job_like(job, 0, 0);
+        tsr__job_set_dim(job, 0, axis, DIM_UNKNOWN);
+    }
+    for (int i = attr ? 1 : 0; i < job->n_out; i++)
         set_vector(job, i, DIM_UNKNOWN);
 }
 

@@ -92,21 +92,18 @@ static struct expr split_size(struct shape_job *job, struct expr size, int i)
 void tsr__infer_split(struct shape_job *job)
 {
     struct shape shape = tsr__job_in(job, 0);
-    int axis = tsr__axis(tsr__job_int(job, "axis", 0), shape.rank), rank;
+    int axis = tsr__axis(tsr__job_int(job, "axis", 0), shape.rank);
     struct known_value sizes = list_of(job, 1, "split");
     // Sizes that are given but unknown leave the parts unknown.
     bool sized = tsr__job_has(job, 1) || sizes.elements;
     if (shape.rank < 0 || axis < 0)
         return;
     for (int i = 0; i < job->n_out; i++) {
-        tsr_dim *dims = copy_dims(job, 0, &rank);
-        if (!dims)
-            return;
         struct expr size = element_of(sizes, i);
         if (!sized)
-            size = split_size(job, tsr__expr_of(job->exprs, dims[axis]), i);
-        dims[axis] = tsr__expr_dim(job->exprs, size);
-        tsr__job_set(job, i, rank, dims);
+            size = split_size(job, tsr__expr_of(job->exprs, shape.dims[axis]), i);
+        tsr__job_like(job, i, 0);
+        tsr__job_set_dim(job, i, axis, tsr__expr_dim(job->exprs, size));
     }
 }
 

@@ -279,15 +279,3 @@ void tsr__infer_label_encoder(struct shape_job *job)
         if (tsr__job_attr(job, kinds[i].name))
             job->out[0].dtype = kinds[i].type;
 }
-
-// Infers the shape of TreeEnsemble: one row for each sample, one column for each target.
-void tsr__infer_tree_ensemble(struct shape_job *job)
-{
-    struct shape x = tsr__job_in(job, 0);
-    tsr_dim *dims = tsr__job_new_dims(job, 0, 2);
-    if (!dims)
-        return;
-    if (x.rank == 2)
-        dims[0] = x.dims[0];
-    dims[1] = (tsr_dim){tsr__job_int(job, "n_targets", 1), ""};
-}
