@@ -244,6 +244,40 @@ static int64_t route_time(struct candidate_builder *builder)
     return 0;
 }
 
+#define LOOKUP_NODES 10 // nodes that emit_lookup.c adds to a lookup or update of sharded rows
+#define INDEX_MOVES  13 // number of times that they read or write the indices, as int64
+#define RESULT_MOVES 2  // ... the result of a lookup
+#define TABLE_MOVES  4  // ... the table of an update
+
+// Returns the time of the nodes that convert indices to local rows, and that set results of other
+// devices' rows to 0; 0: no table is sharded along its rows.
+static int64_t lookup_time(struct candidate_builder *builder)
+{
+    const struct planner *planner = builder->planner;
+    const struct rule *rule = builder->place.rule;
+    int64_t ps = 0;
+    for (int i = 0; i < rule->n_rewrites; i++) {
+        const struct rule_rewrite *rewrite = &rule->rewrites[i];
+        bool updates = rewrite->kind == REWRITE_SCATTER;
+        if ((rewrite->kind != REWRITE_LOOKUP && !updates) ||
+            builder->place.cuts[rewrite->factor] < 2)
+            continue;
+        const struct plan_value *index = value_at(builder, SIDE_INPUT, (size_t)rewrite->index);
+        double bytes = (double)bytes_in(builder, builder->in[rewrite->index], index) * 64 /
+                       (double)index->bits * INDEX_MOVES;
+        if (updates)
+            bytes += TABLE_MOVES *
+                     (double)bytes_in(builder, builder->in[0], value_at(builder, SIDE_INPUT, 0));
+        else
+            bytes += RESULT_MOVES *
+                     (double)bytes_in(builder, builder->out[0], value_at(builder, SIDE_OUTPUT, 0));
+        ps += LOOKUP_NODES *
+                  tsr__work_cost(0, builder->strategy->kind, 0, &planner->machine.slowest) +
+              tsr__planner_move_time(planner, bytes);
+    }
+    return ps;
+}
+
 // Returns the bytes of an input that the node reads. A lookup reads at most as many bytes of its
 // table as the node outputs.
 static double bytes_read(const struct candidate_builder *builder, size_t i, int64_t held,
@@ -473,7 +507,7 @@ static void keep(struct candidate_builder *builder, struct candidate *candidate,
     int64_t halo = halo_time(builder);
     candidate->comm += halo;
     candidate->halo = halo > 0;
-    candidate->compute += route_time(builder);
+    candidate->compute += route_time(builder) + lookup_time(builder);
     for (int factor = 0; factor < builder->place.rule->n_factors; factor++)
         candidate->cut = candidate->cut || builder->place.cuts[factor] > 1;
     candidate->name = name_of(builder, suffix);
