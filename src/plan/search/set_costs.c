@@ -199,12 +199,21 @@ static bool some_node_reads_full(const struct planner *planner, const tsr_value 
     return false;
 }
 
+// Returns the time of slicing one copy's share out of a value that the copy has in full.
+static int64_t slice_value_time(const struct set_model *model, const tsr_value *value)
+{
+    const struct planner *planner = model->part;
+    const struct plan_value *part = &planner->values[tsr__value_id(value)];
+    double bytes = (double)tsr__value_bytes(planner, value), elements = 8 * bytes / part->bits;
+    return tsr__work_cost(elements, tsr__slice_kind(planner->machine.topology, part), 2 * bytes,
+                          &planner->machine.slowest);
+}
+
 // Returns the time of slicing the shares of copies out of the inputs. Nodes that read a shard slice
 // it in any case, so only inputs that are read in full are charged.
 static int64_t slice_time(const struct set_model *model)
 {
     const struct planner *planner = model->part;
-    const tsr_topology *topology = planner->machine.topology;
     const tsr_graph *graph = tsr_model_graph(planner->model);
     int64_t ps = 0;
     if (model->set->copies <= 1)
@@ -213,12 +222,8 @@ static int64_t slice_time(const struct set_model *model)
         const tsr_value *value = tsr_graph_input(graph, i);
         if (planner_stays(model->all, value))
             continue;
-        if (!some_node_reads_full(planner, value) || tsr__set_batch_dim(model, value) < 0)
-            continue;
-        const struct plan_value *part = &planner->values[tsr__value_id(value)];
-        double bytes = (double)tsr__value_bytes(planner, value), elements = 8 * bytes / part->bits;
-        ps += tsr__work_cost(elements, tsr__slice_kind(topology, part), 2 * bytes,
-                             &planner->machine.slowest);
+        if (some_node_reads_full(planner, value) && tsr__set_batch_dim(model, value) >= 0)
+            ps += slice_value_time(model, value);
     }
     return ps;
 }
@@ -347,9 +352,44 @@ static double growth(const struct set_model *model, const struct plan_node *node
     return reads ? most : 1;
 }
 
+// A model, and whether a reader of a value was found that the copies divide.
+struct divided_reader {
+    const struct set_model *model;
+    bool found;
+};
+
+// Called for each reader of a value. Stops at one that the copies divide.
+static bool find_divided(void *data, tsr_node *node, size_t input)
+{
+    struct divided_reader *reader = data;
+    const struct planner *part = reader->model->part;
+    int64_t at = part->node_at[tsr__node_id(node)];
+    (void)input;
+    reader->found =
+        at >= 0 && part->nodes[at].strategy && tsr__set_divides(reader->model, &part->nodes[at]);
+    return !reader->found;
+}
+
+// Returns the time of slicing shares out of the results of a node that every copy computes in full,
+// for readers that the copies divide.
+static int64_t reslice_time(const struct set_model *model, const struct plan_node *node)
+{
+    int64_t ps = 0;
+    for (size_t i = 0; i < tsr_node_output_count(node->node); i++) {
+        const tsr_value *value = tsr_node_output(node->node, i);
+        if (!value || tsr__set_batch_dim(model, value) < 0)
+            continue;
+        struct divided_reader reader = {.model = model};
+        tsr_value_uses(value, find_divided, &reader);
+        if (reader.found)
+            ps += slice_value_time(model, value);
+    }
+    return ps;
+}
+
 // Returns the additional time of all nodes that the copies do not divide. Every copy gathers the
 // inputs of such a node. With `computes`, includes the time of computing the full node instead of
-// one copy's share.
+// one copy's share, and of slicing its results.
 static int64_t undivided_time(const struct set_model *model, bool computes)
 {
     int64_t ps = 0;
@@ -362,7 +402,8 @@ static int64_t undivided_time(const struct set_model *model, bool computes)
         int64_t compute = node->strategy->at.at[node->choice].compute;
         compute -= int64_min(compute, whole_number(1e12 * model->part->machine.slowest.overhead));
         if (computes)
-            ps = int64_min(ps + whole_number((double)compute * (growth(model, node) - 1)),
+            ps = int64_min(ps + reslice_time(model, node) +
+                               whole_number((double)compute * (growth(model, node) - 1)),
                            PLAN_NEVER);
     }
     return ps;
