@@ -55,13 +55,14 @@ def shardings_of(model):
     return json.loads(harness.good(TESSERA, "info", model, "--json"))["shardings"]
 
 
-def check(name, d, model, *words, only=None):
+def check(name, d, model, *words, only=None, reshards=None):
     planned, document = d + "/planned.onnx", d + "/plan.json"
     rc, out, err = tessera("plan", model, *words, "--plan", document, "-o", planned)
     case(name + ": plan", rc == 0, err)
     if rc:
         return
     plan = json.load(open(document))
+    case(name + ": no other communication", reshards is None or plan["collectives"] == {"Reshard": reshards}, plan["collectives"])
     found = Counter(r["collective"] for n in plan["nodes"] for r in n["reductions"])
     want = {k: v for k, v in plan["collectives"].items() if k in REDUCTIONS}
     print("#", name, dict(found))
@@ -91,7 +92,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-plan-document-") as folder:
         check(model, folder, "%s/%s/model.onnx" % (MODELS, model), "--devices", 3, *words)
     check("gpt2_tiny", folder, MODELS + "/gpt2_tiny/model.onnx", "--devices", 2, "--dim", "batch=6", "--dim", "seq=24")
     for n in (2, 3, 4):
-        check("merged batch on %d" % n, folder, merged(folder + "/b.onnx", 256), "--devices", n, "--dim", "batch=12")
+        check("merged batch on %d" % n, folder, merged(folder + "/b.onnx", 256), "--devices", n, "--dim", "batch=12", reshards=1)
         check("merged batch and sequence on %d" % n, folder, merged(folder + "/t.onnx", "seq"), "--devices", n, "--dim", "batch=12", "--dim", "seq=256")
     check("stages", folder, MODELS + "/bert_tiny/model.onnx", "--devices", 4, "--stages", 2, "--dim", "batch=4", "--dim", "seq=64")
 harness.finish()

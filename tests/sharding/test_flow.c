@@ -137,6 +137,36 @@ static void test_specs_that_cannot_meet(void **state)
     done(t);
 }
 
+// A Reshape merges a batch of unknown size with 3 * 2 known elements, and another one splits it
+// again. Nodes between them shard units of 6 elements, so nothing is resharded. Equal parts of
+// all elements would have other bounds if the batch is odd: such a sharding is not followed.
+static void test_units_of_an_unknown_size(void **state)
+{
+    struct net *t = net_new(state, "c", 2);
+    tsr_dim dims[] = {{-1, "batch"}, {3, ""}, {2, ""}, {5, ""}};
+    const int64_t rows[] = {-1, 5}, apart[] = {-1, 6, 8}, two = 2, three = 3;
+    tsr_value *x = input(t, "x", DIMS(1)), *w = weight(t, "w", DIMS(5, 8));
+    assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 4, dims), TSR_OK);
+    tsr_value *r = tsr_graph_add_initializer(t->g, "rows", TSR_INT64, 1, &two, rows, sizeof rows);
+    tsr_value *m = node(t, "Reshape", x, r, "m"), *e = node(t, "Relu", m, NULL, "e");
+    tsr_value *y = node(t, "MatMul", e, w, "y"), *other = node(t, "Relu", m, NULL, "other");
+    r = tsr_graph_add_initializer(t->g, "apart", TSR_INT64, 1, &three, apart, sizeof apart);
+    tsr_value *z = node(t, "Reshape", y, r, "z"), *u = node(t, "Reshape", y, r, "u");
+    shard(t, m, x, "{2,1,1,1:0,1}");
+    shard(t, other, m, "{2,1:0,1}");
+    shard(t, u, y, "{2,1:0,1}");
+    flow(t);
+    same(t, made(t, m)->outputs[0], "{?/2*6,1:0,1}");
+    same(t, made(t, e)->outputs[0], "{?/2*6,1:0,1}");
+    same(t, made(t, y)->inputs[0], "{?/2*6,1:0,1}");
+    same(t, made(t, y)->outputs[0], "{?/2*6,1:0,1}");
+    same(t, made(t, z)->outputs[0], "{2,1,1:0,1}");
+    same(t, made(t, other)->inputs[0], "{2,1:0,1}");
+    same(t, made(t, u)->outputs[0], "{1,1,1:0,1}");
+    assert_int_equal(findings(t, "not-cut-here"), 1);
+    done(t);
+}
+
 // The reduced dimension is sharded in one input only: the node is replicated.
 static void test_explicit_inputs_disagree(void **state)
 {
@@ -658,6 +688,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_two_axes_compose),
         TEST(test_specs_that_cannot_meet),
+        TEST(test_units_of_an_unknown_size),
         TEST(test_explicit_inputs_disagree),
         TEST(test_reduction_groups),
         TEST(test_reduction_of_unequal_parts),

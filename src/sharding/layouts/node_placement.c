@@ -164,7 +164,8 @@ static const struct rule_list *refine_lists(struct arena *arena, const struct ru
 }
 
 // Returns a copy of the rule in which a factor is split in two. Example: with `inner` 16, a factor
-// of 64 becomes 4, and a new factor of 16 follows it in every dimension.
+// of 64 becomes 4, and a new factor of 16 follows it in every dimension. If the size is unknown,
+// that of the outer factor is unknown, too, and its last element may be incomplete.
 const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, int factor,
                                     int64_t inner)
 {
@@ -177,8 +178,11 @@ const struct rule *tsr__rule_refine(struct arena *arena, const struct rule *r, i
     memcpy(factors, r->factors, (size_t)g * sizeof(*factors));
     factors[g] = factors[factor];
     factors[g].name = tsr__arena_printf(arena, "%s_", factors[factor].name).p;
-    factors[g].size.value = inner;
-    factors[factor].size.value /= inner;
+    factors[g].size = (tsr_dim){.value = inner, .symbol = ""};
+    if (r->factors[factor].size.value >= 0)
+        factors[factor].size.value /= inner;
+    else
+        factors[factor].size = (tsr_dim){.value = -1, .symbol = ""};
     c->factors = factors;
     c->n_factors = g + 1;
     c->inputs = refine_tensors(arena, r->inputs, r->n_inputs, factor, g);
@@ -339,15 +343,55 @@ static bool same_factor_sizes(const struct solve *solve, const struct rule_dim *
     return true;
 }
 
-// Finds the factor that factor k of the layout shards, for unknown sizes or a dimension of one
-// factor. Layout and rule must have the same factors. Returns 1; 0: not possible.
-static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
-                         int k, struct target *target)
+// Returns the product of the known sizes of factors 1 to n - 1; 0: a size is unknown, a factor other
+// than the first is sharded, or the product is too large.
+static int64_t unit_of_layout(const struct tile_dim *l)
 {
-    if (!same_factor_sizes(solve, dim, l)) {
+    int64_t unit = 1;
+    for (int i = 1; i < l->n; i++)
+        if (l->factors[i].cuts > 1 || l->factors[i].size < 1 ||
+            !mul_ok(unit, l->factors[i].size, &unit))
+            return 0;
+    return unit;
+}
+
+static int64_t unit_of_rule(const struct solve *solve, const struct rule_dim *dim)
+{
+    int64_t unit = 1;
+    for (int i = 1; i < dim->n; i++)
+        if (size_of(solve, dim->factors[i]) < 1 ||
+            !mul_ok(unit, size_of(solve, dim->factors[i]), &unit))
+            return 0;
+    return unit;
+}
+
+// Finds the factor of a dimension of unknown size whose layout shards units of a known size: the
+// first one. Splits it if the rule has smaller units. Returns 1; 0: not possible. Example: X
+// [4*batch,64] has {?/2*4,1}, because a Reshape merged [batch,4,64]. For a MatMul that reads X, the
+// rows m become m and 4, and m is in 2 shards.
+static int target_in_units(struct solve *solve, const struct rule_dim *dim,
+                           const struct tile_dim *l, struct target *target)
+{
+    int factor = dim->factors[0];
+    int64_t want = unit_of_layout(l), have = unit_of_rule(solve, dim);
+    if (want < 2 || have < 1 || want % have || size_of(solve, factor) >= 0 || dim->window) {
         fail(solve, "the shard bounds cannot be checked because sizes are unknown");
         return 0;
     }
+    if (want > have && !split(solve, factor, want / have))
+        return 0;
+    target[0] = (struct target){factor, l->factors[0].cuts, 1, l->factors[0].shares};
+    return 1;
+}
+
+// Finds the factor that factor k of the layout shards, for unknown sizes or a dimension of one
+// factor. Layout and rule must have the same factors, or the same units (target_in_units). Returns
+// 1; 0: not possible.
+static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
+                         int k, struct target *target)
+{
+    if (!same_factor_sizes(solve, dim, l))
+        return target_in_units(solve, dim, l, target);
     target[0] = (struct target){dim->factors[k], l->factors[k].cuts, 1, l->factors[k].shares};
     return 1;
 }
