@@ -37,8 +37,11 @@ void tsr__cloner_init(struct cloner *cloner, tsr_model *to, const tsr_model *fro
     *cloner = (struct cloner){.to = to, .from = from};
     tsr__arena_init(&cloner->scratch, to->session);
     tsr__map_init(&cloner->twins, &cloner->scratch, 0);
-    if (to != from)
-        tsr__model_hold(to, from);
+    if (to == from)
+        return;
+    tsr__model_hold(to, from);
+    // Copies share the bytes of the file, which contain the old names of renamed values.
+    to->renamed = to->renamed || from->renamed;
 }
 
 // Ends copying. All out-of-memory errors of the copy are returned here.
