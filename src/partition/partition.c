@@ -148,14 +148,16 @@ static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_c
     return TSR_NOMEM;
 }
 
-// Copies the model and inlines its function calls. *out stays NULL if there are no calls. *config
-// becomes the configuration of the copy. The caller frees *out, also after a failure.
-static tsr_status inline_calls(tsr_model *model, tsr_model **out, const tsr_config **config)
+// Copies the model, inlines its function calls and makes large constants initializers. *out stays
+// NULL if there are neither. *config becomes the configuration of the copy. The caller frees *out,
+// also after a failure.
+static tsr_status simplify(tsr_model *model, tsr_model **out, const tsr_config **config)
 {
-    if (!tsr__has_calls(model))
+    if (!tsr__has_calls(model) && !tsr__model_has_liftable(model))
         return TSR_OK;
     TRY(tsr_model_clone(model, out));
     TRY(tsr__inline_calls(*out));
+    TRY(tsr__model_lift_constants(*out));
     *config = tsr_model_find_config(*out, tsr_config_name(*config));
     return TSR_OK;
 }
@@ -260,17 +262,17 @@ static tsr_status partition_with(struct draft *draft, const char *folder,
 static tsr_status partition_model(const struct request *request, const tsr_config *config,
                                   struct draft *draft)
 {
-    tsr_model *model = request->model, *inlined = NULL;
+    tsr_model *model = request->model, *simple = NULL;
     TRY(choose_files(request, draft));
-    tsr_status st = inline_calls(model, &inlined, &config);
-    if (inlined)
-        model = inlined;
+    tsr_status st = simplify(model, &simple, &config);
+    if (simple)
+        model = simple;
     if (st == TSR_OK)
         st = draft_begin(draft, model, config);
     if (st == TSR_OK)
         st = partition_with(draft, request->folder, &request->options, request->summary);
     tsr_model_free(draft->expanded);
-    tsr_model_free(inlined);
+    tsr_model_free(simple);
     return st;
 }
 

@@ -51,11 +51,12 @@ static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
 }
 
 // Sorts the nodes and replaces function calls by their bodies, which can be sharded. Shardings of
-// a node inside a function would apply to all its calls.
+// a node inside a function would apply to all its calls. Large constants become initializers.
 static tsr_status prepare(tsr_model *model)
 {
     TRY(tsr__model_sort(model));
-    return tsr__inline_calls(model);
+    TRY(tsr__inline_calls(model));
+    return tsr__model_lift_constants(model);
 }
 
 // Reports that costs are too large. The solver computes in 64 bits and returns TSR_INVALID on

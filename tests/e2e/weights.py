@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests weights in safetensors files (--weights safetensors): Python's safetensors must read them, rank files refer to them as external
-data, and they must hold the same shards as plain data files.
+data, and they must hold the same shards as plain data files. Also tests weights in Constant nodes, which are sharded like initializers.
 
 usage: weights.py TESSERA"""
 import json, os, sys, tempfile
@@ -90,7 +90,32 @@ def check(d, name, path, inputs, edits):
     case(name + ": Python's safetensors reads it", good == sum(len(outside("%s/safe/rank%d.onnx" % (d, rank))) for rank in range(2)) > 0, good)
 
 
+def constants(d):
+    """Weights in Constant nodes, as PaddlePaddle exports them; the second is in an external file, the third in a branch."""
+    rng = np.random.default_rng(2)
+    up, down, branch = (numpy_helper.from_array(rng.standard_normal(shape).astype("f4")) for shape in ((64, 256), (256, 64), (64, 64)))
+    for tensor, location in ((down, "down.bin"), (branch, "branch.bin")):
+        with open(d + "/" + location, "wb") as f:
+            f.write(tensor.raw_data)
+        onnx.external_data_helper.set_external_data(tensor, location)
+        tensor.ClearField("raw_data")
+    value, node = helper.make_tensor_value_info, helper.make_node
+    then = helper.make_graph([node("Constant", [], ["wb"], value=branch), node("MatMul", ["z", "wb"], ["t"])], "then", [], [value("t", TensorProto.FLOAT, [8, 64])])
+    other = helper.make_graph([node("Neg", ["z"], ["e"])], "else", [], [value("e", TensorProto.FLOAT, [8, 64])])
+    nodes = [node("Constant", [], ["wu"], value=up), node("MatMul", ["x", "wu"], ["h"]), node("Relu", ["h"], ["a"]), node("Constant", [], ["wd"], value=down),
+             node("MatMul", ["a", "wd"], ["z"]), node("If", ["c"], ["y"], then_branch=then, else_branch=other)]
+    graph = helper.make_graph(nodes, "g", [value("x", TensorProto.FLOAT, [8, 64]), value("c", TensorProto.BOOL, [])], [value("y", TensorProto.FLOAT, [8, 64])])
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), d + "/constants.onnx")
+    np.savez(d + "/constants.npz", x=rng.standard_normal((8, 64)).astype("f4"), c=np.array(True))
+    code, text, err = harness.call(TESSERA, "partition", d + "/constants.onnx", "--devices", 2, "-o", d + "/constants", "--json")
+    shapes = [sorted(v[3].shape for v in outside("%s/constants/rank%d.onnx" % (d, rank)).values()) for rank in range(2)] if code == 0 else err
+    case("weights in Constant nodes are sharded", shapes == [[(64, 128), (128, 64)]] * 2, shapes)
+    code, text, err = harness.call(TESSERA, "verify", d + "/constants.onnx", "--devices", 2, "--inputs", d + "/constants.npz")
+    case("weights in Constant nodes: the same result", code == 0, text + err)
+
+
 with tempfile.TemporaryDirectory(prefix="tessera-weights-") as d:
+    constants(d)
     bert = MODELS + "/bert_tiny/model.onnx"
     products = [n for n in onnx.load(bert).graph.node if n.op_type in ("MatMul", "Gemm")][:6]
     check(d, "bert", bert, MODELS + "/bert_tiny/test_data_set_0", [w for n in products for w in ("--shard", "%s:%s={...,2}" % (n.name or n.output[0], n.output[0]))])

@@ -118,6 +118,8 @@ static void test_copy_with_subgraph(void **state)
     assert_int_equal(tsr_model_new(b->s, "to", 10, &to), TSR_OK);
     tsr_graph *g = tsr_model_graph(to);
     tsr_value *in[] = {tsr_graph_add_input(g, "cond")}, *local = tsr_graph_add_input(g, "x.local");
+    tsr_graph *branch = tsr_attr_graph(tsr_node_attr(node_at(m, 0), 0), 0);
+    assert_int_equal(tsr_value_rename(tsr_graph_output(branch, 0), "t.new"), TSR_OK);
     tsr_node *n = tsr__node_copy_deep(g, node_at(m, 0), in, 1, (struct str[]){STR("out")}, 1,
                                       to_local, local);
     assert_non_null(n);
@@ -132,6 +134,8 @@ static void test_copy_with_subgraph(void **state)
     tsr_graph *inner = tsr_attr_graph(tsr_node_attr(n, 0), 0);
     tsr_node *neg = tsr_graph_first(inner);
     assert_ptr_equal(tsr_node_input(neg, 0), tsr_graph_value(tsr_model_graph(m2), "x.local"));
+    assert_string_equal(tsr_value_name(tsr_node_output(neg, 0)), "t.new");
+    assert_ptr_equal(tsr_graph_output(inner, 0), tsr_node_output(neg, 0));
     assert_ptr_equal(tsr_graph_output(inner, 1), tsr_graph_value(tsr_model_graph(m2), "x.local"));
     assert_int_equal(tsr_node_config_count(neg), 0); // annotations are not copied
     assert_int_equal(tsr_model_ir_version(m2), 10);
@@ -228,6 +232,63 @@ static void test_copy_constants(void **state)
     tsr_value *w = tsr_graph_add_input(tsr_model_graph(to), "w");
     assert_int_equal(tsr__value_copy_type(w, b->x), TSR_OK);
     assert_int_equal(tsr_value_dim(w, 0).value, 4096);
+}
+
+// A Constant node whose tensor has n floats, in the file "w.bin" if `external` is set.
+static struct msg constant_node(const char *output, int64_t n, bool external)
+{
+    struct msg node = {.n = 0}, a = {.n = 0}, t = {.n = 0}, pair = {.n = 0};
+    float data[64] = {1};
+    msg_int(&t, 1, n);
+    msg_int(&t, 2, TSR_FLOAT);
+    if (external) {
+        msg_text(&pair, 1, "location");
+        msg_text(&pair, 2, "w.bin");
+        msg_msg(&t, 13, &pair);
+        msg_int(&t, 14, 1);
+    } else {
+        msg_bytes(&t, 9, data, (size_t)n * sizeof(float));
+    }
+    msg_text(&a, 1, "value");
+    msg_msg(&a, 5, &t);
+    msg_int(&a, 20, TSR_ATTR_TENSOR);
+    msg_text(&node, 2, output);
+    msg_text(&node, 4, "Constant");
+    msg_msg(&node, 5, &a);
+    return node;
+}
+
+// Large and external constants become initializers; small ones stay nodes.
+static void test_lift_constants(void **state)
+{
+    struct bench *b = of(state);
+    struct msg model = {.n = 0}, graph = {.n = 0}, relu = msg_node("large", "y", "Relu", NULL);
+    struct msg nodes[] = {constant_node("large", 64, false), constant_node("small", 63, false),
+                          constant_node("outside", 2, true), relu};
+    for (size_t i = 0; i < TSR_COUNT(nodes); i++)
+        msg_msg(&graph, 1, &nodes[i]);
+    info(&graph, 12, "y");
+    info(&graph, 12, "outside");
+    msg_int(&model, 1, 10);
+    msg_msg(&model, 7, &graph);
+    tsr_model *m = load(b, model.at, model.n);
+    assert_true(tsr__model_has_liftable(m));
+    assert_int_equal(tsr__model_lift_constants(m), TSR_OK);
+    assert_false(tsr__model_has_liftable(m));
+    m = again(b, m);
+    tsr_graph *g = tsr_model_graph(m);
+    assert_int_equal(tsr_graph_node_count(g), 2);
+    assert_string_equal(tsr_node_op(node_at(m, 0)), "Constant");
+    assert_int_equal(tsr_graph_initializer_count(g), 2);
+    tsr_value *large = tsr_graph_initializer(g, 0);
+    assert_ptr_equal(large, tsr_node_input(node_at(m, 1), 0));
+    const void *data = NULL;
+    size_t n = 0;
+    assert_int_equal(tsr_tensor_data(tsr_value_initializer(large), &data, &n), TSR_OK);
+    assert_int_equal(n, 64 * sizeof(float));
+    assert_float_equal(*(const float *)data, 1, 0);
+    assert_ptr_equal(tsr_graph_output(g, 1), tsr_graph_initializer(g, 1));
+    assert_true(tsr_tensor_is_external(tsr_value_initializer(tsr_graph_initializer(g, 1))));
 }
 
 // ---- inlining ----------------------------------------------------------------------------------
@@ -473,6 +534,7 @@ int main(void)
         TEST(test_copy_with_nested_subgraph),
         TEST(test_copy_a_node),
         TEST(test_copy_constants),
+        TEST(test_lift_constants),
         TEST(test_inline),
         TEST(test_inline_keeps_what_the_body_says),
         TEST(test_clone_after_inline),
