@@ -12,6 +12,7 @@
 //
 //   "2*seq + 1"              the sum of 2*seq and 1
 //   "floor(seq/2)"           the same as "seq//2"
+//   "floor(seq/2 - 1/2)"     the same as "(seq - 1)//2": "/" is exact, as in sympy
 //   "batch size"             one symbol, with a space in its name
 //   "((batch"                one symbol as well
 //
@@ -28,8 +29,52 @@ struct reader {
     int names; // number of names read so far
 };
 static const struct expr unknown = {0};
+// An exact quotient while a text is read. seq/2 - 1/2 is (seq - 1) over 2.
+struct fraction {
+    struct expr top, bottom;
+};
 
-static struct expr read_sum(struct reader *reader);
+static struct fraction read_sum(struct reader *reader);
+
+static struct fraction over_one(struct expr expr)
+{
+    return (struct fraction){expr, expr_number(1)};
+}
+
+static bool is_known(struct fraction fraction)
+{
+    return fraction.top.known && fraction.bottom.known;
+}
+
+// Rounds down. A size that is no call of floor() is an integer, so nothing is lost.
+static struct expr rounded(struct reader *reader, struct fraction fraction)
+{
+    return tsr__expr_floor(reader->exprs, fraction.top, fraction.bottom);
+}
+
+static struct fraction multiply(struct reader *reader, struct fraction a, struct fraction b)
+{
+    return (struct fraction){tsr__expr_mul(reader->exprs, a.top, b.top),
+                             tsr__expr_mul(reader->exprs, a.bottom, b.bottom)};
+}
+
+static struct fraction divide(struct reader *reader, struct fraction a, struct fraction b)
+{
+    return multiply(reader, a, (struct fraction){b.bottom, b.top});
+}
+
+// Computes a + b or, with tsr__expr_sub, a - b.
+static struct fraction add(struct reader *reader,
+                           struct expr (*of)(struct exprs *exprs, struct expr a, struct expr b),
+                           struct fraction a, struct fraction b)
+{
+    if (expr_equal(a.bottom, b.bottom))
+        return (struct fraction){of(reader->exprs, a.top, b.top), a.bottom};
+    struct expr left = tsr__expr_mul(reader->exprs, a.top, b.bottom),
+                right = tsr__expr_mul(reader->exprs, b.top, a.bottom);
+    return (struct fraction){of(reader->exprs, left, right),
+                             tsr__expr_mul(reader->exprs, a.bottom, b.bottom)};
+}
 
 // Skips white space.
 static void skip(struct reader *reader)
@@ -64,15 +109,14 @@ static struct str word(struct reader *reader)
     return w;
 }
 
-// Returns the expression if a closing parenthesis follows, else unknown.
-static struct expr closed(struct reader *reader, struct expr expr)
+// Returns the fraction if a closing parenthesis follows, else unknown.
+static struct fraction closed(struct reader *reader, struct fraction fraction)
 {
-    return take(reader, ")") ? expr : unknown;
+    return take(reader, ")") ? fraction : over_one(unknown);
 }
 
-// Reads a call such as "max(n, 2*m, 7)", applied from left to right. floor() of a quotient is the
-// quotient.
-static struct expr read_call(struct reader *reader, struct str name)
+// Reads a call such as "max(n, 2*m, 7)", applied from left to right. floor() has one argument.
+static struct fraction read_call(struct reader *reader, struct str name)
 {
     static const struct {
         const char *name;
@@ -84,85 +128,88 @@ static struct expr read_call(struct reader *reader, struct str name)
     for (size_t i = 0; i < TSR_COUNT(calls); i++) {
         if (!str_is(name, calls[i].name))
             continue;
-        struct expr expr = read_sum(reader);
+        struct expr expr = rounded(reader, read_sum(reader));
         while (expr.known && calls[i].of && take(reader, ","))
-            expr = calls[i].of(reader->exprs, expr, read_sum(reader));
-        return closed(reader, expr);
+            expr = calls[i].of(reader->exprs, expr, rounded(reader, read_sum(reader)));
+        return closed(reader, over_one(expr));
     }
-    return unknown;
+    return over_one(unknown);
 }
 
 // Reads a number, a name, a call, a sign, or a sum in parentheses. Text that starts with a digit
 // and is no number is invalid.
-static struct expr read_atom(struct reader *reader)
+static struct fraction read_atom(struct reader *reader)
 {
     int64_t number;
     if (take(reader, "-"))
-        return tsr__expr_sub(reader->exprs, expr_number(0), read_atom(reader));
+        return multiply(reader, over_one(expr_number(-1)), read_atom(reader));
     if (take(reader, "("))
         return closed(reader, read_sum(reader));
     struct str w = word(reader);
     if (!w.n)
-        return unknown;
+        return over_one(unknown);
     if (tsr__str_int(w, &number))
-        return expr_number(number);
+        return over_one(expr_number(number));
     if (isdigit((unsigned char)w.p[0]))
-        return unknown;
+        return over_one(unknown);
     if (take(reader, "("))
         return read_call(reader, w);
     reader->names++;
-    return tsr__expr_symbol(reader->exprs, w);
+    return over_one(tsr__expr_symbol(reader->exprs, w));
 }
 
 // Reads a power: "n**3" is n*n*n. Exponents other than small numbers are invalid.
-static struct expr read_power(struct reader *reader)
+static struct fraction read_power(struct reader *reader)
 {
-    struct expr expr = read_atom(reader), one = expr;
+    struct fraction power = read_atom(reader), one = power;
     int64_t times;
-    while (expr.known && take(reader, "**")) {
+    while (is_known(power) && take(reader, "**")) {
         // A term cannot have more factors.
         if (!tsr__str_int(word(reader), &times) || times < 1 || times > EXPR_MAX_ATOMS)
-            return unknown;
-        for (one = expr; times > 1; times--)
-            expr = tsr__expr_mul(reader->exprs, expr, one);
+            return over_one(unknown);
+        for (one = power; times > 1; times--)
+            power = multiply(reader, power, one);
     }
-    return expr;
+    return power;
 }
 
-// Reads a product. "/" rounds down like "//", because sizes are integers.
-static struct expr read_product(struct reader *reader)
+// Reads a product.
+static struct fraction read_product(struct reader *reader)
 {
-    struct expr expr = read_power(reader);
-    while (expr.known) {
+    struct fraction left = read_power(reader);
+    while (is_known(left)) {
         if (take(reader, "*"))
-            expr = tsr__expr_mul(reader->exprs, expr, read_power(reader));
-        else if (take(reader, "//") || take(reader, "/"))
-            expr = tsr__expr_floor(reader->exprs, expr, read_power(reader));
+            left = multiply(reader, left, read_power(reader));
+        else if (take(reader, "//"))
+            left = over_one(rounded(reader, divide(reader, left, read_power(reader))));
+        else if (take(reader, "/"))
+            left = divide(reader, left, read_power(reader));
         else if (take(reader, "%"))
-            expr = tsr__expr_mod(reader->exprs, expr, read_power(reader));
+            left = over_one(tsr__expr_mod(reader->exprs, rounded(reader, left),
+                                          rounded(reader, read_power(reader))));
         else
             break;
     }
-    return expr;
+    return left;
 }
 
 // Reads a sum. Also limits the depth, because all nested expressions pass here.
-static struct expr read_sum(struct reader *reader)
+static struct fraction read_sum(struct reader *reader)
 {
     // The depth is not decremented on failure: the text is invalid, and reading ends.
     if (reader->depth++ >= EXPR_MAX_DEPTH)
-        return unknown;
-    struct expr expr = read_product(reader);
-    while (expr.known) {
+        return over_one(unknown);
+    struct fraction left = read_product(reader);
+    while (is_known(left)) {
         if (take(reader, "+"))
-            expr = tsr__expr_add(reader->exprs, expr, read_product(reader));
+            left = add(reader, tsr__expr_add, left, read_product(reader));
         else if (take(reader, "-"))
-            expr = tsr__expr_sub(reader->exprs, expr, read_product(reader));
+            left = add(reader, tsr__expr_sub, left, read_product(reader));
         else
             break;
     }
     reader->depth--;
-    return expr;
+    return left;
 }
 
 // Reads a text of numbers alone ("10", "2*3") as a name: ONNX stores numbers as numbers, and ONNX
@@ -185,7 +232,7 @@ static struct expr read_text(struct exprs *exprs, struct str text)
         return tsr__expr_symbol(exprs, text);
     if (text.n > EXPR_MAX_TEXT)
         return tsr__expr_symbol(exprs, text);
-    struct expr expr = read_sum(&reader);
+    struct expr expr = rounded(&reader, read_sum(&reader));
     skip(&reader);
     if (!expr.known || reader.text.n)
         return tsr__expr_symbol(exprs, text);

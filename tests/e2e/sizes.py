@@ -116,6 +116,16 @@ def stale():
     yield "twice the frequencies, as onnx infers them", m, ["g:f={1,1,2,1:0,1}"], {"x": f4(2, 16, 1)}
 
 
+def fractions():
+    """A size as torch writes it after a convolution with stride 2: "/" does not round, only floor() does. It cannot be inferred here."""
+    nodes = [node("Cast", ["e"], ["end"], to=T.INT64), node("Slice", ["x", "b", "end", "a"], ["h"], name="cut"), node("Shape", ["h"], ["t"], name="t"),
+             node("Reshape", ["h", "flat"], ["f"], name="f"), node("Reshape", ["f", "t"], ["y"], name="r")]
+    half = ["n", 3, "floor(rows/2 - 1/2) + 1"]
+    m = model(nodes + SIZES, {"x": ["n", 3, "rows"], "e": [1]}, SEEN, {"b": i8(0), "a": i8(2), "flat": i8(0, -1)}, {"h": half, "y": half})
+    for rows in (8, 9):
+        yield "half of %d rows, rounded up" % rows, m, ["r:f={2,1:0,1}"], {"x": f4(2, 3, rows), "e": np.array([(rows + 1) // 2], "f4")}
+
+
 def old_sets():
     """Nodes that compute local sizes at run time, in each operator set. Older sets lack comparisons, Where and integer remainders."""
     nodes = [node("Shape", ["z"], ["t"], name="t"), node("Reshape", ["x", "t"], ["h"], name="r"), node("Relu", ["h"], ["y"], name="y")]
@@ -174,7 +184,7 @@ def none_wrong(folder, check, *arguments):
 
 
 def main():
-    groups = (reshapes, slices, stale, old_sets, nothing, turns_of_nothing, of_four_bits)
+    groups = (reshapes, slices, stale, fractions, old_sets, nothing, turns_of_nothing, of_four_bits)
     harness.run([(name, none_wrong, same, m, shards, feeds) for group in groups for name, m, shards, feeds in group()] + [("two sizes for one name", none_wrong, two_sizes)])
     harness.finish()
 

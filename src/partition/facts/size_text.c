@@ -9,6 +9,7 @@
 //     Example: an input x has the dimensions [batch, seq]; "batch*(seq + 2)" calls
 //         symbol(batch), symbol(seq), combine(+, seq, number(2)), combine(*, batch, that)
 //     "2*3 + batch": 2*3 is computed here; then combine(+, number(6), symbol(batch))
+//     "floor(h/2 - 1/2)": "/" is exact, as in sympy; h - 1 is divided by 2 when floor() ends
 //     "other/2": no input has a dimension "other", so the size is not known
 #include "partition/facts/facts.h"
 
@@ -26,12 +27,13 @@ struct expr {
 };
 // Result of an expression. If `ok` is false, the size is unknown. Otherwise it is `value`, an
 // int64[1] that nodes compute, or `number` if `value` is NULL. If only known sizes are checked
-// (`maker` is NULL), a symbolic size has neither.
+// (`maker` is NULL), a symbolic size has neither. A fraction is this size divided by `bottom`.
 struct size_result {
     bool ok;
     int64_t number;
     tsr_value *value;
-    bool symbolic; // the expression contains a symbol
+    bool symbolic;  // the expression contains a symbol
+    int64_t bottom; // 0: 1
 };
 static const struct size_result not_known = {0};
 
@@ -116,6 +118,59 @@ static struct size_result combine(struct expr *expr, enum arith op, struct size_
     return out;
 }
 
+static struct size_result number_of(int64_t number)
+{
+    return (struct size_result){.ok = true, .number = number};
+}
+
+static int64_t bottom_of(struct size_result size)
+{
+    return size.bottom ? size.bottom : 1;
+}
+
+// Rounds a fraction down to an integer.
+static struct size_result rounded(struct expr *expr, struct size_result size)
+{
+    int64_t bottom = bottom_of(size);
+    size.bottom = 0;
+    return bottom == 1 ? size : combine(expr, ARITH_DIV, size, number_of(bottom));
+}
+
+// Multiplies numerator and denominator, so that two fractions have the same denominator.
+static struct size_result scaled(struct expr *expr, struct size_result size, int64_t times)
+{
+    return times == 1 ? size : combine(expr, ARITH_MUL, size, number_of(times));
+}
+
+// Adds, subtracts or multiplies fractions.
+static struct size_result combine_fractions(struct expr *expr, enum arith op, struct size_result a,
+                                            struct size_result b)
+{
+    int64_t left = bottom_of(a), right = bottom_of(b), bottom = left;
+    bool same = op != ARITH_MUL && left == right;
+    if (!a.ok || !b.ok || (!same && !mul_ok(left, right, &bottom)))
+        return not_known;
+    a.bottom = b.bottom = 0;
+    if (op != ARITH_MUL && !same) {
+        a = scaled(expr, a, right);
+        b = scaled(expr, b, left);
+    }
+    struct size_result out = combine(expr, op, a, b);
+    out.bottom = bottom;
+    return out;
+}
+
+// Divides without rounding if the divisor is a number.
+static struct size_result quotient(struct expr *expr, struct size_result a, struct size_result b)
+{
+    if (!a.ok || !b.ok || b.symbolic)
+        return combine(expr, ARITH_DIV, rounded(expr, a), rounded(expr, b));
+    struct size_result out = scaled(expr, a, bottom_of(b));
+    if (b.number <= 0 || !mul_ok(bottom_of(a), b.number, &out.bottom))
+        return not_known;
+    return out;
+}
+
 // Returns `inner` if a closing parenthesis follows, else unknown.
 static struct size_result closed(struct expr *expr, struct size_result inner)
 {
@@ -134,9 +189,9 @@ static struct size_result read_call(struct expr *expr, struct str name)
     for (size_t i = 0; i < TSR_COUNT(calls); i++) {
         if (!str_is(name, calls[i].name))
             continue;
-        struct size_result left = read_sum(expr);
+        struct size_result left = rounded(expr, read_sum(expr));
         while (left.ok && take(expr, ","))
-            left = combine(expr, calls[i].op, left, read_sum(expr));
+            left = combine(expr, calls[i].op, left, rounded(expr, read_sum(expr)));
         return closed(expr, left);
     }
     return not_known;
@@ -144,10 +199,10 @@ static struct size_result read_call(struct expr *expr, struct str name)
 
 static struct size_result read_atom(struct expr *expr)
 {
-    if (take(expr, "floor(") || take(expr, "(")) { // sizes are integers, so / already rounds down
-        struct size_result inner = read_sum(expr);
-        return closed(expr, inner);
-    }
+    if (take(expr, "floor("))
+        return closed(expr, rounded(expr, read_sum(expr)));
+    if (take(expr, "("))
+        return closed(expr, read_sum(expr));
     skip_space(expr);
     const char *start = expr->at;
     while (expr->at < expr->end &&
@@ -170,11 +225,13 @@ static struct size_result read_product(struct expr *expr)
         if (!left.ok)
             return left;
         if (take(expr, "*"))
-            left = combine(expr, ARITH_MUL, left, read_atom(expr));
-        else if (take(expr, "//") || take(expr, "/"))
-            left = combine(expr, ARITH_DIV, left, read_atom(expr));
+            left = combine_fractions(expr, ARITH_MUL, left, read_atom(expr));
+        else if (take(expr, "//"))
+            left = rounded(expr, quotient(expr, left, read_atom(expr)));
+        else if (take(expr, "/"))
+            left = quotient(expr, left, read_atom(expr));
         else if (take(expr, "%"))
-            left = combine(expr, ARITH_MOD, left, read_atom(expr));
+            left = combine(expr, ARITH_MOD, rounded(expr, left), rounded(expr, read_atom(expr)));
         else
             return left;
     }
@@ -185,7 +242,7 @@ static struct size_result read_first(struct expr *expr)
 {
     struct size_result nothing = {.ok = true};
     if (take(expr, "-"))
-        return combine(expr, ARITH_SUB, nothing, read_product(expr));
+        return combine_fractions(expr, ARITH_SUB, nothing, read_product(expr));
     return read_product(expr);
 }
 
@@ -197,9 +254,9 @@ static struct size_result read_sum(struct expr *expr)
         left = read_first(expr);
     while (left.ok) {
         if (take(expr, "+"))
-            left = combine(expr, ARITH_ADD, left, read_product(expr));
+            left = combine_fractions(expr, ARITH_ADD, left, read_product(expr));
         else if (take(expr, "-"))
-            left = combine(expr, ARITH_SUB, left, read_product(expr));
+            left = combine_fractions(expr, ARITH_SUB, left, read_product(expr));
         else
             break;
     }
@@ -220,7 +277,7 @@ static struct size_result size_of(struct draft *draft, const struct size_maker *
     struct expr expr = {.draft = draft, .maker = maker, .at = text.p, .end = text.p + text.n};
     if (tsr__map_get(&draft->sizes, text))
         return read_symbol(&expr, text);
-    struct size_result result = read_sum(&expr);
+    struct size_result result = rounded(&expr, read_sum(&expr));
     skip_space(&expr);
     return expr.at == expr.end && result.symbolic ? result : not_known;
 }
