@@ -108,6 +108,9 @@ bool tsr__star_matches(struct str pattern, struct str text, struct str *rest);
 // Parses a decimal number. False for an empty text, a leading '+', spaces, other characters and
 // overflow.
 bool tsr__str_int(struct str text, int64_t *out);
+// Returns the name or number at the start of the text of a size, such as "batch size" in
+// "batch size + 1".
+struct str tsr__dim_word(struct str text);
 // Returns the number of a device of that kind, -1 if the name is of another kind. Case is ignored.
 // ("CUDA:1", "CUDA") gives 1, ("cuda", "CUDA") 0, ("CUDA:x", "CUDA") and ("CUDA1", "CUDA") -1.
 int64_t tsr__device_number(struct str name, const char *kind);

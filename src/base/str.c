@@ -37,6 +37,18 @@ bool tsr__str_int(struct str text, int64_t *out)
     return true;
 }
 
+// The word ends at an operator, parenthesis, comma or control character. Spaces at its end are left
+// out. Exporters use names like "batch size", "?" and "input:0".
+struct str tsr__dim_word(struct str text)
+{
+    size_t n = 0;
+    while (n < text.n && (unsigned char)text.p[n] >= ' ' && !strchr("+-*/%(),", text.p[n]))
+        n++;
+    while (n && text.p[n - 1] == ' ')
+        n--;
+    return (struct str){text.p, n};
+}
+
 int64_t tsr__device_number(struct str name, const char *kind)
 {
     size_t n = strlen(kind);

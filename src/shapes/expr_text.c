@@ -95,17 +95,11 @@ static bool take(struct reader *reader, const char *sign)
     return true;
 }
 
-// Takes letters, digits, _ . : and all characters beyond ASCII, which exporters use in names.
 static struct str word(struct reader *reader)
 {
-    size_t n = 0;
     skip(reader);
-    while (n < reader->text.n &&
-           (isalnum((unsigned char)reader->text.p[n]) || strchr("_.:", reader->text.p[n]) ||
-            (unsigned char)reader->text.p[n] >= 0x80))
-        n++;
-    struct str w = {reader->text.p, n};
-    reader->text = (struct str){reader->text.p + n, reader->text.n - n};
+    struct str w = tsr__dim_word(reader->text);
+    reader->text = (struct str){reader->text.p + w.n, reader->text.n - w.n};
     return w;
 }
 

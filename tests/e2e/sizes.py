@@ -126,6 +126,13 @@ def fractions():
         yield "half of %d rows, rounded up" % rows, m, ["r:f={2,1:0,1}"], {"x": f4(2, 3, rows), "e": np.array([(rows + 1) // 2], "f4")}
 
 
+def names():
+    """Sizes that are computed from sizes with unusual names."""
+    nodes = [node("Conv", ["x", "w"], ["h"], name="c", strides=[2, 2], pads=[1, 1, 1, 1]), node("Relu", ["h"], ["y"], name="y")]
+    m = model(nodes + SIZES, {"x": ["n", 3, "?", "image width"]}, SEEN, {"w": f4(4, 3, 3, 3)})
+    yield "sizes called ? and image width", m, ["c:x={2,1,1,1:0,1}", "y:h={2,1,1,1:0,1}"], {"x": f4(2, 3, 5, 6)}
+
+
 def old_sets():
     """Nodes that compute local sizes at run time, in each operator set. Older sets lack comparisons, Where and integer remainders."""
     nodes = [node("Shape", ["z"], ["t"], name="t"), node("Reshape", ["x", "t"], ["h"], name="r"), node("Relu", ["h"], ["y"], name="y")]
@@ -184,7 +191,7 @@ def none_wrong(folder, check, *arguments):
 
 
 def main():
-    groups = (reshapes, slices, stale, fractions, old_sets, nothing, turns_of_nothing, of_four_bits)
+    groups = (reshapes, slices, stale, fractions, names, old_sets, nothing, turns_of_nothing, of_four_bits)
     harness.run([(name, none_wrong, same, m, shards, feeds) for group in groups for name, m, shards, feeds in group()] + [("two sizes for one name", none_wrong, two_sizes)])
     harness.finish()
 

@@ -204,11 +204,8 @@ static struct size_result read_atom(struct expr *expr)
     if (take(expr, "("))
         return closed(expr, read_sum(expr));
     skip_space(expr);
-    const char *start = expr->at;
-    while (expr->at < expr->end &&
-           (isalnum((unsigned char)*expr->at) || *expr->at == '_' || *expr->at == '.'))
-        expr->at++;
-    struct str word = {start, (size_t)(expr->at - start)};
+    struct str word = tsr__dim_word((struct str){expr->at, (size_t)(expr->end - expr->at)});
+    expr->at += word.n;
     struct size_result number = {.ok = true};
     if (tsr__str_int(word, &number.number))
         return number;
