@@ -136,6 +136,7 @@ static tsr_status read_config(tsr_folder *folder)
     if (!folder->head_size && folder->heads)
         folder->head_size = tsr__genai_number(folder, "hidden_size") / folder->heads;
     name_ports(folder);
+    tsr__search_read(folder);
     return check_sizes(folder, path);
 }
 

@@ -35,7 +35,8 @@ struct tsr_generator {
     int64_t past;       // number of tokens in the caches
     int64_t cache_room; // capacity in tokens of fixed caches; 0: caches grow
     uint64_t random;
-    float *logits; // logits of the last token, `vocabulary` entries
+    struct sequence tokens; // all tokens so far, on the rank that has the logits
+    float *logits;          // logits of the last token, `vocabulary` entries
     int64_t vocabulary, capacity;
     // predicted times in picoseconds, sharded and on one device; 0: nothing was planned
     int64_t predicted, one_device;
@@ -449,7 +450,7 @@ static tsr_status sample(tsr_generator *generator, int64_t *out)
 }
 
 // True if the token ends the text. eos_token_id is a number or a list; without it no token does.
-static bool ends_text(const tsr_folder *folder, int64_t token)
+bool tsr__genai_ends_text(const tsr_folder *folder, int64_t token)
 {
     const json_t *model = json_object_get(folder->config, "model");
     const json_t *end = json_object_get(model ? model : folder->config, "eos_token_id");
@@ -469,8 +470,28 @@ struct next_token {
 static tsr_status choose_token(tsr_generator *generator, int64_t *token)
 {
     TRY(read_logits(generator));
+    TRY(tsr__search_apply(generator->folder, &generator->tokens, generator->logits,
+                          generator->vocabulary));
     *token = most_likely(generator);
     return generator->options.temperature > 0 ? sample(generator, token) : TSR_OK;
+}
+
+static tsr_status add_tokens(tsr_generator *generator, const int64_t *ids, size_t n)
+{
+    struct sequence *tokens = &generator->tokens;
+    if (tokens->capacity - tokens->n < n) {
+        size_t capacity = 2 * (tokens->n + n);
+        int64_t *bigger =
+            tsr__realloc(generator->session, tokens->at, tokens->capacity * sizeof *bigger,
+                         capacity * sizeof *bigger);
+        if (!bigger)
+            return TSR_NOMEM;
+        tokens->at = bigger;
+        tokens->capacity = capacity;
+    }
+    memcpy(tokens->at + tokens->n, ids, n * sizeof *ids);
+    tokens->n += n;
+    return TSR_OK;
 }
 
 // Sets *next on all ranks. Rank 0 chooses the token and passes it to the callback.
@@ -480,7 +501,9 @@ static tsr_status find_next(tsr_generator *generator, tsr_token_fn take, void *d
     *next = (struct next_token){0};
     if (tsr_process_group_rank(generator->group) == 0) {
         TRY(choose_token(generator, &next->token));
-        bool ends = ends_text(generator->folder, next->token) && !generator->options.past_end;
+        TRY(add_tokens(generator, &next->token, 1));
+        bool ends =
+            tsr__genai_ends_text(generator->folder, next->token) && !generator->options.past_end;
         next->more = (!take || take(data, next->token)) && !ends;
     }
     if (!generator->group)
@@ -525,6 +548,8 @@ void tsr_generator_close(tsr_generator *generator)
     tsr_job_close(generator->job);
     tsr_process_group_leave(generator->group);
     tsr__free(session, generator->logits, (size_t)generator->capacity * sizeof *generator->logits);
+    tsr__free(session, generator->tokens.at,
+              generator->tokens.capacity * sizeof *generator->tokens.at);
     tsr__temporary_remove(generator->work);
     tsr__free(session, generator, sizeof *generator);
 }
@@ -679,6 +704,8 @@ static tsr_status run_prompt(tsr_generator *generator, const int64_t *ids, size_
     if (result)
         TRY(RESULT_CHECK(generator->session, result, devices));
     generator->past = 0;
+    generator->tokens.n = 0;
+    TRY(add_tokens(generator, ids, n));
     generator->cache_room = 0;
     if (generator->run.states_in_place)
         generator->cache_room = (int64_t)n + most_tokens(generator, n);

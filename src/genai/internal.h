@@ -18,6 +18,19 @@ struct cache {
     int64_t window;
 };
 
+// Settings of "search" in GENAI_CONFIG.
+struct search {
+    double repetition_penalty; // 1: none
+    int64_t min_length;        // of prompt and answer together
+    int64_t ngram;             // no sequence of this number of tokens may occur twice; 0: any may
+};
+
+// The tokens of a prompt and its answer. `at` has space for `capacity` tokens.
+struct sequence {
+    int64_t *at;
+    size_t n, capacity;
+};
+
 struct tsr_folder {
     tsr_session *session;
     struct arena arena;
@@ -30,10 +43,19 @@ struct tsr_folder {
     VEC(struct cache) caches; // KV caches
     VEC(struct cache) states; // other states, of fixed size: of a convolution or recurrence
     int64_t heads, kv_heads, head_size, context, vocabulary; // 0: not in the configuration
+    struct search search;
 };
 
 // Returns an integer of the configuration (genai nests it in model.decoder), or 0 if it is absent.
 int64_t tsr__genai_number(const tsr_folder *folder, const char *key);
+// True if the token ends the text.
+bool tsr__genai_ends_text(const tsr_folder *folder, int64_t token);
+
+// Reads the settings of the configuration.
+void tsr__search_read(tsr_folder *folder);
+// Changes the logits of the token that follows `tokens`, according to the settings.
+tsr_status tsr__search_apply(const tsr_folder *folder, const struct sequence *tokens, float *logits,
+                             int64_t vocabulary);
 // Returns the size of the caches' heads axis; 0: no caches, or unknown.
 int64_t tsr__genai_cache_heads(const tsr_folder *folder);
 
