@@ -9,28 +9,47 @@
     model.partition("parts")                                         # one ONNX file per device
     outputs = tessera.PartitionSession("parts").run(None, {"input_ids": ids})
 """
-from typing import TYPE_CHECKING, Any
-
-from . import topology
-from ._library import library as _library
-from .errors import EngineError, Finding, Infeasible, RankFailed, TesseraError
-from .generation import Generator, generate
-from .group import Group
-from .model import Model, Node, Partition, Plan, Value, load
-from .session import PartitionSession
-from .tools import Simulation, Verification, report, simulate, verify
+import importlib
+import os
+from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
+    from . import topology
+    from .errors import EngineError, Finding, Infeasible, RankFailed, TesseraError
+    from .generation import Generator, generate
+    from .group import Group
+    from .model import Model, Node, Partition, Plan, Value, load
     from .provider import InferenceSession, register
+    from .session import PartitionSession
+    from .tools import Simulation, Verification, report, simulate, verify
+    __version__: str
 
-__version__ = _library.tsr_version().decode()
 __all__ = ["EngineError", "Finding", "Generator", "Group", "InferenceSession", "Infeasible", "Model", "Node", "Partition", "PartitionSession", "Plan",
            "RankFailed", "Simulation", "TesseraError", "Value", "Verification", "generate", "load", "register", "report", "simulate", "topology", "verify"]
 
+# ONNX Runtime reads it once, when it is loaded: it then sends no telemetry, writes no $TMPDIR/.ses, and does not hang forked
+# children at their exit. A value that the user has set is kept.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+# Modules by the names that they define. They are imported on first use: the command starts without numpy, and what needs no
+# onnxruntime works without it.
+_MODULES = {"errors": ("EngineError", "Finding", "Infeasible", "RankFailed", "TesseraError"), "generation": ("Generator", "generate"), "group": ("Group",),
+            "model": ("Model", "Node", "Partition", "Plan", "Value", "load"), "provider": ("InferenceSession", "register"), "session": ("PartitionSession",),
+            "tools": ("Simulation", "Verification", "report", "simulate", "verify"), "topology": (), "tensors": ()}
+
 
 def __getattr__(name: str) -> Any:
-    """Imports names that need onnxruntime on first use, so that the rest of the package works without it."""
-    if name in ("InferenceSession", "register"):
-        from . import provider
-        return getattr(provider, name)
-    raise AttributeError("module 'tessera' has no attribute %r" % name)
+    if name in _MODULES:
+        return importlib.import_module("." + name, __name__)
+    if name == "__version__":
+        from ._library import library
+        return library.tsr_version().decode()
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
+        raise AttributeError("module 'tessera' has no attribute %r" % name)
+    globals()[name] = getattr(importlib.import_module("." + module, __name__), name)
+    return globals()[name]
+
+
+def __dir__() -> List[str]:
+    return sorted({*globals(), *__all__, "__version__"})

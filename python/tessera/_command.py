@@ -5,25 +5,18 @@ Python's ONNX Runtime.
 `chat` and `serve` are implemented in Python. So is `generate`, with onnxruntime-genai; without onnxruntime-genai
 the program generates from token ids.
 """
-import argparse
 import os
-import shutil
 import sys
-from typing import Any, Dict, List, NoReturn, Type
+from typing import Any, Dict, List, NoReturn
 
-from ._library import FOLDER, engine_path
-
-
-class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises ValueError instead of ending the program."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
+# Other modules are imported by the functions, so that Ctrl-C during their import ends the command without a traceback.
 
 
-def _parser(kind: Type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+def _parser() -> Any:
+    import argparse
+
     from . import chat
-    parser = kind(prog="tessera generate", description="Generate text with a language model on several devices.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="tessera generate", description="Generate text with a language model on several devices.", allow_abbrev=False)
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--devices", metavar="N|TOPOLOGY")
     parser.add_argument("--transport", default="threads")
@@ -33,7 +26,7 @@ def _parser(kind: Type[argparse.ArgumentParser]) -> argparse.ArgumentParser:
 
 def _generate_text(words: List[str]) -> None:
     """Runs tessera generate FOLDER --prompt TEXT: prints the text while it is generated."""
-    parser = _parser(argparse.ArgumentParser)
+    parser = _parser()
     parser.add_argument("--prompt", required=True, metavar="TEXT", help="text to continue")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end the answer before this text; may be repeated")
     options = vars(parser.parse_args(words))
@@ -45,7 +38,12 @@ def _generate_ids(words: List[str]) -> bool:
     only the program supports the options.
     """
     from .generation import has_genai
-    parser = _parser(_Parser)
+
+    def refuse(message: str) -> NoReturn:
+        raise ValueError(message)
+
+    parser = _parser()
+    parser.error = refuse  # instead of ending the program
     parser.add_argument("--ids", required=True, type=lambda text: [int(token) for token in text.split(",")])
     parser.set_defaults(max_tokens=64)
     try:
@@ -100,6 +98,9 @@ def _main(words: List[str]) -> None:
     elif _generates(words) and any(word.split("=")[0] == "--prompt" for word in words):
         _generate_text(words[1:])
     elif not _generates(words) or not _generate_ids(words[1:]):
+        import shutil
+
+        from ._library import FOLDER, engine_path
         path = engine_path()
         if path:
             os.environ.setdefault("TESSERA_ORT", path)

@@ -55,11 +55,6 @@ library = _open()
 FOLDER = _plugin_folder()
 
 
-# ONNX Runtime reads it once, when it is loaded: it then sends no telemetry, writes no $TMPDIR/.ses, and does not hang forked
-# children at their exit. A value that the user has set is kept.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
-
 def engine_path() -> Optional[str]:
     """Returns the path of ONNX Runtime's library: $TESSERA_ORT, or the one in this Python's onnxruntime. None if
     there is neither.

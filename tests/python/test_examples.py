@@ -26,7 +26,7 @@ def example(name, *words):
 
 def command(*words):
     """Runs the wheel's command `tessera` with the program of this build."""
-    code = "import sys; from tessera import _command; _command.FOLDER = sys.argv.pop(1); _command.main()"
+    code = "import sys; from tessera import _command, _library; _library.FOLDER = sys.argv.pop(1); _command.main()"
     p = subprocess.run([sys.executable, "-c", code, BUILD, *words], capture_output=True, text=True, env=ENV, timeout=300)
     return p.returncode, p.stdout, p.stderr
 
