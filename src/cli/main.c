@@ -62,7 +62,8 @@ static int help_all(FILE *to)
         tsr_version());
     for (size_t i = 0; cli_commands[i]; i++)
         fprintf(to, "  %-12s%s\n", cli_commands[i]->name, cli_commands[i]->summary);
-    fprintf(to, "\nSee `tessera COMMAND --help` for options and an example. Exit codes: 0 done, "
+    fprintf(to, "\nThe Python package tessera-onnx adds chat and serve, and text for generate.\n"
+                "See `tessera COMMAND --help` for options and an example. Exit codes: 0 done, "
                 "1 check failed,\n"
                 "2 usage, 3 cannot read, 4 nothing fits, 5 unsupported, 6 a rank failed, 7 no "
                 "engine, 8 cannot write.\n");

@@ -173,7 +173,7 @@ static int run(struct cli *cli)
 static const struct option options_table[] = {
     {"--ids", "1,72,101", "prompt as token ids"},
     {"--prompt", "TEXT",
-     "prompt as text (only in Python's tessera.generate, which has a tokenizer)"},
+     "prompt as text, also with --stop TEXT (only with the Python package, which has a tokenizer)"},
     {"--devices", "N|TOPOLOGY|auto",
      "plan and partition the model for N devices, for a topology (ring:4, cuda:2, a file, a "
      "planned "
