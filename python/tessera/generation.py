@@ -26,7 +26,7 @@ NO_TEMPLATE = "Empty chat template."  # onnxruntime-genai's error for folders wi
 def tokenizer_of(folder: str) -> Any:
     try:
         from tokenizers import Tokenizer
-    except ImportError:
+    except ModuleNotFoundError:
         raise ImportError("text needs a tokenizer: pip install onnxruntime-genai (or tokenizers), or give a list of token ids") from None
     path = os.path.join(folder, "tokenizer.json")
     if not os.path.isdir(folder):
@@ -228,7 +228,7 @@ def check_folder(folder: str) -> None:
 def _genai_model(folder: str, devices: Union[int, str, None], options: Dict[str, Any]) -> Any:
     try:
         import onnxruntime_genai as genai
-    except ImportError:
+    except ModuleNotFoundError:  # an installed package that cannot be loaded has an error of its own
         raise ImportError("onnxruntime-genai is not installed: pip install onnxruntime-genai") from None
     check_folder(folder)
     config = genai.Config(folder)

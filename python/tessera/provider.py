@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 try:
     import onnxruntime
-except ImportError:
+except ModuleNotFoundError:
     raise ImportError("tessera.InferenceSession needs onnxruntime 1.24 or later: pip install 'tessera-onnx[cpu]'") from None
 
 from ._library import FOLDER, Session, TemporaryFolder, library

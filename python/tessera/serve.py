@@ -448,7 +448,7 @@ def main(arguments: List[str]) -> None:
     try:
         import starlette  # noqa: F401
         import uvicorn
-    except ImportError:
+    except ModuleNotFoundError:
         fail("serve needs starlette and uvicorn: pip install starlette uvicorn")
     listener = listen(words.host, words.port)  # before the model is loaded, which may take minutes
     generator = open_generator(words)

@@ -25,7 +25,7 @@ FOLDER = TMP.name + "/folder"
 ENV = dict(os.environ, PYTHONPATH=BUILD + "/python")
 IDS = [1, 7, 11]
 MESSAGES = [{"role": "user", "content": "Hello"}]
-PROGRAM = "import sys; from tessera import _command; _command.FOLDER = sys.argv.pop(1); _command.main()"
+PROGRAM = "import sys; from tessera import _command, _library; _library.FOLDER = sys.argv.pop(1); _command.main()"
 
 
 def missing(*modules):
@@ -41,9 +41,11 @@ def unsharded(ids, count, folder=FOLDER, **search):
     parameters.set_search_options(max_length=len(ids) + count, **dict(dict(do_sample=False), **search))
     generator = genai.Generator(model, parameters)
     generator.append_tokens(numpy.array([ids], numpy.int32))
+    tokens = []
     while not generator.is_done():
         generator.generate_next_token()
-    return [int(token) for token in generator.get_sequence(0)[len(ids):]]
+        tokens.append(int(generator.get_next_tokens()[0]))
+    return [int(token) for token in generator.get_sequence(0)[len(ids):]] if "num_beams" in search else tokens
 
 
 def folder_with(name, **search):
@@ -138,6 +140,20 @@ def test_own_loop_without_genai():
     return reason
 
 
+def test_search_settings_of_the_own_loop():
+    reason = missing("onnxruntime_genai")
+    if reason:
+        return reason
+    ids = [1, 1, 11]
+    greedy = unsharded(ids, 40)
+    for k, search in enumerate((dict(repetition_penalty=1.7), dict(repetition_penalty=0.6), dict(no_repeat_ngram_size=1), dict(no_repeat_ngram_size=2),
+                                dict(no_repeat_ngram_size=3, repetition_penalty=1.1, min_length=40))):
+        folder = folder_with("search-%d" % k, **search)
+        want = unsharded(ids, 40, folder)
+        ran = subprocess.run([BUILD + "/tessera", "generate", folder, "--ids", "1,1,11", "--max-tokens", "40", "--quiet"], capture_output=True, text=True, env=ENV, timeout=120)
+        assert want != greedy and list(map(int, ran.stdout.split())) == want, (search, want, ran)
+
+
 def call(*words):
     return subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], capture_output=True, text=True, env=ENV, timeout=120)
 
@@ -190,6 +206,13 @@ def test_command():
         assert ran.returncode == 8 and hint in ran.stderr and len(ran.stderr.splitlines()) == 1, ran
     latin = subprocess.run([sys.executable, "-c", "from tessera import chat; chat.write('\u6f22')"], capture_output=True, env=dict(ENV, PYTHONIOENCODING="latin-1"))
     assert latin.stdout == b"?", latin
+    # A package that is installed but cannot be loaded is not reported as missing.
+    os.mkdir(TMP.name + "/stub")
+    with open(TMP.name + "/stub/onnxruntime_genai.py", "w") as f:
+        f.write("raise ImportError('libnone.so: cannot open')")
+    stub = dict(ENV, PYTHONPATH=TMP.name + "/stub:" + ENV["PYTHONPATH"])
+    ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, "generate", FOLDER, "--ids", ids], capture_output=True, text=True, env=stub, timeout=120)
+    assert ran.returncode == 7 and ran.stderr == "tessera: libnone.so: cannot open\n", ran
     # --json uses the program's own loop.
     assert json.loads(call("generate", FOLDER, "--ids", ids, "--max-tokens", "4", "--json").stdout)["tokens"] == unsharded(IDS, 4)
 
