@@ -203,6 +203,20 @@ def test_rounding_errors_are_amplified(d):
         check("a given tolerance is kept", rc == 1 and not doc["ok"], (rc, doc, err))
 
 
+def test_results_near_zero(d):
+    """Sigmoid of about -19: the engine computes 1 - x, so all results are a few rounding errors of 1."""
+    rng = np.random.default_rng(1)
+    np.savez(d + "/near.npz", x=rng.standard_normal((64, 256)).astype("f4"))
+    w = numpy_helper.from_array((rng.standard_normal((256, 64)) / 16).astype("f4"), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"], name="product"), helper.make_node("Sub", ["p", "b"], ["a"]), helper.make_node("Sigmoid", ["a"], ["y"])]
+    m = save(d + "/near.onnx", nodes, [("x", T.FLOAT, [64, 256])], [("y", T.FLOAT, [64, 64])], [w, numpy_helper.from_array(np.float32(19), "b")])
+    rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "product:w={2,1}")
+    check("a sharded sum before Sigmoid", rc == 0, err)
+    rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", d + "/near.npz")
+    check("results that are rounding errors pass", rc == 0 and doc["ok"] and [f["code"] for f in doc["findings"]] == ["verify-sensitive"], (rc, doc, err))
+    check("their relative difference is large", doc["outputs"][0]["max_rel"] > 0.05, doc)
+
+
 def test_amplified_errors_are_found(d):
     """An operator adds to each element its index in the tensor, so its rule is wrong: in the second shard the indices start with 0 again.
 
@@ -221,5 +235,5 @@ def test_amplified_errors_are_found(d):
         check("ramp %g: the first difference" % ramp, good or doc["first"]["value"] == "twice_x", doc)
 
 
-harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_rounding_errors_are_amplified, test_amplified_errors_are_found])
+harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_rounding_errors_are_amplified, test_results_near_zero, test_amplified_errors_are_found])
 harness.finish()
