@@ -608,32 +608,17 @@ static tsr_status with_children(struct measuring *measuring)
 // the same order.
 static tsr_status exchange_results(struct measuring *measuring, struct endpoint *endpoint)
 {
-    int64_t group[MEASURE_RANKS];
-    struct comm_buffer send[MEASURE_RANKS] = {{0}}, recv[MEASURE_RANKS] = {{0}};
     struct comm_trouble why;
     struct rank_results mine = measuring->found[endpoint->rank];
-    for (int i = 0; i < endpoint->size; i++) {
-        group[i] = i;
-        send[i] = (struct comm_buffer){.p = &mine, .bytes = sizeof mine};
-        recv[i] = (struct comm_buffer){.p = &measuring->found[i], .bytes = sizeof mine};
-    }
     struct comm_call call = {.plan = PLAN,
                              .id = -11,
                              .kind = COMM_ALL_GATHER,
                              .type = TSR_UINT8,
-                             .group = group,
-                             .n_group = endpoint->size,
                              .op = "measure",
                              .node = "results"};
-    if (tsr__comm_all_to_all(endpoint, &call, send, recv, &why) == TSR_OK)
+    if (tsr__comm_share_all(endpoint, &call, &mine, sizeof mine, measuring->found, &why) == TSR_OK)
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.rank = why.rank;
-    tsr__diag(measuring->session, DIAG_rank_failed, &at, "see the messages of that rank", "%s",
-              why.text);
-    if (why.status == TSR_OK)
-        return TSR_PEER;
-    return why.status;
+    return tsr__run_peer_failed(measuring->session, &why);
 }
 
 static tsr_status as_launched(struct measuring *measuring, struct endpoint *endpoint)

@@ -42,40 +42,15 @@ struct rank_report {
     int64_t memory; // 0: it shares a process with other ranks
 };
 
-static struct comm_call call_of(const struct bench *bench, const int64_t *group, int n, int64_t id,
-                                enum comm_kind kind)
+static struct comm_call call_of(const struct bench *bench, int64_t id, enum comm_kind kind)
 {
     return (struct comm_call){.plan = tsr__job_plan(bench->job),
                               .id = id,
                               .run = bench->broadcasts,
                               .kind = kind,
                               .type = TSR_UINT8,
-                              .group = group,
-                              .n_group = n,
                               .op = "bench",
                               .node = "between runs"};
-}
-
-static tsr_status failed(const struct bench *bench, const struct comm_trouble *why)
-{
-    struct place at = PLACE_NONE;
-    at.rank = why->rank;
-    tsr__diag(bench->session, DIAG_rank_failed, &at, "see the messages of that rank", "%s",
-              why->text);
-    if (why->status == TSR_OK)
-        return TSR_PEER;
-    return why->status;
-}
-
-static int64_t *all_ranks(tsr_session *session, struct arena *arena, int n)
-{
-    tsr__arena_init(arena, session);
-    int64_t *group = ARENA_ARRAY(arena, int64_t, (size_t)n);
-    if (!group)
-        return NULL;
-    for (int i = 0; i < n; i++)
-        group[i] = i;
-    return group;
 }
 
 // Broadcasts rank 0's *number to all ranks if they are processes; otherwise leaves it unchanged.
@@ -83,22 +58,15 @@ static tsr_status broadcast_number(struct bench *bench, int64_t *number)
 {
     struct endpoint *endpoint = tsr__job_place(bench->job);
     struct comm_trouble why;
-    struct arena arena;
     if (!endpoint)
         return TSR_OK;
-    int64_t *group = all_ranks(bench->session, &arena, endpoint->size);
-    if (!group)
-        return TSR_NOMEM;
-    struct comm_call call = call_of(bench, group, endpoint->size, -1, COMM_BROADCAST);
+    struct comm_call call = call_of(bench, -1, COMM_BROADCAST);
     bool timed = endpoint->timed;
     bench->broadcasts++;
     endpoint->timed = false; // this is not part of a run
-    tsr_status st = tsr__comm_broadcast(endpoint, &call, 0, number, sizeof *number, &why);
+    tsr_status st = tsr__comm_tell_all(endpoint, &call, 0, number, sizeof *number, &why);
     endpoint->timed = timed;
-    tsr__arena_free(&arena);
-    if (st != TSR_OK)
-        return failed(bench, &why);
-    return TSR_OK;
+    return st == TSR_OK ? TSR_OK : tsr__run_peer_failed(bench->session, &why);
 }
 
 static bool keep_time(struct bench *bench, double t)
@@ -196,12 +164,6 @@ static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
 
 // ---- results -----------------------------------------------------------------------------------
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Returns a percentile of the times, which are sorted; there is at least one. Example: share 0.5 of
 // 4 times is the third (index 2).
 static double percentile(const struct bench *bench, double share)
@@ -244,28 +206,14 @@ static tsr_status gather(struct bench *bench, struct rank_report *all, int ranks
         report_here(bench, all, ranks, memory);
         return TSR_OK;
     }
-    struct arena arena;
     struct comm_trouble why;
     struct rank_report mine = {place->comm_s, tsr__job_gpu_memory(bench->job, 0)};
     if (mine.memory == 0)
         mine.memory = memory;
-    int64_t *group = all_ranks(bench->session, &arena, ranks);
-    struct comm_buffer *send = ARENA_ARRAY(&arena, struct comm_buffer, (size_t)ranks);
-    struct comm_buffer *recv = ARENA_ARRAY(&arena, struct comm_buffer, (size_t)ranks);
-    tsr_status st = TSR_NOMEM;
-    if (arena.failed)
-        goto free_arena;
-    for (int i = 0; i < ranks; i++) {
-        send[i] = (struct comm_buffer){.p = &mine, .bytes = sizeof mine};
-        recv[i] = (struct comm_buffer){.p = &all[i], .bytes = sizeof mine};
-    }
-    struct comm_call call = call_of(bench, group, ranks, -2, COMM_ALL_GATHER);
-    st = tsr__comm_all_to_all(place, &call, send, recv, &why);
-    if (st != TSR_OK)
-        st = failed(bench, &why);
-free_arena:
-    tsr__arena_free(&arena);
-    return st;
+    struct comm_call call = call_of(bench, -2, COMM_ALL_GATHER);
+    if (tsr__comm_share_all(place, &call, &mine, sizeof mine, all, &why) == TSR_OK)
+        return TSR_OK;
+    return tsr__run_peer_failed(bench->session, &why);
 }
 
 // Sorts the times of the runs and takes the percentiles.
@@ -284,7 +232,7 @@ static void summarize_times(struct bench *bench, tsr_bench_result *result)
     if (bench->n == 0)
         return;
     result->mean_s = sum / (double)bench->n;
-    qsort(bench->times, bench->n, sizeof *bench->times, by_size);
+    qsort(bench->times, bench->n, sizeof *bench->times, by_double);
     for (size_t i = 0; i < TSR_COUNT(at); i++)
         *at[i] = percentile(bench, shares[i]);
 }

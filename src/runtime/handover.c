@@ -106,18 +106,6 @@ static struct comm_call call_of(const struct handover *handover, uint64_t run)
                               .node = "end of a run"};
 }
 
-// Converts a failure of the transport to a diagnostic of the job's session. Returns its status, or
-// TSR_PEER if it has none.
-static tsr_status failed(const struct handover *handover, const struct comm_trouble *why)
-{
-    struct place at = PLACE_NONE;
-    at.rank = why->rank;
-    tsr__diag(handover->session, DIAG_rank_failed, &at, NULL, "%s", why->text);
-    if (why->status == TSR_OK)
-        return TSR_PEER;
-    return why->status;
-}
-
 // Sends this rank's outputs to rank 0. tsr__comm_give takes over the file and closes it, also after
 // a failure.
 tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const tsr_tensors *mine)
@@ -138,7 +126,7 @@ tsr_status tsr__hand_give(const struct handover *handover, uint64_t run, const t
     struct comm_call call = call_of(handover, run);
     if (tsr__comm_give(handover->place, &call, message.fd, (size_t)bytes, &why) == TSR_OK)
         return TSR_OK;
-    return failed(handover, &why);
+    return tsr__run_peer_failed(handover->session, &why);
 }
 
 // Waits until rank 0 has read the oldest unread message of this rank. Called once per message, in
@@ -149,7 +137,7 @@ tsr_status tsr__hand_settle(const struct handover *handover, uint64_t run)
     struct comm_call call = call_of(handover, run);
     if (tsr__comm_settle(handover->place, &call, &why) == TSR_OK)
         return TSR_OK;
-    return failed(handover, &why);
+    return tsr__run_peer_failed(handover->session, &why);
 }
 
 static tsr_status take_from(const struct handover *handover, uint64_t run, int from,
@@ -161,7 +149,7 @@ static tsr_status take_from(const struct handover *handover, uint64_t run, int f
     int fd = -1;
     size_t bytes = 0;
     if (tsr__comm_take(handover->place, &call, from, &fd, &bytes, &why) != TSR_OK)
-        return failed(handover, &why);
+        return tsr__run_peer_failed(handover->session, &why);
     TRY(tsr__message_open(fd, &message));
     // The file may be longer: only the first `bytes` are the message.
     message.end = bytes < message.end ? bytes : message.end;

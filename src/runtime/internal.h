@@ -171,6 +171,9 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
 
 // ---- transports.c, run_checks.c
 
+// Reports a failed communication as a failure of the rank that caused it. Returns the status of
+// that rank; TSR_PEER if the transport has none.
+tsr_status tsr__run_peer_failed(tsr_session *session, const struct comm_trouble *why);
 // Joins the other ranks if ranks are processes. The session keeps the endpoint; *out is NULL if
 // ranks are threads.
 tsr_status tsr__run_join(tsr_session *session, const tsr_run_options *options,

@@ -205,12 +205,7 @@ static tsr_status launched_barrier(tsr_job *job)
     struct comm_trouble why;
     if (tsr__comm_barrier(job->endpoint, tsr__job_plan(job), "barrier", &why) == TSR_OK)
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.rank = why.rank;
-    tsr__diag(job->session, DIAG_rank_failed, &at, NULL, "%s", why.text);
-    if (why.status == TSR_OK)
-        return TSR_PEER;
-    return why.status;
+    return tsr__run_peer_failed(job->session, &why);
 }
 
 // Closes the job. First finishes runs for which the caller did not wait, because another rank may

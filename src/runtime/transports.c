@@ -158,6 +158,14 @@ tsr_status tsr_join(tsr_session *session, const tsr_run_options *options)
     return tsr__run_join(session, &run_options, &endpoint);
 }
 
+tsr_status tsr__run_peer_failed(tsr_session *session, const struct comm_trouble *why)
+{
+    struct place at = PLACE_NONE;
+    at.rank = why->rank;
+    return tsr__fail(session, why->status == TSR_OK ? TSR_PEER : why->status, DIAG_rank_failed, &at,
+                     "see the messages of that rank", "%s", why->text);
+}
+
 // ---- broadcast of rank 0 ------------------------------------------------------------------------
 
 // True if the ranks are processes that a launcher or the user started. A failure to join adds a
@@ -217,10 +225,7 @@ tsr_status tsr__run_end(tsr_session *session, const tsr_run_options *options, ts
     }
     if (why.rank == engine->joined->rank || is_reported(session, why.text))
         return status;
-    struct place at = PLACE_NONE;
-    at.rank = why.rank;
-    return tsr__fail(session, why.status, DIAG_rank_failed, &at, "see the messages of that rank",
-                     "%s", why.text);
+    return tsr__run_peer_failed(session, &why);
 }
 
 // Broadcasts rank 0's text to all ranks. If a rank failed meanwhile, its failure is reported. All
@@ -231,27 +236,11 @@ tsr_status tsr__run_broadcast(tsr_session *session, char *text, size_t bytes)
     const struct engine *engine = session->engine;
     struct endpoint *endpoint = engine->joined;
     struct comm_trouble why = {0};
-    struct arena arena;
-    tsr__arena_init(&arena, session);
-    int64_t *group = ARENA_ARRAY(&arena, int64_t, (size_t)endpoint->size);
-    if (!group)
-        return TSR_NOMEM;
-    for (int i = 0; i < endpoint->size; i++)
-        group[i] = i;
     struct comm_call call = {.kind = COMM_BROADCAST,
                              .type = TSR_UINT8,
-                             .group = group,
-                             .n_group = endpoint->size,
                              .op = "partition",
                              .node = "rank 0 partitions the model"};
-    tsr_status st = tsr__comm_broadcast(endpoint, &call, 0, text, bytes, &why);
-    tsr__arena_free(&arena);
-    if (st == TSR_OK)
+    if (tsr__comm_tell_all(endpoint, &call, 0, text, bytes, &why) == TSR_OK)
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.rank = why.rank;
-    tsr__diag(session, DIAG_rank_failed, &at, "see the messages of that rank", "%s", why.text);
-    if (why.status == TSR_OK)
-        return TSR_PEER;
-    return why.status;
+    return tsr__run_peer_failed(session, &why);
 }

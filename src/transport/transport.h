@@ -159,6 +159,13 @@ tsr_status tsr__comm_all_to_all(struct endpoint *endpoint, const struct comm_cal
 // Copies p of the root to p of all others.
 tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call *call, int root,
                                void *p, size_t bytes, struct comm_trouble *why);
+// The next two functions are calls of all ranks of the job; call->group is ignored.
+// tsr__comm_tell_all is a broadcast. tsr__comm_share_all sends `bytes` bytes at `mine` to every
+// rank, and stores those of rank i at all + i * bytes.
+tsr_status tsr__comm_tell_all(struct endpoint *endpoint, const struct comm_call *call, int root,
+                              void *p, size_t bytes, struct comm_trouble *why);
+tsr_status tsr__comm_share_all(struct endpoint *endpoint, const struct comm_call *call,
+                               const void *mine, size_t bytes, void *all, struct comm_trouble *why);
 // Sends one message between two ranks; call->group is ignored. notes (COMM_NOTES words, or NULL)
 // are sent with it, for example a shape. The receiver's `arrived` gets them and provides a buffer
 // of exactly the size that is sent; NULL: into.p and into.bytes are set already. Both sides wait

@@ -21,8 +21,16 @@ struct parts {
     bool allocated;
 };
 
-// Allocates the buffer lists of a call. If a rank has no memory for them, it fails the job, because
-// other ranks are about to wait for it.
+// Fails the job, because other ranks are about to wait for this one.
+static tsr_status out_of_memory(struct endpoint *endpoint, struct comm_trouble *why)
+{
+    tsr_status st =
+        tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d is out of memory", endpoint->rank);
+    endpoint->transport->fail(endpoint, st, endpoint->rank, why->text);
+    return st;
+}
+
+// Allocates the buffer lists of a call.
 static tsr_status parts_open(struct endpoint *endpoint, const struct comm_call *call,
                              struct parts *parts, struct comm_trouble *why)
 {
@@ -33,12 +41,7 @@ static tsr_status parts_open(struct endpoint *endpoint, const struct comm_call *
     else
         parts->send = memset(parts->few, 0, sizeof parts->few);
     parts->recv = parts->send + n;
-    if (parts->send)
-        return TSR_OK;
-    tsr_status st =
-        tsr__trouble(why, TSR_NOMEM, endpoint->rank, "rank %d is out of memory", endpoint->rank);
-    endpoint->transport->fail(endpoint, st, endpoint->rank, why->text);
-    return st;
+    return parts->send ? TSR_OK : out_of_memory(endpoint, why);
 }
 
 static void parts_close(struct parts *parts)
@@ -141,6 +144,52 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
     struct comm_exchange x = {.send = b.send, .recv = b.recv};
     tsr_status st = tsr__comm_exchange(endpoint, &d, &x, why);
     parts_close(&b);
+    return st;
+}
+
+// ---- all ranks of the job -----------------------------------------------------------------------
+
+// Sets *out to the call for the group of all ranks. The caller frees out->group.
+static tsr_status among_all(struct endpoint *endpoint, const struct comm_call *call,
+                            struct comm_call *out, struct comm_trouble *why)
+{
+    int64_t *group = malloc((size_t)endpoint->size * sizeof *group);
+    if (!group)
+        return out_of_memory(endpoint, why);
+    for (int i = 0; i < endpoint->size; i++)
+        group[i] = i;
+    *out = *call;
+    out->group = group;
+    out->n_group = endpoint->size;
+    return TSR_OK;
+}
+
+tsr_status tsr__comm_tell_all(struct endpoint *endpoint, const struct comm_call *call, int root,
+                              void *p, size_t bytes, struct comm_trouble *why)
+{
+    struct comm_call all;
+    TRY(among_all(endpoint, call, &all, why));
+    tsr_status st = tsr__comm_broadcast(endpoint, &all, root, p, bytes, why);
+    free((void *)all.group);
+    return st;
+}
+
+tsr_status tsr__comm_share_all(struct endpoint *endpoint, const struct comm_call *call,
+                               const void *mine, size_t bytes, void *all, struct comm_trouble *why)
+{
+    struct comm_call d;
+    struct parts parts;
+    TRY(among_all(endpoint, call, &d, why));
+    tsr_status st = parts_open(endpoint, &d, &parts, why);
+    if (st == TSR_OK) {
+        for (int i = 0; i < d.n_group; i++) {
+            parts.send[i] = (struct comm_buffer){.p = (void *)mine, .bytes = bytes};
+            parts.recv[i] = (struct comm_buffer){.p = (char *)all + (size_t)i * bytes, bytes};
+        }
+        st = tsr__comm_all_to_all(endpoint, &d, parts.send, parts.recv, why);
+        parts_close(&parts);
+    }
+    free((void *)d.group);
     return st;
 }
 

@@ -59,28 +59,15 @@ static tsr_status out_of_memory(struct endpoint *endpoint, struct comm_trouble *
 static tsr_status exchange_rank_cards(struct device *device, uint64_t plan,
                                       struct comm_trouble *why)
 {
-    int n = device->endpoint.size;
     // All zeros until the cards have arrived, so that tsr__nccl_abort sees no other rank if this
     // one fails earlier.
-    device->ranks = ARENA_ARRAY(&device->arena, struct rank_card, (size_t)n);
-    int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n);
-    if (device->arena.failed)
+    device->ranks = ARENA_ARRAY(&device->arena, struct rank_card, (size_t)device->endpoint.size);
+    if (!device->ranks)
         return out_of_memory(&device->endpoint, why);
-    struct comm_buffer *send = device->buffers, *recv = device->buffers + n;
-    for (int i = 0; i < n; i++) {
-        group[i] = i;
-        send[i] = (struct comm_buffer){&device->mine, sizeof device->mine};
-        recv[i] = (struct comm_buffer){&device->ranks[i], sizeof device->mine};
-    }
-    struct comm_call call = {.plan = plan,
-                             .kind = COMM_HANDSHAKE,
-                             .op = "handshake",
-                             .node = "devices",
-                             .id = -3,
-                             .group = group,
-                             .n_group = n};
-    struct comm_exchange x = {.send = send, .recv = recv};
-    return device->base->transport->exchange(device->base, &call, &x, why);
+    struct comm_call call = {
+        .plan = plan, .kind = COMM_HANDSHAKE, .op = "handshake", .node = "devices", .id = -3};
+    return tsr__comm_share_all(device->base, &call, &device->mine, sizeof device->mine,
+                               device->ranks, why);
 }
 
 // Counts the ranks on this rank's GPU. Every rank publishes its GPU; a rank on a CPU publishes
@@ -89,13 +76,12 @@ tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct de
                              struct comm_trouble *why)
 {
     struct device *device = device_of(endpoint);
-    int n = endpoint->size;
+    int64_t whole = 0;
     struct gpu_id {
         char bytes[GPU_ID_BYTES];
-    } mine = {{0}}, *all = ARENA_ARRAY(&device->arena, struct gpu_id, (size_t)n);
-    int64_t *group = ARENA_ARRAY(&device->arena, int64_t, (size_t)n), whole = 0;
+    } mine = {{0}}, *all = ARENA_ARRAY(&device->arena, struct gpu_id, (size_t)endpoint->size);
     *out = (struct device_share){0};
-    if (device->arena.failed)
+    if (!all)
         return out_of_memory(endpoint, why);
     if (device->seat) {
         memcpy(mine.bytes, tsr__seat_id(device->seat), sizeof mine.bytes);
@@ -103,24 +89,12 @@ tsr_status tsr__device_share(struct endpoint *endpoint, uint64_t plan, struct de
             tsr__seat_free_memory(device->seat, &out->free, &whole) != 0)
             out->free = 0;
     }
-    struct comm_buffer *send = device->buffers, *recv = device->buffers + n;
-    for (int i = 0; i < n; i++) {
-        group[i] = i;
-        send[i] = (struct comm_buffer){&mine, sizeof mine};
-        recv[i] = (struct comm_buffer){&all[i], sizeof mine};
-    }
-    struct comm_call call = {.plan = plan,
-                             .kind = COMM_HANDSHAKE,
-                             .op = "handshake",
-                             .node = "GPUs",
-                             .id = -5,
-                             .group = group,
-                             .n_group = n};
-    struct comm_exchange exchange = {.send = send, .recv = recv};
-    tsr_status st = device->base->transport->exchange(device->base, &call, &exchange, why);
+    struct comm_call call = {
+        .plan = plan, .kind = COMM_HANDSHAKE, .op = "handshake", .node = "GPUs", .id = -5};
+    tsr_status st = tsr__comm_share_all(device->base, &call, &mine, sizeof mine, all, why);
     if (st != TSR_OK || !device->seat)
         return st;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < endpoint->size; i++)
         out->ranks += memcmp(all[i].bytes, mine.bytes, sizeof mine.bytes) == 0;
     return TSR_OK;
 }

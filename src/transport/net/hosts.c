@@ -190,23 +190,11 @@ uint64_t tsr__host_id(void)
 // Exchanges one card with every rank. The number of the round is compared, so that ranks in
 // different rounds are detected.
 static tsr_status deal(struct endpoint *net, const struct card *mine, struct card *all,
-                       struct comm_buffer *buffers, int64_t *group, int64_t round,
-                       struct comm_trouble *why)
+                       int64_t round, struct comm_trouble *why)
 {
-    int n = net->size;
-    for (int i = 0; i < n; i++) {
-        group[i] = i;
-        buffers[i] = (struct comm_buffer){.p = (void *)mine, .bytes = sizeof *mine};
-        buffers[n + i] = (struct comm_buffer){.p = &all[i], .bytes = sizeof *mine};
-    }
-    struct comm_call call = {.id = round,
-                             .kind = COMM_HANDSHAKE,
-                             .type = TSR_UINT8,
-                             .group = group,
-                             .n_group = n,
-                             .op = "handshake",
-                             .node = "hosts"};
-    return tsr__comm_all_to_all(net, &call, buffers, buffers + n, why);
+    struct comm_call call = {
+        .id = round, .kind = COMM_HANDSHAKE, .type = TSR_UINT8, .op = "handshake", .node = "hosts"};
+    return tsr__comm_share_all(net, &call, mine, sizeof *mine, all, why);
 }
 
 // Creates the memory of this host. Its first rank does this; the others open it.
@@ -231,12 +219,11 @@ static bool open_memory(struct hosts *hosts, const struct card *head,
 // Connects the ranks of this host. In three rounds all ranks exchange: their host; the memory that
 // the first rank of each host has created; whether they could open it.
 static tsr_status meet_host(struct hosts *hosts, const struct comm_options *options,
-                            struct card *all, struct comm_buffer *buffers, int64_t *group,
-                            struct comm_trouble *why)
+                            struct card *all, struct comm_trouble *why)
 {
     struct endpoint *net = hosts->net;
     struct card mine = {.host = tsr__host_id(), .pid = getpid(), .fd = -1};
-    TRY(deal(net, &mine, all, buffers, group, 1, why));
+    TRY(deal(net, &mine, all, 1, why));
     int head = 0;
     // Ends at this rank at the latest.
     while (all[head].host != mine.host)
@@ -247,7 +234,7 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
     }
     if (!mine.ok)
         tsr_finding_clear(hosts->session); // without shared memory, messages are used
-    TRY(deal(net, &mine, all, buffers, group, 2, why));
+    TRY(deal(net, &mine, all, 2, why));
     if (head != net->rank)
         mine.ok = open_memory(hosts, &all[head], options);
     if (mine.ok) {
@@ -257,7 +244,7 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
     }
     if (!mine.ok)
         tsr_finding_clear(hosts->session);
-    TRY(deal(net, &mine, all, buffers, group, 3, why));
+    TRY(deal(net, &mine, all, 3, why));
     // A rank that could not open the memory is reached by messages, also from its own host.
     for (int i = 0; i < net->size; i++)
         hosts->here[i] = mine.ok && all[i].ok && all[i].host == mine.host;
@@ -280,16 +267,13 @@ static struct hosts *hosts_new(tsr_session *session, struct endpoint *net)
     return hosts;
 }
 
-// Finds the ranks of this host: allocates the lists for meet_host and calls it.
+// Finds the ranks of this host: allocates the list for meet_host and calls it.
 static tsr_status find_host(struct hosts *hosts, const struct comm_options *options,
                             struct comm_trouble *why)
 {
-    size_t n = (size_t)hosts->net->size;
     struct arena arena = {.session = hosts->session};
-    struct card *all = ARENA_ARRAY(&arena, struct card, n);
-    struct comm_buffer *buffers = ARENA_ARRAY(&arena, struct comm_buffer, 2 * n);
-    int64_t *group = ARENA_ARRAY(&arena, int64_t, n);
-    tsr_status st = arena.failed ? TSR_NOMEM : meet_host(hosts, options, all, buffers, group, why);
+    struct card *all = ARENA_ARRAY(&arena, struct card, (size_t)hosts->net->size);
+    tsr_status st = all ? meet_host(hosts, options, all, why) : TSR_NOMEM;
     tsr__arena_free(&arena);
     return st;
 }
