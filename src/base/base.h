@@ -24,6 +24,7 @@
 
 #include "tessera_cli.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -660,6 +661,10 @@ struct tsr_session {
     void *engine; // for the module `engine`: created at first use
     void (*engine_free)(tsr_session *session, void *engine); // called by tsr_session_free
 };
+// Starts a thread that handles no signals, so that they reach the threads of the program that expect
+// them. False: the thread could not be started.
+bool tsr__thread_start(tsr_session *session, pthread_t *thread, void *(*run)(void *data),
+                       void *data) TSR_MUST_USE;
 // Calls the session's progress callback, if there is one; done <= total.
 void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total);
 // True if tsr_session_cancel was called. For long computations that can return a result early.

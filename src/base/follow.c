@@ -11,10 +11,7 @@
 // started, tsr__follow_finish computes the digests of its files.
 #include "base/internal.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -112,16 +109,10 @@ static size_t threads_for(size_t files)
 // threads. Threads that could not be started have `all` NULL.
 static void start_threads(struct follow *follow)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); // the new threads handle no signals
-    size_t started = 0;
-    size_t want = follow->n_threads;
-    while (started < want && !tsr__fault(follow->session, FAULT_SPAWN) &&
-           pthread_create(&follow->threads[started].thread, NULL, follow_main,
-                          &follow->threads[started]) == 0)
+    size_t started = 0, want = follow->n_threads;
+    while (started < want && tsr__thread_start(follow->session, &follow->threads[started].thread,
+                                               follow_main, &follow->threads[started]))
         started++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     for (size_t i = started; i < want; i++)
         follow->threads[i].all = NULL;
 }

@@ -6,6 +6,7 @@
 // session" are stored in one of its result arenas; the next call of the same kind frees that arena.
 #include "base/internal.h"
 
+#include <signal.h>
 #include <time.h>
 
 // Creates a session. The session itself is allocated by its allocator and included in memory_used.
@@ -57,6 +58,19 @@ tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner, con
     return tsr__fail(session, TSR_INVALID, DIAG_argument_invalid, NULL,
                      "create it with the session that this call uses",
                      "the %s belongs to another session", what);
+}
+
+// Starts a thread. It inherits the signal mask of its creator, so all signals are blocked meanwhile.
+bool tsr__thread_start(tsr_session *session, pthread_t *thread, void *(*run)(void *data),
+                       void *data)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started =
+        !tsr__fault(session, FAULT_SPAWN) && pthread_create(thread, NULL, run, data) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
 }
 
 void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total)

@@ -23,7 +23,6 @@
 #include "runtime/job.h"
 
 #include <sched.h>
-#include <signal.h>
 
 #define SPIN_S        0.001 // longest time that a rank spins before it sleeps
 #define CALLER_SPIN_S 0.005 // the same for the caller's thread, if it has a core of its own
@@ -234,23 +233,15 @@ static void sync_after(tsr_job *job, uint64_t runs)
     pthread_mutex_unlock(&job->lock);
 }
 
-// Starts a thread for each rank; signals go to the caller's thread. False: the thread of rank
-// n_threads could not be started.
+// Starts a thread for each rank. False: the thread of rank n_threads could not be started.
 static bool create_threads(tsr_job *job)
 {
-    sigset_t all, before;
-    // A thread inherits the signal mask of its creator: blocked here, a signal never interrupts a
-    // rank in a communication or in the engine.
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; job->n_threads < job->n; job->n_threads++) {
         struct rank_thread *next = &job->rank_threads[job->n_threads];
-        if (tsr__fault(job->session, FAULT_SPAWN) ||
-            pthread_create(&next->thread, NULL, rank_main, next) != 0)
-            break;
+        if (!tsr__thread_start(job->session, &next->thread, rank_main, next))
+            return false;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return job->n_threads == job->n;
+    return true;
 }
 
 // Starts the ranks and waits until all have loaded. If one cannot be started, the others are

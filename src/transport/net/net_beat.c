@@ -145,8 +145,6 @@ static void *beat_thread(void *data)
 
 // ---- start, stop --------------------------------------------------------------------------------
 
-// Starts the heartbeat thread. The thread blocks all signals, so that they reach the threads of the
-// program that expect them.
 tsr_status tsr__beat_start(struct net *net, uint32_t job)
 {
     double now = tsr__now_s();
@@ -158,12 +156,7 @@ tsr_status tsr__beat_start(struct net *net, uint32_t job)
         net->peers[r].seen_s = now;
     if (!net->link->threads)
         return TSR_OK;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    net->has_thread = !tsr__fault(net->session, FAULT_SPAWN) &&
-                      pthread_create(&net->thread, NULL, beat_thread, net) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    net->has_thread = tsr__thread_start(net->session, &net->thread, beat_thread, net);
     if (net->has_thread)
         return TSR_OK;
     return tsr__fail(net->session, TSR_PEER, DIAG_rank_start, NULL,

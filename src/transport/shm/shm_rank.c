@@ -6,7 +6,6 @@
 // writes only the heartbeat, and the heap has a lock, because threads of the engine allocate.
 #include "transport/shm/shm.h"
 
-#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,16 +51,9 @@ static void stop_beat(struct shm *me)
         pthread_join(me->thread, NULL);
 }
 
-// Starts the heartbeat thread. It blocks all signals, so that the program's own threads handle
-// them.
 static tsr_status start_beat(struct shm *me)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    me->has_thread = !tsr__fault(me->session, FAULT_SPAWN) &&
-                     pthread_create(&me->thread, NULL, beat_thread, me) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    me->has_thread = tsr__thread_start(me->session, &me->thread, beat_thread, me);
     if (me->has_thread)
         return TSR_OK;
     return tsr__fail(me->session, TSR_PEER, DIAG_rank_start, NULL,
