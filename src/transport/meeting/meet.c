@@ -22,27 +22,22 @@ bool tsr__meet_nonce(uint8_t out[MEET_NONCE])
 // Creates a meeting. Initially no rank is connected (fd -1) and none is lost.
 static struct meet *meet_new(tsr_session *session, const struct meet_place *place)
 {
-    struct meet *meet = tsr__alloc(session, sizeof *meet);
-    if (!meet)
-        return NULL;
-    memset(meet, 0, sizeof *meet);
-    meet->session = session;
-    meet->rank = place->rank;
-    meet->ranks = place->ranks;
-    meet->wires = tsr__alloc(session, (size_t)place->ranks * sizeof *meet->wires);
-    meet->states = tsr__alloc(session, (size_t)place->ranks * sizeof *meet->states);
-    if (!meet->wires || !meet->states) {
-        tsr__free(session, meet->wires, (size_t)place->ranks * sizeof *meet->wires);
-        tsr__free(session, meet->states, (size_t)place->ranks * sizeof *meet->states);
-        tsr__free(session, meet, sizeof *meet);
+    struct arena memory = {.session = session};
+    struct meet *meet = ARENA_NEW(&memory, struct meet);
+    struct meet_wire *wires = ARENA_ARRAY(&memory, struct meet_wire, (size_t)place->ranks);
+    struct meet_state *states = ARENA_ARRAY(&memory, struct meet_state, (size_t)place->ranks);
+    if (memory.failed) {
+        tsr__arena_free(&memory);
         return NULL;
     }
-    memset(meet->wires, 0, (size_t)place->ranks * sizeof *meet->wires);
-    for (int i = 0; i < place->ranks; i++) {
+    *meet = (struct meet){.session = session,
+                          .memory = memory,
+                          .rank = place->rank,
+                          .ranks = place->ranks,
+                          .wires = wires,
+                          .states = states};
+    for (int i = 0; i < place->ranks; i++)
         meet->wires[i].fd = -1;
-        atomic_init(&meet->states[i].left, false);
-        atomic_init(&meet->states[i].gone_ms, 0);
-    }
     return meet;
 }
 

@@ -285,11 +285,9 @@ void tsr__meet_free(struct meet *meet)
 {
     if (!meet)
         return;
-    size_t n = (size_t)meet->ranks;
-    for (size_t i = 0; i < n; i++)
+    for (int i = 0; i < meet->ranks; i++)
         if (meet->wires[i].fd >= 0)
             close(meet->wires[i].fd);
-    tsr__free(meet->session, meet->wires, n * sizeof *meet->wires);
-    tsr__free(meet->session, meet->states, n * sizeof *meet->states);
-    tsr__free(meet->session, meet, sizeof *meet);
+    struct arena memory = meet->memory;
+    tsr__arena_free(&memory);
 }

@@ -26,6 +26,7 @@ struct meet_state {
 };
 struct meet {
     tsr_session *session;
+    struct arena memory; // this struct and all that it points to
     int rank, ranks;
     char interface[IF_NAMESIZE]; // chosen by the user, or ""
     double until;                // deadline for connecting

@@ -20,6 +20,7 @@
 struct hosts {
     struct endpoint endpoint; // must be first: endpoints are cast to this struct
     tsr_session *session;
+    struct arena memory; // this struct and all that it points to
     struct endpoint *net, *shm;
     struct shm_job *job;
     bool *here; // [rank]: on this host, and shares memory
@@ -86,12 +87,10 @@ static bool hosts_failure(struct endpoint *endpoint, struct comm_trouble *why)
 // Frees the struct and the shared memory, but does not close the network endpoint `net`.
 static void hosts_free(struct hosts *hosts)
 {
-    tsr_session *session = hosts->session;
-    size_t n = (size_t)hosts->net->size;
+    struct arena memory = hosts->memory;
     tsr__comm_close(hosts->shm);
-    tsr__shm_free(session, hosts->job);
-    tsr__free(session, hosts->here, n * sizeof *hosts->here);
-    tsr__free(session, hosts, sizeof *hosts);
+    tsr__shm_free(hosts->session, hosts->job);
+    tsr__arena_free(&memory);
 }
 
 static void hosts_close(struct endpoint *endpoint)
@@ -253,17 +252,14 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
 
 static struct hosts *hosts_new(tsr_session *session, struct endpoint *net)
 {
-    size_t n = (size_t)net->size;
-    struct hosts *hosts = tsr__alloc(session, sizeof *hosts);
-    if (!hosts)
-        return NULL;
-    bool *here = tsr__alloc(session, n * sizeof *here);
-    if (!here) {
-        tsr__free(session, hosts, sizeof *hosts);
+    struct arena memory = {.session = session};
+    struct hosts *hosts = ARENA_NEW(&memory, struct hosts);
+    bool *here = ARENA_ARRAY(&memory, bool, (size_t)net->size);
+    if (memory.failed) {
+        tsr__arena_free(&memory);
         return NULL;
     }
-    memset(here, 0, n * sizeof *here);
-    *hosts = (struct hosts){.session = session, .net = net, .here = here};
+    *hosts = (struct hosts){.session = session, .memory = memory, .net = net, .here = here};
     return hosts;
 }
 

@@ -145,6 +145,7 @@ struct shm {
     int64_t (*notes)[COMM_NOTES];
     struct shm_heap heap;
     tsr_session *session;
+    struct arena memory; // this struct and all that it points to
     pthread_t thread;
     bool has_thread, owns_job;
     bool stop; // protected by stop_lock

@@ -63,45 +63,28 @@ static tsr_status start_beat(struct shm *me)
 // Frees the memory of a rank, also of a partly created one. The owner of the job frees the job.
 static void shm_free(struct shm *me)
 {
-    tsr_session *session = me->session;
-    size_t n = (size_t)me->job->n;
-    tsr__free(session, me->peers, n * sizeof *me->peers);
-    for (size_t i = 0; i < TSR_COUNT(me->readers); i++) {
-        tsr__free(session, me->readers[i].meeting, n * sizeof *me->readers[i].meeting);
-        tsr__free(session, me->readers[i].list, n * sizeof *me->readers[i].list);
-    }
-    tsr__free(session, (void *)me->ins, n * sizeof *me->ins);
-    tsr__free(session, me->outs, n * sizeof *me->outs);
-    tsr__free(session, me->sent, n * sizeof *me->sent);
-    tsr__free(session, me->got, n * sizeof *me->got);
-    tsr__free(session, me->notes, n * sizeof *me->notes);
     pthread_mutex_destroy(&me->heap.lock);
     pthread_mutex_destroy(&me->stop_lock);
     pthread_cond_destroy(&me->stopped);
-    tsr__free(session, me, sizeof *me);
-}
-
-static void *zeroed(tsr_session *session, size_t bytes)
-{
-    void *p = tsr__alloc(session, bytes);
-    return p ? memset(p, 0, bytes) : NULL;
+    struct arena memory = me->memory;
+    tsr__arena_free(&memory);
 }
 
 // Allocates everything that calls need, so that calls cannot fail for lack of memory.
-static bool shm_alloc(struct shm *me)
+static tsr_status shm_alloc(struct shm *me)
 {
-    tsr_session *session = me->session;
     size_t n = (size_t)me->job->n;
-    bool ok = (me->peers = zeroed(session, n * sizeof *me->peers));
+    me->peers = ARENA_ARRAY(&me->memory, struct shm_peer, n);
     for (size_t i = 0; i < TSR_COUNT(me->readers); i++) {
-        ok = ok && (me->readers[i].meeting = zeroed(session, n * sizeof *me->readers[i].meeting));
-        ok = ok && (me->readers[i].list = zeroed(session, n * sizeof *me->readers[i].list));
+        me->readers[i].meeting = ARENA_ARRAY(&me->memory, uint64_t, n);
+        me->readers[i].list = ARENA_ARRAY(&me->memory, int, n);
     }
-    ok = ok && (me->ins = zeroed(session, n * sizeof *me->ins));
-    ok = ok && (me->outs = zeroed(session, n * sizeof *me->outs));
-    ok = ok && (me->sent = zeroed(session, n * sizeof *me->sent));
-    ok = ok && (me->got = zeroed(session, n * sizeof *me->got));
-    return ok && (me->notes = zeroed(session, n * sizeof *me->notes));
+    me->ins = ARENA_ARRAY(&me->memory, const void *, n);
+    me->outs = ARENA_ARRAY(&me->memory, void *, n);
+    me->sent = ARENA_ARRAY(&me->memory, size_t, n);
+    me->got = ARENA_ARRAY(&me->memory, size_t, n);
+    me->notes = (int64_t(*)[COMM_NOTES])ARENA_ARRAY(&me->memory, int64_t, n * COMM_NOTES);
+    return arena_status(&me->memory);
 }
 
 // Ends the endpoint of a rank. Files that rank 0 has not taken are lost. The state SHM_GONE informs
@@ -148,9 +131,11 @@ static const struct transport shm_transport = {
 tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank,
                              struct endpoint **out)
 {
-    struct shm *me = zeroed(session, sizeof *me);
+    struct arena memory = {.session = session};
+    struct shm *me = ARENA_NEW(&memory, struct shm);
     if (!me)
         return TSR_NOMEM;
+    me->memory = memory;
     me->endpoint = (struct endpoint){.transport = &shm_transport,
                                      .rank = rank,
                                      .size = job->n,
@@ -162,7 +147,9 @@ tsr_status tsr__shm_endpoint(tsr_session *session, struct shm_job *job, int rank
     me->session = session;
     me->slot = shm_slot(job, rank);
     me->crowded = job->host_ranks > job->host_cores;
-    tsr_status st = shm_alloc(me) ? start_beat(me) : TSR_NOMEM;
+    tsr_status st = shm_alloc(me);
+    if (st == TSR_OK)
+        st = start_beat(me);
     if (st != TSR_OK) {
         shm_free(me);
         return st;
