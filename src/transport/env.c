@@ -126,21 +126,7 @@ static void meet_as_launched(struct meeting *meeting)
 static bool send_answer(int to, enum answer answer, int fd)
 {
     char byte = (char)answer;
-    _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec io = {&byte, 1};
-    struct msghdr msghdr = {
-        .msg_iov = &io, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-    if (fd < 0) {
-        msghdr.msg_control = NULL;
-        msghdr.msg_controllen = 0;
-        return sendmsg(to, &msghdr, MSG_NOSIGNAL) == 1;
-    }
-    struct cmsghdr *cmsghdr = CMSG_FIRSTHDR(&msghdr);
-    cmsghdr->cmsg_level = SOL_SOCKET;
-    cmsghdr->cmsg_type = SCM_RIGHTS;
-    cmsghdr->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(cmsghdr), &fd, sizeof fd);
-    return sendmsg(to, &msghdr, MSG_NOSIGNAL) == 1;
+    return tsr__packet_send(to, &byte, 1, fd);
 }
 
 // Answers the rank that connected on c: sends the descriptor of the shared memory, or the reason
@@ -215,26 +201,6 @@ static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, 
 
 // ---- other ranks --------------------------------------------------------------------------------
 
-// Returns the descriptor; -1: none was received, and *answer has the reason of rank 0 if it gave
-// one.
-static int receive_fd(int from, char *answer)
-{
-    char byte;
-    int fd = -1;
-    _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fd)];
-    struct iovec io = {&byte, 1};
-    struct msghdr msghdr = {
-        .msg_iov = &io, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
-    if (recvmsg(from, &msghdr, MSG_CMSG_CLOEXEC) != 1)
-        return -1;
-    *answer = byte;
-    struct cmsghdr *cmsghdr = CMSG_FIRSTHDR(&msghdr);
-    if (cmsghdr && cmsghdr->cmsg_level == SOL_SOCKET && cmsghdr->cmsg_type == SCM_RIGHTS &&
-        cmsghdr->cmsg_len == CMSG_LEN(sizeof fd))
-        memcpy(&fd, CMSG_DATA(cmsghdr), sizeof fd);
-    return fd;
-}
-
 // Requests the memory from rank 0 once and returns its descriptor. Returns -1 if rank 0 does not
 // answer, or if it refused with the reason *answer.
 static int ask(const struct meeting *meeting, double until, char *answer)
@@ -245,7 +211,7 @@ static int ask(const struct meeting *meeting, double until, char *answer)
         connect(c, (const struct sockaddr *)&meeting->address, meeting->address_bytes) == 0 &&
         tsr__same_user(c) && send(c, &hello, sizeof hello, MSG_NOSIGNAL) == (ssize_t)sizeof hello &&
         tsr__wait_readable(c, until))
-        fd = receive_fd(c, answer);
+        (void)tsr__packet_receive(c, answer, 1, &fd);
     if (c >= 0)
         close(c);
     return fd;

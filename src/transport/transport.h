@@ -390,6 +390,12 @@ void tsr__reduce_piece(tsr_dtype type, enum comm_reduce op, const void *const *i
 uint16_t tsr__float_to_half(float f);
 uint16_t tsr__float_to_bfloat(float f);
 
+// Send and receive a packet over a Unix socket, with a descriptor (transport.c). fd -1: none. The
+// receiver closes its *fd. False: the other side is gone, or the packet has another length; *fd may
+// be set even then.
+bool tsr__packet_send(int to, const void *p, size_t bytes, int fd);
+bool tsr__packet_receive(int from, void *p, size_t bytes, int *fd);
+
 // Finds the absolute path of the mapped file that contains this address (mapped.c). Returns false
 // if there is none, or if the path does not fit.
 bool tsr__file_at(const void *address, char *out, size_t n);

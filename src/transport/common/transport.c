@@ -6,6 +6,7 @@
 // rank alone can check and measure time. The endpoint's transport then compares the ranks' headers.
 #include "transport/common/internal.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
@@ -353,6 +354,47 @@ bool tsr__same_user(int fd)
     struct ucred who;
     socklen_t n = sizeof who;
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == getuid();
+}
+
+// Sends a packet. Blocks while the buffer of the socket is full. There is no SIGPIPE. The descriptor
+// is sent with SCM_RIGHTS: the receiver gets a new number for the same open file.
+bool tsr__packet_send(int to, const void *p, size_t bytes, int fd)
+{
+    _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec io = {(void *)p, bytes};
+    struct msghdr msghdr = {.msg_iov = &io, .msg_iovlen = 1};
+    if (fd >= 0) {
+        msghdr.msg_control = space;
+        msghdr.msg_controllen = sizeof space;
+        struct cmsghdr *cmsghdr = CMSG_FIRSTHDR(&msghdr);
+        cmsghdr->cmsg_level = SOL_SOCKET;
+        cmsghdr->cmsg_type = SCM_RIGHTS;
+        cmsghdr->cmsg_len = CMSG_LEN(sizeof fd);
+        memcpy(CMSG_DATA(cmsghdr), &fd, sizeof fd);
+    }
+    ssize_t n;
+    do
+        n = sendmsg(to, &msghdr, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)bytes;
+}
+
+bool tsr__packet_receive(int from, void *p, size_t bytes, int *fd)
+{
+    _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof *fd)];
+    struct iovec io = {p, bytes};
+    struct msghdr msghdr = {
+        .msg_iov = &io, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+    ssize_t n;
+    *fd = -1;
+    do
+        n = recvmsg(from, &msghdr, MSG_CMSG_CLOEXEC);
+    while (n < 0 && errno == EINTR);
+    struct cmsghdr *cmsghdr = n > 0 ? CMSG_FIRSTHDR(&msghdr) : NULL;
+    if (cmsghdr && cmsghdr->cmsg_level == SOL_SOCKET && cmsghdr->cmsg_type == SCM_RIGHTS &&
+        cmsghdr->cmsg_len == CMSG_LEN(sizeof *fd))
+        memcpy(fd, CMSG_DATA(cmsghdr), sizeof *fd);
+    return n == (ssize_t)bytes;
 }
 
 // Waits until the descriptor is readable. Continues with the remaining time after a signal. Returns
