@@ -284,14 +284,15 @@ static tsr_status take_nothing(struct spawn *spawn, tsr_session *session, int ra
     return TSR_OK; // all answers were sent as notes
 }
 
-// Creates the state that parent and children share; children_close frees it. The sockets are
-// created before the fork, so that both sides have them.
+// Creates the state that parent and children share. The sockets are created before the fork, so that both sides have them.
 static tsr_status children_new(tsr_job *job, const char *folder, bool states)
 {
     tsr_session *session = job->session;
     int ranks = (int)job->bundle.manifest.n_ranks;
-    struct children *children = tsr__alloc(session, sizeof *children);
-    if (!children)
+    struct children *children = ARENA_NEW(&job->arena, struct children);
+    int(*sockets)[2] = (int(*)[2])ARENA_ARRAY(&job->arena, int, 2 * (size_t)ranks);
+    struct results *results = ARENA_ARRAY(&job->arena, struct results, (size_t)ranks);
+    if (job->arena.failed)
         return TSR_NOMEM;
     *children = (struct children){
         .session = session, .options = job->options, .folder = folder, .states = states};
@@ -301,12 +302,9 @@ static tsr_status children_new(tsr_job *job, const char *folder, bool states)
                                     .work = tsr__child_loop_work,
                                     .take = take_nothing,
                                     .data = children};
-    children->sockets = tsr__alloc(session, (size_t)ranks * sizeof *children->sockets);
-    children->results = tsr__alloc(session, (size_t)ranks * sizeof *children->results);
+    children->sockets = sockets;
+    children->results = results;
     job->children = children;
-    if (!children->sockets || !children->results)
-        return TSR_NOMEM;
-    memset(children->results, 0, (size_t)ranks * sizeof *children->results);
     if (make_sockets(children))
         return TSR_OK;
     tsr__diag(session, DIAG_rank_start, NULL, "raise the limit of open files (ulimit -n)",
@@ -378,14 +376,8 @@ static void children_close(tsr_job *job)
         if (children->child_set) // unless give_up has freed it
             tsr__child_set_close(children->child_set);
     }
-    if (children->sockets && children->results) { // else their entries are not initialized
-        close_sockets(children);
-        drop_results(children);
-    }
-    size_t ranks = (size_t)children->work.n;
-    tsr__free(children->session, children->results, ranks * sizeof *children->results);
-    tsr__free(children->session, children->sockets, ranks * sizeof *children->sockets);
-    tsr__free(children->session, children, sizeof *children);
+    close_sockets(children);
+    drop_results(children);
 }
 
 // Returns the failure of the children. give_up has already reported the cause.

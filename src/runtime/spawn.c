@@ -27,7 +27,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,12 +39,17 @@
 // its last heartbeat count, `silent_s` the time since the count changed.
 struct child {
     pid_t pid; // 0: not started, or ended and reaped
-    int fd;    // file of its message
+    int fd;    // file of its message; -1: none, or it was read
     bool died;
     char how[64];
     double died_s;
     uint64_t beat;
     double silent_s;
+    // read when it has ended: its message, the position of its diagnostics in it, its status
+    struct message message;
+    size_t findings;
+    tsr_status status;
+    bool complete; // false: the child died while it wrote the message
 };
 
 // failed_s: when the job was first seen to have failed. started: children may be running, so
@@ -251,38 +255,31 @@ static void watch(struct child_set *child_set)
 
 // ---- results ------------------------------------------------------------------------------------
 
-// Opens the message of a child and reads its status. Returns false if it is incomplete. The message
-// may be open even then (bytes not NULL), so close_message is always called.
-static bool open_message(const struct child *child, struct message *message, size_t *findings,
-                         tsr_status *out)
+// Opens the message of a child and reads its trailer. The trailer is from another process: a
+// position out of range is replaced by a harmless one, a status out of range by TSR_BUG.
+static void open_message(struct child *child)
 {
-    struct stat st;
+    struct message *message = &child->message;
     int64_t trailer[TRAILER];
-    *message = (struct message){.fd = -1};
-    if (child->fd < 0 || fstat(child->fd, &st) != 0 || (size_t)st.st_size < sizeof trailer)
-        return false;
-    size_t size = (size_t)st.st_size;
-    void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, child->fd, 0);
-    if (map == MAP_FAILED)
-        return false;
-    message->bytes = map;
-    message->end = size - sizeof trailer;
+    bool opened = tsr__message_open(child->fd, message) == TSR_OK;
+    child->fd = -1;
+    if (!opened || message->end < sizeof trailer)
+        return;
+    message->end -= sizeof trailer;
     memcpy(trailer, message->bytes + message->end, sizeof trailer);
-    // Numbers from another process: a position or status out of range is replaced by a harmless
-    // one.
-    *findings =
-        trailer[0] >= 0 && (size_t)trailer[0] <= message->end ? (size_t)trailer[0] : message->end;
-    *out = trailer[1] >= 0 && trailer[1] <= TSR_BUG ? (tsr_status)trailer[1] : TSR_BUG;
-    return trailer[2] == WHOLE;
+    bool valid = trailer[0] >= 0 && (size_t)trailer[0] <= message->end;
+    child->findings = valid ? (size_t)trailer[0] : message->end;
+    child->status = trailer[1] >= 0 && trailer[1] <= TSR_BUG ? (tsr_status)trailer[1] : TSR_BUG;
+    child->complete = trailer[2] == WHOLE;
 }
 
-// Frees a message of a child. `end` was shortened by the trailer; the map has the length of the
-// file.
-static void close_message(struct message *message)
+// Reads the diagnostics of a child, and adds them to the session if `add` is set. Returns true if
+// one of them shows that the child failed by itself.
+static bool read_findings(struct child_set *child_set, struct child *child, bool add)
 {
-    if (message->bytes)
-        munmap((void *)message->bytes, message->end + TRAILER * sizeof(int64_t));
-    message->bytes = NULL;
+    child->message.at = child->findings;
+    child->message.failed = false;
+    return tsr__message_findings(&child->message, child_set->session, add);
 }
 
 // Reports the diagnostics of the first child that failed by itself, else the failure in shared
@@ -292,22 +289,12 @@ static void close_message(struct message *message)
 static tsr_status verdict(struct child_set *child_set)
 {
     struct comm_trouble why;
-    struct message message;
     for (int i = 0; i < child_set->n; i++) {
-        size_t findings = 0;
-        tsr_status st = TSR_OK;
-        bool own = open_message(&child_set->children[i], &message, &findings, &st) && st != TSR_OK;
-        // Diagnostics are read twice: first to see whether one is the child's own, then to add
-        // them.
-        message.at = findings;
-        own = own && tsr__message_findings(&message, child_set->session, false);
-        message.at = findings;
-        message.failed = false;
-        if (own)
-            tsr__message_findings(&message, child_set->session, true);
-        close_message(&message);
-        if (own)
-            return st == TSR_NOMEM ? TSR_PEER : st;
+        struct child *child = &child_set->children[i];
+        if (!child->complete || child->status == TSR_OK || !read_findings(child_set, child, false))
+            continue;
+        read_findings(child_set, child, true);
+        return child->status == TSR_NOMEM ? TSR_PEER : child->status;
     }
     if (!tsr__shm_trouble(child_set->job, &why))
         return TSR_OK;
@@ -322,20 +309,13 @@ static tsr_status verdict(struct child_set *child_set)
 // Reads the results of one child; TSR_MALFORMED: they are incomplete.
 static tsr_status take_one(struct child_set *child_set, int rank)
 {
-    struct message message;
-    size_t findings = 0;
-    tsr_status ended = TSR_BUG, st = TSR_MALFORMED;
-    bool complete = open_message(&child_set->children[rank], &message, &findings, &ended);
-    if (complete && ended == TSR_OK) {
-        message.at = findings;
-        tsr__message_findings(&message, child_set->session,
-                              rank == 0); // warnings are the same on all ranks
-        message.at = 0;
-        message.failed = false;
-        st = child_set->work->take(child_set->work, child_set->session, rank, &message);
-    }
-    close_message(&message);
-    return st;
+    struct child *child = &child_set->children[rank];
+    if (!child->complete || child->status != TSR_OK)
+        return TSR_MALFORMED;
+    read_findings(child_set, child, rank == 0); // warnings are the same on all ranks
+    child->message.at = 0;
+    child->message.failed = false;
+    return child_set->work->take(child_set->work, child_set->session, rank, &child->message);
 }
 
 static tsr_status take(struct child_set *child_set)
@@ -406,13 +386,14 @@ tsr_status tsr__child_set_close(struct child_set *child_set)
     tsr_session *session = child_set->session;
     if (child_set->started)
         watch(child_set);
+    for (int i = 0; i < child_set->n; i++)
+        open_message(&child_set->children[i]);
     if (st == TSR_OK)
         st = verdict(child_set);
     if (st == TSR_OK)
         st = take(child_set);
     for (int i = 0; i < child_set->n; i++)
-        if (child_set->children[i].fd >= 0)
-            close(child_set->children[i].fd);
+        tsr__message_close(&child_set->children[i].message);
     tsr__shm_free(session, child_set->job);
     tsr__free(session, child_set->children, (size_t)child_set->n * sizeof *child_set->children);
     tsr__free(session, child_set, sizeof *child_set);
