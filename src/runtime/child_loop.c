@@ -28,9 +28,9 @@ static tsr_status send_results(struct child_loop *child_loop, enum word word)
     tsr_status st = child_loop->job->kind->finish(child_loop->job, &results, SET_PER_RANK);
     if (st == TSR_OK) {
         struct message message = tsr__message_new();
-        if (message.fd >= 0)
-            tsr__message_put_tensors(&message, results);
-        if (!tsr__note_send_message(child_loop->socket, word, &message))
+        tsr__message_put_tensors(&message, results);
+        if (!tsr__note_send_message(child_loop->socket, (struct note){(int32_t)word, TSR_OK},
+                                    &message))
             st = TSR_NOMEM;
     }
     tsr_tensors_free(results);
@@ -115,7 +115,7 @@ static tsr_status serve(struct child_loop *child_loop, struct note note, int fd)
     tsr_status st = serve_other(child_loop, word, fd);
     if (st != TSR_OK && !(word == KEEP && st == TSR_INVALID))
         return st;
-    tsr__note_send(child_loop->socket, (struct note){note.word, (int32_t)st}, -1);
+    tsr__note_send(child_loop->socket, (struct note){note.word, (int32_t)st});
     return TSR_OK;
 }
 
@@ -157,7 +157,7 @@ tsr_status tsr__child_loop_work(struct spawn *spawn, tsr_session *session, int r
     keep_own_socket(children, rank);
     tsr_status st = open_job(&child_loop, children);
     if (st == TSR_OK)
-        tsr__note_send(child_loop.socket, note, -1);
+        tsr__note_send(child_loop.socket, note);
     while (st == TSR_OK) {
         if (!tsr__note_receive(child_loop.socket, &note, &fd) || note.word == CLOSE)
             break;

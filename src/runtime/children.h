@@ -46,14 +46,15 @@ struct children {
     tsr_status failed;       // status that every later call returns; TSR_OK: nothing has failed
 };
 
-// ---- notes.c
-// Sends a note. fd: a file to send with it, or -1. Returns false if the note could not be sent.
-bool tsr__note_send(int to, struct note note, int fd);
+// ---- message.c
+// Sends a note without a message. Returns false if the note could not be sent.
+bool tsr__note_send(int to, struct note note);
 // Receives a note. Returns false if the other side is gone. *fd is -1 if no file was sent along;
 // otherwise the caller closes it.
 bool tsr__note_receive(int from, struct note *note, int *fd);
-// Sends a note with a message. The message is freed in every case.
-bool tsr__note_send_message(int to, enum word word, struct message *message);
+// Sends a note with a message. The message is freed in every case. Both sides have a descriptor of
+// its file, so this side need not keep the file open until the other side reads it.
+bool tsr__note_send_message(int to, struct note note, struct message *message);
 
 // ---- child_loop.c
 // Runs the main loop of child `rank`: the work function of a spawn whose data are struct children.

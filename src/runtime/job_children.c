@@ -131,7 +131,7 @@ static tsr_status send_all(struct children *children, enum word word)
     if (children->failed != TSR_OK)
         return children->failed;
     for (int i = 0; i < children->work.n; i++)
-        if (!tsr__note_send(children->sockets[i][0], note, -1))
+        if (!tsr__note_send(children->sockets[i][0], note))
             return give_up(children);
     return TSR_OK;
 }
@@ -164,10 +164,9 @@ static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs,
     for (int i = 0; i < children->work.n; i++) {
         struct message message = tsr__message_new();
         bool cut = form == SET_PER_RANK;
-        if (message.fd >= 0)
-            tsr__message_put_tensors(&message, inputs[cut ? i : 0]);
-        enum word word = cut ? START_CUT : START;
-        if (!tsr__note_send_message(children->sockets[i][0], word, &message))
+        tsr__message_put_tensors(&message, inputs[cut ? i : 0]);
+        struct note note = {cut ? START_CUT : START, TSR_OK};
+        if (!tsr__note_send_message(children->sockets[i][0], note, &message))
             return give_up(children);
     }
     job->runs_started++;
@@ -181,11 +180,9 @@ static tsr_status send_state(struct children *children, const char *past, const 
         return children->failed;
     for (int i = 0; i < children->work.n; i++) {
         struct message message = tsr__message_new();
-        if (message.fd >= 0) {
-            tsr__message_put_text(&message, str_of(past));
-            tsr__message_put_text(&message, str_of(present));
-        }
-        if (!tsr__note_send_message(children->sockets[i][0], KEEP, &message))
+        tsr__message_put_text(&message, str_of(past));
+        tsr__message_put_text(&message, str_of(present));
+        if (!tsr__note_send_message(children->sockets[i][0], (struct note){KEEP, TSR_OK}, &message))
             return give_up(children);
     }
     return TSR_OK;

@@ -13,7 +13,7 @@
 // A sequence has rank -1 and 1 instead of the 0, then the number of its tensors and the tensors. An
 // optional without a value has rank -1 and 0. A tensor of strings has a text for each element
 // instead of the bytes.
-#include "runtime/spawn.h"
+#include "runtime/children.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -326,4 +326,26 @@ bool tsr__message_findings(struct message *message, tsr_session *session, bool a
         tsr__arena_free(&arena);
     }
     return own;
+}
+
+// ---- notes --------------------------------------------------------------------------------------
+
+bool tsr__note_send(int to, struct note note)
+{
+    return tsr__packet_send(to, &note, sizeof note, -1);
+}
+
+bool tsr__note_receive(int from, struct note *note, int *fd)
+{
+    return tsr__packet_receive(from, note, sizeof *note, fd);
+}
+
+bool tsr__note_send_message(int to, struct note note, struct message *message)
+{
+    bool sent =
+        tsr__message_flush(message) && tsr__packet_send(to, &note, sizeof note, message->fd);
+    if (message->fd >= 0)
+        close(message->fd);
+    tsr__message_drop(message);
+    return sent;
 }

@@ -294,13 +294,12 @@ tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr
 {
     TRY(tsr__tensors_on_host(inputs)); // another process does not see this one's GPU memory
     struct message message = tsr__message_new();
-    if (message.fd < 0)
-        return TSR_NOMEM;
     tsr__message_put_tensors(&message, inputs);
+    bool complete = tsr__message_flush(&message);
     // If the program is gone, the note is lost; waiting for the answer then reports how the program
     // ended.
-    (void)tsr__note_send_message(served->socket, START, &message);
-    return take_answer(served, outputs);
+    (void)tsr__note_send_message(served->socket, (struct note){START, TSR_OK}, &message);
+    return complete ? take_answer(served, outputs) : TSR_NOMEM;
 }
 
 // Ends the program. It exits when its socket is closed, and so do its ranks. If it is killed, the
@@ -333,18 +332,13 @@ static bool answer(tsr_session *session, enum word word, tsr_status status,
 {
     struct note note = {(int32_t)word, (int32_t)status};
     if (status == TSR_OK && !results)
-        return tsr__note_send(SERVED_SOCKET, note, -1);
+        return tsr__note_send(SERVED_SOCKET, note);
     struct message message = tsr__message_new();
-    if (message.fd < 0)
-        return false;
     if (status == TSR_OK)
         tsr__message_put_tensors(&message, results);
     else
         tsr__message_put_findings(&message, session);
-    bool sent = tsr__message_flush(&message) && tsr__note_send(SERVED_SOCKET, note, message.fd);
-    close(message.fd);
-    tsr__message_drop(&message);
-    return sent;
+    return tsr__note_send_message(SERVED_SOCKET, note, &message);
 }
 
 // Runs the model once with the inputs of a request and sends the reply. Returns false if the
