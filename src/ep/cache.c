@@ -29,11 +29,9 @@
 
 static tsr_status cannot(const struct provider *provider, const char *path)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(path);
-    tsr__diag(provider->session, DIAG_ep_option, &at, "give a folder that can be written, or none",
-              "the cache cannot be used: %s", strerror(errno));
-    return TSR_WRITE;
+    return tsr__fail(provider->session, TSR_WRITE, DIAG_ep_option, &PLACE(.file = str_of(path)),
+                     "give a folder that can be written, or none", "the cache cannot be used: %s",
+                     strerror(errno));
 }
 
 // ---- the key -----------------------------------------------------------------------------------
@@ -214,12 +212,10 @@ static tsr_status add_entry(struct provider *provider, struct arena *arena, cons
     tsr_status st = tsr__out_commit(&out);
     if (st != TSR_OK || find_entry(provider, arena, use, parts))
         return st;
-    struct place at = PLACE_NONE;
-    at.file = str_of(parts->folder);
-    tsr__diag(provider->session, DIAG_ep_option, &at,
-              "check that no other program changes the folder, or use no cache",
-              "the cache cannot be used: files that were just written cannot be read back");
-    return TSR_WRITE;
+    return tsr__fail(provider->session, TSR_WRITE, DIAG_ep_option,
+                     &PLACE(.file = str_of(parts->folder)),
+                     "check that no other program changes the folder, or use no cache",
+                     "the cache cannot be used: files that were just written cannot be read back");
 }
 
 static tsr_status find_or_make(struct provider *provider, tsr_model *model, struct arena *arena,
@@ -253,11 +249,9 @@ static tsr_status open_folder(const struct provider *provider, const char *folde
         (facts.st_mode & S_IWOTH) || ((facts.st_mode & S_IWGRP) && facts.st_gid != getegid());
     if (ours && !shared)
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.file = str_of(folder);
-    tsr__diag(provider->session, DIAG_ep_option, &at, "give a folder of your own with mode 700",
-              "the cache cannot be used: other users can write to this folder");
-    return TSR_INVALID;
+    return tsr__fail(provider->session, TSR_INVALID, DIAG_ep_option, &PLACE(.file = str_of(folder)),
+                     "give a folder of your own with mode 700",
+                     "the cache cannot be used: other users can write to this folder");
 }
 
 tsr_status tsr__ep_cache_parts(struct provider *provider, const OrtGraph *graph, tsr_model *model,

@@ -72,8 +72,7 @@ static bool is_below(const char *path)
 
 static tsr_status refuse(tsr_session *session, const char *hint, const char *text)
 {
-    tsr__diag(session, DIAG_ep_context, NULL, hint, "%s", text);
-    return TSR_INVALID;
+    return tsr__fail(session, TSR_INVALID, DIAG_ep_context, NULL, hint, "%s", text);
 }
 
 const char *tsr__ep_folder_of(struct arena *arena, const char *path)

@@ -412,9 +412,7 @@ tsr_status tsr__ep_memory_input(struct fused *fused, const OrtValue *value, cons
         struct foreign memory = {.data = seen.device_data, .device = 1 + gpu};
         return tsr__tensors_add_foreign(to, str_of(name), seen.type, seen.rank, dims, &memory);
     }
-    tsr_status st = tsr__tensors_add(to, str_of(name), seen.type, seen.rank, dims, &copy);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__tensors_add(to, str_of(name), seen.type, seen.rank, dims, &copy));
     *failed =
         tsr__ep_memory_copy(factory->memory, copy->data, -1, seen.device_data, gpu, copy->bytes);
     return *failed ? TSR_ENGINE : TSR_OK;

@@ -37,9 +37,7 @@ static tsr_status open_ranks(struct fused *fused)
     if (fused->job || fused->served)
         return TSR_OK;
     // Needed also if ranks are processes, because this process reads the inputs.
-    tsr_status st = tsr__engine_adopt(session, base);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__engine_adopt(session, base));
     bool processes = fused->parts.processes;
     if (provider->options.transport_given)
         processes = provider->options.processes;
@@ -236,9 +234,7 @@ static tsr_status find_parts(struct fused *fused, const OrtGraph *graph)
         failed = api->ort->Graph_GetNodes(graph, &only, 1);
     if (!failed && only)
         failed = tsr__ep_is_context(api, only, &fused->arena, &context);
-    tsr_status st = tsr__ep_report(provider->session, api, failed);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__ep_report(provider->session, api, failed));
     if (context)
         return tsr__ep_context_read(provider, graph, only, &fused->arena, &fused->parts);
     return tsr__ep_parts_make(provider, graph, &fused->arena, &fused->parts);
@@ -247,10 +243,7 @@ static tsr_status find_parts(struct fused *fused, const OrtGraph *graph)
 static tsr_status read_manifest(struct fused *fused)
 {
     struct bundle bundle;
-    tsr_status st =
-        tsr__bundle_open(fused->provider->session, &fused->arena, fused->parts.folder, &bundle);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__bundle_open(fused->provider->session, &fused->arena, fused->parts.folder, &bundle));
     fused->manifest = bundle.manifest;
     tsr__bundle_close(&bundle);
     return TSR_OK;

@@ -190,9 +190,8 @@ static OrtStatus *compare(struct comparison *with, const OrtGraph *graph, bool *
 tsr_status tsr__ep_graph_matches(tsr_session *session, const struct ep_api *api,
                                  const OrtGraph *graph, const tsr_model *model, bool *matches)
 {
-    struct arena arena;
     struct diag_mark mark = tsr__diag_mark(session);
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     struct comparison with = {
         .reader = {api->ort, &arena}, .model = model, .main = tsr_model_graph(model)};
     tsr__map_init(&with.initializers, &arena, 0);

@@ -594,8 +594,7 @@ static tsr_status save(struct model_writer *writer, const char *path)
 tsr_status tsr__ep_graph_load(tsr_session *session, const struct ep_api *api, const OrtGraph *graph,
                               const char *folder, tsr_model **out)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     struct model_writer writer = {
         .reader = {api->ort, &arena}, .session = session, .graph = graph, .folder = folder};
     tsr_model *model = NULL;

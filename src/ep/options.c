@@ -25,8 +25,7 @@ struct reader {
 static tsr_status refuse(struct reader *reader, const char *option, const char *wanted,
                          const char *value)
 {
-    struct place at = PLACE_NONE;
-    at.value = str_of(option);
+    struct place at = PLACE(.value = str_of(option));
     tsr__diag(reader->session, DIAG_ep_option, &at, wanted,
               "the provider option %s has the value '%.200s', which is not valid", option, value);
     reader->status = TSR_USAGE;

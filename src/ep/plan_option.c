@@ -15,10 +15,9 @@
 
 static tsr_status refuse(const struct provider *provider, const char *hint, const char *text)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(provider->options.plan);
-    tsr__diag(provider->session, DIAG_ep_option, &at, hint, "the option plan: %s", text);
-    return TSR_INVALID;
+    return tsr__fail(provider->session, TSR_INVALID, DIAG_ep_option,
+                     &PLACE(.file = str_of(provider->options.plan)), hint, "the option plan: %s",
+                     text);
 }
 
 static tsr_status wrong_line(const struct provider *provider, struct arena *arena, struct str line)

@@ -180,10 +180,10 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
 
 static tsr_status refuse(struct provider *provider)
 {
-    tsr__diag(provider->session, DIAG_ep_declined, NULL,
-              "to run it unsharded, set strict=False in Python, or the provider option strict=0",
-              "the execution provider cannot take this model: %s", provider->reason);
-    return TSR_UNSUPPORTED;
+    return tsr__fail(
+        provider->session, TSR_UNSUPPORTED, DIAG_ep_declined, NULL,
+        "to run it unsharded, set strict=False in Python, or the provider option strict=0",
+        "the execution provider cannot take this model: %s", provider->reason);
 }
 
 // Fails a session of the application that has the option `strict` and whose nodes are all custom

@@ -70,10 +70,9 @@ static tsr_status check_handle(const struct fused *fused, const struct manifest_
     if (fused->has_states && run == fused->n_runs)
         return TSR_OK;
     at.value = str_of(port->name);
-    tsr__diag(fused->provider->session, DIAG_state_gone, &at,
-              "pass the output of the session's last run, or a tensor to start again",
-              "the state after run %lld of this session no longer exists", (long long)run);
-    return TSR_INVALID;
+    return tsr__fail(fused->provider->session, TSR_INVALID, DIAG_state_gone, &at,
+                     "pass the output of the session's last run, or a tensor to start again",
+                     "the state after run %lld of this session no longer exists", (long long)run);
 }
 
 // Checks the shape of a tensor for a state. EPContext models declare no shape for states, so ONNX
@@ -93,9 +92,8 @@ static tsr_status check_shape(const struct fused *fused, const struct manifest_p
     if (!text[0])
         return TSR_OK;
     at.value = str_of(port->name);
-    tsr__diag(fused->provider->session, DIAG_input_mismatch, &at,
-              "give a tensor of the shape that the model declares", "%s", text);
-    return TSR_INVALID;
+    return tsr__fail(fused->provider->session, TSR_INVALID, DIAG_input_mismatch, &at,
+                     "give a tensor of the shape that the model declares", "%s", text);
 }
 
 tsr_status tsr__ep_state_read(struct fused *fused, const OrtValue *value, const char *name,

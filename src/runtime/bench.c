@@ -317,8 +317,7 @@ static tsr_status bench_here(tsr_session *session, const char *path, const tsr_r
 {
     struct bench bench = {.session = session, .inputs = inputs, .seconds = seconds};
     bench.in_flight = options->in_flight > 1 ? options->in_flight : 1;
-    struct arena arena;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     bench.folder = tsr__folder_of(&arena, path).p;
     bench.before = tsr__memory_mark(bench.folder);
     double began = tsr__now_s();

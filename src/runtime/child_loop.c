@@ -78,8 +78,7 @@ static tsr_status serve_keep(struct child_loop *child_loop, int fd)
     struct message message;
     TRY(tsr__message_open(fd, &message));
     struct str past = tsr__message_text(&message), present = tsr__message_text(&message);
-    struct arena arena;
-    tsr__arena_init(&arena, child_loop->session);
+    struct arena arena = {.session = child_loop->session};
     const char *from = tsr__arena_str(&arena, past).p, *to = tsr__arena_str(&arena, present).p;
     tsr_status st = TSR_NOMEM;
     if (from && to)

@@ -13,8 +13,7 @@
 
 struct place tsr__rank_place(const struct rank *rank)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(rank->path);
+    struct place at = PLACE(.file = str_of(rank->path));
     if (rank->endpoint)
         at.rank = rank->endpoint->rank;
     return at;

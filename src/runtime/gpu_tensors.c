@@ -45,12 +45,10 @@ static tsr_status copy_failed(tsr_session *session, const struct rank *rank, con
                               int code)
 {
     char words[160];
-    struct place at = PLACE_NONE;
-    at.value = str_of(name);
-    tsr__diag(session, DIAG_engine_failed, &at, "run `tessera doctor` to check the GPUs",
-              "the tensor could not be copied on GPU %d: %s", rank->card,
-              tsr__gpu_words(rank->gpu, code, words, sizeof words));
-    return TSR_ENGINE;
+    return tsr__fail(session, TSR_ENGINE, DIAG_engine_failed, &PLACE(.value = str_of(name)),
+                     "run `tessera doctor` to check the GPUs",
+                     "the tensor could not be copied on GPU %d: %s", rank->card,
+                     tsr__gpu_words(rank->gpu, code, words, sizeof words));
 }
 
 // ---- shards of inputs ---------------------------------------------------------------------------
@@ -294,8 +292,7 @@ static tsr_status join_on_host(tsr_job *job, const struct tile_layout *layout,
                                const struct output_shard *shards, const int64_t *shape,
                                struct tensor *full, bool *fits)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, job->session);
+    struct arena arena = {.session = job->session};
     struct tile_piece *all = tsr__shards_full_piece(&arena, full);
     *fits = all != NULL;
     for (int64_t k = 0; k < layout->n_shards && *fits; k++) {

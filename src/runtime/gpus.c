@@ -48,15 +48,14 @@ tsr_status tsr__gpu_refuse_fork(tsr_session *session, const tsr_run_options *opt
 
 static tsr_status refuse_gpu(struct rank *rank, const struct comm_trouble *why)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(rank->path);
+    struct place at = PLACE(.file = str_of(rank->path));
     // An unsharded model has no endpoint, so the diagnostic has no rank.
     at.rank = rank->endpoint ? rank->endpoint->rank : -1;
-    tsr__diag(rank->session, DIAG_provider_absent, &at,
-              "`tessera doctor` lists the GPUs of this machine; --map-device NAME=CPU uses the CPU "
-              "instead",
-              "%s", why->text);
-    return TSR_ENGINE;
+    return tsr__fail(
+        rank->session, TSR_ENGINE, DIAG_provider_absent, &at,
+        "`tessera doctor` lists the GPUs of this machine; --map-device NAME=CPU uses the CPU "
+        "instead",
+        "%s", why->text);
 }
 
 // Opens the GPU of an unsharded model, which has no endpoint but needs the GPU to copy outputs.
@@ -202,8 +201,7 @@ tsr_status tsr__gpu_bind(struct rank *rank)
         st = find_device_outputs(rank);
     if (!st)
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.file = str_of(rank->path);
+    struct place at = PLACE(.file = str_of(rank->path));
     tsr__diag(rank->session, DIAG_engine_refused, &at, NULL, "binding inputs and outputs: %s",
               api->GetErrorMessage(st));
     api->ReleaseStatus(st);

@@ -200,12 +200,9 @@ tsr_status tsr_job_add_state(tsr_job *job, const char *past, const char *present
     tsr_status st = job->kind->add_state(job, past, present);
     if (st != TSR_INVALID)
         return remember_failure(job, st);
-    struct place at = PLACE_NONE;
-    at.value = str_of(past);
-    tsr__diag(job->session, DIAG_input_unknown, &at,
-              "name an input, then the output that becomes that input in the next run",
-              "no rank has both this input and the output '%s'", present);
-    return TSR_INVALID;
+    return tsr__fail(job->session, TSR_INVALID, DIAG_input_unknown, &PLACE(.value = str_of(past)),
+                     "name an input, then the output that becomes that input in the next run",
+                     "no rank has both this input and the output '%s'", present);
 }
 
 int tsr_job_under_way(const tsr_job *job)

@@ -233,10 +233,9 @@ static tsr_status take_results(struct children *children, tsr_tensors *const *se
 // Takes the full outputs of a run from the results of all children, and joins their shards.
 static tsr_status take_joined(tsr_job *job, tsr_tensors *outputs)
 {
-    struct arena arena;
     struct handover handover = tsr__job_handover(job);
     tsr_tensors **sets = NULL;
-    tsr__arena_init(&arena, job->session);
+    struct arena arena = {.session = job->session};
     tsr_status st = tsr__job_sets_new(job, &arena, &sets);
     if (st == TSR_OK)
         st = take_results(job->children, sets);

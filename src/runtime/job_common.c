@@ -252,10 +252,9 @@ bool tsr__job_can_place(const tsr_job *job, const struct tensor *full)
     const struct manifest *manifest = &job->bundle.manifest;
     const struct manifest_port *port =
         tsr__manifest_port(manifest->outputs, manifest->n_outputs, full->name);
-    struct arena arena;
     struct shard_view view;
     bool fits = port && port->kept && !job->n_states;
-    tsr__arena_init(&arena, job->session);
+    struct arena arena = {.session = job->session};
     for (int64_t k = 0; fits && k < port->kept->n_shards; k++) {
         int64_t giver = tsr__shards_giver(port->kept, k);
         fits = giver >= 0 && giver < job->n && is_reached(&job->rank_threads[giver].rank, full) &&

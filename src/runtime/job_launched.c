@@ -138,9 +138,8 @@ static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *output
 static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
                                 enum run_sets form)
 {
-    struct arena arena;
     tsr_tensors **sets = NULL;
-    tsr__arena_init(&arena, job->session);
+    struct arena arena = {.session = job->session};
     tsr_status st = tsr__job_sets_new(job, &arena, &sets);
     if (st == TSR_OK)
         st = collect_handed(job, run, outputs, form, sets);

@@ -182,12 +182,10 @@ static bool is_in_reach(const struct rank *rank, const struct tensor *x)
 static tsr_status fetch_failed(tsr_job *job, const struct tensor *x, int code)
 {
     char words[160];
-    struct place at = PLACE_NONE;
-    at.value = str_of(x->name);
-    tsr__diag(job->session, DIAG_engine_failed, &at, "run `tessera doctor` to check the GPUs",
-              "the input could not be copied from GPU %d: %s", x->device - 1,
-              tsr__gpu_words(job->gpu, code, words, sizeof words));
-    return TSR_ENGINE;
+    return tsr__fail(job->session, TSR_ENGINE, DIAG_engine_failed, &PLACE(.value = str_of(x->name)),
+                     "run `tessera doctor` to check the GPUs",
+                     "the input could not be copied from GPU %d: %s", x->device - 1,
+                     tsr__gpu_words(job->gpu, code, words, sizeof words));
 }
 
 // Copies inputs that are on another GPU than this rank's to host memory, as separate pieces. If no
@@ -240,11 +238,10 @@ static tsr_status bind_place(tsr_job *job, int i, size_t run_slot, struct arena 
 static tsr_status bind_places(tsr_job *job, int i, size_t run_slot)
 {
     const tsr_tensors *places = job->rank_threads[i].rank.places;
-    struct arena arena;
     tsr_status st = TSR_OK;
     if (!places)
         return TSR_OK;
-    tsr__arena_init(&arena, job->session);
+    struct arena arena = {.session = job->session};
     for (size_t k = 0; k < places->n && st == TSR_OK; k++)
         st = bind_place(job, i, run_slot, &arena, places->at[k]);
     tsr__arena_free(&arena);
@@ -353,8 +350,7 @@ tsr_status tsr__ranks_trace(tsr_job *job)
 {
     if (job->runs_started)
         TRY(job->kind->barrier(job));
-    struct text text;
-    tsr__text_init(&text, job->session);
+    struct text text = {.session = job->session};
     for (int i = 0; i < job->n; i++)
         tsr__trace_rank(&job->rank_threads[i].rank, &text);
     tsr_status st = tsr__trace_write(job->session, job->endpoint, tsr__job_plan(job), &text,

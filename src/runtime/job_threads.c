@@ -262,10 +262,9 @@ static tsr_status start_threads(tsr_job *job)
         return tsr__ranks_verdict(job);
     struct place at = PLACE_NONE;
     at.rank = job->n_threads;
-    tsr__diag(job->session, DIAG_rank_start, &at,
-              "use fewer ranks, or raise the limit of threads (ulimit -u)",
-              "cannot start the thread of rank %d", job->n_threads);
-    return TSR_PEER;
+    return tsr__fail(job->session, TSR_PEER, DIAG_rank_start, &at,
+                     "use fewer ranks, or raise the limit of threads (ulimit -u)",
+                     "cannot start the thread of rank %d", job->n_threads);
 }
 
 // ---- opening -----------------------------------------------------------------------------------
@@ -306,10 +305,7 @@ static tsr_status describe_ranks(tsr_job *job)
     job->thread_transport = tsr__threads_new(job->session, job->n);
     if (!job->thread_transport)
         return TSR_NOMEM;
-    tsr_status st =
-        tsr__shared_open(job->session, job->engine, &job->bundle, &job->arena, &job->shared);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__shared_open(job->session, job->engine, &job->bundle, &job->arena, &job->shared));
     for (int i = 0; i < job->n; i++) {
         struct rank *rank = &job->rank_threads[i].rank;
         tsr__ranks_describe_part(job, rank, i, tsr__threads_endpoint(job->thread_transport, i));
@@ -364,9 +360,7 @@ static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
 // below.
 static tsr_status threads_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
-    tsr_status st = tsr__ranks_bind(job, inputs, form);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__ranks_bind(job, inputs, form));
     pthread_mutex_lock(&job->lock);
     job->runs_started++;
     if (!job->caller_runs_0) // else the ranks would wait for rank 0: threads_finish posts
@@ -394,10 +388,9 @@ static tsr_status take_all(tsr_job *job, size_t run_slot, tsr_tensors *const *se
 // Takes full outputs of which some are not on rank 0, and joins their shards.
 static tsr_status take_joined(tsr_job *job, size_t run_slot, tsr_tensors *outputs)
 {
-    struct arena arena;
     struct handover handover = tsr__job_handover(job);
     tsr_tensors **sets = NULL;
-    tsr__arena_init(&arena, job->session);
+    struct arena arena = {.session = job->session};
     tsr_status st = tsr__job_sets_new(job, &arena, &sets);
     if (st != TSR_OK) {
         // No memory for the sets: the run is over in any case, and its slot must be free for run r

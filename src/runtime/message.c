@@ -219,8 +219,7 @@ static tsr_status get_texts(struct message *message, tsr_tensors *to, struct str
     // array.
     if ((uint64_t)n > message->end - message->at)
         return TSR_MALFORMED;
-    struct arena arena;
-    tsr__arena_init(&arena, to->session);
+    struct arena arena = {.session = to->session};
     struct str *texts = ARENA_ARRAY(&arena, struct str, (size_t)n + 1);
     for (int64_t i = 0; texts && i < n; i++)
         texts[i] = tsr__message_text(message);

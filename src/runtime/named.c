@@ -24,16 +24,14 @@ static tsr_status refuse(tsr_session *session, const char *input, int axis, int6
                          const char *name, const struct named_size *first)
 {
     char text[512];
-    struct place at = PLACE_NONE;
-    at.value = str_of(input);
+    struct place at = PLACE(.value = str_of(input));
     at.axis = axis;
     snprintf(text, sizeof text,
              "dimension %d is %lld, but '%.100s' is %lld in dimension %d of '%.100s'", axis,
              (long long)size, name, (long long)first->size, first->axis, first->input);
-    tsr__diag(session, DIAG_input_mismatch, &at,
-              "give both the same size, or name their dimensions differently in the model", "%s",
-              text);
-    return TSR_INVALID;
+    return tsr__fail(session, TSR_INVALID, DIAG_input_mismatch, &at,
+                     "give both the same size, or name their dimensions differently in the model",
+                     "%s", text);
 }
 
 // Compares the dimensions of one tensor with the earlier sizes of the same names. Reports every
@@ -65,12 +63,11 @@ static tsr_status check_port(struct arena *arena, struct map *names,
 tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *session,
                             const tsr_tensors *inputs)
 {
-    struct arena arena;
     struct map names;
     tsr_status first = TSR_OK;
     if (!inputs)
         return TSR_OK;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     tsr__map_init(&names, &arena, 16);
     for (size_t i = 0; i < manifest->n_inputs; i++) { // report every mistake
         const struct manifest_port *port = &manifest->inputs[i];
@@ -92,10 +89,7 @@ tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *sessio
 static tsr_status refuse_port(tsr_session *session, enum diag_code code, const char *input,
                               const char *hint, const char *text)
 {
-    struct place at = PLACE_NONE;
-    at.value = str_of(input);
-    tsr__diag(session, code, &at, hint, "%s", text);
-    return TSR_INVALID;
+    return tsr__fail(session, TSR_INVALID, code, &PLACE(.value = str_of(input)), hint, "%s", text);
 }
 
 // True if a rank reads the input. Older manifests do not list the inputs of ranks; then it returns

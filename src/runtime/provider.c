@@ -189,12 +189,11 @@ static tsr_status absent(struct rank *rank, struct str name, const char *list, c
     struct place at = tsr__rank_place(rank);
     // `why` is the engine's message if the provider is in the library but did not start, for
     // example because CUDA is missing.
-    tsr__diag(
-        rank->session, DIAG_provider_absent, &at,
+    return tsr__fail(
+        rank->session, TSR_ENGINE, DIAG_provider_absent, &at,
         "use another device with --map-device NAME=CPU, or an ONNX Runtime with this provider",
         "no execution provider for device " STR_FMT "; ONNX Runtime %s has %s%s%s", STR_ARG(name),
         rank->engine->version, list, *why ? ": " : "", why);
-    return TSR_ENGINE;
 }
 
 tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
@@ -214,8 +213,7 @@ tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
         return TSR_OK;
     if (rank->seat && tsr__gpu_stands_in(rank->gpu))
         return TSR_OK; // the CPU provider is used
-    struct text list;
-    tsr__text_init(&list, rank->session);
+    struct text list = {.session = rank->session};
     bool found = find(rank->engine, kind, full, sizeof full, &list);
     const char *there = list.p ? list.p : "none";
     OrtStatus *failed = NULL;
@@ -243,8 +241,7 @@ bool tsr_engine_device(tsr_session *session, const char *name, char *out, size_t
     struct str found = tsr__device_resolved(engine, str_of(name), resolved, sizeof resolved);
     const char *colon = memchr(found.p, ':', found.n);
     struct str kind = {found.p, colon ? (size_t)(colon - found.p) : found.n};
-    struct text list;
-    tsr__text_init(&list, session);
+    struct text list = {.session = session};
     bool here = find(engine, kind, full, sizeof full, &list);
     tsr__text_free(&list);
     if (here && out)

@@ -30,8 +30,7 @@ static tsr_status refuse_input(struct rank *rank, tsr_session *session, size_t i
 {
     struct place at = tsr__rank_place(rank);
     at.value = str_of(rank->input_names[i]);
-    tsr__diag(session, code, &at, hint, "%s", text);
-    return TSR_INVALID;
+    return tsr__fail(session, TSR_INVALID, code, &at, hint, "%s", text);
 }
 
 // Formats a type for messages. Example: "a sequence of float".
@@ -170,8 +169,7 @@ static OrtStatus *device_value(struct rank *rank, const struct tensor *tensor, O
 static tsr_status make_value(struct rank *rank, tsr_session *session, size_t i,
                              const struct tensor *tensor, OrtValue **out)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     OrtStatus *failed = NULL;
     // The tensor is on a GPU other than this rank's. job_ranks.c has copied such tensors to host
     // memory if possible.
@@ -547,11 +545,11 @@ static tsr_status fill_destination(struct rank *rank, OrtValue *value, const str
     struct place at = tsr__rank_place(rank);
     at.value = str_of(place->name);
     if (!tsr__rank_has_on_gpu(rank, place)) {
-        tsr__diag(session, DIAG_tensor_kind, &at,
-                  "give a tensor on the GPU of the rank that computes this output",
-                  "the tensor for this output is on GPU %d, but the rank that computes it is not",
-                  place->device - 1);
-        return TSR_UNSUPPORTED;
+        return tsr__fail(
+            session, TSR_UNSUPPORTED, DIAG_tensor_kind, &at,
+            "give a tensor on the GPU of the rank that computes this output",
+            "the tensor for this output is on GPU %d, but the rank that computes it is not",
+            place->device - 1);
     }
     tsr_status st = tsr__engine_fill(rank->engine, rank->seat, value, place, failed);
     if (st == TSR_INVALID)

@@ -138,8 +138,7 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
     if (tsr__run_spawns(session, &run_options) &&
         tsr__gpu_named(session, run_options.device, &run_options))
         return run_model_in_child(session, path, &run_options, inputs, outputs);
-    struct arena arena;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     const char *weights = tsr__folder_of(&arena, path).p;
     struct memory_mark before = tsr__memory_mark(weights);
     tsr_status st = tsr_job_open_model(session, path, options, &job);

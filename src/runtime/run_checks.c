@@ -65,10 +65,9 @@ static tsr_status check_bundle(tsr_session *session, const char *folder,
 tsr_status tsr__run_prepare(tsr_session *session, const char *folder,
                             const tsr_run_options *options, int *ranks)
 {
-    struct arena arena;
     struct bundle bundle;
     struct engine *engine;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     tsr_status st = tsr__bundle_open(session, &arena, folder, &bundle);
     if (st == TSR_OK) {
         *ranks = (int)bundle.manifest.n_ranks;
@@ -87,12 +86,10 @@ static tsr_status check_port(const tsr_model *model, const tsr_value *value, con
 {
     if (!tsr__value_is_no_tensor(value))
         return TSR_OK;
-    struct place at = PLACE_NONE;
-    at.file = str_of(tsr_model_path(model));
-    at.value = tsr__value_str(value);
-    tsr__diag(tsr_model_session(model), DIAG_tensor_kind, &at, TSR_NO_TENSOR_HINT,
-              "this %s is neither a tensor nor a sequence of tensors", what);
-    return TSR_UNSUPPORTED;
+    return tsr__fail(tsr_model_session(model), TSR_UNSUPPORTED, DIAG_tensor_kind,
+                     &PLACE(.file = str_of(tsr_model_path(model)), .value = tsr__value_str(value)),
+                     TSR_NO_TENSOR_HINT, "this %s is neither a tensor nor a sequence of tensors",
+                     what);
 }
 
 tsr_status tsr_model_check_ports(const tsr_model *model)

@@ -9,10 +9,7 @@
 tsr_status tsr__run_refuse(tsr_session *session, enum diag_code code, const char *file,
                            const char *hint, const char *text)
 {
-    struct place at = PLACE_NONE;
-    at.file = str_of(file);
-    tsr__diag(session, code, &at, hint, "%s", text);
-    return TSR_USAGE;
+    return tsr__fail(session, TSR_USAGE, code, &PLACE(.file = str_of(file)), hint, "%s", text);
 }
 
 // Checks the rank of this process. A rank given by option must be below its number of ranks, and
@@ -25,17 +22,16 @@ static tsr_status check_place(tsr_session *session, const tsr_run_options *optio
     if (options->ranks == 0 && options->rank == 0)
         return TSR_OK;
     if (options->rank < 0 || options->rank >= options->ranks || options->ranks > COMM_MAX_RANKS) {
-        tsr__diag(session, DIAG_run_options, NULL, "use --rank K --ranks N, with K from 0 to N-1",
-                  "rank %d is not valid for %d ranks", options->rank, options->ranks);
-        return TSR_USAGE;
+        return tsr__fail(session, TSR_USAGE, DIAG_run_options, NULL,
+                         "use --rank K --ranks N, with K from 0 to N-1",
+                         "rank %d is not valid for %d ranks", options->rank, options->ranks);
     }
     if (!tsr_launcher(&rank, &ranks, &family) || (rank == options->rank && ranks == options->ranks))
         return TSR_OK;
-    tsr__diag(session, DIAG_run_options, NULL,
-              "omit the option, or start the command without the launcher",
-              "the options request rank %d of %d, but the launcher (%s) set rank %d of %d",
-              options->rank, options->ranks, family, rank, ranks);
-    return TSR_USAGE;
+    return tsr__fail(session, TSR_USAGE, DIAG_run_options, NULL,
+                     "omit the option, or start the command without the launcher",
+                     "the options request rank %d of %d, but the launcher (%s) set rank %d of %d",
+                     options->rank, options->ranks, family, rank, ranks);
 }
 
 bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks)
@@ -57,29 +53,24 @@ tsr_status tsr__run_options(tsr_session *session, const tsr_run_options *given,
 {
     TRY(OPTIONS_READ(session, out, given, most_ranks));
     if (out->in_flight < 0 || out->in_flight > RUN_SLOTS) {
-        tsr__diag(session, DIAG_run_options, NULL, "use 1 to 16 concurrent runs",
-                  "the number of concurrent runs is out of range");
-        return TSR_USAGE;
+        return tsr__fail(session, TSR_USAGE, DIAG_run_options, NULL, "use 1 to 16 concurrent runs",
+                         "the number of concurrent runs is out of range");
     }
     if (out->optimize < 0 || out->optimize > 4 || out->threads < 0 || out->timeout_s < 0) {
-        tsr__diag(
-            session, DIAG_run_options, NULL,
+        return tsr__fail(
+            session, TSR_USAGE, DIAG_run_options, NULL,
             "optimization levels are 0 to 3; numbers of threads and seconds must not be negative",
             "an option of the run is out of range");
-        return TSR_USAGE;
     }
-    tsr_status place = check_place(session, out);
-    if (place != TSR_OK)
-        return place;
+    TRY(check_place(session, out));
     if (out->port < 0 || out->port > 65535) {
-        tsr__diag(session, DIAG_run_options, NULL, "use 1 to 65535, or 0 for the default",
-                  "%d is not a valid port", out->port);
-        return TSR_USAGE;
+        return tsr__fail(session, TSR_USAGE, DIAG_run_options, NULL,
+                         "use 1 to 65535, or 0 for the default", "%d is not a valid port",
+                         out->port);
     }
     if ((unsigned)out->gpu_transport >= METHOD_COUNT) {
-        tsr__diag(session, DIAG_run_options, NULL, "use auto, own, nccl or host",
-                  "unknown GPU transport %d", (int)out->gpu_transport);
-        return TSR_USAGE;
+        return tsr__fail(session, TSR_USAGE, DIAG_run_options, NULL, "use auto, own, nccl or host",
+                         "unknown GPU transport %d", (int)out->gpu_transport);
     }
     return TSR_OK;
 }

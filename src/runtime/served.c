@@ -65,10 +65,9 @@ struct served_start {
 
 static tsr_status cannot_start(tsr_session *session, const char *hint, const char *why)
 {
-    tsr__diag(session, DIAG_rank_start, NULL, hint,
-              "the program " SERVED_PROGRAM ", which runs the ranks, could not be started: %s",
-              why);
-    return TSR_PEER;
+    return tsr__fail(
+        session, TSR_PEER, DIAG_rank_start, NULL, hint,
+        "the program " SERVED_PROGRAM ", which runs the ranks, could not be started: %s", why);
 }
 
 // Finds the path of the ONNX Runtime of this program, so that another process can load it. If it is
@@ -207,9 +206,9 @@ static void check_state(struct served *served)
 
 static tsr_status report_end(struct served *served, const char *how)
 {
-    tsr__diag(served->session, DIAG_rank_failed, NULL, "the next run starts the process again",
-              "the process that runs the ranks %s", how);
-    return TSR_PEER;
+    return tsr__fail(served->session, TSR_PEER, DIAG_rank_failed, NULL,
+                     "the next run starts the process again", "the process that runs the ranks %s",
+                     how);
 }
 
 // Waits at most TELL_S until the process has ended. The socket closes a moment before the kernel

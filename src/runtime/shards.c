@@ -15,10 +15,8 @@
 
 static tsr_status refuse(tsr_session *session, const char *name, const char *hint, const char *text)
 {
-    struct place at = PLACE_NONE;
-    at.value = str_of(name);
-    tsr__diag(session, DIAG_input_mismatch, &at, hint, "%s", text);
-    return TSR_INVALID;
+    return tsr__fail(session, TSR_INVALID, DIAG_input_mismatch, &PLACE(.value = str_of(name)), hint,
+                     "%s", text);
 }
 
 // True if the tensor has the rank of the layout and can be sharded. Strings, sequences, and types
@@ -166,8 +164,7 @@ tsr_status tsr__shards_of_inputs(const struct manifest *manifest, int64_t rank,
                                  const tsr_tensors *full, struct gpu_inputs *gpu,
                                  tsr_tensors *pieces)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, pieces->session);
+    struct arena arena = {.session = pieces->session};
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < manifest->n_inputs; i++) {
         st = shard_input(&arena, &manifest->inputs[i], rank, full, gpu, pieces);
@@ -229,11 +226,9 @@ void tsr__shards_add_sizes(const struct tile_layout *layout, int64_t shard,
 
 static tsr_status differ(tsr_session *session, const char *name)
 {
-    struct place at = PLACE_NONE;
-    at.value = str_of(name);
-    tsr__diag(session, DIAG_pieces_differ, &at, "partition the model again",
-              "the shards of this output that the ranks returned do not fit together");
-    return TSR_MALFORMED;
+    return tsr__fail(session, TSR_MALFORMED, DIAG_pieces_differ, &PLACE(.value = str_of(name)),
+                     "partition the model again",
+                     "the shards of this output that the ranks returned do not fit together");
 }
 
 bool tsr__shards_fit(const struct tile_piece *piece, const struct tensor *tensor)
@@ -277,8 +272,7 @@ tsr_status tsr__shards_join(const struct manifest_port *port, tsr_tensors *const
                             tsr_tensors *outputs)
 {
     const struct tile_layout *layout = port->kept;
-    struct arena arena;
-    tsr__arena_init(&arena, outputs->session);
+    struct arena arena = {.session = outputs->session};
     const struct tensor **pieces =
         ARENA_ARRAY(&arena, const struct tensor *, (size_t)layout->n_shards);
     if (!pieces)

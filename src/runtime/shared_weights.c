@@ -190,11 +190,9 @@ static OrtStatus *give(struct rank *rank, OrtSessionOptions *options, const tsr_
     const OrtApi *api = rank->engine->api;
     const tsr_tensor *tensor = tsr_value_initializer(value);
     OrtValue **given = &rank->weights[rank->n_weights];
-    OrtStatus *st = api->CreateTensorWithDataAsOrtValue(
+    TRY(api->CreateTensorWithDataAsOrtValue(
         rank->engine->memory, data, (size_t)length, tsr_tensor_dims(tensor),
-        (size_t)tsr_tensor_rank(tensor), (int)tsr_tensor_dtype(tensor), given);
-    if (st)
-        return st;
+        (size_t)tsr_tensor_rank(tensor), (int)tsr_tensor_dtype(tensor), given));
     // The rank owns the value and releases it after the engine's session (rank.c); the engine only
     // refers to it.
     rank->n_weights++;
@@ -221,9 +219,7 @@ static OrtStatus *add_all(struct rank *rank, OrtSessionOptions *options, tsr_mod
         const tsr_value *value = tsr_graph_initializer(graph, i);
         uint64_t length = 0;
         char *data = given_at(&common, value, &length);
-        OrtStatus *failed = data ? give(rank, options, value, data, length) : NULL;
-        if (failed)
-            return failed;
+        TRY(data ? give(rank, options, value, data, length) : NULL);
     }
     return NULL;
 }

@@ -328,9 +328,8 @@ static tsr_status take(struct child_set *child_set)
             return st;
         struct place at = PLACE_NONE;
         at.rank = i;
-        tsr__diag(child_set->session, DIAG_rank_failed, &at, NULL, "rank %d returned no results",
-                  i);
-        return TSR_PEER;
+        return tsr__fail(child_set->session, TSR_PEER, DIAG_rank_failed, &at, NULL,
+                         "rank %d returned no results", i);
     }
     return TSR_OK;
 }

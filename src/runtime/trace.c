@@ -220,11 +220,10 @@ void tsr__trace_rank(struct rank *r, struct text *text)
 static tsr_status gather(tsr_session *session, struct endpoint *endpoint, uint64_t plan,
                          struct text *text)
 {
-    struct arena arena;
     struct str *texts = NULL, mine = {text->p, text->n};
     struct gather_call about = {.plan = plan, .what = "trace"};
     TRY(text_status(text));
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     tsr_status st = tsr__gather(session, endpoint, &about, mine, &arena, &texts);
     if (st != TSR_OK || endpoint->rank > 0)
         goto free_arena;
