@@ -663,9 +663,9 @@ close_generator:
 
 static tsr_status refuse_empty(const tsr_folder *folder)
 {
-    struct place at = PLACE(.file = str_of(folder->path));
-    return tsr__fail(folder->session, TSR_INVALID, DIAG_folder_layout, &at,
-                     "give at least one token", "the prompt is empty");
+    return tsr__fail(folder->session, TSR_INVALID, DIAG_folder_layout,
+                     &PLACE(.file = str_of(folder->path)), "give at least one token",
+                     "the prompt is empty");
 }
 
 // Refuses an empty prompt, a prompt that is longer than the context, and ids outside the

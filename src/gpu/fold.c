@@ -14,8 +14,7 @@ int tsr__seat_prepare(struct gpu_seat *seat, tsr_dtype type, enum gpu_reduce red
     if (kernels->module)
         return 0;
     const struct gpu *gpu = seat->gpu;
-    struct text text;
-    tsr__text_init(&text, seat->session);
+    struct text text = {.session = seat->session};
     tsr__ptx_fold(&text, type, reduce);
     int code = tsr__seat_enter(seat);
     if (code == 0)

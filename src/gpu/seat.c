@@ -30,8 +30,7 @@ static int load_rows(struct gpu_seat *seat)
 {
     static const char *const names[] = {"rows1", "rows2", "rows4", "rows8", "rows16"};
     const struct gpu *gpu = seat->gpu;
-    struct text text;
-    tsr__text_init(&text, seat->session);
+    struct text text = {.session = seat->session};
     tsr__ptx_rows(&text);
     int code = text.failed ? GPU_NO_ADDRESS : gpu->cuModuleLoadData(&seat->rows_module, text.p);
     tsr__text_free(&text);

@@ -631,9 +631,7 @@ tsr_status tsr_tensors_save(const tsr_tensors *tensors, const char *path)
 {
     TRY(tsr__given(tensors->session, "path", path));
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    tsr_status here = tsr__tensors_on_host(tensors);
-    if (here != TSR_OK)
-        return here;
+    TRY(tsr__tensors_on_host(tensors));
     if (ends_with(path, ".npy"))
         return save_npy(tensors, path);
     // A path without a dot in its last part, or with a slash at the end, is a folder.

@@ -401,9 +401,7 @@ static tsr_status copy_tensor(const struct tensor *from, tsr_tensors *to)
 {
     struct str name = str_of(from->name);
     tsr_tensors *elements = NULL;
-    tsr_status here = tsr__tensor_on_host(to->session, from);
-    if (here != TSR_OK)
-        return here;
+    TRY(tsr__tensor_on_host(to->session, from));
     if (from->rank < 0) {
         tsr_tensors **list = from->sequence ? &elements : NULL;
         tsr_status status = tsr__tensors_add_other(to, name, from->type, list);

@@ -347,8 +347,7 @@ tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
                             const struct device_options *options, struct endpoint **out,
                             struct comm_trouble *why)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     struct device *device = ARENA_NEW(&arena, struct device);
     if (!device)
         return tsr__trouble(why, TSR_NOMEM, base->rank, "rank %d is out of memory", base->rank);

@@ -472,8 +472,7 @@ static struct mailbox *open_mailboxes(size_t pairs)
 
 struct thread_job *tsr__threads_new(tsr_session *session, int n)
 {
-    struct arena arena;
-    tsr__arena_init(&arena, session);
+    struct arena arena = {.session = session};
     struct thread_job *job = ARENA_NEW(&arena, struct thread_job);
     if (!job)
         return NULL;
