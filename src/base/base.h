@@ -95,6 +95,14 @@ static inline bool str_is(struct str a, const char *c)
 {
     return str_eq(a, str_of(c));
 }
+// Returns the last component of a path: "c" for "a/b/c", "" for "a/".
+static inline const char *path_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+// Returns the folder of a path: "a/b" for "a/b/c", "." for "c", "/" for "/c".
+struct str tsr__path_folder(const char *path);
 // True for "a.json" with the ending ".json"; false if the text is only the ending.
 static inline bool ends_with(const char *text, const char *ending)
 {
@@ -118,6 +126,8 @@ int64_t tsr__device_number(struct str name, const char *kind);
 // True for "CUDA:1" and "GPU:1", with or without a number. Before a run, GPUs of an unknown vendor
 // are assumed to be CUDA GPUs, as ONNX Runtime prefers this provider (runtime/provider.c).
 bool tsr__device_is_cuda(struct str name);
+// Returns the element type of that name (dtype.c); TSR_UNDEFINED: there is none, or `name` is NULL.
+tsr_dtype tsr__dtype_named(const char *name);
 // Returns the edit distance, at most limit + 1.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit);
 // Returns the candidate most similar to `wanted`, for "did you mean" hints; empty if none is close.
@@ -186,6 +196,68 @@ static inline int by_double(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+// float16 and bfloat16. Conversions to them round to nearest even and give one NaN of each sign.
+static inline float bits_float(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+static inline uint32_t float_bits(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+// Converts float16 to float, which is exact. Exponents are biased by 15 and by 127; the difference
+// is 112.
+static inline float half_to_float(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+    uint32_t exponent = (h >> 10) & 31, mantissa = h & 1023;
+    if (exponent == 31)
+        return bits_float(sign | 0x7F800000 | mantissa << 13);
+    if (exponent)
+        return bits_float(sign | (exponent + 112) << 23 | mantissa << 13);
+    float f = (float)mantissa * bits_float(0x33800000); // 2^-24, exact
+    return bits_float(sign | float_bits(f));
+}
+
+// Converts a float to float16. Example: 1.0F (0x3F800000) becomes 0x3C00. 65520 and more become
+// infinity.
+static inline uint16_t float_to_half(float f)
+{
+    uint32_t u = float_bits(f), sign = u >> 16 & 0x8000;
+    u &= 0x7FFFFFFF;
+    if (u > 0x7F800000)
+        return (uint16_t)(sign | 0x7E00); // one NaN of each sign
+    if (u >= 0x477FF000)
+        return (uint16_t)(sign | 0x7C00); // rounds to infinity
+    if (u < 0x38800000) {                 // subnormal: adding 0.5 rounds at the right bit
+        float r = bits_float(u) + 0.5F;
+        return (uint16_t)(sign | (float_bits(r) - 0x3F000000));
+    }
+    u += 0xC8000FFF + (u >> 13 & 1);
+    return (uint16_t)(sign | u >> 13);
+}
+
+static inline float bfloat_to_float(uint16_t b)
+{
+    return bits_float((uint32_t)b << 16);
+}
+
+// Converts a float to bfloat16, which is the upper half of a float. Example: the ties 0x3F808000
+// and 0x3F818000 are rounded to the even values 0x3F80 and 0x3F82.
+static inline uint16_t float_to_bfloat(float f)
+{
+    uint32_t u = float_bits(f);
+    if ((u & 0x7FFFFFFF) > 0x7F800000)
+        return (uint16_t)((u >> 16 & 0x8000) | 0x7FC0);
+    return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
 }
 
 // ---- memory (arena.c) --------------------------------------------------------------------------

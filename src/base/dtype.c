@@ -43,6 +43,14 @@ const char *tsr_dtype_name(tsr_dtype t)
     return (unsigned)t < TSR_DTYPE_COUNT ? types[t].name : "unknown";
 }
 
+tsr_dtype tsr__dtype_named(const char *name)
+{
+    for (int t = 1; name && t < TSR_DTYPE_COUNT; t++)
+        if (strcmp(types[t].name, name) == 0)
+            return (tsr_dtype)t;
+    return TSR_UNDEFINED;
+}
+
 int tsr_dtype_bits(tsr_dtype t)
 {
     return (unsigned)t < TSR_DTYPE_COUNT ? types[t].bits : 0;

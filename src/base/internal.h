@@ -42,13 +42,12 @@ int tsr__open_beneath(int root, const char *name, bool use_kernel);
 int tsr__fd_above(int fd);
 
 // Paths of outputs (outfile.c). tsr__path_copy returns a copy of n bytes (NULL: out of memory).
-// tsr__path_name returns the last component. tsr__path_open_parent opens the parent folder (-1:
+// tsr__path_open_parent opens the parent folder (-1:
 // failed, with errno). tsr__path_draw makes a random name for a temporary file.
 #define TEMPORARY_NAME   32
 #define TEMPORARY_PREFIX ".tessera-" // followed by the pid, "-" and a random number
 char *tsr__path_copy(tsr_session *session, const char *path, size_t n);
 void tsr__path_free(tsr_session *session, char **path);
-const char *tsr__path_name(const char *path);
 int tsr__path_open_parent(const char *path, int flags);
 void tsr__path_draw(char out[TEMPORARY_NAME]);
 // Reports io-write with this errno. Returns TSR_WRITE.

@@ -81,12 +81,6 @@ void tsr__path_free(tsr_session *session, char **path)
     *path = NULL;
 }
 
-const char *tsr__path_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 void tsr__path_draw(char out[TEMPORARY_NAME])
 {
     uint64_t drawn = 0;
@@ -101,7 +95,7 @@ void tsr__path_draw(char out[TEMPORARY_NAME])
 int tsr__path_open_parent(const char *path, int flags)
 {
     char folder[PATH_MAX];
-    size_t n = (size_t)(tsr__path_name(path) - path);
+    size_t n = (size_t)(path_name(path) - path);
     if (n >= sizeof folder) {
         errno = ENAMETOOLONG;
         return -1;
@@ -129,7 +123,7 @@ static bool is_special(const char *path)
 // True if the folder of the output is itself a temporary one.
 static bool in_temporary(const struct outfile *outfile)
 {
-    const char *name = tsr__path_name(outfile->path);
+    const char *name = path_name(outfile->path);
     const char *found = strstr(outfile->path, "/" TEMPORARY_PREFIX);
     return found && found < name;
 }
@@ -138,7 +132,7 @@ static bool in_temporary(const struct outfile *outfile)
 static void note_temporary(struct outfile *outfile, const char *name)
 {
     char path[TEMPORARY_PATH];
-    int folder = (int)(tsr__path_name(outfile->path) - outfile->path);
+    int folder = (int)(path_name(outfile->path) - outfile->path);
     int n = snprintf(path, sizeof path, "%.*s%s", folder, outfile->path, name);
     if (n > 0 && (size_t)n < sizeof path && !in_temporary(outfile))
         outfile->note = tsr__temporary_note(outfile->session, path);
@@ -196,7 +190,7 @@ static int open_target(struct outfile *outfile)
     outfile->dir_fd = tsr__path_open_parent(outfile->path, O_RDONLY);
     if (outfile->dir_fd < 0)
         return -1;
-    const char *name = tsr__path_name(outfile->path);
+    const char *name = path_name(outfile->path);
     bool folder = !*name || (fstatat(outfile->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
                              S_ISDIR(st.st_mode));
     if (folder) {
@@ -427,7 +421,7 @@ static bool must_sync(const struct outfile *outfile)
     struct stat st;
     return outfile->temporary &&
            (outfile->offset <= SYNC_LEAST ||
-            fstatat(outfile->dir_fd, tsr__path_name(outfile->path), &st, AT_SYMLINK_NOFOLLOW) == 0);
+            fstatat(outfile->dir_fd, path_name(outfile->path), &st, AT_SYMLINK_NOFOLLOW) == 0);
 }
 
 // Flushes, syncs, closes and renames the output file. After a failure it is only closed.
@@ -445,8 +439,8 @@ static void publish(struct outfile *outfile)
     if (outfile->failed || !outfile->temporary)
         return;
     if (fault_io(outfile->session, FAULT_WRITE) ||
-        renameat(outfile->dir_fd, outfile->temporary, outfile->dir_fd,
-                 tsr__path_name(outfile->path)) != 0)
+        renameat(outfile->dir_fd, outfile->temporary, outfile->dir_fd, path_name(outfile->path)) !=
+            0)
         fail_write(outfile, errno);
 }
 

@@ -19,7 +19,7 @@
 // Returns the path of a name in the folder of `path`: "a/parts" and ".x" give "a/.x".
 static char *sibling(tsr_session *session, const char *path, const char *name)
 {
-    size_t folder = (size_t)(tsr__path_name(path) - path), n = folder + strlen(name);
+    size_t folder = (size_t)(path_name(path) - path), n = folder + strlen(name);
     char *copy = tsr__path_copy(session, path, folder);
     if (!copy)
         return NULL;
@@ -227,7 +227,7 @@ tsr_status tsr__outfolder_open(tsr_session *session, const char *path, bool repl
     outfolder.path = tsr__path_copy(session, path, n);
     if (!outfolder.path)
         return TSR_NOMEM;
-    const char *name = tsr__path_name(outfolder.path);
+    const char *name = path_name(outfolder.path);
     tsr_status status;
     if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
         status = tsr__refuse_write(session, path, EINVAL);

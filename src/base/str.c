@@ -14,6 +14,14 @@ int tsr__str_cmp(struct str a, struct str b)
     return a.n < b.n ? -1 : a.n > b.n;
 }
 
+struct str tsr__path_folder(const char *path)
+{
+    size_t n = (size_t)(path_name(path) - path);
+    if (n == 0)
+        return STR(".");
+    return (struct str){path, n > 1 ? n - 1 : 1};
+}
+
 // Parses a decimal number. Accepts "-9223372036854775808", rejects "9223372036854775808"; "-0" is
 // 0.
 bool tsr__str_int(struct str text, int64_t *out)

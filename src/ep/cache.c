@@ -67,6 +67,14 @@ static tsr_status add_file(struct sha256 *sha, tsr_session *session, const char 
     return st;
 }
 
+// Returns the path of a file in the folder of another one.
+static const char *path_beside(struct arena *arena, const char *other, struct str name)
+{
+    return tsr__arena_printf(arena, STR_FMT "/" STR_FMT, STR_ARG(tsr__path_folder(other)),
+                             STR_ARG(name))
+        .p;
+}
+
 // Hashes the model's data files. They are in the model's folder. If the model was written from the
 // graph, they may be in the folder of the application's file.
 static tsr_status add_data(struct sha256 *sha, tsr_model *model, const char *original,
@@ -77,13 +85,9 @@ static tsr_status add_data(struct sha256 *sha, tsr_model *model, const char *ori
     const char *own = tsr_model_path(model);
     tsr_status st = tsr__model_data_files(model, &names, &n);
     for (size_t i = 0; i < n && st == TSR_OK; i++) {
-        const char *path = tsr__arena_printf(arena, "%s/" STR_FMT, tsr__ep_folder_of(arena, own),
-                                             STR_ARG(names[i]))
-                               .p;
+        const char *path = path_beside(arena, own, names[i]);
         if (path && access(path, R_OK) != 0)
-            path = tsr__arena_printf(arena, "%s/" STR_FMT, tsr__ep_folder_of(arena, original),
-                                     STR_ARG(names[i]))
-                       .p;
+            path = path_beside(arena, original, names[i]);
         st = path ? add_file(sha, arena->session, path) : TSR_NOMEM;
     }
     return st;

@@ -75,14 +75,6 @@ static tsr_status refuse(tsr_session *session, const char *hint, const char *tex
     return tsr__fail(session, TSR_INVALID, DIAG_ep_context, NULL, hint, "%s", text);
 }
 
-const char *tsr__ep_folder_of(struct arena *arena, const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash)
-        return ".";
-    return tsr__arena_str(arena, (struct str){path, (size_t)(slash - path) + (slash == path)}).p;
-}
-
 // Returns the path of the model file, or the path that the application gives in an option. NULL:
 // unknown.
 static const char *model_path(const struct provider *provider, const OrtGraph *graph)
@@ -117,9 +109,9 @@ tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph
                       "be found");
     *out = (struct parts){.route = ROUTE_FILE, .processes = strcmp(notes, CONTEXT_PROCESSES) == 0};
     const char *manifest =
-        tsr__arena_printf(arena, "%s/%s", tsr__ep_folder_of(arena, model), path).p;
+        tsr__arena_printf(arena, STR_FMT "/%s", STR_ARG(tsr__path_folder(model)), path).p;
     if (manifest)
-        out->folder = tsr__ep_folder_of(arena, manifest);
+        out->folder = tsr__arena_str(arena, tsr__path_folder(manifest)).p;
     return out->folder ? TSR_OK : TSR_NOMEM;
 }
 
@@ -147,11 +139,11 @@ tsr_status tsr__ep_context_folder(struct provider *provider, const OrtGraph *gra
         return refuse(provider->session, "set ep.context_file_path",
                       "a model in memory has no path from which to derive that of its "
                       "EPContext model");
-    const char *folder = tsr__ep_folder_of(arena, path);
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *name = path_name(path);
     int n = (int)strlen(name) - (ends_with(name, ".onnx") ? 5 : 0);
     parts->context = tsr__arena_printf(arena, "%.*s.parts/" MANIFEST_NAME, n, name).p;
-    parts->folder = tsr__arena_printf(arena, "%s/%.*s.parts", folder, n, name).p;
+    parts->folder =
+        tsr__arena_printf(arena, STR_FMT "/%.*s.parts", STR_ARG(tsr__path_folder(path)), n, name).p;
     return arena_status(arena);
 }
 

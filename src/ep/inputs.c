@@ -6,8 +6,6 @@
 // them, so the ranks get zeros.
 #include "ep/internal.h"
 
-#define LAST_TYPE 63 // largest type number that ONNX may use
-
 // ---- inputs that nothing reads -----------------------------------------------------------------
 
 int64_t tsr__ep_size_of(const struct fused *fused, const tsr_tensors *given, const char *symbol)
@@ -24,16 +22,6 @@ int64_t tsr__ep_size_of(const struct fused *fused, const tsr_tensors *given, con
                 return given->at[at]->dims[axis];
     }
     return 1;
-}
-
-static tsr_dtype type_named(const char *name)
-{
-    for (int type = 1; name && type <= LAST_TYPE; type++) {
-        const char *known = tsr_dtype_name((tsr_dtype)type);
-        if (known && strcmp(known, name) == 0)
-            return (tsr_dtype)type;
-    }
-    return TSR_UNDEFINED;
 }
 
 // Adds empty strings.
@@ -59,7 +47,7 @@ static tsr_status add_zeros(const struct fused *fused, const struct manifest_por
     int64_t dims[RUN_MAX_RANK];
     struct tensor *made = NULL;
     int rank = port->rank < 0 ? 0 : port->rank;
-    tsr_dtype type = type_named(port->type);
+    tsr_dtype type = tsr__dtype_named(port->type);
     if (rank > RUN_MAX_RANK || type == TSR_UNDEFINED)
         return TSR_OK; // the ranks report that it is missing
     for (int axis = 0; axis < rank; axis++) {

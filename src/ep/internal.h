@@ -257,8 +257,6 @@ tsr_status tsr__ep_cache_parts(struct provider *provider, const OrtGraph *graph,
                                struct arena *arena, struct parts *out) TSR_MUST_USE;
 
 // ---- context.c
-// Returns the folder of a path: "a/b" for "a/b/c", "." for "c".
-const char *tsr__ep_folder_of(struct arena *arena, const char *path);
 // Sets *out to whether the node refers to a partition of this provider.
 OrtStatus *tsr__ep_is_context(const struct ep_api *api, const OrtNode *node, struct arena *arena,
                               bool *out);

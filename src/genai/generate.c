@@ -284,26 +284,6 @@ static tsr_status put_inputs(tsr_generator *generator, const int64_t *ids, int64
     return st;
 }
 
-// Converts a float16 to float. Examples: 0x3C00 is 1, 0x0001 is 2^-24.
-static float from_half(uint16_t bits)
-{
-    int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    float sign = bits & 0x8000 ? -1.0f : 1.0f;
-    if (exponent == 31)
-        return fraction ? NAN : sign * INFINITY;
-    if (exponent == 0)
-        return sign * ldexpf((float)fraction, -24);
-    return sign * ldexpf((float)(1024 + fraction), exponent - 25);
-}
-
-static float from_bfloat(uint16_t bits)
-{
-    uint32_t wide = (uint32_t)bits << 16;
-    float out;
-    memcpy(&out, &wide, sizeof out);
-    return out;
-}
-
 // Reports that the output logits is missing, empty, or not float32, float16 or bfloat16.
 static tsr_status no_logits(tsr_generator *generator)
 {
@@ -346,9 +326,9 @@ static tsr_status read_logits(tsr_generator *generator)
         if (type == TSR_FLOAT)
             generator->logits[i] = ((const float *)(const void *)last)[i];
         else if (type == TSR_FLOAT16)
-            generator->logits[i] = from_half(((const uint16_t *)(const void *)last)[i]);
+            generator->logits[i] = half_to_float(((const uint16_t *)(const void *)last)[i]);
         else if (type == TSR_BFLOAT16)
-            generator->logits[i] = from_bfloat(((const uint16_t *)(const void *)last)[i]);
+            generator->logits[i] = bfloat_to_float(((const uint16_t *)(const void *)last)[i]);
         else
             return no_logits(generator);
     }

@@ -385,7 +385,7 @@ static tsr_status place_part(struct rank_folders *folders, int64_t rank, const c
 // model of the folder (vision, embedding) may have any other name.
 static const char *model_name(const tsr_folder *folder)
 {
-    return strrchr(folder->model_path, '/') + 1;
+    return path_name(folder->model_path);
 }
 
 // True for files to copy unchanged, such as tokenizer.json. False for the model, its data, the

@@ -251,10 +251,8 @@ static void count_nodes(const struct draft *draft, struct manifest *manifest)
 tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
                                struct manifest *manifest)
 {
-    const char *path = tsr_model_path(draft->model), *slash = strrchr(path, '/');
-    *manifest = (struct manifest){.model_name = path, .model_sha256 = draft->model_sha256};
-    if (slash)
-        manifest->model_name = slash + 1;
+    *manifest = (struct manifest){.model_name = path_name(tsr_model_path(draft->model)),
+                                  .model_sha256 = draft->model_sha256};
     manifest->generator = tsr__arena_printf(draft->arena, "tessera %s", tsr_version()).p;
     manifest->configuration = tsr_config_name(draft->flow->config);
     memcpy(manifest->plan, draft->fingerprint, sizeof(manifest->plan));

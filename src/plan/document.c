@@ -22,8 +22,7 @@
 // made in memory has no digest.
 static tsr_status add_model(tsr_json *json, tsr_model *model)
 {
-    const char *path = tsr_model_path(model);
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *digest = NULL;
+    const char *path = tsr_model_path(model), *digest = NULL;
     char hex[65];
     struct sha256 sha;
     tsr_status st = TSR_OK;
@@ -34,7 +33,7 @@ static tsr_status add_model(tsr_json *json, tsr_model *model)
         digest = hex;
     }
     tsr_json_begin(json, "model", '{');
-    tsr_json_string(json, "name", name);
+    tsr_json_string(json, "name", path_name(path));
     tsr_json_string(json, "sha256", digest);
     tsr_json_end(json);
     return st;

@@ -272,12 +272,7 @@ static bool is_folder(const char *path)
 
 struct str tsr__folder_of(struct arena *arena, const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    if (is_folder(path))
-        return tsr__arena_str(arena, str_of(path));
-    if (!slash)
-        return STR(".");
-    return tsr__arena_str(arena, (struct str){path, (size_t)(slash - path)});
+    return tsr__arena_str(arena, is_folder(path) ? str_of(path) : tsr__path_folder(path));
 }
 
 static tsr_status open_job(struct bench *bench, const char *path, const tsr_run_options *options)

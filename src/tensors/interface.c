@@ -12,17 +12,6 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// Returns the element type with this name; 0: there is none, or the name is NULL.
-static tsr_dtype dtype_of(const char *name)
-{
-    if (!name)
-        return (tsr_dtype)0;
-    for (int t = 1; t < TSR_DTYPE_COUNT; t++)
-        if (strcmp(tsr_dtype_name((tsr_dtype)t), name) == 0)
-            return (tsr_dtype)t;
-    return (tsr_dtype)0;
-}
-
 // Adds the inputs of the manifest to the model. Dimensions of unknown size, with or without a name,
 // are copied as they are.
 static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
@@ -32,7 +21,7 @@ static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
         tsr_value *value = tsr_graph_add_input(tsr_model_graph(model), port->name);
         if (!value)
             return TSR_NOMEM;
-        TRY(tsr_value_set_type(value, dtype_of(port->type), port->rank, port->dims));
+        TRY(tsr_value_set_type(value, tsr__dtype_named(port->type), port->rank, port->dims));
     }
     return TSR_OK;
 }
@@ -41,7 +30,7 @@ static tsr_status add_inputs(tsr_model *model, const struct manifest *manifest)
 static bool are_tensors(const struct manifest *manifest)
 {
     for (size_t i = 0; i < manifest->n_inputs; i++)
-        if (!dtype_of(manifest->inputs[i].type) || manifest->inputs[i].rank < 0)
+        if (!tsr__dtype_named(manifest->inputs[i].type) || manifest->inputs[i].rank < 0)
             return false;
     return true;
 }
@@ -50,11 +39,9 @@ static bool are_tensors(const struct manifest *manifest)
 // the folder has no manifest. So a copied rank file is treated as an ordinary model.
 static bool folder_of(const tsr_model *rank, char *out, size_t cap)
 {
-    const char *path = tsr_model_path(rank), *slash = strrchr(path, '/');
+    const char *path = tsr_model_path(rank);
     char manifest[PATH_MAX];
-    struct str folder = STR(".");
-    if (slash)
-        folder = (struct str){path, (size_t)(slash - path)};
+    struct str folder = tsr__path_folder(path);
     if (!path[0] || !tsr_model_metadata(rank, "ai.tessera.rank"))
         return false;
     if ((size_t)snprintf(out, cap, STR_FMT, STR_ARG(folder)) >= cap ||

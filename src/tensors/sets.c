@@ -6,7 +6,6 @@
 // folder, the inputs are those of the unsharded model (interface.c).
 #include "tensors/tensors.h"
 #include "ir/ir.h"
-#include "transport/transport.h"
 
 #include <stdio.h>
 #include <sys/stat.h>
@@ -74,8 +73,7 @@ static void retype(tsr_tensors *tensors, const struct ports *ports)
 // its extension.
 static tsr_status load_npy(tsr_tensors *tensors, const char *file, const struct ports *ports)
 {
-    const char *slash = strrchr(file, '/');
-    struct str name = str_of(slash ? slash + 1 : file);
+    struct str name = str_of(path_name(file));
     name.n -= 4; // ".npy"
     if (ports->n > 1)
         return bad_set(
@@ -178,8 +176,7 @@ static tsr_status load_folder(tsr_tensors *tensors, const char *folder, const st
 static tsr_status load_single(tsr_tensors *tensors, const char *file, const struct ports *ports)
 {
     char name[256];
-    const char *slash = strrchr(file, '/');
-    const char *base = slash ? slash + 1 : file;
+    const char *base = path_name(file);
     snprintf(name, sizeof name, "%.*s", (int)(strlen(base) - strlen(".pb")), base);
     if (ports->n > 1)
         return bad_set(tensors->session, file, STR(""),
@@ -227,10 +224,10 @@ static bool fill(struct tensor *x, struct dice *dice)
             ((double *)x->data)[i] = (double)roll_float(dice);
             break;
         case TSR_FLOAT16:
-            ((uint16_t *)x->data)[i] = tsr__float_to_half(roll_float(dice));
+            ((uint16_t *)x->data)[i] = float_to_half(roll_float(dice));
             break;
         case TSR_BFLOAT16:
-            ((uint16_t *)x->data)[i] = tsr__float_to_bfloat(roll_float(dice));
+            ((uint16_t *)x->data)[i] = float_to_bfloat(roll_float(dice));
             break;
         case TSR_BOOL:
         case TSR_INT8:
@@ -630,7 +627,7 @@ static tsr_status save_npy(const tsr_tensors *tensors, const char *path)
 tsr_status tsr_tensors_save(const tsr_tensors *tensors, const char *path)
 {
     TRY(tsr__given(tensors->session, "path", path));
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const char *base = path_name(path);
     TRY(tsr__tensors_on_host(tensors));
     if (ends_with(path, ".npy"))
         return save_npy(tensors, path);

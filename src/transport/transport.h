@@ -386,9 +386,6 @@ void tsr__reduce(tsr_dtype type, enum comm_reduce op, const void *const *in, int
 // written with non-temporal stores, even if the pieces are small.
 void tsr__reduce_piece(tsr_dtype type, enum comm_reduce op, const void *const *in, int n, void *out,
                        int64_t count, int64_t count_of_all);
-// Convert to float16 and bfloat16, rounding to nearest even. There is one NaN of each sign.
-uint16_t tsr__float_to_half(float f);
-uint16_t tsr__float_to_bfloat(float f);
 
 // Send and receive a packet over a Unix socket, with a descriptor (transport.c). fd -1: none. The
 // receiver closes its *fd. False: the other side is gone, or the packet has another length; *fd may

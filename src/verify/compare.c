@@ -39,32 +39,6 @@ double tsr__tolerance(tsr_dtype type)
 
 // ---- one element as a double -------------------------------------------------------------------
 
-// Converts float16: 1 bit sign, 5 exponent (bias 15), 10 fraction. Example: 0x3C00
-// has exponent 15 and fraction 0: 1024 * 2^(15 - 25) = 1.
-static double half_value(uint16_t bits)
-{
-    int exponent = bits >> 10 & 31, fraction = bits & 1023;
-    double magnitude;
-    if (exponent == 31 && fraction)
-        magnitude = NAN;
-    else if (exponent == 31)
-        magnitude = INFINITY;
-    else if (exponent)
-        magnitude = ldexp(1024 + fraction, exponent - 25);
-    else
-        magnitude = ldexp(fraction, -24);
-    return bits >> 15 ? -magnitude : magnitude;
-}
-
-// Converts bfloat16, the upper half of a float32.
-static double bfloat_value(uint16_t bits)
-{
-    uint32_t wide = (uint32_t)bits << 16;
-    float v;
-    memcpy(&v, &wide, sizeof(v));
-    return v;
-}
-
 // True if an 8-bit float is NaN. The FNUZ types have one NaN, 0x80. A NaN of E4M3FN has all bits
 // set, except perhaps the sign. E5M2 follows IEEE: codes above that of infinity (124) are NaN.
 static bool eighth_is_nan(uint8_t bits, bool e4, bool uz)
@@ -121,8 +95,8 @@ double tsr__compare_element(tsr_dtype dtype, const void *data, size_t i)
     case TSR_BFLOAT16:
         memcpy(&half, (const char *)data + 2 * i, 2);
         if (dtype == TSR_FLOAT16)
-            return half_value(half);
-        return bfloat_value(half);
+            return (double)half_to_float(half);
+        return (double)bfloat_to_float(half);
     case TSR_INT8:
         READ(int8_t);
     case TSR_UINT8:

@@ -12,69 +12,6 @@
 #define BLOCK 1024 // elements folded at a time
 #define STEP  16   // elements of the innermost loop
 
-// ---- conversions --------------------------------------------------------------------------------
-
-static float bits_float(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-static uint32_t float_bits(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u;
-}
-
-// Converts float16 to float, which is exact. Exponents are biased by 15 and by 127; the difference
-// is 112.
-static float half_to_float(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16;
-    uint32_t exponent = (h >> 10) & 31, mantissa = h & 1023;
-    if (exponent == 31)
-        return bits_float(sign | 0x7F800000 | mantissa << 13);
-    if (exponent)
-        return bits_float(sign | (exponent + 112) << 23 | mantissa << 13);
-    float f = (float)mantissa * bits_float(0x33800000); // 2^-24, exact
-    return bits_float(sign | float_bits(f));
-}
-
-// Converts a float to float16. Example: 1.0F (0x3F800000) becomes 0x3C00. 65520 and more become
-// infinity.
-uint16_t tsr__float_to_half(float f)
-{
-    uint32_t u = float_bits(f), sign = u >> 16 & 0x8000;
-    u &= 0x7FFFFFFF;
-    if (u > 0x7F800000)
-        return (uint16_t)(sign | 0x7E00); // one NaN of each sign
-    if (u >= 0x477FF000)
-        return (uint16_t)(sign | 0x7C00); // rounds to infinity
-    if (u < 0x38800000) {                 // subnormal: adding 0.5 rounds at the right bit
-        float r = bits_float(u) + 0.5F;
-        return (uint16_t)(sign | (float_bits(r) - 0x3F000000));
-    }
-    u += 0xC8000FFF + (u >> 13 & 1);
-    return (uint16_t)(sign | u >> 13);
-}
-
-static float bfloat_to_float(uint16_t b)
-{
-    return bits_float((uint32_t)b << 16);
-}
-
-// Converts a float to bfloat16, which is the upper half of a float. Example: the ties 0x3F808000
-// and 0x3F818000 are rounded to the even values 0x3F80 and 0x3F82.
-uint16_t tsr__float_to_bfloat(float f)
-{
-    uint32_t u = float_bits(f);
-    if ((u & 0x7FFFFFFF) > 0x7F800000)
-        return (uint16_t)((u >> 16 & 0x8000) | 0x7FC0);
-    return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
-}
-
 // ---- one block: acc[i] := acc[i] op x[i] --------------------------------------------------------
 
 #define FADD(a, x) ((a) + (x))
@@ -146,7 +83,7 @@ static void store_half(void *to, const float *x, size_t n)
 {
     uint16_t *out = to;
     for (size_t i = 0; i < n; i++)
-        out[i] = tsr__float_to_half(x[i]);
+        out[i] = float_to_half(x[i]);
 }
 
 static void load_bfloat(float *out, const void *from, size_t n)
@@ -160,7 +97,7 @@ static void store_bfloat(void *to, const float *x, size_t n)
 {
     uint16_t *out = to;
     for (size_t i = 0; i < n; i++)
-        out[i] = tsr__float_to_bfloat(x[i]);
+        out[i] = float_to_bfloat(x[i]);
 }
 
 struct kernel {
