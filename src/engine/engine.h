@@ -90,6 +90,14 @@ struct wanted {
 
 // Converts an element type of ONNX Runtime to ONNX's number.
 tsr_dtype tsr__engine_dtype(int type);
+// Type, shape and number of elements of a value that is a tensor. If it has more dimensions than a
+// set supports, the type is TSR_UNDEFINED and dims are not set.
+struct value_shape {
+    tsr_dtype type;
+    size_t rank, elements;
+    int64_t dims[RUN_MAX_RANK];
+};
+OrtStatus *tsr__engine_shape(const OrtApi *api, const OrtValue *value, struct value_shape *out);
 OrtStatus *tsr__engine_wanted(const struct engine *engine, const OrtSession *session, size_t i,
                               struct wanted *out);
 // Creates a value over the tensor's GPU memory, which belongs to its producer; info describes that

@@ -205,32 +205,26 @@ OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tenso
 
 // ---- from ONNX Runtime -------------------------------------------------------------------------
 
-// Type, shape and number of elements of a value; type 0 (undefined) if it has more dimensions than
-// a set supports.
-struct seen {
-    int type;
-    size_t rank, elements;
-    int64_t dims[RUN_MAX_RANK];
-};
-
-static OrtStatus *describe_type(const OrtApi *api, const OrtTensorTypeAndShapeInfo *info,
-                                struct seen *out)
+static OrtStatus *read_shape(const OrtApi *api, const OrtTensorTypeAndShapeInfo *info,
+                             struct value_shape *out)
 {
+    int type = 0;
     TRY(api->GetDimensionsCount(info, &out->rank));
-    if (out->rank <= RUN_MAX_RANK) { // else the type stays undefined, which sets do not support
+    if (out->rank <= RUN_MAX_RANK) {
         TRY(api->GetDimensions(info, out->dims, out->rank));
-        TRY(api->GetTensorElementType(info, &out->type));
+        TRY(api->GetTensorElementType(info, &type));
     }
+    out->type = tsr__engine_dtype(type);
     return api->GetTensorShapeElementCount(info, &out->elements);
 }
 
-static OrtStatus *describe_tensor(const OrtApi *api, const OrtValue *value, struct seen *out)
+OrtStatus *tsr__engine_shape(const OrtApi *api, const OrtValue *value, struct value_shape *out)
 {
     OrtTensorTypeAndShapeInfo *info = NULL;
+    out->type = TSR_UNDEFINED;
     TRY(api->GetTensorTypeAndShape(value, &info));
-    OrtStatus *failed = describe_type(api, info, out);
+    OrtStatus *failed = read_shape(api, info, out);
     api->ReleaseTensorTypeAndShapeInfo(info);
-    out->type = (int)tsr__engine_dtype(out->type);
     return failed;
 }
 
@@ -260,7 +254,7 @@ static tsr_status read_texts(const struct engine *engine, struct arena *arena,
 }
 
 static tsr_status take_texts(const struct engine *engine, const OrtValue *value, const char *name,
-                             const struct seen *seen, tsr_tensors *to, OrtStatus **failed)
+                             const struct value_shape *seen, tsr_tensors *to, OrtStatus **failed)
 {
     struct str *texts = NULL;
     struct arena arena = {.session = to->session};
@@ -278,19 +272,19 @@ typedef tsr_status (*put_fn)(tsr_tensors *tensors, const char *name, tsr_dtype t
 static tsr_status take_tensor(const struct engine *engine, OrtValue *v, const char *name,
                               tsr_tensors *to, put_fn put, OrtStatus **failed)
 {
-    struct seen x = {0};
+    struct value_shape x = {0};
     void *data = NULL;
-    *failed = describe_tensor(engine->api, v, &x);
+    *failed = tsr__engine_shape(engine->api, v, &x);
     if (*failed)
         return TSR_ENGINE;
     if (x.type == TSR_STRING)
         return take_texts(engine, v, name, &x, to, failed);
-    if (tsr_dtype_bits((tsr_dtype)x.type) == 0)
+    if (tsr_dtype_bits(x.type) == 0)
         return TSR_ENGINE;
     *failed = engine->api->GetTensorMutableData(v, &data);
     if (*failed)
         return TSR_ENGINE;
-    return put(to, name, (tsr_dtype)x.type, (int)x.rank, x.dims, data);
+    return put(to, name, x.type, (int)x.rank, x.dims, data);
 }
 
 // Copies element i of a sequence, named by its number, and releases the engine's value.
@@ -367,14 +361,14 @@ tsr_status tsr__engine_view(const struct engine *engine, OrtValue *v, const char
 tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                             const struct tensor *place, OrtStatus **failed)
 {
-    struct seen x = {0};
+    struct value_shape x = {0};
     void *data = NULL;
-    *failed = describe_tensor(engine->api, v, &x);
+    *failed = tsr__engine_shape(engine->api, v, &x);
     if (!*failed)
         *failed = engine->api->GetTensorMutableData(v, &data);
     if (*failed)
         return TSR_ENGINE;
-    if ((tsr_dtype)x.type != place->type || (int)x.rank != place->rank)
+    if (x.type != place->type || (int)x.rank != place->rank)
         return TSR_INVALID;
     if (x.rank && memcmp(x.dims, place->dims, x.rank * sizeof *x.dims) != 0)
         return TSR_INVALID;
@@ -389,16 +383,15 @@ tsr_status tsr__engine_fill(const struct engine *engine, struct gpu_seat *seat, 
 tsr_status tsr__engine_fetch(const struct engine *engine, struct gpu_seat *seat, OrtValue *v,
                              const char *name, tsr_tensors *to, OrtStatus **failed)
 {
-    struct seen x = {0};
+    struct value_shape x = {0};
     struct tensor *tensor = NULL;
     void *data = NULL;
-    *failed = describe_tensor(engine->api, v, &x);
+    *failed = tsr__engine_shape(engine->api, v, &x);
     if (!*failed)
         *failed = engine->api->GetTensorMutableData(v, &data);
     if (*failed)
         return TSR_ENGINE;
-    tsr_status st =
-        tsr__tensors_add(to, str_of(name), (tsr_dtype)x.type, (int)x.rank, x.dims, &tensor);
+    tsr_status st = tsr__tensors_add(to, str_of(name), x.type, (int)x.rank, x.dims, &tensor);
     if (st != TSR_OK || tsr__gpu_fetch(seat, tensor->data, data, tensor->bytes) == 0)
         return st;
     *failed = engine->api->CreateStatus(ORT_FAIL, "the tensor could not be copied from the GPU");

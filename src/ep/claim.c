@@ -27,14 +27,6 @@ static bool is_known_domain(const char *domain)
     return false;
 }
 
-// Returns in *out the type of a value as ONNX Runtime numbers it: ORT_TENSOR, ORT_SEQUENCE, ...
-static OrtStatus *kind_of(const OrtApi *ort, const OrtValueInfo *value, int *out)
-{
-    const OrtTypeInfo *type = NULL;
-    TRY(ort->GetValueInfoTypeInfo(value, &type));
-    return ort->GetOnnxTypeFromTypeInfo(type, out);
-}
-
 // Declines nodes whose attributes are readable only in the model file, such as a TypeProto of
 // Optional.
 static OrtStatus *check_attributes(struct claim *claim, const OrtNode *node, const char *op)
@@ -112,17 +104,25 @@ static OrtStatus *check_nodes(struct claim *claim, const OrtNode *const *nodes, 
     return NULL;
 }
 
-// Declines values that are not numbers if inputs and outputs are in GPU memory. ONNX Runtime would
-// create strings in GPU memory.
-static OrtStatus *check_memory(struct claim *claim, const OrtValueInfo *value, const char *name)
+// Declines inputs that are neither tensors nor sequences, and outputs that are not tensors: an
+// execution provider can return only tensors. In GPU memory it declines all that are not numbers,
+// because ONNX Runtime would create strings there.
+static OrtStatus *check_port(struct claim *claim, const OrtValueInfo *value, bool is_output)
 {
     const OrtApi *ort = claim->api->ort;
     const OrtTypeInfo *type = NULL;
     const OrtTensorTypeAndShapeInfo *tensor = NULL;
-    int element = TSR_STRING; // or a sequence
+    const char *name = "";
+    int kind = 0, element = TSR_STRING; // or a sequence
+    TRY(ort->GetValueInfoName(value, &name));
+    TRY(ort->GetValueInfoTypeInfo(value, &type));
+    TRY(ort->GetOnnxTypeFromTypeInfo(type, &kind));
+    if (is_output && kind != ORT_TENSOR)
+        tsr__ep_decline(claim, "output %s is not a tensor", name);
+    if (!is_output && kind != ORT_TENSOR && kind != ORT_SEQUENCE)
+        tsr__ep_decline(claim, "input %s is neither a tensor nor a sequence of tensors", name);
     if (!claim->on_gpu)
         return NULL;
-    TRY(ort->GetValueInfoTypeInfo(value, &type));
     TRY(ort->CastTypeInfoToTensorInfo(type, &tensor));
     if (tensor)
         TRY(ort->GetTensorElementType(tensor, &element));
@@ -132,47 +132,18 @@ static OrtStatus *check_memory(struct claim *claim, const OrtValueInfo *value, c
     return NULL;
 }
 
-// Declines outputs that are not tensors: an execution provider can return only tensors.
-static OrtStatus *check_output(struct claim *claim, const OrtValueInfo *value)
-{
-    const char *name = "";
-    int kind = 0;
-    TRY(claim->api->ort->GetValueInfoName(value, &name));
-    TRY(kind_of(claim->api->ort, value, &kind));
-    if (kind != ORT_TENSOR)
-        tsr__ep_decline(claim, "output %s is not a tensor", name);
-    return check_memory(claim, value, name);
-}
-
-static OrtStatus *check_input(struct claim *claim, const OrtValueInfo *value)
-{
-    const char *name = "";
-    int kind = 0;
-    TRY(claim->api->ort->GetValueInfoName(value, &name));
-    TRY(kind_of(claim->api->ort, value, &kind));
-    if (kind != ORT_TENSOR && kind != ORT_SEQUENCE)
-        tsr__ep_decline(claim, "input %s is neither a tensor nor a sequence of tensors", name);
-    return check_memory(claim, value, name);
-}
-
 // Declines a graph input that a node reads in its subgraphs and no node reads itself.
 static OrtStatus *check_implicit_inputs(struct claim *claim, const OrtNode *node,
                                         const struct map *explicit)
 {
-    const OrtApi *ort = claim->api->ort;
-    size_t n = 0;
-    TRY(ort->Node_GetNumImplicitInputs(node, &n));
-    if (n == 0)
-        return NULL;
-    const OrtValueInfo **values = ARENA_ARRAY(claim->arena, const OrtValueInfo *, n);
-    if (!values)
-        return ort->CreateStatus(ORT_FAIL, "out of memory");
-    TRY(ort->Node_GetImplicitInputs(node, values, n));
-    for (size_t i = 0; i < n; i++) {
+    struct graph_reader reader = {claim->api->ort, claim->arena};
+    struct graph_values values;
+    TRY(tsr__ep_node_implicit_inputs(&reader, node, &values));
+    for (size_t i = 0; i < values.n; i++) {
         const char *name = "";
         bool is_input = false;
-        TRY(ort->GetValueInfoName(values[i], &name));
-        TRY(ort->ValueInfo_IsRequiredGraphInput(values[i], &is_input));
+        TRY(reader.api->GetValueInfoName(values.at[i], &name));
+        TRY(reader.api->ValueInfo_IsRequiredGraphInput(values.at[i], &is_input));
         if (is_input && !tsr__map_get(explicit, str_of(name)))
             tsr__ep_decline(claim,
                             "only subgraphs read the input %s, which ONNX Runtime before 1.27 "
@@ -217,23 +188,17 @@ void tsr__ep_decline(struct claim *claim, const char *format, ...)
 
 OrtStatus *tsr__ep_check_graph(struct claim *claim, const OrtGraph *graph)
 {
-    const OrtApi *ort = claim->api->ort;
+    struct graph_reader reader = {claim->api->ort, claim->arena};
+    struct graph_values inputs, outputs;
     const char *path = NULL;
-    size_t n_inputs = 0, n_outputs = 0;
-    TRY(ort->Graph_GetModelPath(graph, &path));
+    TRY(reader.api->Graph_GetModelPath(graph, &path));
     claim->has_file = path && path[0] && access(path, R_OK) == 0;
-    TRY(ort->Graph_GetNumInputs(graph, &n_inputs));
-    TRY(ort->Graph_GetNumOutputs(graph, &n_outputs));
-    const OrtValueInfo **values =
-        ARENA_ARRAY(claim->arena, const OrtValueInfo *, n_inputs + n_outputs + 1);
-    if (!values)
-        return ort->CreateStatus(ORT_FAIL, "out of memory");
-    TRY(ort->Graph_GetInputs(graph, values, n_inputs));
-    TRY(ort->Graph_GetOutputs(graph, values + n_inputs, n_outputs));
-    for (size_t i = 0; i < n_inputs; i++)
-        TRY(check_input(claim, values[i]));
-    for (size_t i = 0; i < n_outputs; i++)
-        TRY(check_output(claim, values[n_inputs + i]));
+    TRY(tsr__ep_graph_inputs(&reader, graph, &inputs));
+    TRY(tsr__ep_graph_outputs(&reader, graph, &outputs));
+    for (size_t i = 0; i < inputs.n; i++)
+        TRY(check_port(claim, inputs.at[i], false));
+    for (size_t i = 0; i < outputs.n; i++)
+        TRY(check_port(claim, outputs.at[i], true));
     if (tsr__quirk_applies(QUIRK_lost_implicit_inputs,
                            tsr__ort_minor(claim->api->base->GetVersionString())))
         TRY(check_lost_inputs(claim));

@@ -377,44 +377,29 @@ OrtStatus *tsr__ep_memory_transfer(struct device_memory *memory, OrtDataTransfer
 
 // ---- inputs and outputs of a run ---------------------------------------------------------------
 
-static OrtStatus *read_shape(const OrtApi *ort, const OrtValue *value, struct tensor *out)
-{
-    OrtTensorTypeAndShapeInfo *info = NULL;
-    size_t rank = 0;
-    int type = 0;
-    TRY(ort->GetTensorTypeAndShape(value, &info));
-    OrtStatus *status = ort->GetDimensionsCount(info, &rank);
-    if (!status && rank > RUN_MAX_RANK)
-        status = ort->CreateStatus(ORT_FAIL, "Tessera: an input has more than 64 dimensions");
-    if (!status)
-        status = ort->GetDimensions(info, out->dims, rank);
-    if (!status)
-        status = ort->GetTensorElementType(info, &type);
-    ort->ReleaseTensorTypeAndShapeInfo(info);
-    if (!status)
-        status = ort->GetTensorMutableData((OrtValue *)(uintptr_t)value, &out->device_data);
-    out->rank = (int)rank;
-    out->type = tsr__engine_dtype(type);
-    return status;
-}
-
 tsr_status tsr__ep_memory_input(struct fused *fused, const OrtValue *value, const char *name,
                                 tsr_tensors *to, OrtStatus **failed)
 {
     struct ep_factory *factory = fused->provider->factory;
-    int64_t dims[RUN_MAX_RANK];
-    struct tensor seen = {.dims = dims}, *copy = NULL;
+    const OrtApi *ort = factory->api.ort;
+    struct value_shape seen;
+    struct tensor *copy = NULL;
     int gpu = tsr__ep_value_gpu(&factory->api, value);
-    *failed = read_shape(factory->api.ort, value, &seen);
+    void *data = NULL;
+    *failed = tsr__engine_shape(ort, value, &seen);
+    if (!*failed && seen.rank > RUN_MAX_RANK)
+        *failed = ort->CreateStatus(ORT_FAIL, "Tessera: an input has more than 64 dimensions");
+    if (!*failed)
+        *failed = ort->GetTensorMutableData((OrtValue *)(uintptr_t)value, &data);
     if (*failed)
         return TSR_ENGINE;
     if (fused->job && tsr__job_on_gpu(fused->job)) {
-        struct foreign memory = {.data = seen.device_data, .device = 1 + gpu};
-        return tsr__tensors_add_foreign(to, str_of(name), seen.type, seen.rank, dims, &memory);
+        struct foreign memory = {.data = data, .device = 1 + gpu};
+        return tsr__tensors_add_foreign(to, str_of(name), seen.type, (int)seen.rank, seen.dims,
+                                        &memory);
     }
-    TRY(tsr__tensors_add(to, str_of(name), seen.type, seen.rank, dims, &copy));
-    *failed =
-        tsr__ep_memory_copy(factory->memory, copy->data, -1, seen.device_data, gpu, copy->bytes);
+    TRY(tsr__tensors_add(to, str_of(name), seen.type, (int)seen.rank, seen.dims, &copy));
+    *failed = tsr__ep_memory_copy(factory->memory, copy->data, -1, data, gpu, copy->bytes);
     return *failed ? TSR_ENGINE : TSR_OK;
 }
 

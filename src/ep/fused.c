@@ -5,7 +5,7 @@
 // The ranks are threads of this process, with sessions of the application's ONNX Runtime, or
 // processes of the program tessera-ranks. They start with the session. A failed run ends them, and
 // the next run starts them again.
-#include "ep/internal.h"
+#include "ep/graph.h"
 #include "runtime/runtime.h"
 #include "transport/transport.h"
 
@@ -193,14 +193,14 @@ static void release_state(OrtNodeComputeInfo *info, void *state)
     (void)info, (void)state;
 }
 
-static OrtStatus *read_names(struct fused *fused, const OrtValueInfo **values, size_t n,
+static OrtStatus *read_names(struct fused *fused, const struct graph_values *values,
                              const char ***out)
 {
     const OrtApi *ort = fused->provider->factory->api.ort;
-    *out = ARENA_ARRAY(&fused->arena, const char *, n + 1);
-    for (size_t i = 0; *out && i < n; i++) {
+    *out = ARENA_ARRAY(&fused->arena, const char *, values->n + 1);
+    for (size_t i = 0; *out && i < values->n; i++) {
         const char *name = "";
-        TRY(ort->GetValueInfoName(values[i], &name));
+        TRY(ort->GetValueInfoName(values->at[i], &name));
         (*out)[i] = tsr__arena_str(&fused->arena, str_of(name)).p;
     }
     return NULL;
@@ -208,17 +208,14 @@ static OrtStatus *read_names(struct fused *fused, const OrtValueInfo **values, s
 
 static OrtStatus *read_ports(struct fused *fused, const OrtNode *node)
 {
-    const OrtApi *ort = fused->provider->factory->api.ort;
-    TRY(ort->Node_GetNumInputs(node, &fused->n_inputs));
-    TRY(ort->Node_GetNumOutputs(node, &fused->n_outputs));
-    const OrtValueInfo **values =
-        ARENA_ARRAY(&fused->arena, const OrtValueInfo *, fused->n_inputs + fused->n_outputs + 1);
-    if (!values)
-        return ort->CreateStatus(ORT_FAIL, "out of memory");
-    TRY(ort->Node_GetInputs(node, values, fused->n_inputs));
-    TRY(ort->Node_GetOutputs(node, values + fused->n_inputs, fused->n_outputs));
-    TRY(read_names(fused, values, fused->n_inputs, &fused->inputs));
-    return read_names(fused, values + fused->n_inputs, fused->n_outputs, &fused->outputs);
+    struct graph_reader reader = {fused->provider->factory->api.ort, &fused->arena};
+    struct graph_values inputs, outputs;
+    TRY(tsr__ep_node_inputs(&reader, node, &inputs));
+    TRY(tsr__ep_node_outputs(&reader, node, &outputs));
+    fused->n_inputs = inputs.n;
+    fused->n_outputs = outputs.n;
+    TRY(read_names(fused, &inputs, &fused->inputs));
+    return read_names(fused, &outputs, &fused->outputs);
 }
 
 // Finds the partition of an EPContext node, or creates a partition for other graphs.

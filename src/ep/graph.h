@@ -37,6 +37,9 @@ OrtStatus *tsr__ep_node_inputs(const struct graph_reader *reader, const OrtNode 
                                struct graph_values *out);
 OrtStatus *tsr__ep_node_outputs(const struct graph_reader *reader, const OrtNode *node,
                                 struct graph_values *out);
+// Lists the values that only the subgraphs of the node read.
+OrtStatus *tsr__ep_node_implicit_inputs(const struct graph_reader *reader, const OrtNode *node,
+                                        struct graph_values *out);
 
 // Element type and shape of a tensor or of a tensor type.
 struct graph_shape {

@@ -44,6 +44,8 @@ LIST(tsr__ep_graph_outputs, OrtGraph, graph_values, OrtValueInfo, Graph_GetNumOu
 LIST(tsr__ep_graph_nodes, OrtGraph, graph_nodes, OrtNode, Graph_GetNumNodes, Graph_GetNodes)
 LIST(tsr__ep_node_inputs, OrtNode, graph_values, OrtValueInfo, Node_GetNumInputs, Node_GetInputs)
 LIST(tsr__ep_node_outputs, OrtNode, graph_values, OrtValueInfo, Node_GetNumOutputs, Node_GetOutputs)
+LIST(tsr__ep_node_implicit_inputs, OrtNode, graph_values, OrtValueInfo, Node_GetNumImplicitInputs,
+     Node_GetImplicitInputs)
 static LIST(unsorted_initializers, OrtGraph, graph_values, OrtValueInfo, Graph_GetNumInitializers,
             Graph_GetInitializers)
 

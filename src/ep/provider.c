@@ -4,7 +4,7 @@
 //
 // ONNX Runtime only logs errors of GetCapability and then runs the model elsewhere. So Compile
 // reports every error that must fail the session.
-#include "ep/internal.h"
+#include "ep/graph.h"
 
 #include <stdio.h>
 
@@ -95,16 +95,6 @@ static void log_warnings(struct provider *provider)
 
 // ---- claiming ----------------------------------------------------------------------------------
 
-static OrtStatus *read_nodes(struct claim *claim, const OrtGraph *graph)
-{
-    const OrtApi *ort = claim->api->ort;
-    TRY(ort->Graph_GetNumNodes(graph, &claim->n_nodes));
-    claim->nodes = ARENA_ARRAY(claim->arena, const OrtNode *, claim->n_nodes + 1);
-    if (!claim->nodes)
-        return ort->CreateStatus(ORT_FAIL, "out of memory");
-    return ort->Graph_GetNodes(graph, claim->nodes, claim->n_nodes);
-}
-
 static OrtStatus *fuse_all(const struct claim *claim, OrtEpGraphSupportInfo *info)
 {
     // Without this option, the initializers would be inputs of the node and in memory twice.
@@ -142,8 +132,12 @@ static OrtStatus *fuse_to_fail(struct claim *claim, OrtEpGraphSupportInfo *info)
 static OrtStatus *claim_graph(struct provider *provider, struct claim *claim, const OrtGraph *graph,
                               OrtEpGraphSupportInfo *info)
 {
+    struct graph_reader reader = {claim->api->ort, claim->arena};
+    struct graph_nodes nodes;
     const OrtNode *parent = NULL;
-    TRY(read_nodes(claim, graph));
+    TRY(tsr__ep_graph_nodes(&reader, graph, &nodes));
+    claim->nodes = nodes.at;
+    claim->n_nodes = nodes.n;
     TRY(claim->api->ort->Graph_GetParentNode(graph, &parent));
     if (claim->n_nodes == 0)
         return NULL;

@@ -35,27 +35,9 @@ bool tsr__ep_is_present(const struct fused *fused, const char *name)
     return find_state(&fused->manifest, NULL, name) != NULL;
 }
 
-struct shape {
-    size_t rank;
-    int64_t dims[RUN_MAX_RANK + 1];
-};
-
-static OrtStatus *read_shape(const OrtApi *ort, const OrtValue *value, struct shape *out)
+static bool is_handle(const struct manifest_port *port, const struct value_shape *shape)
 {
-    OrtTensorTypeAndShapeInfo *info = NULL;
-    TRY(ort->GetTensorTypeAndShape(value, &info));
-    OrtStatus *failed = ort->GetDimensionsCount(info, &out->rank);
-    if (!failed && out->rank > RUN_MAX_RANK + 1)
-        failed = ort->CreateStatus(ORT_INVALID_ARGUMENT, "Tessera: too many dimensions");
-    if (!failed)
-        failed = ort->GetDimensions(info, out->dims, out->rank);
-    ort->ReleaseTensorTypeAndShapeInfo(info);
-    return failed;
-}
-
-static bool is_handle(const struct manifest_port *port, const struct shape *shape)
-{
-    if (port->rank < 0 || shape->rank != (size_t)port->rank + 1)
+    if (port->rank < 0 || shape->rank > RUN_MAX_RANK || shape->rank != (size_t)port->rank + 1)
         return false;
     for (int axis = 0; axis < port->rank; axis++)
         if (shape->dims[axis] != 0)
@@ -78,7 +60,7 @@ static tsr_status check_handle(const struct fused *fused, const struct manifest_
 // Checks the shape of a tensor for a state. EPContext models declare no shape for states, so ONNX
 // Runtime has not checked it. With a wrong shape, ranks that run as processes would terminate.
 static tsr_status check_shape(const struct fused *fused, const struct manifest_port *port,
-                              const struct shape *shape)
+                              const struct value_shape *shape)
 {
     struct place at = PLACE_NONE;
     char text[128] = "";
@@ -101,7 +83,7 @@ tsr_status tsr__ep_state_read(struct fused *fused, const OrtValue *value, const 
 {
     const struct manifest *manifest = &fused->manifest;
     const struct ep_api *api = &fused->provider->factory->api;
-    struct shape shape = {0};
+    struct value_shape shape;
     *kept = false;
     if (!tsr__ep_is_past(fused, name))
         return TSR_OK;
@@ -109,7 +91,7 @@ tsr_status tsr__ep_state_read(struct fused *fused, const OrtValue *value, const 
         tsr__manifest_port(manifest->inputs, manifest->n_inputs, name);
     if (!port)
         return TSR_OK;
-    TRY(tsr__ep_report(fused->provider->session, api, read_shape(api->ort, value, &shape)));
+    TRY(tsr__ep_report(fused->provider->session, api, tsr__engine_shape(api->ort, value, &shape)));
     *kept = is_handle(port, &shape);
     if (*kept)
         return check_handle(fused, port, shape.dims[port->rank]);
@@ -122,9 +104,9 @@ OrtStatus *tsr__ep_state_give(const struct fused *fused, OrtKernelContext *conte
     const struct manifest *manifest = &fused->manifest;
     const struct manifest_port *port =
         tsr__manifest_port(manifest->outputs, manifest->n_outputs, fused->outputs[output]);
-    int64_t dims[RUN_MAX_RANK + 1] = {0};
+    int64_t dims[RUN_MAX_RANK] = {0};
     OrtValue *value = NULL;
-    if (!port || port->rank < 0 || port->rank > RUN_MAX_RANK)
+    if (!port || port->rank < 0 || port->rank >= RUN_MAX_RANK)
         return ort->CreateStatus(ORT_FAIL, "Tessera: the manifest has no rank for a state");
     dims[port->rank] = fused->n_runs;
     return ort->KernelContext_GetOutput(context, output, dims, (size_t)port->rank + 1, &value);

@@ -188,29 +188,8 @@ tsr_status tsr__gpu_shards_wait(const struct gpu_inputs *gpu, tsr_session *sessi
 struct output_shard {
     struct rank *rank;
     struct tensor tensor;
-    int64_t dims[RUN_MAX_RANK];
+    struct value_shape shape;
 };
-
-// Sets type and shape of a shard, and *data to its elements.
-static OrtStatus *describe(const OrtApi *api, OrtValue *value, struct output_shard *out,
-                           void **data)
-{
-    OrtTensorTypeAndShapeInfo *info = NULL;
-    int type = 0;
-    size_t rank = 0;
-    TRY(api->GetTensorTypeAndShape(value, &info));
-    OrtStatus *failed = api->GetTensorElementType(info, &type);
-    if (!failed)
-        failed = api->GetDimensionsCount(info, &rank);
-    if (!failed && rank <= RUN_MAX_RANK)
-        failed = api->GetDimensions(info, out->dims, rank);
-    api->ReleaseTensorTypeAndShapeInfo(info);
-    if (!failed)
-        failed = api->GetTensorMutableData(value, data);
-    out->tensor.type = tsr__engine_dtype(type);
-    out->tensor.rank = rank <= RUN_MAX_RANK ? (int)rank : -1;
-    return failed;
-}
 
 static bool is_tensor(const struct rank *rank, const OrtValue *value)
 {
@@ -244,11 +223,14 @@ static bool find_shard(const tsr_job *job, int64_t giver, size_t run_slot, const
         return false;
     *out = (struct output_shard){.rank = rank};
     void **data = rank->seat ? &out->tensor.device_data : &out->tensor.data;
-    OrtStatus *failed = describe(rank->engine->api, value, out, data);
+    OrtStatus *failed = tsr__engine_shape(rank->engine->api, value, &out->shape);
+    if (!failed)
+        failed = rank->engine->api->GetTensorMutableData(value, data);
     rank->engine->api->ReleaseStatus(failed); // tsr__rank_take reports it later
-    out->tensor.dims = out->dims;
-    return !failed && out->tensor.rank >= 0 && out->tensor.type != TSR_STRING &&
-           tsr_dtype_bits(out->tensor.type) >= 8;
+    out->tensor.type = out->shape.type;
+    out->tensor.rank = (int)out->shape.rank;
+    out->tensor.dims = out->shape.dims;
+    return !failed && tsr_dtype_bits(out->tensor.type) >= 8; // strings have 0 bits
 }
 
 // The outputs of one run. rank: the first one on a GPU, or NULL. It copies shards on its GPU also
