@@ -403,7 +403,6 @@ static tsr_status finish_copies(const struct placing *placing)
 tsr_status tsr__job_place_outputs(tsr_job *job, size_t run_slot)
 {
     const struct manifest *manifest = &job->bundle.manifest;
-    struct handover handover = tsr__job_handover(job);
     struct arena arena;
     struct gpu_copies together = {.n = 0};
     struct placing placing = {.job = job, .run_slot = run_slot, .arena = &arena};
@@ -417,7 +416,7 @@ tsr_status tsr__job_place_outputs(tsr_job *job, size_t run_slot)
     tsr__arena_init(&arena, job->session);
     tsr_status st = TSR_OK;
     for (size_t i = 0; i < manifest->n_outputs && st == TSR_OK; i++)
-        if (tsr__hand_is_result(&handover, manifest->outputs[i].name))
+        if (tsr__hand_is_result(job, manifest->outputs[i].name))
             st = place_output(&placing, &manifest->outputs[i], &job->placed[i]);
     tsr_status copied = finish_copies(&placing);
     if (st == TSR_OK)

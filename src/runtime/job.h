@@ -24,7 +24,6 @@
 #ifndef TSR_JOB_H
 #define TSR_JOB_H
 
-#include "runtime/handover.h"
 #include "runtime/spawn.h"
 #include "bundle/bundle.h"
 
@@ -139,12 +138,23 @@ tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *set
                                enum run_sets form);
 // Warns about inputs that the model does not have; they are probably misspelt.
 void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs);
-struct handover tsr__job_handover(const tsr_job *job);
+
+// ---- handover.c
 bool tsr__job_handed(const tsr_job *job); // true if the manifest lists the ranks of an output
-// Creates an empty set for each rank of the partition, in the arena. Must be freed even after a
-// failure.
-tsr_status tsr__job_sets_new(const tsr_job *job, struct arena *arena, tsr_tensors ***out);
-void tsr__job_sets_free(const tsr_job *job, tsr_tensors **sets);
+bool tsr__hand_is_result(const tsr_job *job, const char *name); // an output that is not a state
+// True if the caller gets an output, or a shard of one, from this rank.
+bool tsr__hand_gives(const tsr_job *job, int64_t rank);
+// Moves the results of a run into sets, by rank. sets NULL: drops them.
+typedef tsr_status hand_take(tsr_job *job, void *data, tsr_tensors *const *sets);
+// Takes the results of a run, and moves the model's outputs into `outputs` (NULL: drops them), in
+// the order of the model. Shards are joined.
+tsr_status tsr__hand_collect(tsr_job *job, hand_take *take, void *data, tsr_tensors *outputs);
+// A rank that is a process sends its outputs of a run to rank 0 and continues (tsr__hand_give).
+// Later it waits until rank 0 has read them (tsr__hand_settle). Rank 0 receives from every sending
+// rank into sets, by rank (tsr__hand_take).
+tsr_status tsr__hand_give(const tsr_job *job, uint64_t run, const tsr_tensors *mine);
+tsr_status tsr__hand_settle(const tsr_job *job, uint64_t run);
+tsr_status tsr__hand_take(const tsr_job *job, uint64_t run, tsr_tensors *const *sets);
 
 // ---- job_ranks.c
 tsr_status tsr__ranks_new(tsr_job *job, int n);

@@ -219,31 +219,12 @@ static tsr_status children_trace(tsr_job *job)
 // ---- results -----------------------------------------------------------------------------------
 
 // Moves the results of the next run of every child into its set (sets NULL: drops them).
-static tsr_status take_results(struct children *children, tsr_tensors *const *sets)
+static tsr_status take_results(tsr_job *job, void *data, tsr_tensors *const *sets)
 {
-    for (int i = 0; i < children->work.n; i++) {
-        tsr_tensors *to = NULL;
-        if (sets)
-            to = sets[i];
-        TRY(take_result(children, i, to));
-    }
+    (void)data;
+    for (int i = 0; i < job->children->work.n; i++)
+        TRY(take_result(job->children, i, sets ? sets[i] : NULL));
     return TSR_OK;
-}
-
-// Takes the full outputs of a run from the results of all children, and joins their shards.
-static tsr_status take_joined(tsr_job *job, tsr_tensors *outputs)
-{
-    struct handover handover = tsr__job_handover(job);
-    tsr_tensors **sets = NULL;
-    struct arena arena = {.session = job->session};
-    tsr_status st = tsr__job_sets_new(job, &arena, &sets);
-    if (st == TSR_OK)
-        st = take_results(job->children, sets);
-    if (st == TSR_OK)
-        st = tsr__hand_join(&handover, sets, outputs);
-    tsr__job_sets_free(job, sets);
-    tsr__arena_free(&arena);
-    return st;
 }
 
 // Collects a run. The run is counted first: a run that is lost counts as collected, too.
@@ -253,10 +234,10 @@ static tsr_status children_finish(tsr_job *job, tsr_tensors *const *outputs, enu
     if (job->children->failed != TSR_OK)
         return job->children->failed;
     if (form == SET_PER_RANK)
-        return take_results(job->children, outputs);
+        return take_results(job, NULL, outputs);
     if (!outputs[0])
-        return take_results(job->children, NULL);
-    return take_joined(job, outputs[0]);
+        return take_results(job, NULL, NULL);
+    return tsr__hand_collect(job, take_results, NULL, outputs[0]);
 }
 
 // ---- opening and closing -----------------------------------------------------------------------
@@ -280,7 +261,8 @@ static tsr_status take_nothing(struct spawn *spawn, tsr_session *session, int ra
     return TSR_OK; // all answers were sent as notes
 }
 
-// Creates the state that parent and children share. The sockets are created before the fork, so that both sides have them.
+// Creates the state that parent and children share. The sockets are created before the fork, so
+// that both sides have them.
 static tsr_status children_new(tsr_job *job, const char *folder, bool states)
 {
     tsr_session *session = job->session;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// job_common.c - functions for jobs of every kind: creating and closing, the folder of a partition,
-// and where outputs are.
+// job_common.c - functions for jobs of every kind: creating and closing, the folder of a partition.
 #include "runtime/job.h"
 
 #include <stdio.h>
@@ -143,51 +142,6 @@ tsr_status tsr__job_sets_owned(const tsr_job *job, const tsr_tensors *const *set
     for (int i = 0; i < n; i++)
         TRY(tsr__tensors_owned(job->session, sets[i]));
     return TSR_OK;
-}
-
-// ---- outputs -----------------------------------------------------------------------------------
-
-// Returns a view of the job for the handover, rebuilt for each use: states may have been added
-// since the last one.
-struct handover tsr__job_handover(const tsr_job *job)
-{
-    return (struct handover){.session = job->session,
-                             .manifest = &job->bundle.manifest,
-                             .states = job->states,
-                             .n_states = job->n_states,
-                             .places = job->n ? job->rank_threads[0].rank.places : NULL,
-                             .place = job->endpoint,
-                             .plan = tsr__job_plan(job),
-                             .placed = job->placed};
-}
-
-bool tsr__job_handed(const tsr_job *job)
-{
-    struct handover handover = tsr__job_handover(job);
-    return job->has_bundle && tsr__hand_any(&handover);
-}
-
-// Creates one set per rank of the partition, not only for ranks in this process: rank 0 of a
-// launched job receives the outputs of the others. After a failure the missing entries are NULL,
-// which tsr__job_sets_free accepts.
-tsr_status tsr__job_sets_new(const tsr_job *job, struct arena *arena, tsr_tensors ***out)
-{
-    int64_t ranks = job->bundle.manifest.n_ranks;
-    tsr_tensors **sets = ARENA_ARRAY(arena, tsr_tensors *, (size_t)ranks);
-    *out = sets;
-    if (!sets)
-        return TSR_NOMEM;
-    for (int64_t i = 0; i < ranks; i++)
-        TRY(tsr_tensors_new(job->session, &sets[i]));
-    return TSR_OK;
-}
-
-void tsr__job_sets_free(const tsr_job *job, tsr_tensors **sets)
-{
-    if (!sets)
-        return;
-    for (int64_t i = 0; i < job->bundle.manifest.n_ranks; i++)
-        tsr_tensors_free(sets[i]);
 }
 
 // ---- queries of other files ---------------------------------------------------------------------

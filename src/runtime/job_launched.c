@@ -38,15 +38,13 @@ static tsr_status launched_open(tsr_job *job, const char *folder, bool states)
 // True if the rank of this process has outputs for rank 0.
 static bool has_outputs_to_send(const tsr_job *job)
 {
-    struct handover handover = tsr__job_handover(job);
     return job->endpoint->rank > 0 && tsr__job_handed(job) &&
-           tsr__hand_gives(&handover, job->endpoint->rank);
+           tsr__hand_gives(job, job->endpoint->rank);
 }
 
 // Sends this rank's outputs of a run to rank 0, if it has any.
 static tsr_status send_outputs(tsr_job *job, uint64_t run)
 {
-    struct handover handover = tsr__job_handover(job);
     size_t run_slot = run % RUN_SLOTS;
     tsr_tensors *mine = NULL;
     // Set even if this rank has no outputs to send. launched_finish then knows that outputs of this
@@ -57,7 +55,7 @@ static tsr_status send_outputs(tsr_job *job, uint64_t run)
     TRY(tsr_tensors_new(job->session, &mine));
     tsr_status st = tsr__rank_copy(&job->rank_threads[0].rank, run_slot, job->session, mine);
     if (st == TSR_OK)
-        st = tsr__hand_give(&handover, run, mine);
+        st = tsr__hand_give(job, run, mine);
     tsr_tensors_free(mine);
     return st;
 }
@@ -67,12 +65,11 @@ static tsr_status send_outputs(tsr_job *job, uint64_t run)
 // is free afterwards.
 static tsr_status finish_transfers(tsr_job *job, uint64_t run, tsr_tensors *const *sets)
 {
-    struct handover handover = tsr__job_handover(job);
     job->given[run % RUN_SLOTS] = false;
     if (job->endpoint->rank == 0)
-        return tsr__hand_take(&handover, run, sets);
+        return tsr__hand_take(job, run, sets);
     if (has_outputs_to_send(job))
-        return tsr__hand_settle(&handover, run);
+        return tsr__hand_settle(job, run);
     return TSR_OK;
 }
 
@@ -104,50 +101,35 @@ static tsr_status launched_start(tsr_job *job, const tsr_tensors *const *inputs,
     return send_outputs(job, run);
 }
 
-// Collects a run whose outputs are partly on other ranks. Transfers may have started with the run,
+// A run to be collected, whose outputs are partly on other ranks.
+struct collected_run {
+    uint64_t run;
+    tsr_tensors *outputs;
+    enum run_sets form;
+};
+
+// Takes the results of this rank and completes the transfers. They may have started with the run,
 // so they are completed even if the caller needs only the outputs of this rank. The slot of the run
 // is free afterwards in every case.
-static tsr_status collect_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
-                                 enum run_sets form, tsr_tensors **sets)
+static tsr_status take_handed(tsr_job *job, void *data, tsr_tensors *const *sets)
 {
+    const struct collected_run *collected = data;
     struct rank *rank = &job->rank_threads[0].rank;
-    struct handover handover = tsr__job_handover(job);
-    size_t run_slot = run % RUN_SLOTS;
-    tsr_tensors *own = outputs;
-    if (form == FULL_SET && outputs)
-        own = sets[job->endpoint->rank];
+    size_t run_slot = collected->run % RUN_SLOTS;
+    tsr_tensors *own = collected->outputs;
+    tsr_status st = TSR_OK;
     // The run was started with a set per rank, but is collected with full outputs: they are sent
     // only now, before rank 0 waits for them.
-    if (form == FULL_SET && !job->given[run_slot]) {
-        tsr_status st = send_outputs(job, run);
-        if (st != TSR_OK) {
-            tsr__rank_drop(rank, run_slot);
-            return st;
-        }
+    if (sets && collected->form == FULL_SET && !job->given[run_slot])
+        st = send_outputs(job, collected->run);
+    if (!sets || st != TSR_OK) {
+        tsr__rank_drop(rank, run_slot);
+        return st;
     }
+    if (collected->form == FULL_SET && own)
+        own = sets[job->endpoint->rank];
     TRY(tsr__rank_take(rank, run_slot, job->session, own));
-    if (job->given[run_slot])
-        TRY(finish_transfers(job, run, sets));
-    if (form == SET_PER_RANK || !outputs || job->endpoint->rank != 0)
-        return TSR_OK;
-    return tsr__hand_join(&handover, sets, outputs);
-}
-
-// Collects the outputs that ranks sent. Every rank creates all sets, although only rank 0 fills
-// more than one: the code is the same on all ranks, and empty sets are cheap.
-static tsr_status finish_handed(tsr_job *job, uint64_t run, tsr_tensors *outputs,
-                                enum run_sets form)
-{
-    tsr_tensors **sets = NULL;
-    struct arena arena = {.session = job->session};
-    tsr_status st = tsr__job_sets_new(job, &arena, &sets);
-    if (st == TSR_OK)
-        st = collect_handed(job, run, outputs, form, sets);
-    else
-        tsr__rank_drop(&job->rank_threads[0].rank, run % RUN_SLOTS);
-    tsr__job_sets_free(job, sets);
-    tsr__arena_free(&arena);
-    return st;
+    return job->given[run_slot] ? finish_transfers(job, collected->run, sets) : TSR_OK;
 }
 
 // Collects a run. After a failure its results are dropped, which frees their slot. If rank 0 has
@@ -162,8 +144,10 @@ static tsr_status launched_finish(tsr_job *job, tsr_tensors *const *outputs, enu
         return st;
     }
     bool wanted = job->endpoint->rank == 0 || form == SET_PER_RANK;
+    struct collected_run collected = {run, outputs[0], form};
+    tsr_tensors *joined = form == FULL_SET && job->endpoint->rank == 0 ? outputs[0] : NULL;
     if (tsr__job_handed(job))
-        return finish_handed(job, run, outputs[0], form);
+        return tsr__hand_collect(job, take_handed, &collected, joined);
     return tsr__rank_take(rank, run % RUN_SLOTS, job->session, wanted ? outputs[0] : NULL);
 }
 

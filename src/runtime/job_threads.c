@@ -371,8 +371,9 @@ static tsr_status threads_start(tsr_job *job, const tsr_tensors *const *inputs, 
 
 // Takes the results of all ranks, each into its set. If `sets` or a set is NULL, drops them. All
 // are taken even after a failure, because that frees their slot.
-static tsr_status take_all(tsr_job *job, size_t run_slot, tsr_tensors *const *sets)
+static tsr_status take_all(tsr_job *job, void *slot, tsr_tensors *const *sets)
 {
+    size_t run_slot = *(const size_t *)slot;
     tsr_status first = TSR_OK;
     for (int i = 0; i < job->n; i++) {
         tsr_tensors *to = NULL;
@@ -383,28 +384,6 @@ static tsr_status take_all(tsr_job *job, size_t run_slot, tsr_tensors *const *se
             first = st;
     }
     return first;
-}
-
-// Takes full outputs of which some are not on rank 0, and joins their shards.
-static tsr_status take_joined(tsr_job *job, size_t run_slot, tsr_tensors *outputs)
-{
-    struct handover handover = tsr__job_handover(job);
-    tsr_tensors **sets = NULL;
-    struct arena arena = {.session = job->session};
-    tsr_status st = tsr__job_sets_new(job, &arena, &sets);
-    if (st != TSR_OK) {
-        // No memory for the sets: the run is over in any case, and its slot must be free for run r
-        // + RUN_SLOTS.
-        take_all(job, run_slot, NULL);
-        goto free_sets;
-    }
-    st = take_all(job, run_slot, sets);
-    if (st == TSR_OK)
-        st = tsr__hand_join(&handover, sets, outputs);
-free_sets:
-    tsr__job_sets_free(job, sets);
-    tsr__arena_free(&arena);
-    return st;
 }
 
 // Takes full outputs that are all on rank 0, and drops the values of the other ranks.
@@ -422,20 +401,20 @@ static tsr_status collect(tsr_job *job, size_t run_slot, tsr_tensors *const *out
 {
     tsr_status st = tsr__ranks_verdict(job);
     if (st != TSR_OK) {
-        take_all(job, run_slot, NULL);
+        take_all(job, &run_slot, NULL);
         return st;
     }
     if (form == SET_PER_RANK)
-        return take_all(job, run_slot, outputs);
+        return take_all(job, &run_slot, outputs);
     if (job->places && outputs[0]) {
         st = tsr__job_place_outputs(job, run_slot);
         if (st != TSR_OK) {
-            take_all(job, run_slot, NULL);
+            take_all(job, &run_slot, NULL);
             return st;
         }
     }
     if (outputs[0] && tsr__job_handed(job))
-        return take_joined(job, run_slot, outputs[0]);
+        return tsr__hand_collect(job, take_all, &run_slot, outputs[0]);
     return take_first(job, run_slot, outputs[0]);
 }
 
