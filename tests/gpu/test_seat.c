@@ -70,7 +70,7 @@ static void fill(tsr_dtype type, unsigned char *p, size_t n, unsigned seed)
         unsigned r = (unsigned)rand_r(&seed);
         float v = r % 5 ? (float)(int)(r % 20001 - 10000) / 37.0F : odd[r / 5 % 8];
         double wide = (double)v * 1.0000001;
-        uint16_t half = type == TSR_BFLOAT16 ? tsr__float_to_bfloat(v) : tsr__float_to_half(v);
+        uint16_t half = type == TSR_BFLOAT16 ? float_to_bfloat(v) : float_to_half(v);
         uint64_t whole = (uint64_t)r * 0x9E3779B97F4A7C15u;
         switch (type) {
         case TSR_FLOAT:
