@@ -34,7 +34,7 @@ struct step {
     int apart;    // try every Nth allocation of this step; 0: all
 };
 
-static tsr_status clone(tsr_session *s, tsr_model *m)
+static tsr_status copy_model(tsr_session *s, tsr_model *m)
 {
     tsr_model *copy = NULL;
     (void)s;
@@ -120,7 +120,7 @@ static tsr_status random_shardings(tsr_session *s, tsr_model *m)
 }
 
 static const struct step steps[] = {
-    {"clone", clone, false, 1},       {"save", save_and_load, false, 1},
+    {"clone", copy_model, false, 1},  {"save", save_and_load, false, 1},
     {"check", check_all, false, 1},   {"shapes", shapes, false, 1},
     {"topology", topology, false, 1}, {"random shardings", random_shardings, false, 1},
     {"plan", plan, false, 4},         {"check a plan", check_all, true, 1},

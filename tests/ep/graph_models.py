@@ -148,6 +148,17 @@ def strings(folder):
     model = made([helper.make_node("StringConcat", ["s", "k"], ["y"])], [("s", TensorProto.STRING, ["N"])], [("y", TensorProto.STRING, ["N"])],
                  [helper.make_tensor("k", TensorProto.STRING, [2], ["ä\0b".encode(), b""])], opset=20)
     agrees(folder, model.SerializeToString(), {"s": np.array(["p", "q"], dtype=object)})
+    onnx.save(model, folder + "/strings.onnx")
+    agrees(folder, folder + "/strings.onnx", {"s": np.array(["p", "q"], dtype=object)}, route="file")
+
+
+def sequences(folder):
+    text = """g (float[N,4] x) => (float[M,4] y) {
+        s = SequenceConstruct(x, x)
+        n = Neg(x)
+        t = SequenceInsert(s, n)
+        y = ConcatFromSequence <axis = 0> (t) }"""
+    agrees(folder, parsed(text), {"x": X})
 
 
 # ---- constants
@@ -284,7 +295,7 @@ register(LIBRARY)
 models = sorted(glob.glob(os.path.join(MODELS, "*", "model.onnx")))
 assert models, "no models in " + MODELS
 harness.run([("tiny_" + os.path.basename(os.path.dirname(m)), tiny, m) for m in models])
-harness.run([branches, loops, inputs_of_subgraphs, nested_subgraphs, functions, attributes, absent_values, custom_operators, strings, element_types, inputs_with_defaults,
+harness.run([branches, loops, inputs_of_subgraphs, nested_subgraphs, functions, attributes, absent_values, custom_operators, strings, sequences, element_types, inputs_with_defaults,
              external_files, replaced_weights, replaced_and_folded, bytes_with_folder, linked_files, files_in_memory,
              fixed_sizes, same_name_in_folder, many_sessions])
 harness.finish()

@@ -265,6 +265,10 @@ def plans_from_files(folder):
         host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
         assert json.load(open(note))["cut_nodes"] > 0, note
     host.fails(lambda: host.session(host.BERT, devices=2, plan=plan), "plan.json")
+    code, _, err = harness.call(host.TESSERA, "plan", model, "--devices", "2", "--stages", "2", "--dim", "batch=512", "--plan", folder + "/stages.json")
+    assert code == 0, err
+    session = host.session(model, devices=2, plan=folder + "/stages.json")
+    host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
     host.fails(lambda: host.session(host.BERT, devices=2, plan=cut), "another model")
     host.fails(lambda: host.session(model, devices=2, plan=model), "no configuration")
     host.fails(lambda: host.session(model, devices=2, plan=folder + "/absent"), "absent")

@@ -188,6 +188,24 @@ def models_of_several_files(d):
     harness.check("several files: generate names what can run them", rc == 2 and "with Optimum and the execution provider" in err, (rc, out, err))
 
 
+def types_of_logits(d):
+    """Logits may be float16 or bfloat16; other types are refused."""
+    words = ["--devices", 2, "--ids", ",".join(map(str, PROMPT)), "--max-tokens", TOKENS]
+    want = harness.call(TESSERA, "generate", decoder.write(d + "/folder"), *words)[1]
+    for name in ("FLOAT16", "BFLOAT16", "DOUBLE"):
+        def cast(graph, _, kind=getattr(TensorProto, name)):
+            graph.node.append(helper.make_node("Cast", ["wide"], ["logits"], to=kind))
+            next(o for o in graph.output if o.name == "logits").type.tensor_type.elem_type = kind
+        folder = decoder.write(d + "/" + name)
+        rewrite(folder, lambda graph, _: [n.output.__setitem__(0, "wide") for n in graph.node if n.output[0] == "logits"])
+        rewrite(folder, cast)
+        rc, out, err = harness.call(TESSERA, "generate", folder, *words)
+        if name == "DOUBLE":
+            harness.check("logits: DOUBLE is refused", rc == 5 and "no output logits of a supported type" in err, (rc, out, err))
+        else:
+            harness.check("logits: " + name, rc == 0 and out == want != "", (out, want, err))
+
+
 def pipelines_are_refused(d):
     folder = decoder.write(d + "/folder")
     rewrite(folder, lambda graph, config: config.update(pipeline=[{"all": {"filename": config.pop("filename")}}]))
@@ -203,7 +221,7 @@ def main():
         harness.skip("ports", "this Python has no onnxruntime")
         return
     harness.run([configuration_gives_names, positions_have_rows, states_need_not_be_caches, embeddings_are_not_made,
-                 models_need_caches, models_of_several_files, pipelines_are_refused])
+                 models_need_caches, models_of_several_files, types_of_logits, pipelines_are_refused])
 
 
 main()

@@ -47,6 +47,36 @@ def npz_large_member_names_and_order(d):
 
 
 @case
+def npz_with_wide_sizes(d):
+    """Sizes and offsets in 64-bit extensions, as archives of more than 4 GiB have them."""
+    arrays = {"a": np.arange(12.0).reshape(3, 4), "b": np.array([1, 2], "i8")}
+    limit, zipfile.ZIP64_LIMIT = zipfile.ZIP64_LIMIT, 8
+    try:
+        np.savez(d + "/a.npz", **arrays)
+    finally:
+        zipfile.ZIP64_LIMIT = limit
+    r = load(d + "/a.npz")
+    assert r.status == "OK" and all(same(r.outputs[k], v) for k, v in arrays.items()), str(r)
+    content = open(d + "/a.npz", "rb").read()
+    at = content.index(b"PK\1\2") + 46 + len("a.npy")
+    assert content[at:at + 2] == b"\1\0", "no extension"
+    for n in (4, 12):  # too short for its sizes
+        open(d + "/a.npz", "wb").write(content[:at + 2] + struct.pack("<H", n) + content[at + 4:])
+        assert load(d + "/a.npz").status == "MALFORMED", n
+
+
+@case
+def outputs_of_archives(d):
+    """With a model, only its outputs are taken from an archive."""
+    m = save_model(d + "/m.onnx", [value("a", F, [2])], [value("out", F, [2])])
+    arrays = {"a": np.zeros(2, "f4"), "out": np.ones(2, "f4"), "more": np.ones(3, "f4")}
+    np.savez(d + "/a.npz", **arrays)
+    r = load(d + "/a.npz", m, outputs=1)
+    assert r.status == "OK" and list(r.outputs) == ["out"] and same(r.outputs["out"], arrays["out"]), str(r)
+    assert load(d + "/a.npz", outputs=1).outputs.keys() == arrays.keys()
+
+
+@case
 def written_files_are_equal_and_sound(d):
     # The same tensors must give the same bytes, and a valid archive.
     np.savez(d + "/a.npz", x=np.arange(6, dtype="f4").reshape(2, 3), y=np.array(3))
