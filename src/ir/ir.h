@@ -172,11 +172,9 @@ tsr_status tsr__tensor_texts(const tsr_tensor *tensor, struct arena *arena,
 // Visits the constants of a graph and its subgraphs until a visit fails.
 tsr_status tsr__graph_visit_constants(const tsr_graph *graph,
                                       tsr_status (*visit)(const tsr_tensor *tensor)) TSR_MUST_USE;
-// Replaces Constant nodes with large or external tensors by initializers, which can be sharded.
-// Constants in functions stay.
-tsr_status tsr__model_lift_constants(tsr_model *model) TSR_MUST_USE;
-// True if tsr__model_lift_constants would change the model.
-bool tsr__model_has_liftable(const tsr_model *model);
+// Makes the only output of the node an initializer with this tensor, one of the node's attributes.
+// Removes the node.
+tsr_status tsr__node_to_initializer(tsr_node *node, const tsr_tensor *from) TSR_MUST_USE;
 // Reads the external data of constants in subgraphs, so that copies of the node contain it.
 tsr_status tsr__node_load_constants(const tsr_node *node) TSR_MUST_USE;
 

@@ -237,35 +237,7 @@ tsr_status tsr__node_load_constants(const tsr_node *node)
     return visit_bodies(node, load_external);
 }
 
-// Constants below this size stay nodes: scalars, shapes and axes, which are not worth sharding.
-#define LEAST_LIFTED_BYTES 256
-
-// Returns the tensor of a Constant node that tsr__model_lift_constants replaces, else NULL. A node
-// with annotations stays, because initializers have none, unless its data is external: a copy of
-// the node in another folder would not find its file.
-static tsr_tensor *liftable(const tsr_node *node)
-{
-    if (!str_is(node->op->text, "Constant") || node->domain->text.n || node->n_outputs != 1 ||
-        !node->outputs[0] || tsr__node_home(node))
-        return NULL;
-    tsr_tensor *tensor = (tsr_tensor *)tsr_attr_tensor(tsr_node_find_attr(node, "value"));
-    if (!tensor || tsr_tensor_is_external(tensor))
-        return tensor;
-    bool large = tsr_tensor_bytes(tensor) >= LEAST_LIFTED_BYTES;
-    return large && !node->n_configs ? tensor : NULL;
-}
-
-bool tsr__model_has_liftable(const tsr_model *model)
-{
-    for (const tsr_node *node = tsr_model_next_node(model, NULL); node;
-         node = tsr_model_next_node(model, node))
-        if (liftable(node))
-            return true;
-    return false;
-}
-
-// Makes the output of the node an initializer and removes the node.
-static tsr_status lift(tsr_node *node, const tsr_tensor *from)
+tsr_status tsr__node_to_initializer(tsr_node *node, const tsr_tensor *from)
 {
     tsr_graph *graph = node->graph;
     tsr_value *value = node->outputs[0];
@@ -280,17 +252,6 @@ static tsr_status lift(tsr_node *node, const tsr_tensor *from)
     node->outputs[0] = NULL;
     tsr__touch_graph(graph, G_INITIALIZERS);
     return tsr_node_remove(node);
-}
-
-tsr_status tsr__model_lift_constants(tsr_model *model)
-{
-    for (tsr_node *node = tsr_model_next_node(model, NULL), *next; node; node = next) {
-        next = tsr_model_next_node(model, node);
-        const tsr_tensor *tensor = liftable(node);
-        if (tensor)
-            TRY(lift(node, tensor));
-    }
-    return TSR_OK;
 }
 
 // ---- inlining -------------------------------------------------------------------------------

@@ -153,11 +153,11 @@ static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_c
 // also after a failure.
 static tsr_status simplify(tsr_model *model, tsr_model **out, const tsr_config **config)
 {
-    if (!tsr__has_calls(model) && !tsr__model_has_liftable(model))
+    if (!tsr__has_calls(model) && !tsr__has_liftable(model))
         return TSR_OK;
     TRY(tsr_model_clone(model, out));
     TRY(tsr__inline_calls(*out));
-    TRY(tsr__model_lift_constants(*out));
+    TRY(tsr__lift_constants(*out));
     *config = tsr_model_find_config(*out, tsr_config_name(*config));
     return TSR_OK;
 }

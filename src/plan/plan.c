@@ -56,7 +56,7 @@ static tsr_status prepare(tsr_model *model)
 {
     TRY(tsr__model_sort(model));
     TRY(tsr__inline_calls(model));
-    return tsr__model_lift_constants(model);
+    return tsr__lift_constants(model);
 }
 
 // Reports that costs are too large. The solver computes in 64 bits and returns TSR_INVALID on

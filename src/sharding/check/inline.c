@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // inline.c - replaces calls of model-local functions by their bodies, so that later passes see
 // operators only. If the body would mean something else in the caller, the call stays and runs
-// unsharded.
+// unsharded. Also replaces large constants by initializers, which can be sharded.
 //
 // Each round replaces all calls in the main graph and its subgraphs, until none is left.
 //     Example: function f calls g twice, and the main graph calls f once. Round 1 replaces the call
@@ -156,4 +156,44 @@ bool tsr__calls_left(const tsr_model *model)
         if (tsr__node_function(node))
             return true;
     return false;
+}
+
+// ---- constants ----------------------------------------------------------------------------------
+
+// Constants below this size stay nodes: scalars, shapes and axes, which are not worth sharding.
+#define LEAST_LIFTED_BYTES 256
+
+// Returns the tensor of a Constant node that tsr__lift_constants replaces, else NULL. A node with
+// annotations stays, because initializers have none, unless its data is external: a copy of the
+// node in another folder would not find its file.
+static const tsr_tensor *liftable(const tsr_model *model, const tsr_node *node)
+{
+    if (!tsr__node_is_constant(node) || tsr_node_output_count(node) != 1 ||
+        !tsr_node_output(node, 0) || tsr__in_function(model, node))
+        return NULL;
+    const tsr_tensor *tensor = tsr_attr_tensor(tsr_node_find_attr(node, "value"));
+    if (!tensor || tsr_tensor_is_external(tensor))
+        return tensor;
+    bool large = tsr_tensor_bytes(tensor) >= LEAST_LIFTED_BYTES;
+    return large && !tsr_node_config_count(node) ? tensor : NULL;
+}
+
+bool tsr__has_liftable(const tsr_model *model)
+{
+    for (const tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node))
+        if (liftable(model, node))
+            return true;
+    return false;
+}
+
+tsr_status tsr__lift_constants(tsr_model *model)
+{
+    for (tsr_node *node = tsr_model_next_node(model, NULL), *next; node; node = next) {
+        next = tsr_model_next_node(model, node);
+        const tsr_tensor *tensor = liftable(model, node);
+        if (tensor)
+            TRY(tsr__node_to_initializer(node, tensor));
+    }
+    return TSR_OK;
 }
