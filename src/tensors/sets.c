@@ -471,6 +471,10 @@ static tsr_status random_port(tsr_tensors *tensors, const char *set,
     int rank = tsr_value_rank(value);
     struct str name = tsr__value_str(value);
     const struct str *shape = tsr__map_get(&given->shapes, name);
+    if (tsr_value_dtype(value) == TSR_UNDEFINED)
+        return tsr__fail(tensors->session, TSR_UNSUPPORTED, DIAG_tensor_kind, &PLACE(.value = name),
+                         "give all inputs in a folder test_data_set_N: input_0.pb, input_1.pb ...",
+                         "this input is not a tensor, and random inputs are tensors");
     if (shape && !read_shape(*shape, &rank, dims))
         return bad_set(tensors->session, set, name, "invalid shape; write it as 1x3x224x224");
     if (rank < 0 || rank > MAX_RANK)

@@ -203,6 +203,15 @@ def test_rounding_errors_are_amplified(d):
         check("a given tolerance is kept", rc == 1 and not doc["ok"], (rc, doc, err))
 
 
+def test_random_sequence(d):
+    """There are no random sequences. The hint must not ask for a shape, which does not help."""
+    sequence = helper.make_tensor_sequence_value_info("s", T.FLOAT, ["n", 6])
+    graph = helper.make_graph([helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0)], "g", [sequence], [helper.make_tensor_value_info("y", T.FLOAT, None)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), d + "/sequence.onnx")
+    rc, out, err = call("verify", d + "/sequence.onnx", "--devices", 2, "--allow-unsharded")
+    check("random inputs for a sequence", rc == 5 and "this input is not a tensor" in err and "input_0.pb" in err and "--shape" not in err, (rc, err))
+
+
 def test_results_near_zero(d):
     """Sigmoid of about -19: the engine computes 1 - x, so all results are a few rounding errors of 1."""
     rng = np.random.default_rng(1)
@@ -235,5 +244,5 @@ def test_amplified_errors_are_found(d):
         check("ramp %g: the first difference" % ramp, good or doc["first"]["value"] == "twice_x", doc)
 
 
-harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_rounding_errors_are_amplified, test_results_near_zero, test_amplified_errors_are_found])
+harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_rounding_errors_are_amplified, test_random_sequence, test_results_near_zero, test_amplified_errors_are_found])
 harness.finish()
