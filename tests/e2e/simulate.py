@@ -96,6 +96,37 @@ def with_the_plan(d):
             agrees(path, n, dims, d)
 
 
+def lookups(d):
+    """The sharded axis is addressed by indices: the plan must charge the nodes that make the indices local."""
+    path, cut, planned = d + "/g.onnx", d + "/cut.onnx", d + "/planned.onnx"
+    node = helper.make_node("GatherElements", ["x", "at"], ["y"], name="pick", axis=1)
+    ends = [helper.make_tensor_value_info(v, t, [256, 512]) for v, t in (("x", TensorProto.FLOAT), ("at", TensorProto.INT64), ("y", TensorProto.FLOAT))]
+    onnx.save(helper.make_model(helper.make_graph([node], "g", ends[:2], ends[2:]), ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+    good("annotate", path, "--config", "c:2", "--shard", "pick:x={1,2:0,1}", "-o", cut)
+    plan = doc("plan", cut, "--devices", 2, "--config", "c", "-o", planned)
+    seconds = doc("simulate", planned, "--devices", 2)["seconds"]
+    assert abs(seconds / (plan["cost"] / 1e12) - 1) < 0.05, (seconds, plan["cost"] / 1e12)
+
+
+def merged_tokens(d):
+    """Batch and sequence of unknown size are merged: data parallel devices gather the value, reshape all of it and slice the result.
+    The plan's estimate must be the time of these shardings."""
+    path, cut = d + "/t.onnx", d + "/cut.onnx"
+    pair = lambda x, y: [helper.make_node("Transpose", [x], [y + "t"], name=y + "t", perm=[0, 2, 1]), helper.make_node("MatMul", [x, y + "t"], [y + "s"], name=y + "s"),
+                         helper.make_node("MatMul", [y + "s", x], [y], name=y)]
+    nodes = pair("x", "a") + [helper.make_node("Shape", ["x"], ["s"], name="s"), helper.make_node("Reshape", ["a", "rows"], ["m"], name="m"),
+                              helper.make_node("Tanh", ["m"], ["t"], name="t"), helper.make_node("Reshape", ["t", "s"], ["b"], name="b")] + pair("b", "y")
+    ends = [helper.make_tensor_value_info(v, TensorProto.FLOAT, ["batch", "seq", 64]) for v in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(np.array([-1, 64]), "rows")])
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+    dims = ("--dim", "batch=8", "--dim", "seq=128")
+    estimate = next(c["milliseconds"] for c in doc("plan", path, "--devices", 2, *dims)["compared"] if c["name"].startswith("data parallel"))
+    edits = ["%s:%s={2,1,1:0,1}" % (n.name, v) for n in nodes if n.op_type in ("MatMul", "Transpose") for v in n.input] + ["t:m={2,1:0,1}", "m:a={1,1,1:0,1}", "b:t={1,1:0,1}"]
+    good("annotate", path, "--config", "c:2", *[w for e in edits for w in ("--shard", e)], "-o", cut)
+    milliseconds = doc("simulate", cut, "--devices", 2, *dims)["seconds"] * 1e3
+    assert abs(milliseconds / estimate - 1) < 0.05, (milliseconds, estimate)
+
+
 def stages(d):
     """Four equal layers on two devices: the second request must start while the first is in the second stage, on whichever device
     the last stage is."""
@@ -210,5 +241,5 @@ def refused(d):
     assert good("simulate", d + "/r4.onnx", "--quiet") and "plan4" in good("info", d + "/r4.onnx")
 
 
-harness.run([with_the_plan, stages, planned_stages, trace, speeds_count, in_place, without_weights, caches, refused])
+harness.run([with_the_plan, lookups, merged_tokens, stages, planned_stages, trace, speeds_count, in_place, without_weights, caches, refused])
 harness.finish()
