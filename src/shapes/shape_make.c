@@ -126,6 +126,8 @@ void tsr__infer_scalar(struct shape_job *job)
 
 // ---- Range -------------------------------------------------------------------------------------
 
+#define EXACT_FLOAT (1 << 24) // all integers up to this one are floats
+
 // Reads a constant float or double of one element. False: the input is not such a constant.
 static bool scalar_of(const struct shape_job *job, int i, double *out)
 {
@@ -144,6 +146,30 @@ static bool scalar_of(const struct shape_job *job, int i, double *out)
         return false;
     memcpy(out, bytes, sizeof(*out));
     return true;
+}
+
+// Returns the only element of a float input if it is an integer: a constant such as 2.0, or an
+// integer of known value that a Cast converts. Unknown if it is too large to be exact.
+static struct expr integer_of(const struct shape_job *job, int i)
+{
+    const tsr_value *value = tsr_node_input(job->node, (size_t)i);
+    const tsr_node *cast = value ? tsr_value_producer(value) : NULL;
+    tsr_dtype type = tsr__job_in(job, i).dtype;
+    double number;
+    if (scalar_of(job, i, &number)) {
+        bool exact = number == floor(number) && fabs(number) <= EXACT_FLOAT;
+        return exact ? expr_number((int64_t)number) : EXPR_UNKNOWN;
+    }
+    if (!cast || strcmp(tsr_node_op(cast), "Cast") != 0 || tsr_node_domain(cast)[0] ||
+        (type != TSR_FLOAT && type != TSR_DOUBLE))
+        return EXPR_UNKNOWN;
+    struct known_value from = tsr__value_known(job->shapes, tsr_node_input(cast, 0));
+    if (!from.elements || from.n != 1)
+        return EXPR_UNKNOWN;
+    struct expr element = from.elements[0];
+    bool large =
+        expr_is_number(element) && (element.number > EXACT_FLOAT || element.number < -EXACT_FLOAT);
+    return large ? EXPR_UNKNOWN : element;
 }
 
 // Returns the length of a Range of floats, computed in doubles as in the definition: 0 to 1 by 0.3
@@ -179,7 +205,8 @@ static struct expr range_ints(struct exprs *exprs, struct expr start, struct exp
     return tsr__expr_floor(exprs, tsr__expr_add(exprs, run, expr_number(step.number - 1)), step);
 }
 
-// Infers the shape of Range. Integers may be expressions (0 to n); floats must be constants.
+// Infers the shape of Range. Integers may be expressions (0 to n), also if they were converted to
+// floats; other floats must be constants.
 void tsr__infer_range(struct shape_job *job)
 {
     struct known_value start = tsr__job_values(job, 0), limit = tsr__job_values(job, 1),
@@ -189,6 +216,8 @@ void tsr__infer_range(struct shape_job *job)
         n = range_ints(job->exprs, start.elements[0], limit.elements[0], step.elements[0]);
     else
         n = range_floats(job);
+    if (!n.known)
+        n = range_ints(job->exprs, integer_of(job, 0), integer_of(job, 1), integer_of(job, 2));
     set_vector(job, 0, tsr__expr_dim(job->exprs, n));
 }
 

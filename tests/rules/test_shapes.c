@@ -76,6 +76,28 @@ static void test_sizes_are_computed(void **state)
     assert_int_equal(tsr_finding_count(b->session), 0);
 }
 
+// Exporters convert a size to a float before they count to it. A step that is no integer is not
+// followed.
+static void test_ranges_of_floats_have_sizes(void **state)
+{
+    struct bench *b = *state;
+    const tsr_dim dims[] = {DIM("seq")};
+    const float numbers[] = {1, 2, 0.5F};
+    tsr_value *step[3], *range[3], *x = input(b, "x", TSR_FLOAT, 1, dims);
+    tsr_value *n = node(b, "Size", "n", x, NULL, NULL), *f = node(b, "Cast", "f", n, NULL, NULL);
+    assert_int_equal(tsr_node_set_int(tsr_value_producer(f), "to", TSR_FLOAT), TSR_OK);
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[] = {"one", "two", "half"}, *const out[] = {"a", "b", "c"};
+        step[i] = tsr_graph_add_initializer(b->graph, names[i], TSR_FLOAT, 0, NULL, &numbers[i],
+                                            sizeof numbers[i]);
+        range[i] = node(b, "Range", out[i], step[0], f, step[i]);
+    }
+    find(b);
+    assert_string_equal(declared(b, range[0]), "float32[max(seq - 1, 0)]");
+    assert_string_equal(declared(b, range[1]), "float32[((max(seq - 1, 0) + 1)//2)]");
+    assert_string_equal(declared(b, range[2]), "float32[?]");
+}
+
 // A step beyond the axis selects only the first element, also for the limits of the type.
 static void test_long_steps_take_one_element(void **state)
 {
@@ -593,6 +615,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sizes_are_computed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_long_steps_take_one_element, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_ranges_of_floats_have_sizes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sizes_are_not_negative, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pads_of_torch_are_computed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_empty_matrices_are_turned, setup, teardown),
