@@ -94,6 +94,23 @@ static bool is_in_units(const struct tile_layout *layout)
     return found;
 }
 
+// True if a dimension of unknown size is sharded in units of known size.
+static bool is_in_open_units(const struct tile_layout *layout)
+{
+    for (int d = 0; d < layout->rank; d++)
+        if (layout->dims[d].n > 1 && layout->dims[d].factors[0].size == 0)
+            return true;
+    return false;
+}
+
+// True if offering the layout is worth the time. Shards in units of an unknown size are offered only
+// if each device has another shard: the node also has a candidate with equal parts of all elements,
+// which costs the same. So they save only reshards, and all of them would slow the solver.
+static bool is_worth_offering(const struct planner *planner, const struct tile_layout *layout)
+{
+    return !is_in_open_units(layout) || layout->n_shards == planner->machine.n;
+}
+
 // Offers a layout to a tensor of a node, if the node would not find the layout itself. Readers may
 // take partial sums; producers are not offered any.
 static void offer(struct planner *planner, size_t to, enum slot_side side, size_t slot,
@@ -110,7 +127,7 @@ static void offer(struct planner *planner, size_t to, enum slot_side side, size_
     }
     bool spread = offered->spread && offered->tiles->n_shards > 1 &&
                   offered->tiles->n_shards < planner->machine.n;
-    if (spread || is_in_units(offered->tiles))
+    if ((spread || is_in_units(offered->tiles)) && is_worth_offering(planner, offered->tiles))
         (void)tsr__planner_try_layout(planner, node->strategy, node->node, side, slot, layout);
 }
 
