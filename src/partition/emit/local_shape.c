@@ -101,8 +101,8 @@ static void set_column(struct local_columns *columns, int64_t i, struct local_si
     columns->last[i] = size.part.stop == size.part.of;
 }
 
-// Returns how the rank's size of a sharded axis follows from the full size. Coordinates are those of
-// the rank's shard. A node that computes windows has their size. Example: windows of 3 of 12
+// Returns how the rank's size of a sharded axis follows from the full size. Coordinates are those
+// of the rank's shard. A node that computes windows has their size. Example: windows of 3 of 12
 // elements are units 0 to 2 of 12.
 static struct local_size size_of_axis(const struct part *part, const struct shape_input *shape_in,
                                       int axis, const int64_t *coords)

@@ -103,9 +103,10 @@ static bool is_in_open_units(const struct tile_layout *layout)
     return false;
 }
 
-// True if offering the layout is worth the time. Shards in units of an unknown size are offered only
-// if each device has another shard: the node also has a candidate with equal parts of all elements,
-// which costs the same. So they save only reshards, and all of them would slow the solver.
+// True if offering the layout is worth the time. Shards in units of an unknown size are offered
+// only if each device has another shard: the node also has a candidate with equal parts of all
+// elements, which costs the same. So they save only reshards, and all of them would slow the
+// solver.
 static bool is_worth_offering(const struct planner *planner, const struct tile_layout *layout)
 {
     return !is_in_open_units(layout) || layout->n_shards == planner->machine.n;

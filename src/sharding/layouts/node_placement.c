@@ -343,8 +343,8 @@ static bool same_factor_sizes(const struct solve *solve, const struct rule_dim *
     return true;
 }
 
-// Returns the product of the known sizes of factors 1 to n - 1; 0: a size is unknown, a factor other
-// than the first is sharded, or the product is too large.
+// Returns the product of the known sizes of factors 1 to n - 1; 0: a size is unknown, a factor
+// other than the first is sharded, or the product is too large.
 static int64_t unit_of_layout(const struct tile_dim *l)
 {
     int64_t unit = 1;
