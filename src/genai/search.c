@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // search.c - applies the settings in "search" of genai_config.json that change the next token even
 // without sampling, as onnxruntime-genai does. Its model builder copies them from the model, for
-// example {"search": {"repetition_penalty": 1.1}}. Sampling itself is set by the caller. There is no
-// beam search: num_beams is ignored.
+// example {"search": {"repetition_penalty": 1.1}}. The caller sets the sampling. There is no beam
+// search: num_beams is ignored.
 #include "genai/internal.h"
 
 #include <float.h>

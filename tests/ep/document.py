@@ -18,7 +18,6 @@ PYTHON = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.M | re.S)
 def prepare(folder):
     """Makes the files that the programs name."""
     os.mkdir(folder + "/build")
-    os.mkdir(folder + "/compiled")
     os.symlink(LIBRARY, folder + "/build/libtessera_ep.so")
     shutil.copy(MODEL, folder + "/model.onnx")
     os.symlink(FOLDER, folder + "/genai-folder")
