@@ -733,8 +733,8 @@ struct tsr_session {
     void *engine; // for the module `engine`: created at first use
     void (*engine_free)(tsr_session *session, void *engine); // called by tsr_session_free
 };
-// Starts a thread that handles no signals, so that they reach the threads of the program that expect
-// them. False: the thread could not be started.
+// Starts a thread that handles no signals, so that they reach the threads of the program that
+// expect them. False: the thread could not be started.
 bool tsr__thread_start(tsr_session *session, pthread_t *thread, void *(*run)(void *data),
                        void *data) TSR_MUST_USE;
 // Calls the session's progress callback, if there is one; done <= total.

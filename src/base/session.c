@@ -60,7 +60,7 @@ tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner, con
                      "the %s belongs to another session", what);
 }
 
-// Starts a thread. It inherits the signal mask of its creator, so all signals are blocked meanwhile.
+// Starts a thread. It inherits the signal mask of its creator: all signals are blocked meanwhile.
 bool tsr__thread_start(tsr_session *session, pthread_t *thread, void *(*run)(void *data),
                        void *data)
 {
