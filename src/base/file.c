@@ -204,29 +204,21 @@ static int digest_file(tsr_session *session, int fd, size_t n, char *buffer, str
     return 0;
 }
 
-// Adds the contents of a file to a digest. Uses pread instead of the mapping, so that a file that
-// shrinks meanwhile is an error, not a signal.
+// Adds the contents of a file to a digest. Uses pread, so that a file that shrinks meanwhile is
+// an error, not a signal.
 tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha256 *sha256)
 {
-    struct mapped file;
-    tsr_status st = tsr__file_map(session, path, &file);
-    if (st != TSR_OK)
-        return st;
+    struct stat info;
+    int fd;
+    TRY(open_regular(session, path, &fd, &info));
     char *buffer = tsr__alloc(session, DIGEST_BYTES);
-    if (!buffer) {
-        st = TSR_NOMEM;
-        goto unmap;
-    }
-    int error = digest_file(session, file.fd, file.bytes.n, buffer, sha256);
-    if (error) {
-        const char *why =
-            error != ENODATA ? strerror(error) : "the file became shorter while it was read";
-        tsr__diag(session, DIAG_io_read, &PLACE(.file = str_of(path)), NULL,
-                  "cannot read the model: %s", why);
-        st = TSR_IO;
-    }
+    tsr_status st = buffer ? TSR_OK : TSR_NOMEM;
+    int error = 0;
+    if (buffer)
+        error = digest_file(session, fd, (size_t)info.st_size, buffer, sha256);
+    if (error)
+        st = refuse(session, DIAG_io_read, path, NULL, why_unread(error));
     tsr__free(session, buffer, DIGEST_BYTES);
-unmap:
-    tsr__file_unmap(&file);
+    close(fd);
     return st;
 }
