@@ -122,6 +122,9 @@ const struct manifest_file *tsr__manifest_find(const struct manifest *manifest, 
 // Returns the input or output of that name, or NULL.
 const struct manifest_port *tsr__manifest_port(const struct manifest_port *ports, size_t n,
                                                const char *name);
+// Returns TSR_OK if a tensor has the shape that the manifest declares; else adds a diagnostic.
+tsr_status tsr__manifest_port_fits(tsr_session *session, const struct manifest_port *port, int rank,
+                                   const int64_t *dims) TSR_MUST_USE;
 // Sorts files by name in byte order, as tsr__manifest_find requires.
 void tsr__manifest_sort(struct manifest_file *files, size_t n);
 // Sets size and digest of an entry from the file.

@@ -611,6 +611,24 @@ const struct manifest_port *tsr__manifest_port(const struct manifest_port *ports
     return NULL;
 }
 
+tsr_status tsr__manifest_port_fits(tsr_session *session, const struct manifest_port *port, int rank,
+                                   const int64_t *dims)
+{
+    const char *hint = "give a tensor of the shape that the model declares";
+    struct place at = PLACE(.value = str_of(port->name));
+    if (port->rank <= 0)
+        return TSR_OK; // rank 0 also means that the model declares no shape
+    if (rank != port->rank)
+        return tsr__fail(session, TSR_INVALID, DIAG_input_mismatch, &at, hint,
+                         "has %d dimensions, the model expects %d", rank, port->rank);
+    for (int d = 0; d < rank; d++)
+        if (port->dims[d].value >= 0 && port->dims[d].value != dims[d])
+            return tsr__fail(session, TSR_INVALID, DIAG_input_mismatch, &at, hint,
+                             "dimension %d is %lld, the model expects %lld", d, (long long)dims[d],
+                             (long long)port->dims[d].value);
+    return TSR_OK;
+}
+
 const struct manifest_file *tsr__manifest_common(const struct manifest *manifest)
 {
     const struct manifest_file *file = tsr__manifest_find(manifest, STR(MANIFEST_COMMON));

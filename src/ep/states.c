@@ -12,8 +12,6 @@
 //     run 4   past [0,0,0,0,1]: an error, because the ranks keep only the state of the last run
 #include "ep/internal.h"
 
-#include <stdio.h>
-
 // Returns the state whose input (or output) has this name; NULL: it is not a state.
 static const struct manifest_state *find_state(const struct manifest *manifest, const char *input,
                                                const char *output)
@@ -57,27 +55,6 @@ static tsr_status check_handle(const struct fused *fused, const struct manifest_
                      "the state after run %lld of this session no longer exists", (long long)run);
 }
 
-// Checks the shape of a tensor for a state. EPContext models declare no shape for states, so ONNX
-// Runtime has not checked it. With a wrong shape, ranks that run as processes would terminate.
-static tsr_status check_shape(const struct fused *fused, const struct manifest_port *port,
-                              const struct value_shape *shape)
-{
-    struct place at = PLACE_NONE;
-    char text[128] = "";
-    int rank = port->rank < 0 ? 0 : port->rank;
-    if (shape->rank != (size_t)rank)
-        snprintf(text, sizeof text, "has %zu dimensions, the model expects %d", shape->rank, rank);
-    for (int axis = 0; axis < rank && !text[0]; axis++)
-        if (port->dims[axis].value >= 0 && port->dims[axis].value != shape->dims[axis])
-            snprintf(text, sizeof text, "dimension %d is %lld, the model expects %lld", axis,
-                     (long long)shape->dims[axis], (long long)port->dims[axis].value);
-    if (!text[0])
-        return TSR_OK;
-    at.value = str_of(port->name);
-    return tsr__fail(fused->provider->session, TSR_INVALID, DIAG_input_mismatch, &at,
-                     "give a tensor of the shape that the model declares", "%s", text);
-}
-
 tsr_status tsr__ep_state_read(struct fused *fused, const OrtValue *value, const char *name,
                               bool *kept)
 {
@@ -95,7 +72,9 @@ tsr_status tsr__ep_state_read(struct fused *fused, const OrtValue *value, const 
     *kept = is_handle(port, &shape);
     if (*kept)
         return check_handle(fused, port, shape.dims[port->rank]);
-    return check_shape(fused, port, &shape);
+    // EPContext models declare no shape for states, so ONNX Runtime has not checked it. With a
+    // wrong shape, ranks that run as processes would terminate.
+    return tsr__manifest_port_fits(fused->provider->session, port, (int)shape.rank, shape.dims);
 }
 
 OrtStatus *tsr__ep_state_give(const struct fused *fused, OrtKernelContext *context, size_t output)

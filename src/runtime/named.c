@@ -86,12 +86,6 @@ tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *sessio
 
 // ---- inputs for ranks in other processes --------------------------------------------------------
 
-static tsr_status refuse_port(tsr_session *session, enum diag_code code, const char *input,
-                              const char *hint, const char *text)
-{
-    return tsr__fail(session, TSR_INVALID, code, &PLACE(.value = str_of(input)), hint, "%s", text);
-}
-
 // True if a rank reads the input. Older manifests do not list the inputs of ranks; then it returns
 // false, and the ranks themselves report missing inputs.
 static bool is_read(const struct manifest *manifest, const char *input)
@@ -116,29 +110,14 @@ static bool is_state(const struct manifest *manifest, const char *input)
 static tsr_status check_type_and_shape(tsr_session *session, const struct manifest_port *port,
                                        const struct tensor *tensor)
 {
-    char text[256];
     const char *type = tsr_dtype_name(tensor->type);
     if (tensor->rank < 0 || !port->type || !type)
         return TSR_OK;
-    if (strcmp(port->type, type) != 0) {
-        snprintf(text, sizeof text, "is %s, the model expects %.64s", type, port->type);
-        return refuse_port(session, DIAG_input_mismatch, port->name, "convert the tensor first",
-                           text);
-    }
-    if (port->rank <= 0)
-        return TSR_OK; // rank 0 also means that the model declares no shape
-    bool fits = tensor->rank == port->rank;
-    snprintf(text, sizeof text, "has %d dimensions, the model expects %d", tensor->rank,
-             port->rank);
-    for (int d = 0; fits && d < port->rank; d++) {
-        fits = port->dims[d].value < 0 || port->dims[d].value == tensor->dims[d];
-        snprintf(text, sizeof text, "dimension %d is %lld, the model expects %lld", d,
-                 (long long)tensor->dims[d], (long long)port->dims[d].value);
-    }
-    if (fits)
-        return TSR_OK;
-    return refuse_port(session, DIAG_input_mismatch, port->name,
-                       "give a tensor of the shape that the model declares", text);
+    if (strcmp(port->type, type) != 0)
+        return tsr__fail(session, TSR_INVALID, DIAG_input_mismatch,
+                         &PLACE(.value = str_of(port->name)), "convert the tensor first",
+                         "is %s, the model expects %.64s", type, port->type);
+    return tsr__manifest_port_fits(session, port, tensor->rank, tensor->dims);
 }
 
 // True if an input must be given. Inputs that no rank reads may be missing.
@@ -156,9 +135,9 @@ tsr_status tsr__inputs_check(const struct manifest *manifest, tsr_session *sessi
         const struct manifest_port *port = &manifest->inputs[i];
         int64_t at = tsr_tensors_find(inputs, port->name);
         if (at < 0 && is_needed(manifest, port->name, needed))
-            return refuse_port(session, DIAG_input_missing, port->name,
-                               "add a tensor of this name to the inputs",
-                               "no tensor was given for this input");
+            return tsr__fail(
+                session, TSR_INVALID, DIAG_input_missing, &PLACE(.value = str_of(port->name)),
+                "add a tensor of this name to the inputs", "no tensor was given for this input");
         if (at < 0)
             continue;
         TRY(check_type_and_shape(session, port, inputs->at[at]));
