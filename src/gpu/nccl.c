@@ -11,30 +11,12 @@ enum { NCCL_INT8 = 0, NCCL_NONE = -1 };
 // integers.
 static int type_of(tsr_dtype type)
 {
-    switch (type) {
-    case TSR_INT8:
-        return 0;
-    case TSR_UINT8:
-        return 1;
-    case TSR_INT32:
-        return 2;
-    case TSR_UINT32:
-        return 3;
-    case TSR_INT64:
-        return 4;
-    case TSR_UINT64:
-        return 5;
-    case TSR_FLOAT16:
-        return 6;
-    case TSR_FLOAT:
-        return 7;
-    case TSR_DOUBLE:
-        return 8;
-    case TSR_BFLOAT16:
-        return 9;
-    default:
-        return NCCL_NONE;
-    }
+    static const tsr_dtype types[] = {TSR_INT8,   TSR_UINT8,   TSR_INT32, TSR_UINT32, TSR_INT64,
+                                      TSR_UINT64, TSR_FLOAT16, TSR_FLOAT, TSR_DOUBLE, TSR_BFLOAT16};
+    for (int i = 0; i < (int)TSR_COUNT(types); i++)
+        if (types[i] == type)
+            return i;
+    return NCCL_NONE;
 }
 
 int tsr__nccl_version(const struct gpu *gpu)

@@ -69,21 +69,13 @@ static tsr_status not_member(struct endpoint *endpoint, const struct comm_call *
     return st;
 }
 
-static int place_of(const struct comm_call *call, int rank)
-{
-    for (int i = 0; i < call->n_group; i++)
-        if (call->group[i] == rank)
-            return i;
-    return -1;
-}
-
 tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm_call *call,
                                     const void *in, const int64_t *counts, void *out,
                                     struct comm_trouble *why)
 {
     struct parts parts;
     size_t unit = tsr__elem_bytes(call->type), at = 0;
-    int self = place_of(call, endpoint->rank);
+    int self = tsr__member_of(call->group, call->n_group, endpoint->rank);
     TRY(self < 0 ? not_member(endpoint, call, endpoint->rank, why)
                  : parts_open(endpoint, call, &parts, why));
     for (int i = 0; i < call->n_group; i++) {
@@ -104,7 +96,8 @@ tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *c
 {
     struct parts parts;
     size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
-    int at = place_of(call, root), self = place_of(call, endpoint->rank);
+    int at = tsr__member_of(call->group, call->n_group, root),
+        self = tsr__member_of(call->group, call->n_group, endpoint->rank);
     if (at < 0 || self < 0)
         return not_member(endpoint, call, at < 0 ? root : endpoint->rank, why);
     TRY(parts_open(endpoint, call, &parts, why));
@@ -132,7 +125,7 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
                                void *p, size_t bytes, struct comm_trouble *why)
 {
     struct parts b;
-    int at = place_of(call, root);
+    int at = tsr__member_of(call->group, call->n_group, root);
     TRY(at < 0 ? not_member(endpoint, call, root, why) : parts_open(endpoint, call, &b, why));
     if (root != endpoint->rank)
         b.recv[at] = (struct comm_buffer){.p = p, .bytes = bytes};

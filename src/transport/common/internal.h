@@ -34,6 +34,16 @@ tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
 // Fills `why` and returns the status, for `return tsr__trouble(...)`.
 tsr_status tsr__trouble(struct comm_trouble *why, tsr_status status, int rank, const char *format,
                         ...) TSR_PRINTF(4, 5);
+// Errors of a rank `me` that waits for another or gets a wrong number of bytes. `what`: what
+// the other one did, such as "has ended". tsr__trouble_ring: the ranks wait for each other.
+tsr_status tsr__trouble_waits(struct comm_trouble *why, const struct comm_call *call, int peer,
+                              const char *what, int me);
+tsr_status tsr__trouble_ring(struct comm_trouble *why, const struct comm_call *call, int me,
+                             int peer, const char *op, const char *node, int64_t id);
+tsr_status tsr__trouble_size(struct comm_trouble *why, const struct comm_call *call, int peer,
+                             uint64_t sent, int me, size_t expected);
+// Returns the index of a rank in a group of n ranks; -1: it is no member.
+int tsr__member_of(const int64_t *group, int n, int rank);
 // Copies text into a field of n bytes, truncated and terminated; keeps UTF-8 characters whole.
 void tsr__name_copy(char *out, size_t n, const char *text);
 

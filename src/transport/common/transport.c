@@ -44,6 +44,40 @@ tsr_status tsr__trouble(struct comm_trouble *why, tsr_status status, int rank, c
     return status;
 }
 
+tsr_status tsr__trouble_waits(struct comm_trouble *why, const struct comm_call *call, int peer,
+                              const char *what, int me)
+{
+    return tsr__trouble(why, TSR_PEER, peer,
+                        "rank %d %s; rank %d waits for it at %s '%s' (id %lld)", peer, what, me,
+                        call->op, call->node, (long long)call->id);
+}
+
+tsr_status tsr__trouble_ring(struct comm_trouble *why, const struct comm_call *call, int me,
+                             int peer, const char *op, const char *node, int64_t id)
+{
+    return tsr__trouble(why, TSR_PEER, peer,
+                        "deadlock: the ranks wait for each other: rank %d at %s '%s' (id %lld) for "
+                        "rank %d, which is at %.15s '%.47s' (id %lld)",
+                        me, call->op, call->node, (long long)call->id, peer, op, node,
+                        (long long)id);
+}
+
+tsr_status tsr__trouble_size(struct comm_trouble *why, const struct comm_call *call, int peer,
+                             uint64_t sent, int me, size_t expected)
+{
+    return tsr__trouble(
+        why, TSR_PEER, peer, "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
+        call->op, call->node, (long long)call->id, peer, (unsigned long long)sent, me, expected);
+}
+
+int tsr__member_of(const int64_t *group, int n, int rank)
+{
+    for (int i = 0; i < n; i++)
+        if (group[i] == rank)
+            return i;
+    return -1;
+}
+
 void tsr__name_copy(char *out, size_t n, const char *text)
 {
     size_t length = text ? strlen(text) : 0;
@@ -356,8 +390,8 @@ bool tsr__same_user(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && who.uid == getuid();
 }
 
-// Sends a packet. Blocks while the buffer of the socket is full. There is no SIGPIPE. The descriptor
-// is sent with SCM_RIGHTS: the receiver gets a new number for the same open file.
+// Sends a packet. Blocks while the buffer of the socket is full. There is no SIGPIPE. The
+// descriptor is sent with SCM_RIGHTS: the receiver gets a new number for the same open file.
 bool tsr__packet_send(int to, const void *p, size_t bytes, int fd)
 {
     _Alignas(struct cmsghdr) char space[CMSG_SPACE(sizeof fd)] = {0};

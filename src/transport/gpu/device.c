@@ -26,12 +26,6 @@ const char *tsr__gpu_method_name(enum gpu_method method)
 
 // ---- cards --------------------------------------------------------------------------------------
 
-static bool same_process(const struct device *device, int64_t rank)
-{
-    return device->ranks[rank].process == device->mine.process &&
-           device->ranks[rank].host == device->mine.host;
-}
-
 // Returns the announced group of a call. NULL: it was not announced, so it has no communicator.
 static const struct device_group *group_of(const struct device *device,
                                            const struct comm_call *call)
@@ -124,16 +118,6 @@ static tsr_status exchange_cards(const struct device_call *call, struct comm_exc
 
 // ---- choosing -----------------------------------------------------------------------------------
 
-// True if two members of the group share a GPU.
-static bool shares_gpu(const struct device *device, const int64_t *group, int n)
-{
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < i; j++)
-            if (memcmp(device->ranks[group[i]].gpu, device->ranks[group[j]].gpu, GPU_ID_BYTES) == 0)
-                return true;
-    return false;
-}
-
 // Chooses the method for this call. All members see the same cards, so all choose the same method.
 // METHOD_AUTO: all buffers are in host memory.
 static enum gpu_method choose(const struct device_call *call)
@@ -154,7 +138,8 @@ static enum gpu_method choose(const struct device_call *call)
         return METHOD_HOST;
     // Ranks on one GPU are faster without NCCL, whose kernels would wait for each other on that
     // GPU.
-    bool first_nccl = asked == METHOD_NCCL || !own || !shares_gpu(device, call->call->group, n);
+    bool first_nccl =
+        asked == METHOD_NCCL || !own || !tsr__device_shared(device, call->call->group, n);
     if (nccl && asked != METHOD_OWN && first_nccl)
         return METHOD_NCCL;
     return own ? METHOD_OWN : METHOD_HOST;
@@ -177,8 +162,7 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
                         struct comm_exchange *exchange)
 {
     struct device *device = call->device;
-    while (call->call->group[call->self] != device->endpoint.rank)
-        call->self++;
+    call->self = tsr__member_of(call->call->group, call->call->n_group, device->endpoint.rank);
     if (device->watched)
         tsr__watch_waits(device, NULL);
     tsr_status st = TSR_OK;

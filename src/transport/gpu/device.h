@@ -120,6 +120,18 @@ static inline bool on_device(const struct device_call *call)
 {
     return call->call->place == COMM_DEVICE;
 }
+static inline bool same_process(const struct device *device, int64_t rank)
+{
+    return device->ranks[rank].process == device->mine.process &&
+           device->ranks[rank].host == device->mine.host;
+}
+// Returns the device of a rank of this process, NULL for other ranks and those without a GPU.
+static inline struct device *device_here(const struct device *device, int64_t rank)
+{
+    const struct rank_card *card = &device->ranks[rank];
+    bool here = card->on_gpu && same_process(device, rank);
+    return here ? (struct device *)(uintptr_t)card->address : NULL;
+}
 static inline enum gpu_reduce gpu_reduce_of(enum comm_reduce reduce)
 {
     return (enum gpu_reduce)(reduce - COMM_SUM); // both enums have the same order
@@ -144,6 +156,8 @@ struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step);
 // Exchanges one word between all members.
 tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,
                              uint64_t *theirs);
+// True if two ranks of the group share a GPU.
+bool tsr__device_shared(const struct device *device, const int64_t *group, int n);
 tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected);
 
 // Returns the device of another member. NULL: the member is this rank, is not on a GPU, or is in

@@ -35,15 +35,20 @@ struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step)
     return below;
 }
 
+bool tsr__device_shared(const struct device *device, const int64_t *group, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++)
+            if (memcmp(device->ranks[group[i]].gpu, device->ranks[group[j]].gpu, GPU_ID_BYTES) == 0)
+                return true;
+    return false;
+}
+
 tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected)
 {
-    const struct comm_call *comm_call = call->call;
-    int rank = (int)comm_call->group[member];
-    return tsr__trouble(call->why, TSR_PEER, rank,
-                        "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
-                        comm_call->op, comm_call->node, (long long)comm_call->id, rank,
-                        (unsigned long long)call->device->cards[member].bytes,
-                        call->device->endpoint.rank, expected);
+    return tsr__trouble_size(call->why, call->call, (int)call->call->group[member],
+                             call->device->cards[member].bytes, call->device->endpoint.rank,
+                             expected);
 }
 
 // Exchanges one word with every member; `theirs` has space for all. This is also a barrier: no

@@ -5,12 +5,7 @@
 
 struct device *tsr__device_neighbour(const struct device_call *call, int member)
 {
-    const struct device *device = call->device;
-    const struct rank_card *card = &device->ranks[call->call->group[member]];
-    if (member == call->self || !card->on_gpu || card->process != device->mine.process ||
-        card->host != device->mine.host)
-        return NULL;
-    return (struct device *)(uintptr_t)card->address;
+    return member == call->self ? NULL : device_here(call->device, call->call->group[member]);
 }
 
 bool tsr__device_touch(const struct device_call *call)

@@ -118,25 +118,14 @@ static bool import_rank(struct device *device, int rank)
 // same process the other rank's struct is read directly: it lives until all ranks have ended.
 static bool reach_rank(struct device *device, int rank)
 {
-    const struct rank_card *card = &device->ranks[rank];
-    if (!device->seat || !card->on_gpu)
+    if (!device->seat || !device->ranks[rank].on_gpu)
         return false;
-    if (card->process != device->mine.process || card->host != device->mine.host)
+    const struct device *other = device_here(device, rank);
+    if (!other)
         return import_rank(device, rank);
-    const struct device *other = (const struct device *)(uintptr_t)card->address;
     for (int i = 0; i < GPU_EVENTS; i++)
         device->events[rank][i] = tsr__seat_event(other->seat, i);
     return tsr__seat_reach(device->seat, other->seat) == 0;
-}
-
-static bool shares_gpu(const struct device *device, const struct device_group *group)
-{
-    for (int i = 0; i < group->n; i++)
-        for (int j = 0; j < i; j++)
-            if (memcmp(device->ranks[group->group[i]].gpu, device->ranks[group->group[j]].gpu,
-                       GPU_ID_BYTES) == 0)
-                return true;
-    return false;
 }
 
 // True if the group uses NCCL. All members must be on GPUs with NCCL. NCCL must have been
@@ -151,7 +140,7 @@ static bool wants_nccl(const struct device *device, const struct device_group *g
             return false;
     if (asked == METHOD_NCCL)
         return true;
-    return asked == METHOD_AUTO && !shares_gpu(device, group);
+    return asked == METHOD_AUTO && !tsr__device_shared(device, group->group, group->n);
 }
 
 static int compare_groups(const struct device_group *a, const struct device_group *b)

@@ -101,10 +101,9 @@ static void abort_rank(struct device *device)
 void tsr__nccl_abort(struct device *device)
 {
     for (int rank = 0; device->ranks && rank < device->endpoint.size; rank++) {
-        const struct rank_card *card = &device->ranks[rank];
-        bool here = card->process == device->mine.process && card->host == device->mine.host;
-        if (here && card->on_gpu)
-            abort_rank((struct device *)(uintptr_t)card->address);
+        struct device *other = device_here(device, rank);
+        if (other)
+            abort_rank(other);
     }
 }
 
@@ -126,14 +125,7 @@ void tsr__nccl_close(struct device *device)
 // wait for the rank that allocates or loads: a deadlock.
 static tsr_status together(const struct device_call *call)
 {
-    const struct comm_call *comm_call = call->call;
-    bool shared = false;
-    for (int i = 1; i < comm_call->n_group; i++)
-        for (int j = 0; j < i; j++)
-            shared =
-                shared || memcmp(call->device->ranks[comm_call->group[i]].gpu,
-                                 call->device->ranks[comm_call->group[j]].gpu, GPU_ID_BYTES) == 0;
-    if (shared)
+    if (tsr__device_shared(call->device, call->call->group, call->call->n_group))
         return tsr__device_words(call, STEP_TOGETHER, 0, call->device->words);
     return TSR_OK;
 }
@@ -234,9 +226,8 @@ tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uin
                              .id = -4,
                              .group = group->group,
                              .n_group = group->n};
-    struct device_call k = {device, &call, why, 0};
-    while (group->group[k.self] != device->endpoint.rank)
-        k.self++;
+    struct device_call k = {device, &call, why,
+                            tsr__member_of(group->group, group->n, device->endpoint.rank)};
     struct nccl_id id = {{0}};
     if (k.self == 0)
         TRY(nccl_code(&k, tsr__nccl_id(device->gpu, &id), "creating the unique id"));

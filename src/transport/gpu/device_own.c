@@ -21,9 +21,8 @@ enum { STEP_DONE = 3 };
 static tsr_status address_of(const struct device_call *call, int member, bool out, void **p)
 {
     const struct call_card *card = &call->device->cards[member];
-    const struct rank_card *rank = &call->device->ranks[call->call->group[member]];
     uint64_t there = out ? card->out : card->in;
-    if (rank->process == call->device->mine.process && rank->host == call->device->mine.host) {
+    if (same_process(call->device, call->call->group[member])) {
         *p = (void *)(uintptr_t)there;
         return TSR_OK;
     }

@@ -55,11 +55,6 @@ static struct extent extent_of(const struct staged *staged, int member, int piec
     return (struct extent){(size_t)(first + begin) * unit, (size_t)count * unit, count};
 }
 
-static bool same_process(const struct device *device, const struct rank_card *card)
-{
-    return card->on_gpu && card->process == device->mine.process && card->host == device->mine.host;
-}
-
 // True if the call can be staged in host memory. Uses only facts that all members know, so that all
 // use this method or none.
 bool tsr__staged_fits(const struct device_call *call)
@@ -71,7 +66,7 @@ bool tsr__staged_fits(const struct device_call *call)
         return false;
     for (int i = 0; i < comm_call->n_group; i++)
         if (call->device->cards[i].place != COMM_DEVICE ||
-            !same_process(call->device, &call->device->ranks[comm_call->group[i]]))
+            !device_here(call->device, comm_call->group[i]))
             return false;
     return true;
 }

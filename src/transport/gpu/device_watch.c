@@ -25,11 +25,9 @@ static double waited_s(const struct device *device)
 static void store_reason(struct device *device, const char *text)
 {
     for (int rank = 0; rank < device->endpoint.size; rank++) {
-        const struct rank_card *card = &device->ranks[rank];
-        if (!card->on_gpu || card->process != device->mine.process ||
-            card->host != device->mine.host)
+        struct device *other = device_here(device, rank);
+        if (!other)
             continue;
-        struct device *other = (struct device *)(uintptr_t)card->address;
         pthread_mutex_lock(&other->nccl_lock);
         if (!other->given_up[0])
             snprintf(other->given_up, sizeof other->given_up, "%s", text);

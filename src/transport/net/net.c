@@ -47,10 +47,7 @@ static tsr_status take_part(struct net *net, const struct comm_call *call,
         memcpy(&header, tsr__net_frame(net, i), sizeof header);
     }
     if (header.bytes != to->bytes)
-        return tsr__trouble(why, TSR_PEER, peer,
-                            "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
-                            call->op, call->node, (long long)call->id, peer,
-                            (unsigned long long)header.bytes, net->endpoint.rank, to->bytes);
+        return tsr__trouble_size(why, call, peer, header.bytes, net->endpoint.rank, to->bytes);
     if (peer == net->endpoint.rank || to->bytes == 0)
         return TSR_OK;
     if (!tsr__net_inline(call, to->bytes))

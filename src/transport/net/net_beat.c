@@ -22,6 +22,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -292,16 +293,13 @@ static tsr_status check_heartbeat(struct net *net, const struct comm_call *call,
         beat->pid > 0 && beat->host == net->mine.host && kill(beat->pid, 0) != 0 && errno == ESRCH;
     if ((gone && silent_s > COMM_DEAD_S) ||
         (net->meet && tsr__meet_gone_s(net->meet, peer) > GONE_S))
-        return tsr__trouble(why, TSR_PEER, peer,
-                            "rank %d died; rank %d waits for it at %s '%s' (id %lld)", peer,
-                            net->endpoint.rank, call->op, call->node, (long long)call->id);
-    if (silent_s > net->timeout_s)
-        return tsr__trouble(why, TSR_PEER, peer,
-                            "rank %d has sent no heartbeat for %.0f s (stopped or unreachable); "
-                            "rank %d waits for it at %s '%s' (id %lld)",
-                            peer, silent_s, net->endpoint.rank, call->op, call->node,
-                            (long long)call->id);
-    return TSR_OK;
+        return tsr__trouble_waits(why, call, peer, "died", net->endpoint.rank);
+    if (silent_s <= net->timeout_s)
+        return TSR_OK;
+    char what[80];
+    snprintf(what, sizeof what, "has sent no heartbeat for %.0f s (stopped or unreachable)",
+             silent_s);
+    return tsr__trouble_waits(why, call, peer, what, net->endpoint.rank);
 }
 
 // Called with the lock held. Checks whether the peer has ended, then whether a deadlock has lasted
@@ -312,19 +310,14 @@ static tsr_status check_peer(struct net *net, const struct comm_call *call, int 
     const struct beat *beat = &net->peers[peer].latest;
     double now = tsr__now_s();
     if (beat->state == BEAT_ENDED && now - net->peers[peer].seen_s > GONE_S)
-        return tsr__trouble(why, TSR_PEER, peer,
-                            "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", peer,
-                            net->endpoint.rank, call->op, call->node, (long long)call->id);
+        return tsr__trouble_waits(why, call, peer, "has ended", net->endpoint.rank);
     uint64_t ring = ring_of(net, peer);
     if (ring != net->ring)
         net->ring_since_s = now;
     net->ring = ring;
     if (ring && now - net->ring_since_s > RING_S)
-        return tsr__trouble(why, TSR_PEER, peer,
-                            "deadlock: the ranks wait for each other: rank %d at %s '%s' (id %lld) "
-                            "for rank %d, which is at %s '%s' (id %lld)",
-                            net->endpoint.rank, call->op, call->node, (long long)call->id, peer,
-                            beat->op, beat->node, (long long)beat->id);
+        return tsr__trouble_ring(why, call, net->endpoint.rank, peer, beat->op, beat->node,
+                                 beat->id);
     if (net->has_thread)
         return check_heartbeat(net, call, peer, now - net->peers[peer].seen_s, why);
     return TSR_OK;

@@ -162,9 +162,8 @@ tsr_status tsr__net_settle(struct endpoint *endpoint, const struct comm_call *ca
 {
     struct net *net = (struct net *)endpoint;
     struct net_gift *gift = net->gifts[net->settled % COMM_GIFTS];
-    tsr_status st = complete(net, call, 0, gift->requests, gift->done, gift->n, why);
-    if (st != TSR_OK)
-        return st; // messages may be pending in its memory; the process ends soon
+    TRY(complete(net, call, 0, gift->requests, gift->done, gift->n,
+                 why)); // messages may be pending in its memory; the process ends soon
     gift_drop(net, gift);
     net->settled++;
     return TSR_OK;

@@ -254,8 +254,7 @@ static tsr_status all_reduce(struct sum *sum, struct comm_buffer *send)
 {
     size_t space = tsr__net_room(sum->call);
     size_t bytes = (size_t)sum->call->count * sum->unit;
-    while (sum->call->group[sum->me] != sum->net->endpoint.rank)
-        sum->me++;
+    sum->me = tsr__member_of(sum->call->group, sum->call->n_group, sum->net->endpoint.rank);
     if (at_head(sum, bytes))
         return reduce_at_head(sum, bytes);
     TRY(meet(sum, send, space));

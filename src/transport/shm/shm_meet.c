@@ -103,16 +103,12 @@ static tsr_status check_heartbeat(struct shm *me, const struct comm_call *call, 
     // A supervising parent reports how the process ended, which is more informative.
     if (!me->job->watched && shm_peer->silent_s > 0.5 && atomic_load(&slot->pid) > 0 &&
         process_gone(atomic_load(&slot->pid)))
-        return tsr__trouble(why, TSR_PEER, peer,
-                            "rank %d died; rank %d waits for it at %s '%s' (id %lld)", peer,
-                            me->endpoint.rank, call->op, call->node, (long long)call->id);
+        return tsr__trouble_waits(why, call, peer, "died", me->endpoint.rank);
     if (shm_peer->silent_s <= me->job->timeout_s)
         return TSR_OK;
-    return tsr__trouble(why, TSR_PEER, peer,
-                        "rank %d has sent no heartbeat for %.0f s (stopped?); rank %d waits for it "
-                        "at %s '%s' (id %lld)",
-                        peer, shm_peer->silent_s, me->endpoint.rank, call->op, call->node,
-                        (long long)call->id);
+    char what[64];
+    snprintf(what, sizeof what, "has sent no heartbeat for %.0f s (stopped?)", shm_peer->silent_s);
+    return tsr__trouble_waits(why, call, peer, what, me->endpoint.rank);
 }
 
 #define RING_LOOKS 50 // a ring seen this often is a deadlock, not a snapshot of moving ranks
@@ -129,17 +125,12 @@ tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer
     if (atomic_load(&slot->state) != SHM_GONE)
         me->gone = 0;
     else if (++me->gone > 1) // its last calls were checked once more after it had ended
-        return tsr__trouble(why, TSR_PEER, peer,
-                            "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", peer,
-                            me->endpoint.rank, call->op, call->node, (long long)call->id);
+        return tsr__trouble_waits(why, call, peer, "has ended", me->endpoint.rank);
     me->rings = in_a_ring(me) ? me->rings + 1 : 0;
     const struct comm_header *header = &slot->entries[atomic_load(&slot->showing) & 1].header;
     if (me->rings >= RING_LOOKS)
-        return tsr__trouble(why, TSR_PEER, peer,
-                            "deadlock: the ranks wait for each other: rank %d at %s '%s' (id %lld) "
-                            "for rank %d, which is at %.15s '%.47s' (id %lld)",
-                            me->endpoint.rank, call->op, call->node, (long long)call->id, peer,
-                            header->op, header->node, (long long)header->id);
+        return tsr__trouble_ring(why, call, me->endpoint.rank, peer, header->op, header->node,
+                                 header->id);
     tsr_status st = check_heartbeat(me, call, peer, why);
     if (st != TSR_OK || !me->also)
         return st;

@@ -40,15 +40,6 @@ static tsr_status refuse_offset(const struct comm_call *call, int peer, struct c
                         call->op, call->node, (long long)call->id, peer);
 }
 
-// Returns this rank's index in the group (transport.c has checked that it is a member).
-static int place_of(const struct shm *me, const struct comm_call *call)
-{
-    int i = 0;
-    while (call->group[i] != me->endpoint.rank)
-        i++;
-    return i;
-}
-
 // ---- all-reduce ---------------------------------------------------------------------------------
 
 // Reduces tensors that fit into the entries. Every member folds the same numbers in the same order
@@ -278,7 +269,7 @@ tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call
         mine->in = reach(me, in, bytes);
         mine->out = reach(me, out, bytes);
     }
-    int self = place_of(me, call);
+    int self = tsr__member_of(call->group, call->n_group, me->endpoint.rank);
     st = tsr__shm_meet(me, call, why);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
@@ -521,11 +512,7 @@ static tsr_status check_sizes(const struct exchange *exchange, struct comm_troub
         uint64_t sent = said->bytes, at = said->at;
         size_t expected = exchange->exchange->recv[exchange->exchange->folded ? 0 : i].bytes;
         if (sent != expected)
-            return tsr__trouble(why, TSR_PEER, peer,
-                                "%s '%s' (id %lld): rank %d sends %llu bytes, rank %d expects %zu",
-                                exchange->call->op, exchange->call->node,
-                                (long long)exchange->call->id, peer, (unsigned long long)sent,
-                                me->endpoint.rank, expected);
+            return tsr__trouble_size(why, exchange->call, peer, sent, me->endpoint.rank, expected);
         me->peers[peer].part = at ? at_offset(me, at, expected) : NULL;
         if (at && !me->peers[peer].part)
             return refuse_offset(exchange->call, peer, why);
@@ -606,7 +593,8 @@ tsr_status tsr__shm_exchange(struct endpoint *endpoint, const struct comm_call *
                              struct comm_exchange *exchange, struct comm_trouble *why)
 {
     struct shm *me = (struct shm *)endpoint;
-    struct exchange at_work = {me, call, exchange, place_of(me, call), me->sent, me->got};
+    int self = tsr__member_of(call->group, call->n_group, me->endpoint.rank);
+    struct exchange at_work = {me, call, exchange, self, me->sent, me->got};
     memset(me->got, 0, (size_t)call->n_group * sizeof *me->got);
     if (exchange_all(&at_work, why) != TSR_OK)
         return tsr__shm_give_up(me, why);

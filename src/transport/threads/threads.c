@@ -154,17 +154,12 @@ static tsr_status check_peer(struct slot *me, const struct slot *peer, const str
     // The peer may have arrived, seen this rank arrive, and ended; its counter is then as high.
     if (atomic_load(&peer->state) == GONE &&
         atomic_load(&peer->to[me->endpoint.rank].arrived) < atomic_load(&me->to[rank].arrived))
-        return tsr__trouble(why, TSR_PEER, rank,
-                            "rank %d has ended; rank %d waits for it at %s '%s' (id %lld)", rank,
-                            me->endpoint.rank, call->op, call->node, (long long)call->id);
+        return tsr__trouble_waits(why, call, rank, "has ended", me->endpoint.rank);
     *rings = in_a_ring(me) ? *rings + 1 : 0;
     if (*rings < 50) // stable over many checks: not a snapshot of moving ranks
         return TSR_OK;
-    return tsr__trouble(why, TSR_PEER, rank,
-                        "deadlock: the ranks wait for each other: rank %d at %s '%s' (id %lld) for "
-                        "rank %d, which is at %.15s '%.47s' (id %lld)",
-                        me->endpoint.rank, call->op, call->node, (long long)call->id, rank,
-                        peer->header.op, peer->header.node, (long long)peer->header.id);
+    return tsr__trouble_ring(why, call, me->endpoint.rank, rank, peer->header.op, peer->header.node,
+                             peer->header.id);
 }
 
 static tsr_status await_arrival(struct slot *me, int theirs, const struct comm_call *call,
@@ -344,14 +339,6 @@ static tsr_status threads_all_reduce(struct endpoint *endpoint, const struct com
     return depart(me, call, why);
 }
 
-static tsr_status other_size(const struct slot *me, const struct comm_call *call, int rank,
-                             size_t sent, size_t expected, struct comm_trouble *why)
-{
-    return tsr__trouble(why, TSR_PEER, rank,
-                        "%s '%s' (id %lld): rank %d sends %zu bytes, rank %d expects %zu", call->op,
-                        call->node, (long long)call->id, rank, sent, me->endpoint.rank, expected);
-}
-
 // Folds the parts that all members send to this one.
 static tsr_status fold_parts(struct slot *me, const struct comm_call *call,
                              const struct comm_exchange *exchange, int self,
@@ -362,7 +349,8 @@ static tsr_status fold_parts(struct slot *me, const struct comm_call *call,
         const struct slot *peer = &me->job->slots[call->group[i]];
         const struct comm_buffer *from = &peer->exchange->send[self];
         if (from->bytes != bytes)
-            return other_size(me, call, peer->endpoint.rank, from->bytes, bytes, why);
+            return tsr__trouble_size(why, call, peer->endpoint.rank, from->bytes, me->endpoint.rank,
+                                     bytes);
         me->ins[i] = from->p;
     }
     tsr__reduce(call->type, call->reduce, me->ins, call->n_group, (void *const *)&exchange->folded,
@@ -379,7 +367,8 @@ static tsr_status copy_parts(struct slot *me, const struct comm_call *call,
         const struct slot *peer = &me->job->slots[call->group[i]];
         const struct comm_buffer *from = &peer->exchange->send[self], *to = &exchange->recv[i];
         if (from->bytes != to->bytes)
-            return other_size(me, call, peer->endpoint.rank, from->bytes, to->bytes, why);
+            return tsr__trouble_size(why, call, peer->endpoint.rank, from->bytes, me->endpoint.rank,
+                                     to->bytes);
         if (to->bytes && to->p != from->p)
             memcpy(to->p, from->p, to->bytes);
     }
@@ -406,13 +395,9 @@ static tsr_status threads_exchange(struct endpoint *endpoint, const struct comm_
 {
     struct slot *me = (struct slot *)endpoint;
     me->exchange = exchange;
-    int self = 0;
-    while (call->group[self] != endpoint->rank)
-        self++;
-    tsr_status st = arrive(me, call, exchange->notes, why);
-    if (st != TSR_OK)
-        return st;
-    st = call_arrived(me, call, exchange, why);
+    int self = tsr__member_of(call->group, call->n_group, endpoint->rank);
+    TRY(arrive(me, call, exchange->notes, why));
+    tsr_status st = call_arrived(me, call, exchange, why);
     if (st != TSR_OK)
         return st;
     if (!enter_data(me))
