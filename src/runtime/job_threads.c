@@ -339,16 +339,10 @@ static void note_unshared_packing(const tsr_job *job)
 // inputs and wait for work.
 static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
 {
-    tsr_status st = tsr__ranks_prepare(job, folder);
-    if (st != TSR_OK)
-        return st;
-    st = describe_ranks(job);
-    if (st != TSR_OK)
-        return st;
+    TRY(tsr__ranks_prepare(job, folder));
+    TRY(describe_ranks(job));
     prime(job->engine, tsr__threads_endpoint(job->thread_transport, 0));
-    st = start_threads(job);
-    if (st != TSR_OK)
-        return st;
+    TRY(start_threads(job));
     note_unshared_packing(job);
     return states ? tsr__ranks_keep_named(job) : TSR_OK;
 }
