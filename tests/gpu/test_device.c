@@ -143,12 +143,20 @@ static float input_of(int rank, int64_t i)
     return (float)((rank + 1) * 1000003 % 977) / 7.0F + (float)(i * 31 % PERIOD) / 3.0F;
 }
 
+// Fills x with copies of its first PERIOD elements.
+static float *repeated(float *x, int64_t count)
+{
+    for (int64_t at = PERIOD; at < count; at += PERIOD)
+        memcpy(x + at, x, (size_t)(count - at < PERIOD ? count - at : PERIOD) * sizeof *x);
+    return x;
+}
+
 static float *inputs_of(int rank, int64_t count)
 {
     float *x = malloc((size_t)(count + 1) * sizeof *x);
-    for (int64_t i = 0; i < count; i++)
-        x[i] = i < PERIOD ? input_of(rank, i) : x[i - PERIOD];
-    return x;
+    for (int64_t i = 0; i < count && i < PERIOD; i++)
+        x[i] = input_of(rank, i);
+    return repeated(x, count);
 }
 
 static float sum_of(int n, int64_t i)
@@ -162,9 +170,9 @@ static float sum_of(int n, int64_t i)
 static float *sums_of(int n, int64_t count)
 {
     float *x = malloc((size_t)(count + 1) * sizeof *x);
-    for (int64_t i = 0; i < count; i++)
-        x[i] = i < PERIOD ? sum_of(n, i) : x[i - PERIOD];
-    return x;
+    for (int64_t i = 0; i < count && i < PERIOD; i++)
+        x[i] = sum_of(n, i);
+    return repeated(x, count);
 }
 
 // Sums `count` elements repeatedly in the same memory: a call must not overtake the previous one.

@@ -27,10 +27,18 @@ static void big_bytes(struct big *b, int number, const void *p, size_t n)
     b->n += head.n + n;
 }
 
+// Adds the message `times` times, at least once: the first one is copied.
 static void big_times(struct big *b, int number, const struct msg *m, size_t times)
 {
-    while (times--)
-        big_bytes(b, number, m->at, m->n);
+    size_t start = b->n;
+    big_bytes(b, number, m->at, m->n);
+    size_t one = b->n - start, all = one * times;
+    b->cap = start + all + 16;
+    b->at = realloc(b->at, b->cap);
+    assert_non_null(b->at);
+    for (size_t done = one; done < all; done *= 2)
+        memcpy(b->at + start + done, b->at + start, done < all - done ? done : all - done);
+    b->n = start + all;
 }
 
 // Loads a model with graph `g`, reads everything, edits, copies and saves with a memory limit.

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#define LARGE ((int64_t)40 << 20)
+#define LARGE ((int64_t)20 << 20)
 #define ROWS  ((int64_t)4096)
 #define WIDTH (LARGE / 4 / ROWS)
 
@@ -93,7 +93,7 @@ static tsr_status cut(tsr_model *m, const char *folder)
 static void bounded_memory(void **state)
 {
     struct bench *b = *state;
-    tsr_session_options small = {.size = sizeof small, .memory_limit = (size_t)24 << 20};
+    tsr_session_options small = {.size = sizeof small, .memory_limit = (size_t)12 << 20};
     static const char *const ways[] = {"{4,1}", "{1,4}"};
     for (int i = 0; i < 2; i++) {
         tsr_session *s = tsr_session_new(&small);

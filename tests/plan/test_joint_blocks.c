@@ -73,7 +73,7 @@ static void as_good_as_all_at_once(void **state)
 {
     (void)state;
     static const int64_t batches[][2] = {{96, 96}, {768, 768}, {96, 768}};
-    for (size_t i = 0; i < TSR_COUNT(batches); i++) {
+    for (size_t i = much_slower() ? 2 : 0; i < TSR_COUNT(batches); i++) {
         tsr_dim_size sizes[2];
         struct net *all = two_models("hosts:12x8", sizes_of(batches[i][0], batches[i][1], sizes));
         all->o.explain = "h";
@@ -114,20 +114,20 @@ static int64_t plan_alone(const char *machine, const tsr_dim_size *sizes, int m)
 static void both_have_the_same_copies(void **state)
 {
     (void)state;
-    static const int64_t batches[][2] = {{64, 96}, {128, 128}, {7, 128}};
+    static const int64_t batches[][2] = {{48, 72}, {72, 72}, {7, 72}};
     size_t n = much_slower() ? 1 : TSR_COUNT(batches);
     for (size_t i = 0; i < n; i++) {
         tsr_dim_size sizes[2];
-        struct net *t = two_models("hosts:16x8", sizes_of(batches[i][0], batches[i][1], sizes));
+        struct net *t = two_models("hosts:9x8", sizes_of(batches[i][0], batches[i][1], sizes));
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         assert_true(batches[i][0] % t->p.copies == 0 && batches[i][1] % t->p.copies == 0);
         assert_int_equal(t->p.cost, t->p.parts[0].cost + 16 * t->p.parts[1].cost);
-        int64_t first = plan_alone("hosts:16x8", sizes, 0);
-        int64_t second = plan_alone("hosts:16x8", sizes, 1);
+        int64_t first = plan_alone("hosts:9x8", sizes, 0);
+        int64_t second = plan_alone("hosts:9x8", sizes, 1);
         assert_true(t->p.cost >= first + 16 * second);
         check_same(t, "h", "up");
         check_same(t, "y", "down");
-        for (int64_t device = 0; device < 128; device++)
+        for (int64_t device = 0; device < 72; device++)
             assert_int_equal(t->p.memory[device] > 0, device < t->p.used_devices);
         free_models(t);
     }

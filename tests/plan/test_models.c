@@ -159,7 +159,7 @@ static int64_t by_hand(struct net *t, int layers, int devices)
 static void decoders_take_two_reductions_a_layer(void **state)
 {
     (void)state;
-    for (int devices = 2; devices <= 8; devices *= 2) {
+    for (int devices = much_slower() ? 8 : 2; devices <= 8; devices *= 2) {
         const int layers = 3;
         struct net *t = one_host(word("", devices));
         tsr_value *x = input(t, "x", DIMS(1, SEQ, WIDTH));
@@ -194,6 +194,8 @@ static void plans_beat_those_by_hand(void **state)
     } hosts[] = {{50e9, 10e9, 5e-6, 5e9}, {1e15, 1e15, 1e-9, 1e9}, {1e13, 1e12, 1e-6, 1e11}};
     for (size_t h = 0; h < TSR_COUNT(hosts); h++)
         for (int devices = 2; devices <= 8; devices *= 2) {
+            if (much_slower() && devices != 2 << h)
+                continue;
             struct net *t = net_new(word("", devices), hosts[h].flops, hosts[h].bandwidth,
                                     hosts[h].latency, hosts[h].link);
             tsr_value *x = input(t, "x", DIMS(1, SEQ, WIDTH));

@@ -90,8 +90,9 @@ static size_t part_bytes(int from, int to, size_t scale)
 static unsigned char *part_of(int from, int to, size_t bytes)
 {
     unsigned char *p = malloc(bytes + 1);
-    for (size_t i = 0; i < bytes; i++)
-        p[i] = i < 251 ? (unsigned char)(from * 31 + to * 7 + (int)i) : p[i - 251];
+    for (size_t i = 0; i < bytes && i < 251; i++)
+        p[i] = (unsigned char)(from * 31 + to * 7 + (int)i);
+    repeat_bytes(p, bytes, 251);
     return p;
 }
 
@@ -219,6 +220,16 @@ static void test_groups(void **state)
     world_close(&w);
 }
 
+// The sums of ranks `first` and `first` + 1.
+static float *pair_sums(int first, int64_t count)
+{
+    float *x = malloc((size_t)(count + 1) * sizeof *x);
+    for (int64_t i = 0; i < count && i < INPUT_PERIOD; i++)
+        x[i] = input_of(first, i) + input_of(first + 1, i);
+    repeat_bytes(x, (size_t)count * sizeof *x, INPUT_PERIOD * sizeof *x);
+    return x;
+}
+
 // Two ranks repeatedly, with messages that fit into their shared mailbox and larger ones; sometimes
 // one rank is late.
 static void act_pair(struct actor *a)
@@ -232,15 +243,14 @@ static void act_pair(struct actor *a)
         c.reduce = COMM_SUM;
         c.count = counts[(round * 5 + round / 17) % 12];
         c.run = (uint64_t)round;
-        float *x = inputs_of(a->rank + round, c.count);
+        float *x = inputs_of(a->rank + round, c.count), *want = pair_sums(round, c.count);
         if (round % 97 == 13 + a->rank)
             nanosleep(&nap, NULL);
         float *out = round % 3 ? y : x;
         a->status = tsr__comm_all_reduce(actor_endpoint(a), &c, x, out, &a->why);
-        for (int64_t i = 0; i < c.count && a->status == TSR_OK; i++)
-            if (out[i] != (i < INPUT_PERIOD ? input_of(round, i) + input_of(1 + round, i)
-                                            : out[i - INPUT_PERIOD]))
-                a->status = TSR_BUG;
+        if (a->status == TSR_OK && memcmp(out, want, (size_t)c.count * sizeof *out) != 0)
+            a->status = TSR_BUG;
+        free(want);
         free(x);
     }
     free(y);
@@ -657,18 +667,22 @@ static void test_heap_random(void **state)
     world_close(&w);
 }
 
-// Closing must not wait for the next heartbeat, a tenth of a second later.
+// Closing must not wait for the next heartbeat, a tenth of a second later. Other programs may delay
+// some of the turns, but not all.
 static void test_closed_at_once(void **state)
 {
     (void)state;
-    double before = tsr__now_s();
+    double least_s = 1;
     for (int turn = 0; turn < 30; turn++) {
         struct world w;
         world_open(&w, 1, "shm", 5);
+        double before = tsr__now_s();
         tsr__comm_close(w.e[0]);
+        double took_s = tsr__now_s() - before;
+        least_s = took_s < least_s ? took_s : least_s;
         world_close(&w);
     }
-    assert_true(tsr__now_s() - before < 1.5);
+    assert_true(least_s < 0.02);
 }
 
 static char net[] = "net", crowded[] = "crowded", shm[] = "shm",

@@ -366,22 +366,31 @@ float input_of(int rank, int64_t i)
     return (float)((rank + 1) * 1000003 % 977) / 7.0F + (float)(i * 31 % INPUT_PERIOD) / 3.0F;
 }
 
-float *inputs_of(int rank, int64_t count)
+void repeat_bytes(void *data, size_t bytes, size_t period)
 {
-    float *x = malloc((size_t)(count + 1) * sizeof *x);
-    for (int64_t i = 0; i < count; i++)
-        x[i] = i < INPUT_PERIOD ? input_of(rank, i) : x[i - INPUT_PERIOD];
-    return x;
+    char *p = data;
+    for (size_t at = period; at < bytes; at += period)
+        memcpy(p + at, p, bytes - at < period ? bytes - at : period);
 }
 
 float *sums_of(int n, int64_t count)
 {
-    float *x = inputs_of(0, count);
-    for (int64_t i = 0; i < count; i++)
-        for (int k = 1; k < n && i < INPUT_PERIOD; k++)
+    float *x = malloc((size_t)(count + 1) * sizeof *x);
+    for (int64_t i = 0; i < count && i < INPUT_PERIOD; i++) {
+        x[i] = input_of(0, i);
+        for (int k = 1; k < n; k++)
             x[i] += input_of(k, i);
-    for (int64_t i = INPUT_PERIOD; i < count; i++)
-        x[i] = x[i - INPUT_PERIOD];
+    }
+    repeat_bytes(x, (size_t)count * sizeof *x, INPUT_PERIOD * sizeof *x);
+    return x;
+}
+
+float *inputs_of(int rank, int64_t count)
+{
+    float *x = malloc((size_t)(count + 1) * sizeof *x);
+    for (int64_t i = 0; i < count && i < INPUT_PERIOD; i++)
+        x[i] = input_of(rank, i);
+    repeat_bytes(x, (size_t)count * sizeof *x, INPUT_PERIOD * sizeof *x);
     return x;
 }
 

@@ -56,5 +56,7 @@ struct endpoint *actor_endpoint(struct actor *a);
 float input_of(int rank, int64_t i);
 float *inputs_of(int rank, int64_t count);
 float *sums_of(int n, int64_t count);
+// Fills `data` with copies of its first `period` bytes.
+void repeat_bytes(void *data, size_t bytes, size_t period);
 
 #endif
