@@ -48,13 +48,15 @@ struct manifest_device {
 struct manifest_port {
     const char *name, *type, *sharding; // sharding in the compact notation
     const struct tile_layout *kept;     // if not NULL: the ranks have shards of it, in this layout
+    const char *present; // the output that is this cache in the next run; NULL: not a cache
     // if this input is a cache that may have spare capacity: the output that appends to it; else
     // NULL
     const char *updated_by;
-    // if the length of that output is the size of an input, or the length of this cache if it is
-    // greater: the name of the input and its axis; else NULL
+    // With updated_by: the length of that output is the size of this input at length_axis, or the
+    // length of this cache if it is greater. Without: the output is longer than this cache along
+    // growing_axis, by that size. NULL: the length is not known before a run.
     const char *length_input;
-    int length_axis;
+    int length_axis, growing_axis;
     bool slides; // the cache keeps a window of the tokens: its length is fixed, and tokens move
     int rank;    // -1: unknown
     const tsr_dim *dims;

@@ -401,7 +401,7 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
     }
 }
 
-// Reads the input that has the length of a cache.
+// Reads the input that has the length of a cache, or the number of elements that it grows by.
 static void read_length(struct reader *reader, const json_t *entry, const struct manifest *manifest,
                         struct manifest_port *port)
 {
@@ -409,25 +409,37 @@ static void read_length(struct reader *reader, const json_t *entry, const struct
         return;
     port->length_input = text_member(reader, entry, "length_input");
     port->length_axis = (int)int_member(reader, entry, "length_axis", 0, MAX_RANK - 1);
+    if (!port->updated_by)
+        port->growing_axis = (int)int_member(reader, entry, "growing_axis", 0, MAX_RANK - 1);
     if (!reader->failed &&
         !tsr__manifest_port(manifest->inputs, manifest->n_inputs, port->length_input))
         report_error(reader, "length_input", "names an input that the model does not have");
 }
 
-// Reads which outputs append to caches. Manifests of older releases do not contain this.
-static void read_updates(struct reader *reader, const json_t *root, struct manifest *manifest)
+// Returns the name of an output; NULL: the entry does not have this key.
+static const char *read_output(struct reader *reader, const json_t *entry, const char *key,
+                               const struct manifest *manifest)
+{
+    if (!json_object_get(entry, key))
+        return NULL;
+    const char *output = text_member(reader, entry, key);
+    if (!reader->failed && !tsr__manifest_port(manifest->outputs, manifest->n_outputs, output))
+        report_error(reader, key, "names an output that the model does not have");
+    return output;
+}
+
+// Reads which outputs update caches. Manifests of older releases do not contain this.
+static void read_caches(struct reader *reader, const json_t *root, struct manifest *manifest)
 {
     const json_t *list = reader->failed ? NULL : json_object_get(root, "inputs");
     for (size_t i = 0; list && i < manifest->n_inputs && !reader->failed; i++) {
         const json_t *e = json_array_get(list, i);
-        if (!json_object_get(e, "updated_by"))
-            continue;
-        const char *output = text_member(reader, e, "updated_by");
-        if (!reader->failed && !tsr__manifest_port(manifest->outputs, manifest->n_outputs, output))
-            report_error(reader, "updated_by", "names an output that the model does not have");
-        manifest->inputs[i].updated_by = output;
-        manifest->inputs[i].slides = json_is_true(json_object_get(e, "slides"));
-        read_length(reader, e, manifest, &manifest->inputs[i]);
+        struct manifest_port *port = &manifest->inputs[i];
+        port->present = read_output(reader, e, "present", manifest);
+        port->updated_by = read_output(reader, e, "updated_by", manifest);
+        port->slides = json_is_true(json_object_get(e, "slides"));
+        if (port->present || port->updated_by)
+            read_length(reader, e, manifest, port);
     }
 }
 
@@ -529,7 +541,7 @@ static tsr_status read_root(struct reader *reader, const json_t *root, struct ma
     manifest->outputs =
         read_ports(reader, root, "outputs", manifest->n_ranks, &manifest->n_outputs);
     read_states(reader, root, manifest);
-    read_updates(reader, root, manifest);
+    read_caches(reader, root, manifest);
     read_collectives(reader, root, manifest);
     read_replicated(reader, root, manifest);
     if (reader->arena->failed)

@@ -44,11 +44,15 @@ static void write_ports(tsr_json *json, struct arena *arena, const char *key,
         tsr_json_string(json, "sharding", ports[i].sharding);
         if (ports[i].kept)
             write_layout(json, arena, ports[i].kept);
+        if (ports[i].present)
+            tsr_json_string(json, "present", ports[i].present);
         if (ports[i].updated_by)
             tsr_json_string(json, "updated_by", ports[i].updated_by);
         if (ports[i].length_input) {
             tsr_json_string(json, "length_input", ports[i].length_input);
             tsr_json_int(json, "length_axis", ports[i].length_axis);
+            if (!ports[i].updated_by)
+                tsr_json_int(json, "growing_axis", ports[i].growing_axis);
         }
         if (ports[i].slides)
             tsr_json_bool(json, "slides", true);

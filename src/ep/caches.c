@@ -4,7 +4,8 @@
 // A program that generates text may give one buffer of the maximal length as past and as present
 // (onnxruntime-genai does). The shape of this buffer never changes, so the shape of the output is
 // known before the run. The ranks then read and write their heads in the buffer itself. A cache
-// that grows has another shape in every run; its shards are copied, except on GPUs (grow.c).
+// that grows has another shape in every run (grow.c). If its new length is not known, its shards
+// are copied.
 //
 //     Example of four runs:
 //     run 1   past [1,8,512,64] -> present [1,8,512,64]   copied; the shape stayed
@@ -17,8 +18,8 @@
 
 #include "tessera_cli.h"
 
-// True if the output updates the cache: the model appends to it in place, or both have the names of
-// a cache.
+// True if the output updates the cache. Manifests of older releases list only caches with spare
+// capacity; others are found by name.
 static bool is_pair(const struct fused *fused, size_t input, size_t output)
 {
     const struct manifest *manifest = &fused->manifest;
@@ -26,6 +27,8 @@ static bool is_pair(const struct fused *fused, size_t input, size_t output)
         tsr__manifest_port(manifest->inputs, manifest->n_inputs, fused->inputs[input]);
     if (from && from->updated_by)
         return strcmp(from->updated_by, fused->outputs[output]) == 0;
+    if (from && from->present)
+        return strcmp(from->present, fused->outputs[output]) == 0;
     return tsr_cache_names_match(fused->inputs[input], fused->outputs[output]);
 }
 
@@ -239,6 +242,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, 
     struct known_sizes known = {.n = 0};
     fused->n_used = 0;
     TRY(tsr__ep_caches_grow(fused, context, inputs, places));
+    TRY(tsr__ep_caches_extend(fused, context, inputs, places));
     for (size_t i = 0; i < fused->n_caches; i++) {
         struct cache_pair *cache = &fused->caches[i];
         struct used_length used = {.axis = -1};

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// grow.c - caches in GPU memory that get longer in every run.
+// grow.c - caches that get longer in every run.
 //
-// The application gives past [1,8,512,64] and gets present [1,8,513,64], which is other memory. In
-// this case ONNX Runtime copies each past to its present, and its attention kernels need more
-// launches than for past and present in one buffer. So the provider copies all caches itself, with
-// one launch, and writes zeros behind them, as ONNX Runtime does. The ranks then get the memory of
-// the present as past and as present, and append to it.
+// The application gives past [1,8,512,64] and gets present [1,8,513,64], which is other memory. The
+// ranks write their heads of the present to that memory. This needs the length of the present
+// before the run, from the size of an input (length_input in the manifest). Otherwise the ranks
+// return new caches, which are copied. There are two kinds of caches:
 //
-// This needs the length of the present before the run. The length is known if the model computes it
-// from the size of an input (length_input in the manifest). Otherwise the ranks return new caches.
+// Attention that could append to spare capacity, in GPU memory. ONNX Runtime would copy each past
+// to its present, and its kernels need more launches than for past and present in one buffer. So
+// the provider copies all caches itself, with one launch, and writes zeros behind them, as ONNX
+// Runtime does. The ranks get the memory of the present as past and as present, and append to it.
+//
+// Concat, and attention that always returns longer caches, in any memory. The node itself copies
+// the past, so the ranks only get the memory of the present.
 #include "ep/internal.h"
 #include "runtime/runtime.h"
 
@@ -209,6 +213,121 @@ tsr_status tsr__ep_caches_grow(struct fused *fused, OrtKernelContext *context, t
     }
     return st;
 }
+
+// ---- caches that the model itself makes longer -------------------------------------------------
+
+static size_t bytes_of(const struct tensor *tensor)
+{
+    return tensor->device ? tensor->device_bytes : tensor->bytes;
+}
+
+// Sets `wanted` to the present of this run, without memory. Returns false if the past is missing or
+// if the new length is not known.
+static bool describe_present(const struct fused *fused, const struct cache_pair *cache,
+                             const tsr_tensors *inputs, int64_t *dims, struct tensor *wanted)
+{
+    const struct tensor *past = cache->now;
+    const struct manifest_port *port = cache->past;
+    if (!past || past->rank < 1 || past->rank > RUN_MAX_RANK || tsr_dtype_bits(past->type) < 8 ||
+        !port || port->updated_by || !port->length_input || port->growing_axis >= past->rank)
+        return false;
+    const struct tensor *tokens = tsr__tensors_get(inputs, port->length_input);
+    if (!tokens || port->length_axis >= tokens->rank)
+        return false;
+    memcpy(dims, past->dims, (size_t)past->rank * sizeof *dims);
+    int64_t more = tokens->dims[port->length_axis];
+    if (more <= 0 || more > INT64_MAX - dims[port->growing_axis])
+        return false;
+    dims[port->growing_axis] += more;
+    *wanted = (struct tensor){.name = (char *)(uintptr_t)fused->outputs[cache->output],
+                              .type = past->type,
+                              .rank = past->rank,
+                              .dims = dims,
+                              .device = past->device};
+    return true;
+}
+
+// Gets the application's memory for a present. Returns NULL in *data if the output is not
+// requested, or if its memory is on another device or overlaps a cache that the ranks read.
+static OrtStatus *get_output(const struct fused *fused, OrtKernelContext *context,
+                             const struct cache_pair *cache, const struct tensor *wanted,
+                             void **data)
+{
+    const struct ep_api *api = &fused->provider->factory->api;
+    OrtValue *value = NULL;
+    size_t bytes = 0;
+    *data = NULL;
+    TRY(api->ort->KernelContext_GetOutput(context, cache->output, wanted->dims,
+                                          (size_t)wanted->rank, &value));
+    if (!value || 1 + tsr__ep_value_gpu(api, value) != wanted->device)
+        return NULL;
+    TRY(api->ort->GetTensorMutableData(value, data));
+    TRY(api->ort->GetTensorSizeInBytes(value, &bytes));
+    for (size_t i = 0; i < fused->n_caches && *data; i++) {
+        const struct tensor *past = fused->caches[i].now;
+        if (!past)
+            continue;
+        uintptr_t to = (uintptr_t)*data;
+        uintptr_t from = (uintptr_t)(past->device ? past->device_data : past->data);
+        if (to < from + bytes_of(past) && from < to + bytes)
+            *data = NULL;
+    }
+    return NULL;
+}
+
+// True if the ranks can write the present to the application's memory. `last` is the cache that was
+// checked before, with the result `fits`; its present had the shape `before`. Most caches of a
+// model are alike, and the check computes the tiles of all ranks.
+static bool can_extend(const struct fused *fused, const struct cache_pair *cache,
+                       const struct cache_pair *last, const struct tensor *before,
+                       const struct tensor *wanted, bool fits)
+{
+    if (last && last->present && cache->present && last->present->sharding &&
+        cache->present->sharding &&
+        strcmp(last->present->sharding, cache->present->sharding) == 0 &&
+        before->type == wanted->type && before->device == wanted->device &&
+        before->rank == wanted->rank &&
+        memcmp(before->dims, wanted->dims, (size_t)wanted->rank * sizeof *wanted->dims) == 0)
+        return fits;
+    return tsr__job_can_place(fused->job, wanted);
+}
+
+tsr_status tsr__ep_caches_extend(struct fused *fused, OrtKernelContext *context,
+                                 const tsr_tensors *inputs, tsr_tensors *places)
+{
+    const struct ep_api *api = &fused->provider->factory->api;
+    int64_t dims[2][RUN_MAX_RANK];
+    struct tensor shapes[2] = {0};
+    const struct cache_pair *last = NULL;
+    bool fits = false;
+    int turn = 0;
+    for (size_t i = 0; i < fused->n_caches; i++)
+        fused->caches[i].now = tsr__tensors_get(inputs, fused->inputs[fused->caches[i].input]);
+    for (size_t i = 0; i < fused->n_caches; i++) {
+        struct cache_pair *cache = &fused->caches[i];
+        struct tensor *wanted = &shapes[turn];
+        void *data = NULL;
+        if (cache->grown || !describe_present(fused, cache, inputs, dims[turn], wanted))
+            continue;
+        fits = can_extend(fused, cache, last, &shapes[1 - turn], wanted, fits);
+        last = cache;
+        turn = 1 - turn;
+        if (!fits)
+            continue;
+        TRY(tsr__ep_report(fused->provider->session, api,
+                           get_output(fused, context, cache, wanted, &data)));
+        if (!data)
+            continue;
+        cache->grown = true;
+        cache->steady = false;
+        TRY(tsr__tensors_add_foreign(places, str_of(wanted->name), wanted->type, wanted->rank,
+                                     wanted->dims,
+                                     &(struct foreign){.data = data, .device = wanted->device}));
+    }
+    return TSR_OK;
+}
+
+// ---- the end of the copies ---------------------------------------------------------------------
 
 tsr_status tsr__ep_caches_settle(void *data)
 {

@@ -121,7 +121,8 @@ struct cache_pair {
     bool steady;         // the last run returned the shape of its input
     bool checked;        // in_place is known for this shape and device
     bool in_place;       // the ranks can write to the application's buffer
-    bool grown;          // in this run the ranks append to a copy of the past (grow.c)
+    bool grown;          // in this run the ranks write to the memory of the output (grow.c)
+    const struct tensor *now; // the past of this run; NULL: none (grow.c)
     // The input of the model whose size at length_axis is the new length; NULL: not known.
     const char *length_input;
     int length_axis;
@@ -311,6 +312,9 @@ bool tsr__ep_caches_can_grow(const struct fused *fused);
 // outputs, which becomes input and place of the run.
 tsr_status tsr__ep_caches_grow(struct fused *fused, OrtKernelContext *context, tsr_tensors *inputs,
                                tsr_tensors *places) TSR_MUST_USE;
+// Makes the application's memory the place of caches that the model itself makes longer.
+tsr_status tsr__ep_caches_extend(struct fused *fused, OrtKernelContext *context,
+                                 const tsr_tensors *inputs, tsr_tensors *places) TSR_MUST_USE;
 // Waits for the copies of tsr__ep_caches_grow, if any. data: the struct fused
 tsr_status tsr__ep_caches_settle(void *data) TSR_MUST_USE;
 

@@ -47,9 +47,46 @@ static const tsr_value *output_that_updates(const tsr_graph *graph, const tsr_va
     return NULL;
 }
 
-static void set_cache(const tsr_graph *graph, const tsr_value *past, struct manifest_port *port)
+static bool is_same_size(tsr_dim a, tsr_dim b)
 {
-    const tsr_value *present = output_that_updates(graph, past);
+    if (a.value >= 0)
+        return a.value == b.value;
+    return b.value < 0 && *a.symbol && strcmp(a.symbol, b.symbol) == 0;
+}
+
+// Finds an input that has as many elements along an axis as a run appends to the cache.
+static void set_growth(const struct draft *draft, const tsr_value *past, const tsr_value *present,
+                       struct manifest_port *port)
+{
+    const tsr_graph *graph = tsr_model_graph(draft->model);
+    struct cache_growth growth;
+    if (!tsr__cache_grows(past, present, &growth))
+        return;
+    struct shape tokens = tsr__shapes_of(draft->flow->shapes, growth.tokens);
+    int tokens_axis = tokens.rank - (tsr_value_rank(past) - growth.axis);
+    if (tokens_axis < 0 || tokens.rank > tsr_value_rank(past))
+        return;
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *input = tsr_graph_input(graph, i);
+        for (int axis = 0; axis < tsr_value_rank(input); axis++)
+            if (!tsr_value_initializer(input) &&
+                is_same_size(tokens.dims[tokens_axis], tsr_value_dim(input, axis))) {
+                port->length_input = tsr_value_name(input);
+                port->length_axis = axis;
+                port->growing_axis = growth.axis;
+                return;
+            }
+    }
+}
+
+static void set_cache(const struct draft *draft, const tsr_value *past, struct manifest_port *port)
+{
+    const tsr_value *next = tsr_cache_present(past);
+    const tsr_value *present = output_that_updates(tsr_model_graph(draft->model), past);
+    if (next)
+        port->present = tsr_value_name(next);
+    if (next && !present)
+        set_growth(draft, past, next, port);
     if (!present)
         return;
     const tsr_value *length = tsr__cache_length(present, &port->length_axis);
@@ -85,7 +122,7 @@ static struct manifest_port *make_ports(struct draft *draft, enum side side, siz
                                    .rank = rank,
                                    .dims = dims};
         if (side == SIDE_INPUTS)
-            set_cache(graph, value, &ports[*count - 1]);
+            set_cache(draft, value, &ports[*count - 1]);
     }
     return ports;
 }

@@ -84,3 +84,42 @@ tsr_value *tsr_cache_present(const tsr_value *past)
         tsr_value_uses(past, find_present, &present);
     return present;
 }
+
+// ---- growth ------------------------------------------------------------------------------------
+
+// Sets `out` for Concat(past, tokens).
+static bool concat_grows(const tsr_node *node, const tsr_value *past, struct cache_growth *out)
+{
+    int rank = tsr_value_rank(past);
+    if (*tsr_node_domain(node) || strcmp(tsr_node_op(node), "Concat") != 0 ||
+        tsr_node_input_count(node) != 2 || tsr_node_input(node, 0) != past)
+        return false;
+    int64_t axis = tsr_attr_int(tsr_node_find_attr(node, "axis"), rank);
+    axis += axis < 0 ? rank : 0;
+    *out = (struct cache_growth){tsr_node_input(node, 1), (int)axis};
+    return axis >= 0 && axis < rank && out->tokens;
+}
+
+// Sets `out` for an attention node. Its caches are [batch, heads, length, head size]. The new keys
+// are input 1, as the cache of keys is output 1; values are input and output 2.
+static bool attention_grows(const tsr_node *node, const tsr_value *past, const tsr_value *present,
+                            struct cache_growth *out)
+{
+    const struct op_row *row = tsr__row_of_node(node);
+    for (size_t i = 0; row && i < TSR_COUNT(row->grows); i++) {
+        size_t input = row->grows[i].past, tokens = row->grows[i].present;
+        if (!tokens || input >= tsr_node_input_count(node) || tsr_node_input(node, input) != past ||
+            tsr_node_output(node, tokens) != present ||
+            tsr_attr_int(tsr_node_find_attr(node, "past_present_share_buffer"), 0))
+            continue;
+        *out = (struct cache_growth){tsr_node_input(node, tokens), CACHE_RANK - 2};
+        return out->tokens && tsr_value_rank(past) == CACHE_RANK;
+    }
+    return false;
+}
+
+bool tsr__cache_grows(const tsr_value *past, const tsr_value *present, struct cache_growth *out)
+{
+    const tsr_node *node = tsr_value_producer(present);
+    return node && (concat_grows(node, past, out) || attention_grows(node, past, present, out));
+}

@@ -350,6 +350,18 @@ bool tsr__node_updates_cache(const tsr_node *node, size_t output);
 // of its past if it is greater. NULL: the length is not known before a run. Names of sizes are not
 // used, because ONNX Runtime does not check those of outputs.
 const tsr_value *tsr__cache_length(const tsr_value *present, int *axis);
+// How a node appends to a cache without spare capacity: `present` is `past`, and behind it, along
+// `axis`, the elements of `tokens`. The same axis of `tokens` has the same distance from its last
+// one. Example: axis 2 of [batch, heads, length, 64] and axis 1 of keys [batch, length, hidden].
+struct cache_growth {
+    const tsr_value *tokens;
+    int axis;
+};
+// Returns false if `present` is not such a cache (cache_pairs.c).
+bool tsr__cache_grows(const tsr_value *past, const tsr_value *present, struct cache_growth *out);
+// True if the model only adds the elements of this integer input, or reads its shape. Then it is a
+// mask of tokens whose sums are the lengths of the sequences, as GroupQueryAttention needs them.
+bool tsr__is_length_mask(const tsr_value *input);
 // True if the cache `present` keeps only a window of the tokens. It has the shape of its past, and
 // tokens move in it once the window is full.
 bool tsr__cache_slides(const tsr_value *present);

@@ -60,7 +60,8 @@ void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
     rank->device = manifest->devices[number].device;
     rank->weight_bytes = manifest->devices[number].weight_bytes;
     for (size_t i = 0; i < manifest->n_inputs; i++)
-        rank->has_caches = rank->has_caches || manifest->inputs[i].updated_by;
+        rank->has_caches =
+            rank->has_caches || manifest->inputs[i].updated_by || manifest->inputs[i].present;
 }
 
 // Opens the folder and the engine, and the GPU driver if a rank of the partition is on a GPU; then

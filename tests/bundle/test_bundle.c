@@ -51,6 +51,7 @@ static const tsr_dim port_dims[3] = {{-1, "batch"}, {16, ""}, {-1, ""}};
 static struct manifest_port in = {.name = "x",
                                   .type = "float32",
                                   .sharding = "{1,2,1:0,1}",
+                                  .present = "y \"quoted\"",
                                   .updated_by = "y \"quoted\"",
                                   .length_input = "x",
                                   .length_axis = 2,
@@ -183,6 +184,8 @@ static void written_is_read_back(void **state)
     assert_int_equal(m->cut_nodes, 4);
     assert_string_equal(m->inputs[0].updated_by, "y \"quoted\"");
     assert_null(m->outputs[0].updated_by);
+    assert_string_equal(m->inputs[0].present, "y \"quoted\"");
+    assert_null(m->outputs[0].present);
     assert_string_equal(m->inputs[0].length_input, "x");
     assert_int_equal(m->inputs[0].length_axis, 2);
     assert_true(m->inputs[0].slides);
@@ -403,6 +406,8 @@ static void damaged_manifests(void **state)
         {"\"layout\": [", "\"layout\": 5, \"other\": ["},
         {"\"states\": [", "\"states\": [5,"},
         {"\"updated_by\": \"y", "\"updated_by\": \"z"},
+        {"\"present\": \"y", "\"present\": \"z"},
+        {"\"updated_by\"", "\"unknown\""}, // then growing_axis is missing
         {"\"length_input\": \"x", "\"length_input\": \"z"},
         {"\"length_axis\": 2", "\"length_axis\": 64"},
         {"\"length_axis\"", "\"length\""},

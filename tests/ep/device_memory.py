@@ -227,6 +227,58 @@ def growing_caches_are_copied_once(folder):
         assert all(np.allclose(g, w, rtol=1e-4, atol=1e-4) for g, w in zip(run_bound(session, feeds, wanted), wanted)), (form, batch)
 
 
+def write_concat(folder, heads, axis):
+    """Writes out = Concat(in, new), sharded by heads. The caches have no names that exporters use."""
+    import tessera
+    shapes = [[1, heads, length, 64] if axis == 2 else [1, length, heads, 64] for length in ("past", "tokens", "total")]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in zip(("in", "new", "out"), shapes)]
+    nodes = [helper.make_node("Concat", ["in", "new"], ["out"], "join", axis=axis), helper.make_node("Relu", ["out"], ["read"], "relu")]
+    graph = helper.make_graph(nodes, "g", ports[:2], ports[2:])
+    model = tessera.load(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]))
+    model.add_config("c", ["CUDA:0", "CUDA:0"])
+    for name in ("in", "new", "out"):
+        model.shard("join", name, "{1,2,1,1:0,1}" if axis == 2 else "{1,1,2,1:0,1}")
+    model.save(folder + "/model.onnx")
+    return folder + "/model.onnx"
+
+
+def caches_that_grow_by_concat_are_written_in_place(folder):
+    """The ranks write longer caches to the memory of the outputs, so the driver copies nothing. If the heads of a rank are not contiguous there, the
+    ranks return their shards, which are copied."""
+    for axis in (2, 1):
+        os.mkdir("%s/%d" % (folder, axis))
+        session = open_session(write_concat("%s/%d" % (folder, axis), 4, axis), GPU, "cuda:2@0")
+        past = np.zeros((1, 4, 0, 64) if axis == 2 else (1, 0, 4, 64), "f4")
+        for tokens in (5, 1, 1, 3):
+            shape = [1, 4, tokens, 64] if axis == 2 else [1, tokens, 4, 64]
+            new = np.random.default_rng(tokens).standard_normal(shape).astype("f4")
+            wanted = np.concatenate([past, new], axis)
+            for call in ("cuMemcpyDtoDAsync_v2", "cuMemcpy2DAsync_v2", "cuLaunchKernel") if axis == 2 else ("",):
+                fail(call)
+                try:
+                    assert (run_bound(session, {"in": past, "new": new}, [wanted])[0] == wanted).all(), (axis, tokens)
+                finally:
+                    fail("")
+            past = wanted
+
+
+def a_decoder_whose_caches_grow_by_concat(folder):
+    """The caches of a complete decoder, with other names than exporters give them: on ranks that share a GPU, and on the CPU."""
+    decoder.HIDDEN, decoder.HEAD = 256, 32
+    onnx.save(decoder.Builder(8, 4, "concat", 32, 0, mlp=3, norms=True).model(), folder + "/model.onnx")
+    plain = onnxruntime.InferenceSession(folder + "/model.onnx", providers=["CPUExecutionProvider"])
+    names = [port.name for port in plain.get_outputs()]
+    for device, devices, batch in ((GPU, "cuda:2@0", 1), (GPU, "cuda:2@0", 2), (CPU, "2", 1), (GPU, "2", 1)):
+        session = open_session(folder + "/model.onnx", device, devices)
+        past = {name.replace("out", "in"): np.zeros((batch, 4, 0, 32), "f4") for name in names[1:]}
+        for tokens in (5, 1, 1, 4, 1):
+            feeds = {"ids": (np.arange(batch * tokens).reshape(batch, -1) * 7 + tokens) % 200, **past}
+            wanted = plain.run(None, feeds)
+            got = run_bound(session, feeds, wanted) if device is GPU else session.run(None, feeds)
+            assert all(np.allclose(g, w, rtol=1e-4, atol=1e-4) for g, w in zip(got, wanted)), (devices, batch, tokens)
+            past = dict(zip(past, wanted[1:]))
+
+
 def a_failed_copy_on_the_gpu_is_an_error(folder):
     x = np.ones((4, 6), "f4")
     session = open_session(write_sums(folder, "{2,1:0,1}"), GPU, "cuda:2@0")
@@ -319,5 +371,6 @@ def strings_are_declined(_):
 
 
 harness.run([devices_are_the_cpu_and_gpus, tensors_are_copied_both_ways, failures_of_the_driver_are_errors, small_models_on_gpus, shards_stay_on_the_gpu,
-             caches_are_updated_in_place, growing_caches_are_copied_once, a_failed_copy_on_the_gpu_is_an_error, many_outputs_are_copied_together, processes_get_copies, states_in_one_buffer, strings_are_declined])
+             caches_are_updated_in_place, growing_caches_are_copied_once,
+             caches_that_grow_by_concat_are_written_in_place, a_decoder_whose_caches_grow_by_concat, a_failed_copy_on_the_gpu_is_an_error, many_outputs_are_copied_together, processes_get_copies, states_in_one_buffer, strings_are_declined])
 harness.finish()

@@ -7,6 +7,7 @@ form: how queries, keys and values reach the attention.
     packed    one projection, one input
     separate  three projections
     norm      one projection, a Split, and a norm of each head of queries and keys
+    concat    attention of plain operators. Caches grow by Concat, and no input or output has a name that exporters use.
 mlp: layers have a feed-forward block of mlp times the hidden size. norms: a norm before each block and before the logits, without
 which values overflow after some layers. bits 4: projections have 4-bit weights in blocks (MatMulNBits). window: layers with an even
 number have a cache of that length. cache_bits 8: 8-bit caches with a scale for each element of a head."""
@@ -76,6 +77,38 @@ class Builder:
             attributes.update(kv_cache_bit_width=8, k_quant_type="PER_CHANNEL", v_quant_type="PER_CHANNEL")
         return self.node("GroupQueryAttention", ins, outs, domain="com.microsoft", **attributes)
 
+    def causal_bias(self):
+        """[tokens, length]: 0 where a token may see a key, else a large negative number."""
+        for name, array in (("zero", np.array(0)), ("unit", np.array(1)), ("two", np.array(2)), ("column", np.array([1])), ("group", np.array([2])), ("visible", np.zeros(1, "f4")),
+                            ("masked", np.full(1, -1e4, "f4"))):
+            self.constant(name, array)
+        count, past = (self.node("Gather", [self.node("Shape", [port], [port + ".shape"]), axis], [port + ".length"])
+                       for port, axis in (("ids", "unit"), ("in.0.key", "two")))
+        total = self.node("Add", [count, past], ["end"])
+        rows = self.node("Unsqueeze", [self.node("Range", [past, total, "unit"], ["rows"]), "column"], ["rows_down"])
+        allowed = self.node("LessOrEqual", [self.node("Range", ["zero", total, "unit"], ["columns"]), rows], ["allowed"])
+        return self.node("Where", [allowed, "visible", "masked"], ["bias"])
+
+    def attended_by_concat(self, x, k, bias):
+        kv, groups = self.kv_heads, self.heads // self.kv_heads
+        if k == 0:
+            for name, sizes in (("q_sizes", [0, 0, kv, groups, HEAD]), ("kv_sizes", [0, 0, kv, HEAD]), ("hidden_size", [0, 0, self.heads * HEAD])):
+                self.constant(name, np.array(sizes))
+            self.constant("scale", np.array([HEAD**-0.5], "f4"))
+        parts = {}
+        for which, heads, order in (("query", self.heads, [0, 2, 3, 1, 4]), ("key", kv, [0, 2, 1, 3]), ("value", kv, [0, 2, 1, 3])):
+            name = "%s%d" % (which, k)
+            apart = self.node("Reshape", [self.project(x, name, HIDDEN, heads * HEAD), "q_sizes" if which == "query" else "kv_sizes"], [name + ".heads"])
+            parts[which] = self.node("Transpose", [apart], [name + ".rows"], perm=order)
+        for which in ("key", "value"):
+            all_ = self.node("Concat", ["in.%d.%s" % (k, which), parts[which]], ["out.%d.%s" % (k, which)], axis=2)
+            parts[which] = self.node("Unsqueeze", [all_, "group"], ["%s%d.group" % (which, k)])
+        keys = self.node("Transpose", [parts["key"]], ["keys%d" % k], perm=[0, 1, 2, 4, 3])
+        scores = self.node("Mul", [self.node("MatMul", [parts["query"], keys], ["products%d" % k]), "scale"], ["scores%d" % k])
+        weights = self.node("Softmax", [self.node("Add", [scores, bias], ["biased%d" % k])], ["weights%d" % k], axis=-1)
+        mixed = self.node("MatMul", [weights, parts["value"]], ["mixed%d" % k])
+        return self.node("Reshape", [self.node("Transpose", [mixed], ["joined%d" % k], perm=[0, 3, 1, 2, 4]), "hidden_size"], ["attended%d" % k])
+
     def feed_forward(self, x, k):
         gate, up = (self.project(x, "%s%d" % (which, k), HIDDEN, self.mlp * HIDDEN) for which in ("gate", "up"))
         open_gate = self.node("Mul", [gate, self.node("Sigmoid", [gate], ["sigmoid%d" % k])], ["silu%d" % k])
@@ -98,18 +131,20 @@ class Builder:
     def ports(self):
         value = helper.make_tensor_value_info
         cache_type = TensorProto.INT8 if self.cache_bits == 8 else TensorProto.FLOAT
-        inputs = [value("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]),
-                  value("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"])]
+        concat = self.form == "concat"
+        inputs = [value("ids" if concat else "input_ids", TensorProto.INT64, ["batch_size", "sequence_length"])]
+        inputs += [] if concat else [value("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"])]
         outputs = [value("logits", TensorProto.FLOAT, ["batch_size", "sequence_length", VOCABULARY])]
         for k in range(LAYERS):
             length = "sliding" if self.windowed(k) else "sequence"
             for which in ("key", "value"):
-                for side, name, before in ((inputs, "past_key_values", "past"), (outputs, "present", "total")):
+                for side, name, before in ((inputs, "in" if concat else "past_key_values", "past"), (outputs, "out" if concat else "present", "total")):
                     shape = ["batch_size", self.kv_heads, "%s_%s_length" % (before, length), "kv_cache_dim"]
                     side.append(value("%s.%d.%s" % (name, k, which), cache_type, shape))
         return inputs, outputs
 
-    def model(self):
+    def mask_lengths(self):
+        """Returns the number of tokens before the new ones of each sequence, and the total length, as GroupQueryAttention needs them."""
         for name, value in (("one", np.array([1])), ("axis", np.array(1))):
             self.constant(name, value)
         less = self.node("Sub", [self.node("ReduceSum", ["attention_mask", "one"], ["counted"], keepdims=0), "one"], ["less"])
@@ -119,10 +154,17 @@ class Builder:
         angles = np.arange(CONTEXT)[:, None] / 10 ** np.arange(HEAD // 2)[None]
         self.constant("cos", np.cos(angles).astype("f4"))
         self.constant("sin", np.sin(angles).astype("f4"))
-        hidden = self.node("Gather", [self.constant("embedding", self.rng.standard_normal((VOCABULARY, HIDDEN)).astype("f4")), "input_ids"], ["embedded"])
+        return lengths, total
+
+    def model(self):
+        concat = self.form == "concat"
+        about = (self.causal_bias(),) if concat else self.mask_lengths()
+        attend = self.attended_by_concat if concat else self.attended
+        embedding = self.constant("embedding", self.rng.standard_normal((VOCABULARY, HIDDEN)).astype("f4"))
+        hidden = self.node("Gather", [embedding, "ids" if concat else "input_ids"], ["embedded"])
         hidden, x = self.normed(hidden, None, "first")
         for k in range(LAYERS):
-            out = self.project(self.attended(x, k, lengths, total), "out%d" % k, self.heads * HEAD, HIDDEN)
+            out = self.project(attend(x, k, *about), "out%d" % k, self.heads * HEAD, HIDDEN)
             hidden, x = self.normed(hidden, out, "hidden%d" % k)
             if self.mlp:
                 hidden, x = self.normed(hidden, self.feed_forward(x, k), "added%d" % k)

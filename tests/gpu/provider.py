@@ -3,8 +3,9 @@
 """Tests the execution provider on a real GPU. Compares ranks that share GPU 0 with a plain CUDA session, with inputs and outputs in host and in
 GPU memory, and prints times of a decoder whose caches stay on the GPU. Without a GPU or without onnxruntime-gpu it prints what it skips.
 
-usage: provider.py LIBRARY MODELS [models | small | large] ...    default: all
+usage: provider.py LIBRARY MODELS [models | small | large | concat] ...    default: all
 models: results of the models in MODELS; small, large: times of a decoder of 8 layers of 4096, or 4 layers of 8192
+concat: as small, with attention of plain operators, caches that grow by Concat, and ports with other names than exporters give them
 bench/decoder_gpu.py uses its functions, too."""
 import json
 import os
@@ -24,7 +25,10 @@ import decoder
 
 NVIDIA = 0x10DE
 MODEL_NAMES = ("bert_tiny", "llama_tiny", "gpt2_tiny", "vit_tiny", "t5_tiny")
-SIZES = {"small": dict(hidden=4096, heads=32, layers=8), "large": dict(hidden=8192, heads=64, layers=4)}
+SIZES = {"small": dict(hidden=4096, heads=32, layers=8), "large": dict(hidden=8192, heads=64, layers=4),
+         "concat": dict(hidden=4096, heads=32, layers=8, form="concat")}
+# Names of the tokens, of a cache and of the cache in the next run.
+PORTS = {"packed": ("input_ids", "past_key_values.%s", "present.%s"), "concat": ("ids", "in.%s", "out.%s")}
 KV_HEADS, HEAD, PROMPT, STEPS = 8, 128, 512, 40
 DIMS = "batch_size=1,sequence_length=1,total_sequence_length=512,past_sequence_length=511"
 failed = 0
@@ -121,9 +125,9 @@ class Builder(decoder.Builder):
         return self.node("MatMulNBits", ins, [name], domain="com.microsoft", K=rows, N=columns, bits=4, block_size=decoder.BLOCK)
 
 
-def write_decoder(folder, hidden, heads, layers, bits=16):
+def write_decoder(folder, hidden, heads, layers, bits=16, form="packed"):
     decoder.HIDDEN, decoder.HEAD, decoder.LAYERS, decoder.VOCABULARY, decoder.CONTEXT = hidden, HEAD, layers, 32000, 1024
-    model = Builder(heads, KV_HEADS, "packed", bits, 0, mlp=3).model()
+    model = Builder(heads, KV_HEADS, form, bits, 0, mlp=3).model()
     for port in [*model.graph.input, *model.graph.output]:  # CUDA supports this attention for float16 only
         if port.type.tensor_type.elem_type == TensorProto.FLOAT:
             port.type.tensor_type.elem_type = TensorProto.FLOAT16
@@ -134,12 +138,13 @@ def write_decoder(folder, hidden, heads, layers, bits=16):
     return folder + "/model.onnx"
 
 
-def prepare(session, kind, layers, shared):
+def prepare(session, kind, layers, shared, form="packed"):
     """Bindings of the prefill and of each step. Each cache has its own memory on the GPU. shared: one buffer of the maximum length is both past
     and present of all steps, as onnxruntime-genai binds it; otherwise each step allocates larger caches."""
     def zeros(shape, dtype):
         return on_gpu(np.zeros(shape, dtype), kind)
 
+    ids, before, after = PORTS[form]
     ports = ["%d.%s" % (k, which) for k in range(layers) for which in ("key", "value")]
     past = {port: zeros((1, KV_HEADS, decoder.CONTEXT if shared else 0, HEAD), "f2") for port in ports}
     bindings = []
@@ -147,23 +152,24 @@ def prepare(session, kind, layers, shared):
         new = PROMPT if step == 0 else 1
         total = PROMPT + step
         binding = session.io_binding()
-        binding.bind_ortvalue_input("input_ids", on_gpu((np.arange(new)[None] * 7 + step) % 32000, kind))
-        binding.bind_ortvalue_input("attention_mask", on_gpu(np.ones((1, total), "i8"), kind))
+        binding.bind_ortvalue_input(ids, on_gpu((np.arange(new)[None] * 7 + step) % 32000, kind))
+        if form != "concat":
+            binding.bind_ortvalue_input("attention_mask", on_gpu(np.ones((1, total), "i8"), kind))
         logits = zeros((1, new, 32000), "f2")
         binding.bind_ortvalue_output("logits", logits)
         for port in ports:
             present = past[port] if shared else zeros((1, KV_HEADS, total, HEAD), "f2")
-            binding.bind_ortvalue_input("past_key_values." + port, past[port])
-            binding.bind_ortvalue_output("present." + port, present)
+            binding.bind_ortvalue_input(before % port, past[port])
+            binding.bind_ortvalue_output(after % port, present)
             past[port] = present
         bindings.append((binding, logits))
     return bindings
 
 
-def times(session, kind, layers, shared):
-    """Milliseconds of the prefill and of a step, and the logits of the prefill and of the last step. A sequence is generated three times. "new
+def times(session, kind, layers, shared, form="packed"):
+    """Milliseconds of the prefill and of a step, and the logits of the last token in each step. A sequence is generated three times. "new
     lengths" are the steps of the first time, whose lengths the session has not seen before; "decode" are those of the other two."""
-    bindings = prepare(session, kind, layers, shared)
+    bindings = prepare(session, kind, layers, shared, form)
     took = {"prefill": [], "decode": [], "new lengths": []}
     for turn in range(3):
         for step, (binding, _) in enumerate(bindings):
@@ -172,16 +178,23 @@ def times(session, kind, layers, shared):
             what = "prefill" if step == 0 else "decode" if turn else "new lengths"
             took[what].append(1000 * (time.perf_counter() - began))
     took["prefill"].pop(0)  # the first run tunes and allocates
-    return {what: statistics.median(all_) for what, all_ in took.items()}, [np.array(bindings[i][1].numpy()) for i in (0, -1)]
+    return {what: statistics.median(all_) for what, all_ in took.items()}, [np.array(logits.numpy())[0, -1] for _, logits in bindings]
+
+
+def same_tokens(got, wanted):
+    """True if each step selects the same token. Two logits that differ by less than the rounding of float16 may change places."""
+    return all(w.max() - w[g.argmax()] <= 4 * np.spacing(np.float16(w.max())) for g, w in zip(got, wanted))
 
 
 def decoder_times(gpu, name):
     size = SIZES[name]
+    form = size.get("form", "packed")
+    kinds = (False,) if form == "concat" else (False, True)
     with tempfile.TemporaryDirectory() as folder:
         path = write_decoder(folder, **size)
         print("%s: %.1f GB of weights" % (name, os.path.getsize(folder + "/weights") / 1e9), flush=True)
         session = plain_session(path)
-        plain = {shared: times(session, ("cuda", 0), size["layers"], shared) for shared in (False, True)}
+        plain = {shared: times(session, ("cuda", 0), size["layers"], shared, form) for shared in kinds}
         del session
         summary = folder + "/summary.json"
         session = provider_session(path, gpu, devices="cuda:2@0", dims=DIMS, summary=summary)
@@ -189,9 +202,10 @@ def decoder_times(gpu, name):
             print("summary", json.dumps(json.load(f)), flush=True)
         for shared, (took, wanted) in plain.items():
             caches = "one buffer" if shared else "growing caches"
-            ours, got = times(session, ("gpu", 0, NVIDIA), size["layers"], shared)
+            ours, got = times(session, ("gpu", 0, NVIDIA), size["layers"], shared, form)
             worst = differ(got, wanted)
             check("%s decoder on cuda:2@0, %s" % (name, caches), worst < 2e-2, worst)
+            check("%s decoder on cuda:2@0, %s: tokens" % (name, caches), same_tokens(got, wanted))
             check("%s decoder on cuda:2@0, %s: new lengths need no planning" % (name, caches), ours["new lengths"] < 5 * ours["decode"], ours)
             for what in ours:
                 print("%s cuda:2@0, %s, %s: %.3f ms, plain CUDA session %.3f ms: %.2f" % (

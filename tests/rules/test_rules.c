@@ -690,6 +690,18 @@ static void test_cache_pairs(void **state)
     assert_non_null(tsr_graph_add_node(b->graph, "", "Relu", "r", &result, 1, &read, 1));
     assert_ptr_equal(tsr_cache_present(pair[0]), result);
     assert_null(tsr_cache_present(in[1])); // the new tokens
+
+    // The new tokens are not a cache.
+    struct cache_growth growth;
+    assert_int_equal(tsr_node_set_int(join, "axis", -2), TSR_OK);
+    assert_true(tsr__cache_grows(pair[0], result, &growth));
+    assert_ptr_equal(growth.tokens, in[1]);
+    assert_int_equal(growth.axis, 2);
+    assert_false(tsr__cache_grows(in[1], result, &growth));
+    assert_true(tsr__cache_grows(in[4], tsr_node_output(node, 2), &growth));
+    assert_ptr_equal(growth.tokens, in[2]);
+    assert_int_equal(growth.axis, 2);
+    assert_false(tsr__cache_grows(in[4], tsr_node_output(node, 1), &growth));
 }
 
 // Adds one node with one or two inputs, and returns its output.
