@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define MAX_REAL 256
+#define MAX_REAL 256 // also in the hint of tsr__topology_real
 
 // Latency in seconds and bandwidth in bytes per second between two ranks.
 static const struct {
@@ -263,6 +263,22 @@ static tsr_status refuse(tsr_session *session, tsr_status status, const char *hi
     return status;
 }
 
+// Reports that the machine has fewer GPUs than the text names.
+static tsr_status refuse_gpus(tsr_session *session, const char *text, const struct gpu_survey *seen)
+{
+    static const char share[] =
+        "cuda:2@0 lets two ranks share GPU 0; `tessera doctor` lists the GPUs";
+    if (seen->n == 0)
+        return refuse(session, TSR_ENGINE,
+                      "the driver must be installed, and CUDA_VISIBLE_DEVICES must not hide the "
+                      "GPUs; cpu:2 uses the CPU instead",
+                      "this machine has %d GPUs: %s", text, 0, seen->why);
+    if (seen->n == 1)
+        return refuse(session, TSR_ENGINE, share, "this machine has %d GPU: GPU 0%s", text, 1, "");
+    return refuse(session, TSR_ENGINE, share, "this machine has GPUs 0 to %d%s", text, seen->n - 1,
+                  "");
+}
+
 // ---- choosing the number of ranks ---------------------------------------------------------------
 
 // Creates a topology of `ranks` CPU ranks that divide cores and memory.
@@ -332,7 +348,8 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
         return choose_real(session, driver, nccl, out);
     int n = read_text(text, requested);
     if (n <= 0)
-        return refuse(session, TSR_MALFORMED, "use auto, cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU",
+        return refuse(session, TSR_MALFORMED,
+                      "use auto, cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU, with at most 256 devices",
                       "invalid list of devices", text, 0, "");
     struct gpu_survey seen = {.n = 0};
     struct gpu_libraries libraries = {driver, nccl};
@@ -342,13 +359,8 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
         most = requested[i].card > most ? requested[i].card : most;
     if (most >= 0)
         tsr__gpu_survey(&libraries, &seen);
-    static const char hint[] =
-        "cuda:2@0 lets two ranks share GPU 0; `tessera doctor` lists the GPUs";
-    if (most >= seen.n && seen.n)
-        return refuse(session, TSR_ENGINE, hint, "this machine has GPUs 0 to %d%s", text,
-                      seen.n - 1, "");
     if (most >= seen.n)
-        return refuse(session, TSR_ENGINE, hint, "this machine has %d GPUs: %s", text, 0, seen.why);
+        return refuse_gpus(session, text, &seen);
     // Creates a fully connected topology and replaces its numbers. Its text is removed, because it
     // does not describe these numbers.
     char full[32];

@@ -187,7 +187,8 @@ static const char *const kinds[] = {"cpu",  "full",  "ring", "star",
 static tsr_status refuse_unknown(tsr_session *session, struct str kind, struct str sizes)
 {
     static const char hint[] =
-        "write a number, cpu:4, full:4, ring:4, star:4@1, tree:2x3, torus:3x3, grid:2x4, "
+        "write a number, cpu:4, cuda:2, cuda:2@0, full:4, ring:4, star:4@1, tree:2x3, torus:3x3, "
+        "grid:2x4, "
         "hosts:2x8, hosts:2x2x4, h100:8, hosts:2xh100:8, an adjacency list {2,[[1],[0]]}, or the "
         "name of a JSON file or of a planned model";
     struct str known[TSR_COUNT(kinds)];
@@ -197,7 +198,12 @@ static tsr_status refuse_unknown(tsr_session *session, struct str kind, struct s
     kind.n = size_min(kind.n, MAX_EXCERPT);
     sizes.n = size_min(sizes.n, MAX_EXCERPT);
     struct str near = tsr__nearest(kind, known, TSR_COUNT(kinds));
-    if (!kind.p)
+    if (str_eq(kind, STR("gpu"))) // nearer to cpu
+        near = STR("cuda");
+    if (!kind.p && (str_eq(sizes, STR("gpu")) || str_eq(sizes, STR("cuda"))))
+        tsr__diag(session, DIAG_topology_text, NULL, hint,
+                  "unknown topology '" STR_FMT "'; did you mean cuda:1?", STR_ARG(sizes));
+    else if (!kind.p)
         tsr__diag(session, DIAG_topology_text, NULL, hint, "unknown topology '" STR_FMT "'",
                   STR_ARG(sizes));
     else if (near.n && !str_eq(near, kind))

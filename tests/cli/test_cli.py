@@ -720,6 +720,8 @@ def test_topology(d):
         rc, _, err = call("topology", *words)
         check("topology usage %s" % " ".join(words), rc == (7 if "engine-absent" in err else 2) and err, (rc, err))
     check("topology did you mean", "did you mean ring" in call("topology", "show", "rin:4")[2])
+    for text, meant in (("cuda", "cuda:1"), ("gpu", "cuda:1"), ("gpu:2", "cuda")):
+        check("topology %s did you mean" % text, "'%s'; did you mean %s?" % (text, meant) in call("topology", "show", text)[2])
     for text in ("wrong", "2x", "full:x", ":4"):
         rc, _, err = call("topology", "show", text)
         check("an unknown topology is quoted, " + text, rc == 2 and "unknown topology '%s'\n" % text in err, err)
