@@ -184,16 +184,29 @@ static OrtStatus *append(struct rank *rank, OrtSessionOptions *options, const ch
                                                                     all.values, all.n);
 }
 
-static tsr_status absent(struct rank *rank, struct str name, const char *list, const char *why)
+static tsr_status report_absent(struct rank *rank, struct str name, const char *list)
 {
     struct place at = tsr__rank_place(rank);
-    // `why` is the engine's message if the provider is in the library but did not start, for
-    // example because CUDA is missing.
     return tsr__fail(
         rank->session, TSR_ENGINE, DIAG_provider_absent, &at,
         "use another device with --map-device NAME=CPU, or an ONNX Runtime with this provider",
-        "no execution provider for device " STR_FMT "; ONNX Runtime %s has %s%s%s", STR_ARG(name),
-        rank->engine->version, list, *why ? ": " : "", why);
+        "no execution provider for device " STR_FMT "; ONNX Runtime %s has %s", STR_ARG(name),
+        rank->engine->version, list);
+}
+
+// Reports that ONNX Runtime has the provider, but refuses to add it. Examples: a library of CUDA is
+// missing; the provider does not have an option.
+static tsr_status report_refused(struct rank *rank, struct str name, const char *why)
+{
+    struct place at = tsr__rank_place(rank);
+    const char *hint = "install the libraries that this provider needs (pip install "
+                       "onnxruntime-gpu[cuda,cudnn] for CUDA), or use another device with "
+                       "--map-device NAME=CPU";
+    if (rank->options->n_provider_options)
+        hint = "check the names and values of --provider-option";
+    return tsr__fail(rank->session, TSR_ENGINE, DIAG_provider_absent, &at, hint,
+                     "the execution provider of device " STR_FMT " cannot be used: %s",
+                     STR_ARG(name), why);
 }
 
 tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
@@ -223,9 +236,9 @@ tsr_status tsr__provider_set(struct rank *rank, OrtSessionOptions *options)
         snprintf(rank->provider, sizeof rank->provider, "%.*s",
                  (int)(strlen(full) - strlen(SUFFIX)), full);
     } else
-        st = absent(rank, name, there, "");
+        st = report_absent(rank, name, there);
     if (failed) {
-        st = absent(rank, name, there, rank->engine->api->GetErrorMessage(failed));
+        st = report_refused(rank, name, rank->engine->api->GetErrorMessage(failed));
         rank->engine->api->ReleaseStatus(failed);
     }
     tsr__text_free(&list);

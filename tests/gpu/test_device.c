@@ -709,7 +709,7 @@ static void test_driver_fails(void **state)
     check_driver_fails("cuLaunchKernel:3", METHOD_OWN, "reducing: invalid argument");
     check_driver_fails("cuMemHostAlloc:1", METHOD_HOST, "is out of memory for host memory");
     check_driver_fails("ncclAllReduce:2", METHOD_NCCL, "NCCL on rank");
-    check_driver_fails("cuModuleLoadData:2", METHOD_OWN, "opening it: invalid argument");
+    check_driver_fails("cuModuleLoadData:2", METHOD_OWN, "cannot be opened: invalid argument");
 }
 
 // An optional argument selects tests by pattern: test_nccl*

@@ -325,6 +325,19 @@ static bool make_lists(struct device *device)
     return !device->arena.failed;
 }
 
+static tsr_status open_gpu(struct device *device, tsr_session *session, bool has_processes,
+                           struct comm_trouble *why)
+{
+    char words[160];
+    int card = device->options.card, rank = device->endpoint.rank;
+    int code = tsr__seat_open(session, device->gpu, card, has_processes, &device->seat);
+    if (code == 0)
+        return TSR_OK;
+    tsr__gpu_words(device->gpu, code, words, sizeof words);
+    return tsr__trouble(why, TSR_PEER, rank, "GPU %d of rank %d cannot be opened: %s", card, rank,
+                        words);
+}
+
 // Opens the endpoint of a rank that may be on a GPU. The endpoint forwards calls to `base`, except
 // those in which a GPU takes part.
 tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
@@ -342,15 +355,12 @@ tsr_status tsr__device_open(tsr_session *session, struct endpoint *base,
     device->options = *options;
     device->gpu = options->gpu;
     tsr__nccl_init(device);
-    struct device_call k = {device, &(struct comm_call){.op = "opening", .node = "GPU"}, why, 0};
     bool has_processes = strcmp(base->transport->name, "threads") != 0;
     tsr_status st = TSR_OK;
     if (!make_lists(device))
         st = tsr__trouble(why, TSR_NOMEM, base->rank, "rank %d is out of memory", base->rank);
     else if (options->gpu)
-        st = tsr__device_code(
-            &k, tsr__seat_open(session, options->gpu, options->card, has_processes, &device->seat),
-            "opening it");
+        st = open_gpu(device, session, has_processes, why);
     if (st == TSR_OK)
         *out = &device->endpoint;
     else
