@@ -74,33 +74,40 @@ static const char *time_help(const struct planner *planner)
     return "give it more time, more memory or more devices";
 }
 
+// Suggests devices with this memory. The option --memory is suggested only if it set the limit, or
+// if the memory of the devices is a default: it cannot give a GPU more memory than it has.
+static struct str memory_help(struct planner *planner, int64_t needs, bool limited)
+{
+    struct str need = tsr__plan_bytes_text(&planner->arena, needs);
+    if (!limited && !planner->machine.topology->memory_assumed)
+        return tsr__arena_printf(&planner->arena, "use devices with " STR_FMT " each",
+                                 STR_ARG(need));
+    return tsr__arena_printf(&planner->arena, "give each device " STR_FMT " (--memory %lld)",
+                             STR_ARG(need), (long long)needs);
+}
+
 // Suggests more memory per device and more devices, whichever is cheaper first.
 static struct str help_text(struct planner *planner, const tsr_plan_summary *summary,
-                            int64_t memory)
+                            int64_t memory, bool limited)
 {
     const char *sizes = "";
     long long devices = (long long)summary->fits_devices;
     // The bytes that are missing on all devices together. They can be provided as more memory per
     // device, or as more devices.
     double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
-    struct str need = tsr__plan_bytes_text(&planner->arena, summary->needs_bytes);
+    struct str larger = memory_help(planner, summary->needs_bytes, limited);
     if (planner->shapes.full != planner->shapes.known)
         sizes = ", or give sizes with --dim: symbolic dimensions without a size are not sharded";
     if (!summary->needs_bytes)
         return tsr__arena_printf(&planner->arena, "%s%s", time_help(planner), sizes);
     if (!devices)
-        return tsr__arena_printf(&planner->arena,
-                                 "give each device " STR_FMT " (--memory %lld), or use more "
-                                 "devices%s",
-                                 STR_ARG(need), (long long)summary->needs_bytes, sizes);
+        return tsr__arena_printf(&planner->arena, STR_FMT ", or use more devices%s",
+                                 STR_ARG(larger), sizes);
     if (more <= (double)(devices - planner->machine.n) * (double)memory)
-        return tsr__arena_printf(&planner->arena,
-                                 "give each device " STR_FMT " (--memory %lld), or use %lld "
-                                 "devices%s",
-                                 STR_ARG(need), (long long)summary->needs_bytes, devices, sizes);
-    return tsr__arena_printf(&planner->arena,
-                             "use %lld devices, or give each device " STR_FMT " (--memory %lld)%s",
-                             devices, STR_ARG(need), (long long)summary->needs_bytes, sizes);
+        return tsr__arena_printf(&planner->arena, STR_FMT ", or use %lld devices%s",
+                                 STR_ARG(larger), devices, sizes);
+    return tsr__arena_printf(&planner->arena, "use %lld devices, or " STR_FMT "%s", devices,
+                             STR_ARG(larger), sizes);
 }
 
 static const char *which_device(const struct planner *planner)
@@ -109,11 +116,10 @@ static const char *which_device(const struct planner *planner)
 }
 
 // Reports that no plan fits. `memory` is that of the smallest device.
-static tsr_status report_infeasible(struct planner *planner, int64_t memory,
+static tsr_status report_infeasible(struct planner *planner, int64_t memory, struct str hint,
                                     const tsr_plan_summary *out)
 {
     struct str what = binding_text(planner, out);
-    struct str hint = help_text(planner, out, memory);
     struct str have = tsr__plan_bytes_text(&planner->arena, memory);
     struct str need = STR("the needed memory was not found in time");
     struct str bytes = tsr__plan_bytes_text(&planner->arena, out->needs_bytes);
@@ -129,10 +135,9 @@ static tsr_status report_infeasible(struct planner *planner, int64_t memory,
 
 // Reports that the search ended, by the time limit or because it was cancelled, before it found a
 // plan or a proof. Returns TSR_CANCELLED or TSR_INFEASIBLE.
-static tsr_status report_stopped(struct planner *planner, int64_t memory,
+static tsr_status report_stopped(struct planner *planner, int64_t memory, struct str hint,
                                  const tsr_plan_summary *out)
 {
-    struct str hint = help_text(planner, out, memory);
     struct str have = tsr__plan_bytes_text(&planner->arena, memory);
     struct str need = STR("");
     if (out->needs_bytes > 0)
@@ -240,7 +245,8 @@ tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *optio
     out->undecided = !proved;
     if (models->n > 1)
         return tsr__plan_report_none(planner, "plan of both models", proved, out->needs_bytes);
+    struct str hint = help_text(planner, out, memory, options->memory > 0);
     if (proved)
-        return report_infeasible(planner, memory, out);
-    return report_stopped(planner, memory, out);
+        return report_infeasible(planner, memory, hint, out);
+    return report_stopped(planner, memory, hint, out);
 }
