@@ -164,3 +164,21 @@ const tsr_value *tsr__cache_length(const tsr_value *present, int *axis)
         return NULL;
     return find_size(tsr_node_input(node, row->cache_length), axis);
 }
+
+// Callback for the readers of a mask: stops at one that reads single elements.
+static bool sums_or_measures(void *data, tsr_node *node, size_t input)
+{
+    bool *summed = data;
+    if (is_op(node, "Shape"))
+        return true;
+    *summed = input == 0 && is_op(node, "ReduceSum");
+    return *summed;
+}
+
+bool tsr__is_length_mask(const tsr_value *input)
+{
+    bool summed = false;
+    if (tsr_value_dtype(input) == TSR_INT64)
+        tsr_value_uses(input, sums_or_measures, &summed);
+    return summed;
+}

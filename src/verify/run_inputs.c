@@ -47,12 +47,29 @@ static bool is_name(const char *symbol)
                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")] == 0;
 }
 
+// Sets masks to 1. Random lengths would not fit the other inputs, and attention kernels of GPUs
+// return undefined numbers for such lengths.
+static void set_masks(struct loading *loading)
+{
+    const tsr_graph *graph = tsr_model_graph(loading->model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *input = tsr_graph_input(graph, i);
+        struct tensor *mask = tsr__tensors_get(loading->inputs, tsr_value_name(input));
+        if (!mask || mask->type != TSR_INT64 || !tsr__is_length_mask(input))
+            continue;
+        for (size_t k = 0; k < mask->bytes / sizeof(int64_t); k++)
+            ((int64_t *)mask->data)[k] = 1;
+    }
+}
+
 static tsr_status load(struct loading *loading, struct str set)
 {
     if (!set.p)
         return TSR_NOMEM;
     tsr__tensors_clear(loading->inputs);
-    return tsr_tensors_load(loading->inputs, set.p, loading->model, false);
+    TRY(tsr_tensors_load(loading->inputs, set.p, loading->model, false));
+    set_masks(loading);
+    return TSR_OK;
 }
 
 // Appends the sizes of input dimensions that are expressions, such as 2*seq, to the list of sizes
@@ -217,7 +234,8 @@ static void warn_no_size(const struct loading *loading)
 }
 
 // Tries the sizes 128, 64 ... 2. Stops at the first with which the unsharded model runs: *size is
-// that size, and the inputs have it. *size is 1 if there is none.
+// that size, and the inputs have it. *size is 1 if there is none. Also stops if the CPU cannot run
+// the model with any size. Example: bfloat16, which GPUs support.
 static tsr_status try_sizes(struct loading *loading, const struct growth *growth, int64_t *size)
 {
     for (*size = PLAN_USUAL_SIZE; *size > 1; *size /= 2) {
@@ -230,6 +248,8 @@ static tsr_status try_sizes(struct loading *loading, const struct growth *growth
         tsr_status st = try_run(loading);
         if (st == TSR_OK || st == TSR_CANCELLED || st == TSR_NOMEM)
             return st;
+        if (st == TSR_ENGINE)
+            return TSR_OK;
     }
     return TSR_OK;
 }

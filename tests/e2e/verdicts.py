@@ -76,6 +76,18 @@ def test_sizes(d):
     check("no size runs: says so", rc == 1 and any(f["code"] == "inputs-unsized" for f in doc["findings"]), (rc, doc, err))
     rc, doc, err = document("verify", m, "--devices", 2, "--dim", "r=8", "--dim", "p=4", "--dim", "q=4")
     check("given sizes that fit run", rc == 0 and doc["cut_nodes"] > 0, (rc, doc, err))
+    # The CPU has no kernel for this type, so it says nothing about sizes.
+    m = save(d + "/bfloat16.onnx", [helper.make_node("MatMul", ["x", "x"], ["y"])], [("x", T.BFLOAT16, ["n", "n"])], [("y", T.BFLOAT16, None)])
+    rc, doc, err = document("run", m)
+    check("no kernel: no word about sizes", rc == 7 and "engine-refused" in str((doc, err)) and "inputs-unsized" not in str((doc, err)), (rc, doc, err))
+    # A mask that is only added gives the lengths of the sequences: random ones would not fit the other inputs.
+    m = save(d + "/mask.onnx", [helper.make_node("ReduceSum", ["mask", "axis"], ["length"], keepdims=0), helper.make_node("Shape", ["mask"], ["sizes"]),
+                                helper.make_node("Add", ["other", "other"], ["sum"])],
+             [("mask", T.INT64, [3, 9]), ("other", T.INT64, [3, 9])], [("length", T.INT64, [3]), ("sizes", T.INT64, [2]), ("sum", T.INT64, [3, 9])],
+             [numpy_helper.from_array(np.array([1]), "axis")])
+    rc, doc, err = document("run", m, "--outputs", d + "/mask.npz")
+    with np.load(d + "/mask.npz") as got:
+        check("a mask of lengths has no zeros", rc == 0 and (got["length"] == 9).all() and 0 < got["sum"].sum() < 54, (rc, got["length"], err))
 
 
 def test_kept_sizes(d):
