@@ -35,10 +35,8 @@ tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *pa
 // parts.c: builds the graphs of all ranks.
 tsr_status tsr__parts_build(struct draft *draft, struct part *parts) TSR_MUST_USE;
 
-// opsets.c: tsr__draft_types records the element types of the model in draft->types. From them,
-// tsr__part_ir chooses the IR version of the rank files, and tsr__part_lower lowers the opset of
-// one rank file.
-void tsr__draft_types(struct draft *draft);
+// opsets.c: from the element types of the model (draft->types), tsr__part_ir chooses the IR version
+// of the rank files, and tsr__part_lower lowers the opset of one rank file.
 int64_t tsr__part_ir(const struct draft *draft);
 tsr_status tsr__part_lower(struct part *part) TSR_MUST_USE;
 

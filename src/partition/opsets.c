@@ -6,27 +6,6 @@
 
 #define LOWEST_OPSET 17 // lowest opset of ai.onnx in rank files (rules/versions.c)
 
-static void note_type(struct draft *draft, const tsr_value *value)
-{
-    if (value)
-        draft->types |= UINT64_C(1) << tsr__shapes_element(draft->flow->shapes, value).dtype;
-}
-
-void tsr__draft_types(struct draft *draft)
-{
-    const tsr_model *model = draft->model;
-    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
-         node = tsr_model_next_node(model, node)) {
-        for (size_t i = 0; i < tsr_node_input_count(node); i++)
-            note_type(draft, tsr_node_input(node, i));
-        for (size_t i = 0; i < tsr_node_output_count(node); i++)
-            note_type(draft, tsr_node_output(node, i));
-    }
-    tsr_graph *graph = tsr_model_graph(model);
-    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
-        note_type(draft, tsr_graph_input(graph, i));
-}
-
 // True if the model has values of the type. Values of unknown type are recorded as TSR_UNDEFINED.
 static bool has_type(const struct draft *draft, tsr_dtype type)
 {
@@ -57,41 +36,13 @@ int64_t tsr__part_ir(const struct draft *draft)
     return ir;
 }
 
-// True if all element types of the model are plain (tsr__type_plain).
-static bool all_plain(const struct draft *draft)
-{
-    for (int type = 0; type < 64; type++)
-        if (has_type(draft, (tsr_dtype)type) && !tsr__type_plain((tsr_dtype)type))
-            return false;
-    return true;
-}
-
-// Returns the ai.onnx node of the rank file that needs the highest opset, and sets *least to this
-// opset. NULL: there is no ai.onnx node.
-static const tsr_node *highest_opset_node(const struct part *part, int64_t *least)
-{
-    const tsr_node *most = NULL;
-    bool plain = all_plain(part->draft);
-    *least = 0;
-    for (tsr_node *node = tsr_model_next_node(part->model, NULL); node;
-         node = tsr_model_next_node(part->model, node)) {
-        if (tsr__node_domain_str(node).n)
-            continue;
-        int64_t changed = tsr__rule_changed(node, part->draft->opset, plain);
-        if (changed > *least) {
-            *least = changed;
-            most = node;
-        }
-    }
-    return most;
-}
-
 tsr_status tsr__part_lower(struct part *part)
 {
     if (tsr_model_function_count(part->model))
-        return TSR_OK; // bodies of functions import their own opsets
-    int64_t least;
-    const tsr_node *why = highest_opset_node(part, &least);
+        return TSR_OK;   // bodies of functions import their own opsets
+    const tsr_node *why; // the node that needs the highest opset
+    int64_t least = tsr__model_changed(part->model, part->draft->opset,
+                                       tsr__types_plain(part->draft->types), &why);
     if (!why)
         return TSR_OK;
     if (least > LOWEST_OPSET) { // recorded for the message if an engine rejects it

@@ -175,7 +175,7 @@ static tsr_status part_end(struct part *part)
 // Builds all graphs together, step by step. So communications have the same order on all ranks.
 tsr_status tsr__parts_build(struct draft *draft, struct part *parts)
 {
-    tsr__draft_types(draft);
+    draft->types = tsr__model_types(draft->model, draft->flow->shapes);
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         TRY(part_begin(draft, &parts[rank], rank));
     TRY(tsr__weights_place(draft, parts));

@@ -422,9 +422,15 @@ tsr_status tsr__rule_expand(struct arena *arena, tsr_node *node, const tsr_node 
 
 // Returns the last opset up to `opset` in which the operator (of ai.onnx) changed, but not less
 // than 17. Returns `opset` if it is 17 or less, or if the changes are unknown (versions.c). plain:
-// all inputs and outputs have types that these opsets support (tsr__type_plain), so versions that
+// all inputs and outputs have types that these opsets support (tsr__types_plain), so versions that
 // only added types are skipped.
 int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain);
-bool tsr__type_plain(tsr_dtype type);
+// Returns the largest result of tsr__rule_changed for the ai.onnx nodes of the model, bodies
+// included, and sets *why to the first such node; 0 and NULL: there are none.
+int64_t tsr__model_changed(const tsr_model *model, int64_t opset, bool plain, const tsr_node **why);
+// Returns the element types of the model, bodies included: bit k is set if a value has type k.
+// Values of unknown type set bit TSR_UNDEFINED.
+uint64_t tsr__model_types(const tsr_model *model, const struct shapes *shapes);
+bool tsr__types_plain(uint64_t types);
 
 #endif

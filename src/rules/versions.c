@@ -69,15 +69,35 @@ bool tsr__version_fits(struct str op, struct str domain, int64_t from, int64_t t
     return true;
 }
 
-bool tsr__type_plain(tsr_dtype type)
+static uint64_t type_bit(const struct shapes *shapes, const tsr_value *value)
+{
+    return value ? UINT64_C(1) << tsr__shapes_element(shapes, value).dtype : 0;
+}
+
+uint64_t tsr__model_types(const tsr_model *model, const struct shapes *shapes)
+{
+    uint64_t types = 0;
+    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node)) {
+        for (size_t i = 0; i < tsr_node_input_count(node); i++)
+            types |= type_bit(shapes, tsr_node_input(node, i));
+        for (size_t i = 0; i < tsr_node_output_count(node); i++)
+            types |= type_bit(shapes, tsr_node_output(node, i));
+    }
+    const tsr_graph *graph = tsr_model_graph(model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        types |= type_bit(shapes, tsr_graph_input(graph, i));
+    return types;
+}
+
+bool tsr__types_plain(uint64_t types)
 {
     static const tsr_dtype all[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_INT64,  TSR_INT32,
                                     TSR_INT16, TSR_INT8,   TSR_UINT64,  TSR_UINT32, TSR_UINT16,
                                     TSR_UINT8, TSR_BOOL,   TSR_STRING};
     for (size_t i = 0; i < TSR_COUNT(all); i++)
-        if (all[i] == type)
-            return true;
-    return false;
+        types &= ~(UINT64_C(1) << all[i]);
+    return types == 0;
 }
 
 // True if the node has an attribute that a version of the table added together with element types.
@@ -104,6 +124,23 @@ int64_t tsr__rule_changed(const tsr_node *node, int64_t opset, bool plain)
         int64_t version = types ? -row->changed[i] : row->changed[i];
         if (version <= opset && !(types && plain))
             last = version;
+    }
+    return last;
+}
+
+int64_t tsr__model_changed(const tsr_model *model, int64_t opset, bool plain, const tsr_node **why)
+{
+    int64_t last = 0;
+    *why = NULL;
+    for (const tsr_node *node = tsr_model_next_node(model, NULL); node;
+         node = tsr_model_next_node(model, node)) {
+        if (tsr__node_domain_str(node).n)
+            continue;
+        int64_t changed = tsr__rule_changed(node, opset, plain);
+        if (changed > last) {
+            last = changed;
+            *why = node;
+        }
     }
     return last;
 }

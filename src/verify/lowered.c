@@ -14,46 +14,6 @@
 #define ALL_KNOW 21 // operator set that all supported releases of ONNX Runtime accept
 #define KNOWS    23 // minor version: ONNX Runtime 1.23 supports all newer sets that matter here
 
-// True if all operator sets from 17 on support the value's element type (for a sequence, that of
-// its tensors).
-static bool plain_value(const struct shapes *shapes, const tsr_value *value)
-{
-    return !value || tsr__type_plain(tsr__shapes_element(shapes, value).dtype);
-}
-
-// True if plain_value is true for all inputs and outputs of nodes, also in bodies. False if out of
-// memory.
-static bool plain(struct work *work)
-{
-    tsr_model *model = work->model;
-    const struct shapes *shapes = tsr__model_shapes(work->model);
-    if (!shapes)
-        return false;
-    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
-         node = tsr_model_next_node(model, node)) {
-        for (size_t i = 0; i < tsr_node_input_count(node); i++)
-            if (!plain_value(shapes, tsr_node_input(node, i)))
-                return false;
-        for (size_t i = 0; i < tsr_node_output_count(node); i++)
-            if (!plain_value(shapes, tsr_node_output(node, i)))
-                return false;
-    }
-    return true;
-}
-
-// Returns the latest operator set in which an operator of the model changed. In a lower set the
-// model would have another meaning. types: ignore changes that only added element types.
-static int64_t lowest(tsr_model *model, int64_t opset, bool types)
-{
-    int64_t least = 0;
-    for (tsr_node *node = tsr_model_next_node(model, NULL); node;
-         node = tsr_model_next_node(model, node)) {
-        if (!tsr__node_domain_str(node).n)
-            least = int64_max(least, tsr__rule_changed(node, opset, types));
-    }
-    return least;
-}
-
 // Returns the operator set to write instead of the model's; 0: the model's own. A lower set is used
 // if the engine is older than 1.23, the model's set is above 21, the model has no functions, and
 // its operators have the same meaning in the lower set.
@@ -63,7 +23,10 @@ static int64_t lowered_opset(struct work *work, const char *version)
     if (opset <= ALL_KNOW || tsr_model_function_count(work->model) ||
         strncmp(version, "1.", 2) != 0 || strtol(version + 2, NULL, 10) >= KNOWS)
         return 0;
-    int64_t least = lowest(work->model, opset, plain(work));
+    const struct shapes *shapes = tsr__model_shapes(work->model);
+    bool plain = shapes && tsr__types_plain(tsr__model_types(work->model, shapes));
+    const tsr_node *why;
+    int64_t least = tsr__model_changed(work->model, opset, plain, &why);
     return least < opset ? least : 0;
 }
 

@@ -171,7 +171,7 @@ struct draft {
     int64_t n_ranks;
     const int64_t *all_devices;
     int64_t opset;  // version of ai.onnx
-    uint64_t types; // bit k: the model has a value of element type k (opsets.c)
+    uint64_t types; // element types of the model (tsr__model_types)
 
     // Layouts of inputs and outputs of the model that differ from the default, indexed by value id
     // (ports.c).
