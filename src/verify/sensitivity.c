@@ -57,22 +57,10 @@ static bool is_float(tsr_dtype type)
 // Makes the magnitude of a float one unit larger or smaller.
 static void change_last_bit(unsigned char *at, size_t bytes, bool larger)
 {
-    uint16_t half;
-    uint32_t single;
-    uint64_t wide;
-    if (bytes == sizeof half) {
-        memcpy(&half, at, sizeof half);
-        half = (uint16_t)(larger ? half + 1 : half - 1);
-        memcpy(at, &half, sizeof half);
-    } else if (bytes == sizeof single) {
-        memcpy(&single, at, sizeof single);
-        single += larger ? 1 : UINT32_MAX;
-        memcpy(at, &single, sizeof single);
-    } else {
-        memcpy(&wide, at, sizeof wide);
-        wide += larger ? 1 : UINT64_MAX;
-        memcpy(at, &wide, sizeof wide);
-    }
+    uint64_t bits = 0; // tensors are little-endian: the lowest bytes come first
+    memcpy(&bits, at, bytes);
+    bits += larger ? 1 : UINT64_MAX;
+    memcpy(at, &bits, bytes);
 }
 
 // Changes the last bit of about all elements. Integers stay: they are exact, and models compare

@@ -114,21 +114,6 @@ static const void *keep(struct arena *arena, const void *from, size_t n, size_t 
     return to;
 }
 
-// Copies the operators' names and counts; keep_replicated does the same for replicated nodes.
-static void keep_collectives(struct arena *arena, tsr_partition_summary *summary)
-{
-    tsr_collective_count *counts =
-        ARENA_ARRAY(arena, tsr_collective_count, summary->n_collectives + 1);
-    const tsr_collective_count *from = summary->collectives;
-    summary->collectives = counts;
-    if (!counts)
-        return;
-    for (size_t i = 0; i < summary->n_collectives; i++) {
-        counts[i].op = tsr__arena_str(arena, str_of(from[i].op)).p;
-        counts[i].count = from[i].count;
-    }
-}
-
 static void keep_replicated(struct arena *arena, tsr_partition_summary *summary)
 {
     tsr_replicated *list = ARENA_ARRAY(arena, tsr_replicated, summary->n_replicated + 1);
@@ -150,7 +135,8 @@ static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
     summary->weight_bytes = keep(arena, summary->weight_bytes, n, sizeof(*summary->weight_bytes));
     summary->weights = keep(arena, summary->weights, n, sizeof(*summary->weights));
     summary->file_bytes = keep(arena, summary->file_bytes, n, sizeof(*summary->file_bytes));
-    keep_collectives(arena, summary);
+    summary->collectives =
+        keep(arena, summary->collectives, summary->n_collectives, sizeof(*summary->collectives));
     keep_replicated(arena, summary);
 }
 
