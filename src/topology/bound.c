@@ -9,6 +9,8 @@
 // Over links of 1 GB/s in total that takes at least 2 ns.
 #include "topology/internal.h"
 
+#include <math.h>
+
 // Returns the share of one group's bytes that must leave a side of a bisection with s of the
 // group's n devices. Example: 1 of 4 devices: 1/4 for an all-gather, 3/4 for a reduce-scatter, 3/16
 // for an all-to-all, everything for a broadcast or all-reduce.
@@ -40,7 +42,7 @@ static void add_link(struct width *width, const struct topology_link *link)
 
 static double narrower(const struct width *width)
 {
-    return width->ports < width->links ? width->ports : width->links;
+    return fmin(width->ports, width->links);
 }
 
 // Returns the bandwidth out of the marked devices.
@@ -99,9 +101,7 @@ static double worst_halves(tsr_topology *topology, enum tsr_collective what,
         for (int last = 0; last < 2; last++) {
             for (int i = 0; i < topology->n; i++)
                 side[i] = last ? i >= k : i < k;
-            double time = cut_time(topology, what, groups, side);
-            if (time > worst)
-                worst = time;
+            worst = fmax(worst, cut_time(topology, what, groups, side));
         }
     return worst;
 }
@@ -160,10 +160,7 @@ static double worst_alone(const tsr_topology *topology, enum tsr_collective what
         a->in.ports += ports;
         double out = a->bytes_out > 0 ? a->bytes_out / narrower(&a->out) : 0;
         double in = a->bytes_in > 0 ? a->bytes_in / narrower(&a->in) : 0;
-        if (out > worst)
-            worst = out;
-        if (in > worst)
-            worst = in;
+        worst = fmax(worst, fmax(out, in));
     }
     return worst;
 }
@@ -181,12 +178,9 @@ int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
     struct arena scratch = {.session = topology->session};
     bool *side = ARENA_ARRAY(&scratch, bool, (size_t)topology->n);
     struct alone *alone = ARENA_ARRAY(&scratch, struct alone, (size_t)topology->n);
-    if (!scratch.failed) {
-        double halves = worst_halves(topology, what, groups, side);
-        worst = worst_alone(topology, what, groups, alone);
-        if (halves > worst)
-            worst = halves;
-    }
+    if (!scratch.failed)
+        worst = fmax(worst_halves(topology, what, groups, side),
+                     worst_alone(topology, what, groups, alone));
     tsr__arena_free(&scratch);
     double picoseconds = worst * (double)bytes * 1e12;
     return picoseconds < (double)TOPOLOGY_NEVER ? (int64_t)picoseconds : TOPOLOGY_NEVER;

@@ -214,9 +214,9 @@ static bool link_gpu(tsr_topology *topology, const struct order *order, int from
     bool same = from / (int)order->devices == to / (int)order->devices;
     const struct link_costs *costs = same ? &inside : &between;
     double bandwidth = (same ? order->box->link : order->box->network) * order->box->reach->links;
-    if (!tsr__topology_link(topology, from, to, costs->latency, bandwidth))
+    struct topology_link *link = tsr__topology_link(topology, from, to, costs->latency, bandwidth);
+    if (!link)
         return false;
-    struct topology_link *link = &topology->links.at[topology->links.n - 1];
     link->start = costs->start;
     link->message = costs->message;
     link->out_port = 2 * from + !same;

@@ -160,9 +160,7 @@ static double unload(struct meter *meter)
     double fullest = 0;
     for (size_t i = 0; i < meter->n_touched; i++) {
         int k = meter->touched[i];
-        double time = meter->load[k] / tsr__topology_speed(meter->topology, k);
-        if (time > fullest)
-            fullest = time;
+        fullest = fmax(fullest, meter->load[k] / tsr__topology_speed(meter->topology, k));
         meter->load[k] = 0;
     }
     meter->n_touched = 0;
@@ -210,11 +208,8 @@ static double fold_per_byte(const tsr_topology *topology, enum tsr_collective wh
     double slowest = 0;
     if (!comm_has((int)what, TRAIT_REDUCES))
         return 0;
-    for (int i = 0; i < groups->count * groups->size; i++) {
-        double each = 1 / topology->device[groups->device[i]].bandwidth;
-        if (each > slowest)
-            slowest = each;
-    }
+    for (int i = 0; i < groups->count * groups->size; i++)
+        slowest = fmax(slowest, 1 / topology->device[groups->device[i]].bandwidth);
     // A device reads n pieces, each 1/n of the tensor, and writes one: (n + 1) / n bytes per byte.
     return slowest * (groups->size + 1) / groups->size;
 }

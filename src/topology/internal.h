@@ -10,8 +10,10 @@ tsr_topology *tsr__topology_new(tsr_session *session, int n);
 // A machine of equal hosts with more links than this lists only the links of its first hosts.
 #define TOPOLOGY_LISTED ((size_t)1 << 18)
 #define TOPOLOGY_WINDOW 64 // number of hosts whose links are listed
-// Adds a link. If latency or bandwidth is 0, the default is used.
-bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth);
+// Adds a link and returns it. If latency or bandwidth is 0, the default is used. The pointer is
+// valid until the next link is added; NULL: out of memory.
+struct topology_link *tsr__topology_link(tsr_topology *topology, int from, int to, double latency,
+                                         double bandwidth);
 // Adds a port; links refer to it by its number.
 bool tsr__topology_port(tsr_topology *topology, int device, double bandwidth);
 // Returns the number of resources that messages share: links, then both directions of each port.

@@ -132,11 +132,10 @@ static struct level_ports add_ports(tsr_topology *topology, int devices, const i
 
 static void link_level(tsr_topology *topology, int from, int to, int level, int first_port)
 {
-    if (!tsr__topology_link(topology, from, to, networks[level].latency,
-                            networks[level].bandwidth) ||
-        first_port < 0)
+    struct topology_link *link =
+        tsr__topology_link(topology, from, to, networks[level].latency, networks[level].bandwidth);
+    if (!link || first_port < 0)
         return;
-    struct topology_link *link = &topology->links.at[topology->links.n - 1];
     link->out_port = first_port + from;
     link->in_port = first_port + to;
 }

@@ -218,10 +218,10 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
 
 static bool json_link(tsr_topology *topology, int from, int to, const json_t *object)
 {
-    if (!tsr__topology_link(topology, from, to, read_positive(object, "latency"),
-                            read_positive(object, "bandwidth")))
+    struct topology_link *link = tsr__topology_link(
+        topology, from, to, read_positive(object, "latency"), read_positive(object, "bandwidth"));
+    if (!link)
         return false;
-    struct topology_link *link = &topology->links.at[topology->links.n - 1];
     link->start = read_positive(object, "start");
     link->message = read_positive(object, "message");
     return true;
@@ -329,8 +329,6 @@ static void json_grid(tsr_topology *topology, const json_t *list)
     }
     if (all == topology->n) // ignore a grid that does not match
         topology->n_grid = (int)n;
-    else
-        topology->n_grid = 0;
 }
 
 // Reads the window of a topology with too many hosts to list all links. Only the links of the first

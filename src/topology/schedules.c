@@ -374,10 +374,7 @@ static bool bruck(const struct schedule *at, bool mirrored)
 // groups are pairs.
 static bool one_message(const struct schedule *at, bool mirrored)
 {
-    for (int k = 0; k < at->groups->count; k++)
-        send_member(at, mirrored, k, 0, 1, at->bytes);
-    end_step(at, 1);
-    return at->groups->size == 2;
+    return at->groups->size == 2 && from_first(at, mirrored);
 }
 
 #define THREE(name, function)                                                                      \

@@ -96,12 +96,15 @@ static void link_devices(tsr_topology *to, const struct rank_shares *shares,
     if (link->in_port >= 0)
         wire = fmin(wire, from->ports.at[link->in_port].bandwidth);
     for (int a = 0; a < n_from; a++)
-        for (int b = 0; b < n_to; b++)
-            if (tsr__topology_link(to, shares->first[link->from] + a, shares->first[link->to] + b,
-                                   link->latency, wire / fmax(n_from, n_to))) {
-                to->links.at[to->links.n - 1].start = link->start;
-                to->links.at[to->links.n - 1].message = link->message;
-            }
+        for (int b = 0; b < n_to; b++) {
+            struct topology_link *copy =
+                tsr__topology_link(to, shares->first[link->from] + a, shares->first[link->to] + b,
+                                   link->latency, wire / fmax(n_from, n_to));
+            if (!copy)
+                return;
+            copy->start = link->start;
+            copy->message = link->message;
+        }
 }
 
 // Creates a topology of ranks in the order of their devices, with links inside each device and

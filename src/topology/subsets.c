@@ -43,10 +43,10 @@ static void copy_links(tsr_topology *to, const tsr_topology *from, const int *pl
         const struct topology_link *link = &from->links.at[i];
         if (place[link->from] < 0 || place[link->to] < 0)
             continue;
-        if (!tsr__topology_link(to, place[link->from], place[link->to], link->latency,
-                                link->bandwidth))
+        struct topology_link *copy = tsr__topology_link(to, place[link->from], place[link->to],
+                                                        link->latency, link->bandwidth);
+        if (!copy)
             return;
-        struct topology_link *copy = &to->links.at[to->links.n - 1];
         copy->start = link->start;
         copy->message = link->message;
         copy->out_port = copy_port(to, from, link->out_port, place, made);

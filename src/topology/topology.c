@@ -60,11 +60,12 @@ void tsr_topology_free(tsr_topology *topology)
 
 // Adds a link. Links may be added in any order and repeatedly; tsr__topology_finish removes
 // duplicates.
-bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency, double bandwidth)
+struct topology_link *tsr__topology_link(tsr_topology *topology, int from, int to, double latency,
+                                         double bandwidth)
 {
     struct topology_link *link = vec_push(&topology->arena, &topology->links);
     if (!link)
-        return false;
+        return NULL;
     if (!(latency > 0))
         latency = usual.latency;
     if (!(bandwidth > 0))
@@ -75,7 +76,7 @@ bool tsr__topology_link(tsr_topology *topology, int from, int to, double latency
                                    .bandwidth = bandwidth,
                                    .out_port = -1,
                                    .in_port = -1};
-    return true;
+    return link;
 }
 
 bool tsr__topology_port(tsr_topology *topology, int device, double bandwidth)
