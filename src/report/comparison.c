@@ -159,11 +159,7 @@ void tsr__comparison_write(struct page *page)
     other.simulation = &side->simulation->summary;
     other.topology = side->topology;
     other.plan = side->plan ? &side->plan->summary : NULL;
-    other.config = NULL;
-    if (side->config)
-        other.config = tsr_model_find_config(side->model, side->config);
-    else if (tsr_model_config_count(side->model) == 1)
-        other.config = tsr_model_config(side->model, 0);
+    other.config = tsr__report_config(side->model, side->config);
     const char *title = side->title ? side->title : "other plan";
     tsr__html_section(page, "beside", "Comparison of two plans", NULL);
     PUTF(page,

@@ -19,23 +19,11 @@ static const char *entity(unsigned char c)
     return c < 128 ? entities[c] : NULL;
 }
 
-// Returns the length of a valid UTF-8 sequence; 0: invalid.
-static size_t utf8_length(const unsigned char *s)
+// Returns the length of the UTF-8 sequence at the beginning of a text; 0: invalid.
+static size_t utf8_length(const char *s)
 {
-    size_t n = 0;
-    if (s[0] < 0x80)
-        n = 1;
-    else if (s[0] >= 0xc2 && s[0] <= 0xdf)
-        n = 2;
-    else if ((s[0] & 0xf0) == 0xe0)
-        n = 3;
-    else if (s[0] >= 0xf0 && s[0] <= 0xf4)
-        n = 4;
-    // The terminating 0 is not a continuation byte, so nothing beyond it is read.
-    for (size_t i = 1; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    return n;
+    uint32_t character;
+    return tsr__utf8(s, strnlen(s, 4), &character); // no sequence is longer
 }
 
 // Escapes a text for HTML. Invalid UTF-8 and invisible characters become U+FFFD.
@@ -43,7 +31,7 @@ void tsr__html_text(struct text *text, const char *s)
 {
     while (*s) {
         const char *safe = entity((unsigned char)*s);
-        size_t n = utf8_length((const unsigned char *)s);
+        size_t n = utf8_length(s);
         if (n == 0) {
             n = 1;
             safe = "&#65533;";
@@ -63,7 +51,7 @@ void tsr__html_json(struct text *text, const char *s)
     tsr__text_add(text, STR("\""));
     while (*s) {
         unsigned char c = (unsigned char)*s;
-        size_t n = utf8_length((const unsigned char *)s);
+        size_t n = utf8_length(s);
         if (!n) {
             tsr__text_add(text, STR("\\ufffd"));
             n = 1;

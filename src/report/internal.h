@@ -176,8 +176,7 @@ bool tsr__tensors_exist(struct page *page); // true if tsr__tensors_picture writ
 // Returns the value's sharding at its producer, else at its first reader; "": none.
 const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value);
 
-// tables.c: returns the node's annotation for the page's configuration; NULL: none.
-const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *node);
+// tables.c
 void tsr__table_devices(struct page *page);
 void tsr__table_operators(struct page *page);
 void tsr__table_shardings(struct page *page);
@@ -192,6 +191,10 @@ void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct t
 // comparison.c: writes the comparison with another plan.
 void tsr__comparison_write(struct page *page);
 bool tsr__comparison_exists(const struct page *page); // true if that writes a section
+
+// report.c: returns the configuration of that name, or the model's only one if `name` is NULL; NULL:
+// there is none.
+const tsr_config *tsr__report_config(const tsr_model *model, const char *name);
 
 // explorer.c: writes node data for Model Explorer. With `cuts`, these are shardings, else times.
 tsr_status tsr__explorer_write(struct page *p, bool cuts, const char *path) TSR_MUST_USE;

@@ -183,29 +183,22 @@ static enum picture_kind kind_of_dim(const struct weight *weight, int dim)
     return factor->kind == FACTOR_PAR ? PICTURE_COLUMNS : PICTURE_OTHER;
 }
 
-const char *tsr__picture_word(enum picture_kind kind)
-{
-    static const char *const words[] = {[PICTURE_REPLICATED] = "replicated",
-                                        [PICTURE_COLUMNS] = "columns",
-                                        [PICTURE_ROWS] = "rows",
-                                        [PICTURE_ENTRIES] = "table entries",
-                                        [PICTURE_EXPERTS] = "experts",
-                                        [PICTURE_OTHER] = "parts",
-                                        [PICTURE_TOKENS] = "tokens"};
-    return words[kind];
-}
-
 // Adds a text such as "columns over 8" for each sharded dimension, and sets *kind if there is one.
 // Returns the number of different parts.
 static int64_t add_weight_words(struct text *text, const struct weight *weight,
                                 const struct parts *parts, enum picture_kind *kind)
 {
+    static const char *const words[] = {[PICTURE_COLUMNS] = "columns",
+                                        [PICTURE_ROWS] = "rows",
+                                        [PICTURE_ENTRIES] = "table entries",
+                                        [PICTURE_EXPERTS] = "experts",
+                                        [PICTURE_OTHER] = "parts"};
     int64_t all = 1;
     for (int d = 0; d < parts->rank; d++) {
         if (parts->n[d] < 2)
             continue;
         enum picture_kind own = kind_of_dim(weight, d);
-        tsr__text_printf(text, "%s%s over %lld", all > 1 ? ", " : "", tsr__picture_word(own),
+        tsr__text_printf(text, "%s%s over %lld", all > 1 ? ", " : "", words[own],
                          (long long)parts->n[d]);
         *kind = all > 1 ? PICTURE_OTHER : own;
         all *= parts->n[d];

@@ -15,8 +15,6 @@ enum picture_kind {
     PICTURE_OTHER,   // several dimensions, or none of these
     PICTURE_TOKENS,  // the weight is replicated, and devices compute different tokens
 };
-// Returns the word for a kind: "columns", "rows" ...
-const char *tsr__picture_word(enum picture_kind kind);
 
 // Corresponding nodes of several layers with the same sharding.
 struct picture_row {

@@ -92,12 +92,6 @@ static void read_event(struct trace_reader *reader, const json_t *entry)
         reader->devices = (size_t)pid + 1;
 }
 
-// Compares two texts; NULL sorts first.
-static int text_order(const char *x, const char *y)
-{
-    return strcmp(x ? x : "", y ? y : "");
-}
-
 // Compares two spans by device, then by time.
 static int by_time(const void *a, const void *b)
 {
@@ -106,7 +100,7 @@ static int by_time(const void *a, const void *b)
         return x->device - y->device;
     if (x->begin != y->begin)
         return ascending(x->begin, y->begin);
-    return x->end != y->end ? ascending(x->end, y->end) : text_order(x->node, y->node);
+    return x->end != y->end ? ascending(x->end, y->end) : strcmp(x->node, y->node);
 }
 
 static int by_begin(const void *a, const void *b)

@@ -24,16 +24,18 @@ static const char *title_of(const tsr_model *model, const char *given)
     return at[0] ? at : "a model";
 }
 
-// Sets page->config to the configuration of that name. If `name` is NULL, uses the model's
-// configuration if it has exactly one.
+const tsr_config *tsr__report_config(const tsr_model *model, const char *name)
+{
+    if (name)
+        return tsr_model_find_config(model, name);
+    return tsr_model_config_count(model) == 1 ? tsr_model_config(model, 0) : NULL;
+}
+
+// Sets page->config (tsr__report_config). Reports a name that the model does not have.
 static tsr_status find_config(struct page *page, const char *name)
 {
-    if (!name && tsr_model_config_count(page->model) == 1)
-        page->config = tsr_model_config(page->model, 0);
-    if (!name)
-        return TSR_OK;
-    page->config = tsr_model_find_config(page->model, name);
-    if (page->config)
+    page->config = tsr__report_config(page->model, name);
+    if (page->config || !name)
         return TSR_OK;
     return tsr__fail(page->session, TSR_INVALID, DIAG_config_unknown,
                      &PLACE(.configuration = str_of(name)),
@@ -160,21 +162,13 @@ static void find_stages(struct page *page)
     page->stage_of = stages;
 }
 
-static bool has_errors(const tsr_session *session, size_t from)
-{
-    for (size_t i = from; i < tsr_finding_count(session); i++)
-        if (tsr_finding_value(session, i).severity == TSR_ERROR)
-            return true;
-    return false;
-}
-
 // Sets page->sized to a copy of the model with all sizes set and missing shardings inferred. Does
 // nothing without a configuration. Drops the diagnostics. Fails only if out of memory; after other
 // failures the copy is incomplete or NULL.
 static tsr_status fill_in(struct page *page)
 {
     struct diag_mark before = tsr__diag_mark(page->session);
-    size_t kept = tsr_finding_count(page->session);
+    size_t errors = tsr__diag_errors(page->session);
     const char *config = config_name(page);
     if (!config)
         return TSR_OK;
@@ -188,7 +182,7 @@ static tsr_status fill_in(struct page *page)
         goto forget_findings;
     // tsr_infer_config needs valid shardings.
     status = tsr_check_config(page->sized, config);
-    if (status == TSR_OK && !has_errors(page->session, kept))
+    if (status == TSR_OK && tsr__diag_errors(page->session) == errors)
         status = tsr_infer_config(page->sized, config);
 forget_findings:
     tsr__diag_back(page->session, &before, false);

@@ -135,7 +135,8 @@ static bool is_output(const tsr_node *node, const tsr_value *value)
     return tsr_value_producer(value) == node;
 }
 
-const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *node)
+// Returns the node's annotation for the page's configuration; NULL: none.
+static const tsr_node_config *node_entry(const struct page *page, const tsr_node *node)
 {
     return page->config ? tsr_node_find_config(node, page->config) : NULL;
 }
@@ -143,7 +144,7 @@ const tsr_node_config *tsr__node_entry(const struct page *page, const tsr_node *
 void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
                           struct text *out)
 {
-    const tsr_node_config *entry = tsr__node_entry(page, node);
+    const tsr_node_config *entry = node_entry(page, node);
     size_t said = 0;
     if (!entry)
         return;
@@ -165,7 +166,7 @@ void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool ou
 // the same key.
 void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *out)
 {
-    const tsr_node_config *entry = tsr__node_entry(page, node);
+    const tsr_node_config *entry = node_entry(page, node);
     if (!entry)
         return;
     for (size_t i = 0; i < tsr_node_config_spec_count(entry); i++) {
@@ -199,7 +200,7 @@ static const char *kept_specs(struct page *page, const tsr_node *node, bool outp
 static int64_t stage_of(const struct page *page, const tsr_node *node)
 {
     int64_t stage;
-    const tsr_node_config *entry = tsr__node_entry(page, node);
+    const tsr_node_config *entry = node_entry(page, node);
     return entry && tsr_node_config_stage(entry, &stage) ? stage : -1;
 }
 

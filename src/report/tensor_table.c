@@ -57,27 +57,17 @@ struct reader {
     const char *found;
 };
 
-// True if the entry is of the page's configuration. Compares by name: the page may show a copy.
-static bool is_shown(const struct page *page, const tsr_node_config *entry)
-{
-    const tsr_config *config = tsr_node_config_target(entry);
-    return config && page->config &&
-           strcmp(tsr_config_name(config), tsr_config_name(page->config)) == 0;
-}
-
-// Returns the sharding of the value at the node, "{2,1:0,1}"; NULL: none.
+// Returns the sharding of the value at the node in the page's configuration, "{2,1:0,1}"; NULL:
+// none. Finds the configuration by name: the node may be of a copy of the model.
 static const char *spec_text(const struct page *page, const tsr_node *node, const tsr_value *value)
 {
     const char *text;
-    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
-        const tsr_node_config *entry = tsr_node_config_at(node, i);
-        if (!is_shown(page, entry))
-            continue;
-        const tsr_spec *spec = tsr__entry_spec(entry, value);
-        if (spec && tsr_spec_text(spec, &text) == TSR_OK && text[0])
-            return text;
-    }
-    return NULL;
+    const tsr_model *model = tsr_graph_model(tsr_node_graph(node));
+    const tsr_config *config =
+        page->config ? tsr_model_find_config(model, tsr_config_name(page->config)) : NULL;
+    const tsr_node_config *entry = config ? tsr_node_find_config(node, config) : NULL;
+    const tsr_spec *spec = entry ? tsr__entry_spec(entry, value) : NULL;
+    return spec && tsr_spec_text(spec, &text) == TSR_OK && text[0] ? text : NULL;
 }
 
 // Callback for the readers of a value: takes the sharding at the reader. Returns true to continue
@@ -190,16 +180,13 @@ static const struct layout *layout_of(struct tensors *tensors, const char *shard
     if (*at)
         return *at;
     struct layout *layout = ARENA_NEW(page->arena, struct layout);
-    if (!layout)
-        return NULL;
-    struct layout **listed = vec_push(page->arena, &tensors->all_layouts);
-    if (!listed)
+    if (!layout || !vec_add(page->arena, &tensors->all_layouts, layout))
         return NULL;
     layout->sharding = tsr__arena_str(page->arena, str_of(sharding)).p;
     layout->rank = rank;
     layout->number = tensors->all_layouts.n - 1;
     memcpy(layout->shape, shape, (size_t)rank * sizeof *shape);
-    *at = *listed = layout;
+    *at = layout;
     compute_layout(page, layout, elements);
     return layout;
 }
@@ -243,18 +230,14 @@ static struct tensor_row *row_at(struct tensors *tensors, void **at, const tsr_v
     if (*at)
         return *at;
     struct tensor_row *fresh = ARENA_NEW(page->arena, struct tensor_row);
-    if (!fresh)
+    if (!fresh || !vec_add(page->arena, &tensors->list, fresh))
         return NULL;
-    struct tensor_row **listed = vec_push(page->arena, &tensors->list);
-    if (!listed)
-        return NULL;
-    fresh->kind = kind_of(value);
-    fresh->type = tsr_value_dtype(value);
-    fresh->layout = layout;
-    fresh->elements = elements;
-    fresh->first = (int64_t)tensors->list.n;
-    *at = *listed = fresh;
-    return fresh;
+    *fresh = (struct tensor_row){.kind = kind_of(value),
+                                 .type = tsr_value_dtype(value),
+                                 .layout = layout,
+                                 .elements = elements,
+                                 .first = (int64_t)tensors->list.n};
+    return *at = fresh;
 }
 
 // Adds a tensor to its row. Tensors with unknown sizes or fewer than two elements are left out.

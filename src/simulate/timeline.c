@@ -214,14 +214,6 @@ static tsr_status play(struct run *run)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// Compares two texts; NULL counts as empty.
-static int text_order(const char *x, const char *y)
-{
-    if (!x || !y)
-        return (x && x[0]) - (y && y[0]);
-    return strcmp(x, y);
-}
-
 static int time_order(double a, double b)
 {
     return (a > b) - (a < b);
@@ -242,8 +234,8 @@ static int by_time(const void *a, const void *b)
         return int64_order(x->request, y->request);
     if (x->id != y->id)
         return int64_order(x->id, y->id);
-    int order = text_order(x->node, y->node);
-    return order ? order : text_order(x->op, y->op);
+    int order = strcmp(x->node, y->node);
+    return order ? order : strcmp(x->op, y->op);
 }
 
 static int by_comm_id(const void *a, const void *b)
