@@ -53,8 +53,10 @@ void tsr__measured_check(tsr_session *session, const struct measured *measured);
 // measured_model.c: checks that the model of the options and its inputs can be read.
 tsr_status tsr__measure_model_open(tsr_session *session,
                                    const tsr_measure_options *options) TSR_MUST_USE;
-// Measures the time that ranks lose at synchronization points, on a built-in model (waits_model.c),
-// and stores it in the topology. Not for GPUs.
+// Creates a small model whose sharding synchronizes often (measure_models.c).
+tsr_status tsr__measure_waits_model(tsr_session *session, tsr_model **out) TSR_MUST_USE;
+// Measures the time that ranks lose at synchronization points, on that model, and stores it in the
+// topology. Not for GPUs.
 tsr_status tsr__measure_waits(tsr_topology *topology,
                               const tsr_measure_options *options) TSR_MUST_USE;
 // Runs the model unsharded and sharded on all ranks of the topology, and adds the measured times to

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define PLAN          0x6d65617375726573
 #define USUAL_SECONDS 5.0
 #define MOST_SECONDS  600.0
 #define MOST_RUNS     2000
@@ -177,7 +176,7 @@ static tsr_status time_sample(struct measure_rank *rank, size_t number, double *
     tsr_status opened = open_sample(rank, &model, number, &in), st = opened;
     if (opened != TSR_OK && !is_dispensable(sample, opened))
         goto free_model;
-    st = tsr__comm_barrier(rank->endpoint, PLAN, "measured model", why);
+    st = tsr__comm_barrier(rank->endpoint, MEASURE_PLAN, "measured model", why);
     if (st == TSR_OK && opened == TSR_OK)
         st = time_runs(rank, sample, &model, in, out);
 free_model:
@@ -275,9 +274,9 @@ static tsr_status all_parts(struct measure_rank *rank, struct comm_trouble *why)
             return opened;
     }
     struct endpoint *endpoint = rank->endpoint;
-    TRY(tsr__comm_barrier(endpoint, PLAN, "start of measuring", why));
+    TRY(tsr__comm_barrier(endpoint, MEASURE_PLAN, "start of measuring", why));
     TRY(compute(rank, why));
-    TRY(tsr__comm_barrier(endpoint, PLAN, "links", why));
+    TRY(tsr__comm_barrier(endpoint, MEASURE_PLAN, "links", why));
     TRY(tsr__measure_gpu_meet(rank, why));
     tsr_status st = tsr__measure_links(rank, why);
     if (st != TSR_OK || !rank->one_host)
@@ -610,7 +609,7 @@ static tsr_status exchange_results(struct measuring *measuring, struct endpoint 
 {
     struct comm_trouble why;
     struct rank_results mine = measuring->found[endpoint->rank];
-    struct comm_call call = {.plan = PLAN,
+    struct comm_call call = {.plan = MEASURE_PLAN,
                              .id = -11,
                              .kind = COMM_ALL_GATHER,
                              .type = TSR_UINT8,

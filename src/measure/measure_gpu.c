@@ -7,8 +7,6 @@
 #include "gpu/gpu.h"
 #include "measure/measure_rank.h"
 
-#define PLAN 0x6d65617375726573 // id of these calls, which belong to no partition
-
 static tsr_status gpu_trouble(const struct measure_rank *rank, int code, struct comm_trouble *why)
 {
     char words[160];
@@ -34,7 +32,7 @@ tsr_status tsr__measure_gpu_open(struct measure_rank *rank, struct comm_trouble 
     rank->seat = tsr__device_seat(rank->over);
     rank->card = options.card;
     rank->large = rank->seat && !tsr__gpu_stands_in(rank->gpu);
-    tsr_status st = tsr__device_share(rank->endpoint, PLAN, &share, why);
+    tsr_status st = tsr__device_share(rank->endpoint, MEASURE_PLAN, &share, why);
     if (st == TSR_OK && share.ranks > 0)
         rank->out->self.memory = share.free / share.ranks;
     return st;
@@ -62,7 +60,7 @@ tsr_status tsr__measure_gpu_meet(struct measure_rank *rank, struct comm_trouble 
     struct comm_call sum = {.type = TSR_FLOAT, .reduce = COMM_SUM, .op = "measure", .node = "sum"};
     if (rank->seat)
         TRY(tsr__device_prepare(endpoint, &sum, why));
-    return tsr__device_meet(endpoint, PLAN, why);
+    return tsr__device_meet(endpoint, MEASURE_PLAN, why);
 }
 
 void tsr__measure_gpu_close(struct measure_rank *rank)

@@ -8,7 +8,6 @@
 
 #include <stdlib.h>
 
-#define PLAN         0x6d65617375726573 // id of these calls, which belong to no partition
 #define PING_BYTES   8
 #define LINK_BYTES   ((size_t)4 << 20)
 #define LEAST_TIMES  3
@@ -33,7 +32,7 @@ double tsr__measure_typical(double *times, size_t n)
 static struct comm_call call_of(struct measure_rank *rank, const int64_t *group, int n,
                                 enum comm_kind kind)
 {
-    return (struct comm_call){.plan = PLAN,
+    return (struct comm_call){.plan = MEASURE_PLAN,
                               .id = rank->id,
                               .run = rank->calls++,
                               .kind = kind,
@@ -146,7 +145,7 @@ static tsr_status all_links(struct measure_rank *rank, void *p, struct comm_trou
             const int64_t pair[2] = {a, b};
             if (endpoint->rank == a || endpoint->rank == b)
                 TRY(link(rank, pair, p, rank->seconds * SHARE_PAIRS / pairs, why));
-            TRY(tsr__comm_barrier(endpoint, PLAN, "measured pair", why));
+            TRY(tsr__comm_barrier(endpoint, MEASURE_PLAN, "measured pair", why));
             if (endpoint->rank == 0)
                 tsr__progress(rank->session, "links", (uint64_t)++done, (uint64_t)pairs);
         }
@@ -255,7 +254,7 @@ static tsr_status time_group(struct measure_rank *rank, struct timed_group *time
 {
     double times[MOST_TIMES], first = 0;
     int64_t n = 0;
-    TRY(tsr__comm_barrier(rank->endpoint, PLAN, "measured collective", why));
+    TRY(tsr__comm_barrier(rank->endpoint, MEASURE_PLAN, "measured collective", why));
     for (int i = 0; i < 2; i++) { // the first time buffers are new
         TRY(time_calls(rank, timed_group, bytes, what, &first, why));
     }

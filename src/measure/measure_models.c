@@ -30,13 +30,29 @@ static tsr_status fill_model(struct sample_graph *made, tsr_model *model)
     return x && made->sample->body(made, x) ? TSR_OK : TSR_NOMEM;
 }
 
-static tsr_status write_model(struct sample_graph *made, const char *path)
+static tsr_status make_model(struct sample_graph *made, tsr_model **out)
 {
     tsr_model *model = NULL;
     TRY(tsr_model_new(made->session, "measure", 8, &model));
     tsr_status st = fill_model(made, model);
     if (st == TSR_OK)
-        st = tsr_model_save(model, path);
+        *out = model;
+    else
+        tsr_model_free(model);
+    return st;
+}
+
+tsr_status tsr__measure_waits_model(tsr_session *session, tsr_model **out)
+{
+    struct sample_graph made = {.session = session, .sample = &tsr__waits_sample};
+    return make_model(&made, out);
+}
+
+static tsr_status write_model(struct sample_graph *made, const char *path)
+{
+    tsr_model *model = NULL;
+    TRY(make_model(made, &model));
+    tsr_status st = tsr_model_save(model, path);
     tsr_model_free(model);
     return st;
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #define MEASURE_PATH (TEMPORARY_PATH + 32)
+#define MEASURE_PLAN 0x6d65617375726573 // id of calls, which belong to no partition
 
 // What the time of a sample measures.
 enum measured_as {
@@ -65,7 +66,8 @@ struct sample_graph {
 };
 extern const struct sample tsr__samples[];
 extern const size_t tsr__n_samples;
-#define MEASURE_SAMPLES 72 // maximum number of samples
+extern const struct sample tsr__waits_sample; // not timed as a sample (tsr__measure_waits_model)
+#define MEASURE_SAMPLES 72                    // maximum number of samples
 
 // Number of samples at the beginning of the table that measure basic properties of a device and its
 // rates by type. Measurements of less than half a second use only these.
