@@ -185,6 +185,11 @@ def limits(d):
     good("report", d + "/slow.onnx", "--devices", slow, "--dim", "batch=6", "--dim", "seq=32", "-o", d + "/page.html")
     p, data, text = page(d + "/page.html")
     assert data["verdict"]["faster"] < 0.9 and "times slower than one device" in text and data["verdict"]["bound"] in ("communication", "waiting"), data["verdict"]
+    good("annotate", model, "--config", "wide:20", "--random", "3", "-o", d + "/wide.onnx")
+    good("report", d + "/wide.onnx", "--devices", "full:20", "--dim", "batch=40", "--dim", "seq=32", "-o", d + "/page.html")
+    p, data, text = page(d + "/page.html")
+    bars = re.findall(r'&#8594; \d+</span><span class="bar"><i class="talk" style="width:([\d.]+)%', open(d + "/page.html").read())
+    assert re.search(r"The 24 busiest of \d+ links", text) and len(bars) == 24 and bars[0] == "100.00" and sorted(bars, key=float, reverse=True) == bars, bars
     runs = [{"ph": "X", "cat": "Session", "name": "model_run", "pid": r, "tid": 0, "ts": 1000 * k, "dur": dur} for r in range(3) for k, dur in enumerate((90e6, 3e6, 2e6, 4e6))]
     runs += [{"ph": "X", "cat": "Node", "name": "mm_kernel_time", "pid": r, "tid": 0, "ts": 10, "dur": 20, "args": {"op_name": "MatMul"}} for r in range(3)]
     json.dump({"traceEvents": runs}, open(d + "/trace.json", "w"))
