@@ -112,12 +112,7 @@ static const struct link_uses *uses_of(struct shared_links *shared, const struct
     struct link_uses *uses = ARENA_NEW(arena, struct link_uses);
     if (!uses)
         return NULL;
-    for (size_t i = 0; i < n; i++)
-        devices[i] = (int)group->members[i];
-    if (comm->kind == COMM_SEND && n == 2 && devices[1] == group->from) {
-        devices[1] = devices[0];
-        devices[0] = (int)group->from;
-    }
+    tsr__sim_members(comm, group, devices);
     memset(shared->load, 0, shared->sim->topology->links.n * sizeof *shared->load);
     // A Reshard or halo exchange occupies the links of an all-to-all.
     enum tsr_collective what = TSR_ALL_TO_ALL;

@@ -108,6 +108,10 @@ int64_t *tsr__sim_order(struct arena *arena, const tsr_graph *graph);
 // Returns the index in the file of a node, or of the main-graph node that contains it.
 int64_t tsr__sim_place(const tsr_node *node);
 
+// Lists the devices of a group. A message has a direction: its sender is first
+// (simulate_comm_cost.c).
+void tsr__sim_members(const struct sim_comm *comm, const struct sim_group *group, int *out);
+
 struct partition_part;
 struct shapes;
 // True if all inputs of the node are constants, so that the engine computes it at load time

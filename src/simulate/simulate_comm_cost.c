@@ -10,6 +10,16 @@
 #include "plan/plan.h"
 #include "topology/topology.h"
 
+void tsr__sim_members(const struct sim_comm *comm, const struct sim_group *group, int *out)
+{
+    for (int i = 0; i < group->n; i++)
+        out[i] = (int)group->members[i];
+    if (comm->kind == COMM_SEND && group->n == 2 && out[1] == group->from) {
+        out[1] = out[0];
+        out[0] = (int)group->from;
+    }
+}
+
 // Lists all groups of the largest size, which determine the predicted time.
 static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct topology_groups *out)
 {
@@ -23,16 +33,7 @@ static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct top
         const struct sim_group *group = &comm->groups.at[i];
         if (group->n != size)
             continue;
-        int *members = &device[count * size];
-        for (int k = 0; k < size; k++)
-            members[k] = (int)group->members[k];
-        // A message has a direction: the sender must be first.
-        bool turned = comm->kind == COMM_SEND && size == 2 && members[1] == group->from;
-        if (turned) {
-            members[1] = members[0];
-            members[0] = (int)group->from;
-        }
-        count++;
+        tsr__sim_members(comm, group, &device[count++ * size]);
     }
     *out = (struct topology_groups){count, size, device};
     return true;

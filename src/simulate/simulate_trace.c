@@ -11,18 +11,22 @@
 
 #define MAX_TRACE ((size_t)1 << 30)
 
-// Writes a JSON string. Names come from models, which are not trusted.
+// Writes a JSON string. Names come from models, which are not trusted. Invalid UTF-8 becomes \xNN.
 static void put_text(struct text *text, const char *s)
 {
     tsr__text_add(text, STR("\""));
-    for (; *s; s++) {
-        unsigned char c = (unsigned char)*s;
-        if (c == '"' || c == '\\')
-            tsr__text_printf(text, "\\%c", c);
+    for (size_t n; *s; s += n) {
+        uint32_t c;
+        n = tsr__utf8(s, strnlen(s, 4), &c); // no character is longer
+        if (n == 0)
+            tsr__text_printf(text, "\\\\x%02X", (unsigned char)*s);
+        else if (c == '"' || c == '\\')
+            tsr__text_printf(text, "\\%c", (char)c);
         else if (c < 0x20 || c == 0x7f)
-            tsr__text_printf(text, "\\u%04x", c);
+            tsr__text_printf(text, "\\u%04x", (unsigned)c);
         else
-            tsr__text_add(text, (struct str){s, 1});
+            tsr__text_add(text, (struct str){s, n});
+        n += n == 0;
     }
     tsr__text_add(text, STR("\""));
 }

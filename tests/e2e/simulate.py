@@ -169,6 +169,10 @@ def trace(d):
     spans = [e for e in events if e["ph"] == "X"]
     assert len(spans) == x["spans"] and {e["pid"] for e in spans} == {0, 1} and {e["args"]["request"] for e in spans} == {0, 1, 2}
     assert any(e["args"]["node"] == ODD for e in spans), "the name is lost"
+    model = open(d + "/t.onnx", "rb").read()
+    open(d + "/u.onnx", "wb").write(model.replace(b"mm1", b"m\xff1"))
+    good("simulate", d + "/u.onnx", "--devices", 2, "--trace", d + "/u.json")
+    assert r"m\xFF1" in {e.get("args", {}).get("node") for e in json.load(open(d + "/u.json", encoding="utf-8"))["traceEvents"]}, "invalid UTF-8"
     for pid in (0, 1):
         mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["pid"] == pid)
         assert all(a[1] <= b[0] + 1e-3 for a, b in zip(mine, mine[1:])), "spans of one device overlap"
