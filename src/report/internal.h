@@ -192,8 +192,8 @@ void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct t
 void tsr__comparison_write(struct page *page);
 bool tsr__comparison_exists(const struct page *page); // true if that writes a section
 
-// report.c: returns the configuration of that name, or the model's only one if `name` is NULL; NULL:
-// there is none.
+// report.c: returns the configuration of that name, or the model's only one if `name` is NULL.
+// NULL: there is none.
 const tsr_config *tsr__report_config(const tsr_model *model, const char *name);
 
 // explorer.c: writes node data for Model Explorer. With `cuts`, these are shardings, else times.

@@ -30,11 +30,6 @@ struct trace_reader {
     size_t devices;
 };
 
-static void take_run(struct trace_reader *reader, int device, double begin, double seconds)
-{
-    vec_add(reader->page->arena, &reader->runs, (struct run_time){device, begin, seconds});
-}
-
 // True for a complete event ("X") of a rank with valid times.
 static bool is_work(const json_t *entry)
 {
@@ -74,7 +69,7 @@ static void read_event(struct trace_reader *reader, const json_t *entry)
     else if (category && strcmp(category, "waiting") == 0)
         kind = TSR_SPAN_WAITING;
     else if (strcmp(name, "model_run") == 0)
-        take_run(reader, (int)pid, begin, length);
+        vec_add(page->arena, &reader->runs, (struct run_time){(int)pid, begin, length});
     if (kind == TSR_SPAN_COMPUTE && !op && !(category && strcmp(category, "compute") == 0))
         return; // a complete run, or not a node
     struct lane_span *span = vec_push(page->arena, list);

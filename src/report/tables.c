@@ -130,11 +130,6 @@ void tsr__table_operators(struct page *page)
 
 // ---- shardings ---------------------------------------------------------------------------------
 
-static bool is_output(const tsr_node *node, const tsr_value *value)
-{
-    return tsr_value_producer(value) == node;
-}
-
 // Returns the node's annotation for the page's configuration; NULL: none.
 static const tsr_node_config *node_entry(const struct page *page, const tsr_node *node)
 {
@@ -152,7 +147,8 @@ void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool ou
         const tsr_spec *spec = tsr_node_config_spec(entry, i);
         const tsr_value *value = tsr_spec_value(spec);
         const char *text;
-        if (!value || is_output(node, value) != outputs || tsr_spec_text(spec, &text) != TSR_OK)
+        bool is_output = value && tsr_value_producer(value) == node;
+        if (!value || is_output != outputs || tsr_spec_text(spec, &text) != TSR_OK)
             continue;
         tsr__text_add(out, str_of(between(said++, "<br>")));
         tsr__html_text(out, tsr_value_name(value));

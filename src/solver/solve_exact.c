@@ -61,11 +61,6 @@ static double multiplier_cost(const struct dual *dual, const struct dense_use *u
     return p > 0 ? p * usage - ldexp(all * usage, -44) : 0;
 }
 
-static uint32_t other_end(const struct tree_edge *edge, uint32_t v)
-{
-    return edge->a == v ? edge->b : edge->a;
-}
-
 // Sums the messages to v. Those from later nodes are integers of this pass. Those from earlier
 // nodes come from the pass up and are rounded down.
 static void gather(struct exact *exact, uint32_t v)
@@ -77,7 +72,7 @@ static void gather(struct exact *exact, uint32_t v)
             sum += scale_down(exact, multiplier_cost(exact->dual, &dense->uses[i], choice));
         for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
             uint32_t i = dense->touch[t];
-            if (other_end(&dense->edges[i], v) > v)
+            if ((dense->edges[i].a == v ? dense->edges[i].b : dense->edges[i].a) > v)
                 sum += exact->down[i][choice];
             else if (dense->edges[i].a == v)
                 sum += scale_down(exact, exact->dual->to_a[i][choice]);
