@@ -624,6 +624,7 @@ tsr_status tsr_generator_open(tsr_folder *folder, const tsr_generate_options *op
     generator->run.states_in_place = caches_have_room(folder);
     generator->random = own->seed;
     st = check_inputs(folder);
+    tsr__search_warn(folder);
     if (st == TSR_OK)
         st = take_devices(generator);
     if (st == TSR_OK && generator->devices > 1)

@@ -23,6 +23,7 @@ struct search {
     double repetition_penalty; // 1: none
     int64_t min_length;        // of prompt and answer together
     int64_t ngram;             // no sequence of this number of tokens may occur twice; 0: any may
+    int64_t beams;             // above 1: the folder asks for a beam search
 };
 
 // The tokens of a prompt and its answer. `at` has space for `capacity` tokens.
@@ -53,6 +54,8 @@ bool tsr__genai_ends_text(const tsr_folder *folder, int64_t token);
 
 // Reads the settings of the configuration.
 void tsr__search_read(tsr_folder *folder);
+// Warns of settings that are ignored.
+void tsr__search_warn(const tsr_folder *folder);
 // Changes the logits of the token that follows `tokens`, according to the settings.
 tsr_status tsr__search_apply(const tsr_folder *folder, const struct sequence *tokens, float *logits,
                              int64_t vocabulary);

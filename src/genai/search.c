@@ -2,7 +2,7 @@
 // search.c - applies the settings in "search" of genai_config.json that change the next token even
 // without sampling, as onnxruntime-genai does. Its model builder copies them from the model, for
 // example {"search": {"repetition_penalty": 1.1}}. The caller sets the sampling. There is no beam
-// search: num_beams is ignored.
+// search: num_beams gives a warning.
 #include "genai/internal.h"
 
 #include <float.h>
@@ -15,8 +15,18 @@ void tsr__search_read(tsr_folder *folder)
     own->repetition_penalty = json_number_value(json_object_get(search, "repetition_penalty"));
     own->min_length = json_integer_value(json_object_get(search, "min_length"));
     own->ngram = json_integer_value(json_object_get(search, "no_repeat_ngram_size"));
+    own->beams = json_integer_value(json_object_get(search, "num_beams"));
     if (own->repetition_penalty <= 0)
         own->repetition_penalty = 1;
+}
+
+void tsr__search_warn(const tsr_folder *folder)
+{
+    if (folder->search.beams > 1)
+        tsr__diag(folder->session, DIAG_folder_beams, &PLACE(.file = str_of(folder->path)),
+                  "use tessera.Generator (Python) or onnxruntime-genai for beams",
+                  "no beam search: num_beams %lld of the folder is ignored",
+                  (long long)folder->search.beams);
 }
 
 // Makes the tokens that occur in the sequence less likely, each of them once.

@@ -152,6 +152,9 @@ def test_search_settings_of_the_own_loop():
         want = unsharded(ids, 40, folder)
         ran = subprocess.run([BUILD + "/tessera", "generate", folder, "--ids", "1,1,11", "--max-tokens", "40", "--quiet"], capture_output=True, text=True, env=ENV, timeout=120)
         assert want != greedy and list(map(int, ran.stdout.split())) == want, (search, want, ran)
+    ran = subprocess.run([BUILD + "/tessera", "generate", folder_with("search-beams", num_beams=3), "--ids", "1,1,11", "--max-tokens", "40"], capture_output=True, text=True,
+                         env=ENV, timeout=120)
+    assert list(map(int, ran.stdout.split())) == greedy and "[folder-beams]" in ran.stderr, ran
 
 
 def call(*words):
