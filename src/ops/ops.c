@@ -199,18 +199,6 @@ static void release_inplace(int *inputs, int *outputs)
     free(inputs);
 }
 
-static size_t get_none(int **inputs, int **outputs)
-{
-    *inputs = *outputs = NULL;
-    return 0;
-}
-
-static void release_none(int *inputs, int *outputs)
-{
-    (void)inputs;
-    (void)outputs;
-}
-
 #define SHAPE_MAX_RANK 16
 
 // Infers the input's type and shape for the output, and shape [1] for the token output. If the
@@ -431,10 +419,6 @@ static void op_init(struct op *op, int minor)
         .InferOutputShapeFn = kernels[op->kind].infer,
         .GetStartVersion = get_one,
         .GetEndVersion = get_end_version,
-        .GetMayInplace = get_none,
-        .ReleaseMayInplace = release_none,
-        .GetAliasMap = get_none,
-        .ReleaseAliasMap = release_none,
     };
     if (comm_has(op->kind, TRAIT_IN_PLACE)) {
         op->ort.GetMayInplace = get_inplace;

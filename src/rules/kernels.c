@@ -7,22 +7,11 @@
 // to them, a sum of two tensors is not stored over one of them.
 #include "rules/internal.h"
 
-// Returns the reuse for operators of ONNX Runtime that have no row in the table.
-static enum input_reuse reuse_without_row(const tsr_node *node)
-{
-    const char *op = tsr_node_op(node);
-    if (strcmp(op, "ExpandDims") == 0)
-        return REUSE_VIEW;
-    if (strcmp(op, "ParametricSoftplus") == 0 || strcmp(op, "ScaledTanh") == 0)
-        return REUSE_ON_CPU;
-    return REUSE_NONE;
-}
-
 enum kernel_place tsr__node_place(const tsr_node *node, const struct shapes *shapes,
                                   enum kernels kernels)
 {
     const struct op_row *row = tsr__row_of_node(node);
-    enum input_reuse reuse = row ? row->reuse : reuse_without_row(node);
+    enum input_reuse reuse = row ? row->reuse : REUSE_NONE;
     if (reuse == REUSE_VIEW)
         return PLACE_OF_INPUT;
     if (reuse == REUSE_ON_ALL || reuse == (kernels == KERNELS_CUDA ? REUSE_ON_CUDA : REUSE_ON_CPU))

@@ -71,15 +71,9 @@ static ssize_t stream_write(void *cookie, const char *text, size_t n)
     return put(stream, text + taken, n - taken, false) ? (ssize_t)n : 0;
 }
 
-static int stream_close(void *cookie)
-{
-    struct stream *stream = cookie;
-    return put(stream, stream->pending, stream->n_pending, true) ? 0 : EOF;
-}
-
 static FILE *open_stream(struct stream *stream, int fd, int mode)
 {
-    cookie_io_functions_t calls = {.write = stream_write, .close = stream_close};
+    cookie_io_functions_t calls = {.write = stream_write};
     *stream = (struct stream){.fd = fd};
     FILE *f = fopencookie(stream, "w", calls);
     if (f)
