@@ -472,6 +472,8 @@ def test_rules(_):
     check("a rule in words", rc == 0 and "red k:sum" in out and "partial result" in out, out)
     rc, out, _ = call("rules", "LSTM")
     check("why a factor stays whole", rc == 0 and "t: not sharded: each step needs the one before" in out, out)
+    rc, out, _ = call("rules")
+    check("one line per rule", rc == 0 and re.search(r"^MatMul +ai.onnx +\d+  .*red k:sum", out, re.M) and "replicated: " in out, out[:2000])
     rc, out, _ = call("rules", "--json")
     rows = json.loads(out)["rules"]
     check("all rules", len(rows) > 200 and all(r["rule"] or r["whole"] for r in rows), len(rows))

@@ -156,12 +156,17 @@ def prices_decide(folder):
 
 
 def machines_that_cannot_are_listed(folder):
-    rc, out, err = call("advise", attention(folder), "--boxes", "t4:1", "--slo", "tpot=1us", *STATES, "--json")
+    slow = ["advise", attention(folder), "--boxes", "t4:1", "--slo", "tpot=1us", *STATES]
+    rc, out, err = call(*slow, "--json")
     doc = json.loads(out)
     assert rc == 4 and doc["best"] is None and doc["rows"][0]["reason"] == "too slow", (rc, doc)
-    rc, out, err = call("advise", attention(folder), "--boxes", "t4:1", "--memory", "1MB", "--slo", "tpot=1s", *STATES, "--json")
+    assert "too slow: %.2f ms for one request" % doc["rows"][0]["milliseconds"] in call(*slow)[1], doc
+    large = ["advise", attention(folder), "--boxes", "t4:1", "--memory", "1MB", "--slo", "tpot=1s", *STATES]
+    rc, out, err = call(*large, "--json")
     doc = json.loads(out)
     assert rc == 4 and doc["rows"][0]["reason"] == "does not fit" and doc["rows"][0]["needs_bytes"] > 1e6, (rc, doc)
+    text = call(*large)[1]
+    assert "does not fit: needs " in text and " per device" in text, text
 
 
 def the_first_token_has_a_limit(folder):

@@ -214,6 +214,8 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     case("one device is no warning", rc == 0 and "warning" not in err, err)
     case("auto takes what is best for the layout", said["auto:cpu:2"].get("cost") == min(said["cpu:1"]["cost"], said["cpu:2"]["cost"]), said)
     rc, out, err = tessera("bench", whole, "--devices", d + "/planned.onnx", "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 2, "--json")
+    text = tessera("bench", whole, "--devices", 2, "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 3)[1].splitlines()
+    case("bench prints a table", text[0].endswith("2 prompt tokens and 3 new tokens") and text[2].startswith("2 ranks, ") and len(text) in (4, 5), text)
     case("bench on a planned model", rc == 0 and json.loads(out)["devices"] == 2, out + err)
     rc, out, err = tessera("bench", small, "--devices", "auto:cpu:2", "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 2, "--json")
     case("bench says how many devices were best", rc == 0 and json.loads(out)["devices"] == 1, out + err)

@@ -158,6 +158,15 @@ def refused(d):
         assert rc == 1 and "partition-reseal" in err and said in err, (what, rc, err)
         assert open(d + "/p/manifest.json").read() == before, what
         shutil.rmtree(d + "/p")
+    # Ranks that agree with each other must also agree with the manifest.
+    shutil.copytree(parts, d + "/p")
+    for r in (0, 1):
+        m = onnx.load(d + "/p/rank%d.onnx" % r, load_external_data=False)
+        drop_communication(m)
+        onnx.save(m, d + "/p/rank%d.onnx" % r)
+    rc, _, err = tessera("partition", "--reseal", d + "/p")
+    assert rc == 1 and "Reduce 0 of the manifest is missing" in err, (rc, err)
+    shutil.rmtree(d + "/p")
     # If only a data file changed, it is damaged. A folder without a manifest is not a partition.
     data = next(f for f in sorted(os.listdir(parts)) if f.endswith(".data"))
     raw = bytearray(open(parts + "/" + data, "rb").read())

@@ -93,6 +93,15 @@ static void strict_wants_all_cut(void **state)
     assert_int_equal(s.n_replicated, 1);
     assert_string_equal(s.replicated[0].op, "NonZero");
     assert_int_equal(s.cut_nodes, 0);
+    tsr_partition_result *result = NULL;
+    tsr_replicated replicated = TSR_REPLICATED_INIT;
+    o.strict = false;
+    o.dry_run = true;
+    assert_int_equal(tsr_partition(b->m, NULL, &o, &result), TSR_OK);
+    assert_int_equal(tsr_partition_result_replicated(result, 0, &replicated), TSR_OK);
+    assert_string_equal(replicated.node, "find");
+    assert_int_equal(tsr_partition_result_replicated(result, 1, &replicated), TSR_INVALID);
+    tsr_partition_result_free(result);
 }
 
 // x is on device 1 only, y is needed on device 0.

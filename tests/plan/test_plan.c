@@ -381,6 +381,53 @@ static void experts_are_read_by_index(void **state)
     net_free(t);
 }
 
+// Stages are read by index, and so are the best plans for each number of devices.
+static void stages_and_counts_are_read_by_index(void **state)
+{
+    (void)state;
+    tsr_plan_result *result = NULL;
+    tsr_plan_facts facts = TSR_PLAN_FACTS_INIT;
+    struct net *staged = two_layers("2"), *counted = two_layers("3");
+    staged->o.stages = 2;
+    assert_int_equal(tsr_plan(staged->m, &staged->o, &result), TSR_OK);
+    assert_int_equal(tsr_plan_result_about(result, &facts), TSR_OK);
+    assert_int_equal(facts.n_stages, 2);
+    for (size_t i = 0; i < 2; i++) {
+        tsr_plan_stage stage = TSR_PLAN_STAGE_INIT;
+        assert_int_equal(tsr_plan_result_stage(result, i, &stage), TSR_OK);
+        assert_int_equal(stage.nodes, 1);
+        assert_int_equal(stage.first, i);
+        assert_int_equal(stage.n_devices, 1);
+    }
+    tsr_plan_result_free(result);
+    assert_int_equal(tsr__topology_choose(counted->topology), TSR_OK);
+    assert_int_equal(tsr_plan(counted->m, &counted->o, &result), TSR_OK);
+    assert_int_equal(tsr_plan_result_about(result, &facts), TSR_OK);
+    assert_int_equal(facts.n_counts, 3);
+    for (size_t i = 0; i < 3; i++) {
+        tsr_plan_count count = TSR_PLAN_COUNT_INIT;
+        assert_int_equal(tsr_plan_result_count(result, i, &count), TSR_OK);
+        assert_int_equal(count.devices, i + 1);
+        assert_int_equal(count.chosen, facts.devices == i + 1);
+    }
+    tsr_plan_result_free(result);
+    net_free(staged);
+    net_free(counted);
+}
+
+// Costs beyond 64 bits are an error that names a remedy.
+static void sizes_beyond_64_bits_are_an_error(void **state)
+{
+    (void)state;
+    struct net *t = net_new("2", 1e9, 1e9, 1e-9, 1e9);
+    tsr_value *x = input(t, "x", DIMS((int64_t)1 << 32, (int64_t)1 << 30));
+    assert_int_equal(tsr_graph_add_output(t->g, node(t, "Relu", x, NULL, "y")), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, NULL), TSR_INVALID);
+    assert_string_equal(tsr_finding_value(t->session, 0).code, "argument-invalid");
+    assert_non_null(strstr(tsr_finding_value(t->session, 0).hint, "--dim"));
+    net_free(t);
+}
+
 // Two hosts with slow links are slower than one: the second stays idle, and the plan for both is
 // listed with the reason.
 static void slow_hosts_stay_idle(void **state)
@@ -581,6 +628,8 @@ int main(void)
         cmocka_unit_test(one_device_is_left_whole),
         cmocka_unit_test(one_device_is_told),
         cmocka_unit_test(experts_are_read_by_index),
+        cmocka_unit_test(stages_and_counts_are_read_by_index),
+        cmocka_unit_test(sizes_beyond_64_bits_are_an_error),
         cmocka_unit_test(slow_hosts_stay_idle),
         cmocka_unit_test(fitting_numbers_are_named),
         cmocka_unit_test(conversions_have_a_time),

@@ -35,8 +35,9 @@ def steps(*ranges):
 class Case:
     """A node, its inputs (shape, or an array for weights), the shapes of its outputs, and its multiplications."""
 
-    def __init__(self, op, inputs, outputs, multiplications, domain="", opset=21, each=2, **attributes):
+    def __init__(self, op, inputs, outputs, multiplications, domain="", opset=21, each=2, version=1, type=TensorProto.FLOAT, **attributes):
         self.op, self.inputs, self.outputs, self.macs, self.domain, self.opset, self.each, self.attributes = op, inputs, outputs, multiplications, domain, opset, each, attributes
+        self.version, self.type = version, type  # version of `domain`; type of inputs and outputs
 
 
 def conv(r):
@@ -50,6 +51,13 @@ def conv_transpose(r):
     n, group, m, c, k, x, stride = r(1, 3), r(1, 2), r(1, 3), r(1, 3), [r(1, 3), r(1, 3)], [r(2, 6), r(2, 6)], r(1, 3)
     out = [(a - 1) * stride + b for a, b in zip(x, k)]
     return Case("ConvTranspose", [[n, group * c] + x, np.zeros([group * c, m] + k, "f4")], [[n, group * m] + out], steps(n, group * c, *x, m, *k), group=group, strides=[stride] * 2)
+
+
+def quantized_conv(r):
+    case, scale, zero = conv(r), np.array(0.5, "f4"), np.array(0, "u1")
+    case.op, case.type = "QLinearConv", TensorProto.UINT8
+    case.inputs = [case.inputs[0], scale, zero, case.inputs[1].astype("u1"), scale, zero, scale, zero]
+    return case
 
 
 def max_pool(r):
@@ -150,6 +158,18 @@ def tree_classifier(r):
                 class_treeids=[e[0] for e in ends], class_nodeids=[e[1] for e in ends], class_ids=[e[2] for e in ends], class_weights=[1.0] * len(ends), **nodes)
 
 
+def tree_ensemble(r):
+    rows, trees, depth = r(1, 9), r(1, 4), r(1, 4)
+    inner, n = 2**depth - 1, trees * (2**depth - 1)
+    at = [(t, i) for t in range(trees) for i in range(inner)]  # inner nodes; the children of the last layer are leaves
+    children = [[t * inner + 2 * i + k if 2 * i + k < inner else t * (inner + 1) + 2 * i + k - inner for t, i in at] for k in (1, 2)]
+    leaves = [[int(2 * i + k >= inner) for t, i in at] for k in (1, 2)]
+    array = onnx.numpy_helper.from_array
+    return Case("TreeEnsemble", [[rows, 4]], [[rows, 1]], walked(rows, trees, depth, 1), ML, each=1, version=5, n_targets=1, tree_roots=[t * inner for t in range(trees)],
+                nodes_featureids=[0] * n, nodes_splits=array(np.full(n, 0.5, "f4")), nodes_modes=array(np.zeros(n, "u1")), nodes_truenodeids=children[0], nodes_falsenodeids=children[1],
+                nodes_trueleafs=leaves[0], nodes_falseleafs=leaves[1], leaf_targetids=[0] * (trees * (inner + 1)), leaf_weights=array(np.ones(trees * (inner + 1), "f4")))
+
+
 def svm_regressor(r):
     rows, features, vectors = r(1, 9), r(1, 6), r(1, 5)
     kernel, each = [("LINEAR", 2 * features), ("RBF", 3 * features + 12), ("POLY", features / 8 + 20)][r(0, 2)]
@@ -168,9 +188,9 @@ def linear_regressor(r):
     return Case("LinearRegressor", [[rows, features]], [[rows, targets]], steps(rows, features, targets), ML, coefficients=[0.5] * (features * targets), targets=targets)
 
 
-MAKERS = {"Conv": conv, "ConvTranspose": conv_transpose, "MaxPool": max_pool, "MatMul": matmul, "Gemm": gemm, "MatMulNBits": packed, "LSTM": recurrence("LSTM", 4), "GRU": recurrence("GRU", 3),
+MAKERS = {"Conv": conv, "QLinearConv": quantized_conv, "ConvTranspose": conv_transpose, "MaxPool": max_pool, "MatMul": matmul, "Gemm": gemm, "MatMulNBits": packed, "LSTM": recurrence("LSTM", 4), "GRU": recurrence("GRU", 3),
           "RNN": recurrence("RNN", 1), "Attention": attention, "MultiHeadAttention": heads, "GroupQueryAttention": group_query, "Attention of com.microsoft": projected, "MoE": experts,
-          "TreeEnsembleRegressor": tree_regressor, "TreeEnsembleClassifier": tree_classifier, "SVMRegressor": svm_regressor, "SVMClassifier": svm_classifier, "LinearRegressor": linear_regressor}
+          "TreeEnsembleRegressor": tree_regressor, "TreeEnsembleClassifier": tree_classifier, "TreeEnsemble": tree_ensemble, "SVMRegressor": svm_regressor, "SVMClassifier": svm_classifier, "LinearRegressor": linear_regressor}
 
 
 def model_of(case, path):
@@ -178,13 +198,13 @@ def model_of(case, path):
     for i, x in enumerate(case.inputs):
         names.append("" if x is None else "i%d" % i)
         if isinstance(x, list):
-            inputs.append(helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, x))
+            inputs.append(helper.make_tensor_value_info(names[-1], case.type, x))
         elif x is not None:
             weights.append(onnx.numpy_helper.from_array(x, names[-1]))
-    outputs = [helper.make_tensor_value_info("o%d" % i, TensorProto.INT64 if len(s) == 1 else TensorProto.FLOAT, s) for i, s in enumerate(case.outputs)]
+    outputs = [helper.make_tensor_value_info("o%d" % i, TensorProto.INT64 if len(s) == 1 else case.type, s) for i, s in enumerate(case.outputs)]
     node = helper.make_node(case.op, names, [o.name for o in outputs], name="n", domain=case.domain, **case.attributes)
     graph = helper.make_graph([node], "g", inputs, outputs, weights)
-    sets = [helper.make_opsetid("", case.opset)] + ([helper.make_opsetid(case.domain, 1)] if case.domain else [])
+    sets = [helper.make_opsetid("", case.opset)] + ([helper.make_opsetid(case.domain, case.version)] if case.domain else [])
     onnx.save(helper.make_model(graph, ir_version=10, opset_imports=sets), path)
 
 
