@@ -395,6 +395,19 @@ static int64_t own_time(const tsr_plan_summary *summary)
     return summary->n_stages ? summary->latency : summary->cost;
 }
 
+// Corrects the cost of the explained node's chosen candidate. The solve per candidate has less time
+// than that of the plan, so its result may be worse than the plan, or missing.
+static void correct_chosen(const tsr_plan_summary *summary)
+{
+    tsr_plan_choice *list = (tsr_plan_choice *)summary->choices;
+    for (size_t i = 0; i < summary->n_choices; i++)
+        if (list[i].chosen && (!list[i].feasible || list[i].cost > summary->cost)) {
+            list[i].feasible = true;
+            list[i].undecided = false;
+            list[i].cost = summary->cost;
+        }
+}
+
 tsr_status tsr__plan_once(tsr_model *model, const tsr_plan_options *options, bool write,
                           tsr_plan_summary *summary)
 {
@@ -411,6 +424,7 @@ tsr_status tsr__plan_once(tsr_model *model, const tsr_plan_options *options, boo
         st = plan_unstaged(&request, write, summary);
     if (st == TSR_OK && write)
         st = keep_sizes(&request);
+    correct_chosen(summary);
     const tsr_topology *topology = request.planners[0].machine.topology;
     if (topology) {
         summary->assumed = topology->assumed;

@@ -798,6 +798,9 @@ def test_plan_sizes(d):
             p.value = "n=\n=4\nn\nn=-3\nn=99999999999999999999\nn=4x\n"
     onnx.save(model, out)
     check("sizes: lines that are none", json.loads(call("simulate", out, "--json")[1])["seconds"] == seconds[2])
+    bert = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "models", "bert_tiny", "model.onnx")
+    rc, _, err = call("plan", bert, "--devices", 2, "--dim", "batch=3000000000", "--dim", "seq=2000000000")
+    check("sizes: costs beyond 64 bits", rc and "[argument-invalid]" in err and "give smaller sizes with --dim" in err, err)
     check("explain by index", "chosen" in call("plan", path, "--devices", 2, "--explain", "#0")[1])
     ways = json.loads(call("plan", path, "--devices", 2, "--explain", "#0", "--json")[1])["choices"]
     node = onnx.load(path).graph.node[0]

@@ -104,8 +104,8 @@ def plan_together(folder, model, words):
     ins, _ = evaluator.recorded(model)
     dims = sizes(model, ins)
     small = [w.replace("seq=%s" % w.split("=")[-1], "seq=1") for w in dims[1::2] if w.startswith("seq=")]
-    rc, text, err = harness.call(TESSERA, "plan", model, "--devices", "4", *dims, "--with", model, *[x for w in small for x in ("--with-dim", w)],
-                                 "--steps", "64", "-o", many, "--with-output", one, "--json", *words)
+    command = ["plan", model, "--devices", "4", *dims, "--with", model, *[x for w in small for x in ("--with-dim", w)], "--steps", "64", "--json", *words]
+    rc, text, err = harness.call(TESSERA, *command, "-o", many, "--with-output", one)
     assert rc == 0 and small, "plan: exit %d %s" % (rc, err)
     doc = json.loads(text)
     told = doc["parts"][0]["cost"] + 64 * doc["parts"][1]["cost"]
@@ -117,6 +117,10 @@ def plan_together(folder, model, words):
         return [(n.name, c.pipeline_stage, s.SerializeToString()) for n in m.graph.node for c in n.device_configurations for s in c.sharding_spec if s.tensor_name in names]
 
     assert weights(many) == weights(one), "weights lie differently"
+    for node in (weights(many)[0][0], weights(many)[-1][0]):  # the plan has the best candidate, also of the first and last stage
+        rc, text, err = harness.call(TESSERA, *command, "--explain", node)
+        costs = [c["cost"] for c in json.loads(text)["choices"] if c["feasible"]]
+        assert rc == 0 and min(costs) == doc["cost"], "explain: exit %d %s %s" % (rc, costs, doc["cost"])
     for path in (many, one):
         rc, text, err = harness.call(TESSERA, "verify", path, "--inputs", os.path.join(os.path.dirname(model), "test_data_set_0"), "--json")
         found = json.loads(text) if text else {}

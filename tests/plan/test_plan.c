@@ -415,19 +415,6 @@ static void stages_and_counts_are_read_by_index(void **state)
     net_free(counted);
 }
 
-// Costs beyond 64 bits are an error that names a remedy.
-static void sizes_beyond_64_bits_are_an_error(void **state)
-{
-    (void)state;
-    struct net *t = net_new("2", 1e9, 1e9, 1e-9, 1e9);
-    tsr_value *x = input(t, "x", DIMS((int64_t)1 << 32, (int64_t)1 << 30));
-    assert_int_equal(tsr_graph_add_output(t->g, node(t, "Relu", x, NULL, "y")), TSR_OK);
-    assert_int_equal(tsr__plan(t->m, &t->o, NULL), TSR_INVALID);
-    assert_string_equal(tsr_finding_value(t->session, 0).code, "argument-invalid");
-    assert_non_null(strstr(tsr_finding_value(t->session, 0).hint, "--dim"));
-    net_free(t);
-}
-
 // Two hosts with slow links are slower than one: the second stays idle, and the plan for both is
 // listed with the reason.
 static void slow_hosts_stay_idle(void **state)
@@ -629,7 +616,6 @@ int main(void)
         cmocka_unit_test(one_device_is_told),
         cmocka_unit_test(experts_are_read_by_index),
         cmocka_unit_test(stages_and_counts_are_read_by_index),
-        cmocka_unit_test(sizes_beyond_64_bits_are_an_error),
         cmocka_unit_test(slow_hosts_stay_idle),
         cmocka_unit_test(fitting_numbers_are_named),
         cmocka_unit_test(conversions_have_a_time),
