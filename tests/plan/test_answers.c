@@ -404,6 +404,31 @@ static void masks_are_whole_in_any_case(void **state)
     assert_int_equal(cost_with_mask(false), cost_with_mask(true));
 }
 
+// ---- one host of many ---------------------------------------------------------------------
+
+// Devices 2 and 4 are the fastest, but on different hosts. Two slower ones on host 3 (6 and 7) are
+// faster together, because their link is fast.
+static void the_best_of_many_hosts_is_taken(void **state)
+{
+    (void)state;
+    static const double flops[] = {[2] = 4e9, [4] = 4e9, [6] = 3e9, [7] = 3e9, [15] = 1e9};
+    struct net *t = net_new("hosts:8x2", 1e9, 1e16, 1e-9, 1e9);
+    wire(t, 2, 1e12, 1e5);
+    for (int i = 0; i < 16; i++) {
+        tsr_topology_device device = {.flops = flops[i] > 0 ? flops[i] : 1e9, .bandwidth = 1e16};
+        tsr_topology_set_device(t->topology, i, &device);
+    }
+    tsr_value *h =
+        node(t, "MatMul", input(t, "x", DIMS(1, 1024)), weight(t, "w", DIMS(1024, 4096)), "h");
+    h = node(t, "MatMul", h, weight(t, "v", DIMS(4096, 1024)), "r");
+    tsr_value *y = node(t, "MatMul", h, weight(t, "u", DIMS(1024, 1)), "y");
+    assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_int_equal(t->p.used_devices, 2);
+    assert_string_equal(made_as(t, tsr_graph_value(t->g, "h")), "{1,2:6,7}");
+    net_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -415,6 +440,7 @@ int main(void)
         cmocka_unit_test(slow_links_carry_small_pieces),
         cmocka_unit_test(sums_of_parts_take_one_reduction),
         cmocka_unit_test(masks_are_whole_in_any_case),
+        cmocka_unit_test(the_best_of_many_hosts_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -444,33 +444,8 @@ static bool has_same_links(const struct set_search *search)
     return topology->even && topology->links.n == n * (n - 1);
 }
 
-static bool needs_subsets(const struct set_search *search)
-{
-    return is_unlike(search) && search->models->planners[0]->machine.n <= EVERY_SET &&
-           !has_same_links(search);
-}
-
-static bool needs_unions(const struct set_search *search)
-{
-    return is_unlike(search) && !needs_subsets(search) && !has_same_links(search);
-}
-
-static bool needs_speeds(const struct set_search *search)
-{
-    return is_unlike(search) && !needs_subsets(search);
-}
-
-// The kinds of candidates, and when each of them is used.
-static const struct set_source {
-    bool (*applies)(const struct set_search *search);
-    bool (*list)(struct set_search *search); // false: out of memory
-} sources[] = {
-    {needs_copies, list_copies},    {needs_subsets, list_subsets}, {needs_unions, list_unions},
-    {is_unlike, list_fixed_shares}, {needs_speeds, list_by_speed},
-};
-
-// Lists the candidates. Speeds are computed first, for lower bounds and for the sets of faster
-// devices.
+// Lists the candidates; false: out of memory. Speeds are computed first, for lower bounds and for
+// the sets of faster devices.
 bool tsr__sets_list(struct set_search *search)
 {
     if (!tsr__sets_free(search->models) || search->models->planners[0]->machine.n < 2)
@@ -482,10 +457,13 @@ bool tsr__sets_list(struct set_search *search)
             return false;
     }
     find_batch(search);
-    for (size_t i = 0; i < TSR_COUNT(sources); i++)
-        if (sources[i].applies(search) && !sources[i].list(search))
-            return false;
-    return true;
+    // Of a few devices with different links, all subsets are listed, otherwise unions of clusters
+    // and sets of the fastest devices.
+    bool unlike = is_unlike(search), linked = unlike && !has_same_links(search);
+    bool subsets = linked && search->models->planners[0]->machine.n <= EVERY_SET;
+    return (!needs_copies(search) || list_copies(search)) && (!subsets || list_subsets(search)) &&
+           (!linked || subsets || list_unions(search)) && (!unlike || list_fixed_shares(search)) &&
+           (!unlike || subsets || list_by_speed(search));
 }
 
 static bool may_have_grids(const struct set_search *search)
