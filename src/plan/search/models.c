@@ -185,27 +185,26 @@ static bool add_program(struct models *models, size_t m)
 
 // ---- links -------------------------------------------------------------------------------------
 
-// Returns the strategy of the reader's node. NULL: the reader is the caller or a subgraph, which
-// has no candidates.
-static const struct strategy *strategy_of(const struct planner *planner,
-                                          const struct reader *reader)
+// Returns the reader's node. NULL: the reader is the caller or a subgraph, which has no candidates.
+static const struct plan_node *node_of(const struct planner *planner, const struct reader *reader)
 {
     if (reader->node == SIZE_MAX || reader->captures)
         return NULL;
-    return planner->nodes[reader->node].strategy;
+    const struct plan_node *node = &planner->nodes[reader->node];
+    return node->strategy ? node : NULL;
 }
 
 // One end of a link: an input or output of a node, whose layout depends on the choice.
 struct link_end {
     const struct planner *planner;
-    const struct strategy *strategy;
+    const struct plan_node *node;
     enum slot_side side;
     size_t slot;
 };
 
 static const struct tile_layout *layout_of(const struct link_end *end, size_t choice)
 {
-    const struct candidate *candidate = &end->strategy->at.at[choice];
+    const struct candidate *candidate = &end->node->strategy->at.at[choice];
     uint32_t layout = candidate_layouts(candidate, end->side)[end->slot];
     return end->planner->layouts.at[layout].tiles;
 }
@@ -214,7 +213,7 @@ static const struct tile_layout *layout_of(const struct link_end *end, size_t ch
 // memory.
 static int64_t *link_table(struct arena *arena, const struct link_end *a, const struct link_end *b)
 {
-    size_t n_a = a->strategy->at.n, n_b = b->strategy->at.n;
+    size_t n_a = a->node->strategy->at.n, n_b = b->node->strategy->at.n;
     int64_t *table = ARENA_ARRAY(arena, int64_t, n_a * n_b + 1);
     if (!table)
         return NULL;
@@ -230,7 +229,7 @@ static int64_t *link_table(struct arena *arena, const struct link_end *a, const 
 static const int64_t *cached_table(struct models *models, const struct link_end *a,
                                    const struct link_end *b)
 {
-    uint32_t key[5] = {a->strategy->id, a->side, (uint32_t)a->slot, b->strategy->id,
+    uint32_t key[5] = {a->node->strategy->id, a->side, (uint32_t)a->slot, b->node->strategy->id,
                        (uint32_t)b->slot};
     void **at = tsr__map_at_copy(models->links, str_bytes(key, sizeof key));
     if (at && !*at)
@@ -238,21 +237,24 @@ static const int64_t *cached_table(struct models *models, const struct link_end 
     return at ? *at : NULL;
 }
 
-// Adds an edge so that two nodes choose the same layout for these inputs.
-static bool link_readers(struct models *models, const struct reader *x, const struct reader *y)
+// Adds an edge so that two nodes choose the same layout for these inputs or outputs.
+static bool link_ends(struct models *models, const struct link_end *a, const struct link_end *b)
 {
-    struct link_end a = {models->planners[0], strategy_of(models->planners[0], x), SIDE_INPUT,
-                         x->slot};
-    struct link_end b = {models->planners[1], strategy_of(models->planners[1], y), SIDE_INPUT,
-                         y->slot};
-    if (!a.strategy || !b.strategy)
-        return true; // subgraphs read full tensors
-    const int64_t *table = cached_table(models, &a, &b);
+    const int64_t *table = cached_table(models, a, b);
     if (!table)
         return false;
-    tsr__program_edge(&models->joint, models->first[0] + models->planners[0]->nodes[x->node].var,
-                      models->first[1] + models->planners[1]->nodes[y->node].var, table);
+    tsr__program_edge(&models->joint, models->first[0] + a->node->var,
+                      models->first[1] + b->node->var, table);
     return !models->joint.arena->failed;
+}
+
+static bool link_readers(struct models *models, const struct reader *x, const struct reader *y)
+{
+    const struct planner *first = models->planners[0], *second = models->planners[1];
+    struct link_end a = {first, node_of(first, x), SIDE_INPUT, x->slot};
+    struct link_end b = {second, node_of(second, y), SIDE_INPUT, y->slot};
+    // Subgraphs read full tensors.
+    return !a.node || !b.node || link_ends(models, &a, &b);
 }
 
 // Links the readers of a weight in both models pair by pair; see tsr__reader_or_last.
@@ -293,18 +295,13 @@ static bool link_cache(struct models *models, const tsr_value *present, const ts
     const struct reader *to = readers.n ? &readers.at[0] : NULL;
     // No link is needed if no node of the first model produces the cache, or none of the second
     // reads it.
-    const struct strategy *strategy = to ? strategy_of(second, to) : NULL;
-    if (!strategy || !tsr__planner_made_by(first, present, &from))
+    const struct plan_node *reader = to ? node_of(second, to) : NULL;
+    if (!reader || !tsr__planner_made_by(first, present, &from))
         return !models->joint.arena->failed;
-    struct link_end made = {first, first->nodes[from.node].strategy, SIDE_OUTPUT, from.slot};
-    struct link_end read = {second, strategy, SIDE_INPUT, to->slot};
-    const int64_t *table = cached_table(models, &made, &read);
-    if (!table)
-        return false;
-    tsr__program_edge(&models->joint, models->first[0] + first->nodes[from.node].var,
-                      models->first[1] + second->nodes[to->node].var, table);
+    struct link_end made = {first, &first->nodes[from.node], SIDE_OUTPUT, from.slot};
+    struct link_end read = {second, reader, SIDE_INPUT, to->slot};
     models->linked[1][tsr__value_id(past)] = 1;
-    return !models->joint.arena->failed;
+    return link_ends(models, &made, &read);
 }
 
 const tsr_value *tsr__models_cache(const struct planner *first, const struct state_pair *pair)
