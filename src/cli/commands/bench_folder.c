@@ -186,15 +186,15 @@ static int print_json(const struct folder_bench *bench)
     return cli_print_json(bench->cli, json, EXIT_DONE);
 }
 
-static void print_line(const char *name, const struct rates *rates)
+static void print_line(const char *name, const struct side *side)
 {
-    printf("%-36s %10.1f %10.1f %7zu\n", name, median(rates->prefill, rates->n),
-           median(rates->decode, rates->n), rates->n);
+    printf("%-36s %10.1f %10.1f %7lld\n", name, side->prefill, side->decode,
+           (long long)side->rounds);
 }
 
 static int print_text(const struct folder_bench *bench)
 {
-    const struct rates *ours = &bench->ours, *peer = &bench->peer;
+    struct side ours = side_of(&bench->ours, 0), peer = side_of(&bench->peer, 0);
     char name[64];
     if (bench->devices > 1)
         snprintf(name, sizeof name, "%lld ranks, %d thread%s each", (long long)bench->devices,
@@ -205,7 +205,7 @@ static int print_text(const struct folder_bench *bench)
     printf("tokens per second (medians) of %lld prompt tokens and %lld new tokens\n",
            (long long)bench->prompt, (long long)bench->options.max_tokens);
     printf("%-36s %10s %10s %7s\n", "", "prefill", "decode", "rounds");
-    print_line(name, ours);
+    print_line(name, &ours);
     if (!bench->peer_name[0]) {
         printf("nothing to compare with: no Python with onnxruntime-genai was found\n");
         return EXIT_DONE;
@@ -213,10 +213,9 @@ static int print_text(const struct folder_bench *bench)
     char peer_title[100];
     snprintf(peer_title, sizeof peer_title, "%s, %d thread%s", bench->peer_name,
              bench->peer_threads, cli_plural((size_t)bench->peer_threads));
-    print_line(peer_title, peer);
-    printf("%-36s %10.2f %10.2f\n", "ratio",
-           ratio(median(ours->prefill, ours->n), median(peer->prefill, peer->n)),
-           ratio(median(ours->decode, ours->n), median(peer->decode, peer->n)));
+    print_line(peer_title, &peer);
+    printf("%-36s %10.2f %10.2f\n", "ratio", ratio(ours.prefill, peer.prefill),
+           ratio(ours.decode, peer.decode));
     return EXIT_DONE;
 }
 

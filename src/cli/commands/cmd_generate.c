@@ -35,7 +35,6 @@ static int64_t *read_ids(struct cli *cli, const char *text, size_t *n)
 
 // Receiver of tokens: adds them to `json`, or prints them if it is NULL.
 struct listener {
-    struct cli *cli;
     tsr_json *json;
     bool first;
     bool assumed; // the speeds of the devices are assumed
@@ -148,7 +147,7 @@ static int run(struct cli *cli)
     tsr_run_options run_options;
     tsr_generate_options options = {.size = sizeof options, .work = getenv("TMPDIR")};
     tsr_generate_result result = {.size = sizeof result};
-    struct listener listener = {.cli = cli, .first = true};
+    struct listener listener = {.first = true};
     size_t n;
     int code = check_words(cli);
     if (code)
