@@ -235,12 +235,6 @@ static tsr_status keep_others(struct reseal_context *context)
 
 // ---- entry point --------------------------------------------------------------------------------
 
-static tsr_status refuse_folder(struct reseal_context *context, const char *hint, const char *text)
-{
-    return tsr__fail(context->session, TSR_UNSUPPORTED, DIAG_partition_reseal,
-                     &PLACE(.file = str_of(MANIFEST_NAME)), hint, "%s", text);
-}
-
 // Checks the changed partition. Loads all rank files first, because the checks compare ranks with
 // each other.
 static tsr_status prove(struct reseal_context *context, struct draft *draft)
@@ -269,9 +263,10 @@ static tsr_status reseal_folder(struct reseal_context *context, const char *cons
     const struct manifest *manifest = &context->bundle.manifest;
     for (int64_t rank = 0; rank < manifest->n_ranks; rank++)
         if (!manifest->devices[rank].has_ports)
-            return refuse_folder(context, "partition the model again",
-                                 "the manifest is of an older release and does not list the inputs "
-                                 "and outputs of each file");
+            return tsr__fail(context->session, TSR_UNSUPPORTED, DIAG_partition_reseal,
+                             &PLACE(.file = str_of(MANIFEST_NAME)), "partition the model again",
+                             "the manifest is of an older release and does not list the inputs and "
+                             "outputs of each file");
     struct draft draft = {.session = context->session,
                           .arena = context->arena,
                           .n_ranks = manifest->n_ranks,

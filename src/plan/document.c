@@ -356,11 +356,6 @@ static const char *choice_of(struct document *document, size_t i)
     return all.p;
 }
 
-static const char *name_of(struct document *document, size_t i)
-{
-    return text_of(document, json_object_get(json_array_get(document->nodes, i), "name"));
-}
-
 // Name and shardings of a node; empty if the document has fewer nodes.
 struct node_text {
     const char *name, *choice;
@@ -370,7 +365,9 @@ static struct node_text node_text(struct document *document, size_t i)
 {
     if (i >= json_array_size(document->nodes))
         return (struct node_text){NULL, ""};
-    return (struct node_text){name_of(document, i), choice_of(document, i)};
+    json_t *node = json_array_get(document->nodes, i);
+    return (struct node_text){text_of(document, json_object_get(node, "name")),
+                              choice_of(document, i)};
 }
 
 // Lists nodes at the same index that differ in name or shardings, and nodes that only one document

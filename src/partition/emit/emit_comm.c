@@ -121,11 +121,6 @@ static tsr_status emit_on(struct part *part, struct step *st, size_t group)
     return keeps ? keep_result(part, to, tsr_node_output(node, 0), own_name) : TSR_OK;
 }
 
-static tsr_status emit_member(struct part *part, struct step *st, size_t group)
-{
-    return st->kind == STEP_LIST ? tsr__emit_list(part, st, group) : emit_on(part, st, group);
-}
-
 tsr_status tsr__emit_comm(struct part *parts, struct step *st)
 {
     for (size_t g = 0; g < st->n_groups; g++) {
@@ -137,8 +132,10 @@ tsr_status tsr__emit_comm(struct part *parts, struct step *st)
             st->outputs[0]->local[rank] = form_root(st->inputs[0])->local[rank];
             continue;
         }
-        for (size_t i = 0; i < group->n; i++)
-            TRY(emit_member(&parts[group->devices[i]], st, g));
+        for (size_t i = 0; i < group->n; i++) {
+            struct part *part = &parts[group->devices[i]];
+            TRY(st->kind == STEP_LIST ? tsr__emit_list(part, st, g) : emit_on(part, st, g));
+        }
     }
     return TSR_OK;
 }

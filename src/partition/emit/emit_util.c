@@ -132,15 +132,7 @@ tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, tsr
 tsr_value *tsr__part_concat(struct part *part, tsr_value **values, size_t n, int64_t axis,
                             struct str out)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!values[i])
-            return NULL;
-    if (!out.p)
-        out = tsr__part_new_name(part);
-    if (!out.p)
-        return NULL;
-    tsr_node *node = tsr_graph_add_node(part->graph, "", "Concat", out.p, values, n, &out.p, 1);
-    return tsr__with_int(node ? tsr_node_output(node, 0) : NULL, "axis", axis);
+    return tsr__with_int(tsr__part_node(part, "Concat", out, values, n), "axis", axis);
 }
 
 tsr_value *tsr__with_int(tsr_value *value, const char *name, int64_t number)

@@ -563,13 +563,6 @@ static struct form *convert_cheapest(struct draft *draft, struct item *it,
     return is_done(draft, form) ? form : reshard_form(draft, it, want, reader);
 }
 
-static struct form *convert(struct draft *draft, struct item *it, const struct tile_layout *want,
-                            const tsr_node *reader)
-{
-    struct form *form = convert_cheapest(draft, it, want, reader);
-    return draft_status(draft) == TSR_OK ? form : NULL;
-}
-
 // Returns the form of a value in the wanted layout, planned if necessary. Adds steps to the scope
 // of the value, which may be outside of the body that reads it.
 struct form *tsr__draft_convert(struct draft *draft, struct item *it,
@@ -585,8 +578,10 @@ struct form *tsr__draft_convert(struct draft *draft, struct item *it,
     if (!want)
         return NULL;
     tsr__scope_enter(draft, it->scope);
-    struct form *form = convert(draft, it, want, reader);
+    struct form *form = convert_cheapest(draft, it, want, reader);
     tsr__scope_enter(draft, here);
+    if (draft_status(draft) != TSR_OK)
+        return NULL;
     form_read(draft, it, form);
     return form;
 }

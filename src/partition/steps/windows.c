@@ -169,13 +169,6 @@ static struct form *exchange(struct draft *draft, struct item *it, const struct 
     return draft->arena->failed ? NULL : form;
 }
 
-static struct form *crop(struct draft *draft, struct form *from, const struct tile_layout *base,
-                         struct windows *windows)
-{
-    struct step *st = window_step(draft, STEP_CROP, from, base, windows);
-    return st ? st->outputs[0] : NULL;
-}
-
 // Returns a form with the windows of an input. Takes the first of these that is possible: the own
 // shards of the ranks; a form with the same windows; the producer computes the windows
 // (relayout.c); a slice of a form that the ranks have; an exchange of missing elements; a slice of
@@ -208,7 +201,8 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
         return exchange(draft, it, base, windows, nf->node);
     if (!from)
         from = tsr__draft_convert(draft, it, open, nf->node);
-    return from ? crop(draft, from, base, windows) : NULL;
+    struct step *crop = from ? window_step(draft, STEP_CROP, from, base, windows) : NULL;
+    return crop ? crop->outputs[0] : NULL;
 }
 
 // Returns a form with the windows of an input. Adds steps to the scope of the value, which may be

@@ -12,11 +12,6 @@
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-static void add_given(struct planner *planner, const tsr_value *value)
-{
-    vec_add(&planner->arena, &planner->ends.given, value);
-}
-
 static void add_constant(struct planner *planner, const tsr_value *value)
 {
     vec_add(&planner->arena, &planner->ends.constants, value);
@@ -31,7 +26,7 @@ static void list_ends(struct planner *planner, const tsr_graph *graph)
         if (planner_stays(planner, value))
             add_constant(planner, value);
         else
-            add_given(planner, value);
+            vec_add(&planner->arena, &planner->ends.given, value);
     }
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i);

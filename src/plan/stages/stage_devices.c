@@ -260,19 +260,13 @@ int64_t tsr__search_busy(struct stage_search *search, size_t i, size_t j, const 
     search->status = tsr__range_time(search->staging, &stage, true, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
-    return int64_min(point.bound + least_crossings(search, i, j, block, near), NEVER_FITS);
+    int64_t moves =
+        near ? least_crossings(search, i, j, block, near) : least_transfers(search, i, j, block);
+    return int64_min(point.bound + moves, NEVER_FITS);
 }
 
 int64_t tsr__search_open(struct stage_search *search, size_t i, size_t j, const struct block *block)
 {
-    struct point point = {0};
-    if (search->bottleneck) {
-        struct neighbours near = neighbours_of(search, block);
-        return tsr__search_busy(search, i, j, block, &near);
-    }
-    struct stage stage = stage_on(i, j, block);
-    search->status = tsr__range_time(search->staging, &stage, true, &point);
-    if (search->status != TSR_OK || !point.feasible)
-        return NEVER_FITS;
-    return int64_min(point.bound + least_transfers(search, i, j, block), NEVER_FITS);
+    struct neighbours near = neighbours_of(search, block);
+    return tsr__search_busy(search, i, j, block, search->bottleneck ? &near : NULL);
 }

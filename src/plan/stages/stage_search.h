@@ -89,7 +89,8 @@ int64_t tsr__search_transfers(struct stage_search *search, size_t from, size_t t
 int64_t tsr__search_hands_over(struct stage_search *search, size_t from, size_t to,
                                const struct block *block);
 // Returns a lower bound of the time per run that a device of the block is busy, with the range from
-// split point i to j and these neighbours. NEVER_FITS: impossible.
+// split point i to j and these neighbours. near NULL: only values that the range reads are counted,
+// from any earlier device. NEVER_FITS: impossible.
 int64_t tsr__search_busy(struct stage_search *search, size_t i, size_t j, const struct block *block,
                          const struct neighbours *near);
 // Returns a lower bound of the time that the range on the block adds to a pipeline.

@@ -764,6 +764,16 @@ static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduc
     return cell;
 }
 
+// Counts the rows of each cell. NULL: out of memory.
+static int64_t *count_rows(struct solve *solve, int64_t cells)
+{
+    int64_t *count = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
+    for (int64_t row = 0; count && row < solve->n_rows; row++)
+        if (solve->on[row])
+            count[cell_of(solve, &solve->coords[row * solve->cap], true)]++;
+    return count;
+}
+
 // True if all parts of each sum are on the same number of devices. `count` has the number of rows
 // for each cell.
 static bool sums_are_even(const struct solve *solve, const int64_t *count)
@@ -790,12 +800,9 @@ bool tsr__solve_covers(struct solve *solve)
     for (int factor = 0; factor < solve->rule->n_factors; factor++)
         if (!mul_ok(cells, solve->cuts[factor], &cells) || cells > n_on)
             return fail(solve, "no device has the shards that the operator combines");
-    int64_t *count = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
+    int64_t *count = count_rows(solve, cells);
     if (!count)
         return fail(solve, "out of memory");
-    for (int64_t row = 0; row < solve->n_rows; row++)
-        if (solve->on[row])
-            count[cell_of(solve, &solve->coords[row * solve->cap], true)]++;
     for (int64_t c = 0; c < cells; c++)
         if (!count[c])
             return fail(solve, "no device has the shards that the operator combines");
@@ -830,13 +837,10 @@ bool tsr__solve_even(struct solve *solve, struct tile_layout **outputs, size_t n
     int64_t cells = 1;
     for (int factor = 0; factor < solve->rule->n_factors; factor++)
         cells *= solve->cuts[factor];
-    int64_t *count = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
+    int64_t *count = count_rows(solve, cells);
     int64_t *least = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
     if (!count || !least)
         return fail(solve, "out of memory");
-    for (int64_t i = 0; i < solve->n_rows; i++)
-        if (solve->on[i])
-            count[cell_of(solve, &solve->coords[i * solve->cap], true)]++;
     for (int64_t i = 0; i < solve->n_rows; i++) {
         const int64_t *row = &solve->coords[i * solve->cap];
         int64_t *kept = &least[cell_of(solve, row, false)];
