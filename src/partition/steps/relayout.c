@@ -213,7 +213,7 @@ static struct node_flow *producer_flow(struct draft *draft, const tsr_node *node
         return NULL;
     const struct rule *rule = tsr__rule_of(draft->arena, node, draft->flow->shapes);
     struct node_flow *nf = ARENA_NEW(draft->arena, struct node_flow);
-    if (!rule || !nf || tsr_node_output_count(node) != 1 ||
+    if (!rule || !nf || rule->whole || tsr_node_output_count(node) != 1 ||
         !same_devices(draft, &own->place, base) || !tsr__owns_once(base) ||
         !place_like(draft, rule, base, own->place.devices, own->place.n_devices, &nf->place))
         return NULL;
