@@ -18,27 +18,36 @@
 //
 // A sum inside an operation is printed in parentheses, "((past + 1)%3)"; arguments are not.
 #include "shapes/expr.h"
+#include "shapes/shapes.h"
 
 #include <ctype.h>
 #include <stdio.h>
 
-struct reader {
-    struct exprs *exprs;
-    struct str text; // the unread rest
+// ---- reading -----------------------------------------------------------------------------------
+
+#define MAX_NESTED 32 // most nested sums of a text
+
+// A text that is being read.
+struct size_text {
+    struct size_reader *reader;
+    struct str rest; // not read yet
     int depth;
-    int names; // number of names read so far
 };
-static const struct expr unknown = {0};
 // An exact quotient while a text is read. seq/2 - 1/2 is (seq - 1) over 2.
 struct fraction {
-    struct expr top, bottom;
+    struct size_value top, bottom;
 };
 
-static struct fraction read_sum(struct reader *reader);
+static struct fraction read_sum(struct size_text *text);
 
-static struct fraction over_one(struct expr expr)
+static struct fraction over_one(struct size_value value)
 {
-    return (struct fraction){expr, expr_number(1)};
+    return (struct fraction){value, {.known = true, .number = 1}};
+}
+
+static struct fraction not_read(void)
+{
+    return over_one((struct size_value){0});
 }
 
 static bool is_known(struct fraction fraction)
@@ -46,141 +55,157 @@ static bool is_known(struct fraction fraction)
     return fraction.top.known && fraction.bottom.known;
 }
 
+static bool is_one(struct size_value value)
+{
+    return value.known && !value.made && value.number == 1;
+}
+
+static struct size_value combine(struct size_text *text, enum size_op op, struct size_value a,
+                                 struct size_value b)
+{
+    if (!a.known || !b.known)
+        return (struct size_value){0};
+    if (op == SIZE_OP_MUL && is_one(a))
+        return b;
+    if ((op == SIZE_OP_MUL || op == SIZE_OP_DIV) && is_one(b))
+        return a;
+    return text->reader->combine(text->reader->data, op, a, b);
+}
+
 // Rounds down. A size that is no call of floor() is an integer, so nothing is lost.
-static struct expr rounded(struct reader *reader, struct fraction fraction)
+static struct size_value rounded(struct size_text *text, struct fraction fraction)
 {
-    return tsr__expr_floor(reader->exprs, fraction.top, fraction.bottom);
+    return combine(text, SIZE_OP_DIV, fraction.top, fraction.bottom);
 }
 
-static struct fraction multiply(struct reader *reader, struct fraction a, struct fraction b)
+static struct fraction multiply(struct size_text *text, struct fraction a, struct fraction b)
 {
-    return (struct fraction){tsr__expr_mul(reader->exprs, a.top, b.top),
-                             tsr__expr_mul(reader->exprs, a.bottom, b.bottom)};
+    return (struct fraction){combine(text, SIZE_OP_MUL, a.top, b.top),
+                             combine(text, SIZE_OP_MUL, a.bottom, b.bottom)};
 }
 
-static struct fraction divide(struct reader *reader, struct fraction a, struct fraction b)
+static struct fraction divide(struct size_text *text, struct fraction a, struct fraction b)
 {
-    return multiply(reader, a, (struct fraction){b.bottom, b.top});
+    return multiply(text, a, (struct fraction){b.bottom, b.top});
 }
 
-// Computes a + b or, with tsr__expr_sub, a - b.
-static struct fraction add(struct reader *reader,
-                           struct expr (*of)(struct exprs *exprs, struct expr a, struct expr b),
-                           struct fraction a, struct fraction b)
+// Computes a + b or, with SIZE_OP_SUB, a - b.
+static struct fraction add(struct size_text *text, enum size_op op, struct fraction a,
+                           struct fraction b)
 {
-    if (expr_equal(a.bottom, b.bottom))
-        return (struct fraction){of(reader->exprs, a.top, b.top), a.bottom};
-    struct expr left = tsr__expr_mul(reader->exprs, a.top, b.bottom),
-                right = tsr__expr_mul(reader->exprs, b.top, a.bottom);
-    return (struct fraction){of(reader->exprs, left, right),
-                             tsr__expr_mul(reader->exprs, a.bottom, b.bottom)};
+    if (a.bottom.made == b.bottom.made && a.bottom.number == b.bottom.number && is_known(b))
+        return (struct fraction){combine(text, op, a.top, b.top), a.bottom};
+    struct size_value left = combine(text, SIZE_OP_MUL, a.top, b.bottom),
+                      right = combine(text, SIZE_OP_MUL, b.top, a.bottom);
+    return (struct fraction){combine(text, op, left, right),
+                             combine(text, SIZE_OP_MUL, a.bottom, b.bottom)};
 }
 
-// Skips white space.
-static void skip(struct reader *reader)
+// Drops the first n bytes of the rest.
+static void drop(struct size_text *text, size_t n)
 {
-    while (reader->text.n && isspace((unsigned char)reader->text.p[0]))
-        reader->text = (struct str){reader->text.p + 1, reader->text.n - 1};
+    text->rest = (struct str){text->rest.p + n, text->rest.n - n};
 }
 
 // Skips white space. If `sign` follows, skips it and returns true. Callers try longer signs first:
 // "//" before "/".
-static bool take(struct reader *reader, const char *sign)
+static bool take(struct size_text *text, const char *sign)
 {
     size_t n = strlen(sign);
-    skip(reader);
-    if (reader->text.n < n || memcmp(reader->text.p, sign, n) != 0)
+    while (text->rest.n && isspace((unsigned char)text->rest.p[0]))
+        drop(text, 1);
+    if (text->rest.n < n || memcmp(text->rest.p, sign, n) != 0)
         return false;
-    reader->text = (struct str){reader->text.p + n, reader->text.n - n};
+    drop(text, n);
     return true;
 }
 
-static struct str word(struct reader *reader)
+static struct str word(struct size_text *text)
 {
-    skip(reader);
-    struct str w = tsr__dim_word(reader->text);
-    reader->text = (struct str){reader->text.p + w.n, reader->text.n - w.n};
+    take(text, ""); // white space
+    struct str w = tsr__dim_word(text->rest);
+    drop(text, w.n);
     return w;
 }
 
 // Returns the fraction if a closing parenthesis follows, else unknown.
-static struct fraction closed(struct reader *reader, struct fraction fraction)
+static struct fraction closed(struct size_text *text, struct fraction fraction)
 {
-    return take(reader, ")") ? fraction : over_one(unknown);
+    return take(text, ")") ? fraction : not_read();
 }
 
 // Reads a call such as "max(n, 2*m, 7)", applied from left to right. floor() has one argument.
-static struct fraction read_call(struct reader *reader, struct str name)
+static struct fraction read_call(struct size_text *text, struct str name)
 {
     static const struct {
         const char *name;
-        struct expr (*of)(struct exprs *exprs, struct expr a, struct expr b);
-    } calls[] = {{"max", tsr__expr_max},        {"Max", tsr__expr_max},
-                 {"min", tsr__expr_min},        {"Min", tsr__expr_min},
-                 {"FloorDiv", tsr__expr_floor}, {"Mod", tsr__expr_mod},
-                 {"PythonMod", tsr__expr_mod},  {"floor", NULL}};
+        enum size_op op;
+    } calls[] = {{"max", SIZE_OP_MAX}, {"Max", SIZE_OP_MAX}, {"FloorDiv", SIZE_OP_DIV},
+                 {"min", SIZE_OP_MIN}, {"Min", SIZE_OP_MIN}, {"PythonMod", SIZE_OP_MOD},
+                 {"Mod", SIZE_OP_MOD}};
+    if (str_is(name, "floor"))
+        return closed(text, over_one(rounded(text, read_sum(text))));
     for (size_t i = 0; i < TSR_COUNT(calls); i++) {
         if (!str_is(name, calls[i].name))
             continue;
-        struct expr expr = rounded(reader, read_sum(reader));
-        while (expr.known && calls[i].of && take(reader, ","))
-            expr = calls[i].of(reader->exprs, expr, rounded(reader, read_sum(reader)));
-        return closed(reader, over_one(expr));
+        struct size_value value = rounded(text, read_sum(text));
+        while (value.known && take(text, ","))
+            value = combine(text, calls[i].op, value, rounded(text, read_sum(text)));
+        return closed(text, over_one(value));
     }
-    return over_one(unknown);
+    return not_read();
 }
 
 // Reads a number, a name, a call, a sign, or a sum in parentheses. Text that starts with a digit
 // and is no number is invalid.
-static struct fraction read_atom(struct reader *reader)
+static struct fraction read_atom(struct size_text *text)
 {
-    int64_t number;
-    if (take(reader, "-"))
-        return multiply(reader, over_one(expr_number(-1)), read_atom(reader));
-    if (take(reader, "("))
-        return closed(reader, read_sum(reader));
-    struct str w = word(reader);
+    struct size_value number = {.known = true};
+    if (take(text, "-"))
+        return add(text, SIZE_OP_SUB, over_one(number), read_atom(text));
+    if (take(text, "("))
+        return closed(text, read_sum(text));
+    struct str w = word(text);
     if (!w.n)
-        return over_one(unknown);
-    if (tsr__str_int(w, &number))
-        return over_one(expr_number(number));
+        return not_read();
+    if (tsr__str_int(w, &number.number))
+        return over_one(number);
     if (isdigit((unsigned char)w.p[0]))
-        return over_one(unknown);
-    if (take(reader, "("))
-        return read_call(reader, w);
-    reader->names++;
-    return over_one(tsr__expr_symbol(reader->exprs, w));
+        return not_read();
+    if (take(text, "("))
+        return read_call(text, w);
+    text->reader->names++;
+    return over_one(text->reader->symbol(text->reader->data, w));
 }
 
 // Reads a power: "n**3" is n*n*n. Exponents other than small numbers are invalid.
-static struct fraction read_power(struct reader *reader)
+static struct fraction read_power(struct size_text *text)
 {
-    struct fraction power = read_atom(reader), one = power;
+    struct fraction power = read_atom(text), one = power;
     int64_t times;
-    while (is_known(power) && take(reader, "**")) {
+    while (is_known(power) && take(text, "**")) {
         // A term cannot have more factors.
-        if (!tsr__str_int(word(reader), &times) || times < 1 || times > EXPR_MAX_ATOMS)
-            return over_one(unknown);
+        if (!tsr__str_int(word(text), &times) || times < 1 || times > EXPR_MAX_ATOMS)
+            return not_read();
         for (one = power; times > 1; times--)
-            power = multiply(reader, power, one);
+            power = multiply(text, power, one);
     }
     return power;
 }
 
-// Reads a product.
-static struct fraction read_product(struct reader *reader)
+static struct fraction read_product(struct size_text *text)
 {
-    struct fraction left = read_power(reader);
+    struct fraction left = read_power(text);
     while (is_known(left)) {
-        if (take(reader, "*"))
-            left = multiply(reader, left, read_power(reader));
-        else if (take(reader, "//"))
-            left = over_one(rounded(reader, divide(reader, left, read_power(reader))));
-        else if (take(reader, "/"))
-            left = divide(reader, left, read_power(reader));
-        else if (take(reader, "%"))
-            left = over_one(tsr__expr_mod(reader->exprs, rounded(reader, left),
-                                          rounded(reader, read_power(reader))));
+        if (take(text, "*"))
+            left = multiply(text, left, read_power(text));
+        else if (take(text, "//"))
+            left = over_one(rounded(text, divide(text, left, read_power(text))));
+        else if (take(text, "/"))
+            left = divide(text, left, read_power(text));
+        else if (take(text, "%"))
+            left = over_one(
+                combine(text, SIZE_OP_MOD, rounded(text, left), rounded(text, read_power(text))));
         else
             break;
     }
@@ -188,22 +213,55 @@ static struct fraction read_product(struct reader *reader)
 }
 
 // Reads a sum. Also limits the depth, because all nested expressions pass here.
-static struct fraction read_sum(struct reader *reader)
+static struct fraction read_sum(struct size_text *text)
 {
     // The depth is not decremented on failure: the text is invalid, and reading ends.
-    if (reader->depth++ >= EXPR_MAX_DEPTH)
-        return over_one(unknown);
-    struct fraction left = read_product(reader);
+    if (text->depth++ >= MAX_NESTED)
+        return not_read();
+    struct fraction left = read_product(text);
     while (is_known(left)) {
-        if (take(reader, "+"))
-            left = add(reader, tsr__expr_add, left, read_product(reader));
-        else if (take(reader, "-"))
-            left = add(reader, tsr__expr_sub, left, read_product(reader));
+        if (take(text, "+"))
+            left = add(text, SIZE_OP_ADD, left, read_product(text));
+        else if (take(text, "-"))
+            left = add(text, SIZE_OP_SUB, left, read_product(text));
         else
             break;
     }
-    reader->depth--;
+    text->depth--;
     return left;
+}
+
+struct size_value tsr__size_read(struct size_reader *reader, struct str text)
+{
+    struct size_text all = {.reader = reader, .rest = text};
+    struct size_value value = rounded(&all, read_sum(&all));
+    take(&all, ""); // white space
+    return all.rest.n ? (struct size_value){0} : value;
+}
+
+// ---- texts of a pool ---------------------------------------------------------------------------
+
+static struct size_value as_value(struct expr expr)
+{
+    return (struct size_value){expr.known, expr.number, expr.poly};
+}
+
+static struct size_value symbol(void *data, struct str name)
+{
+    return as_value(tsr__expr_symbol(data, name));
+}
+
+static struct size_value combine_exprs(void *data, enum size_op op, struct size_value a,
+                                       struct size_value b)
+{
+    static struct expr (*const of[])(struct exprs * exprs, struct expr a, struct expr b) = {
+        [SIZE_OP_ADD] = tsr__expr_add, [SIZE_OP_SUB] = tsr__expr_sub,
+        [SIZE_OP_MUL] = tsr__expr_mul, [SIZE_OP_DIV] = tsr__expr_floor,
+        [SIZE_OP_MOD] = tsr__expr_mod, [SIZE_OP_MAX] = tsr__expr_max,
+        [SIZE_OP_MIN] = tsr__expr_min,
+    };
+    return as_value(of[op](data, (struct expr){a.known, a.number, a.made},
+                           (struct expr){b.known, b.number, b.made}));
 }
 
 // Reads a text of numbers alone ("10", "2*3") as a name: ONNX stores numbers as numbers, and ONNX
@@ -221,16 +279,15 @@ static struct expr read_number_name(struct exprs *exprs, struct str text)
 // looks like an expression ("a-b").
 static struct expr read_text(struct exprs *exprs, struct str text)
 {
-    struct reader reader = {.exprs = exprs, .text = text};
-    if (tsr__map_get(&exprs->bound, text))
+    struct size_reader reader = {exprs, symbol, combine_exprs, 0};
+    if (tsr__map_get(&exprs->bound, text) || text.n > EXPR_MAX_TEXT)
         return tsr__expr_symbol(exprs, text);
-    if (text.n > EXPR_MAX_TEXT)
+    struct size_value value = tsr__size_read(&reader, text);
+    if (!value.known)
         return tsr__expr_symbol(exprs, text);
-    struct expr expr = rounded(&reader, read_sum(&reader));
-    skip(&reader);
-    if (!expr.known || reader.text.n)
-        return tsr__expr_symbol(exprs, text);
-    return reader.names ? expr : read_number_name(exprs, text);
+    if (!reader.names)
+        return read_number_name(exprs, text);
+    return (struct expr){true, value.number, value.made};
 }
 
 // Reads the text as this expression from now on. Returns false if out of memory.
@@ -253,13 +310,13 @@ struct expr tsr__expr_of(struct exprs *exprs, tsr_dim dim)
         return expr_number(dim.value);
     struct str text = str_of(dim.symbol);
     if (!text.n)
-        return unknown;
+        return EXPR_UNKNOWN;
     const struct expr *known = tsr__map_get(&exprs->texts, text);
     if (known)
         return *known;
     text = tsr__arena_str(exprs->arena, text);
     if (!text.p)
-        return unknown; // out of memory: the arena has failed
+        return EXPR_UNKNOWN; // out of memory: the arena has failed
     struct expr expr = read_text(exprs, text);
     if (exprs->texts.n >= EXPR_MAX_POOL || !remember(exprs, text, expr))
         return expr;
@@ -280,9 +337,8 @@ void tsr__expr_root(struct exprs *exprs, tsr_dim dim)
 // True if the text is read as one name inside an expression.
 static bool is_one_word(struct str text)
 {
-    struct reader reader = {.text = text};
-    struct str first = word(&reader);
-    return first.n == text.n && text.n && !isdigit((unsigned char)text.p[0]);
+    unsigned char first = text.n ? (unsigned char)text.p[0] : '0';
+    return tsr__dim_word(text).n == text.n && !isdigit(first) && !isspace(first);
 }
 
 struct expr tsr__expr_input_size(struct exprs *exprs, struct str name)
@@ -291,16 +347,16 @@ struct expr tsr__expr_input_size(struct exprs *exprs, struct str name)
         return tsr__expr_symbol(exprs, name);
     void *known = tsr__map_get(&exprs->names, name);
     if (known && exprs->atoms.at[(uintptr_t)known - 1].root)
-        return unknown;
+        return EXPR_UNKNOWN;
     struct expr expr = tsr__expr_symbol(exprs, name);
     struct atom *atom = tsr__expr_sole_atom(exprs, expr);
     if (!atom)
-        return unknown;
+        return EXPR_UNKNOWN;
     atom->root = true;
     atom->number_name = !is_one_word(name);
     // From now on this text is read as the symbol, even if it looks like "a - b.0".
     if (!remember(exprs, atom->name, expr))
-        return unknown;
+        return EXPR_UNKNOWN;
     ((struct poly *)expr.poly)->text = atom->name.p;
     return expr;
 }

@@ -40,6 +40,33 @@ bool tsr__shapes_may_copy(const struct shapes *shapes, const tsr_value *value);
 // the others. -1: no element is known to be -1.
 int64_t tsr__shapes_rest(const struct shapes *shapes, const tsr_value *value);
 
+// A size that is read from a text: a number, or what the caller made of symbols (not NULL).
+struct size_value {
+    bool known;
+    int64_t number;
+    const void *made;
+};
+enum size_op {
+    SIZE_OP_ADD,
+    SIZE_OP_SUB,
+    SIZE_OP_MUL,
+    SIZE_OP_DIV,
+    SIZE_OP_MOD,
+    SIZE_OP_MAX,
+    SIZE_OP_MIN
+};
+// Callbacks that make the value of a symbol, and of an operation on known values.
+struct size_reader {
+    void *data;
+    struct size_value (*symbol)(void *data, struct str name);
+    struct size_value (*combine)(void *data, enum size_op op, struct size_value a,
+                                 struct size_value b);
+    int names; // number of symbols that were read
+};
+// Reads an expression such as "batch*(seq + 2)" (expr_text.c has the grammar). Not known: the text
+// is no expression, or a callback returned an unknown value.
+struct size_value tsr__size_read(struct size_reader *reader, struct str text);
+
 // Computes expressions of symbols ("batch*seq") whose sizes the caller knows. NULL: out of memory.
 struct dim_sizes;
 struct dim_sizes *tsr__dim_sizes_new(struct arena *arena, const tsr_dim_size *sizes, size_t n);

@@ -245,6 +245,22 @@ def sizes_by_expression():
 
 
 @case
+def sizes_by_a_long_expression(opset=18):
+    """The same with numbers, a power, a remainder and a maximum; inference cannot find the size, because the Reshape reads its target from an input."""
+    size = "Mod(max(batch, 2)*seq + seq**2 + 2*50, 7*10 + 30) - 5*FloorDiv(seq, 1)"
+    m = model([node("Reshape", ["x", "s"], ["f"]), node("MatMul", ["f", "w"], ["h"]), node("Relu", ["h"], ["y"])],
+              [info("x", T.FLOAT, ["batch", "seq", 8]), info("s", T.INT64, [2])], [info("y", T.FLOAT, [size, 6])], [tensor(f4(8, 6), "w")], opset=opset)
+    m.graph.value_info.extend([info("f", T.FLOAT, [size, 8]), info("h", T.FLOAT, [size, 6])])
+    return m, 2, {"h_matmul:h": "{2,1:1,0}", "y_relu:h": "{1,2:0,1}"}, {"x": f4(3, 5, 8), "s": np.array([15, 8], "i8")}, None
+
+
+@case
+def sizes_by_a_long_expression_without_mod():
+    """Opset 9 has no Mod."""
+    return sizes_by_a_long_expression(9)
+
+
+@case
 def sizes_by_nobody():
     """A size that depends on the data: the value is gathered, and its shape is sent to a device that did not compute it."""
     m = model([node("NonZero", ["x"], ["i"]), node("Neg", ["i"], ["a"]), node("Abs", ["a"], ["b"]), node("Neg", ["b"], ["y"])],

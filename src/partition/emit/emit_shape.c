@@ -44,8 +44,8 @@ static tsr_value *symbol_value(void *data, struct str symbol, const struct size_
 }
 
 static const char *const arith_ops[] = {
-    [ARITH_ADD] = "Add", [ARITH_SUB] = "Sub", [ARITH_MUL] = "Mul",
-    [ARITH_DIV] = "Div", [ARITH_MOD] = "Mod",
+    [SIZE_OP_ADD] = "Add", [SIZE_OP_SUB] = "Sub", [SIZE_OP_MUL] = "Mul",
+    [SIZE_OP_DIV] = "Div", [SIZE_OP_MOD] = "Mod",
 };
 
 // Adds nodes that return 1 where a is larger than b, else 0. Example: [5 2] and [3 3] give [1 0].
@@ -86,14 +86,14 @@ static tsr_value *remainder_of(struct part *part, tsr_value *a, tsr_value *b)
     return NODE(part, "Sub", a, NODE(part, "Mul", times, b));
 }
 
-static tsr_value *arith_node(void *data, enum arith op, tsr_value *a, tsr_value *b)
+static tsr_value *arith_node(void *data, enum size_op op, tsr_value *a, tsr_value *b)
 {
     struct part *part = data;
-    if (op == ARITH_MAX)
+    if (op == SIZE_OP_MAX)
         return tsr__part_largest(part, a, b);
-    if (op == ARITH_MIN)
+    if (op == SIZE_OP_MIN)
         return tsr__part_smallest(part, a, b);
-    if (op == ARITH_MOD)
+    if (op == SIZE_OP_MOD)
         return remainder_of(part, a, b);
     return NODE(part, arith_ops[op], a, b);
 }

@@ -65,14 +65,13 @@ int64_t tsr__local_size_of(const struct local_size *size, int64_t whole);
 // True if every rank can compute the size. tsr__shape_known asks this for all sizes of the item.
 bool tsr__size_known(struct draft *draft, const tsr_dim *dim);
 bool tsr__shape_known(struct draft *draft, const struct item *it);
-enum arith { ARITH_ADD, ARITH_SUB, ARITH_MUL, ARITH_DIV, ARITH_MOD, ARITH_MAX, ARITH_MIN };
 // Callbacks that build an int64[1] for each part of a size expression. Each returns NULL on
 // failure.
 struct size_maker {
     void *data;
     tsr_value *(*symbol)(void *data, struct str symbol, const struct size_source *from);
     tsr_value *(*number)(void *data, int64_t number);
-    tsr_value *(*combine)(void *data, enum arith op, tsr_value *a, tsr_value *b);
+    tsr_value *(*combine)(void *data, enum size_op op, tsr_value *a, tsr_value *b);
 };
 // Builds the size with the callbacks of `maker`. Returns NULL if the size is not known or a
 // callback failed.
