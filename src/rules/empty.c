@@ -31,13 +31,34 @@ static int batch_factors(const struct rule_tensor *tensor, int back)
     return axis < 0 ? 0 : tensor->dims[axis].n;
 }
 
-// True if a Transpose produces the left operand. From optimization level 2 on, ONNX Runtime fuses
-// it into the product, which then multiplies each matrix of the batch separately.
-static bool left_is_transposed(const tsr_node *node)
+// True if ONNX Runtime may move a Transpose behind the node. It does not move one behind a Reshape
+// to another rank.
+static bool moves_transposes(const tsr_node *node, enum op_work work)
 {
-    const tsr_value *left = tsr_node_input(node, 0);
-    const tsr_node *maker = left ? tsr_value_producer(left) : NULL;
-    return maker && str_is(tsr__node_op_str(maker), "Transpose");
+    if (work == WORK_VIEW)
+        return tsr_value_rank(tsr_node_input(node, 0)) == tsr_value_rank(tsr_node_output(node, 0));
+    return work == WORK_ELEMENTWISE || work == WORK_COPY || work == WORK_CURVE ||
+           work == WORK_ERROR_FUNCTION || work == WORK_REDUCTION;
+}
+
+#define MAX_MOVED 4 // a Transpose is hardly ever moved behind more nodes
+
+// True if a Transpose produces the left operand of a product, or if ONNX Runtime may move one there
+// (Transpose, Concat, MatMul). From optimization level 2 on, ONNX Runtime fuses it into the
+// product, which then multiplies each matrix of the batch separately. `moved`: number of nodes
+// between the value and the product.
+static bool is_transposed(const tsr_value *value, int moved)
+{
+    const tsr_node *maker = value ? tsr_value_producer(value) : NULL;
+    const struct op_row *row = maker ? tsr__row_of_node(maker) : NULL;
+    if (!row || row->work == WORK_TRANSPOSE)
+        return row;
+    if (moved >= MAX_MOVED || !moves_transposes(maker, row->work))
+        return false;
+    for (size_t i = 0; i < tsr_node_input_count(maker) && i < 2; i++)
+        if (is_transposed(tsr_node_input(maker, i), moved + 1))
+            return true;
+    return false;
 }
 
 // True if the kernel of a product may fail for an empty batch (QUIRK_matmul_of_empty_stack): one
@@ -52,7 +73,7 @@ bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
     if (left->rank == 1 || right->rank == 1)
         return true;
     if (right->rank == 2)
-        return left->rank > 2 && left_is_transposed(node);
+        return left->rank > 2 && is_transposed(tsr_node_input(node, 0), 0);
     int most = left->rank > right->rank ? left->rank : right->rank;
     for (int back = 1; back <= most - 2; back++)
         if (!batch_factors(left, back) != !batch_factors(right, back))

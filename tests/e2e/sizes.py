@@ -153,6 +153,10 @@ def nothing():
         yield "Reduce%s of one by attribute" % kind, m, ["r:x={1,2:0,1}"], {"x": np.abs(f4(3, 1))}
     m = model([node("Transpose", ["x"], ["h"], name="t", perm=[0, 2, 1]), node("MatMul", ["h", "w"], ["y"], name="r")] + SIZES, {"x": ["n", 4, 5]}, SEEN, {"w": f4(4, 3)})
     yield "a stack of one, transposed, times a matrix", m, ["t:x={2,1,1:0,1}", "r:h={2,1,1:0,1}"], {"x": f4(1, 4, 5)}
+    for between in (node("Concat", ["h", "h"], ["c"], name="c", axis=1), node("ReduceMean", ["h"], ["c"], name="c", axes=[1]), node("Identity", ["h"], ["c"], name="c")):
+        m = model([node("Transpose", ["x"], ["h"], name="t", perm=[0, 2, 1]), between, node("MatMul", ["c", "w"], ["y"], name="r")] + SIZES, {"x": ["n", 4, 5]}, SEEN,
+                  {"w": f4(4, 3)}, opset=17)
+        yield "a stack of one, transposed before %s" % between.op_type, m, ["t:x={2,1,1:0,1}", "c:h={2,1,1:0,1}", "r:c={2,1,1:0,1}"], {"x": f4(1, 4, 5)}
     for op, axis, keep in (("ArgMax", -1, 0), ("ArgMin", -2, 0), ("ArgMax", -1, 1)):
         m = model([node(op, ["x"], ["y"], name="r", axis=axis, keepdims=keep)] + SIZES, {"x": ["n", "k"]}, [("y", T.INT64), ("s", T.INT64)])
         yield "%s of one along %d" % (op, axis), m, ["r:x=%s" % ("{2,1:0,1}" if axis == -1 else "{1,2:0,1}")], {"x": f4(1, 1)}
