@@ -11,6 +11,7 @@
 #include "runtime/children.h"
 #include "runtime/job.h"
 
+#include <errno.h>
 #include <unistd.h>
 
 // One child. job is NULL until it is open; socket is the child's end of the pair.
@@ -20,7 +21,9 @@ struct child_loop {
     int socket;
 };
 
-// Sends the results of this rank to the parent, which joins the shards of all children.
+// Sends the results of this rank to the parent, which joins the shards of all children. The parent
+// does not receive them if it has closed its end because another rank failed. This is no failure of
+// this rank.
 static tsr_status send_results(struct child_loop *child_loop, enum word word)
 {
     tsr_tensors *results = NULL;
@@ -31,7 +34,7 @@ static tsr_status send_results(struct child_loop *child_loop, enum word word)
         tsr__message_put_tensors(&message, results);
         if (!tsr__note_send_message(child_loop->socket, (struct note){(int32_t)word, TSR_OK},
                                     &message))
-            st = TSR_NOMEM;
+            st = errno == EPIPE ? TSR_OK : TSR_NOMEM;
     }
     tsr_tensors_free(results);
     return st;

@@ -53,7 +53,8 @@ bool tsr__note_send(int to, struct note note);
 // otherwise the caller closes it.
 bool tsr__note_receive(int from, struct note *note, int *fd);
 // Sends a note with a message. The message is freed in every case. Both sides have a descriptor of
-// its file, so this side need not keep the file open until the other side reads it.
+// its file, so this side need not keep the file open until the other side reads it. Returns false
+// with errno EPIPE if the other side has closed the socket.
 bool tsr__note_send_message(int to, struct note note, struct message *message);
 
 // ---- child_loop.c

@@ -343,8 +343,10 @@ bool tsr__note_send_message(int to, struct note note, struct message *message)
 {
     bool sent =
         tsr__message_flush(message) && tsr__packet_send(to, &note, sizeof note, message->fd);
+    int why = errno;
     if (message->fd >= 0)
         close(message->fd);
     tsr__message_drop(message);
+    errno = why;
     return sent;
 }
