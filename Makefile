@@ -138,10 +138,12 @@ proof: all ## a model that one memory-limited environment cannot run, as two ran
 compat: all ## the tests that need an engine, with the oldest and the newest ONNX Runtime
 	@tools/compat $(BUILD) $(ORT)
 
-bench: SETUP := tools/setup bench
-bench: $(BUILD)/build.ninja ## benchmarks, together with other tools for comparison (BENCH=group)
+bench programs: SETUP := tools/setup bench
+programs: $(BUILD)/build.ninja ## build every program, also those that the benchmarks are compared with
 	@meson configure $(BUILD) -Dbench=true
 	@ninja -C $(BUILD)
+
+bench: programs ## benchmarks, together with other tools for comparison (BENCH=group)
 	@tools/bench $(BUILD) $(BENCH)
 
 gpu: all ## the tests that need a GPU
@@ -200,4 +202,4 @@ uninstall:
 clean: ## remove the build folders
 	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-arm64-wheel build-clang build-cov build-fuzz build-deb build-dist build-wheel
 
-.PHONY: ready docs proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel wheel-arm64 all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: ready programs docs proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel wheel-arm64 all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean

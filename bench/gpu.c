@@ -22,7 +22,7 @@ static const int64_t group[MOST_RANKS] = {0, 1, 2, 3};
 struct work {
     struct endpoint *base;
     int ranks;
-    enum gpu_method way;
+    enum gpu_method method;
     size_t bytes;
     int calls;
     double best_s; // seconds of a call
@@ -64,7 +64,7 @@ static void *rank_thread(void *data)
 {
     struct work *w = data;
     tsr_session *s = tsr_session_new(NULL);
-    struct device_options o = {.gpu = gpu, .way = w->way};
+    struct device_options o = {.gpu = gpu, .method = w->method};
     struct endpoint *e = NULL;
     struct comm_trouble why = {0};
     w->best_s = -1;
@@ -87,14 +87,14 @@ static void *rank_thread(void *data)
 }
 
 // Seconds of one all-reduce; -1: not available here.
-static double all_reduce(int ranks, enum gpu_method way, size_t bytes, int calls)
+static double all_reduce(int ranks, enum gpu_method method, size_t bytes, int calls)
 {
     tsr_session *s = tsr_session_new(NULL);
     struct thread_job *job = tsr__threads_new(s, ranks);
     struct work work[MOST_RANKS];
     pthread_t threads[MOST_RANKS];
     for (int i = 0; i < ranks; i++) {
-        work[i] = (struct work){tsr__threads_endpoint(job, i), ranks, way, bytes, calls, -1};
+        work[i] = (struct work){tsr__threads_endpoint(job, i), ranks, method, bytes, calls, -1};
         pthread_create(&threads[i], NULL, rank_thread, &work[i]);
     }
     for (int i = 0; i < ranks; i++)
@@ -135,7 +135,7 @@ static void *copy_thread(void *data)
     tsr_session *s = tsr_session_new(NULL);
     struct gpu_seat *seat = NULL;
     void *device = NULL, *host = NULL;
-    bool ok = tsr__seat_open(s, gpu, 0, &seat) == 0 &&
+    bool ok = tsr__seat_open(s, gpu, 0, false, &seat) == 0 &&
               tsr__seat_alloc(seat, 2 * c->bytes, &device) == 0 &&
               tsr__seat_pinned(seat, 2 * c->bytes, tsr__seat_stream(seat), &host) == 0;
     c->best_s = -1;

@@ -459,6 +459,10 @@ int main(int argc, char **argv)
     const char *only = argc > 1 ? argv[1] : ""; // load, encode, open or save
     snprintf(self, sizeof self, "%s", argv[0]);
     snprintf(b.peer, sizeof b.peer, "%s/wire_peer", dirname(self));
+    if (access(b.peer, X_OK) != 0) {
+        printf("wire: left out: wire_peer was not built (it needs C++ protobuf)\n");
+        return 0;
+    }
     make_models(&b);
     if (!*only || !strcmp(only, "load"))
         bench_load(&b);

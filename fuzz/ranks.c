@@ -48,8 +48,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         tsr__bundle_close(&b);
     }
     if (status == TSR_OK) {
-        tsr_simulation_summary x = {.size = sizeof x};
-        status = tsr_simulate_folder(s, folder, NULL, &x);
+        tsr_simulation *simulation = NULL;
+        status = tsr_simulate_folder(s, folder, NULL, &simulation);
+        tsr_simulation_free(simulation);
     }
     tsr__arena_free(&a);
     free(manifest);
