@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// collective_time.c - predicted time of collectives: the minimum over algorithms and orders of the
-// members, unless the collective was measured.
+// collective_time.c - predicted time of collectives: the minimum over algorithms, unless the collective was measured.
 //
 // Each schedule is run once with one byte. The time of a step is the sum of three maxima: the
 // longest latency of a message, the largest message cost of a sender or receiver, and the time of
@@ -51,7 +50,6 @@ static struct timed_algorithm *all_pairs_of(tsr_topology *topology,
 struct meter {
     tsr_topology *topology;
     size_t shared; // number of links and port directions, for which the buffers were made
-    bool near;     // groups are in nearest neighbour order (near_order)
     double *load;  // by link and port: bytes of this step
     int *touched;
     size_t n_touched;
@@ -175,7 +173,7 @@ static void exchange(void *data, const struct topology_groups *groups, double by
     struct timed_algorithm *one = all_pairs_of(meter->topology, groups);
     if (one && !one->algorithm) {
         double latency = load_all_pairs(meter, groups) ? meter->longest : INFINITY;
-        *one = (struct timed_algorithm){"all pairs", latency, unload(meter), false, meter->start};
+        *one = (struct timed_algorithm){"all pairs", latency, unload(meter), meter->start};
     }
     if (!one || isinf(one->latency)) {
         meter->unreachable = true;
@@ -214,39 +212,6 @@ static double fold_per_byte(const tsr_topology *topology, enum tsr_collective wh
     return slowest * (groups->size + 1) / groups->size;
 }
 
-// ---- ring orders: as given, and from neighbour to nearest neighbour
-
-// Returns the distance of two devices in the metric of routes.c: latency plus the time of a medium
-// message; infinite: no route.
-static double distance(tsr_topology *topology, int a, int b, int *path)
-{
-    double sum = 0;
-    int n = tsr__topology_path(topology, a, b, path, TOPOLOGY_MAX_HOPS);
-    for (int i = 0; i < n; i++)
-        sum += topology->links.at[path[i]].latency + 65536 / topology->links.at[path[i]].bandwidth;
-    return n < 0 ? INFINITY : sum;
-}
-
-// Orders the members greedily: the first stays first, and each is followed by the nearest of the
-// rest. If the links form a ring, this is the order round the ring; in a tree, it is depth first.
-static void near_order(tsr_topology *topology, const int *in, int n, int *out, int *path)
-{
-    memcpy(out, in, (size_t)n * sizeof *out);
-    for (int k = 1; k < n; k++) {
-        int best = k;
-        double least = INFINITY;
-        for (int j = k; j < n; j++) {
-            double d = distance(topology, out[k - 1], out[j], path);
-            if (d < least)
-                least = d, best = j;
-        }
-        int kept = out[best];
-        for (int j = best; j > k; j--) // keep the order of the rest
-            out[j] = out[j - 1];
-        out[k] = kept;
-    }
-}
-
 // ---- the best algorithms of one collective
 
 #define MAX_TIMED 32
@@ -262,38 +227,12 @@ static void keep_algorithm(struct timed_algorithms *p, const struct algorithm *a
                            const struct meter *meter, double fold)
 {
     struct timed_algorithm timed = {algorithm->name, meter->start + meter->latency,
-                                    meter->per_byte + fold, meter->near, meter->start};
+                                    meter->per_byte + fold, meter->start};
     for (int i = 0; i < p->n; i++)
         if (p->at[i].latency <= timed.latency && p->at[i].per_byte <= timed.per_byte)
             return;
     if (p->n < MAX_TIMED)
         p->at[p->n++] = timed;
-}
-
-// Runs every algorithm of the collective with one byte and the members in the given order.
-static void time_order(struct meter *meter, enum tsr_collective what,
-                       const struct topology_groups *groups, struct timed_algorithms *p)
-{
-    for (size_t k = 0; k < tsr__n_algorithms; k++) {
-        const struct algorithm *algorithm = &tsr__algorithms[k];
-        if (algorithm->what != what)
-            continue;
-        meter->latency = meter->per_byte = meter->longest = meter->fullest = meter->start = 0;
-        meter->unreachable = false;
-        if (tsr__run_algorithm(algorithm, meter->topology, groups, 1,
-                               &(struct listener){meter, add_message, end_step, exchange}) &&
-            !meter->unreachable)
-            keep_algorithm(p, algorithm, meter, fold_per_byte(meter->topology, what, groups));
-    }
-}
-
-const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups *groups, int *path)
-{
-    int *near = ARENA_ARRAY(&topology->arena, int, (size_t)groups->count *(size_t)groups->size);
-    for (int k = 0; near && k < groups->count; k++)
-        near_order(topology, groups->device + (size_t)k * (size_t)groups->size, groups->size,
-                   near + (size_t)k * (size_t)groups->size, path);
-    return near;
 }
 
 // Returns the topology's meter, made on demand: clearing its buffers for every pair of thousands of
@@ -319,27 +258,23 @@ static struct meter *meter_of(tsr_topology *topology)
     return meter;
 }
 
-// Evaluates the given order of members and, for groups of 3 to 256, the nearest neighbour order.
-// Broadcast and send keep the given order: their first member is the sender. Returns false if out
-// of memory.
+// Runs every algorithm of the collective with one byte. Returns false if out of memory.
 static bool time_algorithms(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, struct timed_algorithms *p)
 {
     struct meter *meter = meter_of(topology);
-    if (!meter)
-        return false;
-    meter->near = false;
-    time_order(meter, what, groups, p);
-    const int *near = groups->size > 2 && groups->size <= 256
-                          ? tsr__near_groups(topology, groups, meter->path)
-                          : NULL;
-    if (near && what != TSR_BROADCAST && what != TSR_SEND &&
-        memcmp(near, groups->device, (size_t)groups->count * (size_t)groups->size * sizeof *near) !=
-            0) {
-        meter->near = true;
-        time_order(meter, what, &(struct topology_groups){groups->count, groups->size, near}, p);
+    for (size_t k = 0; meter && k < tsr__n_algorithms; k++) {
+        const struct algorithm *algorithm = &tsr__algorithms[k];
+        if (algorithm->what != what)
+            continue;
+        meter->latency = meter->per_byte = meter->longest = meter->fullest = meter->start = 0;
+        meter->unreachable = false;
+        if (tsr__run_algorithm(algorithm, topology, groups, 1,
+                               &(struct listener){meter, add_message, end_step, exchange}) &&
+            !meter->unreachable)
+            keep_algorithm(p, algorithm, meter, fold_per_byte(topology, what, groups));
     }
-    return !topology->arena.failed;
+    return meter && !topology->arena.failed;
 }
 
 // Returns the algorithms that can be the fastest, computed on first use; NULL: out of memory.
@@ -429,7 +364,7 @@ static double measured_time(const struct topology_times *times, double bytes,
                    (double)(times->bytes[k] - times->bytes[k - 1]);
     double past = bytes - (double)times->bytes[k - 1];
     *fastest = (struct timed_algorithm){
-        "measured", times->seconds[k - 1] - slope * (double)times->bytes[k - 1], slope, false, 0};
+        "measured", times->seconds[k - 1] - slope * (double)times->bytes[k - 1], slope, 0};
     return times->seconds[k - 1] + (past > 0 ? slope * past : 0);
 }
 
@@ -472,7 +407,7 @@ int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
 {
     struct listed_groups listed;
     const struct topology_groups *groups = &listed.groups;
-    *fastest = (struct timed_algorithm){"nothing", 0, 0, false, 0};
+    *fastest = (struct timed_algorithm){"nothing", 0, 0, 0};
     if (!tsr__topology_listed(topology, given, &listed))
         return TOPOLOGY_NEVER;
     if (groups->size < 2 || bytes <= 0)
@@ -550,16 +485,10 @@ void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
 {
     struct timed_algorithm fastest;
     struct carried carried = {.topology = topology, .by_link = by_link};
-    struct topology_groups ordered = *groups;
     if (tsr__topology_fastest(topology, what, groups, bytes, &fastest) >= TOPOLOGY_NEVER ||
         groups->size < 2)
         return;
-    if (fastest.near) {
-        ordered.device = tsr__near_groups(topology, groups, carried.path);
-        if (!ordered.device)
-            return;
-    }
-    run_schedule(&carried, what, fastest.algorithm, &ordered, (double)bytes);
+    run_schedule(&carried, what, fastest.algorithm, groups, (double)bytes);
 }
 
 // ---- public call

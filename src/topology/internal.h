@@ -89,10 +89,6 @@ bool tsr__topology_warn_unreachable(tsr_topology *topology) TSR_MUST_USE;
 // Lists the links of the route, last first, and returns their number. -1: no route, or more than
 // `capacity` links; -2: out of memory.
 int tsr__topology_path(tsr_topology *topology, int from, int to, int *links, int capacity);
-// collective_time.c: returns the groups, each in nearest neighbour order. `path` is a buffer of
-// TOPOLOGY_MAX_HOPS. NULL: out of memory.
-const int *tsr__near_groups(tsr_topology *topology, const struct topology_groups *groups,
-                            int *path);
 #define TOPOLOGY_MAX_HOPS TOPOLOGY_MAX_DEVICES
 // Groups whose links are listed. Do not copy: `groups` may point to `pair`.
 struct listed_groups {
@@ -138,6 +134,7 @@ struct algorithm {
     enum tsr_collective what;
     bool (*schedule)(const struct schedule *schedule, bool mirrored);
     enum { RUN_FORWARD, RUN_MIRRORED, RUN_BOTH } run;
+    bool gpus; // only between GPUs
 };
 extern const struct algorithm tsr__algorithms[];
 extern const size_t tsr__n_algorithms;

@@ -102,7 +102,6 @@ struct timed_algorithm {
     const char *algorithm;
     double latency;  // seconds
     double per_byte; // seconds per byte of the full tensor
-    bool near;       // groups are in nearest neighbour order, not as given
     double start;    // part of the latency that a collective takes once
 };
 

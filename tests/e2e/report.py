@@ -83,7 +83,7 @@ def page(path):
 # The page must have the numbers of plan and simulate: for a model, a model with a plan document, and a planned model.
 def numbers(d):
     model = os.path.join(MODELS, "llama_tiny", "model.onnx")
-    dims = ["--dim", "batch=8", "--dim", "seq=32"]
+    dims = ["--dim", "batch=8", "--dim", "seq=16"]
     plan = json.loads(good("plan", model, "--devices", "hosts:2x2", *dims, "-o", d + "/planned.onnx", "--plan", d + "/plan.json", "--json"))
     simulated = json.loads(good("simulate", d + "/planned.onnx", *dims, "--json"))
     ways = (["--devices", "hosts:2x2"], ["--plan", d + "/plan.json", "--devices", "hosts:2x2"])

@@ -338,8 +338,9 @@ static void reductions_take_the_fast_axis(void **state)
 {
     (void)state;
     int64_t inside = cost_on_grid(1e9, 2e7, NULL), between = cost_on_grid(2e7, 1e9, NULL);
-    // equal if the link speeds and the axes are both swapped
-    assert_true(llabs(inside - between) * 20 < inside);
+    // Nearly equal if the link speeds and the axes are both swapped. Inside a host a device has a
+    // link to each other one; between hosts its messages share one port.
+    assert_true(between >= inside && (between - inside) * 8 < inside);
     // Weights sharded along the slow axis: the sum uses slow links.
     int64_t slow = cost_on_grid(1e9, 2e7, "{1,4:(0,1,2,3),(4,5,6,7),(8,9,10,11),(12,13,14,15)}");
     assert_true(slow > 5 * inside);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_closed.c - compares predicted times of all-reduces with textbook formulas, from 8 to 10,000
-// devices: rings, trees, hosts.
+// test_closed.c - compares predicted times of all-reduces with textbook formulas, from 8 to 4,095
+// devices: rings, hosts, GPUs.
 //
 // alpha is the latency of a link, beta the seconds per byte; n devices, V bytes on each.
 #include "packets.h"
@@ -48,29 +48,29 @@ static void near(double got, double wanted)
         fail_msg("%g s, wanted %g s", got, wanted);
 }
 
-// Both directions at once: n - 1 steps of V / 2n each, for the reduce-scatter and the all-gather.
+// Every member sends a slice to every other, then its reduced slice. In a ring of n = 2 m + 1 devices
+// a link carries the slices of 1 + 2 + ... + m pairs, and the longest route has m links.
 static void rings(void **state)
 {
     static const struct {
         const char *text;
         double n;
-    } list[] = {{"ring:8", 8}, {"ring:1024", 1024}, {"ring:10000", 10000}};
+    } list[] = {{"ring:9", 9}, {"ring:1023", 1023}, {"ring:4095", 4095}};
     (void)state;
     for (size_t i = 0; i < TSR_COUNT(list); i++) {
         const char *algorithm = "";
-        double n = list[i].n, bytes = n * (1 << 20);
+        double n = list[i].n, m = (n - 1) / 2, bytes = n * (1 << 20);
         tsr_session *session = tsr_session_new(NULL);
         tsr_topology *topology = machine(session, list[i].text);
-        near(all_reduce(topology, bytes, &algorithm), 2 * (n - 1) * (ALPHA + bytes / n / 2 * BETA));
-        assert_string_equal(algorithm, "two rings");
+        near(all_reduce(topology, bytes, &algorithm),
+             2 * (m * ALPHA + m * (m + 1) / 2 * bytes / n * BETA));
+        assert_string_equal(algorithm, "direct");
         tsr_topology_free(topology);
         tsr_session_free(session);
     }
 }
 
-// Two hosts of 4: reduce-scatter inside (3 steps in both directions), halves between the hosts, and
-// back. 128 hosts of 8: the same with 7 steps inside and 127 steps between the hosts, where both
-// directions of a device share its network port.
+// CPUs on hosts: the network port of a device carries its slices for all devices of other hosts.
 static void hosts(void **state)
 {
     const char *algorithm = "";
@@ -78,40 +78,36 @@ static void hosts(void **state)
     (void)state;
     tsr_session *session = tsr_session_new(NULL);
     tsr_topology *two = machine(session, "hosts:2x4"), *many = machine(session, "hosts:128x8");
-    near(all_reduce(two, bytes, &algorithm),
-         2 * (NET_ALPHA + bytes / 8 * NET_BETA + 3 * (ALPHA + bytes / 4 / 2 * BETA)));
-    assert_string_equal(algorithm, "by sides");
+    near(all_reduce(two, bytes, &algorithm), 2 * (NET_ALPHA + ALPHA + 4 * bytes / 8 * NET_BETA));
+    assert_string_equal(algorithm, "direct");
     near(all_reduce(many, bytes, &algorithm),
-         2 * (127 * (NET_ALPHA + bytes / 1024 * NET_BETA) + 7 * (ALPHA + bytes / 8 / 2 * BETA)));
-    assert_string_equal(algorithm, "by sides");
+         2 * (NET_ALPHA + ALPHA + 127 * 8 * bytes / 1024 * NET_BETA));
+    assert_string_equal(algorithm, "direct");
     tsr_topology_free(many);
     tsr_topology_free(two);
     tsr_session_free(session);
 }
 
-// Up and down a binary tree: log2 n steps of V each.
-static void trees(void **state)
+// GPUs on hosts: NCCL reduces inside each host and sends an 8th between the hosts, on CPUs nothing
+// does.
+static void gpus(void **state)
 {
-    static const struct {
-        const char *text;
-        double levels;
-    } list[] = {{"full:8", 3}, {"full:1024", 10}};
+    const char *algorithm = "";
+    double bytes = 1 << 28;
     (void)state;
-    for (size_t i = 0; i < TSR_COUNT(list); i++) {
-        double bytes = 1 << 20;
-        tsr_session *session = tsr_session_new(NULL);
-        tsr_topology *topology = machine(session, list[i].text);
-        int *all = calloc((size_t)topology->n, sizeof *all);
-        assert_non_null(all);
-        for (int k = 0; k < topology->n; k++)
-            all[k] = k;
-        struct topology_groups groups = {1, topology->n, all};
-        int64_t ps = packets_time(topology, TSR_ALL_REDUCE, "tree", &groups, (int64_t)bytes);
-        near((double)ps * 1e-12, 2 * list[i].levels * (ALPHA + bytes * BETA));
-        free(all);
-        tsr_topology_free(topology);
-        tsr_session_free(session);
-    }
+    tsr_session *session = tsr_session_new(NULL);
+    tsr_topology *fast = NULL, *slow = NULL;
+    assert_int_equal(tsr_topology_parse(session, "hosts:2xh100:8", &fast), TSR_OK);
+    assert_int_equal(tsr_topology_parse(session, "hosts:2xh100:8", &slow), TSR_OK);
+    for (int i = 0; i < slow->n; i++)
+        slow->device[i].name = "CPU";
+    double hierarchical = all_reduce(fast, bytes, &algorithm);
+    assert_string_equal(algorithm, "by sides");
+    assert_true(all_reduce(slow, bytes, &algorithm) > 2 * hierarchical);
+    assert_string_equal(algorithm, "direct");
+    tsr_topology_free(slow);
+    tsr_topology_free(fast);
+    tsr_session_free(session);
 }
 
 int main(void)
@@ -119,7 +115,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rings),
         cmocka_unit_test(hosts),
-        cmocka_unit_test(trees),
+        cmocka_unit_test(gpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -596,43 +596,23 @@ static void test_closed_forms(void **state)
     (void)state;
     tsr_session *s = tsr_session_new(NULL);
     tsr_topology *full = plain(s, "full:8"), *one_way = plain(s, "{4, [[1],[2],[3],[0]]}"),
-                 *ring8 = plain(s, "ring:8"), *torus = plain(s, "torus:4x4"),
-                 *star = plain(s, "star:5@0");
+                 *ring9 = plain(s, "ring:9"), *star = plain(s, "star:5@0");
     equal(price(full, TSR_ALL_GATHER, 8, v), ALPHA + v / n * BETA);
     equal(price(full, TSR_REDUCE_SCATTER, 8, v), ALPHA + v / n * BETA);
     equal(price(full, TSR_ALL_REDUCE, 8, v), 2 * (ALPHA + v / n * BETA));
     equal(price(full, TSR_ALL_REDUCE, 8, 8), ALPHA + 8 * BETA); // one shot
     equal(price(full, TSR_ALL_TO_ALL, 8, v), ALPHA + v / n / n * BETA);
     equal(price(full, TSR_SEND, 2, v), ALPHA + v * BETA);
-    equal(price(one_way, TSR_ALL_GATHER, 4, v), 3 * ALPHA + 0.75 * v * BETA);
-    equal(price(one_way, TSR_ALL_REDUCE, 4, v), 6 * ALPHA + 1.5 * v * BETA);
-    equal(price(ring8, TSR_ALL_GATHER, 8, v), 7 * ALPHA + 7 / n * v * BETA / 2);
-    // All links of a torus at once: each device has 4 links.
-    equal(price(torus, TSR_ALL_GATHER, 16, v), 6 * ALPHA + 15.0 / 16 * v * BETA / 4);
+    // A link carries the shards of pairs that are 1, 2 and 3 links apart.
+    equal(price(one_way, TSR_ALL_GATHER, 4, v), 3 * ALPHA + 6 * v / 4 * BETA);
+    equal(price(one_way, TSR_ALL_REDUCE, 4, v), 2 * (3 * ALPHA + 6 * v / 4 * BETA));
+    equal(price(ring9, TSR_ALL_GATHER, 9, v), 4 * ALPHA + 10 * v / 9 * BETA);
     // The centre sends to all at once; each leaf receives the missing parts over its only link.
     assert_true(price(star, TSR_ALL_GATHER, 5, v) < (4.0 / 5 * v * BETA + 3 * ALPHA) * 1.01);
     tsr_topology_free(full);
     tsr_topology_free(one_way);
-    tsr_topology_free(ring8);
-    tsr_topology_free(torus);
+    tsr_topology_free(ring9);
     tsr_topology_free(star);
-    tsr_session_free(s);
-}
-
-// Two hosts with a slow network: with a hierarchical algorithm the network carries only a share.
-static void test_hosts(void **state)
-{
-    (void)state;
-    tsr_session *s = tsr_session_new(NULL);
-    tsr_topology *t = read_ok(s, "hosts:2x8");
-    int all[16];
-    tsr_topology_price p;
-    for (int i = 0; i < 16; i++)
-        all[i] = i;
-    assert_int_equal(tsr_topology_cost(t, TSR_ALL_GATHER, all, 16, 1 << 26, &p), TSR_OK);
-    assert_true(strstr(p.algorithm, "side") != NULL);
-    assert_true(p.picoseconds < 4 * p.bound);
-    tsr_topology_free(t);
     tsr_session_free(s);
 }
 
@@ -695,9 +675,7 @@ static void test_simulated(void **state)
         "star:5@0", "tree:2x2",  "torus:3x3",     "torus:4x4",
         "grid:2x4", "hosts:2x4", "torus:2x2x2",   "{6, [[1,2],[0,2],[0,1,3],[2,4,5],[3,5],[3,4]]}",
         "h100:8",   "mi300x:4",  "hosts:2xh100:4"};
-    static const char *const names[] = {
-        "ring",     "two rings", "doubling", "direct",   "by sides", "all sides", "whole doubling",
-        "one shot", "tree",      "pieces",   "pairwise", "bruck",    "message",   "all pairs"};
+    static const char *const names[] = {"direct", "one shot", "ring", "by sides", "message"};
     size_t seen = 0;
     (void)state;
     for (size_t i = 0; i < TSR_COUNT(shapes); i++) {
@@ -733,7 +711,7 @@ static void test_simulated(void **state)
         tsr_topology_free(t);
         tsr_session_free(s);
     }
-    assert_true(seen > 500);
+    assert_true(seen > 250);
 }
 
 static int64_t carried(const char *shape, tsr_collective what, const int *group, int n,
@@ -756,22 +734,22 @@ static int64_t carried(const char *shape, tsr_collective what, const int *group,
     return (int64_t)(sum + 0.5);
 }
 
-// Loads of links, compared with closed forms. A ring of 4 all-reduces 64 MiB with 2 * 3/4 of it
-// over each link in one direction, or half of that in both. A message over a line of 4 devices
-// loads 3 links. Other ring orders carry no more.
+// Loads of links, compared with closed forms. A ring of 3 all-reduces 60 MB in slices of 20 MB, each
+// twice over every link. In a ring of 5, slices go 1 or 2 links far: 30 of them over 10 links, and
+// back. A message over a line of 4 devices loads 3 links.
 static void test_load(void **state)
 {
-    const int64_t bytes = 64 << 20;
+    const int64_t bytes = 60000000;
     size_t links;
     int64_t fullest;
     (void)state;
     assert_int_equal(
-        carried("ring:4", TSR_ALL_REDUCE, (int[]){0, 1, 2, 3}, 4, bytes, &links, &fullest),
-        6 * bytes);
-    assert_true(links == 8 && fullest == 6 * bytes / 8);
+        carried("ring:3", TSR_ALL_REDUCE, (int[]){0, 1, 2}, 3, bytes, &links, &fullest), 4 * bytes);
+    assert_true(links == 6 && fullest == 4 * bytes / 6);
     assert_int_equal(
-        carried("ring:4", TSR_ALL_REDUCE, (int[]){0, 2, 1, 3}, 4, bytes, &links, &fullest),
-        6 * bytes);
+        carried("ring:5", TSR_ALL_REDUCE, (int[]){0, 2, 1, 3, 4}, 5, bytes, &links, &fullest),
+        2 * 30 * bytes / 5);
+    assert_true(links == 10 && fullest == 2 * 30 * bytes / 5 / 10);
     assert_int_equal(carried("grid:1x4", TSR_SEND, (int[]){0, 3}, 2, bytes, &links, &fullest),
                      3 * bytes);
     assert_true(links == 3 && fullest == bytes);
@@ -893,7 +871,6 @@ int main(void)
         cmocka_unit_test(test_network),
         cmocka_unit_test(test_ports),
         cmocka_unit_test(test_closed_forms),
-        cmocka_unit_test(test_hosts),
         cmocka_unit_test(test_many_hosts),
         cmocka_unit_test(test_simulated),
         cmocka_unit_test(test_together),
