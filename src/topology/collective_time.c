@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// collective_time.c - predicted time of collectives: the minimum over algorithms, unless the collective was measured.
+// collective_time.c - predicted time of collectives: the minimum over algorithms, unless the
+// collective was measured.
 //
 // Each schedule is run once with one byte. The time of a step is the sum of three maxima: the
 // longest latency of a message, the largest message cost of a sender or receiver, and the time of
