@@ -92,6 +92,36 @@ static void whole_factors_do_not_count(void **state)
     assert_false(tsr__layout_equal(w, l[0]));
 }
 
+// Unsharded factors in front of a sharded one do not count either: 2 * 2 * 4/2 is 4 * 4/2. The second
+// layout lists its loops in the other order, so that the loops of both must be matched.
+static void whole_factors_in_front_do_not_count(void **state)
+{
+    struct bench *b = *state;
+    struct tile_factor split[3] = {{2, 1, 0}, {2, 1, 0}, {4, 2, 0}},
+                       one[2] = {{4, 1, 0}, {4, 2, 0}}, rows[1] = {{0, 2, 0}};
+    struct tile_dim x[2] = {{split, 3}, {rows, 1}}, y[2] = {{one, 2}, {rows, 1}};
+    struct tile_owner as_x[4] = {{0, 0}, {1, 1}, {2, 2}, {3, 3}},
+                      as_y[4] = {{0, 0}, {1, 2}, {2, 1}, {3, 3}};
+    struct tile_layout *a = tsr__layout_cut(&b->arena, 2, x), *c = tsr__layout_cut(&b->arena, 2, y);
+    assert_true(tsr__layout_own(&b->arena, a, as_x, 4) && tsr__layout_own(&b->arena, c, as_y, 4));
+    assert_false(tsr__layout_equal(a, c));
+    struct tile_loop first = c->loops[0];
+    c->loops[0] = c->loops[1];
+    c->loops[1] = first;
+    assert_true(tsr__layout_equal(a, c) && tsr__layout_equal(c, a));
+}
+
+// Entries behind the last factor of a dimension are not read.
+static void only_the_factors_count(void **state)
+{
+    struct tile_factor factors[2] = {{0, 2, 0}, {INT64_MAX, INT64_MAX, 0}};
+    struct tile_dim dim = {factors, 1};
+    int64_t sizes[TILE_MAX_FACTORS] = {0};
+    (void)state;
+    assert_true(tsr__dim_sizes(&dim, 8, sizes));
+    assert_int_equal(sizes[0], 8);
+}
+
 // Of 12 elements, device 0 has 0 1 4 5 8 9 with {3*?/2}, and the even ones with {?*2/2}.
 static void open_sizes_are_in_one_place(void **state)
 {
@@ -240,6 +270,8 @@ int main(void)
         cmocka_unit_test(too_many_shards_are_refused),
         cmocka_unit_test(loop_order_does_not_matter),
         cmocka_unit_test(whole_factors_do_not_count),
+        cmocka_unit_test(whole_factors_in_front_do_not_count),
+        cmocka_unit_test(only_the_factors_count),
         cmocka_unit_test(open_sizes_are_in_one_place),
         cmocka_unit_test(random_layouts_survive_copy_order_and_code),
         cmocka_unit_test(copies_come_back),
