@@ -41,8 +41,8 @@
  * ABI. A struct that the caller allocates starts with `size`; its TSR_..._INIT sets the size and
  * zeroes the rest, which is the default. The library reads and writes at most `size` bytes. A
  * size smaller than that of the first version is TSR_INVALID. New fields are only appended.
- * tsr_dim and tsr_dim_size are plain pairs and never change. Enumerators keep their numbers.
- * Within one soname functions are never removed.
+ * Structs without `size` (tsr_dim, tsr_dim_size, tsr_group, tsr_plan_tensor,
+ * tsr_plan_reduction) never change. Enumerators keep their numbers. Within one soname functions are never removed.
  */
 #ifndef TESSERA_H
 #define TESSERA_H
@@ -262,6 +262,12 @@ typedef struct tsr_dim_size {
     int64_t size;
 } tsr_dim_size;
 
+/* Devices that communicate with each other. */
+typedef struct tsr_group {
+    const int64_t *devices;
+    size_t n;
+} tsr_group;
+
 /* ---- 4 check, infer -------------------------------------------------------------------------- */
 
 /* Adds sharding rules for custom operators, for all later calls of the session. One rule per line,
@@ -420,6 +426,32 @@ typedef struct tsr_plan_expert {
 } tsr_plan_expert;
 #define TSR_PLAN_EXPERT_INIT TSR_INIT(tsr_plan_expert)
 
+/* The sharding of an input or output of a node. */
+typedef struct tsr_plan_tensor {
+    const char *value;
+    const char *sharding; /* "{1,2:0,1}", as tsr_node_shard_text reads it */
+    bool in_parts;        /* the devices have partial sums that are reduced later */
+} tsr_plan_tensor;
+
+/* A candidate of a node: how it can be sharded, and what that costs. Times are in picoseconds. */
+typedef struct tsr_plan_choice {
+    size_t size;
+    const char *name; /* factors of its rule that are sharded: "m/4"; "whole": none */
+    bool chosen;
+    bool feasible;         /* false: no plan within the limits has it */
+    bool undecided;        /* not feasible: no such plan was found in time */
+    int64_t cost;          /* of the best plan with this candidate */
+    int64_t compute;       /* of this node only */
+    int64_t communication; /* after this node */
+    int64_t weights;       /* bytes of constants on a device */
+    const char *reduction; /* collective after the node, such as "AllReduce"; NULL: none */
+    /* Shardings that the node needs for its inputs, and those of its outputs after the reduction.
+     * Absent tensors are left out. */
+    const tsr_plan_tensor *inputs, *outputs;
+    size_t n_inputs, n_outputs;
+} tsr_plan_choice;
+#define TSR_PLAN_CHOICE_INIT TSR_INIT(tsr_plan_choice)
+
 /* What a plan costs. Times are in picoseconds, memory in bytes. */
 typedef struct tsr_plan_facts {
     size_t size;
@@ -446,6 +478,7 @@ typedef struct tsr_plan_facts {
     int64_t better_devices, better_cost; /* fewer devices that are no slower; 0: none found */
     size_t n_collectives, n_stages, n_bindings, n_counts;
     size_t n_compared; /* experts' plans: those that fit, the fastest first, then the others */
+    size_t n_choices;  /* candidates of the node that the option `explain` names */
 } tsr_plan_facts;
 #define TSR_PLAN_FACTS_INIT TSR_INIT(tsr_plan_facts)
 
@@ -474,6 +507,48 @@ TSR_API tsr_status tsr_plan_result_count(const tsr_plan_result *result, size_t i
                                          tsr_plan_count *out);
 TSR_API tsr_status tsr_plan_result_compared(const tsr_plan_result *result, size_t i,
                                             tsr_plan_expert *out);
+TSR_API tsr_status tsr_plan_result_choice(const tsr_plan_result *result, size_t i,
+                                          tsr_plan_choice *out);
+/* Writes a plan as a JSON document (docs/formats.md): options, costs, digest of the model file, and
+ * the shardings of each node. Takes the model and the options of tsr_plan, unchanged since then.
+ * The same plan gives the same bytes. TSR_INVALID: the plan is not feasible, or the model does not
+ * have its configuration. */
+TSR_API tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
+                                 const tsr_plan_result *result, const char *path);
+
+/* A collective that completes an output of a node. */
+typedef struct tsr_plan_reduction {
+    const char *value;
+    const char *collective;  /* "AllReduce", "ReduceScatter", "Reduce" */
+    const char *function;    /* "sum", "max", "min", "prod" */
+    const tsr_group *groups; /* that reduce at the same time */
+    size_t n_groups;
+} tsr_plan_reduction;
+/* A node of a plan: the shardings of its inputs and outputs, also those that no annotation names.
+ * Absent tensors, and tensors of unknown rank, are left out. */
+typedef struct tsr_plan_node {
+    size_t size;
+    /* As edits name it: its name, "#3" if it has none, "outer > then_branch > inner" in a subgraph. */
+    const char *name;
+    const char *op;
+    int64_t index; /* in its graph */
+    int64_t stage; /* pipeline stage; -1: none */
+    bool sharded;  /* the devices have less work than the whole node */
+    const tsr_plan_tensor *inputs, *outputs;
+    size_t n_inputs, n_outputs;
+    const tsr_plan_reduction *reductions;
+    size_t n_reductions;
+} tsr_plan_node;
+#define TSR_PLAN_NODE_INIT TSR_INIT(tsr_plan_node)
+/* The nodes of a model as a configuration shards them, after tsr_plan or annotations by hand.
+ * config NULL: the only one. Nodes of subgraphs follow their node. TSR_INVALID: the check of the
+ * model has errors. The list does not follow later changes of the model. */
+typedef struct tsr_plan_nodes tsr_plan_nodes;
+TSR_API tsr_status tsr_plan_nodes_new(tsr_model *model, const char *config, tsr_plan_nodes **out);
+TSR_API void tsr_plan_nodes_free(tsr_plan_nodes *nodes);
+/* Returns the number of nodes; reads node i. */
+TSR_API size_t tsr_plan_nodes_count(const tsr_plan_nodes *nodes);
+TSR_API tsr_status tsr_plan_nodes_at(const tsr_plan_nodes *nodes, size_t i, tsr_plan_node *out);
 
 /* ---- 6 partition ----------------------------------------------------------------------------- */
 

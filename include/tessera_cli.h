@@ -37,6 +37,12 @@ TSR_API void tsr_session_sweep(tsr_session *session);
  * a size is less than 1. Calls that take sizes make the same check. */
 TSR_API tsr_status tsr_model_check_dims(tsr_model *model, const tsr_dim_size *sizes, size_t n);
 
+/* Returns the graph in which the last step of a path is searched: the main graph, a subgraph or the
+ * body of a function, as in tsr_model_find_node. *last becomes the last step, a part of the text.
+ * NULL: another step names no node, several nodes, or no subgraph. */
+TSR_API tsr_graph *tsr_model_find_graph(const tsr_model *model, const char *text,
+                                        const char **last);
+
 /* ---- check, infer -------------------------------------------------------------------------- */
 
 /* How an operator can be sharded: one row of the table of rules. Texts are never NULL. */
@@ -364,30 +370,6 @@ TSR_API tsr_status tsr_infer_config(tsr_model *model, const char *config);
 TSR_API tsr_status tsr_infer_opts(tsr_model *model, const char *config, bool propagate);
 TSR_API tsr_status tsr_infer_formalism(tsr_model *model, const char *config);
 
-/* A tensor of the explained node in one of its candidates. */
-typedef struct tsr_plan_tensor {
-    const char *value;
-    const char *sharding; /* "{1,2:0,1}", as --shard takes it */
-    bool in_parts;        /* the devices have partial sums that are reduced later */
-} tsr_plan_tensor;
-
-/* One candidate of the explained node. */
-typedef struct tsr_plan_choice {
-    const char *name;               /* the factors of its rule that are sharded: "m/4"; "whole":
-                                     * none */
-    bool chosen, feasible;          /* not feasible: no plan within the limits has it */
-    bool undecided;                 /* not feasible: no such plan was found in time */
-    int64_t cost;                   /* picoseconds of the best plan with this candidate */
-    int64_t compute, communication; /* of this node only */
-    int64_t weights;                /* bytes of constants on a device */
-    /* Shardings that the node needs for its inputs, and those of its outputs after reductions;
-     * absent tensors are left out. */
-    const tsr_plan_tensor *inputs, *outputs;
-    size_t n_inputs, n_outputs;
-    /* collective after the node: "AllReduce", "ReduceScatter" ...; NULL: none */
-    const char *reduction;
-} tsr_plan_choice;
-
 /* Figures of one of two models that were planned together. */
 typedef struct tsr_plan_part {
     const char *config;
@@ -484,12 +466,7 @@ typedef struct tsr_picture {
  * 1024 devices. Owned by the session until the next plan. */
 TSR_API tsr_status tsr_plan_picture(tsr_model *model, const char *config, const tsr_dim_size *sizes,
                                     size_t n_sizes, tsr_picture *out);
-/* Writes the last plan of the model as a JSON document (docs/formats.md): options, summary,
- * digest of the model file, and the shardings of each node as edits. The same plan gives the
- * same bytes. */
-TSR_API tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
-                                 const tsr_plan_summary *summary, const char *path);
-/* Returns the edits of such a document, as lines for `tessera annotate --script`. Owned by the
+/* Returns the edits of a document of tsr_plan_save, as lines for `tessera annotate --script`. Owned by the
  * session until the next call of this function or tsr_config_edits. */
 TSR_API tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **out);
 
@@ -624,10 +601,6 @@ typedef struct tsr_span {
     int64_t id;            /* number of a communication in the plan; else -1 */
     double begin, end;     /* seconds */
 } tsr_span;
-typedef struct tsr_group {
-    const int64_t *devices;
-    size_t n;
-} tsr_group;
 /* One communication of the plan, in one request. */
 typedef struct tsr_simulated_comm {
     int64_t id;              /* as in tsr_span */
@@ -719,39 +692,6 @@ TSR_API tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *opt
  * 0: the number of devices in the text. */
 TSR_API tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int64_t *shape,
                              int64_t devices, const tsr_box **out, size_t *n);
-/* One step of a resharding. Bytes are exact, also for uneven and strided shards: what must
- * arrive, without overhead of a protocol. */
-typedef struct tsr_step {
-    /* slice, all-gather, all-to-all, reduce-scatter, all-reduce, reduce, permute, broadcast,
-     * scatter, gather, exchange */
-    const char *op;
-    /* axis of the gather (-1: several, or none); all-to-all: axis sharded before, axis sharded
-     * after */
-    int axis, to_axis;
-    int64_t received;     /* largest number of bytes that one device receives */
-    int64_t sent;         /* largest number of bytes that one device sends */
-    int64_t total;        /* bytes that all devices receive */
-    const char *sharding; /* after the step */
-    /* groups that work at the same time; for reduce, broadcast, scatter and gather the root is
-     * first */
-    const tsr_group *groups;
-    size_t n_groups;
-} tsr_step;
-/* Finds the cheapest steps from one sharding of a tensor to another, in the compact notation; no
- * steps if nothing is to be done. pending: NULL, or "sum", "max", "min", "prod": the owners of
- * each tile have partial results that must be combined. An exchange of overlaps is always
- * possible, so only a target with a tile that no device of the source has is refused (diagnostic
- * reshard-source). Elements must have a whole number of bytes. Steps are owned by the session
- * until the next call. */
-TSR_API tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
-                                    const char *pending, tsr_dtype type, int rank,
-                                    const int64_t *shape, const tsr_step **out, size_t *n);
-/* Predicts the time of these steps in picoseconds, on a topology whose devices 0 .. n-1 have the
- * tensor. */
-TSR_API tsr_status tsr_reshard_time(tsr_session *session, const char *from, const char *to,
-                                    const char *pending, tsr_dtype type, int rank,
-                                    const int64_t *shape, tsr_topology *topology, int64_t *out);
-
 /* Writes the shardings of each node into its metadata (ai.tessera.sharding.NAME for
  * configuration NAME), where viewers such as Netron show them. Removes outdated labels, or all
  * of them if `wanted` is false. Tessera does not read labels. */

@@ -11,6 +11,7 @@
  *   4 devices        configurations, shardings and pipeline stages of nodes
  *   5 notation       shardings as text: {2,1:0,1}
  *   6 tiles          what a sharding does to a shape or a tensor
+ *   7 resharding     steps and time from one sharding to another
  *
  * The rules of tessera.h hold here too. Objects (graphs, nodes, values, configurations, ...) belong
  * to their model and stay readable until it is released, also after they were removed. Element i of
@@ -78,6 +79,10 @@ TSR_API tsr_node *tsr_node_next(const tsr_node *node);
 /* Returns the node after `after` among all nodes of the model: those of a subgraph follow their
  * node, those of functions come last. after NULL: the first. */
 TSR_API tsr_node *tsr_model_next_node(const tsr_model *model, const tsr_node *after);
+/* Returns the node that a text names: its name, else one of its outputs, else "#3", its index;
+ * "outer > then_branch > inner" in a subgraph, "function F > inner" in a function. NULL: there is no
+ * such node, or several have the name. */
+TSR_API tsr_node *tsr_model_find_node(const tsr_model *model, const char *text);
 TSR_API size_t tsr_graph_input_count(const tsr_graph *graph);
 TSR_API tsr_value *tsr_graph_input(const tsr_graph *graph, size_t i);
 TSR_API size_t tsr_graph_output_count(const tsr_graph *graph);
@@ -388,6 +393,57 @@ TSR_API int64_t tsr_pieces_find_tile(const tsr_pieces *pieces, int64_t tile, siz
 /* Joins the pieces into `out`, which has the size of the full tensor. Tiles without a device become
  * zeros. TSR_INVALID (pieces-differ): copies of one tile differ. */
 TSR_API tsr_status tsr_pieces_join(const tsr_pieces *pieces, void *out);
+
+/* ---- 7 resharding ---------------------------------------------------------------------------- */
+
+typedef struct tsr_reshard_options {
+    size_t size;
+    /* "sum", "max", "min" or "prod": the devices of each tile have partial results, which are
+     * combined. NULL: the tensor is complete. */
+    const char *pending;
+    tsr_dtype type; /* TSR_UNDEFINED: float32 */
+    /* Devices 0, 1, ... of the tensor, and the mesh of shardings without @, as in
+     * tsr_node_shard_text. NULL: no time is predicted, and such shardings are refused. */
+    tsr_topology *topology;
+} tsr_reshard_options;
+#define TSR_RESHARD_OPTIONS_INIT TSR_INIT(tsr_reshard_options)
+
+/* One step of a resharding. Bytes are exact, also for uneven and strided shards: what must arrive,
+ * without overhead of a protocol. */
+typedef struct tsr_step {
+    size_t size;
+    /* slice, all-gather, all-to-all, reduce-scatter, all-reduce, reduce, permute, broadcast,
+     * scatter, gather, exchange */
+    const char *op;
+    /* axis of the gather (-1: several, or none); all-to-all: axis sharded before, axis sharded
+     * after */
+    int axis, to_axis;
+    int64_t received;     /* largest number of bytes that one device receives */
+    int64_t sent;         /* largest number of bytes that one device sends */
+    int64_t total;        /* bytes that all devices receive */
+    const char *sharding; /* after the step */
+    /* Groups that work at the same time. For reduce, broadcast, scatter and gather the root is
+     * first. */
+    const tsr_group *groups;
+    size_t n_groups;
+} tsr_step;
+#define TSR_STEP_INIT TSR_INIT(tsr_step)
+
+typedef struct tsr_resharding tsr_resharding;
+/* Connects two shardings of a tensor: finds the cheapest steps from one to the other, none if
+ * nothing is to be done. Shardings are written as for tsr_node_shard_text. options NULL: the
+ * defaults. An exchange of overlaps is always possible, so only a target with a tile that no device
+ * of the source has is refused (TSR_INVALID, reshard-source). TSR_UNSUPPORTED: elements have less
+ * than a byte. Other errors as tsr_node_shard_text. */
+TSR_API tsr_status tsr_resharding_new(tsr_session *session, const char *from, const char *to,
+                                      int rank, const int64_t *shape,
+                                      const tsr_reshard_options *options, tsr_resharding **out);
+TSR_API void tsr_resharding_free(tsr_resharding *resharding);
+/* Returns the predicted time of all steps in picoseconds; -1: no topology was given. */
+TSR_API int64_t tsr_resharding_time(const tsr_resharding *resharding);
+/* Returns the number of steps; reads step i. */
+TSR_API size_t tsr_resharding_count(const tsr_resharding *resharding);
+TSR_API tsr_status tsr_resharding_step(const tsr_resharding *resharding, size_t i, tsr_step *out);
 
 #ifdef __cplusplus
 }

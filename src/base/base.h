@@ -659,6 +659,7 @@ enum result {
     RESULT_CONNECT,
     RESULT_EDITS,
     RESULT_PLAN,
+    RESULT_NODES,
     RESULT_SIMULATION,
     RESULT_USER_RULES, // valid until the session ends
     RESULT_TEXT,

@@ -245,34 +245,6 @@ static void make_states(struct draft *draft, struct manifest *manifest)
             draft->states.at[i].in_place};
 }
 
-// True if the node is placed by a rule and one of the rule's factors is sharded.
-static bool has_cut_factor(const struct placement *place)
-{
-    if (!place->rule)
-        return false;
-    for (int factor = 0; factor < place->rule->n_factors; factor++)
-        if (place->cuts[factor] > 1)
-            return true;
-    return false;
-}
-
-// True if the node or a node in its bodies is sharded, by a rule or, without a rule, by the specs
-// of all its tensors.
-static bool is_sharded(const struct node_flow *nf)
-{
-    if (nf->by_specs)
-        return true;
-    if (has_cut_factor(&nf->place))
-        return true;
-    if (!nf->bodies)
-        return false;
-    for (int k = 0; k < nf->control->n_bodies; k++)
-        for (size_t i = 0; i < nf->bodies[k].n_nodes; i++)
-            if (is_sharded(&nf->bodies[k].nodes[i]))
-                return true;
-    return false;
-}
-
 // Counts the nodes of the main graph, and those that are sharded. Nodes that Tessera added by
 // expanding others are not counted.
 static void count_nodes(const struct draft *draft, struct manifest *manifest)
@@ -280,7 +252,7 @@ static void count_nodes(const struct draft *draft, struct manifest *manifest)
     const struct flow *flow = draft->flow->before ? draft->flow->before : draft->flow;
     manifest->nodes = (int64_t)flow->n_nodes;
     for (size_t i = 0; i < flow->n_nodes; i++)
-        manifest->cut_nodes += is_sharded(&flow->nodes[i]);
+        manifest->cut_nodes += tsr__flow_is_sharded(&flow->nodes[i]);
 }
 
 // Fills the manifest except its list of files. The list has space for a rank file and a data file

@@ -4,6 +4,7 @@
 //
 // Documents are untrusted input, so every field is checked, and the first mistake is reported. The
 // edits themselves are not parsed here.
+#include "plan/plan.h"
 #include "plan/plan_once.h"
 #include "plan/write/write.h"
 
@@ -98,24 +99,14 @@ void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summary)
         tsr_json_fields(json, fields, summary);
 }
 
-// Saves the document. The file appears only when it is complete: a failure leaves no file.
-tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
-                         const tsr_plan_summary *summary, const char *path)
+// Writes the document. The file appears only when it is complete: a failure leaves no file.
+static tsr_status write_document(tsr_model *model, const tsr_plan_options *options,
+                                 const tsr_plan_summary *summary, const char *path)
 {
-    TRY(tsr__given(tsr_model_session(model), "options", options));
-    TRY(tsr__given(tsr_model_session(model), "summary", summary));
-    TRY(tsr__given(tsr_model_session(model), "path", path));
-    TRY(tsr__plan_options_owned(tsr_model_session(model), options));
-    // The caller passed a summary without a plan.
-    if (!summary->config)
-        return TSR_USAGE;
-    const tsr_config *config = tsr_model_find_config(model, summary->config);
-    if (!config)
-        return TSR_USAGE;
-    tsr_json *json = tsr_json_new(tsr_model_session(model));
+    tsr_session *session = tsr_model_session(model);
+    tsr_json *json = tsr_json_new(session);
     if (!json)
         return TSR_NOMEM;
-    struct arena arena = {.session = tsr_model_session(model)};
     tsr_json_begin(json, NULL, '{');
     tsr_json_string(json, "$schema", TSR_JSON_SCHEMA "plan-file");
     tsr_json_string(json, "kind", PLAN_KIND);
@@ -126,15 +117,34 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *options,
     add_made_for(json, options, summary);
     add_result(json, summary);
     tsr_json_plan_stages(json, summary);
-    st = tsr__document_nodes(&arena, json, model, config);
+    st = tsr__document_nodes(json, model, summary->config);
     if (st != TSR_OK)
         goto free_json;
     tsr_json_end(json);
     st = tsr_json_write(json, path);
 free_json:
     tsr_json_free(json);
-    tsr__arena_free(&arena);
     return st;
+}
+
+tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *given,
+                         const tsr_plan_result *result, const char *path)
+{
+    tsr_session *session = tsr_model_session(model);
+    tsr_plan_options options;
+    TRY(tsr__given(session, "options", given));
+    TRY(tsr__given(session, "result", result));
+    TRY(tsr__given(session, "path", path));
+    TRY(OPTIONS_READ(session, &options, given, seconds));
+    TRY(tsr__plan_options_owned(session, &options));
+    TRY(tsr__same_session(session, result->session, "result"));
+    const char *config = result->summary.config;
+    if (!result->summary.feasible || !config || !tsr_model_find_config(model, config))
+        return tsr__fail(session, TSR_INVALID, DIAG_plan_config,
+                         &PLACE(.configuration = str_of(config)),
+                         "save a plan that was found, with the model that it was made for",
+                         "the model does not have the configuration of the plan");
+    return write_document(model, &options, &result->summary, path);
 }
 
 // ---- reading -----------------------------------------------------------------------------------

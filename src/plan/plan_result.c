@@ -83,6 +83,7 @@ tsr_status tsr_plan_result_about(const tsr_plan_result *result, tsr_plan_facts *
         .n_bindings = from->n_binding,
         .n_counts = from->n_tried,
         .n_compared = from->n_compared + from->n_rejected,
+        .n_choices = from->n_choices,
     };
     tsr__result_write(out, &facts, sizeof facts);
     return TSR_OK;
@@ -122,4 +123,11 @@ tsr_status tsr_plan_result_compared(const tsr_plan_result *result, size_t i, tsr
     return tsr__element_read(
         result->session, SIZED_LIST(from->compared, from->n_compared + from->n_rejected, reason), i,
         out);
+}
+
+tsr_status tsr_plan_result_choice(const tsr_plan_result *result, size_t i, tsr_plan_choice *out)
+{
+    const tsr_plan_summary *from = &result->summary;
+    return tsr__element_read(result->session, SIZED_LIST(from->choices, from->n_choices, n_outputs),
+                             i, out);
 }

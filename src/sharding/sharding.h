@@ -96,6 +96,10 @@ tsr_status tsr__check(tsr_model *model, const char *config) TSR_MUST_USE;
 // As tsr_check_formalism, but reports errors only.
 tsr_status tsr__check_formalism(tsr_model *model, const char *config) TSR_MUST_USE;
 
+// Returns the named configuration. If `name` is NULL, the model must declare exactly one. Returns
+// NULL after an error. (infer.c)
+tsr_config *tsr__config_choose(tsr_model *model, const char *name);
+
 // ---- calls (inline.c) --------------------------------------------------------------------------
 
 // True if the model calls functions that can be replaced by their bodies.
@@ -232,6 +236,9 @@ struct flow {
 // (*on)[stage][device] is true if the stage runs on the device. Stages are indexed from 0, in
 // ascending order of their stage numbers.
 size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on);
+// True if the node or a node in its bodies is sharded, by a rule or, without a rule, by the specs
+// of all its tensors.
+bool tsr__flow_is_sharded(const struct node_flow *nf);
 // Calls `call` for each node of the flow. The nodes of bodies come right after their node.
 void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const struct node_flow *nf),
                      void *data);
@@ -343,15 +350,19 @@ struct reshard_pair tsr__reshard_largest(struct arena *arena, const struct resha
                                          size_t elem_bytes);
 const char *tsr__reshard_op_name(int op); // "all-gather"
 
-// The arguments of tsr_reshard_plan. tsr__reshard_texts returns the steps, and in *first the layout
-// before them. (reshard_plan.c)
+// The arguments of tsr_resharding_new. tsr__reshard_texts returns the steps, and in *first the
+// layout before them. (reshard_plan.c)
 struct reshard_request {
     const char *from, *to, *pending;
     tsr_dtype type;
     int rank;
     const int64_t *shape;
+    const struct notation_mesh *mesh; // of texts without @; NULL: these are errors
 };
 tsr_status tsr__reshard_texts(const struct reshard_request *request, struct arena *arena,
                               struct reshard **out, const struct tile_layout **first) TSR_MUST_USE;
+// Converts steps to the public interface: layouts become texts, collectives become their names.
+tsr_status tsr__reshard_steps(struct arena *arena, const struct reshard *reshard,
+                              const tsr_step **out) TSR_MUST_USE;
 
 #endif

@@ -62,14 +62,17 @@ class World:
         self.call("tsr_pieces_new", session, b"{2:0,1}", 1, 1, (ctypes.c_int64 * 1)(4), None, ctypes.byref(pieces))
         self.call("tsr_partition", model, os.path.join(scratch, "parts").encode(), None, None)
         ports = ctypes.create_string_buffer((1024).to_bytes(8, "little") + (2).to_bytes(8, "little"), 1024)  # size, and 2 devices
-        plan, parts, simulation, tiling = (ctypes.c_void_p() for _ in range(4))
+        plan, parts, simulation, tiling, resharding, nodes = (ctypes.c_void_p() for _ in range(6))
         self.call("tsr_partition", model, os.path.join(scratch, "again").encode(), None, ctypes.byref(parts))
         self.call("tsr_simulate", model, None, ctypes.byref(simulation))
         self.call("tsr_tiling_new", session, b"{2:0,1}", 1, (ctypes.c_int64 * 1)(4), ctypes.c_int64(0), ctypes.byref(tiling))
+        self.call("tsr_resharding_new", session, b"{2:0,1}", b"{1:0,1}", 1, (ctypes.c_int64 * 1)(4), None, ctypes.byref(resharding))
+        self.call("tsr_plan_nodes_new", model, None, ctypes.byref(nodes))
         other = self.made("tsr_model_load", session, os.path.join(folder, "model.onnx").encode())
         self.call("tsr_plan", other, ports, ctypes.byref(plan))
         self.handles = {
             "tsr_plan_result": plan, "tsr_partition_result": parts, "tsr_simulation": simulation, "tsr_tiling": tiling,
+            "tsr_resharding": resharding, "tsr_plan_nodes": nodes,
             "tsr_session": session, "tsr_model": model, "tsr_graph": graph, "tsr_node": node, "tsr_value": value, "tsr_config": config,
             "tsr_spec": spec, "tsr_pieces": pieces, "tsr_tensors": self.made("tsr_tensors_new", session), "tsr_json": self.call("tsr_json_new", session),
             "tsr_attr": self.call("tsr_node_find_attr", node, b"number"), "tsr_tensor": self.call("tsr_value_initializer", constant),
@@ -162,7 +165,7 @@ def finished(world):
     out = [("tsr_folder_open", (h["tsr_session"], world.folder.encode(), None)), ("tsr_session_temporary", (h["tsr_session"], world.scratch.encode(), None)),
            ("tsr_session_read", (h["tsr_session"], os.path.join(world.folder, "model.onnx").encode(), ctypes.c_size_t(1 << 20), None, None)),
            ("tsr_tiles", (h["tsr_session"], b"{2:0,1}", 1, shape, ctypes.c_int64(0), ctypes.byref(some), None)),
-           ("tsr_reshard_plan", (h["tsr_session"], b"{2:0,1}", b"{1:0,1}", None, 1, 1, shape, ctypes.byref(some), None)),
+           ("tsr_resharding_new", (h["tsr_session"], b"{2:0,1}", b"{1:0,1}", 1, shape, None, None)),
            ("tsr_node_metadata_at", (h["tsr_node"], ctypes.c_size_t(0), None, None))]
     engine = glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi/libonnxruntime.so.*")) if onnxruntime else []
     if engine and not world.call("tsr_engine_open", h["tsr_session"], engine[0].encode(), None, None).value:

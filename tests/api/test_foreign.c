@@ -116,24 +116,28 @@ static void refuse_of_another_model(struct bench *b, struct other *o, tsr_config
 // Passes topologies, and the model to plan for, of another session.
 static void refuse_topologies(struct bench *b, struct other *o, tsr_config *own)
 {
-    int64_t time;
     const int64_t sizes[] = {8, 8};
+    tsr_reshard_options reshard = {.size = sizeof reshard, .topology = o->topology};
+    tsr_resharding *resharding = NULL;
     tsr_plan_options wrong_place = {.size = sizeof wrong_place, .topology = o->topology};
     tsr_plan_options wrong_model = {.size = sizeof wrong_model, .devices = 2, .with = o->model};
-    tsr_plan_summary summary = {.size = sizeof summary, .config = "own"};
+    struct tsr_plan_result own_plan = {.session = b->s}, other_plan = {.session = o->session};
+    tsr_plan_options options = {.size = sizeof options, .devices = 2};
     tsr_simulate_options simulate = {.size = sizeof simulate, .topology = o->topology};
     tsr_plan_result *plan = NULL;
     tsr_simulation *simulation = NULL;
     tsr_tensors *none = NULL;
     assert_int_equal(tsr_tensors_new(b->s, &none), TSR_OK);
-    REFUSED("tsr_reshard_time.topology", tsr_reshard_time(b->s, "{2,1:0,1}", "{1,2:0,1}", NULL,
-                                                          TSR_FLOAT, 2, sizes, o->topology, &time));
+    REFUSED("tsr_resharding_new.options.topology",
+            tsr_resharding_new(b->s, "{2,1:0,1}", "{1,2:0,1}", 2, sizes, &reshard, &resharding));
     REFUSED("tsr_plan.options.topology", tsr_plan(b->m, &wrong_place, &plan));
     REFUSED("tsr_plan.options.with", tsr_plan(b->m, &wrong_model, &plan));
     REFUSED("tsr_plan_save.options.topology",
-            tsr_plan_save(b->m, &wrong_place, &summary, "/nowhere/plan.json"));
+            tsr_plan_save(b->m, &wrong_place, &own_plan, "/nowhere/plan.json"));
     REFUSED("tsr_plan_save.options.with",
-            tsr_plan_save(b->m, &wrong_model, &summary, "/nowhere/plan.json"));
+            tsr_plan_save(b->m, &wrong_model, &own_plan, "/nowhere/plan.json"));
+    REFUSED("tsr_plan_save.result",
+            tsr_plan_save(b->m, &options, &other_plan, "/nowhere/plan.json"));
     REFUSED("tsr_plan_for_inputs.options.topology",
             tsr_plan_for_inputs(b->m, &wrong_place, none, &plan));
     REFUSED("tsr_plan_for_inputs.options.with",

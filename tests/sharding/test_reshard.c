@@ -629,16 +629,27 @@ static void test_random_pairs(void **state)
 
 // ---- known plans -------------------------------------------------------------------------------
 
+// Finds the steps, as tsr_resharding_new does. They belong to the arena.
+static tsr_status find_steps(struct arena *arena, const struct reshard_request *request,
+                             const tsr_step **steps, size_t *n)
+{
+    struct reshard *reshard = NULL;
+    const struct tile_layout *first;
+    TRY(tsr__reshard_texts(request, arena, &reshard, &first));
+    *n = (size_t)reshard->n_steps;
+    return tsr__reshard_steps(arena, reshard, steps);
+}
+
 // Expected steps: "op received total; ..." in bytes of float32.
 static void expect(struct bench *b, const char *from, const char *to, const char *pending, int rank,
                    const int64_t *shape, const char *want)
 {
+    struct arena arena = {.session = b->session};
+    struct reshard_request request = {from, to, pending, TSR_FLOAT, rank, shape, NULL};
     const tsr_step *steps;
     size_t n, at = 0;
     char got[512] = "";
-    assert_int_equal(
-        tsr_reshard_plan(b->session, from, to, pending, TSR_FLOAT, rank, shape, &steps, &n),
-        TSR_OK);
+    assert_int_equal(find_steps(&arena, &request, &steps, &n), TSR_OK);
     for (size_t i = 0; i < n; i++) {
         at += (size_t)snprintf(got + at, sizeof got - at, "%s%s", i ? "; " : "", steps[i].op);
         if (steps[i].axis >= 0)
@@ -651,6 +662,7 @@ static void expect(struct bench *b, const char *from, const char *to, const char
     assert_string_equal(got, want);
     if (n)
         assert_non_null(strchr(steps[n - 1].sharding, '{'));
+    tsr__arena_free(&arena);
 }
 
 // The expected plan for each pair of layouts on one group of devices.
@@ -826,40 +838,37 @@ static void test_uneven(void **state)
     expect(b, "{1:0}", "{1:0,5}", NULL, 0, s, "broadcast 4 4"); // a scalar
 }
 
+// Finds no resharding of a value with these 2 dimensions.
+static void refuse(struct bench *b, const char *from, const char *to, const char *pending,
+                   tsr_dtype type, const int64_t *shape, tsr_status status)
+{
+    struct arena arena = {.session = b->session};
+    struct reshard_request request = {from, to, pending, type, 2, shape, NULL};
+    const tsr_step *steps;
+    size_t n;
+    assert_int_equal(find_steps(&arena, &request, &steps, &n), status);
+    tsr__arena_free(&arena);
+}
+
 static void test_refused(void **state)
 {
     struct bench *b = *state;
-    const tsr_step *steps;
-    size_t n;
     const int64_t s[] = {8, 8}, huge[] = {INT64_MAX / 2, 8};
-    assert_int_equal(
-        tsr_reshard_plan(b->session, "{2,1:0,-1}", "{1,1:0}", NULL, TSR_FLOAT, 2, s, &steps, &n),
-        TSR_INVALID);
+    refuse(b, "{2,1:0,-1}", "{1,1:0}", NULL, TSR_FLOAT, s, TSR_INVALID);
     assert_true(found(b->session, "reshard-source"));
     tsr_finding_clear(b->session);
-    assert_int_equal(tsr_reshard_plan(b->session, "{2,1:(0,1),(1,2)}", "{1,1:0}", "sum", TSR_FLOAT,
-                                      2, s, &steps, &n),
-                     TSR_INVALID);
+    refuse(b, "{2,1:(0,1),(1,2)}", "{1,1:0}", "sum", TSR_FLOAT, s, TSR_INVALID);
     assert_true(found(b->session, "reshard-source"));
     tsr_finding_clear(b->session);
-    assert_int_equal(
-        tsr_reshard_plan(b->session, "{2,1:0,1}", "{1,1:0}", NULL, TSR_FLOAT, 2, huge, &steps, &n),
-        TSR_UNSUPPORTED);
+    refuse(b, "{2,1:0,1}", "{1,1:0}", NULL, TSR_FLOAT, huge, TSR_UNSUPPORTED);
     assert_true(found(b->session, "tiles-many"));
     tsr_finding_clear(b->session);
-    assert_int_equal(
-        tsr_reshard_plan(b->session, "{2,1:0,1}", "{1,1:0}", "mean", TSR_FLOAT, 2, s, &steps, &n),
-        TSR_INVALID);
-    assert_int_equal(
-        tsr_reshard_plan(b->session, "{x}", "{1,1:0}", NULL, TSR_FLOAT, 2, s, &steps, &n),
-        TSR_MALFORMED);
-    assert_int_equal(
-        tsr_reshard_plan(b->session, "{9,1}", "{1,1:0}", NULL, TSR_FLOAT, 2, s, &steps, &n),
-        TSR_INVALID);
-    assert_int_equal(
-        tsr_reshard_plan(b->session, "{2,1}", "{1,1:0}", NULL, TSR_INT4, 2, s, &steps, &n),
-        TSR_UNSUPPORTED);
-    assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 4);
+    refuse(b, "{2,1:0,1}", "{1,1:0}", "mean", TSR_FLOAT, s, TSR_INVALID);
+    refuse(b, "{x}", "{1,1:0}", NULL, TSR_FLOAT, s, TSR_MALFORMED);
+    refuse(b, "{9,1}", "{1,1:0}", NULL, TSR_FLOAT, s, TSR_INVALID);
+    refuse(b, "{2,1}", "{1,1:0}", NULL, TSR_INT4, s, TSR_UNSUPPORTED);
+    refuse(b, "({0},{})", "{1,1:0}", NULL, TSR_FLOAT, s, TSR_MALFORMED); // over which mesh?
+    assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 5);
     // one group of two tiles, and its members hold both
     expect(b, "{2,1:(0,1),(0,1)}", "{2,1:0,1}", "sum", 2, s, "reduce-scatter 128 256");
 }
@@ -868,16 +877,19 @@ static void test_refused(void **state)
 static void test_no_memory(void **state)
 {
     struct bench *b = *state;
-    const tsr_step *steps;
     const int64_t s[] = {800, 600};
-    size_t n;
+    const struct notation_mesh mesh = {{2, 2}, 2};
+    struct reshard_request request = {"R,R", "S0,R", "sum", TSR_FLOAT, 2, s, &mesh};
     tsr_status status = TSR_NOMEM;
     for (uint64_t at = 1; status == TSR_NOMEM && at < 1000; at++) {
+        struct arena arena = {.session = b->session};
+        const tsr_step *steps;
+        size_t n;
         tsr__session_fault(b->session, 0, at, false);
-        status =
-            tsr_reshard_plan(b->session, "R,R@2x2", "S0,R@2x2", "sum", TSR_FLOAT, 2, s, &steps, &n);
+        status = find_steps(&arena, &request, &steps, &n);
         tsr__session_fault(b->session, 0, 0, false);
         assert_true(status == TSR_OK || status == TSR_NOMEM);
+        tsr__arena_free(&arena);
     }
     assert_int_equal(status, TSR_OK);
 }

@@ -451,11 +451,11 @@ static tsr_status write_model(struct cli *cli, tsr_model *model, const char *pat
 // Writes the requested files and stops at the first error. The plan document comes first: it
 // contains the digest of the model file, which -o may replace.
 static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_options *options,
-                              const tsr_plan_summary *summary)
+                              const tsr_plan_result *result)
 {
     const char *out = cli_value(cli, "-o"), *document = cli_value(cli, "--plan"),
                *other = cli_value(cli, "--with-output");
-    tsr_status status = document ? tsr_plan_save(model, options, summary, document) : TSR_OK;
+    tsr_status status = document ? tsr_plan_save(model, options, result, document) : TSR_OK;
     if (status != TSR_OK)
         return status;
     if (out)
@@ -463,7 +463,7 @@ static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_
     if (status != TSR_OK)
         return status;
     if (out && options->topology)
-        status = write_topology(cli, out, chosen_topology(options, summary));
+        status = write_topology(cli, out, chosen_topology(options, &result->summary));
     if (status != TSR_OK || !other)
         return status;
     return write_model(cli, options->with, other);
@@ -472,11 +472,12 @@ static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_
 // Writes the files, then prints the summary, so that a printed summary means that the files exist.
 // With --json an infeasible plan is also printed as a document.
 static int finish(struct cli *cli, tsr_status status, tsr_model *model,
-                  const tsr_plan_options *options, const tsr_plan_summary *summary)
+                  const tsr_plan_options *options, const tsr_plan_result *result)
 {
     static const char *const written[] = {"-o", "--with-output", "--plan"};
+    const tsr_plan_summary *summary = &result->summary;
     if (status == TSR_OK)
-        status = write_files(cli, model, options, summary);
+        status = write_files(cli, model, options, result);
     int code = cli_finish(cli, status);
     if (status != TSR_OK && status != TSR_INFEASIBLE)
         return code;
@@ -792,7 +793,7 @@ static int run(struct cli *cli)
     } else if (!code) {
         tsr_status status = plan_models(cli, together, &g.options, &model, &plan);
         if (plan)
-            code = finish(cli, status, model, &g.options, &plan->summary);
+            code = finish(cli, status, model, &g.options, plan);
         else
             code = cli_finish(cli, status);
         tsr_plan_result_free(plan);

@@ -43,27 +43,38 @@ static void op_text(char *out, size_t cap, const tsr_step *step)
         snprintf(out, cap, "%s", step->op);
 }
 
-// Prints the steps and their time in picoseconds, if it is not -1.
-static void print_steps(const tsr_step *steps, size_t n, int64_t time)
+// Reads step i, which exists.
+static tsr_step step_at(const tsr_resharding *resharding, size_t i)
 {
+    tsr_step step = TSR_STEP_INIT;
+    (void)tsr_resharding_step(resharding, i, &step);
+    return step;
+}
+
+// Prints the steps and their time, if it was predicted.
+static int print_steps(const tsr_resharding *resharding)
+{
+    size_t n = tsr_resharding_count(resharding);
     if (n == 0) {
         printf("nothing to do\n");
-        return;
+        return EXIT_DONE;
     }
     printf("%-20s %14s %14s  %-24s %s\n", "step", "per device", "total", "sharding", "groups");
     for (size_t i = 0; i < n; i++) {
         char op[64], groups[SHOWN + 64];
-        op_text(op, sizeof op, &steps[i]);
-        groups_text(groups, sizeof groups, &steps[i]);
-        printf("%-20s %14s %14s  %-24s %s\n", op, cli_bytes(steps[i].received),
-               cli_bytes(steps[i].total), steps[i].sharding, groups);
+        tsr_step step = step_at(resharding, i);
+        op_text(op, sizeof op, &step);
+        groups_text(groups, sizeof groups, &step);
+        printf("%-20s %14s %14s  %-24s %s\n", op, cli_bytes(step.received), cli_bytes(step.total),
+               step.sharding, groups);
     }
-    if (time >= 0)
-        printf("predicted time %.3f us\n", (double)time / 1e6);
+    if (tsr_resharding_time(resharding) >= 0)
+        printf("predicted time %.3f us\n", (double)tsr_resharding_time(resharding) / 1e6);
+    return EXIT_DONE;
 }
 
 // Prints the steps as JSON. `time` is written only if --devices is given.
-static int print_steps_json(struct cli *cli, const tsr_step *steps, size_t n, int64_t time)
+static int print_steps_json(struct cli *cli, const tsr_resharding *resharding)
 {
     static const tsr_json_field fields[] = {
         {JSON_FIELD(tsr_step, "op", op)},
@@ -77,18 +88,19 @@ static int print_steps_json(struct cli *cli, const tsr_step *steps, size_t n, in
     };
     tsr_json *json = cli_json(cli);
     tsr_json_begin(json, "steps", '[');
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < tsr_resharding_count(resharding); i++) {
+        tsr_step step = step_at(resharding, i);
         tsr_json_begin(json, NULL, '{');
-        tsr_json_fields(json, fields, &steps[i]);
+        tsr_json_fields(json, fields, &step);
         tsr_json_begin(json, "groups", '[');
-        for (size_t g = 0; g < steps[i].n_groups; g++)
-            tsr_json_ints(json, NULL, steps[i].groups[g].devices, steps[i].groups[g].n);
+        for (size_t g = 0; g < step.n_groups; g++)
+            tsr_json_ints(json, NULL, step.groups[g].devices, step.groups[g].n);
         tsr_json_end(json);
         tsr_json_end(json);
     }
     tsr_json_end(json);
-    if (time >= 0)
-        tsr_json_int(json, "time", time);
+    if (tsr_resharding_time(resharding) >= 0)
+        tsr_json_int(json, "time", tsr_resharding_time(resharding));
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
@@ -104,46 +116,47 @@ static bool read_type(const char *text, tsr_dtype *out)
     return !text;
 }
 
+// Finds the steps, and prints them.
+static int reshard(struct cli *cli, const char *const ends[2], int rank, const int64_t *shape,
+                   const tsr_reshard_options *options)
+{
+    tsr_resharding *resharding = NULL;
+    tsr_status status =
+        tsr_resharding_new(cli->session, ends[0], ends[1], rank, shape, options, &resharding);
+    if (status != TSR_OK) {
+        int code = cli_finish(cli, status);
+        return status == TSR_MALFORMED ? EXIT_USAGE : code; // an invalid sharding is a usage error
+    }
+    int code = cli->json ? print_steps_json(cli, resharding) : print_steps(resharding);
+    tsr_resharding_free(resharding);
+    return code;
+}
+
 static int run(struct cli *cli)
 {
-    const char *shape_text = cli_value(cli, "--shape"), *from = cli_value(cli, "--from");
-    const char *to = cli_value(cli, "--to"), *partial = cli_value(cli, "--partial");
+    const char *shape_text = cli_value(cli, "--shape"), *devices = cli_value(cli, "--devices");
+    const char *ends[] = {cli_value(cli, "--from"), cli_value(cli, "--to")};
+    tsr_reshard_options options = TSR_RESHARD_OPTIONS_INIT;
     int64_t shape[CLI_MAX_RANK];
-    tsr_dtype type;
-    if (!shape_text || !from || !to)
+    options.pending = cli_value(cli, "--partial");
+    if (!shape_text || !ends[0] || !ends[1])
         return cli_usage(cli, "no resharding given: use --shape, --from and --to");
     int rank = cli_shape(shape_text, shape);
     if (rank < 0)
         return cli_usage(cli, "--shape needs sizes such as 7x4, not '%s'", shape_text);
-    if (!read_type(cli_value(cli, "--type"), &type))
+    if (!read_type(cli_value(cli, "--type"), &options.type))
         return cli_usage(cli, "--type needs a type such as float32, not '%s'",
                          cli_value(cli, "--type"));
-    if (partial && strcmp(partial, "sum") != 0 && strcmp(partial, "max") != 0 &&
-        strcmp(partial, "min") != 0 && strcmp(partial, "prod") != 0)
-        return cli_usage(cli, "--partial needs sum, max, min or prod, not '%s'", partial);
-    const tsr_step *steps = NULL;
-    size_t n = 0;
-    tsr_status status =
-        tsr_reshard_plan(cli->session, from, to, partial, type, rank, shape, &steps, &n);
-    if (status == TSR_MALFORMED) { // an invalid sharding is a usage error
-        cli_finish(cli, status);
-        return EXIT_USAGE;
-    }
+    if (options.pending && strcmp(options.pending, "sum") != 0 &&
+        strcmp(options.pending, "max") != 0 && strcmp(options.pending, "min") != 0 &&
+        strcmp(options.pending, "prod") != 0)
+        return cli_usage(cli, "--partial needs sum, max, min or prod, not '%s'", options.pending);
+    tsr_status status = devices ? cli_topology(cli, devices, &options.topology) : TSR_OK;
     if (status != TSR_OK)
         return cli_finish(cli, status);
-    const char *devices = cli_value(cli, "--devices");
-    int64_t time = -1;
-    tsr_topology *topology = NULL;
-    if (devices && (status = cli_topology(cli, devices, &topology)) == TSR_OK)
-        status =
-            tsr_reshard_time(cli->session, from, to, partial, type, rank, shape, topology, &time);
-    tsr_topology_free(topology);
-    if (status != TSR_OK)
-        return cli_finish(cli, status);
-    if (cli->json)
-        return print_steps_json(cli, steps, n, time);
-    print_steps(steps, n, time);
-    return EXIT_DONE;
+    int code = reshard(cli, ends, rank, shape, &options);
+    tsr_topology_free(options.topology);
+    return code;
 }
 
 static const struct option options[] = {

@@ -115,62 +115,18 @@ static void find_step(struct editor *editor, const tsr_graph *graph, const char 
         find_by(editor, graph, text, matches_glob);
 }
 
-// Returns the subgraph of a node under that attribute, or NULL.
-static tsr_graph *branch_of(const tsr_node *node, const char *name)
-{
-    tsr_attr *attr = tsr_node_find_attr(node, name);
-    return attr && tsr_attr_graph_count(attr) ? tsr_attr_graph(attr, 0) : NULL;
-}
-
-// Adds the nodes of a path `outer > branch > inner`: a node, its attribute, a node of that
-// subgraph. Every step but the last must match exactly one node. Modifies the text.
-static void find_path(struct editor *editor, const tsr_graph *graph, char *text, bool globs)
-{
-    for (char *arrow; (arrow = strstr(text, " > "));) {
-        char *branch = arrow + 3, *next = strstr(branch, " > ");
-        if (!next)
-            return;
-        *arrow = *next = 0;
-        editor->n_found = 0;
-        find_step(editor, graph, text, false);
-        graph = editor->n_found == 1 ? branch_of(editor->found[0], branch) : NULL;
-        editor->n_found = 0;
-        if (!graph)
-            return;
-        text = next + 3;
-    }
-    find_step(editor, graph, text, globs);
-}
-
-// Adds nodes of the body of a function: `function NAME > inner`.
-static void find_in_function(struct editor *editor, char *text, bool globs)
-{
-    static const char word[] = "function ";
-    char *arrow = strstr(text, " > ");
-    if (strncmp(text, word, sizeof word - 1) != 0 || !arrow)
-        return;
-    *arrow = 0;
-    for (size_t i = 0; i < tsr_model_function_count(editor->model); i++) {
-        const tsr_function *function = tsr_model_function(editor->model, i);
-        if (!strcmp(tsr_function_name(function), text + sizeof word - 1)) {
-            find_path(editor, tsr_function_graph(function), arrow + 3, globs);
-            break;
-        }
-    }
-    *arrow = ' ';
-}
-
 size_t edit_find_nodes(struct editor *editor, const char *text, size_t n, bool globs)
 {
     char *copy = cli_copy(text, n);
+    const char *last = copy;
     editor->n_found = 0;
-    find_in_function(editor, copy, globs);
-    if (!editor->n_found) {
-        // First as one name: a node may be called "a > b".
-        find_step(editor, tsr_model_graph(editor->model), copy, globs);
-        if (!editor->n_found)
-            find_path(editor, tsr_model_graph(editor->model), copy, globs);
-    }
+    // First as one name: a node may be called "a > b".
+    find_step(editor, tsr_model_graph(editor->model), copy, globs);
+    if (editor->n_found)
+        return editor->n_found;
+    const tsr_graph *graph = tsr_model_find_graph(editor->model, copy, &last);
+    if (graph && last != copy)
+        find_step(editor, graph, last, globs);
     return editor->n_found;
 }
 

@@ -41,9 +41,14 @@ static bool is_named(const tsr_node *node, const char *name)
 // unique. NULL: none.
 const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name)
 {
-    for (size_t i = 0; i < planner->n_nodes; i++)
-        if (planner->nodes[i].strategy && is_named(planner->nodes[i].node, name))
-            return &planner->nodes[i];
+    const tsr_node *inner = NULL; // of a subgraph: outer > then_branch > inner
+    if (strstr(name, " > "))
+        inner = tsr_model_find_node(planner->model, name);
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (node->strategy && (inner ? node->node == inner : is_named(node->node, name)))
+            return node;
+    }
     return NULL;
 }
 

@@ -14,8 +14,12 @@ tsr_status tsr__planner_keep_topology(struct planner *planner) TSR_MUST_USE;
 tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *sizes,
                                    size_t n) TSR_MUST_USE;
 
+// plan_nodes.c: lists all nodes of a model without calls of functions, whose configuration has no
+// errors. The arena gets everything that the list points to.
+tsr_status tsr__plan_nodes(struct arena *arena, tsr_model *model, const tsr_config *config,
+                           const tsr_plan_node **out, size_t *n) TSR_MUST_USE;
+
 // document_nodes.c: adds "declares" and "nodes" to a plan's document.
-tsr_status tsr__document_nodes(struct arena *arena, tsr_json *json, tsr_model *model,
-                               const tsr_config *config) TSR_MUST_USE;
+tsr_status tsr__document_nodes(tsr_json *json, tsr_model *model, const char *config) TSR_MUST_USE;
 
 #endif

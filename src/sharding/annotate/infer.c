@@ -136,9 +136,7 @@ static tsr_status write_flow(struct arena *arena, tsr_model *model, tsr_config *
     return write_nodes(&writing, tsr_model_graph(model), flow->nodes, flow->n_nodes);
 }
 
-// Returns the named configuration. If `name` is NULL, the model must declare exactly one. Returns
-// NULL after an error.
-static tsr_config *choose(tsr_model *model, const char *name)
+tsr_config *tsr__config_choose(tsr_model *model, const char *name)
 {
     struct place at = PLACE_NONE;
     size_t n = tsr_model_config_count(model);
@@ -169,7 +167,7 @@ static tsr_config *choose(tsr_model *model, const char *name)
 static tsr_status infer(tsr_model *model, const char *config, make_flow *make)
 {
     tsr_session *session = tsr_model_session(model);
-    tsr_config *c = choose(model, config);
+    tsr_config *c = tsr__config_choose(model, config);
     if (!c)
         return TSR_INVALID;
     size_t errors = tsr__diag_errors(session);

@@ -668,6 +668,32 @@ void tsr__flow_body_owners(const struct flow_work *work, struct arena *arena, co
     }
 }
 
+// True if the node is placed by a rule and one of the rule's factors is sharded.
+static bool has_cut_factor(const struct placement *place)
+{
+    if (!place->rule)
+        return false;
+    for (int factor = 0; factor < place->rule->n_factors; factor++)
+        if (place->cuts[factor] > 1)
+            return true;
+    return false;
+}
+
+bool tsr__flow_is_sharded(const struct node_flow *nf)
+{
+    if (nf->by_specs)
+        return true;
+    if (has_cut_factor(&nf->place))
+        return true;
+    if (!nf->bodies)
+        return false;
+    for (int k = 0; k < nf->control->n_bodies; k++)
+        for (size_t i = 0; i < nf->bodies[k].n_nodes; i++)
+            if (tsr__flow_is_sharded(&nf->bodies[k].nodes[i]))
+                return true;
+    return false;
+}
+
 static void visit(const struct node_flow *nodes, size_t n,
                   void (*call)(void *data, const struct node_flow *nf), void *data)
 {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// reshard_plan.c - the public interface of resharding: takes shardings as text and returns steps.
+// reshard_plan.c - resharding of texts: takes shardings as text and returns steps.
 //
-// `tessera reshard`, tsr_reshard_plan and the predicted time of a resharding
-// (plan/costs/reshard_time.c) use it. All errors in texts and shape are reported here; reshard.c
-// gets valid layouts.
+// tsr_resharding_new (plan/costs/resharding.c) uses it. All errors in texts and shape are reported
+// here; reshard.c gets valid layouts.
 #include "sharding/layouts/examine.h"
 
 // The shape for which both shardings are parsed, and the bytes of an element.
@@ -13,6 +12,7 @@ struct ask {
     const int64_t *shape;
     int rank;
     size_t unit;
+    const struct notation_mesh *mesh; // of texts without @; NULL: none
 };
 
 static tsr_status misfit(tsr_session *session, tsr_status status, const char *hint,
@@ -44,11 +44,13 @@ static tsr_status take_ask(struct ask *ask, tsr_dtype type)
 static tsr_status parse(const struct ask *ask, const char *text, struct tile_layout **out)
 {
     struct notation_error wrong = {0};
-    tsr_status status =
-        tsr__notation_parse(ask->arena, str_of(text), ask->rank, ask->shape, out, NULL, &wrong);
+    struct notation_ask notation = {.rank = ask->rank, .sizes = ask->shape, .mesh = ask->mesh};
+    struct notation_answer answer;
+    tsr_status status = tsr__notation_read(ask->arena, str_of(text), &notation, &answer, &wrong);
     if (status != TSR_OK)
         return tsr__notation_wrong(ask->session, NULL, status, str_of(text), &wrong);
-    return status;
+    *out = answer.layout;
+    return TSR_OK;
 }
 
 // Sets *out to the pending reduction that the text ("sum", "max", "min" or "prod") names. The
@@ -86,8 +88,33 @@ static const tsr_group *public_groups(struct arena *arena, const struct reshard_
     return group;
 }
 
-// Converts steps to the public interface: layouts become texts, collectives become their names.
-static tsr_status make_public(struct arena *arena, const struct reshard *reshard,
+// Finds the steps between two shardings that are given as texts. *first is the source layout, also
+// if a later error occurs.
+tsr_status tsr__reshard_texts(const struct reshard_request *request, struct arena *arena,
+                              struct reshard **out, const struct tile_layout **first)
+{
+    struct ask q = {.session = arena->session,
+                    .arena = arena,
+                    .shape = request->shape,
+                    .rank = request->rank,
+                    .mesh = request->mesh};
+    struct tile_layout *from = NULL, *to = NULL;
+    struct partial partial = {0}, *pending = NULL;
+    *first = NULL;
+    TRY(take_ask(&q, request->type));
+    tsr_status status = parse(&q, request->from, &from);
+    *first = from;
+    if (status != TSR_OK)
+        return status;
+    TRY(parse(&q, request->to, &to));
+    if (request->pending) {
+        pending = &partial;
+        TRY(pending_groups(&q, request->pending, from, pending));
+    }
+    return tsr__reshard_plan(arena, from, pending, to, request->shape, q.unit, out);
+}
+
+tsr_status tsr__reshard_steps(struct arena *arena, const struct reshard *reshard,
                               const tsr_step **out)
 {
     tsr_step *steps = ARENA_ARRAY(arena, tsr_step, (size_t)reshard->n_steps + 1);
@@ -107,51 +134,4 @@ static tsr_status make_public(struct arena *arena, const struct reshard *reshard
     }
     *out = steps;
     return arena_status(arena);
-}
-
-// Finds the steps between two shardings that are given as texts. *first is the source layout, also
-// if a later error occurs.
-tsr_status tsr__reshard_texts(const struct reshard_request *request, struct arena *arena,
-                              struct reshard **out, const struct tile_layout **first)
-{
-    struct ask q = {
-        .session = arena->session, .arena = arena, .shape = request->shape, .rank = request->rank};
-    struct tile_layout *from = NULL, *to = NULL;
-    struct partial partial = {0}, *pending = NULL;
-    *first = NULL;
-    TRY(take_ask(&q, request->type));
-    tsr_status status = parse(&q, request->from, &from);
-    *first = from;
-    if (status != TSR_OK)
-        return status;
-    TRY(parse(&q, request->to, &to));
-    if (request->pending) {
-        pending = &partial;
-        TRY(pending_groups(&q, request->pending, from, pending));
-    }
-    return tsr__reshard_plan(arena, from, pending, to, request->shape, q.unit, out);
-}
-
-// Finds the steps between two shardings. The session owns the steps; the next call of this function
-// frees them.
-tsr_status tsr_reshard_plan(tsr_session *session, const char *from, const char *to,
-                            const char *pending, tsr_dtype type, int rank, const int64_t *shape,
-                            const tsr_step **out, size_t *n)
-{
-    if (!shape && rank > 0)
-        return tsr__missing(session, "shape");
-    TRY(tsr__given(session, "out", out));
-    TRY(tsr__given(session, "n", n));
-    struct arena *kept = &session->results[RESULT_CONNECT];
-    struct reshard_request request = {from, to, pending, type, rank, shape};
-    const struct tile_layout *first;
-    struct reshard *reshard = NULL;
-    const tsr_step *steps = NULL;
-    tsr__arena_free(kept);
-    tsr__arena_init(kept, session);
-    TRY(tsr__reshard_texts(&request, kept, &reshard, &first));
-    TRY(make_public(kept, reshard, &steps));
-    *out = steps;
-    *n = (size_t)reshard->n_steps;
-    return TSR_OK;
 }
