@@ -19,7 +19,7 @@ def _parser() -> Any:
     parser = argparse.ArgumentParser(prog="tessera generate", description="Generate text with a language model on several devices.", allow_abbrev=False)
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--devices", metavar="N|TOPOLOGY")
-    parser.add_argument("--transport", default="threads")
+    parser.add_argument("--transport")
     chat.add_search_arguments(parser)
     return parser
 
@@ -37,7 +37,7 @@ def _generate_ids(words: List[str]) -> bool:
     """Runs tessera generate FOLDER --ids 1,2 with onnxruntime-genai. Returns False if it is not installed, or if
     only the program supports the options.
     """
-    from .generation import has_genai
+    from .generation import has_genai, launched
 
     def refuse(message: str) -> NoReturn:
         raise ValueError(message)
@@ -51,7 +51,7 @@ def _generate_ids(words: List[str]) -> bool:
     except ValueError:
         return False  # the program reports the errors
     folder, ids = options.pop("folder"), options.pop("ids")
-    if options["devices"] == "auto" or options["transport"] not in ("threads", "shm") or not has_genai(folder):
+    if options["devices"] == "auto" or options["transport"] not in (None, "threads", "shm") or launched() or not has_genai(folder):
         return False
     _print(folder, ids, " ", options)
     return True
@@ -61,11 +61,15 @@ def _print(folder: str, prompt: Any, between: str, options: Dict[str, Any]) -> N
     """Prints pieces of text or token ids while they are generated."""
     from . import chat
     from .errors import TesseraError
-    from .generation import generate
+    from .generation import generate, launched
+    place, k = launched(), 0
+    if options["transport"] and not options["devices"] and not place:
+        chat.fail("--transport needs --devices")
     try:
-        for k, piece in enumerate(generate(folder, prompt, **options)):
-            chat.write("%s%s" % (between if k else "", piece))
-        chat.write("\n")
+        for k, piece in enumerate(generate(folder, prompt, **options), 1):
+            chat.write("%s%s" % (between if k > 1 else "", piece))
+        if k or not place:  # of several ranks, one has the answer
+            chat.write("\n")
     except (ImportError, OSError, RuntimeError, TesseraError, TypeError, ValueError) as error:
         chat.fail(error)
 

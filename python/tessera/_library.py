@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import glob
 import importlib.util
+import inspect
 import os
 import queue
 import sys
 import tempfile
 import threading
-from typing import Any, Callable, List, Optional, Set
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Set, TypeVar
 
 from . import _api
 from .errors import Finding, TesseraError, error_of
@@ -325,6 +327,12 @@ class Session:
         path = engine_path()
         self.status(library.tsr_engine_open(self.handle, path.encode() if path else None, None, None))
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Queues `work` without waiting, from __del__: frees a handle. Takes no lock, because a garbage collection may
+        run while this thread holds one.
+        """
+        self._thread.calls.put(_Call(work))
+
     def close(self, free: Callable[[], None] = lambda: None) -> None:
         """Frees everything that the session owns and the session itself, in its thread, which then ends."""
         handle, freed = self.handle, self._freed  # the handle stays: other threads may be in a call
@@ -381,7 +389,38 @@ def did_you_mean(name: Any, known: List[str]) -> str:
     return "; did you mean '%s'?" % near.decode() if near else ""
 
 
-def sizes_array(dims: Optional[dict]) -> Any:
+def check_keywords(name: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises TypeError for the first keyword that a function does not have, and names the nearest one."""
+    names = list(known)
+    for keyword in given:
+        if keyword not in names:
+            raise TypeError("%s() got an unexpected keyword argument '%s'%s" % (name, keyword, did_you_mean(keyword, names)))
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def suggests(function: Function) -> Function:
+    """Decorates a public function: a misspelt keyword is a TypeError with "did you mean"."""
+    known = [name for name, p in inspect.signature(function).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    name = function.__qualname__.replace(".__init__", "")
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        check_keywords(name, keywords, known)
+        return function(*arguments, **keywords)
+
+    return call  # type: ignore[return-value]
+
+
+def need_devices(name: str, options: Mapping[str, Any]) -> None:
+    """Raises TypeError if an option is given that has no effect without devices."""
+    given = [option for option, value in options.items() if value is not None]
+    if given:
+        raise TypeError("%s(): the option %s has no effect without devices: add devices=2, or remove it" % (name, given[0]))
+
+
+def sizes_array(dims: Optional[Mapping[str, int]]) -> Any:
     """Converts a dict of sizes to tsr_dim_size[]."""
     dims = dims or {}
     for name, size in dims.items():

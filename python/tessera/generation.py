@@ -12,14 +12,19 @@ import os
 import queue
 import tempfile
 import threading
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union, overload
 
 from . import _api
-from ._library import Session, library, options_of
+from ._library import Session, did_you_mean, library, need_devices, options_of, suggests
+from .errors import TesseraError
 from .model import check_devices, is_count, topology_of
 from .session import run_options
 
 END = object()
+Chat = Sequence[Mapping[str, Any]]  # messages such as {"role": "user", "content": "Hello"}
+# Search options of onnxruntime-genai, for "did you mean" only: it knows itself which ones it has.
+SEARCH = ("do_sample", "early_stopping", "length_penalty", "min_length", "no_repeat_ngram_size", "num_beams", "num_return_sequences", "random_seed",
+          "repetition_penalty", "temperature", "top_k", "top_p")
 NO_TEMPLATE = "Empty chat template."  # onnxruntime-genai's error for folders without one
 
 
@@ -131,13 +136,21 @@ class Generator:
         for piece in generator.generate("Hello", max_tokens=20):
             print(piece, end="")
 
-    onnxruntime-genai provides the tokenizer, the chat template, search and sampling. options: options of the
-    provider, such as memory="8GiB", threads=1, cache=FOLDER. Several threads may generate at the same time.
+    onnxruntime-genai provides the tokenizer, the chat template, search and sampling. Further keywords are options of
+    the provider, as for InferenceSession. Several threads may generate at the same time.
     """
 
-    def __init__(self, folder: Union[str, os.PathLike], *, devices: Union[int, str, None] = None, **options: Any):
-        self.folder = os.fspath(folder)
-        self.model = _genai_model(self.folder, devices, options)
+    @suggests
+    def __init__(self, folder: Union[str, os.PathLike], devices: Union[int, str, None] = None, *, memory: Union[int, str, None] = None,
+                 dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike, None] = None, transport: Optional[str] = None,
+                 threads: Optional[int] = None, cache: Union[str, os.PathLike, None] = None, summary: Union[str, os.PathLike, None] = None,
+                 strict: bool = True):
+        self.folder, self._devices = os.fspath(folder), devices
+        options: Dict[str, Any] = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache, summary=summary)
+        refuse_ranks()
+        if devices is None:
+            need_devices("Generator", {**options, "strict": None if strict else False})
+        self.model = _genai_model(self.folder, devices, dict(options, strict=strict))
         self._text: Any = None
         with open(os.path.join(self.folder, "genai_config.json"), encoding="utf-8") as file:
             config = json.load(file)
@@ -152,7 +165,19 @@ class Generator:
             self._text = Text(self.folder, self.model)
         return self._text
 
-    def generate(self, prompt: Any, *, max_tokens: int = 64, stop: Union[str, Iterable[str], None] = None, **search: Any) -> Iterator[Union[str, int]]:
+    def __repr__(self) -> str:
+        return "<tessera.Generator %r, %s>" % (self.folder, "unsharded" if self._devices is None else "devices=%s" % (self._devices,))
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a generator cannot be pickled: open its folder again in the other process")
+
+    @overload
+    def generate(self, prompt: Union[str, Chat], *, max_tokens: int = 64, stop: Union[str, Iterable[str], None] = None, **search: Any) -> Iterator[str]: ...
+
+    @overload
+    def generate(self, prompt: Iterable[int], *, max_tokens: int = 64, stop: None = None, **search: Any) -> Iterator[int]: ...
+
+    def generate(self, prompt: Any, *, max_tokens: int = 64, stop: Union[str, Iterable[str], None] = None, **search: Any) -> Iterator[Any]:
         """Continues a prompt by at most max_tokens tokens.
 
         Yields pieces of text for a string or a list of chat messages, and token ids for a list of token ids. stop:
@@ -161,12 +186,24 @@ class Generator:
         """
         texts = check_stop(stop)
         check_max_tokens(max_tokens)
-        _check_search(search)
+        self._check_search(search)
         if isinstance(prompt, str) or is_chat(prompt):
             return self._pieces(self.text.encode(prompt), max_tokens, texts, search)
         if texts:
             raise TypeError("stop needs a prompt that is text: token ids have no text to compare with")
         return self._tokens(_check_ids(prompt), max_tokens, search)
+
+    def _check_search(self, search: Dict[str, Any]) -> None:
+        """Raises TypeError for search options that have no meaning for one answer, or that do not exist."""
+        import onnxruntime_genai as genai
+        _check_search(search)
+        for name, value in search.items():
+            try:
+                genai.GeneratorParams(self.model).set_search_options(**{name: value})
+            except RuntimeError as error:
+                if "Unknown" not in str(error):
+                    raise
+                raise TypeError("generate() got an unexpected keyword argument '%s'%s" % (name, did_you_mean(name, ["max_tokens", "stop", *SEARCH]))) from None
 
     def _pieces(self, ids: List[int], max_tokens: int, stop: List[str], search: Dict[str, Any]) -> Iterator[str]:
         pieces = until_stop(self.text.pieces(self._tokens(ids, max_tokens, search)), stop)
@@ -215,6 +252,22 @@ def _check_search(search: Dict[str, Any]) -> None:
         raise TypeError("max_length is not an option here: use max_tokens, the number of new tokens")
     if "batch_size" in search:
         raise TypeError("batch_size is not an option here: for batches, use onnxruntime-genai's classes with the attribute `model`")
+
+
+def launched() -> Optional[str]:
+    """Describes this process if a launcher has started several: "rank 1 of 2 (openmpi)"; else None."""
+    rank, ranks, family = ctypes.c_int(), ctypes.c_int(), ctypes.c_char_p()
+    if not library.tsr_launcher(ctypes.byref(rank), ctypes.byref(ranks), ctypes.byref(family)) or ranks.value < 2:
+        return None
+    return "rank %d of %d (%s)" % (rank.value, ranks.value, (family.value or b"").decode())
+
+
+def refuse_ranks() -> None:
+    """Raises if a launcher has started several processes: each would load the whole model and answer by itself."""
+    place = launched()
+    if place:
+        raise TesseraError("this process is %s, but onnxruntime-genai generates in one process, which starts the ranks itself: start one process without "
+                           "the launcher, and give it the number of devices (`tessera generate FOLDER --ids` runs on the ranks of a launcher)" % place)
 
 
 def check_folder(folder: str) -> None:
@@ -373,9 +426,22 @@ def search_options(temperature: float, top_k: int, top_p: float, seed: int) -> D
     return found
 
 
-def generate(folder: Union[str, os.PathLike], prompt: Any, *, devices: Union[int, str, None] = None, max_tokens: int = 64,
-             temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: str = "threads",
-             stop: Union[str, Iterable[str], None] = None) -> Iterator[Union[str, int]]:
+@overload
+def generate(folder: Union[str, os.PathLike], prompt: Union[str, Chat], devices: Union[int, str, None] = None, *, max_tokens: int = 64,
+             temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: Optional[str] = None,
+             stop: Union[str, Iterable[str], None] = None) -> Iterator[str]: ...
+
+
+@overload
+def generate(folder: Union[str, os.PathLike], prompt: Iterable[int], devices: Union[int, str, None] = None, *, max_tokens: int = 64,
+             temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: Optional[str] = None,
+             stop: None = None) -> Iterator[int]: ...
+
+
+@suggests
+def generate(folder: Union[str, os.PathLike], prompt: Any, devices: Union[int, str, None] = None, *, max_tokens: int = 64,
+             temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: Optional[str] = None,
+             stop: Union[str, Iterable[str], None] = None) -> Iterator[Any]:
     """Continues a prompt by at most max_tokens tokens.
 
     Yields pieces of text for a string or a list of chat messages, and token ids for a list of token ids. stop:
@@ -383,17 +449,19 @@ def generate(folder: Union[str, os.PathLike], prompt: Any, *, devices: Union[int
 
     The folder is one of onnxruntime-genai or of Optimum. Without onnxruntime-genai, and for folders of Optimum,
     Tessera's own loop generates. Text then needs the package `tokenizers`, and chat templates are not supported.
-    The model is loaded at the first next().
+    So it does in the processes of a launcher, which are the ranks. The model is loaded at the first next().
     """
-    path, given = os.fspath(folder), check_devices(devices)
+    path, given, place = os.fspath(folder), check_devices(devices), launched()
     check_max_tokens(max_tokens)
-    options = run_options(transport, devices=devices)
+    if given is None and not place:
+        need_devices("generate", {"transport": transport})
+    options = run_options(transport or (None if place else "threads"), devices=devices)
     texts = check_stop(stop)
     if not isinstance(prompt, str) and not is_chat(prompt):
         prompt = _check_ids(prompt)
         if texts:
             raise TypeError("stop needs a prompt that is text: token ids have no text to compare with")
-    if has_genai(path):
+    if has_genai(path) and not place:
         return _generate_with_genai(path, prompt, given, max_tokens, dict(search_options(temperature, top_k, top_p, seed), stop=texts), transport)
     if is_chat(prompt):
         raise TypeError("prompt: chat messages need onnxruntime-genai (pip install onnxruntime-genai) and a folder with genai_config.json")
@@ -406,6 +474,5 @@ def generate(folder: Union[str, os.PathLike], prompt: Any, *, devices: Union[int
 
 
 def _generate_with_genai(folder: str, prompt: Any, devices: Union[int, str, None], max_tokens: int, search: Dict[str, Any],
-                         transport: str) -> Iterator[Union[str, int]]:
-    options = {} if devices is None else {"transport": transport}
-    yield from Generator(folder, devices=devices, **options).generate(prompt, max_tokens=max_tokens, **search)
+                         transport: Optional[str]) -> Iterator[Any]:
+    yield from Generator(folder, devices, transport=transport).generate(prompt, max_tokens=max_tokens, **search)

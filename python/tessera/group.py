@@ -7,7 +7,7 @@ import os
 from typing import Any, Optional
 
 from . import _api
-from ._library import FOLDER, Session, library, options_of, transport_of
+from ._library import FOLDER, Session, library, options_of, suggests, transport_of
 
 
 class Group:
@@ -26,6 +26,7 @@ class Group:
     without ranks, the group has only this process.
     """
 
+    @suggests
     def __init__(self, *, rank: Optional[int] = None, ranks: Optional[int] = None, transport: Optional[str] = None, meet: str = "",
                  timeout: float = 0):
         if (rank is None) != (ranks is None):

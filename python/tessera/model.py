@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import html
 import operator
 import os
 import re
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Union
+from dataclasses import dataclass, field, fields
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _api
-from ._library import Session, enum_of, library, options_of, read, sizes_array, text_array, transport_of
+from ._library import Session, did_you_mean, enum_of, library, options_of, read, sizes_array, suggests, text_array, transport_of
 from .errors import Finding, Infeasible, TesseraError
 
 UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -51,9 +52,135 @@ class ComparedPlan:
     reason: str
 
 
+@dataclass(frozen=True)
+class TensorSharding:
+    """The sharding of an input or output of a node, in the notation of docs/annotate.md. in_parts: the devices have
+    partial sums that are reduced later.
+    """
+
+    value: str
+    sharding: str
+    in_parts: bool = False
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to shard a node (an OpShardSpec): the shardings that it needs for its inputs, those of its outputs, and
+    the collective that completes them.
+
+    name: the factors of the operator's rule that are sharded, such as "m/2"; "whole" for none. milliseconds: predicted
+    time of the best plan with this candidate; 0 if there is none (feasible is False). compute_ms and communication_ms
+    are of this node alone.
+    """
+
+    name: str
+    inputs: List[TensorSharding]
+    outputs: List[TensorSharding]
+    reduction: Optional[str]
+    chosen: bool
+    feasible: bool
+    milliseconds: float
+    compute_ms: float
+    communication_ms: float
+    weight_bytes: int
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A collective that completes an output of a node, among the devices of each group."""
+
+    value: str
+    collective: str
+    function: str
+    groups: List[List[int]]
+
+
+@dataclass(frozen=True)
+class PlannedNode:
+    """A node of a plan: the shardings of all its inputs and outputs, its pipeline stage, and its reductions. name: as
+    Model.shard takes it. sharded: each device has less work than the whole node.
+    """
+
+    name: str
+    operator: str
+    inputs: List[TensorSharding]
+    outputs: List[TensorSharding]
+    reductions: List[Reduction]
+    sharded: bool
+    stage: Optional[int] = None
+
+
+class PlanNodes(int):
+    """The nodes of a plan. It is also their number, as which Plan.nodes was defined first.
+
+        for node in plan.nodes: ...
+        plan.nodes["layer.0/mm"].outputs
+
+    The shardings are inferred when they are first read, and stay valid afterwards.
+    """
+
+    _read: Optional[Callable[[], List[PlannedNode]]] = None
+    _list: Optional[List[PlannedNode]] = None
+
+    def _nodes(self) -> List[PlannedNode]:
+        if self._list is None:
+            if self._read is None:
+                raise TesseraError("this plan was copied or pickled before its nodes were read: read them from the plan that Model.plan returned")
+            self._list = self._read()
+        return self._list
+
+    def __iter__(self) -> Iterator[PlannedNode]:
+        return iter(self._nodes())
+
+    def __len__(self) -> int:
+        return len(self._nodes())
+
+    def __getitem__(self, key: Union[int, str]) -> PlannedNode:
+        """Returns a node by its position or its name."""
+        if not isinstance(key, str):
+            return self._nodes()[key]
+        for node in self._nodes():
+            if node.name == key:
+                return node
+        raise KeyError(key)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _planned, (int(self), self._list)
+
+
+def _planned(count: int, nodes: Optional[List[PlannedNode]]) -> PlanNodes:
+    made = PlanNodes(count)
+    made._list = nodes
+    return made
+
+
+def html_table(title: str, rows: Sequence[Tuple[str, Any]]) -> str:
+    """Returns a table for notebooks. All texts are escaped."""
+    cells = "".join("<tr><th style='text-align:left'>%s</th><td style='text-align:left'>%s</td></tr>" % (html.escape(name), html.escape(str(value)))
+                    for name, value in rows)
+    return "<table><caption style='text-align:left'><b>%s</b></caption>%s</table>" % (html.escape(title), cells)
+
+
+def bytes_text(size: float) -> str:
+    """Converts 8589934592 to "8.00 GiB"."""
+    if size < 1024:
+        return "%d B" % size
+    units = ["KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 * 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    return "%.2f %s" % (size / 1024, units[0])
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    return ", ".join("%s %d" % pair for pair in counts.items()) or "none"
+
+
 @dataclass
 class Plan:
-    """The chosen plan and its predicted costs."""
+    """The chosen plan and its predicted costs. assumed: the devices are assumed (a number, a generator such as
+    "ring:4"), not measured. nodes: the nodes with their shardings, and their number.
+    """
 
     devices: int
     optimal: bool
@@ -62,11 +189,67 @@ class Plan:
     one_device_ms: float
     memory: List[int]
     configuration: str
-    nodes: int
+    nodes: PlanNodes
     cut_nodes: int
     collectives: Dict[str, int] = field(default_factory=dict)
     stages: int = 0
     compared: List[ComparedPlan] = field(default_factory=list)
+    assumed: bool = False
+
+    def save(self, path: Union[str, os.PathLike]) -> None:
+        """Writes the plan as a JSON document, as `tessera plan --plan` does. InferenceSession(plan=path) and
+        `tessera annotate --script` read it.
+        """
+        made = self.__dict__.get("_made")
+        if made is None:
+            raise TesseraError("this plan was copied or pickled: save the plan that Model.plan returned")
+        made.save(path)
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # without what refers to the model
+
+    def _repr_html_(self) -> str:
+        one = "%.3f ms" % self.one_device_ms if self.one_device_ms else "does not fit"
+        rows: List[Tuple[str, Any]] = [("predicted time", "%.3f ms (%s)" % (self.milliseconds, "optimal" if self.optimal else "gap %.1f %%" % (100 * self.gap))),
+                                       ("on one device", one), ("sharded nodes", "%d of %d" % (self.cut_nodes, int(self.nodes))),
+                                       ("communication", counts_text(self.collectives)),
+                                       ("memory of the fullest device", bytes_text(max(self.memory, default=0)))]
+        rows += [("stages", self.stages)] if self.stages else []
+        rows += [(plan.name, plan.reason) for plan in self.compared]
+        return html_table("Plan for %d %sdevices" % (self.devices, "assumed " if self.assumed else ""), rows)
+
+
+class _Made:
+    """What a plan needs of its model: the result of the library, and the options it was made with."""
+
+    def __init__(self, model: "Model", result: Any, topology: Any, options: Any, configuration: str):
+        self.model, self.result, self.topology, self.options = model, result, topology, options
+        self.configuration, self.edits = configuration, model._edits
+
+    def _check(self) -> None:
+        if self.edits != self.model._edits:
+            raise TesseraError("the model was changed after this plan was made: read its nodes, or save it, before the next change")
+
+    def nodes(self) -> List[PlannedNode]:
+        def work() -> List[PlannedNode]:
+            self._check()
+            return self.model._planned_nodes(self.configuration)
+        return self.model.session.do(work)
+
+    def save(self, path: Union[str, os.PathLike]) -> None:
+        def work() -> None:
+            self._check()
+            self.model.session.status(library.tsr_plan_save(self.model._handle, ctypes.byref(self.options), self.result, os.fsencode(path)))
+        self.model.session.do(work)
+
+    def __del__(self) -> None:
+        result, topology = self.result, self.topology
+
+        def free() -> None:
+            library.tsr_plan_result_free(result)
+            library.tsr_topology_free(topology)
+
+        self.model.session.later(free)
 
 
 @dataclass(frozen=True)
@@ -104,6 +287,25 @@ def _stages_of(stages: Union[int, str]) -> int:
 
 def _text(value: Optional[bytes]) -> str:
     return (value or b"").decode(errors="replace")
+
+
+def _tensors(list_: Any, count: int) -> List[TensorSharding]:
+    return [TensorSharding(_text(t.value), _text(t.sharding), t.in_parts) for t in list_[:count]]
+
+
+def _groups(list_: Any, count: int) -> List[List[int]]:
+    return [list(group.devices[:group.n]) for group in list_[:count]]
+
+
+def _planned_node(node: Any) -> PlannedNode:
+    reductions = [Reduction(_text(r.value), _text(r.collective), _text(r.function), _groups(r.groups, r.n_groups)) for r in node.reductions[:node.n_reductions]]
+    return PlannedNode(_text(node.name), _text(node.op), _tensors(node.inputs, node.n_inputs), _tensors(node.outputs, node.n_outputs), reductions,
+                       node.sharded, None if node.stage < 0 else node.stage)
+
+
+def _candidate(c: Any) -> Candidate:
+    return Candidate(_text(c.name), _tensors(c.inputs, c.n_inputs), _tensors(c.outputs, c.n_outputs), _text(c.reduction) or None, c.chosen, c.feasible,
+                     c.cost / 1e9, c.compute / 1e9, c.communication / 1e9, c.weights)
 
 
 def _value(handle: Any) -> Value:
@@ -183,6 +385,7 @@ class Model:
         self._bytes: Optional[bytes] = None
         self._path: Optional[str] = None
         self._folder: Optional[str] = None  # a generation folder that it was loaded from
+        self._edits = 0  # number of changes so far, so that an older plan is not read from a changed model
         try:
             self.session.do(lambda: self._load(source))
         except BaseException:
@@ -212,11 +415,32 @@ class Model:
             handle, kept = self._handle, self._bytes
             session.close(lambda: (library.tsr_model_free(handle), kept))  # the model uses these bytes, so they are kept until it is freed
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """Pickles the model with its annotations, as bytes. One with weights in other files would lose them."""
+        if self.session.do(self._has_external_data):
+            raise TypeError("a model with external data cannot be pickled, because its bytes do not contain the weights: pickle its path and load it there")
+        return _unpickled, (self.to_bytes(), self._config)
+
+    def _has_external_data(self) -> bool:
+        graph = library.tsr_model_graph(self._handle)
+        values = (library.tsr_graph_initializer(graph, i) for i in range(library.tsr_graph_initializer_count(graph)))
+        tensors = (library.tsr_value_initializer(value) for value in values)
+        return any(tensor and library.tsr_tensor_is_external(tensor) for tensor in tensors)
+
+    def _repr_html_(self) -> str:
+        rows: List[Tuple[str, Any]] = [("nodes", library.tsr_graph_node_count(library.tsr_model_graph(self._handle)))]
+        rows += [("input " + v.name, "%s %s" % (v.type, v.shape)) for v in self.inputs()] + [("output " + v.name, "%s %s" % (v.type, v.shape)) for v in self.outputs()]
+        configs = [library.tsr_model_config(self._handle, i) for i in range(library.tsr_model_config_count(self._handle))]
+        rows += [("configuration " + _text(library.tsr_config_name(c)), "%d devices" % library.tsr_config_devices(c)) for c in configs]
+        return html_table("Model %s" % (self._path or "in memory"), rows)
+
     # ---- contents
 
     @property
     def nodes(self) -> List[Node]:
-        """The nodes of the main graph, in order."""
+        """The nodes of the main graph, in order. Calls that take a node also find those of subgraphs, by paths such as
+        "outer > then_branch > inner".
+        """
         return self.session.do(self._nodes)
 
     def _nodes(self) -> List[Node]:
@@ -241,6 +465,7 @@ class Model:
 
     # ---- annotations
 
+    @suggests
     def add_config(self, name: str, devices: Union[int, Sequence[str]]) -> None:
         """Declares a configuration with a number of devices, or with devices of these names. Later edits apply to
         it.
@@ -250,54 +475,134 @@ class Model:
         config = ctypes.c_void_p()
         array = text_array(names) if names else None
         self.session.do(lambda: self.session.status(library.tsr_model_add_config(self._handle, name.encode(), count, array, len(names), ctypes.byref(config))))
-        self._config = name
+        self._config = name  # no edit of an earlier plan, which has a configuration of its own
 
-    def _configuration(self) -> Any:
+    def _configuration(self, name: Optional[str] = None) -> Any:
+        """Returns a configuration by its name; default: that of the last edit or plan, or the only one."""
         count = library.tsr_model_config_count(self._handle)
-        if self._config:
-            return library.tsr_model_find_config(self._handle, self._config.encode())
+        if name or self._config:
+            found = library.tsr_model_find_config(self._handle, (name or self._config or "").encode())
+            if not found:
+                raise TesseraError("the model has no configuration '%s': declare it with add_config" % (name or self._config))
+            return found
         if count == 1:
             return library.tsr_model_config(self._handle, 0)
-        raise TesseraError("the edit needs a configuration, but the model has %d: declare one with add_config" % count)
+        raise TesseraError("the model has %d configurations: declare one with add_config" % count)
 
-    def _find(self, node: str, value: Optional[str] = None) -> Any:
-        """Finds a node by its name or by the name of one of its outputs. With `value`, also finds its input or
-        output of that name.
-        """
-        at = library.tsr_graph_first(library.tsr_model_graph(self._handle))
-        while at:
-            outputs = [library.tsr_node_output(at, i) for i in range(library.tsr_node_output_count(at))]
-            if _text(library.tsr_node_name(at)) == node or any(v and _text(library.tsr_value_name(v)) == node for v in outputs):
-                break
-            at = library.tsr_node_next(at)
-        if not at:
-            raise TesseraError("", [Finding("edit-no-node", "error", "no node '%s'" % node, "Model.nodes lists them", node=node)])
-        if value is None:
-            return at
-        inputs = [library.tsr_node_input(at, i) for i in range(library.tsr_node_input_count(at))]
-        found = next((v for v in inputs + outputs if v and _text(library.tsr_value_name(v)) == value), None)
+    def _find(self, node: str) -> Any:
+        """Finds a node by its name, one of its outputs, "#3", or a path such as "outer > then_branch > inner"."""
+        found = library.tsr_model_find_node(self._handle, node.encode())
         if not found:
-            raise TesseraError("", [Finding("edit-no-value", "error", "node '%s' has no value '%s'" % (node, value), node=node, value=value)])
-        return at, found
+            names = [n.name for n in self._nodes() if n.name]
+            hint = "Model.nodes lists the nodes; those of subgraphs are named 'outer > then_branch > inner'; '#3' is the fourth node"
+            several = " (several nodes have this name)" if node in names else did_you_mean(node, names)
+            raise TesseraError("", [Finding("edit-no-node", "error", "no node '%s'%s" % (node, several), hint, node=node)])
+        return found
 
-    def shard(self, node: str, value: str, sharding: str) -> None:
-        """Shards a value at a node, in the notation of docs/annotate.md: "{1,4}"."""
+    def _find_value(self, node: str, value: str) -> Any:
+        """Finds a node, and its input or output of that name."""
+        at = self._find(node)
+        values = [library.tsr_node_input(at, i) for i in range(library.tsr_node_input_count(at))]
+        values += [library.tsr_node_output(at, i) for i in range(library.tsr_node_output_count(at))]
+        known = {_text(library.tsr_value_name(v)): v for v in values if v}
+        if value not in known:
+            raise TesseraError("", [Finding("edit-no-value", "error", "node '%s' has no value '%s'%s" % (node, value, did_you_mean(value, list(known))),
+                                            "its values: " + ", ".join(known), node=node, value=value)])
+        return at, known[value]
+
+    @suggests
+    def shard(self, node: str, value: str, sharding: Optional[str] = None, *, axis: Optional[int] = None, num_shards: Optional[int] = None,
+              devices: Sequence[int] = ()) -> None:
+        """Shards an input or output of a node. Shardings of its other values stay.
+
+        sharding: the complete sharding of the value, in the notation of docs/annotate.md: "{1,4}". It replaces an
+        earlier one of this value. Or axis and num_shards: one sharded axis. Further calls add axes to the sharding,
+        the first one outermost. devices: of the shards; default: 0, 1, ...
+        """
+        if (sharding is None) == (axis is None or num_shards is None):
+            raise TypeError("shard(): give a sharding such as '{1,4}', or both axis and num_shards")
+        if sharding is not None and devices:
+            raise TypeError("shard(): devices are for axis and num_shards; a sharding names its own: '{1,2:0,1}'")
+        ids = (ctypes.c_int64 * len(devices))(*devices)
+
         def work() -> None:
-            at, v = self._find(node, value)
-            self.session.status(library.tsr_node_shard_text(at, v, self._configuration(), sharding.encode()))
+            at, v = self._find_value(node, value)
+            config = self._configuration()
+            self._edits += 1
+            if sharding is not None:
+                self.session.status(library.tsr_node_shard_text(at, v, config, sharding.encode()))
+            else:
+                self.session.status(library.tsr_node_shard(at, v, config, axis, num_shards, ids, len(devices), -1))
         self.session.do(work)
 
+    @suggests
+    def shardings(self, node: str, *, config: Optional[str] = None) -> Dict[str, str]:
+        """Returns the shardings that a node has in the model, by value: {"w": "{1,2:0,1}"}. config: the configuration;
+        default: that of the last edit or plan, or the only one.
+        """
+        def work() -> Dict[str, str]:
+            at = self._find(node)
+            annotation = library.tsr_node_find_config(at, self._configuration(config))
+            found = {}
+            for i in range(library.tsr_node_config_spec_count(annotation) if annotation else 0):
+                spec, text = library.tsr_node_config_spec(annotation, i), ctypes.c_char_p()
+                self.session.status(library.tsr_spec_text(spec, ctypes.byref(text)))
+                value = library.tsr_spec_value(spec)
+                found[_text(library.tsr_value_name(value)) if value else ""] = _text(text.value)
+            return found
+        return self.session.do(work)
+
+    @suggests
+    def candidates(self, node: str, devices: Union[int, str], *, memory: Union[int, str, None] = None,
+                   dims: Optional[Mapping[str, int]] = None) -> List[Candidate]:
+        """Returns the ways in which a node can be sharded on these devices, with the predicted time of the best plan
+        for each. Plans a copy of the model: the model itself does not change.
+        """
+        def work() -> List[Candidate]:
+            self._find(node)  # reports a misspelt name
+            copy = ctypes.c_void_p()
+            self.session.status(library.tsr_model_clone(self._handle, ctypes.byref(copy)))
+            topology = self._topology(devices)
+            try:
+                options = self._plan_options(devices, topology, memory, dims, explain=node.encode())
+                return self._explained(copy, options)
+            finally:
+                library.tsr_topology_free(topology)
+                library.tsr_model_free(copy)
+        return self.session.do(work)
+
+    def _explained(self, model: Any, options: Any) -> List[Candidate]:
+        result = ctypes.c_void_p()
+        status = library.tsr_plan(model, ctypes.byref(options), ctypes.byref(result))
+        try:
+            self.session.status(status)
+            facts = read(_api.tsr_plan_facts, library.tsr_plan_result_about, result)
+            return [_candidate(read(_api.tsr_plan_choice, library.tsr_plan_result_choice, result, i)) for i in range(facts.n_choices)]
+        finally:
+            library.tsr_plan_result_free(result)
+
+    @suggests
     def stage(self, node: str, stage: int) -> None:
         """Assigns a node to a pipeline stage."""
-        self.session.do(lambda: self.session.status(library.tsr_node_set_stage(self._find(node), self._configuration(), stage)))
+        def work() -> None:
+            at, config = self._find(node), self._configuration()
+            self._edits += 1
+            self.session.status(library.tsr_node_set_stage(at, config, stage))
+        self.session.do(work)
 
-    def check(self) -> List[Finding]:
-        """Returns all errors, warnings and notes about the annotations."""
+    @suggests
+    def check(self, formalism: bool = False) -> List[Finding]:
+        """Returns all errors, warnings and notes about the annotations. formalism: by the published formalism, in
+        which an input without a sharding has that of its producer.
+        """
+        options = options_of(_api.tsr_check_options, formalism=formalism)
+
         def work() -> List[Finding]:
-            self.session.status(library.tsr_check(self._handle, None))
+            self.session.status(library.tsr_check(self._handle, ctypes.byref(options)))
             return self.session.findings()
         return self.session.do(work)
 
+    @suggests
     def infer(self, propagate: bool = False, formalism: bool = False) -> None:
         """Adds the shardings that follow from those given.
 
@@ -308,53 +613,71 @@ class Model:
             raise ValueError("propagate and formalism exclude each other")
         name = self._config.encode() if self._config else None
         options = options_of(_api.tsr_infer_options, config=name, propagate=propagate, formalism=formalism)
+        self._edits += 1
         self.session.do(lambda: self.session.status(library.tsr_infer(self._handle, ctypes.byref(options))))
 
     # ---- plan, partition, save
 
-    def plan(self, devices: Union[int, str], *, memory: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None,
+    @suggests
+    def plan(self, devices: Union[int, str], *, memory: Union[int, str, None] = None, dims: Optional[Mapping[str, int]] = None,
              stages: Union[int, str] = 0, objective: str = "latency", time: Optional[float] = None) -> Plan:
         """Chooses a sharding for every node and writes it into the model. After Ctrl-C, the exception has the best
         plan so far as .best.
         """
+        def work() -> Plan:
+            topology = self._topology(devices)
+            options = self._plan_options(devices, topology, memory, dims, stages, objective, time)
+            return self._plan(options, topology)
+        return self.session.do(work)
+
+    def _topology(self, devices: Union[int, str]) -> Any:
+        """Returns the topology that the text names; None for a number of devices."""
         given = check_devices(devices)
         if given is None:
             raise TypeError("devices must be a number or a topology such as 'ring:4', not None")
+        return None if isinstance(given, int) else topology_of(self.session, given)
 
-        def work() -> Plan:
-            topology = None if isinstance(given, int) else topology_of(self.session, given)
-            try:
-                return self._plan(given if isinstance(given, int) else 0, topology, bytes_of(memory), dims, stages, objective, time)
-            finally:
-                library.tsr_topology_free(topology)
-        return self.session.do(work)
-
-    def _plan(self, count: int, topology: Any, memory: int, dims: Optional[Dict[str, int]], stages: Union[int, str], objective: str,
-              time: Optional[float]) -> Plan:
+    @staticmethod
+    def _plan_options(devices: Union[int, str], topology: Any, memory: Union[int, str, None], dims: Optional[Mapping[str, int]],
+                      stages: Union[int, str] = 0, objective: str = "latency", time: Optional[float] = None, explain: Optional[bytes] = None) -> Any:
         sizes = sizes_array(dims)
         if objective not in OBJECTIVES:
             raise ValueError("objective must be %s, not %r" % (" or ".join(OBJECTIVES), objective))
-        fields: Dict[str, Any] = dict(devices=count, topology=topology, memory=memory, sizes=sizes, n_sizes=len(sizes), objective=OBJECTIVES[objective],
-                                      stages=_stages_of(stages))
         if time is not None and not time > 0:
             raise ValueError("time must be a positive number of seconds, not %r" % (time,))
-        if time is not None:
-            fields["seconds"] = time
+        return options_of(_api.tsr_plan_options, devices=0 if topology else check_devices(devices), topology=topology, memory=bytes_of(memory), sizes=sizes,
+                          n_sizes=len(sizes), objective=OBJECTIVES[objective], stages=_stages_of(stages), seconds=time or 0, explain=explain)
+
+    def _plan(self, options: Any, topology: Any) -> Plan:
         result = ctypes.c_void_p()
-        status = library.tsr_plan(self._handle, ctypes.byref(options_of(_api.tsr_plan_options, **fields)), ctypes.byref(result))
+        self._edits += 1
+        status = library.tsr_plan(self._handle, ctypes.byref(options), ctypes.byref(result))
         library.tsr_session_cancel(self.session.handle, False)
         try:
             self.session.status(status)
             plan = plan_of(result)
-        except Infeasible as error:
-            facts = read(_api.tsr_plan_facts, library.tsr_plan_result_about, result)
-            error.needs_bytes, error.fits_devices = facts.needs_bytes, facts.fits_devices
-            raise
-        finally:
+        except BaseException as error:
+            if isinstance(error, Infeasible):
+                facts = read(_api.tsr_plan_facts, library.tsr_plan_result_about, result)
+                error.needs_bytes, error.fits_devices = facts.needs_bytes, facts.fits_devices
             library.tsr_plan_result_free(result)
+            library.tsr_topology_free(topology)
+            raise
         self._config = plan.configuration
+        made = _Made(self, result, topology, options, plan.configuration)
+        plan.__dict__["_made"] = made  # no field of the dataclass: it is neither compared nor copied
+        plan.nodes._read = made.nodes
         return plan
 
+    def _planned_nodes(self, configuration: str) -> List[PlannedNode]:
+        nodes = ctypes.c_void_p()
+        self.session.status(library.tsr_plan_nodes_new(self._handle, configuration.encode(), ctypes.byref(nodes)))
+        try:
+            return [_planned_node(read(_api.tsr_plan_node, library.tsr_plan_nodes_at, nodes, i)) for i in range(library.tsr_plan_nodes_count(nodes))]
+        finally:
+            library.tsr_plan_nodes_free(nodes)
+
+    @suggests
     def partition(self, folder: Union[str, os.PathLike], *, state: Union[str, Iterable[str]] = "auto", keep_cut: Iterable[str] = (),
                   layout: Optional[str] = None, weights: Optional[str] = None, transport: Optional[str] = None, force: bool = False) -> Partition:
         """Writes one ONNX file per device into a new folder.
@@ -443,7 +766,7 @@ def plan_of(result: Any) -> Plan:
     experts = [read(_api.tsr_plan_expert, library.tsr_plan_result_compared, result, i) for i in range(facts.n_compared)]
     compared = [ComparedPlan(_text(e.name), e.fits, e.milliseconds, e.communication_ms, e.needs_bytes, _text(e.reason)) for e in experts]
     return Plan(facts.devices, facts.optimal, facts.gap, picoseconds / 1e9, facts.one_device / 1e9, list(facts.memory[:facts.devices]),
-                _text(facts.config), facts.nodes, facts.cut_nodes, counts, facts.n_stages, compared)
+                _text(facts.config), PlanNodes(facts.nodes), facts.cut_nodes, counts, facts.n_stages, compared, facts.assumed)
 
 
 def _serialized(source: Any) -> bytes:
@@ -458,6 +781,13 @@ def _serialized(source: Any) -> bytes:
     raise TypeError("model must be a path, bytes, onnx.ModelProto or onnx_ir.Model, not %s" % type(source).__name__)
 
 
+def _unpickled(data: bytes, config: Optional[str]) -> Model:
+    model = Model(data)
+    model._config = config
+    return model
+
+
+@suggests
 def load(source: Any, *, progress: Optional[Callable[[str, int, int], None]] = None) -> Model:
     """Loads a model from a path, bytes, an onnx.ModelProto or an onnx_ir.Model. progress(what, done, total) is
     called during long operations.

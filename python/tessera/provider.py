@@ -5,17 +5,24 @@ Importing this module imports onnxruntime. The package does so when one of its n
 """
 from __future__ import annotations
 
+import inspect
+import json
 import os
+import re
 import threading
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+import uuid
+import warnings
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 try:
     import onnxruntime
 except ModuleNotFoundError:
     raise ImportError("tessera.InferenceSession needs onnxruntime 1.24 or later: pip install 'tessera-onnx[cpu]'") from None
 
-from ._library import FOLDER, Session, TemporaryFolder, library
-from .model import Model, check_devices, topology_of
+from ._library import FOLDER, Session, TemporaryFolder, check_keywords, library, need_devices
+from .errors import TesseraError
+from .model import Model, check_devices, html_table, topology_of
 
 NAME = "TesseraExecutionProvider"
 LIBRARY = "libtessera_ep.so"
@@ -72,6 +79,74 @@ def _sharded_by_itself(model: Model) -> Optional[int]:
     return model.session.do(model._devices) if library.tsr_model_config_count(model._handle) else None
 
 
+def _runtime_keywords() -> Set[str]:
+    """Returns the keywords that onnxruntime's session reads from its **kwargs."""
+    known = {"enable_fallback", "disabled_optimizers", "read_config_from_model"}
+    try:
+        source = inspect.getsource(onnxruntime.InferenceSession)
+    except (OSError, TypeError):
+        return known
+    return known | set(re.findall(r"kwargs(?:\.get\(|\.pop\(|\[)[\"'](\w+)", source))
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """How a session runs its model. milliseconds: predicted time of one run; None if the session did not plan the model
+    itself (a given plan, annotations, a cache, an EPContext model). prepare_ms: time to plan, partition and start the
+    ranks. cached: the partition came from the folder `cache`.
+    """
+
+    devices: int
+    nodes: int
+    cut_nodes: int
+    milliseconds: Optional[float]
+    prepare_ms: float
+    cached: bool
+
+    def _repr_html_(self) -> str:
+        predicted = "unknown" if self.milliseconds is None else "%.3f ms" % self.milliseconds
+        return html_table("Session on %d devices" % self.devices, [("sharded nodes", "%d of %d" % (self.cut_nodes, self.nodes)), ("predicted time", predicted)])
+
+
+def _configured(source: Any, devices: Any) -> Optional[Model]:
+    """Returns the model of bytes that are annotated for this number of devices, with no other configuration; else
+    None. (The provider reads annotations from files only: onnxruntime drops them from its graph.)
+    """
+    given = check_devices(devices)
+    if given is None or not isinstance(source, (bytes, bytearray, memoryview)):
+        return None
+    try:
+        model = Model(source)
+    except TesseraError:
+        return None  # onnxruntime reports the error
+    count = given if isinstance(given, int) else model.session.do(lambda: _device_count(model.session, given))
+    configs = [library.tsr_model_config(model._handle, i) for i in range(library.tsr_model_config_count(model._handle))]
+    fitting = [config for config in configs if library.tsr_config_devices(config) == count]
+    if configs and not fitting:
+        declared = ", ".join("%s (%d)" % (library.tsr_config_name(config).decode(), library.tsr_config_devices(config)) for config in configs)
+        warnings.warn("no configuration of the model is for %d devices, so it is planned anew; it has %s" % (count, declared), stacklevel=3)
+    for config in configs:
+        if fitting and config != fitting[0]:
+            model.session.do(lambda: model.session.status(library.tsr_model_remove_config(model._handle, config, True)))
+    return model if fitting else None
+
+
+def _device_count(session: Session, devices: str) -> int:
+    topology = topology_of(session, devices)
+    try:
+        return int(library.tsr_topology_devices(topology))
+    finally:
+        library.tsr_topology_free(topology)
+
+
+def _is_context(source: Any) -> bool:
+    """True for an EPContext model, which has its devices itself."""
+    try:
+        return any(node.operator == "EPContext" for node in Model(source).nodes)
+    except (TesseraError, TypeError):
+        return False  # onnxruntime reports the error
+
+
 class InferenceSession(onnxruntime.InferenceSession):
     """An onnxruntime.InferenceSession that runs its model on several devices.
 
@@ -80,7 +155,10 @@ class InferenceSession(onnxruntime.InferenceSession):
     It has the methods and exceptions of onnxruntime's session. Without `devices` it is a plain onnxruntime session,
     unless the model is a partition for an execution provider (`tessera partition --layout context`).
     Further keywords are options of the provider: memory="8GiB", dims={"batch": 1, "seq": 128}, plan=PATH,
-    transport="shm", threads=1, cache=FOLDER, strict=False.
+    transport="shm", threads=1, cache=FOLDER, strict=False. onnxruntime's own keywords are passed on.
+
+    A model that is annotated for this number of devices keeps its shardings, also if it is given as bytes or as a
+    tessera.Model. The attributes plan and sharded_nodes say how the model runs.
 
     Raises if the provider cannot shard the model. With strict=False, onnxruntime runs it unsharded and logs the
     reason.
@@ -92,33 +170,96 @@ class InferenceSession(onnxruntime.InferenceSession):
                  threads: Optional[int] = None, cache: Union[str, os.PathLike, None] = None, summary: Union[str, os.PathLike, None] = None,
                  strict: bool = True, **keywords: Any):
         model = path_or_bytes  # onnxruntime's name of the argument
+        known = set(inspect.signature(InferenceSession.__init__).parameters) - {"self", "keywords"}
+        check_keywords("InferenceSession", keywords, sorted(known | _runtime_keywords()))
         if isinstance(model, (str, os.PathLike)) and os.path.isdir(model):
             raise ValueError("'%s' is a folder: run a partition with tessera.PartitionSession, a generation folder with tessera.Generator" % model)
         options = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache, summary=summary, strict=strict)
-        if not isinstance(model, Model):
+        self._plan: Optional[SessionPlan] = None
+        self._name = repr(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else "in memory"
+        annotated = model if isinstance(model, Model) else None if plan is not None else _configured(model, devices)
+        if annotated is None:
             self._open(model, sess_options, providers, provider_options, devices, options, keywords)
             return
         with TemporaryFolder() as folder:  # for a model in memory; the provider reads annotations from a file
             saved = os.path.join(folder, "model.onnx")
-            model.save(saved)
-            count = _sharded_by_itself(model)
+            annotated.save(saved)
+            count = _sharded_by_itself(annotated) if annotated is model else devices
             if count is not None and plan is None:
                 options["plan"] = saved
-            self._open(model._path or saved, sess_options, providers, provider_options, count if devices is None else devices, options, keywords)
+            source = annotated._path or saved if annotated is model else model
+            self._open(source, sess_options, providers, provider_options, count if devices is None else devices, options, keywords)
 
     def _open(self, source: Any, sess_options: Any, providers: Any, provider_options: Any, devices: Union[int, str, None],
               options: Dict[str, Any], keywords: Dict[str, Any]) -> None:
         if devices is None:
+            given = {**options, "strict": None if options["strict"] else False}
+            if any(value is not None for value in given.values()) and not _is_context(source):
+                need_devices("InferenceSession", given)
             try:
                 super().__init__(source, sess_options, providers, provider_options, **keywords)
                 return
             except Exception as error:
                 if "EPContext" not in str(error):
                     raise
-        found = options_text(devices, options)
+        summary = options["summary"] or _summary_path()
+        before = _stamp(summary)
+        found = options_text(devices, {**options, "summary": summary})
         sess_options, providers, provider_options = _with_provider(found, sess_options, providers, provider_options)
         keywords.setdefault("enable_fallback", 0)  # otherwise onnxruntime would run on the CPU alone after an error
         super().__init__(source, sess_options, providers, provider_options, **keywords)
+        self._plan = _read_summary(summary) if _stamp(summary) != before else None  # None: onnxruntime runs the model itself
+        if not options["summary"] and self._plan:
+            os.remove(summary)
+
+    @property
+    def plan(self) -> Optional[SessionPlan]:
+        """How the model runs on the devices; None if it is not sharded."""
+        return self._plan
+
+    @property
+    def sharded_nodes(self) -> int:
+        """The number of nodes whose work is divided among the devices."""
+        return self._plan.cut_nodes if self._plan else 0
+
+    def __repr__(self) -> str:
+        if not self._plan:
+            return "<tessera.InferenceSession %s, unsharded, %s>" % (self._name, ", ".join(self.get_providers()))
+        predicted = "" if self._plan.milliseconds is None else ", predicted %.3f ms" % self._plan.milliseconds
+        return "<tessera.InferenceSession %s, devices=%d, %d of %d nodes sharded%s>" % (
+            self._name, self._plan.devices, self._plan.cut_nodes, self._plan.nodes, predicted)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a session cannot be pickled: open the model again in the other process")
+
+
+_folders: Dict[int, Tuple[TemporaryFolder, str]] = {}  # by process
+
+
+def _summary_path() -> str:
+    """Returns a path for the summary of a session. Its folder stays until the process ends, because onnxruntime keeps
+    the options of a session, and writes the summary again when it creates the session anew.
+    """
+    with _lock:
+        if os.getpid() not in _folders:
+            folder = TemporaryFolder()
+            _folders[os.getpid()] = folder, folder.__enter__()
+        return os.path.join(_folders[os.getpid()][1], "%s.json" % uuid.uuid4().hex)
+
+
+def _stamp(path: Union[str, os.PathLike]) -> Any:
+    """Identifies the present version of a file; None: there is no file."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _read_summary(path: Union[str, os.PathLike]) -> SessionPlan:
+    with open(path, encoding="utf-8") as file:
+        facts = json.load(file)
+    return SessionPlan(facts["devices"], facts["nodes"], facts["cut_nodes"], facts.get("predicted_ms"), facts["milliseconds"], facts["cached"])
 
 
 def _with_provider(options: Dict[str, str], sess_options: Any, providers: Optional[Sequence[Any]],

@@ -10,7 +10,7 @@ import threading
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from . import _api
-from ._library import FOLDER, Session, did_you_mean, library, options_of, read, text_array, transport_of
+from ._library import FOLDER, Session, did_you_mean, library, options_of, read, suggests, text_array, transport_of
 from .errors import Finding, TesseraError
 from .group import Group
 from .model import Value, is_count
@@ -46,6 +46,7 @@ class PartitionSession:
     Rank 0 gets the outputs, the others an empty list.
     """
 
+    @suggests
     def __init__(self, folder: Union[str, os.PathLike], *, transport: str = "threads", threads: Optional[int] = None,
                  map_devices: Optional[Mapping[str, str]] = None, trace: Optional[str] = None, group: Optional[Group] = None):
         self._options = run_options(None if group else transport, threads, map_devices, trace)
@@ -88,6 +89,7 @@ class PartitionSession:
 
     # ---- running
 
+    @suggests
     def run(self, output_names: Optional[Sequence[str]], feeds: Optional[Mapping[str, Any]] = None, run_options: None = None, *,
             out: Optional[Mapping[str, Any]] = None, input_feed: Optional[Mapping[str, Any]] = None) -> List[Any]:
         """Runs once. Returns the outputs with these names (None: all, in the model's order).
@@ -264,6 +266,9 @@ class PartitionSession:
     def __repr__(self) -> str:
         state = ", closed" if self.session.closed else ""
         return "<tessera.PartitionSession %r, transport=%r%s>" % (self._folder, self._transport, state)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a session cannot be pickled: open its folder again in the other process")
 
 
 def read_ports(session: Session, folder: str) -> Dict[str, List[Value]]:

@@ -10,9 +10,9 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 import numpy as np
 
 from . import _api
-from ._library import Session, TemporaryFolder, library, options_of, read, sizes_array
+from ._library import Session, TemporaryFolder, library, options_of, read, sizes_array, suggests
 from .errors import Different
-from .model import Model, Plan, check_devices, load, partition_counts, plan_of, topology_of
+from .model import Model, Plan, bytes_of, check_devices, html_table, load, partition_counts, plan_of, topology_of
 from .session import run_options
 from .tensors import array_of
 
@@ -68,6 +68,13 @@ class Simulation:
     first: float
     period: float
     requests: int
+    assumed: bool = False  # the devices are assumed, not measured
+
+    def _repr_html_(self) -> str:
+        rows = [("last request ends", "%.3f ms" % (1e3 * self.seconds)), ("first request ends", "%.3f ms" % (1e3 * self.first)),
+                ("between the last two", "%.3f ms" % (1e3 * self.period))]
+        requests = "%d request%s" % (self.requests, "" if self.requests == 1 else "s")
+        return html_table("Simulation of %s on %d %sdevices" % (requests, self.devices, "assumed " if self.assumed else ""), rows)
 
 
 def _text(value: Optional[bytes]) -> str:
@@ -102,37 +109,60 @@ def _inputs_path(folder: str, inputs: Union[str, os.PathLike, Mapping[str, Any],
     return path
 
 
-def verify(model: Any, *, devices: Union[int, str, None] = None, inputs: Any = None, random: int = 0, seed: int = 0,
-           transport: str = "threads", allow_unsharded: bool = False) -> Verification:
+def _random_inputs(seed: int, dims: Mapping[str, int]) -> str:
+    """Returns the set of random inputs in which the symbolic dimensions have these sizes."""
+    return "random:%d%s" % (seed, "".join(",%s=%d" % (name, size) for name, size in dims.items()))
+
+
+@suggests
+def verify(model: Any, devices: Union[int, str, None] = None, *, inputs: Any = None, random: int = 0, seed: int = 0,
+           transport: str = "threads", allow_unsharded: bool = False, dims: Optional[Mapping[str, int]] = None,
+           memory: Union[int, str, None] = None) -> Verification:
     """Runs a model sharded and unsharded and compares the outputs.
 
     The model is planned for the devices, or sharded as annotated. random: number of random shardings to verify
-    instead. Raises TesseraError if nothing in the model can be sharded, unless allow_unsharded is set.
+    instead. dims: sizes of the symbolic dimensions to plan for and, without inputs, to run. memory: limit of the plan
+    for each device. Raises TesseraError if nothing in the model can be sharded, unless allow_unsharded is set.
     """
-    given = check_devices(devices)
+    given, limit, sizes = check_devices(devices), bytes_of(memory), sizes_array(dims)
+    if limit and (given is None or random):
+        raise TypeError("verify(): memory limits a plan: add devices=2, without random")
     session = Session()
     try:
         with TemporaryFolder() as folder:
             path, arrays = _model_path(folder, model), _inputs_path(folder, inputs)
-            return session.do(lambda: _verify(session, folder, path, arrays, given, random, seed, transport, allow_unsharded))
+            if arrays is None and dims:
+                arrays = _random_inputs(seed, dims)
+            plan = options_of(_api.tsr_plan_options, memory=limit, sizes=sizes, n_sizes=len(sizes))
+            options = options_of(_api.tsr_verify_options, inputs=os.fsencode(arrays) if arrays else None, work=os.fsencode(folder), random=random, seed=seed,
+                                 run=ctypes.pointer(run_options(transport, devices=given)), allow_unsharded=allow_unsharded)
+            return session.do(lambda: _verify(session, path, given, plan, options))
     finally:
         session.close()
 
 
-def _verify(session: Session, folder: str, path: str, inputs: Optional[str], devices: Any, random: int, seed: int, transport: str,
-            allow_unsharded: bool) -> Verification:
+def _check_dims(session: Session, path: str, plan: Any) -> None:
+    """Raises for sizes of dimensions that the model does not have."""
+    model = ctypes.c_void_p()
+    session.status(library.tsr_model_load(session.handle, os.fsencode(path), ctypes.byref(model)))
+    try:
+        session.status(library.tsr_model_check_dims(model, plan.sizes, plan.n_sizes))
+    finally:
+        library.tsr_model_free(model)
+
+
+def _verify(session: Session, path: str, devices: Union[int, str, None], plan: Any, options: Any) -> Verification:
+    if plan.n_sizes:
+        _check_dims(session, path, plan)
     topology = topology_of(session, devices) if isinstance(devices, str) else None
-    count = devices if isinstance(devices, int) else 0
-    session.open_engine()
-    plan = options_of(_api.tsr_plan_options, devices=count, topology=topology)
-    options = options_of(_api.tsr_verify_options, inputs=os.fsencode(inputs) if inputs else None, work=os.fsencode(folder), random=random, seed=seed,
-                         run=ctypes.pointer(run_options(transport, devices=devices)), allow_unsharded=allow_unsharded)
-    if random:
-        options.devices = count or library.tsr_topology_devices(topology)
+    plan.devices, plan.topology = devices if isinstance(devices, int) else 0, topology
+    if options.random:
+        options.devices = plan.devices or library.tsr_topology_devices(topology)
     elif devices is not None:
         options.plan = ctypes.pointer(plan)
     result = ctypes.c_void_p()
     try:
+        session.open_engine()
         status = library.tsr_verify(session.handle, os.fsencode(path), ctypes.byref(options), ctypes.byref(result))
         if not result:
             session.status(status)
@@ -155,13 +185,13 @@ def _verification(result: Any) -> Verification:
                         {_text(d.name): d.size for d in facts.sizes[:facts.n_sizes]})
 
 
-def _prepared(model: Any, devices: Union[int, str, None], dims: Optional[Dict[str, int]]) -> "tuple[Model, Optional[Plan]]":
+def _prepared(model: Any, devices: Union[int, str, None], dims: Optional[Mapping[str, int]]) -> "tuple[Model, Optional[Plan]]":
     """Returns a separate copy of the model, planned for the devices if any are given."""
     own = load(model.to_bytes() if isinstance(model, Model) else model)
     return own, own.plan(devices, dims=dims) if devices is not None else None
 
 
-def _simulated(own: Model, dims: Optional[Dict[str, int]], requests: int, one_device: bool = False) -> Any:
+def _simulated(own: Model, dims: Optional[Mapping[str, int]], requests: int, one_device: bool = False) -> Any:
     sizes = sizes_array(dims)
     options = options_of(_api.tsr_simulate_options, sizes=sizes, n_sizes=len(sizes), requests=requests, one_device=one_device, config=own._config.encode() if own._config else None)
     found = ctypes.c_void_p()
@@ -169,7 +199,8 @@ def _simulated(own: Model, dims: Optional[Dict[str, int]], requests: int, one_de
     return found
 
 
-def simulate(model: Any, *, devices: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None, requests: int = 1) -> Simulation:
+@suggests
+def simulate(model: Any, devices: Union[int, str, None] = None, *, dims: Optional[Mapping[str, int]] = None, requests: int = 1) -> Simulation:
     """Predicts the time of a run on devices that need not exist. Plans the model for them, or uses its annotations."""
     own, _ = _prepared(model, devices, dims)
 
@@ -177,14 +208,15 @@ def simulate(model: Any, *, devices: Union[int, str, None] = None, dims: Optiona
         found = _simulated(own, dims, requests)
         try:
             facts = read(_api.tsr_simulation_facts, library.tsr_simulation_about, found)
-            return Simulation(facts.devices, facts.seconds, facts.first, facts.period, facts.requests)
+            return Simulation(facts.devices, facts.seconds, facts.first, facts.period, facts.requests, facts.assumed)
         finally:
             library.tsr_simulation_free(found)
 
     return own.session.do(work)
 
 
-def report(model: Any, path: Union[str, os.PathLike], *, devices: Union[int, str, None] = None, dims: Optional[Dict[str, int]] = None) -> None:
+@suggests
+def report(model: Any, path: Union[str, os.PathLike], devices: Union[int, str, None] = None, *, dims: Optional[Mapping[str, int]] = None) -> None:
     """Writes one HTML page that loads nothing from the network: summary, memory, time, communication, shardings and
     timeline.
     """

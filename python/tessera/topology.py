@@ -7,7 +7,7 @@ import json
 from typing import Any, Dict, Optional, Union
 
 from . import _api
-from ._library import Session, library, options_of
+from ._library import Session, library, options_of, suggests
 from .model import topology_of
 
 
@@ -24,6 +24,7 @@ def _document(session: Session, handle: Any) -> Dict[str, Any]:
         library.tsr_topology_free(handle)
 
 
+@suggests
 def show(devices: Union[int, str]) -> Dict[str, Any]:
     """Returns the devices and links for any value that --devices accepts: 4, "hosts:2x8", a file."""
     session = Session()
@@ -33,6 +34,7 @@ def show(devices: Union[int, str]) -> Dict[str, Any]:
         session.close()
 
 
+@suggests
 def measure(devices: int = 0, *, seconds: float = 5.0, path: Optional[str] = None, model: Optional[str] = None) -> Dict[str, Any]:
     """Measures the ranks of this machine: arithmetic, memory and links. path: also writes the result there, for
     plan(path). model: also runs this model, so that plans use the measured times of its nodes.

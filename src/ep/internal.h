@@ -104,6 +104,7 @@ struct parts {
     const char *config; // configuration given by the option `plan`; NULL: the planner chooses
     enum model_route route;
     bool cached;
+    double predicted_ms; // of one run; 0: not planned by this session
     int use; // descriptor whose lock protects a cached partition from removal; 0: none
 };
 

@@ -74,7 +74,7 @@ static const char *own_config(const tsr_model *model, int64_t devices)
 // Chooses the configuration. A model that is annotated for this number of devices keeps its
 // sharding; other models are planned.
 static tsr_status choose_config(const struct provider *provider, tsr_model *model,
-                                const char **config)
+                                struct parts *parts, const char **config)
 {
     const tsr_plan_options *options = &provider->options.plan_options;
     tsr_plan_summary summary = {.size = sizeof summary};
@@ -86,6 +86,7 @@ static tsr_status choose_config(const struct provider *provider, tsr_model *mode
         return TSR_OK;
     tsr_status st = tsr__ep_plan(model, options, &summary);
     *config = summary.config;
+    parts->predicted_ms = summary.milliseconds;
     return st;
 }
 
@@ -102,7 +103,7 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model, 
     if (tsr_model_metadata(model, META_STATE))
         st = tsr_model_set_metadata(model, META_STATE, NULL);
     if (st == TSR_OK && !parts->config)
-        st = choose_config(provider, model, &options.config);
+        st = choose_config(provider, model, parts, &options.config);
     if (st == TSR_OK)
         st = tsr__partition(model, parts->folder, &options, NULL);
     return st;
@@ -157,6 +158,10 @@ tsr_status tsr__ep_summary_write(const struct fused *fused, double seconds)
     tsr_json_int(json, "nodes", manifest->nodes);
     tsr_json_int(json, "cut_nodes", manifest->cut_nodes);
     tsr_json_number(json, "milliseconds", seconds * 1000);
+    if (fused->parts.predicted_ms > 0)
+        tsr_json_number(json, "predicted_ms", fused->parts.predicted_ms);
+    else
+        tsr_json_null(json, "predicted_ms");
     tsr_json_string(json, "route", fused->parts.route == ROUTE_FILE ? "file" : "graph");
     tsr_json_bool(json, "cached", fused->parts.cached);
     tsr_json_end(json);
