@@ -18,7 +18,7 @@ import queue
 import sys
 import tempfile
 import threading
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Set, TypeVar
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Set, TypeVar, cast
 
 from . import _api
 from .errors import Finding, TesseraError, error_of
@@ -32,7 +32,7 @@ def _open() -> ctypes.CDLL:
     """
     places = [os.environ.get("TESSERA_LIBRARY"), os.path.join(WHEEL_FOLDER, "libtessera.so"), os.path.join(sys.prefix, "lib", "libtessera.so.1")]
     path = places[0] or next((place for place in places[1:] if place and os.path.exists(place)), "libtessera.so.1")
-    opened = _api.declare(ctypes.CDLL(path))
+    opened: ctypes.CDLL = _api.declare(ctypes.CDLL(path))  # type: ignore[no-untyped-call]
     opened.tsr_tensors_text.restype = ctypes.c_void_p  # its text may contain zero bytes
     return opened
 
@@ -112,7 +112,7 @@ def _new_handle(options: Any) -> int:
         raise MemoryError("out of memory: cannot create a session")
     with _handles_lock:
         _handles.add(handle)
-    return handle
+    return int(handle)
 
 
 def _free_handle(handle: int) -> None:
@@ -269,6 +269,9 @@ class _Thread(threading.Thread):
             self.calls.put(None)
 
 
+Result = TypeVar("Result")
+
+
 class Session:
     """A session of the library: diagnostics, progress, and the thread that makes its calls."""
 
@@ -289,19 +292,19 @@ class Session:
         self._thread = _Thread(cancel)
         self._thread.start()
 
-    def do(self, work: Callable[[], Any]) -> Any:
+    def do(self, work: Callable[[], Result]) -> Result:
         """Runs `work` in the session's thread. Inside, status() checks the results of library functions. After
         success, diagnostics are cleared, so that a later error has only its own.
         """
         if threading.current_thread() is self._thread:
             return work()
 
-        def clean() -> Any:
+        def clean() -> Result:
             result = work()
             library.tsr_finding_clear(self.handle)
             return result
 
-        return self._thread.do(clean)
+        return cast(Result, self._thread.do(clean))
 
     def check_open(self) -> None:
         """Raises if the session was closed, or belongs to the parent process."""
@@ -410,7 +413,7 @@ def suggests(function: Function) -> Function:
         check_keywords(name, keywords, known)
         return function(*arguments, **keywords)
 
-    return call  # type: ignore[return-value]
+    return cast(Function, call)
 
 
 def need_devices(name: str, options: Mapping[str, Any]) -> None:

@@ -39,7 +39,9 @@ class Finding:
 
     @classmethod
     def _of(cls, f: Any) -> "Finding":
-        text = lambda value: (value or b"").decode(errors="replace")
+        def text(value: Optional[bytes]) -> str:
+            return (value or b"").decode(errors="replace")
+
         return cls(text(f.code), SEVERITIES[f.severity], text(f.message), _with_arguments(text(f.hint)), text(f.node), text(f.value), text(f.op),
                    text(f.configuration), text(f.file), None if f.axis == -2**63 else f.axis, None if f.rank < 0 else f.rank)
 

@@ -57,7 +57,7 @@ class Pieces:
         text = self._tokenizer.decode(self._ids)
         if text.endswith("\ufffd"):
             return ""
-        piece, self._shown = text[len(self._shown):], text
+        piece, self._shown = str(text[len(self._shown):]), text
         return piece
 
 
@@ -141,9 +141,9 @@ class Generator:
     """
 
     @suggests
-    def __init__(self, folder: Union[str, os.PathLike], devices: Union[int, str, None] = None, *, memory: Union[int, str, None] = None,
-                 dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike, None] = None, transport: Optional[str] = None,
-                 threads: Optional[int] = None, cache: Union[str, os.PathLike, None] = None, summary: Union[str, os.PathLike, None] = None,
+    def __init__(self, folder: Union[str, os.PathLike[str]], devices: Union[int, str, None] = None, *, memory: Union[int, str, None] = None,
+                 dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike[str], None] = None, transport: Optional[str] = None,
+                 threads: Optional[int] = None, cache: Union[str, os.PathLike[str], None] = None, summary: Union[str, os.PathLike[str], None] = None,
                  strict: bool = True):
         self.folder, self._devices = os.fspath(folder), devices
         options: Dict[str, Any] = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache, summary=summary)
@@ -151,7 +151,7 @@ class Generator:
         if devices is None:
             need_devices("Generator", {**options, "strict": None if strict else False})
         self.model = _genai_model(self.folder, devices, dict(options, strict=strict))
-        self._text: Any = None
+        self._text: Optional[Text] = None
         with open(os.path.join(self.folder, "genai_config.json"), encoding="utf-8") as file:
             config = json.load(file)
         model = config["model"]
@@ -334,7 +334,8 @@ class Text:
     def __init__(self, folder: str, model: Any):
         import onnxruntime_genai as genai
         self._folder = folder
-        self._genai = self._other = None
+        self._genai: Any = None
+        self._other: Any = None
         try:
             self._genai = genai.Tokenizer(model)
         except RuntimeError:
@@ -427,19 +428,19 @@ def search_options(temperature: float, top_k: int, top_p: float, seed: int) -> D
 
 
 @overload
-def generate(folder: Union[str, os.PathLike], prompt: Union[str, Chat], devices: Union[int, str, None] = None, *, max_tokens: int = 64,
+def generate(folder: Union[str, os.PathLike[str]], prompt: Union[str, Chat], devices: Union[int, str, None] = None, *, max_tokens: int = 64,
              temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: Optional[str] = None,
              stop: Union[str, Iterable[str], None] = None) -> Iterator[str]: ...
 
 
 @overload
-def generate(folder: Union[str, os.PathLike], prompt: Iterable[int], devices: Union[int, str, None] = None, *, max_tokens: int = 64,
+def generate(folder: Union[str, os.PathLike[str]], prompt: Iterable[int], devices: Union[int, str, None] = None, *, max_tokens: int = 64,
              temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: Optional[str] = None,
              stop: None = None) -> Iterator[int]: ...
 
 
 @suggests
-def generate(folder: Union[str, os.PathLike], prompt: Any, devices: Union[int, str, None] = None, *, max_tokens: int = 64,
+def generate(folder: Union[str, os.PathLike[str]], prompt: Any, devices: Union[int, str, None] = None, *, max_tokens: int = 64,
              temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: Optional[str] = None,
              stop: Union[str, Iterable[str], None] = None) -> Iterator[Any]:
     """Continues a prompt by at most max_tokens tokens.

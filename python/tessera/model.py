@@ -196,7 +196,7 @@ class Plan:
     compared: List[ComparedPlan] = field(default_factory=list)
     assumed: bool = False
 
-    def save(self, path: Union[str, os.PathLike]) -> None:
+    def save(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes the plan as a JSON document, as `tessera plan --plan` does. InferenceSession(plan=path) and
         `tessera annotate --script` read it.
         """
@@ -236,7 +236,7 @@ class _Made:
             return self.model._planned_nodes(self.configuration)
         return self.model.session.do(work)
 
-    def save(self, path: Union[str, os.PathLike]) -> None:
+    def save(self, path: Union[str, os.PathLike[str]]) -> None:
         def work() -> None:
             self._check()
             self.model.session.status(library.tsr_plan_save(self.model._handle, ctypes.byref(self.options), self.result, os.fsencode(path)))
@@ -263,7 +263,7 @@ class Partition:
     cut_nodes: int
     collectives: Dict[str, int]
     weight_bytes: List[int]
-    replicated: List[tuple]
+    replicated: List[Tuple[str, str, str]]
 
 
 def bytes_of(size: Union[int, str, None]) -> int:
@@ -357,7 +357,7 @@ def check_devices(devices: Any) -> Union[int, str, None]:
     if devices is None or isinstance(devices, str):
         return devices
     if isinstance(devices, os.PathLike):
-        return os.fspath(devices)
+        return str(os.fspath(devices))
     if not is_count(devices):
         raise TypeError("devices must be a number or a topology such as 'ring:4', not %r" % (devices,))
     if operator.index(devices) < 1:
@@ -444,7 +444,7 @@ class Model:
         return self.session.do(self._nodes)
 
     def _nodes(self) -> List[Node]:
-        names = lambda count, at, n: [_text(library.tsr_value_name(v)) if v else "" for v in (at(n, i) for i in range(count(n)))]
+        names: Callable[[Any, Any, Any], List[str]] = lambda count, at, n: [_text(library.tsr_value_name(v)) if v else "" for v in (at(n, i) for i in range(count(n)))]
         found, node = [], library.tsr_graph_first(library.tsr_model_graph(self._handle))
         while node:
             found.append(Node(_text(library.tsr_node_name(node)), _text(library.tsr_node_op(node)), _text(library.tsr_node_domain(node)),
@@ -678,7 +678,7 @@ class Model:
             library.tsr_plan_nodes_free(nodes)
 
     @suggests
-    def partition(self, folder: Union[str, os.PathLike], *, state: Union[str, Iterable[str]] = "auto", keep_cut: Iterable[str] = (),
+    def partition(self, folder: Union[str, os.PathLike[str]], *, state: Union[str, Iterable[str]] = "auto", keep_cut: Iterable[str] = (),
                   layout: Optional[str] = None, weights: Optional[str] = None, transport: Optional[str] = None, force: bool = False) -> Partition:
         """Writes one ONNX file per device into a new folder.
 
@@ -721,7 +721,7 @@ class Model:
         config = library.tsr_model_find_config(self._handle, self._config.encode()) if self._config else None
         if not config:
             raise ValueError("the model has no device configuration: call plan, or add_config")
-        return library.tsr_config_devices(config)
+        return int(library.tsr_config_devices(config))
 
     def _partition(self, folder: Any, state: Any, keep_cut: Any, layout: Optional[str], weights: Optional[str],
                    transport: Optional[str], force: bool) -> Partition:
@@ -735,7 +735,7 @@ class Model:
         self.session.status(library.tsr_partition(self._handle, os.fsencode(folder), ctypes.byref(options), ctypes.byref(result)))
         return self._partitioned(result)
 
-    def save(self, path: Union[str, os.PathLike]) -> None:
+    def save(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes the model. Parts that were not changed keep their bytes."""
         self.session.do(lambda: self.session.status(library.tsr_model_save(self._handle, os.fsencode(path))))
 
@@ -774,10 +774,10 @@ def _serialized(source: Any) -> bytes:
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source)
     if hasattr(source, "SerializeToString"):
-        return source.SerializeToString()
+        return bytes(source.SerializeToString())
     if type(source).__module__.startswith("onnx_ir"):
         import onnx_ir
-        return onnx_ir.serde.serialize_model(source).SerializeToString()
+        return bytes(onnx_ir.serde.serialize_model(source).SerializeToString())
     raise TypeError("model must be a path, bytes, onnx.ModelProto or onnx_ir.Model, not %s" % type(source).__name__)
 
 

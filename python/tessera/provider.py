@@ -10,7 +10,6 @@ import json
 import os
 import re
 import threading
-import uuid
 import warnings
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
@@ -166,8 +165,8 @@ class InferenceSession(onnxruntime.InferenceSession):
 
     def __init__(self, path_or_bytes: Any, sess_options: Optional[Any] = None, providers: Optional[Sequence[Any]] = None,
                  provider_options: Optional[Sequence[Dict[Any, Any]]] = None, *, devices: Union[int, str, None] = None, memory: Union[int, str, None] = None,
-                 dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike, None] = None, transport: Optional[str] = None,
-                 threads: Optional[int] = None, cache: Union[str, os.PathLike, None] = None, summary: Union[str, os.PathLike, None] = None,
+                 dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike[str], None] = None, transport: Optional[str] = None,
+                 threads: Optional[int] = None, cache: Union[str, os.PathLike[str], None] = None, summary: Union[str, os.PathLike[str], None] = None,
                  strict: bool = True, **keywords: Any):
         model = path_or_bytes  # onnxruntime's name of the argument
         known = set(inspect.signature(InferenceSession.__init__).parameters) - {"self", "keywords"}
@@ -202,15 +201,16 @@ class InferenceSession(onnxruntime.InferenceSession):
             except Exception as error:
                 if "EPContext" not in str(error):
                     raise
-        summary = options["summary"] or _summary_path()
-        before = _stamp(summary)
-        found = options_text(devices, {**options, "summary": summary})
-        sess_options, providers, provider_options = _with_provider(found, sess_options, providers, provider_options)
         keywords.setdefault("enable_fallback", 0)  # otherwise onnxruntime would run on the CPU alone after an error
-        super().__init__(source, sess_options, providers, provider_options, **keywords)
-        self._plan = _read_summary(summary) if _stamp(summary) != before else None  # None: onnxruntime runs the model itself
-        if not options["summary"] and self._plan:
-            os.remove(summary)
+        with TemporaryFolder() as folder:
+            summary = options["summary"] or os.path.join(folder, "summary.json")
+            before = _stamp(summary)
+            found = options_text(devices, {**options, "summary": summary})
+            given, providers, provider_options = _with_provider(found, sess_options, providers, provider_options)
+            super().__init__(source, given, providers, provider_options, **keywords)
+            self._plan = _read_summary(summary) if _stamp(summary) != before else None  # None: onnxruntime runs the model itself
+        if providers is None and not options["summary"]:  # the caller's session options have kept the path
+            given.add_session_config_entry("ep.%s.summary" % NAME.lower(), "")
 
     @property
     def plan(self) -> Optional[SessionPlan]:
@@ -233,21 +233,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         raise TypeError("a session cannot be pickled: open the model again in the other process")
 
 
-_folders: Dict[int, Tuple[TemporaryFolder, str]] = {}  # by process
-
-
-def _summary_path() -> str:
-    """Returns a path for the summary of a session. Its folder stays until the process ends, because onnxruntime keeps
-    the options of a session, and writes the summary again when it creates the session anew.
-    """
-    with _lock:
-        if os.getpid() not in _folders:
-            folder = TemporaryFolder()
-            _folders[os.getpid()] = folder, folder.__enter__()
-        return os.path.join(_folders[os.getpid()][1], "%s.json" % uuid.uuid4().hex)
-
-
-def _stamp(path: Union[str, os.PathLike]) -> Any:
+def _stamp(path: Union[str, os.PathLike[str]]) -> Any:
     """Identifies the present version of a file; None: there is no file."""
     try:
         found = os.stat(path)
@@ -256,7 +242,7 @@ def _stamp(path: Union[str, os.PathLike]) -> Any:
     return found.st_ino, found.st_mtime_ns
 
 
-def _read_summary(path: Union[str, os.PathLike]) -> SessionPlan:
+def _read_summary(path: Union[str, os.PathLike[str]]) -> SessionPlan:
     with open(path, encoding="utf-8") as file:
         facts = json.load(file)
     return SessionPlan(facts["devices"], facts["nodes"], facts["cut_nodes"], facts.get("predicted_ms"), facts["milliseconds"], facts["cached"])

@@ -47,7 +47,7 @@ class PartitionSession:
     """
 
     @suggests
-    def __init__(self, folder: Union[str, os.PathLike], *, transport: str = "threads", threads: Optional[int] = None,
+    def __init__(self, folder: Union[str, os.PathLike[str]], *, transport: str = "threads", threads: Optional[int] = None,
                  map_devices: Optional[Mapping[str, str]] = None, trace: Optional[str] = None, group: Optional[Group] = None):
         self._options = run_options(None if group else transport, threads, map_devices, trace)
         self._group = group

@@ -100,7 +100,7 @@ def _model_path(folder: str, model: Any) -> str:
     return path
 
 
-def _inputs_path(folder: str, inputs: Union[str, os.PathLike, Mapping[str, Any], None]) -> Optional[str]:
+def _inputs_path(folder: str, inputs: Union[str, os.PathLike[str], Mapping[str, Any], None]) -> Optional[str]:
     """Returns the path of a set of inputs. Arrays in memory are saved into the folder first."""
     if inputs is None or isinstance(inputs, (str, os.PathLike)):
         return os.fspath(inputs) if inputs is not None else None
@@ -216,7 +216,7 @@ def simulate(model: Any, devices: Union[int, str, None] = None, *, dims: Optiona
 
 
 @suggests
-def report(model: Any, path: Union[str, os.PathLike], devices: Union[int, str, None] = None, *, dims: Optional[Mapping[str, int]] = None) -> None:
+def report(model: Any, path: Union[str, os.PathLike[str]], devices: Union[int, str, None] = None, *, dims: Optional[Mapping[str, int]] = None) -> None:
     """Writes one HTML page that loads nothing from the network: summary, memory, time, communication, shardings and
     timeline.
     """

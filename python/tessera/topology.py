@@ -18,7 +18,8 @@ def _document(session: Session, handle: Any) -> Dict[str, Any]:
         library.tsr_json_begin(text, None, b"{")
         library.tsr_topology_add_json(handle, text)
         library.tsr_json_end(text)
-        return json.loads(library.tsr_json_text(text))
+        document: Dict[str, Any] = json.loads(library.tsr_json_text(text))
+        return document
     finally:
         library.tsr_json_free(text)
         library.tsr_topology_free(handle)

@@ -105,7 +105,7 @@ struct parts {
     enum model_route route;
     bool cached;
     double predicted_ms; // of one run; 0: not planned by this session
-    int use; // descriptor whose lock protects a cached partition from removal; 0: none
+    int use;             // descriptor whose lock protects a cached partition from removal; 0: none
 };
 
 // A cache: an input `past...` and the output `present...` that updates it.
