@@ -204,6 +204,8 @@ TSR_API const char *tsr_json_text(tsr_json *json);
 TSR_API tsr_status tsr_json_write(tsr_json *json, const char *path);
 /* Adds the diagnostics of the session as an array, as `check --json` prints them. */
 TSR_API void tsr_json_findings(tsr_json *json, const char *key);
+/* Adds them to the array that is open. */
+TSR_API void tsr_json_finding_items(tsr_json *json);
 
 /* ---- topology ------------------------------------------------------------------------------ */
 

@@ -324,14 +324,17 @@ static void put_finding(tsr_json *json, const struct diag_record *record)
     tsr_json_end(json);
 }
 
-void tsr_json_findings(tsr_json *json, const char *key)
+void tsr_json_finding_items(tsr_json *json)
 {
-    if (!json)
-        return;
     // read the count first: an out-of-memory error that is added below is not included
-    size_t n = json->session->diags.n;
-    tsr_json_begin(json, key, '[');
+    size_t n = json ? json->session->diags.n : 0;
     for (size_t i = 0; i < n; i++)
         put_finding(json, &json->session->diags.at[i]);
+}
+
+void tsr_json_findings(tsr_json *json, const char *key)
+{
+    tsr_json_begin(json, key, '[');
+    tsr_json_finding_items(json);
     tsr_json_end(json);
 }

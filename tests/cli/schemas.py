@@ -119,6 +119,7 @@ LINES = [
     ["annotate", BERT, "--config", "tp2:2", "--random", "3", *SIZES, "-o", "@random.onnx"],
     ["check", "@planned.onnx"],
     ["check", "@random.onnx"],
+    ["check", "@planned.onnx", "@random.onnx"],
     ["infer", "@random.onnx", "-o", "@inferred.onnx"],
     ["shapes", BERT, *SIZES, "-o", "@shaped.onnx"],
     ["partition", "@planned.onnx", "-o", "@parts"],

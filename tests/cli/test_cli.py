@@ -362,6 +362,32 @@ def test_check_and_explain(d):
     check("explain explains each", all(call("explain", k)[0] == 0 for k in codes[:12]))
 
 
+def test_check_several(d):
+    """Several models: one document, totals of each file, and the highest exit code. Diagnostics are printed whatever else happens."""
+    good, bad, absent = os.path.join(d, "m.onnx"), os.path.join(d, "several.onnx"), os.path.join(d, "absent.onnx")
+    check("several: annotate", call("annotate", good, "--config", "c:2", "--shard", "mm:W={2,1:0,1}", "-o", bad)[0] == 0)
+    model = onnx.load(bad)
+    model.graph.node[0].device_configurations[0].sharding_spec[0].sharded_dim[0].axis = 7
+    onnx.save(model, bad)
+    for files, wanted in (([good, good], 0), ([good, bad], 1), ([bad, good], 1), ([bad, absent], 3), ([absent, bad], 3), ([good, absent], 3)):
+        rc, text, err = call("check", *files)
+        name = " ".join(os.path.basename(f)[:-5] for f in files)
+        totals = re.findall(r"^(\S+): (\d+) errors, \d+ warnings, \d+ notes$", text, re.M)
+        check("several: %s" % name, rc == wanted and totals == [(f, str(int(f == bad))) for f in files if f != absent], (rc, text, err))
+        check("several: %s, what is wrong" % name, ("error[shard-axis]" in text) == (bad in files) and ("error[io-open]" in err) == (absent in files), text + err)
+    rc, text, err = call("check", bad, absent, good, "--json")
+    doc = json.loads(text)
+    check("several: --json", rc == 3 and [(f["file"], f["exit"], f["errors"]) for f in doc["files"]] == [(bad, 1, 1), (absent, 3, 1), (good, 0, 0)]
+          and doc["errors"] == 2 and [(f["code"], f["file"]) for f in doc["findings"]] == [("shard-axis", bad), ("io-open", absent)], text)
+    check("several: one file has no list of files", "files" not in json.loads(call("check", bad, "--json")[1]))
+    rc, text, err = call("check", bad, absent, good, "--sarif")
+    run, = json.loads(text)["runs"]
+    check("several: --sarif", rc == 3 and [r["ruleId"] for r in run["results"]] == ["shard-axis", "io-open"]
+          and {r["id"] for r in run["tool"]["driver"]["rules"]} == {"shard-axis", "io-open"}, text)
+    uris = [r["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for r in run["results"]]
+    check("several: --sarif names the files", uris == ["file://" + bad, "file://" + absent], uris)
+
+
 def test_completion(d):
     for shell in ("bash", "zsh", "fish"):
         rc, text, _ = call("completion", shell)
@@ -1073,7 +1099,7 @@ def with_tests(d, name):
 
 CASES = [
     test_help, test_usage, test_one_document, test_guard, test_annotate, test_refused, test_info, test_notation, test_formalism,
-    test_model_topology, test_check_and_explain, test_completion, test_tensor, test_reshard, test_shapes, test_rules, test_topology,
+    test_model_topology, test_check_and_explain, test_check_several, test_completion, test_tensor, test_reshard, test_shapes, test_rules, test_topology,
     test_other_kinds, test_random_sizes, test_sizes_beyond_counting, test_topology_slips, test_newcomer, test_topology_measured, test_plan,
     test_plan_sizes, test_dims, test_no_tensors, test_sequences, test_words, test_plan_stages, test_plan_advice, test_devices_auto, test_plan_with,
     test_plan_document, test_external, test_data_missing, test_damaged, test_examples]

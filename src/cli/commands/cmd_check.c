@@ -1,32 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_check.c - reports all errors in the device annotations as text, JSON or SARIF.
 //
-// The diagnostics are the result, so they go to stdout. Exit code 1 if there are errors.
+// The diagnostics are the result, so they go to stdout. Exit code 1 if there are errors. Several
+// models are checked one after the other and become one document; the exit code is the highest:
+// 3 if one cannot be read, even if another has errors.
 #include "cli/cli.h"
 
 #include <ctype.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Prints the diagnostics and the totals; with --quiet only errors and the totals.
-static void print_findings(struct cli *cli)
+// Result of one file. `exit` is its exit code; failed: it could not be checked.
+struct checked {
+    const char *file;
+    bool failed;
+    int64_t exit, errors, warnings, notes;
+};
+// The command. With --json and --sarif, `json` is the document.
+struct check {
+    struct cli *cli;
+    bool sarif;
+    tsr_json *json;
+    bool *codes;           // by index of the code: it occurred
+    struct checked *files; // of each argument
+};
+
+// Prints the diagnostics and the totals; with --quiet only errors and the totals. Of several files,
+// the totals name their file.
+static void print_findings(struct cli *cli, const struct checked *checked)
 {
     size_t n = tsr_finding_count(cli->session);
     for (size_t i = 0; i < n; i++)
         if (!cli->quiet || tsr_finding_value(cli->session, i).severity == TSR_ERROR)
             fputs(tsr_finding_text(cli->session, i), stdout);
-    printf("%zu errors, %zu warnings, %zu notes\n", tsr_finding_total(cli->session, TSR_ERROR),
-           tsr_finding_total(cli->session, TSR_WARNING), tsr_finding_total(cli->session, TSR_NOTE));
-}
-
-static int print_check_json(struct cli *cli, int code)
-{
-    tsr_json *json = cli_json(cli);
-    tsr_json_findings(json, "findings");
-    tsr_json_int(json, "errors", (int64_t)tsr_finding_total(cli->session, TSR_ERROR));
-    tsr_json_int(json, "warnings", (int64_t)tsr_finding_total(cli->session, TSR_WARNING));
-    tsr_json_int(json, "notes", (int64_t)tsr_finding_total(cli->session, TSR_NOTE));
-    return cli_print_json(cli, json, code);
+    if (cli->n_arguments > 1)
+        printf("%s: ", checked->file);
+    printf("%lld errors, %lld warnings, %lld notes\n", (long long)checked->errors,
+           (long long)checked->warnings, (long long)checked->notes);
 }
 
 // SARIF's names of the levels, indexed by tsr_severity.
@@ -40,22 +51,24 @@ static void sarif_text(tsr_json *json, const char *key, const char *text)
     tsr_json_end(json);
 }
 
-static bool occurs(const struct cli *cli, const char *code)
+// Remembers which codes occur in the file that was checked last.
+static void note_codes(struct check *check)
 {
-    for (size_t i = 0; i < tsr_finding_count(cli->session); i++)
-        if (!strcmp(tsr_finding_value(cli->session, i).code, code))
-            return true;
-    return false;
+    const char *code;
+    for (size_t k = 0; tsr_code_at(k, &code, NULL, NULL, NULL); k++)
+        for (size_t i = 0; i < tsr_finding_count(check->cli->session) && !check->codes[k]; i++)
+            check->codes[k] = !strcmp(tsr_finding_value(check->cli->session, i).code, code);
 }
 
 // Writes one rule per code that occurs.
-static void sarif_rules(struct cli *cli, tsr_json *json)
+static void sarif_rules(const struct check *check)
 {
+    tsr_json *json = check->json;
     const char *code, *title, *explanation;
     tsr_severity severity;
     tsr_json_begin(json, "rules", '[');
     for (size_t i = 0; tsr_code_at(i, &code, &severity, &title, &explanation); i++) {
-        if (!occurs(cli, code))
+        if (!check->codes[i])
             continue;
         tsr_json_begin(json, NULL, '{');
         tsr_json_string(json, "id", code);
@@ -90,7 +103,7 @@ static void sarif_uri(tsr_json *json, const char *path)
 
 // Writes the place of a diagnostic. Code-scanning services require a line number; models have no
 // lines, so it is 1.
-static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *finding)
+static void sarif_location(tsr_json *json, const char *file, const tsr_finding *finding)
 {
     char name[512];
     // "main#3 mm:W": graph, index, node (its operator if it has no name), value.
@@ -100,7 +113,7 @@ static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *f
     tsr_json_begin(json, NULL, '{');
     tsr_json_begin(json, "physicalLocation", '{');
     tsr_json_begin(json, "artifactLocation", '{');
-    sarif_uri(json, cli_text_or(finding->file, cli->arguments[0]));
+    sarif_uri(json, cli_text_or(finding->file, file));
     tsr_json_end(json);
     tsr_json_begin(json, "region", '{');
     tsr_json_int(json, "startLine", 1);
@@ -117,10 +130,10 @@ static void sarif_location(struct cli *cli, tsr_json *json, const tsr_finding *f
     tsr_json_end(json);
 }
 
-// Writes the diagnostics. The hint is part of the message: SARIF has fixes only as edits of text.
-static void sarif_results(struct cli *cli, tsr_json *json)
+// Writes the diagnostics of a file. The hint is part of the message: SARIF has fixes only as edits
+// of text.
+static void sarif_results(struct cli *cli, tsr_json *json, const char *file)
 {
-    tsr_json_begin(json, "results", '[');
     for (size_t i = 0; i < tsr_finding_count(cli->session); i++) {
         tsr_finding finding = tsr_finding_value(cli->session, i);
         char text[2048];
@@ -130,13 +143,12 @@ static void sarif_results(struct cli *cli, tsr_json *json)
         tsr_json_string(json, "ruleId", finding.code);
         tsr_json_string(json, "level", levels[finding.severity]);
         sarif_text(json, "message", text);
-        sarif_location(cli, json, &finding);
+        sarif_location(json, file, &finding);
         tsr_json_end(json);
     }
-    tsr_json_end(json);
 }
 
-static int print_sarif(struct cli *cli, int code)
+static tsr_json *begin_sarif(struct cli *cli)
 {
     tsr_json *json = tsr_json_new(cli->session);
     tsr_json_begin(json, NULL, '{');
@@ -144,18 +156,66 @@ static int print_sarif(struct cli *cli, int code)
     tsr_json_string(json, "version", "2.1.0");
     tsr_json_begin(json, "runs", '[');
     tsr_json_begin(json, NULL, '{');
+    tsr_json_begin(json, "results", '[');
+    return json;
+}
+
+static void end_sarif(const struct check *check)
+{
+    tsr_json *json = check->json;
+    tsr_json_end(json);
     tsr_json_begin(json, "tool", '{');
     tsr_json_begin(json, "driver", '{');
     tsr_json_string(json, "name", "tessera");
     tsr_json_string(json, "version", tsr_version());
-    sarif_rules(cli, json);
+    sarif_rules(check);
     tsr_json_end(json);
     tsr_json_end(json);
-    sarif_results(cli, json);
     tsr_json_end(json);
     tsr_json_end(json);
-    return cli_print_json(cli, json, code);
 }
+
+// ---- JSON --------------------------------------------------------------------------------------
+
+static tsr_json *begin_json(struct cli *cli)
+{
+    tsr_json *json = cli_json(cli);
+    tsr_json_begin(json, "findings", '[');
+    return json;
+}
+
+static const tsr_json_field count_fields[] = {
+    {JSON_FIELD(struct checked, "errors", errors)},
+    {JSON_FIELD(struct checked, "warnings", warnings)},
+    {JSON_FIELD(struct checked, "notes", notes)},
+    {JSON_END},
+};
+static const tsr_json_field file_fields[] = {
+    {JSON_FIELD(struct checked, "file", file)},
+    {JSON_FIELD(struct checked, "exit", exit)},
+    {JSON_FIELD(struct checked, "errors", errors)},
+    {JSON_FIELD(struct checked, "warnings", warnings)},
+    {JSON_FIELD(struct checked, "notes", notes)},
+    {JSON_END},
+};
+
+// Writes the totals, and those of each file if there are several.
+static void end_json(const struct check *check)
+{
+    size_t n = check->cli->n_arguments;
+    struct checked sum = {0};
+    for (size_t i = 0; i < n; i++) {
+        sum.errors += check->files[i].errors;
+        sum.warnings += check->files[i].warnings;
+        sum.notes += check->files[i].notes;
+    }
+    tsr_json_end(check->json);
+    tsr_json_fields(check->json, count_fields, &sum);
+    if (n > 1)
+        tsr_json_records(check->json, "files", file_fields, check->files, n, sizeof *check->files);
+}
+
+// ---- checking ----------------------------------------------------------------------------------
 
 // Adds diagnostics for topologies that cannot be read or have another number of devices.
 static void check_topologies(tsr_model *model, const char *only)
@@ -169,33 +229,74 @@ static void check_topologies(tsr_model *model, const char *only)
     }
 }
 
-static int run(struct cli *cli)
+// Loads and checks a model. The session has its diagnostics.
+static void check_model(struct cli *cli, struct checked *checked)
 {
     tsr_model *model = NULL;
     const char *only = cli_value(cli, "--config");
     tsr_status (*check)(tsr_model * model, const char *config) = tsr_check_config;
     if (cli_flag(cli, "--formalism"))
         check = tsr_check_formalism;
-    tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
+    tsr_status status = tsr_model_load(cli->session, checked->file, &model);
     if (status == TSR_OK)
         status = check(model, only);
-    if (status != TSR_OK) {
-        int code = cli_finish(cli, status);
-        if (cli_flag(cli, "--sarif") && status != TSR_NOMEM)
-            code = print_sarif(cli, code); // a scan reports models that cannot be read, too
-        tsr_model_free(model);
-        return code;
+    checked->failed = status != TSR_OK;
+    if (checked->failed) {
+        checked->exit = cli_finish(cli, status);
+    } else {
+        check_topologies(model, only);
+        checked->exit = tsr_finding_total(cli->session, TSR_ERROR) ? EXIT_NO : EXIT_DONE;
     }
-    check_topologies(model, only);
-    int code = tsr_finding_total(cli->session, TSR_ERROR) ? EXIT_NO : EXIT_DONE;
-    if (cli_flag(cli, "--sarif"))
-        code = print_sarif(cli, code);
-    else if (cli->json)
-        code = print_check_json(cli, code);
-    else
-        print_findings(cli);
     tsr_model_free(model);
-    return code;
+}
+
+// Checks one file and adds its diagnostics to the output. Those of a model that cannot be checked
+// are on stderr too (cli_finish).
+static void check_file(struct check *check, struct checked *checked)
+{
+    struct cli *cli = check->cli;
+    tsr_finding_clear(cli->session);
+    check_model(cli, checked);
+    checked->errors = (int64_t)tsr_finding_total(cli->session, TSR_ERROR);
+    checked->warnings = (int64_t)tsr_finding_total(cli->session, TSR_WARNING);
+    checked->notes = (int64_t)tsr_finding_total(cli->session, TSR_NOTE);
+    note_codes(check);
+    if (check->sarif)
+        sarif_results(cli, check->json, checked->file); // also of models that cannot be read
+    else if (cli->json)
+        tsr_json_finding_items(check->json);
+    else if (!checked->failed)
+        print_findings(cli, checked);
+}
+
+static int run(struct cli *cli)
+{
+    struct check check = {.cli = cli, .sarif = cli_flag(cli, "--sarif")};
+    size_t codes = 0;
+    int code = EXIT_DONE;
+    while (tsr_code_at(codes, NULL, NULL, NULL, NULL))
+        codes++;
+    check.codes = cli_alloc(codes + 1, sizeof *check.codes);
+    check.files = cli_alloc(cli->n_arguments, sizeof *check.files);
+    if (check.sarif || cli->json)
+        check.json = check.sarif ? begin_sarif(cli) : begin_json(cli);
+    for (size_t i = 0; i < cli->n_arguments; i++) {
+        check.files[i].file = cli->arguments[i];
+        check_file(&check, &check.files[i]);
+        if (check.files[i].exit > code)
+            code = (int)check.files[i].exit;
+    }
+    // One model that cannot be checked: main.c prints the document of a failed command.
+    bool no_result = !check.sarif && cli->n_arguments == 1 && check.files[0].failed;
+    if (no_result)
+        tsr_json_free(check.json);
+    if (no_result || !(check.sarif || cli->json))
+        return code;
+    if (check.sarif)
+        end_sarif(&check);
+    else
+        end_json(&check);
+    return cli_print_json(cli, check.json, code);
 }
 
 static const struct option options[] = {
@@ -211,10 +312,12 @@ static const struct option options[] = {
 
 const struct command cmd_check = {
     .name = "check",
-    .arguments = "MODEL",
-    .summary = "check the device annotations of a model",
+    .arguments = "MODEL...",
+    .summary = "check the device annotations of models",
+    .detail = "Exit code 1: a model has errors; 3: a model cannot be read, whether or not another\n"
+              "has errors.",
     .example = "tessera check tests/models/bert_tiny/model.onnx",
     .options = options,
-    .takes = {1, 1},
+    .takes = {1, INT_MAX},
     .run = run,
 };
