@@ -3,7 +3,7 @@
 """Runs a partition in Python's onnxruntime, one process per rank. Of Tessera it uses only the operator library.
 
     tessera partition planned.onnx -o parts
-    mpirun -n 4 python examples/stock.py parts libtessera_ops.so in.npz out.npz
+    mpirun --bind-to none -n 4 python examples/stock.py parts libtessera_ops.so in.npz out.npz
 
 Rank 0 writes the outputs; in a pipeline, the first rank of the last stage does. Each rank gets the full inputs, as in `tessera run`."""
 import os, sys

@@ -743,7 +743,7 @@ typedef struct tsr_run_options {
     const char *const *map_devices;
     size_t n_map_devices;
     const char *trace; /* file for tsr_job_trace; tsr_run and tsr_run_model write it themselves */
-    bool no_pin;       /* do not pin ranks to cores */
+    bool no_pin;       /* do not change the cores of ranks */
     /* Compute products with 4-bit weights in float32. ONNX Runtime otherwise quantizes the other
      * factor to 8 bits at level 2 and above. tsr_verify sets it. */
     bool float_products;

@@ -16,12 +16,29 @@
 // otherwise they would wait for this rank.
 #include "runtime/job.h"
 
+// Warns if this process may use fewer cores than its rank has threads. A launcher or a user has
+// bound it (tsr__cores_unbind undoes what Open MPI does by default).
+static void warn_bound(const tsr_job *job, const struct rank *rank)
+{
+    int cores = tsr__cores();
+    struct place at = PLACE_NONE;
+    at.rank = job->endpoint->rank;
+    if (rank->threads <= cores || !tsr_launcher(NULL, NULL, NULL))
+        return;
+    tsr__diag(job->session, DIAG_rank_bound, &at,
+              "let the launcher bind less (mpirun --bind-to none, srun --cpus-per-task N), or use "
+              "fewer --threads",
+              "this rank has %d threads but may use only %d core%s", rank->threads, cores,
+              cores == 1 ? "" : "s");
+}
+
 // Does everything before the ranks synchronize.
 static tsr_status prepare(tsr_job *job, const char *folder)
 {
     TRY(tsr__ranks_prepare(job, folder));
     struct rank *rank = &job->rank_threads[0].rank;
     tsr__ranks_describe_part(job, rank, job->endpoint->rank, job->endpoint);
+    warn_bound(job, rank);
     rank->unpacked = tsr__weights_are_large(&job->bundle.manifest, job->endpoint->rank);
     return job->arena.failed ? TSR_NOMEM : TSR_OK;
 }

@@ -104,6 +104,8 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
         comm.meet = options->meet;
         comm.hosts = options->hosts;
     }
+    if (!options->no_pin)
+        tsr__cores_unbind(options->threads); // before ranks count the cores of their host
     if (row->ucx)
         return tsr__ucx_open(session, &comm, out);
     if (starter == BY_MPI_LAUNCHER)

@@ -364,6 +364,10 @@ int tsr__cores_share(int part, int parts, int *out, int cap);
 // Binds the calling thread, and threads that it starts later, to such a share. Returns false if
 // nothing was done.
 bool tsr__cores_keep(int part, int parts);
+// In a rank that Open MPI has bound by default to fewer cores than it will have threads (0:
+// cores / ranks on this host): binds it to its share of the launcher's cores instead. Returns false
+// if nothing was done.
+bool tsr__cores_unbind(int threads);
 // For tests: returns the number of cores that control groups allow; 0: no limit. root: the folder
 // of all control groups (/sys/fs/cgroup); groups: the content of /proc/self/cgroup.
 int tsr__cores_quota(const char *root, const char *groups);

@@ -402,6 +402,27 @@ def turned_weights(d):
     assert meta["ai.tessera.shared"].split() == ["w%d" % k for k in given], meta
 
 
-harness.run([alike, turned_weights, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told,
+# Open MPI binds a rank to one core. It takes its share of all cores, unless the user chose its cores.
+def bound_ranks(d):
+    cores = len(os.sched_getaffinity(0))
+    if not shutil.which("mpirun.openmpi") or cores < 2:
+        return "needs Open MPI and two cores"
+    good("annotate", mlp(d + "/m.onnx"), "--config", "c:1", "--shard", "up:u={1:0}", "-o", d + "/cut.onnx")
+    good("partition", d + "/cut.onnx", "-o", d + "/parts")
+
+    def launched(before, options, *words):
+        start = (*before, "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", *options, "-n", "1")
+        rc, out, err = tessera("run", d + "/parts", "--json", *words, launch=start)
+        assert rc == 0, (rc, out, err)
+        return json.loads(out)["ranks"][0]["threads"], "rank-bound" in err
+
+    assert launched((), ()) == (cores, False)
+    assert launched((), (), "--threads", cores) == (cores, False)
+    assert launched((), ("--bind-to", "core")) == (1, False) and launched((), (), "--no-pin") == (1, False)
+    assert launched((), ("--bind-to", "core"), "--threads", 2) == (2, True)
+    assert launched(("taskset", "-c", str(min(os.sched_getaffinity(0)))), ()) == (1, False)
+
+
+harness.run([bound_ranks, alike, turned_weights, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told,
              planned_devices, own_operators, trace, long_trace])
 harness.finish()

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <setjmp.h>
 #include <cmocka.h>
@@ -100,6 +101,57 @@ static void test_keeping(void **state)
     sched_setaffinity(0, sizeof before, &before);
 }
 
+// Starts this program as a rank that its launcher (this process) has bound to one core. Returns the
+// number of cores that the rank has after tsr__cores_unbind. variables: further ones, NULL at the
+// end.
+static int cores_of_rank(const char *threads, char *const variables[])
+{
+    static char *const rank[] = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_LOCAL_RANK=0"};
+    char *environment[8] = {rank[0], rank[1]};
+    char *const words[] = {"test_cores", "rank", (char *)threads, NULL};
+    for (int i = 0; variables[i]; i++)
+        environment[2 + i] = variables[i];
+    pid_t pid = fork();
+    if (pid == 0) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET((size_t)sched_getcpu(), &one);
+        if (sched_setaffinity(0, sizeof one, &one) == 0)
+            execve("/proc/self/exe", words, environment);
+        _exit(255);
+    }
+    int status = 0;
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// A rank that Open MPI has bound by default takes its share of the launcher's cores. What the user
+// chose stays.
+static void test_unbinding(void **state)
+{
+    (void)state;
+    cpu_set_t all;
+    sched_getaffinity(0, sizeof all, &all);
+    int n = CPU_COUNT(&all);
+    char alone[] = "OMPI_COMM_WORLD_LOCAL_SIZE=1", pair[] = "OMPI_COMM_WORLD_LOCAL_SIZE=2";
+    char chosen[] = "OMPI_MCA_hwloc_base_binding_policy=core";
+    char packed[] = "OMPI_MCA_rmaps_base_mapping_policy=socket:PE=1";
+    char slots[] = "OMPI_MCA_rmaps_base_mapping_policy=slot";
+    if (n < 2 || n > 200)
+        return;
+    assert_int_equal(cores_of_rank("0", (char *[]){alone, NULL}), n);
+    assert_int_equal(cores_of_rank("0", (char *[]){alone, slots, NULL}), n);
+    assert_int_equal(cores_of_rank("1", (char *[]){alone, NULL}), 1); // as many as threads
+    assert_int_equal(cores_of_rank("2", (char *[]){pair, NULL}), n / 2);
+    assert_int_equal(cores_of_rank("0", (char *[]){alone, chosen, NULL}), 1);
+    assert_int_equal(cores_of_rank("0", (char *[]){alone, packed, NULL}), 1);
+    assert_int_equal(cores_of_rank("0", (char *[]){NULL}), 1); // no rank of Open MPI
+    // `taskset` before mpirun: the launcher has one core itself.
+    assert_true(tsr__cores_keep(0, n));
+    assert_int_equal(cores_of_rank("0", (char *[]){alone, NULL}), 1);
+    sched_setaffinity(0, sizeof all, &all);
+}
+
 static int n_yields;
 
 // Replaces the function of the C library.
@@ -122,10 +174,18 @@ static void test_waiting(void **state)
     assert_int_equal(n_yields, 10);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_quota), cmocka_unit_test(test_shares),
-                                       cmocka_unit_test(test_keeping),
-                                       cmocka_unit_test(test_waiting)};
+    if (argc == 3) { // cores_of_rank
+        cpu_set_t mine;
+        tsr__cores_unbind((int)strtol(argv[2], NULL, 10));
+        sched_getaffinity(0, sizeof mine, &mine);
+        return CPU_COUNT(&mine);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quota),     cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_keeping),   cmocka_unit_test(test_waiting),
+        cmocka_unit_test(test_unbinding),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

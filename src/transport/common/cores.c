@@ -5,12 +5,17 @@
 // packages and cores, so that hardware threads and packages stay together. All cores are
 // distributed, even if a rank runs fewer threads than its share has cores. The time limit of a
 // control group bounds the number of threads, not the cores on which they run.
+//
+// Open MPI binds each rank to one core unless its user chooses something else. Such a rank takes its
+// share of the cores that its launcher has: those of the control group, and of a `taskset` before
+// mpirun. What users chose for the ranks stays: --bind-to, PE=n, a list of cores, Slurm's cores.
 #include "transport/common/internal.h"
 
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define MAX_CORES 4096
@@ -173,6 +178,93 @@ bool tsr__cores_keep(int part, int parts)
     for (int i = 0; i < n; i++)
         CPU_SET(mine[i], &set);
     return n > 0 && sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+// ---- ranks that a launcher has bound ------------------------------------------------------------
+
+#define RANK_VARIABLE "OMPI_COMM_WORLD_RANK="
+
+// True if the user chose cores for the ranks, by options of mpirun or by variables.
+static bool binding_is_chosen(void)
+{
+    static const char *const names[] = {
+        "OMPI_MCA_hwloc_base_binding_policy", "OMPI_MCA_hwloc_base_cpu_list",
+        "OMPI_MCA_hwloc_base_cpu_set",        "PRTE_MCA_hwloc_default_binding_policy",
+        "PRTE_MCA_hwloc_default_cpu_list",
+    };
+    for (size_t i = 0; i < TSR_COUNT(names); i++)
+        if (getenv(names[i]))
+            return true;
+    const char *mapping = getenv("OMPI_MCA_rmaps_base_mapping_policy");
+    return mapping && strcasestr(mapping, "pe=");
+}
+
+// Returns 1 if the process was started as a rank of Open MPI, 0 if not, -1 if its environment cannot
+// be read.
+static int is_rank(pid_t pid)
+{
+    char path[64], bytes[4096];
+    size_t matched = 0, at = 0; // in the current variable
+    ssize_t n = -1;
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC), found = 0;
+    while (fd >= 0 && !found && (n = read(fd, bytes, sizeof bytes)) > 0)
+        for (ssize_t i = 0; i < n && !found; i++, at++) {
+            matched += matched == at && bytes[i] == RANK_VARIABLE[matched];
+            found = matched == sizeof RANK_VARIABLE - 1;
+            if (bytes[i] == 0) {
+                matched = 0;
+                at = (size_t)-1;
+            }
+        }
+    if (fd >= 0)
+        close(fd);
+    return n < 0 ? -1 : found;
+}
+
+// Returns the parent of a process; 0: not known. Example of /proc/7/stat: "7 (my (program) S 5 ...".
+static pid_t parent_of(pid_t pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    const char *name_end = read_text(path, text, sizeof text) ? strrchr(text, ')') : NULL;
+    return name_end && strlen(name_end) > 4 ? (pid_t)strtol(name_end + 4, NULL, 10) : 0;
+}
+
+// Finds the cores of the launcher: the nearest ancestor that is no rank. Between it and the rank may
+// be scripts.
+static bool launcher_cores(cpu_set_t *out)
+{
+    pid_t pid = getppid();
+    for (int depth = 0; depth < MAX_DEPTH && pid > 0; depth++, pid = parent_of(pid)) {
+        int rank = is_rank(pid);
+        if (rank <= 0)
+            return rank == 0 && sched_getaffinity(pid, sizeof *out, out) == 0;
+    }
+    return false;
+}
+
+static bool number_of(const char *variable, int64_t *out)
+{
+    const char *text = getenv(variable);
+    return text && tsr__str_int(str_of(text), out) && *out >= 0 && *out <= COMM_MAX_RANKS;
+}
+
+bool tsr__cores_unbind(int threads)
+{
+    cpu_set_t mine, all;
+    int64_t rank, ranks; // of this host
+    if (!number_of("OMPI_COMM_WORLD_LOCAL_RANK", &rank) ||
+        !number_of("OMPI_COMM_WORLD_LOCAL_SIZE", &ranks) || rank >= ranks || binding_is_chosen())
+        return false;
+    if (sched_getaffinity(0, sizeof mine, &mine) != 0 || !launcher_cores(&all))
+        return false;
+    int wanted = threads > 0 ? threads : CPU_COUNT(&all) / (int)ranks;
+    if (CPU_COUNT(&mine) >= wanted || CPU_COUNT(&mine) >= CPU_COUNT(&all) ||
+        sched_setaffinity(0, sizeof all, &all) != 0)
+        return false;
+    tsr__cores_keep((int)rank, (int)ranks);
+    return true;
 }
 
 void tsr__relax(void)
