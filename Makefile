@@ -12,7 +12,8 @@ OPTIONS  := $(if $(SANITIZE),-Db_sanitize=$(SANITIZERS) -Db_lundef=false) $(if $
 # `make` and `make install` never install packages: they print what is missing. The goals listed below run tools/setup, which installs it.
 SETUP    := tools/setup check
 demo test test-long check prove emulate trials torture nemesis hand boxes hunt growth compat proof gpu soak: SETUP := tools/setup $(filter clang,$(CC))
-wheel deb dist distcheck release: SETUP := tools/setup release
+deb dist distcheck release: SETUP := tools/setup release
+wheel: SETUP := tools/setup wheel
 
 all: $(BUILD)/build.ninja ## build the command, the libraries and the tests; installs nothing
 	@ninja -C $(BUILD)
@@ -166,9 +167,9 @@ install: all ## install into PREFIX (and DESTDIR)
 	@meson install -C $(BUILD)
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true
 
-# Keeps its build folder, so that the next wheel compiles only what changed.
+# Keeps its build folder, so that the next wheel compiles only what changed. Needs a compiler, zlib, jansson and pip, which gets Meson and ninja.
 wheel: ready ## build the Python package, in dist/
-	@.venv/bin/python -m pip wheel -q --no-deps -Cbuild-dir=build-wheel -w dist . && ls dist
+	@.deps/wheel/bin/python -m pip wheel -q --no-deps -Cbuild-dir=build-wheel -w dist . && ls dist
 
 deb: ready ## build the Debian packages, in dist/
 	@tools/deb dist

@@ -88,6 +88,22 @@ def _generates(words: List[str]) -> bool:
     return words[:1] == ["generate"] and not {"--json", "--help"} & set(words)
 
 
+def _packages() -> str:
+    """Lists the packages of this Python that the commands need, for `tessera doctor`: "3.11.2, numpy 2.4.6; missing: tokenizers"."""
+    import importlib.metadata
+
+    from ._library import engine_path
+    found, missing = [sys.version.split()[0]], []
+    for name in ("numpy", "onnxruntime", "onnxruntime-genai", "tokenizers", "starlette", "uvicorn"):
+        try:
+            found.append("%s %s" % (name, importlib.metadata.version(name)))
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    if "onnxruntime" in missing and engine_path():  # onnxruntime-gpu and others
+        missing.remove("onnxruntime")
+    return ", ".join(found) + ("; missing: " + ", ".join(missing) if missing else "")
+
+
 def main() -> None:
     """Runs the command. Ctrl-C ends it at any time, also while the model is loaded."""
     try:
@@ -108,6 +124,10 @@ def _main(words: List[str]) -> None:
         path = engine_path()
         if path:
             os.environ.setdefault("TESSERA_ORT", path)
+        if sys.executable:
+            os.environ.setdefault("TESSERA_PYTHON", sys.executable)
+        if words[:1] == ["doctor"]:
+            os.environ["TESSERA_PACKAGES"] = _packages()
         program = os.path.join(FOLDER, "tessera")
         program = program if os.path.exists(program) else shutil.which("tessera") or program  # the installed one, if the package is not a wheel
         os.execv(program, [program] + words)

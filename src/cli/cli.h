@@ -115,9 +115,11 @@ struct command {
         int least, most;
     } takes; // number of arguments
     int (*run)(struct cli *cli);
+    bool python; // implemented in Python: only a wheel has it, and it has no common options
 };
-extern const struct command *const cli_commands[]; // ends with NULL
-extern const struct option cli_common[];           // options of every command
+const struct command *cli_command_at(size_t i); // NULL: there is none
+extern const struct option cli_common[];        // options of every command
+const struct option *cli_common_of(const struct command *command);
 
 // One call of the program. Only main.c and model_folder.c write it.
 struct cli {
@@ -328,9 +330,10 @@ _Noreturn void cli_die(const char *text, int code);
 // Loads ONNX Runtime (find_engine.c). Returns TSR_ENGINE with one diagnostic if it is not found.
 tsr_status cli_engine(struct cli *cli, const char **found, const char **version);
 bool cli_program_folder(char *out, size_t cap);
+bool cli_in_wheel(void);               // the program is part of the Python package
 bool cli_is_trusted(const char *path); // owned by root, the user or the program's owner
-// Finds Python: of .venv beside or above the program, else of the active environment, else
-// `python3`.
+// Finds Python: in TESSERA_PYTHON, which the wheel's command sets, of .venv beside or above the
+// program, else of the active environment, else `python3`.
 void cli_python(char *out, size_t cap);
 
 // ---- output (output/messages.c) ----------------------------------------------------------------

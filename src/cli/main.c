@@ -45,7 +45,7 @@ static int help_command(const struct command *command)
     printf("\noptions:\n");
     for (const struct option *option = command->options; option && option->name; option++)
         print_option(stdout, option);
-    for (const struct option *option = cli_common; option->name; option++)
+    for (const struct option *option = cli_common_of(command); option->name; option++)
         print_option(stdout, option);
     if (command->example)
         printf("\nexample:\n  %s\n", command->example);
@@ -60,10 +60,12 @@ static int help_all(FILE *to)
         to,
         "tessera %s: run one ONNX model across several devices\n\nusage: tessera COMMAND ...\n\n",
         tsr_version());
-    for (size_t i = 0; cli_commands[i]; i++)
-        fprintf(to, "  %-12s%s\n", cli_commands[i]->name, cli_commands[i]->summary);
-    fprintf(to, "\nThe Python package tessera-onnx adds chat and serve, and text for generate.\n"
-                "See `tessera COMMAND --help` for options and an example. Exit codes: 0 done, "
+    for (size_t i = 0; cli_command_at(i); i++)
+        fprintf(to, "  %-12s%s\n", cli_command_at(i)->name, cli_command_at(i)->summary);
+    if (!cli_in_wheel())
+        fprintf(to, "\nThe Python package tessera-onnx adds chat and serve, and text for "
+                    "generate.");
+    fprintf(to, "\nSee `tessera COMMAND --help` for options and an example. Exit codes: 0 done, "
                 "1 check failed,\n"
                 "2 usage, 3 cannot read, 4 nothing fits, 5 unsupported, 6 a rank failed, 7 no "
                 "engine, 8 cannot write.\n");
@@ -72,9 +74,9 @@ static int help_all(FILE *to)
 
 static const struct command *find_command(const char *name)
 {
-    for (size_t i = 0; cli_commands[i]; i++)
-        if (!strcmp(cli_commands[i]->name, name))
-            return cli_commands[i];
+    for (size_t i = 0; cli_command_at(i); i++)
+        if (!strcmp(cli_command_at(i)->name, name))
+            return cli_command_at(i);
     return NULL;
 }
 

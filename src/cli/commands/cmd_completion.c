@@ -12,7 +12,7 @@ static void each_option(const struct command *command,
 {
     for (const struct option *option = command->options; option && option->name; option++)
         f(command, option);
-    for (const struct option *option = cli_common; option->name; option++)
+    for (const struct option *option = cli_common_of(command); option->name; option++)
         f(command, option);
 }
 
@@ -27,14 +27,14 @@ static void word(const struct command *command, const struct option *option)
 static void bash(void)
 {
     printf("_tessera() {\n    local words\n    case \"${COMP_WORDS[1]}\" in\n");
-    for (size_t i = 0; cli_commands[i]; i++) {
-        printf("    %s) words=\"", cli_commands[i]->name);
-        each_option(cli_commands[i], word);
+    for (size_t i = 0; cli_command_at(i); i++) {
+        printf("    %s) words=\"", cli_command_at(i)->name);
+        each_option(cli_command_at(i), word);
         printf("\" ;;\n");
     }
     printf("    esac\n    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        words=\"");
-    for (size_t i = 0; cli_commands[i]; i++)
-        printf("%s ", cli_commands[i]->name);
+    for (size_t i = 0; cli_command_at(i); i++)
+        printf("%s ", cli_command_at(i)->name);
     printf("--help --version\"\n    elif [[ \"${COMP_WORDS[COMP_CWORD]}\" != -* ]]; then\n        "
            "words=\"\"\n    fi\n"
            "    COMPREPLY=($(compgen -W \"$words\" -- \"${COMP_WORDS[COMP_CWORD]}\"))\n}\n"
@@ -60,13 +60,13 @@ static void zsh(void)
 {
     printf("#compdef tessera\n_tessera() {\n    if (( CURRENT == 2 )); then\n        local -a "
            "commands=(");
-    for (size_t i = 0; cli_commands[i]; i++)
-        printf(" '%s:%s'", cli_commands[i]->name, cli_commands[i]->summary);
+    for (size_t i = 0; cli_command_at(i); i++)
+        printf(" '%s:%s'", cli_command_at(i)->name, cli_command_at(i)->summary);
     printf(
         " )\n        _describe command commands\n        return\n    fi\n    case $words[2] in\n");
-    for (size_t i = 0; cli_commands[i]; i++) {
-        printf("    %s) _arguments '*:file:_files'", cli_commands[i]->name);
-        each_option(cli_commands[i], zsh_option);
+    for (size_t i = 0; cli_command_at(i); i++) {
+        printf("    %s) _arguments '*:file:_files'", cli_command_at(i)->name);
+        each_option(cli_command_at(i), zsh_option);
         printf(" ;;\n");
     }
     printf("    esac\n}\ncompdef _tessera tessera\n");
@@ -85,10 +85,10 @@ static void fish_option(const struct command *command, const struct option *opti
 
 static void fish(void)
 {
-    for (size_t i = 0; cli_commands[i]; i++) {
+    for (size_t i = 0; cli_command_at(i); i++) {
         printf("complete -c tessera -n __fish_use_subcommand -a %s -d \"%s\"\n",
-               cli_commands[i]->name, cli_commands[i]->summary);
-        each_option(cli_commands[i], fish_option);
+               cli_command_at(i)->name, cli_command_at(i)->summary);
+        each_option(cli_command_at(i), fish_option);
     }
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_doctor.c - checks the installation: what is found, what is missing, and how to fix it.
 //
-// Each check_... function fills one item.
+// Each check_... function fills one item. A wheel has other remedies than a source tree: nothing can
+// be rebuilt there.
 #include "cli/cli.h"
 
 #include <limits.h>
@@ -43,8 +44,12 @@ static void check_engine(struct cli *cli, struct item *item)
     const char *found = "", *version = "";
     bool ok = cli_engine(cli, &found, &version) == TSR_OK;
     tsr_finding_clear(cli->session);
-    set(item, "ONNX Runtime", ok,
-        "run tools/setup, or `pip install onnxruntime`, or set TESSERA_ORT to the library's path");
+    const char *remedy =
+        "run tools/setup, or `pip install onnxruntime`, or set TESSERA_ORT to the library's path";
+    if (cli_in_wheel())
+        remedy = "pip install onnxruntime (onnxruntime-gpu for NVIDIA GPUs), or set TESSERA_ORT to "
+                 "the library's path";
+    set(item, "ONNX Runtime", ok, remedy);
     snprintf(item->detail, sizeof item->detail, "%s%s%s", version, ok ? " at " : "", found);
 }
 
@@ -86,6 +91,11 @@ static void check_bytes(struct cli *cli, struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s", detail);
 }
 
+// Plug-ins depend on the MPI and UCX of the system, so a wheel has none.
+#define IN_A_WHEEL                                                                                 \
+    "only ranks on several hosts need it; the wheel has no plug-ins: install the Debian package "  \
+    "tessera-plugins of this release, or build from source"
+
 // Checks one MPI implementation. It needs the launcher and our plug-in, which is built if the
 // headers are installed.
 static void check_mpi(struct item *item, const char *what, const char *program, const char *family,
@@ -96,6 +106,8 @@ static void check_mpi(struct item *item, const char *what, const char *program, 
     bool plugin = tsr_transport_available(family);
     if (path[0])
         remedy = "rebuild: the plug-in is built if this MPI's headers are installed";
+    if (cli_in_wheel())
+        remedy = IN_A_WHEEL;
     set(item, what, path[0] && plugin, remedy);
     snprintf(item->detail, sizeof item->detail, "%.400s%s", path,
              path[0] && !plugin ? " (no plug-in)" : "");
@@ -105,7 +117,9 @@ static void check_ucx(struct item *item)
 {
     bool plugin = tsr_transport_available("ucx");
     set(item, "UCX", plugin,
-        "for ranks on several hosts without MPI: apt install libucx-dev and rebuild");
+        cli_in_wheel() ? IN_A_WHEEL
+                       : "for ranks on several hosts without MPI: apt install libucx-dev and "
+                         "rebuild");
     snprintf(item->detail, sizeof item->detail, "%s",
              plugin ? "plug-in found; --transport ucx" : "no plug-in");
 }
@@ -147,6 +161,16 @@ static void check_gpus(struct cli *cli, struct item *item)
                    found.nccl % 100);
     else
         cli_append(detail, cap, "; no NCCL");
+}
+
+// In a wheel: what chat, serve and generate need. The command of the package, which knows its
+// Python, passes the list: "3.11.2, numpy 2.4.6; missing: onnxruntime-genai".
+static void check_packages(struct item *item)
+{
+    const char *list = cli_text_or(getenv("TESSERA_PACKAGES"), "");
+    set(item, "Python packages", *list && !strstr(list, "missing"),
+        "chat, serve and text for generate need them: pip install 'tessera-onnx[serve]'");
+    snprintf(item->detail, sizeof item->detail, "%.500s", list);
 }
 
 // Tries the Python of cli_python, then that of PATH; -I ignores the working directory and
@@ -238,7 +262,10 @@ static int run(struct cli *cli)
     check_mpi(&items[6], "MPICH", "mpirun.mpich", "mpich",
               "apt install mpich libmpich-dev; threads need no MPI");
     check_ucx(&items[7]);
-    check_python(&items[8]);
+    if (cli_in_wheel())
+        check_packages(&items[8]);
+    else
+        check_python(&items[8]);
     check_gpus(cli, &items[9]);
     check_devices(cli, &items[10]);
     return cli->json ? print_doctor_json(cli, items, 11) : print_text(items, 11);

@@ -192,7 +192,7 @@ static const struct option options_table[] = {
 
 const struct command cmd_generate = {
     .name = "generate",
-    .arguments = "FOLDER --ids 1,2,3",
+    .arguments = "FOLDER --ids 1,2,3 | --prompt TEXT",
     .summary = "generate tokens with a language model on several devices",
     .detail = "FOLDER has genai_config.json (onnxruntime-genai's builder) or config.json and\n"
               "model.onnx (Optimum).\n"

@@ -126,7 +126,7 @@ const char *cli_near_command(const char *word)
 {
     const char *names[64];
     size_t n = 0;
-    for (; cli_commands[n] && n < 64; n++)
-        names[n] = cli_commands[n]->name;
+    for (; n < 64 && cli_command_at(n); n++)
+        names[n] = cli_command_at(n)->name;
     return tsr_nearest(word, names, n);
 }

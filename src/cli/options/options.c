@@ -23,16 +23,29 @@ const struct option cli_common[] = {
     END_OF_OPTIONS,
 };
 
+const struct option *cli_common_of(const struct command *command)
+{
+    size_t n = sizeof cli_common / sizeof *cli_common;
+    return command->python ? &cli_common[n - 2] : cli_common; // --help is the last one
+}
+
 #define COMMAND(name) extern const struct command cmd_##name;
 #include "cli/commands.def"
 #undef COMMAND
+extern const struct command cmd_chat, cmd_serve;
 
-const struct command *const cli_commands[] = {
+// Those of the Python package are the last.
+static const struct command *const commands[] = {
 #define COMMAND(name) &cmd_##name,
 #include "cli/commands.def"
 #undef COMMAND
-    NULL,
-};
+    &cmd_chat, &cmd_serve, NULL};
+
+const struct command *cli_command_at(size_t i)
+{
+    const struct command *command = commands[i];
+    return command && command->python && !cli_in_wheel() ? NULL : command;
+}
 
 // ---- look-up -----------------------------------------------------------------------------------
 
