@@ -523,15 +523,28 @@ typedef struct tsr_bench_result {
      * like `communication` */
     const int64_t *memory;
     int64_t process_memory; /* of the calling process; 0: the ranks are other processes */
+    const double *times;    /* seconds of each run, ascending; owned like `communication` */
 } tsr_bench_result;
+/* The unsharded model, measured in turns with its partition. */
+typedef struct tsr_bench_baseline {
+    bool measured;
+    const char *why; /* it was not measured; a constant */
+    int threads;     /* 0: one for each core */
+    tsr_bench_result result;
+    /* time of an unsharded run by that of a sharded run: the median of the turns, the least and
+     * the greatest */
+    double speedup, least_speedup, most_speedup;
+} tsr_bench_baseline;
 /* Runs a partition or model repeatedly for `seconds`, after some runs that are not measured.
  * Under a launcher every rank calls it. */
 TSR_API tsr_status tsr_bench(tsr_session *session, const char *path, const tsr_run_options *options,
                              const tsr_tensors *inputs, double seconds, tsr_bench_result *result);
-/* The same for an annotated model, which is partitioned as by tsr_run_annotated. */
+/* The same for an annotated model, which is partitioned as by tsr_run_annotated. baseline not NULL:
+ * also measures the unsharded model, for as many seconds. */
 TSR_API tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char *work,
                                        const tsr_run_options *options, const tsr_tensors *inputs,
-                                       double seconds, tsr_bench_result *result);
+                                       double seconds, tsr_bench_result *result,
+                                       tsr_bench_baseline *baseline);
 
 /* One random sharding. status: TSR_OK, TSR_DIFFERENT, or why it could not be partitioned or run
  * (diagnostics have details). */

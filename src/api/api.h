@@ -24,8 +24,19 @@ void tsr__scratch_close(struct scratch *scratch); // a zeroed struct is allowed
 // Returns false if out of memory.
 bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_tensors *inputs,
                       tsr_dim_size **out, size_t *n);
-// planned.c: as tsr_plan_for_inputs, but fills a struct instead of returning a result handle.
+// planned.c: as tsr_plan_for_sizes, but fills a struct instead of returning a result handle.
 tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
-                         const tsr_tensors *inputs, tsr_plan_summary *summary) TSR_MUST_USE;
+                         const tsr_dim_size *more, size_t n,
+                         tsr_plan_summary *summary) TSR_MUST_USE;
+
+// bench_turns.c: returns the first device of the configuration (NULL: the only one) that is not the
+// CPU, or NULL. The unsharded model runs on it too, so that runs differ only by the sharding.
+const char *tsr__unsharded_device(const tsr_model *model, const char *config);
+// bench_turns.c: measures the partition in `parts`, a partition of the model, and the unsharded
+// model in turns. Under a launcher every rank calls it, and rank 0 runs the unsharded model.
+tsr_status tsr__bench_turns(const tsr_model *model, const char *config, const char *parts,
+                            const tsr_run_options *options, const tsr_tensors *inputs,
+                            double seconds, tsr_bench_result *result,
+                            tsr_bench_baseline *baseline) TSR_MUST_USE;
 
 #endif

@@ -85,14 +85,17 @@ tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *w
 // Partitions the model and runs it repeatedly for `seconds`, then removes the folder.
 tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char *work,
                                const tsr_run_options *options, const tsr_tensors *inputs,
-                               double seconds, tsr_bench_result *result)
+                               double seconds, tsr_bench_result *result,
+                               tsr_bench_baseline *baseline)
 {
     struct scratch at = {0};
     struct arena arena;
     tsr_session *session = tsr_model_session(model);
     TRY(tsr__tensors_owned(session, inputs));
     tsr_status st = partition_here(model, config, work, options, NULL, &arena, &at);
-    if (st == TSR_OK)
+    if (st == TSR_OK && baseline)
+        st = tsr__bench_turns(model, config, at.parts, options, inputs, seconds, result, baseline);
+    else if (st == TSR_OK)
         st = tsr_bench(session, at.parts, options, inputs, seconds, result);
     st = tsr__run_end(session, options, st); // while the folder exists: another rank may open it
     tsr__scratch_close(&at);

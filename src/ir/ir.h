@@ -40,6 +40,8 @@ void tsr__model_drop_derived(tsr_model *model, bool (*keeps)(const void *result,
 tsr_status tsr__model_clone_bare(const tsr_model *model, tsr_model **out) TSR_MUST_USE;
 // Copies the functions of another model, without their annotations.
 tsr_status tsr__model_copy_functions(tsr_model *to, const tsr_model *from) TSR_MUST_USE;
+// Returns the bytes of the weights of the main graph; INT64_MAX: too many to count.
+int64_t tsr__model_weight_bytes(const tsr_model *model);
 // Raises ir_version to 11, the first with configurations, if it is lower.
 tsr_status tsr__model_allow_configs(tsr_model *model) TSR_MUST_USE;
 // Adds the folder of `file`. Data files that are not in the folder of the model are searched there.

@@ -342,3 +342,19 @@ tsr_status tsr_model_set_metadata(tsr_model *model, const char *key, const char 
     entry->changed = true;
     return model_status(model);
 }
+
+int64_t tsr__model_weight_bytes(const tsr_model *model)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    int64_t all = 0;
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_tensor *tensor = tsr_value_initializer(tsr_graph_initializer(graph, i));
+        int64_t bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
+        for (int d = 0; d < tsr_tensor_rank(tensor); d++)
+            if (!mul_ok(bits, tsr_tensor_dims(tensor)[d], &bits))
+                return INT64_MAX;
+        if (!add_ok(all, bits / 8, &all))
+            return INT64_MAX;
+    }
+    return all;
+}

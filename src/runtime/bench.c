@@ -164,12 +164,12 @@ static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
 
 // ---- results -----------------------------------------------------------------------------------
 
-// Returns a percentile of the times, which are sorted; there is at least one. Example: share 0.5 of
-// 4 times is the third (index 2).
-static double percentile(const struct bench *bench, double share)
+// Returns a percentile of n > 0 times, which are sorted. Example: share 0.5 of 4 times is the third
+// (index 2).
+static double percentile(const double *times, size_t n, double share)
 {
-    size_t i = (size_t)(share * (double)(bench->n - 1) + 0.5);
-    return bench->times[i < bench->n ? i : bench->n - 1];
+    size_t i = (size_t)(share * (double)(n - 1) + 0.5);
+    return times[i < n ? i : n - 1];
 }
 
 static void time_communication(const tsr_job *job)
@@ -216,25 +216,22 @@ static tsr_status gather(struct bench *bench, struct rank_report *all, int ranks
     return tsr__run_peer_failed(bench->session, &why);
 }
 
-// Sorts the times of the runs and takes the percentiles.
-static void summarize_times(struct bench *bench, tsr_bench_result *result)
+void tsr__bench_times(double *times, size_t n, tsr_bench_result *result)
 {
     static const double shares[] = {0, 0.5, 0.9, 0.95, 0.99, 1};
     double *const at[] = {&result->min_s, &result->p50_s, &result->p90_s,
                           &result->p95_s, &result->p99_s, &result->max_s};
     double sum = 0;
-    for (size_t i = 0; i < bench->n; i++)
-        sum += bench->times[i];
-    result->runs = bench->n;
+    for (size_t i = 0; i < n; i++)
+        sum += times[i];
+    result->runs = n;
     result->seconds = sum; // if runs do not overlap: without the time between them
-    if (bench->in_flight > 1)
-        result->seconds = bench->wall_s;
-    if (bench->n == 0)
+    if (n == 0)
         return;
-    result->mean_s = sum / (double)bench->n;
-    qsort(bench->times, bench->n, sizeof *bench->times, by_double);
+    result->mean_s = sum / (double)n;
+    qsort(times, n, sizeof *times, by_double);
     for (size_t i = 0; i < TSR_COUNT(at); i++)
-        *at[i] = percentile(bench, shares[i]);
+        *at[i] = percentile(times, n, shares[i]);
 }
 
 // Computes the result. Called by all ranks, because it contains a collective.
@@ -246,9 +243,15 @@ static tsr_status summarize(struct bench *bench, tsr_bench_result *result)
     double *share = ARENA_ARRAY(kept, double, (size_t)result->ranks);
     int64_t *memory = ARENA_ARRAY(kept, int64_t, (size_t)result->ranks);
     struct rank_report *reports = ARENA_ARRAY(kept, struct rank_report, (size_t)result->ranks);
-    if (!share || !memory || !reports)
+    double *times = ARENA_ARRAY(kept, double, bench->n + 1);
+    if (!share || !memory || !reports || !times)
         return TSR_NOMEM;
-    summarize_times(bench, result);
+    tsr__bench_times(bench->times, bench->n, result);
+    if (bench->in_flight > 1)
+        result->seconds = bench->wall_s;
+    if (bench->n)
+        memcpy(times, bench->times, bench->n * sizeof *times);
+    result->times = times;
     tsr_status st = gather(bench, reports, result->ranks);
     for (int i = 0; i < result->ranks; i++) {
         // A rank may also wait while rank 0 is between two runs, which `seconds` does not contain.
@@ -355,6 +358,7 @@ static tsr_status bench_work(struct spawn *spawn, tsr_session *session, int rank
     tsr__message_put(out, result.communication,
                      (size_t)result.ranks * sizeof *result.communication);
     tsr__message_put(out, result.memory, (size_t)result.ranks * sizeof *result.memory);
+    tsr__message_put(out, result.times, result.runs * sizeof *result.times);
     return TSR_OK;
 }
 
@@ -372,14 +376,18 @@ static tsr_status bench_take(struct spawn *spawn, tsr_session *session, int rank
     size_t bytes = (size_t)spawn->n * sizeof(double), more = (size_t)spawn->n * sizeof(int64_t);
     const void *share = tsr__message_get(in, bytes);
     const void *memory = tsr__message_get(in, more);
-    if (!share || !memory || work->result->ranks != spawn->n)
+    size_t n = work->result->runs;
+    const void *times = n < MAX_RUNS + MAX_BATCH ? tsr__message_get(in, n * sizeof(double)) : NULL;
+    if (!share || !memory || !times || work->result->ranks != spawn->n)
         return TSR_MALFORMED;
     struct arena *kept = &session->results[RESULT_RUN];
     tsr__arena_free(kept);
     double *copy = ARENA_ARRAY(kept, double, (size_t)spawn->n);
     int64_t *held = ARENA_ARRAY(kept, int64_t, (size_t)spawn->n);
-    if (!copy || !held)
+    double *runs = ARENA_ARRAY(kept, double, n + 1);
+    if (!copy || !held || !runs)
         return TSR_NOMEM;
+    work->result->times = memcpy(runs, times, n * sizeof *runs);
     work->result->communication = memcpy(copy, share, bytes);
     work->result->memory = memcpy(held, memory, more);
     work->result->process_memory = 0;

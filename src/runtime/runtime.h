@@ -79,6 +79,9 @@ tsr_status tsr__job_wait_placed(tsr_job *job, const struct output_places *places
                                 tsr_tensors *outputs) TSR_MUST_USE;
 bool tsr__job_on_gpu(const tsr_job *job); // true if a rank in this process is on a GPU
 
+// Sorts the times of n runs and sets the figures that follow from them (bench.c).
+void tsr__bench_times(double *times, size_t n, tsr_bench_result *result);
+
 // ---- before a run, under a launcher (transports.c)
 
 // True if a launcher started this process as one of several ranks that run together; *rank is its

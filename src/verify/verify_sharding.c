@@ -142,23 +142,6 @@ static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
 
 // ---- running -----------------------------------------------------------------------------------
 
-// Returns the first device of the configuration that is not the CPU, or NULL. The unsharded model
-// runs on it too, so that both runs differ only by the sharding.
-static const char *device_of(const tsr_model *model, const char *name)
-{
-    const tsr_config *config = name ? tsr_model_find_config(model, name) : NULL;
-    if (!config && tsr_model_config_count(model) == 1)
-        config = tsr_model_config(model, 0);
-    if (!config)
-        return NULL;
-    for (size_t i = 0; i < tsr_config_device_name_count(config); i++) {
-        const char *device = tsr_config_device_name(config, i);
-        if (device && device[0] && tsr__device_number(str_of(device), "CPU") < 0)
-            return device;
-    }
-    return NULL;
-}
-
 // Reports that the unsharded model failed, because the engine's error does not name the model.
 static void report_reference(struct work *work)
 {
@@ -173,7 +156,7 @@ static tsr_status run_reference(struct work *work, const tsr_model *model, const
     tsr_run_options options = work->run;
     const char *path;
     options.trace = NULL; // traces are for the sharded run
-    options.device = device_of(model, config);
+    options.device = tsr__unsharded_device(model, config);
     if (work->options->reference_cpu) {
         options.device = NULL;
         options.n_map_devices = 0;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_bench.c - runs a partition or a model repeatedly and reports the times.
 //
-// Takes the same arguments as `run`. A generation folder is measured by bench_folder.c, unless the
-// user gives --inputs. Under a launcher every rank runs this, and rank 0 prints.
+// Takes the same arguments as `run`. With --devices the unsharded model is measured too, in turns. A
+// generation folder is measured by bench_folder.c, unless the user gives --inputs. Under a launcher
+// every rank runs this, and rank 0 prints.
 #include "cli/options/job.h"
 
 #include <stdlib.h>
@@ -28,6 +29,14 @@ static const tsr_json_field time_fields[] = {
     {JSON_MS(tsr_bench_result, "max", max_s)},   {JSON_END},
 };
 
+static int unsharded_threads(const tsr_bench_baseline *baseline)
+{
+    int threads = baseline->threads;
+    if (threads == 0)
+        tsr_run_cores(0, 1, NULL, 0, &threads);
+    return threads;
+}
+
 // Memory that could not be measured is null.
 static const tsr_json_field rank_fields[] = {
     {JSON_LIST(tsr_bench_result, "communication", communication, ranks)},
@@ -36,7 +45,26 @@ static const tsr_json_field rank_fields[] = {
     {JSON_END},
 };
 
-static int print_json(const struct job *job, const tsr_bench_result *result)
+// Writes the unsharded model's times and the speedup: null if it was not measured.
+static void json_baseline(tsr_json *json, const tsr_bench_baseline *baseline)
+{
+    const double range[] = {baseline->least_speedup, baseline->most_speedup};
+    if (!baseline->measured) {
+        tsr_json_null(json, "unsharded_ms");
+        tsr_json_null(json, "speedup");
+        return;
+    }
+    tsr_json_record(json, "unsharded_ms", time_fields, &baseline->result);
+    tsr_json_int(json, "unsharded_threads", unsharded_threads(baseline));
+    tsr_json_number(json, "speedup", baseline->speedup);
+    tsr_json_begin(json, "speedup_range", '[');
+    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
+        tsr_json_number(json, NULL, range[i]);
+    tsr_json_end(json);
+}
+
+static int print_json(const struct job *job, const tsr_bench_result *result,
+                      const tsr_bench_baseline *baseline)
 {
     tsr_json *json = cli_json(job->cli);
     tsr_json_int(json, "ranks", result->ranks);
@@ -47,6 +75,8 @@ static int print_json(const struct job *job, const tsr_bench_result *result)
     tsr_json_number(json, "runs_per_s", runs_per_s(result));
     tsr_json_record(json, "run_ms", time_fields, result);
     tsr_json_fields(json, rank_fields, result);
+    if (job->plan.devices)
+        json_baseline(json, baseline);
     return cli_print_json(job->cli, json, EXIT_DONE);
 }
 
@@ -60,6 +90,23 @@ static void print_memory(const tsr_bench_result *result)
     else
         printf(" %s in one process", cli_bytes(result->process_memory));
     printf("\n");
+}
+
+// Prints "unsharded, 2 threads: 12.4 ms (10.9 to 15.1); speedup 1.31 (1.22 to 1.35)": medians, and
+// the least and greatest values.
+static void print_baseline(const tsr_bench_baseline *baseline)
+{
+    const tsr_bench_result *result = &baseline->result;
+    int threads = unsharded_threads(baseline);
+    if (!baseline->measured) {
+        printf("unsharded: not measured: %s\n", baseline->why);
+        return;
+    }
+    printf("unsharded, %d thread%s: %.3f ms (%.3f to %.3f in %zu runs); speedup %.2f (%.2f to %.2f "
+           "in 3 turns)\n",
+           threads, cli_plural((size_t)threads), 1e3 * result->p50_s, 1e3 * result->min_s,
+           1e3 * result->max_s, result->runs, baseline->speedup, baseline->least_speedup,
+           baseline->most_speedup);
 }
 
 static void print_text(const tsr_bench_result *result)
@@ -81,7 +128,8 @@ static void print_text(const tsr_bench_result *result)
     printf("\n");
 }
 
-static tsr_status measure(struct job *job, double seconds, tsr_bench_result *result)
+static tsr_status measure(struct job *job, double seconds, tsr_bench_result *result,
+                          tsr_bench_baseline *baseline)
 {
     struct cli *cli = job->cli;
     tsr_status status = job_prepare(job);
@@ -90,7 +138,8 @@ static tsr_status measure(struct job *job, double seconds, tsr_bench_result *res
     cli_print_one_device(cli, cli_prediction(&job->plan));
     if (!job->folder && (job->config || tsr_model_config_count(job->model)))
         return tsr_bench_annotated(job->model, job->config, cli_temporary(), &job->options,
-                                   job->inputs, seconds, result);
+                                   job->inputs, seconds, result,
+                                   cli_value(cli, "--devices") ? baseline : NULL);
     return tsr_bench(cli->session, cli->arguments[0], &job->options, job->inputs, seconds, result);
 }
 
@@ -106,6 +155,7 @@ static bool inputs_are_default(const struct cli *cli)
 static int run(struct cli *cli)
 {
     tsr_bench_result result = {.size = sizeof result};
+    tsr_bench_baseline baseline = {0};
     struct job job;
     double seconds = 5;
     uint64_t in_flight = 1;
@@ -120,20 +170,22 @@ static int run(struct cli *cli)
     if (code)
         return code;
     job.options.in_flight = (int)in_flight;
-    tsr_status status = measure(&job, seconds, &result);
+    tsr_status status = measure(&job, seconds, &result, &baseline);
     code = cli_finish(cli, status);
     if (status == TSR_OK && cli_rank(cli) == 0) {
         if (cli->json)
-            code = print_json(&job, &result);
+            code = print_json(&job, &result, &baseline);
         else
             print_text(&result);
+        if (!cli->json && job.plan.devices)
+            print_baseline(&baseline);
     }
     job_end(&job);
     return code;
 }
 
 static const struct option options_table[] = {
-    {"--seconds", "S", "measuring time (default 5)"},
+    {"--seconds", "S", "measuring time, of each program (default 5)"},
     {"--in-flight", "K",
      "concurrent runs, 1 to 16 (default 1); more let the stages of a pipeline overlap"},
     {"--config", "NAME", "configuration to partition a model for (required if it has several)"},
@@ -153,8 +205,10 @@ const struct command cmd_bench = {
     .summary = "measure the speed of a partition or a model",
     .detail = "Prints percentiles of the run time and the share that each rank spends in\n"
               "communication.\n"
-              "A model is partitioned as `run` does it. A model without a configuration runs\n"
-              "unsharded in one ONNX Runtime with all threads, as the baseline.\n"
+              "A model is partitioned as `run` does it. With --devices the unsharded model runs\n"
+              "too, for as long, in turns with its partition: the speedup is the ratio of their\n"
+              "run times, with the least and the greatest of 3 turns. A model without a\n"
+              "configuration runs unsharded in one ONNX Runtime with all threads.\n"
               "For a generation folder (genai_config.json, or Optimum's files): tokens per\n"
               "second of prefill and decode, compared with onnxruntime-genai on the unsharded\n"
               "folder if Python has it. With --inputs only the model is run.",
