@@ -36,6 +36,10 @@ TSR_API void tsr_session_sweep(tsr_session *session);
 /* Returns TSR_USAGE (dim-unknown, dim-size) if the model has no dimension of a given name, or if
  * a size is less than 1. Calls that take sizes make the same check. */
 TSR_API tsr_status tsr_model_check_dims(tsr_model *model, const tsr_dim_size *sizes, size_t n);
+/* True if the configuration (NULL: the only one) was planned with a size for this dimension; size
+ * may be NULL. */
+TSR_API bool tsr_model_plan_size(const tsr_model *model, const char *config, const char *name,
+                                 int64_t *size);
 
 /* Returns the graph in which the last step of a path is searched: the main graph, a subgraph or the
  * body of a function, as in tsr_model_find_node. *last becomes the last step, a part of the text.

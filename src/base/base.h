@@ -117,6 +117,15 @@ bool tsr__star_matches(struct str pattern, struct str text, struct str *rest);
 // Parses a decimal number. False for an empty text, a leading '+', spaces, other characters and
 // overflow.
 bool tsr__str_int(struct str text, int64_t *out);
+// Returns the line at *text without its line break, and moves *text to the next line.
+static inline struct str next_line(const char **text)
+{
+    struct str line = {*text, strcspn(*text, "\n")};
+    *text += line.n;
+    if (**text == '\n')
+        (*text)++;
+    return line;
+}
 // Returns the name or number at the start of the text of a size, such as "batch size" in
 // "batch size + 1".
 struct str tsr__dim_word(struct str text);

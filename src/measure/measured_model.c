@@ -299,11 +299,11 @@ static tsr_status partition_copy(struct round *round, tsr_model *model)
 {
     struct modelled *of = round->of;
     tsr_model *copy = NULL;
-    tsr_dim_size *all;
-    size_t n;
+    const tsr_dim_size *all = of->sizes;
+    size_t n = of->n_sizes;
     TRY(tsr_model_clone(model, &copy));
     tsr_status st = TSR_NOMEM;
-    if (tsr__sim_sizes(&of->arena, model, of->sizes, of->n_sizes, &all, &n))
+    if (tsr__plan_sizes_assume(&of->arena, model, &all, &n))
         st = tsr__shapes_declare(copy, all, n, NULL);
     if (st == TSR_OK)
         st = tsr__partition_visit(copy, CONFIG, &(struct partition_visitor){use_parts, round});

@@ -9,9 +9,6 @@
 
 #include "base/base.h"
 
-// Size of a symbolic dimension that the caller gave no size for. It is used for costs only, and the
-// dimension is not sharded.
-#define PLAN_USUAL_SIZE  128
 #define PLAN_MAX_DEVICES 16384 // largest number of devices if they are copies of a device set
 #define PLAN_MAX_AT_ONCE 1024  // largest number of devices that are planned individually
 
@@ -69,11 +66,5 @@ tsr_status tsr__plan_result(tsr_session *session, tsr_status st, const tsr_plan_
 // Returns TSR_OK if the handles in the options belong to the session; otherwise adds a diagnostic.
 tsr_status tsr__plan_options_owned(tsr_session *session,
                                    const tsr_plan_options *options) TSR_MUST_USE;
-
-// Appends to the caller's sizes those for which the configuration was planned (config NULL: the
-// only configuration of the model). Skips names for which the caller gave a size. False: out of
-// memory.
-bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
-                     const tsr_dim_size **sizes, size_t *n);
 
 #endif

@@ -192,12 +192,13 @@ static void close_request(struct request *request)
 static tsr_status keep_sizes(struct request *request)
 {
     const tsr_plan_options *options = &request->options;
-    tsr_status st =
-        tsr__planner_keep_sizes(&request->planners[0], options->sizes, options->n_sizes);
+    const struct planner *first = &request->planners[0], *second = &request->planners[1];
+    tsr_status st = tsr__plan_sizes_keep(first->model, tsr_config_name(first->config),
+                                         options->sizes, options->n_sizes);
     if (st != TSR_OK || request->models.n == 1)
         return st;
-    return tsr__planner_keep_sizes(&request->planners[1], options->with_sizes,
-                                   options->n_with_sizes);
+    return tsr__plan_sizes_keep(second->model, tsr_config_name(second->config), options->with_sizes,
+                                options->n_with_sizes);
 }
 
 // ---- plans -------------------------------------------------------------------------------------

@@ -72,6 +72,24 @@ struct dim_sizes;
 struct dim_sizes *tsr__dim_sizes_new(struct arena *arena, const tsr_dim_size *sizes, size_t n);
 int64_t tsr__dim_sizes_of(struct dim_sizes *sizes, tsr_dim dim); // -1: not known
 
+// ---- for which sizes? (plan_sizes.c) -----------------------------------------------------------
+
+// Size of a symbolic dimension that nobody gave a size for. Plans use it for costs only and do not
+// shard the dimension. Runs begin with it.
+#define ASSUMED_SIZE 128
+
+// Appends to the caller's sizes those for which the configuration was planned (config NULL: the
+// only configuration of the model). Skips names for which the caller gave a size. False: out of
+// memory.
+bool tsr__plan_sizes(struct arena *arena, const tsr_model *model, const char *config,
+                     const tsr_dim_size **sizes, size_t *n);
+// Appends ASSUMED_SIZE for every other symbol of the model's inputs. False: out of memory.
+bool tsr__plan_sizes_assume(struct arena *arena, const tsr_model *model, const tsr_dim_size **sizes,
+                            size_t *n);
+// Stores the sizes for which the configuration was planned in the model.
+tsr_status tsr__plan_sizes_keep(tsr_model *model, const char *config, const tsr_dim_size *sizes,
+                                size_t n) TSR_MUST_USE;
+
 // ---- control flow (control.c) ------------------------------------------------------------------
 
 // The roles of the values of a node with bodies. Inputs of the node: controls, states, slices.

@@ -135,10 +135,6 @@ double tsr__sim_end(struct shared_links *shared, const struct sim_comm *comm,
 // Reads the tasks of all parts and predicts their times (simulate_parts.c).
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_dim_size *sizes, size_t n_sizes) TSR_MUST_USE;
-// Copies the caller's sizes and gives input symbols without a size PLAN_USUAL_SIZE. False: out of
-// memory.
-bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_size *sizes,
-                    size_t n, tsr_dim_size **out, size_t *n_out);
 
 // timeline.c: as tsr_simulate and tsr_simulate_folder, but fill a struct instead of making a result
 // handle. The session owns the lists of the struct until the next simulation.

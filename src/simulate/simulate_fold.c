@@ -380,11 +380,12 @@ tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simula
 {
     struct fold fold = {
         .model = model, .arena = arena, .config = only_config(model, options->config)};
-    tsr_dim_size *sizes;
+    const tsr_dim_size *sizes = options->sizes;
     *out = (struct sim_fold){0};
     if (!fold.config || tsr_config_devices(fold.config) <= SIM_FOLD_ABOVE || tsr__has_calls(model))
         return TSR_OK;
-    if (!tsr__sim_sizes(arena, model, options->sizes, options->n_sizes, &sizes, &out->n_sizes))
+    out->n_sizes = options->n_sizes;
+    if (!tsr__plan_sizes_assume(arena, model, &sizes, &out->n_sizes))
         return TSR_NOMEM;
     fold.all = tsr__shapes_bound(arena, model, sizes, out->n_sizes, false);
     if (fold.all && find_copies(&fold, topology, out, sizes, out->n_sizes)) {

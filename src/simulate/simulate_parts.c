@@ -299,44 +299,19 @@ static tsr_status add_graph(struct sim *sim, struct sim_device *sim_device, int6
 
 // ---- all parts ----------------------------------------------------------------------------------
 
-bool tsr__sim_sizes(struct arena *arena, const tsr_model *model, const tsr_dim_size *sizes,
-                    size_t n, tsr_dim_size **out, size_t *n_out)
-{
-    const tsr_graph *graph = tsr_model_graph(model);
-    VEC(tsr_dim_size) all = {0};
-    for (size_t i = 0; i < n; i++)
-        vec_add(arena, &all, sizes[i]);
-    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
-        const tsr_value *value = tsr_graph_input(graph, i);
-        for (int axis = 0; axis < tsr_value_rank(value); axis++) {
-            const char *name = tsr_value_dim_name(value, axis);
-            bool known = !name;
-            for (size_t k = 0; k < all.n && !known; k++)
-                known = strcmp(all.at[k].name, name) == 0;
-            if (!known)
-                vec_add(arena, &all, (tsr_dim_size){name, PLAN_USUAL_SIZE});
-        }
-    }
-    *out = all.at;
-    *n_out = all.n;
-    return !arena->failed;
-}
-
 // Reads the graph of one rank: shapes, tasks, memory. The model may be freed afterwards.
 static tsr_status read_part(struct sim *sim, int64_t device, const struct partition_part *part,
                             const tsr_dim_size *sizes, size_t n_sizes)
 {
     struct sim_device *sim_device = &sim->devices[device];
-    tsr_dim_size *all;
-    size_t n;
     struct arena scratch = {.session = sim->session};
     sim_device->weights = part->weight_bytes;
     const char *name = sim->topology->device[device].name;
     sim_device->widens = tsr__device_widens(&sim->topology->device[device]);
     sim_device->is_gpu = tsr__device_is_cuda(str_of(name));
     struct shapes *shapes = NULL;
-    if (tsr__sim_sizes(&scratch, part->model, sizes, n_sizes, &all, &n))
-        shapes = tsr__shapes_bound(&scratch, part->model, all, n, false);
+    if (tsr__plan_sizes_assume(&scratch, part->model, &sizes, &n_sizes))
+        shapes = tsr__shapes_bound(&scratch, part->model, sizes, n_sizes, false);
     tsr_status st = TSR_NOMEM;
     if (shapes)
         st = TSR_OK;

@@ -484,8 +484,6 @@ static tsr_status end(struct run *run, tsr_status st, tsr_simulation_summary *gi
 static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
 {
     tsr_topology *topology = run->options.topology ? run->options.topology : run->own;
-    tsr_dim_size *all;
-    size_t n;
     TRY(tsr__sim_fold(run->kept, model, &run->options, topology, &run->fold));
     // The devices, sizes and model of one copy replace those of the plan. The caller's sizes are
     // needed again for the time on one device.
@@ -502,7 +500,9 @@ static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
         return TSR_OK;
     }
     TRY(tsr_model_clone(model, out));
-    if (!tsr__sim_sizes(run->kept, model, run->options.sizes, run->options.n_sizes, &all, &n))
+    const tsr_dim_size *all = run->options.sizes;
+    size_t n = run->options.n_sizes;
+    if (!tsr__plan_sizes_assume(run->kept, model, &all, &n))
         return TSR_NOMEM;
     return tsr__shapes_declare(*out, all, n, NULL);
 }
@@ -563,15 +563,15 @@ static tsr_status fastest_alone(const struct run *run, tsr_topology **out)
 static tsr_status make_whole(struct run *run, tsr_model *model, tsr_model *sized, tsr_model **out)
 {
     tsr_config *made;
-    tsr_dim_size *sizes;
-    size_t n;
     tsr_status st = tsr__model_clone_bare(run->fold.model ? model : sized, out);
     if (st != TSR_OK)
         return st;
     if (run->fold.model) {
         run->options.sizes = run->given_sizes;
         run->options.n_sizes = run->n_given_sizes;
-        if (!tsr__sim_sizes(run->kept, model, run->given_sizes, run->n_given_sizes, &sizes, &n))
+        const tsr_dim_size *sizes = run->given_sizes;
+        size_t n = run->n_given_sizes;
+        if (!tsr__plan_sizes_assume(run->kept, model, &sizes, &n))
             return TSR_NOMEM;
         st = tsr__shapes_declare(*out, sizes, n, NULL);
     }

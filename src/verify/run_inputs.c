@@ -230,7 +230,7 @@ static void warn_no_size(const struct loading *loading)
               "set the sizes with --dim NAME=SIZE, or give inputs with --inputs",
               "the unsharded model fails with every power of two from 1 to %d as the size of its "
               "dynamic dimensions",
-              PLAN_USUAL_SIZE);
+              ASSUMED_SIZE);
 }
 
 // Tries the sizes 128, 64 ... 2. Stops at the first with which the unsharded model runs: *size is
@@ -238,7 +238,7 @@ static void warn_no_size(const struct loading *loading)
 // the model with any size. Example: bfloat16, which GPUs support.
 static tsr_status try_sizes(struct loading *loading, const struct growth *growth, int64_t *size)
 {
-    for (*size = PLAN_USUAL_SIZE; *size > 1; *size /= 2) {
+    for (*size = ASSUMED_SIZE; *size > 1; *size /= 2) {
         if (bytes_at(growth, *size) > MOST_INPUT_BYTES)
             continue;
         TRY(tsr__cancel_check(loading->session));

@@ -89,22 +89,49 @@ tsr_status cli_check_dims_of_file(struct cli *cli, const char *path)
     return status;
 }
 
-// ---- assumed sizes ------------------------------------------------------------------------------
+// ---- partitions with fixed sizes ----------------------------------------------------------------
 
-// True if the model was planned with a size for this dimension; its metadata has these sizes.
-static bool is_kept(const tsr_model *model, const char *name)
+static const tsr_dim_size *find_size(const tsr_manifest_facts *facts, const char *name)
 {
-    char key[512];
-    const char *text = NULL;
-    if (tsr_model_config_count(model) == 1 &&
-        (size_t)snprintf(key, sizeof key, "ai.tessera.dims.%s",
-                         tsr_config_name(tsr_model_config(model, 0))) < sizeof key)
-        text = tsr_model_metadata(model, key);
-    for (size_t n = strlen(name); text && *text; text += strcspn(text, "\n"), text += *text == '\n')
-        if (strncmp(text, name, n) == 0 && text[n] == '=')
-            return true;
-    return false;
+    for (size_t i = 0; i < facts->n_sizes; i++)
+        if (strcmp(facts->sizes[i].name, name) == 0)
+            return &facts->sizes[i];
+    return NULL;
 }
+
+static int check_fixed(struct cli *cli, const tsr_manifest_facts *facts, const tsr_dim_size *dim)
+{
+    const tsr_dim_size *fixed = find_size(facts, dim->name);
+    if (!fixed)
+        return cli_usage(cli, "the sizes of '%s' are fixed, and it has no dimension '%s'",
+                         cli->arguments[0], dim->name);
+    if (fixed->size == dim->size)
+        return 0;
+    return cli_usage(cli,
+                     "'%s' was partitioned with --static for %s=%lld; partition the model again "
+                     "with --dim %s=%lld, or without --static",
+                     cli->arguments[0], dim->name, (long long)fixed->size, dim->name,
+                     (long long)dim->size);
+}
+
+// A manifest that cannot be read is reported by the run.
+int cli_check_static(struct cli *cli, const struct cli_dims *dims, bool *is_static)
+{
+    tsr_manifest *manifest = NULL;
+    tsr_manifest_facts facts = TSR_MANIFEST_FACTS_INIT;
+    int code = 0;
+    if (tsr_manifest_open(cli->session, cli->arguments[0], &manifest) == TSR_OK)
+        tsr_manifest_about(manifest, &facts);
+    else
+        tsr_finding_clear(cli->session);
+    *is_static = facts.static_sizes;
+    for (size_t i = 0; *is_static && i < dims->n && !code; i++)
+        code = check_fixed(cli, &facts, &dims->at[i]);
+    tsr_manifest_free(manifest);
+    return code;
+}
+
+// ---- assumed sizes ------------------------------------------------------------------------------
 
 static bool is_listed(const char *const *names, size_t n, const char *name)
 {
@@ -140,7 +167,7 @@ void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_di
     for (size_t i = 0; i < n; i++)
         given[i] = sizes[i].name;
     for (size_t i = 0; i < n_names; i++)
-        if (!is_listed(given, n, names[i]) && !is_kept(model, names[i]))
+        if (!is_listed(given, n, names[i]) && !tsr_model_plan_size(model, NULL, names[i], NULL))
             open[n_open++] = names[i];
     if (!n_open)
         return;

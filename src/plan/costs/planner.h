@@ -313,15 +313,6 @@ static inline int64_t program_cost_of(int64_t ps)
 {
     return ps < PLAN_NEVER ? ps : COST_FORBIDDEN;
 }
-// Returns the line at *text without its line break, and moves *text to the next line.
-static inline struct str next_line(const char **text)
-{
-    struct str line = {*text, strcspn(*text, "\n")};
-    *text += line.n;
-    if (**text == '\n')
-        (*text)++;
-    return line;
-}
 // Returns the number of a device in the topology.
 static inline int64_t tsr__planner_device(const struct planner *planner, int64_t device)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // value_sizes.c - determines numeric sizes for every value. Costs need them, shardings do not.
 //
-// Symbols without a size are assumed to be PLAN_USUAL_SIZE. Sizes that are known only at run time
+// Symbols without a size are assumed to be ASSUMED_SIZE. Sizes that are known only at run time
 // are assumed to be 1.
 //
 //     Example: X [batch, seq, 64] with --dim batch=4: shapes.model has [batch, seq, 64],
@@ -60,36 +60,6 @@ static bool fill(struct planner *planner, const tsr_value *value)
     if (out->constant && out->bits == 16)
         out->wider = wider_by(planner, value);
     return true;
-}
-
-static bool has_size(const tsr_dim_size *sizes, size_t n, const char *symbol)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(sizes[i].name, symbol) == 0)
-            return true;
-    return false;
-}
-
-// Sets *out to the caller's sizes and the assumed size PLAN_USUAL_SIZE for every other symbol of
-// the inputs. Returns the number of sizes.
-static size_t complete(struct planner *planner, const tsr_dim_size *sizes, size_t n,
-                       const tsr_dim_size **out)
-{
-    const tsr_graph *graph = tsr_model_graph(planner->model);
-    VEC(tsr_dim_size) all = {0};
-    for (size_t i = 0; i < n; i++)
-        vec_add(&planner->arena, &all, sizes[i]);
-    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
-        const tsr_value *value = tsr_graph_input(graph, i);
-        for (int d = 0; d < tsr_value_rank(value); d++) {
-            const char *name = tsr_value_dim_name(value, d);
-            if (!name || has_size(all.at, all.n, name))
-                continue;
-            vec_add(&planner->arena, &all, (tsr_dim_size){name, PLAN_USUAL_SIZE});
-        }
-    }
-    *out = all.at;
-    return all.n;
 }
 
 // Computes the size of the only unknown factor of a dimension. Example: a dimension of 768 with the
@@ -203,8 +173,9 @@ static bool find_rules(struct planner *planner, const struct planner *other)
 static bool find_shapes(struct planner *planner, const tsr_dim_size *sizes, size_t n)
 {
     struct planner_shapes *shapes = &planner->shapes;
-    shapes->n_sizes = complete(planner, sizes, n, &shapes->sizes);
-    if (planner->arena.failed)
+    shapes->sizes = sizes;
+    shapes->n_sizes = n;
+    if (!tsr__plan_sizes_assume(&planner->arena, planner->model, &shapes->sizes, &shapes->n_sizes))
         return false;
     shapes->model = tsr__model_shapes(planner->model);
     shapes->known = tsr__model_shapes_for(planner->model, sizes, n);

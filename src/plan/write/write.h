@@ -9,10 +9,8 @@
 // (NULL: an unused name).
 tsr_status tsr__planner_write(struct planner *planner, const char *config) TSR_MUST_USE;
 
-// metadata.c: stores the topology of the plan, and the sizes of the model's inputs, as metadata.
+// metadata.c: stores the topology of the plan as metadata.
 tsr_status tsr__planner_keep_topology(struct planner *planner) TSR_MUST_USE;
-tsr_status tsr__planner_keep_sizes(struct planner *planner, const tsr_dim_size *sizes,
-                                   size_t n) TSR_MUST_USE;
 
 // plan_nodes.c: lists all nodes of a model without calls of functions, whose configuration has no
 // errors. The arena gets everything that the list points to.
