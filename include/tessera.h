@@ -591,6 +591,11 @@ typedef struct tsr_partition_options {
     tsr_weights_format weights; /* of the files with weights */
     /* Ranks of an EPContext model: THREADS of the process that loads it (default), or SHM. */
     tsr_transport transport;
+    /* Sizes of symbolic dimensions, kept in the manifest; they win over those of the plan. */
+    const tsr_dim_size *sizes;
+    size_t n_sizes;
+    /* Fix all symbolic dimensions of the inputs to these sizes; TSR_INVALID if one has none. */
+    bool static_sizes;
 } tsr_partition_options;
 #define TSR_PARTITION_OPTIONS_INIT TSR_INIT(tsr_partition_options)
 
@@ -639,6 +644,10 @@ typedef struct tsr_manifest_facts {
     size_t n_inputs, n_outputs, n_states;
     const char *generator, *model, *model_sha256, *configuration;
     const char *plan; /* fingerprint that all rank files carry, 16 hexadecimal digits */
+    /* Sizes of symbolic dimensions for which the model was planned, the defaults of runs. */
+    const tsr_dim_size *sizes;
+    size_t n_sizes;
+    bool static_sizes; /* the rank files are for these sizes only */
 } tsr_manifest_facts;
 #define TSR_MANIFEST_FACTS_INIT TSR_INIT(tsr_manifest_facts)
 /* An input or output of the unsharded model. */

@@ -468,6 +468,9 @@ typedef struct tsr_picture {
     size_t n;
     size_t left_out; /* number of nodes with small weights that are not listed */
 } tsr_picture;
+/* As tsr_plan, with these sizes too; sizes in the options win. */
+TSR_API tsr_status tsr_plan_for_sizes(tsr_model *model, const tsr_plan_options *options,
+                                      const tsr_dim_size *sizes, size_t n, tsr_plan_result **out);
 /* Lists the nodes with the largest weights of a configuration. There are no rows for more than
  * 1024 devices. Owned by the session until the next plan. */
 TSR_API tsr_status tsr_plan_picture(tsr_model *model, const char *config, const tsr_dim_size *sizes,
@@ -578,11 +581,12 @@ typedef struct tsr_verify_summary {
     /* The planner would shard nothing (one device is predicted to be as fast), so the plan with the
      * most sharded nodes was verified. */
     bool forced;
-    int64_t open_size; /* as in tsr_input_sizes; so are `sizes` */
+    int64_t open_size; /* as in tsr_input_sizes; so are `sizes` and planned_size */
     const tsr_dim_size *sizes;
     size_t n_sizes;
     size_t n_refused; /* trials that were refused */
     bool assumed;     /* with plan: as in tsr_plan_summary */
+    int64_t planned_size;
 } tsr_verify_summary;
 struct tsr_verify_result {
     tsr_session *session;
@@ -597,13 +601,17 @@ typedef struct tsr_input_sizes {
     const tsr_dim_size
         *sizes; /* of every symbol of the inputs; owned by the session until the next call */
     size_t n_sizes;
+    /* Those of them that the caller gave, for a plan; the planner assumes the others. */
+    const tsr_dim_size *given;
+    size_t n_given;
+    int64_t planned_size; /* size that a plan assumes for open dimensions; 0: no open dimensions */
 } tsr_input_sizes;
 /* Loads inputs as tsr_tensors_load does, for a run. In random inputs, an open dimension without
- * a size gets the size of the model's plan. Without a plan it gets 128, as tsr_plan assumes, or
- * the largest smaller power of two with which the unsharded model runs. To find it, the model is
- * run on the CPU with the custom operators and threads of `run` (NULL: none, the default). Sizes
- * for which a run would take long are not tried. Under a launcher all ranks call it after
- * tsr_join. out may be NULL. */
+ * a size gets the size of the model's plan, which a partition keeps in its manifest. Without one it
+ * gets 128, as tsr_plan assumes, or the largest smaller power of two with which the unsharded model
+ * (for a rank file: the partition) runs. To find it, the model is run on the CPU with the custom
+ * operators and threads of `run` (NULL: none, the default). Sizes for which a run would take long
+ * are not tried. Under a launcher all ranks call it after tsr_join. out may be NULL. */
 TSR_API tsr_status tsr_inputs_load(tsr_tensors *inputs, const char *set, const tsr_model *model,
                                    const tsr_run_options *run, tsr_input_sizes *out);
 

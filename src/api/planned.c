@@ -3,7 +3,8 @@
 //
 // Example: the model's input is [batch, seq] and the given input [4, 128]: batch=4 and seq=128 are
 // added to the sizes, unless the caller has given others. This file is not in src/plan, because
-// that module does not use tensors with values.
+// that module does not use tensors with values. Random inputs have sizes that nobody gave; they are
+// not added, so that the plan is that of `tessera plan` (src/verify/run_inputs.c).
 #include "api/api.h"
 #include "plan/plan.h"
 #include "tensors/tensors.h"
@@ -53,20 +54,18 @@ bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_ten
     return !arena->failed;
 }
 
-// Plans with sizes from the options and from the inputs. Sizes of the options are added first and
-// take precedence.
 tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
-                         const tsr_tensors *inputs, tsr_plan_summary *summary)
+                         const tsr_dim_size *more, size_t n, tsr_plan_summary *summary)
 {
     TRY(tsr__given(tsr_model_session(model), "options", options));
     tsr_plan_options plan_options;
-    TRY(tsr__tensors_owned(tsr_model_session(model), inputs));
     TRY(OPTIONS_READ(tsr_model_session(model), &plan_options, options, seconds));
     struct arena arena = {.session = tsr_model_session(model)};
     struct sizes sizes = {.arena = &arena};
     for (size_t i = 0; i < plan_options.n_sizes; i++)
         add_size(&sizes, plan_options.sizes[i].name, plan_options.sizes[i].size);
-    add_sizes(&sizes, model, inputs);
+    for (size_t i = 0; i < n; i++)
+        add_size(&sizes, more[i].name, more[i].size);
     plan_options.sizes = sizes.at.at;
     plan_options.n_sizes = sizes.at.n;
     tsr_status st = arena.failed ? TSR_NOMEM : tsr__plan(model, &plan_options, summary);
@@ -74,10 +73,24 @@ tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
     return st;
 }
 
+tsr_status tsr_plan_for_sizes(tsr_model *model, const tsr_plan_options *options,
+                              const tsr_dim_size *sizes, size_t n, tsr_plan_result **out)
+{
+    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_status st = tsr__plan_for(model, options, sizes, n, &summary);
+    return tsr__plan_result(tsr_model_session(model), st, &summary, out);
+}
+
 tsr_status tsr_plan_for_inputs(tsr_model *model, const tsr_plan_options *options,
                                const tsr_tensors *inputs, tsr_plan_result **out)
 {
-    tsr_plan_summary summary = {.size = sizeof summary};
-    tsr_status st = tsr__plan_for(model, options, inputs, &summary);
-    return tsr__plan_result(tsr_model_session(model), st, &summary, out);
+    struct arena arena = {.session = tsr_model_session(model)};
+    tsr_dim_size *sizes = NULL;
+    size_t n = 0;
+    TRY(tsr__tensors_owned(tsr_model_session(model), inputs));
+    tsr_status st = TSR_NOMEM;
+    if (tsr__input_sizes(&arena, model, inputs, &sizes, &n))
+        st = tsr_plan_for_sizes(model, options, sizes, n, out);
+    tsr__arena_free(&arena);
+    return st;
 }

@@ -60,6 +60,7 @@ struct manifest_port {
     bool slides; // the cache keeps a window of the tokens: its length is fixed, and tokens move
     int rank;    // -1: unknown
     const tsr_dim *dims;
+    bool fixed; // the sizes were fixed by the partition (--static), not by the model
 };
 // An output that becomes an input of the next run, on the same device.
 struct manifest_state {
@@ -96,7 +97,15 @@ struct manifest {
     size_t n_replicated;
     struct manifest_file *files; // all files except the manifest, sorted by name
     size_t n_files;
+    const tsr_dim_size *sizes; // of symbolic dimensions, that the model was planned for
+    size_t n_sizes;
+    bool static_sizes; // the rank files are for these sizes only
 };
+
+// Hint for an input of another size than the partition was made for.
+#define STATIC_SIZES_HINT                                                                          \
+    "the partition is for these sizes only: partition the model again with other --dim, or "       \
+    "without --static"
 
 // An open partition. Strings and arrays are in the arena that was passed to tsr__bundle_open.
 struct bundle {

@@ -56,6 +56,9 @@ tsr_status tsr_manifest_about(const tsr_manifest *manifest, tsr_manifest_facts *
         .model_sha256 = from->model_sha256,
         .configuration = from->configuration,
         .plan = from->plan,
+        .sizes = from->sizes,
+        .n_sizes = from->n_sizes,
+        .static_sizes = from->static_sizes,
     };
     tsr__result_write(out, &facts, sizeof facts);
     return TSR_OK;

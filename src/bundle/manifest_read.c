@@ -20,8 +20,8 @@
 // There are limits for the text (MANIFEST_MAX_BYTES), each list (MAX_ENTRIES), ranks, dimensions,
 // groups and members. "files" and "sizes" must list the same files. "devices" and "weights" must
 // have one entry per rank. All files, ports and ranks that an entry names must exist. Manifests of
-// older releases lack states, stages, numbers of nodes, and inputs and outputs of a device: these
-// are optional.
+// older releases lack states, stages, numbers of nodes, sizes, and inputs and outputs of a device:
+// these are optional.
 #include "bundle/bundle.h"
 
 #include <jansson.h>
@@ -523,6 +523,33 @@ static void read_replicated(struct reader *reader, const json_t *root, struct ma
     }
 }
 
+// Reads the sizes for which the model was planned, which are optional.
+static void read_sizes(struct reader *reader, const json_t *root, struct manifest *manifest)
+{
+    const char *name;
+    json_t *value;
+    const bool present = !reader->failed && json_object_get(root, "dims");
+    json_t *dims = present ? (json_t *)member(reader, root, "dims", JSON_OBJECT) : NULL;
+    size_t n = dims ? json_object_size(dims) : 0;
+    if (n > MAX_ENTRIES)
+        report_error(reader, "dims", "has too many entries");
+    tsr_dim_size *sizes = READER_ARRAY(reader, tsr_dim_size, n + 1);
+    manifest->static_sizes = json_is_true(json_object_get(root, "static"));
+    if (!sizes)
+        return;
+    json_object_foreach(dims, name, value)
+    {
+        int64_t size = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
+        if (size < 0)
+            report_error(reader, "dims", "has a size that is not a number from 0 on");
+        sizes[manifest->n_sizes].name = tsr__arena_str(reader->arena, str_of(name)).p;
+        sizes[manifest->n_sizes++].size = size;
+    }
+    manifest->sizes = sizes;
+    for (size_t i = 0; i < manifest->n_inputs; i++)
+        manifest->inputs[i].fixed = manifest->static_sizes;
+}
+
 // Reads the complete manifest. Checks the version first, because newer manifests may have other
 // fields.
 static tsr_status read_root(struct reader *reader, const json_t *root, struct manifest *manifest)
@@ -542,6 +569,7 @@ static tsr_status read_root(struct reader *reader, const json_t *root, struct ma
         read_ports(reader, root, "outputs", manifest->n_ranks, &manifest->n_outputs);
     read_states(reader, root, manifest);
     read_caches(reader, root, manifest);
+    read_sizes(reader, root, manifest);
     read_collectives(reader, root, manifest);
     read_replicated(reader, root, manifest);
     if (reader->arena->failed)
@@ -627,6 +655,8 @@ tsr_status tsr__manifest_port_fits(tsr_session *session, const struct manifest_p
                                    const int64_t *dims)
 {
     const char *hint = "give a tensor of the shape that the model declares";
+    if (port->fixed)
+        hint = STATIC_SIZES_HINT;
     struct place at = PLACE(.value = str_of(port->name));
     if (port->rank <= 0)
         return TSR_OK; // rank 0 also means that the model declares no shape

@@ -95,6 +95,19 @@ static const tsr_json_field list_fields[] = {
     {JSON_END},
 };
 
+// Writes the sizes of symbolic dimensions: "dims": {"batch": 2}. Older releases ignore them.
+static void write_sizes(tsr_json *json, const struct manifest *manifest)
+{
+    if (manifest->n_sizes) {
+        tsr_json_begin(json, "dims", '{');
+        for (size_t i = 0; i < manifest->n_sizes; i++)
+            tsr_json_int(json, manifest->sizes[i].name, manifest->sizes[i].size);
+        tsr_json_end(json);
+    }
+    if (manifest->static_sizes)
+        tsr_json_bool(json, "static", true);
+}
+
 // Writes devices in the order of the ranks.
 static void write_devices(tsr_json *json, const struct manifest *manifest)
 {
@@ -167,6 +180,7 @@ const char *tsr__manifest_text(struct arena *arena, const struct manifest *manif
     tsr_json_int(json, "ranks", manifest->n_ranks);
     tsr_json_int(json, "nodes", manifest->nodes);
     tsr_json_int(json, "cut_nodes", manifest->cut_nodes);
+    write_sizes(json, manifest);
     write_devices(json, manifest);
     write_ports(json, arena, "inputs", manifest->inputs, manifest->n_inputs);
     write_ports(json, arena, "outputs", manifest->outputs, manifest->n_outputs);

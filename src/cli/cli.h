@@ -249,6 +249,9 @@ int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims)
 // function loads the model.
 tsr_status cli_check_dims(struct cli *cli, tsr_model *model);
 tsr_status cli_check_dims_of_file(struct cli *cli, const char *path);
+// For a partition with fixed sizes: sets *is_static and checks that --dim names its sizes only.
+// Returns 0, or EXIT_USAGE after a message.
+int cli_check_static(struct cli *cli, const struct cli_dims *dims, bool *is_static);
 // Reports the symbolic dimensions of the inputs whose size is assumed.
 void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
                      size_t n);
@@ -276,9 +279,10 @@ const char *cli_inputs(struct cli *cli);
 // model is printed alone.
 void cli_print_seed(struct cli *cli, const char *set);
 // Loads the inputs for the command's model or partition, and the model; for a partition, the model
-// of this rank. Rank 0 prints assumed sizes.
-tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_options *options,
-                           tsr_tensors *inputs, tsr_model **m, tsr_input_sizes *sizes);
+// of this rank. Rank 0 prints assumed sizes. is_static: --dim was checked by cli_check_static.
+tsr_status cli_load_inputs(struct cli *cli, const char *set, bool is_static,
+                           const tsr_run_options *options, tsr_tensors *inputs, tsr_model **m,
+                           tsr_input_sizes *sizes);
 int cli_read_run_options(struct cli *cli, tsr_run_options *options);
 const char *cli_temporary(void); // $TMPDIR, or NULL
 

@@ -361,7 +361,7 @@ static tsr_status plan_for(const struct modelled *of, tsr_model *model)
         plan.topology = slow;
     }
     if (st == TSR_OK)
-        st = tsr__plan_for(model, &plan, of->inputs, &summary);
+        st = tsr__plan_for(model, &plan, of->sizes, of->n_sizes, &summary);
     tsr_topology_free(slow);
     return st;
 }

@@ -266,6 +266,9 @@ tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
     manifest->configuration = tsr_config_name(draft->flow->config);
     memcpy(manifest->plan, draft->fingerprint, sizeof(manifest->plan));
     manifest->n_ranks = draft->n_ranks;
+    manifest->sizes = draft->plan_sizes;
+    manifest->n_sizes = draft->n_plan_sizes;
+    manifest->static_sizes = draft->static_sizes;
     manifest->inputs = make_ports(draft, SIDE_INPUTS, &manifest->n_inputs);
     manifest->outputs = make_ports(draft, SIDE_OUTPUTS, &manifest->n_outputs);
     make_states(draft, manifest);

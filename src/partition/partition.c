@@ -148,16 +148,34 @@ static tsr_status draft_begin(struct draft *draft, tsr_model *model, const tsr_c
     return TSR_NOMEM;
 }
 
-// Copies the model, inlines its function calls and makes large constants initializers. *out stays
-// NULL if there are neither. *config becomes the configuration of the copy. The caller frees *out,
-// also after a failure.
-static tsr_status simplify(tsr_model *model, tsr_model **out, const tsr_config **config)
+// Finds the sizes for which the partition is made: the caller's, then those of the plan.
+static tsr_status find_sizes(const struct request *request, const tsr_config *config,
+                             struct draft *draft)
 {
-    if (!tsr__has_calls(model) && !tsr__has_liftable(model))
+    draft->plan_sizes = request->options.sizes;
+    draft->n_plan_sizes = request->options.n_sizes;
+    TRY(tsr_model_check_dims(request->model, draft->plan_sizes, draft->n_plan_sizes));
+    if (!tsr__plan_sizes(draft->arena, request->model, tsr_config_name(config), &draft->plan_sizes,
+                         &draft->n_plan_sizes))
+        return TSR_NOMEM;
+    return TSR_OK;
+}
+
+// Copies the model, inlines its function calls, makes large constants initializers, and fixes sizes
+// (static_sizes). *out stays NULL if there is nothing to do. *config becomes the configuration of
+// the copy. The caller frees *out, also after a failure.
+static tsr_status simplify(const struct request *request, const struct draft *draft,
+                           tsr_model **out, const tsr_config **config)
+{
+    tsr_model *model = request->model;
+    if (!tsr__has_calls(model) && !tsr__has_liftable(model) && !request->options.static_sizes)
         return TSR_OK;
     TRY(tsr_model_clone(model, out));
     TRY(tsr__inline_calls(*out));
     TRY(tsr__lift_constants(*out));
+    if (request->options.static_sizes)
+        TRY(tsr__fix_sizes(draft->arena, *out, &request->at, draft->plan_sizes,
+                           draft->n_plan_sizes));
     *config = tsr_model_find_config(*out, tsr_config_name(*config));
     return TSR_OK;
 }
@@ -264,7 +282,9 @@ static tsr_status partition_model(const struct request *request, const tsr_confi
 {
     tsr_model *model = request->model, *simple = NULL;
     TRY(choose_files(request, draft));
-    tsr_status st = simplify(model, &simple, &config);
+    TRY(find_sizes(request, config, draft));
+    draft->static_sizes = request->options.static_sizes;
+    tsr_status st = simplify(request, draft, &simple, &config);
     if (simple)
         model = simple;
     if (st == TSR_OK)

@@ -50,6 +50,7 @@ struct rank {
     bool spin;
     uint64_t plan;
     const char *device;   // name of the rank's device, or NULL
+    bool static_sizes;    // of a partition for fixed sizes
     int64_t weight_bytes; // bytes of weights in the rank file; 0: unknown
     bool has_caches;      // the model appends to caches, whose length changes between runs
     const tsr_run_options *options;

@@ -57,6 +57,7 @@ void tsr__ranks_describe_part(tsr_job *job, struct rank *rank, int number,
     // 16 hexadecimal digits, checked by the reader of manifests. Ranks compare this fingerprint
     // before they use received data.
     rank->plan = strtoull(manifest->plan, NULL, 16);
+    rank->static_sizes = manifest->static_sizes;
     rank->device = manifest->devices[number].device;
     rank->weight_bytes = manifest->devices[number].weight_bytes;
     for (size_t i = 0; i < manifest->n_inputs; i++)

@@ -17,6 +17,7 @@
 // Borrowed values are never released through the slot: after a failed run take_back_states resets
 // them too.
 #include "runtime/internal.h"
+#include "bundle/bundle.h"
 #include "gpu/gpu.h"
 #include "ir/ir.h"
 
@@ -58,8 +59,10 @@ static bool kind_fits(const struct wanted *given, const struct wanted *wanted)
 
 static tsr_status refuse_shape(struct rank *rank, tsr_session *session, size_t i, const char *text)
 {
-    return refuse_input(rank, session, i, DIAG_input_mismatch,
-                        "give a tensor of the shape that the model declares", text);
+    const char *hint = "give a tensor of the shape that the model declares";
+    if (rank->static_sizes)
+        hint = STATIC_SIZES_HINT;
+    return refuse_input(rank, session, i, DIAG_input_mismatch, hint, text);
 }
 
 // Checks the shape of an input. Dimensions that the model leaves open (-1) accept any size. named.c

@@ -2,10 +2,11 @@
 // run_inputs.c - tsr_inputs_load: loads a set of inputs for a run, and picks sizes for unknown
 // dimensions of random inputs.
 //
-// Unknown dimensions get 128, as `plan` assumes, or the largest smaller power of two at which the
-// unsharded model runs. A model with a table of 64 positions, for example, fails at 128 and runs at
-// 64. Sizes at which a run would take too long are not tried. An expression is computed: [batch,
-// past + seq] with 32 for past and seq is [32, 64].
+// Sizes are those of the caller, then those of the plan, which the model or the partition keeps.
+// Other dimensions get 128, as `plan` assumes, or the largest smaller power of two at which the
+// unsharded model, or the partition, runs. A model with a table of 64 positions, for example, fails
+// at 128 and runs at 64. Sizes at which a run would take too long are not tried. An expression is
+// computed: [batch, past + seq] with 32 for past and seq is [32, 64].
 #include "verify/internal.h"
 #include "plan/plan.h"
 #include "rules/rules.h"
@@ -28,8 +29,11 @@ struct loading {
     struct arena arena;
     const char *set; // the caller's text, with the sizes that the model was planned for appended
     const tsr_model *model;
+    const char *folder; // of the partition whose rank file `model` is; NULL: an ordinary model
+    int ranks;          // of that partition
     const tsr_run_options *run;
     tsr_tensors *inputs;
+    VEC(tsr_dim_size) given; // sizes from the caller's text
 };
 
 // The size of unknown dimensions; batch_of_one: the first symbol gets 1 instead.
@@ -180,7 +184,8 @@ static bool is_bounded(struct loading *loading)
     return work <= MOST_WORK && bytes <= MOST_BYTES;
 }
 
-// Runs the unsharded model in this process, on the CPU. Its diagnostics are discarded.
+// Runs the unsharded model on the CPU, or the partition on its devices, in this process.
+// Diagnostics are discarded.
 static tsr_status try_run(struct loading *loading)
 {
     tsr_run_options run = {.size = sizeof run, .transport = TSR_TRANSPORT_THREADS};
@@ -188,10 +193,15 @@ static tsr_status try_run(struct loading *loading)
     run.work = loading->run->work;
     run.threads = loading->run->threads;
     run.plugins = loading->run->plugins;
+    run.map_devices = loading->run->map_devices;
+    run.n_map_devices = loading->run->n_map_devices;
+    run.most_ranks = loading->run->most_ranks;
     tsr_tensors *outputs = NULL;
     struct diag_mark mark = tsr__diag_mark(loading->session);
     tsr_status st = tsr_tensors_new(loading->session, &outputs);
-    if (st == TSR_OK)
+    if (st == TSR_OK && loading->folder)
+        st = tsr_run(loading->session, loading->folder, &run, loading->inputs, outputs);
+    else if (st == TSR_OK)
         st = tsr_run_model(loading->session, tsr_model_path(loading->model), &run, loading->inputs,
                            outputs);
     tsr_tensors_free(outputs);
@@ -199,28 +209,12 @@ static tsr_status try_run(struct loading *loading)
     return st;
 }
 
-static int64_t weight_bytes(const tsr_model *model)
-{
-    const tsr_graph *graph = tsr_model_graph(model);
-    int64_t all = 0;
-    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
-        const tsr_tensor *tensor = tsr_value_initializer(tsr_graph_initializer(graph, i));
-        int64_t bits = tsr_dtype_bits(tsr_tensor_dtype(tensor));
-        for (int d = 0; d < tsr_tensor_rank(tensor); d++)
-            if (!mul_ok(bits, tsr_tensor_dims(tensor)[d], &bits))
-                return INT64_MAX;
-        if (!add_ok(all, bits / 8, &all))
-            return INT64_MAX;
-    }
-    return all;
-}
-
-// True if the unsharded model can be run: it has a file, its weights are not too large, and it is
-// not a rank file.
+// True if the unsharded model or the partition can be run: it has a file, and its weights are not
+// too large.
 static bool can_try(const struct loading *loading)
 {
-    return tsr_model_path(loading->model)[0] && weight_bytes(loading->model) <= MOST_WEIGHTS &&
-           !tsr_model_metadata(loading->model, "ai.tessera.rank");
+    int64_t most = loading->folder ? MOST_WEIGHTS / loading->ranks : MOST_WEIGHTS;
+    return tsr_model_path(loading->model)[0] && tsr__model_weight_bytes(loading->model) <= most;
 }
 
 static void warn_no_size(const struct loading *loading)
@@ -295,7 +289,7 @@ static tsr_status find_size(struct loading *loading, const struct growth *growth
     if (st != TSR_OK || open->size > 1)
         return st;
     st = load_at(loading, 1);
-    if (st == TSR_OK && try_run(loading) != TSR_OK)
+    if (st == TSR_OK && !loading->folder && try_run(loading) != TSR_OK)
         warn_no_size(loading);
     return st;
 }
@@ -326,22 +320,68 @@ static tsr_status broadcast_size(struct loading *loading, const struct growth *g
     return load_at(loading, open->size);
 }
 
-// Creates random inputs with the sizes that the model was planned for. All remaining unknown
-// dimensions get one size, *open_size.
-static tsr_status load_random(struct loading *loading, int64_t *open_size)
+// Lists the sizes in the caller's text: the symbols that do not depend on `*`, the size of all
+// others.
+static tsr_status find_given(struct loading *loading)
+{
+    struct arena *arena = &loading->arena;
+    tsr_dim_size *sizes[2];
+    size_t n[2];
+    for (int k = 0; k < 2; k++) {
+        TRY(load(loading, tsr__arena_printf(arena, "%s,*=%d", loading->set, k + 1)));
+        if (!tsr__input_sizes(arena, loading->model, loading->inputs, &sizes[k], &n[k]))
+            return TSR_NOMEM;
+    }
+    for (size_t i = 0; i < n[0] && i < n[1]; i++)
+        if (sizes[0][i].size == sizes[1][i].size)
+            vec_add(arena, &loading->given, sizes[0][i]);
+    return arena_status(arena);
+}
+
+// Finds the sizes that the model, or the partition of the rank file, was planned for.
+static tsr_status find_kept(struct loading *loading, const tsr_dim_size **sizes, size_t *n)
+{
+    if (!loading->folder)
+        return tsr__plan_sizes(&loading->arena, loading->model, NULL, sizes, n) ? TSR_OK
+                                                                                : TSR_NOMEM;
+    tsr_manifest *manifest = NULL;
+    tsr_manifest_facts facts = TSR_MANIFEST_FACTS_INIT;
+    TRY(tsr_manifest_open(loading->session, loading->folder, &manifest));
+    tsr_status st = tsr_manifest_about(manifest, &facts);
+    tsr_dim_size *kept = ARENA_ARRAY(&loading->arena, tsr_dim_size, facts.n_sizes + 1);
+    for (size_t i = 0; kept && i < facts.n_sizes; i++) {
+        kept[i].name = tsr__arena_str(&loading->arena, str_of(facts.sizes[i].name)).p;
+        kept[i].size = facts.sizes[i].size;
+    }
+    loading->ranks = facts.ranks > 0 ? facts.ranks : 1;
+    tsr_manifest_free(manifest);
+    *sizes = kept;
+    *n = facts.n_sizes;
+    return st == TSR_OK ? arena_status(&loading->arena) : st;
+}
+
+// Appends the sizes of the plan to the caller's text. The first size of a name wins.
+static tsr_status add_kept(struct loading *loading)
 {
     const tsr_dim_size *kept = NULL;
     size_t n = 0;
-    struct growth growth = {0};
-    if (!tsr__plan_sizes(&loading->arena, loading->model, NULL, &kept, &n))
-        return TSR_NOMEM;
+    TRY(find_kept(loading, &kept, &n));
     struct str set = str_of(loading->set);
     for (size_t i = 0; set.p && i < n; i++)
         set = tsr__arena_printf(&loading->arena, STR_FMT ",%s=%lld", STR_ARG(set), kept[i].name,
                                 (long long)kept[i].size);
     loading->set = set.p;
-    if (!set.p)
-        return TSR_NOMEM;
+    return set.p ? TSR_OK : TSR_NOMEM;
+}
+
+// Creates random inputs with the sizes of the caller and of the plan. All remaining unknown
+// dimensions get one size, *open_size.
+static tsr_status load_random(struct loading *loading, int64_t *open_size)
+{
+    struct growth growth = {0};
+    TRY(find_given(loading));
+    TRY(add_kept(loading));
+    struct str set = str_of(loading->set);
     TRY(measure_growth(loading, &growth));
     if (!growth.open)
         return load(loading, set);
@@ -352,19 +392,41 @@ static tsr_status load_random(struct loading *loading, int64_t *open_size)
     return st;
 }
 
-// Lists the sizes of all symbols, in the session's memory for results.
-static tsr_status list_sizes(struct loading *loading, tsr_input_sizes *out)
+// Copies a list of sizes to the session's memory for results.
+static const tsr_dim_size *keep_sizes(struct arena *arena, const tsr_dim_size *from, size_t n)
+{
+    tsr_dim_size *sizes = ARENA_ARRAY(arena, tsr_dim_size, n + 1);
+    for (size_t i = 0; sizes && i < n; i++)
+        sizes[i] = (tsr_dim_size){tsr__arena_str(arena, str_of(from[i].name)).p, from[i].size};
+    return sizes;
+}
+
+// Lists the sizes of all symbols, and those that the caller gave: in a file, all of them.
+static tsr_status list_sizes(struct loading *loading, bool random, tsr_input_sizes *out)
 {
     struct arena *arena = &loading->session->results[RESULT_INPUTS];
     tsr_dim_size *sizes;
     tsr__arena_free(arena);
     tsr__arena_init(arena, loading->session);
-    if (!tsr__input_sizes(arena, loading->model, loading->inputs, &sizes, &out->n_sizes))
+    if (!tsr__input_sizes(&loading->arena, loading->model, loading->inputs, &sizes, &out->n_sizes))
         return TSR_NOMEM;
-    for (size_t i = 0; i < out->n_sizes; i++)
-        sizes[i].name = tsr__arena_str(arena, str_of(sizes[i].name)).p;
-    out->sizes = sizes;
-    return arena->failed ? TSR_NOMEM : TSR_OK;
+    out->sizes = keep_sizes(arena, sizes, out->n_sizes);
+    out->given = out->sizes;
+    out->n_given = out->n_sizes;
+    if (random) {
+        out->given = keep_sizes(arena, loading->given.at, loading->given.n);
+        out->n_given = loading->given.n;
+    }
+    out->planned_size = out->open_size ? ASSUMED_SIZE : 0;
+    return arena_status(arena);
+}
+
+// Returns the folder of the partition if the model is one of its rank files, else NULL.
+static const char *partition_of(struct arena *arena, const tsr_model *model)
+{
+    if (!tsr_model_metadata(model, "ai.tessera.rank") || !tsr_model_path(model)[0])
+        return NULL;
+    return tsr__arena_str(arena, tsr__path_folder(tsr_model_path(model))).p;
 }
 
 tsr_status tsr_inputs_load(tsr_tensors *inputs, const char *set, const tsr_model *model,
@@ -378,10 +440,12 @@ tsr_status tsr_inputs_load(tsr_tensors *inputs, const char *set, const tsr_model
     TRY(tsr__same_session(session, tsr_model_session(model), "model"));
     TRY(tsr__given(session, "set", set));
     tsr__arena_init(&loading.arena, session);
-    tsr_status st = tsr__set_is_random(set) ? load_random(&loading, &found.open_size)
-                                            : tsr_tensors_load(inputs, set, model, false);
+    loading.folder = partition_of(&loading.arena, model);
+    bool random = tsr__set_is_random(set);
+    tsr_status st = random ? load_random(&loading, &found.open_size)
+                           : tsr_tensors_load(inputs, set, model, false);
     if (st == TSR_OK)
-        st = list_sizes(&loading, &found);
+        st = list_sizes(&loading, random, &found);
     tsr__arena_free(&loading.arena);
     if (run)
         st = tsr__run_end(session, run, st);

@@ -95,7 +95,7 @@ static tsr_status plan_sharded(struct work *work, tsr_model *model, tsr_plan_sum
     TRY(make_topology(work, &options, &topology));
     options.topology = topology;
     options.stages = 0;
-    tsr_status st = tsr__plan_for(model, &options, work->inputs, summary);
+    tsr_status st = tsr__plan_for(model, &options, work->sizes.given, work->sizes.n_given, summary);
     tsr_topology_free(topology);
     return st;
 }
@@ -155,12 +155,13 @@ static bool divides_work(const tsr_plan_summary *plan)
     return plan->cut_nodes > 0 || plan->n_stages > 1;
 }
 
-// Plans the model for its inputs. If the plan does not divide the work among devices, loads the
+// Plans the model as `tessera plan` does: for the sizes that the caller gave. If the plan does not divide the work among devices, loads the
 // model again and plans it so that as many nodes as possible are sharded. Fails if that shards
 // nothing either, unless the options allow it.
 static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_verify_summary *result)
 {
-    tsr_status st = tsr__plan_for(work->model, work->options->plan, work->inputs, plan);
+    tsr_status st = tsr__plan_for(work->model, work->options->plan, work->sizes.given,
+                                  work->sizes.n_given, plan);
     result->assumed = plan->assumed;
     if (st != TSR_OK || divides_work(plan))
         return st;
@@ -254,6 +255,7 @@ static tsr_status verify_opened(struct work *work, tsr_verify_summary *found)
     found->open_size = work->sizes.open_size;
     found->sizes = work->sizes.sizes;
     found->n_sizes = work->sizes.n_sizes;
+    found->planned_size = work->options->plan ? work->sizes.planned_size : 0;
     st = work->options->random ? tsr__verify_trials(work, found) : verify_own(work, found);
     return st == TSR_INVALID && engine_lacks(work) ? TSR_ENGINE : st;
 }

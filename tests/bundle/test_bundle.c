@@ -75,6 +75,7 @@ static void fill(struct bench *b, struct manifest *m)
     static struct manifest_device devices[2];
     static struct manifest_file files[4];
     static const int64_t stages[2] = {1, 3};
+    static const tsr_dim_size sizes[2] = {{"batch", 2}, {"a \"b\"", 0}};
     static const char *gives[] = {"y \"quoted\"", "token"};
     devices[0] = (struct manifest_device){.device = "CPU",
                                           .file = "rank0.onnx",
@@ -113,7 +114,10 @@ static void fill(struct bench *b, struct manifest *m)
                            &r,
                            1,
                            files,
-                           4};
+                           4,
+                           sizes,
+                           2,
+                           true};
     for (int i = 0; i < 4; i++) {
         struct sha256 d;
         tsr__sha256_init(&d);
@@ -182,6 +186,10 @@ static void written_is_read_back(void **state)
     assert_null(m->outputs[0].kept);
     assert_int_equal(m->nodes, 9);
     assert_int_equal(m->cut_nodes, 4);
+    assert_int_equal(m->n_sizes, 2);
+    assert_string_equal(m->sizes[1].name, "a \"b\"");
+    assert_int_equal(m->sizes[0].size, 2);
+    assert_true(m->static_sizes && m->inputs[0].fixed);
     assert_string_equal(m->inputs[0].updated_by, "y \"quoted\"");
     assert_null(m->outputs[0].updated_by);
     assert_string_equal(m->inputs[0].present, "y \"quoted\"");
@@ -221,6 +229,9 @@ static void the_public_reader(void **state)
     assert_int_equal(facts.ranks, 2);
     assert_string_equal(facts.plan, "0123456789abcdef");
     assert_string_equal(facts.model, "m.onnx");
+    assert_int_equal(facts.n_sizes, 2);
+    assert_string_equal(facts.sizes[0].name, "batch");
+    assert_true(facts.static_sizes);
     assert_int_equal(tsr_manifest_input(m, 0, &port), TSR_OK);
     assert_string_equal(port.name, "x");
     assert_string_equal(port.type, "float32");
@@ -382,6 +393,9 @@ static void damaged_manifests(void **state)
         {"0123456789abcdef", "0123456789abcde"},
         {"\"ranks\": 2", "\"ranks\": 3"},
         {"\"ranks\": 2", "\"ranks\": 0"},
+        {"\"batch\": 2", "\"batch\": -2"},
+        {"\"batch\": 2", "\"batch\": \"2\""},
+        {"\"dims\": {", "\"dims\": [], \"x\": {"},
         {"\"ranks\": 2", "\"ranks\": 99999999999"},
         {"\"ranks\": 2", "\"ranks\": \"2\""},
         {"\"rank\": 1", "\"rank\": 0"},

@@ -125,6 +125,7 @@ LINES = [
     ["partition", "@planned.onnx", "-o", "@parts"],
     ["partition", "@staged.onnx", "-o", "@staged"],
     ["partition", "@planned.onnx", "-o", "@dry", "--dry-run"],
+    ["partition", "@planned.onnx", "-o", "@static", "--static", *SIZES],
     ["partition", "--reseal", "@parts"],
     ["run", "@parts", "--outputs", "@out.npz"],
     ["run", BERT, "--devices", "2", "--transport", "shm", "--trace", "@trace.json"],

@@ -58,9 +58,9 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
 // layout are always sharded by heads.
 static const char *option_against_genai(const struct cli *cli)
 {
-    static const char *const names[] = {"--config",    "--memory", "--stages",    "--time",
-                                        "--weights",   "--state",  "--keep-cut",  "--dry-run",
-                                        "--objective", "--strict", "--transport", NULL};
+    static const char *const names[] = {
+        "--config",  "--memory",    "--stages", "--time",      "--weights", "--state", "--keep-cut",
+        "--dry-run", "--objective", "--strict", "--transport", "--static",  NULL};
     if (cli_first_given(cli, names))
         return cli_first_given(cli, names);
     // Values that model_folder.c filled in are at the end of the list.
@@ -164,6 +164,8 @@ static int run(struct cli *cli)
     options.n_keep_cut = cli_values(cli, "--keep-cut", lists);
     options.state = lists + cli->n_given;
     options.n_state = cli_values(cli, "--state", lists + cli->n_given);
+    options.sizes = plan.dims.at;
+    options.n_sizes = plan.dims.n;
     tsr_status status = prepare(cli, &plan, &options.config, &prediction, &model);
     if (status == TSR_OK)
         status = tsr_partition(model, folder, &options, &result);
@@ -193,6 +195,9 @@ static const struct option options_table[] = {
     {"--weights", "data|safetensors", "format of weight files: plain bytes or safetensors",
      INTO_ENUM(tsr_partition_options, weights),
      .choices = (const char *const[]){"data", "safetensors", NULL}},
+    {"--static", NULL,
+     "fix all sizes of inputs: those of the plan, or of --dim; for compilers that need them",
+     OPTION(static_sizes)},
     {"--dry-run", NULL, "print the summary without writing files", OPTION(dry_run)},
     {"--force", NULL, "replace an existing folder", OPTION(force)},
     {"--keep-cut", "NAME", "input or output that stays sharded (repeatable; * matches any text)"},

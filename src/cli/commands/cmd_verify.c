@@ -94,7 +94,8 @@ static tsr_input_sizes sizes_of(const tsr_verify_summary *result)
     return (tsr_input_sizes){.size = sizeof(tsr_input_sizes),
                              .open_size = result->open_size,
                              .sizes = result->sizes,
-                             .n_sizes = result->n_sizes};
+                             .n_sizes = result->n_sizes,
+                             .planned_size = result->planned_size};
 }
 
 // Prints the verification as JSON. With --random the results are in each trial, otherwise at the

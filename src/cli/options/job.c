@@ -19,6 +19,8 @@ int job_read(struct job *job, struct cli *cli)
     if (!job->set)
         return EXIT_USAGE;
     code = cli_planning(cli, &job->planning);
+    if (!code && job->folder)
+        code = cli_check_static(cli, &job->planning.dims, &job->is_static);
     // --memory limits the plan, so it limits the engine too.
     if (!code && !job->options.gpu_memory)
         job->options.gpu_memory = job->planning.options.memory;
@@ -35,8 +37,8 @@ static tsr_status choose_config(struct job *job)
     job->config = cli_value(job->cli, "--config");
     if (cli_value(job->cli, "--devices")) {
         if (cli_plans(&job->options))
-            status =
-                tsr_plan_for_inputs(job->model, &job->planning.options, job->inputs, &job->planned);
+            status = tsr_plan_for_sizes(job->model, &job->planning.options, job->sizes.given,
+                                        job->sizes.n_given, &job->planned);
         if (job->planned)
             job->plan = job->planned->summary;
         job->config = cli_text_or(job->plan.config, ""); // "": rank 0 plans
@@ -55,8 +57,8 @@ tsr_status job_prepare(struct job *job)
     if (status == TSR_OK)
         status = tsr_tensors_new(cli->session, &job->inputs);
     if (status == TSR_OK)
-        status =
-            cli_load_inputs(cli, job->set, &job->options, job->inputs, &job->model, &job->sizes);
+        status = cli_load_inputs(cli, job->set, job->is_static, &job->options, job->inputs,
+                                 &job->model, &job->sizes);
     if (status == TSR_OK)
         status = choose_config(job);
     if (status == TSR_OK)

@@ -14,8 +14,8 @@ struct job {
     const char *set; // as returned by cli_inputs
     tsr_tensors *inputs;
     tsr_input_sizes sizes;
-    bool folder;
-    tsr_model *model; // the model; for a folder, that of one rank
+    bool folder, is_static; // a partition, one with fixed sizes
+    tsr_model *model;       // the model; for a folder, that of one rank
     const char *config;
     tsr_plan_result *planned; // NULL: nothing was planned by this process
     tsr_plan_summary plan;    // that of `planned`; devices 0: none

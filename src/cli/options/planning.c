@@ -82,8 +82,8 @@ void cli_planning_end(struct planning *planning)
 
 int cli_refuse_planning(const struct cli *cli)
 {
-    static const char *const names[] = {"--devices", "--config", "--stages", "--objective",
-                                        "--time",    "--dim",    NULL};
+    static const char *const names[] = {"--devices",   "--config", "--stages",
+                                        "--objective", "--time",   NULL};
     if (!cli_is_folder(cli->arguments[0]) || !cli_first_given(cli, names))
         return 0;
     return cli_usage(cli,

@@ -11,6 +11,14 @@ const char *cli_temporary(void)
     return cli_text_or(getenv("TMPDIR"), NULL);
 }
 
+// Returns EXIT_USAGE after a message if --dim has no effect: on inputs of a file, for a partition.
+static int check_dims_used(struct cli *cli, const char *inputs)
+{
+    if (!cli_flag(cli, "--dim") || !cli_is_folder(cli->arguments[0]))
+        return 0;
+    return cli_usage(cli, "--dim is for random inputs; '%s' has its own shapes", inputs);
+}
+
 // Returns the description of the inputs, or NULL after a message. Sizes are appended for random
 // inputs: --inputs random:7, --shape x:2x3 and --dim batch=2 become "random:7,x:2x3,batch=2".
 const char *cli_inputs(struct cli *cli)
@@ -39,6 +47,8 @@ const char *cli_inputs(struct cli *cli)
         }
         fits &= cli_append(set, sizeof set, ",%s", text);
     }
+    if (!random && check_dims_used(cli, given))
+        return NULL;
     if (!fits) {
         cli_usage(cli, "--inputs, --shape and --dim together are too long");
         return NULL;
@@ -57,8 +67,9 @@ void cli_print_seed(struct cli *cli, const char *set)
 // Reads or creates the inputs of a run. For a partition, the file of this rank declares the inputs,
 // because hosts need not have each other's files. If the launcher has more ranks than the
 // partition, rank 0's file is used, and the run reports the error.
-tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_options *options,
-                           tsr_tensors *inputs, tsr_model **m, tsr_input_sizes *sizes)
+tsr_status cli_load_inputs(struct cli *cli, const char *set, bool is_static,
+                           const tsr_run_options *options, tsr_tensors *inputs, tsr_model **m,
+                           tsr_input_sizes *sizes)
 {
     char file[4096];
     bool folder = cli_is_folder(cli->arguments[0]);
@@ -69,7 +80,7 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_optio
     if (folder && access(file, F_OK) != 0)
         snprintf(file, sizeof file, "%s/rank0.onnx", cli->arguments[0]);
     tsr_status status = tsr_model_load(cli->session, file, m);
-    if (status == TSR_OK && !folder)
+    if (status == TSR_OK && !is_static)
         status = cli_check_dims(cli, *m);
     if (status == TSR_OK)
         status = tsr_model_check_ports(*m);
@@ -79,6 +90,8 @@ tsr_status cli_load_inputs(struct cli *cli, const char *set, const tsr_run_optio
     if (status != TSR_OK)
         return status;
     cli_print_seed(cli, set);
+    if (!cli_value(cli, "--devices"))
+        sizes->planned_size = 0; // nothing is planned
     if (cli_rank(cli) == 0)
         cli_print_sizes(cli, sizes);
     return TSR_OK;

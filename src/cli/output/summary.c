@@ -126,19 +126,22 @@ void ranks_json(tsr_json *json, tsr_session *session, const struct planned_memor
 // ---- sizes of symbolic dimensions in the inputs of a run
 
 // Prints the assumed size and the sizes of all dimensions ("batch=64, seq=64"), if sizes were
-// assumed. The size is 1 for a partition, which has no unsharded model to try.
+// assumed. The size is 1 if the model or partition could not be tried.
 void cli_print_sizes(const struct cli *cli, const tsr_input_sizes *sizes)
 {
-    char list[1024] = "";
+    char list[1024] = "", plan[64] = "";
     if (!sizes->open_size)
         return;
+    if (sizes->planned_size && sizes->planned_size != sizes->open_size)
+        snprintf(plan, sizeof plan, "the plan assumes %lld, not sharded; ",
+                 (long long)sizes->planned_size);
     for (size_t i = 0; i < sizes->n_sizes; i++)
         cli_append(list, sizeof list, "%s%s=%lld", i ? ", " : "", sizes->sizes[i].name,
                    (long long)sizes->sizes[i].size);
-    const char *tries = "tries 128, 64, 32 ... until the model runs unsharded; ";
-    cli_print(cli, "open dimensions without a size: assuming %lld%s%s%s\n(%sset --dim NAME=SIZE)\n",
-              (long long)sizes->open_size, *list ? " (" : "", list, *list ? ")" : "",
-              sizes->open_size > 1 ? tries : "");
+    const char *tries = sizes->open_size > 1 ? "tries 128, 64, 32 ... until the model runs; " : "";
+    cli_print(cli,
+              "open dimensions without a size: assuming %lld%s%s%s\n(%s%sset --dim NAME=SIZE)\n",
+              (long long)sizes->open_size, *list ? " (" : "", list, *list ? ")" : "", plan, tries);
 }
 
 // Writes the sizes of inputs. `assumed_size` is the size of dimensions without a given size, or
@@ -151,6 +154,7 @@ void cli_json_sizes(tsr_json *json, const tsr_input_sizes *sizes)
     tsr_json_end(json);
     static const tsr_json_field fields[] = {
         {JSON_OR_NULL(tsr_input_sizes, "assumed_size", open_size)},
+        {JSON_OR_NULL(tsr_input_sizes, "planned_size", planned_size)},
         {JSON_END},
     };
     tsr_json_fields(json, fields, sizes);

@@ -161,8 +161,11 @@ struct draft {
     const struct partition_visitor *visitor;
     // if not NULL, rank files that another program changed are checked against it (reseal.c)
     const struct manifest *resealing;
-    bool context;   // also write model.onnx, which refers to the partition
-    bool processes; // for model.onnx: each rank is a process
+    bool context;                   // also write model.onnx, which refers to the partition
+    bool processes;                 // for model.onnx: each rank is a process
+    const tsr_dim_size *plan_sizes; // sizes of symbolic dimensions, defaults of runs
+    size_t n_plan_sizes;
+    bool static_sizes; // the model has only these sizes
 
     // The model and its flow. If nodes were expanded, `model` and `expanded` are the same copy of
     // the model; else `expanded` is NULL.
