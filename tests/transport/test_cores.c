@@ -106,9 +106,11 @@ static void test_keeping(void **state)
 // end.
 static int cores_of_rank(const char *threads, char *const variables[])
 {
-    static char *const rank[] = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_LOCAL_RANK=0"};
-    char *environment[8] = {rank[0], rank[1]};
-    char *const words[] = {"test_cores", "rank", (char *)threads, NULL};
+    char rank[] = "OMPI_COMM_WORLD_RANK=0", local[] = "OMPI_COMM_WORLD_LOCAL_RANK=0";
+    char program[] = "test_cores", word[] = "rank", number[16];
+    char *environment[8] = {rank, local};
+    char *const words[] = {program, word, number, NULL};
+    snprintf(number, sizeof number, "%s", threads);
     for (int i = 0; variables[i]; i++)
         environment[2 + i] = variables[i];
     pid_t pid = fork();
