@@ -377,6 +377,11 @@ tsr_graph *tsr__node_subgraph(const tsr_node *node)
     return NULL;
 }
 
+bool tsr__node_has_graphs(const tsr_node *node)
+{
+    return tsr__node_subgraph(node) != NULL;
+}
+
 // Links the subgraphs of all attributes as siblings: then_branch and else_branch of an If.
 void tsr__node_relink(tsr_node *node)
 {

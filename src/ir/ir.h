@@ -128,6 +128,7 @@ tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value 
 // Adds an attribute with an empty subgraph. The node must not have the attribute. Returns NULL
 // after a failure.
 tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char *name);
+bool tsr__node_has_graphs(const tsr_node *node); // true if an attribute of the node is a graph
 // Lists the outer values that the subgraphs of a node read, each once, in the model's arena.
 // Returns their number.
 size_t tsr__node_captures(const tsr_node *node, tsr_value ***out);

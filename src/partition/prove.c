@@ -344,7 +344,7 @@ static tsr_status check_graph(struct rank_check *check, const tsr_graph *graph)
     for (tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
         if (str_is(tsr__node_domain_str(node), COMM_DOMAIN))
             TRY(check_comm(check, node));
-        else if (node_has_graphs(node))
+        else if (tsr__node_has_graphs(node))
             TRY(check_bodies(check, node));
     }
     return TSR_OK;

@@ -197,15 +197,6 @@ static const struct rule *unsharded_rule(struct arena *arena, const tsr_node *no
     return rule;
 }
 
-// True if an attribute of the node is a graph. The caller has handled If, Loop and Scan before.
-static bool has_subgraphs(const tsr_node *node)
-{
-    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
-        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
-            return true;
-    return false;
-}
-
 // True if a size is known to be 0. empty.c handles sizes that become 0 in a run.
 static bool is_empty(const struct shapes *shapes, const tsr_value *value)
 {
@@ -300,15 +291,16 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
 {
     const struct op_row *row = tsr__row_of(shapes, node);
     struct control control;
-    static const char unsharded_bodies[] = "no node of its bodies can be sharded",
+    static const char unsharded_bodies[] = "none of the nodes in its bodies is sharded",
+                      unsharded_graphs[] = "the nodes in its subgraphs are not sharded",
                       unknown_operator[] = "there is no rule for this operator (of this opset): "
                                            "give all its tensors shardings, or a rule (--rules)";
     // No node is given, because random nodes in the bodies decide on their own which devices run
     // them.
     if (tsr__control_of(node, &control))
         return unsharded_rule(arena, NULL, unsharded_bodies);
-    if (has_subgraphs(node) || (row && row->bodies))
-        return unsharded_rule(arena, node, unsharded_bodies);
+    if (tsr__node_has_graphs(node) || (row && row->bodies))
+        return unsharded_rule(arena, node, unsharded_graphs);
     const char *why = NULL;
     if (!row && tsr__is_call(node, &why)) {
         if (!why)

@@ -111,3 +111,109 @@ int tsr__control_out_axis(const struct control *control, int result, int rank)
 {
     return tsr__axis((size_t)result < control->n_out_axes ? control->out_axes[result] : 0, rank);
 }
+
+// A trip count from here on means "no limit": exporters write the largest 32- or 64-bit integer.
+#define NO_LIMIT INT32_MAX
+
+// Returns the trip count of a Loop as far as inference knows it; -1: unknown.
+static int64_t loop_trips(const struct shapes *shapes, const tsr_node *node)
+{
+    const tsr_value *count = tsr_node_input(node, 0);
+    int64_t trips;
+    if (!count || tsr__shapes_ints(shapes, count, &trips, 1) != 1 || trips >= NO_LIMIT)
+        return -1;
+    return trips;
+}
+
+// Returns the number of slices that a Scan reads; -1: unknown.
+static int64_t scan_trips(const struct shapes *shapes, const tsr_node *node,
+                          const struct control *control)
+{
+    struct shape shape = tsr__shapes_of(shapes, tsr_node_input(node, (size_t)control->n_states));
+    int axis = shape.rank > 0 ? tsr__control_in_axis(control, 0, shape.rank) : -1;
+    return axis < 0 ? -1 : shape.dims[axis].value;
+}
+
+int64_t tsr__control_trips(const struct shapes *shapes, const tsr_node *node,
+                           const struct control *control)
+{
+    if (!control->loops)
+        return 1;
+    int64_t trips =
+        control->n_slices ? scan_trips(shapes, node, control) : loop_trips(shapes, node);
+    return trips < 0 ? CONTROL_USUAL_TRIPS : int64_max(trips, 1);
+}
+
+size_t tsr__control_node_count(const tsr_graph *graph)
+{
+    size_t n = 0;
+    struct control control;
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        n++;
+        for (int k = 0; tsr__control_of(node, &control) && k < control.n_bodies; k++)
+            n += tsr__control_node_count(control.bodies[k]);
+    }
+    return n;
+}
+
+// ---- decisions ---------------------------------------------------------------------------------
+
+#define MAX_EXACT 64 // limit of nodes that is_exact examines
+
+// True for types whose arithmetic does not round.
+static bool is_exact_type(tsr_dtype t)
+{
+    switch (t) {
+    case TSR_BOOL:
+    case TSR_INT8:
+    case TSR_INT16:
+    case TSR_INT32:
+    case TSR_INT64:
+    case TSR_UINT8:
+    case TSR_UINT16:
+    case TSR_UINT32:
+    case TSR_UINT64:
+        return true;
+    default:
+        return false;
+    }
+}
+
+// True for an input that has the same bits on all devices: an input of the model, or the iteration
+// number or condition of a loop. Loop states may differ between devices.
+static bool is_exact_input(const tsr_value *value)
+{
+    const tsr_graph *graph = tsr_value_graph(value);
+    struct control control;
+    if (graph && !tsr_graph_owner(graph))
+        return true;
+    if (!graph || !tsr__control_of(tsr_graph_owner(graph), &control))
+        return false;
+    for (int i = 0; i < control.n_numbers; i++)
+        if (tsr_graph_input(graph, (size_t)i) == value)
+            return true;
+    return false;
+}
+
+// As tsr__control_exact. Also false if the value depends on more than *budget nodes.
+static bool is_exact(const struct shapes *shapes, const tsr_value *value, int *budget)
+{
+    const tsr_node *node = tsr_value_producer(value);
+    if (tsr_value_initializer(value))
+        return true;
+    if (!node)
+        return is_exact_input(value);
+    if ((*budget)-- <= 0 || tsr__node_has_graphs(node) ||
+        !is_exact_type(tsr__shapes_of(shapes, value).dtype))
+        return false;
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i) && !is_exact(shapes, tsr_node_input(node, i), budget))
+            return false;
+    return true;
+}
+
+bool tsr__control_exact(const struct shapes *shapes, const tsr_value *value)
+{
+    int budget = MAX_EXACT;
+    return is_exact(shapes, value, &budget);
+}

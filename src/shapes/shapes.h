@@ -114,5 +114,16 @@ bool tsr__control_of(const tsr_node *node, struct control *out);
 // Returns the axis of slice i (result i), counted from the front; -1: invalid.
 int tsr__control_in_axis(const struct control *control, int slice, int rank);
 int tsr__control_out_axis(const struct control *control, int result, int rank);
+// Returns how often the bodies run, at least 1: 1 for an If, the trip count of a Loop, the number
+// of slices of a Scan. If inference does not know it, CONTROL_USUAL_TRIPS.
+#define CONTROL_USUAL_TRIPS 16
+int64_t tsr__control_trips(const struct shapes *shapes, const tsr_node *node,
+                           const struct control *control);
+// Returns the number of nodes in the graph and, recursively, in the bodies of If, Loop and Scan.
+size_t tsr__control_node_count(const tsr_graph *graph);
+// True if all devices compute the same bits of the value, because it depends only on integer
+// arithmetic and on inputs that are the same everywhere. Such a trip count or condition needs no
+// broadcast.
+bool tsr__control_exact(const struct shapes *shapes, const tsr_value *value);
 
 #endif

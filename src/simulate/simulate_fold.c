@@ -110,21 +110,13 @@ static bool keeps_apart(const struct fold *fold, const tsr_node *node, struct ar
     return true;
 }
 
-static bool has_bodies(const tsr_node *node)
-{
-    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
-        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
-            return true;
-    return false;
-}
-
 // True if the node computes the same in every copy. Appends the layouts of its specs in the first
 // copy.
 static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
 {
     const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
     int64_t stage;
-    if (has_bodies(node) || (nc && tsr_node_config_stage(nc, &stage)) ||
+    if (tsr__node_has_graphs(node) || (nc && tsr_node_config_stage(nc, &stage)) ||
         !keeps_apart(fold, node, scratch))
         return false;
     if (!nc)

@@ -390,7 +390,7 @@ static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
     tsr_graph *graph = copy->part->graph;
     while (n_inputs && !copy->inputs[n_inputs - 1] && !written_empty(node, n_inputs - 1))
         n_inputs--;
-    if (!node_has_graphs(node))
+    if (!tsr__node_has_graphs(node))
         return tsr__node_copy(graph, node, copy->inputs, n_inputs, copy->outputs, copy->n_outputs);
     if (ranks_for_bodies(copy->part, st) != TSR_OK)
         return NULL;

@@ -300,14 +300,6 @@ bool tsr__group_is_single(const struct step *st, size_t group); // one device, n
 enum comm_kind tsr__step_collective(const struct step *st);
 const char *tsr__step_op(const struct step *st);
 tsr_dtype tsr__step_type(const struct step *st);
-// True if the node has subgraphs.
-static inline bool node_has_graphs(const tsr_node *node)
-{
-    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
-        if (tsr_attr_graph_count(tsr_node_attr(node, i)))
-            return true;
-    return false;
-}
 // Marks that the rank needs the form.
 static inline void form_mark_live(struct form *form, int64_t rank)
 {

@@ -19,68 +19,11 @@
 
 // ---- control values -----------------------------------------------------------------------------
 
-#define MAX_EXACT 64 // limit of nodes that is_exact examines
-
-// True for types whose arithmetic does not round.
-static bool is_exact_type(tsr_dtype t)
-{
-    switch (t) {
-    case TSR_BOOL:
-    case TSR_INT8:
-    case TSR_INT16:
-    case TSR_INT32:
-    case TSR_INT64:
-    case TSR_UINT8:
-    case TSR_UINT16:
-    case TSR_UINT32:
-    case TSR_UINT64:
-        return true;
-    default:
-        return false;
-    }
-}
-
-// True for an input that has the same bits on all devices: an input of the model, or the iteration
-// number or condition of a loop. Loop states may differ between devices.
-static bool is_exact_input(const struct draft *draft, const tsr_value *value)
-{
-    const tsr_graph *graph = tsr_value_graph(value);
-    struct control control;
-    if (graph == draft->main.graph)
-        return true;
-    if (!graph || !tsr_graph_owner(graph) || !tsr__control_of(tsr_graph_owner(graph), &control))
-        return false;
-    for (int i = 0; i < control.n_numbers; i++)
-        if (tsr_graph_input(graph, (size_t)i) == value)
-            return true;
-    return false;
-}
-
-// True if all devices compute the same bits of the value, because it depends only on integer
-// arithmetic and on inputs that are the same everywhere. Also false if it depends on more than
-// *budget nodes.
-static bool is_exact(const struct draft *draft, const tsr_value *value, int *budget)
-{
-    const tsr_node *node = tsr_value_producer(value);
-    if (tsr_value_initializer(value))
-        return true;
-    if (!node)
-        return is_exact_input(draft, value);
-    if ((*budget)-- <= 0 || node_has_graphs(node) ||
-        !is_exact_type(tsr__shapes_of(draft->flow->shapes, value).dtype))
-        return false;
-    for (size_t i = 0; i < tsr_node_input_count(node); i++)
-        if (tsr_node_input(node, i) && !is_exact(draft, tsr_node_input(node, i), budget))
-            return false;
-    return true;
-}
-
 // Plans a trip count or condition so that it has the same bits on all devices of the layout.
 static struct form *draft_decision(struct draft *draft, const struct step *st, struct item *it,
                                    const struct tile_layout *layout)
 {
-    int budget = MAX_EXACT;
-    if (is_exact(draft, it->value, &budget))
+    if (tsr__control_exact(draft->flow->shapes, it->value))
         return tsr__draft_convert(draft, it, layout, st->flow->node);
     return tsr__draft_same_bits(draft, it, layout, st->flow->node);
 }
