@@ -277,7 +277,7 @@ static const struct op_row rows[] = {
      .reuse = REUSE_VIEW},
     // `bodies`: the node itself is not sharded; the nodes of its branches are, by their own rows.
     {"If", .since = 1, .rule = "· -> [A*]…; gen A", .type = TYPE_OPEN, .shape = tsr__infer_if,
-     .misinferred = DOUBT_SIZES, .bodies = true, .note = BRANCHES},
+     .misinferred = DOUBT_SIZES, .bodies = true, .note = BRANCHES, .work = WORK_VIEW},
     {"ImageDecoder", .since = 20, .type = TYPE_UINT8, .shape = tsr__infer_image_decoder,
      .whole = "a stream of bytes is decoded in one piece"},
     {"InstanceNormalization", .since = 1, .rule = "[n c S*],[c],[c] -> [n c S*]; stat S",
@@ -320,7 +320,7 @@ static const struct op_row rows[] = {
      .derive = tsr__derive_softmax, .expand = {tsr__expand_log_softmax, 11, EXPAND_FLOATS},
      .note = "axis names r", .work = WORK_SOFTMAX, .reuse = REUSE_ON_CPU},
     {"Loop", .since = 1, .rule = "·,·,[A*]… -> [A*]…", .type = TYPE_OPEN, .shape = tsr__infer_loop,
-     .bodies = true, .note = TURNS},
+     .bodies = true, .note = TURNS, .work = WORK_VIEW},
     {"LpNormalization", .since = 1, .rule = "[A* r B*] -> [A* r B*]; stat r",
      .derive = tsr__derive_softmax, .expand = {tsr__expand_lp_norm, 11, EXPAND_FLOATS},
      .note = "axis names r"},
@@ -500,7 +500,7 @@ static const struct op_row rows[] = {
     // Opset 8 has a batch axis and sequence lengths: its bodies give shapes and are not sharded.
     {"Scan", .since = 8, .type = TYPE_OPEN, .shape = tsr__infer_scan_8, .whole = BODIES},
     {"Scan", .since = 9, .rule = "[A*]… -> [A*]…", .type = TYPE_OPEN, .shape = tsr__infer_scan,
-     .bodies = true, .note = TURNS},
+     .bodies = true, .note = TURNS, .work = WORK_VIEW},
     {"Scatter", .since = 9, .rule = "[A* v B*],[A* w B*],[A* w B*] -> [A* v B*]; rep w; scat 1 v 0",
      .derive = tsr__derive_scatter_elements, .shape = tsr__infer_like_first,
      .note = "A, B: only if data and indices have the same sizes", .stays = STAYS({"w", UPDATES}),

@@ -218,6 +218,15 @@ struct body_flow {
     struct tile_layout **inputs;  // layouts of its inputs
     struct tile_layout **outputs; // layouts that its outputs must have at the end
 };
+// True if a value can have this layout as an input or output of a body on the devices of the
+// placement: each device has exactly one shard. Sequences, maps and optional values must be
+// unsharded. (flow_body.c)
+bool tsr__body_fits(const struct shapes *shapes, const struct placement *place,
+                    const struct tile_layout *layout, const tsr_value *value);
+// Adds (by = 1) or removes (by = -1) an unsharded dimension at the axis. Returns NULL if out of
+// memory.
+struct tile_layout *tsr__body_shifted(struct arena *arena, const struct tile_layout *layout,
+                                      int axis, int by);
 struct flow {
     tsr_model *model;
     const tsr_config *config;

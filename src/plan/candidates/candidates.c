@@ -497,6 +497,15 @@ static void mark_spread(struct planner *planner, const uint32_t *layouts, size_t
             planner->layouts.at[layouts[i]].spread = true;
 }
 
+void tsr__candidate_repeat(struct candidate *candidate, int64_t times)
+{
+    candidate->compute = times_ps(candidate->compute, times);
+    candidate->comm = times_ps(candidate->comm, times);
+    int64_t *each = (int64_t *)candidate->each; // made for this candidate
+    for (size_t i = 0; i < candidate->n_each; i++)
+        each[i] = times_ps(each[i], times);
+}
+
 // Adds the candidate, with its cost and name, to the strategy. Does nothing if it is a duplicate or
 // the strategy is full.
 static void keep(struct candidate_builder *builder, struct candidate *candidate, const char *suffix)
@@ -511,6 +520,7 @@ static void keep(struct candidate_builder *builder, struct candidate *candidate,
     for (int factor = 0; factor < builder->place.rule->n_factors; factor++)
         candidate->cut = candidate->cut || builder->place.cuts[factor] > 1;
     candidate->name = name_of(builder, suffix);
+    tsr__candidate_repeat(candidate, builder->strategy->times);
     vec_add(&builder->planner->arena, &builder->strategy->at, *candidate);
     if (builder->spread) {
         mark_spread(builder->planner, candidate->in, builder->n_in);

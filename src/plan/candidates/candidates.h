@@ -44,6 +44,8 @@ bool tsr__builder_take_parts(struct candidate_builder *builder, const struct par
 bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *const *out,
                          struct candidate *candidate);
 void tsr__builder_cost(struct candidate_builder *builder, struct candidate *candidate);
+// Multiplies the times of a candidate for one execution by the number of executions in a run.
+void tsr__candidate_repeat(struct candidate *candidate, int64_t times);
 // True if the window needs no halo exchange, because the input is computed from constants.
 bool tsr__window_is_free(const struct planner *planner, struct arena *arena, const tsr_node *node,
                          const struct rule_window *window);

@@ -8,7 +8,7 @@
 //     which all devices combine.
 #include "plan/candidates/candidates.h"
 
-// Copies the model on first use. Nodes have the same order in the copy. False: this has failed, now
+// Copies the model on first use. Nodes of the main graph have the same order in the copy. False: this has failed, now
 // or before.
 static bool make_copy(struct planner *planner)
 {
@@ -19,6 +19,8 @@ static bool make_copy(struct planner *planner)
         return false;
     tsr_node *node = tsr_graph_first(tsr_model_graph(planner->trial.model));
     for (size_t i = 0; i < planner->n_nodes; i++) {
+        if (!in_main_graph(&planner->nodes[i]))
+            continue;
         if (!node)
             return false;
         planner->trial.twins[i] = node;
@@ -48,8 +50,11 @@ static bool try_it(struct candidate_builder *builder)
            tsr__shapes_add(trial->shapes, nodes->nodes, nodes->n_nodes);
 }
 
+// Nodes of bodies are not replaced (sharding/flow/flow_body.c).
 bool tsr__builder_expands(struct candidate_builder *builder)
 {
+    if (builder->strategy->inside)
+        return false;
     if (!builder->strategy->asked)
         builder->strategy->expands = try_it(builder);
     builder->strategy->asked = true;

@@ -41,7 +41,7 @@ static bool makes_sums(const struct rule *rule)
 // True if the producer of the input can leave a partial sum, and this node can read it.
 static bool passes_input(const struct partial_sums *sums, const tsr_node *node, size_t i)
 {
-    int64_t from = planned_producer(sums->planner, tsr_node_input(node, i));
+    int64_t from = tsr__planned_producer(sums->planner, tsr_node_input(node, i));
     return from >= 0 && sums->can[from] &&
            tsr__sum_fits(sums->planner->shapes.model, node, i) != SUM_STOPS;
 }
@@ -101,8 +101,10 @@ bool tsr__partial_sums_mark(struct planner *planner)
     if (!sums.can || !sums.wanted || planner->machine.n < 2 || planner->scope.sums_done)
         return !planner->arena.failed;
     // Forward pass: a node passes partial sums on only if an input can be one.
+    // Sums in bodies are reduced at once.
     for (size_t i = 0; i < planner->n_nodes; i++)
-        sums.can[i] = planner->nodes[i].rule && can_give(&sums, i);
+        sums.can[i] =
+            planner->nodes[i].rule && in_main_graph(&planner->nodes[i]) && can_give(&sums, i);
     for (size_t i = planner->n_nodes; i-- > 0;) {
         struct plan_node *node = &planner->nodes[i];
         node->delays = sums.wanted[i] && sums.can[i];
@@ -110,7 +112,7 @@ bool tsr__partial_sums_mark(struct planner *planner)
             continue;
         for (size_t k = 0; k < tsr_node_input_count(node->node); k++)
             if (passes_input(&sums, node->node, k)) {
-                sums.wanted[planned_producer(planner, tsr_node_input(node->node, k))] = true;
+                sums.wanted[tsr__planned_producer(planner, tsr_node_input(node->node, k))] = true;
                 node->takes = true;
             }
     }

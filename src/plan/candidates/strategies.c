@@ -44,6 +44,7 @@ static bool take_whole(struct candidate_builder *builder, bool single)
     if (builder->arena->failed || !tsr__builder_number(builder, builder->out, &candidate))
         return false;
     tsr__builder_cost(builder, &candidate);
+    tsr__candidate_repeat(&candidate, builder->strategy->times);
     return vec_add(&builder->planner->arena, &builder->strategy->at, candidate);
 }
 
@@ -306,10 +307,10 @@ static void key_of(struct text *key, const struct planner *planner, const tsr_no
         key_value(key, planner, node, SIDE_OUTPUT, (size_t)i);
 }
 
-static bool gives_output(const tsr_node *node)
+static bool gives_output(const struct planner *planner, const tsr_node *node)
 {
     const tsr_value *first = tsr_node_output_count(node) ? tsr_node_output(node, 0) : NULL;
-    return first && tsr_value_is_output(first);
+    return first && planner->values[tsr__value_id(first)].returned;
 }
 
 // Creates a strategy. `whole` is the reason why the node must be replicated, or NULL.
@@ -323,6 +324,8 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
         return NULL;
     strategy->id = planner->cache.n_strategies++;
     strategy->node = node;
+    strategy->times = pn->times;
+    strategy->inside = !in_main_graph(pn);
     strategy->rule = rule;
     strategy->other =
         whole ? NULL : tsr__rule_strided(&planner->arena, node, planner->shapes.model);
@@ -330,7 +333,7 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
     strategy->kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
     strategy->delays = pn->delays;
     strategy->takes = pn->takes;
-    strategy->gives = gives_output(node);
+    strategy->gives = gives_output(planner, node);
     strategy->whole = whole;
     tsr__map_init(&strategy->seen, &planner->arena, 0);
     if (!fill_strategy(planner, strategy, rule->single))
@@ -349,8 +352,8 @@ static struct strategy *strategy_of_key(struct planner *planner, struct str key,
     return at ? *at : NULL;
 }
 
-// Returns the strategy of a node. A node with shardings in the model is unique: its index is part
-// of the key.
+// Returns the strategy of a node. A node with shardings in the model is unique: its id is part of
+// the key.
 struct strategy *tsr__planner_strategy(struct planner *planner, const struct plan_node *pn)
 {
     const tsr_node *node = pn->node;
@@ -365,11 +368,11 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     // The key includes the kind of work: Identity and Relu have the same rule, but Identity moves
     // no data.
     struct work_kind kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
-    int64_t given = is_annotated(planner, node) ? tsr_node_index(node) : -1;
+    int64_t given = is_annotated(planner, node) ? (int64_t)tsr__node_id(node) : -1;
     key_numbers(&key,
-                (int64_t[]){pn->delays, pn->takes, gives_output(node), kind.type, kind.rate,
-                            kind.move, given},
-                7);
+                (int64_t[]){pn->delays, pn->takes, gives_output(planner, node), kind.type,
+                            kind.rate, kind.move, given, pn->times, !in_main_graph(pn)},
+                9);
     // two transposes may move memory differently, and two equal nodes may have different
     // measurements
     key_text(&key, kind.sizes ? kind.sizes->op : NULL);

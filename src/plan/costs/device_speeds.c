@@ -62,7 +62,7 @@ static void add_times(struct planner *planner, const struct plan_node *node, dou
         tsr_topology_device at =
             planner->machine.topology->device[tsr__planner_device(planner, device)];
         at.overhead = 0;
-        times[device] += (double)tsr__work_cost(work, kind, bytes, &at);
+        times[device] += (double)node->times * (double)tsr__work_cost(work, kind, bytes, &at);
     }
 }
 

@@ -35,6 +35,9 @@ struct plan_value {
     int wider; // for a constant: additional bytes in memory for each byte in the file
     bool constant;
     bool given;   // the caller passes the value to all devices
+    bool returned; // an output of the model
+    // how often a run computes the value: 1, or the trips of the loops around it
+    int64_t times;
     bool updated; // a cache that its node updates in place: only new tokens are written
     // an updated cache that is also a state: it shares the memory of the previous cache
     bool shares_past;
@@ -94,16 +97,6 @@ static inline bool read_before(const tsr_node *node, size_t i)
 {
     return tsr__earlier_reading(node, i) >= 0;
 }
-// Counts the values that a node reads: its inputs, then the values that its subgraphs capture.
-static inline size_t tsr__reads_count(const tsr_node *node, tsr_value ***captures)
-{
-    return tsr_node_input_count(node) + tsr__node_captures(node, captures);
-}
-static inline const tsr_value *tsr__reads_at(const tsr_node *node, tsr_value **captures, size_t i)
-{
-    size_t n_in = tsr_node_input_count(node);
-    return i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
-}
 
 // The kind of work of a node. `type` and `rate` are indices of the device's rates (-1: flops);
 // `move` is an index of its memory speeds. `sizes` are measurements of this kind of work; `seen`
@@ -114,10 +107,13 @@ struct work_kind {
     const struct topology_profile *sizes, *seen;
 };
 
-// The candidates of equal nodes.
+// The candidates of equal nodes. Their times are those of all executions in one run.
 struct strategy {
     uint32_t id;
     const tsr_node *node;            // the first of the equal nodes
+    int64_t times;                   // executions of each of the equal nodes in one run
+    bool inside;                     // the nodes are in bodies
+    bool border;                     // of borders of bodies, or of nodes with bodies
     const struct rule *rule, *other; // other: an alternative rule of the same node, or NULL
     double count;                    // operations of the unsharded node; 0: use those of the rule
     struct work_kind kind;
@@ -132,8 +128,12 @@ struct strategy {
     bool asked, expands;
     struct expanded *nodes; // the simpler nodes that replace it (expansions.c)
 };
+// A node of the model, or a value at the border of a body (bodies.c).
 struct plan_node {
-    tsr_node *node;
+    tsr_node *node; // for a border: the node with the bodies
+    const struct plan_bodies *bodies; // the node has bodies whose nodes are planned; or NULL
+    const struct plan_border *border; // NULL: a node
+    int64_t times;                    // how often a run executes it
     const struct rule *rule;
     bool delays, takes; // as in its strategy
     struct strategy *strategy;
@@ -276,9 +276,11 @@ struct planner {
     struct planner_ends ends;
     struct planner_scope scope;
 
-    struct plan_node *nodes; // nodes of the main graph, in order
+    struct plan_node *nodes; // nodes of the main graph and of bodies (bodies.c), in order
     size_t n_nodes;
     int64_t *node_at; // by node id: its index in nodes, or -1
+    // by value id: the bodies that return the value; NULL: there are no bodies
+    struct body_output **body_outputs;
 
     VEC(struct numbered_layout) layouts; // by number
     struct planner_cache cache;
@@ -293,12 +295,6 @@ struct planner {
     uint32_t n_times; // number of points in time in the program: PLAN_TIMES for each node
     struct planner_memory memory;
 };
-// Returns the index of the node that produces a value; -1: no planned node.
-static inline int64_t planned_producer(const struct planner *planner, const tsr_value *value)
-{
-    const tsr_node *node = value ? tsr_value_producer(value) : NULL;
-    return node ? planner->node_at[tsr__node_id(node)] : -1;
-}
 // The three points in time of a node: its inputs are transferred, it runs, its partial sums are
 // reduced.
 enum { TIME_BRING, TIME_RUN, TIME_COMBINE, PLAN_TIMES };
@@ -336,6 +332,104 @@ static inline bool planner_stays(const struct planner *planner, const tsr_value 
 {
     return planner->ends.stays && planner->ends.stays[tsr__value_id(value)];
 }
+
+// ---- bodies (bodies.c)
+
+// A node whose bodies are planned. The entries before it in planner->nodes are, in this order: a
+// border for each input of a body, the nodes of the first body, those of the second, and a border
+// for each output of a body.
+struct plan_bodies {
+    struct control control;
+    size_t n_enter, n_nodes[2], n_leave; // numbers of these entries
+    int64_t trips;                       // how often the bodies run
+    bool exact; // all devices compute the same decisions; otherwise one device broadcasts them
+};
+// Input or output `index` of a body. Its candidates are layouts, which the value has outside and
+// inside. A loop state is an input and an output of the body, with one layout for both.
+struct plan_border {
+    const struct plan_bodies *bodies;
+    bool leaves; // an output
+    size_t index;
+};
+// An output of a body: body k of `owner` returns a value as output `index`.
+struct body_output {
+    const tsr_node *owner;
+    int k;
+    size_t index;
+    struct body_output *next;
+};
+
+// Return the values of an entry by slot, in the order of its candidates' layouts: the inputs and
+// outputs of a node, the control inputs of a node with planned bodies, or the values of a border.
+// An enter border reads the outer value and makes the input of the body. A leave border reads the
+// output of each body and makes the output of the node. NULL: absent.
+size_t tsr__plan_reads(const struct plan_node *node);
+size_t tsr__plan_makes(const struct plan_node *node);
+tsr_value *tsr__plan_read(const struct plan_node *node, size_t i);
+tsr_value *tsr__plan_made(const struct plan_node *node, size_t i);
+static inline tsr_value *plan_value_at(const struct plan_node *node, enum slot_side side, size_t i)
+{
+    return side == SIDE_OUTPUT ? tsr__plan_made(node, i) : tsr__plan_read(node, i);
+}
+// Lists the values that an entry reads: those of tsr__plan_read, then the values that subgraphs
+// capture, except the bodies that are planned. Returns their number.
+size_t tsr__plan_all_reads(const struct plan_node *node, tsr_value ***captures);
+static inline const tsr_value *plan_any_read(const struct plan_node *node, tsr_value **captures,
+                                             size_t i)
+{
+    size_t n = tsr__plan_reads(node);
+    return i < n ? tsr__plan_read(node, i) : captures[i - n];
+}
+// Returns the slot of `made` among the values that the entry makes.
+size_t tsr__plan_made_slot(const struct plan_node *node, const tsr_value *made);
+// Returns the index of the entry that makes a value; -1: none.
+int64_t tsr__planned_producer(const struct planner *planner, const tsr_value *value);
+// Returns the layout in which the producer leaves the value, by the chosen candidates;
+// PLAN_NO_LAYOUT: no planned entry makes it.
+uint32_t tsr__plan_layout(const struct planner *planner, const tsr_value *value);
+// Return the index of the first entry that belongs to the node at index i, and that of border k
+// for an input or output of its bodies.
+static inline size_t bodies_begin(const struct plan_bodies *bodies, size_t i)
+{
+    return i - bodies->n_leave - bodies->n_nodes[1] - bodies->n_nodes[0] - bodies->n_enter;
+}
+static inline size_t enter_border(const struct plan_bodies *bodies, size_t i, size_t k)
+{
+    return bodies_begin(bodies, i) + k;
+}
+static inline size_t leave_border(const struct plan_bodies *bodies, size_t i, size_t k)
+{
+    return i - bodies->n_leave + k;
+}
+// Returns the index of the node to which the entry at index i belongs as a border: the owner.
+static inline size_t border_owner(const struct plan_border *border, size_t i)
+{
+    const struct plan_bodies *bodies = border->bodies;
+    size_t k = border->index;
+    return border->leaves ? i - k + bodies->n_leave
+                          : i - k + bodies->n_enter + bodies->n_nodes[0] + bodies->n_nodes[1] +
+                                bodies->n_leave;
+}
+// True if the border is a loop state: input and output of the body have the same layout.
+bool tsr__border_is_state(const struct plan_border *border);
+// Returns the axis of the outer value that the inner one lacks (scan inputs, stacked results);
+// -1: none. `rank`: rank of the outer value.
+int tsr__border_axis(const struct plan_border *border, int rank);
+// True if the entry belongs to the main graph: a node there, not a border or a node of a body.
+static inline bool in_main_graph(const struct plan_node *node)
+{
+    return !node->border && !tsr_graph_owner(tsr_node_graph(node->node));
+}
+// Lists the nodes of the main graph and of all bodies in planner->nodes. False: out of memory.
+bool tsr__plan_flatten(struct planner *planner);
+// Returns `ps` for one execution as the time of `times` executions.
+static inline int64_t times_ps(int64_t ps, int64_t times)
+{
+    return times <= 1 ? ps : int64_min(mul_cap(ps, times), PLAN_NEVER);
+}
+// Sums costs by entry, where only the most expensive branch of each If counts. `unused`, if not
+// NULL, marks the entries of the other branches, whose costs become 0.
+int64_t tsr__branches_sum(const struct planner *planner, int64_t *cost, bool *unused);
 
 // planner.c
 void tsr__planner_start(struct planner *planner, tsr_model *model);
@@ -408,7 +502,7 @@ struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan
 // resharding_cost.c
 // Returns the time of reading or writing `bytes` in memory.
 int64_t tsr__planner_move_time(const struct planner *planner, double bytes);
-// Returns the time of resharding a value from one layout to another.
+// Returns the time of resharding a value from one layout to another, as often as a run computes it.
 int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value);
 int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,

@@ -399,10 +399,9 @@ static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct 
     return (struct str){buffer, n + (size_t)value->rank * sizeof(int64_t)};
 }
 
-// Returns the time of resharding a value; 0 if the layouts are equal. Returns PLAN_NEVER if it is
-// impossible, after the deadline (tsr__planner_late), if memory has run out, and for partial sums.
-int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to,
-                             const struct plan_value *value)
+// Returns the time of resharding a value once; see tsr__resharding_time.
+static int64_t time_once(struct planner *planner, uint32_t from, uint32_t to,
+                         const struct plan_value *value)
 {
     char buffer[KEY_BYTES];
     if (from == to)
@@ -429,6 +428,15 @@ int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to
     *at = cost(planner, from, to, value);
     *slot = at;
     return *at;
+}
+
+// Returns the time of all reshardings of a value in one run; 0 if the layouts are equal. Returns
+// PLAN_NEVER if it is impossible, after the deadline (tsr__planner_late), if memory has run out,
+// and for partial sums.
+int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to,
+                             const struct plan_value *value)
+{
+    return times_ps(time_once(planner, from, to, value), value->times);
 }
 
 void tsr__resharding_load(struct planner *planner, uint32_t from, uint32_t to,

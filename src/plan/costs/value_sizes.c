@@ -32,8 +32,8 @@ static int wider_by(const struct planner *planner, const tsr_value *constant)
 }
 
 // Fills in rank, sizes and type of a value; an unknown size becomes 1. sized: all sizes are known;
-// fixed: the model itself gives them.
-static bool fill(struct planner *planner, const tsr_value *value)
+// fixed: the model itself gives them. `times`: how often a run computes the value.
+static bool fill(struct planner *planner, const tsr_value *value, int64_t times)
 {
     struct plan_value *out = &planner->values[tsr__value_id(value)];
     struct shape s = tsr__shapes_of(planner->shapes.full, value);
@@ -56,7 +56,8 @@ static bool fill(struct planner *planner, const tsr_value *value)
     out->shape = shape;
     out->bits = tsr_dtype_bits(s.dtype) ? tsr_dtype_bits(s.dtype) : 8;
     out->constant = tensor && !tsr_value_is_input(value);
-    out->given = tsr_value_is_input(value);
+    out->given = tsr_value_is_input(value) && !tsr_graph_owner(tsr_value_graph(value));
+    out->times = times;
     if (out->constant && out->bits == 16)
         out->wider = wider_by(planner, value);
     return true;
@@ -121,29 +122,56 @@ void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const
     }
 }
 
-static bool fill_output(struct planner *planner, const tsr_node *node, size_t i)
+static bool fill_output(struct planner *planner, const tsr_node *node, size_t i, int64_t times)
 {
     const tsr_value *value = tsr_node_output(node, i);
-    if (!fill(planner, value))
+    if (!fill(planner, value, times))
         return false;
     planner->values[tsr__value_id(value)].updated = tsr__node_updates_cache(node, i);
     return true;
 }
 
-// Fills in the values of the main graph. Values of subgraphs have no separate costs.
+static bool fill_graph(struct planner *planner, const tsr_graph *graph, int64_t times);
+
+// Fills in the outputs of a node, and the values of its bodies if it is an If, Loop or Scan. Values
+// of other subgraphs have no separate costs.
+static bool fill_node(struct planner *planner, const tsr_node *node, int64_t times)
+{
+    struct control control;
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        if (tsr_node_output(node, i) && !fill_output(planner, node, i, times))
+            return false;
+    if (!tsr__control_of(node, &control))
+        return true;
+    int64_t trips = tsr__control_trips(planner->shapes.full, node, &control);
+    for (int k = 0; k < control.n_bodies; k++)
+        if (!fill_graph(planner, control.bodies[k], mul_cap(times, trips)))
+            return false;
+    return true;
+}
+
+// Fills in the values of a graph that runs `times` times.
+static bool fill_graph(struct planner *planner, const tsr_graph *graph, int64_t times)
+{
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        if (!fill(planner, tsr_graph_input(graph, i), times))
+            return false;
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
+        if (!fill(planner, tsr_graph_initializer(graph, i), times))
+            return false;
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
+        if (!fill_node(planner, node, times))
+            return false;
+    return true;
+}
+
 static bool fill_all(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
-    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
-        if (!fill(planner, tsr_graph_input(graph, i)))
-            return false;
-    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
-        if (!fill(planner, tsr_graph_initializer(graph, i)))
-            return false;
-    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
-        for (size_t i = 0; i < tsr_node_output_count(node); i++)
-            if (tsr_node_output(node, i) && !fill_output(planner, node, i))
-                return false;
+    if (!fill_graph(planner, graph, 1))
+        return false;
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        planner->values[tsr__value_id(tsr_graph_output(graph, i))].returned = true;
     return true;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// build.c - builds the 0-1 program of a model: a variable for each needed node and each shared
-// copy, costs between them, and the memory of the devices over time.
+// build.c - builds the 0-1 program of a model: a variable for each needed node, border of a body
+// and shared copy, costs between them, and the memory of the devices over time.
 //
 // Before that, nodes offer layouts to their neighbours. A node offers layouts that its neighbours
 // would not find by themselves (full heads, partial sums). It offers them to its readers, then back
@@ -17,10 +17,26 @@ static void add_constant(struct planner *planner, const tsr_value *value)
     vec_add(&planner->arena, &planner->ends.constants, value);
 }
 
+// Lists the initializers of a graph, and of the bodies of its nodes.
+static void list_constants(struct planner *planner, const tsr_graph *graph)
+{
+    struct control control;
+    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
+        const tsr_value *value = tsr_graph_initializer(graph, i);
+        if (!tsr_value_is_input(value))
+            add_constant(planner, value);
+    }
+    for (const tsr_node *node = tsr_graph_first(graph); node && planner->body_outputs;
+         node = tsr_node_next(node))
+        for (int k = 0; tsr__control_of(node, &control) && k < control.n_bodies; k++)
+            list_constants(planner, control.bodies[k]);
+}
+
 // Lists the values that are on the devices before the first node runs. Inputs that stay on the
 // devices between runs are treated like constants.
 static void list_ends(struct planner *planner, const tsr_graph *graph)
 {
+    planner->ends.given.n = planner->ends.constants.n = 0;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *value = tsr_graph_input(graph, i);
         if (planner_stays(planner, value))
@@ -28,15 +44,27 @@ static void list_ends(struct planner *planner, const tsr_graph *graph)
         else
             vec_add(&planner->arena, &planner->ends.given, value);
     }
-    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++) {
-        const tsr_value *value = tsr_graph_initializer(graph, i);
-        if (!tsr_value_is_input(value))
-            add_constant(planner, value);
-    }
+    list_constants(planner, graph);
 }
 
-// Fills in planner->nodes with all nodes of the main graph, and node_at with the indices of the
-// nodes that an output needs. Lists the inputs and constants.
+// True if an output of the model needs the entry at index i. Marks the values that it reads. All
+// borders of a needed node are needed, because its bodies compute all their outputs.
+static bool is_wanted(const struct planner *planner, size_t i, unsigned char *needed)
+{
+    const struct plan_node *node = &planner->nodes[i];
+    if (!node->border)
+        return tsr__node_needed(node->node, needed);
+    if (planner->node_at[tsr__node_id(node->node)] < 0)
+        return false;
+    for (size_t k = 0; k < tsr__plan_reads(node); k++)
+        if (tsr__plan_read(node, k))
+            needed[tsr__value_id(tsr__plan_read(node, k))] = 1;
+    return true;
+}
+
+// Fills in planner->nodes with all nodes, and node_at with the indices of the nodes that an output
+// needs. A node comes after its bodies in the list, so it is decided before them. Lists the inputs
+// and constants.
 bool tsr__planner_list(struct planner *planner)
 {
     if (planner->nodes)
@@ -44,25 +72,18 @@ bool tsr__planner_list(struct planner *planner)
     tsr_graph *graph = tsr_model_graph(planner->model);
     unsigned char *needed =
         ARENA_ARRAY(&planner->arena, unsigned char, tsr__model_value_ids(planner->model) + 1);
-    planner->n_nodes = tsr_graph_node_count(graph);
-    planner->nodes = ARENA_ARRAY(&planner->arena, struct plan_node, planner->n_nodes + 1);
     planner->node_at =
         ARENA_ARRAY(&planner->arena, int64_t, tsr__model_node_ids(planner->model) + 1);
-    if (planner->arena.failed)
+    if (planner->arena.failed || !tsr__plan_flatten(planner))
         return false;
     for (uint32_t i = 0; i < tsr__model_node_ids(planner->model); i++)
         planner->node_at[i] = -1;
-    tsr_node *node = tsr_graph_first(graph);
-    for (size_t i = 0; i < planner->n_nodes; i++) {
-        planner->nodes[i] = (struct plan_node){.node = node, .var = UINT32_MAX};
-        node = tsr_node_next(node);
-    }
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
         needed[tsr__value_id(tsr_graph_output(graph, i))] = 1;
     for (size_t i = planner->n_nodes; i-- > 0;)
-        if (tsr__node_needed(planner->nodes[i].node, needed))
-            planner->node_at[tsr__node_id(planner->nodes[i].node)] = (int64_t)i;
-    planner->ends.given.n = planner->ends.constants.n = 0;
+        if (is_wanted(planner, i, needed))
+            planner->node_at[tsr__node_id(planner->nodes[i].node)] =
+                (int64_t)(planner->nodes[i].border ? border_owner(planner->nodes[i].border, i) : i);
     list_ends(planner, graph);
     return !planner->arena.failed;
 }
@@ -131,7 +152,7 @@ bool tsr__planner_rules(struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
         struct plan_node *node = &planner->nodes[i];
-        if (!is_needed(planner, i) || node->rule)
+        if (!is_needed(planner, i) || node->border || node->rule)
             continue;
         node->rule = tsr__planner_rule(planner, node->node);
         if (!node->rule)
@@ -159,32 +180,38 @@ static void offer_to(struct planner *planner, const struct wire *wire, enum slot
             offer(planner, wire->maker, side, wire->output, from->at.at[c].in[wire->input]);
 }
 
-// Calls offer_to for all inputs of a node that planned nodes produce.
+// Calls offer_to for all inputs of a node that planned nodes produce. Borders are offered nothing:
+// they take their layouts from both sides afterwards.
 static void offer_along(struct planner *planner, size_t reader, enum slot_side side)
 {
-    const tsr_node *node = planner->nodes[reader].node;
-    for (size_t k = 0; k < tsr_node_input_count(node); k++) {
-        const tsr_value *value = tsr_node_input(node, k);
-        const tsr_node *from = value ? tsr_value_producer(value) : NULL;
-        int64_t maker = from ? planner->node_at[tsr__node_id(from)] : -1;
-        if (maker < 0)
-            continue;
-        for (size_t o = 0; o < tsr_node_output_count(from); o++)
-            if (tsr_node_output(from, o) == value)
-                offer_to(planner, &(struct wire){reader, k, (size_t)maker, o}, side);
+    const struct plan_node *node = &planner->nodes[reader];
+    for (size_t k = 0; k < tsr_node_input_count(node->node); k++) {
+        const tsr_value *value = tsr_node_input(node->node, k);
+        int64_t maker = tsr__planned_producer(planner, value);
+        if (maker >= 0 && !planner->nodes[maker].border)
+            offer_to(planner,
+                     &(struct wire){reader, k, (size_t)maker,
+                                    tsr__plan_made_slot(&planner->nodes[maker], value)},
+                     side);
     }
+}
+
+// True if the entry is a node that is sharded by its rule, not a border or a node with bodies.
+static bool is_plain(const struct planner *planner, size_t i)
+{
+    return is_needed(planner, i) && !planner->nodes[i].border && !planner->nodes[i].bodies;
 }
 
 // Creates the strategies in graph order and offers the layouts of each node to its readers. Then
 // offers layouts backward, and forward again: a layout that an early node got from a late one may
-// suit readers in between.
+// suit readers in between. At last, borders of bodies get the layouts of their neighbours.
 bool tsr__planner_candidates(struct planner *planner)
 {
     if (!tsr__planner_rules(planner) || !tsr__partial_sums_mark(planner) ||
         !tsr__planner_shares(planner))
         return false;
     for (size_t i = 0; i < planner->n_nodes; i++) {
-        if (!is_needed(planner, i))
+        if (!is_plain(planner, i))
             continue;
         planner->nodes[i].strategy = tsr__planner_strategy(planner, &planner->nodes[i]);
         if (!planner->nodes[i].strategy)
@@ -193,12 +220,12 @@ bool tsr__planner_candidates(struct planner *planner)
         offer_along(planner, i, SIDE_INPUT);
     }
     for (size_t i = planner->n_nodes; i-- > 0;)
-        if (is_needed(planner, i))
+        if (is_plain(planner, i))
             offer_along(planner, i, SIDE_OUTPUT);
     for (size_t i = 0; i < planner->n_nodes; i++)
-        if (is_needed(planner, i))
+        if (is_plain(planner, i))
             offer_along(planner, i, SIDE_INPUT);
-    return !planner->arena.failed;
+    return tsr__border_strategies(planner) && !planner->arena.failed;
 }
 
 // ---- the program -------------------------------------------------------------------------------
@@ -225,6 +252,8 @@ static struct columns *columns_of(struct planner *planner, struct strategy *stra
     for (size_t i = 0; i < strategy->at.n; i++) {
         const struct candidate *candidate = &strategy->at.at[i];
         int64_t penalty = candidate->cut ? 0 : planner->machine.topology->unsharded_penalty;
+        if (strategy->border) // only nodes should be sharded
+            penalty = 0;
         columns->cost[i] = program_cost_of(candidate->compute + candidate->comm + penalty);
         columns->names[i] = candidate->name;
     }
@@ -232,7 +261,21 @@ static struct columns *columns_of(struct planner *planner, struct strategy *stra
     return columns;
 }
 
-// Adds a variable for each needed node. A node without a name gets the name of its first output.
+// Returns the name of an entry's variable: that of the node, of its first output or of the value at
+// the border.
+static struct str entry_name(const struct plan_node *node)
+{
+    struct str name = node->border ? STR("") : tsr__node_str(node->node);
+    if (node->border && node->border->leaves)
+        return tsr__value_str(tsr__plan_read(node, 0));
+    if (node->border)
+        return tsr__value_str(tsr__plan_made(node, 0));
+    if (!name.n && tsr_node_output_count(node->node) && tsr_node_output(node->node, 0))
+        return tsr__value_str(tsr_node_output(node->node, 0));
+    return name;
+}
+
+// Adds a variable for each needed node and border.
 static bool add_nodes(struct planner *planner)
 {
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -242,11 +285,8 @@ static bool add_nodes(struct planner *planner)
         struct columns *columns = columns_of(planner, node->strategy);
         if (!columns)
             return false;
-        struct str name = tsr__node_str(node->node);
-        if (!name.n && tsr_node_output_count(node->node) && tsr_node_output(node->node, 0))
-            name = tsr__value_str(tsr_node_output(node->node, 0));
-        node->var = tsr__program_node(&planner->program, name, (uint32_t)node->strategy->at.n,
-                                      columns->cost);
+        node->var = tsr__program_node(&planner->program, entry_name(node),
+                                      (uint32_t)node->strategy->at.n, columns->cost);
         tsr__program_choices(&planner->program, node->var, columns->names);
     }
     return true;
@@ -262,9 +302,11 @@ static bool add_edges(struct planner *planner)
         const struct plan_node *node = &planner->nodes[i];
         if (!node->strategy)
             continue;
-        for (size_t o = 0; o < tsr_node_output_count(node->node); o++)
-            if (tsr_node_output(node->node, o) && !tsr__planner_edges(planner, i, o))
+        for (size_t o = 0; o < tsr__plan_makes(node); o++)
+            if (tsr__plan_made(node, o) && !tsr__planner_edges(planner, i, o))
                 return false;
+        if (node->bodies && !tsr__bodies_edges(planner, i))
+            return false;
     }
     return true;
 }

@@ -72,7 +72,7 @@ static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first
             *form = (struct form){want, time, time};
         }
         if (form)
-            extend(form, time + TIME_COMBINE);
+            extend(form, tsr__edge_end(planner, &readers.at[i]));
     }
     if (readers.stays && first != PLAN_NO_LAYOUT)
         extend(&out->at[0], PLAN_TIMES * planner->n_nodes);
@@ -191,9 +191,9 @@ static bool add_values(struct account *account)
         if (!node->strategy)
             continue;
         const struct candidate *candidate = &node->strategy->at.at[node->choice];
-        for (size_t o = 0; o < tsr_node_output_count(node->node); o++)
-            if (tsr_node_output(node->node, o) &&
-                !add_value(account, tsr_node_output(node->node, o), candidate->out[o],
+        for (size_t o = 0; o < tsr__plan_makes(node); o++)
+            if (tsr__plan_made(node, o) &&
+                !add_value(account, tsr__plan_made(node, o), candidate->out[o],
                            candidate->before[o], PLAN_TIMES * i + TIME_RUN))
                 return false;
     }
@@ -288,8 +288,8 @@ static bool is_used(const struct planner *planner, int64_t device)
         if (!node->strategy)
             continue;
         const struct candidate *candidate = &node->strategy->at.at[node->choice];
-        if (has_slots(planner, candidate->in, tsr_node_input_count(node->node), device) ||
-            has_slots(planner, candidate->out, tsr_node_output_count(node->node), device))
+        if (has_slots(planner, candidate->in, tsr__plan_reads(node), device) ||
+            has_slots(planner, candidate->out, tsr__plan_makes(node), device))
             return true;
     }
     return false;
@@ -366,38 +366,39 @@ static int64_t most_memory(const struct planner *planner)
     return most;
 }
 
+// Returns the time of the unsharded model. Nodes without a replicated candidate, because their
+// shardings are given, are not included. 0: out of memory, or the sum overflows.
+int64_t tsr__planner_unsharded_time(const struct planner *planner)
+{
+    struct arena arena = {.session = planner->session};
+    int64_t *cost = ARENA_ARRAY(&arena, int64_t, planner->n_nodes + 1), time = 0;
+    for (size_t i = 0; cost && i < planner->n_nodes; i++) {
+        uint32_t choice;
+        const struct candidate *candidate = NULL;
+        if (planner->nodes[i].strategy)
+            candidate = whole_of(planner->nodes[i].strategy, &choice);
+        if (candidate)
+            cost[i] = candidate->compute;
+    }
+    if (cost)
+        time = tsr__branches_sum(planner, cost, NULL);
+    tsr__arena_free(&arena);
+    return time < PLAN_NEVER ? time : 0;
+}
+
 // Chooses the replicated candidate of every node and sums their times. Returns 0 if a node has
 // none, if the model does not fit on the largest device, or if out of memory.
 static int64_t run_whole(struct planner *planner, int64_t *bytes)
 {
-    int64_t time = 0;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         struct plan_node *node = &planner->nodes[i];
-        if (!node->strategy)
-            continue;
-        const struct candidate *candidate = whole_of(node->strategy, &node->choice);
-        if (!candidate || !add_ok(time, candidate->compute, &time))
+        if (node->strategy && !whole_of(node->strategy, &node->choice))
             return 0;
     }
+    int64_t time = tsr__planner_unsharded_time(planner);
     if (tsr__planner_memory(planner, bytes, NULL) && bytes[0] <= most_memory(planner))
         return time;
     return 0;
-}
-
-// Returns the time of the unsharded model. Nodes without a replicated candidate, because their
-// shardings are given, are not included.
-int64_t tsr__planner_unsharded_time(const struct planner *planner)
-{
-    int64_t time = 0;
-    for (size_t i = 0; i < planner->n_nodes; i++) {
-        uint32_t choice;
-        if (!planner->nodes[i].strategy)
-            continue;
-        const struct candidate *candidate = whole_of(planner->nodes[i].strategy, &choice);
-        if (candidate && !add_ok(time, candidate->compute, &time))
-            return 0;
-    }
-    return time;
 }
 
 // Computes the time on one device. Changes the choices of all nodes temporarily.
@@ -436,8 +437,19 @@ static void count(void *data, const char *op)
     counts->at[i].count++;
 }
 
-// Counts the operators that reshard one value. Each layout is made from the existing one that is
-// cheapest.
+// Returns the form from which form i is made: the cheapest of the earlier ones.
+static const struct form *source_of(struct planner *planner, const struct forms *forms, size_t i,
+                                    const struct plan_value *value)
+{
+    size_t best = 0;
+    for (size_t k = 1; k < i; k++)
+        if (tsr__resharding_time(planner, forms->at[k].layout, forms->at[i].layout, value) <
+            tsr__resharding_time(planner, forms->at[best].layout, forms->at[i].layout, value))
+            best = k;
+    return &forms->at[best];
+}
+
+// Counts the operators that reshard one value.
 static void count_value(struct planner *planner, const tsr_value *v, uint32_t first,
                         struct counts *counts)
 {
@@ -445,15 +457,22 @@ static void count_value(struct planner *planner, const tsr_value *v, uint32_t fi
     struct forms forms;
     if (!forms_of(planner, v, first, 0, &forms))
         return;
-    for (size_t i = 1; i < forms.n; i++) {
-        size_t best = 0;
-        for (size_t k = 1; k < i; k++)
-            if (tsr__resharding_time(planner, forms.at[k].layout, forms.at[i].layout, value) <
-                tsr__resharding_time(planner, forms.at[best].layout, forms.at[i].layout, value))
-                best = k;
-        tsr__planner_steps(planner, forms.at[best].layout, forms.at[i].layout, value, count,
-                           counts);
-    }
+    for (size_t i = 1; i < forms.n; i++)
+        tsr__planner_steps(planner, source_of(planner, &forms, i, value)->layout,
+                           forms.at[i].layout, value, count, counts);
+}
+
+int64_t tsr__planner_moved(struct planner *planner, const tsr_value *v, uint32_t first)
+{
+    const struct plan_value *value = &planner->values[tsr__value_id(v)];
+    struct forms forms;
+    int64_t ps = 0;
+    if (!forms_of(planner, v, first, 0, &forms))
+        return 0;
+    for (size_t i = 1; i < forms.n; i++)
+        ps += tsr__resharding_time(planner, source_of(planner, &forms, i, value)->layout,
+                                   forms.at[i].layout, value);
+    return ps;
 }
 
 // Counts the halo exchanges and reductions of nodes, and the resharding between nodes.
@@ -469,12 +488,12 @@ size_t tsr__planner_collectives(struct planner *planner, struct collective_count
             count(&counts, tsr__collective(COMM_HALO)->op);
         for (int k = 0; k < candidate->reductions; k++)
             count(&counts, candidate->reduction);
-        for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
-            if (!tsr_node_output(node->node, o))
+        for (size_t o = 0; o < tsr__plan_makes(node); o++) {
+            if (!tsr__plan_made(node, o))
                 continue;
             if (candidate->reduction && !candidate->reductions)
                 count(&counts, candidate->reduction);
-            count_value(planner, tsr_node_output(node->node, o), candidate->out[o], &counts);
+            count_value(planner, tsr__plan_made(node, o), candidate->out[o], &counts);
         }
     }
     return counts.n;

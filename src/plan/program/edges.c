@@ -31,7 +31,7 @@ static bool all_zero(const int64_t *table, size_t n)
 static const int64_t *direct_table(struct edge *edge, const struct reader *reader)
 {
     uint32_t key[5] = {TABLE_DIRECT, edge->from->id, (uint32_t)edge->slot,
-                       tsr__edge_end(edge->planner, reader), (uint32_t)reader->slot};
+                       tsr__edge_key(edge->planner, reader), (uint32_t)reader->slot};
     void **kept = tsr__planner_cached(edge->planner, key, TSR_COUNT(key));
     if (!kept)
         return NULL;
@@ -189,7 +189,7 @@ static struct shared_tables *shared_tables(struct edge *edge, const struct reade
     key[1] = edge->from->id;
     key[2] = (uint32_t)edge->slot;
     for (size_t i = 0; i < n; i++) {
-        key[3 + 2 * i] = tsr__edge_end(edge->planner, &reader[i]);
+        key[3 + 2 * i] = tsr__edge_key(edge->planner, &reader[i]);
         key[4 + 2 * i] = (uint32_t)reader[i].slot;
     }
     void **kept = tsr__planner_cached(edge->planner, key, 2 * n + 3);
@@ -221,8 +221,8 @@ static uint32_t end_of_own(const struct edge *edge, const struct reader *reader,
     for (size_t j = 0; j < tsr__edge_choices(edge->planner, reader); j++)
         if (layout_listed(wants, n_wants,
                           tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j)))
-            return tsr__edge_time(edge->planner, last) + TIME_COMBINE;
-    return tsr__edge_time(edge->planner, reader) + TIME_COMBINE;
+            return tsr__edge_end(edge->planner, last);
+    return tsr__edge_end(edge->planner, reader);
 }
 
 // Charges the memory of the shared copy. If the memory of the value is not tracked exactly, charges
@@ -231,7 +231,7 @@ static bool use_shared(struct edge *edge, uint32_t var, const struct shared_tabl
                        struct reader *reader, size_t n)
 {
     uint32_t wants[PLAN_MAX_CANDIDATES], begin = tsr__edge_time(edge->planner, &reader[0]);
-    uint32_t end = tsr__edge_time(edge->planner, &reader[n - 1]) + TIME_COMBINE;
+    uint32_t end = tsr__edge_end(edge->planner, &reader[n - 1]);
     if (tsr__use_followed(edge))
         return tsr__use_copy(edge, var, tables->states, tables->n, begin, end);
     size_t shared = shared_wants(edge, reader, n, wants, TSR_COUNT(wants));
@@ -285,10 +285,11 @@ static struct copy_state *no_copies(struct edge *edge)
 
 // Connects one reader that may want a layout other than the producer's, if memory is tracked
 // exactly. Adds an arrival variable (memory_uses.c).
-static bool connect_followed(struct edge *edge, struct reader *reader, uint32_t run)
+static bool connect_followed(struct edge *edge, struct reader *reader)
 {
     struct copy_state *state = no_copies(edge);
-    return state && tsr__use_arrival(edge, edge->var, state, edge->from->at.n, 0, reader, run + 1);
+    return state && tsr__use_arrival(edge, edge->var, state, edge->from->at.n, 0, reader,
+                                     tsr__edge_end(edge->planner, reader));
 }
 
 // Connects the only reader that may want a layout other than the producer's. If the value has other
@@ -298,7 +299,7 @@ static bool connect_one(struct edge *edge, struct reader *reader)
 {
     uint32_t run = tsr__edge_time(edge->planner, reader) + TIME_RUN;
     if (edge->planner->memory.n_classes && tsr__use_followed(edge)) {
-        if (!connect_followed(edge, reader, run))
+        if (!connect_followed(edge, reader))
             return false;
     } else {
         tsr__program_edge(&edge->planner->program, edge->var, tsr__edge_var(edge, reader),
@@ -354,7 +355,7 @@ static bool run_edge(struct edge *edge)
 bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot)
 {
     struct edge edge = {.planner = planner,
-                        .v = tsr_node_output(planner->nodes[node].node, slot),
+                        .v = tsr__plan_made(&planner->nodes[node], slot),
                         .node = node,
                         .slot = slot,
                         .from = planner->nodes[node].strategy,

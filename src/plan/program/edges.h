@@ -10,10 +10,12 @@
 
 #include "plan/program/program.h"
 
-// A node that reads a value, or the caller (for an output of the model).
+// An entry of planner->nodes that reads a value, or the caller (for an output of the model).
 struct reader {
-    size_t node; // index of the node; SIZE_MAX: the caller
+    size_t node; // index of the entry; SIZE_MAX: the caller
     size_t slot;
+    size_t at;    // index of the entry before which the value is transferred
+    size_t until; // index of the last entry during which it is needed: the end of a loop
     bool captures; // a subgraph of the node reads the full value
     size_t order;  // index among all uses of the value
     uint32_t var;
@@ -22,7 +24,7 @@ struct readers {
     struct reader *at;
     size_t n;
     bool stays;  // an output that stays on its devices after the run
-    size_t last; // last node that reads the value; n_nodes for an output of the model
+    size_t last; // last entry that needs the value; n_nodes for an output of the model
 };
 // One choice for a value with several readers: its layout (`from`), and a copy in another layout
 // (`copy`) that some of the readers share.
@@ -60,13 +62,14 @@ uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reade
 size_t tsr__edge_choices(const struct planner *planner, const struct reader *reader);
 // Returns a number that identifies the cost table of a reader: readers with equal tables have equal
 // numbers.
-uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader);
+uint32_t tsr__edge_key(const struct planner *planner, const struct reader *reader);
 // Returns the variable of the reader's node. Creates a new variable for an output of the model, and
 // for a reader inside a subgraph.
 uint32_t tsr__edge_var(struct edge *edge, struct reader *reader);
 // Returns the time at which the value is transferred to the reader. Outputs are transferred after
-// all nodes.
+// all nodes. tsr__edge_end returns the first time at which the reader no longer needs it.
 uint32_t tsr__edge_time(const struct planner *planner, const struct reader *reader);
+uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reader);
 
 // Returns the cost of resharding for the reader, from the value or its copy, whichever is cheaper.
 int64_t tsr__edge_nearest(struct edge *edge, const struct copy_state *state, uint32_t want);
@@ -80,6 +83,8 @@ enum table_kind {
     TABLE_OWN,      // bytes of the constants that only one node reads
     TABLE_GIVEN,    // the only layout of an input
     TABLE_STATE,    // cost of resharding a state between two runs
+    TABLE_EQUAL,    // forbids different choices
+    TABLE_BODIES,   // forbids sharded nodes in bodies whose decisions are not broadcast
 };
 // Returns the cache entry for a table with this key, which holds NULL until the table is made.
 // NULL: out of memory.
@@ -124,6 +129,14 @@ bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *
 
 // Charges the constants of all nodes, each layout once.
 bool tsr__use_constants(struct planner *planner);
+
+// ---- borders.c
+
+// Makes the strategies of nodes with bodies and of their borders. Call it when all other nodes have
+// their candidates. False: out of memory.
+bool tsr__border_strategies(struct planner *planner);
+// Adds the edges that tie the borders and bodies of the node with this index. False: out of memory.
+bool tsr__bodies_edges(struct planner *planner, size_t owner);
 
 // ---- edges.c
 

@@ -23,14 +23,17 @@ static int64_t index_of(const char *name)
     return errno || *end ? -1 : i;
 }
 
-// True if the text is the node's name, index or one of its outputs.
-static bool is_named(const tsr_node *node, const char *name)
+// True if the text is the node's name, its index in the main graph or one of its outputs. An output
+// of a node with bodies names its border.
+static bool is_named(const struct plan_node *node, const char *name)
 {
-    int64_t index = index_of(name);
-    if (strcmp(tsr_node_name(node), name) == 0 || (index >= 0 && tsr_node_index(node) == index))
+    int64_t index = in_main_graph(node) ? index_of(name) : -1;
+    if (!node->border && strcmp(tsr_node_name(node->node), name) == 0)
         return true;
-    for (size_t o = 0; o < tsr_node_output_count(node); o++) {
-        const tsr_value *value = tsr_node_output(node, o);
+    if (index >= 0 && tsr_node_index(node->node) == index)
+        return true;
+    for (size_t o = 0; o < tsr__plan_makes(node); o++) {
+        const tsr_value *value = tsr__plan_made(node, o);
         if (value && strcmp(tsr_value_name(value), name) == 0)
             return true;
     }
@@ -46,7 +49,8 @@ const struct plan_node *tsr__planner_find(const struct planner *planner, const c
         inner = tsr_model_find_node(planner->model, name);
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
-        if (node->strategy && (inner ? node->node == inner : is_named(node->node, name)))
+        bool found = inner ? node->node == inner && !node->border : is_named(node, name);
+        if (node->strategy && found)
             return node;
     }
     return NULL;
@@ -58,7 +62,7 @@ const struct plan_node *tsr__planner_find_common(const struct planner *planner,
     for (size_t i = 0; i < planner->n_nodes; i++) {
         uint32_t id = tsr__node_id(planner->nodes[i].node);
         bool common = planner->node_at[id] >= 0 && !staged[id];
-        if (common && is_named(planner->nodes[i].node, name))
+        if (common && is_named(&planner->nodes[i], name))
             return &planner->nodes[i];
     }
     return NULL;
@@ -80,20 +84,20 @@ static void add_tensor(const struct planner *planner, const tsr_value *value, ui
     };
 }
 
-bool tsr__choice_tensors(const struct planner *planner, const tsr_node *node,
+bool tsr__choice_tensors(const struct planner *planner, const struct plan_node *node,
                          const struct candidate *candidate, tsr_plan_choice *out)
 {
     struct arena *arena = &planner->session->results[RESULT_PLAN];
-    size_t n_in = tsr_node_input_count(node), n_out = tsr_node_output_count(node);
+    size_t n_in = tsr__plan_reads(node), n_out = tsr__plan_makes(node);
     tsr_plan_tensor *in = ARENA_ARRAY(arena, tsr_plan_tensor, n_in + 1);
     tsr_plan_tensor *made = ARENA_ARRAY(arena, tsr_plan_tensor, n_out + 1);
     if (!in || !made)
         return false;
     out->n_inputs = out->n_outputs = 0;
     for (size_t i = 0; i < n_in; i++)
-        add_tensor(planner, tsr_node_input(node, i), candidate->in[i], in, &out->n_inputs);
+        add_tensor(planner, tsr__plan_read(node, i), candidate->in[i], in, &out->n_inputs);
     for (size_t i = 0; i < n_out; i++)
-        add_tensor(planner, tsr_node_output(node, i), candidate->out[i], made, &out->n_outputs);
+        add_tensor(planner, tsr__plan_made(node, i), candidate->out[i], made, &out->n_outputs);
     out->inputs = in;
     out->outputs = made;
     return !arena->failed;
@@ -128,7 +132,7 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
                                     .communication = candidate->comm,
                                     .weights = candidate->weights,
                                     .reduction = candidate->reduction};
-        if (!tsr__choice_tensors(planner, node->node, candidate, &list[i]))
+        if (!tsr__choice_tensors(planner, node, candidate, &list[i]))
             return TSR_NOMEM;
     }
     out->choices = list;

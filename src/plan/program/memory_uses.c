@@ -157,11 +157,12 @@ static int64_t whole_bytes(struct planner *planner, const tsr_value *v)
 // Returns the bytes of all constants, or PLAN_NEVER or more if the sum overflows.
 static int64_t stored_bytes(struct planner *planner)
 {
-    const tsr_graph *graph = tsr_model_graph(planner->model);
     int64_t stored = 0;
-    for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
-        if (!add_ok(stored, whole_bytes(planner, tsr_graph_initializer(graph, i)), &stored))
+    for (size_t i = 0; i < planner->ends.constants.n; i++) {
+        const tsr_value *value = planner->ends.constants.at[i];
+        if (tsr_value_initializer(value) && !add_ok(stored, whole_bytes(planner, value), &stored))
             stored = PLAN_NEVER;
+    }
     return stored;
 }
 
@@ -176,8 +177,8 @@ static void list_made(struct planner *planner, struct size_list *sizes)
         const struct plan_node *node = &planner->nodes[i];
         if (!node->strategy)
             continue;
-        for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
-            const tsr_value *value = tsr_node_output(node->node, o);
+        for (size_t o = 0; o < tsr__plan_makes(node); o++) {
+            const tsr_value *value = tsr__plan_made(node, o);
             if (value)
                 vec_add(planner->work, &sizes->bytes, whole_bytes(planner, value));
         }
@@ -242,7 +243,7 @@ bool tsr__use_reader(struct edge *edge, struct reader *reader, const uint32_t *b
             tsr__usage_add(&usage, j, want, edge->value);
     }
     tsr__usage_take(edge->planner, tsr__edge_var(edge, reader), k, usage.at, time,
-                    time + TIME_COMBINE);
+                    tsr__edge_end(edge->planner, reader));
     return true;
 }
 
@@ -350,7 +351,7 @@ static struct arrival *arrival_of(struct edge *edge, const struct copy_state *st
                                   uint32_t key, const struct reader *reader)
 {
     uint32_t text[6] = {TABLE_ARRIVAL,          edge->from->id,
-                        (uint32_t)edge->slot,   tsr__edge_end(edge->planner, reader),
+                        (uint32_t)edge->slot,   tsr__edge_key(edge->planner, reader),
                         (uint32_t)reader->slot, key};
     void **kept = tsr__planner_cached(edge->planner, text, TSR_COUNT(text));
     if (!kept)
@@ -386,6 +387,7 @@ bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *
     tsr__usage_take(planner, at, arrival->n, arrival->bring, time, time + TIME_RUN);
     bool stays = edge->readers.n > 1 || (edge->node == SIZE_MAX && edge->value->given);
     const int64_t *running = stays ? arrival->bring : arrival->run;
-    tsr__usage_take(planner, at, arrival->n, running, time + TIME_RUN, time + TIME_COMBINE);
+    tsr__usage_take(planner, at, arrival->n, running, time + TIME_RUN,
+                    tsr__edge_end(planner, reader));
     return true;
 }

@@ -32,7 +32,7 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
 // which the arena records.
 typedef uint32_t layout_map_fn(void *context, const tsr_value *value, uint32_t layout);
 // Translates the layouts of a candidate to those of the planner `to`. False: out of memory.
-bool tsr__candidate_translate(struct planner *to, const tsr_node *node,
+bool tsr__candidate_translate(struct planner *to, const struct plan_node *node,
                               const struct candidate *from, layout_map_fn *map, void *context,
                               struct candidate *out);
 // Gives a node of `to` a single candidate, with the rule of `from`; the caller fills it in. NULL:
@@ -68,15 +68,17 @@ const struct plan_node *tsr__planner_find_common(const struct planner *planner,
                                                  const unsigned char *staged, const char *name);
 // Lists the tensors of a candidate, whose layouts are numbers of this planner. False: out of
 // memory.
-bool tsr__choice_tensors(const struct planner *planner, const tsr_node *node,
+bool tsr__choice_tensors(const struct planner *planner, const struct plan_node *node,
                          const struct candidate *candidate, tsr_plan_choice *out);
 // Lists the candidates of a node, and the cost of the best solution with each.
 tsr_status tsr__planner_explain(struct planner *planner, const struct program *program,
                                 const char *name, tsr_plan_summary *out) TSR_MUST_USE;
 
-// unlike_devices_time.c: returns the picoseconds that the program charges too much for the chosen
-// plan.
-int64_t tsr__unlike_devices_correction(struct planner *planner);
+// overcharge.c: returns the picoseconds that the program charges too much for the chosen plan.
+int64_t tsr__planner_overcharge(struct planner *planner);
+// Marks the entries of branches of If that are not the most expensive ones (unused, by index), and
+// sets *ps to their time. False: out of memory.
+bool tsr__planner_unused(struct planner *planner, struct arena *arena, bool **unused, int64_t *ps);
 
 // states.c: reads the states from "past=present" texts or from the model's metadata. The values
 // must be filled in before.
@@ -107,5 +109,8 @@ size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out);
 int64_t tsr__planner_one_device(struct planner *planner);
 int64_t tsr__planner_unsharded_time(const struct planner *planner); // ignores memory
 size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out);
+// Returns the time of resharding a value to the layouts of all its readers, from the layout `first`
+// of its producer.
+int64_t tsr__planner_moved(struct planner *planner, const tsr_value *value, uint32_t first);
 
 #endif

@@ -185,6 +185,18 @@ free_text:
     return st;
 }
 
+// True if the node at that index is sharded, or a node in its bodies.
+static bool is_cut(const struct planner *planner, size_t i)
+{
+    const struct plan_bodies *bodies = planner->nodes[i].bodies;
+    for (size_t k = bodies ? bodies_begin(bodies, i) : i; k <= i; k++) {
+        const struct plan_node *node = &planner->nodes[k];
+        if (node->strategy && !node->border && node->strategy->at.at[node->choice].cut)
+            return true;
+    }
+    return false;
+}
+
 bool tsr__planner_add_counts(const struct planner *planner, const struct collective_count *counts,
                              size_t n, tsr_plan_part *out)
 {
@@ -198,13 +210,11 @@ bool tsr__planner_add_counts(const struct planner *planner, const struct collect
     out->n_collectives = n;
     if (planner->config)
         out->config = tsr__arena_str(arena, str_of(tsr_config_name(planner->config))).p;
-    for (size_t i = 0; i < planner->n_nodes; i++) {
-        const struct plan_node *node = &planner->nodes[i];
-        if (!node->strategy)
-            continue;
-        out->nodes++;
-        out->cut_nodes += node->strategy->at.at[node->choice].cut;
-    }
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->nodes[i].strategy && !planner->nodes[i].border) {
+            out->nodes++;
+            out->cut_nodes += is_cut(planner, i);
+        }
     return !arena->failed;
 }
 

@@ -12,12 +12,13 @@
 
 // Lists the inputs with constants that only this node reads, each constant once. Returns their
 // number.
-static size_t list_own(const tsr_node *node, const bool *own, uint32_t *slots)
+static size_t list_own(const struct plan_node *node, const bool *own, uint32_t *slots)
 {
     size_t n = 0;
-    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
-        const tsr_value *value = tsr_node_input(node, i);
-        if (value && own[tsr__value_id(value)] && !read_before(node, i))
+    for (size_t i = 0; i < tsr__plan_reads(node); i++) {
+        const tsr_value *value = tsr__plan_read(node, i);
+        bool again = !node->border && read_before(node->node, i);
+        if (value && own[tsr__value_id(value)] && !again)
             slots[n++] = (uint32_t)i;
     }
     return n;
@@ -28,7 +29,7 @@ static bool use_own(struct planner *planner, const struct plan_node *node, const
 {
     // The key includes the slots: of two equal nodes, one may share a constant with a third node.
     enum { HEAD = 3 };
-    size_t n_in = tsr_node_input_count(node->node);
+    size_t n_in = tsr__plan_reads(node);
     uint32_t *key = ARENA_ARRAY(planner->work, uint32_t, n_in + HEAD);
     if (!key)
         return false;
@@ -36,7 +37,7 @@ static bool use_own(struct planner *planner, const struct plan_node *node, const
     key[1] = node->strategy->id;
     key[2] = (uint32_t)planner->memory.n_classes;
     const uint32_t *slots = key + HEAD;
-    size_t n_slots = list_own(node->node, own, key + HEAD);
+    size_t n_slots = list_own(node, own, key + HEAD);
     if (n_slots == 0)
         return true;
     void **kept = tsr__planner_cached(planner, key, HEAD + n_slots);
@@ -48,7 +49,7 @@ static bool use_own(struct planner *planner, const struct plan_node *node, const
             return false;
         for (size_t c = 0; c < usage.k; c++)
             for (size_t i = 0; i < n_slots; i++) {
-                const tsr_value *value = tsr_node_input(node->node, slots[i]);
+                const tsr_value *value = tsr__plan_read(node, slots[i]);
                 tsr__usage_add(&usage, c, node->strategy->at.at[c].in[slots[i]],
                                &planner->values[tsr__value_id(value)]);
             }

@@ -6,12 +6,12 @@
 //     all devices the same candidate has {2, 1} on 4 5.
 #include "plan/program/program.h"
 
-bool tsr__candidate_translate(struct planner *to, const tsr_node *node,
+bool tsr__candidate_translate(struct planner *to, const struct plan_node *node,
                               const struct candidate *from, layout_map_fn *map, void *context,
                               struct candidate *out)
 {
     struct arena *arena = &to->arena;
-    size_t n_in = tsr_node_input_count(node), n_out = tsr_node_output_count(node);
+    size_t n_in = tsr__plan_reads(node), n_out = tsr__plan_makes(node);
     *out = *from;
     out->in = ARENA_ARRAY(arena, uint32_t, n_in + 1);
     out->out = ARENA_ARRAY(arena, uint32_t, n_out + 1);
@@ -21,10 +21,10 @@ bool tsr__candidate_translate(struct planner *to, const tsr_node *node,
     for (size_t i = 0; i < n_in; i++) {
         out->in[i] = from->in[i];
         if (from->in[i] != PLAN_NO_LAYOUT)
-            out->in[i] = map(context, tsr_node_input(node, i), from->in[i]);
+            out->in[i] = map(context, tsr__plan_read(node, i), from->in[i]);
     }
     for (size_t i = 0; i < n_out; i++) {
-        const tsr_value *value = tsr_node_output(node, i);
+        const tsr_value *value = tsr__plan_made(node, i);
         out->out[i] = from->out[i];
         out->before[i] = from->before[i];
         if (from->out[i] != PLAN_NO_LAYOUT)
@@ -45,6 +45,7 @@ struct candidate *tsr__candidate_only(struct planner *to, size_t index,
     strategy->node = from->node;
     strategy->rule = from->strategy->rule;
     strategy->whole = from->strategy->whole;
+    strategy->border = from->strategy->border;
     to->nodes[index].strategy = strategy;
     to->nodes[index].choice = 0;
     return candidate;

@@ -22,14 +22,18 @@ bool tsr__compared_add(struct arena *arena, struct compared_list *list,
     return vec_add(arena, list, compared);
 }
 
-int64_t tsr__compared_compute(const struct planner *planner)
+int64_t tsr__compared_compute(struct planner *planner)
 {
-    int64_t sum = 0;
-    for (size_t i = 0; i < planner->n_nodes; i++) {
+    struct arena arena = {.session = planner->session};
+    bool *unused;
+    int64_t sum = 0, ps;
+    bool ok = tsr__planner_unused(planner, &arena, &unused, &ps);
+    for (size_t i = 0; ok && i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
-        if (node->strategy)
+        if (node->strategy && !unused[i])
             sum += node->strategy->at.at[node->choice].compute;
     }
+    tsr__arena_free(&arena);
     return sum;
 }
 

@@ -336,10 +336,11 @@ static int64_t *own_bytes(struct models *models, size_t m, const struct plan_nod
     struct planner *planner = models->planners[m];
     size_t n_choices = node->strategy->at.n;
     int64_t *bytes = NULL;
-    for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
-        const tsr_value *value = tsr_node_input(node->node, i);
+    for (size_t i = 0; i < tsr__plan_reads(node); i++) {
+        const tsr_value *value = tsr__plan_read(node, i);
         if (!value || !planner->values[tsr__value_id(value)].constant ||
-            models->linked[m][tsr__value_id(value)] || read_before(node->node, i))
+            models->linked[m][tsr__value_id(value)] ||
+            (!node->border && read_before(node->node, i)))
             continue;
         if (!bytes)
             bytes = ARENA_ARRAY(models->joint.arena, int64_t, n_choices + 1);

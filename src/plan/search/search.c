@@ -393,7 +393,7 @@ static tsr_status find_at_once(struct found_plan *found, struct set_search *sear
     if (st != TSR_OK || !found->result.feasible)
         return st;
     search->all_time =
-        found->result.cost - tsr__unlike_devices_correction(search->models->planners[0]);
+        found->result.cost - tsr__planner_overcharge(search->models->planners[0]);
     struct standing all = standing_of_all(search);
     struct standing best = search->best ? standing_of(search->best) : (struct standing){0};
     if (search->best && !is_better(search, &best, &all)) {
@@ -599,7 +599,7 @@ struct compared_plan tsr__search_figures(const struct found_plan *found)
     if (found->set)
         time = found->set->time;
     else if (models->n == 1)
-        time -= tsr__unlike_devices_correction(models->planners[0]);
+        time -= tsr__planner_overcharge(models->planners[0]);
     return (struct compared_plan){
         .fits = true, .time = time, .compute = tsr__compared_compute_all(models)};
 }
@@ -629,7 +629,7 @@ static tsr_status summarize(const struct found_plan *found, tsr_plan_summary *ou
     add_devices(found, &memory, out);
     tsr__planner_copy_counts(parts, out);
     if (found->models->n == 1) {
-        out->milliseconds = (double)(result->cost - tsr__unlike_devices_correction(planner)) / 1e9;
+        out->milliseconds = (double)(result->cost - tsr__planner_overcharge(planner)) / 1e9;
         return TSR_OK;
     }
     out->parts = parts;

@@ -29,7 +29,7 @@ tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *op
 struct compared_plan tsr__search_figures(const struct found_plan *found);
 
 // compared.c: returns the time of the chosen candidates of all nodes, without communication.
-int64_t tsr__compared_compute(const struct planner *planner);
+int64_t tsr__compared_compute(struct planner *planner);
 int64_t tsr__compared_compute_all(const struct models *models);
 // Adds the list to the summary, with the reason why `plan` is better than each entry.
 tsr_status tsr__compared_write(struct arena *arena, const struct compared_list *list,

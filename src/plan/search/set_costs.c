@@ -110,11 +110,55 @@ static bool comes_back(const struct set_model *model, struct arena *arena,
                        tsr_node_output_count(node->node));
 }
 
+// Returns the batch dimension of an inner value as one of the outer value, which also has `axis`.
+static int outer_dim(int dim, int axis)
+{
+    return dim >= 0 && axis >= 0 && dim >= axis ? dim + 1 : dim;
+}
+
+// True if the values at the border have the batch in the same dimension outside and inside.
+static bool is_alike_inside(const struct set_model *model, const struct plan_node *node)
+{
+    const struct plan_border *border = node->border;
+    const tsr_value *outer = border->leaves ? tsr__plan_made(node, 0) : tsr__plan_read(node, 0);
+    size_t n = border->leaves ? tsr__plan_reads(node) : 1;
+    int dim = BATCH_UNCLEAR, axis = -1;
+    if (outer) {
+        axis = tsr__border_axis(border, model->part->values[tsr__value_id(outer)].rank);
+        dim = tsr__set_batch_dim(model, outer);
+    }
+    for (size_t k = 0; k < n; k++) {
+        int inner = tsr__set_batch_dim(
+            model, border->leaves ? tsr__plan_read(node, k) : tsr__plan_made(node, 0));
+        if (inner == BATCH_UNCLEAR || (outer && outer_dim(inner, axis) != dim))
+            return false;
+    }
+    return true;
+}
+
+// True if the copies divide the batch at all borders of the bodies. A loop over the batch, for
+// example, has the same values inside in every copy, but stacks other results.
+static bool divides_borders(const struct set_model *model, const struct plan_bodies *bodies,
+                            size_t owner)
+{
+    const struct plan_node *nodes = model->part->nodes;
+    for (size_t k = 0; k < bodies->n_enter; k++)
+        if (!is_alike_inside(model, &nodes[enter_border(bodies, owner, k)]))
+            return false;
+    for (size_t k = 0; k < bodies->n_leave; k++)
+        if (!is_alike_inside(model, &nodes[leave_border(bodies, owner, k)]))
+            return false;
+    return true;
+}
+
 // True if each copy can compute its share of the batch with that candidate. Equal nodes share the
 // result.
 static bool divides(const struct set_model *model, const struct plan_node *node, uint32_t choice)
 {
     struct candidate *candidate = &node->strategy->at.at[choice];
+    if (node->border)
+        return divides_borders(model, node->border->bodies,
+                               border_owner(node->border, (size_t)(node - model->part->nodes)));
     if (node->strategy->whole)
         return false;
     if (candidate->copies != COPIES_UNKNOWN)
@@ -182,9 +226,9 @@ static bool reads_full(const struct planner *planner, const struct plan_node *no
 {
     if (!node->strategy)
         return false;
-    for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
+    for (size_t i = 0; i < tsr__plan_reads(node); i++) {
         uint32_t layout = node->strategy->at.at[node->choice].in[i];
-        if (tsr_node_input(node->node, i) == value && layout != PLAN_NO_LAYOUT &&
+        if (tsr__plan_read(node, i) == value && layout != PLAN_NO_LAYOUT &&
             tsr__layout_is_whole(planner->layouts.at[layout].tiles))
             return true;
     }
@@ -283,16 +327,17 @@ static struct sums sums_of(const struct set_model *model)
         return sums;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
-        if (!node->strategy || !tsr__set_divides(model, node))
+        if (!node->strategy || node->border || !tsr__set_divides(model, node))
             continue;
-        for (size_t slot = 0; slot < tsr_node_output_count(node->node); slot++) {
+        for (size_t slot = 0; slot < tsr__plan_makes(node); slot++) {
             uint32_t layout = node->strategy->at.at[node->choice].out[slot];
             if (layout == PLAN_NO_LAYOUT || !reduces_batch(model, node, slot))
                 continue;
             const struct plan_value *value =
                 &planner->values[tsr__value_id(tsr_node_output(node->node, slot))];
             int64_t bytes = tsr__planner_bytes(planner, layout, value);
-            sums.ps = int64_min(sums.ps + copies_time(model, TSR_ALL_REDUCE, bytes), PLAN_NEVER);
+            int64_t ps = times_ps(copies_time(model, TSR_ALL_REDUCE, bytes), value->times);
+            sums.ps = int64_min(sums.ps + ps, PLAN_NEVER);
             sums.n++;
         }
     }
@@ -309,8 +354,7 @@ size_t tsr__set_sums(const struct set_model *model)
 // True if the copies have different shares of the value.
 static bool is_divided(const struct set_model *model, const tsr_value *value)
 {
-    const tsr_node *from = tsr_value_producer(value);
-    int64_t at = from ? model->part->node_at[tsr__node_id(from)] : -1;
+    int64_t at = tsr__planned_producer(model->part, value);
     return at >= 0 && tsr__set_batch_dim(model, value) != BATCH_NOWHERE &&
            tsr__set_divides(model, &model->part->nodes[at]);
 }
@@ -319,13 +363,16 @@ static bool is_divided(const struct set_model *model, const tsr_value *value)
 static int64_t regather_time(const struct set_model *model, const struct plan_node *node)
 {
     int64_t ps = 0;
-    for (size_t k = 0; k < tsr_node_input_count(node->node); k++) {
-        const tsr_value *value = tsr_node_input(node->node, k);
-        if (!value || rule_steers(node->rule, SIDE_INPUT, k) || read_before(node->node, k) ||
+    for (size_t k = 0; k < tsr__plan_reads(node); k++) {
+        const tsr_value *value = tsr__plan_read(node, k);
+        if (!value || (!node->border && (rule_steers(node->rule, SIDE_INPUT, k) ||
+                                         read_before(node->node, k))) ||
             !is_divided(model, value))
             continue;
-        int64_t bytes = tsr__value_bytes(model->all, value);
-        ps = int64_min(ps + copies_time(model, TSR_ALL_GATHER, bytes), PLAN_NEVER);
+        int64_t gather =
+            copies_time(model, TSR_ALL_GATHER, tsr__value_bytes(model->all, value));
+        ps = int64_min(ps + times_ps(gather, model->all->values[tsr__value_id(value)].times),
+                       PLAN_NEVER);
     }
     return ps;
 }
@@ -338,10 +385,9 @@ static double growth(const struct set_model *model, const struct plan_node *node
     double most = 1;
     bool reads = false;
     for (int side = SIDE_INPUT; side <= SIDE_OUTPUT; side++) {
-        size_t n = side == SIDE_OUTPUT ? tsr_node_output_count(node->node)
-                                       : tsr_node_input_count(node->node);
+        size_t n = side == SIDE_OUTPUT ? tsr__plan_makes(node) : tsr__plan_reads(node);
         for (size_t i = 0; i < n; i++) {
-            const tsr_value *value = node_value(node->node, (enum slot_side)side, i);
+            const tsr_value *value = plan_value_at(node, (enum slot_side)side, i);
             if (!value || tsr__set_batch_dim(model, value) == BATCH_NOWHERE)
                 continue;
             reads = reads || side == SIDE_INPUT;
@@ -375,14 +421,15 @@ static bool find_divided(void *data, tsr_node *node, size_t input)
 static int64_t reslice_time(const struct set_model *model, const struct plan_node *node)
 {
     int64_t ps = 0;
-    for (size_t i = 0; i < tsr_node_output_count(node->node); i++) {
-        const tsr_value *value = tsr_node_output(node->node, i);
+    for (size_t i = 0; i < tsr__plan_makes(node); i++) {
+        const tsr_value *value = tsr__plan_made(node, i);
         if (!value || tsr__set_batch_dim(model, value) < 0)
             continue;
         struct divided_reader reader = {.model = model};
         tsr_value_uses(value, find_divided, &reader);
         if (reader.found)
-            ps += slice_value_time(model, value);
+            ps += times_ps(slice_value_time(model, value),
+                           model->all->values[tsr__value_id(value)].times);
     }
     return ps;
 }
@@ -400,7 +447,8 @@ static int64_t undivided_time(const struct set_model *model, bool computes)
             continue;
         ps = int64_min(ps + regather_time(model, node), PLAN_NEVER);
         int64_t compute = node->strategy->at.at[node->choice].compute;
-        compute -= int64_min(compute, whole_number(1e12 * model->part->machine.slowest.overhead));
+        int64_t overhead = whole_number(1e12 * model->part->machine.slowest.overhead);
+        compute -= int64_min(compute, times_ps(overhead, node->times));
         if (computes)
             ps = int64_min(ps + reslice_time(model, node) +
                                whole_number((double)compute * (growth(model, node) - 1)),
@@ -414,10 +462,9 @@ static int64_t bytes_beyond(const struct set_model *model, const struct plan_nod
 {
     int64_t bytes = 0;
     for (int side = SIDE_INPUT; side <= SIDE_OUTPUT; side++) {
-        size_t n = side == SIDE_OUTPUT ? tsr_node_output_count(node->node)
-                                       : tsr_node_input_count(node->node);
+        size_t n = side == SIDE_OUTPUT ? tsr__plan_makes(node) : tsr__plan_reads(node);
         for (size_t i = 0; i < n; i++) {
-            const tsr_value *value = node_value(node->node, (enum slot_side)side, i);
+            const tsr_value *value = plan_value_at(node, (enum slot_side)side, i);
             if (value && tsr__set_batch_dim(model, value) != BATCH_NOWHERE)
                 bytes += tsr__value_bytes(model->all, value) - tsr__value_bytes(model->part, value);
         }

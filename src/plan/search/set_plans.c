@@ -87,7 +87,7 @@ static void add_costs(const struct set_search *search, const struct models *mode
         plan->run[m] =
             tsr__program_cost(&plan->planners[m].program, plan->result.choice + models->first[m]) +
             tsr__set_copies_time(&model);
-        waiting += models->runs[m] * tsr__unlike_devices_correction(&plan->planners[m]);
+        waiting += models->runs[m] * tsr__planner_overcharge(&plan->planners[m]);
     }
     plan->cost = tsr__models_time(models, plan->run);
     plan->time = plan->cost - waiting;
@@ -234,10 +234,11 @@ static bool expand_node(struct expansion *expansion, size_t i)
     // simulation then recognizes that all copies are equal, and simulates only one.
     bool many = planner->machine.n > EXACT_MOST;
     expansion->unsharded =
-        node->strategy->whole != NULL || (!many && !tsr__set_divides(&expansion->model, node));
+        node->strategy->whole != NULL ||
+        ((!many || node->border) && !tsr__set_divides(&expansion->model, node));
     struct candidate *only = tsr__candidate_only(planner, i, node);
     if (!only ||
-        !tsr__candidate_translate(planner, node->node, &node->strategy->at.at[node->choice],
+        !tsr__candidate_translate(planner, node, &node->strategy->at.at[node->choice],
                                   expand_value, expansion, only))
         return false;
     only->cut = only->cut || expansion->model.set->copies > 1;

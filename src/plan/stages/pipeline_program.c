@@ -42,7 +42,7 @@ bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
                            const struct plan_node *node, size_t choice, struct candidate *candidate)
 {
     struct stage_layouts layouts = {planner, stage};
-    return tsr__candidate_translate(planner, node->node, &node->strategy->at.at[choice],
+    return tsr__candidate_translate(planner, node, &node->strategy->at.at[choice],
                                     on_all_devices, &layouts, candidate);
 }
 
@@ -69,7 +69,8 @@ static struct strategy *strategy_on(struct staging *staging, const struct stage 
     *strategy = (struct strategy){.id = planner->cache.n_strategies++,
                                   .node = from->node,
                                   .rule = from->rule,
-                                  .whole = from->whole};
+                                  .whole = from->whole,
+                                  .border = from->border};
     for (size_t i = 0; i < from->at.n; i++) {
         struct candidate *candidate = vec_push(&planner->arena, &strategy->at);
         if (!candidate || !tsr__stages_candidate(planner, stage, node, i, candidate))
@@ -108,14 +109,14 @@ static void hide_common(struct pipeline_program *setup)
     struct planner *planner = setup->staging->planner;
     setup->n_given = planner->ends.given.n;
     for (size_t i = 0; i < planner->n_nodes; i++) {
-        const tsr_node *node = planner->nodes[i].node;
-        int64_t *at = &planner->node_at[tsr__node_id(node)];
-        if (*at < 0 || setup->staging->staged[tsr__node_id(node)])
+        const struct plan_node *node = &planner->nodes[i];
+        int64_t *at = &planner->node_at[tsr__node_id(node->node)];
+        if (*at < 0 || setup->staging->staged[tsr__node_id(node->node)])
             continue;
         *at = -1;
         setup->hidden[i] = 1;
-        for (size_t o = 0; o < tsr_node_output_count(node); o++) {
-            const tsr_value *value = tsr_node_output(node, o);
+        for (size_t o = 0; o < tsr__plan_makes(node); o++) {
+            const tsr_value *value = tsr__plan_made(node, o);
             if (value)
                 vec_add(&planner->arena, &planner->ends.given, value);
         }

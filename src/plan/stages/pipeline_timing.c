@@ -157,8 +157,8 @@ static struct link_uses uses_of_sum(struct link_recorder *recorder, const struct
     if (!recorder->load || (int)what >= TSR_COLLECTIVE_COUNT)
         return (struct link_uses){0};
     clear(recorder);
-    for (size_t i = 0; i < tsr_node_output_count(node->node); i++) {
-        const tsr_value *value = tsr_node_output(node->node, i);
+    for (size_t i = 0; i < tsr__plan_makes(node); i++) {
+        const tsr_value *value = tsr__plan_made(node, i);
         if (value && candidate->before && candidate->before[i] != PLAN_NO_LAYOUT)
             add_sum(recorder, (enum tsr_collective)what, candidate->before[i],
                     &recorder->planner->values[tsr__value_id(value)], stage);
@@ -333,12 +333,11 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
 {
     tsr_value **captures;
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
-    size_t n_in = tsr_node_input_count(node->node),
-           n_reads = tsr__reads_count(node->node, &captures);
+    size_t n_in = tsr__plan_reads(node), n_reads = tsr__plan_all_reads(node, &captures);
     const struct stage *stage = &timing->pipeline->at[k];
     for (size_t i = 0; i < n_reads; i++) {
-        const tsr_value *value = tsr__reads_at(node->node, captures, i);
-        if (!value || (i < n_in && read_before(node->node, i)))
+        const tsr_value *value = plan_any_read(node, captures, i);
+        if (!value || (i < n_in && !node->border && read_before(node->node, i)))
             continue;
         uint32_t want = i < n_in ? candidate->in[i] : whole_on(timing, stage, value, stage->n);
         if (!bring(timing, value, want, k))
@@ -364,8 +363,8 @@ static bool run_node(struct timing *timing, const struct plan_node *node, size_t
         add_in_order(timing, event, false);
     }
     timing->out->time[k] += candidate->compute + candidate->comm;
-    for (size_t i = 0; i < tsr_node_output_count(node->node); i++) {
-        const tsr_value *value = tsr_node_output(node->node, i);
+    for (size_t i = 0; i < tsr__plan_makes(node); i++) {
+        const tsr_value *value = tsr__plan_made(node, i);
         if (!value)
             continue;
         struct value_forms *forms = &timing->forms[tsr__value_id(value)];
@@ -401,11 +400,15 @@ static void run_common(struct timing *timing, size_t node)
                                      .ps = timing->staging->times[node]});
 }
 
-// Lists all events of one run, in graph order.
+// Lists all events of one run, in graph order, without branches of If that are not taken.
 static bool list_events(struct timing *timing)
 {
-    const struct planner *planner = timing->planner;
+    struct planner *planner = timing->planner;
     size_t k = 0;
+    bool *unused;
+    int64_t ps;
+    if (!tsr__planner_unused(planner, &timing->arena, &unused, &ps))
+        return false;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
         while (k + 1 < timing->pipeline->n &&
@@ -414,7 +417,7 @@ static bool list_events(struct timing *timing)
             k++;
         }
         if (node->strategy) {
-            if (!bring_inputs(timing, node, k) || !run_node(timing, node, k))
+            if (!unused[i] && (!bring_inputs(timing, node, k) || !run_node(timing, node, k)))
                 return false;
         } else if (planner->node_at[tsr__node_id(node->node)] >= 0) {
             run_common(timing, i);

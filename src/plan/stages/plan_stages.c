@@ -97,8 +97,8 @@ static tsr_status set_stages(struct staging *staging, const struct pipeline *pip
         for (size_t i = staging->cut[pipeline->at[k].begin]; i < staging->cut[pipeline->at[k].end];
              i++) {
             struct plan_node *node = &staging->planner->nodes[i];
-            if (!node->strategy)
-                continue;
+            if (!node->strategy || !in_main_graph(node))
+                continue; // nodes of bodies run where their node runs
             TRY(tsr_node_set_stage(node->node, staging->planner->config, number_of(staging, k)));
         }
     return TSR_OK;

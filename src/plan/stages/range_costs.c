@@ -138,9 +138,8 @@ static bool is_given(const struct planner *planner, const tsr_value *value)
 // yet, and no node of the range produces it.
 static bool comes_from_outside(const struct planner *planner, const tsr_value *value)
 {
-    const tsr_node *from = tsr_value_producer(value);
     return !planner->values[tsr__value_id(value)].constant && !is_given(planner, value) &&
-           (!from || planner->node_at[tsr__node_id(from)] < 0);
+           tsr__planned_producer(planner, value) < 0;
 }
 
 // True if a node of another range produces the value.
@@ -157,12 +156,12 @@ static void list_given(struct planner *planner)
     planner->ends.given.n = 0;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         tsr_value **captures;
-        const tsr_node *node = planner->nodes[i].node;
-        if (!planner->nodes[i].strategy)
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
             continue;
-        size_t n_reads = tsr__reads_count(node, &captures);
+        size_t n_reads = tsr__plan_all_reads(node, &captures);
         for (size_t k = 0; k < n_reads; k++) {
-            const tsr_value *value = tsr__reads_at(node, captures, k);
+            const tsr_value *value = plan_any_read(node, captures, k);
             if (!value || !comes_from_outside(planner, value))
                 continue;
             if (planner->scope.open && crosses(planner, value))

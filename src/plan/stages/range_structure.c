@@ -48,7 +48,7 @@ static void number_outside(struct range_key *range_key, const tsr_value *value, 
     const struct planner *planner = range_key->staging->planner;
     uintptr_t number = number_of(range_key, value, comes);
     if (comes) {
-        size_t at = (size_t)planner->node_at[tsr__node_id(tsr_value_producer(value))];
+        size_t at = (size_t)tsr__planned_producer(planner, value);
         if (at < range_key->range->earliest)
             range_key->range->earliest = at;
     }
@@ -65,17 +65,15 @@ static void describe_value(struct range_key *range_key, const tsr_value *value)
         tsr__text_printf(&range_key->key, "- ");
         return;
     }
-    const tsr_node *from = tsr_value_producer(value);
-    int64_t at = from ? range_key->staging->planner->node_at[tsr__node_id(from)] : -1;
-    bool staged = at >= 0 && range_key->staging->staged[tsr__node_id(from)];
+    const struct planner *planner = range_key->staging->planner;
+    int64_t at = tsr__planned_producer(planner, value);
+    bool staged = at >= 0 && range_key->staging->staged[tsr__node_id(planner->nodes[at].node)];
     if (!staged || (size_t)at < range_key->begin) {
         number_outside(range_key, value, staged);
         return;
     }
-    size_t slot = 0;
-    while (slot + 1 < tsr_node_output_count(from) && tsr_node_output(from, slot) != value)
-        slot++;
-    tsr__text_printf(&range_key->key, "%zu.%zu ", (size_t)at - range_key->begin, slot);
+    tsr__text_printf(&range_key->key, "%zu.%zu ", (size_t)at - range_key->begin,
+                     tsr__plan_made_slot(&planner->nodes[at], value));
 }
 
 // Sets range_key->later if the reader `node` comes after the range; a callback of tsr_value_uses. A
@@ -104,7 +102,7 @@ static void describe_output(struct range_key *range_key, const tsr_value *value)
     }
     if (planner_stays(planner, value)) {
         tsr__text_printf(&range_key->key, "s");
-    } else if (tsr_value_is_output(value)) {
+    } else if (planner->values[tsr__value_id(value)].returned) {
         vec_add(&planner->arena, &range_key->out, value);
         tsr__text_printf(&range_key->key, "o");
     }
@@ -114,12 +112,12 @@ static void describe_output(struct range_key *range_key, const tsr_value *value)
 static void describe_node(struct range_key *range_key, const struct plan_node *node)
 {
     tsr_value **captures;
-    size_t n_reads = tsr__reads_count(node->node, &captures);
+    size_t n_reads = tsr__plan_all_reads(node, &captures);
     tsr__text_printf(&range_key->key, ";%u:", node->strategy->id);
     for (size_t i = 0; i < n_reads; i++)
-        describe_value(range_key, tsr__reads_at(node->node, captures, i));
-    for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
-        const tsr_value *value = tsr_node_output(node->node, o);
+        describe_value(range_key, plan_any_read(node, captures, i));
+    for (size_t o = 0; o < tsr__plan_makes(node); o++) {
+        const tsr_value *value = tsr__plan_made(node, o);
         tsr__text_printf(&range_key->key, ">");
         if (value)
             describe_output(range_key, value);

@@ -46,11 +46,8 @@ static void add_state(struct staging *staging, const struct state_pair *pair)
     struct readers readers =
         tsr__planner_readers(staging->other->planner, &first->arena, pair->past);
     const tsr_value *handed = tsr__models_cache(first, pair);
-    const tsr_node *from = handed ? tsr_value_producer(handed) : NULL;
-    if (!from || !readers.n)
-        return;
-    int64_t at = first->node_at[tsr__node_id(from)];
-    if (at >= 0)
+    int64_t at = tsr__planned_producer(first, handed);
+    if (at >= 0 && readers.n)
         add_shared(staging, &(struct reader){.node = (size_t)at}, &readers.at[0]);
 }
 

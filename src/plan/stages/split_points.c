@@ -35,21 +35,24 @@ struct splitting {
     int64_t all_bytes;     // bytes of all constants
     unsigned char *common; // by node: it may run on all devices
     size_t *last;          // by node: the last reader that is not common
+    bool *together;        // by node: it belongs to the same node with bodies as the one before it
 };
 
 // ---- nodes that run everywhere -----------------------------------------------------------------
 
 // True if the node may run on all devices: it is small and depends only on inputs, small constants
-// and other such nodes.
+// and other such nodes. Nodes with bodies are always in a stage.
 static bool is_common(const struct splitting *splitting, size_t i)
 {
     tsr_value **captures;
-    const tsr_node *node = splitting->planner->nodes[i].node;
-    size_t n_values = tsr__reads_count(node, &captures);
+    const struct plan_node *node = &splitting->planner->nodes[i];
+    size_t n_values = tsr__plan_all_reads(node, &captures);
     int64_t constants = 0;
+    if (node->bodies || !in_main_graph(node))
+        return false;
     for (size_t k = 0; k < n_values; k++) {
-        const tsr_value *value = tsr__reads_at(node, captures, k);
-        int64_t from = planned_producer(splitting->planner, value);
+        const tsr_value *value = plan_any_read(node, captures, k);
+        int64_t from = tsr__planned_producer(splitting->planner, value);
         if (from >= 0 && !splitting->common[from])
             return false;
         if (value && splitting->planner->values[tsr__value_id(value)].constant)
@@ -76,14 +79,15 @@ static void keep_far(struct splitting *splitting)
     // last reader.
     for (size_t i = n; i-- > 0;) {
         tsr_value **captures;
-        const tsr_node *node = splitting->planner->nodes[i].node;
-        if (splitting->planner->node_at[tsr__node_id(node)] < 0)
+        const struct plan_node *node = &splitting->planner->nodes[i];
+        if (splitting->planner->node_at[tsr__node_id(node->node)] < 0)
             continue;
         splitting->common[i] = splitting->common[i] && splitting->last[i] > i + reach;
         size_t reader = splitting->common[i] ? splitting->last[i] : i;
-        size_t n_values = tsr__reads_count(node, &captures);
+        size_t n_values = tsr__plan_all_reads(node, &captures);
         for (size_t k = 0; k < n_values; k++) {
-            int64_t from = planned_producer(splitting->planner, tsr__reads_at(node, captures, k));
+            int64_t from =
+                tsr__planned_producer(splitting->planner, plan_any_read(node, captures, k));
             if (from >= 0 && splitting->last[from] < reader)
                 splitting->last[from] = reader;
         }
@@ -126,12 +130,12 @@ static void find_last_readers(struct splitting *splitting)
     memset(splitting->last, 0, planner->n_nodes * sizeof *splitting->last);
     for (size_t i = 0; i < planner->n_nodes; i++) {
         tsr_value **captures;
-        const tsr_node *node = planner->nodes[i].node;
+        const struct plan_node *node = &planner->nodes[i];
         if (!is_staged(splitting, i))
             continue;
-        size_t n_values = tsr__reads_count(node, &captures);
+        size_t n_values = tsr__plan_all_reads(node, &captures);
         for (size_t k = 0; k < n_values; k++) {
-            int64_t from = planned_producer(planner, tsr__reads_at(node, captures, k));
+            int64_t from = tsr__planned_producer(planner, plan_any_read(node, captures, k));
             if (from >= 0 && splitting->last[from] < i)
                 splitting->last[from] = i;
         }
@@ -145,13 +149,13 @@ static void add_crossing(struct splitting *splitting, int64_t *width)
     const struct planner *planner = splitting->planner;
     find_last_readers(splitting);
     for (size_t i = 0; i < planner->n_nodes; i++) {
-        const tsr_node *node = planner->nodes[i].node;
+        const struct plan_node *node = &planner->nodes[i];
         if (!is_staged(splitting, i) || splitting->last[i] <= i)
             continue;
-        for (size_t o = 0; o < tsr_node_output_count(node); o++) {
-            if (!tsr_node_output(node, o))
+        for (size_t o = 0; o < tsr__plan_makes(node); o++) {
+            if (!tsr__plan_made(node, o))
                 continue;
-            int64_t bytes = tsr__value_bytes(planner, tsr_node_output(node, o));
+            int64_t bytes = tsr__value_bytes(planner, tsr__plan_made(node, o));
             width[i + 1] += bytes;
             width[splitting->last[i] + 1] -= bytes;
         }
@@ -206,7 +210,7 @@ static bool list_places(struct splitting *splitting, const int64_t *width, struc
     for (size_t i = 0; i < planner->n_nodes; i++) {
         if (!is_staged(splitting, i))
             continue;
-        if (last)
+        if (last && !splitting->together[i])
             out->at[out->n++] = (struct place_between){
                 .before = i,
                 .width = width[i],
@@ -436,6 +440,17 @@ static void add_up(struct splitting *splitting)
         splitting->all_bytes += tsr__value_bytes(planner, tsr_graph_initializer(graph, i));
 }
 
+// Marks the entries before which the graph cannot be split, because they belong to a node with
+// bodies.
+static void find_together(struct splitting *splitting)
+{
+    const struct planner *planner = splitting->planner;
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->nodes[i].bodies)
+            for (size_t k = bodies_begin(planner->nodes[i].bodies, i) + 1; k <= i; k++)
+                splitting->together[k] = true;
+}
+
 // Computes, in this order: times, nodes in no stage, crossing bytes, split points.
 static bool find_cuts(struct splitting *splitting)
 {
@@ -445,10 +460,12 @@ static bool find_cuts(struct splitting *splitting)
     splitting->staging->times = splitting->time;
     splitting->common = ARENA_ARRAY(scratch, unsigned char, n_nodes + 1);
     splitting->last = ARENA_ARRAY(scratch, size_t, n_nodes + 1);
+    splitting->together = ARENA_ARRAY(scratch, bool, n_nodes + 1);
     int64_t *width = ARENA_ARRAY(scratch, int64_t, n_nodes + 2);
     if (!splitting->time || scratch->failed)
         return false;
     add_up(splitting);
+    find_together(splitting);
     if (!find_common(splitting))
         return false;
     add_crossing(splitting, width);

@@ -24,6 +24,14 @@
 
 // ---- times --------------------------------------------------------------------------------------
 
+// Returns the index of the node, or of the node of the main graph that contains it.
+static int64_t index_in_main(const tsr_node *node)
+{
+    while (tsr_graph_owner(tsr_node_graph(node)))
+        node = tsr_graph_owner(tsr_node_graph(node));
+    return tsr_node_index(node);
+}
+
 // Describes one stage: devices, memory and nodes.
 static bool summarize_stage(struct staging *staging, const struct stage *stage,
                             const int64_t *memory, tsr_plan_stage *out)
@@ -37,11 +45,12 @@ static bool summarize_stage(struct staging *staging, const struct stage *stage,
     for (size_t i = 0; i < stage->n; i++)
         out->memory = int64_max(out->memory, memory[devices[i]]);
     for (size_t i = staging->cut[stage->begin]; i < staging->cut[stage->end]; i++) {
-        if (!staging->planner->nodes[i].strategy)
+        const struct plan_node *node = &staging->planner->nodes[i];
+        if (!node->strategy || node->border)
             continue;
         if (out->nodes++ == 0)
-            out->first = (int64_t)i;
-        out->last = (int64_t)i;
+            out->first = index_in_main(node->node);
+        out->last = index_in_main(node->node);
     }
     return true;
 }
@@ -236,7 +245,7 @@ static tsr_status name_devices(struct planner *planner, const struct stage *stag
     for (size_t i = 0; i < out->n_choices; i++) {
         struct candidate candidate;
         if (!tsr__stages_candidate(planner, stage, node, i, &candidate) ||
-            !tsr__choice_tensors(planner, node->node, &candidate, &list[i]))
+            !tsr__choice_tensors(planner, node, &candidate, &list[i]))
             return TSR_NOMEM;
     }
     return TSR_OK;

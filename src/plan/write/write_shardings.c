@@ -16,17 +16,8 @@ static bool is_everywhere(const struct planner *planner, const struct tile_layou
 // True if only some of the devices produce the value.
 static bool is_elsewhere(const struct planner *planner, const tsr_value *value)
 {
-    const tsr_node *from = tsr_value_producer(value);
-    int64_t at = from ? planner->node_at[tsr__node_id(from)] : -1;
-    if (at < 0)
-        return false;
-    const struct plan_node *node = &planner->nodes[at];
-    const struct candidate *candidate = &node->strategy->at.at[node->choice];
-    for (size_t o = 0; o < tsr_node_output_count(from); o++)
-        if (tsr_node_output(from, o) == value &&
-            !is_everywhere(planner, planner->layouts.at[candidate->out[o]].tiles))
-            return true;
-    return false;
+    uint32_t layout = tsr__plan_layout(planner, value);
+    return layout != PLAN_NO_LAYOUT && !is_everywhere(planner, planner->layouts.at[layout].tiles);
 }
 
 // The state of writing. given_at[value] is the index, plus 1, of the last node that already had a
@@ -54,16 +45,17 @@ static void mark_given(const struct writing *writing, size_t node)
 
 // Writes the sharding of one tensor. Skips absent tensors, small control inputs, tensors whose
 // sharding the model gives already, and tensors of unknown rank in stages. Without stages, also
-// skips the outputs of replicated nodes, and those of their inputs that are on all devices.
+// skips the outputs of replicated nodes, and those of their inputs that are on all devices. Of a
+// border, only the outer value gets a sharding, at the node with the bodies.
 static tsr_status write_slot(const struct writing *writing, size_t at, enum slot_side side,
                              size_t i)
 {
     struct planner *planner = writing->planner;
     const struct plan_node *node = &planner->nodes[at];
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
-    tsr_value *value = node_value(node->node, side, i);
+    tsr_value *value = plan_value_at(node, side, i);
     uint32_t layout = candidate_layouts(candidate, side)[i];
-    if (!value || layout == PLAN_NO_LAYOUT || rule_steers(node->strategy->rule, side, i) ||
+    if (!value || (node->border && node->border->leaves != (side == SIDE_OUTPUT)) || layout == PLAN_NO_LAYOUT || rule_steers(node->strategy->rule, side, i) ||
         writing->given_at[tsr__value_id(value)] == at + 1)
         return TSR_OK;
     if (planner->scope.staged && tsr__shapes_of(planner->shapes.model, value).rank < 0)
@@ -79,13 +71,13 @@ static tsr_status write_slot(const struct writing *writing, size_t at, enum slot
 // sent to a CPU that runs no node.
 static tsr_status write_node(const struct writing *writing, size_t at)
 {
-    tsr_node *node = writing->planner->nodes[at].node;
-    if (writing->planner->scope.one_stage)
-        TRY(tsr_node_set_stage(node, writing->config, 0));
+    const struct plan_node *node = &writing->planner->nodes[at];
+    if (writing->planner->scope.one_stage && in_main_graph(node))
+        TRY(tsr_node_set_stage(node->node, writing->config, 0));
     mark_given(writing, at);
-    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+    for (size_t i = 0; i < tsr__plan_reads(node); i++)
         TRY(write_slot(writing, at, SIDE_INPUT, i));
-    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+    for (size_t i = 0; i < tsr__plan_makes(node); i++)
         TRY(write_slot(writing, at, SIDE_OUTPUT, i));
     return TSR_OK;
 }
@@ -107,7 +99,7 @@ static void keep_lines(struct text *t, const char *text, struct str config)
 // True if the first output of the node stays partial; nodes with partial sums have only one output.
 static bool gives_parts(const struct planner *planner, const struct plan_node *node)
 {
-    if (!node->strategy || !tsr_node_output_count(node->node))
+    if (!node->strategy || !in_main_graph(node) || !tsr__plan_makes(node))
         return false;
     uint32_t layout = node->strategy->at.at[node->choice].out[0];
     return layout != PLAN_NO_LAYOUT && planner->layouts.at[layout].parts;

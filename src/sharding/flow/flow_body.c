@@ -51,10 +51,8 @@ static bool copy_owners(struct arena *arena, const struct tile_layout *from, str
     return tsr__layout_own(arena, to, pairs, n);
 }
 
-// Adds (by = 1) or removes (by = -1) an unsharded dimension at the axis. Returns NULL if out of
-// memory.
-static struct tile_layout *shifted(struct arena *arena, const struct tile_layout *layout, int axis,
-                                   int by)
+struct tile_layout *tsr__body_shifted(struct arena *arena, const struct tile_layout *layout,
+                                      int axis, int by)
 {
     const struct tile_layout *from = tsr__layout_ordered(arena, layout);
     // by = -1: {1,2:0,1} without axis 0 is {2:0,1}; by = 1: with a new axis 0 it is {1,1,2:0,1}
@@ -82,10 +80,15 @@ static bool cuts_axis(const struct tile_layout *layout, int axis)
 // ---- layouts at the borders of a body -----------------------------------------------------------
 
 // Returns the rank of a value; 0 if it is unknown, because such values are unsharded.
+static int rank_in(const struct shapes *shapes, const tsr_value *value)
+{
+    int rank = tsr__shapes_element(shapes, value).rank;
+    return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
+}
+
 static int rank_of(const struct follow *follow, const tsr_value *value)
 {
-    int rank = tsr__shapes_element(follow->work->flow->shapes, value).rank;
-    return rank < 0 || rank > TILE_MAX_RANK ? 0 : rank;
+    return rank_in(follow->work->flow->shapes, value);
 }
 
 // Returns the layout that is replicated on the devices of the node. Every value can have it.
@@ -105,11 +108,11 @@ static bool splits_inner_factor(const struct tile_dim *dim)
 
 // True if the layout fits the sizes of the value. Only layouts that shard an inner factor contain
 // sizes. Example: {5*2/2} needs 10 elements. Other layouts fit any size.
-static bool sizes_fit(const struct follow *follow, const struct tile_layout *layout,
+static bool sizes_fit(const struct shapes *shapes, const struct tile_layout *layout,
                       const tsr_value *value)
 {
     int64_t sizes[TILE_MAX_FACTORS];
-    struct shape shape = tsr__shapes_element(follow->work->flow->shapes, value);
+    struct shape shape = tsr__shapes_element(shapes, value);
     for (int axis = 0; axis < layout->rank; axis++) {
         const struct tile_dim *dim = &layout->dims[axis];
         if (!splits_inner_factor(dim))
@@ -121,15 +124,19 @@ static bool sizes_fit(const struct follow *follow, const struct tile_layout *lay
     return true;
 }
 
-// True if the value can have this layout as an input or output of a body. Each device of the node
-// must have exactly one shard. Sequences, maps and optional values must be unsharded.
+bool tsr__body_fits(const struct shapes *shapes, const struct placement *place,
+                    const struct tile_layout *layout, const tsr_value *value)
+{
+    bool list = tsr__shapes_is_list(shapes, value);
+    return layout && layout->rank == rank_in(shapes, value) &&
+           tsr__placement_has_each(place, layout) && (!list || tsr__layout_is_whole(layout)) &&
+           sizes_fit(shapes, layout, value);
+}
+
 static bool fits(const struct follow *follow, const struct tile_layout *layout,
                  const tsr_value *value)
 {
-    bool list = tsr__shapes_is_list(follow->work->flow->shapes, value);
-    return layout && layout->rank == rank_of(follow, value) &&
-           tsr__placement_has_each(&follow->nf->place, layout) &&
-           (!list || tsr__layout_is_whole(layout)) && sizes_fit(follow, layout, value);
+    return tsr__body_fits(follow->work->flow->shapes, &follow->nf->place, layout, value);
 }
 
 // Returns the layout of a value, or NULL if there is no value or it is not yet computed.
@@ -159,10 +166,11 @@ static bool state_sizes_fit(const struct follow *follow, const struct tile_layou
                             int state)
 {
     const struct control *control = follow->control;
+    const struct shapes *shapes = follow->work->flow->shapes;
     size_t in = (size_t)(control->n_steer + state), taken = (size_t)(control->n_numbers + state);
-    return sizes_fit(follow, layout, tsr_node_input(follow->ask->node, in)) &&
-           sizes_fit(follow, layout, tsr_graph_input(control->bodies[0], taken)) &&
-           sizes_fit(follow, layout, body_output(follow, 0, state));
+    return sizes_fit(shapes, layout, tsr_node_input(follow->ask->node, in)) &&
+           sizes_fit(shapes, layout, tsr_graph_input(control->bodies[0], taken)) &&
+           sizes_fit(shapes, layout, body_output(follow, 0, state));
 }
 
 // ---- initial layouts ----------------------------------------------------------------------------
@@ -206,7 +214,7 @@ static bool start_slice(struct follow *follow, int i)
                       axis >= 0 && cuts_axis(asked, axis) ? "the iteration axis is sharded"
                                                           : UNEVEN);
     if (good)
-        follow->slices[i] = shifted(follow->work->arena, layout, axis, -1);
+        follow->slices[i] = tsr__body_shifted(follow->work->arena, layout, axis, -1);
     else
         follow->slices[i] = whole(follow, rank > 0 ? rank - 1 : 0);
     return follow->slices[i] != NULL;
@@ -367,7 +375,7 @@ static struct tile_layout *asked_result(struct follow *follow, int i, int rank)
         return asked;
     int axis = tsr__control_out_axis(follow->control, i, rank + 1);
     bool good = axis >= 0 && asked->rank == rank + 1 && !cuts_axis(asked, axis);
-    return good ? shifted(follow->work->arena, asked, axis, -1) : NULL;
+    return good ? tsr__body_shifted(follow->work->arena, asked, axis, -1) : NULL;
 }
 
 // Chooses the layout of result i: the requested one if it fits, else the one that the first body
@@ -381,13 +389,14 @@ static bool choose_result(struct follow *follow, int i)
         other = body_output(follow, 1, follow->control->n_states + i);
     int rank = rank_of(follow, first);
     struct tile_layout *layout = asked_result(follow, i, rank);
-    if (!fits(follow, layout, first))
+    bool asked = fits(follow, layout, first);
+    if (!asked)
         layout = layout_of(follow, first);
     if (!fits(follow, layout, first) ||
-        (tsr__layout_is_whole(layout) && fits(follow, layout_of(follow, other), other)))
+        (!asked && tsr__layout_is_whole(layout) && fits(follow, layout_of(follow, other), other)))
         layout = layout_of(follow, other);
     bool good = fits(follow, layout, first) && rank_of(follow, other) == rank &&
-                sizes_fit(follow, layout, other);
+                sizes_fit(follow->work->flow->shapes, layout, other);
     follow->results[i] = good ? layout : whole(follow, rank);
     return follow->results[i] != NULL;
 }
@@ -402,7 +411,7 @@ static struct tile_layout *outer_result(struct follow *follow, int i)
     int rank = rank_of(follow, value), axis = tsr__control_out_axis(follow->control, i, rank);
     if (follow->control->loops && !tsr__layout_is_whole(layout) && axis >= 0 &&
         layout->rank + 1 == rank)
-        return shifted(follow->work->arena, layout, axis, 1);
+        return tsr__body_shifted(follow->work->arena, layout, axis, 1);
     return !follow->control->loops && layout->rank == rank ? layout : whole(follow, rank);
 }
 
@@ -467,7 +476,7 @@ static bool set_inputs(struct follow *follow)
         if (k >= 0 && slice < 0)
             layout = follow->states[k];
         else if (slice >= 0 && !tsr__layout_is_whole(follow->slices[slice]))
-            layout = shifted(follow->work->arena, follow->slices[slice],
+            layout = tsr__body_shifted(follow->work->arena, follow->slices[slice],
                              tsr__control_in_axis(control, slice, rank_of(follow, value)), 1);
         else
             layout = whole(follow, rank_of(follow, value));

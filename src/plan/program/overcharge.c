@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// unlike_devices_time.c - corrects the predicted time of a plan for devices of different speed.
+// overcharge.c - corrects the predicted time of a plan where the 0-1 program charges too much:
+// branches of If that are not taken, and waiting on devices of different speed.
 //
-// The 0-1 program charges each node the time of its slowest device. Between two synchronization
-// points every device runs at its own pace, so these maxima must not simply be added.
+// The program adds up both branches of an If, so that both are planned well. Only the more
+// expensive one counts for the time. The program also charges each node the time of its slowest
+// device. Between two synchronization points every device runs at its own pace, so these maxima
+// must not simply be added.
 //
 //     Example: two nodes between two all-reduces. Device 0 needs 4 and 3 ms, device 1 needs 3 and 4
 //     ms. The program charges 4 + 4 = 8 ms, but both devices finish after 7 ms: the correction is 1
@@ -29,21 +32,6 @@ static void end_segment(struct segment *segment)
     memset(segment->busy, 0, segment->device_count * sizeof *segment->busy);
 }
 
-// Returns the layout in which the producer leaves `value`, or PLAN_NO_LAYOUT if no planned node
-// produces it.
-static uint32_t producer_layout(const struct planner *planner, const tsr_value *value)
-{
-    const tsr_node *node = tsr_value_producer(value);
-    int64_t at = node ? planner->node_at[tsr__node_id(node)] : -1;
-    if (at < 0 || !planner->nodes[at].strategy)
-        return PLAN_NO_LAYOUT;
-    const struct plan_node *maker = &planner->nodes[at];
-    for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        if (tsr_node_output(node, i) == value)
-            return maker->strategy->at.at[maker->choice].out[i];
-    return PLAN_NO_LAYOUT;
-}
-
 // True if every device of `want` already stores the full tensor in layout `from`.
 static bool is_stored_everywhere(const struct tile_layout *from, const struct tile_layout *want)
 {
@@ -57,11 +45,11 @@ static bool is_stored_everywhere(const struct tile_layout *from, const struct ti
 static bool needs_transfer(struct planner *planner, const struct plan_node *node)
 {
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
-    for (size_t i = 0; i < tsr_node_input_count(node->node); i++) {
-        const tsr_value *value = tsr_node_input(node->node, i);
+    for (size_t i = 0; i < tsr__plan_reads(node); i++) {
+        const tsr_value *value = tsr__plan_read(node, i);
         if (!value || candidate->in[i] == PLAN_NO_LAYOUT)
             continue;
-        uint32_t from = producer_layout(planner, value);
+        uint32_t from = tsr__plan_layout(planner, value);
         if (from == PLAN_NO_LAYOUT || from == candidate->in[i] ||
             is_stored_everywhere(planner->layouts.at[from].tiles,
                                  planner->layouts.at[candidate->in[i]].tiles))
@@ -95,11 +83,12 @@ static bool is_read_by_first(void *data, tsr_node *node, size_t input)
 
 // True if only the first device runs the node. The node must be replicated on devices that include
 // the first. Its results must be read only by such nodes, or be outputs of the model, which the
-// first device returns. The partition drops the node on the other devices.
+// first device returns. The partition drops the node on the other devices. Nodes with bodies, and
+// nodes in bodies, run on all devices.
 static bool is_first_only(struct first_only *first, size_t i)
 {
     const struct plan_node *node = &first->planner->nodes[i];
-    if (!node->strategy)
+    if (!node->strategy || node->bodies || !in_main_graph(node))
         return false;
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
     if (candidate->cut)
@@ -130,6 +119,30 @@ static bool find_first_only(const struct planner *planner, struct arena *arena,
     return out->nodes != NULL;
 }
 
+// ---- branches ----------------------------------------------------------------------------------
+
+bool tsr__planner_unused(struct planner *planner, struct arena *arena, bool **out, int64_t *ps)
+{
+    int64_t *cost = ARENA_ARRAY(arena, int64_t, planner->n_nodes + 1);
+    bool *unused = *out = ARENA_ARRAY(arena, bool, planner->n_nodes + 1);
+    *ps = 0;
+    if (!cost || !unused || !planner->body_outputs)
+        return !arena->failed;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        const struct candidate *candidate = &node->strategy->at.at[node->choice];
+        cost[i] = candidate->compute + candidate->comm;
+        for (size_t o = 0; o < tsr__plan_makes(node); o++)
+            if (tsr__plan_made(node, o))
+                cost[i] += tsr__planner_moved(planner, tsr__plan_made(node, o), candidate->out[o]);
+        *ps += cost[i];
+    }
+    *ps -= tsr__branches_sum(planner, cost, unused);
+    return true;
+}
+
 // ---- the correction ----------------------------------------------------------------------------
 
 // Adds the time of a node to its devices: the first one or all.
@@ -155,19 +168,18 @@ static bool any_differs(const struct planner *planner)
     return false;
 }
 
-int64_t tsr__unlike_devices_correction(struct planner *planner)
+// Returns the time that the program charges for waiting and that is not needed. `unused`, by entry:
+// in a branch that is not taken.
+static int64_t waiting(struct planner *planner, struct arena *arena, const bool *unused)
 {
-    if (!any_differs(planner))
-        return 0;
-    struct arena arena = {.session = planner->session};
     struct segment segment = {.device_count = (size_t)planner->machine.n};
     struct first_only first;
-    segment.busy = ARENA_ARRAY(&arena, int64_t, segment.device_count);
-    if (!segment.busy || !find_first_only(planner, &arena, &first))
-        goto free_arena;
+    segment.busy = ARENA_ARRAY(arena, int64_t, segment.device_count);
+    if (!segment.busy || !find_first_only(planner, arena, &first))
+        return 0;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
-        if (!node->strategy)
+        if (!node->strategy || unused[i])
             continue;
         const struct candidate *candidate = &node->strategy->at.at[node->choice];
         if (needs_transfer(planner, node))
@@ -177,7 +189,18 @@ int64_t tsr__unlike_devices_correction(struct planner *planner)
             end_segment(&segment);
     }
     end_segment(&segment);
-free_arena:
-    tsr__arena_free(&arena);
     return segment.correction;
+}
+
+int64_t tsr__planner_overcharge(struct planner *planner)
+{
+    struct arena arena = {.session = planner->session};
+    bool *unused;
+    int64_t ps = 0;
+    bool differs = any_differs(planner);
+    if ((differs || planner->body_outputs) &&
+        tsr__planner_unused(planner, &arena, &unused, &ps) && differs)
+        ps += waiting(planner, &arena, unused);
+    tsr__arena_free(&arena);
+    return ps;
 }
