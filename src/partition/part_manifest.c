@@ -245,14 +245,19 @@ static void make_states(struct draft *draft, struct manifest *manifest)
             draft->states.at[i].in_place};
 }
 
-// Counts the nodes of the main graph, and those that are sharded. Nodes that Tessera added by
+static void count_sharded(void *data, const struct node_flow *nf)
+{
+    struct manifest *manifest = data;
+    manifest->cut_nodes += tsr__flow_is_sharded(nf);
+}
+
+// Counts the nodes, also those of bodies, and those that are sharded. Nodes that Tessera added by
 // expanding others are not counted.
 static void count_nodes(const struct draft *draft, struct manifest *manifest)
 {
     const struct flow *flow = draft->flow->before ? draft->flow->before : draft->flow;
-    manifest->nodes = (int64_t)flow->n_nodes;
-    for (size_t i = 0; i < flow->n_nodes; i++)
-        manifest->cut_nodes += tsr__flow_is_sharded(&flow->nodes[i]);
+    manifest->nodes = (int64_t)tsr__control_node_count(tsr_model_graph(flow->model));
+    tsr__flow_visit(flow, count_sharded, manifest);
 }
 
 // Fills the manifest except its list of files. The list has space for a rank file and a data file

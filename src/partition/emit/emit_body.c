@@ -221,22 +221,20 @@ tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
             break;
         struct form *form = body->inputs[i];
         tsr_value *value = tsr_graph_add_input(part->graph, form->item->name.p);
-        if (!value || tsr__part_rank_known(part, value, form) != TSR_OK)
+        if (!value || tsr__part_sizes_known(part, value, form) != TSR_OK)
             return TSR_NOMEM;
         form->local[part->rank] = value;
     }
     return TSR_OK;
 }
 
-// Adds an output of a body and declares its rank. Results that a loop stacks get declared sizes,
-// too: an engine uses these if the loop has no iterations.
-static tsr_status add_body_output(struct part *part, struct form *form, bool stacked)
+// Adds an output of a body and declares its known sizes. An engine uses those of stacked results if
+// a loop has no iterations.
+static tsr_status add_body_output(struct part *part, struct form *form)
 {
     TRY(tsr__part_body_output(part, form_root(form)->local[part->rank], form->item->dtype));
     tsr_value *given = tsr_graph_output(part->graph, tsr_graph_output_count(part->graph) - 1);
-    if (stacked)
-        return tsr__part_sizes_known(part, given, form);
-    return tsr__part_rank_known(part, given, form);
+    return tsr__part_sizes_known(part, given, form);
 }
 
 // Adds the outputs of a body. The token may be the last one, so i runs up to n.
@@ -254,8 +252,7 @@ tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
             TRY(tsr__part_token_output(part));
         if (i == n)
             break;
-        bool stacked = control->loops && i >= (size_t)(control->condition + control->n_states);
-        TRY(add_body_output(part, body->outputs[i], stacked));
+        TRY(add_body_output(part, body->outputs[i]));
     }
     part->graph = made->outer;
     return TSR_OK;

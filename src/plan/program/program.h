@@ -30,6 +30,7 @@ bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
 
 // translate.c: returns the layout of `value` in another planner. PLAN_NO_LAYOUT: out of memory,
 // which the arena records.
+// `value` NULL: the slot of a border without an outer value.
 typedef uint32_t layout_map_fn(void *context, const tsr_value *value, uint32_t layout);
 // Translates the layouts of a candidate to those of the planner `to`. False: out of memory.
 bool tsr__candidate_translate(struct planner *to, const struct plan_node *node,

@@ -210,11 +210,10 @@ bool tsr__planner_add_counts(const struct planner *planner, const struct collect
     out->n_collectives = n;
     if (planner->config)
         out->config = tsr__arena_str(arena, str_of(tsr_config_name(planner->config))).p;
+    out->nodes = tsr__control_node_count(tsr_model_graph(planner->model));
     for (size_t i = 0; i < planner->n_nodes; i++)
-        if (planner->nodes[i].strategy && !planner->nodes[i].border) {
-            out->nodes++;
+        if (planner->nodes[i].strategy && !planner->nodes[i].border)
             out->cut_nodes += is_cut(planner, i);
-        }
     return !arena->failed;
 }
 

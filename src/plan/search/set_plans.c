@@ -218,7 +218,7 @@ static uint32_t expand_value(void *context, const tsr_value *value, uint32_t lay
 {
     struct expansion *expansion = context;
     int dim = BATCH_NOWHERE;
-    if (!expansion->unsharded)
+    if (!expansion->unsharded && value)
         dim = tsr__set_batch_dim(&expansion->model, value);
     return expand_layout(expansion, layout, dim);
 }

@@ -518,13 +518,23 @@ static void report_end(struct follow *follow, const tsr_value *value,
               STR_ARG(from), STR_ARG(outer.node), STR_ARG(outer.op), STR_ARG(to), often);
 }
 
+// True if specs of the node request the layout of output i (without the condition) of the bodies.
+// Then a difference inside is intended.
+static bool is_requested(const struct follow *follow, size_t i)
+{
+    if (i < (size_t)follow->control->n_states)
+        return follow->fixed[i];
+    return i < tsr_node_output_count(follow->ask->node) && follow->ask->out[i];
+}
+
 static void report_ends(struct follow *follow)
 {
+    size_t first = follow->control->condition;
     for (int k = 0; k < follow->control->n_bodies; k++)
-        for (size_t i = (size_t)follow->control->condition;
-             i < tsr_graph_output_count(follow->control->bodies[k]); i++)
-            report_end(follow, tsr_graph_output(follow->control->bodies[k], i),
-                       follow->nf->bodies[k].outputs[i]);
+        for (size_t i = first; i < tsr_graph_output_count(follow->control->bodies[k]); i++)
+            if (!is_requested(follow, i - first))
+                report_end(follow, tsr_graph_output(follow->control->bodies[k], i),
+                           follow->nf->bodies[k].outputs[i]);
 }
 
 // ---- is anything sharded? -----------------------------------------------------------------------
