@@ -141,7 +141,7 @@ double tsr__sim_end(struct shared_links *shared, const struct sim_comm *comm,
         bool others = shared->by[link] != comm;
         if (*free > begin)
             from = *free;
-        double until = from + uses->at[i].seconds;
+        double until = from + (double)comm->times * uses->at[i].seconds;
         if (others && until > end)
             end = until;
         if (until > *free)

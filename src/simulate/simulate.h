@@ -19,9 +19,19 @@ struct sim_group {
     double latest; // time of the latest arrival
     int64_t from;  // sender, if this is a point-to-point message
 };
+// A branch of an If (simulate_branches.c).
+struct sim_choice;
+struct sim_branch {
+    struct sim_branch *outer;  // the branch that contains the If; NULL: none
+    struct sim_choice *choice; // the If
+    int k, depth;              // which branch; number of branches around a task in it
+};
 // One communication of the plan. It has the same id on all devices and may have several groups.
 struct sim_comm {
     int64_t id;
+    int64_t times;             // executions in one request: the trips of the loops around it
+    struct sim_branch *branch; // on the first device; NULL: in no branch
+    bool played;               // some device plays it
     enum comm_kind kind; // COMM_KIND_COUNT: not a known collective
     const char *op;
     VEC(struct sim_group) groups;
@@ -34,8 +44,10 @@ struct sim_comm {
     double carried;              // bytes carried by all links together
     const char *node;            // name of the communicated tensor, as on the first device
 };
-// One task of a device: a node, or the device's part in a communication.
+// One task of a device: a node, or the device's part in a communication. All executions in one
+// request, in the trips of a loop, are one task.
 struct sim_task {
+    struct sim_branch *branch; // NULL: in no branch
     const char *op, *node;
     int64_t ps;            // predicted compute time in picoseconds; 0 for a communication
     double work, bytes;    // operations and bytes, as in the cost model
@@ -72,6 +84,7 @@ struct sim {
     struct map moved; // cache: bytes that each Reshard moves
     size_t unsized;   // number of nodes with unknown sizes
     double *by_link;  // bytes that each link carries in one request
+    double *load;     // scratch: bytes on each link
 };
 
 // Returns the sum, at most INT64_MAX, because sizes come from untrusted files. Operands are not
@@ -132,6 +145,14 @@ struct shared_links *tsr__sim_links(struct sim *sim, int requests);
 // of their begin times.
 double tsr__sim_end(struct shared_links *shared, const struct sim_comm *comm,
                     const struct sim_group *group, double begin);
+// simulate_branches.c: creates the two branches of an If in the branch `outer`. NULL: out of memory.
+struct sim_branch *tsr__sim_branches(struct arena *arena, struct sim_branch *outer);
+// Records that the communication takes part in this branch: all devices that take part in it run
+// the same branch.
+void tsr__sim_join(struct sim_comm *comm, struct sim_branch *branch);
+// Removes the tasks and communications of all branches but the most expensive one of each If.
+// False: there are none.
+bool tsr__sim_choose(struct sim *sim);
 // Reads the tasks of all parts and predicts their times (simulate_parts.c).
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_dim_size *sizes, size_t n_sizes) TSR_MUST_USE;

@@ -39,21 +39,17 @@ static bool flat_groups(struct sim *sim, const struct sim_comm *comm, struct top
     return true;
 }
 
-static double links_sum(const struct sim *sim)
-{
-    double sum = 0;
-    for (size_t i = 0; i < sim->topology->links.n; i++)
-        sum += sim->by_link[i];
-    return sum;
-}
-
 // Adds the bytes of the fastest algorithm to sim->by_link, and their sum to comm->carried.
 static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
                   const struct topology_groups *groups, int64_t bytes)
 {
-    double before = links_sum(sim);
-    tsr__topology_load(sim->topology, what, groups, bytes, sim->by_link);
-    comm->carried += links_sum(sim) - before;
+    size_t n = sim->topology->links.n;
+    memset(sim->load, 0, n * sizeof *sim->load);
+    tsr__topology_load(sim->topology, what, groups, bytes, sim->load);
+    for (size_t i = 0; i < n; i++) {
+        sim->by_link[i] += (double)comm->times * sim->load[i];
+        comm->carried += (double)comm->times * sim->load[i];
+    }
 }
 
 // Predicts a halo exchange: one message of the additional elements of the output, and a copy of the
@@ -95,11 +91,11 @@ static int64_t exchange_cost(struct sim *sim, struct sim_comm *comm,
                      tsr__collective_cost(sim->topology, TSR_SEND, &pair, comm->pair_bytes));
 }
 
-// Returns the predicted time of a communication in picoseconds; 0 if no group has two members, or
+// Returns the predicted time of one execution in picoseconds; 0 if no group has two members, or
 // out of memory. Sets comm->bytes to the charged size, which depends on the kind: the output of a
 // gather, the input of a reduction, the inputs of all members of an all-to-all. A reduce-scatter
 // with unequal shards is charged as if all were the largest.
-int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm)
+static int64_t cost_once(struct sim *sim, struct sim_comm *comm)
 {
     struct topology_groups groups;
     if (!flat_groups(sim, comm, &groups) || groups.size < 2)
@@ -117,4 +113,10 @@ int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm)
         comm->bytes = mul_cap(comm->most_out, groups.size);
     carry(sim, comm, what, &groups, comm->bytes);
     return tsr__collective_cost(sim->topology, what, &groups, comm->bytes);
+}
+
+int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm)
+{
+    comm->carried = 0;
+    return mul_cap(cost_once(sim, comm), comm->times);
 }

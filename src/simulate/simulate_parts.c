@@ -2,7 +2,9 @@
 // simulate_parts.c - reads the tasks of each device from the graphs of a partition: nodes in order
 // with their predicted times, and communications by id.
 //
-// Nodes of subgraphs are charged once, in the place of the node that contains the subgraph.
+// Nodes of bodies come in the place of the node that contains the body. The time of a loop counts as
+// often as its body runs (tsr__control_trips), that of an If for its most expensive branch
+// (simulate_branches.c).
 //
 //     Example: rank0.onnx has MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then
 //     Relu. The device computes 1e12 operations per second. Tasks: {MatMul, 2 ms}, {AllReduce,
@@ -191,24 +193,41 @@ static bool is_group_of(const struct sim *sim, int64_t device, const int64_t *me
     return listed;
 }
 
+// Where the nodes that are read are: in the main graph, or in bodies.
+struct reading {
+    struct sim *sim;
+    int64_t device;
+    const struct shapes *shapes;
+    struct arena *scratch;
+    int64_t times;             // executions in one request
+    struct sim_branch *branch; // NULL: in no branch
+};
+
 // Adds a communication as a task of the device, and updates its bytes with those that this member
 // sends and receives. TSR_MALFORMED: see is_group_of.
-static tsr_status add_comm(struct sim *sim, struct sim_device *device, const tsr_node *node,
-                           const struct shapes *shapes)
+static tsr_status add_comm(const struct reading *reading, const tsr_node *node)
 {
+    struct sim *sim = reading->sim;
+    struct sim_device *device = &sim->devices[reading->device];
+    const struct shapes *shapes = reading->shapes;
     const int64_t *members;
     size_t count = tsr_attr_ints(tsr_node_find_attr(node, "group"), &members);
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
     bool sized = true, ignored = true;
-    if (!is_group_of(sim, device - sim->devices, members, count))
+    if (!is_group_of(sim, reading->device, members, count))
         return TSR_MALFORMED;
     struct sim_comm *comm = comm_of(sim, id, str_of(tsr_node_op(node)));
     int g = comm ? group_of(sim, comm, members, count) : -1;
     struct sim_task *task = vec_push(sim->arena, &device->tasks);
     if (g < 0 || !task)
         return TSR_NOMEM;
-    *task =
-        (struct sim_task){.op = comm->op, .node = tsr_node_name(node), .comm = comm, .group = g};
+    *task = (struct sim_task){.branch = reading->branch,
+                              .op = comm->op,
+                              .node = tsr_node_name(node),
+                              .comm = comm,
+                              .group = g};
+    comm->times = int64_max(comm->times, reading->times);
+    tsr__sim_join(comm, reading->branch);
     if (!comm->node)
         comm->node = tsr__arena_str(sim->arena, str_of(tensor_of(node))).p;
     const tsr_value *in = tsr_node_input(node, 0), *out = tsr_node_output(node, 0);
@@ -259,39 +278,71 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
 
 // Adds a communication (an operator of the domain ai.tessera) or a compute task. A node whose
 // inputs are all constants adds nothing.
-static tsr_status add_node(struct sim *sim, struct sim_device *sim_device, int64_t device,
-                           const tsr_node *node, const struct shapes *shapes, struct arena *scratch)
+static tsr_status add_node(const struct reading *reading, const tsr_node *node)
 {
+    struct sim *sim = reading->sim;
+    const tsr_topology_device *device = &sim->topology->device[reading->device];
     if (strcmp(tsr_node_domain(node), DOMAIN) == 0)
-        return add_comm(sim, sim_device, node, shapes);
+        return add_comm(reading, node);
     if (tsr__sim_folded(node))
         return TSR_OK; // computed when the model is loaded
-    struct sim_task *task = vec_push(sim->arena, &sim_device->tasks);
+    struct sim_task *task = vec_push(sim->arena, &sim->devices[reading->device].tasks);
     if (!task)
         return TSR_NOMEM;
-    *task = (struct sim_task){.op = tsr_node_op(node), .node = tsr__node_label(node), .from = node};
     struct node_cost_result cost =
-        tsr__node_cost(scratch, node, shapes, sim->topology, &sim->topology->device[device]);
-    task->ps = cost.ps;
-    task->work = cost.work;
-    task->bytes = cost.bytes;
-    task->type = cost.type;
+        tsr__node_cost(reading->scratch, node, reading->shapes, sim->topology, device);
+    *task = (struct sim_task){.branch = reading->branch,
+                              .op = tsr_node_op(node),
+                              .node = tsr__node_label(node),
+                              .from = node,
+                              .ps = cost.ps,
+                              .work = cost.work * (double)reading->times,
+                              .bytes = cost.bytes * (double)reading->times,
+                              .type = cost.type};
     sim->unsized += !cost.sized;
-    divide(task, node, shapes, &sim->topology->device[device], scratch);
+    divide(task, node, reading->shapes, device, reading->scratch);
+    task->ps = mul_cap(task->ps, reading->times);
+    task->overhead = mul_cap(task->overhead, reading->times);
     return TSR_OK;
 }
 
-// Adds the nodes in graph order, each followed by the nodes of its subgraphs.
-static tsr_status add_graph(struct sim *sim, struct sim_device *sim_device, int64_t device,
-                            const tsr_graph *graph, const struct shapes *shapes,
-                            struct arena *scratch)
+static tsr_status add_graph(const struct reading *reading, const tsr_graph *graph);
+
+// Adds the nodes of the node's bodies.
+static tsr_status add_bodies(const struct reading *reading, const tsr_node *node,
+                             const struct control *control)
+{
+    struct reading inside = *reading;
+    struct sim_branch *branches = NULL;
+    inside.times =
+        mul_cap(reading->times, tsr__control_trips(reading->shapes, node, control));
+    if (control->n_bodies > 1) {
+        branches = tsr__sim_branches(reading->sim->arena, reading->branch);
+        if (!branches)
+            return TSR_NOMEM;
+    }
+    for (int k = 0; k < control->n_bodies; k++) {
+        if (branches)
+            inside.branch = &branches[k];
+        TRY(add_graph(&inside, control->bodies[k]));
+    }
+    return TSR_OK;
+}
+
+// Adds the nodes in graph order, each followed by the nodes of its bodies or other subgraphs.
+static tsr_status add_graph(const struct reading *reading, const tsr_graph *graph)
 {
     for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
-        TRY(add_node(sim, sim_device, device, node, shapes, scratch));
+        struct control control;
+        TRY(add_node(reading, node));
+        if (tsr__control_of(node, &control)) {
+            TRY(add_bodies(reading, node, &control));
+            continue;
+        }
         for (size_t i = 0; i < tsr_node_attr_count(node); i++) {
             const tsr_attr *attr = tsr_node_attr(node, i);
             for (size_t k = 0; k < tsr_attr_graph_count(attr); k++)
-                TRY(add_graph(sim, sim_device, device, tsr_attr_graph(attr, k), shapes, scratch));
+                TRY(add_graph(reading, tsr_attr_graph(attr, k)));
         }
     }
     return TSR_OK;
@@ -315,8 +366,10 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     tsr_status st = TSR_NOMEM;
     if (shapes)
         st = TSR_OK;
+    struct reading reading = {
+        .sim = sim, .device = device, .shapes = shapes, .scratch = &scratch, .times = 1};
     if (st == TSR_OK)
-        st = add_graph(sim, sim_device, device, tsr_model_graph(part->model), shapes, &scratch);
+        st = add_graph(&reading, tsr_model_graph(part->model));
     if (st == TSR_OK)
         st = tsr__sim_memory(sim_device, part->model, shapes, &scratch);
     // Copies the names, which must outlive the models.
@@ -331,8 +384,16 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     return st;
 }
 
-// Reads all parts. Times of communications are predicted afterwards, when all their groups are
-// known.
+// Predicts the times of all communications, when all their groups are known, and the bytes on the
+// links.
+static void predict_comms(struct sim *sim)
+{
+    memset(sim->by_link, 0, sim->topology->links.n * sizeof *sim->by_link);
+    for (size_t i = 0; i < sim->comms.n; i++)
+        sim->comms.at[i]->ps = tsr__sim_comm_cost(sim, sim->comms.at[i]);
+}
+
+// Reads all parts.
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_dim_size *sizes, size_t n_sizes)
 {
@@ -340,9 +401,10 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
     sim->n = n;
     sim->devices = ARENA_ARRAY(sim->arena, struct sim_device, (size_t)n);
     sim->by_link = ARENA_ARRAY(sim->arena, double, sim->topology->links.n + 1);
+    sim->load = ARENA_ARRAY(sim->arena, double, sim->topology->links.n + 1);
     tsr__map_init(&sim->by_id, sim->arena, 64);
     tsr__map_init(&sim->moved, sim->arena, 64);
-    if (!sim->devices || !sim->by_link)
+    if (!sim->devices || !sim->by_link || !sim->load)
         return TSR_NOMEM;
     for (int64_t i = 0; i < n; i++) {
         st = read_part(sim, i, &parts[i], sizes, n_sizes);
@@ -356,9 +418,8 @@ tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, in
         if (st != TSR_OK)
             return sim->arena->failed ? TSR_NOMEM : st;
     }
-    for (size_t i = 0; i < sim->comms.n; i++) {
-        struct sim_comm *comm = sim->comms.at[i];
-        comm->ps = tsr__sim_comm_cost(sim, comm);
-    }
+    predict_comms(sim);
+    if (tsr__sim_choose(sim))
+        predict_comms(sim); // without the communications of other branches
     return arena_status(sim->arena);
 }

@@ -406,6 +406,7 @@ static tsr_status add_gather(struct run *run)
         return TSR_NOMEM;
     comm->id = -1;
     comm->kind = COMM_KIND_COUNT; // not a collective
+    comm->times = 1;
     comm->ps = ps;
     *group = (struct sim_group){.members = first, .n = 1};
     *task = (struct sim_task){.op = "Gather", .node = "outputs of all copies", .comm = comm};

@@ -217,9 +217,16 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
 static void write_key(const struct border_maker *maker, bool given, struct text *key)
 {
     const struct plan_node *node = maker->node;
-    const tsr_value *values[] = {inner_value(node, 0), outer_value(node)};
-    int64_t head[] = {-1, node->border->leaves, given, (int64_t)tsr__plan_reads(node),
-                      node->times, (int64_t)maker->n};
+    const tsr_value *outer = outer_value(node);
+    const tsr_value *values[] = {inner_value(node, 0), outer};
+    int rank = outer ? maker->planner->values[tsr__value_id(outer)].rank : 0;
+    int64_t head[] = {-1,
+                      node->border->leaves,
+                      given,
+                      (int64_t)tsr__plan_reads(node),
+                      node->times,
+                      (int64_t)maker->n,
+                      tsr__border_axis(node->border, rank)};
     tsr__text_add(key, str_bytes(head, sizeof head));
     for (size_t i = 0; i < TSR_COUNT(values); i++) {
         const struct plan_value *value =
@@ -233,6 +240,23 @@ static void write_key(const struct border_maker *maker, bool given, struct text 
     }
     tsr__text_add(key, str_bytes(maker->inner, maker->n * sizeof *maker->inner));
     tsr__text_add(key, str_bytes(maker->outer, maker->n * sizeof *maker->outer));
+}
+
+// Returns the time of moving the axis of the iterations to the front or back, which the partition
+// does for sharded values (partition/emit/emit_body.c); 0: it is in front, or there is none.
+static int64_t transpose_time(struct border_maker *maker, uint32_t layout)
+{
+    struct planner *planner = maker->planner;
+    const tsr_value *outer = outer_value(maker->node);
+    const struct plan_value *value = outer ? &planner->values[tsr__value_id(outer)] : NULL;
+    if (!value || tsr__border_axis(maker->node->border, value->rank) < 1 ||
+        tsr__layout_is_whole(planner->layouts.at[layout].tiles))
+        return 0;
+    struct work_kind kind = {.type = -1, .rate = -1, .move = TSR_MOVE_TURN};
+    int64_t ps = tsr__work_cost((double)tsr__planner_elements(planner, layout, value), kind,
+                                2 * (double)tsr__planner_bytes(planner, layout, value),
+                                &planner->machine.slowest);
+    return times_ps(ps, value->times);
 }
 
 // Returns the strategy with the listed layouts. Equal borders share one.
@@ -257,6 +281,7 @@ static struct strategy *strategy_of(struct border_maker *maker, bool given)
         uint32_t out = node->border->leaves ? maker->outer[i] : maker->inner[i];
         if (!add_candidate(planner, strategy, tsr__plan_reads(node), in, out))
             return NULL;
+        strategy->at.at[i].compute = transpose_time(maker, maker->outer[i]);
     }
     *at = strategy;
     return strategy;
