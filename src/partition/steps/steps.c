@@ -29,21 +29,26 @@ void tsr__draft_want(struct draft *draft, const tsr_value *value, const struct t
         want->layout = layout;
 }
 
-// Records the layouts in which a node reads its inputs (draft->wants). A node that only returns
-// sizes reads none. Values that subgraphs read are recorded as of unknown layout.
-static void node_wants(struct draft *draft, const struct node_flow *nf)
+// Records the layouts in which a node and the nodes of its bodies read values of the graph `home`
+// (draft->wants). A node that only returns sizes reads none. Values that other subgraphs read are
+// recorded as of unknown layout.
+static void node_wants(struct draft *draft, const struct node_flow *nf, const tsr_graph *home)
 {
-    tsr_value **captures;
-    size_t n_captures = tsr__node_captures(nf->node, &captures);
     for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
         const tsr_value *value = tsr_node_input(nf->node, k);
-        if (!value || tsr__sizes_rewrite(nf))
+        if (!value || tsr_value_graph(value) != home || tsr__sizes_rewrite(nf))
             continue;
         tsr__draft_want(draft, value, nf->inputs[k]);
         draft->wants[tsr__value_id(value)].windowed += tsr__needs_windows(nf, (int)k);
     }
+    for (int b = 0; nf->bodies && b < nf->control->n_bodies; b++)
+        for (size_t i = 0; i < nf->bodies[b].n_nodes; i++)
+            node_wants(draft, &nf->bodies[b].nodes[i], home);
+    tsr_value **captures;
+    size_t n_captures = nf->bodies ? 0 : tsr__node_captures(nf->node, &captures);
     for (size_t k = 0; k < n_captures; k++)
-        tsr__draft_want(draft, captures[k], NULL);
+        if (tsr_value_graph(captures[k]) == home)
+            tsr__draft_want(draft, captures[k], NULL);
 }
 
 // ---- nodes -------------------------------------------------------------------------------------
@@ -391,7 +396,7 @@ static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size
     for (size_t i = 0; i < n; i++) {
         draft->flows[tsr__node_id(nodes[i].node)] = &nodes[i];
         if (takes_part[i])
-            node_wants(draft, &nodes[i]);
+            node_wants(draft, &nodes[i], draft->scope->graph);
     }
     for (size_t i = 0; i < n; i++)
         if (takes_part[i] && !draft_next(draft, nodes + i, n - i, takes_part + i, &seen))

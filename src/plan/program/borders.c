@@ -242,15 +242,12 @@ static void write_key(const struct border_maker *maker, bool given, struct text 
     tsr__text_add(key, str_bytes(maker->outer, maker->n * sizeof *maker->outer));
 }
 
-// Returns the time of moving the axis of the iterations to the front or back, which the partition
-// does for sharded values (partition/emit/emit_body.c); 0: it is in front, or there is none.
-static int64_t transpose_time(struct border_maker *maker, uint32_t layout)
+int64_t tsr__border_transposed(const struct planner *planner, const struct plan_node *node,
+                               uint32_t layout)
 {
-    struct planner *planner = maker->planner;
-    const tsr_value *outer = outer_value(maker->node);
+    const tsr_value *outer = outer_value(node);
     const struct plan_value *value = outer ? &planner->values[tsr__value_id(outer)] : NULL;
-    if (!value || tsr__border_axis(maker->node->border, value->rank) < 1 ||
-        tsr__layout_is_whole(planner->layouts.at[layout].tiles))
+    if (!value || tsr__border_axis(node->border, value->rank) < 1)
         return 0;
     struct work_kind kind = {.type = -1, .rate = -1, .move = TSR_MOVE_TURN};
     int64_t ps = tsr__work_cost((double)tsr__planner_elements(planner, layout, value), kind,
@@ -281,7 +278,8 @@ static struct strategy *strategy_of(struct border_maker *maker, bool given)
         uint32_t out = node->border->leaves ? maker->outer[i] : maker->inner[i];
         if (!add_candidate(planner, strategy, tsr__plan_reads(node), in, out))
             return NULL;
-        strategy->at.at[i].compute = transpose_time(maker, maker->outer[i]);
+        if (strategy->at.at[i].cut)
+            strategy->at.at[i].compute = tsr__border_transposed(planner, node, maker->outer[i]);
     }
     *at = strategy;
     return strategy;

@@ -62,6 +62,12 @@ bool tsr__planner_add_counts(const struct planner *planner, const struct collect
 // Copies the counts of the first model to the summary.
 void tsr__planner_copy_counts(const tsr_plan_part *part, tsr_plan_summary *out);
 
+// borders.c: returns the time of moving the axis of a loop's iterations to the front or back of the
+// outer value at a border, in this layout. The partition does that for sharded values
+// (partition/emit/emit_body.c). 0: the axis is in front, or there is none.
+int64_t tsr__border_transposed(const struct planner *planner, const struct plan_node *node,
+                               uint32_t layout);
+
 // explain.c: returns the planned node with that name, output or index ("#60"); NULL: none.
 const struct plan_node *tsr__planner_find(const struct planner *planner, const char *name);
 // Finds a node by name among the nodes outside of all stages (staged: by node id).

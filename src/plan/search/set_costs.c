@@ -95,7 +95,8 @@ static bool has_layouts(struct arena *arena, const struct placement *placement,
 }
 
 // True if sharding inference derives the layouts of two copies again from the shardings that would
-// be written, as candidates.c requires for the devices of one set.
+// be written, as candidates.c requires for the devices of one set. Nodes of bodies cannot shard the
+// batch if they compute statistics over it, because they are not replaced by simpler ones.
 static bool comes_back(const struct set_model *model, struct arena *arena,
                        const struct plan_node *node, const struct rule *rule,
                        const struct copied_layouts *copied)
@@ -103,7 +104,8 @@ static bool comes_back(const struct set_model *model, struct arena *arena,
     struct placement again;
     return rule &&
            tsr__placement_explicit(arena, arena, node->node, model->part->shapes.model, rule,
-                                   2 * model->set->n, copied->in, copied->out, false, &again) &&
+                                   2 * model->set->n, copied->in, copied->out,
+                                   node->strategy->inside, &again) &&
            has_layouts(arena, &again, again.rule->inputs, copied->in,
                        tsr_node_input_count(node->node)) &&
            has_layouts(arena, &again, again.rule->outputs, copied->made,
@@ -349,6 +351,57 @@ size_t tsr__set_sums(const struct set_model *model)
     return sums_of(model).n;
 }
 
+// ---- decisions ---------------------------------------------------------------------------------
+
+// Returns the time of broadcasting a decision to all copies, as often as it is taken; 0: all devices
+// compute the same bits.
+static int64_t decision_time(const struct set_model *model, const tsr_value *value)
+{
+    if (!value || tsr__control_exact(model->part->shapes.model, value))
+        return 0;
+    return times_ps(copies_time(model, TSR_BROADCAST, 1),
+                    model->part->values[tsr__value_id(value)].times);
+}
+
+// Returns the time of the broadcasts for bodies of which each copy computes a share.
+static int64_t decisions_time(const struct set_model *model)
+{
+    const struct planner *planner = model->part;
+    int64_t ps = 0;
+    for (size_t i = 0; i < planner->n_nodes && model->set->copies > 1; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        bool shared = false;
+        if (!node->bodies || node->bodies->exact || !node->strategy)
+            continue;
+        for (size_t k = bodies_begin(node->bodies, i); k < i && !shared; k++)
+            shared = planner->nodes[k].strategy && !planner->nodes[k].border &&
+                     tsr__set_divides(model, &planner->nodes[k]);
+        for (size_t k = 0; k < tsr__plan_reads(node) && shared; k++)
+            ps += decision_time(model, tsr__plan_read(node, k));
+        if (shared && node->bodies->control.condition)
+            ps += decision_time(model, tsr_graph_output(node->bodies->control.bodies[0], 0));
+    }
+    return int64_min(ps, PLAN_NEVER);
+}
+
+// Returns the time of moving axes at borders that only the copies shard.
+static int64_t borders_time(const struct set_model *model)
+{
+    const struct planner *planner = model->part;
+    int64_t ps = 0;
+    for (size_t i = 0; i < planner->n_nodes && model->set->copies > 1; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        const tsr_value *made = node->border ? tsr__plan_made(node, 0) : NULL;
+        if (!made || !node->strategy || node->strategy->at.at[node->choice].cut ||
+            tsr__set_batch_dim(model, made) < 0 || !tsr__set_divides(model, node))
+            continue;
+        const struct candidate *candidate = &node->strategy->at.at[node->choice];
+        ps += tsr__border_transposed(planner, node,
+                                     node->border->leaves ? candidate->out[0] : candidate->in[0]);
+    }
+    return int64_min(ps, PLAN_NEVER);
+}
+
 // ---- nodes that cannot share the batch ---------------------------------------------------------
 
 // True if the copies have different shares of the value.
@@ -553,7 +606,8 @@ bool tsr__set_fits(const struct set_model *model, int64_t reserved)
 
 int64_t tsr__set_copies_time(const struct set_model *model)
 {
-    return gather_time(model) + slice_time(model) + sums_of(model).ps + undivided_time(model, true);
+    return gather_time(model) + slice_time(model) + sums_of(model).ps + decisions_time(model) +
+           borders_time(model) + undivided_time(model, true);
 }
 
 // Returns a lower bound for the additional time of copies. On a set of one device each node has one

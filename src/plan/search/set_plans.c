@@ -223,6 +223,16 @@ static uint32_t expand_value(void *context, const tsr_value *value, uint32_t lay
     return expand_layout(expansion, layout, dim);
 }
 
+// True if one of the n tensors is sharded.
+static bool has_sharded(const struct planner *planner, const uint32_t *layouts, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (layouts[i] != PLAN_NO_LAYOUT &&
+            !tsr__layout_is_whole(planner->layouts.at[layouts[i]].tiles))
+            return true;
+    return false;
+}
+
 // Makes the chosen candidate of a node its only one in the planner of all devices.
 static bool expand_node(struct expansion *expansion, size_t i)
 {
@@ -241,7 +251,8 @@ static bool expand_node(struct expansion *expansion, size_t i)
         !tsr__candidate_translate(planner, node, &node->strategy->at.at[node->choice],
                                   expand_value, expansion, only))
         return false;
-    only->cut = only->cut || expansion->model.set->copies > 1;
+    only->cut = has_sharded(planner, only->in, tsr__plan_reads(node)) ||
+                has_sharded(planner, only->out, tsr__plan_makes(node));
     return true;
 }
 

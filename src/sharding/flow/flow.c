@@ -602,7 +602,7 @@ static void report_repeated_work(const struct step *step)
     const struct placement *placement = &step->nf->place;
     int64_t parts = 1;
     if (!(step->work->report & REPORT_REPEATED_WORK) || !step->explicit_cut ||
-        step->nf->replicated || step->nf->by_specs)
+        step->nf->replicated || step->nf->by_specs || step->nf->bodies)
         return;
     for (int factor = 0; factor < placement->rule->n_factors; factor++)
         parts *= placement->cuts[factor];
