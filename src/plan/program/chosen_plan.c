@@ -96,6 +96,7 @@ struct account {
     tsr_plan_binding *top;
     size_t n_top, time;
     int64_t device;
+    int64_t saved; // bytes that the device does not store then, because values are sharded
 };
 
 // Adds the bytes of the form on each device, for all time or from begin to end.
@@ -166,8 +167,14 @@ static bool add_value(struct account *account, const tsr_value *v, uint32_t firs
         else
             add_form(account, value, &forms.at[i], all_time);
     }
-    if (account->top)
+    if (account->top && bytes > 0) {
+        struct planner *planner = account->planner;
+        int64_t full = tsr__planner_kept(planner, account->arena,
+                                         tsr__planner_replicated(planner, value->rank), value,
+                                         account->device);
+        account->saved += int64_max(full - bytes, 0);
         rank_value(account, v, bytes);
+    }
     return true;
 }
 
@@ -326,17 +333,20 @@ static void find_fullest(struct account *account)
 
 // Makes two passes over all values: finds the fullest device and its peak, then lists the values at
 // that time.
-size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out)
+size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out, int64_t *saved)
 {
     struct account account;
     size_t n = 0;
+    *saved = 0;
     struct arena arena = {.session = planner->session};
     if (!account_for(&account, planner, &arena))
         goto free_arena;
     find_fullest(&account);
     account.top = out;
-    if (add_values(&account) && !arena.failed)
+    if (add_values(&account) && !arena.failed) {
         n = account.n_top;
+        *saved = account.saved;
+    }
 free_arena:
     tsr__arena_free(&arena);
     return n;

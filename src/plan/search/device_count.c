@@ -106,9 +106,10 @@ tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *opt
 // divisors have the most candidates. Example: 3 devices of 10 GB would need 14 GB each: 5 are
 // tried, then 8.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
-                             tsr_plan_summary *out)
+                             tsr_plan_summary *out, bool *tried)
 {
     int64_t cost = 0, power = 1;
+    *tried = false;
     if (options->topology || options->memory <= 0 || options->n_state || any_given(planner) ||
         out->needs_bytes / options->memory > ADVICE_MOST)
         return TSR_OK;
@@ -129,6 +130,7 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
             return TSR_OK;
         }
         n = n < power ? power : 2 * power;
+        *tried = !tsr__budget_over(planner->budget);
     }
     return TSR_OK;
 }

@@ -32,15 +32,30 @@ static struct program_options advice_effort(struct budget *budget)
 
 // ---- what fills the devices --------------------------------------------------------------------
 
-// Lists the largest values on the fullest device, in the plan that needs the least memory.
-static tsr_status bind(struct planner *planner, const uint32_t *choice, tsr_plan_summary *out)
+#define WORTH_SAVING 20 // a saving below 1/20 of the memory is not worth more devices
+
+// True if the rules allow to shard some node.
+static bool is_shardable(const struct planner *planner)
 {
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        if (planner->nodes[i].rule && !planner->nodes[i].rule->whole)
+            return true;
+    return false;
+}
+
+// Lists the largest values on the fullest device, in the plan that needs the least memory. *more:
+// sharding saves memory there, so more devices would need less each.
+static tsr_status bind(struct planner *planner, tsr_plan_summary *out, bool *more)
+{
+    int64_t saved;
     struct arena *arena = &planner->session->results[RESULT_PLAN];
     tsr_plan_binding *list = ARENA_ARRAY(arena, tsr_plan_binding, PLAN_MAX_BINDING);
     if (!list)
         return TSR_NOMEM;
-    tsr__planner_take(planner, choice);
-    out->n_binding = tsr__planner_binding(planner, list);
+    out->n_binding = tsr__planner_binding(planner, list, &saved);
+    *more = saved > out->needs_bytes / WORTH_SAVING;
+    if (planner->machine.n == 1)
+        *more = is_shardable(planner);
     out->binding = list;
     for (size_t i = 0; i < out->n_binding; i++)
         list[i].value = tsr__arena_str(arena, str_of(list[i].value)).p;
@@ -86,23 +101,31 @@ static struct str memory_help(struct planner *planner, int64_t needs, bool limit
                              STR_ARG(need), (long long)needs);
 }
 
-// Suggests more memory per device and more devices, whichever is cheaper first.
+// What is known about more devices or memory.
+struct advice {
+    int64_t memory; // bytes of the smallest device
+    bool limited;   // by --memory
+    bool more;      // more devices would need less memory each
+};
+
+// Suggests more memory per device and more devices, if they help, whichever is cheaper first.
 static struct str help_text(struct planner *planner, const tsr_plan_summary *summary,
-                            int64_t memory, bool limited)
+                            const struct advice *advice)
 {
+    int64_t memory = advice->memory;
     const char *sizes = "";
     long long devices = (long long)summary->fits_devices;
     // The bytes that are missing on all devices together. They can be provided as more memory per
     // device, or as more devices.
     double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
-    struct str larger = memory_help(planner, summary->needs_bytes, limited);
+    struct str larger = memory_help(planner, summary->needs_bytes, advice->limited);
     if (planner->shapes.full != planner->shapes.known)
         sizes = ", or give sizes with --dim: symbolic dimensions without a size are not sharded";
     if (!summary->needs_bytes)
         return tsr__arena_printf(&planner->arena, "%s%s", time_help(planner), sizes);
     if (!devices)
-        return tsr__arena_printf(&planner->arena, STR_FMT ", or use more devices%s",
-                                 STR_ARG(larger), sizes);
+        return tsr__arena_printf(&planner->arena, STR_FMT "%s%s", STR_ARG(larger),
+                                 advice->more ? ", or use more devices" : "", sizes);
     if (more <= (double)(devices - planner->machine.n) * (double)memory)
         return tsr__arena_printf(&planner->arena, STR_FMT ", or use %lld devices%s",
                                  STR_ARG(larger), devices, sizes);
@@ -165,16 +188,14 @@ static struct str need_text(struct planner *planner, int64_t needs)
 // stages and for two models. Returns TSR_CANCELLED if the session was cancelled, otherwise
 // TSR_INFEASIBLE.
 tsr_status tsr__plan_report_none(struct planner *planner, const char *what, bool proved,
-                                 int64_t needs)
+                                 int64_t needs, bool more)
 {
     struct str need = need_text(planner, needs);
     struct str hint = str_of(time_help(planner));
     if (needs > 0)
-        hint = tsr__arena_printf(&planner->arena,
-                                 "give each device " STR_FMT " (--memory %lld), or use more "
-                                 "devices",
+        hint = tsr__arena_printf(&planner->arena, "give each device " STR_FMT " (--memory %lld)%s",
                                  STR_ARG(tsr__plan_bytes_text(&planner->arena, needs)),
-                                 (long long)needs);
+                                 (long long)needs, more ? ", or use more devices" : "");
     if (!need.p || !hint.p)
         return TSR_NOMEM;
     if (proved)
@@ -215,8 +236,8 @@ int64_t tsr__plan_least_memory(const struct planner *planner)
     return least;
 }
 
-// Finds the plan that needs the least memory, and the bytes that each device needs.
-static tsr_status find_least(struct models *models, tsr_plan_summary *out)
+// Finds the plan that needs the least memory, and the bytes that each device needs. *more: see bind.
+static tsr_status find_least(struct models *models, tsr_plan_summary *out, bool *more)
 {
     struct planner *planner = models->planners[0];
     struct program_least least = {0};
@@ -228,25 +249,32 @@ static tsr_status find_least(struct models *models, tsr_plan_summary *out)
     if (!least.found)
         return TSR_OK;
     out->needs_bytes = least.least;
-    return models->n > 1 ? TSR_OK : bind(planner, least.choice, out);
+    tsr__models_take(models, least.choice);
+    TRY(bind(planner, out, more));
+    if (models->n > 1)
+        out->n_binding = 0; // these are only the values of the first model
+    return TSR_OK;
 }
 
 tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
                             tsr_plan_summary *out)
 {
     struct planner *planner = models->planners[0];
-    int64_t memory = tsr__plan_least_memory(planner);
+    struct advice advice = {tsr__plan_least_memory(planner), options->memory > 0, false};
+    bool tried = false;
     *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
-    TRY(find_least(models, out));
+    TRY(find_least(models, out, &advice.more));
     if (models->n == 1 && !tsr__budget_over(planner->budget))
-        TRY(tsr__plan_fitting(planner, options, out));
+        TRY(tsr__plan_fitting(planner, options, out, &tried));
+    advice.more = advice.more && !tried;
     out->solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     out->stopped = tsr__budget_over(planner->budget);
     out->undecided = !proved;
     if (models->n > 1)
-        return tsr__plan_report_none(planner, "plan of both models", proved, out->needs_bytes);
-    struct str hint = help_text(planner, out, memory, options->memory > 0);
+        return tsr__plan_report_none(planner, "plan of both models", proved, out->needs_bytes,
+                                     advice.more);
+    struct str hint = help_text(planner, out, &advice);
     if (proved)
-        return report_infeasible(planner, memory, hint, out);
-    return report_stopped(planner, memory, hint, out);
+        return report_infeasible(planner, advice.memory, hint, out);
+    return report_stopped(planner, advice.memory, hint, out);
 }

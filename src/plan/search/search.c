@@ -453,7 +453,8 @@ static tsr_status find(struct found_plan *found, const tsr_plan_options *options
         return st;
     found->undecided = bound < PLAN_NEVER;
     if (many && found->undecided)
-        return tsr__plan_report_none(planner, "plan on a set of at most 64 devices", false, 0);
+        return tsr__plan_report_none(planner, "plan on a set of at most 64 devices", false, 0,
+                                     true);
     if (many)
         return refuse_small(planner);
     return solve_at_once(found, options);

@@ -39,17 +39,19 @@ tsr_status tsr__compared_write(struct arena *arena, const struct compared_list *
 // device_count.c: sets better_devices, a smaller number of devices that is at least as fast.
 tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out) TSR_MUST_USE;
-// Sets fits_devices, a larger number of devices on which the model fits.
+// Sets fits_devices, a larger number of devices on which the model fits. *tried: larger numbers were
+// planned.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
-                             tsr_plan_summary *out) TSR_MUST_USE;
+                             tsr_plan_summary *out, bool *tried) TSR_MUST_USE;
 
 // infeasible.c: reports why there is no plan, and how much memory is needed. proved: no plan
 // exists; otherwise none was found in time.
 tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
                             tsr_plan_summary *out) TSR_MUST_USE;
-// Reports "no WHAT fits ..." with the memory that each device needs (0: not known).
+// Reports "no WHAT fits ..." with the memory that each device needs (0: not known). `more`: more
+// devices would need less memory each.
 tsr_status tsr__plan_report_none(struct planner *planner, const char *what, bool proved,
-                                 int64_t needs) TSR_MUST_USE;
+                                 int64_t needs, bool more) TSR_MUST_USE;
 // Formats a size: "16 GiB", "1.5 MiB", "100 bytes".
 struct str tsr__plan_bytes_text(struct arena *arena, int64_t bytes);
 // Returns the memory of the smallest device; PLAN_NO_LIMIT: there is no limit.

@@ -118,7 +118,8 @@ static tsr_status refuse(struct staging *staging, const tsr_plan_options *option
     struct planner *planner = staging->planner;
     bool proved = !staging->hasty && !tsr__budget_over(planner->budget);
     out->undecided = !proved;
-    return tsr__plan_report_none(planner, "plan in stages", proved, out->needs_bytes);
+    return tsr__plan_report_none(planner, "plan in stages", proved, out->needs_bytes,
+                                 staging->n_ranges > 1);
 }
 
 // Checks the number of stages. Refuses more stages than devices, ranges or STAGES_MOST. Accepts
