@@ -103,8 +103,8 @@ static bool may_fit(const tsr_model *model)
     return limit == 0 || (uint64_t)tsr__model_weight_bytes(model) < limit / 2;
 }
 
-// Runs the unsharded model for a turn. A failure is reported in the baseline, and no further turn is
-// tried; only a cancelled or failed session ends the measurement.
+// Runs the unsharded model for a turn. A failure is reported in the baseline, and no further turn
+// is tried; only a cancelled or failed session ends the measurement.
 static tsr_status unsharded_turn(struct turns *turns, int turn, const tsr_model *model,
                                  const tsr_run_options *options, const tsr_tensors *inputs,
                                  double seconds, tsr_bench_baseline *baseline)

@@ -200,7 +200,7 @@ bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, defa
     MEETING_OPTIONS,                                                                               \
     {"--threads", "N", "threads per rank (default: cores / ranks on this host, at least 1)",       \
      INTO_RUN(threads), .min = 1, .max = 4096},                                                    \
-    {"--no-pin", NULL, "do not change the cores of ranks", INTO_RUN(no_pin)},                             \
+    {"--no-pin", NULL, "do not change the cores of ranks", INTO_RUN(no_pin)},                      \
     {"--timeout", "S",                                                                             \
      "seconds to wait for a rank without a heartbeat (default 15) and for ranks started by hand "  \
      "(default 300)", INTO_RUN(timeout_s)},                                                        \

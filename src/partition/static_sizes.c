@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// static_sizes.c - fixes the sizes of a model (`partition --static`): all symbolic dimensions of the
-// inputs become numbers, and shape inference gives the other values numbers too. Small integer
+// static_sizes.c - fixes the sizes of a model (`partition --static`): all symbolic dimensions of
+// the inputs become numbers, and shape inference gives the other values numbers too. Small integer
 // tensors whose elements then are known become constants, and the nodes that computed them are
 // removed.
 //

@@ -5,7 +5,8 @@
 // size. Everything that plans, runs, verifies or reports a model asks the functions of this file.
 //
 //     Example: `plan --dim batch=2` of inputs [batch, seq] stores "batch=2" as the metadata
-//     ai.tessera.dims.NAME of configuration NAME. Later commands use batch=2 and assume 128 for seq.
+//     ai.tessera.dims.NAME of configuration NAME. Later commands use batch=2 and assume 128 for
+//     seq.
 #include "shapes/infer.h"
 
 #include <errno.h>

@@ -155,9 +155,9 @@ static bool divides_work(const tsr_plan_summary *plan)
     return plan->cut_nodes > 0 || plan->n_stages > 1;
 }
 
-// Plans the model as `tessera plan` does: for the sizes that the caller gave. If the plan does not divide the work among devices, loads the
-// model again and plans it so that as many nodes as possible are sharded. Fails if that shards
-// nothing either, unless the options allow it.
+// Plans the model as `tessera plan` does: for the sizes that the caller gave. If the plan does not
+// divide the work among devices, loads the model again and plans it so that as many nodes as
+// possible are sharded. Fails if that shards nothing either, unless the options allow it.
 static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_verify_summary *result)
 {
     tsr_status st = tsr__plan_for(work->model, work->options->plan, work->sizes.given,

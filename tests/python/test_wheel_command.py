@@ -38,9 +38,9 @@ def completes_the_commands_of_python(folder):
         code, script, _ = command(place, "completion", shell)
         assert code == 0 and "chat" in script and "serve" in script, script[:500]
     open(folder + "/c.bash", "w").write(command(place, "completion", "bash")[1])
-    words = "source c.bash; COMP_WORDS=(tessera cha); COMP_CWORD=1; _tessera; echo ${COMPREPLY[@]}; COMP_WORDS=(tessera serve --po); COMP_CWORD=2; _tessera; echo ${COMPREPLY[@]}"
+    words = "source c.bash; COMP_WORDS=(tessera cha); COMP_CWORD=1; _tessera; echo ${COMPREPLY[@]}; COMP_WORDS=(tessera serve --po); COMP_CWORD=2; _tessera; echo ${COMPREPLY[@]}; COMP_WORDS=(tessera chat --sys); _tessera; echo ${COMPREPLY[@]}"
     got = subprocess.run(["bash", "-c", words], cwd=folder, capture_output=True, text=True).stdout.split()
-    assert got == ["chat", "--port"], got
+    assert got == ["chat", "--port", "--system"], got
 
 
 def help_lists_what_python_reads(folder):

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_bench.c - runs a partition or a model repeatedly and reports the times.
 //
-// Takes the same arguments as `run`. With --devices the unsharded model is measured too, in turns. A
-// generation folder is measured by bench_folder.c, unless the user gives --inputs. Under a launcher
-// every rank runs this, and rank 0 prints.
+// Takes the same arguments as `run`. With --devices the unsharded model is measured too, in turns.
+// A generation folder is measured by bench_folder.c, unless the user gives --inputs. Under a
+// launcher every rank runs this, and rank 0 prints.
 #include "cli/options/job.h"
 
 #include <stdlib.h>

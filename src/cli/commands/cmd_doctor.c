@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cmd_doctor.c - checks the installation: what is found, what is missing, and how to fix it.
 //
-// Each check_... function fills one item. A wheel has other remedies than a source tree: nothing can
-// be rebuilt there.
+// Each check_... function fills one item. A wheel has other remedies than a source tree: nothing
+// can be rebuilt there.
 #include "cli/cli.h"
 
 #include <limits.h>

@@ -6,9 +6,10 @@
 // distributed, even if a rank runs fewer threads than its share has cores. The time limit of a
 // control group bounds the number of threads, not the cores on which they run.
 //
-// Open MPI binds each rank to one core unless its user chooses something else. Such a rank takes its
-// share of the cores that its launcher has: those of the control group, and of a `taskset` before
-// mpirun. What users chose for the ranks stays: --bind-to, PE=n, a list of cores, Slurm's cores.
+// Open MPI binds each rank to one core unless its user chooses something else. Such a rank takes
+// its share of the cores that its launcher has: those of the control group, and of a `taskset`
+// before mpirun. What users chose for the ranks stays: --bind-to, PE=n, a list of cores, Slurm's
+// cores.
 #include "transport/common/internal.h"
 
 #include <fcntl.h>
@@ -199,8 +200,8 @@ static bool binding_is_chosen(void)
     return mapping && strcasestr(mapping, "pe=");
 }
 
-// Returns 1 if the process was started as a rank of Open MPI, 0 if not, -1 if its environment cannot
-// be read.
+// Returns 1 if the process was started as a rank of Open MPI, 0 if not, -1 if its environment
+// cannot be read.
 static int is_rank(pid_t pid)
 {
     char path[64], bytes[4096];
@@ -222,7 +223,8 @@ static int is_rank(pid_t pid)
     return n < 0 ? -1 : found;
 }
 
-// Returns the parent of a process; 0: not known. Example of /proc/7/stat: "7 (my (program) S 5 ...".
+// Returns the parent of a process; 0: not known. Example of /proc/7/stat, if the parent is 5: "7 (my
+// (program) S 5 ...".
 static pid_t parent_of(pid_t pid)
 {
     char path[64], text[512];
@@ -231,8 +233,8 @@ static pid_t parent_of(pid_t pid)
     return name_end && strlen(name_end) > 4 ? (pid_t)strtol(name_end + 4, NULL, 10) : 0;
 }
 
-// Finds the cores of the launcher: the nearest ancestor that is no rank. Between it and the rank may
-// be scripts.
+// Finds the cores of the launcher: the nearest ancestor that is no rank. Between it and the rank
+// may be scripts.
 static bool launcher_cores(cpu_set_t *out)
 {
     pid_t pid = getppid();
