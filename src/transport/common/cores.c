@@ -223,8 +223,8 @@ static int is_rank(pid_t pid)
     return n < 0 ? -1 : found;
 }
 
-// Returns the parent of a process; 0: not known. Example of /proc/7/stat, if the parent is 5: "7 (my
-// (program) S 5 ...".
+// Returns the parent of a process; 0: not known. Reads /proc/PID/stat: "7 (my (program) S 5 ..." is
+// process 7, whose parent is 5.
 static pid_t parent_of(pid_t pid)
 {
     char path[64], text[512];
