@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // clone.c - copies nodes, subgraphs and complete models.
 //
-// A cloner maps every copied value to its copy, the twin. A callback maps outer values. Bytes of
-// the file are shared, so the copy holds a reference to the store. Objects and names are new.
+// A cloner maps every copied value and configuration to its copy, the twin. The map ends with the
+// call: nothing in the original refers to a copy, which may be freed first. A callback maps outer
+// values. Bytes of the file are shared, so the copy holds a reference to the store. Objects and
+// names are new.
 //
 //     Example: a Loop body reads "x" of the main graph and computes "y". In the copy y has a twin,
 //     the output of the copied node. x has none, so the callback returns the value to use instead.
@@ -456,15 +458,7 @@ static tsr_graph *clone_graph(struct cloner *cloner, const tsr_graph *graph, tsr
 
 // ---- models ---------------------------------------------------------------------------------
 
-// Returns the copy of a configuration. All configurations were copied before.
-static tsr_config *config_twin(void *data, tsr_config *config)
-{
-    (void)data;
-    return config->twin;
-}
-
-// Copies a configuration and sets config->twin, which may still point to an earlier clone.
-static tsr_config *clone_config(tsr_model *to, tsr_config *config)
+static tsr_config *copy_config(tsr_model *to, const tsr_config *config)
 {
     tsr_config *copy = ARENA_NEW(&to->arena, tsr_config);
     struct str *names = ARENA_ARRAY(&to->arena, struct str, config->n_names);
@@ -472,36 +466,34 @@ static tsr_config *clone_config(tsr_model *to, tsr_config *config)
         return NULL;
     *copy = *config;
     copy->model = to;
-    copy->twin = NULL;
     copy->name = tsr__keep(to, config->name);
     copy->names = names;
     for (size_t i = 0; i < config->n_names; i++)
         names[i] = tsr__keep(to, config->names[i]);
-    return config->twin = copy;
+    void **slot = copy->placeholder ? tsr__map_at(&to->config_ids, copy->name) : NULL;
+    if (slot)
+        *slot = copy;
+    return copy;
 }
 
-static void clone_configurations(tsr_model *to, const tsr_model *from)
+// Returns the copy of a configuration, which is made at its first use. Annotations also refer to
+// configurations that the model does not list: placeholders, and removed ones.
+static tsr_config *config_twin(void *data, tsr_config *config)
 {
-    for (size_t i = 0; i < from->configs.n; i++) {
-        tsr_config **slot = vec_push(&to->arena, &to->configs);
-        tsr_config *copy = clone_config(to, from->configs.at[i]);
-        if (!slot || !copy)
+    struct cloner *cloner = data;
+    void **slot = tsr__map_at_copy(&cloner->twins, str_bytes(&config, sizeof config));
+    if (slot && !*slot)
+        *slot = copy_config(cloner->to, config);
+    return slot ? *slot : NULL;
+}
+
+static void clone_configurations(struct cloner *cloner)
+{
+    for (size_t i = 0; i < cloner->from->configs.n; i++) {
+        tsr_config *copy = config_twin(cloner, cloner->from->configs.at[i]);
+        if (!copy || !vec_add(&cloner->to->arena, &cloner->to->configs, copy))
             return;
-        *slot = copy;
     }
-    // Configurations to which only nodes refer: placeholders, and removed ones.
-    for (tsr_node *node = tsr_model_next_node(from, NULL); node;
-         node = tsr_model_next_node(from, node))
-        for (size_t i = 0; i < node->n_configs; i++) {
-            tsr_config *config = node->configs[i]->config;
-            if (!config || (config->twin && config->twin->model == to))
-                continue;
-            tsr_config *copy = clone_config(to, config);
-            void **slot =
-                copy && copy->placeholder ? tsr__map_at(&to->config_ids, copy->name) : NULL;
-            if (slot)
-                *slot = copy;
-        }
 }
 
 static void clone_opsets(tsr_model *to, opset_list *list, const opset_list *old)
@@ -591,7 +583,8 @@ static tsr_status clone_model(const tsr_model *model, bool bare, tsr_model **out
         to->configs_changed = to->changed = to->devices_touched = true;
     } else {
         cloner.config = config_twin;
-        clone_configurations(to, model);
+        cloner.data = &cloner;
+        clone_configurations(&cloner);
     }
     to->graph = clone_graph(&cloner, model->graph, NULL, NULL);
     clone_functions(&cloner);

@@ -232,7 +232,6 @@ struct tsr_config {
     size_t n_names;
     struct str whole;
     bool registered, placeholder, renamed;
-    tsr_config *twin; // used by tsr_model_clone
 };
 
 enum spec_flag { S_NAME = 1, S_DEVICES = 2, S_GROUPS = 4, S_DIMS = 8, S_GONE = 16 };
@@ -437,7 +436,7 @@ struct cloner {
     tsr_model *to;
     const tsr_model *from;
     struct arena scratch;
-    struct map twins; // value -> its copy
+    struct map twins; // value or configuration -> its copy
     // returns the replacement of an outer value; may be NULL
     tsr_value *(*outer)(void *data, tsr_value *value);
     void *data;
