@@ -4,6 +4,8 @@
 #include "../api/help.h"
 #include "ir/ir.h"
 
+#include <sys/mman.h>
+
 static struct bench *of(void **state)
 {
     return *state;
@@ -58,6 +60,51 @@ static void test_clone_keeps_dangling_entries(void **state)
     void *bytes = save(b, copy, &n);
     assert_int_equal(n, file.n);
     assert_memory_equal(bytes, file.at, n);
+}
+
+// Allocator that makes freed memory unreadable, so that a read after free ends the process.
+static void *locking(void *data, void *old, size_t old_bytes, size_t bytes)
+{
+    void *p = NULL;
+    (void)data;
+    if (bytes)
+        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(p, MAP_FAILED);
+    if (old && bytes)
+        memcpy(p, old, old_bytes < bytes ? old_bytes : bytes);
+    if (old)
+        assert_int_equal(mprotect(old, old_bytes, PROT_NONE), 0);
+    return p;
+}
+
+// A clone that was freed leaves nothing in its original: not for a declared, an undeclared and a
+// removed configuration.
+static void test_clone_after_a_freed_clone(void **state)
+{
+    (void)state;
+    tsr_session_options options = {.size = sizeof options, .alloc = locking};
+    tsr_session *s = tsr_session_new(&options);
+    struct msg entry = msg_entry("nobody", "nothing"), file = msg_model(&entry, NULL);
+    tsr_model *m = NULL, *copy = NULL;
+    tsr_config *declared, *removed;
+    static const char *const names[] = {"nobody", "here", "removed"};
+    assert_int_equal(tsr_model_load_bytes(s, file.at, file.n, &m), TSR_OK);
+    assert_int_equal(tsr_model_add_config(m, "here", 2, NULL, 0, &declared), TSR_OK);
+    assert_int_equal(tsr_model_add_config(m, "removed", 2, NULL, 0, &removed), TSR_OK);
+    assert_int_equal(tsr_node_set_stage(node_at(m, 0), declared, 1), TSR_OK);
+    assert_int_equal(tsr_node_set_stage(node_at(m, 0), removed, 1), TSR_OK);
+    assert_int_equal(tsr_model_remove_config(m, removed, false), TSR_OK);
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(tsr_model_clone(m, &copy), TSR_OK);
+        assert_int_equal(tsr_node_config_count(node_at(copy, 0)), 3);
+        for (size_t k = 0; k < 3; k++) {
+            const tsr_node_config *nc = tsr_node_config_at(node_at(copy, 0), k);
+            assert_string_equal(tsr_config_name(tsr_node_config_target(nc)), names[k]);
+        }
+        tsr_model_free(copy);
+    }
+    tsr_model_free(m);
+    tsr_session_free(s);
 }
 
 // ---- nodes copied into another model -----------------------------------------------------------
@@ -532,6 +579,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_clone_is_independent),
         TEST(test_clone_keeps_dangling_entries),
+        cmocka_unit_test(test_clone_after_a_freed_clone),
+        TEST(test_clone_after_a_freed_clone),
         TEST(test_copy_with_subgraph),
         TEST(test_copy_with_nested_subgraph),
         TEST(test_copy_a_node),
