@@ -23,11 +23,16 @@
 struct fold {
     tsr_model *model;
     tsr_config *config;
-    struct arena *arena;
+    struct arena *arena;   // for what all attempts share
+    struct arena *attempt; // for `part` and `layouts`
+    int attempts;
     struct shapes *all, *part; // shapes with the full batch, and with the share of one copy
     struct tile_repeat repeat;
     VEC(struct tile_layout *) layouts; // layouts of the first copy, in the order of the specs
 };
+
+// An attempt infers all shapes again. Models have few symbols, and the batch is one of the first.
+#define MAX_ATTEMPTS 128
 
 #define TWO_DIMS (-2) // the batch is in two dimensions, or a size is not a multiple of the share
 
@@ -73,7 +78,7 @@ static struct tile_layout *first_copy(const struct fold *fold, const tsr_spec *s
         !layout)
         return NULL;
     struct tile_layout *once = tsr__layout_once(arena, layout, &fold->repeat, dim);
-    return once ? tsr__layout_copy(fold->arena, once) : NULL;
+    return once ? tsr__layout_copy(fold->attempt, once) : NULL;
 }
 
 static bool steers(const struct rule *rule, bool out, size_t i)
@@ -124,7 +129,7 @@ static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
     for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
         const tsr_spec *spec = tsr_node_config_spec(nc, i);
         struct tile_layout *layout = tsr_spec_value(spec) ? first_copy(fold, spec, scratch) : NULL;
-        if (!layout || !vec_add(fold->arena, &fold->layouts, layout))
+        if (!layout || !vec_add(fold->attempt, &fold->layouts, layout))
             return false;
     }
     return true;
@@ -135,7 +140,6 @@ static bool folds_node(struct fold *fold, tsr_node *node, struct arena *scratch)
 static bool folds(struct fold *fold)
 {
     struct arena scratch;
-    fold->layouts.n = 0;
     tsr_node *node = tsr_graph_first(tsr_model_graph(fold->model));
     for (; node; node = tsr_node_next(node)) {
         tsr__arena_init(&scratch, fold->arena->session);
@@ -179,37 +183,40 @@ static int64_t used_devices(const struct fold *fold)
     return used;
 }
 
-// Returns a copy of the sizes in which the batch is one copy's share.
-static tsr_dim_size *shared_sizes(struct arena *arena, const tsr_dim_size *sizes, size_t n,
-                                  size_t batch, int64_t copies)
-{
-    tsr_dim_size *part = ARENA_ARRAY(arena, tsr_dim_size, n + 1);
-    if (!part)
-        return NULL;
-    if (n)
-        memcpy(part, sizes, n * sizeof *part);
-    if (copies > 1)
-        part[batch].size /= copies;
-    return part;
-}
-
 // True if the model can be folded with these sizes per copy. Fills fold->layouts.
 static bool try_copies(struct fold *fold, const tsr_dim_size *part, size_t n)
 {
-    fold->part = tsr__shapes_bound(fold->arena, fold->model, part, n, false);
+    tsr__arena_free(fold->attempt);
+    fold->layouts.at = NULL;
+    fold->layouts.n = fold->layouts.cap = 0;
+    fold->part = tsr__shapes_bound(fold->attempt, fold->model, part, n, false);
     return fold->part && folds(fold);
+}
+
+// As above, but with the sizes of all copies; one copy has its share of symbol `batch`. Leaves
+// these sizes in `part`.
+static bool try_batch(struct fold *fold, const tsr_dim_size *sizes, size_t n, size_t batch,
+                      tsr_dim_size *part)
+{
+    if (n)
+        memcpy(part, sizes, n * sizeof *part);
+    if (fold->repeat.copies > 1)
+        part[batch].size /= fold->repeat.copies;
+    return fold->attempts++ < MAX_ATTEMPTS && try_copies(fold, part, n);
 }
 
 // Finds the number of copies; false: the plan cannot be folded. Tries the largest number first,
 // because its block is the smallest to simulate.
-static bool find_copies(struct fold *fold, const tsr_topology *topology, struct sim_fold *out,
-                        const tsr_dim_size *sizes, size_t n)
+static bool find_copies(struct fold *fold, const tsr_topology *topology, const tsr_dim_size *sizes,
+                        size_t n, tsr_dim_size *part)
 {
     // Copies are numbered consecutively from device 0. Devices after the last used one are idle.
     int64_t used = used_devices(fold), devices = tsr_config_devices(fold->config);
+    if (used > devices)
+        return false; // the partitioner reports the device that does not exist
     // 8 used devices: blocks of 1 (8 copies), 2 (4), 4 (2), 8 (1). A single copy helps only if the
     // configuration also has idle devices.
-    for (int64_t block = 1; block <= used; block++) {
+    for (int64_t block = 1; block <= used && fold->attempts < MAX_ATTEMPTS; block++) {
         int64_t copies = used / block;
         if (used % block || (copies == 1 && used == devices))
             continue;
@@ -220,8 +227,7 @@ static bool find_copies(struct fold *fold, const tsr_topology *topology, struct 
         for (size_t i = 0; i < n || (copies == 1 && i == 0); i++) {
             if (copies > 1 && sizes[i].size % copies)
                 continue;
-            out->sizes = shared_sizes(fold->arena, sizes, n, i, copies);
-            if (out->sizes && try_copies(fold, out->sizes, n))
+            if (try_batch(fold, sizes, n, i, part))
                 return true;
             if (copies == 1)
                 break;
@@ -328,34 +334,36 @@ static void list_outputs(const struct fold *fold, struct sim_fold *out)
     }
 }
 
-// True if a node reads the complete share of a copy, so that every device slices that share from
-// the full input. (The slices of nodes that read only a piece are in the plan of one copy.)
-static bool is_cut_out(const struct fold *fold, const tsr_value *input)
+// Adds the bytes of an input that every device slices from the full input, at its first reader.
+static void count_input(const struct fold *fold, const tsr_value *value, struct map *counted,
+                        struct sim_fold *out)
+{
+    bool sized = true;
+    void **slot = tsr__map_at_copy(counted, str_bytes(&value, sizeof value));
+    if (!slot || *slot || batch_dim(fold, value) < 0 || stays(fold, value))
+        return;
+    *slot = out;
+    out->cut_out += tsr__sized_bytes(fold->part, value, &sized);
+}
+
+// Sums the bytes of the shares that are sliced from full inputs; add_slices (timeline.c) charges
+// them. These are the inputs of which a node reads the complete share of its copy. (The slices of
+// nodes that read only a piece are in the plan of one copy.)
+static void count_inputs(const struct fold *fold, struct sim_fold *out)
 {
     size_t k = 0;
+    struct map counted;
+    tsr__map_init(&counted, fold->attempt, 0);
     const tsr_node *node = tsr_graph_first(tsr_model_graph(fold->model));
     for (; node; node = tsr_node_next(node)) {
         const tsr_node_config *nc = tsr_node_find_config(node, fold->config);
         if (!nc)
             continue;
-        for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++, k++)
-            if (tsr_spec_value(tsr_node_config_spec(nc, i)) == input &&
-                tsr__layout_is_whole(fold->layouts.at[k]))
-                return true;
-    }
-    return false;
-}
-
-// Sums the bytes of the shares that are sliced from full inputs; add_slices (timeline.c) charges
-// them.
-static void count_inputs(const struct fold *fold, struct sim_fold *out)
-{
-    const tsr_graph *graph = tsr_model_graph(fold->model);
-    bool sized = true;
-    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
-        const tsr_value *value = tsr_graph_input(graph, i);
-        if (batch_dim(fold, value) >= 0 && is_cut_out(fold, value) && !stays(fold, value))
-            out->cut_out += tsr__sized_bytes(fold->part, value, &sized);
+        for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++, k++) {
+            const tsr_value *value = tsr_spec_value(tsr_node_config_spec(nc, i));
+            if (tsr_value_is_input(value) && tsr__layout_is_whole(fold->layouts.at[k]))
+                count_input(fold, value, &counted, out);
+        }
     }
 }
 
@@ -366,27 +374,44 @@ static tsr_config *only_config(const tsr_model *model, const char *name)
     return tsr_model_config_count(model) == 1 ? tsr_model_config(model, 0) : NULL;
 }
 
+// Finds the copies, and fills `out` for the model of one copy, which is made last.
+static tsr_status fold_sized(struct fold *fold, const tsr_topology *topology,
+                             const tsr_dim_size *sizes, struct sim_fold *out)
+{
+    out->sizes = ARENA_ARRAY(fold->arena, tsr_dim_size, out->n_sizes + 1);
+    fold->all = tsr__shapes_bound(fold->arena, fold->model, sizes, out->n_sizes, false);
+    if (!out->sizes || !fold->all)
+        return TSR_NOMEM;
+    bool found = find_copies(fold, topology, sizes, out->n_sizes, out->sizes);
+    if (found) {
+        out->copies = fold->repeat.copies;
+        out->devices = fold->repeat.devices;
+        list_outputs(fold, out);
+        count_inputs(fold, out);
+    }
+    if (fold->arena->failed || fold->attempt->failed)
+        return TSR_NOMEM;
+    return found ? make_model(fold, out) : TSR_OK;
+}
+
 // Folds the plan if its devices are identical copies of a block. Otherwise out->copies is 0.
 tsr_status tsr__sim_fold(struct arena *arena, tsr_model *model, const tsr_simulate_options *options,
                          const tsr_topology *topology, struct sim_fold *out)
 {
-    struct fold fold = {
-        .model = model, .arena = arena, .config = only_config(model, options->config)};
+    struct arena attempt = {.session = arena->session};
+    struct fold fold = {.model = model,
+                        .arena = arena,
+                        .attempt = &attempt,
+                        .config = only_config(model, options->config)};
     const tsr_dim_size *sizes = options->sizes;
     *out = (struct sim_fold){0};
-    if (!fold.config || tsr_config_devices(fold.config) <= SIM_FOLD_ABOVE || tsr__has_calls(model))
+    int64_t devices = fold.config ? tsr_config_devices(fold.config) : 0;
+    if (devices <= SIM_FOLD_ABOVE || devices > PLAN_MAX_DEVICES || tsr__has_calls(model))
         return TSR_OK;
     out->n_sizes = options->n_sizes;
     if (!tsr__plan_sizes_assume(arena, model, &sizes, &out->n_sizes))
         return TSR_NOMEM;
-    fold.all = tsr__shapes_bound(arena, model, sizes, out->n_sizes, false);
-    if (fold.all && find_copies(&fold, topology, out, sizes, out->n_sizes)) {
-        out->copies = fold.repeat.copies;
-        out->devices = fold.repeat.devices;
-        list_outputs(&fold, out);
-        count_inputs(&fold, out);
-    }
-    if (arena->failed)
-        return TSR_NOMEM;
-    return out->copies ? make_model(&fold, out) : TSR_OK;
+    tsr_status st = fold_sized(&fold, topology, sizes, out);
+    tsr__arena_free(&attempt);
+    return st;
 }

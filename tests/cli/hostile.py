@@ -237,6 +237,35 @@ def tiles(d):
                   "exit %d, %d KiB and %d characters, %d KiB allowed" % (code, peak // 1024, len(said), most // 1024))
 
 
+def numbers(d):
+    """Device numbers and numbers of devices that no machine has: refused without a loop over them."""
+    path, out = d + "/numbers.onnx", d + "/numbers.out"
+    for what, devices, last, code in (("device 2^62 of 128", 128, 2**62, "shard-device"), ("device 2^62 of 2^31 - 1", 2**31 - 1, 2**62, "partition-no-configuration"),
+                                      ("device 2^31 - 2 of 2^31 - 1", 2**31 - 1, 2**31 - 2, "partition-no-configuration")):
+        tile_model(path, [128, 128], devices, lambda k, n, last=last: k if k < n - 1 else last)
+        for command in (["simulate", path], ["simulate", path, "--dim", "n=1280"], ["report", path, "-o", out], ["partition", path, "-o", out]):
+            got, _, err = call(*command)
+            check("%s with %s" % (" ".join(w for w in command if w[0] != "/"), what), got in (1, 4, 5) and code in err and not os.path.exists(out), (got, err))
+
+
+def symbols(d):
+    """A simulation that looks for copies of a block in a model with many symbols keeps the shapes of one attempt only."""
+    path, n = d + "/symbols.onnx", 500
+    nodes, inputs, outputs = [], [], []
+    for i in range(n):
+        nodes.append(helper.make_node("Relu", ["x%d" % i], ["y%d" % i], name="r%d" % i))
+        spec = onnx.ShardingSpecProto(tensor_name="x%d" % i, device=range(64))
+        spec.sharded_dim.add(axis=0).simple_sharding.add(num_shards=64)
+        nodes[-1].device_configurations.add(configuration_id="c", sharding_spec=[spec])
+        inputs.append(info("x%d" % i, ["s%d" % i, 4]))
+        outputs.append(info("y%d" % i, ["s%d" % i, 4]))
+    m = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), ir_version=11, opset_imports=[helper.make_opsetid("", 18)])
+    m.configuration.add(name="c", num_devices=65)
+    onnx.save(m, path)
+    code, _, err = call("simulate", path, "--memory-limit", "512MiB")
+    check("simulate of %d symbols" % n, code == 0, (code, err))
+
+
 def full(d):
     """If nothing more can be written: exit 8, an error that names the file, and no files left."""
     out = d + "/limited"
@@ -399,5 +428,5 @@ def rank_files(d):
 
 with tempfile.TemporaryDirectory(prefix="tessera-hostile-") as shared:
     save(shared + "/plain.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")])
-    harness.run([hostile_folder, functions, documents, memory, tiles, full, names, signals, shrinking, rank_files], folder=shared)
+    harness.run([hostile_folder, functions, documents, memory, tiles, numbers, symbols, full, names, signals, shrinking, rank_files], folder=shared)
 harness.finish()
