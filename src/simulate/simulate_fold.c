@@ -156,7 +156,7 @@ static bool folds(struct fold *fold)
 static void count_up(int64_t *used, const int64_t *devices, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        *used = devices[i] >= *used ? devices[i] + 1 : *used;
+        raise_to(used, sum_of(devices[i], 1));
 }
 
 // Returns the largest device number in a spec plus 1.

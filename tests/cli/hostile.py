@@ -240,7 +240,7 @@ def tiles(d):
 def numbers(d):
     """Device numbers and numbers of devices that no machine has: refused without a loop over them."""
     path, out = d + "/numbers.onnx", d + "/numbers.out"
-    for what, devices, last, code in (("device 2^62 of 128", 128, 2**62, "shard-device"), ("device 2^62 of 2^31 - 1", 2**31 - 1, 2**62, "partition-no-configuration"),
+    for what, devices, last, code in (("device 2^62 of 128", 128, 2**62, "shard-device"), ("device 2^63 - 1 of 128", 128, 2**63 - 1, "shard-device"), ("device 2^63 - 1 of 2^31 - 1", 2**31 - 1, 2**63 - 1, "partition-no-configuration"),
                                       ("device 2^31 - 2 of 2^31 - 1", 2**31 - 1, 2**31 - 2, "partition-no-configuration")):
         tile_model(path, [128, 128], devices, lambda k, n, last=last: k if k < n - 1 else last)
         for command in (["simulate", path], ["simulate", path, "--dim", "n=1280"], ["report", path, "-o", out], ["partition", path, "-o", out]):
