@@ -206,8 +206,7 @@ class Generator:
                 raise TypeError("generate() got an unexpected keyword argument '%s'%s" % (name, did_you_mean(name, ["max_tokens", "stop", *SEARCH]))) from None
 
     def _pieces(self, ids: List[int], max_tokens: int, stop: List[str], search: Dict[str, Any]) -> Iterator[str]:
-        pieces = until_stop(self.text.pieces(self._tokens(ids, max_tokens, search)), stop)
-        return (piece for piece, _ in pieces)
+        return until_stop(self.text.pieces(self._tokens(ids, max_tokens, search)), stop)
 
     def _tokens(self, ids: List[int], max_tokens: int, search: Dict[str, Any]) -> Iterator[int]:
         import numpy
@@ -306,24 +305,38 @@ def check_stop(stop: Union[str, Iterable[str], None]) -> List[str]:
     return texts
 
 
-def until_stop(pieces: Iterable[str], stop: List[str]) -> Iterator[Tuple[str, bool]]:
-    """Yields (piece, stopped) up to the first stop string, which is left out. Text that may be the beginning of a
-    stop string is held back.
+class StopText:
+    """Passes text on up to the first stop string, which is left out. Text that may be the beginning of a stop string
+    is held back.
 
     (onnxruntime-genai itself supports stop strings only in dynamic batches, which few models support.)
     """
-    held = ""
-    for piece in pieces:
-        held += piece
-        at = min((held.find(s) for s in stop if s in held), default=-1)
+
+    def __init__(self, stop: List[str]):
+        self._stop, self.held = stop, ""
+
+    def add(self, piece: str) -> Tuple[str, bool]:
+        """Returns the text that can be passed on, and whether a stop string follows it."""
+        held = self.held + piece
+        at = min((held.find(s) for s in self._stop if s in held), default=-1)
         if at >= 0:
-            yield held[:at], True
+            self.held = ""
+            return held[:at], True
+        keep = max((n for s in self._stop for n in range(1, min(len(s), len(held) + 1)) if held.endswith(s[:n])), default=0)
+        self.held = held[len(held) - keep:]
+        return held[:len(held) - keep], False
+
+
+def until_stop(pieces: Iterable[str], stop: List[str]) -> Iterator[str]:
+    """Yields the text before the first stop string."""
+    cut, stopped = StopText(stop), False
+    for piece in pieces:
+        piece, stopped = cut.add(piece)
+        yield piece
+        if stopped:
             return
-        keep = max((n for s in stop for n in range(1, min(len(s), len(held) + 1)) if held.endswith(s[:n])), default=0)
-        yield held[:len(held) - keep], False
-        held = held[len(held) - keep:]
-    if held:
-        yield held, False
+    if cut.held:
+        yield cut.held
 
 
 class Text:
@@ -471,7 +484,7 @@ def generate(folder: Union[str, os.PathLike[str]], prompt: Any, devices: Union[i
     if not isinstance(prompt, str):
         return _tokens(path, prompt, fields, given)
     tokenizer = tokenizer_of(path)
-    return (piece for piece, _ in until_stop(pieces(tokenizer, _tokens(path, tokenizer.encode(prompt).ids, fields, given)), texts))
+    return until_stop(pieces(tokenizer, _tokens(path, tokenizer.encode(prompt).ids, fields, given)), texts)
 
 
 def _generate_with_genai(folder: str, prompt: Any, devices: Union[int, str, None], max_tokens: int, search: Dict[str, Any],

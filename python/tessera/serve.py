@@ -18,13 +18,14 @@ import threading
 import time
 import uuid
 from concurrent.futures import Future
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from .chat import add_model_arguments, fail, number, open_generator
-from .generation import Generator, check_length, is_chat, search_options, until_stop
+from .generation import Generator, StopText, check_length, is_chat, search_options
 
-MAX_BODY = 4 << 20
+MAX_BODY, MAX_BODIES = 4 << 20, 64 << 20  # bytes of one body, and of all that are being received
 MAX_TOKENS = 1 << 20
+MAX_REQUESTS = 256  # that are answered at a time
 MAX_STOPS, MAX_STOP = 16, 1000  # every piece of an answer is compared with every stop string
 # Fields that would change the answer but are not supported, and their values (as JSON) that change nothing.
 NOT_SUPPORTED = {"n": ("1",), "best_of": ("1",), "echo": ("false",), "suffix": ('""',), "logprobs": ("false",), "top_logprobs": ("0",), "logit_bias": ("{}",),
@@ -32,10 +33,12 @@ NOT_SUPPORTED = {"n": ("1",), "best_of": ("1",), "echo": ("false",), "suffix": (
                  "response_format": ('{"type": "text"}',), "tools": ("[]",), "functions": ("[]",), "tool_choice": ('"none"', '"auto"'), "function_call": ('"none"', '"auto"'),
                  "modalities": ('["text"]',), "audio": ()}
 EVENTS = 64  # maximum number of events from one call of the engine
+MOST_BEHIND = 4096  # tokens that a client may be behind the model
 STOPPED = "the server was stopped"
 GONE = "the client has closed the connection"
+SLOW = "the client reads the answer too slowly"
+FAILED = "the model failed; the log of the server says why"
 GRACE_S = 5  # time for answers to end after a signal
-POLL_S = 0.25  # time between two checks whether the client of a complete answer is still there
 
 
 class Request(NamedTuple):
@@ -50,8 +53,40 @@ class Request(NamedTuple):
     usage: bool = False
 
 
-class Refused(Exception):
-    """The engine refuses a request."""
+class Refusal(Exception):
+    """A request that is refused with this status."""
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+
+
+class Answer:
+    """The tokens of one answer on their way from the thread that generates them to the client's coroutine.
+
+    Generation does not wait for the client. `closed`: nobody reads the tokens any more, so no more are needed.
+    """
+
+    def __init__(self) -> None:
+        self._loop, self._found = asyncio.get_running_loop(), asyncio.Queue()  # type: ignore[var-annotated]
+        self.closed = False
+        self.turn: Any = None  # the engine's request and turn
+
+    def put(self, found: Any) -> None:
+        """Adds (token, reason), or an error. Called by the generating thread."""
+        if self._found.qsize() >= MOST_BEHIND:
+            self.closed, found = True, RuntimeError(SLOW)
+        try:
+            self._loop.call_soon_threadsafe(self._found.put_nowait, found)
+        except RuntimeError:
+            pass  # the loop has ended, and its clients with it
+
+    async def get(self) -> Tuple[Optional[int], str]:
+        """Returns the next (token, reason). The reason is empty until the last token: "stop" or "length"."""
+        found = await self._found.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found  # type: ignore[no-any-return]
 
 
 class Batches:
@@ -64,13 +99,27 @@ class Batches:
         import onnxruntime_genai as genai
         self._genai = genai
         self._calls: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
-        self._answers: Dict[Any, queue.SimpleQueue] = {}  # by request of the engine
-        self._stopped = False
+        self._answers: Dict[Any, Answer] = {}  # by request of the engine
+        self._stopped, self._why = False, STOPPED
         self._one_by_one = OneByOne(generator)
         opened: "Future[None]" = Future()
         self._thread = threading.Thread(target=self._loop, args=(generator.model, opened), daemon=True, name="tessera serve")
         self._thread.start()
         opened.result()
+
+    def begin(self, request: Request, answer: Answer) -> None:
+        """Starts to generate an answer. Puts a ValueError into it if onnxruntime-genai refuses the request."""
+        if request.seed is None or request.temperature == 0:
+            self._calls.put(lambda: self._begin(request, answer))
+        else:
+            self._one_by_one.begin(request, answer)
+        if self._stopped:  # the thread may have ended before it saw the call
+            answer.put(RuntimeError(self._why))
+
+    def end(self, answer: Answer) -> None:
+        """Ends an answer: it is complete, or its client has gone."""
+        answer.closed = True
+        self._calls.put(lambda: self._cancel(answer))
 
     def stop(self) -> None:
         """Ends all requests with an error. Signal handlers may call it."""
@@ -81,44 +130,14 @@ class Batches:
     def close(self) -> None:
         self.stop()
         self._thread.join()
+        self._one_by_one.close()
 
-    def tokens(self, request: Request, gone: threading.Event) -> Iterator[Tuple[Optional[int], str]]:
-        """Yields (token, reason). The reason is empty until the last token: "stop" or "length". Raises ValueError
-        if onnxruntime-genai refuses the request, and RuntimeError soon after `gone` is set.
-        """
-        if request.seed is None or request.temperature == 0:
-            try:
-                yield from self._batched(request, gone)
-                return
-            except Refused:
-                pass
-        yield from self._one_by_one.tokens(request, gone)
-
-    def _batched(self, request: Request, gone: threading.Event) -> Iterator[Tuple[Optional[int], str]]:
-        answer: queue.SimpleQueue = queue.SimpleQueue()
-        turn: List[Any] = []  # engine's request and turn, filled by the thread
-        self._calls.put(lambda: self._begin(request, answer, turn))
-        try:
-            while True:
-                if not self._thread.is_alive():
-                    raise RuntimeError(STOPPED)
-                if gone.is_set():
-                    raise RuntimeError(GONE)
-                try:
-                    found = answer.get(timeout=POLL_S)
-                except queue.Empty:
-                    continue
-                if isinstance(found, BaseException):
-                    raise found
-                yield found
-                if found[1]:
-                    turn.clear()
-                    return
-        finally:  # the client has disconnected, or the turn is over
-            self._calls.put(lambda: self._cancel(turn))
-
-    def _begin(self, request: Request, answer: queue.SimpleQueue, turn: List[Any]) -> None:
+    def _begin(self, request: Request, answer: Answer) -> None:
         import numpy
+        if self._stopped:
+            answer.put(RuntimeError(self._why))
+        if self._stopped or answer.closed:
+            return
         try:
             made = self._engine.create_request()
             options = self._genai.TurnOptions(made)
@@ -127,14 +146,15 @@ class Batches:
             if request.temperature > 0:
                 options.set_temperature(request.temperature)
                 options.set_top_p(request.top_p)
-            turn.extend((made, made.begin_turn(numpy.array(request.ids, numpy.int32), options)))
+            answer.turn = made, made.begin_turn(numpy.array(request.ids, numpy.int32), options)
             self._answers[made] = answer
-        except Exception as error:  # also TypeError of the bindings: the thread must not end
-            answer.put(Refused(str(error)))
+        except Exception:  # also TypeError of the bindings: the thread must not end
+            self._one_by_one.begin(request, answer)
 
-    def _cancel(self, turn: List[Any]) -> None:
-        if turn and turn[0] in self._answers:
-            turn[0].cancel_turn(turn[1])
+    def _cancel(self, answer: Answer) -> None:
+        if answer.turn and answer.turn[0] in self._answers:
+            answer.turn[0].cancel_turn(answer.turn[1])
+        answer.turn = None
 
     def _loop(self, model: Any, opened: "Future[None]") -> None:
         try:
@@ -148,9 +168,18 @@ class Batches:
                 self._run()
             except RuntimeError as error:  # an engine that failed once fails always
                 self._fail_all(error)
-                self._engine = None  # release it before the next one is created
-                self._engine = self._genai.Engine(model)
-        self._fail_all(RuntimeError(STOPPED))
+                self._renew(model)
+        self._fail_all(RuntimeError(self._why))
+        while not self._calls.empty():  # requests that come too late
+            self._calls.get()()
+
+    def _renew(self, model: Any) -> None:
+        self._engine = None  # release it before the next one is created
+        try:
+            self._engine = self._genai.Engine(model)
+        except RuntimeError as error:
+            self._why, self._stopped = "the model failed and cannot be used again: %s" % error, True
+            print("tessera serve: %s" % self._why, file=sys.stderr)
 
     def _run(self) -> None:
         events = self._engine.create_event_buffer(EVENTS)
@@ -178,9 +207,11 @@ class Batches:
         done = flags & (int(kinds.TURN_FINISHED) | int(kinds.FAILED))
         reason = "" if not done else "length" if event.finish_reason in (reasons.MAX_GENERATED_TOKENS, reasons.MAX_SESSION_TOKENS) else "stop"
         if flags & int(kinds.FAILED) and event.error_code == self._genai.EngineErrorCode.ENGINE_EXECUTION_FAILURE:
-            raise RuntimeError("the model failed: the prompt and the answer may be longer than its context, see the log of the server")
+            raise RuntimeError(FAILED)
         if flags & int(kinds.FAILED):
             answer.put(RuntimeError("onnxruntime-genai failed: %s" % event.error_code))
+        elif answer.closed:
+            self._cancel(answer)
         else:
             answer.put((event.token if flags & int(kinds.TOKEN) else None, reason))
         if done:
@@ -189,51 +220,50 @@ class Batches:
 
 
 class OneByOne:
-    """Generates for one request after the other, for models and requests that the engine does not support."""
+    """Generates for one request after the other in a thread, for models and requests that the engine does not
+    support.
+    """
 
     def __init__(self, generator: Generator):
-        self._generator, self._lock, self._stopped = generator, threading.Lock(), False
+        self._generator, self._stopped = generator, False
+        self._waiting: "queue.SimpleQueue[Any]" = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._loop, daemon=True, name="tessera serve, one by one")
+        self._thread.start()
+
+    def begin(self, request: Request, answer: Answer) -> None:
+        self._waiting.put((request, answer))
+        if self._stopped:  # the thread may have ended
+            answer.put(RuntimeError(STOPPED))
+
+    def end(self, answer: Answer) -> None:
+        answer.closed = True
 
     def stop(self) -> None:
         self._stopped = True
 
     def close(self) -> None:
         self.stop()
+        self._waiting.put(None)
+        self._thread.join()
 
-    def _check(self, gone: threading.Event) -> None:
-        if self._stopped or gone.is_set():
-            raise RuntimeError(STOPPED if self._stopped else GONE)
+    def _loop(self) -> None:
+        for request, answer in iter(self._waiting.get, None):
+            try:
+                self._generate(request, answer)
+            except Exception as error:  # also TypeError of the bindings: the thread must not end
+                answer.put(error)
 
-    def tokens(self, request: Request, gone: threading.Event) -> Iterator[Tuple[Optional[int], str]]:
+    def _generate(self, request: Request, answer: Answer) -> None:
         search = search_options(request.temperature, 0, request.top_p if request.temperature else 0, request.seed or 0)
-        while not self._lock.acquire(timeout=POLL_S):
-            self._check(gone)
-        try:
-            count = 0
-            self._check(gone)
-            for token in self._generator.generate(request.ids, max_tokens=request.max_tokens, **search):
-                self._check(gone)
-                count += 1
-                yield int(token), ""
-        finally:
-            self._lock.release()
-        yield None, "length" if count == request.max_tokens else "stop"
-
-
-def text_of(text: Any, tokens: Iterator[Tuple[Optional[int], str]], stop: List[str]) -> Iterator[Tuple[str, str]]:
-    """Yields pieces of text, then an empty piece with the reason why the answer ended."""
-    ended = ""
-
-    def pieces() -> Iterator[str]:
-        nonlocal ended
-        decode = text.decoder()
-        for token, ended in tokens:
-            yield decode(token) if token is not None and not (ended == "stop" and token in text.ends) else ""
-
-    stopped = False
-    for piece, stopped in until_stop(pieces(), stop):
-        yield piece, ""
-    yield "", "stop" if stopped else ended
+        count = 0
+        if answer.closed:
+            return
+        for token in [] if self._stopped else self._generator.generate(request.ids, max_tokens=request.max_tokens, **search):
+            if self._stopped or answer.closed:
+                break
+            count += 1
+            answer.put((int(token), ""))
+        answer.put(RuntimeError(STOPPED) if self._stopped else (None, "length" if count == request.max_tokens else "stop"))
 
 
 def read_request(body: Any, text: Any, context: int, chat: bool) -> Request:
@@ -282,41 +312,61 @@ def _number(body: Dict[str, Any], name: str, default: float, low: float, high: f
     return value
 
 
+async def while_connected(receive: Any, work: Any) -> Any:
+    """Returns the result of a coroutine. If the client disconnects first, cancels it and raises RuntimeError."""
+    async def disconnected() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not tasks[0].done():
+            raise RuntimeError(GONE)
+        return tasks[0].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def open_backend(generator: Generator) -> Any:
+    try:
+        return Batches(generator)
+    except (AttributeError, RuntimeError) as error:
+        print("tessera serve: requests run one after the other: %s" % error, file=sys.stderr)
+        return OneByOne(generator)
+
+
 class Stream:
-    """A response of server-sent events. If the client disconnects, sets `gone` and closes the generator of the events.
-    (StreamingResponse leaves it to the garbage collector, and until then the generator may hold a lock.)
+    """A response of server-sent events. Calls `end` when the client has all events or has gone. (StreamingResponse
+    leaves the events of a client that has gone to the garbage collector.)
     """
 
-    def __init__(self, events: Any, gone: threading.Event):
-        self._events, self._gone = events, gone
+    def __init__(self, events: AsyncIterator[str], end: Callable[[], None]):
+        self._events, self._end = events, end
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        from starlette.responses import StreamingResponse
-
-        async def watched() -> Any:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                self._gone.set()
-            return message
-
         try:
-            await StreamingResponse(self._events, media_type="text/event-stream")(scope, watched, send)
+            await while_connected(receive, self._write(send))
+        except RuntimeError:
+            pass  # the client has gone
         finally:
-            self._gone.set()
-            self._events.close()  # no thread runs it: StreamingResponse waits for the current event
+            self._end()
+
+    async def _write(self, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream; charset=utf-8")]})
+        async for event in self._events:
+            await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 class Server:
     """The routes of the server. Each takes a starlette request and returns a response."""
 
-    def __init__(self, generator: Generator, name: str):
-        self.name, self.text, self.context = name, generator.text, generator.context
-        self.backend: Any
-        try:
-            self.backend = Batches(generator)
-        except (AttributeError, RuntimeError) as error:
-            print("tessera serve: requests run one after the other: %s" % error, file=sys.stderr)
-            self.backend = OneByOne(generator)
+    def __init__(self, backend: Any, name: str, text: Any, context: int):
+        self.backend, self.name, self.text, self.context = backend, name, text, context
+        self._held = 0  # bytes of the bodies that are being received
+        self._answers: Set[Answer] = set()  # that are being generated
 
     def app(self, hosts: List[str]) -> Any:
         from starlette.applications import Starlette
@@ -341,59 +391,86 @@ class Server:
         return await self._answer(request, False)
 
     async def _answer(self, request: Any, chat: bool) -> Any:
-        from starlette.concurrency import run_in_threadpool
         from starlette.requests import ClientDisconnect
+        answer = Answer()
         try:
-            body = json.loads(await _read_body(request))
-            wanted = await run_in_threadpool(read_request, body, self.text, self.context, chat)
-        except (ValueError, RuntimeError, TypeError) as error:  # TypeError: text that is not Unicode
+            stream, wanted = await self._receive(request, chat, answer)
+        except (Refusal, ValueError, RuntimeError, TypeError) as error:  # TypeError: text that is not Unicode
+            self._end(answer)
             return _refusal(error)
         except ClientDisconnect:  # before the end of the body
             return _refusal(ValueError(GONE))
-        if body.get("stream"):
-            gone = threading.Event()
-            return Stream(self._stream(wanted, chat, gone), gone)
+        if stream:
+            return Stream(self._events(wanted, chat, answer), lambda: self._end(answer))
         try:
-            return _json(await self._while_connected(request, wanted, chat))
-        except ValueError as error:
-            return _refusal(error)
-        except RuntimeError as error:
-            return _json({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}}, 500)
-
-    async def _while_connected(self, request: Any, wanted: Request, chat: bool) -> Dict[str, Any]:
-        """Returns the complete answer. Ends the generation if the client closes the connection. (Stream does this for
-        streams.)"""
-        from starlette.concurrency import run_in_threadpool
-        gone = threading.Event()
-
-        async def watch() -> None:
-            while not await request.is_disconnected():
-                await asyncio.sleep(POLL_S)
-            gone.set()
-
-        watcher = asyncio.create_task(watch())
-        try:
-            return await run_in_threadpool(self._whole, wanted, chat, gone)
+            return _json(await while_connected(request.receive, self._complete(wanted, chat, answer)))
+        except (RuntimeError, ValueError) as error:
+            return _refusal(error, 500 if isinstance(error, RuntimeError) else 400)
         finally:
-            watcher.cancel()
+            self._end(answer)
+
+    async def _receive(self, request: Any, chat: bool, answer: Answer) -> Tuple[bool, Request]:
+        """Returns whether the client wants a stream, and its request."""
+        from starlette.concurrency import run_in_threadpool
+        check_sender(request.headers)
+        body = json.loads(await self._read_body(request))
+        if len(self._answers) >= MAX_REQUESTS:
+            raise Refusal(503, "the server is answering %d requests; try again later" % MAX_REQUESTS)
+        self._answers.add(answer)
+        wanted = await run_in_threadpool(read_request, body, self.text, self.context, chat)
+        return bool(body.get("stream")), wanted
+
+    def _end(self, answer: Answer) -> None:
+        self._answers.discard(answer)
+        self.backend.end(answer)
+
+    async def _read_body(self, request: Any) -> bytes:
+        body = bytearray()
+        try:
+            async for part in request.stream():
+                body += part
+                self._held += len(part)
+                if len(body) > MAX_BODY:
+                    raise ValueError("the body is larger than %d bytes" % MAX_BODY)
+                if self._held > MAX_BODIES:
+                    raise Refusal(503, "the server receives too many large requests; try again later")
+            return bytes(body)
+        finally:
+            self._held -= len(body)
 
     def _head(self, chat: bool, chunk: bool) -> Dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if chat else "text_completion"
         return {"id": "%s-%s" % ("chatcmpl" if chat else "cmpl", uuid.uuid4().hex), "object": kind, "created": int(time.time()), "model": self.name}
 
-    def _whole(self, request: Request, chat: bool, gone: threading.Event) -> Dict[str, Any]:
-        count = [0]
-        pieces = list(text_of(self.text, counted(self.backend.tokens(request, gone), count), request.stop))
-        text, reason = "".join(piece for piece, _ in pieces), pieces[-1][1]
+    async def _pieces(self, request: Request, answer: Answer, count: List[int]) -> AsyncIterator[Tuple[str, str]]:
+        """Yields pieces of text, then an empty piece with the reason why the answer ended. Counts tokens in count[0]."""
+        decode, cut, reason = self.text.decoder(), StopText(request.stop), ""
+        self.backend.begin(request, answer)
+        while not reason:
+            token, reason = await answer.get()
+            count[0] += token is not None
+            ends = token is None or (reason == "stop" and token in self.text.ends)
+            piece, stopped = cut.add("" if ends else decode(token))
+            yield piece, ""
+            if stopped:
+                yield "", "stop"
+                return
+        yield cut.held, ""
+        yield "", reason
+
+    async def _complete(self, request: Request, chat: bool, answer: Answer) -> Dict[str, Any]:
+        count, text, reason = [0], "", ""
+        async for piece, reason in self._pieces(request, answer, count):
+            text += piece
         choice: Dict[str, Any] = {"index": 0, "finish_reason": reason, "logprobs": None}
         choice.update({"message": {"role": "assistant", "content": text}} if chat else {"text": text})
         return {**self._head(chat, False), "choices": [choice], "usage": usage_of(request, count[0])}
 
-    def _stream(self, request: Request, chat: bool, gone: threading.Event) -> Iterator[str]:
+    async def _events(self, request: Request, chat: bool, answer: Answer) -> AsyncIterator[str]:
         head, count = self._head(chat, True), [0]
         delta: Dict[str, Any] = {"role": "assistant"}
         try:
-            for piece, reason in text_of(self.text, counted(self.backend.tokens(request, gone), count), request.stop):
+            async for piece, reason in self._pieces(request, answer, count):
                 part = {"delta": {**delta, "content": piece}} if chat else {"text": piece}
                 delta = {}
                 yield _event({**head, "choices": [{"index": 0, "finish_reason": reason or None, "logprobs": None, **part}]})
@@ -402,13 +479,6 @@ class Server:
             yield "data: [DONE]\n\n"
         except (RuntimeError, ValueError) as error:
             yield _event({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}})
-
-
-def counted(tokens: Iterator[Tuple[Optional[int], str]], count: List[int]) -> Iterator[Tuple[Optional[int], str]]:
-    """Passes the tokens of an answer on and counts them in count[0]."""
-    for token, reason in tokens:
-        count[0] += token is not None
-        yield token, reason
 
 
 def usage_of(request: Request, answered: int) -> Dict[str, int]:
@@ -424,17 +494,20 @@ def _json(document: Dict[str, Any], status: int = 200) -> Any:
     return JSONResponse(document, status_code=status)
 
 
-def _refusal(error: Exception) -> Any:
-    return _json({"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}, 400)
+def _refusal(error: Exception, status: int = 400) -> Any:
+    status = getattr(error, "status", status)
+    return _json({"error": {"message": str(error), "type": "server_error" if status >= 500 else "invalid_request_error", "param": None, "code": None}}, status)
 
 
-async def _read_body(request: Any) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY:
-            raise ValueError("the body is larger than %d bytes" % MAX_BODY)
-    return bytes(body)
+def check_sender(headers: Any) -> None:
+    """Refuses requests that a page of another site may have sent. Browsers send a page's requests without asking the
+    server first if their type is text or a form, so these types are refused too.
+    """
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        raise Refusal(403, "requests of pages of another origin are refused: %s" % origin)
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refusal(415, "the body must be JSON: send the header Content-Type: application/json")
 
 
 def main(arguments: List[str]) -> None:
@@ -447,19 +520,20 @@ def main(arguments: List[str]) -> None:
     words = parser.parse_args(arguments)
     try:
         import starlette  # noqa: F401
-        import uvicorn
+        import uvicorn  # noqa: F401
     except ModuleNotFoundError:
         fail("serve needs starlette and uvicorn: pip install starlette uvicorn")
     listener = listen(words.host, words.port)  # before the model is loaded, which may take minutes
     generator = open_generator(words)
-    server = Server(generator, words.name or os.path.basename(os.path.abspath(words.folder)))
+    name = words.name or os.path.basename(os.path.abspath(words.folder))
+    server = Server(open_backend(generator), name, generator.text, generator.context)
     hosts = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(words.host) else ["*"]
     if hosts == ["*"]:
         print("tessera serve: %s is reachable from other machines, and there is no authentication" % words.host, file=sys.stderr)
     listener.listen()
     address, port = listener.getsockname()[:2]
     print("tessera serve: http://%s:%d/v1 is ready; Ctrl-C ends it" % ("[%s]" % address if ":" in address else address, port), file=sys.stderr, flush=True)
-    run_until_signal(uvicorn, server, hosts, listener)
+    run_until_signal(server, hosts, listener)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -473,15 +547,11 @@ def listen(host: str, port: int) -> socket.socket:
         fail("cannot listen on %s, port %d: %s. Choose others with --host and --port (0: any free port)" % (host, port, error.strerror))
 
 
-def run_until_signal(uvicorn: Any, server: Server, hosts: List[str], listener: socket.socket) -> None:
+def run_until_signal(server: Server, hosts: List[str], listener: socket.socket) -> None:
     """Serves until SIGINT or SIGTERM, which ends running answers with an error."""
-    class Uvicorn(uvicorn.Server):  # type: ignore[misc, name-defined]
-        def handle_exit(self, number: int, frame: Any) -> None:
-            server.backend.stop()
-            super().handle_exit(number, frame)
-
+    from .connections import web_server
     try:
-        Uvicorn(uvicorn.Config(server.app(hosts), log_level="warning", timeout_graceful_shutdown=GRACE_S)).run(sockets=[listener])
+        web_server(server.app(hosts), listener, server.backend.stop, GRACE_S).run(sockets=[listener])
     except KeyboardInterrupt:
         pass  # uvicorn repeats the signal after it has closed all connections
     finally:

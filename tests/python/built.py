@@ -55,5 +55,16 @@ def templated_folder(path, template):
     return path
 
 
+def folder_with(folder, copy, **search):
+    """Copies a generation folder and changes the search settings of its configuration."""
+    shutil.copytree(folder, copy)
+    with open(copy + "/genai_config.json") as f:
+        config = json.load(f)
+    config["search"].update(search)
+    with open(copy + "/genai_config.json", "w") as f:
+        json.dump(config, f)
+    return copy
+
+
 def near(got, want):
     return np.abs(got - want).max() <= 5e-5 * np.abs(want).max()
