@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import sys
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
@@ -14,6 +15,7 @@ from .errors import TesseraError
 from .generation import Generator, search_options
 
 MARK = "Tessera: "  # the provider's errors start with it and the text of their status
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # except newline and tab
 USAGE, UNREADABLE, NO_ENGINE, UNWRITABLE = 2, 3, 7, 8
 EXIT_CODES = {_api.TSR_NOMEM: UNREADABLE, _api.TSR_IO: UNREADABLE, _api.TSR_MALFORMED: UNREADABLE, _api.TSR_INFEASIBLE: 4, _api.TSR_UNSUPPORTED: 5,
               _api.TSR_PEER: 6, _api.TSR_ENGINE: NO_ENGINE, _api.TSR_WRITE: UNWRITABLE}
@@ -33,10 +35,19 @@ def exit_code(error: object) -> int:
     return UNREADABLE if isinstance(error, (OSError, RuntimeError)) else NO_ENGINE if isinstance(error, ImportError) else USAGE
 
 
+def harmless(text: str, stream: Any) -> str:
+    """Escapes the control characters of a model's text if it is printed to a terminal, which would obey them."""
+    return CONTROLS.sub(lambda found: "\\x%02X" % ord(found.group()), text) if stream and stream.isatty() else text
+
+
+def complain(text: str) -> None:
+    print(harmless(text, sys.stderr), file=sys.stderr)
+
+
 def fail(error: object) -> NoReturn:
     """Prints a message and ends the program with the exit code of the error; a text is a usage error."""
     text = str(error)
-    print("tessera: %s" % text[text.startswith(MARK) and len(MARK):].rstrip(), file=sys.stderr)
+    complain("tessera: %s" % text[text.startswith(MARK) and len(MARK):].rstrip())
     sys.exit(exit_code(error))
 
 
@@ -54,7 +65,7 @@ def write(text: str) -> None:
         if not sys.stdout:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         known = sys.stdout.encoding or "utf-8"
-        print(text.encode(known, "replace").decode(known), end="", flush=True)
+        print(harmless(text, sys.stdout).encode(known, "replace").decode(known), end="", flush=True)
     except OSError as error:
         fail_to_write(error)
 
@@ -144,7 +155,7 @@ def answer(generator: Generator, messages: List[Dict[str, Any]], max_tokens: int
     except KeyboardInterrupt:
         pass
     except (RuntimeError, ValueError) as error:  # such as a conversation longer than the model's context
-        print("tessera chat: %s" % error, file=sys.stderr)
+        complain("tessera chat: %s" % error)
         return None
     write("\n")
     return text

@@ -7,11 +7,14 @@ import importlib.util
 import io
 import json
 import os
+import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 
 import harness
@@ -258,6 +261,54 @@ def test_chat():
         assert code == (3 if ".json" in hint and "broken" not in hint else 2) and hint in said, (words, code, said)
     ran = call("chat", TMP.name + "/none")
     assert ran.returncode == 3 and "none does not exist" in ran.stderr and "Traceback" not in ran.stderr, ran
+
+
+def steering_folder(path):
+    """A generation folder whose tokens set the title of a terminal, move its cursor, and use C1 controls."""
+    generation_folder(path)
+    with open(path + "/tokenizer.json") as f:
+        tokenizer = json.load(f)
+    vocabulary = tokenizer["model"]["vocab"]
+    tokenizer["model"]["vocab"] = {c if c == "?" else "\x1b]0;%s\x07\r\x9b2J\t\n\u200d" % c: i for c, i in vocabulary.items()}
+    with open(path + "/tokenizer.json", "w") as f:
+        json.dump(tokenizer, f)
+    return path
+
+
+def in_terminal(*words, typed=b""):
+    """Runs a command in a pseudo-terminal and returns what it prints there."""
+    ours, theirs = pty.openpty()
+    settings = termios.tcgetattr(theirs)
+    settings[1] &= ~termios.OPOST  # no "\r" before a newline
+    settings[3] &= ~termios.ECHO
+    termios.tcsetattr(theirs, termios.TCSANOW, settings)
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, BUILD, *words], stdin=subprocess.PIPE, stdout=theirs, stderr=theirs, env=ENV) as process:
+        os.close(theirs)
+        process.stdin.write(typed)
+        process.stdin.close()
+        text = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while True:
+                text += os.read(ours, 4096)
+    os.close(ours)
+    return text.decode()
+
+
+def test_text_for_terminals():
+    """A terminal does not obey a model: control characters are escaped, except newline and tab. A pipe gets them as they are."""
+    reason = missing("onnxruntime_genai", "tokenizers")
+    if reason:
+        return reason
+    folder = steering_folder(TMP.name + "/steers")
+    for words, typed in ((["generate", folder, "--prompt", "?", "--max-tokens", "4"], b""), (["chat", folder, "--max-tokens", "4"], b"?\n")):
+        text = in_terminal(*words, typed=typed)
+        controls = set(re.findall("[\x00-\x1f\x7f-\x9f]", text))
+        assert "\\x1B]0;" in text and "\\x9B2J\t\n\u200d" in text and controls <= {"\t", "\n"}, (words, text)
+        piped = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], input=typed, capture_output=True, env=ENV, timeout=harness.HANG_S)
+        assert b"\x1b]0;" in piped.stdout and b"\\x1B" not in piped.stdout, (words, piped)
+    template = templated_folder(TMP.name + "/raises", "{{ raise_exception('\x1b]0;A\x07') }}")
+    text = in_terminal("chat", template, typed=b"Hello\n")
+    assert "\x1b" not in text and "\\x1B]0;A" in text, text
 
 
 def test_chat_goes_on():
