@@ -8,6 +8,7 @@ Builds small models and adds the small ones of tests/models, and of the onnx pac
 import glob
 import hashlib
 import os
+import random
 import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
@@ -147,6 +148,8 @@ def other_seeds():
         yield "meet", bytes([rank]) + b"\1\0\0\0\1\0\0\0\5\0\0\0" + bytes(37)
     for c in COMMANDS:
         yield "command", c.encode()
+    for k in range(60):  # each byte is a choice of the harness
+        yield "undeclared", bytes([7]) + random.Random(k).randbytes(50 + 5 * k)
     for m in models():
         yield "external", bytes([0, 1]) + bytes(256) + m
         yield "ranks", len(MANIFEST).to_bytes(2, "little") + len(m).to_bytes(2, "little") + MANIFEST.encode() + m + m
