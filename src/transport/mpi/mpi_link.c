@@ -53,7 +53,17 @@ static struct task {
     pthread_cond_t changed;
     void (*work)(void);
     bool done;
-} task = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+} task = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+// The deadline must not move if somebody sets the clock.
+static void init_task(void)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&task.changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
 
 static void *run_task(void *data)
 {
@@ -76,15 +86,17 @@ static bool never(void)
 // extended. Used at most twice in a process: to start and to end.
 static bool in_time(void (*work)(void), int seconds, bool (*longer)(void))
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_t thread;
     struct timespec until;
+    pthread_once(&once, init_task);
     task.work = work;
     task.done = false;
     if (pthread_create(&thread, NULL, run_task, NULL) != 0) {
         work(); // without a thread there is no deadline
         return true;
     }
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += seconds;
     pthread_mutex_lock(&task.lock);
     int late = 0;
