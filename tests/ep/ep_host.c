@@ -15,6 +15,7 @@
 #define ELEMENTS 128
 #define THREADS  4
 #define RUNS     5
+#define OPENED   2
 
 // Functions for applications that our header does not declare, by their position in OrtApi.
 typedef void (*any_function)(void);
@@ -52,9 +53,11 @@ static void must_fail(OrtStatus *status, const char *word)
     ort->ReleaseStatus(status);
 }
 
-static OrtSessionOptions *make_options(OrtEnv *env, const char *devices)
+// `cache` is the folder of the option cache; NULL: none.
+static OrtSessionOptions *make_options(OrtEnv *env, const char *devices, const char *cache)
 {
-    const char *const keys[] = {"devices", "strict"}, *const values[] = {devices, "1"};
+    const char *const keys[] = {"devices", "strict", "cache"};
+    const char *const values[] = {devices, "1", cache};
     const OrtEpDevice *const *all = NULL;
     OrtSessionOptions *options = NULL;
     size_t n = 0, at = 0;
@@ -66,14 +69,14 @@ static OrtSessionOptions *make_options(OrtEnv *env, const char *devices)
         fail("the provider has no device");
     check(ort->CreateSessionOptions(&options));
     check(ort->SetIntraOpNumThreads(options, 1));
-    check(CALL(append_function, APPEND)(options, env, &all[at], 1, keys, values, 2));
+    check(CALL(append_function, APPEND)(options, env, &all[at], 1, keys, values, cache ? 3 : 2));
     return options;
 }
 
 static OrtSession *open_session(OrtEnv *env, const char *path, const char *context)
 {
     OrtSession *session = NULL;
-    OrtSessionOptions *options = make_options(env, "2");
+    OrtSessionOptions *options = make_options(env, "2", NULL);
     if (context) {
         check(ort->AddSessionConfigEntry(options, "ep.context_enable", "1"));
         check(ort->AddSessionConfigEntry(options, "ep.context_file_path", context));
@@ -87,7 +90,7 @@ static OrtSession *open_session(OrtEnv *env, const char *path, const char *conte
 static OrtSession *open_bytes(OrtEnv *env, const char *path)
 {
     OrtSession *session = NULL;
-    OrtSessionOptions *options = make_options(env, "2");
+    OrtSessionOptions *options = make_options(env, "2", NULL);
     FILE *file = fopen(path, "rb");
     size_t most = (size_t)1 << 20;
     void *bytes = malloc(most);
@@ -153,6 +156,40 @@ static void run_together(OrtSession **sessions, int n)
         pthread_join(threads[i], NULL);
 }
 
+struct opener {
+    OrtEnv *env;
+    const char *model;
+    char cache[4096]; // empty: none
+};
+
+static void *open_often(void *data)
+{
+    const struct opener *opener = data;
+    for (int i = 0; i < OPENED; i++) {
+        OrtSession *session = NULL;
+        OrtSessionOptions *options =
+            make_options(opener->env, "2", opener->cache[0] ? opener->cache : NULL);
+        check(ort->CreateSession(opener->env, opener->model, options, &session));
+        ort->ReleaseSessionOptions(options);
+        compare(session);
+        ort->ReleaseSession(session);
+    }
+    return NULL;
+}
+
+// Opens, runs and releases sessions in several threads, which share a cache folder or have none.
+static void open_together(OrtEnv *env, const char *model, const char *folder)
+{
+    pthread_t threads[THREADS];
+    struct opener openers[2] = {{env, model, ""}, {env, model, ""}};
+    snprintf(openers[1].cache, sizeof openers[1].cache, "%s/cache", folder);
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(&threads[i], NULL, open_often, &openers[i > 0]) != 0)
+            fail("cannot start a thread");
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+}
+
 static void plain_numbers(OrtEnv *env, const char *model)
 {
     OrtSessionOptions *options = NULL;
@@ -168,7 +205,7 @@ static void wrong_use(OrtEnv *env, const char *model, OrtSession *session)
 {
     float y[ELEMENTS];
     OrtSession *none = NULL;
-    OrtSessionOptions *options = make_options(env, "nonsense");
+    OrtSessionOptions *options = make_options(env, "nonsense", NULL);
     must_fail(ort->CreateSession(env, model, options, &none), "ep-option");
     ort->ReleaseSessionOptions(options);
     must_fail(run(session, 1, y), "x"); // a wrong shape
@@ -194,6 +231,7 @@ int main(int argc, char **argv)
     sessions[1] = open_bytes(env, argv[3]);
     sessions[2] = open_session(env, context, NULL);
     run_together(sessions, 3);
+    open_together(env, argv[3], argv[4]);
     wrong_use(env, argv[3], sessions[0]);
     check(CALL(unregister_function, UNREGISTER)(env, "tessera"));
     run_together(sessions, 3); // sessions may outlive the registration
