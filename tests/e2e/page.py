@@ -178,13 +178,16 @@ def large(chromium, d):
 
 
 def hostile(chromium, d):
-    """Names of nodes, values, configurations, devices and files that contain scripts or have no place for a line break."""
+    """Names of nodes, values, operators, domains, sizes, configurations, devices and files that contain scripts or have no place for a line break."""
     f = TensorProto.FLOAT
     nodes = [helper.make_node("MatMul", ["x" if i == 0 else EVIL[i - 1] + "v", "w%d" % i + EVIL[i]], [EVIL[i] + "v"], name=EVIL[i]) for i in range(len(EVIL))]
-    ends = [helper.make_tensor_value_info(v, f, [16, 16]) for v in ("x", EVIL[-1] + "v")]
+    nodes.append(helper.make_node(EVIL[0], ["s"], ["custom"], name="custom", domain=EVIL[3]))
+    shapes = dict(x=[16, 16], s=[EVIL[1], 4], custom=[EVIL[4], 4])
+    ends = [helper.make_tensor_value_info(v, f, shapes.get(v, [16, 16])) for v in ("x", "s", EVIL[-1] + "v", "custom")]
     w = [numpy_helper.from_array(np.zeros((16, 16), "f"), "w%d" % i + EVIL[i]) for i in range(len(EVIL))]
     path = d + "/<svg onload=window.evil=1>.onnx"
-    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], w), ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:2], ends[2:], w), ir_version=10,
+                                 opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid(EVIL[3], 1)]), path)
     t = json.loads(good("topology", "show", "cpu:2", "--json"))
     for device, name in zip(t["devices"], EVIL):
         device["name"] = name
