@@ -61,6 +61,10 @@ class Refusal(Exception):
         self.status = status
 
 
+class Gone(RuntimeError):
+    """The client has closed the connection."""
+
+
 class Answer:
     """The tokens of one answer on their way from the thread that generates them to the client's coroutine.
 
@@ -313,7 +317,7 @@ def _number(body: Dict[str, Any], name: str, default: float, low: float, high: f
 
 
 async def while_connected(receive: Any, work: Any) -> Any:
-    """Returns the result of a coroutine. If the client disconnects first, cancels it and raises RuntimeError."""
+    """Returns the result of a coroutine. If the client disconnects first, cancels it and raises Gone."""
     async def disconnected() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -322,7 +326,7 @@ async def while_connected(receive: Any, work: Any) -> Any:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not tasks[0].done():
-            raise RuntimeError(GONE)
+            raise Gone(GONE)
         return tasks[0].result()
     finally:
         for task in tasks:
@@ -348,8 +352,8 @@ class Stream:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
             await while_connected(receive, self._write(send))
-        except RuntimeError:
-            pass  # the client has gone
+        except Gone:
+            pass
         finally:
             self._end()
 
