@@ -14,6 +14,7 @@ struct windows {
     struct expr size[MAX_SPATIAL], kernel[MAX_SPATIAL];
     int64_t stride[MAX_SPATIAL], dilation[MAX_SPATIAL], before[MAX_SPATIAL], after[MAX_SPATIAL];
     bool same, ceil;          // auto_pad is SAME_*; ceil_mode: the last window may exceed the end
+    bool pool;                // windows may be larger than the input (pool_count)
     bool padded[MAX_SPATIAL]; // auto_pad is SAME_*, but its pads are known
 };
 
@@ -64,6 +65,7 @@ static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
     if (!tsr__job_text_is(job, "auto_pad", "NOTSET", true))
         n_pads = 0;
     windows->ceil = tsr__job_int(job, "ceil_mode", 0) != 0;
+    windows->pool = false;
     for (int i = 0; i < windows->n; i++) {
         windows->size[i] = tsr__expr_of(job->exprs, x.dims[i + 2]);
         windows->kernel[i] =
@@ -87,6 +89,30 @@ static struct expr span(struct exprs *exprs, const struct windows *windows, int 
     return tsr__expr_add(exprs, less, expr_number(1));
 }
 
+// Returns the number of windows of a pool without ceil_mode. ONNX Runtime runs pools whose window is
+// larger than the padded input, and then rounds the quotient towards zero, not down: `space` is -1
+// for a kernel of 2 over 1 element, and with stride 2 there is 1 window. So n elements have
+// max(n//2, 1) windows, and with a kernel of 3 max((n + 1)//2 - 1, min(n//2, 1)).
+static struct expr pool_count(struct exprs *exprs, const struct windows *windows, int i,
+                              struct expr space)
+{
+    int64_t step = windows->stride[i];
+    struct expr stride = expr_number(step), one = expr_number(1);
+    if (expr_is_number(space))
+        return expr_number(space.number / step + 1);
+    struct expr others = tsr__expr_sub(exprs, space, windows->size[i]);
+    struct expr least = tsr__expr_add(exprs, others, one); // `space` for one element
+    struct expr down = tsr__expr_floor(exprs, tsr__expr_add(exprs, space, stride), stride);
+    if (!expr_is_number(least) || least.number >= 0 || step == 1)
+        return down;
+    if (least.number > -step)
+        return tsr__expr_max(exprs, down, one);
+    space = tsr__expr_add(exprs, space, expr_number(2 * step - 1));
+    struct expr up = tsr__expr_floor(exprs, space, stride);
+    up = tsr__expr_max(exprs, up, expr_number(0));
+    return tsr__expr_max(exprs, down, tsr__expr_min(exprs, up, one));
+}
+
 // Returns the number of windows: 224 positions with pads 3 3, kernel 7, stride 2 have 112, which is
 // (224 + 6 - 7) // 2 + 1. With ceil_mode the last window may exceed the end, but must start before
 // it; if the stride is then not 1, the result for a symbolic size is unknown.
@@ -100,8 +126,10 @@ static struct expr window_count(struct exprs *exprs, const struct windows *windo
     struct expr start = space; // windows start before this position
     space = tsr__expr_add(exprs, space, expr_number(windows->after[i]));
     space = tsr__expr_sub(exprs, space, span(exprs, windows, i));
-    // The kernel is larger than the padded input: the model would fail.
-    if (expr_is_number(space) && space.number < 0)
+    if (windows->pool && !windows->ceil)
+        return pool_count(exprs, windows, i, space);
+    // The kernel is larger than the padded input: a convolution would fail.
+    if (!windows->pool && expr_is_number(space) && space.number < 0)
         return (struct expr){0};
     if (windows->ceil)
         space = tsr__expr_add(exprs, space, up);
@@ -158,6 +186,7 @@ void tsr__infer_pool(struct shape_job *job)
     struct windows v;
     if (x.rank < 2 || !read_windows(job, x, SHAPE_UNKNOWN, &v))
         return;
+    v.pool = true;
     bool lower = tsr__job_text_is(job, "auto_pad", "SAME_LOWER", false);
     for (int i = 0; i < v.n; i++)
         if (v.same && v.dilation[i] > 1)

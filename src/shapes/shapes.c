@@ -183,6 +183,14 @@ static void report_contradiction(struct shapes *shapes, const tsr_node *node,
               "declared as " STR_FMT ", but the operator gives " STR_FMT, STR_ARG(a), STR_ARG(b));
 }
 
+// True if the found size is max(d, ...): d is right for all sizes for which the model was exported.
+// Example: a pool of n positions in pairs has max(n//2, 1) results, and exporters declare n//2.
+static bool is_usual(const struct exprs *exprs, struct expr d, struct expr found)
+{
+    const struct atom *atom = expr_is_number(d) ? NULL : tsr__expr_sole_atom(exprs, found);
+    return atom && atom->kind == ATOM_MAX && (expr_equal(atom->a, d) || expr_equal(atom->b, d));
+}
+
 // Returns the found size if it is a number, if it follows from the sizes of the model's inputs, or
 // if nothing is declared; else the declared size. Example: x [n 6] gives Relu(x) [n 6], even if
 // Relu(x) is declared as [1 6]. A found size with a hidden symbol does not replace a declared name.
@@ -193,7 +201,7 @@ static tsr_dim better_dim(struct shapes *shapes, tsr_dim declared, tsr_dim found
     if (found.value >= 0 || !dim_known(declared))
         return found;
     struct expr f = tsr__expr_of(shapes->exprs, found), d = tsr__expr_of(shapes->exprs, declared);
-    if (expr_equal(d, f) || !tsr__expr_rooted(shapes->exprs, f))
+    if (expr_equal(d, f) || is_usual(shapes->exprs, d, f) || !tsr__expr_rooted(shapes->exprs, f))
         return declared;
     bool only_name = declared.value < 0 && !tsr__expr_rooted(shapes->exprs, d);
     return only_name && tsr__expr_hidden(shapes->exprs, f) ? declared : found;
@@ -236,8 +244,8 @@ static bool is_refuted(struct shapes *shapes, tsr_dim declared, tsr_dim found)
     if (!dim_known(declared) || !dim_known(found))
         return false;
     struct expr f = tsr__expr_of(shapes->exprs, found), d = tsr__expr_of(shapes->exprs, declared);
-    return !expr_equal(d, f) && tsr__expr_rooted(shapes->exprs, f) &&
-           tsr__expr_rooted(shapes->exprs, d);
+    return !expr_equal(d, f) && !is_usual(shapes->exprs, d, f) &&
+           tsr__expr_rooted(shapes->exprs, f) && tsr__expr_rooted(shapes->exprs, d);
 }
 
 // Merges dimension by dimension. The array is copied only if something changes, because other

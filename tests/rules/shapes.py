@@ -5,13 +5,16 @@ or those of onnx.shape_inference, and must be at least as complete. Uses a sampl
 
 Usage: shapes.py TESSERA [all]
 """
-import glob, os, re, subprocess, sys
+import glob, itertools, os, re, subprocess, sys
+import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper
 
 import harness
 
 STEP = 12  # use one of this many node tests
+BOUNDS = {"min": min, "max": max}
 
 
 def strip(m):
@@ -81,7 +84,7 @@ def export_wrong(tessera, path, folder):
     want, src, out = sizes(model), os.path.join(folder, "in.onnx"), os.path.join(folder, "out.onnx")
     onnx.save(strip(model), src)
     subprocess.run([tessera, "shapes", src, "-o", out], check=True, capture_output=True)
-    found, names = sizes(onnx.load(out)), {"min": min, "max": max}
+    found, names = sizes(onnx.load(out)), dict(BOUNDS)
     for v, dims in want.items():
         if v in kept and any(b is not None and (a is None or value(a, names) != value(b, names)) for a, b in zip(found.get(v, []), dims)) or v in kept and v not in found:
             return "%s is %s, exported as %s" % (v, found.get(v), dims)
@@ -114,6 +117,57 @@ def test_chain_of_states(folder, tessera):
         assert all(found.get("out%d" % i, (0, [None]))[1][0] is None for i in range(n)), (n, found)
 
 
+def session(model):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+def pool(**attributes):
+    graph = helper.make_graph([helper.make_node("MaxPool", ["x"], ["y"], **attributes)], "pool", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, "n"])],
+                              [helper.make_empty_tensor_value_info("y")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_pools(folder, tessera):
+    """The size of a pool for a named size, and for each number, is that of ONNX Runtime, also if the window is larger than the input."""
+    compared = 0
+    for kernel, stride, dilation, pad in itertools.product((1, 2, 3), (1, 2, 3), (1, 2), (0, 1)):
+        if pad >= kernel:
+            continue
+        model = pool(kernel_shape=[kernel], strides=[stride], dilations=[dilation], pads=[0, pad])
+        for size in (None, 1, 2, 3, 4, 7):
+            if size:
+                model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = size
+            onnx.save(model, folder + "/in.onnx")
+            subprocess.run([tessera, "shapes", folder + "/in.onnx", "-o", folder + "/out.onnx"], check=True, capture_output=True)
+            dim = onnx.load(folder + "/out.onnx").graph.output[0].type.tensor_type.shape.dim[2]
+            formula = formula if size else dim.dim_param
+            assert formula, model.graph.node[0]
+            try:
+                want = size and session(model).run(None, {"x": np.ones((1, 1, size), "f4")})[0].shape[2]
+            except Exception:
+                continue  # a negative size
+            if size:
+                compared += 1
+                assert dim.HasField("dim_value") and dim.dim_value == want == value(formula, dict(BOUNDS, n=size)), (model.graph.node[0], size, formula, dim, want)
+    assert compared > 100, compared
+
+
+def test_declared_pool(folder, tessera):
+    """Exporters declare the size of a pool for inputs that have at least one window. Their formula is kept, and so are those that follow."""
+    model = pool(kernel_shape=[2], strides=[2])
+    model.graph.node.append(helper.make_node("Cos", ["y"], ["z"]))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 1, "(n//2)"]))
+    model.graph.value_info.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, "(n//2)"]))
+    for declared in (True, False):
+        onnx.save(model if declared else strip(model), folder + "/in.onnx")
+        subprocess.run([tessera, "shapes", folder + "/in.onnx", "-o", folder + "/out.onnx"], check=True, capture_output=True)
+        found = onnx.load(folder + "/out.onnx").graph
+        texts = [v.type.tensor_type.shape.dim[2].dim_param for v in (found.value_info[0], found.output[0])]
+        assert texts == (["(n//2)"] * 2 if declared else ["max((n//2), 1)"] * 2), texts
+
+
 def main(tessera, every):
     data = os.path.join(os.path.dirname(onnx.__file__), "backend/test/data")
     models = sorted(glob.glob(data + "/node/*/model.onnx"))[::1 if every else STEP] + sorted(glob.glob(data + "/light/*.onnx"))[::1 if every else 3]
@@ -123,7 +177,7 @@ def main(tessera, every):
         wrong = inference_wrong(tessera, path, folder) or path in exports and export_wrong(tessera, path, folder)
         assert not wrong, wrong
 
-    harness.run([("chain_of_states", test_chain_of_states, tessera)])
+    harness.run([(test.__name__[5:], test, tessera) for test in (test_chain_of_states, test_pools, test_declared_pool)])
     harness.run([(path.split("/")[-2] if path.endswith("/model.onnx") else os.path.basename(path), same, path) for path in models + exports])
     harness.finish()
 
