@@ -128,6 +128,7 @@ struct value_info {
 struct inferred {
     struct value_info info;
     enum doubt doubt; // what was wrong in the declaration (shapes.c)
+    unsigned misread; // bits of axes for which ONNX infers another size than a run has
 };
 // A call of a function whose body is being inferred. outer: the call that contains it, or NULL.
 struct call {
@@ -179,6 +180,8 @@ struct shape_job {
     uint8_t *form;
     struct known_value *value;
     enum doubt doubt; // which declarations of outputs are ignored, in addition to `misinferred`
+    unsigned
+        misread; // bits of axes of the outputs for which ONNX infers another size than a run has
 };
 bool tsr__job_has(const struct shape_job *job, int i); // input i is given
 struct shape tsr__job_in(const struct shape_job *job,

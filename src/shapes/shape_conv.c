@@ -7,6 +7,7 @@
 #include "shapes/infer.h"
 
 #define MAX_SPATIAL 16
+#define AXIS_BIT(i) (1u << ((i) + 2)) // of spatial dimension i
 
 // Windows over the spatial dimensions of input 0.
 struct windows {
@@ -15,6 +16,7 @@ struct windows {
     int64_t stride[MAX_SPATIAL], dilation[MAX_SPATIAL], before[MAX_SPATIAL], after[MAX_SPATIAL];
     bool same, ceil;          // auto_pad is SAME_*; ceil_mode: the last window may exceed the end
     bool pool;                // windows may be larger than the input (pool_count)
+    unsigned misread;         // bits of axes for which ONNX infers another number of windows
     bool padded[MAX_SPATIAL]; // auto_pad is SAME_*, but its pads are known
 };
 
@@ -66,6 +68,7 @@ static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
         n_pads = 0;
     windows->ceil = tsr__job_int(job, "ceil_mode", 0) != 0;
     windows->pool = false;
+    windows->misread = 0;
     for (int i = 0; i < windows->n; i++) {
         windows->size[i] = tsr__expr_of(job->exprs, x.dims[i + 2]);
         windows->kernel[i] =
@@ -113,15 +116,24 @@ static struct expr pool_count(struct exprs *exprs, const struct windows *windows
     return tsr__expr_max(exprs, down, tsr__expr_min(exprs, up, one));
 }
 
+// Returns the number of windows with automatic pads, by the standard.
+static struct expr automatic_count(struct exprs *exprs, const struct windows *windows, int i)
+{
+    struct expr up = expr_number(windows->stride[i] - 1);
+    return tsr__expr_floor(exprs, tsr__expr_add(exprs, windows->size[i], up),
+                           expr_number(windows->stride[i]));
+}
+
 // Returns the number of windows: 224 positions with pads 3 3, kernel 7, stride 2 have 112, which is
 // (224 + 6 - 7) // 2 + 1. With ceil_mode the last window may exceed the end, but must start before
-// it; if the stride is then not 1, the result for a symbolic size is unknown.
-static struct expr window_count(struct exprs *exprs, const struct windows *windows, int i)
+// it (ONNX counts it in any case); if the stride is then not 1, the result for a symbolic size is
+// unknown.
+static struct expr window_count(struct exprs *exprs, struct windows *windows, int i)
 {
     struct expr stride = expr_number(windows->stride[i]);
     struct expr up = expr_number(windows->stride[i] - 1);
     if (windows->same && !windows->padded[i])
-        return tsr__expr_floor(exprs, tsr__expr_add(exprs, windows->size[i], up), stride);
+        return automatic_count(exprs, windows, i);
     struct expr space = tsr__expr_add(exprs, windows->size[i], expr_number(windows->before[i]));
     struct expr start = space; // windows start before this position
     space = tsr__expr_add(exprs, space, expr_number(windows->after[i]));
@@ -137,13 +149,15 @@ static struct expr window_count(struct exprs *exprs, const struct windows *windo
     if (windows->ceil && windows->stride[i] > 1) {
         if (!expr_is_number(last) || !expr_is_number(start))
             return (struct expr){0};
-        last.number -= last.number * windows->stride[i] >= start.number;
+        bool outside = last.number * windows->stride[i] >= start.number;
+        last.number -= outside;
+        windows->misread |= outside ? AXIS_BIT(i) : 0;
     }
     return tsr__expr_add(exprs, last, expr_number(1));
 }
 
 // Sets all outputs to the same shape: MaxPool's indices have the shape of its result.
-static void set_windows(struct shape_job *job, const struct windows *windows, tsr_dim batch,
+static void set_windows(struct shape_job *job, struct windows *windows, tsr_dim batch,
                         tsr_dim channels)
 {
     tsr_dim *dims = tsr__job_dims(job, windows->n + 2);
@@ -151,8 +165,14 @@ static void set_windows(struct shape_job *job, const struct windows *windows, ts
         return;
     dims[0] = batch;
     dims[1] = channels;
-    for (int i = 0; i < windows->n; i++)
-        dims[i + 2] = tsr__expr_dim(job->exprs, window_count(job->exprs, windows, i));
+    for (int i = 0; i < windows->n; i++) {
+        struct expr count = window_count(job->exprs, windows, i);
+        if (windows->padded[i] && count.known &&
+            !expr_equal(count, automatic_count(job->exprs, windows, i)))
+            windows->misread |= AXIS_BIT(i);
+        dims[i + 2] = tsr__expr_dim(job->exprs, count);
+    }
+    job->misread = windows->misread;
     for (int i = 0; i < job->n_out; i++)
         tsr__job_set(job, i, windows->n + 2, dims);
 }
@@ -215,7 +235,8 @@ static struct expr transposed_size(struct shape_job *job, const struct windows *
 
 // Infers the shape of ConvTranspose. Example: [1 3 8] with weights [3 4 3], stride 2 and pads 1 1
 // has (8 - 1) * 2 + 3 - 2 = 15 positions, and 4 channels for each group. A complete output_shape
-// gives the sizes.
+// gives the sizes. ONNX adds output_padding to automatic pads too, and leaves out the spatial
+// dimensions if one of output_shape is smaller than that of the input.
 void tsr__infer_conv_transpose(struct shape_job *job)
 {
     const int64_t *want, *extra;
@@ -237,6 +258,8 @@ void tsr__infer_conv_transpose(struct shape_job *job)
         dims[i + 2] = tsr__expr_dim(job->exprs, space);
         if (n_want == (size_t)v.n)
             dims[i + 2] = dim_of(want[i]);
+        if (n_want || (v.same && entry(extra, n_extra, i, 0)))
+            job->misread |= AXIS_BIT(i);
     }
     tsr__job_set(job, 0, x.rank, dims);
 }

@@ -485,6 +485,7 @@ static bool infer_node(struct shapes *shapes, const tsr_node *node)
         if (doubt != DOUBT_NONE)
             open_sizes(shapes, &inferred->info.shape, &job.out[i], doubt);
         inferred->doubt = merge(shapes, node, v, job.out[i], (enum value_form)job.form[i]);
+        inferred->misread = job.misread;
         inferred->info.value = job.value[i];
     }
     return !shapes->arena->failed;
@@ -720,6 +721,12 @@ struct shape tsr__shapes_element(const struct shapes *shapes, const tsr_value *v
 {
     struct value_info info = tsr__info_of(shapes, value);
     return info.form == VALUE_OTHER ? SHAPE_UNKNOWN : info.shape;
+}
+
+unsigned tsr__shapes_misread(const struct shapes *shapes, const tsr_value *value)
+{
+    const struct inferred *inferred = inferred_of(shapes, value);
+    return inferred ? inferred->misread : 0;
 }
 
 bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value)

@@ -2,7 +2,8 @@
 """Tests graphs that ONNX Runtime computes wrong, and that Tessera's partitions and reference runs must compute right (docs/numbers.md).
 
 They are: a MoE that is the only reader of its input; several Splits of one value, which the engine treats as equal; GroupQueryAttention
-caches, which the engine stores in the memory of their past; quantized products of float8, for which fused operators have no kernels.
+caches, which the engine stores in the memory of their past; quantized products of float8, for which fused operators have no kernels;
+windows for which ONNX infers a wrong size.
 Also: if only one branch of an If has a known rank, the If's rank is unknown.
 
 usage: engine_errors.py TESSERA"""
@@ -10,11 +11,13 @@ import json, os, sys
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto as T, helper as h, numpy_helper as nh
 
 import harness
 
 TESSERA = os.path.abspath(sys.argv[1])
+onnxruntime.set_default_logger_severity(3)  # it warns about the sizes that ONNX infers
 rng = np.random.default_rng(5)
 case = harness.check
 
@@ -180,5 +183,21 @@ def branches(d):
         case("the rank of the result is open, %s" % ("declared" if declared else "open"), not told, told)
 
 
-harness.run([moe, splits, caches, rounded_activations, float8_products, branches])
+def windows(d):
+    """Windows for which ONNX infers another size than the kernel returns. Each device has two shards, and joins them with those of the other."""
+    x, w = rng.standard_normal((4, 2, 4, 4)).astype("f4"), rng.standard_normal((2, 3, 3, 3)).astype("f4")
+    transposed = dict(auto_pad="SAME_UPPER", strides=[2, 1])
+    for name, op, attributes in (("a last window that starts behind the image", "MaxPool", dict(kernel_shape=[2, 2], strides=[3, 3], pads=[1, 1, 1, 1], ceil_mode=1)),
+                                 ("dilations and automatic pads", "MaxPool", dict(kernel_shape=[3, 2], dilations=[2, 1], auto_pad="SAME_LOWER")),
+                                 ("output_padding and automatic pads", "ConvTranspose", dict(transposed, output_padding=[1, 0])),
+                                 ("output_shape", "ConvTranspose", dict(pads=[2, 2, 2, 2], strides=[1, 1], output_shape=[2, 2]))):
+        names = ["x", "w"] if op == "ConvTranspose" else ["x"]
+        nodes = [h.make_node(op, names, ["y", "at"][:1 + ("ceil_mode" in attributes)], name="op", **attributes), h.make_node("Neg", ["y"], ["z"], name="last")]
+        f = save(d + "/windows.onnx", nodes, [info("x", [4, 2, 4, 4])], [info("z", None)], [("w", w)] * (len(names) - 1))
+        want = onnxruntime.InferenceSession(f).run(None, {"x": x})[0]
+        for shard in ("op:y={4,1,1,1:0,1,0,1}", "op:x={1,2,1,1:0,1}", "last:y={4,1,1,1:0,1,0,1}"):
+            check("%s: %s, %s" % (op, name, shard), d, f, {"x": x}, {"z": want}, shard)
+
+
+harness.run([moe, splits, caches, rounded_activations, float8_products, branches, windows])
 harness.finish()

@@ -225,6 +225,14 @@ def pads_with_dilations():
     return run(m, {"x": np.arange(4, dtype=np.float32).reshape(1, 1, 4)})[0].shape != (1, 1, 4)
 
 
+def misread_windows():
+    """ONNX infers two windows, the kernel returns one: the second would start behind the image."""
+    one = numpy_helper.from_array(np.ones((1, 1, 1), np.float32), "one")
+    m = model([h.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2], strides=[3], pads=[1, 1], ceil_mode=1), h.make_node("Concat", ["y", "one"], ["z"], axis=0)],
+              [value("x", T.FLOAT, [1, 1, 2])], [value("z", T.FLOAT, None)], [one])
+    return refuses(m, {"x": np.ones((1, 1, 2), np.float32)})
+
+
 def dequantize_moved_behind_slice():
     body = lambda name: h.make_graph([h.make_node("Neg" if name == "t" else "Abs", ["p"], ["o" + name])], name, [], [value("o" + name, T.FLOAT, None)])
     m = model([h.make_node("DequantizeLinear", ["x", "s", "z"], ["d"]), h.make_node("Slice", ["d", "a", "b"], ["p"]),

@@ -11,21 +11,6 @@ def attribute(node, name, otherwise=None):
     return otherwise
 
 
-def windows_fit(node, inputs):
-    """A window must not be larger than its input. Example: for 2 elements, a kernel of 3 with stride 3 gives no result by the standard's formula,
-    which rounds down, and one in ONNX Runtime, which divides towards zero."""
-    x, weights = inputs[0], next((a for a in inputs[1:] if a is not None and a.ndim == inputs[0].ndim), None)
-    kernel = attribute(node, "kernel_shape", list(weights.shape[2:]) if weights is not None else None)
-    if attribute(node, "auto_pad", "NOTSET").startswith("SAME") and max(attribute(node, "dilations") or [1]) > 1:
-        return False  # SAME pads keep the size; ONNX Runtime's poolings ignore the dilations and give a smaller one
-    if kernel is None or attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        return True
-    pads = attribute(node, "pads") or [0] * (2 * len(kernel))
-    dilations = attribute(node, "dilations") or [1] * len(kernel)
-    room = [size + pads[i] + pads[i + len(kernel)] - (kernel[i] - 1) * dilations[i] - 1 for i, size in enumerate(x.shape[2:])]
-    return min(room, default=0) >= 0
-
-
 def skip_fits(node, inputs):
     """The added input must have the shape of the first, or broadcast to it; ONNX Runtime reads a larger one from its beginning."""
     try:
@@ -104,8 +89,7 @@ def turns_agree(node, turns):
     return all(shapes == given[0] for shapes in given)
 
 
-LAWS = {op: windows_fit for op in "AveragePool MaxPool LpPool Conv ConvInteger".split()}
-LAWS["Concat"] = parts_fit
+LAWS = {"Concat": parts_fit}
 LAWS["RotaryEmbedding"] = heads_are_even
 LAWS["PRelu"] = slopes_fit
 LAWS["MatMulBnb4"] = bytes_are_all_used

@@ -24,16 +24,6 @@ EDITS = {
 # Bugs of ONNX Runtime 1.31 that a rank file may trigger although the unsharded model does not: (text, condition on the model, why). Each was also
 # seen in an unsharded model with the sizes of the rank file.
 ENGINE = [
-    (r"Shape mismatch attempting to re-use buffer", lambda n: rounds_up(n) or pads_by_itself(n),
-     "it plans memory by sizes that ONNX infers wrongly for poolings: one window too many when rounding up, pads of SAME with dilations"),
-    (r"not this rank's piece of the source", lambda n: rounds_up(n),
-     "from level 1 on it takes the Shape of a pooling that rounds up for what ONNX infers: one window too many"),
-    (r"ShapeInferenceError. Incompatible dimensions", lambda n: rounds_up(n),
-     "it refuses what does not fit the sizes that ONNX infers for a pooling that rounds up: one window too many"),
-    (r"Shape mismatch attempting to re-use buffer", lambda n: n.op_type == "ConvTranspose" and attribute(n, "output_shape") is not None,
-     "it plans memory by sizes that ONNX infers for a ConvTranspose with output_shape: those of the space are left out"),
-    (r"ShapeInferenceError. Unexpected axis value", lambda n: n.op_type == "ConvTranspose" and attribute(n, "output_shape") is not None,
-     "the same: a Slice of its space, which ONNX leaves out, is refused"),
     (r"(gamma|beta) should have 1 dimension, dimension size known", lambda n: n.op_type == "EmbedLayerNormalization",
      "it wants to know the size of gamma and beta when it loads; what a body gives, of which something is cut, has its size at run time"),
     (r"output_dtype INT8 does not match y_zero_point type UINT8", lambda n: n.op_type == "DequantizeLinear",
@@ -69,16 +59,6 @@ OPEN_SIZES = [
 
 def attribute(node, name):
     return next((a for a in node.attribute if a.name == name), None)
-
-
-def rounds_up(node):
-    a = attribute(node, "ceil_mode")
-    return a is not None and a.i != 0
-
-
-def pads_by_itself(node):
-    a, dilations = attribute(node, "auto_pad"), attribute(node, "dilations")
-    return a is not None and a.s.startswith(b"SAME") and dilations is not None and max(dilations.ints) > 1
 
 
 def all_nodes(graph):

@@ -213,6 +213,53 @@ static tsr_status copy_split(struct local_copy *copy)
     return TSR_OK;
 }
 
+// Returns bits of the axes for which the engine infers another size of the result than its kernel
+// returns (quirk misread_windows). If such an axis is sharded, the local node has other attributes,
+// which it reads right.
+static unsigned misread_axes(const struct local_copy *copy)
+{
+    const struct step *st = copy->step;
+    unsigned axes = 0;
+    if (lists_apply(copy) || copy->part->draft->opset < 9) // Compress needs opset 9
+        return 0;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i])
+            axes |=
+                tsr__shapes_misread(copy->part->draft->flow->shapes, st->outputs[i]->item->value);
+    return axes;
+}
+
+// Hides sizes of input 0 from the engine if it would infer wrong sizes from them, which it believes
+// when it folds constants and plans memory. Unknown sizes need not be hidden.
+static tsr_status hide_sizes(struct local_copy *copy)
+{
+    struct part *part = copy->part;
+    tsr_dim dims[TILE_MAX_RANK];
+    unsigned axes = misread_axes(copy);
+    if (!axes || !tsr__part_dims_here(part, copy->step->inputs[0], dims))
+        return TSR_OK;
+    for (int axis = 0; axis < copy->step->inputs[0]->item->rank; axis++) {
+        if (!(axes >> axis & 1) || dims[axis].value < 1)
+            continue;
+        copy->inputs[0] = tsr__part_concealed(part, copy->inputs[0], axis, dims[axis].value);
+        if (!copy->inputs[0])
+            return TSR_NOMEM;
+    }
+    return TSR_OK;
+}
+
+// Declares the sizes of the results that hide_sizes keeps from being inferred.
+static tsr_status declare_sizes(const struct local_copy *copy)
+{
+    const struct step *st = copy->step;
+    if (!misread_axes(copy))
+        return TSR_OK;
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i])
+            TRY(tsr__part_sizes_known(copy->part, tsr_node_output(copy->node, i), st->outputs[i]));
+    return TSR_OK;
+}
+
 // ---- attributes --------------------------------------------------------------------------------
 
 // Returns the local value of a number that counts elements of the factor: the value divided by the
@@ -445,6 +492,7 @@ static tsr_status make_node(struct local_copy *copy)
     for (size_t i = 0; i < st->n_outputs; i++)
         if (st->outputs[i])
             st->outputs[i]->local[copy->part->rank] = tsr_node_output(copy->node, i);
+    TRY(declare_sizes(copy));
     TRY(rewrite_list_attributes(copy));
     TRY(rewrite_attributes(copy));
     return rewrite_axes_attribute(copy);
@@ -466,6 +514,7 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
     TRY(rewrite_inputs(copy));
     TRY(copy_written(copy));
     TRY(copy_split(copy));
+    TRY(hide_sizes(copy));
     TRY(rewrite_lists(copy));
     TRY(rewrite_axes_input(copy));
     return tsr__lookup_begin(copy->part, st, copy->inputs, here);

@@ -188,6 +188,17 @@ tsr_value *tsr__part_barrier(struct part *part, tsr_value *x)
     return tsr__with_int(joined, "axis", 0);
 }
 
+tsr_value *tsr__part_concealed(struct part *part, tsr_value *x, int axis, int64_t size)
+{
+    unsigned char *all = ARENA_ARRAY(part->draft->arena, unsigned char, (size_t)size);
+    if (!all)
+        return NULL;
+    memset(all, 1, (size_t)size);
+    tsr_value *kept =
+        tsr__part_constant(part, tsr_model_graph(part->model), TSR_BOOL, 1, &size, all);
+    return tsr__with_int(NODE(part, "Compress", x, kept), "axis", axis);
+}
+
 tsr_value *tsr__part_shielded(struct part *part, tsr_value *x)
 {
     if (!x)
@@ -322,6 +333,8 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
         if (!of_list && !is_cache && tsr_value_rank(form->item->value) < 0)
             continue;
         tsr_value *local = form->local[part->rank];
+        if (tsr_value_rank(local) >= 0)
+            continue;
         TRY(is_cache ? declare_cache(part, local, form) : tsr__part_rank_known(part, local, form));
     }
     return TSR_OK;

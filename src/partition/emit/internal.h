@@ -42,6 +42,9 @@ tsr_value *tsr__part_sizes(struct part *part, tsr_value *x, tsr_dtype type, stru
 // Adds a copy of x that engines neither move nor remove: a Concat of one tensor. x must have at
 // least one dimension.
 tsr_value *tsr__part_barrier(struct part *part, tsr_value *x);
+// Adds a copy of x whose size along `axis` engines do not know: a Compress that keeps all `size`
+// elements.
+tsr_value *tsr__part_concealed(struct part *part, tsr_value *x, int axis, int64_t size);
 // Returns x or a copy of it that a body can safely read. ONNX Runtime moves a DequantizeLinear
 // behind a Slice and crashes if a body reads the Slice (quirk dequantize_moved_behind_slice). A
 // Concat of one tensor in between prevents this. x must have at least one dimension.
