@@ -16,7 +16,6 @@ struct windows {
     int64_t stride[MAX_SPATIAL], dilation[MAX_SPATIAL], before[MAX_SPATIAL], after[MAX_SPATIAL];
     bool same, ceil;          // auto_pad is SAME_*; ceil_mode: the last window may exceed the end
     bool pool;                // windows may be larger than the input (pool_count)
-    unsigned misread;         // bits of axes for which ONNX infers another number of windows
     bool padded[MAX_SPATIAL]; // auto_pad is SAME_*, but its pads are known
 };
 
@@ -68,7 +67,6 @@ static bool read_windows(struct shape_job *job, struct shape x, struct shape w,
         n_pads = 0;
     windows->ceil = tsr__job_int(job, "ceil_mode", 0) != 0;
     windows->pool = false;
-    windows->misread = 0;
     for (int i = 0; i < windows->n; i++) {
         windows->size[i] = tsr__expr_of(job->exprs, x.dims[i + 2]);
         windows->kernel[i] =
@@ -116,24 +114,15 @@ static struct expr pool_count(struct exprs *exprs, const struct windows *windows
     return tsr__expr_max(exprs, down, tsr__expr_min(exprs, up, one));
 }
 
-// Returns the number of windows with automatic pads, by the standard.
-static struct expr automatic_count(struct exprs *exprs, const struct windows *windows, int i)
-{
-    struct expr up = expr_number(windows->stride[i] - 1);
-    return tsr__expr_floor(exprs, tsr__expr_add(exprs, windows->size[i], up),
-                           expr_number(windows->stride[i]));
-}
-
 // Returns the number of windows: 224 positions with pads 3 3, kernel 7, stride 2 have 112, which is
 // (224 + 6 - 7) // 2 + 1. With ceil_mode the last window may exceed the end, but must start before
-// it (ONNX counts it in any case); if the stride is then not 1, the result for a symbolic size is
-// unknown.
-static struct expr window_count(struct exprs *exprs, struct windows *windows, int i)
+// it; if the stride is then not 1, the result for a symbolic size is unknown.
+static struct expr window_count(struct exprs *exprs, const struct windows *windows, int i)
 {
     struct expr stride = expr_number(windows->stride[i]);
     struct expr up = expr_number(windows->stride[i] - 1);
     if (windows->same && !windows->padded[i])
-        return automatic_count(exprs, windows, i);
+        return tsr__expr_floor(exprs, tsr__expr_add(exprs, windows->size[i], up), stride);
     struct expr space = tsr__expr_add(exprs, windows->size[i], expr_number(windows->before[i]));
     struct expr start = space; // windows start before this position
     space = tsr__expr_add(exprs, space, expr_number(windows->after[i]));
@@ -149,15 +138,33 @@ static struct expr window_count(struct exprs *exprs, struct windows *windows, in
     if (windows->ceil && windows->stride[i] > 1) {
         if (!expr_is_number(last) || !expr_is_number(start))
             return (struct expr){0};
-        bool outside = last.number * windows->stride[i] >= start.number;
-        last.number -= outside;
-        windows->misread |= outside ? AXIS_BIT(i) : 0;
+        last.number -= last.number * windows->stride[i] >= start.number;
     }
     return tsr__expr_add(exprs, last, expr_number(1));
 }
 
+// True if ONNX infers another number of windows of a pool than its kernel returns, which is `count`.
+// With ceil_mode ONNX also counts a last window behind the end, and for automatic pads it considers
+// dilations. Only numbers are compared: for other sizes ONNX infers nothing.
+static bool is_misread(struct exprs *exprs, const struct windows *windows, int i, struct expr count)
+{
+    struct expr size = windows->size[i], reach = span(exprs, windows, i);
+    int64_t stride = windows->stride[i], pads = windows->before[i] + windows->after[i];
+    if (!windows->pool || !expr_is_number(size) || !expr_is_number(reach) ||
+        !expr_is_number(count) || size.number > INT32_MAX || reach.number > INT32_MAX)
+        return false;
+    if (windows->same) {
+        int64_t rest = size.number % stride;
+        pads = int64_max(reach.number - (rest ? rest : stride), 0);
+    }
+    int64_t space = size.number + pads - reach.number;
+    if (windows->ceil)
+        space += stride - 1;
+    return count.number != space / stride + 1;
+}
+
 // Sets all outputs to the same shape: MaxPool's indices have the shape of its result.
-static void set_windows(struct shape_job *job, struct windows *windows, tsr_dim batch,
+static void set_windows(struct shape_job *job, const struct windows *windows, tsr_dim batch,
                         tsr_dim channels)
 {
     tsr_dim *dims = tsr__job_dims(job, windows->n + 2);
@@ -167,12 +174,10 @@ static void set_windows(struct shape_job *job, struct windows *windows, tsr_dim 
     dims[1] = channels;
     for (int i = 0; i < windows->n; i++) {
         struct expr count = window_count(job->exprs, windows, i);
-        if (windows->padded[i] && count.known &&
-            !expr_equal(count, automatic_count(job->exprs, windows, i)))
-            windows->misread |= AXIS_BIT(i);
+        if (is_misread(job->exprs, windows, i, count))
+            job->misread |= AXIS_BIT(i);
         dims[i + 2] = tsr__expr_dim(job->exprs, count);
     }
-    job->misread = windows->misread;
     for (int i = 0; i < job->n_out; i++)
         tsr__job_set(job, i, windows->n + 2, dims);
 }

@@ -37,6 +37,12 @@ double tsr__tolerance(tsr_dtype type)
     }
 }
 
+double tsr__compare_allowed(tsr_dtype type, double tolerance)
+{
+    double own = tsr__tolerance(type);
+    return tolerance > 0 && own > 0 ? tolerance : own;
+}
+
 // ---- one element as a double -------------------------------------------------------------------
 
 // True if an 8-bit float is NaN. The FNUZ types have one NaN, 0x80. A NaN of E4M3FN has all bits
@@ -99,6 +105,7 @@ double tsr__compare_element(tsr_dtype dtype, const void *data, size_t i)
         return (double)bfloat_to_float(half);
     case TSR_INT8:
         READ(int8_t);
+    case TSR_BOOL:
     case TSR_UINT8:
         READ(uint8_t);
     case TSR_INT16:
@@ -118,8 +125,8 @@ double tsr__compare_element(tsr_dtype dtype, const void *data, size_t i)
     }
 }
 
-// Returns how many numbers tsr__compare_element reads per element of the tensor; 0: it does not
-// support the type (strings, booleans, types of less than 8 bits).
+// Returns how many numbers an element has whose differences are reported; 0: none (strings,
+// booleans, types of less than 8 bits).
 static size_t numbers_of(tsr_dtype t)
 {
     if (t == TSR_COMPLEX64 || t == TSR_COMPLEX128)
@@ -248,14 +255,12 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
         return out;
     size_t n = bytes / ((size_t)tsr_dtype_bits(dtype) / 8) * per;
     measure(dtype, a, b, n, &out);
-    double allowed = tsr__tolerance(dtype);
-    if (tolerance > 0 && allowed > 0)
-        allowed = tolerance;
-    out.ok = out.ok || out.max_abs == 0 || out.max_rel <= allowed;
+    out.ok = out.ok || out.max_abs == 0 || out.max_rel <= tsr__compare_allowed(dtype, tolerance);
     return out;
 }
 
-// Two numeric tensors of the same type and shape; n is 0 if they are not.
+// Two numeric tensors of the same type and shape; n is 0 if they are not. Booleans are the numbers 0
+// and 1.
 struct pair {
     tsr_dtype dtype;
     const void *want, *got;
@@ -266,7 +271,7 @@ static struct pair pair_of(const tsr_tensors *want, size_t i, const tsr_tensors 
 {
     struct pair pair = {.dtype = tsr_tensors_dtype(want, i)};
     size_t bytes, other;
-    pair.per = numbers_of(pair.dtype);
+    pair.per = pair.dtype == TSR_BOOL ? 1 : numbers_of(pair.dtype);
     if (k < 0 || !pair.per || !same_kind(want, i, got, (size_t)k))
         return pair;
     pair.want = tsr_tensors_data(want, i, &bytes);
@@ -293,12 +298,42 @@ int64_t tsr__compare_worst(const tsr_tensors *want, size_t i, const tsr_tensors 
     return most > 0 ? (int64_t)(at / pair.per) : -1;
 }
 
-size_t tsr__compare_count(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
-                          double limit)
+size_t tsr__compare_numbers(const tsr_tensors *tensors, size_t i)
+{
+    return pair_of(tensors, i, tensors, (int64_t)i).n;
+}
+
+double tsr__compare_largest(const tsr_tensors *tensors, size_t i)
+{
+    struct pair pair = pair_of(tensors, i, tensors, (int64_t)i);
+    double largest = 0;
+    for (size_t e = 0; e < pair.n; e++) {
+        double x = fabs(tsr__compare_element(pair.dtype, pair.want, e));
+        if (isfinite(x) && x > largest)
+            largest = x;
+    }
+    return largest;
+}
+
+void tsr__compare_mark(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
+                       double limit, unsigned char *marks)
 {
     struct pair pair = pair_of(want, i, got, k);
-    size_t count = 0;
     for (size_t e = 0; e < pair.n; e++)
-        count += gap(pair.dtype, pair.want, pair.got, e) > limit;
-    return count;
+        if (gap(pair.dtype, pair.want, pair.got, e) > limit)
+            marks[e] = 1;
+}
+
+struct rest tsr__compare_rest(const tsr_tensors *want, size_t i, const tsr_tensors *got, int64_t k,
+                              double limit, const unsigned char *marks)
+{
+    struct pair pair = pair_of(want, i, got, k);
+    struct rest rest = {0};
+    for (size_t e = 0; e < pair.n; e++) {
+        double d = marks && marks[e] ? 0 : gap(pair.dtype, pair.want, pair.got, e);
+        rest.count += d > limit;
+        if (d > rest.max_abs)
+            rest.max_abs = d;
+    }
+    return rest;
 }

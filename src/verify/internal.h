@@ -39,6 +39,7 @@ struct outcome {
     tsr_difference *outputs;
     struct differing *differing; // per output
     size_t n_outputs;
+    tsr_tensors *sharded; // outputs of the sharded run, while they are compared
     tsr_first_difference first;
 };
 
@@ -51,10 +52,10 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
 // itself. An output becomes ok if it differs at most twice as much as the engine differs from
 // itself. Returns true if all are ok.
 bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs, size_t n);
-// sensitivity.c: runs the unsharded model with inputs whose last bit is changed. A float output
-// becomes ok, with a warning, if that changes it by a quarter of the difference or more, and in a
-// quarter of the elements or more. Does nothing if the caller has set a tolerance. Returns true if
-// all are ok.
+// sensitivity.c: runs the unsharded model with inputs and weights whose last bit is changed. An
+// output becomes ok, with a warning, if that changes it by a quarter of the difference or more, and
+// in a quarter of the elements or more. Elements that are rounding errors are not compared. Does
+// nothing if the caller has set a tolerance. Returns true if all are ok.
 bool tsr__verify_sensitivity(struct work *work, struct outcome *out);
 // locate.c: finds and reports the first value that differs, among all values of the main graph.
 // Sets *out if there is one; finding none is not an error.
@@ -68,7 +69,7 @@ tsr_status tsr__verify_floats(struct work *work, tsr_model *model, const char *c
 tsr_status tsr__reference_use_floats(const struct work *work, tsr_model *model) TSR_MUST_USE;
 // reference_model.c: tsr__reference_needs_copy returns true if the engine computes the model wrong
 // as it is. tsr__reference_rewrite rewrites a copy so that the result is right.
-bool tsr__reference_needs_copy(const tsr_model *model);
+bool tsr__reference_needs_copy(tsr_model *model);
 tsr_status tsr__reference_rewrite(struct arena *arena, tsr_model *model) TSR_MUST_USE;
 // lowered.c: sets *path to the file for the unsharded run: the model itself, or a copy that the
 // engine can run and computes correctly.

@@ -5,11 +5,32 @@
 #include "verify/internal.h"
 #include "rules/rules.h"
 
-bool tsr__reference_needs_copy(const tsr_model *model)
+#define COMPRESS_SINCE 9  // operator set
+#define MOST_AXES      18 // of a node with windows
+
+// Returns bits of the axes of input 0 whose size is hidden from the engine, because it would infer a
+// wrong size of the result from it (quirk misread_windows).
+static unsigned hidden_axes(const struct shapes *shapes, const tsr_node *node)
 {
+    struct shape x = tsr__shapes_of(shapes, tsr_node_input(node, 0));
+    unsigned axes = 0;
+    for (size_t i = 0; i < tsr_node_output_count(node); i++)
+        axes |= tsr__shapes_misread(shapes, tsr_node_output(node, i));
+    if (tsr__node_opset(node) < COMPRESS_SINCE)
+        return 0;
+    for (int axis = 0; axis < x.rank; axis++)
+        if (axes >> axis & 1 && x.dims[axis].value < 1)
+            axes &= ~(1u << axis);
+    return axes;
+}
+
+bool tsr__reference_needs_copy(tsr_model *model)
+{
+    const struct shapes *shapes = tsr__model_shapes(model);
     for (const tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node))
-        if (tsr__node_rereads(node) || tsr__node_split_rank(node))
+        if (tsr__node_rereads(node) || tsr__node_split_rank(node) ||
+            (shapes && hidden_axes(shapes, node)))
             return true;
     return false;
 }
@@ -80,29 +101,73 @@ static tsr_status copy_split(struct arena *arena, tsr_node *node, size_t copies,
     return tsr_node_replace_input(node, 0, x);
 }
 
-// Rewrites the model so that the engine computes it correctly. Counts the copies for all Splits
-// before it rewrites one, because the counts depend on the other readers of a value.
+// Inserts a Compress that keeps all elements of an axis before input 0 of the node.
+static tsr_status hide_size(struct arena *arena, tsr_node *node, int axis, int64_t size,
+                            size_t number)
+{
+    struct str name = tsr__arena_printf(arena, "tessera_hidden_%zu_%d", number, axis);
+    struct str mask = tsr__arena_printf(arena, "tessera_all_%zu_%d", number, axis);
+    unsigned char *all = ARENA_ARRAY(arena, unsigned char, (size_t)size);
+    if (!name.p || !mask.p || !all)
+        return TSR_NOMEM;
+    memset(all, 1, (size_t)size);
+    tsr_value *in[2] = {tsr_node_input(node, 0)};
+    in[1] = tsr_graph_add_initializer(tsr_node_graph(node), mask.p, TSR_BOOL, 1, &size, all,
+                                      (size_t)size);
+    tsr_value *x = in[1] ? add_before(tsr_node_graph(node), node, "Compress", name.p, in, 2) : NULL;
+    if (!x || tsr_node_set_int(tsr_value_producer(x), "axis", axis) != TSR_OK)
+        return TSR_NOMEM;
+    return tsr_node_replace_input(node, 0, x);
+}
+
+// What the reference changes at one node.
+struct rewriting {
+    tsr_node *node;
+    size_t copies;            // before a Split
+    unsigned hidden;          // bits of axes of input 0
+    int64_t sizes[MOST_AXES]; // of these axes
+};
+
+static void plan_rewriting(const struct shapes *shapes, tsr_node *node, struct rewriting *out)
+{
+    struct shape x = tsr__shapes_of(shapes, tsr_node_input(node, 0));
+    *out = (struct rewriting){.node = node, .copies = tsr__node_split_rank(node)};
+    out->hidden = hidden_axes(shapes, node);
+    for (int axis = 0; axis < x.rank && axis < MOST_AXES; axis++)
+        out->sizes[axis] = x.dims[axis].value;
+}
+
+static tsr_status rewrite(struct arena *arena, const struct rewriting *rewriting, size_t number)
+{
+    tsr_node *node = rewriting->node;
+    for (int axis = 0; axis < MOST_AXES; axis++)
+        if (rewriting->hidden >> axis & 1)
+            TRY(hide_size(arena, node, axis, rewriting->sizes[axis], number));
+    if (rewriting->copies)
+        return copy_split(arena, node, rewriting->copies, number);
+    if (tsr__node_rereads(node) && tsr_node_output(node, 0))
+        return keep_first_input(arena, node, number);
+    return TSR_OK;
+}
+
+// Rewrites the model so that the engine computes it correctly. Plans all changes before it makes
+// one, because they depend on the other readers of a value, and shapes on the unchanged model.
 tsr_status tsr__reference_rewrite(struct arena *arena, tsr_model *model)
 {
-    size_t n = 0, i = 0;
+    const struct shapes *shapes = tsr__model_shapes(model);
+    size_t n = 0;
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node))
         n++;
-    tsr_node **nodes = ARENA_ARRAY(arena, tsr_node *, n + 1);
-    size_t *copies = ARENA_ARRAY(arena, size_t, n + 1);
-    if (!nodes || !copies)
+    struct rewriting *list = ARENA_ARRAY(arena, struct rewriting, n + 1);
+    if (!shapes || !list)
         return TSR_NOMEM;
+    n = 0;
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
-         node = tsr_model_next_node(model, node)) {
-        nodes[i] = node;
-        copies[i++] = tsr__node_split_rank(node);
-    }
+         node = tsr_model_next_node(model, node))
+        plan_rewriting(shapes, node, &list[n++]);
     tsr_status st = TSR_OK;
-    for (i = 0; i < n && st == TSR_OK; i++) {
-        if (copies[i])
-            st = copy_split(arena, nodes[i], copies[i], i);
-        else if (tsr__node_rereads(nodes[i]) && tsr_node_output(nodes[i], 0))
-            st = keep_first_input(arena, nodes[i], i);
-    }
+    for (size_t i = 0; i < n && st == TSR_OK; i++)
+        st = rewrite(arena, &list[i], i);
     return st;
 }

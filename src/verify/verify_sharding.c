@@ -52,11 +52,13 @@ static struct differing count_differing(const struct work *work, size_t i,
                                         const tsr_tensors *sharded,
                                         const tsr_difference *difference, double tolerance)
 {
-    if (difference->ok || !(difference->max_rel > 0))
+    if (difference->ok)
         return (struct differing){0};
-    double limit = tolerance * difference->max_abs / difference->max_rel;
+    tsr_dtype type = tsr_tensors_dtype(work->unsharded, i);
+    double limit = tsr__compare_allowed(type, tolerance) * tsr__compare_largest(work->unsharded, i);
     int64_t k = tsr_tensors_find(sharded, tsr_tensors_name(work->unsharded, i));
-    return (struct differing){limit, tsr__compare_count(work->unsharded, i, sharded, k, limit)};
+    return (struct differing){limit,
+                              tsr__compare_rest(work->unsharded, i, sharded, k, limit, NULL).count};
 }
 
 static void mention_random(struct work *work, const char *name)
@@ -211,18 +213,18 @@ static tsr_status broadcast_parts(struct work *work)
 static tsr_status run_and_compare(struct work *work, tsr_model *model, const char *config,
                                   bool apart, struct outcome *out)
 {
-    tsr_tensors *got = NULL;
     tsr_status st = run_unsharded(work, model, config);
+    tsr_tensors_free(out->sharded); // of a run before, with rounded products
+    out->sharded = NULL;
     if (st == TSR_OK)
-        st = tsr_tensors_new(work->session, &got);
+        st = tsr_tensors_new(work->session, &out->sharded);
     if (st == TSR_OK && apart)
         st = broadcast_parts(work);
     if (st == TSR_OK)
-        st = tsr_run(work->session, work->scratch.parts, &work->run, work->inputs, got);
+        st = tsr_run(work->session, work->scratch.parts, &work->run, work->inputs, out->sharded);
     tsr__folder_remove(work->scratch.parts);
     if (st == TSR_OK)
-        st = compare_all(work, got, out);
-    tsr_tensors_free(got);
+        st = compare_all(work, out->sharded, out);
     return st;
 }
 
@@ -230,8 +232,8 @@ static tsr_status run_and_compare(struct work *work, tsr_model *model, const cha
 // checks whether the engine differs from itself, compares without rounding of activations, and
 // checks whether the model amplifies rounding errors. If they still differ, reports it, and looks
 // for saturation of 8-bit products and for the first value that differs.
-tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char *config,
-                                struct outcome *out)
+static tsr_status verify_sharding(struct work *work, tsr_model *model, const char *config,
+                                  struct outcome *out)
 {
     tsr_partition_options options = {.size = sizeof(options), .config = config};
     int rank = 0;
@@ -267,5 +269,14 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
     // Both checks run the engine again.
     tsr__verify_saturation(work);
     tsr__verify_locate(work, model, config, &out->first);
+    return st;
+}
+
+tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char *config,
+                                struct outcome *out)
+{
+    tsr_status st = verify_sharding(work, model, config, out);
+    tsr_tensors_free(out->sharded);
+    out->sharded = NULL;
     return st;
 }

@@ -238,6 +238,31 @@ def test_results_near_zero(d):
     check("their relative difference is large", doc["outputs"][0]["max_rel"] > 0.05, doc)
 
 
+def normalized(path, others=True):
+    """MeanVarianceNormalization of rows, of which eight have equal values: x - mean is then only the rounding error of the mean. With others=False all have."""
+    rows = np.random.default_rng(3).standard_normal((12, 7)).astype("f4")
+    rows[:8] = rows[:8, :1]
+    rows = rows if others else rows[:8]
+    nodes = [helper.make_node("MatMul", ["x", "one"], ["a"], name="product"), helper.make_node("MeanVarianceNormalization", ["a"], ["y"], name="norm", axes=[1])]
+    np.savez(path + ".npz", x=rows)
+    return save(path, nodes, [("x", T.FLOAT, rows.shape)], [("y", T.FLOAT, rows.shape)], [numpy_helper.from_array(np.eye(7, dtype="f4"), "one")])
+
+
+def test_rounding_errors_alone(d):
+    """A sharded mean of equal values rounds in another way: the result is 1, -1, a number between or NaN, and each is as wrong."""
+    for others in (True, False):
+        m = normalized(d + "/norm.onnx", others)
+        rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "norm:a={1,2}")
+        check("a sharded mean", rc == 0, err)
+        rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", m + ".npz")
+        output = doc["outputs"][0]
+        check("they differ", output["max_rel"] is None or output["max_rel"] > 0.05, output)
+        if others:
+            check("elements of rounding errors are left out", rc == 0 and [f["code"] for f in doc["findings"]] == ["verify-sensitive"] and "of 84 elements are rounding errors" in err, (rc, err))
+        else:
+            check("at least one element must be compared", rc == 1 and doc["findings"][0]["code"] == "verify-different", (rc, err))
+
+
 def test_amplified_errors_are_found(d):
     """An operator adds to each element its index in the tensor, so its rule is wrong: in the second shard the indices start with 0 again.
 
@@ -256,5 +281,5 @@ def test_amplified_errors_are_found(d):
         check("ramp %g: the first difference" % ramp, good or doc["first"]["value"] == "twice_x", doc)
 
 
-harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_rounding_errors_are_amplified, test_random_sequence, test_results_near_zero, test_amplified_errors_are_found])
+harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_rounding_errors_are_amplified, test_random_sequence, test_results_near_zero, test_rounding_errors_alone, test_amplified_errors_are_found])
 harness.finish()
