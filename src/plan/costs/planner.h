@@ -30,9 +30,9 @@
 // A value whose sizes are all numbers.
 struct plan_value {
     int rank;
-    const int64_t *shape;
-    int bits;  // bits of an element
-    int wider; // for a constant: additional bytes in memory for each byte in the file
+    const int64_t *shape; // never NULL
+    int bits;             // bits of an element
+    int wider;            // for a constant: additional bytes in memory for each byte in the file
     bool constant;
     bool given;   // the caller passes the value to all devices
     bool returned; // an output of the model

@@ -34,8 +34,10 @@ static tsr_status time_of(struct planner *planner, const struct reshard_request 
             "use devices of the topology",
             "the sharding names a device that the topology (%lld devices) does not have",
             (long long)planner->machine.n);
-    struct plan_value value = {
-        .rank = request->rank, .shape = request->shape, .bits = tsr_dtype_bits(request->type)};
+    static const int64_t scalar[1] = {1};
+    struct plan_value value = {.rank = request->rank,
+                               .shape = request->rank ? request->shape : scalar,
+                               .bits = tsr_dtype_bits(request->type)};
     uint32_t from = tsr__planner_layout(planner, first);
     if (from == PLAN_NO_LAYOUT)
         return TSR_NOMEM;

@@ -222,8 +222,11 @@ const struct rule *tsr__planner_rule(const struct planner *planner, const tsr_no
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n,
                          const struct planner *other)
 {
-    planner->values =
-        ARENA_ARRAY(&planner->arena, struct plan_value, tsr__model_value_ids(planner->model) + 1);
+    static const int64_t scalar[1] = {1};
+    size_t ids = tsr__model_value_ids(planner->model);
+    planner->values = ARENA_ARRAY(&planner->arena, struct plan_value, ids + 1);
+    for (size_t id = 0; planner->values && id <= ids; id++)
+        planner->values[id].shape = scalar; // of values in bodies, which are not filled
     return planner->values && find_rules(planner, other) && find_shapes(planner, sizes, n) &&
            fill_all(planner);
 }
