@@ -5,6 +5,7 @@ Differences by rounding are not failures. If results differ, the unsharded model
 depends on how it is computed; outputs that move as far by noise are excused (`ill`). Also excused is what follows from a sum or product whose
 parts can leave the range of its type (`range`), or from another case that docs/numbers.md does not promise (`open`, promises.py)."""
 import itertools
+import json
 import os
 import re
 import shutil
@@ -46,14 +47,14 @@ WHOLE_NUMBERS = set("""MatMul Gemm Conv ConvTranspose Einsum CumSum ReduceSum Re
 
 class Verdict:
     """kind: ok, ill (rounding), range (parts leave the range), open (not promised), engine (the engine fails itself), infeasible, or a failure:
-    different, refused, failed."""
+    different, refused, failed, blamed (by `verify`)."""
 
     def __init__(self, kind, text="", cut_nodes=0):
         self.kind, self.text, self.cut_nodes = kind, text, cut_nodes
 
     @property
     def find(self):
-        return self.kind in ("different", "refused", "failed", "crashed", "hung")
+        return self.kind in ("different", "refused", "failed", "blamed", "crashed", "hung")
 
 
 def short(dtype):
@@ -224,8 +225,9 @@ def excuse(case, model, cut, k, wrong):
         return Verdict("ill", str(wrong[0])), [], moved
     values = known_values(model, case.sets[k])
     level = cut["level"]
+    open_values = promises.not_promised_by_verify if cut.get("oracle") == "verify" else promises.not_promised
     reasons = (("range", "", lambda: terms.out_of_range(model, values)),
-               ("open", "", lambda: promises.not_promised(model, values)),
+               ("open", "", lambda: open_values(model, values)),
                ("engine", "its own mistake: ", lambda: fused_wrongly(model, values, level) | written_statistics(model, k) | promises.quantised_outputs(model, level)
                 | promises.quantised_twice(model, level) | promises.split_as_others(model, level)))
     for kind, text, names in reasons:
@@ -330,6 +332,43 @@ def under_mpi(session, tessera, parts, case, cut, work):
     return results
 
 
+def excused_verdict(case, cut, k, errors, outputs):
+    """What `verify` may report for set k: that ONNX Runtime cannot run the unsharded model, or a difference that docs/numbers.md names. Rounding is
+    no excuse: `verify` must know it. None: a failure."""
+    texts = " ".join(text for _, text in errors)
+    known = refusals.engine_mistake(case.model, texts)
+    if known or any(code == "verify-reference" for code, _ in errors):
+        return Verdict("engine", known or "it refuses the unsharded model: " + texts[:200])
+    if any(engine_differs(case, k, level, []) for level in {cut["level"]} - {0}):
+        return Verdict("engine", "optimised, it refuses the whole model too")
+    wrong = [(o["name"], float("inf") if o["max_rel"] is None else o["max_rel"]) for o in outputs if not o["ok"]]
+    if not wrong:
+        return Verdict("open", texts[:200]) if failing_is_open(case, texts) else None
+    why, _, _ = excuse(case, inside.inlined(case.model), cut, k, wrong)
+    return why if why and why.kind != "ill" else None
+
+
+def verified(tessera, model, case, cut, work):
+    """The verdict of `tessera verify` on all sets: it must accept every sharding, whatever it compares with and however it excuses rounding."""
+    annotated, inputs = os.path.join(work, "annotated.onnx"), os.path.join(work, "inputs.npz")
+    model.save(annotated)
+    verdict = Verdict("ok")
+    for k, arrays in enumerate(case.sets):
+        np.savez(inputs, **{n: a.astype("U") if a.dtype.kind == "O" else a for n, a in arrays.items()})
+        words = [tessera, "verify", annotated, "--inputs", inputs, "--optimize", str(cut["level"]), "--threads", "1", "--timeout", "60", "--json"]
+        p = subprocess.run(words, capture_output=True, text=True, timeout=2 * TIMEOUT, env=dict(os.environ, TESSERA_ORT=api.engine_library()))
+        found = json.loads(p.stdout) if p.stdout.startswith("{") else {}
+        errors = [(f["code"], f["message"]) for f in found.get("findings", []) if f["severity"] == "error"]
+        if p.returncode == 0:
+            verdict.cut_nodes = found["cut_nodes"]
+            continue
+        why = excused_verdict(case, cut, k, errors, found.get("outputs", []))
+        if not why:
+            return Verdict("blamed", "set %d: verify exits %d; %s" % (k, p.returncode, "; ".join("%s: %s" % e for e in errors) or p.stderr[-300:]))
+        verdict = why if verdict.kind == "ok" else verdict
+    return verdict
+
+
 def attempt(lib, tessera, path, case, cut, work):
     """Shard and run a case in one way; returns the verdict."""
     parts = os.path.join(work, "parts")
@@ -344,6 +383,8 @@ def attempt(lib, tessera, path, case, cut, work):
                 return Verdict("told no", " ".join(sorted({f[0] for f in errors})))
             if errors:
                 return Verdict("refused", "check finds errors in what was drawn: %s" % (errors[0][:2],))
+            if cut.get("oracle") == "verify":
+                return verified(tessera, model, case, cut, work)
             _, cut_nodes = model.partition(parts)
             if cut["transport"] == "mpi":
                 results = under_mpi(session, tessera, parts, case, cut, work)

@@ -6,6 +6,7 @@
     metadata: {key: text}     additional results of a plan
     infer: null, "infer" or "propagate";  transport;  level (ONNX Runtime's optimization)
     keep: share of the inputs and outputs that stay sharded, from 0 to 1
+    oracle: "verify": `tessera verify` compares with its own unsharded run; default: Python's ONNX Runtime
 """
 import random
 
@@ -101,6 +102,8 @@ def draw(rng, mpi):
     if kind == "hand":
         cut["stages"] = rng.choice([0, 0, 0, 0, 2, 3])
     cut["keep"] = rng.choice([0] * 9 + [0.3, 1])
+    if rng.random() < 0.25 and cut["transport"] == "threads":  # the unsharded run is that of `verify`
+        cut.update(oracle="verify", keep=0)
     return cut
 
 

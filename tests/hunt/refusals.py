@@ -7,7 +7,7 @@ A verdict is one of:
     told no       edits drawn by hand that `check` rejects, each with a code of EDITS
     infeasible    a plan with a memory limit in which nothing fits
     engine        the engine rejects or changes the unsharded model too, or ENGINE lists its bug
-    different, refused, failed, crashed, hung     failures ("finds")"""
+    different, refused, failed, blamed, crashed, hung     failures ("finds"); blamed: `verify` fails a sharding"""
 import re
 
 import onnx

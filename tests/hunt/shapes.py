@@ -263,12 +263,14 @@ def one_hot(s):
 
 
 def spatial(s, rank):
-    """A value [batch, channels, space ...]: an existing one, or another one reshaped to that form."""
+    """A value [batch, channels, space ...]: an existing one, or a new one. Windows may be larger than it is."""
     rng = s.maker.rng
-    fit = s.pick(lambda a: a.ndim == rank and min(a.shape) > 0 and a.shape[-1] >= 3 and a.dtype == np.float32, "f")
+    least = rng.choice([1, 3, 3])
+    fit = s.pick(lambda a: a.ndim == rank and min(a.shape) > 0 and a.shape[-1] >= least and a.dtype == np.float32, "f")
     if fit and rng.random() < 0.7:
         return fit
-    shape = (rng.choice([1, 2]), rng.choice([2, 3, 4, 6])) + tuple(rng.choice([4, 5, 6, 7, 9]) for _ in range(rank - 2))
+    sizes = [1, 2, 3, 4] if rng.random() < 0.2 else [4, 5, 6, 7, 9]
+    shape = (rng.choice([1, 2, 2, 8]), rng.choice([2, 3, 4, 6])) + tuple(rng.choice(sizes) for _ in range(rank - 2))
     return s.fresh(s.maker.numbers(shape, "f4"), constant=0.2)
 
 
@@ -277,9 +279,8 @@ def window_attributes(rng, dims):
     out = {"kernel_shape": kernel, "strides": [rng.choice([1, 1, 2, 3]) for _ in range(dims)]}
     if rng.random() < 0.3:
         out["dilations"] = [rng.choice([1, 2]) for _ in range(dims)]
-    if rng.random() < 0.2:
+    if rng.random() < 0.25:
         out["auto_pad"] = rng.choice(["SAME_UPPER", "SAME_LOWER", "VALID"])
-        out.pop("dilations", None)
     elif rng.random() < 0.7:
         out["pads"] = [rng.randint(0, max(0, k - 1)) for k in kernel * 2]
     return out
@@ -296,8 +297,10 @@ def convolve(s):
     ins = [x, s.like(shape + tuple(attributes["kernel_shape"]), "f4")]
     if rng.random() < 0.5:
         ins.append(s.like((out,), "f4"))
-    if turned and rng.random() < 0.3 and "auto_pad" not in attributes:
-        attributes["output_padding"] = [k - 1 for k in attributes["strides"]]
+    if turned and rng.random() < 0.3:
+        attributes["output_padding"] = [rng.randint(0, k - 1) for k in attributes["strides"]]
+    elif turned and rng.random() < 0.15:
+        attributes["output_shape"] = [max(1, d * k + rng.randint(-2, 1)) for d, k in zip(s.values[x].shape[2:], attributes["strides"])]
     return s.add("ConvTranspose" if turned else "Conv", ins, group=group, **attributes)
 
 
@@ -311,7 +314,17 @@ def pool(s):
     attributes["ceil_mode"] = rng.choice([None, None, 1])
     if op == "AveragePool":
         attributes["count_include_pad"] = rng.choice([None, 1])
-    return s.add(op, [x], **attributes)
+    return s.add(op, [x], outputs=2 if op == "MaxPool" and rng.random() < 0.3 else 1, **attributes)
+
+
+def repeated_lines(s):
+    """A value that is constant along some axes: statistics along them are only rounding errors."""
+    rng = s.maker.rng
+    x = first(s, "f", 2, 4)
+    shape = s.values[x].shape
+    axes = rng.sample(range(len(shape)), rng.randint(1, len(shape)))
+    line = s.like([1 if k in axes else d for k, d in enumerate(shape)], s.values[x].dtype)
+    return s.add("Expand", [line, s.constant(ints(*shape))])
 
 
 def resize(s):
@@ -384,4 +397,4 @@ def lists(s):
 
 MAKERS = [(reshape, 8), (computed_reshape, 4), (size_arithmetic, 4), (transpose, 6), (squeeze, 3), (flatten, 2), (expand, 3), (tile, 2),
           (concat, 5), (split, 4), (slice_, 6), (pad, 3), (gather, 4), (gather_elements, 3), (gather_nd, 3), (triangle, 3),
-          (one_hot, 1), (convolve, 5), (pool, 4), (resize, 3), (found, 1), (lists, 2), (optionals, 1)]
+          (one_hot, 1), (repeated_lines, 1), (convolve, 5), (pool, 4), (resize, 3), (found, 1), (lists, 2), (optionals, 1)]
