@@ -222,8 +222,8 @@ class Plan:
 class _Made:
     """What a plan needs of its model: the result of the library, and the options it was made with."""
 
-    def __init__(self, model: "Model", result: Any, topology: Any, options: Any, configuration: str):
-        self.model, self.result, self.topology, self.options = model, result, topology, options
+    def __init__(self, model: "Model", result: Any, options: Any, configuration: str):
+        self.model, self.result, self.options = model, result, options
         self.configuration, self.edits = configuration, model._edits
 
     def _check(self) -> None:
@@ -243,7 +243,7 @@ class _Made:
         self.model.session.do(work)
 
     def __del__(self) -> None:
-        result, topology = self.result, self.topology
+        result, topology = self.result, self.options.topology
 
         def free() -> None:
             library.tsr_plan_result_free(result)
@@ -560,14 +560,12 @@ class Model:
         """
         def work() -> List[Candidate]:
             self._find(node)  # reports a misspelt name
-            copy = ctypes.c_void_p()
-            self.session.status(library.tsr_model_clone(self._handle, ctypes.byref(copy)))
-            topology = self._topology(devices)
+            options, copy = self._plan_options(devices, memory, dims, explain=node.encode()), ctypes.c_void_p()
             try:
-                options = self._plan_options(devices, topology, memory, dims, explain=node.encode())
+                self.session.status(library.tsr_model_clone(self._handle, ctypes.byref(copy)))
                 return self._explained(copy, options)
             finally:
-                library.tsr_topology_free(topology)
+                library.tsr_topology_free(options.topology)
                 library.tsr_model_free(copy)
         return self.session.do(work)
 
@@ -624,31 +622,27 @@ class Model:
         """Chooses a sharding for every node and writes it into the model. After Ctrl-C, the exception has the best
         plan so far as .best.
         """
-        def work() -> Plan:
-            topology = self._topology(devices)
-            options = self._plan_options(devices, topology, memory, dims, stages, objective, time)
-            return self._plan(options, topology)
-        return self.session.do(work)
+        return self.session.do(lambda: self._plan(self._plan_options(devices, memory, dims, stages, objective, time)))
 
-    def _topology(self, devices: Union[int, str]) -> Any:
-        """Returns the topology that the text names; None for a number of devices."""
-        given = check_devices(devices)
+    def _plan_options(self, devices: Union[int, str], memory: Union[int, str, None], dims: Optional[Mapping[str, int]], stages: Union[int, str] = 0,
+                      objective: str = "latency", time: Optional[float] = None, explain: Optional[bytes] = None) -> Any:
+        """Returns the options of the library for a plan. The caller frees their topology."""
+        given, sizes = check_devices(devices), sizes_array(dims)
         if given is None:
             raise TypeError("devices must be a number or a topology such as 'ring:4', not None")
-        return None if isinstance(given, int) else topology_of(self.session, given)
-
-    @staticmethod
-    def _plan_options(devices: Union[int, str], topology: Any, memory: Union[int, str, None], dims: Optional[Mapping[str, int]],
-                      stages: Union[int, str] = 0, objective: str = "latency", time: Optional[float] = None, explain: Optional[bytes] = None) -> Any:
-        sizes = sizes_array(dims)
         if objective not in OBJECTIVES:
             raise ValueError("objective must be %s, not %r" % (" or ".join(OBJECTIVES), objective))
         if time is not None and not time > 0:
             raise ValueError("time must be a positive number of seconds, not %r" % (time,))
-        return options_of(_api.tsr_plan_options, devices=0 if topology else check_devices(devices), topology=topology, memory=bytes_of(memory), sizes=sizes,
-                          n_sizes=len(sizes), objective=OBJECTIVES[objective], stages=_stages_of(stages), seconds=time or 0, explain=explain)
+        options = options_of(_api.tsr_plan_options, memory=bytes_of(memory), sizes=sizes, n_sizes=len(sizes), objective=OBJECTIVES[objective],
+                             stages=_stages_of(stages), seconds=time or 0, explain=explain)
+        if isinstance(given, int):
+            options.devices = given
+        else:
+            options.topology = topology_of(self.session, given)
+        return options
 
-    def _plan(self, options: Any, topology: Any) -> Plan:
+    def _plan(self, options: Any) -> Plan:
         result = ctypes.c_void_p()
         self._edits += 1
         status = library.tsr_plan(self._handle, ctypes.byref(options), ctypes.byref(result))
@@ -661,10 +655,10 @@ class Model:
                 facts = read(_api.tsr_plan_facts, library.tsr_plan_result_about, result)
                 error.needs_bytes, error.fits_devices = facts.needs_bytes, facts.fits_devices
             library.tsr_plan_result_free(result)
-            library.tsr_topology_free(topology)
+            library.tsr_topology_free(options.topology)
             raise
         self._config = plan.configuration
-        made = _Made(self, result, topology, options, plan.configuration)
+        made = _Made(self, result, options, plan.configuration)
         plan.__dict__["_made"] = made  # no field of the dataclass: it is neither compared nor copied
         plan.nodes._read = made.nodes
         return plan
