@@ -229,6 +229,8 @@ case("body-disagree", lambda: branches(0, 1), lambda: branches(1, 1))
 case("stage-range", lambda: entry(base(), "mm", stage=-1), lambda: entry(base(), "mm", stage=0))
 case("stage-order", lambda: entry(entry(base(), "mm", stage=1), "act", stage=0), lambda: entry(entry(base(), "mm", stage=0), "act", stage=1))
 NAMED = [("c", 2, ("CPU", "NPU"))]
+case("stage-beyond", lambda: entry(base(configs=NAMED), "mm", stage=2), lambda: entry(base(configs=NAMED), "mm", stage=1))
+
 case("stage-return", lambda: entry(entry(base(configs=NAMED), "mm", stage=1), "act", stage=0), lambda: entry(entry(base(configs=NAMED), "mm", stage=0), "act", stage=1))
 
 

@@ -5,7 +5,7 @@ Random graphs have branches, If, Loop, sequences, values that skip stages, and o
 must accept them, results must equal the unsharded model's, and several runs in flight must not deadlock.
 
 usage: affinity.py TESSERA GRAPHS SEED"""
-import json, os, random, subprocess, sys
+import glob, json, os, random, subprocess, sys
 
 import numpy as np
 import onnx
@@ -121,13 +121,21 @@ def chain(path, names, stages):
     return save(path, nodes, ["v%d" % (len(stages) - 1)], len(names), stages)
 
 
+def places(d, f):
+    """Returns the rank of each operator of a chain, or a list if there are several."""
+    rc, out, err = tessera("partition", f, "-o", d + "/places", "--force")
+    ranks = [[n.op_type for n in onnx.load(p).graph.node] for p in sorted(glob.glob(d + "/places/rank*.onnx"))] if rc == 0 else []
+    found = [[k for k, ops in enumerate(ranks) if op in ops] for op in ("Relu", "Neg", "Abs", "Tanh")]
+    return [k[0] if len(k) == 1 else k for k in found]
+
+
 def findings(f):
     rc, out, err = tessera("check", f, "--json")
     doc = json.loads(out)
     return rc, [x["code"] for x in doc["findings"] if x["code"].startswith("stage")], doc
 
 
-# Chains with fixed stage numbers: what check reports, and that a stage without a device is refused by all commands.
+# Chains with fixed stage numbers: what check reports, and where stages beyond the list run.
 def rules_of_stages(d):
     f = d + "/chain.onnx"
     for stages, devices, want in (([0, 1, 2, 0], 3, ["stage-return"]), ([0, 0, 1, 1], 4, []), ([1, 1, 1, 1], 3, []), ([2, 1, 0, 3], 4, ["stage-return"])):
@@ -135,21 +143,54 @@ def rules_of_stages(d):
         rc, codes, doc = findings(f)
         case("check %s" % stages, rc == 0 and codes == want, doc)
         check_model("chain %s" % stages, d, m, f)
-    chain(f, NAMES[:2], [0, 1, 2, 3])
-    rc, codes, doc = findings(f)
-    case("a stage beyond the list", rc == 1 and codes == ["stage-range"] and doc["findings"][0]["node"] == "n2", doc)
-    for words in (("partition", f, "-o", d + "/none"), ("verify", f), ("infer", f, "-o", d + "/none.onnx"), ("simulate", f)):
-        rc, out, err = tessera(*words)
-        case("... %s refuses it" % words[0], rc == 1 and "stage 2 has no device" in err and (words[-1] == f or not os.path.exists(words[-1])), "exit %d %s" % (rc, err))
-    # Shardings may name other devices than the stage's: here stage 1 has two. Without device names, a stage must not read a later one.
+    for stages, devices, want, note in (([1, 1, 2, 2], 2, [0, 0, 1, 1], "n2"), ([0, 1, 2, 3], 2, [0, 1, 1, 1], "n2"), ([5, 9, 5, 9], 3, [0, 1, 0, 1], "n0")):
+        chain(f, NAMES[:devices], stages)
+        rc, codes, doc = findings(f)
+        found = [x["node"] for x in doc["findings"] if x["code"] == "stage-beyond"]
+        case("stages %s of %d names: a note" % (stages, devices), rc == 0 and found == [note], doc)
+        rc, out, err = tessera("verify", f, *MAP)
+        case("... verify", rc == 0, err)
+        got = places(d, f)
+        case("... in order", got == want, got)
+    # Shardings of one stage may name other devices: here stage 1 has two, stage 2 another. The other stages stay.
     m = chain(f, NAMES[:4], [0, 1, 2, 0])
     rc, out, err = tessera("annotate", f, "--config", "c", "--shard", "n1:v0={2,1:1,2}", "--shard", "n2:v2={1:3}", "-o", d + "/spec.onnx")
     case("shardings that name other devices", rc == 0 and findings(d + "/spec.onnx")[:2] == (0, ["stage-return"]), err)
+    case("... leave the other stages", places(d, d + "/spec.onnx") == [0, [1, 2], 3, 0], places(d, d + "/spec.onnx"))
     rc, out, err = tessera("verify", d + "/spec.onnx", *MAP)
     case("... run", rc == 0, err)
+    chain(f, NAMES[:4], [0, 1, 2, 2])
+    for word, want in (("n0:v0={1:2}", [2, 1, 2, 2]), ("n1:v0={2,1:1,2}", [0, [1, 2], 2, 2]), ("n1:v1={2,1:0,3}", [0, [0, 3], 2, 2])):
+        rc, out, err = tessera("annotate", f, "--config", "c", "--shard", word, "-o", d + "/spec.onnx")
+        got = places(d, d + "/spec.onnx")
+        case("%s moves its own stage only" % word, got == want, (got, err))
     del m.configuration[0].device[:]
     onnx.save(m, f)
     case("no names", findings(f)[:2] == (1, ["stage-order"]))
+
+
+# The order of stages counts inside of functions and for values that bodies read.
+def order_of_stages(d):
+    f = d + "/order.onnx"
+    stage = lambda n, k: setattr(n.device_configurations.add(configuration_id="c"), "pipeline_stage", k)
+    inner = [h.make_node("Neg", ["a"], ["m"], name="first"), h.make_node("Abs", ["m"], ["b"], name="second")]
+    stage(inner[1], 0)
+    call, reader = h.make_node("F", ["x"], ["y"], name="call", domain="own"), h.make_node("If", ["yes"], ["y"], name="if", then_branch=branch("Relu", "v", "t"), else_branch=branch("Neg", "v", "e"))
+    producer = h.make_node("Relu", ["x"], ["v"], name="producer")
+    for n, k in ((call, 1), (producer, 1), (reader, 0)):
+        stage(n, k)
+    fun = h.make_function("own", "F", ["a"], ["b"], inner, [h.make_opsetid("", 18)])
+    for name, nodes, at in (("in a function", [call], "call/second"), ("of a captured value", [producer, reader], "if")):
+        g = h.make_graph(nodes, "g", [info("x")], [info("y")], [nh.from_array(np.array(True), "yes")])
+        m = h.make_model(g, ir_version=11, opset_imports=[h.make_opsetid("", 18), h.make_opsetid("own", 1)], functions=[fun])
+        m.configuration.add(name="c", num_devices=2)
+        onnx.save(m, f)
+        rc, codes, doc = findings(f)
+        case("stage order %s: an error" % name, rc == 1 and codes == ["stage-order"] and doc["findings"][0]["node"] == at, doc)
+        m.configuration[0].device.extend(NAMES[:2])
+        onnx.save(m, f)
+        rc, codes, doc = findings(f)
+        case("stage order %s, with names: a note" % name, rc == 0 and codes == ["stage-return"], doc)
 
 
 def random_graphs(d, count, seed):
@@ -162,6 +203,6 @@ def random_graphs(d, count, seed):
         check_model("graph %d" % k, d, save(f, nodes, outputs, devices, stages), f)
 
 
-harness.run([rules_of_stages])
+harness.run([rules_of_stages, order_of_stages])
 harness.run([random_graphs], int(sys.argv[2]), int(sys.argv[3]))
 harness.finish()

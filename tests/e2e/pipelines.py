@@ -43,7 +43,7 @@ OPERATORS = ["Relu", "Neg", "Exp", "Tanh", "Sqrt"]
 
 def devices_of_stages(d):
     """Rows: number of devices, stage of each node, devices that a spec names at a node, expected devices of each node."""
-    table = [(3, [0, 2], {}, [[0], [2]]),  # gaps count if the highest stage is the last device
+    table = [(4, [0, 3], {}, [[0, 1], [2, 3]]),  # the order of the numbers counts, not the gaps
              (3, [0, 1, 2], {}, [[0], [1], [2]]),
              (4, [0, 1, 2], {1: [1, 2]}, [[0], [1, 2], [3]]),  # the other stages get the free devices, in order
              (6, [0, 1, 2], {0: [5]}, [[5], [0, 1], [2, 3, 4]]),

@@ -28,10 +28,10 @@
 // What the check of the nodes finds out about a declared configuration.
 struct config_state {
     const tsr_config *config;
-    uint32_t seen_at;   // mark of the last node with an entry for it
-    int64_t last_stage; // stage of the last node in file order; -1: none yet
-    bool descends;      // a stage is smaller than the one before it
-    bool places;        // a spec of a node with a stage names another device than that of the stage
+    uint32_t seen_at; // mark of the last node with an entry for it
+    // of the main graph, with function calls inlined:
+    int64_t last_stage;     // stage of the last node in file order; -1: none yet
+    bool descends;          // a stage is smaller than the one before it
     const tsr_node *beyond; // first node whose stage is not a device index; NULL: none
 };
 
@@ -309,27 +309,15 @@ static struct config_state *check_binding(struct check *check, const tsr_node *n
     return state;
 }
 
-// Reports a negative stage. Otherwise records in `state` what check_stages needs. Example: whether
-// a stage is smaller than the one before it in file order.
-static void check_stage(struct check *check, const tsr_node *node, const tsr_node_config *nc,
-                        struct config_state *state)
+// Reports a negative stage.
+static void check_stage(const struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     int64_t stage;
-    if (!tsr_node_config_stage(nc, &stage))
-        return;
-    if (stage < 0) {
+    if (tsr_node_config_stage(nc, &stage) && stage < 0)
         tsr__diag(check->session, DIAG_stage_range,
                   PLACE_AT(tsr__place_spec(node, tsr_node_config_target(nc), NULL)),
                   "use a stage from 0 up", "the pipeline stage of the node is %lld",
                   (long long)stage);
-    } else if (state) {
-        state->descends |= stage < state->last_stage;
-        state->last_stage = stage;
-        state->places |= tsr_node_graph(node) == tsr_model_graph(check->model) &&
-                         tsr__names_other_device(nc, stage);
-        if (!state->beyond && stage >= tsr_config_devices(state->config))
-            state->beyond = node;
-    }
 }
 
 // Returns the model to which the node ids in check->reported refer.
@@ -366,7 +354,7 @@ static void check_entry(struct check *check, const tsr_node *node, const tsr_nod
                   tsr_config_name(config));
     if (state)
         state->seen_at = check->node_mark;
-    check_stage(check, node, nc, state);
+    check_stage(check, node, nc);
     // Device numbers are checked only if the configuration is declared.
     int64_t devices = -1; // unknown
     if (state && tsr_config_devices(state->config) >= 1)
@@ -454,48 +442,98 @@ static void report_order(struct check *check, const tsr_node *node, const tsr_co
         STR_ARG(from.op), (long long)reach->stage - 1);
 }
 
+// Returns the latest stage that input i of the node depends on. Inputs are followed by the outer
+// values that the subgraphs of the node read.
+static const struct reach *reach_of(const struct reach *reach, const tsr_node *node,
+                                    tsr_value *const *captures, size_t i)
+{
+    size_t n_in = tsr_node_input_count(node);
+    const tsr_value *value = i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
+    return value ? &reach[tsr__value_id(value)] : NULL;
+}
+
+// Reports the node if it reads a value of a later stage. Returns true if this is a note. Stores in
+// *latest what the outputs of the node depend on.
+static bool check_order_of_stages(struct check *check, const tsr_node *node,
+                                  const tsr_config *config, const struct reach *reach,
+                                  struct reach *latest)
+{
+    tsr_value **captures;
+    size_t n_in = tsr_node_input_count(node), n = n_in + tsr__node_captures(node, &captures);
+    int64_t own = stage_of(node, str_of(tsr_config_name(config)));
+    *latest = (struct reach){own + 1, node};
+    for (size_t i = 0; i < n; i++) {
+        // values that no node has produced yet have stage 0 and no producer
+        const struct reach *r = reach_of(reach, node, captures, i);
+        if (!r || r->stage <= latest->stage)
+            continue;
+        if (own < 0) {
+            *latest = *r;
+            continue;
+        }
+        const tsr_value *value = i < n_in ? tsr_node_input(node, i) : captures[i - n_in];
+        if (tsr_config_device_name_count(config)) {
+            report_return(check, node, config, value, own, r);
+            return true;
+        }
+        report_order(check, node, config, value, own, r);
+        return false; // one diagnostic per node
+    }
+    return false;
+}
+
 // Reports nodes that read a value of a later stage, directly or through nodes without a stage. This
 // is an error. If the configuration has device names, it is a note, and only the first node is
-// reported.
+// reported. Nodes of bodies run where the node with the body runs, so their stages do not count.
 static void walk_stages(struct check *check, const tsr_config *config, struct reach *reach)
 {
-    struct str name = str_of(tsr_config_name(config));
-    memset(reach, 0, tsr__model_value_ids(check->model) * sizeof(*reach));
-    for (const tsr_node *node = tsr_model_next_node(check->model, NULL); node;
-         node = tsr_model_next_node(check->model, node)) {
-        int64_t own = stage_of(node, name);
-        struct reach latest = {own + 1, node};
-        for (size_t i = 0; i < tsr_node_input_count(node); i++) {
-            const tsr_value *value = tsr_node_input(node, i);
-            // values that no node has produced yet have stage 0 and no producer
-            const struct reach *r = value ? &reach[tsr__value_id(value)] : NULL;
-            if (!r || r->stage <= latest.stage)
-                continue;
-            if (own >= 0 && tsr_config_device_name_count(config)) {
-                report_return(check, node, config, value, own, r);
-                return;
-            }
-            if (own >= 0) {
-                report_order(check, node, config, value, own, r);
-                break; // one diagnostic per node
-            }
-            latest = *r;
-        }
+    const tsr_model *model = model_to_follow(check);
+    memset(reach, 0, tsr__model_value_ids(model) * sizeof(*reach));
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
+         node = tsr_node_next(node)) {
+        struct reach latest;
+        if (check_order_of_stages(check, node, config, reach, &latest))
+            return;
         for (size_t i = 0; i < tsr_node_output_count(node); i++)
             if (tsr_node_output(node, i))
                 reach[tsr__value_id(tsr_node_output(node, i))] = latest;
     }
 }
 
-// If the configuration has device names, stage k runs on device k of that list. Reports the first
-// node whose stage has no such device, unless specs place a stage on other devices (state->places).
-static void check_stages_have_devices(struct check *check, const struct config_state *state)
+// Records the stages of a node of the main graph in the states of its configurations.
+static void record_stages(struct check *check, const tsr_node *node)
 {
-    if (!tsr_config_device_name_count(state->config) || state->places || !state->beyond)
+    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(node, i);
+        const tsr_config *config = tsr_node_config_target(nc);
+        int64_t stage;
+        struct config_state *state = NULL;
+        if (config && chosen(check, tsr_config_name(config)))
+            state = tsr__map_get(&check->configs, str_of(tsr_config_name(config)));
+        if (!state || !tsr_node_config_stage(nc, &stage) || stage < 0)
+            continue;
+        state->descends |= stage < state->last_stage;
+        state->last_stage = stage;
+        if (!state->beyond && stage >= tsr_config_devices(state->config))
+            state->beyond = node;
+    }
+}
+
+// If the configuration has device names, stage k runs on device k of that list. Reports the first
+// node whose stage has no such device: then all stages run on the devices in order.
+static void note_stage_beyond(struct check *check, const struct config_state *state)
+{
+    size_t names = tsr_config_device_name_count(state->config);
+    if (!names || !state->beyond)
         return;
     struct place at = tsr__place_spec(state->beyond, state->config, NULL);
-    tsr__diag_stage_beyond(check->session, &at, stage_of(state->beyond, at.configuration),
-                           state->config);
+    tsr__diag(check->session, DIAG_stage_beyond, &at,
+              "to choose the device of a stage, use the index of its name as the stage, or name it "
+              "in a sharding",
+              "stage %lld is beyond the %zu device name%s of configuration '%s': the stages run on "
+              "the devices in ascending order, the lowest one on device 0",
+              (long long)stage_of(state->beyond, at.configuration), names, plural((int64_t)names),
+              tsr_config_name(state->config));
 }
 
 // Checks that no node reads a value of a later stage. If stages never decrease in file order, this
@@ -504,13 +542,17 @@ static bool check_stages(struct check *check)
 {
     struct reach *reach = NULL;
     size_t walks = 0;
+    const tsr_model *model = model_to_follow(check);
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
+         node = tsr_node_next(node))
+        record_stages(check, node);
     for (size_t i = 0; i < check->n_states; i++) {
-        check_stages_have_devices(check, &check->states[i]);
+        note_stage_beyond(check, &check->states[i]);
         if (!check->states[i].descends)
             continue;
         if (!reach)
-            reach = ARENA_ARRAY(&check->arena, struct reach,
-                                tsr__model_value_ids(check->model) + (size_t)1);
+            reach =
+                ARENA_ARRAY(&check->arena, struct reach, tsr__model_value_ids(model) + (size_t)1);
         if (!reach)
             return false;
         if (walks++ == STAGE_WALKS_MAX) {
@@ -684,9 +726,9 @@ static bool check_order(const struct check *check, bool *sorted)
 
 // ---- the complete check -------------------------------------------------------------------------
 
-// Checks configurations, then specs and nodes, then stages. Function calls and the flow come last,
-// and only if there was no error: both need layouts, and invalid specs have none. Returns false if
-// out of memory.
+// Checks configurations, then specs and nodes, then function calls, stages, and the flow. Calls and
+// the flow are checked only if there was no error: both need layouts, and invalid specs have none.
+// Returns false if out of memory.
 static bool check_model(struct check *check)
 {
     check->n_ids = tsr__model_value_ids(check->model);
@@ -707,10 +749,11 @@ static bool check_model(struct check *check)
     if (check->remarks)
         check_ports(check);
     bool sorted = true;
-    if (!check_order(check, &sorted) || !check_stages(check) || check->arena.failed ||
-        check->scratch.failed)
+    if (!check_order(check, &sorted) || check->arena.failed || check->scratch.failed)
         return false;
     if (check->calls && tsr__diag_errors(check->session) == check->errors && !check_calls(check))
+        return false;
+    if (!check_stages(check) || check->arena.failed)
         return false;
     if (sorted && (check->remarks || check->formal) &&
         tsr__diag_errors(check->session) == check->errors)

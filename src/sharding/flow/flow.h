@@ -25,15 +25,10 @@ struct stages {
     bool **on;                // by index of the stage and device: the stage runs on it
     struct stage_of *of_node; // by node id
 };
-// Finds the stages and their devices. Returns false if out of memory, if there are too many stages,
-// or if a stage has no device (with an error).
+// Finds the stages and their devices. Returns false if out of memory, or if there are too many
+// stages (with an error).
 bool tsr__stages_find(struct arena *arena, tsr_model *model, const tsr_config *config,
                       struct stages *stages);
-// True if a spec of the entry names a device other than `device`.
-bool tsr__names_other_device(const tsr_node_config *nc, int64_t device);
-// Reports that `stage` is beyond the list of device names.
-void tsr__diag_stage_beyond(tsr_session *session, const struct place *at, int64_t stage,
-                            const tsr_config *config);
 // Returns the devices on which a node may run, or NULL for all. With explicit_specs its specs
 // decide, unless it also has its own stage.
 const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *node,

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // stage_devices.c - finds the devices that each node may run on, from its pipeline stage.
 //
-// If the configuration names its devices, stage k runs on device k of that list, unless a spec of a
-// staged node names another device. Otherwise a stage runs on the devices that its specs name. For
-// stages without such specs:
-// - Stage k runs on device k if no spec names a device and the highest stage is the last device.
+// A stage runs on the devices that the specs of its nodes name. For stages without such specs:
+// - If the configuration names its devices, stage k runs on device k of that list, whatever other
+//   stages do. If a stage of the configuration is beyond the list, the k-th stage in ascending order
+//   runs on device k instead.
 // - Otherwise these stages get, in ascending order, equal runs of the devices that no spec names.
+// If there are fewer devices than stages, the last stages share the last device.
 // A node without a stage runs with the latest stage that it depends on. A node that depends on no
 // stage may run anywhere.
 //
 // Examples:
-//     CPU,NPU,GPU,DSP, stages 0 and 1, no specs:        stage 0: CPU;     stage 1: NPU
-//     4 devices, stages 0 and 1, no specs, no names:    stage 0: 0 and 1; stage 1: 2 and 3
-//     4 devices, stages 0 and 3, no specs, no names:    stage 0: 0;       stage 3: 3
+//     CPU,NPU,GPU,DSP, stages 0 and 3:           stage 0: CPU;     stage 3: DSP
+//     the same, stage 0 has specs on 1 and 2:    stage 0: 1 and 2; stage 3: DSP
+//     CPU,GPU, stages 1 and 2:                   stage 1: CPU;     stage 2: GPU
+//     4 devices without names, stages 1 and 7:   stage 1: 0 and 1; stage 7: 2 and 3
 #include "sharding/flow/flow.h"
 
 #include <stdlib.h>
@@ -62,44 +64,32 @@ static bool add_group(struct stages *stages, bool *on, const tsr_spec *spec, int
     return false;
 }
 
-// Marks the devices that the specs of a node name. Returns true if a spec has a device list.
-static bool add_specs(struct stages *stages, bool *on, const tsr_node_config *nc)
+// Marks the devices that a spec names. Returns true if it has a device list.
+static bool add_spec(struct stages *stages, bool *on, const tsr_spec *spec)
+{
+    const int64_t *devices;
+    size_t n = tsr_spec_devices(spec, &devices);
+    for (size_t k = 0; k < n; k++)
+        if (!add_group(stages, on, spec, devices[k]))
+            add_device(stages, on, devices[k]);
+    return n > 0;
+}
+
+// Marks the devices that the specs of a node and of the nodes in its bodies name. Returns true if a
+// spec has a device list.
+static bool add_specs(struct stages *stages, bool *on, const tsr_node *node,
+                      const tsr_config *config)
 {
     bool any = false;
-    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
-        const tsr_spec *spec = tsr_node_config_spec(nc, i);
-        const int64_t *devices;
-        size_t n = tsr_spec_devices(spec, &devices);
-        any |= n > 0;
-        for (size_t k = 0; k < n; k++)
-            if (!add_group(stages, on, spec, devices[k]))
-                add_device(stages, on, devices[k]);
-    }
+    const tsr_node_config *nc = entry_of(node, config);
+    for (size_t i = 0; nc && i < tsr_node_config_spec_count(nc); i++)
+        any |= add_spec(stages, on, tsr_node_config_spec(nc, i));
+    for (size_t i = 0; i < tsr_node_attr_count(node); i++)
+        for (size_t k = 0; k < tsr_attr_graph_count(tsr_node_attr(node, i)); k++)
+            for (const tsr_node *in = tsr_graph_first(tsr_attr_graph(tsr_node_attr(node, i), k));
+                 in; in = tsr_node_next(in))
+                any |= add_specs(stages, on, in, config);
     return any;
-}
-
-static bool group_is(const tsr_spec *spec, int64_t key, int64_t device)
-{
-    for (size_t group = 0; group < tsr_spec_group_count(spec); group++) {
-        const int64_t *members;
-        size_t n;
-        if (tsr_spec_group(spec, group, &members, &n) == key)
-            return n == 1 && members[0] == device;
-    }
-    return key == device;
-}
-
-bool tsr__names_other_device(const tsr_node_config *nc, int64_t device)
-{
-    for (size_t i = 0; i < tsr_node_config_spec_count(nc); i++) {
-        const tsr_spec *spec = tsr_node_config_spec(nc, i);
-        const int64_t *devices;
-        size_t n = tsr_spec_devices(spec, &devices);
-        for (size_t k = 0; k < n; k++)
-            if (!group_is(spec, devices[k], device))
-                return true;
-    }
-    return false;
 }
 
 // Lists the devices that no spec of a stage names, ascending, and returns their number. If every
@@ -145,41 +135,24 @@ static void distribute_devices(struct stages *stages, const bool *named, const i
     }
 }
 
-void tsr__diag_stage_beyond(tsr_session *session, const struct place *at, int64_t stage,
-                            const tsr_config *config)
+// Gives stage k device k. If a stage is beyond the named devices, the stages get them in order.
+static void use_device_per_stage(struct stages *stages, const bool *named)
 {
-    tsr__diag(session, DIAG_stage_range, at,
-              "use the index of a device name as the stage, name more devices, or name devices in "
-              "shardings",
-              "pipeline stage %lld has no device: configuration '%s' names %zu devices, and stage "
-              "k runs on device k of that list",
-              (long long)stage, tsr_config_name(config), tsr_config_device_name_count(config));
-}
-
-// Runs stage k on device k. Returns false, with an error, if there are fewer devices.
-static bool use_device_per_stage(struct stages *stages, tsr_session *session,
-                                 const tsr_config *config)
-{
-    int64_t highest = stages->numbers[stages->n - 1];
-    if (highest >= stages->n_all) {
-        struct place at = PLACE(.configuration = str_of(tsr_config_name(config)));
-        tsr__diag_stage_beyond(session, &at, highest, config);
-        return false;
-    }
+    bool beyond = stages->numbers[stages->n - 1] >= stages->n_all;
     for (size_t k = 0; k < stages->n; k++)
-        stages->on[k][stages->numbers[k]] = true;
-    return true;
+        if (!named[k])
+            stages->on[k][beyond ? int64_min((int64_t)k, stages->n_all - 1) : stages->numbers[k]] =
+                true;
 }
 
 // Finds the devices of the stages whose specs name none. Returns false if out of memory.
 static bool default_devices(struct stages *stages, struct arena *arena, const tsr_config *config,
                             const bool *named)
 {
-    bool any_named = false;
-    for (size_t k = 0; k < stages->n; k++)
-        any_named |= named[k];
-    if (!any_named && stages->numbers[stages->n - 1] == stages->n_all - 1)
-        return use_device_per_stage(stages, arena->session, config);
+    if (tsr_config_device_name_count(config)) {
+        use_device_per_stage(stages, named);
+        return true;
+    }
     int64_t *devices = ARENA_ARRAY(arena, int64_t, (size_t)stages->n_all);
     if (!devices)
         return false;
@@ -228,7 +201,6 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
 {
     int *of_value = ARENA_ARRAY(arena, int, tsr__model_value_ids(model) + 1); // index plus 1
     bool *named = ARENA_ARRAY(arena, bool, stages->n + 1);
-    bool by_name = tsr_config_device_name_count(config) > 0;
     if (!of_value || !named)
         return false;
     for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
@@ -236,16 +208,12 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
         int64_t own = own_stage(node, config);
         int at = own >= 0 ? stage_index(stages, own) : latest_of(node, of_value);
         stages->of_node[tsr__node_id(node)] = (struct stage_of){at, own >= 0};
-        if (own >= 0) {
-            named[at] |= add_specs(stages, stages->on[at], entry_of(node, config));
-            by_name = by_name && !tsr__names_other_device(entry_of(node, config), own);
-        }
+        if (own >= 0)
+            named[at] |= add_specs(stages, stages->on[at], node, config);
         for (size_t k = 0; k < tsr_node_output_count(node); k++)
             if (tsr_node_output(node, k))
                 of_value[tsr__value_id(tsr_node_output(node, k))] = at + 1;
     }
-    if (by_name)
-        return use_device_per_stage(stages, arena->session, config);
     return default_devices(stages, arena, config, named);
 }
 
