@@ -29,7 +29,6 @@ ELSEWHERE = {
     "sharding-misfit": "tests/sharding/test_spec.c",
     "sharding-text": "tests/sharding/test_spec.c",
     "spec-rank-unknown": "tests/sharding/test_spec.c",  # check reports spec-axis-maybe-twice first
-    "outside-stage": "tests/e2e/lists.py",  # reported by partition
     "stages-many": "tests/sharding/test_stages.c",
     "value-not-ready": "tests/sharding/test_flow.c",
 }
@@ -203,6 +202,8 @@ def resized(axis):
 
 
 case("not-cut-here", lambda: resized(0), lambda: resized(None))
+case("placement-ignored", lambda: entry(base(), "mm", Spec("x", devices=[0]), Spec("w", devices=[1])),
+     lambda: entry(base(), "mm", Spec("x", devices=[0, 1]), Spec("w", devices=[1])))
 case("reshard-implied", lambda: entry(entry(base(), "mm", Spec("w", [(1, 2)], [0, 1])), "act", Spec("z", [(0, 2)], [0, 1])),
      lambda: entry(entry(base(), "mm", Spec("w", [(1, 2)], [0, 1])), "act", Spec("z", [(1, 2)], [0, 1])))
 case("work-twice", at_w([(1, 2)], [-1, -2], [(-1, [0, 1]), (-2, [2, 3])], devices=4), at_w([(1, 4)], [0, 1, 2, 3], devices=4))
@@ -231,6 +232,15 @@ case("stage-order", lambda: entry(entry(base(), "mm", stage=1), "act", stage=0),
 NAMED = [("c", 2, ("CPU", "NPU"))]
 case("stage-beyond", lambda: entry(base(configs=NAMED), "mm", stage=2), lambda: entry(base(configs=NAMED), "mm", stage=1))
 
+
+def in_body(stage):
+    m = entry(branches(0, 0), "choose", stage=1)
+    body = next(a.g for a in m.graph.node[0].attribute if a.name == "then_branch")
+    body.node[0].device_configurations[0].pipeline_stage = stage
+    return m
+
+
+case("outside-stage", lambda: in_body(0), lambda: in_body(1))
 case("stage-return", lambda: entry(entry(base(configs=NAMED), "mm", stage=1), "act", stage=0), lambda: entry(entry(base(configs=NAMED), "mm", stage=0), "act", stage=1))
 
 
@@ -262,7 +272,7 @@ case("flow-unchecked", lambda: long_chain(20000), lambda: long_chain(20))
 
 def codes_of_sources():
     found = set()
-    for name in ("check", "examine", "agree", "flow", "flow_body", "flow_model", "stage_devices", "spec_layout"):
+    for name in ("check", "examine", "agree", "flow", "flow_body", "flow_model", "misplaced", "stage_devices", "spec_layout"):
         with open(*glob.glob(os.path.join(ROOT, "src", "sharding", "**", name + ".c"), recursive=True)) as f:
             text = f.read()
         found |= set(re.findall(r"\bDIAG_([a-z]\w+)", text)) | set(re.findall(r"\b(?:ERROR|REMARK)\(sc, \w+, (\w+)", text)) - {"code"}

@@ -45,7 +45,7 @@ def compare(d, model, edits):
     rc, found, said = tessera("check", out, "--json")
     assert rc in (0, 1) and code >= 0, "check: exit %d %s; partition: exit %d %s" % (rc, said, code, err)
     doc = json.loads(found)
-    uncut = [f for f in doc.get("findings", []) if f["code"] == "not-cut-here"]
+    uncut = [f for f in doc.get("findings", []) if f["code"] in ("not-cut-here", "placement-ignored")]
     said = doc.get("errors", 0) + doc.get("warnings", 0)
     DONE["cases"] += 1
     DONE["refused"] += code != 0
@@ -115,6 +115,38 @@ def node_tests(d):
     several(d, tests if harness.ALL else rng.sample(tests, min(60, len(tests))), *((None, None, 1) if harness.ALL else (2, 1, 1)))
 
 
+def placed_apart(d):
+    """No device has all inputs of a node: whatever its operator, check must report that, and --strict must refuse it."""
+    missed, n = [], 0
+    for f in harness.sample(sorted(glob.glob(NODES + "/*/model.onnx")), 80):
+        m = onnx.load(f, load_external_data=False)
+        names = list(dict.fromkeys(v for v in m.graph.node[0].input if v))
+        if len(m.graph.node) != 1 or len(names) < 2:
+            continue
+        before, n = DONE["refused"], n + 1
+        compare(d, f, ["--shard", '"#0":"%s"={1:1}' % names[-1]] + [w for name in names[:-1] for w in ("--shard", '"#0":"%s"={1:0}' % name)])
+        if DONE["refused"] == before:
+            missed.append(os.path.basename(os.path.dirname(f)))
+    assert n > 30 and not missed and not wrong, (n, missed, wrong)
+
+
+def bodies(d):
+    """Annotations in bodies that have no effect. Softmax cannot be sharded along its axis inside of a body, Relu can."""
+    value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
+    F, f = onnx.TensorProto.FLOAT, d + "/bodies.onnx"
+    branch = lambda op, out: onnx.helper.make_graph([node(op, ["v"], [out], name=out)], out, [], [value(out, F, [4, 6])])
+    nodes = [node("Relu", ["x"], ["v"], name="first"), node("If", ["yes"], ["y"], name="if", then_branch=branch("Softmax", "t"), else_branch=branch("Relu", "e"))]
+    graph = onnx.helper.make_graph(nodes, "g", [value("x", F, [4, 6]), value("yes", onnx.TensorProto.BOOL, [])], [value("y", F, [4, 6])])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=11), f)
+    for edits, refused in ((["--shard", "if > then_branch > t:v={1,2}"], 1), (["--shard", "if > then_branch > t:v={2,1}"], 0), (["--shard", "if > else_branch > e:v={1,2}"], 0),
+                           (["--shard", "if > else_branch > e:v={1:1}", "--shard", "if:yes={1:0}"], 1), (["--shard", "if > else_branch > e:v={1:1}"], 0),
+                           (["--stage", "first=0", "--stage", "if=1", "--stage", "if > else_branch > e=0"], 1),
+                           (["--stage", "first=0", "--stage", "if=1", "--stage", "if > else_branch > e=1"], 0)):
+        before = DONE["refused"]
+        compare(d, f, edits)
+        assert DONE["refused"] - before == refused and not wrong, (edits, wrong)
+
+
 def models(d):
     several(d, sorted(glob.glob(MODELS + "/*/model.onnx")), *((40, 0, 10) if harness.ALL else (2, 0, 1)))
 
@@ -125,5 +157,5 @@ def enough(d):
     assert harness.PATTERN or (DONE["cases"] > 100 and DONE["refused"] > 5), DONE
 
 
-harness.run([replaced, staged_lists, node_tests, models, enough])
+harness.run([replaced, staged_lists, placed_apart, bodies, node_tests, models, enough])
 harness.finish()

@@ -28,7 +28,8 @@ struct step {
     tsr_node *node;
     struct node_flow *nf;
     size_t n_in, n_out;
-    struct tile_layout **in, **out; // explicit specs
+    struct tile_layout **in, **out;           // explicit specs
+    struct tile_layout **spec_in, **spec_out; // the same, but lists keep the layouts of their specs
     bool explicit_in, explicit_out, explicit_cut;
     const bool *stage; // devices that the node may run on; NULL: all
     bool bound;        // the node must run where one of its lists is stored
@@ -147,6 +148,8 @@ static bool read_specs(struct step *step)
             if (!take_spec(step, tsr_node_config_spec(nc, k)))
                 return false;
     }
+    memcpy(step->spec_in, step->in, step->n_in * sizeof *step->in);
+    memcpy(step->spec_out, step->out, step->n_out * sizeof *step->out);
     return true;
 }
 
@@ -244,9 +247,23 @@ static void keep_within(const struct flow_work *work, bool *on)
         on[d] = on[d] && work->within[d];
 }
 
+// Unmarks devices that lack an input with a spec, unless that would leave none. `common` has an
+// entry for each device and is overwritten.
+static void keep_common(const struct step *step, bool *on, bool *common)
+{
+    for (int64_t d = 0; d < step->work->n_all; d++) {
+        common[d] = on[d];
+        for (size_t i = 0; i < step->n_in; i++)
+            common[d] = common[d] && (!step->in[i] || tsr__layout_has_device(step->in[i], d));
+    }
+    if (count_on(common, step->work->n_all))
+        memcpy(on, common, (size_t)step->work->n_all * sizeof *on);
+}
+
 // Returns the devices of an unsharded node: those that its specs and the specs in its bodies name.
-// Output specs count only if no input has a spec. If no spec names a device: the devices that have
-// all inputs, else all devices of its stage. Returns NULL if out of memory.
+// Output specs count only if no input has a spec. If the specs do not shard, devices that lack an
+// input with a spec are left out. If no spec names a device: the devices that have all inputs, else
+// all devices of its stage. Returns NULL if out of memory.
 static bool *unsharded_devices(struct step *step)
 {
     int64_t n_all = step->work->n_all;
@@ -261,6 +278,8 @@ static bool *unsharded_devices(struct step *step)
     for (size_t i = 0; i < step->n_out; i++)
         if (step->out[i] && !step->explicit_in)
             add_owners(on, n_all, step->out[i]);
+    if (!step->explicit_cut)
+        keep_common(step, on, one);
     tsr__flow_body_owners(step->work, arena, step->node, on);
     keep_within(step->work, on);
     if (count_on(on, n_all))
@@ -664,6 +683,8 @@ static bool allocate(struct step *step)
     step->n_out = tsr_node_output_count(step->node);
     step->in = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_in + 1);
     step->out = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_out + 1);
+    step->spec_in = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_in + 1);
+    step->spec_out = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_out + 1);
     step->nf->node = step->node;
     step->nf->inputs = ARENA_ARRAY(arena, struct tile_layout *, step->n_in + 1);
     step->nf->outputs = ARENA_ARRAY(arena, struct tile_layout *, step->n_out + 1);
@@ -685,6 +706,8 @@ static bool place_bodies(struct step *step, const char *whole)
         return false;
     if (step->explicit_cut && (ask.why || !step->nf->bodies))
         report_unsharded(step, ask.why ? ask.why : whole);
+    if (!step->nf->replicated)
+        step->nf->replicated = ask.ignored;
     return true;
 }
 
@@ -948,9 +971,11 @@ static bool follow(struct step *step)
     if (ok)
         report_repeated_work(step);
     ok = ok && store_results(step) && (step->nf->bodies || report_captures(step));
-    if (ok)
-        keep_lists(step);
-    return ok;
+    if (!ok)
+        return false;
+    keep_lists(step);
+    tsr__flow_misplaced(work, step->nf, step->spec_in, step->spec_out);
+    return true;
 }
 
 // Places one node. `nf` must be zeroed. Returns false if the flow cannot continue;

@@ -75,6 +75,16 @@ bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf
 // held.c: true if every device of `need` already has its elements in `have`: along each dimension,
 // `have` is unsharded or sharded the same.
 bool tsr__flow_held(const struct tile_layout *have, const struct tile_layout *need);
+// True if the node is in a body and has another stage than the node of the main graph that has the
+// body. Its stage has no effect.
+bool tsr__stage_ignored(const struct stages *stages, const tsr_node *node,
+                        const tsr_config *config);
+// misplaced.c: sets nf->replicated, and reports it if work->report asks for it, if the node uses a
+// tensor on devices where its spec does not place it, or if its stage has no effect. Also if its
+// bodies run unsharded, but nodes in them are annotated otherwise. `in` and `out` are the layouts
+// of the specs, NULL: none. Specs that shard a tensor of the node are not checked.
+void tsr__flow_misplaced(struct flow_work *work, struct node_flow *nf,
+                         struct tile_layout *const *in, struct tile_layout *const *out);
 // Returns the layout of a value of this rank that is replicated on all devices.
 struct tile_layout *tsr__flow_whole_all(struct flow_work *work, int rank);
 // Marks a list to be replicated everywhere from the next run on. Does nothing for values that are
@@ -95,6 +105,8 @@ struct flow_ask {
     struct tile_layout **in, **out;
     bool *within;    // by device: whether it is in the placement
     const char *why; // reason why a requested sharding is not possible
+    // reason why a node in bodies that run unsharded does not follow its annotation; NULL: none
+    const char *ignored;
 };
 // Visits the bodies and sets control, bodies, inputs and outputs of the node. If nothing can be
 // sharded they stay empty: the node then runs unchanged, on full values. Returns false after a

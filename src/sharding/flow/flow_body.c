@@ -577,6 +577,16 @@ static bool is_unsharded(const struct follow *follow)
     return true;
 }
 
+// Returns why a node in the bodies does not follow its annotation; NULL: all do.
+static const char *ignored_inside(const struct follow *follow)
+{
+    for (int k = 0; k < follow->control->n_bodies; k++)
+        for (size_t i = 0; i < follow->nf->bodies[k].n_nodes; i++)
+            if (follow->nf->bodies[k].nodes[i].replicated)
+                return follow->nf->bodies[k].nodes[i].replicated;
+    return NULL;
+}
+
 // ---- entry points -------------------------------------------------------------------------------
 
 // Allocates the layouts of states, slices and results. A node has at most two bodies (If).
@@ -642,10 +652,12 @@ bool tsr__flow_bodies(struct flow_work *work, struct flow_ask *ask)
         !set_inputs(&follow))
         return leave_unchanged(&follow);
     follow.nf->control = control;
-    if (is_unsharded(&follow))
-        return leave_unchanged(&follow);
     if (work->report & ~REPORT_NO_ERRORS && !follow_bodies(&follow, work->report))
         return leave_unchanged(&follow);
+    if (is_unsharded(&follow)) {
+        ask->ignored = ignored_inside(&follow);
+        return leave_unchanged(&follow);
+    }
     report_ends(&follow);
     return !work->arena->failed;
 }

@@ -3,8 +3,8 @@
 //
 // A stage runs on the devices that the specs of its nodes name. For stages without such specs:
 // - If the configuration names its devices, stage k runs on device k of that list, whatever other
-//   stages do. If a stage of the configuration is beyond the list, the k-th stage in ascending order
-//   runs on device k instead.
+//   stages do. If a stage is beyond the list, the k-th stage in ascending order runs on device k
+//   instead.
 // - Otherwise these stages get, in ascending order, equal runs of the devices that no spec names.
 // If there are fewer devices than stages, the last stages share the last device.
 // A node without a stage runs with the latest stage that it depends on. A node that depends on no
@@ -274,6 +274,20 @@ const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *nod
         return NULL;
     struct stage_of at = stages->of_node[tsr__node_id(node)];
     return at.place < 0 || (explicit_specs && !at.own) ? NULL : stages->on[at.place];
+}
+
+bool tsr__stage_ignored(const struct stages *stages, const tsr_node *node, const tsr_config *config)
+{
+    int64_t own = own_stage(node, config), number = -1;
+    const tsr_node *outer = node;
+    while (tsr_graph_owner(tsr_node_graph(outer)))
+        outer = tsr_graph_owner(tsr_node_graph(outer));
+    if (own < 0 || outer == node)
+        return false;
+    int place = stages->n ? stages->of_node[tsr__node_id(outer)].place : -1;
+    if (place >= 0)
+        number = stages->numbers[place];
+    return own != number;
 }
 
 size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool *const **on)
