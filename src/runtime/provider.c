@@ -184,14 +184,24 @@ static OrtStatus *append(struct rank *rank, OrtSessionOptions *options, const ch
                                                                     all.values, all.n);
 }
 
+// Returns the option that replaces the device of the rank by the CPU.
+static const char *cpu_option(struct rank *rank)
+{
+    const char *name = rank->device && *rank->device ? rank->device : "CPU";
+    return tsr__arena_printf(&rank->arena, "--map-device %s=CPU", name).p;
+}
+
 static tsr_status report_absent(struct rank *rank, struct str name, const char *list)
 {
     struct place at = tsr__rank_place(rank);
-    return tsr__fail(
-        rank->session, TSR_ENGINE, DIAG_provider_absent, &at,
-        "use another device with --map-device NAME=CPU, or an ONNX Runtime with this provider",
-        "no execution provider for device " STR_FMT "; ONNX Runtime %s has %s", STR_ARG(name),
-        rank->engine->version, list);
+    const char *hint = tsr__arena_printf(&rank->arena,
+                                         "run it on the CPU with %s, or use an ONNX Runtime with "
+                                         "this provider",
+                                         cpu_option(rank))
+                           .p;
+    return tsr__fail(rank->session, TSR_ENGINE, DIAG_provider_absent, &at, hint,
+                     "no execution provider for device " STR_FMT "; ONNX Runtime %s has %s",
+                     STR_ARG(name), rank->engine->version, list);
 }
 
 // Reports that ONNX Runtime has the provider, but refuses to add it. Examples: a library of CUDA is
@@ -199,9 +209,12 @@ static tsr_status report_absent(struct rank *rank, struct str name, const char *
 static tsr_status report_refused(struct rank *rank, struct str name, const char *why)
 {
     struct place at = tsr__rank_place(rank);
-    const char *hint = "install the libraries that this provider needs (pip install "
-                       "onnxruntime-gpu[cuda,cudnn] for CUDA), or use another device with "
-                       "--map-device NAME=CPU";
+    const char *hint = tsr__arena_printf(&rank->arena,
+                                         "install the libraries that this provider needs (pip "
+                                         "install onnxruntime-gpu[cuda,cudnn] for CUDA), or run "
+                                         "it on the CPU with %s",
+                                         cpu_option(rank))
+                           .p;
     if (rank->options->n_provider_options)
         hint = "check the names and values of --provider-option";
     return tsr__fail(rank->session, TSR_ENGINE, DIAG_provider_absent, &at, hint,

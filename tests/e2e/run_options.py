@@ -217,6 +217,9 @@ def devices(d):
     rc, _, err = tessera("run", parts)
     assert rc == 7 and "provider-absent" in err and "NPU:1" in err and "CPU" in err.split("has")[1] and "rank 1" in err, err
     good("run", parts, "--map-device", "NPU:1=CPU")
+    for words in (["verify"], ["verify", "--random", "1"]):
+        rc, out, err = tessera(*words, d + "/cut.onnx")
+        assert rc == 7 and "device NPU:1;" in err and "--map-device NPU:1=CPU" in err and "verify-reference" not in err, (rc, err)
     assert "PASS" in good("verify", d + "/cut.onnx", "--map-device", "NPU:1=CPU")
     rc, _, err = tessera("run", parts, "--map-device", "NPU=CPU")  # not the name in the model
     assert rc == 7, err
