@@ -313,6 +313,9 @@ TSR_API bool tsr_topology_set_network(tsr_topology *topology, double latency, do
 /* Returns name and source of box i of tsr_topology_parse ("h100:8"); NULL: there is no such box. */
 TSR_API const char *tsr_topology_box(size_t i, const char **source);
 TSR_API size_t tsr_topology_links(const tsr_topology *topology);
+/* Returns the number of devices whose links are listed: all, or in a machine with very many hosts
+ * those of the first hosts. The other hosts have the same links. */
+TSR_API int tsr_topology_listed(const tsr_topology *topology);
 TSR_API bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int *to,
                                   double *latency, double *bandwidth);
 /* If the planner chooses the number of devices ("auto"): returns the topology of its i-th choice,

@@ -161,7 +161,7 @@ bool cli_number(const char *text, double *out);      // above 0
 bool cli_count_of(const char *text, uint64_t *out);  // "17"
 bool cli_read_bytes(const char *text, int64_t *out); // "16GiB", "512 MB", "1000"
 #define CLI_MAX_RANK 64
-int cli_shape(const char *text, int64_t *shape);             // "7x4" -> 2 and {7, 4}
+int cli_shape(const char *text, int64_t *shape);             // "7x4" -> 2 and {7, 4}; "" -> 0
 bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, default tiles
 
 // Option rows that several commands share.

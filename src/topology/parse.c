@@ -167,8 +167,9 @@ static void warn_keys(tsr_session *session, const json_t *object, const char *wh
 static tsr_status check_root(tsr_session *session, const json_t *root)
 {
     static const char *const known[] = {
-        "$schema",     "version", "kind", "devices", "links", "ports",   "host",           "sizes",
-        "collectives", "seen",    "wait", "window",  "grid",  "assumed", "collectives_us", NULL};
+        "$schema", "version", "kind",           "devices",      "links", "ports",
+        "host",    "sizes",   "collectives",    "seen",         "wait",  "window",
+        "grid",    "assumed", "collectives_us", "instance_map", NULL};
     static const char *const lists[] = {"links", "ports", "collectives", "grid", NULL};
     const json_t *version = json_object_get(root, "version"), *kind = json_object_get(root, "kind");
     if (version && json_integer_value(version) != 1)
@@ -228,7 +229,7 @@ static bool json_link(tsr_topology *topology, int from, int to, const json_t *ob
 }
 
 // Reads the links. "both": true creates two links, one in each direction. Links of a device to
-// itself are removed later, with a warning (tsr__topology_finish).
+// itself are removed later (tsr__topology_finish).
 static tsr_status json_links(tsr_topology *topology, const json_t *list)
 {
     static const char *const numbers[] = {"latency", "bandwidth", "start", "message", NULL};

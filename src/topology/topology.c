@@ -234,6 +234,11 @@ bool tsr_topology_link_at(const tsr_topology *topology, size_t i, int *from, int
     return true;
 }
 
+int tsr_topology_listed(const tsr_topology *topology)
+{
+    return topology->window ? topology->window : topology->n;
+}
+
 // ---- checks
 
 static int by_ends(const void *a, const void *b)
@@ -249,22 +254,25 @@ static const struct topology_link *find_link(const tsr_topology *topology, int f
     return bsearch(&key, topology->links.at, topology->links.n, sizeof key, by_ends);
 }
 
-// Warns about links of a device to itself and removes them. Warns about one-way links, unless all
-// links are one-way.
+// Removes links of a device to itself, which every device has anyway; a note names them unless all
+// devices list themselves. Warns about one-way links, unless all links are one-way.
 static void warn_odd(tsr_topology *topology)
 {
-    size_t one_way = 0, shown = 0, kept = 0;
+    size_t one_way = 0, shown = 0, kept = 0, self = 0;
+    for (size_t i = 0; i < topology->links.n; i++)
+        self += topology->links.at[i].from == topology->links.at[i].to;
     for (size_t i = 0; i < topology->links.n; i++)
         one_way += !find_link(topology, topology->links.at[i].to, topology->links.at[i].from);
     for (size_t i = 0; i < topology->links.n; i++) {
         struct topology_link link = topology->links.at[i];
-        if (link.from == link.to)
-            tsr__diag(topology->session, DIAG_topology_self, NULL, "remove the link",
-                      "device %d lists itself as a neighbour", link.from);
+        if (link.from == link.to && self < (size_t)topology->n)
+            tsr__diag(topology->session, DIAG_topology_self, NULL,
+                      "remove the entry, or name the device that was intended",
+                      "device %d lists itself as a neighbour, which has no effect", link.from);
         // A ring may be one-way on purpose, so there is no warning if all links are one-way. At
         // most 16 links are named.
-        else if (one_way && one_way < topology->links.n &&
-                 !find_link(topology, link.to, link.from) && shown++ < 16)
+        if (one_way && one_way < topology->links.n && !find_link(topology, link.to, link.from) &&
+            shown++ < 16)
             tsr__diag(topology->session, DIAG_topology_one_way, NULL,
                       "add the link back if it goes both ways",
                       "device %d has a link to device %d, but not the other way round", link.from,

@@ -143,6 +143,7 @@ LINES = [
     ["tensor", "split", "tests/models/example.npy", "--sharding", "{5,1:3,2,4,1,0}", "-o", "@shards.npz"],
     ["reshard", "--shape", "8x6", "--from", "{2,1:0,1}", "--to", "{1,2:0,1}", "--devices", "2"],
     ["topology", "show", "h100:2"],
+    ["topology", "show", "ring:3", "--instance-map"],
     ["topology", "make", "hosts:2x4", "-o", "@topology.json"],
     ["rules"],
     ["rules", "MatMul"],

@@ -160,7 +160,7 @@ static int run(struct cli *cli)
 }
 
 static const struct option options[] = {
-    {"--shape", "8x6", "shape of the tensor"},
+    {"--shape", "8x6", "shape of the tensor; '' is a scalar"},
     {"--from", "SHARDING", "current sharding: {2,1:0,1}, {1:0}, S0,R@2x2 ..."},
     {"--to", "SHARDING", "wanted sharding"},
     {"--partial", "HOW", "devices hold partial results: sum, max, min or prod"},

@@ -82,7 +82,7 @@ static int run(struct cli *cli)
 }
 
 static const struct option options[] = {
-    {"--shape", "7x4", "shape of the tensor"},
+    {"--shape", "7x4", "shape of the tensor; '' is a scalar"},
     {"--sharding", "SHARDING",
      "its sharding: {5,1:3,2,4,1,0}, {1:0,1}, {2,1:(0,1),(2,3)}, S0,R@2x2 ..."},
     END_OF_OPTIONS,

@@ -72,6 +72,40 @@ static void print_links(const tsr_topology *topology)
     printf("\n");
 }
 
+// Prints the links as an instance map, which every command reads as a topology:
+// {4, [[1,2],[0,3],[0,3],[1,2]]}.
+static void print_instance_map(const tsr_topology *topology)
+{
+    int from, to, devices = tsr_topology_devices(topology);
+    size_t i = 0;
+    printf("{%d, [", devices);
+    for (int device = 0; device < devices; device++) {
+        const char *separator = "";
+        printf("%s[", device ? "," : "");
+        for (; tsr_topology_link_at(topology, i, &from, &to, NULL, NULL) && from == device; i++) {
+            printf("%s%d", separator, to);
+            separator = ",";
+        }
+        printf("]");
+    }
+    printf("]}\n");
+}
+
+// Writes "instance_map": [[1,2],[0,3],[0,3],[1,2]].
+static void add_instance_map(tsr_json *json, const tsr_topology *topology)
+{
+    int from, to;
+    size_t i = 0;
+    tsr_json_begin(json, "instance_map", '[');
+    for (int device = 0; device < tsr_topology_devices(topology); device++) {
+        tsr_json_begin(json, NULL, '[');
+        for (; tsr_topology_link_at(topology, i, &from, &to, NULL, NULL) && from == device; i++)
+            tsr_json_int(json, NULL, to);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
+}
+
 static const int64_t sizes[] = {1 << 10, 64 << 10, 1 << 20, 64 << 20};
 
 #define N_SIZES (int)(sizeof sizes / sizeof *sizes)
@@ -159,6 +193,24 @@ static tsr_json *as_json(struct cli *cli, const tsr_topology *topology)
     tsr_json *json = cli_json(cli);
     tsr_topology_add_json(topology, json);
     return json;
+}
+
+static int show_instance_map(struct cli *cli, const tsr_topology *topology)
+{
+    int devices = tsr_topology_devices(topology), listed = tsr_topology_listed(topology);
+    if (listed < devices)
+        return cli_usage(cli,
+                         "--instance-map needs a topology of fewer devices: the links of this one "
+                         "are listed for %d of %d devices only",
+                         listed, devices);
+    int code = cli_finish(cli, TSR_OK);
+    if (!cli->json) {
+        print_instance_map(topology);
+        return code;
+    }
+    tsr_json *json = as_json(cli, topology);
+    add_instance_map(json, topology);
+    return cli_print_json(cli, json, code);
 }
 
 static int show(struct cli *cli, tsr_topology *topology)
@@ -306,6 +358,8 @@ static int run(struct cli *cli)
     int code = cli_fill(cli, OPTION_OWN, &numbers);
     if (code)
         return code;
+    if (!shows && cli_flag(cli, "--instance-map"))
+        return cli_usage(cli, "--instance-map is an option of show");
     if (strcmp(verb, "measure") == 0)
         return cli->n_arguments == 1 ? measure(cli, numbers.seconds)
                                      : cli_usage(cli, "measure takes --devices cpu:N or cuda:N");
@@ -320,7 +374,9 @@ static int run(struct cli *cli)
         return status == TSR_MALFORMED ? EXIT_USAGE : code;
     }
     code = set_numbers(cli, &numbers, topology);
-    if (!code)
+    if (!code && cli_flag(cli, "--instance-map"))
+        code = show_instance_map(cli, topology);
+    else if (!code)
         code = shows ? show(cli, topology) : make(cli, topology);
     tsr_topology_free(topology);
     return code;
@@ -329,6 +385,7 @@ static int run(struct cli *cli)
 #define NUMBER(member) INTO(struct topology_options, member)
 static const struct option options[] = {
     {"-o", "FILE", "make, measure: write JSON to this file"},
+    {"--instance-map", NULL, "show: print the links as {4, [[1,2],[0,3],[0,3],[1,2]]}"},
     {"--memory", "16GiB", "memory of every device", INTO_BYTES(struct topology_options, memory)},
     {"--flops", "N", "float32 operations per second of every device", NUMBER(flops)},
     {"--bandwidth", "N", "memory bandwidth of every device in bytes per second", NUMBER(bandwidth)},

@@ -178,6 +178,8 @@ bool cli_read_bytes(const char *text, int64_t *out)
 int cli_shape(const char *text, int64_t *shape)
 {
     int rank = 0;
+    if (!*text)
+        return 0; // a scalar
     for (const char *p = text;; p++) {
         char *end;
         errno = 0;
