@@ -60,6 +60,14 @@ static tsr_plan_options options_for(const struct choice_list *list, tsr_topology
     return options;
 }
 
+// Returns the predicted time of one run of one model; with stages or two models, the cost.
+static int64_t predicted_time(const tsr_plan_summary *summary)
+{
+    if (summary->n_parts || summary->n_stages)
+        return summary->cost;
+    return (int64_t)(summary->milliseconds * 1e9 + 0.5);
+}
+
 // Plans the choice without writing it, and records the result. Diagnostics of choices are
 // discarded.
 static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_topology *choice,
@@ -80,7 +88,7 @@ static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_top
                             .ranks = choice->shared_by > 0,
                             .undecided = infeasible && summary.undecided};
     if (!infeasible) {
-        count.cost = summary.cost;
+        count.cost = predicted_time(&summary);
         count.fits = keeps_memory(&summary, choice, options.memory);
     }
     if (!vec_add(&list->arena, &list->tried, count))

@@ -84,8 +84,17 @@ static void note_reader(struct ports *ports, const tsr_value *value,
         *needed = layout;
 }
 
+static void note_inputs(void *data, const struct node_flow *nf)
+{
+    for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
+        const tsr_value *input = tsr_node_input(nf->node, k);
+        if (input && nf->inputs[k] && tsr_value_is_input(input))
+            note_reader(data, input, nf->inputs[k]);
+    }
+}
+
 // Returns the layout of the first reader that needs the input sharded, else of the first reader.
-// Returns NULL if none of the layouts can be kept.
+// Readers may be in bodies. Returns NULL if none of the layouts can be kept.
 static const struct tile_layout *needed_layout(struct ports *ports, const tsr_value *value)
 {
     const struct draft *draft = ports->draft;
@@ -95,14 +104,7 @@ static const struct tile_layout *needed_layout(struct ports *ports, const tsr_va
                                 tsr__model_value_ids(draft->model) + 1);
     if (!ports->needed)
         return NULL;
-    for (size_t i = 0; i < draft->flow->n_nodes; i++) {
-        const struct node_flow *nf = &draft->flow->nodes[i];
-        for (size_t k = 0; k < tsr_node_input_count(nf->node); k++) {
-            const tsr_value *input = tsr_node_input(nf->node, k);
-            if (input && nf->inputs[k] && tsr_value_is_input(input))
-                note_reader(ports, input, nf->inputs[k]);
-        }
-    }
+    tsr__flow_visit(draft->flow, note_inputs, ports);
     return ports->needed[tsr__value_id(value)];
 }
 

@@ -39,7 +39,7 @@ static tsr_status take_devices(struct planner *other, const struct planner *plan
     return tsr__planner_devices(other) ? TSR_OK : TSR_NOMEM;
 }
 
-// Solves the program of `other`. *cost stays 0 if no plan fits.
+// Solves the program of `other`. *cost: its predicted time; stays 0 if no plan fits.
 static tsr_status solve_for(const struct planner *planner, struct planner *other,
                             const tsr_plan_options *options, int64_t *cost)
 {
@@ -48,12 +48,14 @@ static tsr_status solve_for(const struct planner *planner, struct planner *other
         !tsr__planner_list(other) || !tsr__planner_build(other, options->memory))
         return TSR_NOMEM;
     tsr_status st = tsr__planner_solve(other, &other->program, 0, &result);
-    if (st == TSR_OK && result.feasible)
-        *cost = result.cost;
-    return st;
+    if (st != TSR_OK || !result.feasible)
+        return st;
+    tsr__planner_take(other, result.choice);
+    *cost = result.cost - tsr__planner_overcharge(other);
+    return TSR_OK;
 }
 
-// Returns the cost of the best plan for n devices in *cost; 0: no plan fits.
+// Returns the predicted time of the best plan for n devices in *cost; 0: no plan fits.
 static tsr_status cost_for(const struct planner *planner, const tsr_plan_options *options,
                            struct budget *budget, int64_t n, int64_t *cost)
 {
@@ -76,9 +78,10 @@ static tsr_status cost_for(const struct planner *planner, const tsr_plan_options
 tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out)
 {
-    int64_t whole = tsr__planner_unsharded_time(planner), best = out->cost;
+    int64_t whole = tsr__planner_unsharded_time(planner);
+    int64_t time = (int64_t)(out->milliseconds * 1e9 + 0.5), best = time;
     if (planner->machine.n < 2 || options->n_state || any_given(planner) ||
-        out->cost <= whole / planner->machine.n * 2)
+        time <= whole / planner->machine.n * 2)
         return TSR_OK;
     for (int64_t n = planner->machine.n / 2; n >= 2; n /= 2) {
         int64_t cost = 0;
