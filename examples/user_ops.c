@@ -17,6 +17,9 @@
 #ifndef OPERATOR_VARIES // relative difference between calls, for tests
 #define OPERATOR_VARIES 0
 #endif
+#ifndef OPERATOR_ONLY // how much a call differs, in units of OPERATOR_VARIES
+#define OPERATOR_ONLY(call) ((call) % 3)
+#endif
 #ifndef OPERATOR_RAMP // added to each element, times its index: wrong in shards, for tests
 #define OPERATOR_RAMP 0
 #endif
@@ -140,7 +143,8 @@ static OrtStatus *compute(void *kernel, OrtKernelContext *context)
         log_call("-");
     }
     static _Atomic unsigned calls;
-    float scale = 1 + OPERATOR_VARIES * (float)(calls++ % 3);
+    unsigned call = calls++;
+    float scale = 1 + OPERATOR_VARIES * (float)OPERATOR_ONLY(call);
     for (size_t i = 0; !st && i < n; i++)
         ((float *)to)[i] = scale * value(k, ((const float *)from)[i]) + OPERATOR_RAMP * (float)i;
     if (info)

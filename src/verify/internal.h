@@ -22,6 +22,7 @@ struct work {
     double *precision; // tolerance per value of the model (precision.c)
     tsr_input_sizes sizes;
     tsr_run_options reference; // options of the unsharded run
+    tsr_run_options on_ranks; // the same on the ranks' type of device, if the reference runs on CPU
     const char *reference_path;
     struct scratch scratch;
 };

@@ -159,6 +159,7 @@ static tsr_status run_reference(struct work *work, const tsr_model *model, const
     const char *path;
     options.trace = NULL; // traces are for the sharded run
     options.device = tsr__unsharded_device(model, config);
+    work->on_ranks = options;
     if (work->options->reference_cpu) {
         options.device = NULL;
         options.n_map_devices = 0;

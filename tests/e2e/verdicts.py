@@ -2,7 +2,7 @@
 """Tests that `verify` and other commands do not report an empty success: which sizes random inputs get, a sharded plan even if one device
 would be faster, an error if nothing can be sharded, and which devices are assumed.
 
-usage: verdicts.py TESSERA MODELS VARYING_OPS RAMP_OPS"""
+usage: verdicts.py TESSERA MODELS VARYING_OPS RAMP_OPS RARE_OPS"""
 import json, os, sys
 
 import numpy as np
@@ -11,7 +11,7 @@ from onnx import TensorProto as T, helper, numpy_helper
 
 import harness
 
-TESSERA, MODELS, VARYING_OPS, RAMP_OPS = os.path.abspath(sys.argv[1]), *sys.argv[2:5]
+TESSERA, MODELS, VARYING_OPS, RAMP_OPS, RARE_OPS = os.path.abspath(sys.argv[1]), *sys.argv[2:6]
 BERT = os.path.join(MODELS, "bert_tiny", "model.onnx")
 check = harness.check
 
@@ -170,6 +170,19 @@ def test_engine_varies(d):
     check("no sharding passes without a reference", rc == 7 and not any(trial["ok"] for trial in doc["trials"]), (rc, doc, err))
 
 
+def test_device_varies(d):
+    """A kernel of a device returns another result in one of six calls, the second of the two ranks: a few runs of the unsharded model do not show it.
+    A device NPU that runs on the CPU stands for a GPU."""
+    m = save(d + "/rare.onnx", [helper.make_node("Relu", ["x"], ["a"], name="first"), helper.make_node("Twice", ["a"], ["y"], name="rare", domain="test.ops", bias=3)],
+             [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])], (), (("", 17), ("test.ops", 1)))
+    open(d + "/rules.txt", "w").write("Twice  test.ops  1  [A*] -> [A*]\n")
+    rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "c:2=NPU,NPU", "--shard", "rare:a={2,1}", "--rules", d + "/rules.txt")
+    check("devices with names", rc == 0, err)
+    for reference in ((), ("--reference", "cpu")):
+        rc, doc, err = document("verify", d + "/cut.onnx", "--ort-ops", RARE_OPS, "--map-device", "NPU=CPU", "--rules", d + "/rules.txt", *reference)
+        check("the device differs from itself %s" % (reference,), rc == 0 and [f["code"] for f in doc["findings"]] == ["engine-varies"], (rc, doc, err))
+
+
 def distances(path, tokens=False, ramp=None):
     """The distance of each x and each y as torch.cdist computes it: sqrt(x x - 2 x y + y y). With tokens, x is read from a table.
 
@@ -281,5 +294,5 @@ def test_amplified_errors_are_found(d):
         check("ramp %g: the first difference" % ramp, good or doc["first"]["value"] == "twice_x", doc)
 
 
-harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_rounding_errors_are_amplified, test_random_sequence, test_results_near_zero, test_rounding_errors_alone, test_amplified_errors_are_found])
+harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_device_varies, test_rounding_errors_are_amplified, test_random_sequence, test_results_near_zero, test_rounding_errors_alone, test_amplified_errors_are_found])
 harness.finish()
