@@ -199,5 +199,44 @@ def windows(d):
             check("%s: %s, %s" % (op, name, shard), d, f, {"x": x}, {"z": want}, shard)
 
 
-harness.run([moe, splits, caches, rounded_activations, float8_products, branches, windows])
+# Small graphs with such windows that random shardings broke: (nodes, inputs, weights, output, devices, shardings).
+WINDOWS_AND_MORE = {
+    "a window larger than its input": ([h.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3], dilations=[2], strides=[3]),
+                                        h.make_node("Split", ["p", "parts"], ["a", "y"], name="n", axis=-2)],
+                                       dict(x=(2, 4, 3)), dict(parts=np.array([3, 1])), "y", 2, ["n:y={2,1,1:1,0}"]),
+    "a window larger than its input along one axis": ([h.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3, 3], dilations=[2, 2], pads=[0, 0, 1, 1], strides=[2, 3]),
+                                                       h.make_node("Softmax", ["p"], ["y"], name="n", axis=-4)],
+                                                      dict(x=(3, 6, 8, 2)), {}, "y", 3, ["n:y={1,1,2,1:1,2}"]),
+    "no window": ([h.make_node("MaxPool", ["x"], ["y"], name="n", kernel_shape=[2, 1], dilations=[2, 1], strides=[2, 3], ceil_mode=1)],
+                  dict(x=(4, 2, 1, 3)), {}, "y", 5, ["n:x={3,1,1,1:(0,3,4),1,2}"]),
+    "several shards on each device": ([h.make_node("ConvTranspose", ["x", "w"], ["y"], name="n", auto_pad="SAME_UPPER", output_padding=[0, 1], strides=[1, 2])],
+                                      dict(x=(8, 3, 4, 4)), dict(w=(3, 2, 2, 3)), "y", 4, ["n:y={8,2,1,1:0,(0,1),1,2,1,2,1,2,1,(0,2),3,0,2,2,2,2}"]),
+    "memory planned for another size": ([h.make_node("GlobalAveragePool", ["b"], ["y0"]), h.make_node("MatMul", ["c", "b"], ["y1"]),
+                                         h.make_node("ConvTranspose", ["v", "w", "e"], ["y2"], name="n", auto_pad="SAME_UPPER", output_padding=[1, 0], strides=[2, 1]),
+                                         h.make_node("Resize", ["w", "", "", "sizes"], ["y3"], name="r", mode="linear", coordinate_transformation_mode="pytorch_half_pixel"),
+                                         h.make_node("Cast", ["y1"], ["y4"], name="d", to=T.DOUBLE), h.make_node("Mul", ["a", "y1"], ["y5"]),
+                                         h.make_node("Gemm", ["c", "g"], ["y6"], alpha=0.5, beta=0.0, transB=1)],
+                                        dict(a=(1,), b=(2, 2, 3, 1), c=(8, 3), e=(2,), v=(2, 2, 1, 1)), dict(w=(2, 2, 2, 3), sizes=np.array([2, 2, 2, 9]), g=(4, 3)),
+                                        "y0 y1 y2 y3 y4 y5 y6", 3, ["n:w={2,1,1,1:(0,2),1}", "r:y3={1,1,1,3:0,2,1}", "d:y1={1,1,3,1:0,1,2}"]),
+}
+
+
+def windows_and_more(d):
+    """With numbers and without as sizes of the inputs."""
+    for name, (nodes, inputs, weights, outputs, devices, shards) in WINDOWS_AND_MORE.items():
+        feeds = {k: rng.standard_normal(shape).astype("f4") for k, shape in inputs.items()}
+        weights = [(k, v if isinstance(v, np.ndarray) else rng.standard_normal(v).astype("f4")) for k, v in weights.items()]
+        np.savez(d + "/in.npz", **feeds)
+        for static in (True, False):
+            declared = [info(k, shape if static else [None] * len(shape)) for k, shape in inputs.items()]
+            outs = [h.make_tensor_value_info(o, T.DOUBLE if o == "y4" else T.FLOAT, None) for o in outputs.split()]
+            f = save(d + "/more.onnx", nodes, declared, outs, weights)
+            rc, _, err = tessera("annotate", f, "--config", "c:%d" % devices, *[w for s in shards for w in ("--shard", s)], "-o", d + "/a.onnx")
+            case("%s: annotate" % name, rc == 0, err)
+            for level in (0, 3):
+                rc, out, err = tessera("verify", d + "/a.onnx", "--inputs", d + "/in.npz", "--optimize", level)
+                case("%s, %s, level %d" % (name, "numbers" if static else "open", level), rc == 0, out[-300:] + err)
+
+
+harness.run([moe, splits, caches, rounded_activations, float8_products, branches, windows, windows_and_more])
 harness.finish()
