@@ -76,11 +76,9 @@ def inputs_and_outputs(d):
 # Seeds and shapes of random inputs.
 def random_inputs(d):
     parts = cut(d, mlp(d + "/m.onnx"), "c:2", *HALVES)
-    text = good("run", parts)
-    assert "seed 0" in text and "[1, 16]" in text and "assuming 1 (n=1)" in text and "tries" not in text, text
-    text = good("run", d + "/m.onnx")
-    assert "assuming 128 (n=128)" in text and "tries 128, 64" in text, text
     for path in (d + "/m.onnx", parts):
+        text = good("run", path)
+        assert "seed 0" in text and "[128, 16]" in text and "assuming 128 (n=128)" in text and "tries 128, 64" in text, text
         text = good("run", path, "--inputs", "random:5", "--shape", "x:4x16", "--outputs", d + "/a.npy")
         assert "seed 5" in text and "[4, 16]" in text, text
     assert tessera("run", parts, "--inputs", d + "/a.npy", "--shape", "x:4x16")[0] == 2
@@ -92,11 +90,12 @@ def random_inputs(d):
     parts = cut(d, d + "/m.onnx", "c:2", "--shard", "up:x={1,1:1}", "--shard", "up:u={1,1:1}", "--shard", "up:a={1,1:1}",
                 "--stage", "up=0", "--stage", "middle=1", "--stage", "down=1", "--shard", "middle:b={1,1:0}", "--shard", "down:y={1,1:0}")
     assert not any(i.name == "x" for i in onnx.load(parts + "/rank0.onnx").graph.input)
-    assert "[1, 16]" in good("run", parts) and "[4, 16]" in good("run", parts, "--shape", "x:4x16")
+    assert "[128, 16]" in good("run", parts) and "[4, 16]" in good("run", parts, "--shape", "x:4x16")
+    assert "[5, 16]" in good("run", parts, "--dim", "n=5")
     cut(d, d + "/m.onnx", "c:2", "--shard", "up:x={1,2:0,1}", "--shard", "up:u={2,1:0,1}")
     shutil.rmtree(parts)
     good("partition", d + "/cut.onnx", "--keep-cut", "x", "-o", parts)
-    assert "[1, 16]" in good("run", parts)
+    assert "[128, 16]" in good("run", parts) and "[5, 16]" in good("run", parts, "--dim", "n=5")
 
 
 def own_files(d):
