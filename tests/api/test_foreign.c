@@ -222,7 +222,7 @@ static void refuse_tensors(struct bench *b, struct other *o)
             tsr_run_annotated(b->m, NULL, NULL, NULL, own, o->tensors, NULL));
     REFUSED("tsr_bench.inputs", tsr_bench(b->s, "/nowhere", NULL, o->tensors, 1, &result));
     REFUSED("tsr_bench_annotated.inputs",
-            tsr_bench_annotated(b->m, NULL, NULL, NULL, o->tensors, 1, &result));
+            tsr_bench_annotated(b->m, NULL, NULL, NULL, o->tensors, 1, &result, NULL));
     REFUSED("tsr_plan_for_inputs.inputs", tsr_plan_for_inputs(b->m, &plan, o->tensors, &planned));
     assert_int_equal(tsr_folder_open(b->s, folder_path, &folder), TSR_OK);
     // the error goes to the session of the set that is changed
