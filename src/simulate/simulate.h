@@ -32,7 +32,7 @@ struct sim_comm {
     int64_t times;             // executions in one request: the trips of the loops around it
     struct sim_branch *branch; // on the first device; NULL: in no branch
     bool played;               // some device plays it
-    enum comm_kind kind; // COMM_KIND_COUNT: not a known collective
+    enum comm_kind kind;       // COMM_KIND_COUNT: not a known collective
     const char *op;
     VEC(struct sim_group) groups;
     int64_t most_in, most_out;   // bytes of the largest piece that a member sends, and receives
@@ -145,7 +145,8 @@ struct shared_links *tsr__sim_links(struct sim *sim, int requests);
 // of their begin times.
 double tsr__sim_end(struct shared_links *shared, const struct sim_comm *comm,
                     const struct sim_group *group, double begin);
-// simulate_branches.c: creates the two branches of an If in the branch `outer`. NULL: out of memory.
+// simulate_branches.c: creates the two branches of an If in the branch `outer`. NULL: out of
+// memory.
 struct sim_branch *tsr__sim_branches(struct arena *arena, struct sim_branch *outer);
 // Records that the communication takes part in this branch: all devices that take part in it run
 // the same branch.

@@ -6,9 +6,9 @@
 // choice. Copies belong together if they take part in the same communication. Copies without
 // communication are decided one by one.
 //
-//     Example: rank 0 and rank 1 have an If. Its then branch takes 3 and 5 ms and has AllReduce 7 on
-//     both ranks; its else branch takes 4 ms on both. AllReduce 7 joins both copies to one choice,
-//     whose times are 5 and 4 ms: both ranks keep the then branch.
+//     Example: rank 0 and rank 1 have an If. Its then branch takes 3 and 5 ms and has AllReduce 7
+//     on both ranks; its else branch takes 4 ms on both. AllReduce 7 joins both copies to one
+//     choice, whose times are 5 and 4 ms: both ranks keep the then branch.
 #include "simulate/simulate.h"
 
 // The copy of an If in the part of a device.

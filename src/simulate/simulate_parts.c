@@ -2,8 +2,8 @@
 // simulate_parts.c - reads the tasks of each device from the graphs of a partition: nodes in order
 // with their predicted times, and communications by id.
 //
-// Nodes of bodies come in the place of the node that contains the body. The time of a loop counts as
-// often as its body runs (tsr__control_trips), that of an If for its most expensive branch
+// Nodes of bodies come in the place of the node that contains the body. The time of a loop counts
+// as often as its body runs (tsr__control_trips), that of an If for its most expensive branch
 // (simulate_branches.c).
 //
 //     Example: rank0.onnx has MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then
@@ -314,8 +314,7 @@ static tsr_status add_bodies(const struct reading *reading, const tsr_node *node
 {
     struct reading inside = *reading;
     struct sim_branch *branches = NULL;
-    inside.times =
-        mul_cap(reading->times, tsr__control_trips(reading->shapes, node, control));
+    inside.times = mul_cap(reading->times, tsr__control_trips(reading->shapes, node, control));
     if (control->n_bodies > 1) {
         branches = tsr__sim_branches(reading->sim->arena, reading->branch);
         if (!branches)

@@ -8,8 +8,8 @@
 //     which all devices combine.
 #include "plan/candidates/candidates.h"
 
-// Copies the model on first use. Nodes of the main graph have the same order in the copy. False: this has failed, now
-// or before.
+// Copies the model on first use. Nodes of the main graph have the same order in the copy. False:
+// this has failed, now or before.
 static bool make_copy(struct planner *planner)
 {
     if (planner->trial.model)

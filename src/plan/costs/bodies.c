@@ -266,8 +266,8 @@ bool tsr__plan_flatten(struct planner *planner)
     if (!add_graph(&flat, tsr_model_graph(planner->model), 1))
         return false;
     // never NULL, also without nodes
-    planner->nodes = flat.nodes.at ? flat.nodes.at
-                                   : ARENA_ARRAY(&planner->arena, struct plan_node, 1);
+    planner->nodes =
+        flat.nodes.at ? flat.nodes.at : ARENA_ARRAY(&planner->arena, struct plan_node, 1);
     planner->n_nodes = flat.nodes.n;
     return planner->nodes != NULL;
 }

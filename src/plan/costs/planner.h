@@ -34,7 +34,7 @@ struct plan_value {
     int bits;             // bits of an element
     int wider;            // for a constant: additional bytes in memory for each byte in the file
     bool constant;
-    bool given;   // the caller passes the value to all devices
+    bool given;    // the caller passes the value to all devices
     bool returned; // an output of the model
     // how often a run computes the value: 1, or the trips of the loops around it
     int64_t times;
@@ -130,7 +130,7 @@ struct strategy {
 };
 // A node of the model, or a value at the border of a body (bodies.c).
 struct plan_node {
-    tsr_node *node; // for a border: the node with the bodies
+    tsr_node *node;                   // for a border: the node with the bodies
     const struct plan_bodies *bodies; // the node has bodies whose nodes are planned; or NULL
     const struct plan_border *border; // NULL: a node
     int64_t times;                    // how often a run executes it

@@ -74,8 +74,8 @@ static void add_layout(struct border_maker *maker, uint32_t layout)
         layout_listed(maker->inner, maker->n, layout))
         return;
     const struct tile_layout *tiles = planner->layouts.at[layout].tiles, *outside = tiles;
-    int axis = outer ? tsr__border_axis(node->border, planner->values[tsr__value_id(outer)].rank)
-                     : -1;
+    int axis =
+        outer ? tsr__border_axis(node->border, planner->values[tsr__value_id(outer)].rank) : -1;
     if (axis >= 0)
         outside = tsr__body_shifted(maker->arena, tiles, axis, 1);
     if (!outside || !fits_all(maker, node, tiles, outside) ||
@@ -235,8 +235,7 @@ static void write_key(const struct border_maker *maker, bool given, struct text 
                            value ? value->times : 0};
         tsr__text_add(key, str_bytes(about, sizeof about));
         if (value)
-            tsr__text_add(key,
-                          str_bytes(value->shape, (size_t)value->rank * sizeof *value->shape));
+            tsr__text_add(key, str_bytes(value->shape, (size_t)value->rank * sizeof *value->shape));
     }
     tsr__text_add(key, str_bytes(maker->inner, maker->n * sizeof *maker->inner));
     tsr__text_add(key, str_bytes(maker->outer, maker->n * sizeof *maker->outer));
@@ -263,9 +262,9 @@ static struct strategy *strategy_of(struct border_maker *maker, bool given)
     const struct plan_node *node = maker->node;
     struct text key = {.session = planner->session};
     write_key(maker, given, &key);
-    void **at = key.failed ? NULL
-                           : tsr__map_at_copy(&planner->cache.strategies,
-                                              (struct str){key.p, key.n});
+    void **at = key.failed
+                    ? NULL
+                    : tsr__map_at_copy(&planner->cache.strategies, (struct str){key.p, key.n});
     tsr__text_free(&key);
     if (!at || *at)
         return at ? *at : NULL;

@@ -14,8 +14,8 @@
 struct reader {
     size_t node; // index of the entry; SIZE_MAX: the caller
     size_t slot;
-    size_t at;    // index of the entry before which the value is transferred
-    size_t until; // index of the last entry during which it is needed: the end of a loop
+    size_t at;     // index of the entry before which the value is transferred
+    size_t until;  // index of the last entry during which it is needed: the end of a loop
     bool captures; // a subgraph of the node reads the full value
     size_t order;  // index among all uses of the value
     uint32_t var;

@@ -198,8 +198,8 @@ int64_t tsr__planner_overcharge(struct planner *planner)
     bool *unused;
     int64_t ps = 0;
     bool differs = any_differs(planner);
-    if ((differs || planner->body_outputs) &&
-        tsr__planner_unused(planner, &arena, &unused, &ps) && differs)
+    if ((differs || planner->body_outputs) && tsr__planner_unused(planner, &arena, &unused, &ps) &&
+        differs)
         ps += waiting(planner, &arena, unused);
     tsr__arena_free(&arena);
     return ps;

@@ -108,8 +108,8 @@ bool tsr__planner_add_own(struct planner *planner, const unsigned char *shared, 
 // Returns the number of devices with a node, at least 1. Sets bytes and peaks of the other devices
 // to 0.
 int64_t tsr__planner_used(const struct planner *planner, int64_t *bytes, int64_t *peak);
-// Lists the largest values on the fullest device at its peak. Returns the number of entries. *saved:
-// bytes that the device would store in addition if all its values were replicated.
+// Lists the largest values on the fullest device at its peak. Returns the number of entries. Sets
+// *saved to the bytes that the device would store in addition if all its values were replicated.
 #define PLAN_MAX_BINDING 5
 size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out, int64_t *saved);
 // Returns the time on one device, from the replicated candidates. 0: the model does not fit on the

@@ -39,7 +39,8 @@ static size_t needed_until(const struct planner *planner, const tsr_value *value
         return at; // the value is inside of the body
     size_t until = at;
     struct control control;
-    if (node->border && tsr__border_axis(node->border, planner->values[tsr__value_id(value)].rank) >= 0)
+    if (node->border &&
+        tsr__border_axis(node->border, planner->values[tsr__value_id(value)].rank) >= 0)
         until = border_owner(node->border, at); // each trip reads a slice
     for (; graph && graph != home && tsr_graph_owner(graph);
          graph = tsr_node_graph(tsr_graph_owner(graph))) {
@@ -121,8 +122,8 @@ static int by_place(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-// Sorts the readers by their places. A node that reads the value twice becomes one reader, because it has
-// one sharding of the value.
+// Sorts the readers by their places. A node that reads the value twice becomes one reader, because
+// it has one sharding of the value.
 static void sort_readers(struct collecting *collecting)
 {
     struct reader *at = collecting->list.at;

@@ -236,7 +236,8 @@ int64_t tsr__plan_least_memory(const struct planner *planner)
     return least;
 }
 
-// Finds the plan that needs the least memory, and the bytes that each device needs. *more: see bind.
+// Finds the plan that needs the least memory, and the bytes that each device needs. *more: as in
+// `bind`.
 static tsr_status find_least(struct models *models, tsr_plan_summary *out, bool *more)
 {
     struct planner *planner = models->planners[0];

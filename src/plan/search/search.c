@@ -392,8 +392,7 @@ static tsr_status find_at_once(struct found_plan *found, struct set_search *sear
     tsr_status st = solve_with_share(found, search->options, search->n ? ALL_SHARE : 1);
     if (st != TSR_OK || !found->result.feasible)
         return st;
-    search->all_time =
-        found->result.cost - tsr__planner_overcharge(search->models->planners[0]);
+    search->all_time = found->result.cost - tsr__planner_overcharge(search->models->planners[0]);
     struct standing all = standing_of_all(search);
     struct standing best = search->best ? standing_of(search->best) : (struct standing){0};
     if (search->best && !is_better(search, &best, &all)) {

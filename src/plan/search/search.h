@@ -39,8 +39,8 @@ tsr_status tsr__compared_write(struct arena *arena, const struct compared_list *
 // device_count.c: sets better_devices, a smaller number of devices that is at least as fast.
 tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
                             tsr_plan_summary *out) TSR_MUST_USE;
-// Sets fits_devices, a larger number of devices on which the model fits. *tried: larger numbers were
-// planned.
+// Sets fits_devices, a larger number of devices on which the model fits. Sets *tried if larger
+// numbers were planned.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out, bool *tried) TSR_MUST_USE;
 

@@ -130,8 +130,8 @@ static bool is_alike_inside(const struct set_model *model, const struct plan_nod
         dim = tsr__set_batch_dim(model, outer);
     }
     for (size_t k = 0; k < n; k++) {
-        int inner = tsr__set_batch_dim(
-            model, border->leaves ? tsr__plan_read(node, k) : tsr__plan_made(node, 0));
+        int inner = tsr__set_batch_dim(model, border->leaves ? tsr__plan_read(node, k)
+                                                             : tsr__plan_made(node, 0));
         if (inner == BATCH_UNCLEAR || (outer && outer_dim(inner, axis) != dim))
             return false;
     }
@@ -353,8 +353,8 @@ size_t tsr__set_sums(const struct set_model *model)
 
 // ---- decisions ---------------------------------------------------------------------------------
 
-// Returns the time of broadcasting a decision to all copies, as often as it is taken; 0: all devices
-// compute the same bits.
+// Returns the time of broadcasting a decision to all copies, as often as it is taken; 0: all
+// devices compute the same bits.
 static int64_t decision_time(const struct set_model *model, const tsr_value *value)
 {
     if (!value || tsr__control_exact(model->part->shapes.model, value))
@@ -418,12 +418,12 @@ static int64_t regather_time(const struct set_model *model, const struct plan_no
     int64_t ps = 0;
     for (size_t k = 0; k < tsr__plan_reads(node); k++) {
         const tsr_value *value = tsr__plan_read(node, k);
-        if (!value || (!node->border && (rule_steers(node->rule, SIDE_INPUT, k) ||
-                                         read_before(node->node, k))) ||
+        if (!value ||
+            (!node->border &&
+             (rule_steers(node->rule, SIDE_INPUT, k) || read_before(node->node, k))) ||
             !is_divided(model, value))
             continue;
-        int64_t gather =
-            copies_time(model, TSR_ALL_GATHER, tsr__value_bytes(model->all, value));
+        int64_t gather = copies_time(model, TSR_ALL_GATHER, tsr__value_bytes(model->all, value));
         ps = int64_min(ps + times_ps(gather, model->all->values[tsr__value_id(value)].times),
                        PLAN_NEVER);
     }

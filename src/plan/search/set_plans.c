@@ -243,13 +243,11 @@ static bool expand_node(struct expansion *expansion, size_t i)
     // On many devices, nodes are written as divided even if each copy will compute all of them. The
     // simulation then recognizes that all copies are equal, and simulates only one.
     bool many = planner->machine.n > EXACT_MOST;
-    expansion->unsharded =
-        node->strategy->whole != NULL ||
-        ((!many || node->border) && !tsr__set_divides(&expansion->model, node));
+    expansion->unsharded = node->strategy->whole != NULL ||
+                           ((!many || node->border) && !tsr__set_divides(&expansion->model, node));
     struct candidate *only = tsr__candidate_only(planner, i, node);
-    if (!only ||
-        !tsr__candidate_translate(planner, node, &node->strategy->at.at[node->choice],
-                                  expand_value, expansion, only))
+    if (!only || !tsr__candidate_translate(planner, node, &node->strategy->at.at[node->choice],
+                                           expand_value, expansion, only))
         return false;
     only->cut = has_sharded(planner, only->in, tsr__plan_reads(node)) ||
                 has_sharded(planner, only->out, tsr__plan_makes(node));

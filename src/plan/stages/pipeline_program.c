@@ -42,8 +42,8 @@ bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
                            const struct plan_node *node, size_t choice, struct candidate *candidate)
 {
     struct stage_layouts layouts = {planner, stage};
-    return tsr__candidate_translate(planner, node, &node->strategy->at.at[choice],
-                                    on_all_devices, &layouts, candidate);
+    return tsr__candidate_translate(planner, node, &node->strategy->at.at[choice], on_all_devices,
+                                    &layouts, candidate);
 }
 
 // Returns the strategy of a node on the devices of the stage, with the layouts of the planner of

@@ -55,7 +55,8 @@ static tsr_status write_slot(const struct writing *writing, size_t at, enum slot
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
     tsr_value *value = plan_value_at(node, side, i);
     uint32_t layout = candidate_layouts(candidate, side)[i];
-    if (!value || (node->border && node->border->leaves != (side == SIDE_OUTPUT)) || layout == PLAN_NO_LAYOUT || rule_steers(node->strategy->rule, side, i) ||
+    if (!value || (node->border && node->border->leaves != (side == SIDE_OUTPUT)) ||
+        layout == PLAN_NO_LAYOUT || rule_steers(node->strategy->rule, side, i) ||
         writing->given_at[tsr__value_id(value)] == at + 1)
         return TSR_OK;
     if (planner->scope.staged && tsr__shapes_of(planner->shapes.model, value).rank < 0)

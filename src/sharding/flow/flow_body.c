@@ -476,8 +476,9 @@ static bool set_inputs(struct follow *follow)
         if (k >= 0 && slice < 0)
             layout = follow->states[k];
         else if (slice >= 0 && !tsr__layout_is_whole(follow->slices[slice]))
-            layout = tsr__body_shifted(follow->work->arena, follow->slices[slice],
-                             tsr__control_in_axis(control, slice, rank_of(follow, value)), 1);
+            layout =
+                tsr__body_shifted(follow->work->arena, follow->slices[slice],
+                                  tsr__control_in_axis(control, slice, rank_of(follow, value)), 1);
         else
             layout = whole(follow, rank_of(follow, value));
         follow->nf->inputs[i] = layout;
