@@ -90,9 +90,9 @@ static struct expr span(struct exprs *exprs, const struct windows *windows, int 
     return tsr__expr_add(exprs, less, expr_number(1));
 }
 
-// Returns the number of windows of a pool without ceil_mode. ONNX Runtime runs pools whose window is
-// larger than the padded input, and then rounds the quotient towards zero, not down: `space` is -1
-// for a kernel of 2 over 1 element, and with stride 2 there is 1 window. So n elements have
+// Returns the number of windows of a pool without ceil_mode. ONNX Runtime runs pools whose window
+// is larger than the padded input, and then rounds the quotient towards zero, not down: `space` is
+// -1 for a kernel of 2 over 1 element, and with stride 2 there is 1 window. So n elements have
 // max(n//2, 1) windows, and with a kernel of 3 max((n + 1)//2 - 1, min(n//2, 1)).
 static struct expr pool_count(struct exprs *exprs, const struct windows *windows, int i,
                               struct expr space)
@@ -143,9 +143,9 @@ static struct expr window_count(struct exprs *exprs, const struct windows *windo
     return tsr__expr_add(exprs, last, expr_number(1));
 }
 
-// True if ONNX infers another number of windows of a pool than its kernel returns, which is `count`.
-// With ceil_mode ONNX also counts a last window behind the end, and for automatic pads it considers
-// dilations. Only numbers are compared: for other sizes ONNX infers nothing.
+// True if ONNX infers another number of windows of a pool than its kernel returns, which is
+// `count`. With ceil_mode ONNX also counts a last window behind the end, and for automatic pads it
+// considers dilations. Only numbers are compared: for other sizes ONNX infers nothing.
 static bool is_misread(struct exprs *exprs, const struct windows *windows, int i, struct expr count)
 {
     struct expr size = windows->size[i], reach = span(exprs, windows, i);

@@ -21,8 +21,8 @@ struct shape tsr__shapes_of(const struct shapes *shapes, const tsr_value *value)
 // Returns the shape of a tensor. For a sequence or an optional value, it returns what all elements
 // have in common.
 struct shape tsr__shapes_element(const struct shapes *shapes, const tsr_value *value);
-// Returns bits of the axes for which ONNX infers another size than a run has, as for some pools with
-// ceil_mode. ONNX Runtime believes these sizes when it plans memory and folds constants.
+// Returns bits of the axes for which ONNX infers another size than a run has, as for some pools
+// with ceil_mode. ONNX Runtime believes these sizes when it plans memory and folds constants.
 unsigned tsr__shapes_misread(const struct shapes *shapes, const tsr_value *value);
 // True for a sequence, a map or an optional value, which is not sharded.
 bool tsr__shapes_is_list(const struct shapes *shapes, const tsr_value *value);

@@ -259,8 +259,8 @@ tsr_difference tsr__compare(const tsr_tensors *want, size_t i, const tsr_tensors
     return out;
 }
 
-// Two numeric tensors of the same type and shape; n is 0 if they are not. Booleans are the numbers 0
-// and 1.
+// Two numeric tensors of the same type and shape; n is 0 if they are not. Booleans are the numbers
+// 0 and 1.
 struct pair {
     tsr_dtype dtype;
     const void *want, *got;

@@ -8,8 +8,8 @@
 #define COMPRESS_SINCE 9  // operator set
 #define MOST_AXES      18 // of a node with windows
 
-// Returns bits of the axes of input 0 whose size is hidden from the engine, because it would infer a
-// wrong size of the result from it (quirk misread_windows).
+// Returns bits of the axes of input 0 whose size is hidden from the engine, because it would infer
+// a wrong size of the result from it (quirk misread_windows).
 static unsigned hidden_axes(const struct shapes *shapes, const tsr_node *node)
 {
     struct shape x = tsr__shapes_of(shapes, tsr_node_input(node, 0));

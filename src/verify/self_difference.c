@@ -5,10 +5,10 @@
 // Some kernels do not return the same result twice (CUDA's ScatterElements with repeated indices),
 // or depend on the number of threads (DynamicQuantizeLSTM). The unsharded model is run again, with
 // its own number of threads, with that of the ranks, and with one (two if the ranks have one). On
-// devices other than the CPU, where the order of concurrent updates varies, it is run more often. If
-// the reference runs on the CPU (--reference cpu), the model is also run on the ranks' type of
-// device, and compared with itself there. A sharded output that differs at most MARGIN times as much
-// is not an error of the sharding.
+// devices other than the CPU, where the order of concurrent updates varies, it is run more often.
+// If the reference runs on the CPU (--reference cpu), the model is also run on the ranks' type of
+// device, and compared with itself there. A sharded output that differs at most MARGIN times as
+// much is not an error of the sharding.
 #include "verify/internal.h"
 
 #include <stdio.h>

@@ -26,9 +26,9 @@
 
 #define RUNS   6
 #define MARGIN 4 // a few runs do not show the largest possible change
-// An element with less precision than a bfloat16 would have shows nothing. Exception: differences of
-// LEAST_ABS, a few rounding errors of 1. Sigmoid computes in the range 0 to 1, so if all its results
-// are about 1e-7, they are mostly rounding errors.
+// An element with less precision than a bfloat16 would have shows nothing. Exception: differences
+// of LEAST_ABS, a few rounding errors of 1. Sigmoid computes in the range 0 to 1, so if all its
+// results are about 1e-7, they are mostly rounding errors.
 #define MOST_REL  tsr__tolerance(TSR_BFLOAT16)
 #define LEAST_ABS (MARGIN * (double)FLT_EPSILON)
 // More weights than this are changed only if there are no inputs to change, because each run writes
