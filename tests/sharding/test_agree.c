@@ -74,7 +74,14 @@ static const struct {
     {{"Add", {4, 4}, {4, 4}, "{1:0}", NULL, NULL}, true},
     {{"Add", {4, 4}, {4, 4}, "{2,1:0,1}", NULL, NULL}, false},
     {{"Add", {4, 4}, {1, 4}, "{2,1:0,1}", NULL, NULL}, true},
-    {{"Add", {4, 4}, {4, 4}, "{2,1:(0,1),2}", "{1,2:(0,2),(1,2)}", NULL}, true},
+    // axes that are not broadcast must be sharded alike, even if every pair of shards has a device
+    {{"Add", {4, 4}, {4, 4}, "{2,1:(0,1),2}", "{1,2:(0,2),(1,2)}", NULL}, false},
+    {{"Add", {4, 4}, {4, 4}, "{2,1:(0,1),(2,3)}", "{2,2:0,1,2,3}", NULL}, false},
+    {{"Add", {4, 4}, {1, 4}, "{2,1:(0,1),(2,3)}", "{1,2:(0,2),(1,3)}", NULL}, false},
+    {{"Add", {4, 4}, {1, 4}, "{2,2:0,1,2,3}", "{1,2:(0,2),(1,3)}", NULL}, true},
+    {{"Add", {4, 1}, {1, 4}, "{2,1:(0,1),2}", "{1,2:(0,2),(1,2)}", NULL}, true},
+    {{"Add", {4, 4}, {4, 4}, "{2,1:(0,1),2}", "{2,1:0,(1,2)}", NULL}, true},
+    {{"MatMul", {4, 4}, {4, 4}, "{2,1:(0,1),2}", "{1,2:(0,2),(1,2)}", NULL}, true},
 };
 
 static tsr_model *make(tsr_session *s, const struct agree_case *k)

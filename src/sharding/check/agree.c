@@ -88,11 +88,11 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
 }
 
 // Adds an explicit layout to the placement. Every sharded axis must fit the rule. Axes that the
-// layout does not shard are fixed as unsharded. Returns false if it does not fit the rule or the
-// layouts added before.
-static bool take(struct solve *solve, const struct given *given)
+// layout does not shard are fixed as unsharded: by the formalism, inputs must shard a common axis
+// alike. Returns false if it does not fit the rule or the layouts added before.
+static bool take(const struct agree *agree, struct solve *solve, const struct given *given)
 {
-    solve->strict = !given->sharded;
+    solve->strict = agree->assumed || !given->sharded;
     return tsr__solve_add(solve, false, given->input, given->layout, &given->shape, false, true);
 }
 
@@ -113,7 +113,7 @@ static const char *required_layout(const struct agree *agree, const struct given
 {
     struct solve solve;
     struct placement placement;
-    if (!begin(agree, &solve) || !take(&solve, by) ||
+    if (!begin(agree, &solve) || !take(agree, &solve, by) ||
         !tsr__solve_result(&solve, agree->arena, &placement))
         return NULL;
     const struct rule_tensor *tensor = &placement.rule->inputs[given->input];
@@ -150,8 +150,8 @@ static const struct given *find_contradiction(const struct agree *agree, size_t 
 {
     for (size_t k = 0; k < i; k++) {
         struct solve solve;
-        if (begin(agree, &solve) && take(&solve, &agree->given[k]) &&
-            !take(&solve, &agree->given[i]))
+        if (begin(agree, &solve) && take(agree, &solve, &agree->given[k]) &&
+            !take(agree, &solve, &agree->given[i]))
             return &agree->given[k];
     }
     return &agree->given[i - 1];
@@ -176,7 +176,7 @@ static bool fits_all(const struct agree *agree)
     if (!begin(agree, &all))
         return false;
     for (size_t i = 0; i < agree->n; i++)
-        if (!take(&all, &agree->given[i]))
+        if (!take(agree, &all, &agree->given[i]))
             return false;
     return true;
 }
@@ -192,12 +192,12 @@ static bool check_layouts(const struct agree *agree)
         const struct given *given = &agree->given[i];
         if (!begin(agree, &alone))
             return false;
-        if (!take(&alone, given)) {
+        if (!take(agree, &alone, given)) {
             if (!agree->arena->failed && !tsr__layout_is_whole(given->layout))
                 report_uncut(agree, given->value, alone.wrong);
             return !agree->arena->failed;
         }
-        if (take(&all, given))
+        if (take(agree, &all, given))
             continue;
         if (!agree->arena->failed)
             report_conflict(agree, given, find_contradiction(agree, i), all.wrong);
