@@ -17,23 +17,8 @@
 //     X {1,2}, Y {2,1} requested:  m is not sharded, so the flow records {2,1} as wanted, and Y is
 //                                  resharded after the node
 //     X {2,1} and W {2,1}:         m and k would need four devices: the node runs unsharded on both
-#include "sharding/flow/flow.h"
+#include "sharding/flow/step.h"
 #include "sharding/layouts/node_placement.h"
-
-// The node that is being placed. `in` and `out` have the layouts of its specs, by input and output;
-// take_lists may replace them for lists of tensors. explicit_cut is set if a spec shards its
-// tensor.
-struct step {
-    struct flow_work *work;
-    tsr_node *node;
-    struct node_flow *nf;
-    size_t n_in, n_out;
-    struct tile_layout **in, **out;           // explicit specs
-    struct tile_layout **spec_in, **spec_out; // the same, but lists keep the layouts of their specs
-    bool explicit_in, explicit_out, explicit_cut;
-    const bool *stage; // devices that the node may run on; NULL: all
-    bool bound;        // the node must run where one of its lists is stored
-};
 
 // Returns the rank of the layout of a value with this rank. It is 0 if the rank is unknown or too
 // large: such values are unsharded.
@@ -155,9 +140,18 @@ static bool read_specs(struct step *step)
 
 // ---- diagnostics
 
-// Records why the node runs unsharded, and reports it if that is wanted. infer.c and quality() need
-// the reason even if it is not reported. The first reason is kept.
-static void report_unsharded(struct step *step, const char *why)
+bool tsr__step_in_stage(const struct step *step, const struct tile_layout *layout)
+{
+    if (!step->stage)
+        return true;
+    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
+        if (layout->owners[i] < 0 || layout->owners[i] >= step->work->n_all ||
+            !step->stage[layout->owners[i]])
+            return false;
+    return true;
+}
+
+void tsr__step_unsharded(struct step *step, const char *why)
 {
     if (step->nf->replicated)
         return;
@@ -173,18 +167,6 @@ static void report_unsharded(struct step *step, const char *why)
         "the node has a sharding, but runs replicated on its devices: %s", why);
 }
 
-// True if every owner of a shard may run the node. If the node has no stage, every device may.
-static bool within_stage(const struct step *step, const struct tile_layout *layout)
-{
-    if (!step->stage)
-        return true;
-    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
-        if (layout->owners[i] < 0 || layout->owners[i] >= step->work->n_all ||
-            !step->stage[layout->owners[i]])
-            return false;
-    return true;
-}
-
 // Reports that an input without a spec must be resharded to `need`, once per value and layout.
 // Transfers between stages are not reported.
 static void report_reshard(struct step *step, const tsr_value *value,
@@ -193,8 +175,8 @@ static void report_reshard(struct step *step, const tsr_value *value,
     struct flow_work *work = step->work;
     uint32_t id = tsr__value_id(value);
     const struct tile_layout *have = work->flow->values[id];
-    if (!(work->report & REPORT_RESHARDS) || is_constant(value) || !within_stage(step, have) ||
-        tsr__flow_held(have, need))
+    if (!(work->report & REPORT_RESHARDS) || is_constant(value) ||
+        !tsr__step_in_stage(step, have) || tsr__flow_held(have, need))
         return;
     for (struct flow_noted *noted = work->noted[id]; noted; noted = noted->next)
         if (tsr__layout_equal(noted->layout, need))
@@ -288,7 +270,7 @@ static bool *unsharded_devices(struct step *step)
     for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = tsr_node_input(step->node, i);
         if (!value || is_constant(value) ||
-            !within_stage(step, step->work->flow->values[tsr__value_id(value)]))
+            !tsr__step_in_stage(step, step->work->flow->values[tsr__value_id(value)]))
             continue;
         memset(one, 0, (size_t)n_all * sizeof *one);
         add_owners(one, n_all, step->work->flow->values[tsr__value_id(value)]);
@@ -333,16 +315,11 @@ static bool place_unsharded(struct step *step, const char *why, bool single)
 
 // ---- a node that runs by its rule
 
-static const tsr_value *slot(const struct step *step, bool out, size_t i)
-{
-    return out ? tsr_node_output(step->node, i) : tsr_node_input(step->node, i);
-}
-
 // Calls tsr__solve_add for input or output i, with the shape of its value.
 static bool add(struct step *step, struct solve *solve, bool out, size_t i,
                 const struct tile_layout *layout, bool each_loop, bool pin)
 {
-    struct shape shape = shape_of(step, slot(step, out, i));
+    struct shape shape = shape_of(step, step_slot(step, out, i));
     return tsr__solve_add(solve, out, (int)i, layout, &shape, each_loop, pin);
 }
 
@@ -361,7 +338,7 @@ static void add_outputs(struct step *step, struct solve *solve)
         if (fits && (same || !step->explicit_in))
             *solve = attempt;
         else if (!step->explicit_in && !tsr__layout_is_whole(step->out[i]))
-            report_unsharded(step, attempt.wrong);
+            tsr__step_unsharded(step, attempt.wrong);
     }
 }
 
@@ -370,7 +347,7 @@ static void add_outputs(struct step *step, struct solve *solve)
 static void add_arrivals(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_in; i++) {
-        const tsr_value *value = slot(step, false, i);
+        const tsr_value *value = step_slot(step, false, i);
         if (!value || step->in[i] || is_constant(value))
             continue;
         const struct tile_layout *layout = step->work->flow->values[tsr__value_id(value)];
@@ -381,7 +358,8 @@ static void add_arrivals(struct step *step, struct solve *solve)
             return;
         bool fits = add(step, &attempt, false, i, layout, true, false);
         bool same = tsr__solve_devices(&attempt) == tsr__solve_devices(solve);
-        bool may_shrink = !step->explicit_in && !step->explicit_out && within_stage(step, layout);
+        bool may_shrink =
+            !step->explicit_in && !step->explicit_out && tsr__step_in_stage(step, layout);
         if (fits && (same || may_shrink))
             *solve = attempt;
     }
@@ -393,7 +371,7 @@ static void add_arrivals(struct step *step, struct solve *solve)
 static void add_requests(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
-        const tsr_value *value = slot(step, true, i);
+        const tsr_value *value = step_slot(step, true, i);
         const struct tile_layout *wish = value ? step->work->requests[tsr__value_id(value)] : NULL;
         if (!wish || step->out[i])
             continue;
@@ -460,7 +438,7 @@ static bool place_rule(struct step *step, const struct rule *rule)
     if (fits)
         return tsr__solve_result(&v, step->work->arena, &step->nf->place);
     if (step->explicit_cut)
-        report_unsharded(step, why);
+        tsr__step_unsharded(step, why);
     return place_unsharded(step, why, false);
 }
 
@@ -470,10 +448,10 @@ static bool place_rule(struct step *step, const struct rule *rule)
 static bool all_explicit(const struct step *step)
 {
     for (size_t i = 0; i < step->n_in; i++)
-        if (slot(step, false, i) && !step->in[i])
+        if (step_slot(step, false, i) && !step->in[i])
             return false;
     for (size_t i = 0; i < step->n_out; i++)
-        if (slot(step, true, i) && !step->out[i])
+        if (step_slot(step, true, i) && !step->out[i])
             return false;
     return step->n_in + step->n_out > 0;
 }
@@ -503,7 +481,7 @@ static bool place_by_specs(struct step *step, const char *whole)
     for (size_t i = 0; i < step->n_out; i++)
         fits = fits && (!step->out[i] || tsr__placement_has_each(&step->nf->place, step->out[i]));
     if (!fits) {
-        report_unsharded(step, apart);
+        tsr__step_unsharded(step, apart);
         return true;
     }
     step->nf->by_specs = true;
@@ -564,12 +542,10 @@ static bool place_better(struct step *step, const struct rule *rule)
 
 // ---- results
 
-// Returns the layout that the placement gives to input or output i. If the node runs unsharded, the
-// layout is replicated on its devices. Returns NULL if there is no value or if out of memory.
-static struct tile_layout *layout_of(struct step *step, bool out, size_t i)
+struct tile_layout *tsr__step_layout(struct step *step, bool out, size_t i)
 {
     const struct placement *placement = &step->nf->place;
-    const tsr_value *value = slot(step, out, i);
+    const tsr_value *value = step_slot(step, out, i);
     if (!value)
         return NULL;
     int rank = shape_of(step, value).rank;
@@ -586,27 +562,27 @@ static bool store_results(struct step *step)
 {
     struct node_flow *nf = step->nf;
     for (size_t i = 0; i < step->n_in; i++) {
-        const tsr_value *value = slot(step, false, i);
+        const tsr_value *value = step_slot(step, false, i);
         if (!nf->inputs[i])
-            nf->inputs[i] = layout_of(step, false, i);
+            nf->inputs[i] = tsr__step_layout(step, false, i);
         if (value && !nf->inputs[i])
             return false;
         if (value && !step->in[i])
             report_reshard(step, value, nf->inputs[i]);
     }
     for (size_t i = 0; i < step->n_out; i++) {
-        const tsr_value *value = slot(step, true, i);
+        const tsr_value *value = step_slot(step, true, i);
         if (!value)
             continue;
         if (!nf->outputs[i])
-            nf->outputs[i] = layout_of(step, true, i);
+            nf->outputs[i] = tsr__step_layout(step, true, i);
         if (!nf->outputs[i])
             return false;
         if (step->out[i] && !tsr__layout_equal(step->out[i], nf->outputs[i])) {
             if (!tsr__shapes_is_list(step->work->flow->shapes, value))
                 nf->wanted[i] = step->out[i];
             else if (!tsr__layout_is_whole(step->out[i]))
-                report_unsharded(step, "sequences are not resharded");
+                tsr__step_unsharded(step, "sequences are not resharded");
         }
         if (!step->work->trial)
             step->work->flow->values[tsr__value_id(value)] = tsr__flow_result(nf, i);
@@ -705,201 +681,13 @@ static bool place_bodies(struct step *step, const char *whole)
     if (!tsr__flow_bodies(step->work, &ask))
         return false;
     if (step->explicit_cut && (ask.why || !step->nf->bodies))
-        report_unsharded(step, ask.why ? ask.why : whole);
+        tsr__step_unsharded(step, ask.why ? ask.why : whole);
     if (!step->nf->replicated)
         step->nf->replicated = ask.ignored;
     return true;
 }
 
 // ---- lists
-
-// True if the value, a list, can be transferred: the configuration has stages, and the type allows
-// it.
-static bool list_moves(const struct step *step, const tsr_value *value)
-{
-    return step->work->flow->staged &&
-           tsr__shapes_list_form(step->work->flow->shapes, value) != LIST_STAYS;
-}
-
-// True if the device is in the node's stage and, for a node in a body, runs that body.
-static bool may_run_on(const struct step *step, int64_t device)
-{
-    bool in_stage = !step->stage || step->stage[device];
-    return in_stage && (!step->work->within || step->work->within[device]);
-}
-
-// Returns the layout that is replicated on every device that may run the node, or NULL if out of
-// memory.
-static struct tile_layout *whole_here(struct step *step, int rank)
-{
-    int64_t *devices = ARENA_ARRAY(&step->work->scratch, int64_t, (size_t)step->work->n_all);
-    size_t n = 0;
-    if (!devices)
-        return NULL;
-    for (int64_t d = 0; d < step->work->n_all; d++)
-        if (may_run_on(step, d))
-            devices[n++] = d;
-    return tsr__layout_whole(step->work->arena, rank, devices, n);
-}
-
-// Handles input i, a list that is stored on devices where the node may not run. If possible, makes
-// the node read a full copy of the list, which is on its own devices or is sent to them. The
-// producer must then leave the list unsharded. Returns false if the node must run where the list is
-// stored.
-static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_layout *layout)
-{
-    const tsr_value *value = slot(step, false, i);
-    bool outside = false, missing = !tsr__layout_is_whole(layout);
-    // outside: a device that has the list may not run the node. missing: a device that may run the
-    // node has no copy.
-    for (int64_t d = 0; d < step->work->n_all; d++) {
-        bool has = tsr__layout_has_device(layout, d), may = may_run_on(step, d);
-        outside = outside || (has && !may);
-        missing = missing || (may && !has);
-    }
-    if (!step->work->flow->staged || !outside || (missing && !list_moves(step, value)))
-        return false;
-    bool *kept = &step->work->kept_whole[tsr__value_id(value)];
-    bool cut = !tsr__layout_is_whole(layout) && !*kept;
-    step->work->keeps_more = step->work->keeps_more || cut;
-    *kept = *kept || cut;
-    step->in[i] = whole_here(step, layout->rank);
-    step->explicit_in = true;
-    return true;
-}
-
-// Reports that the node runs outside of its stage, because it must run where the list that it reads
-// is stored. Sets nf->replicated, so that the manifest lists the node.
-static void report_outside(struct step *step, const tsr_value *value,
-                           const struct tile_layout *layout)
-{
-    if (!step->stage || step->work->within || within_stage(step, layout) || step->nf->replicated)
-        return;
-    step->nf->replicated = "it reads a sequence of another stage that cannot be transferred";
-    if (!(step->work->report & REPORT_UNSHARDED))
-        return;
-    tsr__diag(step->work->arena->session, DIAG_outside_stage,
-              PLACE_AT(tsr__place_spec(step->node, step->work->flow->config, value)),
-              "put the node into the stage that computes the value, or pass tensors",
-              "the node runs outside of its stage: %s", step->nf->replicated);
-}
-
-// Sets the layouts of inputs that are lists of tensors: those in which the lists are stored,
-// because lists are not resharded inside a stage.
-static void take_lists(struct step *step)
-{
-    if (!step->work->kept_whole)
-        return;
-    for (size_t i = 0; i < step->n_in; i++) {
-        const tsr_value *value = slot(step, false, i);
-        if (!value || !tsr__shapes_is_list(step->work->flow->shapes, value))
-            continue;
-        struct tile_layout *layout = step->work->flow->values[tsr__value_id(value)];
-        if (step->in[i] && !tsr__layout_equal(step->in[i], layout)) {
-            step->nf->ignores_specs = true;
-            if (!tsr__layout_is_whole(step->in[i]))
-                report_unsharded(step, "sequences are not resharded");
-        }
-        if (take_from_elsewhere(step, i, layout))
-            continue;
-        // A list that must stay unsharded (such as an input of the model) also determines where its
-        // readers run.
-        bool kept = step->work->kept_whole[tsr__value_id(value)];
-        bool everywhere = layout == tsr__flow_whole_all(step->work, layout->rank) && !kept;
-        step->in[i] = everywhere ? NULL : layout;
-        step->bound = step->bound || !everywhere;
-        if (!everywhere)
-            report_outside(step, value, layout);
-    }
-    step->explicit_in = step->explicit_in || step->bound;
-}
-
-void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value)
-{
-    uint32_t id = tsr__value_id(value);
-    if (!tsr__shapes_is_list(work->flow->shapes, value) || work->kept_whole[id])
-        return;
-    work->kept_whole[id] = work->keeps_more = true;
-}
-
-// True if the list already has the layout `need`, or is unsharded and can be sent to the devices of
-// `need`.
-static bool list_comes(const struct step *step, const tsr_value *value,
-                       const struct tile_layout *need)
-{
-    const struct tile_layout *have = step->work->flow->values[tsr__value_id(value)];
-    if (tsr__layout_equal(have, need))
-        return true;
-    if (!tsr__layout_is_whole(have) || !tsr__layout_is_whole(need))
-        return false;
-    return tsr__flow_held(have, need) || list_moves(step, value);
-}
-
-// Marks lists (work->kept_whole) that are not stored in the layout that the node needs. In the next
-// run of the flow, the producer of a marked list replicates it. This may mark lists that the
-// producer reads.
-static void keep_lists(struct step *step)
-{
-    if (!step->work->kept_whole)
-        return;
-    for (size_t i = 0; i < step->n_in; i++) {
-        const tsr_value *value = slot(step, false, i);
-        uint32_t id = value ? tsr__value_id(value) : 0;
-        if (!value || !tsr__shapes_is_list(step->work->flow->shapes, value) ||
-            step->work->kept_whole[id])
-            continue;
-        bool there = list_comes(step, value, step->nf->inputs[i]);
-        step->work->keeps_more = step->work->keeps_more || !there;
-        step->work->kept_whole[id] = !there;
-    }
-    tsr_value **captures;
-    size_t n = step->nf->bodies ? 0 : tsr__node_captures(step->node, &captures);
-    for (size_t i = 0; i < n; i++) // unsharded bodies read full values
-        tsr__flow_keep_list(step->work, captures[i]);
-}
-
-// True if the node produces a list that must be replicated everywhere.
-static bool produces_kept(const struct step *step)
-{
-    if (!step->work->kept_whole)
-        return false;
-    for (size_t i = 0; i < step->n_out; i++) {
-        const tsr_value *value = slot(step, true, i);
-        if (value && step->work->kept_whole[tsr__value_id(value)])
-            return true;
-    }
-    return false;
-}
-
-// True if the placement needs a shard of a list that must be replicated everywhere. Specs of the
-// node's tensors can cause this. Example: the result of ConcatFromSequence has the spec {1,2}.
-static bool reads_part_of_kept(struct step *step)
-{
-    if (!step->work->kept_whole)
-        return false;
-    for (size_t i = 0; i < step->n_in; i++) {
-        const tsr_value *value = slot(step, false, i);
-        if (!value || !step->work->kept_whole[tsr__value_id(value)])
-            continue;
-        const struct tile_layout *need = layout_of(step, false, i);
-        if (need && !list_comes(step, value, need))
-            return true;
-    }
-    return false;
-}
-
-// True if every list that the node reads or produces can be transferred between stages.
-static bool all_lists_move(const struct step *step)
-{
-    for (size_t i = 0; i < step->n_in + step->n_out; i++) {
-        const tsr_value *value =
-            i < step->n_in ? slot(step, false, i) : slot(step, true, i - step->n_in);
-        if (value && tsr__shapes_is_list(step->work->flow->shapes, value) &&
-            !list_moves(step, value))
-            return false;
-    }
-    return true;
-}
 
 // Places the node unsharded on all devices, or on those of its stage if all its lists can be
 // transferred between stages.
@@ -910,7 +698,7 @@ static bool place_everywhere(struct step *step, const char *why)
     for (size_t i = 0; i < step->n_out; i++)
         step->out[i] = NULL;
     if (step->explicit_cut)
-        report_unsharded(step, why);
+        tsr__step_unsharded(step, why);
     step->nf->ignores_specs = true;
     struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
     struct solve all;
@@ -919,7 +707,7 @@ static bool place_everywhere(struct step *step, const char *why)
     rule->whole = why;
     if (!tsr__solve_init(&all, &step->work->scratch, step->work->arena, rule, step->work->n_all))
         return false;
-    if (all_lists_move(step))
+    if (tsr__step_lists_move(step))
         set_stage(step, all.on);
     keep_within(step->work, all.on);
     return tsr__solve_result(&all, step->work->arena, &step->nf->place);
@@ -937,7 +725,7 @@ static bool follow(struct step *step)
             tsr__stages_devices(&work->stages, step->node, step->explicit_in || step->explicit_out);
     if (work->formal)
         inherit_specs(step);
-    take_lists(step);
+    tsr__step_take_lists(step);
     if (step->bound && !work->within)
         step->stage = tsr__stages_devices(&work->stages, step->node, true);
     const struct rule *rule = tsr__rule_of(work->arena, step->node, work->flow->shapes);
@@ -949,9 +737,9 @@ static bool follow(struct step *step)
         rule->whole ? rule->whole : tsr__rule_immovable(work->flow->shapes, step->node);
     bool ok;
     struct control control;
-    if (produces_kept(step) && tsr__node_draws(step->node)) {
+    if (tsr__step_produces_kept(step) && tsr__node_draws(step->node)) {
         ok = place_unsharded(step, "a sequence of random numbers is computed on one device", true);
-    } else if (produces_kept(step)) {
+    } else if (tsr__step_produces_kept(step)) {
         ok = place_everywhere(step, "a sequence that it computes is needed on other devices, and "
                                     "sequences are not transferred");
     } else if (whole && tsr__control_of(step->node, &control)) {
@@ -960,11 +748,11 @@ static bool follow(struct step *step)
         ok = place_by_specs(step, whole);
     } else if (whole) {
         if (step->explicit_cut)
-            report_unsharded(step, whole);
+            tsr__step_unsharded(step, whole);
         ok = place_unsharded(step, whole, rule->single);
     } else {
         ok = place_better(step, rule);
-        if (ok && reads_part_of_kept(step))
+        if (ok && tsr__step_reads_part_of_kept(step))
             ok = place_everywhere(
                 step, "a sequence that it reads is replicated, and sequences are not transferred");
     }
@@ -973,7 +761,7 @@ static bool follow(struct step *step)
     ok = ok && store_results(step) && (step->nf->bodies || report_captures(step));
     if (!ok)
         return false;
-    keep_lists(step);
+    tsr__step_keep_lists(step);
     tsr__flow_misplaced(work, step->nf, step->spec_in, step->spec_out);
     return true;
 }
