@@ -170,8 +170,8 @@ bool tsr__placement_groups(struct arena *arena, const struct placement *placemen
                            struct device_group **out, size_t *n,
                            enum combine *combine) TSR_MUST_USE;
 // Reads the specs of a node in a configuration as canonical layouts. The arrays have an entry for
-// each input and output; NULL: no spec. Returns false if a spec describes no layout (with a
-// diagnostic) or if out of memory. (explicit.c)
+// each input and output; NULL: no spec. Lists are sharded as their elements. Returns false if a spec
+// describes no layout (with a diagnostic) or if out of memory. (spec_layout.c)
 bool tsr__node_specs(struct arena *arena, const tsr_node *node, const tsr_config *config,
                      const struct shapes *shapes, struct tile_layout **in,
                      struct tile_layout **out);
@@ -203,6 +203,7 @@ struct node_flow {
     const bool *pending;    // by input: the node reads partial sums; NULL: of no input
     bool by_specs;          // without a rule: sharded as the specs of all its tensors state
     const char *replicated; // if not NULL: the reason why the node is replicated despite its specs
+    bool implied;           // replicated, but readers get the outputs that its specs imply
     bool ignores_specs;     // the node has a list that cannot be transferred as specified
     // For a node with sharded bodies: how inputs and outputs of the bodies belong to the node; else
     // NULL.

@@ -18,6 +18,7 @@ import harness
 TESSERA = sys.argv[1]
 DRAWS = (int(sys.argv[2]) if len(sys.argv) > 2 else 20) * (5 if harness.ALL else 1)
 SEED = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+SEVERAL_SUMS = "a device has parts of several sums"
 check = harness.check
 node = helper.make_node
 
@@ -98,7 +99,37 @@ def fixed(d):
                                ("statistics likewise", [node("Softmax", ["a"], ["y"], name="r", axis=0)], "r:a={4,1:0,1,0,1}")):
         path = annotate(d, save(d, nodes, x, {"y": [8] if "sum" in what else [8, 8]}, axes if "sum" in what else {}), 2, [shard])
         rc, doc, err = verify(path, feed(d, x, 1))
-        check(what + ": replicated, with the reason", rc == 0 and [r["reason"] for r in doc["replicated"]] == ["a device has several partial sums"], (rc, doc, err))
+        check(what, rc == 0 and not doc["replicated"] and doc["cut_nodes"] == 1 and "Reshard" not in doc["collectives"], (rc, doc, err))
+    path = annotate(d, save(d, [node("ReduceSum", ["a", "k"], ["y"], name="r", keepdims=0)], x, {"y": [8]}, axes), 2, ["r:a={2,2:0,1,1,0}"])
+    rc, doc, err = verify(path, feed(d, x, 1))
+    check("parts of two sums: replicated, with the reason", rc == 0 and [r["reason"] for r in doc["replicated"]] == [SEVERAL_SUMS], (rc, doc, err))
+
+
+# numpy type: operators that reduce it
+REDUCED = {"f4": "Sum Mean Max Min Prod L1 L2 LogSum LogSumExp SumSquare", "f8": "Sum Max Prod", "i4": "Sum Max Min Prod", "i8": "Sum Max Min Prod", "i1": "Max Min",
+           "u1": "Max Min"}
+
+
+def reductions(d):
+    """The parts of a sum on devices that have several of them, for every type and way to combine them."""
+    info = helper.make_tensor_value_info
+    for kind, ops in REDUCED.items():
+        code = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+        for op in ops.split():
+            for opset, text in ((18, "{4,1:0,1,0,1}"), (18, "{3,1:(0,1),(0,2),(1,2)}"), (11, "{5,1:0,1,1,0,(1,2)}")):
+                if opset < 12 and (op in ("Max", "Min") and kind in ("i1", "u1") or kind == "i8" and op == "Prod"):
+                    continue  # no kernel in ONNX Runtime
+                names, weights, attributes = ["a"], [], {"axes": [0]}
+                if opset == 18:
+                    names, weights, attributes = ["a", "k"], [numpy_helper.from_array(np.array([0], "i8"), "k")], {}
+                graph = helper.make_graph([node("Reduce" + op, names, ["y"], name="r", **attributes)], "g", [info("a", code, [7, 5])], [info("y", code, [1, 5])], weights)
+                path = os.path.join(d, "m.onnx")
+                onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", opset)]), path)
+                rng = np.random.default_rng(1)
+                values = rng.standard_normal((7, 5)) ** 2 if kind[0] == "f" else rng.integers(1, 4, (7, 5))
+                np.savez(d + "/in.npz", a=values.astype(kind))
+                rc, doc, err = verify(annotate(d, path, 3, ["r:a=" + text]), d + "/in.npz")
+                check("Reduce%s of %s %s, opset %d" % (op, kind, text, opset), rc == 0 and not doc["replicated"], (rc, doc, err))
 
 
 def joined(d):
@@ -139,6 +170,10 @@ RANDOM = {
     "Mul": ({"a": [7, 5], "b": [5]}, {}, [7, 5], lambda: node("Mul", ["a", "b"], ["h"], name="n"), "a", (0, 1)),
     "Sum": ({"a": [8, 1], "b": [1, 6], "c": [8, 6]}, {}, [8, 6], lambda: node("Sum", ["a", "b", "c"], ["h"], name="n"), "c", (0, 1)),
     "ReduceMean": ({"a": [8, 6, 4]}, {}, [8, 1, 4], lambda: node("ReduceMean", ["a", "k"], ["h"], name="n"), "a", (0, 2)),
+    "ReduceMean of all axes": ({"a": [8, 6, 4]}, {}, [8, 1, 4], lambda: node("ReduceMean", ["a", "k"], ["h"], name="n"), "a", (0, 1, 2)),
+    "ReduceMax": ({"a": [8, 6, 4]}, {}, [8, 1, 4], lambda: node("ReduceMax", ["a", "k"], ["h"], name="n"), "a", (0, 1)),
+    "MatMul along the sum": ({"a": [8, 6]}, {"w": [6, 9]}, [8, 9], lambda: node("MatMul", ["a", "w"], ["h"], name="n"), "w", (0,)),
+    "Softmax along its axis": ({"a": [8, 6]}, {}, [8, 6], lambda: node("Softmax", ["a"], ["h"], name="n", axis=1), "a", (1,)),
     "MatMul": ({"a": [8, 6]}, {"w": [6, 9]}, [8, 9], lambda: node("MatMul", ["a", "w"], ["h"], name="n"), "a", (0,)),
     "MatMul of weights": ({"a": [8, 6]}, {"w": [6, 9]}, [8, 9], lambda: node("MatMul", ["a", "w"], ["h"], name="n"), "w", (1,)),
     "Gemm": ({"a": [8, 6]}, {"w": [9, 6], "c": [9]}, [8, 9], lambda: node("Gemm", ["a", "w", "c"], ["h"], name="n", transB=1), "w", (0,)),
@@ -169,7 +204,7 @@ def draw(d, seed):
     name = rng.choice(list(RANDOM))
     inputs, weights, result, make, which, axes = RANDOM[name]
     values = {k: np.random.default_rng(seed).standard_normal(s).astype("f4") for k, s in weights.items()}
-    if name == "ReduceMean":
+    if name.startswith("Reduce"):
         values["k"] = np.array([1], "i8")
     path = save(d, [make(), node("Neg", ["h"], ["y"], name="next")], inputs, {"y": result}, values)
     devices = rng.randint(2, 4)
@@ -180,8 +215,9 @@ def draw(d, seed):
     rc, doc, err = verify(path, feed(d, inputs, seed))
     done = os.path.join(d, "done.onnx")
     inferred = call("infer", path, "-o", done)[0] == 0 and call("check", done)[0] == 0 and verify(done, feed(d, inputs, seed))[0] == 0
-    check("draw %d: %s %s" % (seed, name, " ".join(shards)), rc == 0 and doc["ok"] and not doc["replicated"] and inferred, (rc, doc.get("replicated"), inferred, err))
+    left = [r["reason"] for r in doc.get("replicated", []) if "along" not in name and "all axes" not in name and name != "ReduceMax" or r["reason"] != SEVERAL_SUMS]
+    check("draw %d: %s %s" % (seed, name, " ".join(shards)), rc == 0 and doc["ok"] and not left and inferred, (rc, doc.get("replicated"), inferred, err))
 
 
-harness.run([fixed, joined, sums, *(("draw %d" % k, draw, SEED * 1000 + k) for k in range(DRAWS))])
+harness.run([fixed, joined, sums, reductions, *(("draw %d" % k, draw, SEED * 1000 + k) for k in range(DRAWS))])
 harness.finish()

@@ -173,10 +173,20 @@ static void test_explicit_inputs_disagree(void **state)
     struct net *t = net_new(state, "c", 2);
     tsr_value *x = input(t, "x", DIMS(6, 4)), *w = weight(t, "w", DIMS(4, 8));
     tsr_value *y = node(t, "MatMul", x, w, "y");
-    shard(t, y, x, "{1,1:0,1}");
+    shard(t, y, x, "{1,2:0,1}");
+    shard(t, y, w, "{2,1:1,0}");
+    flow(t);
+    assert_string_equal(made(t, y)->replicated, "no device holds all inputs");
+    done(t);
+    t = net_new(state, "c", 2); // every device has every part of x: they can be summed
+    x = input(t, "x", DIMS(6, 4));
+    w = weight(t, "w", DIMS(4, 8));
+    y = node(t, "MatMul", x, w, "y");
+    shard(t, y, x, "{1,2:(0,1),(0,1)}");
     shard(t, y, w, "{2,1:0,1}");
     flow(t);
-    assert_string_equal(made(t, y)->replicated, "the shardings of the node contradict each other");
+    assert_null(made(t, y)->replicated);
+    assert_int_equal(made(t, y)->n_groups, 1);
     done(t);
 }
 
@@ -283,14 +293,51 @@ static void test_device_with_two_shards(void **state)
     assert_null(made(t, y)->replicated);
     same(t, made(t, y)->outputs[0], "{2,2:0,1,2,2}");
     done(t);
-    t = net_new(state, "c", 2); // a sum of which one device has several parts
+    t = net_new(state, "c", 2); // a device has parts of two sums
     x = input(t, "x", DIMS(8, 8));
     w = input(t, "w", DIMS(8, 6));
     y = node(t, "MatMul", x, w, "y");
-    shard(t, y, x, "{1,4:0,1,0,1}");
+    shard(t, y, x, "{2,2:0,1,1,0}");
     flow(t);
-    assert_string_equal(made(t, y)->replicated, "a device has several partial sums");
+    assert_string_equal(made(t, y)->replicated, "a device has parts of several sums");
     done(t);
+}
+
+// Each part of a sum is added once, and all devices that have a part get the result.
+static void test_shared_sums(void **state)
+{
+    static const struct {
+        const char *x, *w, *inside, *result; // inside: the devices that compute
+        size_t members;
+    } sums[] = {
+        {"{1,2:(0,1),(1,2)}", "{2,1:0,(1,2)}", "{1,1:0,1}", "{1,1:0,1,2}", 2},
+        {"{1,2:(0,1,2),(2,3)}", "{2,1:(0,1),(2,3)}", "{1,1:0,1,2,3}", "{1,1:0,1,2,3}", 2},
+        {"{1,4:0,1,0,1}", "{4,1:0,1,0,1}", "{1,1:0,1}", "{1,1:0,1}", 2},
+        {"{1,3:0,1,0}", NULL, "{1,1:0,1}", "{1,1:0,1}", 2},
+        {"{1,2:(0,1),2}", NULL, "{1,1:0,2}", "{1,1:0,1,2}", 2},
+        {"{1,3:(0,1),(0,2),(1,2)}", NULL, "{1,1:0,1,2}", "{1,1:0,1,2}", 3},
+        {"{2,2:0,1,(2,3),(3,2)}", NULL, "{2,1:(0,1),(2,3)}", "{2,1:(0,1),(2,3)}", 2},
+        {"{2,2:0,(0,1),2,3}", NULL, "{2,1:(0,1),(2,3)}", "{2,1:(0,1),(2,3)}", 2},
+    };
+    for (size_t i = 0; i < TSR_COUNT(sums); i++) {
+
+        struct net *t = net_new(state, "c", 4);
+        tsr_value *x = input(t, "x", DIMS(8, 12)), *w = weight(t, "w", DIMS(12, 6));
+        tsr_value *r = node(t, "Relu", x, NULL, "r"), *y = node(t, "MatMul", r, w, "y");
+        shard(t, i % 2 ? y : r, i % 2 ? r : x, sums[i].x); // explicit, or from the producer
+        if (sums[i].w)
+            shard(t, y, w, sums[i].w);
+        if (sums[i].w && i % 2 == 0)
+            shard(t, y, r, sums[i].x);
+        flow(t);
+        assert_null(made(t, y)->replicated);
+        same(t, made(t, y)->outputs[0], sums[i].inside);
+        same(t, tsr__flow_result(made(t, y), 0), sums[i].result);
+        assert_true(made(t, y)->n_groups > 0);
+        assert_int_equal(made(t, y)->groups[0].n, sums[i].members);
+        assert_int_equal(findings(t, "not-cut-here"), 0);
+        done(t);
+    }
 }
 
 // {4:0,0,0,1} and {8:0,0,0,0,0,0,1,1} are the same two unequal parts, so a reduction over them is
@@ -695,6 +742,7 @@ int main(void)
         TEST(test_output_spec_demands),
         TEST(test_output_spec_reshards),
         TEST(test_device_with_two_shards),
+        TEST(test_shared_sums),
         TEST(test_unequal_shares),
         TEST(test_operator_without_rule),
         TEST(test_device_sets_stay_apart),

@@ -5,7 +5,8 @@
 //                             or emit_guard.c around it
 //     a communication         on all ranks of its groups at once: emit_comm.c
 //     STEP_SLICE, STEP_CROP   on each rank that needs the result: emit_slice.c
-//     STEP_SHAPE, STEP_JOIN   on each rank that needs the result: here
+//     STEP_SHAPE, STEP_JOIN,
+//     STEP_SUM                on each rank that needs the result: here
 //     with bodies             the node, then the steps of each body on all ranks: emit_body.c
 #include "internal.h"
 
@@ -119,6 +120,54 @@ static tsr_status emit_join(struct part *part, struct step *st)
     return shield(part, st->outputs[0]);
 }
 
+// Returns the type in which engines can combine partial results of `type`. They have no Add, Mul,
+// Max or Min for all integers.
+static tsr_dtype combined_as(tsr_dtype type)
+{
+    static const tsr_dtype plain[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_BFLOAT16};
+    for (size_t i = 0; i < TSR_COUNT(plain); i++)
+        if (plain[i] == type)
+            return type;
+    return TSR_INT64;
+}
+
+// Combines two partial results. Integers are int64 here.
+static tsr_value *combine(struct part *part, enum combine how, tsr_dtype type, tsr_value *a,
+                          tsr_value *b)
+{
+    static const char *const ops[] = {[COMBINE_SUM] = "Add",
+                                      [COMBINE_PROD] = "Mul",
+                                      [COMBINE_MAX] = "Max",
+                                      [COMBINE_MIN] = "Min"};
+    if (type == TSR_INT64 && how == COMBINE_MAX)
+        return tsr__part_largest(part, a, b);
+    if (type == TSR_INT64 && how == COMBINE_MIN)
+        return tsr__part_smallest(part, a, b);
+    return NODE(part, ops[how], a, b);
+}
+
+// Writes a STEP_SUM: combines the partial results of this rank's turns, in their order.
+static tsr_status emit_sum(struct part *part, struct step *st)
+{
+    struct str name = tsr__form_name(part, st->outputs[0]);
+    tsr_dtype type = st->outputs[0]->item->dtype, as = combined_as(type);
+    tsr_value *sum = NULL;
+    for (size_t i = 0; i < st->n_inputs; i++) {
+        tsr_value *value = NULL;
+        if (!tsr__layout_has_device(st->inputs[i]->layout, part->rank))
+            continue; // the rank has fewer turns than others
+        value = local_of(part, st->inputs[i]);
+        if (value && as != type)
+            value = tsr__part_cast(part, value, as, NEW_NAME);
+        sum = sum ? combine(part, st->flow->combine, as, sum, value) : value;
+        if (!sum)
+            return TSR_NOMEM;
+    }
+    st->outputs[0]->local[part->rank] = as != type ? tsr__part_cast(part, sum, type, name)
+                                                   : tsr__part_identity(part, sum, type, name);
+    return shield(part, st->outputs[0]);
+}
+
 static tsr_status emit_body(struct draft *draft, struct part *parts, struct step *st, int k,
                             struct control_node *made)
 {
@@ -164,6 +213,8 @@ static tsr_status emit_on(struct part *part, struct step *st)
         return TSR_OK;
     if (st->kind == STEP_SHAPE)
         return emit_shape(part, st);
+    if (st->kind == STEP_SUM)
+        return emit_sum(part, st);
     return st->kind == STEP_JOIN ? emit_join(part, st) : emit_slice_step(part, st);
 }
 

@@ -111,10 +111,11 @@ enum step_kind {
     STEP_LIST, // broadcasts the tensors of a list one by one
     STEP_CROP, // slices out windows
     STEP_JOIN, // concatenates all shards to the full tensor
+    STEP_SUM,  // combines the partial results of a device's turns (turns.c)
 };
 struct step {
     int kind; // enum comm_kind or enum step_kind
-    // For STEP_NODE: the node. For reductions: the node that produced the partial sums.
+    // For STEP_NODE: the node. For reductions and STEP_SUM: the node that produced the partial sums.
     const struct node_flow *flow;
     // Missing inputs are NULL. A node has its inputs first, then the outer values that its
     // subgraphs read.

@@ -50,7 +50,7 @@ static void live_groups(struct step *st)
 
 static void live_local(struct draft *draft, struct step *st)
 {
-    size_t n = st->kind == STEP_JOIN ? st->n_inputs : 1;
+    size_t n = st->kind == STEP_JOIN || st->kind == STEP_SUM ? st->n_inputs : 1;
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         for (size_t i = 0; i < n; i++)
             if (form_is_live(st->outputs[0], rank) &&

@@ -274,39 +274,66 @@ static bool reduce_results(struct draft *draft, const struct node_flow *nf, stru
     return true;
 }
 
-// Plans a node, or one turn of it (turns.c): the conversions of its inputs, the node itself, and
-// the reduction of its results.
-static bool draft_turn(struct draft *draft, const struct node_flow *nf)
+// Plans a node, or one turn of it (turns.c): the conversions of its inputs, and the node itself.
+// Returns NULL after a failure.
+static struct step *draft_turn(struct draft *draft, const struct node_flow *nf)
 {
     size_t n_inputs;
     struct form **inputs = draft_inputs(draft, nf, &n_inputs);
     if (!inputs)
-        return false;
+        return NULL;
     struct step *st = tsr__step_make(draft, STEP_NODE, 0, tsr_node_output_count(nf->node));
     if (!st)
-        return false;
+        return NULL;
     st->flow = nf;
     st->inputs = inputs;
     st->n_inputs = n_inputs;
     st->n_node_inputs = tsr_node_input_count(nf->node);
     if (nf->bodies && !draft_bodies(draft, st))
+        return NULL;
+    return tsr__step_push(draft, st) && make_results(draft, nf, st) ? st : NULL;
+}
+
+// Adds up the partial sums of n turns on each device, then reduces them over the devices. Output
+// `i` of every turn has the partial sums.
+static bool draft_sum_of_turns(struct draft *draft, const struct node_flow *nf,
+                               struct step *const *turns, size_t n, size_t i)
+{
+    if (!turns[0]->outputs[i])
+        return true;
+    struct step *sum = tsr__step_new(draft, STEP_SUM, n, 1);
+    if (!sum)
         return false;
-    if (!tsr__step_push(draft, st) || !make_results(draft, nf, st))
-        return false;
-    return reduce_results(draft, nf, st);
+    for (size_t turn = 0; turn < n; turn++) {
+        sum->inputs[turn] = turns[turn]->outputs[i];
+        sum->inputs[turn]->partial = true;
+    }
+    sum->flow = nf;
+    sum->outputs[0] = tsr__form_new(draft, sum->inputs[0]->item, nf->outputs[i], FORM_MADE);
+    return sum->outputs[0] && reduce_results(draft, nf, sum);
 }
 
 // Plans a node. If a device has several shards, it computes them in several turns (turns.c).
 static bool draft_node(struct draft *draft, const struct node_flow *nf)
 {
+    VEC(struct step *) turns = {0};
     for (size_t turn = 0;; turn++) {
         bool done;
         const struct node_flow *part = tsr__turn_flow(draft, nf, turn, &done);
-        if (!part || done)
-            return part != NULL;
-        if (!draft_turn(draft, part))
+        if (!part)
+            return false;
+        if (done)
+            break;
+        struct step *st = draft_turn(draft, part);
+        if (!st || !vec_add(draft->arena, &turns, st))
             return false;
     }
+    if (turns.n == 1)
+        return reduce_results(draft, nf, turns.at[0]);
+    for (size_t i = 0; nf->n_groups && i < turns.at[0]->n_outputs; i++)
+        if (!draft_sum_of_turns(draft, nf, turns.at, turns.n, i))
+            return false;
+    return true;
 }
 
 // ---- stages ------------------------------------------------------------------------------------

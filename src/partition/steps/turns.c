@@ -8,6 +8,11 @@
 //         turn 1   X/2: shards 2 and 3 on devices 0 and 1     Y/1: the same shards of Y
 //     A reader of Y with the same sharding takes Y/0 and Y/1. For other readers the shards are sent
 //     to their devices one by one and joined there (STEP_JOIN).
+//
+//     Example: ReduceSum of the same X along axis 0 -> Y [1,4]:
+//         turn 0   Y/0: the sums of shards 0 and 1 on devices 0 and 1
+//         turn 1   Y/1: the sums of shards 2 and 3
+//         Y/2 = Y/0 + Y/1 on each device (STEP_SUM), then an AllReduce
 #include "internal.h"
 
 // Returns the layouts of n inputs or outputs in one turn. Each shard belongs to the devices that

@@ -83,11 +83,11 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
 {
     tsr_config *config = writing->config;
     TRY(write_bodies(writing, nf));
-    // If the node cannot follow its specs, further specs would contradict them. If it has no rule,
-    // further specs could complete the set, and the node would be sharded by them.
-    if ((nf->ignores_specs || nf->replicated) && has_any_spec(node, config))
-        return TSR_OK;
-    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
+    // If the node cannot follow its specs, further specs would contradict them, except outputs that
+    // its specs imply. If it has no rule, further specs could complete the set, and the node would
+    // be sharded by them.
+    bool unlike = (nf->ignores_specs || nf->replicated) && has_any_spec(node, config);
+    for (size_t i = 0; i < tsr_node_input_count(node) && !unlike; i++) {
         tsr_value *value = tsr_node_input(node, i);
         // All uses of the value get the same spec.
         if (!value || tsr__earlier_reading(node, i) >= 0 || tsr__has_spec(node, config, value) ||
@@ -98,7 +98,7 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
     }
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
         tsr_value *value = tsr_node_output(node, i);
-        if (!value || tsr__has_spec(node, config, value))
+        if (!value || tsr__has_spec(node, config, value) || (unlike && !nf->implied))
             continue;
         const struct tile_layout *layout = tsr__flow_result(nf, i);
         if (!can_be_written(writing, value, layout))

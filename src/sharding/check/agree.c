@@ -22,14 +22,15 @@
 #include "sharding/flow/flow.h"
 
 // The layout of an input: from a spec or, under the published formalism, from the producer of the
-// value.
+// value. Adjacent shards with the same owners can be merged: {4,1:0,0,1,1} has the same elements on
+// each device as {2,1:0,1}, and {2,1:(0,1),(0,1)} the same as {1:0,1}.
 struct given {
     int input;
     const tsr_value *value;
-    struct tile_layout *layout;
+    struct tile_layout *stated, *merged;
+    struct tile_layout *layout; // the one of them that is compared
     struct shape shape;
-    // also true for {2,1:(0,1),(0,1)}, although its canonical layout is replicated on 0 and 1
-    bool sharded;
+    bool sharded; // as stated
 };
 // The check of one node. `given` is in the order of the inputs. If two layouts contradict each
 // other, the later one is reported.
@@ -43,25 +44,25 @@ struct agree {
     bool *uncut; // set if a warning reports that the node runs unsharded
     // provides layouts for inputs without a spec; NULL: those inputs are not checked
     const struct flow *assumed;
+    bool inherits; // an input has the layout of its producer
     struct given *given;
     size_t n;
 };
 
-static void inherit(struct agree *agree, const struct shapes *shapes, int input,
-                    const tsr_value *value)
+// Adds the layout of an input. Returns false if out of memory.
+static bool add_given(struct agree *agree, struct given given, const struct tile_layout *layout)
 {
-    struct given given = {
-        .input = input, .value = value, .shape = tsr__shapes_element(shapes, value)};
-    given.layout = tsr__layout_canonical(agree->arena, agree->assumed->values[tsr__value_id(value)],
-                                         &given.shape);
-    if (!given.layout)
-        return;
-    given.sharded = !tsr__layout_is_whole(given.layout);
+    given.stated = tsr__layout_canonical_dims(agree->arena, layout, &given.shape);
+    given.merged = tsr__layout_canonical(agree->arena, layout, &given.shape);
+    if (!given.stated || !given.merged)
+        return false;
+    given.sharded = !tsr__layout_is_whole(given.stated);
     agree->given[agree->n++] = given;
+    return true;
 }
 
-// Collects the canonical layouts of the inputs that have a spec, in input order. With `assumed`,
-// also collects those of inputs that have the layout of their producer.
+// Collects the layouts of the inputs that have a spec, in input order. With `assumed`, also collects
+// those of inputs that have the layout of their producer.
 static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
 {
     size_t n_in = tsr_node_input_count(agree->node);
@@ -72,19 +73,29 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
         const tsr_value *value = tsr_node_input(agree->node, i);
         // A second spec is an error (spec-twice).
         const tsr_spec *spec = value && nc ? tsr__entry_spec(nc, value) : NULL;
-        if (!spec && value && agree->assumed && tsr__inherits_spec(agree->assumed, value))
-            inherit(agree, shapes, (int)i, value);
-        if (!spec)
+        bool inherits =
+            !spec && value && agree->assumed && tsr__inherits_spec(agree->assumed, value);
+        if (!spec && !inherits)
             continue;
         struct given given = {
             .input = (int)i, .value = value, .shape = tsr__shapes_element(shapes, value)};
-        given.sharded = tsr_spec_dim_count(spec) > 0;
-        if (tsr__spec_canonical(agree->arena, spec, &given.shape, true, &given.layout) != TSR_OK ||
-            !given.layout)
+        struct tile_layout *layout = NULL;
+        if (inherits)
+            layout = agree->assumed->values[tsr__value_id(value)];
+        else if (tsr__spec_layout(agree->arena, spec, &given.shape, true, &layout) != TSR_OK)
             continue;
-        agree->given[agree->n++] = given;
+        if (layout && !add_given(agree, given, layout))
+            return false;
+        agree->inherits = agree->inherits || inherits;
     }
     return !agree->arena->failed;
+}
+
+// Compares the layouts as they are stated or merged.
+static void choose_layouts(const struct agree *agree, bool merged)
+{
+    for (size_t i = 0; i < agree->n; i++)
+        agree->given[i].layout = merged ? agree->given[i].merged : agree->given[i].stated;
 }
 
 // Adds an explicit layout to the placement. Every sharded axis must fit the rule. Axes that the
@@ -93,6 +104,7 @@ static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_
 static bool take(const struct agree *agree, struct solve *solve, const struct given *given)
 {
     solve->strict = agree->assumed || !given->sharded;
+    solve->strict_sums = true;
     return tsr__solve_add(solve, false, given->input, given->layout, &given->shape, false, true);
 }
 
@@ -240,9 +252,23 @@ static bool check_unsharded(struct agree *agree)
     return common != NULL;
 }
 
-// Checks the layouts of a node's inputs. If all are unsharded, no rule is needed. An operator may
-// have a second rule (tsr__rule_strided). The flow can use either rule, so one that fits is enough.
-// Returns false if out of memory.
+// True if the layouts fit a rule of the operator, which may have a second one (tsr__rule_strided).
+// The flow can use either rule. Reports nothing. Returns false if out of memory.
+static bool fits_any(struct agree *agree, const struct rule *second, bool merged)
+{
+    const struct rule *first = agree->rule;
+    choose_layouts(agree, merged);
+    bool fits = fits_all(agree);
+    if (!fits && second) {
+        agree->rule = second;
+        fits = fits_all(agree);
+        agree->rule = first;
+    }
+    return fits;
+}
+
+// Checks the layouts of a node's inputs. If all are unsharded, no rule is needed. Layouts may be
+// merged, unless the formalism compares two specs. Returns false if out of memory.
 static bool agreement(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
 {
     bool cut = false;
@@ -251,6 +277,8 @@ static bool agreement(struct agree *agree, const struct shapes *shapes, const ts
         return true;
     if (!collect(agree, shapes, nc))
         return false;
+    bool may_merge = !agree->assumed || agree->inherits;
+    choose_layouts(agree, may_merge);
     for (size_t i = 0; i < agree->n; i++)
         cut = cut || !tsr__layout_is_whole(agree->given[i].layout);
     if (!cut)
@@ -267,11 +295,10 @@ static bool agreement(struct agree *agree, const struct shapes *shapes, const ts
         report_uncut(agree, NULL, agree->rule->whole);
         return true;
     }
-    const struct rule *first = agree->rule;
-    agree->rule = tsr__rule_strided(agree->arena, agree->node, shapes);
-    if (agree->rule && fits_all(agree)) // fits_all reports nothing
+    const struct rule *second = tsr__rule_strided(agree->arena, agree->node, shapes);
+    if ((may_merge && fits_any(agree, second, true)) || fits_any(agree, second, false))
         return true;
-    agree->rule = first;
+    choose_layouts(agree, may_merge);
     return !agree->arena->failed && check_layouts(agree);
 }
 

@@ -147,14 +147,15 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
 
 // True if the reduction of the node can be delayed. Its only output must be a sum that the metadata
 // lists and not an output of the model. All its readers must accept partial sums, and no spec may
-// request another layout. No device may be in two groups, because it would have two different
-// partial sums.
+// request another layout. No device may be in two groups or have several turns, because it would have
+// two different partial sums.
 static bool may_delay(struct delay *delay, const struct node_flow *nf)
 {
     const tsr_value *value =
         tsr_node_output_count(nf->node) == 1 ? tsr_node_output(nf->node, 0) : NULL;
     if (!value || !delay->asked[tsr__value_id(value)] || !nf->n_groups ||
         nf->combine != COMBINE_SUM || nf->wanted[0] || tsr_value_is_output(value) ||
+        tsr__placement_has_turns(&nf->place) ||
         !disjoint(nf, tsr_config_devices(delay->flow->config)))
         return false;
     delay->from = nf;

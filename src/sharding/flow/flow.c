@@ -60,36 +60,6 @@ static bool is_constant(const tsr_value *value)
 
 // ---- explicit specs
 
-// Stores the layout of a spec for every input and output of the node that is the spec's value.
-static bool take_spec(struct step *step, const tsr_spec *spec)
-{
-    const tsr_value *value = tsr_spec_value(spec);
-    if (!value)
-        return true;
-    struct shape shape = shape_of(step, value);
-    struct tile_layout *layout = NULL;
-    struct slots slots = tsr__slots_of(step->node, value);
-    bool out;
-    size_t k;
-    while (tsr__slots_next(&slots, &out, &k)) {
-        if (!layout) {
-            if (tsr__spec_canonical(step->work->arena, spec, &shape, false, &layout) != TSR_OK)
-                return false;
-            if (!layout)
-                return true; // the spec is empty
-        }
-        step->explicit_cut = step->explicit_cut || !tsr__layout_is_whole(layout);
-        if (out) {
-            step->out[k] = layout;
-            step->explicit_out = true;
-        } else {
-            step->in[k] = layout;
-            step->explicit_in = true;
-        }
-    }
-    return true;
-}
-
 // True for the result of a node without inputs (Constant) that has no spec: there is nothing from
 // which its layout could be inferred.
 static bool is_made_constant(const struct flow *flow, const tsr_value *value)
@@ -122,16 +92,25 @@ static void inherit_specs(struct step *step)
     }
 }
 
+static bool is_cut(const struct tile_layout *layout)
+{
+    return layout && !tsr__layout_is_whole(layout);
+}
+
 // Reads the specs of the node. Returns false if a spec has no valid layout or if out of memory.
 static bool read_specs(struct step *step)
 {
-    for (size_t i = 0; i < tsr_node_config_count(step->node); i++) {
-        const tsr_node_config *nc = tsr_node_config_at(step->node, i);
-        if (tsr_node_config_target(nc) != step->work->flow->config)
-            continue;
-        for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
-            if (!take_spec(step, tsr_node_config_spec(nc, k)))
-                return false;
+    const struct flow *flow = step->work->flow;
+    if (!tsr__node_specs(step->work->arena, step->node, flow->config, flow->shapes, step->in,
+                         step->out))
+        return false;
+    for (size_t i = 0; i < step->n_in; i++) {
+        step->explicit_in = step->explicit_in || step->in[i];
+        step->explicit_cut = step->explicit_cut || is_cut(step->in[i]);
+    }
+    for (size_t i = 0; i < step->n_out; i++) {
+        step->explicit_out = step->explicit_out || step->out[i];
+        step->explicit_cut = step->explicit_cut || is_cut(step->out[i]);
     }
     memcpy(step->spec_in, step->in, step->n_in * sizeof *step->in);
     memcpy(step->spec_out, step->out, step->n_out * sizeof *step->out);
@@ -294,6 +273,11 @@ static void keep_first(bool *on, int64_t n)
     }
 }
 
+static void reset_due(struct step *step)
+{
+    memcpy(step->due, step->out, step->n_out * sizeof(*step->due));
+}
+
 // Places the node unsharded: every device that runs it computes the full result. With `single` only
 // the first device runs it, which is necessary for nodes that draw random numbers. `why` is the
 // reason.
@@ -304,6 +288,7 @@ static bool place_unsharded(struct step *step, const char *why, bool single)
     bool *on = unsharded_devices(step);
     if (!rule || !on)
         return false;
+    reset_due(step);
     if (single)
         keep_first(on, step->work->n_all);
     rule->whole = why;
@@ -365,6 +350,26 @@ static void add_arrivals(struct step *step, struct solve *solve)
     }
 }
 
+// Adds the layouts that inputs without a spec have at their producers, and decides which device
+// computes which part of a sum. If no choice is possible, leaves them all out. Returns false if out
+// of memory.
+static bool take_arrivals(struct step *step, struct solve *solve)
+{
+    struct solve with = tsr__solve_copy(solve);
+    size_t bytes = step->n_out * sizeof(*step->due);
+    struct tile_layout **due =
+        ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_out + 1);
+    if (!due || step->work->scratch.failed)
+        return false;
+    memcpy(due, step->due, bytes);
+    add_arrivals(step, &with);
+    if (!tsr__solve_even(&with, due, step->n_out))
+        return !step->work->scratch.failed;
+    *solve = with;
+    memcpy(step->due, due, bytes);
+    return true;
+}
+
 // Adds the layouts that readers of the outputs request (propagate.c). A request is kept only if the
 // output then has exactly the requested layout. If the node has input specs, a request must not
 // drop devices. Axes of statistics are not sharded for a request.
@@ -373,7 +378,7 @@ static void add_requests(struct step *step, struct solve *solve)
     for (size_t i = 0; i < step->n_out; i++) {
         const tsr_value *value = step_slot(step, true, i);
         const struct tile_layout *wish = value ? step->work->requests[tsr__value_id(value)] : NULL;
-        if (!wish || step->out[i])
+        if (!wish || step->due[i])
             continue;
         struct solve attempt = tsr__solve_copy(solve);
         struct placement placement;
@@ -400,6 +405,7 @@ static bool solve_step(struct step *step, const struct rule *rule, enum solve_mo
 {
     if (!tsr__solve_init(v, &step->work->scratch, step->work->arena, rule, step->work->n_all))
         return false;
+    reset_due(step);
     v->mode = mode;
     v->intact = step->work->keep;
     set_stage(step, v->on);
@@ -407,14 +413,29 @@ static bool solve_step(struct step *step, const struct rule *rule, enum solve_mo
     for (size_t i = 0; i < step->n_in; i++)
         if (step->in[i] && !add(step, v, false, i, step->in[i], false, true))
             return false;
-    // by the formalism, all devices with a part of a sum get the result
-    if (!tsr__solve_even(v, step->work->formal ? step->out : NULL, step->n_out))
+    if (!tsr__solve_even(v, step->due, step->n_out))
         return false;
     add_outputs(step, v);
-    add_arrivals(step, v);
+    if (!take_arrivals(step, v))
+        return false;
     if (step->work->requests)
         add_requests(step, v);
     return true;
+}
+
+// For a node that runs unsharded although its input specs are valid: readers get the outputs as the
+// specs imply. Returns false if out of memory.
+static bool imply_outputs(struct step *step, const struct rule *rule)
+{
+    struct solve v;
+    if (!tsr__solve_init(&v, &step->work->scratch, step->work->arena, rule, step->work->n_all))
+        return false;
+    v.mode = SOLVE_VALID;
+    for (size_t i = 0; i < step->n_in; i++)
+        if (step->in[i] && !add(step, &v, false, i, step->in[i], false, true))
+            return !step->work->scratch.failed;
+    step->nf->implied = step->explicit_in;
+    return !step->explicit_in || tsr__solve_outputs(&v, step->due, step->n_out);
 }
 
 // Places a node by a rule. First tries placements in which a device with several shards computes
@@ -439,7 +460,7 @@ static bool place_rule(struct step *step, const struct rule *rule)
         return tsr__solve_result(&v, step->work->arena, &step->nf->place);
     if (step->explicit_cut)
         tsr__step_unsharded(step, why);
-    return place_unsharded(step, why, false);
+    return place_unsharded(step, why, false) && imply_outputs(step, rule);
 }
 
 // ---- a node without a rule
@@ -520,6 +541,7 @@ static int64_t try_rule(struct step *step, const struct rule *rule)
     int64_t q = place_rule(step, rule) ? quality(step) : -1;
     step->work->report = report;
     step->nf->replicated = NULL;
+    step->nf->implied = false;
     return q;
 }
 
@@ -555,9 +577,26 @@ struct tile_layout *tsr__step_layout(struct step *step, bool out, size_t i)
     return tsr__flow_whole(step->work, rank, placement);
 }
 
-// Stores the layouts of inputs and outputs, and the groups of the reduction. If the spec of an
-// output differs from what the node produces, it is stored in nf->wanted, and readers get the value
-// in this layout. If work->trial is set, flow->values does not change.
+// If readers get output i in another layout than the node produces, stores it in nf->wanted. Returns
+// false if out of memory.
+static bool set_wanted(struct step *step, size_t i, const tsr_value *value)
+{
+    struct shape shape = shape_of(step, value);
+    struct tile_layout *due =
+        step->due[i] ? tsr__layout_canonical(step->work->arena, step->due[i], &shape) : NULL;
+    if (step->due[i] && !due)
+        return false;
+    if (!due || tsr__layout_equal(due, step->nf->outputs[i]))
+        return true;
+    if (!tsr__shapes_is_list(step->work->flow->shapes, value))
+        step->nf->wanted[i] = due;
+    else if (!tsr__layout_is_whole(due))
+        tsr__step_unsharded(step, "sequences are not resharded");
+    return true;
+}
+
+// Stores the layouts of inputs and outputs, and the groups of the reduction. If work->trial is set,
+// flow->values does not change.
 static bool store_results(struct step *step)
 {
     struct node_flow *nf = step->nf;
@@ -578,12 +617,8 @@ static bool store_results(struct step *step)
             nf->outputs[i] = tsr__step_layout(step, true, i);
         if (!nf->outputs[i])
             return false;
-        if (step->out[i] && !tsr__layout_equal(step->out[i], nf->outputs[i])) {
-            if (!tsr__shapes_is_list(step->work->flow->shapes, value))
-                nf->wanted[i] = step->out[i];
-            else if (!tsr__layout_is_whole(step->out[i]))
-                tsr__step_unsharded(step, "sequences are not resharded");
-        }
+        if (!set_wanted(step, i, value))
+            return false;
         if (!step->work->trial)
             step->work->flow->values[tsr__value_id(value)] = tsr__flow_result(nf, i);
     }
@@ -661,6 +696,7 @@ static bool allocate(struct step *step)
     step->out = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_out + 1);
     step->spec_in = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_in + 1);
     step->spec_out = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_out + 1);
+    step->due = ARENA_ARRAY(&step->work->scratch, struct tile_layout *, step->n_out + 1);
     step->nf->node = step->node;
     step->nf->inputs = ARENA_ARRAY(arena, struct tile_layout *, step->n_in + 1);
     step->nf->outputs = ARENA_ARRAY(arena, struct tile_layout *, step->n_out + 1);
@@ -697,6 +733,7 @@ static bool place_everywhere(struct step *step, const char *why)
         step->in[i] = NULL;
     for (size_t i = 0; i < step->n_out; i++)
         step->out[i] = NULL;
+    reset_due(step);
     if (step->explicit_cut)
         tsr__step_unsharded(step, why);
     step->nf->ignores_specs = true;

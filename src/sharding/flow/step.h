@@ -16,6 +16,9 @@ struct step {
     size_t n_in, n_out;
     struct tile_layout **in, **out;           // explicit specs
     struct tile_layout **spec_in, **spec_out; // the same, but lists keep the layouts of their specs
+    // By output: the layout that readers get if it is not the one that the node gives: that of the
+    // spec, or all devices that have a part of a sum, if fewer compute it. NULL: none.
+    struct tile_layout **due;
     bool explicit_in, explicit_out, explicit_cut;
     const bool *stage; // devices that the node may run on; NULL: all
     bool bound;        // the node must run where one of its lists is stored

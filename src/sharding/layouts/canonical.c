@@ -202,17 +202,9 @@ static const struct tile_layout *merge_tiles(struct arena *arena, const struct t
 // the given shard with the same elements. Example: {4/4*16/2} becomes {64/8}. In it, factor 0 has
 // stride 2 and factor 1 stride 1 (`moves`), so shard (3,1) becomes 7. A dimension whose factors do
 // not multiply to its size is unchanged.
-struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
-                                          const struct shape *shape)
+struct tile_layout *tsr__layout_canonical_dims(struct arena *arena, const struct tile_layout *l,
+                                               const struct shape *shape)
 {
-    const struct tile_layout *l =
-        tsr__layout_shared(given) ? tsr__layout_units(arena, given) : given;
-    if (l)
-        l = merge_tiles(arena, l);
-    if (l)
-        l = tsr__layout_runs(arena, l); // the remaining runs of tiles have unequal lengths
-    if (!l)
-        return NULL;
     size_t rank = (size_t)l->rank, n = (size_t)l->first[l->n_shards], at = 0;
     struct tile_dim *dims = ARENA_ARRAY(arena, struct tile_dim, rank + 1);
     struct cut_move(*moves)[TILE_MAX_FACTORS] = tsr__arena_array(
@@ -258,4 +250,16 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
             pairs[at++] = (struct tile_owner){k, owners[i]};
     }
     return tsr__layout_own(arena, c, pairs, n) ? c : NULL;
+}
+
+struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *given,
+                                          const struct shape *shape)
+{
+    const struct tile_layout *l =
+        tsr__layout_shared(given) ? tsr__layout_units(arena, given) : given;
+    if (l)
+        l = merge_tiles(arena, l);
+    if (l)
+        l = tsr__layout_runs(arena, l); // the remaining runs of tiles have unequal lengths
+    return l ? tsr__layout_canonical_dims(arena, l, shape) : NULL;
 }

@@ -38,7 +38,13 @@ struct cut_move {
 // of each part. `out` has space for 2n factors.
 int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
                        struct cut_move *moves);
-// Returns the canonical layout with the same shards and owners, or NULL if out of memory.
+// Returns the layout with canonical factors. It has the same shards; tsr__layout_canonical also
+// merges adjacent shards with the same owners. Returns NULL if out of memory.
+struct tile_layout *tsr__layout_canonical_dims(struct arena *arena,
+                                               const struct tile_layout *layout,
+                                               const struct shape *shape);
+// Returns the canonical layout, in which each device has the same elements, or NULL if out of
+// memory.
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *layout,
                                           const struct shape *shape);
 

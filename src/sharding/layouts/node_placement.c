@@ -6,7 +6,8 @@
 // split of the rule's factors that make it up, if the bounds coincide. If a layout splits inside a
 // factor (heads of a hidden size), the rule is refined: the factor becomes two everywhere. A device
 // that contradicts the layouts so far is dropped. In the end every cell (combination of parts) must
-// have a device. This file does not read specs.
+// have a device. This file does not read specs. node_sums.c decides which device computes which part
+// of a sum.
 //
 // Examples, in the notation of notation.c:
 //     MatMul X [8,6] x W [6,4] on devices 0 to 3; factors m = 8, k = 6 (reduced), n = 4
@@ -639,32 +640,11 @@ int64_t tsr__solve_devices(const struct solve *solve)
     return n;
 }
 
-// True if a sharded factor is reduced or has statistics, so that partial results must be combined.
-static bool reduces(const struct solve *solve)
-{
-    for (int factor = 0; factor < solve->rule->n_factors; factor++)
-        if ((solve->rule->factors[factor].kind == FACTOR_RED ||
-             solve->rule->factors[factor].kind == FACTOR_STAT) &&
-            solve->cuts[factor] > 1)
-            return true;
-    return false;
-}
-
-// True if no device has several parts of a partial sum, which cannot be executed. Always true for
-// SOLVE_VALID, which is not executed.
-static bool one_part_of_sums(const struct solve *solve)
-{
-    int64_t n = 0;
-    for (int64_t row = 0; row < solve->n_rows; row++)
-        n += solve->on[row];
-    return solve->mode == SOLVE_VALID || !reduces(solve) || tsr__solve_devices(solve) == n;
-}
-
 // Pins the factors of the tensor whose explicit layout was just added: later layouts must not shard
 // them differently. A sharded axis is not split further. Example: an axis of 6 = 2 * 3 elements is
 // in 2 shards; its factor 3 stays unsharded, even if another layout of the node shards it. With
-// `strict`, and for reduced axes, an unsharded axis stays unsharded, and an earlier layout must not
-// have sharded it. Otherwise another input may shard it. Example: A {2,1:(0,1),2} and B
+// `strict`, an unsharded axis stays unsharded, and an earlier layout must not have sharded it.
+// Otherwise another input may shard it. Example: A {2,1:(0,1),2} and B
 // {1,2:(0,2),(1,2)} of Add. A device then computes the intersection of its shards of A and B.
 // Returns false, with the reason in solve->wrong, if an earlier layout contradicts this one.
 static bool pin(struct solve *solve, bool out, int i)
@@ -673,7 +653,8 @@ static bool pin(struct solve *solve, bool out, int i)
     for (int axis = 0; axis < tensor->rank; axis++)
         for (int k = 0; k < tensor->dims[axis].n; k++) {
             int factor = tensor->dims[axis].factors[k];
-            bool composes = !solve->strict && solve->rule->factors[factor].kind != FACTOR_RED;
+            bool reduced = solve->rule->factors[factor].kind == FACTOR_RED;
+            bool composes = !solve->strict && !(reduced && solve->strict_sums);
             bool cut_before = solve->cuts[factor] > 1 && !solve->seen[factor];
             if (cut_before && !composes)
                 return fail(solve, "the shardings of the node contradict each other");
@@ -710,8 +691,9 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
             return fail(solve, attempt.wrong);
     }
     drop_repeats(solve);
-    if (!one_part_of_sums(solve))
-        return fail(solve, "a device has several partial sums");
+    // While inputs are added, tsr__solve_even has not yet chosen the devices of each part.
+    if (!to_pin && !each_loop && !tsr__solve_one_sum(solve))
+        return false;
     return !to_pin || tensor->host || pin(solve, out, i);
 }
 
@@ -750,46 +732,10 @@ static bool all_writable(struct solve *solve)
     return true;
 }
 
-// Returns the number of the cell (combination of parts) that a row of coordinates computes. Without
-// `reduced`, treats the parts of reduced factors as 0, so that all cells of one sum get the same
-// number.
-static int64_t cell_of(const struct solve *solve, const int64_t *row, bool reduced)
-{
-    int64_t cell = 0;
-    for (int factor = 0; factor < solve->rule->n_factors; factor++) {
-        cell *= solve->cuts[factor];
-        if (reduced || solve->rule->factors[factor].kind != FACTOR_RED)
-            cell += row[factor];
-    }
-    return cell;
-}
-
-// Counts the rows of each cell. NULL: out of memory.
-static int64_t *count_rows(struct solve *solve, int64_t cells)
-{
-    int64_t *count = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
-    for (int64_t row = 0; count && row < solve->n_rows; row++)
-        if (solve->on[row])
-            count[cell_of(solve, &solve->coords[row * solve->cap], true)]++;
-    return count;
-}
-
-// True if all parts of each sum are on the same number of devices. `count` has the number of rows
-// for each cell.
-static bool sums_are_even(const struct solve *solve, const int64_t *count)
-{
-    for (int64_t i = 0; i < solve->n_rows; i++) {
-        const int64_t *row = &solve->coords[i * solve->cap];
-        if (solve->on[i] && count[cell_of(solve, row, true)] != count[cell_of(solve, row, false)])
-            return false;
-    }
-    return true;
-}
-
 // True if every cell (combination of parts) has a device. Example: with m and k in 2 shards on four
-// devices, each cell has one device; without device 3, cell (1,1) has none. While explicit layouts
-// of inputs are added with SOLVE_PARTS, parts of a sum may be on different numbers of devices;
-// tsr__solve_even drops devices later.
+// devices, each cell has one device; without device 3, cell (1,1) has none. While layouts of inputs
+// are added, parts of a sum may be on different numbers of devices; tsr__solve_even drops
+// devices later.
 bool tsr__solve_covers(struct solve *solve)
 {
     int64_t cells = 1, n_on = 0;
@@ -800,63 +746,16 @@ bool tsr__solve_covers(struct solve *solve)
     for (int factor = 0; factor < solve->rule->n_factors; factor++)
         if (!mul_ok(cells, solve->cuts[factor], &cells) || cells > n_on)
             return fail(solve, "no device has the shards that the operator combines");
-    int64_t *count = count_rows(solve, cells);
+    int64_t *count = tsr__solve_count(solve, cells);
     if (!count)
         return fail(solve, "out of memory");
     for (int64_t c = 0; c < cells; c++)
         if (!count[c])
             return fail(solve, "no device has the shards that the operator combines");
-    bool executed =
-        solve->mode == SOLVE_ONE_PART || (solve->mode == SOLVE_PARTS && !solve->pinning);
-    if (executed && tsr__solve_devices(solve) == n_on && !sums_are_even(solve, count))
+    bool executed = solve->mode != SOLVE_VALID && !solve->pinning && !solve->arriving;
+    if (executed && !tsr__solve_sums_are_even(solve, count))
         return fail(solve, "partial sums are on unequal numbers of devices");
     return all_writable(solve);
-}
-
-// Sets the entries of `outputs` that are NULL to the layouts that the current placement gives.
-// Returns false if out of memory.
-static bool complete_outputs(struct solve *solve, struct tile_layout **outputs, size_t n)
-{
-    struct placement placement;
-    if (!tsr__solve_result(solve, solve->keep, &placement))
-        return fail(solve, "out of memory");
-    for (size_t i = 0; i < n; i++) {
-        if (!outputs[i])
-            outputs[i] = tsr__placement_project(solve->keep, &placement, &solve->rule->outputs[i]);
-        if (!outputs[i])
-            return fail(solve, "out of memory");
-    }
-    return true;
-}
-
-// Drops rows until all parts of a sum are on the same number of devices: all cells of one sum keep
-// as many rows as the cell with the fewest. Example: if part 0 of a sum is on devices 0 and 1 and
-// part 1 on device 2, device 1 is dropped. Returns false if out of memory.
-bool tsr__solve_even(struct solve *solve, struct tile_layout **outputs, size_t n_outputs)
-{
-    int64_t cells = 1;
-    for (int factor = 0; factor < solve->rule->n_factors; factor++)
-        cells *= solve->cuts[factor];
-    int64_t *count = count_rows(solve, cells);
-    int64_t *least = ARENA_ARRAY(solve->arena, int64_t, (size_t)cells + 1);
-    if (!count || !least)
-        return fail(solve, "out of memory");
-    for (int64_t i = 0; i < solve->n_rows; i++) {
-        const int64_t *row = &solve->coords[i * solve->cap];
-        int64_t *kept = &least[cell_of(solve, row, false)];
-        int64_t n = count[cell_of(solve, row, true)];
-        if (solve->on[i] && (*kept == 0 || n < *kept))
-            *kept = n;
-    }
-    if (outputs && !sums_are_even(solve, count) && !complete_outputs(solve, outputs, n_outputs))
-        return false;
-    memset(count, 0, (size_t)cells * sizeof(*count));
-    for (int64_t i = 0; i < solve->n_rows; i++) {
-        const int64_t *row = &solve->coords[i * solve->cap];
-        if (solve->on[i] && ++count[cell_of(solve, row, true)] > least[cell_of(solve, row, false)])
-            solve->on[i] = false;
-    }
-    return true;
 }
 
 // Stores the placement in *out. Each row of its coordinates has one entry per factor of the rule.
@@ -915,6 +814,17 @@ static bool rounds_up(const tsr_node *node)
     return ceil && tsr_attr_int(ceil, 0) != 0;
 }
 
+// True if the turns give a device all of the output that it owns: either one shard per turn, which
+// can be concatenated, or in each turn a part of the same sum.
+static bool turns_give(const struct solve *solve, const struct placement *placement,
+                       const struct tile_layout *layout)
+{
+    int64_t owners = layout->first[layout->n_shards];
+    if (tsr__solve_reduces(solve) && owners == tsr__solve_devices(solve))
+        return true;
+    return is_joinable(layout) && owners == (int64_t)placement->n_devices;
+}
+
 bool tsr__solve_turns_fit(struct solve *solve, const tsr_node *node, const struct shapes *shapes)
 {
     struct placement placement;
@@ -932,8 +842,7 @@ bool tsr__solve_turns_fit(struct solve *solve, const tsr_node *node, const struc
             continue;
         const struct tile_layout *layout =
             tsr__placement_project(solve->arena, &placement, &placement.rule->outputs[i]);
-        if (!layout || tsr__shapes_is_list(shapes, value) || !is_joinable(layout) ||
-            layout->first[layout->n_shards] != (int64_t)placement.n_devices)
+        if (!layout || tsr__shapes_is_list(shapes, value) || !turns_give(solve, &placement, layout))
             return fail(solve, "a device has several shards, whose results cannot be concatenated");
     }
     return true;

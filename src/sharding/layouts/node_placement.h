@@ -12,7 +12,7 @@
 // How to treat a device that owns several shards of a tensor.
 enum solve_mode {
     SOLVE_ONE_PART, // it is dropped: every device computes one part
-    SOLVE_PARTS,    // it computes each of them, unless the node has partial sums
+    SOLVE_PARTS,    // it computes each of them
     SOLVE_VALID,    // as SOLVE_PARTS, even if it cannot be executed; for the checker
 };
 
@@ -38,6 +38,7 @@ struct solve {
     bool arriving;                 // the layout being added is propagated, not requested
     bool pinning;                  // the layout being added is the explicit one of an input
     bool strict;                   // that layout must shard each axis that earlier layouts shard
+    bool strict_sums;              // the same, of reduced axes
     const char *wrong;             // reason of the last failure
     const struct rule *written;    // rule and cuts for which all_writable was true; NULL: none yet
     int64_t written_cuts[RULE_MAX_FACTORS];
@@ -59,14 +60,27 @@ struct solve tsr__solve_copy(const struct solve *solve); // with its own rows; c
 bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layout *layout,
                     const struct shape *shape, bool each_loop, bool pin);
 // True if every cell (combination of parts of all factors) has a device and the layouts can be
-// written as specs. If the node is to be executed, all parts of a reduction must also be on the
-// same number of devices.
+// written as specs. If the node is to be executed and its inputs are placed, all parts of a
+// reduction must also be on the same number of devices.
 bool tsr__solve_covers(struct solve *solve);
 int64_t tsr__solve_devices(const struct solve *solve); // number of devices that are left
-// Drops devices until each part of a sum is on the same number of devices. This is for SOLVE_PARTS,
-// where tsr__solve_covers does not require it. If devices are dropped, entries of `outputs` that
-// are NULL get the layouts that the outputs had before. `outputs` may be NULL. Returns false if out
-// of memory.
+// True if a sharded factor is reduced or has statistics, so that partial results must be combined.
+bool tsr__solve_reduces(const struct solve *solve);
+// True if every device has parts of one sum at most; otherwise sets solve->wrong. Always true for
+// SOLVE_VALID, which is not executed.
+bool tsr__solve_one_sum(struct solve *solve);
+// Counts the rows of each of the `cells` cells. NULL: out of memory.
+int64_t *tsr__solve_count(struct solve *solve, int64_t cells);
+// True if all parts of each sum are on the same number of devices. `count` has the number of rows
+// for each cell.
+bool tsr__solve_sums_are_even(const struct solve *solve, const int64_t *count);
+// Sets the entries of `outputs` that are NULL to the layouts that the current placement gives.
+// Returns false if out of memory.
+bool tsr__solve_outputs(struct solve *solve, struct tile_layout **outputs, size_t n);
+// Drops rows until each part of a sum is on the same number of devices, after layouts of inputs
+// were added. If rows are dropped, entries of `outputs` that are NULL get the layouts
+// that the outputs had before: all devices that have a part of a sum get the result. Returns false
+// if a device is left with parts of several sums, or if out of memory. (node_sums.c)
 bool tsr__solve_even(struct solve *solve, struct tile_layout **outputs, size_t n_outputs);
 // True if the node can run once for each shard of a device: it needs no windows of its inputs, does
 // not round sizes up (ceil_mode), and each run computes one shard of every result that can be

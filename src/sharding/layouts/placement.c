@@ -171,10 +171,21 @@ static void sort_members(struct member *member, size_t n)
     qsort(member, n, sizeof(*member), by_group);
 }
 
+// True if a device is in the group. Only a device with several parts can be: if none has (`turns` is
+// false), nothing is searched.
+static bool has_member(const struct device_group *group, int64_t device, bool turns)
+{
+    for (size_t i = 0; turns && i < group->n; i++)
+        if (group->devices[i] == device)
+            return true;
+    return false;
+}
+
 // Returns the groups of devices that have parts of the same sum. Example: with m and k in 2 shards
-// on devices 0..3, sorting by kept cell (m) and then by part of the sum (k) gives 0 1 2 3. Every
-// `parts` = 2 neighbours are a group: {0,1}, {2,3}. All groups are complete, because all parts of a
-// sum are on the same number of devices (tsr__solve_covers, tsr__solve_even).
+// on devices 0..3, sorting by kept cell (m) and then by part of the sum (k) gives 0 1 2 3, and the
+// groups {0,1}, {2,3}. All groups are complete, because all parts of a sum are on the same number
+// of devices (tsr__solve_covers, tsr__solve_even). A device with several parts is in its group
+// once.
 bool tsr__placement_groups(struct arena *arena, const struct placement *placement,
                            struct device_group **out, size_t *n_out, enum combine *combine)
 {
@@ -189,17 +200,23 @@ bool tsr__placement_groups(struct arena *arena, const struct placement *placemen
     if (parts == 1)
         return true;
     struct member *member = ARENA_ARRAY(arena, struct member, n + 1);
-    struct device_group *groups = ARENA_ARRAY(arena, struct device_group, n / (size_t)parts + 1);
+    struct device_group *groups = ARENA_ARRAY(arena, struct device_group, n + 1);
     int64_t *devices = ARENA_ARRAY(arena, int64_t, n + 1);
     if (!member || !groups || !devices)
         return false;
     for (size_t i = 0; i < n; i++)
         member[i] = member_of(placement, i);
     sort_members(member, n);
-    for (size_t i = 0; i < n; i++) {
-        devices[i] = member[i].device;
-        if (i % (size_t)parts == 0)
-            groups[(*n_out)++] = (struct device_group){&devices[i], (size_t)parts};
+    bool turns = tsr__placement_has_turns(placement);
+    for (size_t i = 0, at = 0; i < n; i++) {
+        if (i == 0 || member[i].kept != member[i - 1].kept ||
+            member[i].replica != member[i - 1].replica)
+            groups[(*n_out)++] = (struct device_group){&devices[at], 0};
+        struct device_group *group = &groups[*n_out - 1];
+        if (has_member(group, member[i].device, turns))
+            continue;
+        devices[at++] = member[i].device;
+        group->n++;
     }
     *out = groups;
     return true;

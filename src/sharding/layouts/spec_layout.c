@@ -190,6 +190,47 @@ tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const 
     return status;
 }
 
+// Stores the layout of a spec for every input and output of the node that is the spec's value.
+// Returns false if the spec is invalid, or if out of memory.
+static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec *spec,
+                      const struct shapes *shapes, struct tile_layout **in,
+                      struct tile_layout **out)
+{
+    const tsr_value *value = tsr_spec_value(spec);
+    struct tile_layout *layout = NULL;
+    if (!value)
+        return true;
+    struct shape shape = tsr__shapes_element(shapes, value);
+    if (tsr__spec_canonical(arena, spec, &shape, false, &layout) != TSR_OK)
+        return false;
+    if (!layout)
+        return true; // the spec is empty
+    struct slots slots = tsr__slots_of(node, value);
+    bool is_output;
+    size_t i;
+    while (tsr__slots_next(&slots, &is_output, &i)) {
+        if (is_output)
+            out[i] = layout;
+        else
+            in[i] = layout;
+    }
+    return true;
+}
+
+bool tsr__node_specs(struct arena *arena, const tsr_node *node, const tsr_config *config,
+                     const struct shapes *shapes, struct tile_layout **in, struct tile_layout **out)
+{
+    for (size_t i = 0; i < tsr_node_config_count(node); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(node, i);
+        if (tsr_node_config_target(nc) != config)
+            continue;
+        for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
+            if (!take_spec(arena, node, tsr_node_config_spec(nc, k), shapes, in, out))
+                return false;
+    }
+    return true;
+}
+
 // ---- to a spec ---------------------------------------------------------------------------------
 
 // How axes are counted: the first `front` of `rank` dimensions from the front, the others from the
