@@ -168,10 +168,13 @@ def nary_rules():
     open_case("nary-identical-groups", [NARY], shard(pair(), a="2x1:0+1 2", b="2x1:0 1+2"), "The same splits; the groups differ and intersect.",
               "'The sharding spec of the inputs must be identical' for an axis. It is open whether that includes devices, or whether, as for "
               "broadcast axes, it is enough that a device has both shards.")
-    open_case("nary-identical-more-axes", [NARY, VALIDITY], shard(pair(), a="2x1:0+1 2+3", b="2x2:0 1 2 3"),
-              "One axis and two axes; every device has both shards that it adds.",
-              "Word for word, axis 1 is not 'identical'. But 'Validity' only says that inputs are 'typically' sharded the same way, and "
-              "'Restrictions' derives the rules from what can be computed in parallel: here the output needs no communication.")
+    for name, a, b in (("more-axes", "2x1:0+1 2+3", "2x2:0 1 2 3"), ("crossed-axes", "2x1:0+1 2+3", "1x2:0+2 1+3"),
+                       ("crossed-unequal", "2x1:0+1 2", "1x2:0+2 1+2")):
+        bad("nary-identical-" + name, [NARY, VALIDITY], shard(pair(), a=a, b=b),
+            "%s and %s: an axis that is not broadcast is sharded in one input only, although every pair of shards has a device." % (a, b),
+            "nary-identical", "n", "b")
+    bad("nary-identical-merged", [NARY], shard(pair(), a="4x1:0 0 1 1", b="2x1:0 1"), "4 and 2 shards with the same elements on each device.",
+        "nary-identical", "n", "b")
     open_case("nary-identical-superset", [NARY], shard(pair(), a="*:0 1", b="*:0"), "Unsharded inputs; one is on more devices.",
               "As nary-identical-groups.")
     sum3 = lambda: model(node("Sum", "a b d", "y"), {k: "f 4x6" for k in "abd"}, {"y": "f 4x6"}, devices=4)
@@ -268,7 +271,8 @@ def reductions():
             ("all-axes-dropped", None, False, "2x1:1 3", "*:1 3"), ("negative-axis", [-1], True, "1x2:0 1", "*:0 1"),
             ("groups", [1], True, "1x2:0+1 2+3", "*:0 1 2 3"), ("kept-groups", [1], False, "2x1:0+1 2", "2:0+1 2"),
             ("unequal-groups", [0], False, "2x1:0+1 2", "*:0 1 2"), ("three-shards", [1], False, "1x3:2 0 1", "*:0 1 2"),
-            ("replicated", [1], True, "1x1:0+1", "*:0 1")):
+            ("replicated", [1], True, "1x1:0+1", "*:0 1"), ("shared-device", [0], True, "2x1:0+1 1+2", "*:0 1 2"),
+            ("block-cyclic", [0], False, "4x1:0 1 0 1", "*:0 1"), ("several-sums", [0], False, "2x2:0 1 1 2", "2:0+1 1+2")):
         add("reduce-" + name, [REDUCTION], shard(reduce("ReduceSum", axes, keep), x=text), "ReduceSum of %s, axes %s, keepdims %d." % (text, axes, keep),
             expect={("c", "n", "y"): wanted})
     add("reduce-distinguished", [REDUCTION], shard(reduce("ReduceSum", [1], False), x="1x2:0 1", y="*:0"), "The result is stored on one device only.")
@@ -299,7 +303,10 @@ def matmul():
             ("nk", "1x2:0+1 2+3", "2x2:0 1 2 3", "1x2:0+2 1+3", "N and K are sharded"),
             ("mnk", "2x2:0+1 2+3 4+5 6+7", "2x2:0+4 1+5 2+6 3+7", "2x2:0+2 1+3 4+6 5+7", "M, N and K are sharded on eight devices"),
             ("replicated", "1x1:0+1", "1x1:0+1", "1x1:0+1", "both inputs are replicated"),
-            ("superset", "2x1:0 1", "1x1:0+1+2", "2x1:0 1", "b is on one device more")):
+            ("superset", "2x1:0 1", "1x1:0+1+2", "2x1:0 1", "b is on one device more"),
+            ("k-shared-device", "1x2:0+1 1+2", "2x1:0 1+2", "*:0 1 2", "the parts of K are on {0} and {1, 2}: all get the sum"),
+            ("k-intersections", "1x2:0+1+2 2+3", "2x1:0+1 2+3", "*:0 1 2 3", "the parts of K are on {0, 1} and {2, 3}"),
+            ("k-block-cyclic", "1x3:0 1 0", "3x1:0 1 0", "*:0 1", "device 0 has two parts of K")):
         add("matmul-" + name, [MATMUL], shard(product(), a=a, b=b), "MatMul: %s." % about, expect={("c", "n", "y"): wanted})
     add("matmul-b-inherited", [MATMUL, MISSING], shard(product(), a="2x1:0 1"), "b is a model input: unsharded. M is sharded.",
         expect={("c", "n", "y"): "2x1:0 1"})

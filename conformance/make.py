@@ -25,7 +25,7 @@ import reference
 
 import cases_schema, cases_proposal, cases_guide, cases_formalism  # noqa: E401,F401 - each adds its cases to build.CASES
 
-VERSION = "1.0.0"
+VERSION = "2.0.0"
 FORMAT = 1
 WIDTH = 120  # columns of the JSON files
 RULES = json.load(open(os.path.join(HERE, "rules.json"), encoding="utf-8"))["rules"]
