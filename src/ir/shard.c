@@ -135,11 +135,6 @@ static void check_axis(struct request *request, int rank, tsr_dim *size)
         return;
     }
     *size = tsr_value_dim(request->value, (int)normal_axis(request->axis, rank));
-    if (size->value >= 0 && request->count > size->value)
-        tsr__diag(session_of(request), DIAG_shard_size, PLACE_AT(place_axis(request)),
-                  "use fewer shards, or another axis",
-                  "axis %lld has %lld elements and cannot have %lld shards",
-                  (long long)request->axis, (long long)size->value, (long long)request->count);
 }
 
 // Reports an axis that the spec already shards. If the rank is unknown, -1 and 1 are treated as

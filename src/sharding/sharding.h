@@ -170,10 +170,11 @@ bool tsr__placement_groups(struct arena *arena, const struct placement *placemen
                            struct device_group **out, size_t *n,
                            enum combine *combine) TSR_MUST_USE;
 // Reads the specs of a node in a configuration as canonical layouts. The arrays have an entry for
-// each input and output; NULL: no spec. Lists are sharded as their elements. Returns false if a spec
-// describes no layout (with a diagnostic) or if out of memory. (spec_layout.c)
+// each input and output; NULL: no spec. Lists are sharded as their elements. Without `keep_empty`,
+// shards that are known to have no elements are left out. Returns false if a spec describes no
+// layout (with a diagnostic) or if out of memory. (spec_layout.c)
 bool tsr__node_specs(struct arena *arena, const tsr_node *node, const tsr_config *config,
-                     const struct shapes *shapes, struct tile_layout **in,
+                     const struct shapes *shapes, bool keep_empty, struct tile_layout **in,
                      struct tile_layout **out);
 struct body_flow;
 // Finds the placement that explicit layouts give a node. `in` and `out` have a canonical layout for
@@ -255,11 +256,12 @@ void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const str
 // Propagates the explicit specs of one configuration through the main graph and its bodies:
 // explicit specs are constraints, all other layouts follow from them. The check of the model must
 // have found no errors. Reports notes and warnings (replicated nodes). Returns NULL after a
-// failure, with a diagnostic unless out of memory.
+// failure, with a diagnostic unless out of memory. Layouts have the empty shards that specs state.
 struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config);
 // As tsr__flow_new, ready for partition: nodes that shard an axis over which they compute
 // statistics are replaced by simpler ones, in a copy of the model. The caller frees the copy,
-// *made, which is NULL if nothing was replaced. (replace.c)
+// *made, which is NULL if nothing was replaced. Shards that are known to have no elements are left
+// out. (replace.c)
 struct flow *tsr__flow_expanded(struct arena *arena, tsr_model *model, const tsr_config *config,
                                 tsr_model **made);
 

@@ -12,9 +12,7 @@
 //     3*4/2, shard 1:   all of the high digit, values 2 and 3 of the low one:  [2,4) [6,8) [10,12)
 #include "tile/tile.h"
 
-// Computes the sizes of factors as tsr__dim_sizes does, but a factor may have fewer elements than
-// parts. Some shards are then empty.
-static bool factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
+bool tsr__dim_factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
 {
     int64_t known = 1, rest = -1;
     bool inner_cut = false;
@@ -46,7 +44,7 @@ static bool factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *size
 
 bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes)
 {
-    if (!factor_sizes(dim, size, sizes))
+    if (!tsr__dim_factor_sizes(dim, size, sizes))
         return false;
     for (int f = 0; f < dim->n; f++) {
         int64_t units = tsr__units_of(dim->factors[f].cuts, dim->factors[f].shares);
@@ -64,7 +62,7 @@ bool tsr__dim_digits(const struct tile_dim *dim, int64_t size, const int64_t *co
                      struct tile_digits *digits)
 {
     int64_t sizes[TILE_MAX_FACTORS], unit = 1;
-    if (dim->n > TILE_MAX_FACTORS || !factor_sizes(dim, size, sizes))
+    if (dim->n > TILE_MAX_FACTORS || !tsr__dim_factor_sizes(dim, size, sizes))
         return false;
     digits->size = size;
     digits->run = -1;

@@ -140,8 +140,9 @@ int64_t tsr__layout_stride(const struct tile_layout *layout, int loop);
 
 // Computes the sizes of the factors of a dimension of `size` elements. Their product is `size`. If
 // no factor but the first is sharded, the product may be larger: the last index of the first factor
-// is then incomplete. Returns false if the factors do not match `size`, or if a sharded factor has
-// fewer elements than parts (than units, if the parts are unequal).
+// is then incomplete. Returns false if the factors do not match `size`. tsr__dim_sizes also returns
+// false if a sharded factor has fewer elements than parts (than units, if the parts are unequal).
+bool tsr__dim_factor_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes);
 bool tsr__dim_sizes(const struct tile_dim *dim, int64_t size, int64_t *sizes);
 // A part of a dimension. An index has one digit per factor, outermost first, and the part has a
 // range of each digit; one step of digit i is unit[i] elements. The digits above `run` repeat the

@@ -272,7 +272,7 @@ case("flow-unchecked", lambda: long_chain(20000), lambda: long_chain(20))
 
 def codes_of_sources():
     found = set()
-    for name in ("check", "examine", "agree", "flow", "flow_body", "flow_model", "misplaced", "stage_devices", "spec_layout"):
+    for name in ("check", "examine", "agree", "flow", "flow_body", "flow_lists", "flow_model", "misplaced", "stage_devices", "spec_layout"):
         with open(*glob.glob(os.path.join(ROOT, "src", "sharding", "**", name + ".c"), recursive=True)) as f:
             text = f.read()
         found |= set(re.findall(r"\bDIAG_([a-z]\w+)", text)) | set(re.findall(r"\b(?:ERROR|REMARK)\(sc, \w+, (\w+)", text)) - {"code"}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests empty shards: every factor whose size only the run knows is sharded over three devices, and the run has one element of it.
 
-The first two devices then have no element. The result must equal the unsharded model's. The nodes are those of tests/rules/prove.py, one
+The first two devices then have no element. The same with two elements whose number the model states: the first device has none, the
+specification stays, and no annotation is refused. The result must equal the unsharded model's. The nodes are those of tests/rules/prove.py, one
 for every row of the rule table. Sizes have names or are unknown. ONNX Runtime runs at its optimization levels 0 to 3. Sizes with names are
 also tested in operator sets 7 to 9, which lack operators that compute shapes in newer sets. Each sharding runs in its own process, because
 a kernel may crash (src/rules/empty.c). A case is skipped if ONNX Runtime cannot run the unsharded node with one element, or if Tessera does
@@ -26,7 +27,7 @@ import partly  # noqa: E402
 import prove  # noqa: E402
 
 PARTS, SECONDS = 3, 30
-NAMED, UNKNOWN, BATCH = "named", "unknown", "batch"
+NAMED, UNKNOWN, BATCH, STATED = "named", "unknown", "batch", "stated"
 OLD = (7, 8, 9)
 LEAST_CUTS = 150  # a smaller number means that the test no longer finds the sizes or rules
 
@@ -101,16 +102,18 @@ def tasks_of(jobs, step):
         for task in tasks if step == 1 else [tasks[min(wanted[key[0]], len(tasks) - 1)]]:
             for level in range(4) if step == 1 else (number % 4,):
                 yield task + (level,)
+            if task[4] == NAMED and task[3]["opset"] not in OLD:
+                yield task[:4] + (STATED,) + task[5:] + (0,)
 
 
-def small(c, where, size):
-    """Returns inputs with one element along the factor, and along every dimension whose size has the same name."""
+def small(c, where, size, elements):
+    """Returns inputs with this number of elements along the factor, and along every dimension whose size has the same name."""
     values = [v.value if isinstance(v, prove.Host) else v for v in c["inputs"]]
     out = []
     for i, v in enumerate(values):
         free = v is not None and not isinstance(c["inputs"][i], prove.Host) and v.ndim
         one = [bool(free) and ((i, d) in where or c["symbols"][i][d] == size != "") for d in range(v.ndim if v is not None else 0)]
-        out.append(v if not free else partly.resized(v, tuple(1 if x else n for x, n in zip(one, v.shape))))
+        out.append(v if not free else partly.resized(v, tuple(elements if x else n for x, n in zip(one, v.shape))))
     return out
 
 
@@ -125,8 +128,12 @@ def whole_run(model, values):
 def one_task(lib, task):
     """Runs one task. Returns None if there is nothing to compare, "" if the results are equal, else what is wrong."""
     op, since, domain, c, way, name, where, size, level = task
-    values = small(c, where, size)
-    shown = prove.node_model(op, since, c, True, domain)
+    values = small(c, where, size, 2 if way == STATED else 1)
+    if way == STATED:
+        kept = [type(v)(x) if isinstance(v, prove.Host) else x for v, x in zip(c["inputs"], values)]
+        shown = prove.node_model(op, since, dict(c, inputs=kept, symbols=None, declare=None), True, domain)
+    else:
+        shown = prove.node_model(op, since, c, True, domain)
     if way == UNKNOWN:
         for v in shown.graph.input:
             for d in v.type.tensor_type.shape.dim:
@@ -150,7 +157,7 @@ def one_task(lib, task):
             cut_nodes = model.partition(os.path.join(d, "parts"))[1]
         except api.Failed as e:
             return None if e.status == api.UNSUPPORTED else "not partitioned: %s" % e
-        if not cut_nodes:
+        if not cut_nodes and way != STATED:
             return None
         got = session.run(os.path.join(d, "parts"), [feeds], optimize=level)[0]
     names = [o.name for o in shown.graph.output]

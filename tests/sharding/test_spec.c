@@ -131,7 +131,6 @@ static void wrong_texts_change_nothing(void **state)
         {"{2,1:0,9}", "shard-device", TSR_INVALID},
         {"{0,1:}", "sharding-misfit", TSR_INVALID},
         {"{2,1:0,-1}", "sharding-left-out", TSR_INVALID},
-        {"{9,1:0,1,2,3,0,1,2,3,0}", "sharding-misfit", TSR_INVALID},
     };
     struct small s = small_new(b, 2, I(8, 6));
     assert_int_equal(tsr_node_shard_text(s.node, s.x, s.config, "{2,1:0,1}"), TSR_OK);
@@ -296,6 +295,15 @@ static void tiles_are_listed_by_device(void **state)
     assert_int_equal(n, 1);
     assert_int_equal(tsr_tiles(b->session, "{1:0,3}", 0, NULL, 0, &box, &n), TSR_OK);
     assert_int_equal(n, 2);
+    // fewer elements than shards: some tiles are empty
+    assert_int_equal(tsr_tiles(b->session, "{3}", 1, I(2), 0, &box, &n), TSR_OK);
+    assert_int_equal(n, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(box[i].start[0], i * 2 / 3);
+        assert_int_equal(box[i].stop[0], (i + 1) * 2 / 3);
+    }
+    assert_int_equal(tsr_tiles(b->session, "{2/3*4,1:0,1,2}", 2, I(8, 0), 0, &box, &n), TSR_OK);
+    assert_int_equal(n, 3);
     assert_int_equal(tsr_finding_count(b->session), 0);
 }
 
@@ -306,7 +314,7 @@ static void wrong_tiles_are_refused(void **state)
     size_t n = 0;
     assert_int_equal(tsr_tiles(b->session, "{2,1:0,1", 2, I(7, 4), 0, &box, &n), TSR_MALFORMED);
     assert_true(found(b->session, "sharding-text"));
-    assert_int_equal(tsr_tiles(b->session, "{5,1}", 2, I(3, 4), 0, &box, &n), TSR_INVALID);
+    assert_int_equal(tsr_tiles(b->session, "{2*2/2,1}", 2, I(3, 4), 0, &box, &n), TSR_INVALID);
     assert_true(found(b->session, "sharding-misfit"));
     assert_int_equal(tsr_tiles(b->session, "{2,1:0,4}", 2, I(3, 4), 4, &box, &n), TSR_INVALID);
     assert_true(found(b->session, "shard-device"));

@@ -163,7 +163,7 @@ static bool constrain(struct planner *planner, struct strategy *strategy)
     struct tile_layout **out = ARENA_ARRAY(&arena, struct tile_layout *, builder.n_out + 1);
     bool ok =
         in && out &&
-        tsr__node_specs(&arena, strategy->node, planner->config, planner->shapes.model, in, out);
+        tsr__node_specs(&arena, strategy->node, planner->config, planner->shapes.model, false, in, out);
     if (!ok)
         goto free_arena;
     if (!strategy->whole)

@@ -30,7 +30,7 @@ bool tsr__placement_explicit(struct arena *scratch, struct arena *arena, const t
     if (!tsr__solve_init(&v, scratch, arena, rule, n_devices))
         return false;
     v.intact = intact;
-    v.strict = true;
+    v.strict = v.filled = true;
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         explicit_in = explicit_in || in[i];
         if (in[i] && !take(&v, node, shapes, false, i, in[i]))

@@ -23,7 +23,8 @@
 
 // The layout of an input: from a spec or, under the published formalism, from the producer of the
 // value. Adjacent shards with the same owners can be merged: {4,1:0,0,1,1} has the same elements on
-// each device as {2,1:0,1}, and {2,1:(0,1),(0,1)} the same as {1:0,1}.
+// each device as {2,1:0,1}, and {2,1:(0,1),(0,1)} the same as {1:0,1}. Shards without elements can
+// be left out.
 struct given {
     int input;
     const tsr_value *value;
@@ -54,6 +55,8 @@ static bool add_given(struct agree *agree, struct given given, const struct tile
 {
     given.stated = tsr__layout_canonical_dims(agree->arena, layout, &given.shape);
     given.merged = tsr__layout_canonical(agree->arena, layout, &given.shape);
+    if (given.merged)
+        given.merged = tsr__layout_filled(agree->arena, given.merged, &given.shape);
     if (!given.stated || !given.merged)
         return false;
     given.sharded = !tsr__layout_is_whole(given.stated);

@@ -614,7 +614,7 @@ static void report_remarks(struct check *check, const tsr_config *config)
     }
     for (size_t i = 0; i < check->reported.n; i++)
         reported[check->reported.at[i].node] |= check->reported.at[i].config == config;
-    struct flow_work work = {.reported = reported};
+    struct flow_work work = {.reported = reported, .keep_empty = check->formal};
     int report = REPORT_NO_ERRORS;
     if (check->remarks)
         report |= REPORT_UNSHARDED | REPORT_RESHARDS | REPORT_REPEATED_WORK;

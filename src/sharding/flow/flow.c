@@ -92,8 +92,13 @@ static void inherit_specs(struct step *step)
     }
 }
 
-static bool is_cut(const struct tile_layout *layout)
+// True if the layout of a spec has several shards with elements.
+static bool is_cut(struct step *step, struct tile_layout *layout, const tsr_value *value)
 {
+    if (!layout)
+        return false;
+    struct shape shape = shape_of(step, value);
+    layout = tsr__layout_filled(&step->work->scratch, layout, &shape);
     return layout && !tsr__layout_is_whole(layout);
 }
 
@@ -101,16 +106,18 @@ static bool is_cut(const struct tile_layout *layout)
 static bool read_specs(struct step *step)
 {
     const struct flow *flow = step->work->flow;
-    if (!tsr__node_specs(step->work->arena, step->node, flow->config, flow->shapes, step->in,
-                         step->out))
+    if (!tsr__node_specs(step->work->arena, step->node, flow->config, flow->shapes,
+                         step->work->keep_empty, step->in, step->out))
         return false;
     for (size_t i = 0; i < step->n_in; i++) {
         step->explicit_in = step->explicit_in || step->in[i];
-        step->explicit_cut = step->explicit_cut || is_cut(step->in[i]);
+        step->explicit_cut =
+            step->explicit_cut || is_cut(step, step->in[i], tsr_node_input(step->node, i));
     }
     for (size_t i = 0; i < step->n_out; i++) {
         step->explicit_out = step->explicit_out || step->out[i];
-        step->explicit_cut = step->explicit_cut || is_cut(step->out[i]);
+        step->explicit_cut =
+            step->explicit_cut || is_cut(step, step->out[i], tsr_node_output(step->node, i));
     }
     memcpy(step->spec_in, step->in, step->n_in * sizeof *step->in);
     memcpy(step->spec_out, step->out, step->n_out * sizeof *step->out);
@@ -408,6 +415,7 @@ static bool solve_step(struct step *step, const struct rule *rule, enum solve_mo
     reset_due(step);
     v->mode = mode;
     v->intact = step->work->keep;
+    v->drop_empty = !step->work->keep_empty;
     set_stage(step, v->on);
     keep_within(step->work, v->on);
     for (size_t i = 0; i < step->n_in; i++)

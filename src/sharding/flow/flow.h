@@ -53,6 +53,7 @@ struct flow_work {
     struct tile_layout **requests;
     int report;           // REPORT_...
     bool keep;            // the node must not be replaced by simpler ones
+    bool keep_empty;      // plan shards without elements too, as specs state them
     bool formal;          // an input without a spec is needed in the layout of its producer
     bool trial;           // one node is tried: layouts of values do not change
     bool *within;         // by device: whether it runs the current body; NULL: all do

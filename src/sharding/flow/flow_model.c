@@ -133,17 +133,18 @@ static bool forward(struct flow_work *work, int report, const bool *keep)
     return !work->arena->failed && !work->base->failed;
 }
 
-struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config)
-{
-    return tsr__flow_run(arena, model, config, false, NULL);
-}
-
 static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config *config, int report,
                         const bool *keep, struct flow_work work)
 {
     bool ok = tsr__flow_start(&work, arena, model, config) &&
               tsr__flow_forward(&work, report, keep) && tsr__flow_delay(arena, work.flow);
     return ok ? work.flow : NULL;
+}
+
+struct flow *tsr__flow_new(struct arena *arena, tsr_model *model, const tsr_config *config)
+{
+    return run(arena, model, config, REPORT_UNSHARDED | REPORT_RESHARDS, NULL,
+               (struct flow_work){.keep_empty = true});
 }
 
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
@@ -155,5 +156,6 @@ struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_conf
 
 struct flow *tsr__flow_formal(struct arena *arena, tsr_model *model, const tsr_config *config)
 {
-    return run(arena, model, config, REPORT_UNSHARDED, NULL, (struct flow_work){.formal = true});
+    return run(arena, model, config, REPORT_UNSHARDED, NULL,
+               (struct flow_work){.formal = true, .keep_empty = true});
 }

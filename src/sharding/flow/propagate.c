@@ -406,7 +406,7 @@ static void settle(struct propagate *propagate)
 
 struct flow *tsr__flow_propagated(struct arena *arena, tsr_model *model, const tsr_config *config)
 {
-    struct propagate propagate = {.arena = arena};
+    struct propagate propagate = {.arena = arena, .work.keep_empty = true};
     if (!tsr__flow_start(&propagate.work, arena, model, config) || !prepare(&propagate))
         return NULL;
     settle(&propagate);

@@ -263,3 +263,72 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
         l = tsr__layout_runs(arena, l); // the remaining runs of tiles have unequal lengths
     return l ? tsr__layout_canonical_dims(arena, l, shape) : NULL;
 }
+
+// ---- empty tiles --------------------------------------------------------------------------------
+
+// True if the sizes of the factors are known and one of them has fewer elements than shards.
+static bool has_empty(const struct tile_dim *dim, tsr_dim size, int64_t *sizes)
+{
+    if (size.value < 0 || !tsr__dim_factor_sizes(dim, size.value, sizes))
+        return false;
+    for (int i = 0; i < dim->n; i++)
+        if (sizes[i] < dim->factors[i].cuts)
+            return true;
+    return false;
+}
+
+// Gives the shards of `m` the owners of the shards of `l` that have elements. `sizes` has the sizes
+// of the factors of dimensions with empty shards. Both layouts number shards by dimensions.
+static bool own_without_empty(struct arena *arena, const struct tile_layout *l,
+                              int64_t (*sizes)[TILE_MAX_FACTORS], const bool *empty,
+                              struct tile_layout *m)
+{
+    struct tile_owner *pairs =
+        ARENA_ARRAY(arena, struct tile_owner, (size_t)l->first[l->n_shards] + 1);
+    size_t n = 0;
+    for (int64_t shard = 0; pairs && shard < l->n_shards; shard++) {
+        int64_t coords[TILE_MAX_LOOPS], to = 0;
+        bool kept = true;
+        tsr__layout_coords(l, shard, coords);
+        for (int loop = 0; loop < l->n_loops; loop++) {
+            struct tile_loop at = l->loops[loop];
+            int64_t part = coords[loop], cuts = l->dims[at.dim].factors[at.factor].cuts;
+            if (empty[at.dim])
+                kept = tsr__part_filled(sizes[at.dim][at.factor], cuts, &part) && kept;
+            to = to * m->dims[at.dim].factors[at.factor].cuts + part;
+        }
+        const int64_t *owners;
+        size_t count = kept ? tsr__layout_owners(l, shard, &owners) : 0;
+        for (size_t i = 0; i < count; i++)
+            pairs[n++] = (struct tile_owner){to, owners[i]};
+    }
+    return pairs && tsr__layout_own(arena, m, pairs, n);
+}
+
+struct tile_layout *tsr__layout_filled(struct arena *arena, struct tile_layout *given,
+                                       const struct shape *shape)
+{
+    size_t rank = (size_t)given->rank;
+    int64_t(*sizes)[TILE_MAX_FACTORS] =
+        tsr__arena_array(arena, rank + 1, sizeof(int64_t[TILE_MAX_FACTORS]), _Alignof(int64_t));
+    bool *empty = ARENA_ARRAY(arena, bool, rank + 1), any = false;
+    if (!sizes || !empty)
+        return NULL;
+    for (int axis = 0; shape->rank == given->rank && axis < given->rank; axis++) {
+        empty[axis] = has_empty(&given->dims[axis], shape->dims[axis], sizes[axis]);
+        any = any || empty[axis];
+    }
+    if (!any)
+        return given;
+    struct tile_layout *l = tsr__layout_ordered(arena, given);
+    struct tile_layout *m = l ? tsr__layout_cut(arena, l->rank, l->dims) : NULL;
+    if (!m)
+        return NULL;
+    for (int axis = 0; axis < m->rank; axis++)
+        for (int i = 0; empty[axis] && i < m->dims[axis].n; i++)
+            if (sizes[axis][i] < m->dims[axis].factors[i].cuts)
+                m->dims[axis].factors[i].cuts = int64_max(sizes[axis][i], 1);
+    m = tsr__layout_cut(arena, m->rank, m->dims); // counts shards and loops again
+    bool owned = m && own_without_empty(arena, l, sizes, empty, m);
+    return owned ? tsr__layout_canonical(arena, m, shape) : NULL;
+}

@@ -496,7 +496,7 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
         return false;
     }
     int64_t sizes[TILE_MAX_FACTORS];
-    if (real.value < 0 || tsr__dim_sizes(&dim, real.value, sizes))
+    if (real.value < 0 || tsr__dim_factor_sizes(&dim, real.value, sizes))
         return true;
     ERROR(sc, spec, spec_factors, axis,
           HINT(sc, "the product of the factors must be %lld", (long long)real.value),
@@ -505,8 +505,9 @@ static bool examine_factors(struct spec_scope *sc, const tsr_spec *spec, size_t 
     return false;
 }
 
-// Checks that no factor has more shards than elements. For an axis with one factor, the size in the
-// tensor counts, not the size in the spec. Returns false after an error.
+// Checks the shard counts of an axis, and reports as a note that a factor has more shards than
+// elements. For an axis with one factor, the size in the tensor counts, not the size in the spec.
+// Returns false after an error.
 static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i, int64_t axis,
                            tsr_dim real)
 {
@@ -523,13 +524,14 @@ static bool examine_counts(struct spec_scope *sc, const tsr_spec *spec, size_t i
             fine = false;
         } else if (shards > 1 && elements >= 0 && shards > elements) {
             const char *what = count == 1 ? "axis" : "a factor of axis";
-            const char *hint = "do not shard this axis";
+            const char *hint = "do not shard this axis, unless this is intended";
             if (elements > 1)
-                hint = HINT(sc, "use %lld shards or fewer", (long long)elements);
-            ERROR(sc, spec, shard_size, axis, hint,
-                  "%s %lld has %lld elements, too few for %lld shards", what, (long long)axis,
-                  (long long)elements, (long long)shards);
-            fine = false;
+                hint = HINT(sc, "use %lld shards or fewer, unless this is intended",
+                            (long long)elements);
+            REMARK(sc, spec, shard_size, axis, hint,
+                   "%s %lld has %lld element%s and %lld shards: %lld shard%s empty", what,
+                   (long long)axis, (long long)elements, plural(elements), (long long)shards,
+                   (long long)(shards - elements), shards - elements == 1 ? " is" : "s are");
         }
     }
     return fine;

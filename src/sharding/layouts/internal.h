@@ -38,6 +38,18 @@ struct cut_move {
 // of each part. `out` has space for 2n factors.
 int tsr__cut_canonical(const struct cut_part *parts, int n, struct tile_factor *out,
                        struct cut_move *moves);
+// Replaces part *part of `cuts` parts by its number among the parts with elements. Returns false if
+// it is empty. Example: 2 elements in 3 parts are [0,0), [0,1), [1,2): part 1 becomes 0, part 2
+// becomes 1. Without elements, all parts become part 0.
+static inline bool tsr__part_filled(int64_t size, int64_t cuts, int64_t *part)
+{
+    if (size >= cuts)
+        return true;
+    int64_t start = tsr__tile_start(size, cuts, *part);
+    bool filled = size == 0 || start < tsr__tile_start(size, cuts, *part + 1);
+    *part = start;
+    return filled;
+}
 // Returns the layout with canonical factors. It has the same shards; tsr__layout_canonical also
 // merges adjacent shards with the same owners. Returns NULL if out of memory.
 struct tile_layout *tsr__layout_canonical_dims(struct arena *arena,
@@ -47,6 +59,11 @@ struct tile_layout *tsr__layout_canonical_dims(struct arena *arena,
 // memory.
 struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile_layout *layout,
                                           const struct shape *shape);
+// Leaves out the shards without elements, where sizes are known, so that they are neither planned
+// nor run: their devices have nothing to do. Example: a canonical {3,1:0,1,2} of [2,4] becomes
+// {2,1:1,2}, and of [0,4] {1,1:0,1,2}. Returns `layout` if no shard is empty, NULL if out of memory.
+struct tile_layout *tsr__layout_filled(struct arena *arena, struct tile_layout *layout,
+                                       const struct shape *shape);
 
 // ---- spec_layout.c -----------------------------------------------------------------------------
 
@@ -66,7 +83,7 @@ bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_val
 
 // ---- flow.c ------------------------------------------------------------------------------------
 
-// As tsr__flow_new. `keep` marks nodes of the main graph, by index, that must not be replaced by
+// As tsr__flow_new, without shards that are known to have no elements. `keep` marks nodes of the main graph, by index, that must not be replaced by
 // simpler nodes (replace.c); they are replicated where a replacement would be necessary. With
 // `quiet`, only reshards that `keep` causes are reported.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,

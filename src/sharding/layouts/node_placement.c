@@ -262,6 +262,8 @@ struct target {
     int factor;
     int64_t cuts, stride; // the part of the factor is (coordinate of the split) / stride % cuts
     tile_shares shares;
+    int64_t
+        stated; // the parts of the layout, if some are empty and `cuts` counts the others; else 0
 };
 #define MAX_TARGETS 64
 
@@ -320,7 +322,7 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
         }
         // Shards of this factor; the inner factors get the rest.
         int64_t here = size % cuts == 0 ? cuts : size;
-        target[n++] = (struct target){factor, here, 1, 0};
+        target[n++] = (struct target){factor, here, 1, 0, 0};
         cuts /= here;
         at /= size;
     }
@@ -381,7 +383,7 @@ static int target_in_units(struct solve *solve, const struct rule_dim *dim,
     }
     if (want > have && !split(solve, factor, want / have))
         return 0;
-    target[0] = (struct target){factor, l->factors[0].cuts, 1, l->factors[0].shares};
+    target[0] = (struct target){factor, l->factors[0].cuts, 1, l->factors[0].shares, 0};
     return 1;
 }
 
@@ -393,7 +395,7 @@ static int targets_alike(struct solve *solve, const struct rule_dim *dim, const 
 {
     if (!same_factor_sizes(solve, dim, l))
         return target_in_units(solve, dim, l, target);
-    target[0] = (struct target){dim->factors[k], l->factors[k].cuts, 1, l->factors[k].shares};
+    target[0] = (struct target){dim->factors[k], l->factors[k].cuts, 1, l->factors[k].shares, 0};
     return 1;
 }
 
@@ -408,7 +410,7 @@ static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t
         fail(solve, "bounds of unequal shards do not match the factors of the dimension");
         return 0;
     }
-    target[0] = (struct target){factor, cut->cuts, 1, cut->shares};
+    target[0] = (struct target){factor, cut->cuts, 1, cut->shares, 0};
     return 1;
 }
 
@@ -425,7 +427,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
         return 0;
     }
     // the layout fits the size, and the sizes of all factors of the rule are known
-    bool known = size > 0 && tsr__dim_sizes(l, size, sizes);
+    bool known = size > 0 && tsr__dim_factor_sizes(l, size, sizes);
     for (int j = 0; j < dim->n; j++)
         known = known && size_of(solve, dim->factors[j]) > 0 &&
                 mul_ok(product, size_of(solve, dim->factors[j]), &product);
@@ -450,7 +452,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
         fail(solve, "bounds of unequal shards do not match the factors of the dimension");
         return 0;
     }
-    target[0] = (struct target){factor, cuts, 1, shares};
+    target[0] = (struct target){factor, cuts, 1, shares, 0};
     return 1;
 }
 
@@ -503,13 +505,26 @@ static bool may_cut(struct solve *solve, const struct target *target)
                     solve->shares[target->factor] != target->shares))
         return fail(solve, "the shardings of the node contradict each other");
     int64_t units = tsr__units_of(target->cuts, target->shares);
-    if ((factor->size.value >= 0 && units > factor->size.value) ||
-        (factor->least && units > factor->least))
+    bool empty = factor->size.value >= 0 && units > factor->size.value;
+    bool windows = factor->least && units > factor->least;
+    if ((empty && solve->filled) || (windows && (solve->filled || solve->drop_empty)))
         return fail(solve, "a dimension has fewer elements than shards");
     if (!combines(solve, target->factor))
         return fail(solve, "two reductions of different kinds are sharded");
     return unit_fits(factor, target) ||
            fail(solve, "a shard bound is inside a unit that must not be split");
+}
+
+// If the factor has fewer elements than the target has parts, counts only parts with elements.
+// Layouts have no empty parts then if the size of their dimension is known (tsr__layout_filled), but
+// a factor may have its size from another tensor.
+static void leave_out_empty(const struct solve *solve, struct target *target)
+{
+    int64_t size = size_of(solve, target->factor);
+    if (!solve->drop_empty || size < 0 || size >= target->cuts || target->shares)
+        return;
+    target->stated = target->cuts;
+    target->cuts = int64_max(size, 1);
 }
 
 // Applies one split of a layout to a factor. `shards` has the shard of each row of the table. The
@@ -527,8 +542,12 @@ static void settle(struct solve *solve, const struct target *target,
         if (!solve->on[row])
             continue;
         tsr__layout_coords(layout, shards[row], coords);
-        int64_t part = coords[loop] / target->stride % target->cuts,
+        int64_t part = coords[loop] / target->stride,
                 *at = &solve->coords[row * solve->cap + target->factor];
+        part %= target->stated ? target->stated : target->cuts;
+        if (target->stated &&
+            !tsr__part_filled(size_of(solve, target->factor), target->stated, &part))
+            solve->on[row] = false;
         if (fresh)
             *at = part;
         else if (*at != part)
@@ -545,6 +564,8 @@ static bool add_loop(struct solve *solve, bool out, int i, const struct tile_lay
     struct target t[MAX_TARGETS];
     int64_t size = shape->rank > at.dim ? shape->dims[at.dim].value : -1;
     int n = targets_of(solve, out, i, at.dim, &layout->dims[at.dim], at.factor, size, t);
+    for (int k = 0; k < n; k++)
+        leave_out_empty(solve, &t[k]);
     for (int k = 0; k < n; k++)
         if (!may_cut(solve, &t[k]))
             return false;

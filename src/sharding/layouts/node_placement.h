@@ -39,6 +39,8 @@ struct solve {
     bool pinning;                  // the layout being added is the explicit one of an input
     bool strict;                   // that layout must shard each axis that earlier layouts shard
     bool strict_sums;              // the same, of reduced axes
+    bool filled;                   // every part of a factor must have elements, if sizes are known
+    bool drop_empty;               // parts without elements are not placed, if sizes are known
     const char *wrong;             // reason of the last failure
     const struct rule *written;    // rule and cuts for which all_writable was true; NULL: none yet
     int64_t written_cuts[RULE_MAX_FACTORS];

@@ -193,7 +193,7 @@ tsr_status tsr__spec_canonical(struct arena *arena, const tsr_spec *spec, const 
 // Stores the layout of a spec for every input and output of the node that is the spec's value.
 // Returns false if the spec is invalid, or if out of memory.
 static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec *spec,
-                      const struct shapes *shapes, struct tile_layout **in,
+                      const struct shapes *shapes, bool keep_empty, struct tile_layout **in,
                       struct tile_layout **out)
 {
     const tsr_value *value = tsr_spec_value(spec);
@@ -205,6 +205,10 @@ static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec 
         return false;
     if (!layout)
         return true; // the spec is empty
+    if (!keep_empty)
+        layout = tsr__layout_filled(arena, layout, &shape);
+    if (!layout)
+        return false;
     struct slots slots = tsr__slots_of(node, value);
     bool is_output;
     size_t i;
@@ -218,14 +222,15 @@ static bool take_spec(struct arena *arena, const tsr_node *node, const tsr_spec 
 }
 
 bool tsr__node_specs(struct arena *arena, const tsr_node *node, const tsr_config *config,
-                     const struct shapes *shapes, struct tile_layout **in, struct tile_layout **out)
+                     const struct shapes *shapes, bool keep_empty, struct tile_layout **in,
+                     struct tile_layout **out)
 {
     for (size_t i = 0; i < tsr_node_config_count(node); i++) {
         const tsr_node_config *nc = tsr_node_config_at(node, i);
         if (tsr_node_config_target(nc) != config)
             continue;
         for (size_t k = 0; k < tsr_node_config_spec_count(nc); k++)
-            if (!take_spec(arena, node, tsr_node_config_spec(nc, k), shapes, in, out))
+            if (!take_spec(arena, node, tsr_node_config_spec(nc, k), shapes, keep_empty, in, out))
                 return false;
     }
     return true;
@@ -242,7 +247,8 @@ struct counting {
 };
 
 // Writes the factors of one dimension with their known sizes. A single factor gets the declared
-// size or symbol of the axis. A size smaller than the number of shards is wrong and is not written.
+// size or symbol of the axis. A declared size smaller than the number of shards may be wrong and is
+// not written.
 static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
                             const struct counting *counting, const struct tile_dim *dim)
 {
@@ -250,7 +256,7 @@ static tsr_status write_dim(tsr_spec *spec, const tsr_value *value, int axis,
     int64_t cuts[TILE_MAX_FACTORS], known[TILE_MAX_FACTORS];
     if (tsr_value_rank(value) > axis && !counting->in_body)
         real = tsr_value_dim(value, axis);
-    bool fits = real.value >= 0 && tsr__dim_sizes(dim, real.value, known);
+    bool fits = real.value >= 0 && tsr__dim_factor_sizes(dim, real.value, known);
     for (int factor = 0; factor < dim->n; factor++) {
         int64_t size = fits ? known[factor] : dim->factors[factor].size;
         sizes[factor] = size > 0 ? (tsr_dim){size, ""} : (tsr_dim){-1, ""};

@@ -41,7 +41,6 @@ static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool 
 {
     *tile_factor = (struct tile_factor){.size = 0, .cuts = 1};
     tsr__parser_peek(parser);
-    size_t start = parser->at;
     bool open = tsr__parser_accept(parser, '?');
     if (!open && !tsr__parser_number(parser, "expected a number of shards", &tile_factor->size))
         return false;
@@ -55,9 +54,6 @@ static bool factor(struct parser *parser, struct tile_factor *tile_factor, bool 
             !check_parts(parser, at, tile_factor->cuts))
             return false;
     }
-    if (!*bare && !open && tile_factor->size < tile_factor->cuts)
-        return PARSER_INVALID(parser, start, "a factor of %lld elements cannot have %lld shards",
-                              (long long)tile_factor->size, (long long)tile_factor->cuts);
     return true;
 }
 
@@ -238,17 +234,13 @@ static bool fit_rank(struct parser *parser, bool leading)
 }
 
 // Reports an error and returns false if the factors of an axis do not fit its size. Everything fits
-// an unknown size (-1).
+// an unknown size (-1). If there are fewer elements than shards, some shards are empty.
 static bool fit_size(struct parser *parser, int axis)
 {
     const struct tile_dim *dim = &parser->dims[axis];
     int64_t sizes[TILE_MAX_FACTORS], size = parser->ask->sizes[axis];
-    if (size < 0 || tsr__dim_sizes(dim, size, sizes))
+    if (size < 0 || tsr__dim_factor_sizes(dim, size, sizes))
         return true;
-    if (dim->n == 1 && (dim->factors[0].size == 0 || dim->factors[0].size == size))
-        return PARSER_INVALID(parser, parser->dim_at[axis],
-                              "dimension %d has %lld elements, too few for %lld shards", axis,
-                              (long long)size, (long long)dim->factors[0].cuts);
     return PARSER_INVALID(parser, parser->dim_at[axis],
                           "the product of the factors is not %lld, the size of dimension %d",
                           (long long)size, axis);
