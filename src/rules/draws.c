@@ -77,6 +77,20 @@ bool tsr__node_is_constant(const tsr_node *node)
     return str_is(tsr__node_op_str(node), "Constant") && !tsr__node_domain_str(node).n;
 }
 
+// Constants below this size stay nodes: scalars, shapes and axes, which are not worth sharding.
+#define LEAST_WEIGHT_BYTES 256
+
+const tsr_tensor *tsr__node_weight(const tsr_node *node)
+{
+    if (!tsr__node_is_constant(node) || tsr_node_output_count(node) != 1 ||
+        !tsr_node_output(node, 0))
+        return NULL;
+    const tsr_tensor *tensor = tsr_attr_tensor(tsr_node_find_attr(node, "value"));
+    if (!tensor || tsr_tensor_is_external(tensor))
+        return tensor;
+    return tsr_tensor_bytes(tensor) >= LEAST_WEIGHT_BYTES ? tensor : NULL;
+}
+
 bool tsr__node_is_identity(const tsr_node *node)
 {
     return str_is(tsr__node_op_str(node), "Identity") && !tsr__node_domain_str(node).n;

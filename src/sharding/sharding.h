@@ -108,8 +108,8 @@ bool tsr__has_calls(const tsr_model *model);
 // Returns TSR_INVALID with a diagnostic if a function calls itself, or if the calls would become
 // too many nodes for a model of this size.
 tsr_status tsr__inline_calls(tsr_model *model) TSR_MUST_USE;
-// Replaces Constant nodes with large or external tensors by initializers, which can be sharded.
-// Constants in functions stay.
+// Replaces Constant nodes with large or external tensors (tsr__node_weight) by initializers, which
+// can be sharded. Readers without specs get the spec of the constant. Constants in functions stay.
 tsr_status tsr__lift_constants(tsr_model *model) TSR_MUST_USE;
 // True if tsr__lift_constants would change the model.
 bool tsr__has_liftable(const tsr_model *model);

@@ -114,7 +114,36 @@ def constants(d):
     case("weights in Constant nodes: the same result", code == 0, text + err)
 
 
+def annotated_constants(d):
+    """A weight is stored the same as initializer and as Constant node, as annotated and after infer."""
+    weight = np.random.default_rng(3).standard_normal((256, 256)).astype("f4")
+    value, node = helper.make_tensor_value_info, helper.make_node
+    for words in (["--shard", "n:k={1,2}"], ["--tile", "k={1,2}"], ["--shard", "n:x={1,2}"], ["--shard", "n:y={1,2}"], ["--shard", "k:k={1,2}"]):
+        stored = {}
+        for kind in ("node", "initializer"):
+            nodes, weights = [node("MatMul", ["x", "k"], ["y"], name="n")], [numpy_helper.from_array(weight, "k")]
+            if kind == "node":
+                nodes, weights = [node("Constant", [], ["k"], name="k", value=numpy_helper.from_array(weight)), *nodes], []
+            elif words[1].startswith("k:"):
+                words = ["--shard", "n:" + words[1][2:]]  # an initializer has no node of its own
+            graph = helper.make_graph(nodes, "g", [value("x", TensorProto.FLOAT, [4, 256])], [value("y", TensorProto.FLOAT, [4, 256])], weights)
+            onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18)]), d + "/k.onnx")
+            rc, err = tessera("annotate", d + "/k.onnx", "--config", "c:2", *words, "-o", d + "/ka.onnx")
+            assert rc == 0, err
+            for way, more in (("as annotated", None), ("infer", []), ("infer --formalism", ["--formalism"])):
+                path = d + "/ka.onnx"
+                if more is not None:
+                    rc, err = tessera("infer", path, *more, "-o", d + "/ki.onnx")
+                    path = d + "/ki.onnx"
+                rc, err = (rc, err) if rc else tessera("partition", path, "-o", d + "/kp", "--force")
+                sizes = [sum(v[2] for v in outside("%s/kp/rank%d.onnx" % (d, rank)).values()) for rank in range(2)] if rc == 0 else err
+                rc, text, err = harness.call(TESSERA, "check", path, "--json")
+                stored[kind, way] = sizes, rc, json.loads(text)["warnings"]
+        case("a Constant node, %s" % " ".join(words), set(map(str, stored.values())) == {str(([weight.nbytes // 2] * 2, 0, 0))}, stored)
+
+
 with tempfile.TemporaryDirectory(prefix="tessera-weights-") as d:
+    annotated_constants(d)
     constants(d)
     bert = MODELS + "/bert_tiny/model.onnx"
     products = [n for n in onnx.load(bert).graph.node if n.op_type in ("MatMul", "Gemm")][:6]

@@ -82,6 +82,8 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
                              const struct node_flow *nf)
 {
     tsr_config *config = writing->config;
+    if (tsr__node_weight(node))
+        return TSR_OK; // stored as its readers need it, like an initializer
     TRY(write_bodies(writing, nf));
     // If the node cannot follow its specs, further specs would contradict them, except outputs that
     // its specs imply. If it has no rule, further specs could complete the set, and the node would

@@ -6,6 +6,7 @@
 // Each round replaces all calls in the main graph and its subgraphs, until none is left.
 //     Example: function f calls g twice, and the main graph calls f once. Round 1 replaces the call
 //     of f by two calls of g, round 2 replaces these by their bodies.
+#include "sharding/layouts/examine.h"
 #include "sharding/layouts/internal.h"
 
 #define MAX_ROUNDS 64 // maximum depth of nested calls
@@ -160,22 +161,10 @@ bool tsr__calls_left(const tsr_model *model)
 
 // ---- constants ----------------------------------------------------------------------------------
 
-// Constants below this size stay nodes: scalars, shapes and axes, which are not worth sharding.
-#define LEAST_LIFTED_BYTES 256
-
-// Returns the tensor of a Constant node that tsr__lift_constants replaces, else NULL. A node with
-// annotations stays, because initializers have none, unless its data is external: a copy of the
-// node in another folder would not find its file.
+// Returns the tensor of a Constant node that tsr__lift_constants replaces, else NULL.
 static const tsr_tensor *liftable(const tsr_model *model, const tsr_node *node)
 {
-    if (!tsr__node_is_constant(node) || tsr_node_output_count(node) != 1 ||
-        !tsr_node_output(node, 0) || tsr__in_function(model, node))
-        return NULL;
-    const tsr_tensor *tensor = tsr_attr_tensor(tsr_node_find_attr(node, "value"));
-    if (!tensor || tsr_tensor_is_external(tensor))
-        return tensor;
-    bool large = tsr_tensor_bytes(tensor) >= LEAST_LIFTED_BYTES;
-    return large && !tsr_node_config_count(node) ? tensor : NULL;
+    return tsr__in_function(model, node) ? NULL : tsr__node_weight(node);
 }
 
 bool tsr__has_liftable(const tsr_model *model)
@@ -187,13 +176,65 @@ bool tsr__has_liftable(const tsr_model *model)
     return false;
 }
 
+// A spec of a constant that is passed to the readers of the constant.
+struct passed {
+    tsr_config *config;
+    tsr_value *value;
+    const struct tile_layout *layout;
+    tsr_status status;
+};
+
+// Gives a reader without any spec the layout of the constant, as the flow would.
+static bool pass_to_reader(void *data, tsr_node *reader, size_t input)
+{
+    (void)input;
+    struct passed *passed = data;
+    const tsr_node_config *nc = tsr_node_find_config(reader, passed->config);
+    if (!nc || !tsr_node_config_spec_count(nc))
+        passed->status = tsr__spec_write(reader, passed->config, passed->value, passed->layout);
+    return passed->status == TSR_OK;
+}
+
+// Initializers have no specs, so a spec of the constant is passed to its readers. A layout that is
+// replicated on all devices needs no spec. Specs that describe no layout are dropped.
+static tsr_status pass_specs(struct arena *arena, const tsr_node *node, const tsr_tensor *tensor)
+{
+    tsr_value *value = tsr_node_output(node, 0);
+    struct shape shape = {.rank = tsr_tensor_rank(tensor)};
+    tsr_dim *dims = ARENA_ARRAY(arena, tsr_dim, (size_t)shape.rank + 1);
+    for (int axis = 0; dims && axis < shape.rank; axis++)
+        dims[axis] = (tsr_dim){tsr_tensor_dims(tensor)[axis], ""};
+    shape.dims = dims;
+    for (size_t i = 0; dims && i < tsr_node_config_count(node); i++) {
+        const tsr_node_config *nc = tsr_node_config_at(node, i);
+        tsr_config *config = tsr_node_config_target(nc);
+        const tsr_spec *spec = tsr__entry_spec(nc, value);
+        struct tile_layout *layout = NULL;
+        if (!config || !tsr__config_is_declared(config) || !spec ||
+            tsr__spec_layout(arena, spec, &shape, true, &layout) != TSR_OK || !layout ||
+            (tsr__layout_is_whole(layout) && layout->first[1] == tsr_config_devices(config)))
+            continue;
+        struct passed passed = {config, value, layout, TSR_OK};
+        tsr_value_uses(value, pass_to_reader, &passed);
+        TRY(passed.status);
+    }
+    return arena_status(arena);
+}
+
 tsr_status tsr__lift_constants(tsr_model *model)
 {
-    for (tsr_node *node = tsr_model_next_node(model, NULL), *next; node; node = next) {
+    struct arena arena = {.session = tsr_model_session(model)};
+    tsr_status status = TSR_OK;
+    for (tsr_node *node = tsr_model_next_node(model, NULL), *next; node && status == TSR_OK;
+         node = next) {
         next = tsr_model_next_node(model, node);
         const tsr_tensor *tensor = liftable(model, node);
-        if (tensor)
-            TRY(tsr__node_to_initializer(node, tensor));
+        if (!tensor)
+            continue;
+        status = pass_specs(&arena, node, tensor);
+        if (status == TSR_OK)
+            status = tsr__node_to_initializer(node, tensor);
     }
-    return TSR_OK;
+    tsr__arena_free(&arena);
+    return status;
 }

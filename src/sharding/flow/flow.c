@@ -51,10 +51,14 @@ static struct shape shape_of(const struct step *step, const tsr_value *value)
     return tsr__shapes_element(step->work->flow->shapes, value);
 }
 
-// True for a constant. Constants have no layout: each device stores the part that it needs. An
-// initializer that is also an input is not a constant here, because the caller can override it.
-static bool is_constant(const tsr_value *value)
+// True for a constant without a spec. Constants have no layout: each device stores the part that it
+// needs. An initializer that is also an input is not a constant here, because the caller can
+// override it. A large Constant node becomes an initializer (tsr__lift_constants).
+static bool is_constant(const struct flow *flow, const tsr_value *value)
 {
+    const tsr_node *producer = tsr_value_producer(value);
+    if (producer)
+        return tsr__node_weight(producer) && !tsr__has_spec(producer, flow->config, value);
     return tsr_value_initializer(value) && !tsr_value_is_input(value);
 }
 
@@ -65,16 +69,14 @@ static bool is_constant(const tsr_value *value)
 static bool is_made_constant(const struct flow *flow, const tsr_value *value)
 {
     const tsr_node *producer = tsr_value_producer(value);
-    if (!producer || tsr_node_input_count(producer) > 0)
-        return false;
-    const tsr_node_config *nc = tsr_node_find_config(producer, flow->config);
-    return !nc || !tsr__entry_spec(nc, value);
+    return producer && tsr_node_input_count(producer) == 0 &&
+           !tsr__has_spec(producer, flow->config, value);
 }
 
 bool tsr__inherits_spec(const struct flow *flow, const tsr_value *value)
 {
     const struct tile_layout *layout = flow->values[tsr__value_id(value)];
-    return layout && !is_constant(value) && !is_made_constant(flow, value) &&
+    return layout && !is_constant(flow, value) && !is_made_constant(flow, value) &&
            !tsr__shapes_is_list(flow->shapes, value) &&
            !(flow->staged && tsr__layout_is_whole(layout));
 }
@@ -161,7 +163,7 @@ static void report_reshard(struct step *step, const tsr_value *value,
     struct flow_work *work = step->work;
     uint32_t id = tsr__value_id(value);
     const struct tile_layout *have = work->flow->values[id];
-    if (!(work->report & REPORT_RESHARDS) || is_constant(value) ||
+    if (!(work->report & REPORT_RESHARDS) || is_constant(work->flow, value) ||
         !tsr__step_in_stage(step, have) || tsr__flow_held(have, need))
         return;
     for (struct flow_noted *noted = work->noted[id]; noted; noted = noted->next)
@@ -255,7 +257,7 @@ static bool *unsharded_devices(struct step *step)
     set_stage(step, on);
     for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = tsr_node_input(step->node, i);
-        if (!value || is_constant(value) ||
+        if (!value || is_constant(step->work->flow, value) ||
             !tsr__step_in_stage(step, step->work->flow->values[tsr__value_id(value)]))
             continue;
         memset(one, 0, (size_t)n_all * sizeof *one);
@@ -340,7 +342,7 @@ static void add_arrivals(struct step *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = step_slot(step, false, i);
-        if (!value || step->in[i] || is_constant(value))
+        if (!value || step->in[i] || is_constant(step->work->flow, value))
             continue;
         const struct tile_layout *layout = step->work->flow->values[tsr__value_id(value)];
         if (layout == tsr__flow_whole_all(step->work, layout->rank))
@@ -640,7 +642,8 @@ static void report_repeated_work(const struct step *step)
     const struct placement *placement = &step->nf->place;
     int64_t parts = 1;
     if (!(step->work->report & REPORT_REPEATED_WORK) || !step->explicit_cut ||
-        step->nf->replicated || step->nf->by_specs || step->nf->bodies)
+        step->nf->replicated || step->nf->by_specs || step->nf->bodies ||
+        tsr__node_weight(step->node))
         return;
     for (int factor = 0; factor < placement->rule->n_factors; factor++)
         parts *= placement->cuts[factor];
@@ -792,7 +795,7 @@ static bool follow(struct step *step)
     } else if (rule->open && step->explicit_cut && all_explicit(step)) {
         ok = place_by_specs(step, whole);
     } else if (whole) {
-        if (step->explicit_cut)
+        if (step->explicit_cut && !tsr__node_weight(step->node))
             tsr__step_unsharded(step, whole);
         ok = place_unsharded(step, whole, rule->single);
     } else {
