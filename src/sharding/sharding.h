@@ -108,6 +108,15 @@ bool tsr__has_calls(const tsr_model *model);
 // Returns TSR_INVALID with a diagnostic if a function calls itself, or if the calls would become
 // too many nodes for a model of this size.
 tsr_status tsr__inline_calls(tsr_model *model) TSR_MUST_USE;
+// As tsr__inline_calls. Stores in `origins` where the new nodes come from.
+struct call_origins {
+    struct arena *arena;
+    // By node id: 1 plus the id of the outermost call that the node replaces; 0: none. Nodes that
+    // are not in the list replace none.
+    VEC(uint32_t) at;
+};
+tsr_status tsr__inline_calls_from(tsr_model *model, struct call_origins *origins) TSR_MUST_USE;
+bool tsr__is_inlinable(const tsr_node *node); // true for a call that is replaced
 // Replaces Constant nodes with large or external tensors (tsr__node_weight) by initializers, which
 // can be sharded. Readers without specs get the spec of the constant. Constants in functions stay.
 tsr_status tsr__lift_constants(tsr_model *model) TSR_MUST_USE;

@@ -35,7 +35,7 @@ bool tsr__in_function(const tsr_model *model, const tsr_node *node)
 
 // True if the node is a function call that can be inlined. A call cannot be inlined if the body
 // would mean something else in the caller, for example because of other operator sets.
-static bool can_inline(const tsr_node *node)
+bool tsr__is_inlinable(const tsr_node *node)
 {
     const char *whole;
     return tsr__is_call(node, &whole) && !whole;
@@ -47,7 +47,7 @@ bool tsr__has_calls(const tsr_model *model)
         return false;
     for (const tsr_node *node = tsr_model_next_node(model, NULL);
          node && !tsr__in_function(model, node); node = tsr_model_next_node(model, node))
-        if (can_inline(node))
+        if (tsr__is_inlinable(node))
             return true;
     return false;
 }
@@ -57,7 +57,7 @@ static bool is_in_call(const tsr_node *node)
 {
     for (node = tsr_graph_owner(tsr_node_graph(node)); node;
          node = tsr_graph_owner(tsr_node_graph(node)))
-        if (can_inline(node))
+        if (tsr__is_inlinable(node))
             return true;
     return false;
 }
@@ -91,12 +91,29 @@ static tsr_status refuse_growth(const tsr_node *call, const struct budget *budge
                      "inlining the function calls gives more than %zu nodes", budget->all);
 }
 
+// Records that the nodes from id `first` on replace the call with id `call`, or the call that this
+// one comes from.
+static tsr_status add_origins(struct call_origins *origins, size_t call, size_t first, size_t last)
+{
+    uint32_t from = (uint32_t)call + 1;
+    if (call < origins->at.n && origins->at.at[call])
+        from = origins->at.at[call];
+    while (origins->at.n < last)
+        if (!vec_add(origins->arena, &origins->at, origins->at.n < first ? 0 : from))
+            return TSR_NOMEM;
+    return TSR_OK;
+}
+
 // Inlines one call and subtracts the new nodes from the budget. Nodes of a call with many specs
 // count more, because the specs are copied to them.
-static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *budget)
+static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *budget,
+                             struct call_origins *origins)
 {
     size_t before = tsr__model_node_ids(model), weight = 1 + spec_count(call) / 8;
+    size_t id = tsr__node_id(call);
     TRY(tsr__node_inline_any_opset(call));
+    if (origins)
+        TRY(add_origins(origins, id, before, tsr__model_node_ids(model)));
     size_t work = (tsr__model_node_ids(model) - before + 1) * weight;
     budget->left -= size_min(work, budget->left);
     return TSR_OK;
@@ -105,14 +122,14 @@ static tsr_status inline_one(tsr_model *model, tsr_node *call, struct budget *bu
 // Inlines all calls that exist at the start of the round, except calls in subgraphs of other calls.
 // *any is set if there was one.
 static tsr_status inline_round(tsr_model *model, struct arena *arena, struct budget *budget,
-                               bool *any)
+                               struct call_origins *origins, bool *any)
 {
     VEC(tsr_node *) calls = {0};
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node)) {
         if (tsr__in_function(model, node))
             break; // nodes of functions come last
-        if (!can_inline(node) || is_in_call(node))
+        if (!tsr__is_inlinable(node) || is_in_call(node))
             continue;
         vec_add(arena, &calls, node);
     }
@@ -121,7 +138,7 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
     for (size_t i = 0; i < calls.n; i++) {
         if (!budget->left)
             return refuse_growth(calls.at[i], budget);
-        TRY(inline_one(model, calls.at[i], budget));
+        TRY(inline_one(model, calls.at[i], budget, origins));
     }
     *any = calls.n > 0;
     return TSR_OK;
@@ -130,6 +147,11 @@ static tsr_status inline_round(tsr_model *model, struct arena *arena, struct bud
 // Inlines all function calls. Recursion is checked first, so the rounds end. Calls that are nested
 // deeper than MAX_ROUNDS stay.
 tsr_status tsr__inline_calls(tsr_model *model)
+{
+    return tsr__inline_calls_from(model, NULL);
+}
+
+tsr_status tsr__inline_calls_from(tsr_model *model, struct call_origins *origins)
 {
     bool any = tsr__has_calls(model);
     if (!any)
@@ -140,7 +162,7 @@ tsr_status tsr__inline_calls(tsr_model *model)
     struct budget budget = budget_of(model);
     struct arena arena = {.session = tsr_model_session(model)};
     for (int i = 0; i < MAX_ROUNDS; i++) {
-        status = inline_round(model, &arena, &budget, &any);
+        status = inline_round(model, &arena, &budget, origins, &any);
         if (status != TSR_OK || !any)
             break;
     }
