@@ -842,6 +842,8 @@ const struct command cmd_plan = {
     .summary = "pick the fastest sharding that fits in memory",
     .detail = "A node takes the time of its arithmetic and memory traffic on the slowest\n"
               "device; a collective takes the time of the fastest algorithm on these links.\n"
+              "Nodes in a Loop or Scan take it in every trip (16 if their number is unknown);\n"
+              "of an If, the most expensive branch counts.\n"
               "`tessera topology show 2` prints the default speeds of devices and links.\n"
               "--explain: `m/4` shards factor m of the operator's rule (`tessera rules OP`) in\n"
               "4, `m/3+1` in shards of 3 units and 1; `k/4 > m` leaves the sum sharded along m.\n"
