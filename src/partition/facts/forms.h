@@ -115,7 +115,8 @@ enum step_kind {
 };
 struct step {
     int kind; // enum comm_kind or enum step_kind
-    // For STEP_NODE: the node. For reductions and STEP_SUM: the node that produced the partial sums.
+    // For STEP_NODE: the node. For reductions and STEP_SUM: the node that produced the partial
+    // sums.
     const struct node_flow *flow;
     // Missing inputs are NULL. A node has its inputs first, then the outer values that its
     // subgraphs read.

@@ -161,9 +161,9 @@ static bool constrain(struct planner *planner, struct strategy *strategy)
     struct candidate_builder builder = tsr__builder_init(planner, strategy, strategy->node, &arena);
     struct tile_layout **in = ARENA_ARRAY(&arena, struct tile_layout *, builder.n_in + 1);
     struct tile_layout **out = ARENA_ARRAY(&arena, struct tile_layout *, builder.n_out + 1);
-    bool ok =
-        in && out &&
-        tsr__node_specs(&arena, strategy->node, planner->config, planner->shapes.model, false, in, out);
+    bool ok = in && out &&
+              tsr__node_specs(&arena, strategy->node, planner->config, planner->shapes.model, false,
+                              in, out);
     if (!ok)
         goto free_arena;
     if (!strategy->whole)

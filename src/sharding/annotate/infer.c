@@ -50,11 +50,11 @@ static bool readings_agree(const struct node_flow *nf, const tsr_value *value,
 }
 
 // True if the layout can be written as a spec and read back. The checker would reject a spec whose
-// factors do not multiply to a known size. If a factor has fewer elements than shards, readers would
-// see fewer shards than the node has. Example 1: the dimension of a bias has 3 elements and two
-// factors, the number of groups (3) and o, so o is 1. If o is only a symbol in the rule, a layout
-// may still shard it in 3. Example 2: the state of a Scan has one row outside of the body. If the
-// body declares no size, a spec inside may assume more rows.
+// factors do not multiply to a known size. If a factor has fewer elements than shards, readers
+// would see fewer shards than the node has. Example 1: the dimension of a bias has 3 elements and
+// two factors, the number of groups (3) and o, so o is 1. If o is only a symbol in the rule, a
+// layout may still shard it in 3. Example 2: the state of a Scan has one row outside of the body.
+// If the body declares no size, a spec inside may assume more rows.
 static bool can_be_written(const struct writing *writing, const tsr_value *value,
                            const struct tile_layout *layout)
 {

@@ -64,8 +64,8 @@ static bool add_given(struct agree *agree, struct given given, const struct tile
     return true;
 }
 
-// Collects the layouts of the inputs that have a spec, in input order. With `assumed`, also collects
-// those of inputs that have the layout of their producer.
+// Collects the layouts of the inputs that have a spec, in input order. With `assumed`, also
+// collects those of inputs that have the layout of their producer.
 static bool collect(struct agree *agree, const struct shapes *shapes, const tsr_node_config *nc)
 {
     size_t n_in = tsr_node_input_count(agree->node);

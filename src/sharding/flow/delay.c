@@ -147,8 +147,8 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
 
 // True if the reduction of the node can be delayed. Its only output must be a sum that the metadata
 // lists and not an output of the model. All its readers must accept partial sums, and no spec may
-// request another layout. No device may be in two groups or have several turns, because it would have
-// two different partial sums.
+// request another layout. No device may be in two groups or have several turns, because it would
+// have two different partial sums.
 static bool may_delay(struct delay *delay, const struct node_flow *nf)
 {
     const tsr_value *value =

@@ -587,8 +587,8 @@ struct tile_layout *tsr__step_layout(struct step *step, bool out, size_t i)
     return tsr__flow_whole(step->work, rank, placement);
 }
 
-// If readers get output i in another layout than the node produces, stores it in nf->wanted. Returns
-// false if out of memory.
+// If readers get output i in another layout than the node produces, stores it in nf->wanted.
+// Returns false if out of memory.
 static bool set_wanted(struct step *step, size_t i, const tsr_value *value)
 {
     struct shape shape = shape_of(step, value);

@@ -38,9 +38,8 @@ void tsr__step_unsharded(struct step *step, const char *why);
 // layout is replicated on its devices. Returns NULL if there is no value or if out of memory.
 struct tile_layout *tsr__step_layout(struct step *step, bool out, size_t i);
 
-// ---- flow_lists.c
-// Sets the layouts of inputs that are lists of tensors: those in which the lists are stored, because
-// lists are not resharded inside a stage.
+// ---- flow_lists.c Sets the layouts of inputs that are lists of tensors: those in which the lists
+// are stored, because lists are not resharded inside a stage.
 void tsr__step_take_lists(struct step *step);
 // Marks lists (work->kept_whole) that are not stored in the layout that the node needs. In the next
 // run of the flow, the producer of a marked list replicates it. This may mark lists that the

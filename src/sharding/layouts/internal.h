@@ -61,7 +61,8 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
                                           const struct shape *shape);
 // Leaves out the shards without elements, where sizes are known, so that they are neither planned
 // nor run: their devices have nothing to do. Example: a canonical {3,1:0,1,2} of [2,4] becomes
-// {2,1:1,2}, and of [0,4] {1,1:0,1,2}. Returns `layout` if no shard is empty, NULL if out of memory.
+// {2,1:1,2}, and of [0,4] {1,1:0,1,2}. Returns `layout` if no shard is empty, NULL if out of
+// memory.
 struct tile_layout *tsr__layout_filled(struct arena *arena, struct tile_layout *layout,
                                        const struct shape *shape);
 
@@ -83,9 +84,10 @@ bool tsr__has_spec(const tsr_node *node, const tsr_config *config, const tsr_val
 
 // ---- flow.c ------------------------------------------------------------------------------------
 
-// As tsr__flow_new, without shards that are known to have no elements. `keep` marks nodes of the main graph, by index, that must not be replaced by
-// simpler nodes (replace.c); they are replicated where a replacement would be necessary. With
-// `quiet`, only reshards that `keep` causes are reported.
+// As tsr__flow_new, without shards that are known to have no elements. `keep` marks nodes of the
+// main graph, by index, that must not be replaced by simpler nodes (replace.c); they are replicated
+// where a replacement would be necessary. With `quiet`, only reshards that `keep` causes are
+// reported.
 struct flow *tsr__flow_run(struct arena *arena, tsr_model *model, const tsr_config *config,
                            bool quiet, const bool *keep);
 

@@ -6,8 +6,8 @@
 // split of the rule's factors that make it up, if the bounds coincide. If a layout splits inside a
 // factor (heads of a hidden size), the rule is refined: the factor becomes two everywhere. A device
 // that contradicts the layouts so far is dropped. In the end every cell (combination of parts) must
-// have a device. This file does not read specs. node_sums.c decides which device computes which part
-// of a sum.
+// have a device. This file does not read specs. node_sums.c decides which device computes which
+// part of a sum.
 //
 // Examples, in the notation of notation.c:
 //     MatMul X [8,6] x W [6,4] on devices 0 to 3; factors m = 8, k = 6 (reduced), n = 4
@@ -516,8 +516,8 @@ static bool may_cut(struct solve *solve, const struct target *target)
 }
 
 // If the factor has fewer elements than the target has parts, counts only parts with elements.
-// Layouts have no empty parts then if the size of their dimension is known (tsr__layout_filled), but
-// a factor may have its size from another tensor.
+// Layouts have no empty parts then if the size of their dimension is known (tsr__layout_filled),
+// but a factor may have its size from another tensor.
 static void leave_out_empty(const struct solve *solve, struct target *target)
 {
     int64_t size = size_of(solve, target->factor);

@@ -128,7 +128,8 @@ static bool keep_least(struct solve *solve, int64_t cells, int64_t *count)
     return true;
 }
 
-// ---- devices with several parts of a sum ---------------------------------------------------------
+// ---- devices with several parts of a sum
+// ---------------------------------------------------------
 
 // True if a reduced factor is sharded and a device has several rows.
 static bool any_choice(const struct solve *solve)

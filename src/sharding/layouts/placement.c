@@ -171,8 +171,8 @@ static void sort_members(struct member *member, size_t n)
     qsort(member, n, sizeof(*member), by_group);
 }
 
-// True if a device is in the group. Only a device with several parts can be: if none has (`turns` is
-// false), nothing is searched.
+// True if a device is in the group. Only a device with several parts can be: if none has (`turns`
+// is false), nothing is searched.
 static bool has_member(const struct device_group *group, int64_t device, bool turns)
 {
     for (size_t i = 0; turns && i < group->n; i++)
