@@ -41,6 +41,15 @@ static void compare(tsr_model *m, const char *what, const char *path, char *want
     tsr_bytes_free(tsr_model_session(m), got, k);
 }
 
+// True if input i is a value that no earlier input is.
+static bool is_first_reading(const tsr_node *n, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (tsr_node_input(n, k) == tsr_node_input(n, i))
+            return false;
+    return tsr_node_input(n, i) != NULL;
+}
+
 static void annotate_and_back(tsr_model *m)
 {
     tsr_config *c = NULL;
@@ -50,12 +59,12 @@ static void annotate_and_back(tsr_model *m)
         if (tsr_node_set_stage(n, c, 3) != TSR_OK)
             bad++;
         for (size_t i = 0; i < tsr_node_input_count(n); i++)
-            if (tsr_node_input(n, i))
+            if (is_first_reading(n, i))
                 tsr_node_add_spec(n, c, tsr_node_input(n, i));
     }
     for (tsr_node *n = tsr_model_next_node(m, NULL); n; n = tsr_model_next_node(m, n)) {
         for (size_t i = 0; i < tsr_node_input_count(n); i++)
-            if (tsr_node_input(n, i) && tsr_node_sharding_of(n, tsr_node_input(n, i), 0))
+            if (is_first_reading(n, i) && tsr_node_sharding_of(n, tsr_node_input(n, i), 0))
                 tsr_node_unshard(n, tsr_node_input(n, i), c);
         if (tsr_node_unset_stage(n, c) != TSR_OK)
             bad++;

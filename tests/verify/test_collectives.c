@@ -168,9 +168,11 @@ static void is_simulated(void **state)
     assert_int_equal(tsr_topology_parse(sim.session, "ring:2", &sim.topology), TSR_OK);
     tsr__arena_init(&arena, sim.session);
     sim.by_link = ARENA_ARRAY(&arena, double, sim.topology->links.n + 1);
+    sim.load = ARENA_ARRAY(&arena, double, sim.topology->links.n + 1);
     for (int kind = 0; kind <= COMM_KIND_COUNT; kind++) {
         struct sim_group group = {.members = pair, .n = 2, .from = 1};
         struct sim_comm comm = {.kind = (enum comm_kind)kind,
+                                .times = 1,
                                 .groups = {.at = &group, .n = 1},
                                 .most_in = 1 << 20,
                                 .most_out = 2 << 20,
