@@ -22,12 +22,18 @@ NUMBER = {np.dtype(text): number for number, text in NUMPY.items()}
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
 
+def headers():
+    """The folder of the headers of the program that is tested, the first argument of the script: it may be of another tree. Default: those of this tree."""
+    theirs = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "..", "include") if len(sys.argv) > 1 else ""
+    return theirs if os.path.exists(os.path.join(theirs, "tessera_cli.h")) else os.path.join(ROOT, "include")
+
+
 def declarations():
     """The module that tools/bindings generates from the headers."""
     with tempfile.TemporaryDirectory(prefix="tessera-hunt-") as folder:
         path = os.path.join(folder, "declarations.py")
-        headers = [os.path.join(ROOT, "include", name) for name in ("tessera.h", "tessera_graph.h", "tessera_cli.h")]
-        subprocess.run([sys.executable, os.path.join(ROOT, "tools/bindings"), path, *headers], check=True)
+        files = [os.path.join(headers(), name) for name in ("tessera.h", "tessera_graph.h", "tessera_cli.h")]
+        subprocess.run([sys.executable, os.path.join(ROOT, "tools/bindings"), path, *files], check=True)
         spec = importlib.util.spec_from_file_location("declarations", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

@@ -21,7 +21,7 @@ import inside
 import promises
 import refusals
 import terms
-from graph import free_names, run_model, type_number
+from graph import free_names, one_size_each, run_model, type_number
 
 TOLERANCE = {"f2": 1e-2, "f4": 1e-4, "f8": 1e-4}  # a double may have been computed as a float
 NOISE = {"f2": 2e-3, "f4": 4e-6, "f8": 4e-6}
@@ -332,10 +332,19 @@ def under_mpi(session, tessera, parts, case, cut, work):
     return results
 
 
+def names_differ(case, codes):
+    """True if the inputs were refused because dimensions with one name have several sizes. A partition may need them to be equal."""
+    return "input-mismatch" in codes and not all(one_size_each(case.model, arrays) for arrays in case.sets)
+
+
 def excused_verdict(case, cut, k, errors, outputs):
     """What `verify` may report for set k: that ONNX Runtime cannot run the unsharded model, or a difference that docs/numbers.md names. Rounding is
     no excuse: `verify` must know it. None: a failure."""
     texts = " ".join(text for _, text in errors)
+    if names_differ(case, [code for code, _ in errors]):
+        return Verdict("told no", "input-mismatch")
+    if cut["kind"] == "forced" and any(code == "verify-unsharded" for code, _ in errors):
+        return Verdict("infeasible")
     known = refusals.engine_mistake(case.model, texts)
     if known or any(code == "verify-reference" for code, _ in errors):
         return Verdict("engine", known or "it refuses the unsharded model: " + texts[:200])
@@ -355,7 +364,7 @@ def verified(tessera, model, case, cut, work):
     verdict = Verdict("ok")
     for k, arrays in enumerate(case.sets):
         np.savez(inputs, **{n: a.astype("U") if a.dtype.kind == "O" else a for n, a in arrays.items()})
-        words = [tessera, "verify", annotated, "--inputs", inputs, "--optimize", str(cut["level"]), "--threads", "1", "--timeout", "60", "--json"]
+        words = [tessera, "verify", annotated, *(["--devices", str(cut["devices"])] * (cut["kind"] == "forced")), "--inputs", inputs, "--optimize", str(cut["level"]), "--threads", "1", "--timeout", "60", "--json"]
         p = subprocess.run(words, capture_output=True, text=True, timeout=2 * TIMEOUT, env=dict(os.environ, TESSERA_ORT=api.engine_library()))
         found = json.loads(p.stdout) if p.stdout.startswith("{") else {}
         errors = [(f["code"], f["message"]) for f in found.get("findings", []) if f["severity"] == "error"]
@@ -391,6 +400,8 @@ def attempt(lib, tessera, path, case, cut, work):
             else:
                 results = session.run(parts, case.sets, cut["transport"], cut["level"], TIMEOUT)
         except api.Failed as why:
+            if names_differ(case, [f[0] for f in why.findings]):
+                return Verdict("told no", "input-mismatch")
             if cut["level"] and any(engine_differs(case, k, cut["level"], []) for k in range(len(case.sets))):
                 return Verdict("engine", "optimised, it refuses the whole model too")
             known = refusals.engine_mistake(case.model, str(why)) if why.what in ("open", "run") else ""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shardings of a model: chosen by the program (`--random`), drawn here ("hand"), or planned. A sharding ("cut") is a dictionary for JSON:
 
-    devices, kind ("random", "hand", "plan"), seed, memory, stages     how it is made
+    devices, kind ("random", "hand", "plan"), seed, memory, stages     how it is made; "forced": `verify MODEL --devices N` makes it
+    scarce, shared: "hand": how often a value has more shards than elements; how often shards are on groups that share devices
     edits: [[first output of the node, value or null, sharding text or stage]]   after it was made: these alone repeat it
     metadata: {key: text}     additional results of a plan
     infer: null, "infer" or "propagate";  transport;  level (ONNX Runtime's optimization)
@@ -51,7 +52,12 @@ def draw_shares(rng, rank, order, sizes):
     return "{%s:%s}" % (",".join(str(len(listed)) if k == axis else "1" for k in range(rank)), ",".join(map(str, listed)))
 
 
-def draw_sharding(rng, shape, devices, sizes, fixed):
+def share_devices(rng, groups, devices):
+    """Groups that overlap: a device may hold several shards."""
+    return [sorted(set(group) | {rng.randrange(devices) for _ in range(rng.choice([0, 1, 1, 2]))}) for group in groups]
+
+
+def draw_sharding(rng, shape, devices, sizes, fixed, scarcity=0.04, shared=0):
     """A random sharding of a value; sizes: the smallest of each dimension in any run; fixed: they are the same in all runs."""
     order = list(range(devices))
     rng.shuffle(order)
@@ -63,7 +69,7 @@ def draw_sharding(rng, shape, devices, sizes, fixed):
     if shares:
         return shares
     parts, shards = ["1"] * rank, 1
-    scarce = rng.random() < 0.04  # more parts than elements: some are empty
+    scarce = rng.random() < scarcity  # more parts than elements: some are empty
     for axis in rng.sample(range(rank), rng.choice([1, 1, 2]) if rank > 1 else 1):
         most = devices // shards if scarce else min(sizes[axis], devices // shards)
         if most < 2:
@@ -86,14 +92,16 @@ def draw_sharding(rng, shape, devices, sizes, fixed):
             groups[k % shards if rng.random() < 0.8 else rng.randrange(shards)].append(device)
     if rng.random() < 0.6:
         groups.sort()
+    if shared and rng.random() < shared:
+        groups = share_devices(rng, groups, devices)
     listed = ["%d" % g[0] if len(g) == 1 else "(%s)" % ",".join(map(str, sorted(g))) for g in groups]
     return "{%s:%s}" % (",".join(parts), ",".join(listed))
 
 
 # ---- drawing and applying --------------------------------------------------------------------------------------
 
-def draw(rng, mpi):
-    """Draw a sharding; `apply` adds it to a model."""
+def draw(rng, mpi, change=lambda rng, cut: None):
+    """Draw a sharding; `apply` adds it to a model. change: the focus of the hunt."""
     kind = rng.choice(["random", "random", "hand", "hand", "plan"])
     cut = dict(kind=kind, devices=rng.choice([2, 2, 3, 3, 4, 4, 5, 6, 8]), seed=rng.randrange(1 << 30), level=rng.choice([0, 0, 1, 2, 3]),
                transport=rng.choice(TRANSPORTS + ["mpi"] * mpi), infer=rng.choice([None] * 6 + ["infer", "propagate"]))
@@ -104,6 +112,7 @@ def draw(rng, mpi):
     cut["keep"] = rng.choice([0] * 9 + [0.3, 1])
     if rng.random() < 0.25 and cut["transport"] == "threads":  # the unsharded run is that of `verify`
         cut.update(oracle="verify", keep=0)
+    change(rng, cut)
     return cut
 
 
@@ -136,7 +145,7 @@ def by_hand(case, model, cut):
         for v in values:
             shape = case.shapes.get(v)
             if shape is not None and rng.random() < density * 0.6:
-                edits.append([first, v, draw_sharding(rng, shape, cut["devices"], least_sizes(case, v), not case.sizes[0])])
+                edits.append([first, v, draw_sharding(rng, shape, cut["devices"], least_sizes(case, v), not case.sizes[0], cut.get("scarce", 0.04), cut.get("shared", 0))])
     return edits
 
 
@@ -176,6 +185,8 @@ def settle(session, path, cut, edits):
 
 def apply(session, path, case, cut):
     """The annotated model; cut["edits"] then repeats it. None: nothing fits (reported by the planner)."""
+    if cut["kind"] == "forced":
+        return session.load(path)
     if cut.get("edits") is not None:
         model = session.load(path)
         model.add_config("c", cut["devices"])
@@ -216,6 +227,8 @@ def remember(case, model, cut):
         if shape is None:  # a sequence: only the given axes are known
             shape = [0] * (1 + max([axis for axis, _ in what[0]], default=0))
         edits.append([first, value, text_of(what, len(shape))])
+    if cut["kind"] == "forced":
+        return
     cut["edits"], cut["infer"] = edits, None
     texts = {k: model.lib.model_metadata(model.handle, k.encode()) for k in METADATA}
     cut["metadata"] = {k: t.decode() for k, t in texts.items() if t}

@@ -54,6 +54,16 @@ def as_declared(model, results):
     return True
 
 
+def one_size_each(model, arrays):
+    """True if each named size has one value in a set of inputs; otherwise a sharding may reject the set (`input-mismatch`)."""
+    sizes = {}
+    for i in model.graph.input:
+        for dim, size in zip(i.type.tensor_type.shape.dim, arrays[i.name].shape):
+            if dim.dim_param and sizes.setdefault(dim.dim_param, size) != size:
+                return False
+    return True
+
+
 def type_number(a):
     """ONNX's number of the array's type."""
     if a.dtype.kind in "OUST":

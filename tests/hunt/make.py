@@ -6,11 +6,12 @@ import numpy as np
 import blocks
 import bodies
 import cases
+import focus
 import inside
 import nodes
 import shapes
 import compare
-from graph import Maker, as_declared, fits, free_names, run_model
+from graph import Maker, as_declared, fits, free_names, one_size_each, run_model
 from lawful import LAWS, LAWS_OF_TURNS, lawful
 from refusals import all_nodes
 
@@ -19,22 +20,12 @@ FAMILIES = [MAKERS, MAKERS, nodes.MAKERS + shapes.MAKERS, nodes.MAKERS + bodies.
             blocks.MAKERS + nodes.MAKERS[:2] + shapes.MAKERS]
 
 
-def one_size_each(model, arrays):
-    """True if each named size has one value in a set of inputs; otherwise the set is rejected (`input-mismatch`)."""
-    sizes = {}
-    for i in model.graph.input:
-        for dim, size in zip(i.type.tensor_type.shape.dim, arrays[i.name].shape):
-            if dim.dim_param and sizes.setdefault(dim.dim_param, size) != size:
-                return False
-    return True
-
-
 class Case:
     """A model to shard and compare. sets: inputs; wanted: results of the unsharded model for each set; sizes: symbol -> size in each set.
     shapes: of all values, including subgraphs, for the first set."""
 
     def __init__(self, seed, model, sets, sizes, wanted, maker):
-        assert all(one_size_each(model, s) for s in sets), "one name for two sizes"
+        assert focus.of(seed).names or all(one_size_each(model, s) for s in sets), "one name for two sizes"
         self.seed, self.model, self.sets, self.sizes, self.wanted = seed, model, sets, sizes, wanted
         self.operators, self.shapes = maker.operators, maker.shapes
         self.least_symbols = {n: min(s[n] for s in sizes) for n in sizes[0]}
@@ -140,6 +131,17 @@ def odd_set(maker, feeds, names, model):
     return (changed, names, results) if as_declared(model, results) else None
 
 
+def share_names(maker, model, names):
+    """Gives some dimensions of inputs the name of another one, whose size may differ."""
+    for i in model.graph.input:
+        for d in i.type.tensor_type.shape.dim:
+            if d.dim_param and maker.rng.random() < 0.4:
+                d.dim_param = maker.rng.choice(list(names))
+    del model.graph.value_info[:]
+    for o in model.graph.output:
+        o.type.tensor_type.ClearField("shape")
+
+
 def same(a, b):
     """True if the run of the complete model equals the runs of single nodes; otherwise the engine reads uninitialized memory."""
     if isinstance(a, list) or a.dtype.kind != "f":
@@ -154,19 +156,23 @@ def make(seed):
     opset = 21 if opset_draw < 0.6 else 18 if opset_draw < 0.7 else 23 if opset_draw < 0.82 else 24 if opset_draw < 0.9 else cases.NEWEST
     if opset_draw > 0.87:
         opset = cases.OPSETS[seed % len(cases.OPSETS)]
-    maker = Maker(seed * 2 + 1, opset)
+    maker, aim = Maker(seed * 2 + 1, opset), focus.of(seed)
     rng, s = maker.rng, maker.main
+    if aim.modes:
+        maker.mode = rng.choice(aim.modes)
     for _ in range(rng.randint(1, 3)):
         shape = nodes.shape_of(rng, 1, 4)
         if rng.random() < 0.04:
             shape = tuple(0 if k == 0 else d for k, d in enumerate(shape))
         maker.add_input(maker.numbers(shape, "f4" if rng.random() < 0.75 else rng.choice(nodes.TYPES)))
-    bodies.grow(s, min(rng.randint(5, 40), rng.randint(5, 40)), rng.choice(FAMILIES))
+    bodies.grow(s, min(rng.randint(*aim.nodes), rng.randint(*aim.nodes)), rng.choice(aim.families or FAMILIES))
     outputs = draw_outputs(maker)
     if not outputs:
         return None
     model, sizes, names = maker.model(outputs)
     prune(model)
+    if aim.names and names:
+        share_names(maker, model, names)
     feeds = {i.name: maker.inputs[i.name] for i in model.graph.input}
     try:
         wanted = run_model(model, feeds)
