@@ -36,6 +36,9 @@ tsr_status tsr__notation_parse(struct arena *arena, struct str text, int rank, c
 struct notation_mesh {
     int64_t sizes[NOTATION_MAX_MESH];
     int n;
+    // False for a single axis of all devices whose arrangement is unknown. A text that names more
+    // axes then gets the only mesh of so many axes: ({0,1},{}) on 4 devices has the mesh 2x2.
+    bool arranged;
 };
 struct notation_ask {
     int rank;

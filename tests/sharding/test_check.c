@@ -711,6 +711,58 @@ static void subgraphs_and_functions_are_walked(void **state)
     tsr_model_free(m);
 }
 
+// Adds an import of an operator set to the message of a model or a function.
+static void put_opset(struct bytes *to, uint32_t field, const char *domain, int64_t version)
+{
+    struct bytes opset = {.n = 0};
+    put_text(&opset, 1, domain);
+    put_int(&opset, 2, version);
+    put(to, field, &opset);
+}
+
+// Whether a call can be replaced by the body depends on the operator sets of both, also after they
+// were asked for once. The body has ReduceMean, which changed between 17 and 18.
+static void inlinable_after_other_opsets(void **state)
+{
+    struct bench *b = *state;
+    struct bytes model = {.n = 0}, graph = {.n = 0}, call = {.n = 0}, inner = {.n = 0},
+                 function = {.n = 0};
+    static const struct {
+        int64_t version;
+        bool inlinable;
+    } cases[] = {{17, true}, {18, false}, {13, true}, {18, false}, {17, true}};
+    put_text(&call, 1, "x");
+    put_text(&call, 2, "y");
+    put_text(&call, 3, "call");
+    put_text(&call, 4, "F");
+    put_text(&call, 7, "own");
+    put(&graph, 1, &call);
+    put_text(&graph, 2, "g");
+    put_text(&inner, 1, "a");
+    put_text(&inner, 2, "b");
+    put_text(&inner, 4, "ReduceMean");
+    put_text(&function, 1, "F");
+    put_text(&function, 4, "a");
+    put_text(&function, 5, "b");
+    put(&function, 7, &inner);
+    put_opset(&function, 9, "", 17);
+    put_text(&function, 10, "own");
+    put_int(&model, 1, 11);
+    put(&model, 7, &graph);
+    put_opset(&model, 8, "", 17);
+    put_opset(&model, 8, "own", 1);
+    put(&model, 25, &function);
+    tsr_model *m;
+    assert_int_equal(tsr_model_load_bytes(b->session, model.at, model.n, &m), TSR_OK);
+    const tsr_node *node = tsr_graph_first(tsr_model_graph(m));
+    for (size_t i = 0; i < TSR_COUNT(cases); i++) {
+        assert_int_equal(tsr_model_set_opset(m, "", cases[i].version), TSR_OK);
+        assert_int_equal(tsr__is_inlinable(node), cases[i].inlinable);
+        assert_int_equal(tsr__has_calls(m), cases[i].inlinable);
+    }
+    tsr_model_free(m);
+}
+
 // Intermediate values rarely declare a shape, so the checker must infer it.
 static void shapes_that_are_not_declared_are_inferred(void **state)
 {
@@ -893,6 +945,7 @@ int main(void)
         cmocka_unit_test(annotations_of_files),
         cmocka_unit_test(wrong_names_get_the_nearest),
         cmocka_unit_test(subgraphs_and_functions_are_walked),
+        cmocka_unit_test(inlinable_after_other_opsets),
         cmocka_unit_test(shapes_that_are_not_declared_are_inferred),
         cmocka_unit_test(a_hundred_thousand_nodes_are_checked),
         cmocka_unit_test(one_node_with_everything_is_linear),

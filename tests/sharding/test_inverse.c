@@ -192,7 +192,7 @@ static void wrong_mesh_strings_are_told(void **state)
     } cases[] = {
         {"SS", "mesh axis 0 is used twice", TSR_INVALID},
         {"SR@2x2", "S without a number needs a mesh of one axis", TSR_INVALID},
-        {"({0,1},{})", "the mesh has no axis 1", TSR_INVALID},
+        {"({0,1},{2})", "the mesh has no axis 1", TSR_INVALID},
         {"({0},{}", "expected , or ) after a dimension", TSR_MALFORMED},
         {"({0,},{})", "expected the number of a mesh axis", TSR_MALFORMED},
         {"({0;1},{})", "expected , or } after an axis", TSR_MALFORMED},

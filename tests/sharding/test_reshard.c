@@ -881,7 +881,7 @@ static void test_no_memory(void **state)
 {
     struct bench *b = *state;
     const int64_t s[] = {800, 600};
-    const struct notation_mesh mesh = {{2, 2}, 2};
+    const struct notation_mesh mesh = {{2, 2}, 2, true};
     struct reshard_request request = {"R,R", "S0,R", "sum", TSR_FLOAT, 2, s, &mesh};
     tsr_status status = TSR_NOMEM;
     for (uint64_t at = 1; status == TSR_NOMEM && at < 1000; at++) {

@@ -57,10 +57,18 @@ static int print_tiles_json(struct cli *cli, const tsr_box *boxes, size_t n, int
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
+struct tiles_options {
+    int devices; // 0: not given
+};
+
 static int run(struct cli *cli)
 {
     const char *shape_text = cli_value(cli, "--shape"), *sharding = cli_value(cli, "--sharding");
     int64_t shape[CLI_MAX_RANK];
+    struct tiles_options given = {0};
+    int code = cli_fill(cli, OPTION_OWN, &given);
+    if (code)
+        return code;
     if (!shape_text || !sharding)
         return cli_usage(cli, "no shape or sharding given: use --shape and --sharding");
     int rank = cli_shape(shape_text, shape);
@@ -68,7 +76,7 @@ static int run(struct cli *cli)
         return cli_usage(cli, "--shape needs sizes such as 7x4, not '%s'", shape_text);
     const tsr_box *boxes = NULL;
     size_t n = 0;
-    tsr_status status = tsr_tiles(cli->session, sharding, rank, shape, 0, &boxes, &n);
+    tsr_status status = tsr_tiles(cli->session, sharding, rank, shape, given.devices, &boxes, &n);
     if (status == TSR_MALFORMED) {
         cli_finish(cli, status);
         return EXIT_USAGE;
@@ -85,6 +93,9 @@ static const struct option options[] = {
     {"--shape", "7x4", "shape of the tensor; '' is a scalar"},
     {"--sharding", "SHARDING",
      "its sharding: {5,1:3,2,4,1,0}, {1:0,1}, {2,1:(0,1),(2,3)}, S0,R@2x2 ..."},
+    {"--devices", "N",
+     "number of devices: ({0},{1}) over 4 devices needs no @2x2, which is the only mesh",
+     INTO(struct tiles_options, devices), .min = 1, .max = 1 << 20},
     END_OF_OPTIONS,
 };
 

@@ -28,9 +28,10 @@ struct writing {
     tsr_config *config;       // of the given model
     const tsr_config *inside; // the same of the copy
     const struct shapes *shapes;
-    size_t n_ids;       // nodes of the copy before inlining
-    tsr_node **given;   // by node id of the copy: the same node of the given model, or NULL
-    struct call *calls; // by node id of the copy; node NULL: no call
+    const struct flow *formal; // by the published formalism; NULL: by the rules of operators
+    size_t n_ids;              // nodes of the copy before inlining
+    tsr_node **given;          // by node id of the copy: the same node of the given model, or NULL
+    struct call *calls;        // by node id of the copy; node NULL: no call
     struct call_origins origins;
     tsr_status status;
 };
@@ -83,6 +84,20 @@ static bool has_any_spec(const tsr_node *node, const tsr_config *config)
     return nc && tsr_node_config_spec_count(nc) > 0;
 }
 
+// Returns the layout of an input for its spec. By the formalism it is that of its producer, even if
+// the node needs fewer copies. Returns NULL if no layout can be written.
+static const struct tile_layout *input_layout(const struct writing *writing,
+                                              const struct node_flow *nf, size_t i)
+{
+    const tsr_value *value = tsr_node_input(nf->node, i);
+    const struct tile_layout *layout = nf->inputs[i];
+    if (writing->formal && tsr__inherits_spec(writing->formal, value))
+        layout = writing->formal->values[tsr__value_id(value)];
+    else if (!readings_agree(nf, value, layout))
+        return NULL;
+    return can_be_written(writing, value, layout) ? layout : NULL;
+}
+
 // Writes the missing specs of a node of the given model; nf belongs to the same node of the copy.
 // The spec of an output is the layout that its readers get.
 static tsr_status write_node(const struct writing *writing, tsr_node *node,
@@ -96,13 +111,13 @@ static tsr_status write_node(const struct writing *writing, tsr_node *node,
     // be sharded by them.
     bool unlike = (nf->ignores_specs || nf->replicated) && has_any_spec(node, config);
     for (size_t i = 0; i < tsr_node_input_count(node) && !unlike; i++) {
-        tsr_value *value = tsr_node_input(node, i), *inside = tsr_node_input(nf->node, i);
+        tsr_value *value = tsr_node_input(node, i);
         // All uses of the value get the same spec.
-        if (!value || tsr__earlier_reading(node, i) >= 0 || tsr__has_spec(node, config, value) ||
-            !readings_agree(nf, inside, nf->inputs[i]) ||
-            !can_be_written(writing, inside, nf->inputs[i]))
+        if (!value || tsr__earlier_reading(node, i) >= 0 || tsr__has_spec(node, config, value))
             continue;
-        TRY(tsr__spec_write(node, config, value, nf->inputs[i]));
+        const struct tile_layout *layout = input_layout(writing, nf, i);
+        if (layout)
+            TRY(tsr__spec_write(node, config, value, layout));
     }
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {
         tsr_value *value = tsr_node_output(node, i);
@@ -245,6 +260,7 @@ static tsr_status write_flow(struct writing *writing, tsr_model *copy, make_flow
     if (!flow)
         return writing->arena->failed ? TSR_NOMEM : TSR_INVALID;
     writing->shapes = flow->shapes;
+    writing->formal = make == tsr__flow_formal ? flow : NULL;
     tsr__flow_visit(flow, visit, writing);
     TRY(writing->status);
     return write_calls(writing);

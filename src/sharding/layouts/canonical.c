@@ -266,19 +266,21 @@ struct tile_layout *tsr__layout_canonical(struct arena *arena, const struct tile
 
 // ---- empty tiles --------------------------------------------------------------------------------
 
-// True if the sizes of the factors are known and one of them has fewer elements than shards.
+// True if the sizes of the factors are known and one of them has fewer elements than shards, or
+// than units of unequal shards.
 static bool has_empty(const struct tile_dim *dim, tsr_dim size, int64_t *sizes)
 {
     if (size.value < 0 || !tsr__dim_factor_sizes(dim, size.value, sizes))
         return false;
     for (int i = 0; i < dim->n; i++)
-        if (sizes[i] < dim->factors[i].cuts)
+        if (sizes[i] < tsr__units_of(dim->factors[i].cuts, dim->factors[i].shares))
             return true;
     return false;
 }
 
 // Gives the shards of `m` the owners of the shards of `l` that have elements. `sizes` has the sizes
-// of the factors of dimensions with empty shards. Both layouts number shards by dimensions.
+// of the factors of dimensions with empty shards. Both layouts number shards by dimensions, and
+// have no unequal shares.
 static bool own_without_empty(struct arena *arena, const struct tile_layout *l,
                               int64_t (*sizes)[TILE_MAX_FACTORS], const bool *empty,
                               struct tile_layout *m)
@@ -320,7 +322,7 @@ struct tile_layout *tsr__layout_filled(struct arena *arena, struct tile_layout *
     }
     if (!any)
         return given;
-    struct tile_layout *l = tsr__layout_ordered(arena, given);
+    struct tile_layout *l = tsr__layout_units(arena, given);
     struct tile_layout *m = l ? tsr__layout_cut(arena, l->rank, l->dims) : NULL;
     if (!m)
         return NULL;

@@ -42,6 +42,7 @@ void tsr__config_mesh(struct arena *arena, const tsr_model *model, const tsr_con
         return;
     struct str key = tsr__arena_printf(arena, META_MESH "%s", tsr_config_name(config));
     const char *text = key.p ? tsr_model_metadata(model, key.p) : NULL;
-    if (!text || !read_sides(str_of(text), devices, mesh))
+    mesh->arranged = text && read_sides(str_of(text), devices, mesh);
+    if (!mesh->arranged)
         *mesh = (struct notation_mesh){.sizes = {devices}, .n = 1};
 }

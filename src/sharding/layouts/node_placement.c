@@ -262,8 +262,9 @@ struct target {
     int factor;
     int64_t cuts, stride; // the part of the factor is (coordinate of the split) / stride % cuts
     tile_shares shares;
-    int64_t
-        stated; // the parts of the layout, if some are empty and `cuts` counts the others; else 0
+    // The parts of the layout and their shares, if some are empty and `cuts` counts the others.
+    int64_t stated;
+    tile_shares stated_shares;
 };
 #define MAX_TARGETS 64
 
@@ -322,7 +323,7 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
         }
         // Shards of this factor; the inner factors get the rest.
         int64_t here = size % cuts == 0 ? cuts : size;
-        target[n++] = (struct target){factor, here, 1, 0, 0};
+        target[n++] = (struct target){factor, here, 1, 0, 0, 0};
         cuts /= here;
         at /= size;
     }
@@ -331,19 +332,39 @@ static int targets_even(struct solve *solve, bool out, int i, int axis, int64_t 
     return n;
 }
 
-// True if the dimension of the rule and that of the layout have the same number of factors with the
-// same sizes; 0 is an unknown size. A single factor is the full dimension.
-static bool same_factor_sizes(const struct solve *solve, const struct rule_dim *dim,
-                              const struct tile_dim *l)
+// Returns the size of the only factor of the dimension whose size the rule does not know; 0: the
+// size of the dimension does not determine it. Example: a bias of 3 elements has the factors
+// group (3) and o, which is a symbol in the shape of the weights. So o is 1 in this model.
+static int64_t size_left(const struct solve *solve, const struct rule_dim *dim, int64_t size)
 {
-    if (dim->n != l->n)
-        return false;
-    if (dim->n == 1)
-        return true;
+    int64_t known = 1;
+    int n_unknown = 0;
     for (int i = 0; i < dim->n; i++)
-        if (l->factors[i].size != int64_max(size_of(solve, dim->factors[i]), 0))
-            return false;
-    return true;
+        if (size_of(solve, dim->factors[i]) < 0)
+            n_unknown++;
+        else if (!mul_ok(known, size_of(solve, dim->factors[i]), &known))
+            return 0;
+    return n_unknown == 1 && size > 0 && known > 0 && size % known == 0 ? size / known : 0;
+}
+
+// Returns the factor of the rule that is factor k of the layout, if the dimensions of both have the
+// same factors. -1: they have not. Factors of one element in the rule are left out if the layout
+// has fewer: they do not change the shards. A single factor is the full dimension.
+static int factor_alike(const struct solve *solve, const struct rule_dim *dim,
+                        const struct tile_dim *l, int k, int64_t size)
+{
+    int factors[RULE_MAX_FACTORS], n = 0;
+    for (int i = 0; i < dim->n; i++)
+        if (dim->n == l->n || size_of(solve, dim->factors[i]) != 1)
+            factors[n++] = dim->factors[i];
+    if (n != l->n)
+        return -1;
+    for (int i = 0; n > 1 && i < n; i++) {
+        int64_t own = size_of(solve, factors[i]), stated = l->factors[i].size;
+        if (stated != int64_max(own, 0) && (own >= 0 || stated != size_left(solve, dim, size)))
+            return -1;
+    }
+    return factors[k];
 }
 
 // Returns the product of the known sizes of factors 1 to n - 1; 0: a size is unknown, a factor
@@ -383,7 +404,7 @@ static int target_in_units(struct solve *solve, const struct rule_dim *dim,
     }
     if (want > have && !split(solve, factor, want / have))
         return 0;
-    target[0] = (struct target){factor, l->factors[0].cuts, 1, l->factors[0].shares, 0};
+    target[0] = (struct target){factor, l->factors[0].cuts, 1, l->factors[0].shares, 0, 0};
     return 1;
 }
 
@@ -391,11 +412,12 @@ static int target_in_units(struct solve *solve, const struct rule_dim *dim,
 // factor. Layout and rule must have the same factors, or the same units (target_in_units). Returns
 // 1; 0: not possible.
 static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
-                         int k, struct target *target)
+                         int k, int64_t size, struct target *target)
 {
-    if (!same_factor_sizes(solve, dim, l))
+    int factor = factor_alike(solve, dim, l, k, size);
+    if (factor < 0)
         return target_in_units(solve, dim, l, target);
-    target[0] = (struct target){dim->factors[k], l->factors[k].cuts, 1, l->factors[k].shares, 0};
+    target[0] = (struct target){factor, l->factors[k].cuts, 1, l->factors[k].shares, 0, 0};
     return 1;
 }
 
@@ -410,7 +432,7 @@ static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t
         fail(solve, "bounds of unequal shards do not match the factors of the dimension");
         return 0;
     }
-    target[0] = (struct target){factor, cut->cuts, 1, cut->shares, 0};
+    target[0] = (struct target){factor, cut->cuts, 1, cut->shares, 0, 0};
     return 1;
 }
 
@@ -432,7 +454,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
         known = known && size_of(solve, dim->factors[j]) > 0 &&
                 mul_ok(product, size_of(solve, dim->factors[j]), &product);
     if ((dim->n == 1 && l->n == 1) || !known)
-        return targets_alike(solve, dim, l, k, target);
+        return targets_alike(solve, dim, l, k, size, target);
     for (int j = k + 1; j < l->n; j++)
         below *= sizes[j];
     int64_t above = below * sizes[k];
@@ -452,7 +474,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
         fail(solve, "bounds of unequal shards do not match the factors of the dimension");
         return 0;
     }
-    target[0] = (struct target){factor, cuts, 1, shares, 0};
+    target[0] = (struct target){factor, cuts, 1, shares, 0, 0};
     return 1;
 }
 
@@ -515,16 +537,43 @@ static bool may_cut(struct solve *solve, const struct target *target)
            fail(solve, "a shard bound is inside a unit that must not be split");
 }
 
-// If the factor has fewer elements than the target has parts, counts only parts with elements.
-// Layouts have no empty parts then if the size of their dimension is known (tsr__layout_filled),
-// but a factor may have its size from another tensor.
+// If some parts of the target have no element of the factor, counts only the others. Layouts have
+// no empty parts then if the size of their dimension is known (tsr__layout_filled), but a factor
+// may have its size from another tensor, or be a window. Example: a signal of 8 elements in shards
+// of 5, 1 and 2 has a single frame, which is in the last part.
 static void leave_out_empty(const struct solve *solve, struct target *target)
 {
-    int64_t size = size_of(solve, target->factor);
-    if (!solve->drop_empty || size < 0 || size >= target->cuts || target->shares)
+    int64_t size = size_of(solve, target->factor), filled[TILE_MAX_UNITS], n = 0;
+    tile_shares shares = target->shares;
+    if (!solve->drop_empty || size < 0 || size >= tsr__units_of(target->cuts, shares))
         return;
+    for (int64_t j = 0; shares && j < target->cuts; j++) {
+        filled[n] = tsr__share_size(size, target->cuts, shares, j);
+        n += filled[n] > 0;
+    }
+    if (shares && n == target->cuts)
+        return;
+    bool fits;
     target->stated = target->cuts;
-    target->cuts = int64_max(size, 1);
+    target->stated_shares = shares;
+    target->cuts = int64_max(shares ? n : size, 1);
+    target->shares = n > 1 ? tsr__shares_of(filled, n, &fits) : 0;
+}
+
+// Replaces a part of the layout by its number among the parts with elements. Returns false if it is
+// empty.
+static bool is_filled(const struct solve *solve, const struct target *target, int64_t *part)
+{
+    int64_t size = size_of(solve, target->factor), cuts = target->stated, before = 0;
+    if (!target->stated)
+        return true;
+    if (!target->stated_shares || size == 0)
+        return tsr__part_filled(size, cuts, part);
+    for (int64_t j = 0; j < *part; j++)
+        before += tsr__share_size(size, cuts, target->stated_shares, j) > 0;
+    bool filled = tsr__share_size(size, cuts, target->stated_shares, *part) > 0;
+    *part = before;
+    return filled;
 }
 
 // Applies one split of a layout to a factor. `shards` has the shard of each row of the table. The
@@ -545,8 +594,7 @@ static void settle(struct solve *solve, const struct target *target,
         int64_t part = coords[loop] / target->stride,
                 *at = &solve->coords[row * solve->cap + target->factor];
         part %= target->stated ? target->stated : target->cuts;
-        if (target->stated &&
-            !tsr__part_filled(size_of(solve, target->factor), target->stated, &part))
+        if (!is_filled(solve, target, &part))
             solve->on[row] = false;
         if (fresh)
             *at = part;

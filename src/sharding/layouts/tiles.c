@@ -126,8 +126,13 @@ tsr_status tsr_tiles(tsr_session *session, const char *text, int rank, const int
     tsr__arena_init(kept, session);
     tsr__arena_init(&scratch, session);
     struct boxes boxes = {.arena = kept, .left = TILES_MAX};
-    tsr_status status =
-        tsr__notation_parse(&scratch, str_of(text), rank, shape, &layout, NULL, &wrong);
+    struct notation_mesh mesh = {.sizes = {devices}, .n = 1};
+    struct notation_ask ask = {.rank = rank, .sizes = shape};
+    struct notation_answer answer = {0};
+    if (devices > 0 && devices <= TILE_MAX_SHARDS)
+        ask.mesh = &mesh;
+    tsr_status status = tsr__notation_read(&scratch, str_of(text), &ask, &answer, &wrong);
+    layout = answer.layout;
     if (status != TSR_OK)
         (void)tsr__notation_wrong(session, NULL, status, str_of(text), &wrong);
     else if (!devices_fit(session, layout, devices))

@@ -7,8 +7,9 @@
 //   SR                S alone: sharded by the only axis of a one-dimensional mesh
 //   ({0,1},{})@2x2    sets of axes; a set has no order: ({1,0},{}) and S^{1,0} are sharded as S01
 //
-// The mesh follows @; without @ it is the mesh that the caller passes. Devices are on it row by
-// row, starting with 0, or as they are listed after a colon.
+// The mesh follows @; without @ it is the mesh that the caller passes. If the caller knows only the
+// number of devices, the mesh must follow from it and from the axes in the text (`arrange`).
+// Devices are on the mesh row by row, starting with 0, or as they are listed after a colon.
 //
 // Examples:
 //     S1,S0@2x3   rows in 3 by axis 1, columns in 2 by axis 0: position (a,b) has tile (b,a)
@@ -146,14 +147,81 @@ static bool mesh_entries(struct parser *parser, struct mesh *mesh)
     return tsr__parser_malformed(parser, "expected , or ) after a dimension");
 }
 
+// Sets the highest axis that the text names, and its position in the text.
+static int highest_axis(const struct parser *parser, const struct mesh *mesh, size_t *at)
+{
+    int highest = -1;
+    for (int dim = 0; dim < parser->n_dims; dim++)
+        for (int i = 0; i < mesh->n_axes[dim]; i++)
+            if (mesh->axes[dim][i] > highest) {
+                highest = mesh->axes[dim][i];
+                *at = mesh->axis_at[dim][i];
+            }
+    return highest;
+}
+
+// Divides *n by its smallest prime factor and returns this factor. *n must be 2 or more.
+static int64_t take_prime(int64_t *n)
+{
+    int64_t prime = 2;
+    while (*n % prime != 0)
+        prime = prime * prime > *n ? *n : prime + 1;
+    *n /= prime;
+    return prime;
+}
+
+// Sets the sizes of a mesh of n devices with this number of axes, each of 2 devices or more, the
+// smallest first. Returns false if there is none. *only is set if there is no other such mesh.
+// Examples for 2 axes: 4 devices have 2x2 only; 6 have 2x3 and 3x2; 8 have 2x4 and 4x2; 5 none.
+static bool find_mesh(int64_t n, int axes, struct notation_mesh *out, bool *only)
+{
+    *out = (struct notation_mesh){.n = axes};
+    *only = true;
+    for (int i = 0; i < axes; i++) {
+        if (n < 2)
+            return false;
+        out->sizes[i] = i + 1 < axes ? take_prime(&n) : n;
+        *only = *only && out->sizes[i] == out->sizes[0];
+    }
+    n = out->sizes[axes - 1];
+    *only = *only && take_prime(&n) == out->sizes[axes - 1];
+    return true;
+}
+
+// Finds the mesh if only the number of devices is known and the text names more than one axis.
+// Leaves the single axis if there is no such mesh: the axis in the text is then an error.
+static bool arrange(struct parser *parser, struct mesh *mesh)
+{
+    size_t at = 0;
+    int axes = highest_axis(parser, mesh, &at) + 1;
+    bool only;
+    struct notation_mesh found;
+    if (mesh->shape.arranged || mesh->shape.n != 1 || axes < 2 ||
+        !find_mesh(mesh->shape.sizes[0], axes, &found, &only))
+        return true;
+    if (!only)
+        return PARSER_INVALID(parser, at,
+                              "%lld devices can be a mesh of %d axes in several ways: append its "
+                              "shape, such as @%lldx%lld%s",
+                              (long long)mesh->shape.sizes[0], axes, (long long)found.sizes[0],
+                              (long long)found.sizes[1], axes > 2 ? "x..." : "");
+    mesh->shape = found;
+    return true;
+}
+
 // Reads the mesh sizes after @, or uses the mesh that the caller passed. mesh->positions is their
 // product.
 static bool mesh_shape(struct parser *parser, struct mesh *mesh)
 {
     if (!tsr__parser_accept(parser, '@')) {
-        if (!parser->ask->mesh || tsr__parser_peek(parser) != '\0')
+        if (tsr__parser_peek(parser) != '\0')
             return tsr__parser_malformed(parser, "expected , or @ and the shape of the mesh");
+        if (!parser->ask->mesh)
+            return tsr__parser_malformed(parser,
+                                         "the mesh is unknown: append its shape, such as @2x2");
         mesh->shape = *parser->ask->mesh;
+        if (!arrange(parser, mesh))
+            return false;
         mesh->positions = 1;
         for (int i = 0; i < mesh->shape.n; i++)
             mesh->positions *= mesh->shape.sizes[i];
