@@ -354,6 +354,8 @@ TSR_API bool tsr_cache_names_match(const char *past, const char *present);
 /* True if only one node reads the cache `past`, has its used length as an input, and returns it
  * as `present` with the same capacity. Such a cache can be updated in place (states_in_place). */
 TSR_API bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present);
+/* True if a grouped attention node, which has fewer key heads than query heads, reads the cache. */
+TSR_API bool tsr_cache_is_grouped(const tsr_value *past);
 /* Repeats each key and value head of all grouped attention nodes `times` times. The model
  * computes the same, and its caches have `times` as many heads. TSR_UNSUPPORTED: the number of
  * query heads is not a multiple of the new number of key heads; the model may be partly changed. */

@@ -89,24 +89,14 @@ static tsr_status check_config(tsr_folder *folder)
     return TSR_OK;
 }
 
-static bool find_grouped(void *data, tsr_node *node, size_t input)
-{
-    (void)input;
-    *(bool *)data |= strcmp(tsr_node_op(node), "GroupQueryAttention") == 0;
-    return true;
-}
-
 // True if tsr_repeat_kv_heads can repeat the heads of all caches: only grouped attention reads
 // fewer key heads than query heads. Other models repeat the heads of a cache themselves.
 static bool can_repeat(const tsr_folder *folder)
 {
     const tsr_graph *graph = tsr_model_graph(folder->model);
-    for (size_t i = 0; i < folder->caches.n; i++) {
-        bool grouped = false;
-        tsr_value_uses(tsr_graph_value(graph, folder->caches.at[i].past), find_grouped, &grouped);
-        if (!grouped)
+    for (size_t i = 0; i < folder->caches.n; i++)
+        if (!tsr_cache_is_grouped(tsr_graph_value(graph, folder->caches.at[i].past)))
             return false;
-    }
     return true;
 }
 

@@ -228,13 +228,15 @@ tsr_function *tsr__node_function(const tsr_node *node);
 const tsr_function *tsr__node_home(const tsr_node *node);
 size_t tsr__function_index(const tsr_function *function); // index in its model
 // For the module `rules`: caches why the body of a function cannot be inlined. Valid for calls from
-// the same function while the model has the same number of operator sets.
+// the same function.
 struct call_memo {
+    bool known;
+    uint64_t n_edits; // of the model, when the rest was found
     const tsr_function *home;
-    size_t n_opsets; // number of operator sets plus 1; 0: unknown
     // Why it cannot be inlined; NULL: it can.
     const char *misfit;
 };
+// Returns the cache, which is empty after every edit of the model but annotations and metadata.
 struct call_memo *tsr__function_memo(tsr_function *function);
 
 #endif

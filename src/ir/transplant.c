@@ -310,6 +310,9 @@ size_t tsr__function_index(const tsr_function *function)
 
 struct call_memo *tsr__function_memo(tsr_function *function)
 {
+    uint64_t n_edits = function->model->n_edits;
+    if (function->memo.n_edits != n_edits)
+        function->memo = (struct call_memo){.n_edits = n_edits};
     return &function->memo;
 }
 

@@ -62,9 +62,10 @@ static bool same_sizes(const tsr_value *a, const tsr_value *b)
     return true;
 }
 
-// True if the node updates this output, a cache, in place. The declared sizes decide, not those at
-// run time: [1,4,past,32] and [1,4,total,32] are two buffers even if past and total are both 512.
-bool tsr__node_updates_cache(const tsr_node *node, size_t output)
+// Returns the input that the node updates in place as this output. The declared sizes decide, not
+// those at run time: [1,4,past,32] and [1,4,total,32] are two buffers even if past and total are
+// both 512.
+const tsr_value *tsr__node_updated_cache(const tsr_node *node, size_t output)
 {
     const struct op_row *row = tsr__row_of_node(node);
     const tsr_value *present = tsr_node_output(node, output);
@@ -74,10 +75,11 @@ bool tsr__node_updates_cache(const tsr_node *node, size_t output)
             input >= tsr_node_input_count(node) || !tsr_node_input(node, input))
             continue;
         const tsr_value *past = tsr_node_input(node, input);
-        return tsr_value_is_input(past) && tsr_value_is_output(present) &&
-               same_sizes(past, present) && tsr_cache_has_room(past, present);
+        bool updated = tsr_value_is_input(past) && tsr_value_is_output(present) &&
+                       same_sizes(past, present) && tsr_cache_has_room(past, present);
+        return updated ? past : NULL;
     }
-    return false;
+    return NULL;
 }
 
 // ---- the length of a cache ----------------------------------------------------------------------

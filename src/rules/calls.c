@@ -27,16 +27,15 @@ static const char *version_error(const tsr_graph *body, const tsr_graph *place)
 }
 
 // Returns the result of version_error, cached in the function: a body of a thousand nodes may be
-// called a thousand times. The cache has one entry, valid for calls from the same function (`home`)
-// while the model imports the same number of operator sets.
+// called a thousand times. The cache has one entry, for calls from the same function (`home`).
 static const char *cached_version_error(tsr_function *function, const tsr_node *call)
 {
     struct call_memo *memo = tsr__function_memo(function);
     const tsr_function *home = tsr__node_home(call);
-    size_t n_opsets = tsr_model_opset_count(tsr_graph_model(tsr_node_graph(call))) + 1;
-    if (memo->n_opsets != n_opsets || memo->home != home) {
-        const char *why = version_error(tsr_function_graph(function), tsr_node_graph(call));
-        *memo = (struct call_memo){.home = home, .n_opsets = n_opsets, .misfit = why};
+    if (!memo->known || memo->home != home) {
+        memo->known = true;
+        memo->home = home;
+        memo->misfit = version_error(tsr_function_graph(function), tsr_node_graph(call));
     }
     return memo->misfit;
 }

@@ -141,7 +141,8 @@ static bool packs_settled(struct fit *fit, const struct pattern_tensor *tensor)
             continue;
         int letter = tensor->dims[i].letters[0];
         if (fit->length[letter] != FIT_UNKNOWN && !fit->strict[letter])
-            return tsr__fit_refuse(fit, "the shape of an input is not known");
+            return tsr__fit_refuse(
+                fit, "the number of dimensions of an input is unknown: declare its shape");
     }
     return true;
 }
@@ -175,7 +176,8 @@ static bool fit_tensor(struct fit *fit, enum side side, int i)
     if (rank == FIT_UNKNOWN && fit->shapes_only && !may_stretch(tensor))
         return true;
     if (rank == FIT_UNKNOWN)
-        return tsr__fit_refuse(fit, "the shape of an input is not known");
+        return tsr__fit_refuse(
+            fit, "the number of dimensions of an input is unknown: declare its shape");
     if (rank > RULE_MAX_RANK)
         return tsr__fit_refuse(fit, "a tensor has more dimensions than are supported");
     return fit_rank(fit, tensor, rank);

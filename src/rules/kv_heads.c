@@ -364,17 +364,35 @@ static tsr_status repeat_heads(struct repeat *repeat, tsr_node *node, const stru
     return st == TSR_OK ? tsr_node_set_int(node, "kv_num_heads", all) : st;
 }
 
+static bool is_grouped(const struct op_row *row)
+{
+    return row && row->derive == tsr__derive_group_query;
+}
+
 // Repeats the heads of all attention nodes. New nodes are inserted before the attention, so the
 // loop does not visit them.
 static tsr_status repeat_all(struct repeat *repeat)
 {
     for (tsr_node *node = tsr_graph_first(repeat->graph); node; node = tsr_node_next(node)) {
         const struct op_row *row = tsr__row_of_node(node);
-        if (!row || row->derive != tsr__derive_group_query)
-            continue;
-        TRY(repeat_heads(repeat, node, row));
+        if (is_grouped(row))
+            TRY(repeat_heads(repeat, node, row));
     }
     return TSR_OK;
+}
+
+static bool find_grouped(void *data, tsr_node *node, size_t input)
+{
+    (void)input;
+    *(bool *)data |= is_grouped(tsr__row_of_node(node));
+    return true;
+}
+
+bool tsr_cache_is_grouped(const tsr_value *past)
+{
+    bool grouped = false;
+    tsr_value_uses(past, find_grouped, &grouped);
+    return grouped;
 }
 
 tsr_status tsr_repeat_kv_heads(tsr_model *model, int64_t times)

@@ -63,7 +63,8 @@ static const struct rule_tensor *make_side(struct fit *fit, enum side side)
         if (!make_tensor(fit, side, i, &tensors[i]))
             return NULL;
         if (tensors[i].rank < 0) { // a pack that no input has
-            tsr__fit_refuse(fit, "the shape of an output is not known");
+            tsr__fit_refuse(fit,
+                            "the number of dimensions of an output is unknown: declare its shape");
             return NULL;
         }
     }

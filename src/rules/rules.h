@@ -346,9 +346,9 @@ bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes);
 bool tsr__node_copies_output(const tsr_node *node, const struct shapes *shapes);
 // True if the CPU kernel reads a value that is stored in the blocked layout.
 bool tsr__node_takes_blocks(const tsr_node *node, const struct shapes *shapes);
-// True if the output is a cache that the node updates in place: an input and an output of the graph
-// that are declared with equal sizes (cache_buffers.c).
-bool tsr__node_updates_cache(const tsr_node *node, size_t output);
+// Returns the cache that the node updates in place as this output: an input and an output of the
+// graph that are declared with equal sizes (cache_buffers.c). NULL: none.
+const tsr_value *tsr__node_updated_cache(const tsr_node *node, size_t output);
 // Returns the input of the model whose size at *axis is the length of the cache `present`, or that
 // of its past if it is greater. NULL: the length is not known before a run. Names of sizes are not
 // used, because ONNX Runtime does not check those of outputs.

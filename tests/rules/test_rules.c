@@ -412,10 +412,12 @@ static void test_whole_with_reasons(void **state)
         "shardings, or a rule (--rules)");
     assert_string_equal(rule_text(b, node(b, "Add", x, y, "c")),
                         "whole: the sizes of the tensors do not fit together");
-    assert_string_equal(rule_text(b, node(b, "Relu", open, NULL, "d")),
-                        "whole: the shape of an input is not known");
-    assert_string_equal(rule_text(b, node(b, "ConstantOfShape", open, NULL, "d2")),
-                        "whole: the shape of an output is not known");
+    assert_string_equal(
+        rule_text(b, node(b, "Relu", open, NULL, "d")),
+        "whole: the number of dimensions of an input is unknown: declare its shape");
+    assert_string_equal(
+        rule_text(b, node(b, "ConstantOfShape", open, NULL, "d2")),
+        "whole: the number of dimensions of an output is unknown: declare its shape");
     assert_string_equal(rule_text(b, node(b, "Relu", x, y, "e")),
                         "whole: more inputs than the rule has");
     assert_string_equal(rule_text(b, node(b, "Add", x, NULL, "f")), "[A0 A1] -> [A0 A1]");

@@ -6,7 +6,7 @@
 #include "rules/internal.h"
 
 #define DERIVE_MAX_RANK  (RULE_MAX_FACTORS / 4)
-#define DERIVE_NO_SHAPE  "the shape of an input is not known"
+#define DERIVE_NO_SHAPE  "the number of dimensions of an input is unknown: declare its shape"
 #define DERIVE_NO_AXIS   "the axis is out of range"
 #define DERIVE_NO_MEMBER "an attribute has a value that is not known here"
 

@@ -284,8 +284,9 @@ void tsr__derive_resize(struct derivation *derivation)
     struct resized resized = {.rank = tsr__derive_rank(derivation, 0),
                               .from = tsr__derive_in(derivation, 0),
                               .to = tsr__derive_result(derivation)};
-    if (resized.rank < 0 || tsr__derive_none_if(derivation, resized.to.rank != resized.rank,
-                                                "the new shape is not known"))
+    if (resized.rank < 0 ||
+        tsr__derive_none_if(derivation, resized.to.rank != resized.rank,
+                            "the number of dimensions of the output is unknown: declare its shape"))
         return;
     for (int i = 0; i < resized.rank; i++)
         resized.marked[i] = !same_size(derivation, resized.from.dims[i], resized.to.dims[i]);
@@ -398,8 +399,10 @@ void tsr__derive_squeeze(struct derivation *derivation)
         derivation->whole = "a shard of size 1 would lose its dimension: give the axes";
     for (int i = 0; !given && i < rank; i++)
         removed[i] = shape.dims[i].value == 1;
-    if (tsr__derive_none_if(derivation, n == -1 || (!given && !all_numbers(shape)),
-                            given ? "the axes that are removed are not known" : derivation->whole))
+    if (tsr__derive_none_if(
+            derivation, n == -1 || (!given && !all_numbers(shape)),
+            given ? "the removed axes are known only at run time: make them an initializer"
+                  : derivation->whole))
         return;
     if (!mark_axes(derivation, rank, axes, n, removed))
         return;
@@ -429,7 +432,8 @@ void tsr__derive_unsqueeze(struct derivation *derivation)
     int64_t n = tsr__derive_ints(derivation, "axes", 1, axes, MAX_RANK);
     if (rank < 0)
         return;
-    if (tsr__derive_none_if(derivation, n < 0 || rank + n > MAX_RANK, "the new axes are not known"))
+    if (tsr__derive_none_if(derivation, n < 0 || rank + n > MAX_RANK,
+                            "the new axes are known only at run time: make them an initializer"))
         return;
     if (!mark_axes(derivation, rank + (int)n, axes, n, made))
         return;
@@ -548,7 +552,7 @@ void tsr__derive_expand(struct derivation *derivation)
     if (rank < 0)
         return;
     if (tsr__derive_none_if(derivation, n_new < 0 || to.rank > MAX_RANK,
-                            "the new shape is not known"))
+                            "the number of dimensions of the output is unknown: declare its shape"))
         return;
     tsr__rule_input(rule);
     for (int i = n_new; i < to.rank; i++) {
@@ -597,7 +601,8 @@ void tsr__derive_tile(struct derivation *derivation)
     int rank = tsr__derive_rank(derivation, 0);
     int64_t n = tsr__derive_ints(derivation, "", 1, times, MAX_REPEATED);
     if (rank < 0 ||
-        tsr__derive_none_if(derivation, n != rank, "the numbers of repeats are not known"))
+        tsr__derive_none_if(derivation, n != rank,
+                            "the repeats are known only at run time: make them an initializer"))
         return;
     tsr__rule_input(rule);
     tsr__rule_range(rule, 'd', 0, rank);

@@ -160,7 +160,7 @@ static bool find_by_shapes(const struct derivation *derivation, bool *reduced)
 // rank of the result.
 static void unknown_axes(struct derivation *derivation, int rank)
 {
-    static const char why[] = "the axes are not known before the run";
+    static const char why[] = "the axes are known only at run time: make them an initializer";
     if (tsr__derive_none_if(derivation, !tsr__derive_int(derivation, "keepdims", 1), why))
         return;
     tsr__rule_input(&derivation->rule);

@@ -94,7 +94,7 @@ void tsr__derive_dft(struct derivation *derivation)
 {
     int64_t axis = -2;
     if (tsr__derive_has(derivation, 2) && !tsr__derive_number(derivation, 2, &axis))
-        tsr__derive_none(derivation, "the axis is not known");
+        tsr__derive_none(derivation, "the axis is known only at run time: make it an initializer");
     else
         transform(derivation, axis, "·?,·?");
 }

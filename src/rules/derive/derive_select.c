@@ -56,7 +56,7 @@ void tsr__derive_cumulate(struct derivation *derivation)
     if (axis >= 0)
         tsr__rule_kind_range(rule, scan_kind(derivation, axis), 'd', axis, axis + 1);
     else
-        derivation->whole = "the axis is not known before the run";
+        derivation->whole = "the axis is known only at run time: make it an initializer";
 }
 
 // ---- losses -------------------------------------------------------------------------------------

@@ -374,7 +374,8 @@ static bool read_ranges(struct derivation *derivation, int rank, struct ranges *
         for (int64_t i = 0; i < ranges->n; i++)
             ranges->step[i] = 1;
     if (ranges->n < 0)
-        tsr__derive_none(derivation, "the axes that are sliced are not known");
+        tsr__derive_none(derivation,
+                         "the sliced axes are known only at run time: make them an initializer");
     return ranges->n >= 0;
 }
 
@@ -473,7 +474,8 @@ static bool read_padding(struct derivation *derivation, int rank, struct padding
             padding->axes[i] = i;
     }
     if (padding->n_axes < 0 || (padding->n >= 0 && padding->n != 2 * padding->n_axes))
-        return tsr__derive_none(derivation, "the axes that are padded are not known");
+        return tsr__derive_none(
+            derivation, "the padded axes are known only at run time: make them an initializer");
     for (int64_t i = 0; i < padding->n_axes; i++) {
         padding->axes[i] = tsr__axis(padding->axes[i], rank);
         if (padding->axes[i] < 0)

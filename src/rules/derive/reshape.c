@@ -364,7 +364,8 @@ void tsr__derive_reshape(struct derivation *derivation)
     search->derivation = derivation;
     search->exprs = derivation->shapes->exprs;
     if (!read_shapes(search)) {
-        tsr__derive_none(derivation, "the old or the new shape is not known");
+        tsr__derive_none(derivation,
+                         "the number of dimensions of the input or output is unknown: declare it");
         return;
     }
     for (int i = 0; i < RESHAPE_MAX_RANK; i++)
