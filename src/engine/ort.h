@@ -294,7 +294,9 @@ typedef struct OrtApi {
     void (*CreateKeyValuePairs)(OrtKeyValuePairs **out);
     void (*AddKeyValuePair)(OrtKeyValuePairs *pairs, const char *key, const char *value);
     const char *(*GetKeyValue)(const OrtKeyValuePairs *pairs, const char *key); // NULL: absent
-    void *reserved_298[2];
+    void (*GetKeyValuePairs)(const OrtKeyValuePairs *pairs, const char *const **keys,
+                             const char *const **values, size_t *n);
+    void *reserved_299;
     void (*ReleaseKeyValuePairs)(OrtKeyValuePairs *pairs);
     void *reserved_301[6];
     int (*HardwareDevice_Type)(const OrtHardwareDevice *device); // 0: CPU, 1: GPU, 2: NPU
@@ -358,7 +360,10 @@ typedef struct OrtApi {
     const char *(*ExternalInitializerInfo_GetFilePath)(const OrtExternalInitializerInfo *info);
     int64_t (*ExternalInitializerInfo_GetFileOffset)(const OrtExternalInitializerInfo *info);
     size_t (*ExternalInitializerInfo_GetByteSize)(const OrtExternalInitializerInfo *info);
-    void *reserved_373[17];
+    void *reserved_373[6];
+    OrtStatus *(*GetSessionOptionsConfigEntries)(const OrtSessionOptions *options,
+                                                 OrtKeyValuePairs **out);
+    void *reserved_380[10];
     // functions from here on exist only if the API table was requested with version ORT_API_EP
     bool (*TensorTypeAndShape_HasShape)(const OrtTensorTypeAndShapeInfo *info);
 } OrtApi;

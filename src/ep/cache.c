@@ -49,6 +49,7 @@ static void add_options(struct sha256 *sha, const struct ep_options *options)
     const tsr_plan_options *plan = &options->plan_options;
     add_text(sha, tsr_version());
     add_text(sha, options->devices);
+    add_text(sha, options->strict ? "strict" : NULL); // it may change the plan
     tsr__sha256_add(sha, &plan->memory, sizeof plan->memory);
     for (size_t i = 0; i < plan->n_sizes; i++) {
         add_text(sha, plan->sizes[i].name);
@@ -182,6 +183,60 @@ static void limit_entries(struct arena *arena, const char *folder)
         left -= remove_entry(arena, folder, entries.at[i].name);
 }
 
+// True if only this user and root can write to a file or folder, which is no link. `closed`:
+// it is in a folder that other users cannot enter, so its own mode does not matter.
+static bool is_ours(const struct stat *facts, bool closed)
+{
+    bool right_kind = S_ISREG(facts->st_mode) || S_ISDIR(facts->st_mode);
+    return right_kind && (facts->st_uid == geteuid() || facts->st_uid == 0) &&
+           (closed || (facts->st_mode & (S_IWGRP | S_IWOTH)) == 0);
+}
+
+// Finds a file of the entry that other users could have written. Returns its name, in the arena;
+// NULL: there is none. An entry that does not exist has no files.
+static const char *foreign_file(struct arena *arena, const char *entry, bool closed)
+{
+    struct stat facts;
+    DIR *folder = opendir(entry);
+    const char *found = NULL;
+    if (lstat(entry, &facts) == 0 && !is_ours(&facts, closed))
+        found = entry;
+    for (const struct dirent *at = folder ? readdir(folder) : NULL; at && !found;
+         at = readdir(folder))
+        if (strcmp(at->d_name, "..") != 0 &&
+            fstatat(dirfd(folder), at->d_name, &facts, AT_SYMLINK_NOFOLLOW) == 0 &&
+            !is_ours(&facts, closed))
+            found = tsr__arena_printf(arena, "%s/%s", entry, at->d_name).p;
+    if (folder)
+        closedir(folder);
+    return found;
+}
+
+static tsr_status refuse_foreign(const struct provider *provider, const char *path,
+                                 const char *what)
+{
+    return tsr__fail(provider->session, TSR_INVALID, DIAG_ep_option, &PLACE(.file = str_of(path)),
+                     "give a folder of your own with mode 700 that no one else has written to",
+                     "the cache cannot be used: other users can write to this %s, or have "
+                     "written it",
+                     what);
+}
+
+// Refuses an entry that other users could have written: the key is computed from public data, so
+// they could put other results into it.
+static tsr_status check_entry(const struct provider *provider, struct arena *arena,
+                              const char *entry, const char *use)
+{
+    struct stat facts;
+    if (stat(provider->options.cache, &facts) != 0)
+        return cannot(provider, provider->options.cache);
+    bool closed = (facts.st_mode & (S_IRWXG | S_IRWXO)) == 0;
+    const char *foreign = foreign_file(arena, entry, closed);
+    if (!foreign && lstat(use, &facts) == 0 && !is_ours(&facts, closed))
+        foreign = use;
+    return foreign ? refuse_foreign(provider, foreign, "entry") : TSR_OK;
+}
+
 // True if the entry is complete; parts->use then holds a shared lock, so that no other process
 // removes the entry.
 static bool find_entry(struct provider *provider, struct arena *arena, const char *use,
@@ -189,7 +244,7 @@ static bool find_entry(struct provider *provider, struct arena *arena, const cha
 {
     struct bundle bundle;
     struct diag_mark mark = tsr__diag_mark(provider->session);
-    int fd = open(use, O_RDONLY | O_CLOEXEC);
+    int fd = open(use, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return false;
     bool right = flock(fd, LOCK_SH) == 0 &&
@@ -230,10 +285,13 @@ static tsr_status find_or_make(struct provider *provider, tsr_model *model, stru
     out->folder = tsr__arena_printf(arena, "%s/%s", folder, key).p;
     if (!use || !out->folder)
         return TSR_NOMEM;
+    TRY(check_entry(provider, arena, out->folder, use));
     out->cached = find_entry(provider, arena, use, out);
     if (out->cached)
         return TSR_OK;
     tsr_status st = tsr__ep_partition(provider, model, out);
+    if (st == TSR_OK) // the umask of the process may let others write
+        st = check_entry(provider, arena, out->folder, use);
     if (st == TSR_OK)
         st = add_entry(provider, arena, use, out);
     if (st == TSR_OK)
@@ -241,21 +299,14 @@ static tsr_status find_or_make(struct provider *provider, tsr_model *model, stru
     return st;
 }
 
-// Makes the folder. Refuses a folder that other users can write to: they could put an entry with
-// other results into it, because the key is computed from public data.
+// Makes the folder. Refuses a folder that other users can write to, also those of its group: on
+// clusters users often share their group.
 static tsr_status open_folder(const struct provider *provider, const char *folder)
 {
     struct stat facts;
     if ((mkdir(folder, 0700) != 0 && errno != EEXIST) || stat(folder, &facts) != 0)
         return cannot(provider, folder);
-    bool ours = facts.st_uid == geteuid() || facts.st_uid == 0;
-    bool shared =
-        (facts.st_mode & S_IWOTH) || ((facts.st_mode & S_IWGRP) && facts.st_gid != getegid());
-    if (ours && !shared)
-        return TSR_OK;
-    return tsr__fail(provider->session, TSR_INVALID, DIAG_ep_option, &PLACE(.file = str_of(folder)),
-                     "give a folder of your own with mode 700",
-                     "the cache cannot be used: other users can write to this folder");
+    return is_ours(&facts, false) ? TSR_OK : refuse_foreign(provider, folder, "folder");
 }
 
 tsr_status tsr__ep_cache_parts(struct provider *provider, const OrtGraph *graph, tsr_model *model,

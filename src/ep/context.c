@@ -59,17 +59,6 @@ OrtStatus *tsr__ep_is_context(const struct ep_api *api, const OrtNode *node, str
     return NULL;
 }
 
-// True if a relative path cannot lead out of the folder that it starts from.
-static bool is_below(const char *path)
-{
-    if (!*path || *path == '/')
-        return false;
-    for (const char *at = path; *at; at += strcspn(at, "/") + (at[strcspn(at, "/")] == '/'))
-        if (strcspn(at, "/") == 2 && at[0] == '.' && at[1] == '.')
-            return false;
-    return true;
-}
-
 static tsr_status refuse(tsr_session *session, const char *hint, const char *text)
 {
     return tsr__fail(session, TSR_INVALID, DIAG_ep_context, NULL, hint, "%s", text);
@@ -89,6 +78,20 @@ static const char *model_path(const struct provider *provider, const OrtGraph *g
     return provider->options.context_path;
 }
 
+// Checks that the manifest is a file below the model's folder, also if the path has links.
+static tsr_status check_manifest(tsr_session *session, const char *model, const char *path)
+{
+    struct folder folder;
+    int fd = -1;
+    TRY(tsr__folder_of_file(session, model, &folder));
+    tsr_status st =
+        tsr__folder_file(session, &folder, str_of(path), &PLACE(.file = str_of(model)), &fd);
+    tsr__folder_close(&folder);
+    if (st == TSR_OK)
+        close(fd);
+    return st;
+}
+
 tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph,
                                 const OrtNode *node, struct arena *arena, struct parts *out)
 {
@@ -99,14 +102,11 @@ tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph
     if (!failed)
         failed = read_text(api->ort, node, "notes", arena, &notes);
     TRY(tsr__ep_report(session, api, failed));
-    if (!is_below(path))
-        return refuse(session, "write the model again with tessera partition --layout context",
-                      "the EPContext node must name its partition by a path below the model's "
-                      "folder");
     if (!model)
         return refuse(session, "load the model by its path, or set ep.context_file_path to it",
                       "the partition of an EPContext model that is loaded from memory cannot "
                       "be found");
+    TRY(check_manifest(session, model, path));
     *out = (struct parts){.route = ROUTE_FILE, .processes = strcmp(notes, CONTEXT_PROCESSES) == 0};
     const char *manifest =
         tsr__arena_printf(arena, STR_FMT "/%s", STR_ARG(tsr__path_folder(model)), path).p;

@@ -13,6 +13,7 @@
 #include "ir/ir.h"
 #include "plan/plan.h"
 #include "sharding/sharding.h"
+#include "topology/topology.h"
 
 #include "tessera_cli.h"
 #include "tessera_graph.h"
@@ -145,10 +146,30 @@ static tsr_status plan_step(tsr_model *model, const struct decode_plan *plan,
     return st == TSR_OK ? tsr_model_set_metadata(model, META_STATE, NULL) : st;
 }
 
+static bool divides_work(const tsr_plan_summary *plan)
+{
+    return plan->cut_nodes > 0 || plan->n_stages > 1;
+}
+
+// Replaces a plan that shards nothing by one that shards every node that can be sharded.
+static tsr_status plan_forced(tsr_model *model, const tsr_plan_options *given,
+                              tsr_plan_summary *summary)
+{
+    tsr_plan_options options = *given;
+    tsr_topology *topology = NULL;
+    TRY(tsr_model_remove_config_named(model, summary->config, true));
+    TRY(tsr__topology_forced(tsr_model_session(model), given->topology, given->devices, &topology));
+    options.topology = topology;
+    tsr_status st = tsr__plan(model, &options, summary);
+    tsr_topology_free(topology);
+    return st;
+}
+
 // Plans a model with caches for one decode step. If one device would be fastest for that step,
 // plans with the caller's sizes instead, because the application has requested several devices.
 // Models without caches are planned with the caller's sizes, too.
-tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given, tsr_plan_summary *summary)
+tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given, bool forced,
+                        tsr_plan_summary *summary)
 {
     struct decode_plan plan = {.graph = tsr_model_graph(model)};
     tsr__arena_init(&plan.arena, tsr_model_session(model));
@@ -157,9 +178,13 @@ tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given, tsr_pla
     if (st == TSR_OK && decodes)
         st = plan_step(model, &plan, *given, summary);
     tsr__arena_free(&plan.arena);
-    if (st != TSR_OK || (decodes && summary->cut_nodes))
+    if (st != TSR_OK || (decodes && divides_work(summary)))
         return st;
     if (decodes)
         st = tsr_model_remove_config_named(model, summary->config, true);
-    return st == TSR_OK ? tsr__plan(model, given, summary) : st;
+    if (st == TSR_OK)
+        st = tsr__plan(model, given, summary);
+    if (st != TSR_OK || divides_work(summary) || !forced)
+        return st;
+    return plan_forced(model, given, summary);
 }

@@ -41,6 +41,7 @@ struct ep_options {
     tsr_plan_options plan_options;
     VEC(tsr_dim_size) dims;
     const char *plan, *cache, *summary; // files and folders; NULL: none
+    bool given;                         // the application has set options of the provider
     bool processes;                     // ranks are processes, not threads
     bool transport_given;
     int threads; // threads per rank; 0: cores / ranks
@@ -243,8 +244,9 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model,
 
 // ---- decode_plan.c
 // Plans the model. A model with caches is planned for one decode step, with caches that stay on
-// their devices. The caller sets summary->size.
-tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given,
+// their devices. `forced`: if that shards nothing, shards every node that can be sharded. The
+// caller sets summary->size.
+tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given, bool forced,
                         tsr_plan_summary *summary) TSR_MUST_USE;
 
 // ---- plan_option.c

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 
@@ -152,12 +153,59 @@ static bool read_flag(struct reader *reader, const char *name, const char *key)
     return true;
 }
 
+// ---- names -------------------------------------------------------------------------------------
+
+static const char *const names[] = {"devices", "memory", "dims",    "plan",  "transport",
+                                    "threads", "cache",  "summary", "strict"};
+
+static void refuse_name(struct reader *reader, const char *name)
+{
+    struct str known[TSR_COUNT(names)];
+    char hint[256] = "docs/provider.md lists the options";
+    for (size_t i = 0; i < TSR_COUNT(names); i++) {
+        if (strcmp(name, names[i]) == 0)
+            return;
+        known[i] = str_of(names[i]);
+    }
+    struct str near = tsr__nearest(str_of(name), known, TSR_COUNT(names));
+    if (near.n)
+        snprintf(hint, sizeof hint, "did you mean '" STR_FMT "'?", STR_ARG(near));
+    tsr__diag(reader->session, DIAG_ep_option, &PLACE(.value = str_of(name)), hint,
+              "the provider has no option of this name");
+    reader->status = TSR_USAGE;
+}
+
+// Refuses unknown options, and notes whether the application has set any. ONNX Runtime stores the
+// name of the provider in lower case, and that of the option as given.
+static void read_names(struct reader *reader)
+{
+    const OrtApi *ort = reader->api->ort;
+    OrtKeyValuePairs *pairs = NULL;
+    const char *const *keys = NULL, *const *values = NULL;
+    size_t n = 0;
+    tsr_status st = tsr__ep_report(reader->session, reader->api,
+                                   ort->GetSessionOptionsConfigEntries(reader->from, &pairs));
+    if (st != TSR_OK)
+        reader->status = st;
+    if (!pairs)
+        return;
+    ort->GetKeyValuePairs(pairs, &keys, &values, &n);
+    for (size_t i = 0; i < n; i++) {
+        if (strncmp(keys[i], PREFIX, strlen(PREFIX)) != 0)
+            continue;
+        reader->to->given = reader->to->given || *values[i];
+        refuse_name(reader, keys[i] + strlen(PREFIX));
+    }
+    ort->ReleaseKeyValuePairs(pairs);
+}
+
 tsr_status tsr__ep_options_read(tsr_session *session, const struct ep_api *api,
                                 const OrtSessionOptions *from, struct ep_options *out)
 {
     struct reader reader = {.api = api, .from = from, .session = session, .to = out};
     *out = (struct ep_options){.plan_options = {.size = sizeof out->plan_options}};
     tsr__arena_init(&out->arena, session);
+    read_names(&reader);
     read_devices(&reader, entry(&reader, PREFIX "devices"));
     read_memory(&reader, entry(&reader, PREFIX "memory"));
     read_dims(&reader, entry(&reader, PREFIX "dims"));

@@ -84,7 +84,9 @@ static tsr_status choose_config(const struct provider *provider, tsr_model *mode
     *config = own_config(model, devices);
     if (*config)
         return TSR_OK;
-    tsr_status st = tsr__ep_plan(model, options, &summary);
+    bool forced =
+        provider->options.strict && devices > 1 && strcmp(provider->options.devices, "auto") != 0;
+    tsr_status st = tsr__ep_plan(model, options, forced, &summary);
     *config = summary.config;
     parts->predicted_ms = summary.milliseconds;
     return st;
@@ -104,9 +106,11 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model, 
         st = tsr_model_set_metadata(model, META_STATE, NULL);
     if (st == TSR_OK && !parts->config)
         st = choose_config(provider, model, parts, &options.config);
-    if (st == TSR_OK)
-        st = tsr__partition(model, parts->folder, &options, NULL);
-    return st;
+    if (st != TSR_OK)
+        return st;
+    if (parts->temporary)
+        return tsr__partition_undigested(model, parts->folder, &options);
+    return tsr__partition(model, parts->folder, &options, NULL);
 }
 
 static tsr_status choose_folder(struct provider *provider, const OrtGraph *graph,

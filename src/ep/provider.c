@@ -129,6 +129,14 @@ static OrtStatus *fuse_to_fail(struct claim *claim, OrtEpGraphSupportInfo *info)
     return claim->n_nodes ? fuse_all(claim, info) : NULL;
 }
 
+// A program that sets options wants the provider. Without any, ONNX Runtime may have selected it.
+static tsr_status refuse_without_devices(const struct provider *provider)
+{
+    return tsr__fail(provider->session, TSR_USAGE, DIAG_ep_option, &PLACE(.value = STR("devices")),
+                     "set it to the number of devices, or set no option of the provider",
+                     "the option that says on how many devices the model runs is missing");
+}
+
 static OrtStatus *claim_graph(struct provider *provider, struct claim *claim, const OrtGraph *graph,
                               OrtEpGraphSupportInfo *info)
 {
@@ -142,8 +150,10 @@ static OrtStatus *claim_graph(struct provider *provider, struct claim *claim, co
     if (claim->n_nodes == 0)
         return NULL;
     TRY(claim_contexts(claim, info));
-    if (claim->has_context || !provider->options.devices)
+    if (claim->has_context || !provider->options.given)
         return NULL;
+    if (!provider->options.devices && provider->options_status == TSR_OK)
+        provider->options_status = refuse_without_devices(provider);
     if (provider->options_status != TSR_OK) // Compile reports the error
         return parent ? NULL : fuse_all(claim, info);
     if (parent) // a subgraph: taken with the main graph, or not at all
@@ -195,6 +205,34 @@ static OrtStatus *on_initialization_end(OrtEp *ep)
     return refuse_if_strict((struct provider *)ep);
 }
 
+// True if the application has requested several devices, and they neither share nor divide work.
+static bool shards_nothing(const struct fused *fused)
+{
+    const struct ep_options *options = &fused->provider->options;
+    const tsr_topology *topology = options->plan_options.topology;
+    int64_t devices = topology ? tsr_topology_devices(topology) : options->plan_options.devices;
+    bool chosen = options->devices && strcmp(options->devices, "auto") == 0; // one may be best
+    return devices > 1 && !chosen && fused->manifest.cut_nodes == 0 &&
+           fused->manifest.n_collectives == 0;
+}
+
+// Reports that one device computes everything: a warning, with the option `strict` an error.
+static tsr_status report_unsharded(const struct fused *fused)
+{
+    static const char text[] = "no node of the model is sharded: one device computes all of it";
+    tsr_session *session = fused->provider->session;
+    if (fused->provider->options.strict)
+        return tsr__fail(session, TSR_UNSUPPORTED, DIAG_ep_declined, NULL,
+                         "give larger sizes in the option dims; `tessera rules` lists what can be "
+                         "sharded. To run it on one device, set strict=False in Python, or the "
+                         "provider option strict=0",
+                         "%s", text);
+    tsr__diag(session, DIAG_ep_unsharded, NULL,
+              "one device may be faster; with strict=1 nodes are sharded wherever possible", "%s",
+              text);
+    return TSR_OK;
+}
+
 static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **nodes, size_t n,
                           OrtNodeComputeInfo **infos, OrtNode **context_nodes)
 {
@@ -210,6 +248,8 @@ static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **no
         st = tsr__ep_fused_new(provider, graphs[i], nodes[i], &fused);
         if (fused)
             infos[i] = &fused->ort; // ONNX Runtime releases it, also after an error
+        if (st == TSR_OK && shards_nothing(fused))
+            st = report_unsharded(fused);
         if (st == TSR_OK && provider->options.context && fused->parts.context)
             st = tsr__ep_context_node(fused, nodes[i], &context_nodes[i]);
     }
