@@ -50,12 +50,24 @@ static tsr_status check_dims(tsr_model *model, const tsr_plan_options *options)
     return tsr__check_dims(models, n, options->with_sizes, options->n_with_sizes);
 }
 
-// Sorts the nodes and replaces function calls by their bodies, which can be sharded. Shardings of
-// a node inside a function would apply to all its calls. Large constants become initializers.
+// Replaces function calls by their bodies, which can be sharded. Shardings of a node inside a
+// function would apply to all its calls.
+static tsr_status inline_calls(tsr_model *model)
+{
+    if (!tsr__has_calls(model))
+        return TSR_OK;
+    TRY(tsr__inline_calls(model));
+    tsr__diag(tsr_model_session(model), DIAG_functions_inlined, NULL,
+              "annotate the model and use `tessera infer` to keep the calls",
+              "calls of functions were replaced by their bodies, whose nodes can be sharded");
+    return TSR_OK;
+}
+
+// Sorts the nodes and inlines function calls. Large constants become initializers.
 static tsr_status prepare(tsr_model *model)
 {
     TRY(tsr__model_sort(model));
-    TRY(tsr__inline_calls(model));
+    TRY(inline_calls(model));
     return tsr__lift_constants(model);
 }
 

@@ -91,6 +91,12 @@ struct tsr_topology {
 // diagnostic.
 tsr_status tsr__topology_owned(tsr_session *session, const tsr_topology *topology) TSR_MUST_USE;
 
+// Creates a topology of as many devices as `real` has (NULL: `devices`), with their names and
+// memory, whose plans shard every node that can be sharded: each unsharded node costs a second.
+// `real` must outlive it, because the names belong to it.
+tsr_status tsr__topology_forced(tsr_session *session, const tsr_topology *real, int64_t devices,
+                                tsr_topology **out) TSR_MUST_USE;
+
 // Groups of equal size that run the same collective at the same time (e.g. the rows of a mesh).
 struct topology_groups {
     int count, size;

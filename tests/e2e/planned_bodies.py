@@ -30,11 +30,13 @@ def weights(n, width=WIDE):
     return [("w%d" % i, (rng.standard_normal((width, width)) / width ** 0.5).astype("f4")) for i in range(n)]
 
 
-def save(folder, name, nodes, ins, outs, init):
+def save(folder, name, nodes, ins, outs, init, ranked=True):
+    """ranked: all values have a rank, which onnx's checker demands of outputs."""
     path = os.path.join(folder, name + ".onnx")
     graph = helper.make_graph(nodes, "g", ins, outs, [numpy_helper.from_array(np.asarray(a), n) for n, a in init])
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
-    onnx.checker.check_model(model)
+    if ranked:
+        onnx.checker.check_model(model)
     onnx.save(model, path)
     return path
 
@@ -111,6 +113,68 @@ def loop_costs_its_trips(folder):
     loop, init = looped(8)
     twice = doc("plan", save(folder, "longer", [loop], [X], [Y], init), "--devices", 2, "-o", os.path.join(folder, "q.onnx"))
     assert 1.8 < twice["milliseconds"] / plan["milliseconds"] < 2.2, (twice["milliseconds"], plan["milliseconds"])
+
+
+def lists_ranks_and_optionals():
+    """Yields name, nodes, inputs and outputs of models whose bodies pass on values that cannot be sharded: sequences, optional values, and tensors whose
+    rank is unknown, or differs between a branch or an iteration and what it returns."""
+    def seq(name, shape):
+        return helper.make_tensor_sequence_value_info(name, T.FLOAT, shape)
+
+    def maybe(name, shape):
+        return helper.make_value_info(name, helper.make_optional_type_proto(helper.make_tensor_type_proto(T.FLOAT, shape)))
+
+    def looped_body(nodes, states, ends):
+        return body([node("Identity", ["k"], ["k2"])] + nodes, [info("i", [], T.INT64), info("k", [], T.BOOL)] + states, [info("k2", [], T.BOOL)] + ends)
+
+    def product(of, to):
+        return node("MatMul", [of, "w0"], [to], name="product_" + to)
+
+    def choose(out, then, other):
+        return node("If", ["c"], [out], name="choose", then_branch=then, else_branch=other)
+    out, rows = info("y", ["rows", WIDE]), info("y", [64, WIDE])
+    start, join = node("SequenceEmpty", [], ["empty"], dtype=1), node("ConcatFromSequence", ["list"], ["y"], axis=0)
+    for kind, shape in (("sized", [64, WIDE]), ("named", ["a", "b"]), ("unknown", None)):
+        grow = looped_body([product("x", "t"), node("SequenceInsert", ["s", "t"], ["s2"])], [seq("s", shape)], [seq("s2", shape)])
+        yield kind + "_list_grows", [start, node("Loop", ["three", "yes", "empty"], ["list"], body=grow), join], [X], [out]
+        then = body([product("x", "t"), node("SequenceInsert", ["s", "t"], ["u"])], [], [seq("u", shape)], "then")
+        other = body([node("SequenceInsert", ["s", "x"], ["v"])], [], [seq("v", shape)], "else")
+        nested = looped_body([choose("s2", then, other)], [seq("s", shape)], [seq("s2", shape)])
+        yield kind + "_list_grows_in_a_branch", [start, node("Loop", ["three", "yes", "empty"], ["list"], body=nested), join], [COND, X], [out]
+        then = body([product("x", "t"), node("SequenceConstruct", ["t", "x"], ["u"])], [], [seq("u", shape)], "then")
+        other = body([node("SequenceConstruct", ["x", "x"], ["v"])], [], [seq("v", shape)], "else")
+        yield kind + "_list_of_a_branch", [choose("list", then, other), join], [COND, X], [out]
+        then = body([product("x", "t"), node("Optional", ["t"], ["u"])], [], [maybe("u", shape)], "then")
+        other = body([node("Optional", ["x"], ["v"])], [], [maybe("v", shape)], "else")
+        yield kind + "_optional_of_a_branch", [choose("o", then, other), node("OptionalGetElement", ["o"], ["y"])], [COND, X], [rows]
+        carried = looped_body([node("OptionalGetElement", ["s"], ["e"]), product("e", "t"), node("Optional", ["t"], ["s2"])], [maybe("s", shape)], [maybe("s2", shape)])
+        yield kind + "_optional_state", [node("Optional", ["x"], ["o"]), node("Loop", ["three", "yes", "o"], ["p"], body=carried), node("OptionalGetElement", ["p"], ["y"])], [X], [rows]
+    mapped = body([product("e", "t")], [info("e", ["r", WIDE])], [info("t", ["r", WIDE])])
+    yield "map", [node("SplitToSequence", ["x", "parts"], ["s"], axis=0), node("SequenceMap", ["s"], ["list"], body=mapped), join], [X], [out]
+    at = body([node("SequenceAt", ["list", "zero"], ["e"]), node("MatMul", ["r", "e"], ["t"], name="t"), node("Add", ["t", "s"], ["s2"])],
+              [info("s", [WIDE]), info("r", [64])], [info("s2", [WIDE]), info("z", [WIDE])])
+    at.node.append(node("Identity", ["s2"], ["z"]))
+    yield "list_read_in_a_scan", [node("SequenceConstruct", ["x", "x"], ["list"]), node("Transpose", ["x"], ["xt"]), node("Scan", ["first", "xt"], ["last", "y"], body=at, num_scan_inputs=1)], [X], [info("y", [WIDE, WIDE])]
+    deeper = looped_body([node("Unsqueeze", ["s", "axis"], ["s2"]), product("x", "t")], [helper.make_value_info("s", helper.make_tensor_type_proto(T.FLOAT, None))],
+                         [helper.make_value_info("s2", helper.make_tensor_type_proto(T.FLOAT, None)), info("t", [64, WIDE])])
+    yield "rank_of_a_state_grows", [node("Loop", ["three", "yes", "x"], ["d", "y"], body=deeper)], [X], [info("y", [3, 64, WIDE]), info("d", [1, 1, 1, 64, WIDE])]
+    yield "ranks_of_branches_differ", [choose("b", body([product("x", "t")], [], [info("t", [64, WIDE])]), body([node("ReduceSum", ["x"], ["u"], keepdims=0)], [], [info("u", [])])),
+                                       node("Add", ["b", "x"], ["y"])], [COND, X], [rows]
+
+
+def lists_ranks_and_optionals_at_borders(folder):
+    init = weights(1) + [("three", np.array(3)), ("yes", np.array(True)), ("parts", np.array([24, 40])), ("zero", np.array(0)), ("first", np.zeros(WIDE, "f4")),
+                         ("axis", np.array([0]))]
+    feeds = {"x": np.random.default_rng(5).standard_normal((64, WIDE)).astype("f4"), "c": np.array(True)}
+    for name, nodes, ins, outs in lists_ranks_and_optionals():
+        model, given = save(folder, name, nodes, ins, outs, init), os.path.join(folder, name + ".npz")
+        np.savez(given, **{i.name: feeds[i.name] for i in ins})
+        for devices in (2, 3):
+            try:
+                plan = agree(folder, model, devices, feeds=given, sized=False)
+            except AssertionError as e:
+                raise AssertionError("%s on %d devices: %s" % (name, devices, e))
+            assert (plan["cut_nodes"] > 0) == (name != "map"), (name, devices, plan)  # a SequenceMap runs replicated
 
 
 def loop_without_a_limit_has_16_trips(folder):
@@ -230,6 +294,26 @@ def advice_of_more_devices(folder):
         assert rc == 4 and ("more devices" in err) == helps, (model, words, err)
 
 
+def branches_of_two_ranks(folder):
+    """One branch sums the rows and columns that the other returns: the rank of the result is known to neither the model nor the planner."""
+    then = body(chain(1) + [node("ReduceSum", ["m0"], ["t"], name="sum", keepdims=0)], [], [info("t", None)], "then")
+    other = body(chain(1, tag="n"), [], [info("n0", None)], "else")
+    model = save(folder, "ranks", [node("If", ["c"], ["y"], name="i", then_branch=then, else_branch=other)], [X, COND], [info("y", None)], weights(1), ranked=False)
+    for devices in (2, 3):
+        assert agree(folder, model, devices, sized=False)["nodes"] == 4
+
+
+def states_whose_rank_depends_on_sizes(folder):
+    """Squeeze without axes: only the sizes of a run give the rank of the state."""
+    inner = body([node("Squeeze", ["x"], ["q"], name="q"), node("MatMul", ["s", "w0"], ["m"], name="m"), node("Add", ["q", "m"], ["z"], name="z"),
+                  node("Identity", ["go"], ["on"], name="on")], [info("k", [], T.INT64), info("go", [], T.BOOL), info("s", None)],
+                 [info("on", [], T.BOOL), info("z", None)])
+    nodes = [node("Squeeze", ["x"], ["first"], name="f"), node("Loop", ["n", "", "first"], ["y"], name="l", body=inner)]
+    model = save(folder, "squeezed", nodes, [info("x", ["a", "b", WIDE])], [info("y", None)], weights(1) + [("n", np.array(3))], ranked=False)
+    plan = doc("plan", model, "--devices", 2, "--dim", "a=1", "--dim", "b=64", "-o", os.path.join(folder, "planned.onnx"))
+    assert doc("verify", os.path.join(folder, "planned.onnx"), "--dim", "a=1", "--dim", "b=64", "--allow-unsharded")["ok"] and plan["nodes"] == 6, plan
+
+
 def slow_devices(path, n, rng):
     """Writes a topology of slow devices with quick links, on which even tiny models are worth sharding."""
     devices = [{"name": "CPU", "memory": 1 << 30, "flops": rng.choice([1e6, 1e7]), "bandwidth": 1e8}] * n
@@ -257,8 +341,9 @@ def main():
     trials, first = int(sys.argv[2]) * (5 if harness.ALL else 1), int(sys.argv[3]) if len(sys.argv) > 3 else 1
     seen = []
     harness.run([if_costs_its_most_expensive_branch, if_on_hosts_and_other_numbers_of_devices, number_of_devices_is_chosen_by_the_same_time, loop_costs_its_trips,
-                 loop_without_a_limit_has_16_trips, loop_with_a_computed_end, scan_with_axes, loop_in_a_branch, weights_of_bodies_are_sharded_to_fit,
-                 memory_of_values_in_bodies_counts, stages_do_not_divide_bodies, explained, caches_that_only_branches_read, advice_of_more_devices])
+                 lists_ranks_and_optionals_at_borders, loop_without_a_limit_has_16_trips, loop_with_a_computed_end, scan_with_axes, loop_in_a_branch, weights_of_bodies_are_sharded_to_fit,
+                 memory_of_values_in_bodies_counts, stages_do_not_divide_bodies, branches_of_two_ranks, states_whose_rank_depends_on_sizes, explained,
+                 caches_that_only_branches_read, advice_of_more_devices])
     harness.run([("seed %d" % seed, random_model, seed, seen) for seed in range(first, first + trials)])
     if not harness.PATTERN:
         harness.check("random plans shard nodes of bodies", sum(seen) >= trials // 2, seen)

@@ -217,7 +217,7 @@ static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
 {
     double outputs = 0, bytes = 0;
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        if (tsr_node_output(node, i) && !tsr__node_updates_cache(node, i))
+        if (tsr_node_output(node, i) && !tsr__node_updated_cache(node, i))
             outputs += (double)tsr__sized_bytes(shapes, tsr_node_output(node, i), sized);
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);

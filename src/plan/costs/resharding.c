@@ -62,7 +62,8 @@ static tsr_status predict(tsr_session *session, tsr_topology *topology,
     return st;
 }
 
-// Returns the mesh of shardings without @: the grid of the topology, or all devices in a line.
+// Returns the mesh of shardings without @: the grid of the topology, or all devices, whose
+// arrangement then follows from the shardings.
 static struct notation_mesh mesh_of(const tsr_topology *topology)
 {
     int sides[NOTATION_MAX_MESH];
@@ -70,6 +71,7 @@ static struct notation_mesh mesh_of(const tsr_topology *topology)
     int n = tsr_topology_grid(topology, sides, NOTATION_MAX_MESH);
     if (n > 0 && n <= NOTATION_MAX_MESH) {
         mesh.n = n;
+        mesh.arranged = true;
         for (int i = 0; i < n; i++)
             mesh.sizes[i] = sides[i];
     }

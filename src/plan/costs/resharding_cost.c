@@ -410,11 +410,11 @@ static int64_t time_once(struct planner *planner, uint32_t from, uint32_t to,
         return PLAN_NEVER; // out of memory: the arena records it
     if (planner->layouts.at[from].parts || planner->layouts.at[to].parts)
         return PLAN_NEVER; // partial sums are reduced by nodes, not by resharding
-    if (planner->layouts.at[from].tiles->rank != value->rank ||
-        planner->layouts.at[to].tiles->rank != value->rank)
-        return only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles)
-                   ? 0
-                   : PLAN_NEVER;
+    const struct tile_layout *x = planner->layouts.at[from].tiles,
+                             *y = planner->layouts.at[to].tiles;
+    // a sequence, an optional value or a tensor of unknown rank: neither resharded nor sliced
+    if (x->rank != value->rank || y->rank != value->rank)
+        return tsr__layout_is_whole(y) && only_slices(x, y) ? 0 : PLAN_NEVER;
     struct str key = key_of(buffer, from, to, value);
     int64_t *found = tsr__map_get(&planner->cache.times, key);
     if (found)

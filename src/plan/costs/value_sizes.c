@@ -127,7 +127,7 @@ static bool fill_output(struct planner *planner, const tsr_node *node, size_t i,
     const tsr_value *value = tsr_node_output(node, i);
     if (!fill(planner, value, times))
         return false;
-    planner->values[tsr__value_id(value)].updated = tsr__node_updates_cache(node, i);
+    planner->values[tsr__value_id(value)].updated = tsr__node_updated_cache(node, i) != NULL;
     return true;
 }
 

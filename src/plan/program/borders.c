@@ -151,6 +151,22 @@ static struct tile_layout *given_layout(const struct border_maker *maker,
     return axis < 0 ? layout : tsr__body_shifted(maker->arena, layout, axis, -1);
 }
 
+// Adds the replicated candidate. Every value can be replicated, also a sequence, and also values at
+// one border whose ranks differ or are unknown on one side. Each side gets its own rank.
+static void add_replicated(struct border_maker *maker)
+{
+    struct planner *planner = maker->planner;
+    const tsr_value *inner = inner_value(maker->node, 0), *outer = outer_value(maker->node);
+    int rank = planner->values[tsr__value_id(inner)].rank;
+    int outer_rank = outer ? planner->values[tsr__value_id(outer)].rank : rank;
+    uint32_t inside = tsr__planner_replicated(planner, rank);
+    uint32_t outside = tsr__planner_replicated(planner, outer_rank);
+    if (inside == PLAN_NO_LAYOUT || outside == PLAN_NO_LAYOUT)
+        return; // out of memory
+    maker->inner[maker->n] = inside;
+    maker->outer[maker->n++] = outside;
+}
+
 // Lists the layouts of a border: those that the model gives, or replicated and those of the nodes
 // inside. *given: the model gives one.
 static void list_layouts(struct border_maker *maker, bool *given)
@@ -166,8 +182,7 @@ static void list_layouts(struct border_maker *maker, bool *given)
         add_layout(maker, tsr__planner_layout(planner, layout));
     if (maker->n)
         return;
-    int rank = planner->values[tsr__value_id(inner_value(node, 0))].rank;
-    add_layout(maker, tsr__planner_replicated(planner, rank));
+    add_replicated(maker);
     if (is_fixed(planner, node) || *given)
         return;
     add_inside(maker, node);
