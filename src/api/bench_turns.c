@@ -84,7 +84,8 @@ static tsr_run_options unsharded_options(const tsr_model *model, const char *con
 {
     tsr_run_options run = *options;
     const tsr_config *of = config ? tsr_model_find_config(model, config) : NULL;
-    run.transport = TSR_TRANSPORT_THREADS;
+    if (launched)
+        run.transport = TSR_TRANSPORT_THREADS;
     run.rank = run.ranks = 0;
     run.hosts = run.trace = NULL;
     run.gpu_memory = 0;

@@ -16,6 +16,8 @@
 #define MANIFEST_VERSION     1
 #define MANIFEST_MAX_BYTES   (64u << 20) // limit of manifest.json
 #define MANIFEST_MAX_RANKS   65536
+// the digest of a file that was not computed (temporary partitions)
+#define NO_DIGEST            "0000000000000000000000000000000000000000000000000000000000000000"
 #define MANIFEST_SMALL_BYTES (1u << 20) // digests of files up to this size are always checked
 
 struct manifest_file {
@@ -44,6 +46,9 @@ struct manifest_device {
 // select something else.
 #define CONTEXT_PROCESSES "transport=shm"
 
+// Beginning of the name of the node that fails if sizes that a body needs equal differ.
+#define SAME_SIZES_NODE "ai.tessera.same_sizes/"
+
 // An input or output of the unsharded model.
 struct manifest_port {
     const char *name, *type, *sharding; // sharding in the compact notation
@@ -66,6 +71,15 @@ struct manifest_port {
 struct manifest_state {
     const char *input, *output;
     bool in_place; // a run writes the output over the input: both are one buffer
+};
+// Dimensions of inputs that must have equal sizes in every run.
+struct manifest_dimension {
+    const char *input;
+    int axis;
+};
+struct manifest_same {
+    struct manifest_dimension *at;
+    size_t n;
 };
 struct manifest_group {
     const int64_t *ranks; // ascending
@@ -91,6 +105,10 @@ struct manifest {
     size_t n_inputs, n_outputs;
     struct manifest_state *states;
     size_t n_states;
+    // Older manifests lack it (has_same): then dimensions with equal names must be equal.
+    struct manifest_same *same;
+    size_t n_same;
+    bool has_same;
     struct manifest_collective *collectives; // in execution order
     size_t n_collectives;
     struct manifest_replicated *replicated;

@@ -401,6 +401,42 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
     }
 }
 
+// Reads dimensions of inputs that must have equal sizes.
+static void read_dimensions(struct reader *reader, const json_t *list,
+                            const struct manifest *manifest, struct manifest_same *same)
+{
+    size_t n = json_array_size(list);
+    same->at = READER_ARRAY(reader, struct manifest_dimension, n + 1);
+    for (size_t i = 0; same->at && i < n && !reader->failed; i++) {
+        const json_t *e = entry(reader, list, "same_sizes", i);
+        struct manifest_dimension *at = &same->at[same->n++];
+        at->input = text_member(reader, e, "input");
+        at->axis = (int)int_member(reader, e, "axis", 0, MAX_RANK - 1);
+        const struct manifest_port *port =
+            reader->failed ? NULL
+                           : tsr__manifest_port(manifest->inputs, manifest->n_inputs, at->input);
+        if (!reader->failed && (!port || at->axis >= port->rank))
+            report_error(reader, "same_sizes", "names a dimension that the model does not have");
+    }
+}
+
+static void read_same(struct reader *reader, const json_t *root, struct manifest *manifest)
+{
+    size_t n = 0;
+    if (reader->failed || !json_object_get(root, "same_sizes"))
+        return;
+    const json_t *list = list_member(reader, root, "same_sizes", &n);
+    manifest->same = READER_ARRAY(reader, struct manifest_same, n + 1);
+    manifest->has_same = true;
+    for (size_t i = 0; manifest->same && i < n && !reader->failed; i++) {
+        const json_t *inner = json_array_get(list, i);
+        if (json_is_array(inner))
+            read_dimensions(reader, inner, manifest, &manifest->same[manifest->n_same++]);
+        else
+            report_error(reader, "same_sizes", "is not a list of lists");
+    }
+}
+
 // Reads the input that has the length of a cache, or the number of elements that it grows by.
 static void read_length(struct reader *reader, const json_t *entry, const struct manifest *manifest,
                         struct manifest_port *port)
@@ -570,6 +606,7 @@ static tsr_status read_root(struct reader *reader, const json_t *root, struct ma
     read_states(reader, root, manifest);
     read_caches(reader, root, manifest);
     read_sizes(reader, root, manifest);
+    read_same(reader, root, manifest);
     read_collectives(reader, root, manifest);
     read_replicated(reader, root, manifest);
     if (reader->arena->failed)

@@ -126,6 +126,22 @@ static void write_devices(tsr_json *json, const struct manifest *manifest)
     tsr_json_end(json);
 }
 
+static const tsr_json_field dimension_fields[] = {
+    {JSON_FIELD(struct manifest_dimension, "input", input)},
+    {JSON_FIELD(struct manifest_dimension, "axis", axis)},
+    {JSON_END},
+};
+
+// Writes the lists of dimensions that must have equal sizes.
+static void write_same(tsr_json *json, const struct manifest *manifest)
+{
+    tsr_json_begin(json, "same_sizes", '[');
+    for (size_t i = 0; i < manifest->n_same; i++)
+        tsr_json_records(json, NULL, dimension_fields, manifest->same[i].at, manifest->same[i].n,
+                         sizeof *manifest->same[i].at);
+    tsr_json_end(json);
+}
+
 // Writes communications in execution order.
 static void write_collectives(tsr_json *json, const struct manifest *manifest)
 {
@@ -186,6 +202,8 @@ const char *tsr__manifest_text(struct arena *arena, const struct manifest *manif
     write_ports(json, arena, "outputs", manifest->outputs, manifest->n_outputs);
     tsr_json_records(json, "states", state_fields, manifest->states, manifest->n_states,
                      sizeof *manifest->states);
+    if (manifest->has_same)
+        write_same(json, manifest);
     write_collectives(json, manifest);
     write_rest(json, manifest);
     tsr_json_end(json);

@@ -251,6 +251,30 @@ static void count_sharded(void *data, const struct node_flow *nf)
     manifest->cut_nodes += tsr__flow_is_sharded(nf);
 }
 
+// Lists the dimensions of inputs that sharded nodes of the main graph need equal.
+static void make_same(struct draft *draft, struct manifest *manifest)
+{
+    size_t n = draft->shared.n, *members = ARENA_ARRAY(draft->arena, size_t, n + 1);
+    manifest->same = ARENA_ARRAY(draft->arena, struct manifest_same, n + 1);
+    manifest->has_same = true;
+    if (!manifest->same || !members)
+        return;
+    for (size_t i = 0; i < n; i++)
+        members[tsr__same_size(draft, &draft->same, draft->shared.at[i])->bit]++;
+    for (size_t i = 0; i < n; i++) {
+        struct manifest_same *same = &manifest->same[manifest->n_same];
+        same->at = members[i] > 1 ? ARENA_ARRAY(draft->arena, struct manifest_dimension, members[i])
+                                  : NULL;
+        manifest->n_same += same->at != NULL;
+        for (size_t k = i; same->at && k < n; k++) {
+            const struct size_source *at = draft->shared.at[k];
+            if (tsr__same_size(draft, &draft->same, draft->shared.at[k])->bit == (int64_t)i)
+                same->at[same->n++] =
+                    (struct manifest_dimension){tsr_value_name(at->input), at->axis};
+        }
+    }
+}
+
 // Counts the nodes, also those of bodies, and those that are sharded. Nodes that Tessera added by
 // expanding others are not counted.
 static void count_nodes(const struct draft *draft, struct manifest *manifest)
@@ -277,6 +301,7 @@ tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
     manifest->inputs = make_ports(draft, SIDE_INPUTS, &manifest->n_inputs);
     manifest->outputs = make_ports(draft, SIDE_OUTPUTS, &manifest->n_outputs);
     make_states(draft, manifest);
+    make_same(draft, manifest);
     make_collectives(draft, manifest);
     make_replicated(draft, manifest);
     count_nodes(draft, manifest);

@@ -11,7 +11,8 @@
 tsr_status tsr__partition(tsr_model *model, const char *folder,
                           const tsr_partition_options *options,
                           tsr_partition_summary *summary) TSR_MUST_USE;
-// As tsr__partition, but does not compute the digests of data files. For benchmarks.
+// As tsr__partition for a folder that only this process uses and removes: without the digests of
+// the model and of data files, which would take longer than everything else.
 tsr_status tsr__partition_undigested(tsr_model *model, const char *folder,
                                      const tsr_partition_options *options) TSR_MUST_USE;
 

@@ -101,7 +101,6 @@ static tsr_status part_begin(struct draft *draft, struct part *part, int64_t ran
     TRY(tsr_model_new(draft->session, name[0] ? name : "main", tsr__part_ir(draft), &part->model));
     part->graph = tsr_model_graph(part->model);
     tsr__map_init(&part->constants, draft->arena, 16);
-    tsr__map_init(&part->sizes, draft->arena, 16);
     if (tsr__calls_left(draft->model))
         TRY(tsr__model_copy_functions(part->model, draft->model));
     TRY(copy_opsets(part));
@@ -157,7 +156,7 @@ static bool is_in_place(const struct part *part, const struct draft_state *state
     const tsr_node *node = tsr_value_producer(present);
     for (size_t i = 0; node && i < tsr_node_output_count(node); i++)
         if (tsr_node_output(node, i) == present)
-            return tsr__node_updates_cache(node, i);
+            return tsr__node_updated_cache(node, i);
     return false;
 }
 

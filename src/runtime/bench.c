@@ -403,13 +403,30 @@ static tsr_status bench_children(tsr_session *session, const tsr_run_options *op
     return tsr__spawn(session, &spawn);
 }
 
+// Measures an unsharded model in a child process, so that this process does not use its GPU and can
+// start ranks afterwards.
+static tsr_status bench_model_in_child(tsr_session *session, const tsr_run_options *options,
+                                       struct bench_work *work)
+{
+    struct spawn spawn = {
+        .options = options, .work = bench_work, .take = bench_take, .data = work, .n = 1};
+    struct engine *engine;
+    TRY(tsr__tensors_on_host(work->inputs));
+    TRY(tsr__gpu_refuse_fork(session, options));
+    TRY(tsr__engine(session, &engine)); // the child inherits it
+    return tsr__spawn(session, &spawn);
+}
+
 static tsr_status bench(tsr_session *session, const tsr_run_options *given, struct bench_work *work)
 {
     tsr_run_options options;
     TRY(tsr__tensors_owned(session, work->inputs));
     TRY(tsr__run_options(session, given, &options));
-    if (tsr__run_spawns(session, &options) && is_folder(work->path))
+    bool spawns = tsr__run_spawns(session, &options);
+    if (spawns && is_folder(work->path))
         return bench_children(session, &options, work);
+    if (spawns && tsr__gpu_named(session, options.device, &options))
+        return bench_model_in_child(session, &options, work);
     return bench_here(session, work->path, &options, work->inputs, work->seconds, work->result);
 }
 

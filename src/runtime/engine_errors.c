@@ -6,6 +6,7 @@
 // (tsr__engine_ran). The texts change with releases of ONNX Runtime; an unknown text becomes a
 // general diagnostic.
 #include "runtime/internal.h"
+#include "bundle/bundle.h"
 #include "gpu/gpu.h"
 #include "ir/ir.h"
 
@@ -226,6 +227,17 @@ static struct str quoted(const char *message, const char *before, char end)
     return (struct str){at, (size_t)(stop - at)};
 }
 
+// Reports that the check of a body failed (partition/emit/emit_same.c).
+static tsr_status sizes_differ(struct rank *rank, OrtStatus *status)
+{
+    struct place at = tsr__rank_place(rank);
+    rank->engine->api->ReleaseStatus(status);
+    return tsr__fail(rank->session, TSR_INVALID, DIAG_input_mismatch, &at,
+                     "give inputs in which dimensions of the same name have the same size",
+                     "inputs differ in a dimension along which nodes of a branch or loop that "
+                     "need both are sharded");
+}
+
 // Reports a failed run. If the text names a node, its kernel failed: the model was loaded, so the
 // input values are the cause, and the status is TSR_INVALID. Example: "... while running Reshape
 // node. Name:'r' Status Message: ...".
@@ -238,6 +250,8 @@ static tsr_status kernel_failed(struct rank *rank, OrtStatus *status)
     // Not an error of a kernel, so the inputs may not be the cause: TSR_ENGINE.
     if (!at.op.n)
         return tsr__engine_failed(rank, status, DIAG_engine_failed, NULL, "ONNX Runtime failed");
+    if (strstr(message, "Name:'" SAME_SIZES_NODE)) // names the nodes around it first
+        return sizes_differ(rank, status);
     tsr__diag(rank->session, DIAG_engine_failed, &at,
               "give inputs whose shapes and values fit this node, or correct the model",
               "ONNX Runtime failed: %s", message);

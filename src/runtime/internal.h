@@ -215,9 +215,19 @@ tsr_status tsr__job_open(tsr_session *session, const char *folder, const tsr_run
 struct manifest;
 struct manifest_port;
 struct tile_layout;
-// named.c: checks that dimensions of the same name have the same size in all full inputs.
+// named.c: checks that dimensions of full inputs which sharded nodes need equal are equal. Others
+// may differ although they have the same name; *differ (may be NULL) describes the first such
+// dimension (`input` NULL: none).
+struct named_difference {
+    const char *input; // of the manifest
+    int axis;
+    char text[512];
+};
 tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *session,
-                            const tsr_tensors *inputs) TSR_MUST_USE;
+                            const tsr_tensors *inputs,
+                            struct named_difference *differ) TSR_MUST_USE;
+void tsr__named_report(tsr_session *session, const struct named_difference *differ,
+                       const char *hint);
 // Checks full inputs against the manifest, and that all needed ones are given.
 enum inputs_needed { NEED_ALL, NEED_ALL_BUT_STATES, NEED_NONE };
 tsr_status tsr__inputs_check(const struct manifest *manifest, tsr_session *session,

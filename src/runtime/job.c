@@ -155,7 +155,12 @@ static tsr_status finish(tsr_job *job, tsr_tensors *const *outputs, enum run_set
     // after these errors the caller may wait for the run again
     TRY(tsr__job_sets_owned(job, (const tsr_tensors *const *)outputs, form));
     TRY(check_destinations(job, outputs, form));
-    return remember_failure(job, job->kind->finish(job, outputs, form));
+    const struct named_difference *differ = &job->differ[job->runs_collected % RUN_SLOTS];
+    tsr_status st = job->kind->finish(job, outputs, form);
+    if (st == TSR_INVALID && form == FULL_SET && differ->input)
+        tsr__named_report(job->session, differ,
+                          "the run may have failed because these sizes differ");
+    return remember_failure(job, st);
 }
 
 tsr_status tsr_job_start(tsr_job *job, const tsr_tensors *inputs)

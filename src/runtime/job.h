@@ -90,6 +90,7 @@ struct tsr_job {
     pthread_mutex_t lock;
     pthread_cond_t change; // a rank has changed something that the caller's thread waits for
     uint64_t runs_started, runs_collected;
+    struct named_difference differ[RUN_SLOTS]; // per slot: inputs that may be why the run fails
     tsr_status ended; // TSR_PEER: a rank is lost, and no more runs are possible
 
     struct unsharded_file unsharded; // used if the model is unsharded

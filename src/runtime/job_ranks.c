@@ -278,7 +278,8 @@ tsr_status tsr__ranks_bind(tsr_job *job, const tsr_tensors *const *inputs, enum 
     TRY(tsr__job_sets_owned(job, inputs, form));
     TRY(tsr__ranks_verdict(job));
     if (form == FULL_SET && job->has_bundle)
-        TRY(tsr__named_check(&job->bundle.manifest, job->session, inputs[0]));
+        TRY(tsr__named_check(&job->bundle.manifest, job->session, inputs[0],
+                             &job->differ[run_slot]));
     tsr_status st = TSR_OK;
     int bound = 0;
     while (bound < job->n && st == TSR_OK) {

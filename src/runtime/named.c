@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // named.c - checks of inputs against the manifest of a partition, before anything runs.
 //
-// Dimensions of the same name must have the same size in all inputs, because a partition reads such
-// a size once, from the first input that has it. Example: inputs a [batch, 8] and b [batch, 4],
-// given as [2, 8] and [3, 4], are refused: `batch` is 2 in a and 3 in b. Without this check the
-// ranks would treat b as if its batch were 2.
+// Dimensions of the same name may differ in size, as in ONNX Runtime, unless a sharded node needs
+// them equal. Example: inputs a [S, 64] and b [S, 64], given as [6, 64] and [3, 64]. a + b sharded
+// by rows is refused, because the ranks would add rows that do not belong together. Partitions of
+// older releases do not list such dimensions; then all of one name must be equal.
 //
 // Ranks that are other processes end with the first input that they refuse. So the process that
 // sends them inputs checks names, types and shapes first.
@@ -20,68 +20,116 @@ struct named_size {
     int64_t size;
 };
 
-static tsr_status refuse(tsr_session *session, const char *input, int axis, int64_t size,
-                         const char *name, const struct named_size *first)
+struct named_checker {
+    struct arena *arena;
+    const struct manifest *manifest;
+    const tsr_tensors *inputs;
+    struct named_difference differ; // the first two sizes of one name that differ
+    tsr_status status;
+};
+
+static void describe(struct named_difference *out, const struct named_size *at, const char *name,
+                     const struct named_size *first)
 {
-    char text[512];
-    struct place at = PLACE(.value = str_of(input));
-    at.axis = axis;
-    snprintf(text, sizeof text,
-             "dimension %d is %lld, but '%.100s' is %lld in dimension %d of '%.100s'", axis,
-             (long long)size, name, (long long)first->size, first->axis, first->input);
-    return tsr__fail(session, TSR_INVALID, DIAG_input_mismatch, &at,
-                     "give both the same size, or name their dimensions differently in the model",
-                     "%s", text);
+    out->input = at->input;
+    out->axis = at->axis;
+    snprintf(out->text, sizeof out->text,
+             "dimension %d is %lld, but '%.100s' is %lld in dimension %d of '%.100s'", at->axis,
+             (long long)at->size, name, (long long)first->size, first->axis, first->input);
 }
 
-// Compares the dimensions of one tensor with the earlier sizes of the same names. Reports every
-// difference and returns TSR_INVALID if there is one.
-static tsr_status check_port(struct arena *arena, struct map *names,
-                             const struct manifest_port *port, const struct tensor *tensor)
+void tsr__named_report(tsr_session *session, const struct named_difference *differ,
+                       const char *hint)
 {
-    tsr_status st = TSR_OK;
+    struct place at = PLACE(.value = str_of(differ->input));
+    at.axis = differ->axis;
+    tsr__diag(session, DIAG_input_mismatch, &at, hint, "%s", differ->text);
+}
+
+static void refuse(struct named_checker *checker, const struct named_size *at, const char *name,
+                   const struct named_size *first)
+{
+    struct named_difference differ;
+    describe(&differ, at, name, first);
+    tsr__named_report(checker->arena->session, &differ,
+                      "give both the same size: nodes that need both are sharded along it");
+    checker->status = TSR_INVALID;
+}
+
+// Returns a full input whose shape has the declared rank; NULL: reported by another check.
+static const struct tensor *given(const struct named_checker *checker,
+                                  const struct manifest_port *port)
+{
+    const struct tensor *tensor = tsr__tensors_get(checker->inputs, port->name);
+    return tensor && !tensor->sequence && tensor->rank == port->rank ? tensor : NULL;
+}
+
+// Compares dimensions that must have equal sizes. Reports every difference.
+static void check_same(struct named_checker *checker, const struct manifest_same *same)
+{
+    const struct manifest *manifest = checker->manifest;
+    struct named_size first = {0};
+    for (size_t i = 0; i < same->n; i++) {
+        const struct manifest_port *port =
+            tsr__manifest_port(manifest->inputs, manifest->n_inputs, same->at[i].input);
+        const struct tensor *tensor = given(checker, port);
+        if (!tensor)
+            continue;
+        const struct named_size at = {port->name, same->at[i].axis, tensor->dims[same->at[i].axis]};
+        if (!first.input)
+            first = at;
+        if (at.size != first.size)
+            refuse(checker, &at, port->dims[at.axis].symbol, &first);
+    }
+}
+
+// Compares the dimensions of one tensor with the earlier sizes of the same names.
+static void check_names(struct named_checker *checker, struct map *names,
+                        const struct manifest_port *port, const struct tensor *tensor)
+{
     for (int axis = 0; axis < port->rank; axis++) {
         struct str name = str_of(port->dims[axis].symbol);
         // A fixed size is checked when the input is bound; an unnamed dimension is independent.
         void **slot = port->dims[axis].value < 0 && name.n ? tsr__map_at(names, name) : NULL;
+        const struct named_size at = {port->name, axis, tensor->dims[axis]};
         if (!slot)
             continue;
         const struct named_size *first = *slot;
         if (!first) {
-            struct named_size *met = ARENA_NEW(arena, struct named_size);
+            struct named_size *met = ARENA_NEW(checker->arena, struct named_size);
             if (!met)
-                return TSR_NOMEM;
-            *met = (struct named_size){port->name, axis, tensor->dims[axis]};
+                return;
+            *met = at;
             *slot = met;
-        } else if (first->size != tensor->dims[axis]) {
-            st = refuse(arena->session, port->name, axis, tensor->dims[axis], name.p, first);
+        } else if (first->size != at.size) {
+            if (!checker->manifest->has_same)
+                refuse(checker, &at, name.p, first);
+            if (!checker->differ.input)
+                describe(&checker->differ, &at, name.p, first);
         }
     }
-    return st;
 }
 
 tsr_status tsr__named_check(const struct manifest *manifest, tsr_session *session,
-                            const tsr_tensors *inputs)
+                            const tsr_tensors *inputs, struct named_difference *differ)
 {
     struct map names;
-    tsr_status first = TSR_OK;
-    if (!inputs)
-        return TSR_OK;
     struct arena arena = {.session = session};
+    struct named_checker checker = {.arena = &arena, .manifest = manifest, .inputs = inputs};
     tsr__map_init(&names, &arena, 16);
-    for (size_t i = 0; i < manifest->n_inputs; i++) { // report every mistake
-        const struct manifest_port *port = &manifest->inputs[i];
-        int64_t at = tsr_tensors_find(inputs, port->name);
-        if (at < 0 || inputs->at[at]->sequence || inputs->at[at]->rank != port->rank)
-            continue; // reported by another check
-        tsr_status st = check_port(&arena, &names, port, inputs->at[at]);
-        if (first == TSR_OK)
-            first = st;
+    for (size_t i = 0; inputs && i < manifest->n_inputs; i++) {
+        const struct tensor *tensor = given(&checker, &manifest->inputs[i]);
+        if (tensor)
+            check_names(&checker, &names, &manifest->inputs[i], tensor);
     }
+    for (size_t i = 0; checker.differ.input && i < manifest->n_same; i++)
+        check_same(&checker, &manifest->same[i]);
     if (arena.failed)
-        first = TSR_NOMEM;
+        checker.status = TSR_NOMEM;
     tsr__arena_free(&arena);
-    return first;
+    if (differ)
+        *differ = checker.differ;
+    return checker.status;
 }
 
 // ---- inputs for ranks in other processes --------------------------------------------------------
@@ -142,5 +190,5 @@ tsr_status tsr__inputs_check(const struct manifest *manifest, tsr_session *sessi
             continue;
         TRY(check_type_and_shape(session, port, inputs->at[at]));
     }
-    return tsr__named_check(manifest, session, inputs);
+    return tsr__named_check(manifest, session, inputs, NULL);
 }

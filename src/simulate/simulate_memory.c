@@ -195,7 +195,7 @@ static void add_output(struct stores *stores, const tsr_node *node, size_t i, in
     const tsr_value *value = tsr_node_output(node, i);
     int64_t end = end_of(stores, value, at);
     size_t store = 0;
-    if (tsr__node_updates_cache(node, i) && is_state(stores->model, value))
+    if (tsr__node_updated_cache(node, i) && is_state(stores->model, value))
         store = NO_MEMORY;
     else if (!own)
         store = find_store(stores, node, i, at);

@@ -19,6 +19,7 @@
 // equal values divides x - mean, a rounding error, by its own magnitude, and is 1, -1 or 0 / 0.
 #include "verify/internal.h"
 #include "verify/verify.h"
+#include "rules/rules.h"
 #include "tensors/tensors.h"
 
 #include <float.h>
@@ -105,12 +106,13 @@ static tsr_status change_inputs(struct sensitivity *sensitivity, tsr_tensors *in
     return TSR_OK;
 }
 
-// Replaces an initializer of floats by a changed copy of it.
+// Replaces a constant by a changed copy of its tensor, if that has floats.
 static tsr_status change_weight(struct sensitivity *sensitivity, tsr_graph *graph,
-                                tsr_value *weight, size_t number)
+                                tsr_value *weight, const tsr_tensor *tensor, size_t number)
 {
     struct arena arena = {.session = sensitivity->work->session};
-    const tsr_tensor *tensor = tsr_value_initializer(weight);
+    if (!tensor || !is_float(tsr_tensor_dtype(tensor)))
+        return TSR_OK;
     struct str name = tsr__arena_printf(&arena, "tessera_changed_%zu", number);
     const void *bytes = NULL;
     size_t n = 0;
@@ -130,19 +132,29 @@ static tsr_status change_weight(struct sensitivity *sensitivity, tsr_graph *grap
     return st;
 }
 
+// Changes the initializers that are not inputs, and the Constant nodes.
+static tsr_status change_constants(struct sensitivity *sensitivity, tsr_graph *graph)
+{
+    tsr_status st = TSR_OK;
+    size_t n = tsr_graph_initializer_count(graph), number = n;
+    for (size_t i = 0; i < n && st == TSR_OK; i++) {
+        tsr_value *weight = tsr_graph_initializer(graph, i);
+        if (!tsr_value_is_input(weight))
+            st = change_weight(sensitivity, graph, weight, tsr_value_initializer(weight), i);
+    }
+    for (tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK; node = tsr_node_next(node))
+        if (tsr__node_is_constant(node) && tsr_node_output(node, 0))
+            st = change_weight(sensitivity, graph, tsr_node_output(node, 0),
+                               tsr_attr_tensor(tsr_node_find_attr(node, "value")), number++);
+    return st;
+}
+
 // Writes a copy of the unsharded model with changed weights.
 static tsr_status change_weights(struct sensitivity *sensitivity, const char *path)
 {
     tsr_model *model;
     TRY(tsr_model_load(sensitivity->work->session, sensitivity->work->reference_path, &model));
-    tsr_graph *graph = tsr_model_graph(model);
-    tsr_status st = TSR_OK;
-    for (size_t i = 0, n = tsr_graph_initializer_count(graph); i < n && st == TSR_OK; i++) {
-        tsr_value *weight = tsr_graph_initializer(graph, i);
-        if (!tsr_value_is_input(weight) &&
-            is_float(tsr_tensor_dtype(tsr_value_initializer(weight))))
-            st = change_weight(sensitivity, graph, weight, i);
-    }
+    tsr_status st = change_constants(sensitivity, tsr_model_graph(model));
     if (st == TSR_OK)
         st = tsr_model_copy_data(model, path);
     if (st == TSR_OK)

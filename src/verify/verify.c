@@ -56,34 +56,6 @@ static tsr_status open_all(struct work *work)
 
 // Makes a plan that shards as many nodes as possible, to verify a model for which
 // one device would be faster.
-//
-// The devices of this plan charge an extra second for every unsharded node, so that the fastest
-// plan shards every node that can be sharded. They have the names and the memory of the requested
-// devices.
-
-#define UNSHARDED_PENALTY INT64_C(1000000000000) // picoseconds
-
-// Creates a topology with as many devices as the plan is for. The names of its devices belong to
-// options->topology, which must outlive the new topology.
-static tsr_status make_topology(struct work *work, const tsr_plan_options *options,
-                                tsr_topology **out)
-{
-    const tsr_topology *real = options->topology;
-    long long n = real ? tsr_topology_devices(real) : (long long)options->devices;
-    struct str text = tsr__arena_printf(&work->arena, "%lld", n);
-    if (!text.p)
-        return TSR_NOMEM;
-    TRY(tsr_topology_parse(work->session, text.p, out));
-    (*out)->unsharded_penalty = UNSHARDED_PENALTY;
-    if (!real)
-        return TSR_OK;
-    (*out)->memory_assumed = real->memory_assumed;
-    for (int i = 0; i < (*out)->n; i++) {
-        (*out)->device[i].name = real->device[i].name;
-        (*out)->device[i].memory = real->device[i].memory;
-    }
-    return TSR_OK;
-}
 
 // Plans the model for the devices of the options so that as many nodes as possible
 // are sharded.
@@ -92,7 +64,7 @@ static tsr_status plan_sharded(struct work *work, tsr_model *model, tsr_plan_sum
     tsr_topology *topology = NULL;
     tsr_plan_options options = {.size = sizeof options};
     memcpy(&options, work->options->plan, size_min(work->options->plan->size, sizeof options));
-    TRY(make_topology(work, &options, &topology));
+    TRY(tsr__topology_forced(work->session, options.topology, options.devices, &topology));
     options.topology = topology;
     options.stages = 0;
     tsr_status st = tsr__plan_for(model, &options, work->sizes.given, work->sizes.n_given, summary);

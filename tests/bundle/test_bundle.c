@@ -69,6 +69,8 @@ static void fill(struct bench *b, struct manifest *m)
     static struct manifest_state s = {"x", "y \"quoted\"", true};
     in.kept = tsr__layout_decode(&b->arena, halves, TSR_COUNT(halves));
     assert_non_null(in.kept);
+    static struct manifest_dimension dimensions[2] = {{"x", 0}, {"x", 2}};
+    static struct manifest_same same = {dimensions, 2};
     static struct manifest_collective c = {0, "AllReduce", "float32", &group, 1};
     static struct manifest_replicated r = {"n", "Softmax", "no rule for this operator yet"};
     static const char *both[] = {"rank1.data", "common.data"};
@@ -109,6 +111,9 @@ static void fill(struct bench *b, struct manifest *m)
                            1,
                            &s,
                            1,
+                           &same,
+                           1,
+                           true,
                            &c,
                            1,
                            &r,
@@ -202,6 +207,11 @@ static void written_is_read_back(void **state)
     assert_string_equal(m->states[0].input, "x");
     assert_string_equal(m->states[0].output, "y \"quoted\"");
     assert_true(m->states[0].in_place);
+    assert_true(m->has_same);
+    assert_int_equal(m->n_same, 1);
+    assert_int_equal(m->same[0].n, 2);
+    assert_string_equal(m->same[0].at[1].input, "x");
+    assert_int_equal(m->same[0].at[1].axis, 2);
     assert_int_equal(m->outputs[0].rank, -1);
     assert_string_equal(m->outputs[0].name, "y \"quoted\"");
     assert_int_equal(m->n_collectives, 1);
@@ -419,6 +429,11 @@ static void damaged_manifests(void **state)
         {"\"layout\": [", "\"layout\": [0.5,"},
         {"\"layout\": [", "\"layout\": 5, \"other\": ["},
         {"\"states\": [", "\"states\": [5,"},
+        {"\"same_sizes\": [", "\"same_sizes\": [5,"},
+        {"\"same_sizes\": [", "\"same_sizes\": [[5],"},
+        {"\"same_sizes\": [", "\"same_sizes\": [[{\"input\": \"z\", \"axis\": 0}],"},
+        {"\"same_sizes\": [", "\"same_sizes\": [[{\"input\": \"x\", \"axis\": 3}],"},
+        {"\"same_sizes\": [", "\"same_sizes\": 5, \"other\": ["},
         {"\"updated_by\": \"y", "\"updated_by\": \"z"},
         {"\"present\": \"y", "\"present\": \"z"},
         {"\"updated_by\"", "\"unknown\""}, // then growing_axis is missing

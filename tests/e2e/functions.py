@@ -3,10 +3,13 @@
 inside, with attributes, and written for another operator set. Cases have the form that special.py describes.
 
 usage: functions.py TESSERA"""
+import json, os, sys
+
 import numpy as np
+import onnx
 from onnx import TensorProto as T, helper
 
-import special
+import harness, special
 from special import f4, info, model, node, tensor
 
 special.CASES.clear()
@@ -99,5 +102,35 @@ def scanned_from_a_norm():
     return m, 2, {"mm:w": "{2,1:0,1}"}, {"x": f4(3, 6)}, ["AllReduce"]
 
 
+def operators(path):
+    """Returns the operators of the nodes of the main graph and of its subgraphs."""
+    found, graphs = [], [onnx.load(path).graph]
+    for graph in graphs:  # grows
+        found += [n.op_type for n in graph.node]
+        graphs += [a.g for n in graph.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH]
+    return found
+
+
+def infer_keeps_calls_and_plan_notes_that_it_inlines(folder, name):
+    """Only plan replaces calls by their bodies, and says so in a note."""
+    m, devices, shards, *_ = special.CASES[name]()
+    plain, cut, full, planned = (os.path.join(folder, f) for f in ("plain.onnx", "cut.onnx", "full.onnx", "planned.onnx"))
+    onnx.save(m, plain)
+    edits = [word for at, text in shards.items() for word in ("--shard", "%s=%s" % (at, text))]
+    tessera = sys.argv[1]
+    harness.good(tessera, "annotate", plain, "--config", "c:%d" % devices, *edits, "-o", cut)
+    harness.good(tessera, "infer", cut, "-o", full)
+    assert operators(full) == operators(plain), (operators(full), operators(plain))
+    assert len(onnx.load(full).functions) == len(m.functions)
+    codes = [f["code"] for f in json.loads(harness.good(tessera, "plan", plain, "--devices", devices, "-o", planned, "--json"))["findings"]]
+    calls = {f.name for f in m.functions}
+    assert codes.count("functions-inlined") == 1 and not calls & set(operators(planned)), (codes, operators(planned))
+    rc, _, err = harness.call(tessera, "plan", plain, "--devices", devices, "-o", planned, "--verbose")
+    assert rc == 0 and "note[functions-inlined]" in err, err
+    rc, _, err = harness.call(tessera, "plan", planned, "--devices", devices, "-o", plain, "--verbose")  # has no calls any more
+    assert rc == 0 and "functions-inlined" not in err, err
+
+
 if __name__ == "__main__":
+    harness.run([("calls of " + name, infer_keeps_calls_and_plan_notes_that_it_inlines, name) for name in special.CASES])
     special.main()

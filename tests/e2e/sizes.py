@@ -181,12 +181,9 @@ def of_four_bits():
 
 
 def two_sizes(tessera, folder):
-    """One symbol with two sizes at the inputs must be an error with place and remedy. With one size the model must run."""
+    """One symbol with two sizes at the inputs: each value has the size of the input that it comes from (names.py has more)."""
     m = model([node("Relu", ["z"], ["y"], name="a"), node("Abs", ["x"], ["w"], name="b")] + SIZES, {"x": ["n", 6], "z": ["n", 6]}, SEEN + ["w"])
-    code, text, _ = run(tessera, folder, m, ["a:z={1,2:0,1}"], {"x": f4(4, 6), "z": f4(7, 6)})
-    if code != 1 or "input-mismatch" not in text or "'n' is 4" not in text or "value 'z'" not in text:
-        return "exit %d: %s" % (code, text)
-    return same(tessera, folder, m, ["a:z={1,2:0,1}"], {"x": f4(7, 6), "z": f4(7, 6)})
+    return same(tessera, folder, m, ["a:z={1,2:0,1}"], {"x": f4(4, 6), "z": f4(7, 6)}) or same(tessera, folder, m, ["a:z={2,1:0,1}"], {"x": f4(4, 6), "z": f4(7, 6)})
 
 
 def none_wrong(folder, check, *arguments):

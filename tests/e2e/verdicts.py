@@ -251,20 +251,22 @@ def test_results_near_zero(d):
     check("their relative difference is large", doc["outputs"][0]["max_rel"] > 0.05, doc)
 
 
-def normalized(path, others=True):
-    """MeanVarianceNormalization of rows, of which eight have equal values: x - mean is then only the rounding error of the mean. With others=False all have."""
+def normalized(path, others=True, constant=False):
+    """MeanVarianceNormalization of rows, of which eight have equal values: x - mean is then only the rounding error of the mean. With others=False all have. With constant=True
+    the rows are a Constant node, not an input."""
     rows = np.random.default_rng(3).standard_normal((12, 7)).astype("f4")
     rows[:8] = rows[:8, :1]
     rows = rows if others else rows[:8]
     nodes = [helper.make_node("MatMul", ["x", "one"], ["a"], name="product"), helper.make_node("MeanVarianceNormalization", ["a"], ["y"], name="norm", axes=[1])]
-    np.savez(path + ".npz", x=rows)
-    return save(path, nodes, [("x", T.FLOAT, rows.shape)], [("y", T.FLOAT, rows.shape)], [numpy_helper.from_array(np.eye(7, dtype="f4"), "one")])
+    nodes[:0] = [helper.make_node("Constant", [], ["x"], value=numpy_helper.from_array(rows))] if constant else []
+    np.savez(path + ".npz", **({} if constant else {"x": rows}))
+    return save(path, nodes, [] if constant else [("x", T.FLOAT, rows.shape)], [("y", T.FLOAT, rows.shape)], [numpy_helper.from_array(np.eye(7, dtype="f4"), "one")])
 
 
 def test_rounding_errors_alone(d):
     """A sharded mean of equal values rounds in another way: the result is 1, -1, a number between or NaN, and each is as wrong."""
-    for others in (True, False):
-        m = normalized(d + "/norm.onnx", others)
+    for others, constant in ((True, False), (True, True), (False, False)):
+        m = normalized(d + "/norm.onnx", others, constant)
         rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "norm:a={1,2}")
         check("a sharded mean", rc == 0, err)
         rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", m + ".npz")

@@ -13,8 +13,9 @@ struct part {
     tsr_graph *graph;     // the main graph or a body; new nodes are added here
     tsr_value *token;     // output of the last communication
     struct map constants; // constants by their bytes
-    struct map sizes;     // int64[1] values by symbol
-    int64_t n_fresh;      // number of generated names
+    struct same_sizes
+        same;        // of the body that is being written: dimensions that must be equal in it
+    int64_t n_fresh; // number of generated names
     int64_t weights, weight_bytes;
     uint64_t data_bytes; // length of its data file
     uint64_t file_bytes; // size of the rank file; 0 until it is known

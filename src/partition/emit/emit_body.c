@@ -182,7 +182,8 @@ tsr_status tsr__control_begin(struct part *part, struct step *st, struct control
         return TSR_NOMEM;
     TRY(transpose_slices(part, st, inputs + n_in - control->n_slices, axes));
     node_outputs(part, st, token, outputs);
-    *made = (struct control_node){.outer = part->graph, .before = part->token, .token = token};
+    *made = (struct control_node){
+        .outer = part->graph, .before = part->token, .token = token, .same = part->same};
     made->node = tsr_graph_add_node(part->graph, tsr_node_domain(node), tsr_node_op(node),
                                     tsr_node_name(node), inputs, n_in, outputs, n_out);
     if (!made->node)
@@ -213,6 +214,7 @@ tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
     if (!part->graph)
         return TSR_NOMEM;
     part->token = made->before;
+    part->same = (struct same_sizes){0};
     for (size_t i = 0; i <= n; i++) {
         if (i == behind && made->token && control->loops &&
             !(part->token = tsr__part_token_input(part)))
@@ -230,14 +232,15 @@ tsr_status tsr__control_open(struct part *part, const struct step *st, int k,
 
 // Adds an output of a body and declares its known sizes. An engine uses those of stacked results if
 // a loop has no iterations.
-static tsr_status add_body_output(struct part *part, struct form *form)
+static tsr_status add_body_output(struct part *part, struct form *form, tsr_value *value)
 {
-    TRY(tsr__part_body_output(part, form_root(form)->local[part->rank], form->item->dtype));
+    TRY(tsr__part_body_output(part, value, form->item->dtype));
     tsr_value *given = tsr_graph_output(part->graph, tsr_graph_output_count(part->graph) - 1);
     return tsr__part_sizes_known(part, given, form);
 }
 
-// Adds the outputs of a body. The token may be the last one, so i runs up to n.
+// Adds the outputs of a body. The token may be the last one, so i runs up to n. The first tensor
+// depends on the check of sizes that must be equal in the body.
 tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
                               const struct control_node *made)
 {
@@ -245,6 +248,7 @@ tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
     const struct body *body = &st->bodies[k];
     size_t n = tsr_graph_output_count(body->flow->graph);
     size_t behind = token_at(control) + (size_t)control->condition;
+    bool checked = false;
     if (!made->node)
         return TSR_OK;
     for (size_t i = 0; i <= n; i++) {
@@ -252,9 +256,16 @@ tsr_status tsr__control_close(struct part *part, const struct step *st, int k,
             TRY(tsr__part_token_output(part));
         if (i == n)
             break;
-        TRY(add_body_output(part, body->outputs[i]));
+        struct form *form = body->outputs[i];
+        tsr_value *value = form_root(form)->local[part->rank];
+        if (!checked && tsr_dtype_bits(form->item->dtype) >= 8) {
+            value = tsr__part_check_sizes(part, value, form->item->dtype);
+            checked = true;
+        }
+        TRY(add_body_output(part, form, value));
     }
     part->graph = made->outer;
+    part->same = made->same;
     return TSR_OK;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// emit_shape.c - computes sizes at run time. A symbol is read from the model input that has it as a
-// dimension. An expression ("batch*seq", "past + 1") becomes a few nodes. A shape is a Concat of
-// sizes. All are sizes of full tensors; local_shape.c computes local ones.
+// emit_shape.c - computes sizes at run time. A symbol is read from a model input that has it as a
+// dimension, and from which the value was computed (facts/origins.c). An expression ("batch*seq",
+// "past + 1") becomes a few nodes. A shape is a Concat of sizes. All are sizes of full tensors;
+// local_shape.c computes local ones.
 //
 //     Example: x [batch,seq] is an input; a Reshard needs the shape [batch*seq,6]:
 //         b = Gather(Shape(x), [0]);  s = Gather(Shape(x), [1]);  Concat(Mul(b, s), [6])
@@ -23,24 +24,28 @@ static tsr_value *source_shape(struct part *part, const struct size_source *from
     return tsr__part_sizes(part, tsr__part_input(part, it), it->dtype, NEW_NAME);
 }
 
-// Callback of size_maker: returns the value of a symbol, int64[1]. The nodes that compute it are
-// added once per symbol.
-static tsr_value *symbol_value(void *data, struct str symbol, const struct size_source *from)
+// Returns the size of an input's dimension, int64[1]. The nodes that compute it are added once.
+tsr_value *tsr__part_source(struct part *part, struct size_source *from)
 {
-    struct part *part = data;
-    tsr_value *known = tsr__map_get(&part->sizes, symbol);
-    if (known)
-        return known;
+    tsr_value **local = &from->local[part->rank];
+    if (*local)
+        return *local;
     int64_t axis = from->axis;
     tsr_graph *here = part->graph;
     part->graph = tsr_model_graph(part->model); // where all bodies can read it
     tsr_value *shape = source_shape(part, from);
-    tsr_value *size = NODE(part, "Gather", shape, tsr__part_number(part, axis));
+    *local = NODE(part, "Gather", shape, tsr__part_number(part, axis));
     part->graph = here;
-    if (!size)
+    return *local;
+}
+
+// Callback of size_maker: returns the value of a symbol.
+static tsr_value *symbol_value(void *data, struct size_source *from, const uint64_t *origins)
+{
+    struct part *part = data;
+    if (!tsr__same_sizes_add(part->draft, tsr__part_same_sizes(part), from, origins))
         return NULL;
-    tsr__map_set(&part->sizes, symbol, size);
-    return size;
+    return tsr__part_source(part, from);
 }
 
 static const char *const arith_ops[] = {
@@ -103,10 +108,31 @@ static tsr_value *number_value(void *data, int64_t number)
     return tsr__part_ints(data, &number, 1);
 }
 
-tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim)
+// Returns a tensor of the rank that has the full size of the axis, or NULL.
+static tsr_value *tensor_with_size(struct part *part, const struct item *it, int axis)
 {
+    for (struct form *form = it->first; form; form = form->next) {
+        const struct tile_layout *layout = form->layout;
+        tsr_value *local = local_of(part, form);
+        if (local && !form->windows && layout->rank == it->rank &&
+            !tsr__dim_is_sharded(&layout->dims[axis]) && tsr__layout_has_device(layout, part->rank))
+            return local;
+    }
+    return NULL;
+}
+
+// Reads a size that depends on several inputs from the value itself if possible: one of the inputs
+// may have size 1, which ONNX Runtime repeats.
+tsr_value *tsr__part_size(struct part *part, const struct item *it, int axis)
+{
+    tsr_value *tensor = NULL;
+    if (tsr__size_is_shared(part->draft, it, axis))
+        tensor = tensor_with_size(part, it, axis);
+    if (tensor)
+        return NODE(part, "Gather", tsr__part_sizes(part, tensor, it->dtype, NEW_NAME),
+                    tsr__part_number(part, axis));
     const struct size_maker maker = {part, symbol_value, number_value, arith_node};
-    return tsr__size_make(part->draft, &maker, dim);
+    return tsr__size_make(part->draft, &maker, it, axis);
 }
 
 // Returns the full shape of a value: a constant if all sizes are known, else a Concat. Example:
@@ -119,7 +145,7 @@ tsr_value *tsr__part_shape(struct part *part, const struct item *it)
     if (!sizes)
         return NULL;
     for (int axis = 0; axis < it->rank; axis++)
-        sizes[axis] = tsr__part_size(part, &it->dims[axis]);
+        sizes[axis] = tsr__part_size(part, it, axis);
     return tsr__part_concat(part, sizes, (size_t)it->rank, 0, NEW_NAME);
 }
 

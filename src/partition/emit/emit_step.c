@@ -23,6 +23,8 @@ static tsr_status emit_node(struct part *part, struct step *st)
     bool guarded;
     if (!is_needed(st, part->rank))
         return TSR_OK;
+    if (!tsr__same_sizes_add_node(part->draft, tsr__part_same_sizes(part), st->flow))
+        return TSR_NOMEM;
     const struct rule_rewrite *sizes = tsr__sizes_rewrite(st->flow);
     if (sizes)
         return tsr__emit_sizes(part, st, sizes);

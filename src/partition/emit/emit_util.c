@@ -252,7 +252,9 @@ static tsr_dim dim_here(struct part *part, const struct form *form, int axis)
     bool named = whole.value < 0 && tsr__map_get(&part->draft->sizes, str_of(whole.symbol));
     if (whole.value < 0 && !named)
         return (tsr_dim){-1, ""};
-    if (!tsr__dim_is_sharded(dim))
+    if (named)
+        whole = tsr__size_name(part->draft, form->item, axis, whole);
+    if (!tsr__dim_is_sharded(dim) || (named && !*whole.symbol))
         return whole;
     if (!tsr__device_coords(form->layout, part->rank, axis, coords))
         return (tsr_dim){-1, ""};

@@ -92,7 +92,9 @@ tsr_value *tsr__part_count(struct part *part, struct form *from, struct str name
 // tsr__part_shape returns the full shape, int64[rank]; tsr__part_size one size, int64[1]. Both
 // return NULL after a failure.
 tsr_value *tsr__part_shape(struct part *part, const struct item *it);
-tsr_value *tsr__part_size(struct part *part, const tsr_dim *dim);
+tsr_value *tsr__part_size(struct part *part, const struct item *it, int axis);
+// Returns the size of the input's dimension, int64[1]. NULL: a failure.
+tsr_value *tsr__part_source(struct part *part, struct size_source *from);
 tsr_status tsr__emit_sizes(struct part *part, struct step *st,
                            const struct rule_rewrite *rewrite) TSR_MUST_USE;
 // Returns 1 where a is larger than b, else 0. Compares as doubles: before opset 9, Greater takes
@@ -101,6 +103,12 @@ tsr_value *tsr__part_one_where_larger(struct part *part, tsr_value *a, tsr_value
 // Return the maximum and the minimum of two sizes, in every opset.
 tsr_value *tsr__part_largest(struct part *part, tsr_value *a, tsr_value *b);
 tsr_value *tsr__part_smallest(struct part *part, tsr_value *a, tsr_value *b);
+
+// emit_same.c: returns the dimensions that must be equal for the graph that is being written.
+struct same_sizes *tsr__part_same_sizes(struct part *part);
+// Adds nodes that return `value` unchanged and fail if dimensions that must be equal in this body
+// differ. Returns `value` itself if there are no such dimensions, NULL after a failure.
+tsr_value *tsr__part_check_sizes(struct part *part, tsr_value *value, tsr_dtype type);
 
 // local_shape.c: an input that contains the shape of a sharded result, such as the second input of
 // Reshape.
@@ -167,8 +175,9 @@ tsr_status tsr__emit_guarded(struct part *part, struct step *st, bool *guarded) 
 struct control_node {
     tsr_node *node; // NULL if this rank does not have the node
     tsr_graph *outer;
-    tsr_value *before; // token before the node
-    bool token;        // a body communicates, so the token passes through the node
+    tsr_value *before;      // token before the node
+    struct same_sizes same; // of the graph that has the node
+    bool token;             // a body communicates, so the token passes through the node
 };
 tsr_status tsr__control_begin(struct part *part, struct step *st,
                               struct control_node *made) TSR_MUST_USE;

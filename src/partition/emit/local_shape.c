@@ -209,8 +209,7 @@ static bool all_computable(struct draft *draft, const struct shape_input *shape_
         return false;
     int open = open_axis(draft, shape_in);
     for (int axis = 0; axis < made->rank; axis++)
-        if (axis != open && !tsr__size_known(draft, &made->dims[axis]) &&
-            same_axis(shape_in, axis) < 0)
+        if (axis != open && !tsr__size_known(draft, made, axis) && same_axis(shape_in, axis) < 0)
             return false;
     return true;
 }
@@ -278,12 +277,13 @@ static tsr_value *remaining_size(struct part *part, const struct shape_input *sh
 static tsr_value *local_entry(struct part *part, const struct shape_input *shape_in,
                               tsr_value *shape, int axis)
 {
-    const tsr_dim *dim = &shape_in->made->dims[axis];
+    const struct item *made = shape_in->made;
+    const tsr_dim *dim = &made->dims[axis];
     int64_t coords[TILE_MAX_FACTORS];
-    if (!tsr__size_known(part->draft, dim))
+    if (!tsr__size_known(part->draft, made, axis))
         return size_here(part, shape, same_axis(shape_in, axis));
     if (!tsr__dim_is_sharded(&shape_in->layout->dims[axis]))
-        return tsr__part_size(part, dim);
+        return tsr__part_size(part, made, axis);
     if (!tsr__device_coords(shape_in->layout, part->rank, axis, coords))
         return NULL;
     struct local_size size = size_of_axis(part, shape_in, axis, coords);
@@ -293,7 +293,7 @@ static tsr_value *local_entry(struct part *part, const struct shape_input *shape
     }
     struct local_columns columns;
     set_column(&columns, 0, size);
-    return local_nodes(part, tsr__part_size(part, dim), &columns, 1, 0);
+    return local_nodes(part, tsr__part_size(part, made, axis), &columns, 1, 0);
 }
 
 // Adds nodes that build the local shape entry by entry, for results with unknown sizes. An entry -1

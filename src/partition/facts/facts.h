@@ -62,20 +62,73 @@ int64_t tsr__local_size_of(const struct local_size *size, int64_t whole);
 
 // ---- size_text.c: size expressions of the model -------------------------------------------------
 
-// True if every rank can compute the size. tsr__shape_known asks this for all sizes of the item.
-bool tsr__size_known(struct draft *draft, const tsr_dim *dim);
+// True if every rank can compute the size of the axis. tsr__shape_known asks this for all axes.
+bool tsr__size_known(struct draft *draft, const struct item *it, int axis);
 bool tsr__shape_known(struct draft *draft, const struct item *it);
 // Callbacks that build an int64[1] for each part of a size expression. Each returns NULL on
 // failure.
 struct size_maker {
     void *data;
-    tsr_value *(*symbol)(void *data, struct str symbol, const struct size_source *from);
+    // `origins`: the dimensions that must be equal for the source to have the size
+    tsr_value *(*symbol)(void *data, struct size_source *from, const uint64_t *origins);
     tsr_value *(*number)(void *data, int64_t number);
     tsr_value *(*combine)(void *data, enum size_op op, tsr_value *a, tsr_value *b);
 };
 // Builds the size with the callbacks of `maker`. Returns NULL if the size is not known or a
 // callback failed.
-tsr_value *tsr__size_make(struct draft *draft, const struct size_maker *maker, const tsr_dim *dim);
+tsr_value *tsr__size_make(struct draft *draft, const struct size_maker *maker,
+                          const struct item *it, int axis);
+
+// ---- origins.c: from which inputs a size comes --------------------------------------------------
+
+// Bits after those of the dimensions in draft->shared: the size depends on the branch that an If
+// takes; the set may be too large, because no rule says from which axes the size comes.
+#define BIT_BRANCH(draft) ((int64_t)(draft)->shared.n)
+#define BIT_GUESS(draft)  ((int64_t)(draft)->shared.n + 1)
+static inline bool origins_have(const uint64_t *set, int64_t bit)
+{
+    return set && bit >= 0 && (set[bit / 64] >> (bit % 64) & 1);
+}
+// Finds the origins of all sizes. Without memory for them, or in very large models, draft->origins
+// stays NULL, and sizes of one name that sharded nodes need must be equal.
+void tsr__origins_find(struct draft *draft);
+// Adds the origins of the axes of inputs that have a factor of `dim`, with `exact` only of those
+// whose origins are certain. Returns the number of such axes.
+int tsr__linked_origins(const struct draft *draft, const struct node_flow *nf,
+                        const struct rule_dim *dim, bool exact, uint64_t *to);
+// Adds the origins of inputs that control the shape of the result (of a Reshape, an Expand). If
+// these are not the sizes that the data has, the rule of the node does not hold. Returns false if
+// there are none.
+bool tsr__host_origins(const struct draft *draft, const struct node_flow *nf, uint64_t *to);
+
+// ---- same_sizes.c: which dimensions of inputs are equal -----------------------------------------
+
+// Returns the dimension from which ranks read a symbol for an axis of the item, given the first
+// dimension with that symbol. *origins is the set of dimensions that must be equal for that (NULL:
+// all that have the symbol).
+struct size_source *tsr__size_source(const struct draft *draft, const struct item *it, int axis,
+                                     struct size_source *first, const uint64_t **origins);
+// True if a size of the item depends on the branch that an If takes, so that no input has it in
+// every run.
+bool tsr__shape_varies(const struct draft *draft, const struct item *it);
+// True if the axis has its size, a symbol, from several dimensions.
+bool tsr__size_is_shared(struct draft *draft, const struct item *it, int axis);
+// Requires that the dimensions in `origins` (NULL: all) with the symbol of `from` are equal.
+// Returns false if out of memory.
+bool tsr__same_sizes_add(struct draft *draft, struct same_sizes *same, struct size_source *from,
+                         const uint64_t *origins);
+// Requires equal sizes where axes of several inputs of a sharded node have one sharded factor.
+bool tsr__same_sizes_add_node(struct draft *draft, struct same_sizes *same,
+                              const struct node_flow *nf);
+// Records in draft->met which sizes are equal in every run that ONNX Runtime accepts, because the
+// node combines them.
+bool tsr__same_sizes_meet(struct draft *draft, const struct node_flow *nf);
+// Returns the first dimension that must be equal to this one; itself if there is none.
+struct size_source *tsr__same_size(const struct draft *draft, const struct same_sizes *same,
+                                   struct size_source *at);
+// Returns the size of an axis as declared in rank files: with a name that other sizes lack, or
+// unknown if it may have several sizes. `declared` is the size in the model.
+tsr_dim tsr__size_name(struct draft *draft, const struct item *it, int axis, tsr_dim declared);
 
 // ---- local_node.c: how the node of one device differs from the model's ------------------------
 

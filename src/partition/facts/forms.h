@@ -84,6 +84,7 @@ struct item {
     tsr_dtype dtype;
     int rank; // -1: unknown
     const tsr_dim *dims;
+    const uint64_t *origins;  // from which inputs the sizes come (origins.c); NULL: not known
     bool fixed;               // all sizes are known; `shape` has them
     bool list;                // an ONNX sequence or optional of tensors; it is never sharded
     enum list_form list_form; // for lists: how they are transferred
@@ -149,6 +150,25 @@ struct step {
     int64_t id;     // number of the communication; -1: it does not communicate, or no rank needs it
 };
 
+// A dimension of a model input from which the value of a symbol can be read at run time.
+struct size_source {
+    const tsr_value *input;
+    int axis;
+    bool readable; // every rank can read the full size from its own input
+    int64_t bit;   // index in `shared`; -1: no other dimension has this symbol
+    // if not NULL: the full shape, which a collective computes, because some ranks lack the size
+    struct form *count;
+    tsr_value **local; // by rank: the size as int64[1]; NULL until a node needs it
+    // the dimensions with this symbol; those that every rank can read come first
+    struct size_source *first, *next;
+};
+
+// Dimensions that must have equal sizes: `leader[bit]` is the first bit of the class of a
+// dimension. NULL: none must.
+struct same_sizes {
+    size_t *leader;
+};
+
 // All state of one partitioning. Each pass fills its own fields and reads the fields of earlier
 // passes.
 struct draft {
@@ -157,7 +177,7 @@ struct draft {
     tsr_status status; // the first failure
 
     // Options (partition.c).
-    bool undigested;     // benchmarks: data files without digests
+    bool undigested;     // the folder is temporary: no digests of the model and of data files
     bool as_safetensors; // data files are also safetensors files
     // if not NULL, the rank graphs are passed to this callback and nothing is written
     const struct partition_visitor *visitor;
@@ -182,7 +202,15 @@ struct draft {
     // (ports.c).
     const struct tile_layout **kept;
     VEC(struct draft_state) states;
-    struct map sizes; // symbol -> struct size_source
+    struct map sizes; // symbol -> struct size_source, the first of a list
+
+    // Dimensions of inputs that share their name with others. A set of them (origins.c) has a bit
+    // for each in `n_words` words.
+    VEC(struct size_source *) shared;
+    size_t n_words;
+    uint64_t **origins;     // by value id: a set for each axis, then one for the value; or NULL
+    struct same_sizes met;  // dimensions that nodes of the main graph combine
+    struct same_sizes same; // dimensions that must be equal in every run
 
     // Items and wants are indexed by value id, `flows` by node id.
     struct item **items;
@@ -199,14 +227,6 @@ struct draft {
     char model_sha256[65], fingerprint[17];
     uint64_t common_bytes; // size of the common file
     uint64_t safetensors;  // size of the safetensors header of each data file; 0: none
-};
-
-// The dimension of a model input from which a symbol's value is read at run time.
-struct size_source {
-    const tsr_value *input;
-    int axis;
-    // if not NULL: the full shape, which a collective computes, because some ranks lack the size
-    struct form *count;
 };
 
 // Returns the first failure of the draft, or TSR_NOMEM if its arena has failed.

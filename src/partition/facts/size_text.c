@@ -15,9 +15,11 @@
 
 #define MAX_TEXT 1024
 
-// The size that is being computed.
+// The size that is being computed: of an axis of an item.
 struct size_job {
     struct draft *draft;
+    const struct item *item;
+    int axis;
     const struct size_maker *maker; // NULL: only check whether the size is known
 };
 static const struct size_value not_known = {0};
@@ -31,10 +33,12 @@ static struct size_value made(const void *value)
 static struct size_value read_symbol(void *data, struct str symbol)
 {
     const struct size_job *job = data;
-    const struct size_source *from = tsr__map_get(&job->draft->sizes, symbol);
+    struct size_source *from = tsr__map_get(&job->draft->sizes, symbol);
+    const uint64_t *origins;
     if (!from || !job->maker)
         return made(from); // the source marks the size as symbolic
-    return made(job->maker->symbol(job->maker->data, symbol, from));
+    from = tsr__size_source(job->draft, job->item, job->axis, from, &origins);
+    return made(job->maker->symbol(job->maker->data, from, origins));
 }
 
 // Computes `a op b`. Returns false (unknown) on overflow, on division by 0, and on division of
@@ -92,10 +96,11 @@ static struct size_value combine(void *data, enum size_op op, struct size_value 
 // Computes a size. Its text may be a symbol or an expression. A text without a symbol, such as
 // "10", is unknown, because ONNX stores numbers as numbers.
 static struct size_value size_of(struct draft *draft, const struct size_maker *maker,
-                                 const tsr_dim *dim)
+                                 const struct item *it, int axis)
 {
-    struct size_job job = {draft, maker};
+    struct size_job job = {draft, it, axis, maker};
     struct size_reader reader = {&job, read_symbol, combine, 0};
+    const tsr_dim *dim = &it->dims[axis];
     struct str text = str_of(dim->symbol);
     if (dim->value >= 0)
         return (struct size_value){.known = true, .number = dim->value};
@@ -107,21 +112,22 @@ static struct size_value size_of(struct draft *draft, const struct size_maker *m
     return reader.names ? size : not_known;
 }
 
-bool tsr__size_known(struct draft *draft, const tsr_dim *dim)
+bool tsr__size_known(struct draft *draft, const struct item *it, int axis)
 {
-    return size_of(draft, NULL, dim).known;
+    return size_of(draft, NULL, it, axis).known;
 }
 
 bool tsr__shape_known(struct draft *draft, const struct item *it)
 {
     for (int axis = 0; axis < it->rank; axis++)
-        if (!tsr__size_known(draft, &it->dims[axis]))
+        if (!tsr__size_known(draft, it, axis))
             return false;
     return it->rank >= 0;
 }
 
-tsr_value *tsr__size_make(struct draft *draft, const struct size_maker *maker, const tsr_dim *dim)
+tsr_value *tsr__size_make(struct draft *draft, const struct size_maker *maker,
+                          const struct item *it, int axis)
 {
-    struct size_value size = size_of(draft, maker, dim);
+    struct size_value size = size_of(draft, maker, it, axis);
     return size.known ? as_value(maker, size) : NULL;
 }

@@ -366,7 +366,7 @@ static struct form *reshard_form(struct draft *draft, struct item *it,
     if (!tsr__owns_once(want))
         return fail(draft, DIAG_partition_no_tensor, it, reader, "give each device one shard",
                     "a device owns several shards of this value");
-    if (tsr__shape_known(draft, it))
+    if (tsr__shape_known(draft, it) && !tsr__shape_varies(draft, it))
         return reshard(draft, from, want, NULL);
     return reshard_unknown(draft, it, from, want, reader);
 }

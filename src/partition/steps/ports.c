@@ -421,38 +421,65 @@ static struct form *sum_shape(struct draft *draft, const tsr_value *value)
     return form;
 }
 
-// Records an input dimension as the source of its symbol, unless the symbol has a source already.
-// With `counted`, the shape must be summed over the ranks first.
-static void find_size(struct draft *draft, const tsr_value *value, int axis, bool counted)
+// Gives a dimension that has its symbol in common with others a bit in sets of dimensions.
+static void share(struct draft *draft, struct size_source *at)
 {
-    struct str symbol = size_symbol(draft, value, axis);
-    if (!symbol.n)
-        return;
-    void **slot = tsr__map_at(&draft->sizes, symbol);
-    if (!slot || *slot) // the first input with the symbol is used
-        return;
-    struct size_source *at = ARENA_NEW(draft->arena, struct size_source);
-    if (!at)
-        return;
-    *at = (struct size_source){.input = value, .axis = axis};
-    if (counted)
-        at->count = sum_shape(draft, value);
-    *slot = at;
+    if (at->bit < 0 && vec_add(draft->arena, &draft->shared, at))
+        at->bit = (int64_t)draft->shared.n - 1;
 }
 
-// Finds an input dimension for each symbol. Prefers sizes that every rank can read to sizes that
-// must be summed over the ranks.
-void tsr__draft_find_sizes(struct draft *draft)
+// Adds an input dimension to the sources of its symbol.
+static void add_source(struct draft *draft, const tsr_value *value, int axis)
+{
+    bool readable = port_readable(draft, value, axis);
+    struct str symbol = size_symbol(draft, value, axis);
+    void **slot = symbol.n ? tsr__map_at(&draft->sizes, symbol) : NULL;
+    struct size_source *at = slot ? ARENA_NEW(draft->arena, struct size_source) : NULL;
+    if (!at)
+        return;
+    *at = (struct size_source){value, axis, readable, .bit = -1, .first = *slot};
+    at->local = ARENA_ARRAY(draft->arena, tsr_value *, (size_t)draft->n_ranks);
+    if (!at->first) {
+        *slot = at->first = at;
+        return;
+    }
+    struct size_source *last = at->first;
+    while (last->next)
+        last = last->next;
+    last->next = at;
+    share(draft, at->first);
+    share(draft, at);
+}
+
+// If ranks cannot read the size that a symbol is read from, plans the sum that gives it.
+static void count_source(struct draft *draft, const tsr_value *value, int axis)
+{
+    struct size_source *first = tsr__map_get(&draft->sizes, size_symbol(draft, value, axis));
+    if (first && first->input == value && first->axis == axis)
+        first->count = sum_shape(draft, value);
+}
+
+// Calls a function for each dimension of the inputs of which every rank can, or cannot, read the
+// full size.
+static void each_dimension(struct draft *draft, bool readable,
+                           void (*call)(struct draft *, const tsr_value *, int))
 {
     tsr_graph *graph = tsr_model_graph(draft->model);
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *value = tsr_graph_input(graph, i);
+        for (int axis = 0; !tsr_value_initializer(value) && axis < tsr_value_rank(value); axis++)
+            if (port_readable(draft, value, axis) == readable)
+                call(draft, value, axis);
+    }
+}
+
+// Finds the input dimensions that have each symbol. Sizes that every rank can read come before
+// those that must be summed over the ranks.
+void tsr__draft_find_sizes(struct draft *draft)
+{
     tsr__map_init(&draft->sizes, draft->arena, 16);
-    for (int counted = 0; counted < 2; counted++)
-        for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
-            const tsr_value *value = tsr_graph_input(graph, i);
-            if (tsr_value_initializer(value))
-                continue;
-            for (int axis = 0; axis < tsr_value_rank(value); axis++)
-                if (port_readable(draft, value, axis) == !counted)
-                    find_size(draft, value, axis, counted);
-        }
+    each_dimension(draft, true, add_source);
+    each_dimension(draft, false, add_source);
+    tsr__origins_find(draft);
+    each_dimension(draft, false, count_source);
 }

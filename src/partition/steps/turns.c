@@ -80,6 +80,7 @@ static struct item *shard_item(struct draft *draft, struct form *form, int64_t s
     *piece = (struct item){.dtype = it->dtype,
                            .rank = it->rank,
                            .dims = dims,
+                           .origins = it->origins,
                            .shape = shape,
                            .fixed = true,
                            .scope = it->scope};

@@ -195,8 +195,8 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
     struct form *from = tsr__draft_convert_local(draft, it, open);
     if (!from && draft_status(draft) != TSR_OK)
         return NULL;
-    bool moves =
-        tsr_dtype_bits(it->dtype) >= 8 && tsr__shape_known(draft, it) && tsr__owns_once(base);
+    bool moves = tsr_dtype_bits(it->dtype) >= 8 && tsr__shape_known(draft, it) &&
+                 !tsr__shape_varies(draft, it) && tsr__owns_once(base);
     if (!from && moves)
         return exchange(draft, it, base, windows, nf->node);
     if (!from)

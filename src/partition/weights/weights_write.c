@@ -354,6 +354,7 @@ static tsr_status batch_digest(struct batch *batch)
 static tsr_status batch_close(struct batch *batch, int64_t i, struct data_file *out)
 {
     out->bytes = batch->files[i].offset;
+    memcpy(out->sha256, NO_DIGEST, sizeof out->sha256);
     if (batch->follow)
         tsr__follow_digest(batch->follow, batch->place[i], out->sha256);
     tsr_status st = tsr__out_commit(&batch->files[i]);
