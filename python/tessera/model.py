@@ -673,7 +673,8 @@ class Model:
 
     @suggests
     def partition(self, folder: Union[str, os.PathLike[str]], *, state: Union[str, Iterable[str]] = "auto", keep_cut: Iterable[str] = (),
-                  layout: Optional[str] = None, weights: Optional[str] = None, transport: Optional[str] = None, force: bool = False) -> Partition:
+                  layout: Optional[str] = None, weights: Optional[str] = None, transport: Optional[str] = None, force: bool = False,
+                  dims: Optional[Mapping[str, int]] = None, static: bool = False) -> Partition:
         """Writes one ONNX file per device into a new folder.
 
         state: pairs "past=present" that stay on their devices; "auto": those that the model's metadata names.
@@ -681,14 +682,18 @@ class Model:
         provider; "genai" writes one generation folder per device (the model must be loaded from such a folder).
         weights: "safetensors", or plain bytes. transport, for layout "context": ranks are "threads" of the program
         that loads model.onnx, or processes ("shm").
+        dims: sizes of symbolic dimensions, the defaults of runs; they win over those of the plan. static: the files are
+        for these sizes only.
         """
         if layout == "wrapped":
             raise ValueError("the layout 'wrapped' was replaced by 'context', whose model.onnx needs the execution provider (tessera.register)")
         if layout not in (None, "context", "genai"):
             raise ValueError("unknown layout %r: use 'context' or 'genai'" % (layout,))
+        if layout == "genai" and (dims or static):
+            raise ValueError("the layout 'genai' takes no dims and no static: generation needs sizes that change")
         if layout == "genai":
             return self.session.do(lambda: self._partition_folder(folder, force))
-        return self.session.do(lambda: self._partition(folder, state, keep_cut, layout, weights, transport, force))
+        return self.session.do(lambda: self._partition(folder, state, keep_cut, layout, weights, transport, force, dims, static))
 
     def _partition_folder(self, out: Any, force: bool) -> Partition:
         if self._folder is None:
@@ -718,13 +723,14 @@ class Model:
         return int(library.tsr_config_devices(config))
 
     def _partition(self, folder: Any, state: Any, keep_cut: Any, layout: Optional[str], weights: Optional[str],
-                   transport: Optional[str], force: bool) -> Partition:
+                   transport: Optional[str], force: bool, dims: Optional[Mapping[str, int]], static: bool) -> Partition:
+        sizes = sizes_array(dims)
         pairs = text_array([] if state == "auto" else list(state))
         cut = text_array(list(keep_cut))
         name = self._config.encode() if self._config else None
         options = options_of(_api.tsr_partition_options, config=name, force=force, state=pairs, n_state=len(pairs), keep_cut=cut, n_keep_cut=len(cut),
                              layout=enum_of("TSR_LAYOUT_", layout), weights=enum_of("TSR_WEIGHTS_", weights),
-                             transport=transport_of(transport))
+                             transport=transport_of(transport), sizes=sizes, n_sizes=len(sizes), static_sizes=static)
         result = ctypes.c_void_p()
         self.session.status(library.tsr_partition(self._handle, os.fsencode(folder), ctypes.byref(options), ctypes.byref(result)))
         return self._partitioned(result)

@@ -3,6 +3,7 @@
 
 usage: test_package.py BUILD"""
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -51,7 +52,7 @@ def test_layouts():
     model.partition(TMP.name + "/genai", layout="genai")
     assert sorted(os.listdir(TMP.name + "/genai")) == ["rank0", "rank1"] and os.path.exists(TMP.name + "/genai/rank1/genai_config.json")
     for words, options in (("genai_config.json", dict(layout="genai")), ("unknown layout 'folded'", dict(layout="folded")), ("replaced by 'context'", dict(layout="wrapped")),
-                           ("unknown weights 'gguf'", dict(weights="gguf"))):
+                           ("unknown weights 'gguf'", dict(weights="gguf")), ("sizes that change", dict(layout="genai", static=True))):
         other = tessera.load(MODEL)
         other.plan(2, dims=DIMS)
         try:
@@ -60,6 +61,24 @@ def test_layouts():
             assert words in str(error) and not os.path.exists(TMP.name + "/no"), error
             continue
         raise AssertionError("no exception")
+
+
+def test_partitions_keep_sizes():
+    model, folder = tessera.load(MODEL), TMP.name + "/sizes"
+    model.plan(2, dims=DIMS)
+    for more in ({}, {"static": True}, {"dims": {"batch": 3}, "static": True}):
+        model.partition(folder, force=True, **more)
+        with open(folder + "/manifest.json") as file:
+            manifest = json.load(file)
+        assert manifest["dims"] == {**DIMS, **more.get("dims", {})} and manifest.get("static", False) == more.get("static", False), manifest
+        shapes = [d for v in onnx.load(folder + "/rank0.onnx").graph.input for d in v.type.tensor_type.shape.dim]
+        assert any(d.dim_param for d in shapes) != ("static" in more), shapes
+    try:
+        model.partition(folder, force=True, dims={"bach": 3})
+    except tessera.TesseraError as error:
+        assert "bach" in str(error), error
+        return
+    raise AssertionError("no exception")
 
 
 def test_missing_file_has_a_finding():
