@@ -308,6 +308,11 @@ def test_model_topology(d):
     onnx.save(m, out)
     rc, text, _ = call("check", out, "--json")
     check("check reads the topology", rc == 1 and any(f["code"] == "topology-misfit" for f in json.loads(text)["findings"]), text)
+    for config, topology, text, want in (("c:4", "none", "mm:W=({0,1},{})", "{4,1:0,1,2,3}"), ("c:4", "none", "mm:W=({1},{})", "{2,1:(0,2),(1,3)}"),
+                                         ("c:4", "grid:2x2", "mm:W=({1},{})", "{2,1:(0,2),(1,3)}"), ("c:8", "none", "mm:W=({1},{})", None)):
+        rc, err, out = annotate(d, "--config", config, "--topology", topology, "--shard", text)
+        got = json.loads(call("info", out, "--json")[1])["shardings"][0]["sharding"] if rc == 0 else None
+        check("%s on %s, topology %s" % (text, config, topology), got == want and (want or "such as @2x4" in err), (rc, got, err))
     _, _, err = call("topology", "show", "{3, [[1,2],[0,2],[1,2]]}")
     check("odd links are reported once", err.count("topology-one-way") == 1 and "topology-self" not in err, err)
 
@@ -404,6 +409,20 @@ def test_tiles(_):
         rc, out, err = call("tiles", "--shape", "", "--sharding", text, "--json")
         tiles = json.loads(out)["tiles"] if rc == 0 else []
         check("a scalar as " + text, [t["device"] for t in tiles] == devices and all(t["start"] == t["stop"] == [] for t in tiles), (rc, out, err))
+    # Without a mesh: it follows from the number of devices and the axes, if there is only one such mesh.
+    for text, devices, mesh in (("({0,1},{})", 4, "2x2"), ("({0}, {1})", 4, "2x2"), ("({1}, {0})", 4, "2x2"), ("({}, {0,1})", 4, "2x2"), ("S1R", 9, "3x3"),
+                                ("({2},{0,1})", 8, "2x2x2"), ("({0},{})", 4, "4"), ("SR", 8, "8")):
+        rc, out, err = call("tiles", "--shape", "9x9", "--sharding", text, "--devices", str(devices))
+        check("%s over %d devices" % (text, devices), rc == 0 and out == call("tiles", "--shape", "9x9", "--sharding", "%s@%s" % (text, mesh))[1], (rc, out, err))
+    for text, devices, why in (("({0,1},{})", 8, "such as @2x4"), ("({0},{1})", 16, "such as @2x8"), ("S01R", 6, "such as @2x3"), ("({0},{1})", 5, "no axis 1"), ("({0},{1})", 1, "no axis 1")):
+        rc, out, err = call("tiles", "--shape", "9x9", "--sharding", text, "--devices", str(devices))
+        check("%s over %d devices: no single mesh" % (text, devices), rc == 1 and why in err and not out, (rc, out, err))
+    rc, out, err = call("tiles", "--shape", "4x4", "--sharding", "({0,1},{})")
+    check("the number of devices is unknown", rc == 2 and "append its shape, such as @2x2" in err, (rc, out, err))
+    rc, out, err = call("tiles", "--shape", "4x4", "--sharding", "{1:4}", "--devices", "4")
+    check("a device beyond the number", rc == 1 and "shard-device" in err, (rc, out, err))
+    rc, out, err = call("reshard", "--shape", "4x4", "--from", "({0,1},{})", "--to", "({0},{1})", "--devices", "4")
+    check("reshard over 4 devices", rc == 0 and "{2,2:0,1,2,3}" in out, (rc, out, err))
     rc, out, err = call("tiles", "--shape", "", "--sharding", "{2}")
     check("a scalar has no axis to shard", rc == 1 and "sharding-misfit" in err, (rc, err))
 

@@ -22,9 +22,6 @@ def main(folder, names):
     with tempfile.TemporaryDirectory(prefix="tessera-test-") as seeds:
         subprocess.run([sys.executable, os.path.join(HERE, "../../fuzz/seeds.py"), seeds], check=True, stdout=subprocess.DEVNULL)
         for name in names:
-            if name == "plan":  # remove this when plan_loops is mended
-                harness.skip(name, "known defect: `plan` of a Loop over sequences reports out of memory (2 of 67 seeds)")
-                continue
             inputs = harness.sample(sorted(glob.glob("%s/%s/*" % (seeds, name))), SEEDS)
             harness.run([(name, replays, os.path.join(folder, "fuzz_replay_" + name), inputs or [os.devnull])])
     sources = {os.path.basename(path)[:-2] for path in glob.glob(os.path.join(HERE, "../../fuzz/*.c"))}

@@ -129,6 +129,8 @@ case("generate on more GPUs than there are", rc == 7 and "GPUs 0 to 1" in err, "
 rc, out, err = call("generate", FOLDER, "--ids", "1,7,11", "--devices", "many")
 case("generate on no topology", rc == 2 and "topology" in err, "exit %d %s" % (rc, err))
 rc, out, err = call("bench", FOLDER, "--devices", "cuda:2@0", "--seconds", "0.1", "--max-tokens", "4", "--prompt-tokens", "5", "--json")
+shm = call("bench", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", "cuda:2@0", "--transport", "shm", "--seconds", "0.3", "--json")
+case("bench of processes, and of the unsharded model on their GPU", shm[0] == 0 and json.loads(shm[1])["unsharded_ms"], "exit %d %s" % (shm[0], shm[2]))
 case("bench of a folder on GPUs", rc == 0 and json.loads(out)["devices"] == 2, "exit %d %s" % (rc, err))
 
 rc, out, err = verify("cuda:3")

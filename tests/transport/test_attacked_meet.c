@@ -133,28 +133,55 @@ enum tampering { RELAY, REPEAT_FRAMES, CHANGE_FRAMES };
 struct relay {
     int listener, to;          // rank 1 connects to `listener`; rank 0 listens at port `to`
     struct record zero, other; // what rank 0 and rank 1 have sent
-    size_t untouched;          // bytes of rank 1 that are passed on as they are
     enum tampering tampering;
     pthread_t thread;
 };
 
-// Passes on what arrives at `from`. Returns false at the end of the connection.
-static bool pass_on(struct relay *relay, int from, int to, struct record *record, bool tampers)
+// Passes on bytes and records them. Returns false at the end of the connection.
+static bool pass_on(int from, int to, struct record *record)
 {
     uint8_t bytes[1024];
     ssize_t n = recv(from, bytes, sizeof bytes, 0);
     if (n <= 0)
         return false;
-    bool frame = tampers && record->n >= relay->untouched;
     if (record->n + (size_t)n <= RECORDED)
         memcpy(record->at + record->n, bytes, (size_t)n);
     record->n += (size_t)n;
-    if (frame && relay->tampering == CHANGE_FRAMES)
-        bytes[n - 1] ^= 1;
     (void)!send(to, bytes, (size_t)n, MSG_NOSIGNAL);
-    if (frame && relay->tampering == REPEAT_FRAMES)
-        (void)!send(to, bytes, (size_t)n, MSG_NOSIGNAL);
     return true;
+}
+
+// Reads one frame. Returns its length; 0: the connection ended.
+static size_t read_frame(int fd, uint8_t out[MEET_HEAD + LINK_CARD + MEET_CODE])
+{
+    struct meet_head head;
+    if (recv(fd, out, MEET_HEAD, MSG_WAITALL) != MEET_HEAD || !tsr__meet_get_head(out, 2, &head))
+        return 0;
+    size_t rest = head.bytes + MEET_CODE;
+    if (recv(fd, out + MEET_HEAD, rest, MSG_WAITALL) != (ssize_t)rest)
+        return 0;
+    return MEET_HEAD + rest;
+}
+
+// Passes on one frame of rank 1, changed or twice. Returns false at the end of the connection.
+static bool tamper(struct relay *relay, int from, int to)
+{
+    uint8_t frame[MEET_HEAD + LINK_CARD + MEET_CODE];
+    size_t n = read_frame(from, frame);
+    if (n == 0)
+        return false;
+    if (relay->tampering == CHANGE_FRAMES)
+        frame[n - 1] ^= 1;
+    for (int i = 0; i < 1 + (relay->tampering == REPEAT_FRAMES); i++)
+        (void)!send(to, frame, n, MSG_NOSIGNAL);
+    return true;
+}
+
+static bool pass_on_of_other(struct relay *relay, int from, int to)
+{
+    if (relay->tampering == RELAY || relay->other.n < MEET_ANSWER)
+        return pass_on(from, to, &relay->other);
+    return tamper(relay, from, to);
 }
 
 static void *run_relay(void *data)
@@ -165,9 +192,9 @@ static void *run_relay(void *data)
     bool open = true;
     while (open && poll(polls, 2, LONG_S * 1000) > 0) {
         if (polls[0].revents)
-            open = pass_on(relay, zero, other, &relay->zero, false);
+            open = pass_on(zero, other, &relay->zero);
         if (open && polls[1].revents)
-            open = pass_on(relay, other, zero, &relay->other, true);
+            open = pass_on_of_other(relay, other, zero);
     }
     close(other);
     close(zero);
@@ -179,7 +206,7 @@ static void *run_relay(void *data)
 static void meet_through(struct relay *relay, enum tampering tampering, struct rank ranks[2])
 {
     int port;
-    *relay = (struct relay){.to = free_port(), .untouched = MEET_ANSWER, .tampering = tampering};
+    *relay = (struct relay){.to = free_port(), .tampering = tampering};
     relay->listener = listen_at(&port);
     start(&ranks[0], 0, relay->to, LONG_S);
     assert_int_equal(pthread_create(&relay->thread, NULL, run_relay, relay), 0);
