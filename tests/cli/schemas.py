@@ -17,7 +17,7 @@ TESSERA = os.path.abspath(sys.argv[1])
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 PREFIX = "urn:tessera:schema:1:"
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "number": (int, float), "integer": int}
-KEYWORDS = {"$schema", "$id", "$ref", "$defs", "title", "description", "type", "properties", "required", "additionalProperties", "items",
+KEYWORDS = {"$schema", "$id", "$ref", "$defs", "title", "description", "type", "properties", "required", "additionalProperties", "items", "minimum",
             "enum", "const", "anyOf"}
 BERT = "tests/models/bert_tiny/model.onnx"
 SIZES = ["--dim", "batch=2", "--dim", "seq=9"]
@@ -75,6 +75,8 @@ def errors(value, schema, root, at="document"):
         yield "%s: %.60r is not %s" % (at, value, schema["type"])
     if value not in schema.get("enum", [value]) or value != schema.get("const", value):
         yield "%s: %.60r is not %s" % (at, value, schema.get("enum", schema.get("const")))
+    if "minimum" in schema and value < schema["minimum"]:
+        yield "%s: %r is less than %r" % (at, value, schema["minimum"])
     if isinstance(value, dict):
         yield from object_errors(value, schema, root, at)
     if isinstance(value, list):
