@@ -15,9 +15,8 @@
 struct sim_group {
     const int64_t *members;
     int n;
-    int arrived;   // number of members that have arrived in the current request
-    double latest; // time of the latest arrival
-    int64_t from;  // sender, if this is a point-to-point message
+    int64_t from;   // sender, if this is a point-to-point message
+    size_t meeting; // of the player
 };
 // A branch of an If (simulate_branches.c).
 struct sim_choice;
@@ -65,11 +64,6 @@ struct sim_device {
     int64_t scratch; // additional bytes that communication needs
     bool widens;     // constants are stored wider than in the file (plan.h)
     bool is_gpu;
-    // state of the simulation
-    size_t at; // index of the current task
-    int request;
-    bool waits;                             // at a communication, for other members
-    double now, arrived;                    // current time; time of arrival at the communication
     double compute, communication, waiting; // seconds so far
     double arithmetic, moving, overhead;    // the parts of `compute`
 };
@@ -137,14 +131,10 @@ tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
 // (simulate_comm_cost.c). Sets comm->bytes; the groups, `most_in`, `most_out` and `moved` must be
 // set.
 int64_t tsr__sim_comm_cost(struct sim *sim, struct sim_comm *comm);
-// Creates the state of links that several communications use at the same time (shared_links.c).
-// NULL: contention is not simulated, or out of memory.
-struct shared_links;
-struct shared_links *tsr__sim_links(struct sim *sim, int requests);
-// Returns the end of a group's communication that begins at that time. Calls must be in the order
-// of their begin times.
-double tsr__sim_end(struct shared_links *shared, const struct sim_comm *comm,
-                    const struct sim_group *group, double begin);
+// Adds the tasks of all devices to the player, one step each (simulate_steps.c). False: out of
+// memory.
+struct player;
+bool tsr__sim_steps(struct sim *sim, struct player *player);
 // simulate_branches.c: creates the two branches of an If in the branch `outer`. NULL: out of
 // memory.
 struct sim_branch *tsr__sim_branches(struct arena *arena, struct sim_branch *outer);

@@ -179,7 +179,7 @@ static const char *tensor_of(const tsr_node *node)
 
 // True if the group lists the device, and only devices of the folder. The folder is not trusted:
 // members are used as indices, and all of them must be waiting when a communication begins
-// (`happen` in timeline.c).
+// (topology/player.c).
 static bool is_group_of(const struct sim *sim, int64_t device, const int64_t *members, size_t n)
 {
     bool listed = false;

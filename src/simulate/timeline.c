@@ -1,19 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // timeline.c - simulates a plan in time, for devices that need not exist. Each device runs its
-// tasks one after the other, request by request. A communication begins when all members of its
-// group have arrived, and ends for all of them at once. Communications that use the same link at
-// the same time delay each other (shared_links.c).
-//
-// Times of tasks are predicted as in the planner. The planner adds up the slowest device of every
-// node. In the simulation devices wait only where they communicate, so for the same nodes its time
-// is never longer.
-//
-//     Example: devices 0 and 1 compute A (3 and 5 ms), an AllReduce of 2 ms, then B (4 and 1 ms):
-//         device 0   compute 0..3   waiting 3..5   communication 5..7   compute 7..11
-//         device 1   compute 0..5                  communication 5..7   compute 7..8
-//     One request ends at 11. In a second request device 1 does A from 8 to 13 and device 0 from
-//     11 to 14. The AllReduce begins at 14, so the second request ends at 14 + 2 + 4 = 20, and the
-//     period is 20 - 11 = 9.
+// tasks one after the other, request by request (topology/player.c). Times of tasks are predicted
+// as in the planner.
 //
 // Call order: tsr__simulate copies the model with numbers for all sizes (one block, if the plan
 // is folded). `look` gets the parts from the partitioner; it reads them, predicts their times and
@@ -29,13 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// A communication whose members have all arrived.
-struct meeting {
-    double begin;
-    struct sim_comm *comm;
-    int group;
-};
-
 // One simulation. `kept` is the session's arena for results that the caller gets.
 struct run {
     struct sim sim;
@@ -43,9 +24,7 @@ struct run {
     tsr_topology *own; // created by this run and freed at its end
     struct arena *kept;
     VEC(tsr_span) spans;
-    double *ends; // end of each request
-    struct shared_links *links;
-    VEC(struct meeting) ready; // a heap, earliest first
+    struct player player;
     struct sim_fold fold;
     const tsr_dim_size *given_sizes; // sizes of the caller, before those of one copy replaced them
     size_t n_given_sizes;
@@ -69,143 +48,50 @@ static void count_compute(struct sim_device *device, const struct sim_task *task
 }
 
 // Adds the time to the device's sums and lists a span. If the list is full, only the sums are
-// updated.
-static void span(struct run *run, int64_t device, const struct sim_task *task, tsr_span_kind kind,
-                 double begin, double end)
+// updated. `step` has the request; times are in seconds.
+static void span(struct run *run, const struct player_span *step, tsr_span_kind kind, double begin,
+                 double end)
 {
-    struct sim_device *sim_device = &run->sim.devices[device];
+    struct sim_device *device = &run->sim.devices[step->device];
+    const struct sim_task *task = &device->tasks.at[step->step];
     if (kind == TSR_SPAN_COMPUTE)
-        count_compute(sim_device, task, end - begin);
+        count_compute(device, task, end - begin);
     else if (kind == TSR_SPAN_COMMUNICATION)
-        sim_device->communication += end - begin;
+        device->communication += end - begin;
     else
-        sim_device->waiting += end - begin;
+        device->waiting += end - begin;
     if (end <= begin || run->spans.n >= SIM_MAX_SPANS)
         return;
     vec_add(run->kept, &run->spans,
-            (tsr_span){kind, (int)device, sim_device->request, task->op, task->node,
+            (tsr_span){kind, (int)step->device, (int)step->run, task->op, task->node,
                        task->comm ? task->comm->id : -1, begin, end});
 }
 
-// Advances to the next task. After its last task a device begins the next request at once. A
-// request ends when its last device is done.
-static void next_task(struct run *run, struct sim_device *device)
+// Called by the player for each step, which is the task with the same index.
+static void observe(void *data, const struct player_span *step)
 {
-    if (++device->at < device->tasks.n)
-        return;
-    if (device->now > run->ends[device->request])
-        run->ends[device->request] = device->now;
-    device->at = 0;
-    device->request++;
-}
-
-// ---- communications that are ready to begin -----------------------------------------------------
-
-static bool before(const struct meeting *a, const struct meeting *b)
-{
-    if (a->begin != b->begin)
-        return a->begin < b->begin;
-    return a->comm->id != b->comm->id ? a->comm->id < b->comm->id : a->group < b->group;
-}
-
-static void swap(struct meeting *a, struct meeting *b)
-{
-    struct meeting kept = *a;
-    *a = *b;
-    *b = kept;
-}
-
-static void add_ready(struct run *run, struct meeting meeting)
-{
-    if (!vec_add(run->kept, &run->ready, meeting))
-        return;
-    struct meeting *list = run->ready.at;
-    for (size_t i = run->ready.n - 1; i && before(&list[i], &list[(i - 1) / 2]); i = (i - 1) / 2)
-        swap(&list[i], &list[(i - 1) / 2]);
-}
-
-static struct meeting take_ready(struct run *run)
-{
-    struct meeting *list = run->ready.at, first = list[0];
-    list[0] = list[--run->ready.n];
-    for (size_t i = 0, k; (k = 2 * i + 1) < run->ready.n; i = k) {
-        if (k + 1 < run->ready.n && before(&list[k + 1], &list[k]))
-            k++;
-        if (!before(&list[k], &list[i]))
-            break;
-        swap(&list[i], &list[k]);
-    }
-    return first;
-}
-
-// Runs a communication whose members have all arrived.
-static void happen(struct run *run, const struct sim_comm *comm, struct sim_group *group)
-{
-    double end = tsr__sim_end(run->links, comm, group, group->latest);
-    for (int i = 0; i < group->n; i++) {
-        struct sim_device *device = &run->sim.devices[group->members[i]];
-        const struct sim_task *task = &device->tasks.at[device->at];
-        span(run, group->members[i], task, TSR_SPAN_WAITING, device->arrived, group->latest);
-        span(run, group->members[i], task, TSR_SPAN_COMMUNICATION, group->latest, end);
-        device->now = end;
-        device->waits = false;
-        next_task(run, device);
-    }
-    // The same group communicates again in the next request.
-    group->arrived = 0;
-    group->latest = 0;
-}
-
-// Runs tasks until the device must wait or is done.
-static void work(struct run *run, int64_t device)
-{
-    struct sim_device *sim_device = &run->sim.devices[device];
-    while (!sim_device->waits && sim_device->request < run->out->requests && sim_device->tasks.n) {
-        const struct sim_task *task = &sim_device->tasks.at[sim_device->at];
-        if (!task->comm) {
-            double end = sim_device->now + (double)task->ps / 1e12;
-            span(run, device, task, TSR_SPAN_COMPUTE, sim_device->now, end);
-            sim_device->now = end;
-            next_task(run, sim_device);
-            continue;
-        }
-        struct sim_group *group = &task->comm->groups.at[task->group];
-        sim_device->waits = true;
-        sim_device->arrived = sim_device->now;
-        if (sim_device->now > group->latest)
-            group->latest = sim_device->now;
-        if (++group->arrived == group->n)
-            add_ready(run, (struct meeting){group->latest, task->comm, task->group});
+    struct run *run = data;
+    double arrived = step->arrived / 1e12, begin = step->begin / 1e12, end = step->end / 1e12;
+    if (run->sim.devices[step->device].tasks.at[step->step].comm) {
+        span(run, step, TSR_SPAN_WAITING, arrived, begin);
+        span(run, step, TSR_SPAN_COMMUNICATION, begin, end);
+    } else {
+        span(run, step, TSR_SPAN_COMPUTE, begin, end);
     }
 }
 
-// True if all devices are done. Devices without tasks are done from the start.
-static bool is_done(const struct run *run)
-{
-    for (int64_t i = 0; i < run->sim.n; i++)
-        if (run->sim.devices[i].tasks.n && run->sim.devices[i].request < run->out->requests)
-            return false;
-    return true;
-}
-
-// Simulates all tasks. Every device runs until it must wait. Then the communication with the
-// earliest begin runs, and its members continue. Tasks that they start begin later, so this order
-// is correct. Reports a deadlock if devices still wait at the end.
+// Plays all tasks. Reports a deadlock if devices still wait at the end.
 static tsr_status play(struct run *run)
 {
-    run->links = tsr__sim_links(&run->sim, run->out->requests);
-    for (int64_t i = 0; i < run->sim.n; i++)
-        work(run, i);
-    while (run->ready.n) {
-        struct meeting next = take_ready(run);
-        struct sim_group *group = &next.comm->groups.at[next.group];
-        happen(run, next.comm, group);
-        for (int i = 0; i < group->n; i++)
-            work(run, group->members[i]);
-    }
-    if (run->kept->failed)
+    struct player *player = &run->player;
+    size_t requests = (size_t)run->out->requests;
+    if (!tsr__player_init(player, run->kept, run->sim.topology, run->sim.n, requests > 1))
         return TSR_NOMEM;
-    if (is_done(run))
+    player->observe = observe;
+    player->data = run;
+    if (!tsr__sim_steps(&run->sim, player) || !tsr__player_play(player, requests))
+        return TSR_NOMEM;
+    if (tsr__player_is_done(player))
         return TSR_OK;
     return tsr__fail(run->sim.session, TSR_INVALID, DIAG_partition_disagrees, NULL,
                      "run `tessera partition` again",
@@ -326,34 +212,14 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
     return list;
 }
 
-#define LEAST_STEADY 6 // with fewer requests, the last two give the period
-
-// Returns the mean time between the ends of two requests, measured in the middle third, when every
-// stage is busy. With fewer than LEAST_STEADY requests, uses the last two. At the end, stages
-// become idle one after the other, and fewer requests share the links.
-static double steady_period(const double *ends, int requests)
-{
-    int first = requests / 3, last = 2 * requests / 3;
-    if (requests < LEAST_STEADY) {
-        first = requests - 2;
-        last = requests - 1;
-    }
-    return (ends[last] - ends[first]) / (last - first);
-}
-
 // Computes the results. A device is idle while it neither computes nor communicates nor waits for a
 // partner.
 static tsr_status sum_up(struct run *run)
 {
     tsr_simulation_summary *simulation = run->out;
-    int requests = simulation->requests;
-    for (int i = 0; i < requests; i++)
-        if (run->ends[i] > simulation->seconds)
-            simulation->seconds = run->ends[i];
-    simulation->first = run->ends[0];
-    simulation->period = simulation->seconds;
-    if (requests > 1)
-        simulation->period = steady_period(run->ends, requests);
+    simulation->seconds = tsr__player_end(&run->player) / 1e12;
+    simulation->first = run->player.ends[0] / 1e12;
+    simulation->period = tsr__player_period(&run->player) / 1e12;
     size_t n = (size_t)(run->fold.copies ? run->devices : run->sim.n);
     simulation->device = list_devices(run, n);
     simulation->devices = n;
@@ -445,9 +311,6 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
         TRY(add_slices(run));
         TRY(add_gather(run));
     }
-    run->ends = ARENA_ARRAY(run->kept, double, (size_t)run->out->requests + 1);
-    if (!run->ends)
-        return TSR_NOMEM;
     TRY(play(run));
     return sum_up(run);
 }

@@ -171,4 +171,84 @@ void tsr__topology_set_wait(tsr_topology *topology, double seconds);
 int64_t tsr__topology_bound(tsr_topology *topology, enum tsr_collective what,
                             const struct topology_groups *groups, int64_t bytes);
 
+// ---- player.c: steps of devices, played in time ------------------------------------------------
+
+// The time for which a communication occupies a link, or a port in one direction. Ports are
+// numbered after the links.
+struct player_use {
+    size_t link;
+    double ps;
+};
+struct player_uses {
+    struct player_use *at;
+    size_t n;
+};
+// A communication of one group, in every run. Groups of one communication have the same id, from 0,
+// and do not delay each other.
+struct player_meeting {
+    const int64_t *devices; // each joins once in a run
+    size_t n;
+    int64_t ps;
+    size_t id;
+    struct player_uses uses;
+    size_t arrived; // while it is played: number of devices that have arrived
+    double latest;  // time of the latest arrival
+};
+struct player_step {
+    double ps;      // of work
+    size_t meeting; // SIZE_MAX: work
+};
+struct player_device {
+    VEC(struct player_step) steps; // of one run
+    size_t at, run;                // the current step and run
+    double now;                    // time at which the device is free
+};
+struct player_link {
+    double free; // end of the last use
+    size_t by;   // id of the last user plus 1; 0: none
+};
+// A step that was played, in picoseconds. The device waited from `arrived` to `begin`.
+struct player_span {
+    int64_t device;
+    size_t step, run;
+    double arrived, begin, end;
+};
+// Picoseconds are doubles, which are exact up to 2.5 hours and never overflow.
+struct player {
+    struct arena *arena;
+    const tsr_topology *topology;
+    int64_t n_devices;
+    size_t runs;
+    struct player_device *devices;
+    VEC(struct player_meeting) meetings;
+    VEC(size_t) ready;         // heap of meetings whose devices have all arrived
+    double *load;              // by link: bytes; NULL: communications do not delay each other
+    struct player_link *links; // by link and port
+    double *ends;              // by run
+    void (*observe)(void *data, const struct player_span *span); // or NULL
+    void *data;
+};
+// Starts a player without steps. contention: communications of different runs that use the same
+// link delay each other, unless the topology has too many links. Returns false if out of memory, as
+// all functions below that return bool.
+bool tsr__player_init(struct player *player, struct arena *arena, const tsr_topology *topology,
+                      int64_t devices, bool contention);
+// Returns the bytes of each link, all 0, for tsr__topology_load to add to. tsr__player_uses returns
+// the uses of the links with these bytes. NULL: there is no contention, and no uses are needed.
+double *tsr__player_load(struct player *player);
+struct player_uses tsr__player_uses(struct player *player);
+// Adds work to the steps of a device. Without an observer, consecutive work becomes one step.
+bool tsr__player_work(struct player *player, int64_t device, int64_t ps);
+// Adds a meeting and returns its number. Each of its devices must join it.
+size_t tsr__player_meeting(struct player *player, const struct player_meeting *meeting);
+bool tsr__player_join(struct player *player, int64_t device, size_t meeting);
+// Plays the steps of one run that many times. If a device waits for one that never joins,
+// tsr__player_is_done is false afterwards.
+bool tsr__player_play(struct player *player, size_t runs);
+bool tsr__player_is_done(const struct player *player);
+// Return the end of the last run, and the mean time between the ends of two runs when all stages
+// are busy, in picoseconds.
+double tsr__player_end(const struct player *player);
+double tsr__player_period(const struct player *player);
+
 #endif

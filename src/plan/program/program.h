@@ -87,6 +87,22 @@ int64_t tsr__planner_overcharge(struct planner *planner);
 // sets *ps to their time. False: out of memory.
 bool tsr__planner_unused(struct planner *planner, struct arena *arena, bool **unused, int64_t *ps);
 
+// A range of nodes that some devices run. The devices belong to the topology.
+struct plan_range {
+    size_t end; // index after its last node; it begins at the end of the range before it
+    int64_t *devices;
+    size_t n;
+};
+// Predicted times of a chosen plan, in picoseconds.
+struct played_plan {
+    int64_t latency, period;  // of one run; between the ends of consecutive runs
+    int64_t *time, *transfer; // by range, of the caller: nodes, and transfers from other ranges
+};
+// played_time.c: plays the plan that the nodes have chosen. common: by node, times of nodes in no
+// range, or NULL. Returns false if out of memory.
+bool tsr__plan_play(struct planner *planner, const struct plan_range *ranges, size_t n,
+                    const int64_t *common, struct played_plan *out);
+
 // states.c: reads the states from "past=present" texts or from the model's metadata. The values
 // must be filled in before.
 tsr_status tsr__planner_states(struct planner *planner, const char *const *state,
