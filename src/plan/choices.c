@@ -5,12 +5,12 @@
 //
 // A larger number of devices must be faster by more than 1 %. Example: with 10 ms on 1 device, 6 ms
 // on 2 and 5.98 ms on 4, the plan is for 2.
+#include "plan/costs/planner.h"
 #include "plan/plan_once.h"
-#include "topology/topology.h"
 
 #include <math.h>
 
-#define WORTH 0.99 // more devices must reduce the time to less than this fraction
+#define WORTH 0.01 // part of the time that more devices must save
 
 // The choices that were planned. `best` is a choice of the caller's topology. best_count.cost is 0
 // until one was found.
@@ -37,15 +37,12 @@ static bool keeps_memory(const tsr_plan_summary *summary, const tsr_topology *to
     return true;
 }
 
-// True if `count` is better than `best`: there is no best yet, only `count` fits in memory, or it
-// is faster by more than 1 %.
-static bool is_better(const tsr_plan_count *count, const tsr_plan_count *best)
+static struct plan_standing standing_of(const tsr_plan_count *count)
 {
-    if (!best->cost)
-        return count->cost > 0;
-    if (count->fits != best->fits)
-        return count->fits;
-    return count->cost > 0 && (double)count->cost < WORTH * (double)best->cost;
+    return (struct plan_standing){.any = count->cost > 0,
+                                  .fits = count->fits,
+                                  .time = count->cost,
+                                  .devices = count->devices};
 }
 
 // Returns the options for one of the `left` plans that are left. They share the time that is left:
@@ -93,7 +90,8 @@ static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_top
     }
     if (!vec_add(&list->arena, &list->tried, count))
         return TSR_NOMEM;
-    if (is_better(&count, &list->best_count)) {
+    struct plan_standing now = standing_of(&count), best = standing_of(&list->best_count);
+    if (tsr__plan_is_better(&now, &best, WORTH)) {
         list->best = choice;
         list->best_count = count;
     }

@@ -203,25 +203,19 @@ static tsr_status keep_sizes(struct request *request)
 
 // ---- plans -------------------------------------------------------------------------------------
 
-// Lowers the bound of the summary to `bound`, that of the plan without stages, and updates gap and
-// `optimal`.
-static void set_bound(tsr_plan_summary *out, int64_t bound)
-{
-    out->bound = int64_min(out->bound, bound);
-    out->optimal = out->cost <= out->bound;
-    out->gap = (double)(out->cost - out->bound) / (double)int64_max(out->cost, 1);
-}
+#define PIPELINE      "pipeline of hosts, tensor parallel inside" // name of an expert's plan
+#define PIPELINE_MOST 64 // largest number of devices of such a pipeline
 
-// Adds the list of expert plans to the summary. `own` are the figures of the chosen plan.
-static tsr_status add_compared(const struct request *request, const struct found_plan *found,
-                               const struct compared_plan *own, tsr_plan_summary *out)
-{
-    struct arena *arena = &request->planners[0].session->results[RESULT_PLAN];
-    return tsr__compared_write(arena, &found->compared, own, out);
-}
-
-#define PIPELINE_SHARE 0.2 // share of the time for the pipeline of hosts
-#define PIPELINE_MOST  64  // largest number of devices of such a pipeline
+// The best plan without stages and the best one in stages, of which the better one is written.
+struct plans {
+    struct request *request;    // the caller's, of the plan without stages or of that in stages
+    struct request other;       // of the other plan; closed if there is none
+    struct budget part;         // of `other`
+    struct request *plain;      // NULL: no plan without stages is searched
+    struct request *staged;     // NULL: no plan in stages is searched
+    struct found_plan found;    // without stages
+    struct found_stages stages; // in stages
+};
 
 // True if the devices may be on several hosts. If the topology has no host size, unlike devices are
 // assumed to be on several hosts.
@@ -242,149 +236,194 @@ static bool allows_pipeline(const struct request *request)
            planner->machine.n > 1 && planner->machine.n <= PIPELINE_MOST && may_have_hosts(planner);
 }
 
-#define PIPELINE "pipeline of hosts, tensor parallel inside" // name of an expert's plan
-
-// Plans the pipeline of hosts. `write`: writes it into the model, too.
-static tsr_status plan_pipeline(struct request *request, bool write, struct compared_plan *pipeline,
-                                tsr_plan_summary *out)
+// True if a plan without stages may be the answer to a request for stages: their number is
+// automatic, and there are no manual stages, second model, exported program or explained node.
+static bool allows_plain(const struct request *request)
 {
-    struct request staged = {0};
-    struct budget *budget = request->planners[0].budget;
-    struct budget part = tsr__budget_part(budget, PIPELINE_SHARE);
-    uint64_t work = part.work;
-    struct stage_rival rival = {.cost = PLAN_NEVER, .by_hosts = true};
-    struct diag_mark before = tsr__diag_mark(budget->session);
-    tsr_status st = open_request(&staged, request->planners[0].model, &request->options, &part);
+    const tsr_plan_options *options = &request->options;
+    return options->stages == TSR_STAGES_AUTO && !request->planners[0].hand_staged &&
+           !options->export_lp && !options->explain && request->models.n == 1;
+}
+
+// Searches for the plan without stages. That no such plan is found is no error.
+static tsr_status find_plain(struct plans *plans)
+{
+    struct request *plain = plans->plain;
+    tsr_status st = tsr__search_find(&plain->models, &plain->options, &plans->found);
+    bool none = st == TSR_INFEASIBLE || st == TSR_UNSUPPORTED;
+    return none && plain == &plans->other ? TSR_OK : st;
+}
+
+static tsr_status find_stages(struct plans *plans)
+{
+    return tsr__plan_stages_find(&plans->staged->models, &plans->staged->options, &plans->stages);
+}
+
+// Finds the plan of `other`. Discards its diagnostics: those of the caller's request are alike.
+static tsr_status find_other(struct plans *plans, tsr_status (*find)(struct plans *plans))
+{
+    tsr_session *session = plans->request->planners[0].session;
+    struct diag_mark before = tsr__diag_mark(session);
+    tsr_model *model = plans->request->planners[0].model;
+    tsr_status st = open_request(&plans->other, model, &plans->request->options, &plans->part);
     if (st == TSR_OK)
-        st = tsr__plan_stages(&staged.models, &staged.options, write, &rival, out);
-    tsr__budget_spend(budget, work - part.work);
-    if (write)
-        request->planners[0].config = staged.planners[0].config; // keep_sizes needs it
-    else
-        tsr__diag_back(budget->session, &before, false);
-    *pipeline = (struct compared_plan){
-        .name = PIPELINE, .fits = rival.time > 0, .time = rival.time, .compute = rival.compute};
-    close_request(&staged);
+        st = find(plans);
+    if (st == TSR_OK)
+        tsr__diag_back(session, &before, false);
     return st;
 }
 
-// True if the pipeline is faster than the plan without stages, or the only one that fits.
-static bool pipeline_wins(const struct compared_plan *pipeline, const struct request *request,
-                          const struct found_plan *found)
+// Searches for a plan without stages, after the pipeline of hosts, which takes little time.
+static tsr_status find_unstaged(struct plans *plans)
 {
-    if (!pipeline->fits)
-        return false;
-    return !found->result.feasible || request->planners[0].memory.exceeds ||
-           pipeline->time < tsr__search_figures(found).time;
+    plans->plain = plans->request;
+    if (allows_pipeline(plans->request)) {
+        plans->staged = &plans->other;
+        plans->stages = (struct found_stages){.beat = PLAN_NEVER, .by_hosts = true};
+        plans->part = tsr__budget_quick(plans->request->planners[0].budget, 1);
+        TRY(find_other(plans, find_stages));
+    }
+    return find_plain(plans);
+}
+
+// Searches for a plan in stages. A plan without stages comes first, if it may be the answer: it has
+// candidates that stages lack, such as delayed partial sums, and is found sooner on unlike devices.
+static tsr_status find_staged(struct plans *plans)
+{
+    plans->staged = plans->request;
+    plans->stages.beat = PLAN_NEVER;
+    if (allows_plain(plans->request)) {
+        plans->plain = &plans->other;
+        plans->part = tsr__budget_next(plans->request->planners[0].budget, false);
+        TRY(find_other(plans, find_plain));
+        if (plans->found.result.feasible && !plans->other.planners[0].memory.exceeds)
+            plans->stages.beat = plans->found.result.cost;
+        plans->other.planners[0].budget = plans->request->planners[0].budget;
+    }
+    return find_stages(plans);
+}
+
+static struct plan_standing plain_standing(const struct plans *plans)
+{
+    struct plan_standing none = {0};
+    if (!plans->plain)
+        return none;
+    return tsr__search_standing(&plans->found, &plans->plain->options);
+}
+
+static struct plan_standing staged_standing(const struct plans *plans)
+{
+    struct plan_standing none = {0};
+    return plans->staged ? tsr__plan_stages_standing(&plans->stages) : none;
+}
+
+// True if the plan in stages is the better one. Of equal plans, the kind is chosen for which the
+// caller asked.
+static bool stages_win(const struct plans *plans)
+{
+    struct plan_standing plain = plain_standing(plans), staged = staged_standing(plans);
+    if (plans->staged == plans->request)
+        return !tsr__plan_is_better(&plain, &staged, 0);
+    return tsr__plan_is_better(&staged, &plain, 0);
+}
+
+// Limits the bound of the summary to that of all plans that were searched, and updates gap and
+// `optimal`. Of the pipelines of hosts only one is searched, so its time is its bound.
+static void set_bound(const struct plans *plans, tsr_plan_summary *out)
+{
+    int64_t bound = PLAN_NEVER;
+    if (!plans->found.result.infeasible)
+        bound = plans->found.result.bound;
+    if (!plans->stages.by_hosts)
+        bound = int64_min(bound, tsr__plan_stages_least(&plans->stages));
+    out->bound = int64_min(out->cost, bound);
+    out->optimal = out->cost <= out->bound;
+    out->gap = (double)(out->cost - out->bound) / (double)int64_max(out->cost, 1);
+}
+
+// Returns the figures of the plan in stages.
+static struct compared_plan staged_figures(const struct plans *plans)
+{
+    const struct found_stages *stages = &plans->stages;
+    struct compared_plan figures = {
+        .name = PIPELINE, .fits = stages->pipeline.n > 0, .time = stages->summary.cost};
+    if (stages->options.objective == TSR_LATENCY)
+        figures.compute = stages->compute;
+    return figures;
 }
 
 // Reports why there is no plan, and adds the expert plans that were tried.
-static tsr_status refuse(struct request *request, const struct found_plan *found,
-                         tsr_plan_summary *out)
+static tsr_status refuse(struct plans *plans, tsr_plan_summary *out)
 {
     struct compared_plan none = {0};
-    tsr_status added = TSR_OK, st = tsr__plan_refuse(&request->models, &request->options,
-                                                     found->result.infeasible, out);
+    struct request *plain = plans->plain;
+    if (plans->staged == plans->request)
+        return tsr__plan_stages_refuse(&plans->stages, out);
+    tsr_status added = TSR_OK, st = tsr__plan_refuse(&plain->models, &plain->options,
+                                                     plans->found.result.infeasible, out);
     if (st == TSR_INFEASIBLE)
-        added = add_compared(request, found, &none, out);
+        added = tsr__compared_write(&plans->found, &none, out);
     return added == TSR_OK ? st : added;
 }
 
-// Makes the pipeline the result. It does so even if time is up or the caller cancelled, because
-// this takes little time. It gets the work of a new budget: with less than plan_pipeline had
-// before, it might find another pipeline.
-static tsr_status take_pipeline(struct request *request, const struct found_plan *found, bool write,
-                                tsr_plan_summary *out)
+// Makes the plan in stages the result, with the experts' plans that it was compared with.
+static tsr_status take_stages(struct plans *plans, bool write, tsr_plan_summary *out)
 {
-    struct budget *budget = request->planners[0].budget, before = *budget;
-    bool cancelled = tsr__cancelled(budget->session), stopped = tsr__budget_over(budget);
-    struct compared_plan pipeline;
-    tsr_session_cancel(budget->session, false);
-    tsr__budget_start(budget, budget->session, 0);
-    tsr_status st = plan_pipeline(request, write, &pipeline, out);
-    *budget = before;
-    tsr_session_cancel(budget->session, cancelled);
-    if (st != TSR_OK)
-        return st;
-    out->bound = out->cost;
-    if (!found->result.infeasible)
-        set_bound(out, found->result.bound);
-    out->stopped = stopped && !out->optimal;
-    out->used_devices = request->planners[0].machine.n;
-    out->copies = 1;
-    return add_compared(request, found, &pipeline, out);
+    TRY(tsr__plan_stages_take(&plans->stages, write, out));
+    if (!plans->plain)
+        return TSR_OK;
+    if (plans->stages.by_hosts) {
+        out->stopped = tsr__budget_over(plans->request->planners[0].budget);
+        out->used_devices = plans->request->planners[0].machine.n;
+        out->copies = 1;
+    }
+    struct plan_standing plain = plain_standing(plans);
+    if ((plain.any && plain.fits) || plans->stages.by_hosts)
+        set_bound(plans, out);
+    out->stopped = out->stopped && !out->optimal;
+    struct compared_plan own = staged_figures(plans);
+    return tsr__compared_write(&plans->found, &own, out);
 }
 
-static tsr_status plan_unstaged(struct request *request, bool write, tsr_plan_summary *out)
+// Writes the better plan, or reports that there is none.
+static tsr_status take_better(struct plans *plans, bool write, tsr_plan_summary *out)
 {
-    struct found_plan found;
-    struct compared_plan pipeline = {0};
-    if (allows_pipeline(request))
-        TRY(plan_pipeline(request, false, &pipeline, out));
-    tsr_status st = tsr__search_find(&request->models, &request->options, &found);
-    out->undecided = st == TSR_INFEASIBLE && found.undecided;
-    if (st != TSR_OK)
-        return st;
-    if (pipeline.fits && !tsr__compared_add(&request->planners[0].arena, &found.compared, pipeline))
+    struct compared_plan pipeline = staged_figures(plans);
+    struct plan_standing plain = plain_standing(plans);
+    if (plans->stages.by_hosts && pipeline.fits &&
+        !tsr__compared_add(&plans->plain->planners[0].arena, &plans->found.compared, pipeline))
         return TSR_NOMEM;
-    if (!pipeline_wins(&pipeline, request, &found)) {
-        if (!found.result.feasible)
-            return refuse(request, &found, out);
-        return tsr__search_take(&found, &request->options, write, out);
-    }
-    return take_pipeline(request, &found, write, out);
+    if (plans->stages.pipeline.n && stages_win(plans))
+        return take_stages(plans, write, out);
+    if (!plain.any || (plans->staged == plans->request && !plain.fits))
+        return refuse(plans, out);
+    TRY(tsr__search_take(&plans->found, &plans->plain->options, write, out));
+    if (plans->staged == plans->request)
+        set_bound(plans, out);
+    return TSR_OK;
 }
 
-// Plans with any number of stages, or none. First finds a plan without stages, which stages must
-// beat. That plan has candidates that stages lack, such as delayed partial sums, and on unlike
-// devices it is found sooner.
-static tsr_status plan_auto(struct request *request, struct request *plain, bool write,
-                            tsr_plan_summary *out)
+// Plans the request without stages or in stages. The configuration of the plan becomes that of the
+// request.
+static tsr_status plan_request(struct request *request, bool write, tsr_plan_summary *out)
 {
-    struct found_plan found;
-    struct budget *budget = request->planners[0].budget;
-    struct budget half = tsr__budget_part(budget, 0.5);
-    uint64_t work = half.work;
-    struct diag_mark before = tsr__diag_mark(budget->session);
-    TRY(open_request(plain, request->planners[0].model, &request->options, &half));
-    tsr_status st = TSR_OK, unstaged = tsr__search_find(&plain->models, &plain->options, &found);
-    tsr__budget_spend(budget, work - half.work);
-    // Discards diagnostics, also the one that no such plan fits. They are repeated if this plan is
-    // chosen.
-    tsr__diag_back(budget->session, &before, false);
-    if (unstaged != TSR_OK && unstaged != TSR_INFEASIBLE && unstaged != TSR_UNSUPPORTED)
-        return unstaged;
-    struct stage_rival rival = {.cost = PLAN_NEVER};
-    if (unstaged == TSR_OK && found.result.feasible && !plain->planners[0].memory.exceeds)
-        rival.cost = found.result.cost;
-    TRY(tsr__plan_stages(&request->models, &request->options, write, &rival, out));
-    int64_t bound = int64_min(found.result.bound, rival.bound);
-    if (rival.wins) {
-        plain->planners[0].budget = budget;
-        st = tsr__search_take(&found, &plain->options, write, out);
-        request->planners[0].config = plain->planners[0].config; // keep_sizes needs it
-    }
-    if (st == TSR_OK && rival.cost < PLAN_NEVER)
-        set_bound(out, bound);
-    if (st != TSR_OK || rival.wins)
-        return st;
-    struct compared_plan own = {.time = rival.time};
-    if (out->objective == TSR_LATENCY)
-        own.compute = rival.compute;
-    return add_compared(plain, &found, &own, out);
-}
-
-// Plans with stages. A plan without stages is tried as well if the number of stages is automatic,
-// except with manual stages, two models, an exported program or an explained node.
-static tsr_status plan_staged(struct request *request, bool write, tsr_plan_summary *out)
-{
-    const tsr_plan_options *options = &request->options;
-    if (options->stages != TSR_STAGES_AUTO || request->planners[0].hand_staged ||
-        options->export_lp || options->explain || request->models.n > 1)
-        return tsr__plan_stages(&request->models, options, write, NULL, out);
-    struct request plain = {0};
-    tsr_status st = plan_auto(request, &plain, write, out);
-    close_request(&plain);
+    struct plans *plans = ARENA_NEW(&request->planners[0].arena, struct plans);
+    tsr_status st = TSR_OK;
+    if (!plans)
+        return TSR_NOMEM;
+    plans->request = request;
+    if (wants_stages(&request->options) || request->planners[0].hand_staged)
+        st = find_staged(plans);
+    else
+        st = find_unstaged(plans);
+    out->undecided = st == TSR_INFEASIBLE && plans->found.undecided;
+    if (st == TSR_OK)
+        st = take_better(plans, write, out);
+    if (st == TSR_OK && plans->other.models.n && plans->other.planners[0].config)
+        request->planners[0].config = plans->other.planners[0].config;
+    if (plans->staged)
+        tsr__plan_stages_end(&plans->stages);
+    close_request(&plans->other);
     return st;
 }
 
@@ -419,10 +458,8 @@ tsr_status tsr__plan_once(tsr_model *model, const tsr_plan_options *options, boo
     // Results of the previous plan become invalid here.
     tsr__arena_free(&session->results[RESULT_PLAN]);
     tsr_status st = open_request(&request, model, options, &budget);
-    if (st == TSR_OK && (wants_stages(options) || request.planners[0].hand_staged))
-        st = plan_staged(&request, write, summary);
-    else if (st == TSR_OK)
-        st = plan_unstaged(&request, write, summary);
+    if (st == TSR_OK)
+        st = plan_request(&request, write, summary);
     if (st == TSR_OK && write)
         st = keep_sizes(&request);
     correct_chosen(summary);

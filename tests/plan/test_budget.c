@@ -44,8 +44,9 @@ void __wrap_tsr__budget_spend(struct budget *budget, uint64_t work);
 void __wrap_tsr__budget_spend(struct budget *budget, uint64_t work)
 {
     __real_tsr__budget_spend(budget, work);
-    if (budget == seen.started)
-        seen.charged += work;
+    for (const struct budget *b = budget; b; b = b->whole)
+        if (b == seen.started)
+            seen.charged += work;
 }
 
 static const char *name_of(struct net *t, const char *what, int layer)

@@ -2,6 +2,14 @@
 // budget.c - limits the effort of a plan. The limit is in seconds if the caller set one. Otherwise
 // it is an amount of work, which is the same on every machine. All solves of one plan share one
 // budget. Cancelling the session ends the budget.
+//
+// Every part of the search that takes long gets half of what is left, and the last part gets all of
+// it (tsr__budget_next). Answers that must come soon share QUICK_PART (tsr__budget_quick): experts'
+// plans before the search, and advice after it.
+//
+//     Example: 10 s for 6 experts' plans, all devices at once and two sets. Each expert's plan may
+//     take about 0.4 s. If they end after 1 s, all at once get 4.5 s, the first set 2.25 s, and the
+//     last set the rest.
 #include "plan/costs/planner.h"
 
 #include <math.h>
@@ -10,6 +18,8 @@
 #define TOTAL_WORK UINT64_C(1000000000) // cells that all solves may visit: about ten seconds
 #define SOLVE_WORK UINT64_C(500000000)  // cells that one solve may visit
 #define LEAST_WORK UINT64_C(20000000)   // cells that a solve gets even if the budget is used up
+#define QUICK_WORK UINT64_C(50000000)   // cells that a quick answer may visit
+#define QUICK_PART 0.25                 // part of the budget for all quick answers of one kind
 #define RESERVE    0.05 // fraction of the seconds that is reserved for writing the plan
 
 void tsr__budget_start(struct budget *budget, tsr_session *session, double seconds)
@@ -29,11 +39,9 @@ bool tsr__budget_over(const struct budget *budget)
 
 void tsr__budget_spend(struct budget *budget, uint64_t work)
 {
-    if (budget->end > 0)
-        return; // seconds are the limit
-    if (work > budget->work)
-        work = budget->work;
-    budget->work -= work;
+    for (; budget; budget = budget->whole)
+        if (!(budget->end > 0)) // otherwise, seconds are the limit
+            budget->work -= work < budget->work ? work : budget->work;
 }
 
 // ---- progress ----------------------------------------------------------------------------------
@@ -69,13 +77,28 @@ void tsr__budget_clear_progress(const struct budget *budget)
 
 // ---- shares ------------------------------------------------------------------------------------
 
-struct budget tsr__budget_part(const struct budget *budget, double fraction)
+// Returns a budget with that fraction of the remaining budget.
+static struct budget part_of(struct budget *budget, double fraction)
 {
     struct budget part = *budget;
+    part.whole = budget;
     if (budget->end > 0)
         part.end = tsr__now_s() + fmax((budget->end - tsr__now_s()) * fraction, 1e-3);
     else
         part.work = (uint64_t)((double)budget->work * fraction);
+    return part;
+}
+
+struct budget tsr__budget_next(struct budget *budget, bool last)
+{
+    return part_of(budget, last ? 1 : 0.5);
+}
+
+struct budget tsr__budget_quick(struct budget *budget, size_t n)
+{
+    struct budget part = part_of(budget, QUICK_PART / (double)n);
+    if (part.work > QUICK_WORK)
+        part.work = QUICK_WORK;
     return part;
 }
 

@@ -161,8 +161,9 @@ struct numbered_layout {
 // The effort that a plan may take (budget.c).
 struct budget {
     tsr_session *session;
-    double begin, end; // times of tsr__now_s; end 0: work is the limit, not seconds
-    uint64_t work;     // cells that solves may still visit
+    double begin, end;    // times of tsr__now_s; end 0: work is the limit, not seconds
+    uint64_t work;        // cells that solves may still visit
+    struct budget *whole; // the budget of which this is a part; NULL: of the call
 };
 
 // Plans that people make by hand. Each allows only a few candidates for every node (grids.c), so
@@ -448,6 +449,21 @@ bool tsr__planner_alike(const struct planner *planner);
 // Creates the configuration that the plan is written into, unless it exists.
 tsr_status tsr__planner_config(struct planner *planner, const char *name) TSR_MUST_USE;
 
+// better_plan.c
+// What two plans are compared by.
+struct plan_standing {
+    bool any, fits;         // any: there is a plan; fits: within the memory of its devices
+    int64_t time;           // what the objective minimizes
+    int64_t then;           // decides between plans of equal time on equally many devices
+    int64_t hosts, devices; // that the plan uses; equal for plans of which this is not known
+};
+// Returns the number of hosts of that many consecutive devices.
+int64_t tsr__planner_hosts(const struct planner *planner, int64_t devices);
+// True if plan `a` is better than `b`. worth: part of the time that a larger number of devices must
+// save; 0: a plan on more devices must only be faster.
+bool tsr__plan_is_better(const struct plan_standing *a, const struct plan_standing *b,
+                         double worth);
+
 // device_speeds.c: fills machine.speed and machine.kept. False: out of memory.
 bool tsr__planner_speed_up(struct planner *planner);
 
@@ -458,9 +474,12 @@ bool tsr__budget_over(const struct budget *budget); // deadline or cancellation;
 // Returns the options of a solve that may use that fraction of the remaining budget. After the
 // solve, the caller subtracts its work from the budget (tsr__budget_spend).
 struct program_options tsr__budget_share(struct budget *budget, double fraction);
-// Returns a separate budget with that fraction of the remaining budget. The caller must subtract
-// the work that the new budget spends from the original one (tsr__budget_spend).
-struct budget tsr__budget_part(const struct budget *budget, double fraction);
+// Returns the part of the budget for the next of several long searches. What it spends is spent
+// from `budget`, too, which must live longer.
+struct budget tsr__budget_next(struct budget *budget, bool last);
+// As tsr__budget_next, for one of n answers that must come soon.
+struct budget tsr__budget_quick(struct budget *budget, size_t n);
+// Subtracts work from the budget and from those of which it is a part.
 void tsr__budget_spend(struct budget *budget, uint64_t work);
 void tsr__budget_clear_progress(const struct budget *budget);
 // True if the deadline for computing costs has passed, or the session was cancelled and

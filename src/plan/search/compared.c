@@ -173,9 +173,11 @@ static tsr_plan_expert expert_of(struct arena *arena, const struct compared_plan
     return expert;
 }
 
-tsr_status tsr__compared_write(struct arena *arena, const struct compared_list *list,
-                               const struct compared_plan *plan, tsr_plan_summary *out)
+tsr_status tsr__compared_write(const struct found_plan *found, const struct compared_plan *plan,
+                               tsr_plan_summary *out)
 {
+    struct arena *arena = &found->models->planners[0]->session->results[RESULT_PLAN];
+    const struct compared_list *list = &found->compared;
     struct compared_plan *sorted = ARENA_ARRAY(arena, struct compared_plan, list->n + 1);
     tsr_plan_expert *experts = ARENA_ARRAY(arena, tsr_plan_expert, list->n + 1);
     if (!sorted || !experts)

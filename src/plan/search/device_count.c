@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-#define ADVICE_MOST  32   // largest number of devices that is tried if no plan fits
-#define ADVICE_SHARE 0.05 // share of the remaining budget for each number of devices
+#define ADVICE_MOST 32 // largest number of devices that is tried if no plan fits
+#define TRIES       2  // numbers of devices that are tried
 
 // True if some node has shardings in the model, which are valid for this number of devices only.
 static bool any_given(const struct planner *planner)
@@ -121,13 +121,11 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
     n = int64_max(n, planner->machine.n + 1);
     while (power < n)
         power *= 2;
-    for (int try = 0; try < 2; try++) {
+    for (int try = 0; try < TRIES; try++) {
         if (n > ADVICE_MOST || tsr__budget_over(planner->budget))
             return TSR_OK;
-        struct budget part = tsr__budget_part(planner->budget, ADVICE_SHARE);
-        uint64_t work = part.work;
+        struct budget part = tsr__budget_quick(planner->budget, TRIES);
         TRY(cost_for(planner, options, &part, n, &cost));
-        tsr__budget_spend(planner->budget, work - part.work);
         if (cost > 0) {
             out->fits_devices = n;
             return TSR_OK;

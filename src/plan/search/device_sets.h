@@ -160,9 +160,9 @@ tsr_status tsr__compared_record(struct set_plan *plan) TSR_MUST_USE;
 bool tsr__compared_add(struct arena *arena, struct compared_list *list,
                        struct compared_plan compared);
 
-// set_plans.c: plans all models on plan->set with a share of the budget. `beat` is the time of the
-// best plan so far in picoseconds; 0: there is none.
-tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, double share,
+// set_plans.c: plans all models on plan->set with plan->budget. `beat` is the time of the best plan
+// so far in picoseconds; 0: there is none.
+tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan,
                          int64_t beat) TSR_MUST_USE;
 void tsr__set_plan_end(struct set_plan *plan);
 // Copies the shardings of the plan to the planners of all devices. False: out of memory.

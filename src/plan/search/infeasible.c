@@ -6,10 +6,7 @@
 // to find it.
 #include "plan/search/search.h"
 
-// Share of the remaining budget for finding the needed memory, and the accepted error of the
-// result.
-#define ADVICE_SHARE 0.3
-#define ADVICE_NEAR  0.01
+#define ADVICE_NEAR 0.01 // accepted error of the needed memory
 
 struct str tsr__plan_bytes_text(struct arena *arena, int64_t bytes)
 {
@@ -21,13 +18,6 @@ struct str tsr__plan_bytes_text(struct arena *arena, int64_t bytes)
         unit++;
     }
     return tsr__arena_printf(arena, "%.4g %s", size, units[unit]);
-}
-
-static struct program_options advice_effort(struct budget *budget)
-{
-    struct program_options options = tsr__budget_share(budget, ADVICE_SHARE);
-    options.near = ADVICE_NEAR;
-    return options;
 }
 
 // ---- what fills the devices --------------------------------------------------------------------
@@ -244,9 +234,11 @@ static tsr_status find_least(struct models *models, tsr_plan_summary *out, bool 
     struct program_least least = {0};
     if (!models->program)
         return TSR_OK;
-    struct program_options share = advice_effort(planner->budget);
-    TRY(tsr__program_least(models->program, &share, &planner->arena, &least));
-    tsr__budget_spend(planner->budget, least.work);
+    struct budget part = tsr__budget_next(planner->budget, false);
+    struct program_options options = tsr__budget_share(&part, 1);
+    options.near = ADVICE_NEAR;
+    TRY(tsr__program_least(models->program, &options, &planner->arena, &least));
+    tsr__budget_spend(&part, least.work);
     if (!least.found)
         return TSR_OK;
     out->needs_bytes = least.least;

@@ -14,17 +14,13 @@
 #include "plan/search/search.h"
 
 #define ONE_DEVICE    "one device" // name of an expert's plan
-#define EXPERTS_SHARE 0.3          // share of the budget for all experts' plans
-#define ALL_SHARE     0.5  // share of the rest for all devices at once, if there are sets as well
-#define EXPERTS_MOST  64   // largest number of devices of an expert's plan
-#define LONG_SEQUENCE 4096 // shortest sequence for which context parallelism is compared
-#define SET_SHARE     0.5  // share of the rest for the next set: the most promising gets most
+#define EXPERTS_MOST  64           // largest number of devices of an expert's plan
+#define LONG_SEQUENCE 4096         // shortest sequence for which context parallelism is compared
 // number of devices up to which the summary covers each device individually
 #define SUMMED_MOST 64
 // number of sets that are planned with all candidates, the most promising first
 #define FULL_SETS 16
 #define ROUNDING  1e-6 // relative difference of cost and bound that is treated as 0
-#define TIE       1e-4 // relative difference of times that are treated as equal
 
 // ---- all devices at once -----------------------------------------------------------------------
 
@@ -58,18 +54,15 @@ static tsr_status solve_at_once(struct found_plan *found, const tsr_plan_options
     return TSR_OK;
 }
 
-// Solves the program with a share of the budget.
-static tsr_status solve_with_share(struct found_plan *found, const tsr_plan_options *options,
-                                   double share)
+// Solves the program with the next part of the budget.
+static tsr_status solve_next(struct found_plan *found, const tsr_plan_options *options, bool last)
 {
     struct models *models = found->models;
     struct budget *budget = models->planners[0]->budget;
-    struct budget part = tsr__budget_part(budget, share);
-    uint64_t work = part.work;
+    struct budget part = tsr__budget_next(budget, last);
     for (size_t m = 0; m < models->n; m++)
         models->planners[m]->budget = &part;
     tsr_status st = solve_at_once(found, options);
-    tsr__budget_spend(budget, work - part.work);
     for (size_t m = 0; m < models->n; m++)
         models->planners[m]->budget = budget;
     return st;
@@ -77,46 +70,37 @@ static tsr_status solve_with_share(struct found_plan *found, const tsr_plan_opti
 
 // ---- device sets -------------------------------------------------------------------------------
 
-// The properties by which two plans are compared.
-struct standing {
-    bool any, exceeds; // any: there is a plan; exceeds: it needs more than the assumed memory
-    int64_t time, devices;
-};
-
-static struct standing standing_of(const struct set_plan *plan)
+// Returns what a plan of `planner` is compared by. If the caller asks for the candidates, idle
+// devices are no advantage: their candidates would be missing.
+static struct plan_standing standing(const struct planner *planner, bool any, int64_t time,
+                                     int64_t devices, const tsr_plan_options *options)
 {
-    return (struct standing){plan->result.feasible, plan->planners[0].memory.exceeds, plan->time,
-                             plan->set.n * plan->set.copies};
+    if (options->explain || options->export_lp)
+        devices = planner->machine.topology->n;
+    return (struct plan_standing){.any = any,
+                                  .fits = !planner->memory.exceeds,
+                                  .time = time,
+                                  .hosts = tsr__planner_hosts(planner, devices),
+                                  .devices = devices};
 }
 
-static struct standing standing_of_all(const struct set_search *search)
+static struct plan_standing standing_of(const struct set_search *search,
+                                        const struct set_plan *plan)
+{
+    return standing(&plan->planners[0], plan->result.feasible, plan->time,
+                    plan->set.n * plan->set.copies, search->options);
+}
+
+static struct plan_standing standing_of_all(const struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
-    return (struct standing){search->all->feasible, planner->memory.exceeds, search->all_time,
-                             planner->machine.n};
+    return standing(planner, search->all->feasible, search->all_time, planner->machine.n,
+                    search->options);
 }
 
-static struct standing standing_of_best(const struct set_search *search)
+static struct plan_standing standing_of_best(const struct set_search *search)
 {
-    return search->best ? standing_of(search->best) : standing_of_all(search);
-}
-
-// True if plan `a` is better. A plan that fits in memory comes first, then the faster one. Of
-// equally fast plans, the one with fewer hosts is better.
-static bool is_better(const struct set_search *search, const struct standing *a,
-                      const struct standing *b)
-{
-    int64_t host = search->models->planners[0]->machine.topology->host;
-    if (!a->any || !b->any)
-        return a->any;
-    if (a->exceeds != b->exceeds)
-        return !a->exceeds;
-    double slack = TIE * (double)b->time;
-    if (host > 0 && a->devices + host <= b->devices)
-        return (double)a->time <= (double)b->time + slack;
-    if (host > 0 && b->devices + host <= a->devices)
-        return (double)a->time < (double)b->time - slack;
-    return a->time < b->time;
+    return search->best ? standing_of(search, search->best) : standing_of_all(search);
 }
 
 // True for an expert plan. An equally good plan with all candidates replaces it, because --explain
@@ -147,21 +131,22 @@ static bool is_over(const struct set_search *search)
     return tsr__budget_over(planner->budget) && (any || !tsr__cancelled(planner->session));
 }
 
-// Plans the set, and keeps the plan if it is the best so far. *result describes the new plan; its
-// choices may have been freed.
-static tsr_status plan_set(struct set_search *search, const struct device_set *set, double share,
-                           int64_t beat, struct set_plan *result)
+// Plans the set with this part of the budget, and keeps the plan if it is the best so far. *result
+// describes the new plan; its choices may have been freed.
+static tsr_status plan_set(struct set_search *search, const struct device_set *set,
+                           struct budget part, int64_t beat, struct set_plan *result)
 {
     struct set_plan *plan = ARENA_NEW(&search->models->planners[0]->arena, struct set_plan);
     if (!plan)
         return TSR_NOMEM;
     plan->set = *set;
-    tsr_status st = tsr__set_plan(search, plan, share, beat);
+    plan->budget = part;
+    tsr_status st = tsr__set_plan(search, plan, beat);
     *result = *plan;
-    struct standing now = standing_of(plan), best = standing_of_best(search);
-    bool better = is_better(search, &now, &best);
+    struct plan_standing now = standing_of(search, plan), best = standing_of_best(search);
+    bool better = tsr__plan_is_better(&now, &best, 0);
     if (is_expert(search->best) && !is_expert(plan))
-        better = now.any && !is_better(search, &best, &now);
+        better = now.any && !tsr__plan_is_better(&best, &now, 0);
     if (st == TSR_OK && better) {
         struct set_plan *before = search->best;
         search->best = plan;
@@ -204,15 +189,16 @@ const char *tsr__expert_name(const struct set_search *search, const struct devic
     return tsr__arena_printf(arena, "%s on " STR_FMT, words[set->expert], STR_ARG(devices)).p;
 }
 
-// Makes the expert plan of the set, and records its time.
+// Makes the expert plan of the set, one of n, and records its time.
 static tsr_status plan_expert(struct set_search *search, struct device_set *set, enum expert expert,
-                              double share)
+                              size_t n)
 {
     struct set_plan plan;
+    struct budget quick = tsr__budget_quick(search->models->planners[0]->budget, n);
     struct device_set template = *set;
     struct arena *arena = &search->models->planners[0]->arena;
     template.expert = expert;
-    TRY(plan_set(search, &template, share, 0, &plan));
+    TRY(plan_set(search, &template, quick, 0, &plan));
     plan.compared.name = tsr__expert_name(search, &template);
     if (!tsr__compared_add(arena, &search->compared, plan.compared))
         return TSR_NOMEM;
@@ -249,13 +235,13 @@ static int64_t sequence_length(const struct planner *planner)
 static bool has_enough(const struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
-    struct standing best = standing_of_best(search);
-    bool fits = best.any && !best.exceeds;
-    return tsr__budget_over(planner->budget) && (fits || tsr__cancelled(planner->session));
+    struct plan_standing best = standing_of_best(search);
+    return tsr__budget_over(planner->budget) &&
+           ((best.any && best.fits) || tsr__cancelled(planner->session));
 }
 
 // Makes each kind of expert plan that applies on the set of all devices.
-static tsr_status plan_experts_on_all(struct set_search *search, double share)
+static tsr_status plan_experts_on_all(struct set_search *search, size_t n)
 {
     const struct planner *planner = search->models->planners[0];
     struct device_set all = tsr__sets_all(search);
@@ -268,7 +254,7 @@ static tsr_status plan_experts_on_all(struct set_search *search, double share)
         if ((experts[i] == EXPERT_EXPERTS && !has_mixture(planner)) ||
             (experts[i] == EXPERT_CONTEXT && all.context < LONG_SEQUENCE))
             continue;
-        TRY(plan_expert(search, &all, experts[i], share));
+        TRY(plan_expert(search, &all, experts[i], n));
     }
     return TSR_OK;
 }
@@ -279,7 +265,7 @@ static tsr_status plan_experts_on_all(struct set_search *search, double share)
 static tsr_status plan_experts(struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
-    double share = EXPERTS_SHARE / (double)(search->n + 4);
+    size_t n = search->n + EXPERT_CONTEXT; // one for each set, and each kind on all devices
     tsr_status st = TSR_OK;
     if (planner->machine.n < 2 || !tsr__sets_free(search->models))
         return TSR_OK;
@@ -288,10 +274,10 @@ static tsr_status plan_experts(struct set_search *search)
         int64_t beat = cost_to_beat(search);
         if (has_enough(search) || set->fixed_shares || (beat && set->least >= beat))
             continue;
-        st = plan_expert(search, set, EXPERT_TENSOR, share);
+        st = plan_expert(search, set, EXPERT_TENSOR, n);
     }
     if (st == TSR_OK && search->models->n == 1 && planner->machine.n <= EXPERTS_MOST)
-        st = plan_experts_on_all(search, share);
+        st = plan_experts_on_all(search, n);
     return st;
 }
 
@@ -314,6 +300,7 @@ static void sort_sets(struct set_search *search)
 // those that were not planned.
 static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bound)
 {
+    struct budget *budget = search->models->planners[0]->budget;
     size_t full = 0;
     for (size_t i = first; i < search->n; i++) {
         struct device_set *set = &search->sets[i];
@@ -324,8 +311,8 @@ static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bo
             *bound = int64_min(*bound, set->least);
             continue;
         }
-        double share = i + 1 < search->n ? SET_SHARE : 1;
-        TRY(plan_set(search, set, share, beat, &plan));
+        struct budget part = tsr__budget_next(budget, i + 1 == search->n);
+        TRY(plan_set(search, set, part, beat, &plan));
         full++;
         if (!plan.result.infeasible)
             *bound = int64_min(*bound, int64_max(plan.bound, set->least));
@@ -389,13 +376,15 @@ static tsr_status refuse_small(const struct planner *planner)
 // budget. Drops the best plan of the sets if this one is not worse.
 static tsr_status find_at_once(struct found_plan *found, struct set_search *search)
 {
-    tsr_status st = solve_with_share(found, search->options, search->n ? ALL_SHARE : 1);
+    tsr_status st = solve_next(found, search->options, search->n == 0);
     if (st != TSR_OK || !found->result.feasible)
         return st;
     search->all_time = found->result.cost - tsr__planner_overcharge(search->models->planners[0]);
-    struct standing all = standing_of_all(search);
-    struct standing best = search->best ? standing_of(search->best) : (struct standing){0};
-    if (search->best && !is_better(search, &best, &all)) {
+    struct plan_standing all = standing_of_all(search);
+    struct plan_standing best = {0};
+    if (search->best)
+        best = standing_of(search, search->best);
+    if (search->best && !tsr__plan_is_better(&best, &all, 0)) {
         tsr__set_plan_end(search->best);
         search->best = NULL;
     }
@@ -536,6 +525,22 @@ static void spread(const struct device_set *set, const struct model_memory *from
         }
 }
 
+// Clears the memory of the devices that are not in the set: they store nothing, not even inputs.
+static void clear_idle(const struct found_plan *found, const struct model_memory *memory)
+{
+    const struct planner_machine *machine = &found->models->planners[0]->machine;
+    for (int64_t device = 0; found->set && device < machine->n; device++) {
+        const struct device_set *set = &found->set->set;
+        bool used = false;
+        for (int64_t i = 0; i < set->n && !used; i++) {
+            int64_t copy = (device - set->devices[i]) / set->n;
+            used = copy >= 0 && copy < set->copies && set->devices[i] + copy * set->n == device;
+        }
+        if (!used)
+            memory->memory[device] = memory->peak[device] = 0;
+    }
+}
+
 // Computes the memory of each model and of all together, on all devices.
 static bool add_memory(const struct found_plan *found, struct chosen_set *chosen,
                        tsr_plan_part *parts, struct model_memory *all)
@@ -561,6 +566,7 @@ static bool add_memory(const struct found_plan *found, struct chosen_set *chosen
         return false;
     tsr__models_join_memory(&chosen->models, each, (size_t)chosen->set.n, &each[0]);
     spread(&chosen->set, &each[0], most_inputs, all);
+    clear_idle(found, all);
     return true;
 }
 
@@ -592,16 +598,24 @@ static void add_devices(const struct found_plan *found, const struct model_memor
     }
 }
 
-struct compared_plan tsr__search_figures(const struct found_plan *found)
+// Returns the time of all runs, corrected for devices of different speed.
+static int64_t corrected_time(const struct found_plan *found)
 {
-    const struct models *models = found->set ? &found->set->models : found->models;
-    int64_t time = found->result.cost;
     if (found->set)
-        time = found->set->time;
-    else if (models->n == 1)
-        time -= tsr__planner_overcharge(models->planners[0]);
-    return (struct compared_plan){
-        .fits = true, .time = time, .compute = tsr__compared_compute_all(models)};
+        return found->set->time;
+    if (!found->result.feasible || found->models->n > 1)
+        return found->result.cost;
+    return found->result.cost - tsr__planner_overcharge(found->models->planners[0]);
+}
+
+struct plan_standing tsr__search_standing(const struct found_plan *found,
+                                          const tsr_plan_options *options)
+{
+    const struct planner *planner = found->models->planners[0];
+    int64_t devices = planner->machine.n;
+    if (found->set)
+        devices = found->set->set.n * found->set->set.copies;
+    return standing(planner, found->result.feasible, corrected_time(found), devices, options);
 }
 
 static tsr_status summarize(const struct found_plan *found, tsr_plan_summary *out)
@@ -654,7 +668,8 @@ static tsr_status best_device(struct models *models, const tsr_plan_options *opt
         if (tsr__planner_speed(planner, device) > tsr__planner_speed(planner, best))
             best = device;
     plan->set = (struct device_set){.devices = &best, .n = 1, .copies = 1};
-    tsr_status st = tsr__set_plan(search, plan, 1, 0);
+    plan->budget = tsr__budget_next(planner->budget, true);
+    tsr_status st = tsr__set_plan(search, plan, 0);
     if (st == TSR_OK && plan->result.feasible && !plan->planners[0].memory.exceeds)
         *time = plan->cost;
     tsr__set_plan_end(plan);
@@ -713,12 +728,12 @@ tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *op
     TRY(report_lacks(found));
     for (size_t m = 0; m < models->n && write; m++)
         TRY(tsr__planner_write(models->planners[m], options->config));
-    struct compared_plan own = tsr__search_figures(found);
+    struct compared_plan own = {.time = corrected_time(found)};
+    own.compute = tsr__compared_compute_all(found->set ? &found->set->models : models);
     TRY(summarize(found, out));
     if (models->n == 1 && write)
         TRY(compare_devices(found, options, out));
-    TRY(tsr__compared_write(&models->planners[0]->session->results[RESULT_PLAN], &found->compared,
-                            &own, out));
+    TRY(tsr__compared_write(found, &own, out));
     if (!write || !options->explain)
         return TSR_OK;
     return explain(found, options->explain, out);

@@ -25,15 +25,15 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
 tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *options, bool write,
                             tsr_plan_summary *out) TSR_MUST_USE;
 
-// Returns time and computation of the found plan, for the comparison with experts' plans.
-struct compared_plan tsr__search_figures(const struct found_plan *found);
+// Returns what the found plan is compared by.
+struct plan_standing tsr__search_standing(const struct found_plan *found,
+                                          const tsr_plan_options *options);
 
 // compared.c: returns the time of the chosen candidates of all nodes, without communication.
 int64_t tsr__compared_compute(struct planner *planner);
 int64_t tsr__compared_compute_all(const struct models *models);
-// Adds the list to the summary, with the reason why `plan` is better than each entry.
-tsr_status tsr__compared_write(struct arena *arena, const struct compared_list *list,
-                               const struct compared_plan *plan,
+// Adds found->compared to the summary, with the reason why `plan` is better than each entry.
+tsr_status tsr__compared_write(const struct found_plan *found, const struct compared_plan *plan,
                                tsr_plan_summary *out) TSR_MUST_USE;
 
 // device_count.c: sets better_devices, a smaller number of devices that is at least as fast.

@@ -10,8 +10,6 @@
 //     4 5 ...
 #include "plan/search/device_sets.h"
 
-#define EXPERT_WORK UINT64_C(50000000) // cells that an expert's plan may visit
-
 // ---- planning ----------------------------------------------------------------------------------
 
 static struct set_model set_model(const struct set_search *search, struct set_plan *plan, size_t m)
@@ -133,21 +131,14 @@ static tsr_status solve_set(struct set_search *search, struct set_plan *plan, in
     return TSR_OK;
 }
 
-tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, double share,
-                         int64_t beat)
+tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, int64_t beat)
 {
     struct budget *all = search->models->planners[0]->budget;
-    plan->budget = tsr__budget_part(all, share);
-    if (plan->set.expert) {
-        plan->budget.work = EXPERT_WORK < plan->budget.work ? EXPERT_WORK : plan->budget.work;
-        if (!search->best && !search->all->feasible)
-            plan->budget.end = 0; // ignore the time limit: there must be a result
-    }
-    uint64_t work = plan->budget.work;
+    if (plan->set.expert && !search->best && !search->all->feasible)
+        plan->budget.end = 0; // ignore the time limit: there must be a result
     tsr_status st = solve_set(search, plan, beat);
     if (st == TSR_OK && plan->set.expert)
         st = tsr__compared_record(plan);
-    tsr__budget_spend(all, work - plan->budget.work);
     for (size_t m = 0; m < plan->n_open; m++)
         plan->planners[m].budget = all;
     return st;

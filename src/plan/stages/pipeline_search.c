@@ -120,8 +120,10 @@ static void try_line(struct stage_search *search, const struct trail *trail, int
         search->status = tsr__pipeline_solve(search->staging, pipeline, &pipeline->answer);
     if (search->status != TSR_OK || !pipeline->answer.feasible)
         return;
+    struct plan_standing now = answer_standing(&pipeline->answer);
+    struct plan_standing best = answer_standing(&trial->best.answer);
     trial->least = int64_min(trial->least, pipeline->answer.bound);
-    if (pipeline_is_better(&pipeline->answer, &trial->best.answer))
+    if (tsr__plan_is_better(&now, &best, 0))
         trial->best = *pipeline;
 }
 

@@ -4,9 +4,6 @@
 // writes and counts shardings need not know about stages.
 #include "plan/stages/stages.h"
 
-// fraction of the time limit for the search; the rest is for solving the chosen stages
-#define SEARCH_SHARE 0.7
-
 // ---- from the devices of a block to those of the topology --------------------------------------
 
 // Makes the chosen candidate of each node of the stage the only one in the planner of all devices.
@@ -105,22 +102,6 @@ static tsr_status set_stages(struct staging *staging, const struct pipeline *pip
 }
 
 // ---- why there is no plan -----------------------------------------------------------------------
-
-// Reports that no pipeline fits. The same search, with memory as measure, finds what the fullest
-// device needs.
-static tsr_status refuse(struct staging *staging, const tsr_plan_options *options,
-                         tsr_plan_summary *out)
-{
-    struct pipeline pipeline;
-    TRY(tsr__stages_search(staging, options, MEASURE_MEMORY, &pipeline));
-    if (pipeline.n)
-        out->needs_bytes = pipeline.most;
-    struct planner *planner = staging->planner;
-    bool proved = !staging->hasty && !tsr__budget_over(planner->budget);
-    out->undecided = !proved;
-    return tsr__plan_report_none(planner, "plan in stages", proved, out->needs_bytes,
-                                 staging->n_ranges > 1);
-}
 
 // Checks the number of stages. Refuses more stages than devices, ranges or STAGES_MOST. Accepts
 // "auto" (0 or less).
@@ -258,71 +239,6 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     return tsr__pipeline_search(staging, options, pipeline, &staging->least);
 }
 
-// Handles that no pipeline fits: the plan without stages (the rival) wins, if there is one.
-static tsr_status none_found(struct staging *staging, const tsr_plan_options *options,
-                             struct stage_rival *rival, tsr_plan_summary *out)
-{
-    if (!rival || (rival->cost >= PLAN_NEVER && !rival->by_hosts))
-        return refuse(staging, options, out);
-    rival->wins = true;
-    rival->hasty = staging->hasty;
-    if (!staging->hasty)
-        rival->bound = PLAN_NEVER; // there is no plan with stages
-    return TSR_OK;
-}
-
-// Records the figures of the plan with stages in `rival`. Returns true if the plan without stages
-// is faster.
-static bool rival_wins(const struct staging *staging, tsr_plan_summary *out,
-                       struct stage_rival *rival)
-{
-    if (staging->by_hosts) // no other pipeline was compared, so the simulated time counts
-        out->cost = out->latency;
-    rival->bound = out->bound;
-    rival->time = out->cost;
-    rival->compute = tsr__compared_compute(staging->planner);
-    rival->wins = out->cost > rival->cost;
-    return rival->wins;
-}
-
-// Finds the stages, plans their nodes, and sums up the plan. Writes it into the model if `write` is
-// set, unless the plan without stages wins.
-static tsr_status staged(struct staging *staging, const tsr_plan_options *given, bool write,
-                         struct stage_rival *rival, tsr_plan_summary *out)
-{
-    struct pipeline pipeline;
-    struct planner *planner = staging->planner;
-    tsr_plan_options options = *given;
-    TRY(tsr__manual_stages(staging, given->stages));
-    if (staging->n_hand)
-        options.stages = (int64_t)staging->n_hand;
-    staging->end = tsr__budget_part(planner->budget, SEARCH_SHARE).end;
-    tsr_status st = find_stages(staging, &options, &pipeline);
-    staging->end = planner->budget->end;
-    if (st != TSR_OK)
-        return st;
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
-    out->solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
-    if (!pipeline.n)
-        return none_found(staging, &options, rival, out);
-    tsr_plan_part *parts =
-        ARENA_ARRAY(&planner->session->results[RESULT_PLAN], tsr_plan_part, PLAN_MAX_MODELS);
-    if (!parts)
-        return TSR_NOMEM;
-    st = take_plan(staging, &options, &pipeline, parts, out);
-    out->solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
-    if (st != TSR_OK)
-        return st;
-    if (rival && rival_wins(staging, out, rival))
-        return TSR_OK;
-    if (options.export_lp)
-        TRY(export_stages(staging, &pipeline, options.export_lp));
-    st = write_all(staging, options.config, &pipeline, write, parts, out);
-    if (st != TSR_OK || !options.explain)
-        return st;
-    return tsr__stages_explain(staging, &pipeline, options.explain, out);
-}
-
 // Returns the caller's memory limit of each device; 0: that of the caller's topology; -1: none.
 static int64_t memory_limit(const tsr_plan_options *options)
 {
@@ -346,26 +262,102 @@ static bool staging_init(struct models *models, size_t m, const tsr_plan_options
     return tsr__planner_list(planner);
 }
 
-tsr_status tsr__plan_stages(struct models *models, const tsr_plan_options *options, bool write,
-                            struct stage_rival *rival, tsr_plan_summary *out)
+// Starts the staging of each model.
+static tsr_status begin(struct models *models, const tsr_plan_options *options,
+                        struct found_stages *found)
 {
-    struct staging staging, other = {0};
-    if (!staging_init(models, 0, options, &staging))
+    struct staging *staging = &found->staging;
+    if (!staging_init(models, 0, options, staging))
         return TSR_NOMEM;
-    if (rival && rival->cost < PLAN_NEVER)
-        staging.rival = rival->cost;
-    staging.by_hosts = rival && rival->by_hosts;
-    if (staging.by_hosts)
-        staging.planner->machine.expert = EXPERT_TENSOR;
-    if (models->n > 1) {
-        if (!staging_init(models, 1, options, &other))
-            return TSR_NOMEM;
-        staging.other = &other;
-        if (!tsr__second_model_init(&staging))
-            return TSR_NOMEM;
+    staging->rival = found->beat < PLAN_NEVER ? found->beat : INT64_MAX;
+    staging->by_hosts = found->by_hosts;
+    if (found->by_hosts)
+        staging->planner->machine.expert = EXPERT_TENSOR;
+    if (models->n == 1)
+        return TSR_OK;
+    if (!staging_init(models, 1, options, &found->other))
+        return TSR_NOMEM;
+    staging->other = &found->other;
+    return tsr__second_model_init(staging) ? TSR_OK : TSR_NOMEM;
+}
+
+tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *options,
+                                 struct found_stages *out)
+{
+    struct staging *staging = &out->staging;
+    struct planner *planner = models->planners[0];
+    out->options = *options;
+    TRY(begin(models, options, out));
+    TRY(tsr__manual_stages(staging, options->stages));
+    if (staging->n_hand)
+        out->options.stages = (int64_t)staging->n_hand;
+    // The rest of the time is for solving the chosen stages.
+    staging->end = tsr__budget_next(planner->budget, false).end;
+    tsr_status st = find_stages(staging, &out->options, &out->pipeline);
+    staging->end = planner->budget->end;
+    out->summary =
+        (tsr_plan_summary){.size = sizeof out->summary, .devices = (size_t)planner->machine.n};
+    out->parts =
+        ARENA_ARRAY(&planner->session->results[RESULT_PLAN], tsr_plan_part, PLAN_MAX_MODELS);
+    if (st == TSR_OK && !out->parts)
+        st = TSR_NOMEM;
+    if (st == TSR_OK && out->pipeline.n) {
+        st = take_plan(staging, &out->options, &out->pipeline, out->parts, &out->summary);
+        out->compute = tsr__compared_compute(planner);
     }
-    tsr_status st = staged(&staging, options, write, rival, out);
-    tsr__stages_free(&staging);
-    tsr__stages_free(&other);
+    if (out->by_hosts) // no other pipeline was compared, so the simulated time counts
+        out->summary.cost = out->summary.latency;
+    out->summary.solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     return st;
+}
+
+tsr_status tsr__plan_stages_take(struct found_stages *found, bool write, tsr_plan_summary *out)
+{
+    const tsr_plan_options *options = &found->options;
+    *out = found->summary;
+    if (options->export_lp)
+        TRY(export_stages(&found->staging, &found->pipeline, options->export_lp));
+    TRY(write_all(&found->staging, options->config, &found->pipeline, write, found->parts, out));
+    if (!options->explain)
+        return TSR_OK;
+    return tsr__stages_explain(&found->staging, &found->pipeline, options->explain, out);
+}
+
+// The search with memory as measure finds what the fullest device needs.
+tsr_status tsr__plan_stages_refuse(struct found_stages *found, tsr_plan_summary *out)
+{
+    struct staging *staging = &found->staging;
+    struct planner *planner = staging->planner;
+    struct pipeline pipeline;
+    *out = found->summary;
+    TRY(tsr__stages_search(staging, &found->options, MEASURE_MEMORY, &pipeline));
+    if (pipeline.n)
+        out->needs_bytes = pipeline.most;
+    bool proved = !staging->hasty && !tsr__budget_over(planner->budget);
+    out->undecided = !proved;
+    return tsr__plan_report_none(planner, "plan in stages", proved, out->needs_bytes,
+                                 staging->n_ranges > 1);
+}
+
+void tsr__plan_stages_end(struct found_stages *found)
+{
+    tsr__stages_free(&found->staging);
+    tsr__stages_free(&found->other);
+}
+
+struct plan_standing tsr__plan_stages_standing(const struct found_stages *found)
+{
+    struct plan_standing standing = {
+        .any = found->pipeline.n > 0, .fits = true, .time = found->summary.cost};
+    for (size_t k = 0; k < found->pipeline.n; k++)
+        standing.devices += (int64_t)found->pipeline.at[k].n;
+    standing.hosts = tsr__planner_hosts(found->staging.planner, standing.devices);
+    return standing;
+}
+
+int64_t tsr__plan_stages_least(const struct found_stages *found)
+{
+    if (found->pipeline.n)
+        return found->summary.bound;
+    return found->staging.hasty ? 0 : PLAN_NEVER;
 }

@@ -98,11 +98,21 @@ static void order_by(struct stage_search *search, const size_t *own, const size_
     }
 }
 
-static bool beats(const struct pipeline *a, const struct pipeline *b, tsr_objective objective)
+// Returns what pipelines are compared by before their stages are solved together.
+static struct plan_standing standing_of(const struct pipeline *pipeline, tsr_objective objective)
 {
-    if (objective == TSR_THROUGHPUT && a->most != b->most)
-        return a->most < b->most;
-    return a->sum < b->sum;
+    struct plan_standing standing = {.any = pipeline->n > 0, .fits = true, .time = pipeline->sum};
+    if (objective == TSR_THROUGHPUT) {
+        standing.time = pipeline->most;
+        standing.then = pipeline->sum;
+    }
+    return standing;
+}
+
+static bool is_better(const struct pipeline *a, const struct pipeline *b, tsr_objective objective)
+{
+    struct plan_standing x = standing_of(a, objective), y = standing_of(b, objective);
+    return tsr__plan_is_better(&x, &y, 0);
 }
 
 // Replaces `best` if the pipeline of this order is better. With MEASURE_OPEN, calls search->each
@@ -117,7 +127,7 @@ static void try_order(struct stage_search *search, tsr_objective objective, stru
     else if (what == MEASURE_OPEN)
         search->each(search);
     else if (tsr__search_line(search, objective, &pipeline) &&
-             (!best->n || beats(&pipeline, best, objective)))
+             is_better(&pipeline, best, objective))
         *best = pipeline;
 }
 
@@ -228,7 +238,7 @@ static void try_blocks_of(struct stage_search *search, size_t n, tsr_objective o
     }
     search->smallest = 1;
     search->largest = tsr__search_devices(search);
-    if (pipeline.n && (!best->n || beats(&pipeline, best, objective)))
+    if (is_better(&pipeline, best, objective))
         *best = pipeline;
 }
 
@@ -265,8 +275,8 @@ static void refine(struct stage_search *search, tsr_objective objective, struct 
         struct pipeline pipeline = {0};
         limit_search(search, objective, out);
         try_orders(search, objective, &pipeline);
-        bool any = out->n > 0, finished = !search->staging->hasty;
-        if (pipeline.n && (finished || !any || beats(&pipeline, out, objective)))
+        bool finished = !search->staging->hasty;
+        if ((pipeline.n && finished) || is_better(&pipeline, out, objective))
             *out = pipeline;
         if (search->status != TSR_OK || search->grain == 1 || !finished)
             return;

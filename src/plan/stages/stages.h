@@ -178,11 +178,11 @@ struct pipeline_answer {
     int64_t latency;     // for throughput: latency of one run
     uint32_t *choice;    // by node: index of its candidate
 };
-// True if pipeline a has the lower cost; for throughput, of equal periods the shorter latency wins.
-static inline bool pipeline_is_better(const struct pipeline_answer *a,
-                                      const struct pipeline_answer *b)
+// Returns what solved pipelines are compared by. For throughput, the cost is the period.
+static inline struct plan_standing answer_standing(const struct pipeline_answer *answer)
 {
-    return a->cost < b->cost || (a->cost == b->cost && a->latency < b->latency);
+    return (struct plan_standing){
+        .any = answer->feasible, .fits = true, .time = answer->cost, .then = answer->latency};
 }
 struct pipeline {
     struct stage at[STAGES_MOST];
@@ -279,19 +279,31 @@ tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pip
 tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
                                const char *node, tsr_plan_summary *out) TSR_MUST_USE;
 
-// plan_stages.c: a plan without stages that the stages must beat, and the result of the comparison.
-struct stage_rival {
-    int64_t cost;  // picoseconds; PLAN_NEVER: none
+// plan_stages.c: the best plan in stages. The caller sets the fields before `staging`.
+struct found_stages {
+    int64_t
+        beat; // time of a plan without stages: slower stages need not be found; PLAN_NEVER: none
     bool by_hosts; // plan only the pipeline with one stage on each host, tensor parallel inside
-    bool wins;
-    int64_t bound;   // lower bound of plans with stages
-    int64_t time;    // time of the best plan with stages; 0: none was found
-    int64_t compute; // the part of that time in which nodes run
-    bool hasty;      // stages were left out for lack of time
+    struct staging staging, other; // of the first and the second model
+    tsr_plan_options options;      // of the caller, with the number of manual stages
+    struct pipeline pipeline;      // n 0: none was found
+    tsr_plan_part *parts;          // by model
+    tsr_plan_summary summary;      // without what tsr__plan_stages_take adds
+    int64_t compute;               // the part of the time in which nodes run
 };
-// Plans pipeline stages, and writes the plan into the models if `write` is set. `rival` may be
-// NULL. If the stages do not beat it, rival->wins is set and nothing is written.
-tsr_status tsr__plan_stages(struct models *models, const tsr_plan_options *options, bool write,
-                            struct stage_rival *rival, tsr_plan_summary *out) TSR_MUST_USE;
+// Finds the best plan in stages, and writes nothing into the models. The caller ends it in any
+// case.
+tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *options,
+                                 struct found_stages *out) TSR_MUST_USE;
+// Completes the summary, and writes the plan into the models if `write` is set.
+tsr_status tsr__plan_stages_take(struct found_stages *found, bool write,
+                                 tsr_plan_summary *out) TSR_MUST_USE;
+// Reports why no plan in stages was found, and how much memory is needed.
+tsr_status tsr__plan_stages_refuse(struct found_stages *found, tsr_plan_summary *out) TSR_MUST_USE;
+void tsr__plan_stages_end(struct found_stages *found);
+// Returns what the plan is compared by.
+struct plan_standing tsr__plan_stages_standing(const struct found_stages *found);
+// Returns a lower bound of all plans in stages; PLAN_NEVER: there is none, which is proved.
+int64_t tsr__plan_stages_least(const struct found_stages *found);
 
 #endif

@@ -27,10 +27,12 @@ static bool play_choices(struct throughput *throughput, struct pipeline_answer *
     struct planner *planner = staging->planner;
     if (!tsr__pipeline_timing(staging, throughput->setup.pipeline, &throughput->clock))
         return false;
-    struct pipeline_answer played = {.cost =
+    struct pipeline_answer played = {.feasible = true,
+                                     .cost =
                                          int64_max(throughput->clock.period - staging->common, 0),
                                      .latency = throughput->clock.latency};
-    if (best->feasible && !pipeline_is_better(&played, best))
+    struct plan_standing now = answer_standing(&played), before = answer_standing(best);
+    if (!tsr__plan_is_better(&now, &before, 0))
         return true;
     if (!best->choice)
         best->choice = ARENA_ARRAY(&planner->arena, uint32_t, planner->n_nodes + 1);
