@@ -104,6 +104,16 @@ CASES.update({"nothing_reshaped_%d" % k: lambda rows=rows, kept=kept: nothing_re
               for k, (rows, kept) in enumerate([(5, [False] * 5), (5, [True, False, True, True, False]), (1, [True] * 5)])})
 
 
+def mean_of_nothing(sizes, kind):
+    """The mean of no elements is 0 in ONNX Runtime, not 0 / 0, and division by zero ends the process if the elements are integers."""
+    m = model([node("ReduceMean", ["x", "axes"], ["y"], name="mean")], [info("x", kind, sizes)], [info("y", kind, [3, 1, 4])], [tensor(np.array([1]), "axes")])
+    return m, 2, {"mean:x": "{1,2,1:0,1}"}, {"x": np.zeros((3, 0, 4), helper.tensor_dtype_to_np_dtype(kind))}, None, {"reader": False}
+
+
+CASES.update({"mean_of_nothing_%s_%s" % (T.DataType.Name(kind).lower(), way): lambda sizes=sizes, kind=kind: mean_of_nothing(sizes, kind)
+              for kind in (T.FLOAT, T.INT64) for way, sizes in (("stated", [3, 0, 4]), ("named", [3, "n", 4]))})
+
+
 @case
 def inputs_with_defaults():
     """IR version 3: constants are also inputs."""

@@ -57,6 +57,21 @@ static void end(struct expansion *expansion, const struct start *start, tsr_valu
     tsr__x_give(expansion, 0, tsr__x_cast(expansion, value, start->wide, start->type));
 }
 
+// Returns what a mean divides by: the number of elements, at least 1, because the mean of no
+// elements is 0 in ONNX Runtime. Before opset 12, Max takes no integers.
+static tsr_value *divisor(struct expansion *expansion, const struct start *start)
+{
+    tsr_value *count = tsr__x_count(expansion, 0, start->axes, start->n, start->wide);
+    struct shape shape = tsr__x_shape(expansion, 0);
+    bool empty = false; // possibly
+    for (int i = 0; i < start->n; i++)
+        empty = empty || shape.dims[start->axes[i]].value <= 0;
+    bool has_max = expansion->opset >= 12 || start->wide == TSR_FLOAT || start->wide == TSR_DOUBLE;
+    if (!empty || !has_max)
+        return count;
+    return X_OP(expansion, "Max", count, tsr__x_scalar(expansion, start->wide, 1));
+}
+
 // Expands a mean: divides the sum by the number of elements of the full dimensions.
 static void mean(struct expansion *expansion, enum reduced reduced)
 {
@@ -65,8 +80,7 @@ static void mean(struct expansion *expansion, enum reduced reduced)
         return;
     tsr_value *sum =
         tsr__x_reduce(expansion, "ReduceSum", start.value, start.axes, start.n, start.keep);
-    end(expansion, &start,
-        X_OP(expansion, "Div", sum, tsr__x_count(expansion, 0, start.axes, start.n, start.wide)));
+    end(expansion, &start, X_OP(expansion, "Div", sum, divisor(expansion, &start)));
 }
 
 void tsr__expand_reduce_mean(struct expansion *expansion)
