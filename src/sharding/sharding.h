@@ -374,8 +374,123 @@ struct reshard_pair tsr__reshard_largest(struct arena *arena, const struct resha
                                          size_t elem_bytes);
 const char *tsr__reshard_op_name(int op); // "all-gather"
 
-// The arguments of tsr_resharding_new. tsr__reshard_texts returns the steps, and in *first the
-// layout before them. (reshard_plan.c)
+// ---- what one device stores (local.c) -----------------------------------------------------------
+
+// A tensor that is resharded.
+struct reshard_tensor {
+    int rank;             // negative: unknown
+    const int64_t *shape; // -1: a size that may differ from run to run
+    int bits;             // of an element as it is transferred; 0: strings
+    bool constant_bounds; // the operator Slice takes no computed bounds (before opset 10)
+};
+
+// Stores the coordinates of the device's shard along the axis, one per factor of the dimension.
+// Returns false if the device has no shard.
+bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis,
+                        int64_t *coords);
+bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b);
+bool tsr__owns_once(const struct tile_layout *layout); // no device owns two shards
+bool tsr__owns_all(const struct tile_layout *layout);  // every shard has an owner
+// Stores the devices of the layout in *out, ascending and without duplicates; returns their number.
+size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out);
+// Copies a group with its members sorted by device number, the order that communication nodes use.
+// The flow lists members by coordinate. Returns false if out of memory.
+bool tsr__group_sorted(struct arena *arena, const struct device_group *from,
+                       struct device_group *to);
+
+// How a device gets its shard of one dimension of a new layout from the shard that it stores now.
+// DIM_SAME: both are equal. DIM_STATIC: it slices at constant bounds. DIM_DYNAMIC: it slices at
+// bounds that nodes compute at run time. DIM_NO: it does not store all elements of the new shard.
+enum dim_source { DIM_SAME, DIM_STATIC, DIM_DYNAMIC, DIM_NO };
+struct dim_slice {
+    enum dim_source source;
+    struct tile_interval *at; // DIM_STATIC: the slices, as indices of the local tensor
+    int64_t n;
+    // DIM_DYNAMIC: the new shard is `part`, in units of `unit` elements.
+    int64_t unit;
+    struct tile_units part;
+};
+struct dim_slice tsr__dim_source(struct arena *arena, const struct reshard_tensor *tensor,
+                                 const struct tile_layout *from, const struct tile_layout *to,
+                                 int64_t device, int axis);
+// True if every device of `to` can get its shard of `to` from its own shard of `from`. *identity is
+// set if the two shards are equal on every device.
+bool tsr__can_convert_locally(struct arena *arena, const struct reshard_tensor *tensor,
+                              const struct tile_layout *from, const struct tile_layout *to,
+                              bool *identity);
+// Returns the layout after an AllGather along that loop of `from`, and the groups of the AllGather.
+// Returns NULL if the loop cannot be gathered or if out of memory.
+const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
+                                               int loop, struct device_group **groups,
+                                               size_t *n_groups);
+// The size of a shard as a function of the full size D:
+//     (b - a) * scale - last * (F * unit - D)
+// F = ceil(D / unit) is the number of units of the dimension. The shard has units a to b - 1, where
+// a = first * F / of and b = stop * F / of (the fields of `part`). It has `scale` elements of each
+// unit. `last` is 1 if the shard has the last unit, which may be short, else 0.
+struct local_size {
+    int64_t unit, scale;
+    struct tile_units part;
+};
+struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords);
+int64_t tsr__local_size_of(const struct local_size *size, int64_t whole);
+
+// ---- operators of a resharding (operators.c) ----------------------------------------------------
+
+// One operator of a conversion: a collective (enum comm_kind), RESHARD_SLICE, which every device
+// does alone, or RESHARD_NOTHING, if every device has its shard already.
+struct reshard_operator {
+    int op;
+    const struct tile_layout *layout; // after the operator
+    struct device_group *groups;      // members ascend
+    size_t n_groups;
+    int axis, split_axis;   // of an all-to-all: joined and divided; of others: `axis`
+    int64_t unit;           // size of the blocks in which the axis is divided
+    const int64_t **shares; // by group: the members' shares of the divided axis; NULL: equal
+    int64_t *roots;         // by group: root, or sender; NULL: none
+};
+// The operators that turn one layout into another, in order.
+struct reshard_operators {
+    struct reshard_operator at[RESHARD_MAX_STEPS];
+    int n;
+};
+// From which of several layouts a value is converted: the first with the best kind.
+enum reshard_kind {
+    RESHARD_BY_NOTHING,   // the tensors stay as they are
+    RESHARD_BY_SLICE,     // no communication
+    RESHARD_BY_GATHER,    // one AllGather along a sharded factor
+    RESHARD_BY_OPERATORS, // slices and collectives that return exactly the wanted shards
+    RESHARD_BY_RESHARD,   // Reshard, from any layout to any other
+};
+// Finds the operators that turn `from` into `to`. They are right for all sizes that the tensor may
+// have. `partition` writes exactly these operators and `plan` predicts their time. With `pending`,
+// the value is a pending reduction; if no operators reduce it to `to`, out->n is 0 (otherwise it is
+// at least 1). Returns TSR_OK or TSR_NOMEM.
+tsr_status tsr__reshard_operators(struct arena *arena, const struct reshard_tensor *tensor,
+                                  const struct tile_layout *from, const struct partial *pending,
+                                  const struct tile_layout *to,
+                                  struct reshard_operators *out) TSR_MUST_USE;
+// Finds the operators that reduce a sum for its readers. `want` is the layout that all need; NULL:
+// they differ. `asked` is the layout that the plan or an annotation requests after the reduction;
+// NULL: none. Usually they reduce to `want`; to `asked` if one operator cannot do that; else an
+// AllReduce gives all members of a group the sum. If a device is in several groups, out->n is 0.
+tsr_status tsr__reshard_sum(struct arena *arena, const struct reshard_tensor *tensor,
+                            const struct tile_layout *from, const struct partial *pending,
+                            const struct tile_layout *asked, const struct tile_layout *want,
+                            struct reshard_operators *out) TSR_MUST_USE;
+// Returns the kind of a list that tsr__reshard_operators returned.
+enum reshard_kind tsr__reshard_kind(const struct reshard_operators *operators);
+// The bytes of a Reshard: those that the busiest device sends or receives, and the largest message.
+struct reshard_exchange {
+    int64_t bytes;
+    struct reshard_pair largest;
+};
+tsr_status tsr__reshard_exchange(struct arena *arena, const struct tile_layout *from,
+                                 const struct tile_layout *to, const int64_t *shape,
+                                 size_t elem_bytes, struct reshard_exchange *out) TSR_MUST_USE;
+
+// The arguments of tsr_resharding_new. tsr__reshard_texts returns the steps, and in *source what
+// they start from. (reshard_plan.c)
 struct reshard_request {
     const char *from, *to, *pending;
     tsr_dtype type;
@@ -383,8 +498,12 @@ struct reshard_request {
     const int64_t *shape;
     const struct notation_mesh *mesh; // of texts without @; NULL: these are errors
 };
+struct reshard_source {
+    const struct tile_layout *layout;
+    const struct partial *pending; // NULL: the value is complete
+};
 tsr_status tsr__reshard_texts(const struct reshard_request *request, struct arena *arena,
-                              struct reshard **out, const struct tile_layout **first) TSR_MUST_USE;
+                              struct reshard **out, struct reshard_source *source) TSR_MUST_USE;
 // Converts steps to the public interface: layouts become texts, collectives become their names.
 tsr_status tsr__reshard_steps(struct arena *arena, const struct reshard *reshard,
                               const tsr_step **out) TSR_MUST_USE;

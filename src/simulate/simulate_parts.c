@@ -64,17 +64,10 @@ static int group_of(struct sim *sim, struct sim_comm *comm, const int64_t *membe
     return (int)comm->groups.n - 1;
 }
 
-// Bytes that the busiest device of a Reshard sends or receives, and those of its largest message.
-struct moved_bytes {
-    int64_t most;
-    struct reshard_pair pair;
-};
-
 // Computes the bytes from the layouts in the attributes of the Reshard.
-static struct moved_bytes count_moved(struct sim *sim, const struct moved_key *key)
+static struct reshard_exchange count_moved(struct sim *sim, const struct moved_key *key)
 {
-    struct moved_bytes moved = {0};
-    struct reshard *reshard = NULL;
+    struct reshard_exchange moved = {0};
     struct arena arena = {.session = sim->session};
     struct tile_layout *from = NULL;
     if (key->n_source)
@@ -84,13 +77,8 @@ static struct moved_bytes count_moved(struct sim *sim, const struct moved_key *k
         to = tsr__layout_decode(&arena, key->target, key->n_target);
     // A Reshard without a source or target layout gives 0 bytes here.
     bool fits = from && to && key->rank == from->rank && key->rank == to->rank;
-    if (fits &&
-        tsr__reshard_plan(&arena, from, NULL, to, key->shape, key->elem, &reshard) == TSR_OK) {
-        for (int i = 0; i < reshard->n_steps; i++)
-            moved.most =
-                sum_of(moved.most, int64_max(reshard->steps[i].received, reshard->steps[i].sent));
-        moved.pair = tsr__reshard_largest(&arena, &reshard->direct, key->elem);
-    }
+    if (fits && tsr__reshard_exchange(&arena, from, to, key->shape, key->elem, &moved) != TSR_OK)
+        moved = (struct reshard_exchange){0};
     tsr__arena_free(&arena);
     return moved;
 }
@@ -103,8 +91,8 @@ static void add_numbers(struct text *text, const int64_t *numbers, size_t n)
 
 // Returns the bytes of a Reshard from the cache. All members have the same layouts, and layers
 // repeat, so each pair of layouts is computed once per shape.
-static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const struct shapes *shapes,
-                                size_t elem)
+static struct reshard_exchange moved(struct sim *sim, const tsr_node *node,
+                                     const struct shapes *shapes, size_t elem)
 {
     struct moved_key key = {.elem = elem};
     key.n_source = tsr_attr_ints(tsr_node_find_attr(node, "source"), &key.source);
@@ -117,10 +105,10 @@ static struct moved_bytes moved(struct sim *sim, const tsr_node *node, const str
     add_numbers(&text, key.source, key.n_source);
     add_numbers(&text, key.target, key.n_target);
     struct str name = {text.p, text.n};
-    struct moved_bytes *known = text.failed ? NULL : tsr__map_get(&sim->moved, name);
-    struct moved_bytes bytes = known ? *known : count_moved(sim, &key);
+    struct reshard_exchange *known = text.failed ? NULL : tsr__map_get(&sim->moved, name);
+    struct reshard_exchange bytes = known ? *known : count_moved(sim, &key);
     void **at = !known && !text.failed ? tsr__map_at_copy(&sim->moved, name) : NULL;
-    struct moved_bytes *fresh = at ? ARENA_NEW(sim->arena, struct moved_bytes) : NULL;
+    struct reshard_exchange *fresh = at ? ARENA_NEW(sim->arena, struct reshard_exchange) : NULL;
     if (fresh) {
         *fresh = bytes;
         *at = fresh;
@@ -245,11 +233,11 @@ static tsr_status add_comm(const struct reading *reading, const tsr_node *node)
     if (comm->kind == COMM_RESHARD) {
         int bits =
             tsr_dtype_bits((tsr_dtype)tsr_attr_int(tsr_node_find_attr(node, "elem_type"), 0));
-        struct moved_bytes bytes = moved(sim, node, shapes, (size_t)(bits ? bits + 7 : 8) / 8);
-        raise_to(&comm->moved, bytes.most);
-        comm->pair[0] = bytes.pair.from;
-        comm->pair[1] = bytes.pair.to;
-        comm->pair_bytes = bytes.pair.bytes;
+        struct reshard_exchange bytes = moved(sim, node, shapes, (size_t)(bits ? bits + 7 : 8) / 8);
+        raise_to(&comm->moved, bytes.bytes);
+        comm->pair[0] = bytes.largest.from;
+        comm->pair[1] = bytes.largest.to;
+        comm->pair_bytes = bytes.largest.bytes;
         // Without layouts, assume that the member moves the bytes that it receives.
         raise_to(&comm->moved, comm->moved ? 0 : got);
     }

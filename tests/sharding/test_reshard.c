@@ -638,8 +638,8 @@ static tsr_status find_steps(struct arena *arena, const struct reshard_request *
                              const tsr_step **steps, size_t *n)
 {
     struct reshard *reshard = NULL;
-    const struct tile_layout *first;
-    TRY(tsr__reshard_texts(request, arena, &reshard, &first));
+    struct reshard_source source;
+    TRY(tsr__reshard_texts(request, arena, &reshard, &source));
     *n = (size_t)reshard->n_steps;
     return tsr__reshard_steps(arena, reshard, steps);
 }

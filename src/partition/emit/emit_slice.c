@@ -174,10 +174,13 @@ static bool is_picked(const struct dim_slice *cut)
 static void sort_axes(const struct part *part, const struct step *st, struct slice_plan *out)
 {
     const struct form *from = st->inputs[0], *to = st->outputs[0];
+    int64_t sizes[TILE_MAX_RANK];
+    struct reshard_tensor tensor = tsr__item_tensor(part->draft, to->item, sizes);
     *out = (struct slice_plan){0};
     for (int axis = 0; axis < to->layout->rank && axis < TILE_MAX_RANK; axis++) {
         struct dim_slice *cut = &out->cuts[axis];
-        *cut = tsr__dim_source(part->draft, to->item, from->layout, to->layout, part->rank, axis);
+        *cut = tsr__dim_source(part->draft->arena, &tensor, from->layout, to->layout, part->rank,
+                               axis);
         if (is_picked(cut))
             out->n_picks++;
         else if (cut->source == DIM_STATIC)

@@ -7,58 +7,9 @@
 
 #include "partition/facts/forms.h"
 
-// ---- geometry.c: the shards of one device -------------------------------------------------------
-
-// Stores the coordinates of the device's shard along the axis, one per factor of the dimension.
-// Returns false if the device has no shard.
-bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis,
-                        int64_t *coords);
-bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b);
-bool tsr__owns_once(const struct tile_layout *layout); // no device owns two shards
-bool tsr__owns_all(const struct tile_layout *layout);  // every shard has an owner
-// Stores the devices of the layout in *out, ascending and without duplicates; returns their number.
-size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out);
-// Copies a group with its members sorted by device number, the order that communication nodes use.
-// The flow lists members by coordinate. Returns false if out of memory.
-bool tsr__group_sorted(struct arena *arena, const struct device_group *from,
-                       struct device_group *to);
-
-// How a device gets its shard of one dimension of a new layout from the shard that it stores now.
-// DIM_SAME: both are equal. DIM_STATIC: it slices at constant bounds. DIM_DYNAMIC: it slices at
-// bounds that nodes compute at run time. DIM_NO: it does not store all elements of the new shard.
-enum dim_source { DIM_SAME, DIM_STATIC, DIM_DYNAMIC, DIM_NO };
-struct dim_slice {
-    enum dim_source source;
-    struct tile_interval *at; // DIM_STATIC: the slices, as indices of the local tensor
-    int64_t n;
-    // DIM_DYNAMIC: the new shard is `part`, in units of `unit` elements.
-    int64_t unit;
-    struct tile_units part;
-};
-struct dim_slice tsr__dim_source(struct draft *draft, const struct item *it,
-                                 const struct tile_layout *from, const struct tile_layout *to,
-                                 int64_t device, int axis);
-// True if every device of `to` can get its shard of `to` from its own shard of `from`. *identity is
-// set if the two shards are equal on every device.
-bool tsr__can_convert_locally(struct draft *draft, const struct item *it,
-                              const struct tile_layout *from, const struct tile_layout *to,
-                              bool *identity);
-// Returns the layout after an AllGather along that loop of `from`, and the groups of the AllGather.
-// Returns NULL if the loop cannot be gathered or if out of memory.
-const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
-                                               int loop, struct device_group **groups,
-                                               size_t *n_groups);
-// The size of a shard as a function of the full size D:
-//     (b - a) * scale - last * (F * unit - D)
-// F = ceil(D / unit) is the number of units of the dimension. The shard has units a to b - 1, where
-// a = first * F / of and b = stop * F / of (the fields of `part`). It has `scale` elements of each
-// unit. `last` is 1 if the shard has the last unit, which may be short, else 0.
-struct local_size {
-    int64_t unit, scale;
-    struct tile_units part;
-};
-struct local_size tsr__local_size(const struct tile_dim *dim, const int64_t *coords);
-int64_t tsr__local_size_of(const struct local_size *size, int64_t whole);
+// Returns the tensor of an item, as functions of resharding take it. Its shape is in `sizes`.
+struct reshard_tensor tsr__item_tensor(const struct draft *draft, const struct item *it,
+                                       int64_t sizes[TILE_MAX_RANK]);
 
 // ---- size_text.c: size expressions of the model -------------------------------------------------
 

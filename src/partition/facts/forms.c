@@ -67,6 +67,17 @@ static void item_sizes(struct draft *draft, struct item *it)
         it->shape[axis] = it->dims[axis].value;
 }
 
+struct reshard_tensor tsr__item_tensor(const struct draft *draft, const struct item *it,
+                                       int64_t sizes[TILE_MAX_RANK])
+{
+    for (int axis = 0; axis < it->rank; axis++)
+        sizes[axis] = it->dims[axis].value;
+    return (struct reshard_tensor){.rank = it->rank,
+                                   .shape = sizes,
+                                   .bits = tsr_dtype_bits(tsr__transfer_type(it->dtype)),
+                                   .constant_bounds = draft->opset < 10};
+}
+
 // Sets the type and shape of the item. For a constant they come from its tensor.
 static void item_type(struct draft *draft, struct item *it)
 {

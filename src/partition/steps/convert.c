@@ -6,8 +6,9 @@
 //     3. slice, if every device stores all elements that it needs
 //     4. if a node without inputs produces the value, run that node on the reader's devices too
 //     5. AllGather along one axis
-//     6. collectives that give exactly the target (lower.c)
+//     6. collectives that give exactly the target
 //     7. Reshard, from any layout to any other
+// tsr__reshard_operators (sharding/reshard/operators.c) decides which of 3 and 5 to 7 is possible.
 // If the producer ran in turns (a device with several shards computes them one after the other,
 // turns.c), the shards are joined first, and (3) follows. A Reshard needs the full shape at run
 // time. If no rank can compute the shape, the ranks gather the value instead (a gather needs no
@@ -131,9 +132,12 @@ static struct form *const_form(struct draft *draft, struct item *it, const struc
 // returns the result. Otherwise returns NULL.
 static struct form *local_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
+    int64_t sizes[TILE_MAX_RANK];
+    struct reshard_tensor tensor = tsr__item_tensor(draft, it, sizes);
     for (struct form *from = it->first; from; from = from->next) {
         bool identity;
-        if (from->partial || !tsr__can_convert_locally(draft, it, from->layout, want, &identity))
+        if (from->partial ||
+            !tsr__can_convert_locally(draft->arena, &tensor, from->layout, want, &identity))
             continue;
         if (identity)
             return same_form(draft, from, want);
@@ -182,16 +186,15 @@ static struct form *repeated_form(struct draft *draft, struct item *it,
 
 // ---- with communication ------------------------------------------------------------------------
 
-// Plans an AllGather along one loop (sharded factor) of `from`. `want` is the layout that must
-// result; NULL: any. Returns NULL if this is not possible.
-static struct form *gather_loop(struct draft *draft, struct form *from, int loop,
-                                const struct tile_layout *want)
+// Plans an AllGather along one loop (sharded factor) of `from`. Returns NULL if this is not
+// possible.
+static struct form *gather_loop(struct draft *draft, struct form *from, int loop)
 {
     struct device_group *groups;
     size_t n_groups;
     const struct tile_layout *to =
         tsr__gathered_layout(draft->arena, from->layout, loop, &groups, &n_groups);
-    if (!to || (want && !tsr__layout_same(to, want)))
+    if (!to)
         return NULL;
     struct step *st = step_to(draft, COMM_ALL_GATHER, from, to);
     if (st)
@@ -199,28 +202,27 @@ static struct form *gather_loop(struct draft *draft, struct form *from, int loop
     return tsr__step_set_groups(draft, st, groups, n_groups);
 }
 
-static struct form *gather_form(struct draft *draft, struct item *it,
-                                const struct tile_layout *want)
+// Converts the value with collectives from the first form of the best kind: one AllGather, then
+// other operators. Returns NULL if only a Reshard is possible.
+static struct form *collected_form(struct draft *draft, struct item *it,
+                                   const struct tile_layout *want)
 {
-    for (struct form *from = it->first; from; from = from->next)
-        for (int i = 0; !from->partial && !from->of_turn && i < from->layout->n_loops; i++) {
-            struct form *form = gather_loop(draft, from, i, want);
-            if (form)
-                return form;
-        }
-    return NULL;
-}
-
-static struct form *lowered_form(struct draft *draft, struct item *it,
-                                 const struct tile_layout *want)
-{
-    struct form *last = it->last; // forms that the loop creates are not tried
+    struct form *source = NULL;
+    struct reshard_operators operators, best = {.n = 0};
+    enum reshard_kind least = RESHARD_BY_RESHARD;
     for (struct form *from = it->first; from; from = from->next) {
-        struct form *form = from->partial ? NULL : tsr__draft_lower(draft, from, NULL, want);
-        if (form || from == last)
-            return form;
+        if (from->partial || from->of_turn)
+            continue;
+        if (!tsr__draft_operators(draft, from, want, &operators))
+            return NULL;
+        enum reshard_kind kind = tsr__reshard_kind(&operators);
+        if (kind >= least)
+            continue;
+        least = kind;
+        best = operators;
+        source = from;
     }
-    return NULL;
+    return source ? tsr__draft_lower(draft, source, NULL, &best) : NULL;
 }
 
 // Plans AllGathers until the value is unsharded. Returns NULL if that is not possible.
@@ -229,7 +231,7 @@ static struct form *gather_all(struct draft *draft, struct form *from)
     while (from && from->layout->n_loops) {
         struct form *next = NULL;
         for (int i = 0; i < from->layout->n_loops && !next; i++)
-            next = gather_loop(draft, from, i, NULL);
+            next = gather_loop(draft, from, i);
         from = next;
     }
     return from;
@@ -463,6 +465,8 @@ static struct form *list_form(struct draft *draft, struct item *it, const struct
                               const tsr_node *reader)
 {
     struct form *there = find_form(it, want), *whole = NULL;
+    int64_t sizes[TILE_MAX_RANK];
+    struct reshard_tensor tensor = tsr__item_tensor(draft, it, sizes);
     if (there)
         return there;
     for (struct form *from = it->first; from; from = from->next) {
@@ -471,7 +475,8 @@ static struct form *list_form(struct draft *draft, struct item *it, const struct
             continue;
         if (!whole)
             whole = from;
-        if (tsr__can_convert_locally(draft, it, from->layout, want, &identity) && identity)
+        if (tsr__can_convert_locally(draft->arena, &tensor, from->layout, want, &identity) &&
+            identity)
             return same_form(draft, from, want);
     }
     if (whole && it->list_form != LIST_STAYS)
@@ -556,10 +561,7 @@ static struct form *convert_cheapest(struct draft *draft, struct item *it,
             "declare its type in the model's value_info, or keep it on the devices that produce it",
             "this value must be transferred between devices, but it is not a tensor of numbers or "
             "its type is unknown");
-    form = gather_form(draft, it, want);
-    if (is_done(draft, form))
-        return form;
-    form = lowered_form(draft, it, want);
+    form = collected_form(draft, it, want);
     return is_done(draft, form) ? form : reshard_form(draft, it, want, reader);
 }
 

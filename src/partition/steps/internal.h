@@ -18,15 +18,17 @@ struct form *tsr__draft_convert(struct draft *draft, struct item *it,
 // As tsr__draft_convert, but returns NULL if communication would be necessary.
 struct form *tsr__draft_convert_local(struct draft *draft, struct item *it,
                                       const struct tile_layout *want);
-// lower.c: converts `from` to the layout `want` with collectives that return exactly the wanted
-// shards. `pending`: the node whose groups hold partial sums. Returns NULL if that is not possible
-// (nothing is planned then) or if out of memory.
+// lower.c: finds the operators that turn the form into the layout `want`, or those that reduce the
+// partial sums of a node for their readers. Both return false if out of memory.
+bool tsr__draft_operators(struct draft *draft, const struct form *from,
+                          const struct tile_layout *want, struct reshard_operators *out);
+bool tsr__draft_sum(struct draft *draft, const struct form *from, const struct node_flow *nf,
+                    struct reshard_operators *out);
+// Plans these operators and returns the last form. Returns NULL if there are none or if out of
+// memory.
 struct form *tsr__draft_lower(struct draft *draft, struct form *from,
-                              const struct node_flow *pending, const struct tile_layout *want);
-// Returns the number of collectives that tsr__draft_lower would use, or 0 if it is not possible.
-// Plans nothing.
-int tsr__draft_lowered_steps(struct draft *draft, const struct form *from,
-                             const struct node_flow *pending, const struct tile_layout *want);
+                              const struct node_flow *pending,
+                              const struct reshard_operators *operators);
 // Returns a form with the same bits on all devices of the layout: the first device broadcasts its
 // value.
 struct form *tsr__draft_same_bits(struct draft *draft, struct item *it,

@@ -115,46 +115,8 @@ static size_t take_round(struct device_group *left, size_t n, struct device_grou
     return kept;
 }
 
-// Returns the layout that a spec requests for this output of the node, if it differs from the one
-// that the node produces; else NULL.
-static const struct tile_layout *spec_layout(const struct node_flow *nf, const tsr_value *value)
-{
-    for (size_t i = 0; i < tsr_node_output_count(nf->node); i++)
-        if (tsr_node_output(nf->node, i) == value)
-            return nf->wanted[i];
-    return NULL;
-}
-
-// If all readers of a sum need the same layout, plans its reduction to this layout, usually a
-// ReduceScatter. If no single collective does that and a spec requests a layout for the sum,
-// reduces to the layout of the spec instead. Returns false if this is not possible. Example: a sum
-// on ranks 0 to 3 with the spec {4,1} is read as {2,1:0,2}. A ReduceScatter to {4,1} and a Reshard
-// send less than an AllReduce.
-static bool draft_reduce_as_wanted(struct draft *draft, const struct node_flow *nf,
-                                   struct form *partial)
-{
-    const tsr_value *value = partial->item->value;
-    if (!value)
-        return false;
-    const struct want *want = &draft->wants[tsr__value_id(value)];
-    if (!want->layout || want->differ || tsr__layout_same(want->layout, partial->layout))
-        return false;
-    for (size_t group = 0; group < nf->n_groups; group++)
-        for (size_t k = 0; k < group; k++)
-            if (!disjoint(&nf->groups[group], &nf->groups[k]))
-                return false;
-    const struct tile_layout *asked = spec_layout(nf, value);
-    bool direct = tsr__draft_lowered_steps(draft, partial, nf, want->layout) == 1;
-    if (asked && !direct && tsr__draft_lower(draft, partial, nf, asked))
-        return true;
-    return draft_status(draft) == TSR_OK &&
-           tsr__draft_lower(draft, partial, nf, want->layout) != NULL;
-}
-
-// Plans the reduction of partial sums: to the layout that all readers need, if possible, else an
-// AllReduce. If a device is in two groups, there are several AllReduces, each with groups that have
-// no device in common.
-static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct form *partial)
+// Plans several AllReduces, each with groups that have no device in common.
+static bool reduce_in_rounds(struct draft *draft, const struct node_flow *nf, struct form *partial)
 {
     struct device_group *left = ARENA_ARRAY(draft->arena, struct device_group, nf->n_groups + 1);
     if (!left)
@@ -162,9 +124,6 @@ static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct
     for (size_t group = 0; group < nf->n_groups; group++)
         if (!tsr__group_sorted(draft->arena, &nf->groups[group], &left[group]))
             return false;
-    partial->partial = true;
-    if (draft_reduce_as_wanted(draft, nf, partial))
-        return true;
     struct form *whole = tsr__form_new(draft, partial->item, partial->layout, FORM_MADE);
     if (!whole)
         return false;
@@ -181,6 +140,18 @@ static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct
         st->group_live = ARENA_ARRAY(draft->arena, unsigned char, st->n_groups + 1);
     }
     return !draft->arena->failed;
+}
+
+// Plans the reduction of partial sums as their readers need them. If a device is in two groups,
+// there are several AllReduces, each with groups that have no device in common.
+static bool draft_reduce(struct draft *draft, const struct node_flow *nf, struct form *partial)
+{
+    struct reshard_operators operators;
+    partial->partial = true;
+    if (!tsr__draft_sum(draft, partial, nf, &operators))
+        return false;
+    return operators.n ? tsr__draft_lower(draft, partial, nf, &operators) != NULL
+                       : reduce_in_rounds(draft, nf, partial);
 }
 
 // Plans a body in its own scope, and restores the previous scope, also after a failure.

@@ -471,7 +471,9 @@ bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *
         candidate->out[i] = number_of(builder, out[i]);
         candidate->before[i] = PLAN_NO_LAYOUT;
         if (out[i] && builder->n_groups)
-            candidate->before[i] = tsr__planner_layout(builder->planner, builder->out[i]);
+            candidate->before[i] =
+                tsr__planner_parts(builder->planner, number_of(builder, builder->out[i]),
+                                   builder->groups, builder->n_groups);
     }
     return !builder->planner->arena.failed;
 }

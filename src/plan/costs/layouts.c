@@ -43,13 +43,13 @@ uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *
 
 // Returns the key of a layout with partial sums: the layout as a negative number, then the size and
 // the devices of each group. The string is empty if memory runs out.
-static struct str key_of_parts(struct planner *planner, uint32_t layout,
+static struct str key_of_parts(struct arena *arena, uint32_t layout,
                                const struct device_group *groups, size_t n)
 {
     size_t n_key = 1;
     for (size_t g = 0; g < n; g++)
         n_key += groups[g].n + 1;
-    int64_t *key = ARENA_ARRAY(&planner->arena, int64_t, n_key);
+    int64_t *key = ARENA_ARRAY(arena, int64_t, n_key);
     if (!key)
         return (struct str){0};
     n_key = 0;
@@ -82,10 +82,11 @@ static struct device_group *copy_groups(struct planner *planner, const struct de
 uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
                             const struct device_group *groups, size_t n)
 {
-    struct str key = key_of_parts(planner, layout, groups, n);
-    if (!key.p)
-        return PLAN_NO_LAYOUT;
-    void **slot = tsr__map_at(&planner->cache.layouts, key);
+    struct arena scratch = {.session = planner->session};
+    struct str key = key_of_parts(&scratch, layout, groups, n);
+    void **slot = key.p ? tsr__map_at_copy(&planner->cache.layouts, key) : NULL;
+    planner->arena.failed = planner->arena.failed || !key.p;
+    tsr__arena_free(&scratch);
     if (slot && *slot)
         return (uint32_t)((uintptr_t)*slot - 1);
     struct parts *parts = ARENA_NEW(&planner->arena, struct parts);

@@ -31,6 +31,7 @@
 struct plan_value {
     int rank;
     const int64_t *shape; // never NULL
+    const int64_t *open;  // the same, but -1 for sizes that the model leaves open; never NULL
     int bits;             // bits of an element
     int wider;            // for a constant: additional bytes in memory for each byte in the file
     bool constant;
@@ -42,7 +43,6 @@ struct plan_value {
     // an updated cache that is also a state: it shares the memory of the previous cache
     bool shares_past;
     bool sized; // all sizes are known; false: some are assumed
-    bool fixed; // the model itself gives all sizes: they are the same in every run
 };
 
 // Whether copies of a device set can divide the batch of a node (set_costs.c).
@@ -202,6 +202,7 @@ struct planner_shapes {
     const struct shapes *full;  // shapes with sizes for all symbols
     const tsr_dim_size *sizes;  // the sizes of all symbols, the caller's first
     size_t n_sizes;
+    bool constant_bounds;        // the model's opset has no Slice with computed bounds
     struct planner_rules *rules; // of all planners of the model (value_sizes.c)
 };
 struct planner_cache {
@@ -524,14 +525,41 @@ int64_t tsr__planner_move_time(const struct planner *planner, double bytes);
 // Returns the time of resharding a value from one layout to another, as often as a run computes it.
 int64_t tsr__resharding_time(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value);
-int64_t tsr__planner_steps_time(struct planner *planner, const struct reshard *reshard,
-                                uint32_t from, const struct plan_value *value);
+// A value exists in n layouts, the producer's first. Returns the index of the one from which
+// `partition` makes the layout `to`.
+size_t tsr__resharding_source(struct planner *planner, const uint32_t *layouts, size_t n,
+                              uint32_t to, const struct plan_value *value);
+// One operator of a resharding: the layouts before and after it, and its time in one execution.
+struct planned_operator {
+    const struct reshard_operator *operator;
+    uint32_t from, to;
+    int64_t ps;
+};
+// Calls `call` for each operator that turns the layout `from` of a value into `to`, in order. These
+// are the operators that `partition` writes (tsr__reshard_operators). False: there are none, or out
+// of memory.
+bool tsr__planner_operators(struct planner *planner, uint32_t from, uint32_t to,
+                            const struct plan_value *value,
+                            void (*call)(void *data, const struct planned_operator *operator),
+                            void *data);
+// A partial sum: its layout with groups, the layout that the plan asks for after the reduction, and
+// the one that all readers want (PLAN_NO_LAYOUT: they differ).
+struct planned_sum {
+    const struct plan_value *value;
+    uint32_t before, asked, want;
+};
+// As tsr__planner_operators, for the operators that reduce a sum (tsr__reshard_sum). Returns the
+// layout after them; PLAN_NO_LAYOUT: out of memory.
+uint32_t tsr__planner_sum(struct planner *planner, const struct planned_sum *sum,
+                          void (*call)(void *data, const struct planned_operator *operator),
+                          void *data);
+// Returns the time of a list of operators in one execution.
+int64_t tsr__planner_operators_time(struct planner *planner,
+                                    const struct reshard_operators *operators, uint32_t from,
+                                    const struct plan_value *value);
 // Adds the bytes that each link carries during the resharding to by_link.
 void tsr__resharding_load(struct planner *planner, uint32_t from, uint32_t to,
                           const struct plan_value *value, double *by_link);
-// True if each step of the resharding has an operator. Otherwise all steps become one Reshard.
-bool tsr__planner_has_operators(struct planner *planner, uint32_t from, uint32_t to,
-                                const struct plan_value *value);
 // Marks the devices that take part in the resharding. False: no path, or out of memory.
 bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to,
                              const struct plan_value *value, bool *takes);
@@ -539,11 +567,6 @@ bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to
 // group.
 int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,
                              const struct device_group *groups, size_t n, int64_t bytes);
-// Calls `count` for each operator of a resharding, or once if the resharding is one Reshard. Slices
-// are not counted.
-void tsr__planner_steps(struct planner *planner, uint32_t from, uint32_t to,
-                        const struct plan_value *value, void (*count)(void *data, const char *op),
-                        void *data);
 
 // value_sizes.c: finds the sizes of a rule's factors; -1: unknown.
 void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const struct rule *rule,

@@ -31,8 +31,25 @@ static int wider_by(const struct planner *planner, const tsr_value *constant)
     return more;
 }
 
-// Fills in rank, sizes and type of a value; an unknown size becomes 1. sized: all sizes are known;
-// fixed: the model itself gives them. `times`: how often a run computes the value.
+// Returns the sizes with -1 for those that the model leaves open. Returns `shape` if it gives all.
+// NULL: out of memory.
+static const int64_t *open_sizes(struct planner *planner, const struct shape *own,
+                                 const int64_t *shape, int rank)
+{
+    bool open = own->rank != rank;
+    int64_t *out;
+    for (int d = 0; d < rank && !open; d++)
+        open = own->dims[d].value < 0;
+    if (!open)
+        return shape;
+    out = ARENA_ARRAY(&planner->arena, int64_t, (size_t)rank + 1);
+    for (int d = 0; out && d < rank; d++)
+        out[d] = own->rank == rank ? own->dims[d].value : -1;
+    return out;
+}
+
+// Fills in rank, sizes and type of a value; an unknown size becomes 1. sized: all sizes are known.
+// `times`: how often a run computes the value.
 static bool fill(struct planner *planner, const tsr_value *value, int64_t times)
 {
     struct plan_value *out = &planner->values[tsr__value_id(value)];
@@ -45,15 +62,15 @@ static bool fill(struct planner *planner, const tsr_value *value, int64_t times)
         return false;
     struct shape own = tsr__shapes_of(planner->shapes.model, value);
     out->sized = s.rank >= 0;
-    out->fixed = own.rank >= 0;
-    for (int d = 0; d < own.rank; d++)
-        out->fixed = out->fixed && own.dims[d].value >= 0;
     for (int d = 0; d < rank; d++) {
         out->sized = out->sized && s.dims[d].value >= 0;
         shape[d] = s.dims[d].value >= 0 ? s.dims[d].value : 1;
     }
     out->rank = rank;
     out->shape = shape;
+    out->open = open_sizes(planner, &own, shape, rank);
+    if (!out->open)
+        return false;
     out->bits = tsr_dtype_bits(s.dtype) ? tsr_dtype_bits(s.dtype) : 8;
     out->constant = tensor && !tsr_value_is_input(value);
     out->given = tsr_value_is_input(value) && !tsr_graph_owner(tsr_value_graph(value));
@@ -205,6 +222,8 @@ static bool find_shapes(struct planner *planner, const tsr_dim_size *sizes, size
     shapes->n_sizes = n;
     if (!tsr__plan_sizes_assume(&planner->arena, planner->model, &shapes->sizes, &shapes->n_sizes))
         return false;
+    int64_t opset = tsr__graph_opset(tsr_model_graph(planner->model), STR(""));
+    shapes->constant_bounds = opset > 0 && opset < 10;
     shapes->model = tsr__model_shapes(planner->model);
     shapes->known = tsr__model_shapes_for(planner->model, sizes, n);
     shapes->full = tsr__model_shapes_for(planner->model, shapes->sizes, shapes->n_sizes);
@@ -226,7 +245,7 @@ bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, siz
     size_t ids = tsr__model_value_ids(planner->model);
     planner->values = ARENA_ARRAY(&planner->arena, struct plan_value, ids + 1);
     for (size_t id = 0; planner->values && id <= ids; id++)
-        planner->values[id].shape = scalar; // of values in bodies, which are not filled
+        planner->values[id].shape = planner->values[id].open = scalar; // of values in subgraphs
     return planner->values && find_rules(planner, other) && find_shapes(planner, sizes, n) &&
            fill_all(planner);
 }

@@ -18,9 +18,13 @@
 struct form {
     uint32_t layout;
     size_t begin, end;
+    // The layout from which it is made; PLAN_NO_LAYOUT: the producer makes it, or another form
+    // passes through it.
+    uint32_t source;
 };
+#define MOST_FORMS (2 * PLAN_MAX_CANDIDATES)
 struct forms {
-    struct form at[PLAN_MAX_CANDIDATES + 1];
+    struct form at[MOST_FORMS + 1];
     size_t n;
 };
 
@@ -48,6 +52,78 @@ static void extend(struct form *form, size_t end)
         form->end = end;
 }
 
+// Adds the layout after an operator, which later readers may use.
+static void add_between(void *data, const struct planned_operator *operator)
+{
+    struct forms *forms = data;
+    if (forms->n < MOST_FORMS)
+        forms->at[forms->n++] = (struct form){.layout = operator->to, .source = PLAN_NO_LAYOUT};
+}
+
+// Returns the layout from which the partition makes another one. If operators pass through other
+// layouts on the way, adds these to the list.
+static uint32_t source_of(struct planner *planner, struct forms *forms, uint32_t want,
+                          const struct plan_value *value)
+{
+    uint32_t layouts[MOST_FORMS];
+    for (size_t i = 0; i < forms->n; i++)
+        layouts[i] = forms->at[i].layout;
+    uint32_t from = layouts[tsr__resharding_source(planner, layouts, forms->n, want, value)];
+    if (tsr__resharding_time(planner, from, want, value) < PLAN_NEVER &&
+        tsr__planner_operators(planner, from, want, value, add_between, forms))
+        forms->n--; // the last one is `want`, which the caller adds
+    return from;
+}
+
+// True if the node only returns sizes of its input, so that it reads no elements.
+static bool reads_sizes(const struct planner *planner, const struct reader *reader)
+{
+    const struct rule *rule = reader->node == SIZE_MAX ? NULL : planner->nodes[reader->node].rule;
+    for (int i = 0; rule && !reader->captures && i < rule->n_rewrites; i++)
+        if (rule->rewrites[i].kind == REWRITE_SIZES || rule->rewrites[i].kind == REWRITE_SIZE)
+            return true;
+    return false;
+}
+
+// Returns the layout that all readers of a value want; PLAN_NO_LAYOUT: they differ.
+static uint32_t common_want(struct planner *planner, const tsr_value *v, uint32_t stays)
+{
+    struct arena arena = {.session = planner->session};
+    struct readers readers = tsr__planner_readers(planner, &arena, v);
+    uint32_t want = readers.stays ? stays : PLAN_NO_LAYOUT;
+    for (size_t i = 0; i < readers.n; i++) {
+        const struct reader *reader = &readers.at[i];
+        if (reads_sizes(planner, reader))
+            continue;
+        uint32_t wants = tsr__planner_wanted(planner, reader, v, choice_of(planner, reader));
+        if (reader->captures || (want != PLAN_NO_LAYOUT && wants != want)) {
+            want = PLAN_NO_LAYOUT;
+            break;
+        }
+        want = wants;
+    }
+    planner->arena.failed = planner->arena.failed || arena.failed;
+    tsr__arena_free(&arena);
+    return want;
+}
+
+uint32_t tsr__plan_sum(struct planner *planner, size_t node, size_t slot,
+                       void (*call)(void *data, const struct planned_operator *operator),
+                       void *data)
+{
+    const struct plan_node *at = &planner->nodes[node];
+    const struct candidate *candidate = &at->strategy->at.at[at->choice];
+    const tsr_value *v = tsr__plan_made(at, slot);
+    uint32_t before = candidate->before[slot], asked = candidate->out[slot];
+    if (before == PLAN_NO_LAYOUT || asked == PLAN_NO_LAYOUT || !planner->layouts.at[before].parts)
+        return asked;
+    struct planned_sum sum = {.value = &planner->values[tsr__value_id(v)],
+                              .before = before,
+                              .asked = asked,
+                              .want = common_want(planner, v, asked)};
+    return tsr__planner_sum(planner, &sum, call, data);
+}
+
 // Lists the layouts in which a value is stored. `first` is the layout of its producer, from time
 // `begin` on; PLAN_NO_LAYOUT: only the layouts of its readers are listed. False: out of memory.
 static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first, size_t begin,
@@ -58,18 +134,21 @@ static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first
     struct readers readers = tsr__planner_readers(planner, &arena, v);
     out->n = 0;
     if (first != PLAN_NO_LAYOUT)
-        out->at[out->n++] = (struct form){first, begin, begin};
+        out->at[out->n++] = (struct form){first, begin, begin, PLAN_NO_LAYOUT};
     for (size_t i = 0; i < readers.n; i++) {
         uint32_t want =
             tsr__planner_wanted(planner, &readers.at[i], v, choice_of(planner, &readers.at[i]));
         size_t time = tsr__edge_time(planner, &readers.at[i]);
         struct form *form = find(planner, out, want, value);
-        // A new layout is made from the producer's, which must exist until then.
-        if (!form && first != PLAN_NO_LAYOUT)
+        uint32_t source = PLAN_NO_LAYOUT;
+        // A new layout is made from another, and the producer's must exist until then.
+        if (!form && first != PLAN_NO_LAYOUT) {
             extend(&out->at[0], time + TIME_RUN);
-        if (!form && out->n < PLAN_MAX_CANDIDATES) {
+            source = source_of(planner, out, want, value);
+        }
+        if (!form && out->n < MOST_FORMS) {
             form = &out->at[out->n++];
-            *form = (struct form){want, time, time};
+            *form = (struct form){want, time, time, source};
         }
         if (form)
             extend(form, tsr__edge_end(planner, &readers.at[i]));
@@ -158,7 +237,7 @@ static bool add_value(struct account *account, const tsr_value *v, uint32_t firs
         return false;
     // Partial sums exist at two points in time: while the node runs and while they are reduced.
     if (combined)
-        forms.at[forms.n++] = (struct form){before, run, run + 2};
+        forms.at[forms.n++] = (struct form){before, run, run + 2, PLAN_NO_LAYOUT};
     int64_t bytes = 0;
     for (size_t i = 0; i < forms.n; i++) {
         bool all_time = value->constant || (i == 0 && value->given);
@@ -447,45 +526,62 @@ static void count(void *data, const char *op)
     counts->at[i].count++;
 }
 
-// Returns the form from which form i is made: the cheapest of the earlier ones.
-static const struct form *source_of(struct planner *planner, const struct forms *forms, size_t i,
-                                    const struct plan_value *value)
+// What the operators after an output do: counts of them, their time, and the layouts between that
+// later reshardings may start from.
+struct after_output {
+    struct counts *counts; // NULL: not counted
+    int64_t ps;            // of one execution
+    struct forms forms;
+};
+
+static void take_operator(void *data, const struct planned_operator *planned)
 {
-    size_t best = 0;
-    for (size_t k = 1; k < i; k++)
-        if (tsr__resharding_time(planner, forms->at[k].layout, forms->at[i].layout, value) <
-            tsr__resharding_time(planner, forms->at[best].layout, forms->at[i].layout, value))
-            best = k;
-    return &forms->at[best];
+    struct after_output *after = data;
+    if (after->counts && planned->operator->op<COMM_KIND_COUNT)
+        count(after->counts, tsr__collective(planned->operator->op)->op);
+    after->ps = int64_min(after->ps + planned->ps, PLAN_NEVER);
 }
 
-// Counts the operators that reshard one value.
-static void count_value(struct planner *planner, const tsr_value *v, uint32_t first,
-                        struct counts *counts)
+// Adds up the operators that bring an output of an entry to its readers, after its reduction.
+static bool bring_to_readers(struct planner *planner, size_t node, size_t slot, uint32_t first,
+                             struct after_output *after)
 {
+    const tsr_value *v = tsr__plan_made(&planner->nodes[node], slot);
     const struct plan_value *value = &planner->values[tsr__value_id(v)];
-    struct forms forms;
-    if (!forms_of(planner, v, first, 0, &forms))
-        return;
-    for (size_t i = 1; i < forms.n; i++)
-        tsr__planner_steps(planner, source_of(planner, &forms, i, value)->layout,
-                           forms.at[i].layout, value, count, counts);
+    after->ps = 0;
+    if (!forms_of(planner, v, first, 0, &after->forms))
+        return false;
+    for (size_t i = 1; i < after->forms.n; i++) {
+        const struct form *form = &after->forms.at[i];
+        if (form->source != PLAN_NO_LAYOUT)
+            (void)tsr__planner_operators(planner, form->source, form->layout, value, take_operator,
+                                         after);
+    }
+    return true;
 }
 
-int64_t tsr__planner_moved(struct planner *planner, const tsr_value *v, uint32_t first)
+// Counts the operators that reduce an output and bring it to its readers.
+static void count_output(struct planner *planner, size_t node, size_t slot, struct counts *counts)
 {
-    const struct plan_value *value = &planner->values[tsr__value_id(v)];
-    struct forms forms;
-    int64_t ps = 0;
-    if (!forms_of(planner, v, first, 0, &forms))
+    struct after_output after = {.counts = counts};
+    uint32_t first = tsr__plan_sum(planner, node, slot, take_operator, &after);
+    if (first != PLAN_NO_LAYOUT)
+        (void)bring_to_readers(planner, node, slot, first, &after);
+}
+
+int64_t tsr__planner_moved(struct planner *planner, size_t node, size_t slot)
+{
+    const struct plan_node *at = &planner->nodes[node];
+    const struct plan_value *value = &planner->values[tsr__value_id(tsr__plan_made(at, slot))];
+    uint32_t first = at->strategy->at.at[at->choice].out[slot];
+    struct after_output after = {0};
+    if (first == PLAN_NO_LAYOUT || !bring_to_readers(planner, node, slot, first, &after))
         return 0;
-    for (size_t i = 1; i < forms.n; i++)
-        ps += tsr__resharding_time(planner, source_of(planner, &forms, i, value)->layout,
-                                   forms.at[i].layout, value);
-    return ps;
+    return times_ps(after.ps, value->times);
 }
 
-// Counts the halo exchanges and reductions of nodes, and the resharding between nodes.
+// Counts the halo exchanges and reductions of nodes, and the resharding between nodes. A node that
+// is replaced by simpler ones has reductions between these.
 size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out)
 {
     struct counts counts = {.at = out};
@@ -498,13 +594,9 @@ size_t tsr__planner_collectives(struct planner *planner, struct collective_count
             count(&counts, tsr__collective(COMM_HALO)->op);
         for (int k = 0; k < candidate->reductions; k++)
             count(&counts, candidate->reduction);
-        for (size_t o = 0; o < tsr__plan_makes(node); o++) {
-            if (!tsr__plan_made(node, o))
-                continue;
-            if (candidate->reduction && !candidate->reductions)
-                count(&counts, candidate->reduction);
-            count_value(planner, tsr__plan_made(node, o), candidate->out[o], &counts);
-        }
+        for (size_t o = 0; o < tsr__plan_makes(node); o++)
+            if (tsr__plan_made(node, o))
+                count_output(planner, i, o, &counts);
     }
     return counts.n;
 }

@@ -136,7 +136,7 @@ bool tsr__planner_unused(struct planner *planner, struct arena *arena, bool **ou
         cost[i] = candidate->compute + candidate->comm;
         for (size_t o = 0; o < tsr__plan_makes(node); o++)
             if (tsr__plan_made(node, o))
-                cost[i] += tsr__planner_moved(planner, tsr__plan_made(node, o), candidate->out[o]);
+                cost[i] += tsr__planner_moved(planner, i, o);
         *ps += cost[i];
     }
     *ps -= tsr__branches_sum(planner, cost, unused);

@@ -181,25 +181,6 @@ static bool is_there(const struct planner *planner, uint32_t from, uint32_t want
     return tsr__layout_is_whole(has);
 }
 
-// Returns the layout from which the partitioner makes the wanted one (partition/steps/convert.c).
-// It prefers a layout that needs no resharding, then one that can be sliced, then the first from
-// which collectives lead to it, then the first of all.
-static uint32_t source_of(struct timing *timing, const struct value_forms *forms, uint32_t want,
-                          const struct plan_value *value)
-{
-    struct planner *planner = timing->planner;
-    for (size_t i = 0; i < forms->layouts.n; i++)
-        if (tsr__resharding_time(planner, forms->layouts.at[i], want, value) == 0)
-            return forms->layouts.at[i];
-    for (size_t i = 0; i < forms->layouts.n; i++)
-        if (is_there(planner, forms->layouts.at[i], want))
-            return forms->layouts.at[i];
-    for (size_t i = 0; i < forms->layouts.n; i++)
-        if (tsr__planner_has_operators(planner, forms->layouts.at[i], want, value))
-            return forms->layouts.at[i];
-    return forms->layouts.at[0];
-}
-
 // Adds a resharding. Devices that have the full value slice it; otherwise the devices that send and
 // receive synchronize.
 static bool add_move(struct timing *timing, uint32_t from, uint32_t want,
@@ -232,7 +213,8 @@ static bool bring(struct timing *timing, const tsr_value *v, uint32_t want, size
     struct value_forms *forms = forms_of(timing, v);
     if (!forms)
         return false;
-    uint32_t from = source_of(timing, forms, want, value);
+    uint32_t from = forms->layouts.at[tsr__resharding_source(timing->planner, forms->layouts.at,
+                                                             forms->layouts.n, want, value)];
     int64_t ps = tsr__resharding_time(timing->planner, from, want, value);
     if (ps == 0)
         return true;

@@ -133,8 +133,14 @@ size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out, int6
 int64_t tsr__planner_one_device(struct planner *planner);
 int64_t tsr__planner_unsharded_time(const struct planner *planner); // ignores memory
 size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out);
-// Returns the time of resharding a value to the layouts of all its readers, from the layout `first`
-// of its producer.
-int64_t tsr__planner_moved(struct planner *planner, const tsr_value *value, uint32_t first);
+// Calls `call` for each operator that reduces the partial sums of an output of the entry at index
+// `node`, as its readers need them. Returns the layout after them; without partial sums, the layout
+// in which the node leaves the output. PLAN_NO_LAYOUT: out of memory. Later reshardings start from
+// this layout, or from one between that the operators pass through (tsr__resharding_source).
+uint32_t tsr__plan_sum(struct planner *planner, size_t node, size_t slot,
+                       void (*call)(void *data, const struct planned_operator *operator),
+                       void *data);
+// Returns the time of resharding an output of an entry to the layouts of all its readers.
+int64_t tsr__planner_moved(struct planner *planner, size_t node, size_t slot);
 
 #endif

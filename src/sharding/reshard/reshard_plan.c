@@ -88,10 +88,9 @@ static const tsr_group *public_groups(struct arena *arena, const struct reshard_
     return group;
 }
 
-// Finds the steps between two shardings that are given as texts. *first is the source layout, also
-// if a later error occurs.
+// Finds the steps between two shardings that are given as texts.
 tsr_status tsr__reshard_texts(const struct reshard_request *request, struct arena *arena,
-                              struct reshard **out, const struct tile_layout **first)
+                              struct reshard **out, struct reshard_source *source)
 {
     struct ask q = {.session = arena->session,
                     .arena = arena,
@@ -99,18 +98,18 @@ tsr_status tsr__reshard_texts(const struct reshard_request *request, struct aren
                     .rank = request->rank,
                     .mesh = request->mesh};
     struct tile_layout *from = NULL, *to = NULL;
-    struct partial partial = {0}, *pending = NULL;
-    *first = NULL;
+    struct partial *pending = NULL;
+    *source = (struct reshard_source){0};
     TRY(take_ask(&q, request->type));
-    tsr_status status = parse(&q, request->from, &from);
-    *first = from;
-    if (status != TSR_OK)
-        return status;
+    TRY(parse(&q, request->from, &from));
     TRY(parse(&q, request->to, &to));
     if (request->pending) {
-        pending = &partial;
+        pending = ARENA_NEW(arena, struct partial);
+        if (!pending)
+            return TSR_NOMEM;
         TRY(pending_groups(&q, request->pending, from, pending));
     }
+    *source = (struct reshard_source){from, pending};
     return tsr__reshard_plan(arena, from, pending, to, request->shape, q.unit, out);
 }
 

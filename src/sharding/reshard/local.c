@@ -1,26 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// geometry.c - computes which elements of a tensor one device stores, whether they suffice for
-// another layout, and which layout a gather returns. It is index arithmetic only.
+// local.c - computes which elements of a tensor one device stores, whether they suffice for another
+// layout, and which layout a gather returns. It is index arithmetic only.
 //
 //     Example: [8,6] {2,1} on ranks 0 and 1. Rank 1 has coordinate 1 of dimension 0: rows 4..7.
 //     For {2,2:0,2,1,3} rank 1 needs columns 0..2 of rows 4..7. It has them and slices.
 //     For {1,2} rank 1 also needs rows 0..3. Rank 0 must send them.
-#include "partition/facts/facts.h"
+#include "sharding/reshard/reshard.h"
 
 #include <stdlib.h>
 
-bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis, int64_t *coords)
+// Stores the coordinates of a shard along the axis, one per factor of the dimension.
+static void shard_coords(const struct tile_layout *layout, int64_t shard, int axis, int64_t *coords)
 {
     int64_t loops[TILE_MAX_LOOPS];
-    int64_t shard = tsr__layout_shard_of(layout, device, 0);
-    if (shard < 0)
-        return false;
     memset(coords, 0, TILE_MAX_FACTORS * sizeof(*coords));
     tsr__layout_coords(layout, shard, loops);
     for (int i = 0; i < layout->n_loops; i++)
         if (layout->loops[i].dim == axis)
             coords[layout->loops[i].factor] = loops[i];
-    return true;
+}
+
+bool tsr__device_coords(const struct tile_layout *layout, int64_t device, int axis, int64_t *coords)
+{
+    int64_t shard = tsr__layout_shard_of(layout, device, 0);
+    if (shard >= 0)
+        shard_coords(layout, shard, axis, coords);
+    return shard >= 0;
 }
 
 static bool same_owners(const struct tile_layout *a, const struct tile_layout *b)
@@ -117,13 +122,13 @@ static bool factors_equal(const struct tile_dim *a, const struct tile_dim *b, co
 
 // Returns the elements of the shard at these coordinates, as *n intervals. Returns NULL if there
 // are too many, or if out of memory.
-static struct tile_interval *intervals(struct draft *draft, const struct tile_dim *dim,
+static struct tile_interval *intervals(struct arena *arena, const struct tile_dim *dim,
                                        int64_t size, const int64_t *coords, int64_t *n)
 {
     *n = tsr__dim_intervals(dim, size, coords, NULL, 0);
     if (*n < 0 || *n > (1 << 20))
         return NULL;
-    struct tile_interval *at = ARENA_ARRAY(draft->arena, struct tile_interval, (size_t)*n + 1);
+    struct tile_interval *at = ARENA_ARRAY(arena, struct tile_interval, (size_t)*n + 1);
     if (at)
         tsr__dim_intervals(dim, size, coords, at, *n);
     return at;
@@ -132,11 +137,11 @@ static struct tile_interval *intervals(struct draft *draft, const struct tile_di
 // Converts the intervals `b` of the full dimension to positions in a local tensor that stores the
 // intervals `a`. The result is DIM_NO if an interval of `b` is not inside one of `a`, and DIM_SAME
 // if the local tensor has no other elements. Both lists ascend.
-static struct dim_slice rebase_intervals(struct draft *draft, const struct tile_interval *a,
+static struct dim_slice rebase_intervals(struct arena *arena, const struct tile_interval *a,
                                          int64_t n_a, const struct tile_interval *b, int64_t n_b)
 {
     struct dim_slice cut = {.source = DIM_STATIC};
-    cut.at = ARENA_ARRAY(draft->arena, struct tile_interval, (size_t)n_b + 1);
+    cut.at = ARENA_ARRAY(arena, struct tile_interval, (size_t)n_b + 1);
     int64_t i = 0, before = 0;
     for (int64_t k = 0; k < n_b && cut.at; k++) {
         while (i < n_a && a[i].stop < b[k].stop)
@@ -160,13 +165,13 @@ static struct dim_slice rebase_intervals(struct draft *draft, const struct tile_
 
 // Returns the slice of a dimension of unknown size, at bounds that nodes compute. Returns DIM_NO
 // unless `from` is unsharded, only the outermost factor of `to` is sharded, and the sizes of the
-// inner factors are known. Also needs opset 10.
-static struct dim_slice dynamic_slice(const struct draft *draft, const struct tile_dim *from,
-                                      const struct tile_dim *to, const int64_t *coords)
+// inner factors are known.
+static struct dim_slice dynamic_slice(const struct reshard_tensor *tensor,
+                                      const struct tile_dim *from, const struct tile_dim *to,
+                                      const int64_t *coords)
 {
     struct dim_slice cut = {.source = DIM_NO};
-    // before opset 10 the bounds of Slice are constants
-    if (tsr__dim_is_sharded(from) || draft->opset < 10)
+    if (tsr__dim_is_sharded(from) || tensor->constant_bounds)
         return cut;
     int64_t unit = 1;
     for (int factor = 1; factor < to->n; factor++)
@@ -185,54 +190,107 @@ static const struct tile_dim *dim_of(const struct tile_layout *layout, int axis)
     return axis < layout->rank ? &layout->dims[axis] : &whole;
 }
 
+// Two layouts of a tensor. `has` and `wants` are shards of them on one device.
+struct two_layouts {
+    struct arena *arena;
+    const struct reshard_tensor *tensor;
+    const struct tile_layout *from, *to;
+    int64_t has, wants;
+};
+
 // Returns how a device gets its shard of `to` from its shard of `from`, along one axis. Examples:
 //     [8] {2} -> {2}          DIM_SAME: each device keeps its shard
 //     [8] {2} -> unsharded    DIM_NO: each device lacks 4 elements
 //     [n] unsharded -> {4}    DIM_DYNAMIC: nodes compute the bounds
 //     [8] unsharded -> {4}    DIM_STATIC: device 1 takes elements 2..3
-struct dim_slice tsr__dim_source(struct draft *draft, const struct item *it,
-                                 const struct tile_layout *from, const struct tile_layout *to,
-                                 int64_t device, int axis)
+static struct dim_slice slice_of(const struct two_layouts *two, int axis)
 {
-    const struct tile_dim *a = dim_of(from, axis), *b = dim_of(to, axis);
+    const struct reshard_tensor *tensor = two->tensor;
+    const struct tile_dim *a = dim_of(two->from, axis), *b = dim_of(two->to, axis);
     int64_t x[TILE_MAX_FACTORS], y[TILE_MAX_FACTORS];
-    if (!tsr__device_coords(from, device, axis, x) || !tsr__device_coords(to, device, axis, y))
-        return (struct dim_slice){.source = DIM_NO};
+    shard_coords(two->from, two->has, axis, x);
+    shard_coords(two->to, two->wants, axis, y);
     if ((!tsr__dim_is_sharded(a) && !tsr__dim_is_sharded(b)) || factors_equal(a, b, x, y))
         return (struct dim_slice){.source = DIM_SAME};
     if (!tsr__dim_is_sharded(b))
         return (struct dim_slice){.source = DIM_NO};
-    if (axis >= it->rank || it->dims[axis].value < 0)
-        return dynamic_slice(draft, a, b, y);
-    int64_t size = it->dims[axis].value;
+    if (axis >= tensor->rank || tensor->shape[axis] < 0)
+        return dynamic_slice(tensor, a, b, y);
+    int64_t size = tensor->shape[axis];
     int64_t n_a, n_b;
-    struct tile_interval *held = intervals(draft, a, size, x, &n_a),
-                         *need = intervals(draft, b, size, y, &n_b);
+    struct tile_interval *held = intervals(two->arena, a, size, x, &n_a),
+                         *need = intervals(two->arena, b, size, y, &n_b);
     if (!held || !need)
         return (struct dim_slice){.source = DIM_NO};
-    return rebase_intervals(draft, held, n_a, need, n_b);
+    return rebase_intervals(two->arena, held, n_a, need, n_b);
 }
 
-bool tsr__can_convert_locally(struct draft *draft, const struct item *it,
-                              const struct tile_layout *from, const struct tile_layout *to,
-                              bool *identity)
+struct dim_slice tsr__dim_source(struct arena *arena, const struct reshard_tensor *tensor,
+                                 const struct tile_layout *from, const struct tile_layout *to,
+                                 int64_t device, int axis)
 {
-    int rank = from->rank;
-    if (rank < to->rank)
-        rank = to->rank;
+    struct two_layouts two = {.arena = arena, .tensor = tensor, .from = from, .to = to};
+    two.has = tsr__layout_shard_of(from, device, 0);
+    two.wants = tsr__layout_shard_of(to, device, 0);
+    if (two.has < 0 || two.wants < 0)
+        return (struct dim_slice){.source = DIM_NO};
+    return slice_of(&two, axis);
+}
+
+// Returns the first shard of each device, -1: none; *n is the number of entries. NULL: out of
+// memory.
+static int64_t *first_shards(struct arena *arena, const struct tile_layout *layout, int64_t *n)
+{
+    *n = 1;
+    for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
+        *n = int64_max(*n, layout->owners[i] + 1);
+    int64_t *shards = ARENA_ARRAY(arena, int64_t, (size_t)*n);
+    if (!shards)
+        return NULL;
+    memset(shards, 0xff, (size_t)*n * sizeof *shards);
+    for (int64_t k = layout->n_shards; k-- > 0;)
+        for (int64_t i = layout->first[k]; i < layout->first[k + 1]; i++)
+            shards[layout->owners[i]] = k;
+    return shards;
+}
+
+// True if each of the devices of two->to can slice its shard. *identity as below.
+static bool all_slice(struct two_layouts *two, bool *identity)
+{
+    const struct tile_layout *to = two->to;
+    int rank = two->from->rank < to->rank ? to->rank : two->from->rank;
+    int64_t n_from, n_to;
+    const int64_t *has = first_shards(two->arena, two->from, &n_from),
+                  *wants = first_shards(two->arena, to, &n_to);
     *identity = true;
+    if (!has || !wants)
+        return false;
     for (int64_t i = 0; i < to->first[to->n_shards]; i++) {
         int64_t device = to->owners[i];
-        if (!tsr__layout_has_device(from, device))
+        if (device >= n_from || has[device] < 0)
             return false;
+        two->has = has[device];
+        two->wants = wants[device];
         for (int axis = 0; axis < rank; axis++) {
-            enum dim_source source = tsr__dim_source(draft, it, from, to, device, axis).source;
+            enum dim_source source = slice_of(two, axis).source;
             if (source == DIM_NO)
                 return false;
             *identity &= source == DIM_SAME;
         }
     }
     return true;
+}
+
+bool tsr__can_convert_locally(struct arena *arena, const struct reshard_tensor *tensor,
+                              const struct tile_layout *from, const struct tile_layout *to,
+                              bool *identity)
+{
+    struct arena scratch = {.session = arena->session};
+    struct two_layouts two = {.arena = &scratch, .tensor = tensor, .from = from, .to = to};
+    bool can = all_slice(&two, identity);
+    arena->failed = arena->failed || scratch.failed;
+    tsr__arena_free(&scratch);
+    return can;
 }
 
 // ---- gathering ----------------------------------------------------------------------------------

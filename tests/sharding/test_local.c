@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// test_geometry.c - layouts as seen from one device: slices, gathers and local sizes, compared with
+// test_local.c - layouts as seen from one device: slices, gathers and local sizes, compared with
 // values computed by hand.
 #include "common.h"
 
@@ -13,23 +13,18 @@ static struct tile_layout *layout(struct bench *b, const char *text, int rank)
     return l;
 }
 
-static struct draft draft_of(struct bench *b)
-{
-    return (struct draft){.session = b->s, .arena = &b->arena, .opset = 18};
-}
-
-static bool local(struct bench *b, const tsr_dim *dims, const char *from, const char *to,
+static bool local(struct bench *b, const int64_t *shape, const char *from, const char *to,
                   bool *identity)
 {
-    struct draft p = draft_of(b);
-    struct item it = {.rank = 2, .dims = dims};
-    return tsr__can_convert_locally(&p, &it, layout(b, from, 2), layout(b, to, 2), identity);
+    struct reshard_tensor tensor = {.rank = 2, .shape = shape, .bits = 32};
+    return tsr__can_convert_locally(&b->arena, &tensor, layout(b, from, 2), layout(b, to, 2),
+                                    identity);
 }
 
 static void what_a_device_holds_suffices(void **state)
 {
     struct bench *b = *state;
-    static const tsr_dim fixed[2] = {{8, ""}, {6, ""}}, open[2] = {{-1, "n"}, {6, ""}};
+    static const int64_t fixed[2] = {8, 6}, open[2] = {-1, 6};
     bool same;
     assert_true(local(b, fixed, "{1,1:(0,1)}", "{2,1:0,1}", &same) && !same);
     assert_true(local(b, open, "{1,1:(0,1)}", "{2,1:0,1}", &same) && !same);
@@ -49,16 +44,16 @@ static void what_a_device_holds_suffices(void **state)
 static void strided_parts_are_listed(void **state)
 {
     struct bench *b = *state;
-    static const tsr_dim fixed[2] = {{8, ""}, {6, ""}};
-    struct draft p = draft_of(b);
-    struct item it = {.rank = 2, .dims = fixed};
-    struct dim_slice c =
-        tsr__dim_source(&p, &it, layout(b, "{1,1:(0,1)}", 2), layout(b, "{2*4/2,1:0,1}", 2), 1, 0);
+    static const int64_t fixed[2] = {8, 6};
+    struct reshard_tensor tensor = {.rank = 2, .shape = fixed, .bits = 32};
+    struct dim_slice c = tsr__dim_source(&b->arena, &tensor, layout(b, "{1,1:(0,1)}", 2),
+                                         layout(b, "{2*4/2,1:0,1}", 2), 1, 0);
     assert_int_equal(c.source, DIM_STATIC);
     assert_int_equal(c.n, 2); // 2,3 and 6,7
     assert_int_equal(c.at[0].start, 2);
     assert_int_equal(c.at[1].stop, 8);
-    c = tsr__dim_source(&p, &it, layout(b, "{2/2*4,1:0,1}", 2), layout(b, "{2,1:0,1}", 2), 1, 0);
+    c = tsr__dim_source(&b->arena, &tensor, layout(b, "{2/2*4,1:0,1}", 2),
+                        layout(b, "{2,1:0,1}", 2), 1, 0);
     assert_int_equal(c.source, DIM_SAME);
 }
 
@@ -135,10 +130,10 @@ static void local_sizes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_a_device_holds_suffices, setup, teardown),
-        cmocka_unit_test_setup_teardown(strided_parts_are_listed, setup, teardown),
-        cmocka_unit_test_setup_teardown(gathers, setup, teardown),
-        cmocka_unit_test_setup_teardown(local_sizes, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_a_device_holds_suffices, bench_setup, bench_teardown),
+        cmocka_unit_test_setup_teardown(strided_parts_are_listed, bench_setup, bench_teardown),
+        cmocka_unit_test_setup_teardown(gathers, bench_setup, bench_teardown),
+        cmocka_unit_test_setup_teardown(local_sizes, bench_setup, bench_teardown),
     };
-    return cmocka_run_group_tests_name("partition geometry", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("sharding local", tests, NULL, NULL);
 }
