@@ -310,6 +310,18 @@ double tsr__node_count(const tsr_node *node, const struct shapes *shapes);
 // sizes `whole`. count: the result of tsr__node_count.
 double tsr__node_work(const struct rule *rule, double count, const int64_t *whole,
                       const int64_t *local);
+// Weights that a shard of a node needs not just once. A recurrent node reads them again in each
+// step after the first. A product with packed weights unpacks them on CPUs.
+struct node_weights {
+    int input;       // the weights; 0: there are none
+    double steps;    // steps after the first, of all directions
+    double parts;    // directions: each step reads the weights of one
+    double unpacked; // operations of a CPU to unpack one byte
+    bool row;        // ... which it does while it computes a single row
+};
+// Returns the weights of a shard with factor sizes `local`.
+struct node_weights tsr__node_weights(const tsr_node *node, const struct rule *rule,
+                                      const int64_t *local);
 // The kind of work of a node (kinds.c): the tsr_rate and tsr_move for which devices have speeds.
 #define NODE_MOVES_NOTHING (-1) // the result is the input with another shape
 struct node_kind {

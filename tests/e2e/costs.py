@@ -76,6 +76,51 @@ def tokens_read_the_experts_that_they_use(folder):
     assert 0.2 < one / many < 0.35, (one, many)  # 2 of 8
 
 
+def recurrent(folder, op, steps, batch, hidden, directions=1, layout=0):
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
+    shape = [batch, steps, hidden] if layout else [steps, batch, hidden]
+    out = [batch, steps, directions, hidden] if layout else [steps, directions, batch, hidden]
+    node = helper.make_node(op, ["x", "w", "r"], ["y"], name="cell", hidden_size=hidden, layout=layout, direction="bidirectional" if directions == 2 else "forward")
+    return write(folder + "/recurrent.onnx", [node], [("x", shape)], [("y", out)], [weight(k, directions, gates * hidden, hidden) for k in "wr"])
+
+
+def recurrent_nodes_take_every_step(folder):
+    """Each step reads the recurrent weights again, or takes at least a kernel. A batch shares what a step reads."""
+    time = lambda *words, devices="h100:1": document("plan", recurrent(folder, *words), "--devices", devices)["milliseconds"]
+    for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
+        weights = gates * 2048 * 2048 * 2
+        one, many = time(op, 512, 1, 2048), time(op, 512, 16, 2048)
+        assert one > 511 * weights / 3.35e12 * 1e3 and one < 2 * 512 * weights / 2e12 * 1e3, (op, one)
+        assert many < 1.5 * one, (op, one, many)
+        assert time(op, 512, 16, 2048, devices="h100:4") > 0.6 * many, op  # a sharded batch still takes every step
+        small = time(op, 1000, 1, 16)
+        assert small > 1000 * 1.6e-3, (op, small)  # docs/published.md: the smallest kernel
+        assert 1.8 < time(op, 1000, 1, 16, 2) / small < 2.2, op
+        # on a CPU a small step is no kernel, and weights in the cache are faster than those in memory
+        assert 0.4 < time(op, 2000, 1, 16, devices="cpu:1") < 4, op
+        cached, far = time(op, 512, 1, 256, devices="cpu:1") / 256**2, time(op, 512, 1, 4096, devices="cpu:1") / 4096**2
+        assert 1.5 < far / cached < 3 or op == "RNN", (op, cached, far)
+    assert abs(time("LSTM", 512, 4, 1024, 1, 1) / time("LSTM", 512, 4, 1024, 1, 0) - 1) < 0.01  # batch first
+
+
+def packed(folder, rows, level):
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], name="packed", domain="com.microsoft", K=2048, N=2048, bits=4, block_size=32, accuracy_level=level)
+    words = weight("w", 2048, 64, 16)
+    words.data_type = TensorProto.UINT8
+    scales = weight("s", 2048 * 64)
+    scales.data_type = TensorProto.FLOAT
+    return write(folder + "/packed.onnx", [node], [("x", [rows, 2048], TensorProto.FLOAT)], [("y", [rows, 2048], TensorProto.FLOAT)], [words, scales])
+
+
+def cpus_unpack_the_weights_of_several_rows(folder):
+    """ONNX Runtime: 4 rows take 3 to 4 times 1 row, unless accuracy_level 4 lets it multiply integers. Many rows share the unpacking."""
+    time = {(level, rows, d): document("plan", packed(folder, rows, level), "--devices", d)["milliseconds"] for level in (0, 4) for rows in (1, 4, 64) for d in ("cpu:1", "h100:1")}
+    assert 2.5 < time[0, 4, "cpu:1"] / time[0, 1, "cpu:1"] < 4.5, time
+    assert time[4, 1, "cpu:1"] < 0.6 * time[0, 1, "cpu:1"] and time[4, 4, "cpu:1"] < 0.4 * time[0, 4, "cpu:1"], time
+    assert time[0, 64, "cpu:1"] < 1.4 * time[4, 64, "cpu:1"], time
+    assert time[0, 4, "h100:1"] == time[4, 4, "h100:1"] < 1.2 * time[0, 1, "h100:1"], time
+
+
 def a_cache_that_is_updated_in_place_counts_once(folder):
     model, size = attention(folder), 2 * 8 * 4096 * 128 * 2
     kept = [predicted(model, "h200:1", n, *STATES)["memory"][0] for n in (1, 9)]
@@ -220,7 +265,7 @@ def wrong_words_are_usage_errors(folder):
         assert rc == 2 and err, (words, rc, err)
 
 
-harness.run([published_measurements, fused_experts_count_both_halves, tokens_read_the_experts_that_they_use, a_cache_that_is_updated_in_place_counts_once, a_cache_that_grows_counts_twice,
+harness.run([published_measurements, fused_experts_count_both_halves, tokens_read_the_experts_that_they_use, recurrent_nodes_take_every_step, cpus_unpack_the_weights_of_several_rows, a_cache_that_is_updated_in_place_counts_once, a_cache_that_grows_counts_twice,
              plan_and_simulation_count_the_same_caches, collectives_have_a_start, stages_share_links, advice_is_the_largest_batch_within_the_limit, prices_decide, machines_that_cannot_are_listed,
              the_first_token_has_a_limit, less_memory_takes_longer, plans_stay_within_the_memory_limit, wrong_words_are_usage_errors])
 harness.finish()

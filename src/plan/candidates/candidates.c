@@ -325,6 +325,22 @@ static double bytes_moved(struct candidate_builder *builder, const struct candid
     return bytes + outputs;
 }
 
+// Returns the time of the shard of index `place` on a device.
+static int64_t shard_time(struct candidate_builder *builder, const struct candidate *candidate,
+                          int64_t place, const tsr_topology_device *device)
+{
+    struct part_sizes sizes;
+    part_sizes(builder, place, &sizes);
+    struct node_weights weights =
+        tsr__node_weights(builder->node, builder->place.rule, sizes.local);
+    double held = 0;
+    if (weights.input > 0 && candidate->in[weights.input] != PLAN_NO_LAYOUT)
+        held = (double)bytes_at(builder, candidate->in[weights.input],
+                                value_at(builder, SIDE_INPUT, (size_t)weights.input), place);
+    return tsr__weights_cost(local_work(builder, place), builder->strategy->kind,
+                             bytes_moved(builder, candidate, place), &weights, held, device);
+}
+
 // Returns the time of `device`, which has index `place` in the placement; LARGEST_PART: its time
 // for the largest part.
 static int64_t part_time(struct candidate_builder *builder, const struct candidate *candidate,
@@ -332,9 +348,7 @@ static int64_t part_time(struct candidate_builder *builder, const struct candida
 {
     const struct planner *planner = builder->planner;
     int64_t number = tsr__planner_device(planner, device);
-    return tsr__work_cost(local_work(builder, place), builder->strategy->kind,
-                          bytes_moved(builder, candidate, place),
-                          &planner->machine.topology->device[number]);
+    return shard_time(builder, candidate, place, &planner->machine.topology->device[number]);
 }
 
 // Stores the time of each device and charges the slowest, for devices of different speed or unequal
@@ -399,8 +413,7 @@ void tsr__builder_cost(struct candidate_builder *builder, struct candidate *cand
     if (builder->place.devices)
         slowest = tsr__planner_slowest(builder->planner, builder->place.devices,
                                        builder->place.n_devices);
-    candidate->compute = tsr__work_cost(local_work(builder, LARGEST_PART), builder->strategy->kind,
-                                        bytes_moved(builder, candidate, LARGEST_PART), &slowest);
+    candidate->compute = shard_time(builder, candidate, LARGEST_PART, &slowest);
 }
 
 // ---- one candidate -----------------------------------------------------------------------------

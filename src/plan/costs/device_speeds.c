@@ -58,11 +58,16 @@ static void add_times(struct planner *planner, const struct plan_node *node, dou
     double work = tsr__node_work(node->rule, count, sizes, sizes);
     double bytes = bytes_touched(planner, node, sizes);
     struct work_kind kind = tsr__work_kind(node->node, shapes, planner->machine.topology);
+    struct node_weights weights = tsr__node_weights(node->node, node->rule, sizes);
+    double held = 0;
+    if (weights.input > 0)
+        held = bytes_of(planner, tsr_node_input(node->node, (size_t)weights.input));
     for (int64_t device = 0; device < planner->machine.n; device++) {
         tsr_topology_device at =
             planner->machine.topology->device[tsr__planner_device(planner, device)];
         at.overhead = 0;
-        times[device] += (double)node->times * (double)tsr__work_cost(work, kind, bytes, &at);
+        times[device] +=
+            (double)node->times * (double)tsr__weights_cost(work, kind, bytes, &weights, held, &at);
     }
 }
 

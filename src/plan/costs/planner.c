@@ -52,6 +52,8 @@ static double rate_of(const tsr_topology_device *device, int rate)
 // node ends when the slowest device is done.
 static void slow_down(tsr_topology_device *at, const tsr_topology_device *device, bool first)
 {
+    if (first)
+        at->name = device->name;
     keep_less(&at->flops, device->flops, first);
     keep_less(&at->bandwidth, device->bandwidth, first);
     for (int i = 0; i < TSR_RATE_COUNT; i++)

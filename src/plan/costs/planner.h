@@ -508,6 +508,10 @@ int64_t tsr__planner_held(struct planner *planner, struct arena *arena, uint32_t
 // node_cost.c: returns the predicted time of `work` operations that read and write `bytes`.
 int64_t tsr__work_cost(double work, struct work_kind kind, double bytes,
                        const tsr_topology_device *device);
+// The same for a shard with weights that it needs not just once. `held`: their bytes.
+int64_t tsr__weights_cost(double work, struct work_kind kind, double bytes,
+                          const struct node_weights *weights, double held,
+                          const tsr_topology_device *device);
 // Return bytes per second of a kind of memory traffic, for tensors outside and inside of the cache.
 double tsr__far_speed(const tsr_topology_device *device, int move);
 double tsr__near_speed(const tsr_topology_device *device, int move);
