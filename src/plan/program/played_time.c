@@ -25,6 +25,12 @@ struct pending {
     int64_t ps;
     const int64_t *each; // by index in devices: their times, if they differ; else NULL
 };
+// Nodes that only the first device runs, by index.
+struct first_only {
+    const struct planner *planner;
+    unsigned char *nodes;
+    bool all; // all readers of a value are such nodes
+};
 struct timing {
     struct planner *planner; // of all nodes: each has its candidate
     const struct plan_range *ranges;
@@ -32,6 +38,7 @@ struct timing {
     struct arena arena;
     struct value_forms *forms; // by value id
     struct player player;
+    struct first_only first;
     struct map moves;            // links that reshardings use, by layouts and value
     VEC(struct pending) pending; // of the current range since its devices last communicated
     struct played_plan *out;
@@ -155,6 +162,57 @@ static struct pending work_of(struct timing *timing, const bool *takes, int64_t 
     return work;
 }
 
+// ---- nodes of the first device -----------------------------------------------------------------
+
+// Called for each reader of a value: sets first->all to whether only the first device runs the
+// reader. False, which ends the iteration: other devices run it, too.
+static bool is_read_by_first(void *data, tsr_node *node, size_t input)
+{
+    struct first_only *first = data;
+    int64_t reader = first->planner->node_at[tsr__node_id(node)];
+    (void)input;
+    first->all = reader >= 0 && first->nodes[reader];
+    return first->all;
+}
+
+// True if only the first device runs the node. The node must be replicated on devices that include
+// the first. Its results must be read only by such nodes, or be outputs of the model, which the
+// first device returns. The partition drops the node on the other devices. Nodes with bodies, and
+// nodes in bodies, run on all devices.
+static bool is_first_only(struct first_only *first, size_t i)
+{
+    const struct plan_node *node = &first->planner->nodes[i];
+    if (!node->strategy || node->bodies || !in_main_graph(node))
+        return false;
+    const struct candidate *candidate = &node->strategy->at.at[node->choice];
+    if (candidate->cut)
+        return false;
+    for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
+        const tsr_value *value = tsr_node_output(node->node, o);
+        if (!value)
+            continue;
+        first->all = !planner_stays(first->planner, value) && candidate->out[o] != PLAN_NO_LAYOUT &&
+                     tsr__layout_has_device(first->planner->layouts.at[candidate->out[o]].tiles, 0);
+        if (first->all)
+            tsr_value_uses(value, is_read_by_first, first);
+        if (!first->all)
+            return false;
+    }
+    return true;
+}
+
+// Finds the nodes that only the first device runs. Goes backwards, because a node depends on its
+// readers. Returns false if out of memory.
+static bool find_first_only(const struct planner *planner, struct arena *arena,
+                            struct first_only *out)
+{
+    *out = (struct first_only){.planner = planner};
+    out->nodes = ARENA_ARRAY(arena, unsigned char, planner->n_nodes + 1);
+    for (size_t i = planner->n_nodes; out->nodes && i-- > 0;)
+        out->nodes[i] = is_first_only(out, i);
+    return out->nodes != NULL;
+}
+
 // ---- values ------------------------------------------------------------------------------------
 
 // Returns the layouts of a value. The first is that of its producer, or replicated.
@@ -266,6 +324,8 @@ static bool run_node(struct timing *timing, const struct plan_node *node, size_t
     struct pending work = {.devices = range->devices, .n = range->n, .ps = candidate->compute};
     if (candidate->each && candidate->n_each == range->n)
         work.each = candidate->each;
+    if (timing->first.nodes && timing->first.nodes[node - timing->planner->nodes])
+        work.n = 1;
     add_in_order(timing, &work, NULL, false);
     if (candidate->comm > 0) {
         struct player_uses uses = uses_of_sum(timing, node, range);
@@ -345,7 +405,8 @@ bool tsr__plan_play(struct planner *planner, const struct plan_range *ranges, si
     timing.forms =
         ARENA_ARRAY(&timing.arena, struct value_forms, tsr__model_value_ids(planner->model) + 1);
     struct player *player = &timing.player;
-    bool ok = timing.forms &&
+    // In a pipeline every stage may have a first device.
+    bool ok = timing.forms && (n > 1 || find_first_only(planner, &timing.arena, &timing.first)) &&
               tsr__player_init(player, &timing.arena, planner->machine.topology, planner->machine.n,
                                n > 1) &&
               list_steps(&timing, common) && tsr__player_play(player, 1);
