@@ -20,18 +20,18 @@ static const struct link_costs {
 // The fractions of published numbers that engines reach. `products`: arithmetic of matrix products.
 // `memory`: memory bandwidth. `caches` and `groups`: memory bandwidth for KV caches of which each
 // head is read by one query head, or by several. `links`: bandwidth of links. `unhidden`: see
-// tsr_topology_device.
+// tsr_topology_device. `packed`: memory bandwidth for weights of 4 bits; 0: as `memory`.
 struct reach {
-    double products, memory, caches, groups, links, unhidden;
+    double products, memory, caches, groups, links, unhidden, packed;
 };
-static const struct reach turing = {0.60, 0.80, 0.70, 0.35, 0.80, 0.8},
-                          ampere = {0.76, 0.78, 0.85, 0.35, 0.82, 0.8},
-                          ada = {0.70, 0.85, 0.80, 0.60, 0.80, 0.5},
-                          hopper = {0.67, 0.88, 0.80, 0.70, 0.82, 0},
-                          hopper_141 = {0.67, 0.745, 0.80, 0.70, 0.82, 0},
-                          blackwell = {0.65, 0.80, 0.80, 0.70, 0.82, 0},
-                          cdna = {0.50, 0.78, 0.70, 0.60, 0.75, 0},
-                          apple = {0.75, 0.85, 0.80, 0.80, 0.80, 0};
+static const struct reach turing = {0.60, 0.80, 0.70, 0.35, 0.80, 0.8, 0},
+                          ampere = {0.76, 0.78, 0.85, 0.35, 0.82, 0.8, 0},
+                          ada = {0.70, 0.85, 0.80, 0.60, 0.80, 0.5, 0},
+                          hopper = {0.67, 0.88, 0.80, 0.70, 0.82, 0, 0},
+                          hopper_141 = {0.67, 0.745, 0.80, 0.70, 0.82, 0, 0},
+                          blackwell = {0.65, 0.80, 0.80, 0.70, 0.82, 0, 0},
+                          cdna = {0.50, 0.78, 0.70, 0.60, 0.75, 0, 0},
+                          apple = {0.75, 0.85, 0.80, 0.80, 0.80, 0, 0.60};
 
 struct box {
     const char *name;
@@ -203,6 +203,7 @@ static void set_gpu(tsr_topology *topology, const struct box *box, int device, i
     gpu->bandwidth = box->bandwidth * reach->memory;
     gpu->moves[TSR_MOVE_CACHE] = box->bandwidth * reach->caches;
     gpu->moves[TSR_MOVE_GROUPED] = box->bandwidth * reach->groups;
+    gpu->moves[TSR_MOVE_PACKED] = box->bandwidth * reach->packed;
     gpu->unhidden = reach->unhidden;
     gpu->overhead = KERNEL;
     for (int i = 0; i < TSR_RATE_COUNT; i++)
