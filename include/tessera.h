@@ -475,7 +475,7 @@ typedef struct tsr_plan_facts {
     int64_t latency, period; /* with stages: time of one run; time between runs */
     int64_t needs_bytes;     /* not feasible: memory per device that would suffice */
     int64_t fits_devices;    /* not feasible: number of devices that would suffice; 0: unknown */
-    int64_t better_devices, better_cost; /* fewer devices that are no slower; 0: none found */
+    int64_t better_devices, better_cost; /* fewer devices, at most 2 % slower; 0: none found */
     size_t n_collectives, n_stages, n_bindings, n_counts;
     size_t n_compared; /* experts' plans: those that fit, the fastest first, then the others */
     size_t n_choices;  /* candidates of the node that the option `explain` names */

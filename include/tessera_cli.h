@@ -426,7 +426,7 @@ typedef struct tsr_plan_summary {
     /* predicted bytes of each device's process: `memory`, unused memory of the engine's arenas, and
      * the engine itself */
     const int64_t *peak;
-    /* a smaller number of devices that is not slower, and its time; 0: none was found */
+    /* a smaller number of devices that is at most 2 % slower, and its time; 0: none was found */
     int64_t better_devices, better_cost;
     /* not feasible: number of devices of the same memory that suffices; 0: not known */
     int64_t fits_devices;

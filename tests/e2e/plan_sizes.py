@@ -83,7 +83,7 @@ def verify_makes_the_plan(d):
     for words in ([], SIZES, ["--dim", "seq=32"]):
         for devices in (2, 3):
             plan, verified = document("plan", BERT, "--devices", devices, *words, "-o", d + "/p.onnx"), document("verify", BERT, "--devices", devices, *words)
-            assert plan["cut_nodes"] == verified["cut_nodes"] > 0 and plan["used_devices"] == verified["devices"], (words, plan, verified)
+            assert plan["cut_nodes"] == verified["cut_nodes"] > 0 and plan["devices"] == verified["devices"], (words, plan, verified)
             assert verified["ok"] and not verified["forced"], verified
             good("partition", d + "/p.onnx", "-o", d + "/parts", "--force")
             assert collectives(d + "/parts") == sum(verified["collectives"].values()), (collectives(d + "/parts"), verified)

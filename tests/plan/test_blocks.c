@@ -50,6 +50,35 @@ static void slow_devices_stay_idle(void **state)
     assert_int_equal(cost[0], cost[1]);
 }
 
+// One device more is never slower, also if it divides nothing. A batch of 4 with 8 rows each is 32
+// parts. 6 devices compute 6 of them each, as two copies of 3 devices. 7 devices divide only the
+// rows, which makes 2 for each sample, or only the batch: 8 parts. So one of them stays idle.
+static void one_device_more_is_not_slower(void **state)
+{
+    (void)state;
+    tsr_dim_size size = {"batch", 4};
+    tsr_dim dims[] = {{-1, "batch"}, {8, ""}, {65536, ""}};
+    double before = 1e9;
+    for (int devices = 2; devices <= 8; devices++) {
+        char text[8];
+        snprintf(text, sizeof text, "%d", devices);
+        struct net *t = net_new(text, 1e9, 1e13, 1e-6, 1e13);
+        tsr_value *x = tsr_graph_add_input(t->g, "x");
+        assert_int_equal(tsr_value_set_type(x, TSR_FLOAT, 3, dims), TSR_OK);
+        tsr_value *y = node(t, "Softmax", x, NULL, "y");
+        assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
+        t->o.sizes = &size;
+        t->o.n_sizes = 1;
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+        valid(t);
+        assert_true(t->p.milliseconds <= before * (1 + 1e-9));
+        if (devices == 7)
+            assert_true(t->p.copies * 3 == 6 && t->p.used_devices == 6);
+        before = t->p.milliseconds;
+        net_free(t);
+    }
+}
+
 // A slow first device before a fast one stays idle. The 8 MB output is not sent to it, since the
 // fast device is a stage, which returns its outputs itself.
 static void fast_device_gives_the_outputs(void **state)
@@ -275,11 +304,17 @@ static void copies_keep_their_caches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fast_device_gives_the_outputs), cmocka_unit_test(same_sets_are_found),
-        cmocka_unit_test(slow_devices_stay_idle),        cmocka_unit_test(blocks_do_the_same),
-        cmocka_unit_test(copies_combine_their_sums),     cmocka_unit_test(every_block_has_its_time),
-        cmocka_unit_test(one_block_without_a_batch),     cmocka_unit_test(copies_keep_their_caches),
-        cmocka_unit_test(stages_use_more_than_a_set),    cmocka_unit_test(sets_form_grids),
+        cmocka_unit_test(fast_device_gives_the_outputs),
+        cmocka_unit_test(same_sets_are_found),
+        cmocka_unit_test(slow_devices_stay_idle),
+        cmocka_unit_test(one_device_more_is_not_slower),
+        cmocka_unit_test(blocks_do_the_same),
+        cmocka_unit_test(copies_combine_their_sums),
+        cmocka_unit_test(every_block_has_its_time),
+        cmocka_unit_test(one_block_without_a_batch),
+        cmocka_unit_test(copies_keep_their_caches),
+        cmocka_unit_test(stages_use_more_than_a_set),
+        cmocka_unit_test(sets_form_grids),
         cmocka_unit_test(experts_answer_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

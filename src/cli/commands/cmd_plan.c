@@ -321,15 +321,24 @@ static bool fewer_are_faster(const tsr_plan_summary *summary)
     return summary->better_devices > 1 && summary->better_cost < predicted(summary);
 }
 
+// Returns the word for a plan on fewer devices that takes so many picoseconds more.
+static const char *comparison_word(int64_t more)
+{
+    if (more > 0)
+        return "almost as fast";
+    return more < 0 ? "faster" : "as fast";
+}
+
 // Prints at most one hint: another number of devices would be as fast or faster, or no node is
 // sharded.
 static void print_hint(const tsr_plan_summary *summary)
 {
     if (one_is_as_fast(summary))
         printf("one device would be as fast: predicted time %s\n", cli_time(summary->one_device));
-    else if (summary->better_devices > 1)
-        printf("%lld devices would be %s: predicted time %s\n", (long long)summary->better_devices,
-               summary->better_cost < predicted(summary) ? "faster" : "as fast",
+    else if (summary->better_devices > 0)
+        printf("%lld device%s would be %s: predicted time %s\n", (long long)summary->better_devices,
+               cli_plural((size_t)summary->better_devices),
+               comparison_word(summary->better_cost - predicted(summary)),
                cli_time(summary->better_cost));
     else if (summary->devices > 1 && summary->cut_nodes == 0 && summary->n_stages < 2)
         printf("nothing is sharded: every device does all of the work\n");
@@ -642,9 +651,8 @@ static int check_words(struct cli *cli)
 
 // ---- memory against time -----------------------------------------------------------------------
 
-#define MAX_POINTS    16
-#define LESS_MEMORY   0.85 // limit of the next point, as a share of what the last plan needs
-#define POINT_SECONDS 2.0  // default time limit of one plan
+#define MAX_POINTS  16
+#define LESS_MEMORY 0.85 // limit of the next point, as a share of what the last plan needs
 
 // A plan that no other one beats in both memory and time.
 struct point {
@@ -654,6 +662,7 @@ struct point {
 struct points {
     struct point at[MAX_POINTS];
     size_t n;
+    size_t missing; // memory limits for which no plan was found in time, though one may exist
 };
 
 // Adds a point to the curve. A plan with less memory that is not slower replaces the points before
@@ -667,12 +676,9 @@ static void add_point(struct points *points, struct point point)
 }
 
 // Plans with less and less memory; the last plan gets the least memory that is known to be needed.
-// Plans that were not found in time count as infeasible.
 static tsr_status list_points(struct cli *cli, tsr_plan_options options, struct points *points)
 {
     bool last = false;
-    if (!(options.seconds > 0))
-        options.seconds = POINT_SECONDS;
     for (int k = 0; k < MAX_POINTS; k++) {
         tsr_plan_result *plan = NULL;
         tsr_model *model = NULL;
@@ -689,9 +695,11 @@ static tsr_status list_points(struct cli *cli, tsr_plan_options options, struct 
         int64_t needs = plan ? plan->summary.needs_bytes : 0;
         bool ends = last || (status == TSR_INFEASIBLE && needs <= options.memory);
         if (status == TSR_INFEASIBLE && points->n) {
+            int64_t less = (int64_t)((double)options.memory * LESS_MEMORY);
             tsr_finding_clear(cli->session);
-            options.memory = needs;
-            last = true;
+            points->missing += plan->summary.undecided;
+            last = !plan->summary.undecided || less <= needs;
+            options.memory = last ? needs : less;
             status = TSR_OK;
         }
         tsr_plan_result_free(plan);
@@ -712,12 +720,16 @@ static int print_points(struct cli *cli, const struct points *points, int code)
     if (cli->json) {
         tsr_json *json = cli_json(cli);
         tsr_json_records(json, "pareto", fields, points->at, points->n, sizeof *points->at);
+        tsr_json_number(json, "missing", (double)points->missing);
         tsr_json_findings(json, "findings");
         return cli_print_json(cli, json, code);
     }
     printf("%-16s %14s\n", "memory", "predicted ms");
     for (size_t i = 0; i < points->n; i++)
         printf("%-16s %14.3f\n", cli_bytes(points->at[i].memory), points->at[i].milliseconds);
+    if (points->missing)
+        printf("no plan was found in time for %zu smaller limits; search longer with --time S\n",
+               points->missing);
     return code;
 }
 
@@ -828,8 +840,9 @@ static const struct option options_table[] = {
     {"--steps", "N", "runs of the second model per run of MODEL (default 1)", INTO_PLAN(steps),
      .min = 1, .max = INT32_MAX},
     {"--pareto", NULL,
-     "list plans with less and less memory: bytes on the fullest device and predicted time (each "
-     "plan: at most 2 s, or --time)"},
+     "list plans with less and less memory: bytes on the fullest device and predicted time "
+     "(--time: "
+     "limit of each plan)"},
     {"--compare", NULL, "compare two plan documents: cost, memory and nodes that differ"},
     LABELS_OPTION,
     RULES_OPTION,

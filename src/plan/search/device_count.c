@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_count.c - plans the same model for another number of devices, as advice. Tries fewer
-// devices if more do not help, and more if memory is too small. Writes nothing into the model.
+// device_count.c - plans the same model for more devices, as advice if memory is too small. Writes
+// nothing into the model.
 #include "plan/search/search.h"
 
 #include <math.h>
@@ -70,36 +70,6 @@ static tsr_status cost_for(const struct planner *planner, const tsr_plan_options
         tsr_topology_free(other.machine.topology);
     tsr__planner_end(&other);
     return st;
-}
-
-// Looks for a smaller number of devices that is as fast: halves the number until one device is
-// left. Sets out->better_devices and out->better_cost to the fastest one found. Does nothing if the
-// efficiency is at least one half, or if there are states or shardings to keep.
-tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
-                            tsr_plan_summary *out)
-{
-    int64_t whole = tsr__planner_unsharded_time(planner);
-    int64_t time = (int64_t)(out->milliseconds * 1e9 + 0.5), best = time;
-    if (planner->machine.n < 2 || options->n_state || any_given(planner) ||
-        time <= whole / planner->machine.n * 2)
-        return TSR_OK;
-    for (int64_t n = planner->machine.n / 2; n >= 2; n /= 2) {
-        int64_t cost = 0;
-        if (tsr__budget_over(planner->budget))
-            break;
-        TRY(cost_for(planner, options, planner->budget, n, &cost));
-        if (cost > 0 && cost <= best) {
-            best = cost;
-            out->better_devices = n;
-        }
-    }
-    if (out->one_device > 0 && out->one_device <= best) {
-        best = out->one_device;
-        out->better_devices = 1;
-    }
-    if (out->better_devices)
-        out->better_cost = best;
-    return TSR_OK;
 }
 
 // Looks for a number of devices with which a plan fits, and sets out->fits_devices if it finds one.

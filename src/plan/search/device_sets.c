@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // device_sets.c - lists the device sets that the search plans in addition to all devices at once.
 //
-// Equal devices: copies of a set of 1, 2, 4 ... 64 devices that divide the batch among them, and
-// all devices as a logical grid.
+// Equal devices: copies of a set of 1, 2, 4 ... 64 devices, or of another number that leaves fewer
+// devices idle, which divide the batch among them, and all devices as a logical grid.
 //
 //     Example: batch 64 on 128 hosts of 8 devices (hosts:128x8) with sets of 16 devices. There are
 //     64 copies, each with one sample of the batch. Example: prefill with batch 64 and decode with
@@ -21,6 +21,8 @@
 #define SET_MOST    64
 #define EVERY_SET   4    // number of unlike devices up to which all subsets are tried
 #define EVERY_UNION 6    // number of hosts up to which all unions are tried
+#define EVERY_COUNT 8    // largest number of devices, or of full hosts, of an uneven set
+#define MORE_USED   8    // an uneven set uses at least 1/8 more devices than larger sets
 #define GRID_MOST   16   // largest number of devices of a logical grid
 #define GOOD_GAP    0.01 // a plan of all devices with a larger gap may be improved by a grid
 
@@ -148,16 +150,20 @@ static bool record_too_small(struct set_search *search, const struct device_set 
     return tsr__compared_add(&planner->arena, &search->compared, compared);
 }
 
-// Adds a device set. Drops it if there are SETS_MOST sets already. If the weights do not fit on it,
-// only records this for the summary. False: out of memory.
+// Adds a device set. If there are SETS_MOST sets already, only its lower bound is kept. If the
+// weights do not fit on it, only records this for the summary. False: out of memory.
 static bool add_set(struct set_search *search, const int64_t *devices, int64_t n, int64_t copies)
 {
     struct device_set tried = {
         .devices = devices, .n = n, .copies = copies, .expert = EXPERT_TENSOR};
-    if (search->n == SETS_MOST || n < 1)
+    if (n < 1)
         return true;
     if (is_too_small(search, devices, n))
         return record_too_small(search, &tried);
+    if (search->n == SETS_MOST) {
+        search->dropped = int64_min(search->dropped, least_time(search, &tried));
+        return true;
+    }
     int64_t *list = ARENA_ARRAY(&search->models->planners[0]->arena, int64_t, (size_t)n);
     if (!list)
         return false;
@@ -177,10 +183,10 @@ struct device_set tsr__sets_all(const struct set_search *search)
     return all;
 }
 
-// True if n devices divide a host evenly, or are 1, 2, 4 ... full hosts. On a machine of at most
-// SET_MOST devices, also true if n divides the number of devices. Examples: 1, 2, 4, 8, 16, 32, 64
-// of hosts:1250x8, and 1, 2, 3, 6 of 12 devices.
-static bool is_group(const struct planner_machine *machine, int64_t n)
+// True if sets of n devices divide the machine evenly: they are part of a host, or 1, 2, 4 ... full
+// hosts. On a machine of at most SET_MOST devices, also true if n divides the number of devices.
+// Examples: 1, 2, 4, 8, 16, 32, 64 of hosts:1250x8, and 1, 2, 3, 6 of 12 devices.
+static bool is_even(const struct planner_machine *machine, int64_t n)
 {
     int64_t host = machine->topology->host, hosts = host > 0 ? n / host : n;
     if (machine->n <= SET_MOST && machine->n % n == 0)
@@ -190,21 +196,55 @@ static bool is_group(const struct planner_machine *machine, int64_t n)
     return (host <= 0 || n % host == 0) && (hosts & (hosts - 1)) == 0;
 }
 
+// True if sets of n devices leave devices idle, but have equal copies: up to EVERY_COUNT devices of
+// one host, or full hosts. Example: 7 devices have two equal sets of 3.
+static bool is_uneven(const struct planner_machine *machine, int64_t n, int64_t copies)
+{
+    int64_t host = machine->topology->host;
+    if (copies < 2)
+        return false;
+    if (host > 0 && n > host)
+        return n % host == 0 && n / host <= EVERY_COUNT;
+    return machine->n <= SET_MOST && n <= EVERY_COUNT &&
+           tsr__topology_repeats(machine->topology, (int)n, (int)copies);
+}
+
+// Sets copies[n] for the sets of n devices that are tried; 0: not tried. An uneven set is tried if
+// it uses at least 1/MORE_USED more devices than all larger sets. Example: 9 hosts of 8 devices
+// have two copies of 32 devices, which leaves a host idle, and three copies of 24 devices.
+static void choose_sizes(const struct set_search *search, int64_t most, int64_t *copies)
+{
+    const struct planner_machine *machine = &search->models->planners[0]->machine;
+    int64_t used = 0;
+    for (int64_t n = most; n >= 1; n--) {
+        int64_t c = copies_on(search, machine->n / n);
+        bool more = n * c * MORE_USED >= used * (MORE_USED + 1);
+        bool tried = is_even(machine, n) || (more && is_uneven(machine, n, c));
+        copies[n] = tried ? c : 0;
+        if (tried)
+            used = int64_max(used, n * c);
+    }
+}
+
 // Adds sets of the first n devices that are repeated as copies; the batch limits the number of
 // copies. Also adds the first host alone, because it may be as fast as several hosts.
 static bool list_copies(struct set_search *search)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;
-    int64_t first[SET_MOST], host = machine->topology->host;
+    int64_t first[SET_MOST], copies[SET_MOST + 1], host = machine->topology->host;
+    int64_t most = int64_min(SET_MOST, machine->n - 1);
     for (int64_t device = 0; device < SET_MOST; device++)
         first[device] = device;
-    for (int64_t n = 1; n <= int64_min(SET_MOST, machine->n / 2); n++) {
-        if (!is_group(machine, n))
+    choose_sizes(search, most, copies);
+    for (int64_t n = 1; n <= most; n++) {
+        size_t before = search->n;
+        if (!copies[n])
             continue;
-        int64_t copies = copies_on(search, machine->n / n);
-        if (!add_set(search, first, n, copies))
+        if (!add_set(search, first, n, copies[n]))
             return false;
-        if (n == host && copies > 1 && !add_set(search, first, n, 1))
+        if (search->n > before)
+            search->sets[before].uneven = !is_even(machine, n);
+        if (n == host && copies[n] > 1 && !add_set(search, first, n, 1))
             return false;
     }
     return true;

@@ -19,6 +19,7 @@
 struct device_set {
     const int64_t *devices;
     int64_t n, copies;
+    bool uneven;        // does not divide the machine evenly
     bool fixed_shares;  // every tensor is sharded over all devices in the proportions `shares`
     tile_shares shares; // 0: equal parts
     int64_t grid[PLAN_MAX_AXES]; // sides of a logical grid that is tried in addition; 0: none
@@ -42,6 +43,15 @@ struct compared_plan {
 };
 struct compared_list {
     struct compared_plan *at;
+    size_t n, cap;
+};
+
+// The time of a plan that fits in memory, and the number of devices that it uses.
+struct device_time {
+    int64_t devices, time;
+};
+struct device_times {
+    struct device_time *at;
     size_t n, cap;
 };
 
@@ -80,8 +90,10 @@ struct set_search {
     int64_t all_time;           // time of that plan, corrected for devices of different speed
     struct device_set sets[SETS_MOST];
     size_t n;
+    int64_t dropped;       // lower bound of the sets for which there was no room; PLAN_NEVER: none
     struct set_plan *best; // best plan of a set, if it beats all devices at once; else NULL
     struct compared_list compared;
+    struct device_times times; // of the plans of all sets
 };
 
 // The sizes of symbols that the caller gave for model m.

@@ -20,6 +20,7 @@
 #define SUMMED_MOST 64
 // number of sets that are planned with all candidates, the most promising first
 #define FULL_SETS 16
+#define NEARLY    0.02 // a plan on fewer devices that is slower by less is named
 #define ROUNDING  1e-6 // relative difference of cost and bound that is treated as 0
 
 // ---- all devices at once -----------------------------------------------------------------------
@@ -144,6 +145,9 @@ static tsr_status plan_set(struct set_search *search, const struct device_set *s
     tsr_status st = tsr__set_plan(search, plan, beat);
     *result = *plan;
     struct plan_standing now = standing_of(search, plan), best = standing_of_best(search);
+    struct device_time time = {set->n * set->copies, plan->time};
+    if (now.any && now.fits && !vec_add(&search->models->planners[0]->arena, &search->times, time))
+        st = TSR_NOMEM;
     bool better = tsr__plan_is_better(&now, &best, 0);
     if (is_expert(search->best) && !is_expert(plan))
         better = now.any && !tsr__plan_is_better(&best, &now, 0);
@@ -259,9 +263,9 @@ static tsr_status plan_experts_on_all(struct set_search *search, size_t n)
     return TSR_OK;
 }
 
-// Makes expert plans of all sets. Small sets come first, because they take the least time. Sets
-// that cannot be faster than an earlier expert plan are skipped. Then, for one model and at most
-// EXPERTS_MOST devices, makes expert plans on all devices.
+// Makes expert plans of all sets but uneven ones, which are seldom the best. Small sets come first,
+// because they take the least time. Sets that cannot be faster than an earlier expert plan are
+// skipped. Then, for one model and at most EXPERTS_MOST devices, makes expert plans on all devices.
 static tsr_status plan_experts(struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
@@ -272,7 +276,7 @@ static tsr_status plan_experts(struct set_search *search)
     for (size_t i = 0; i < search->n && st == TSR_OK; i++) {
         struct device_set *set = &search->sets[i];
         int64_t beat = cost_to_beat(search);
-        if (has_enough(search) || set->fixed_shares || (beat && set->least >= beat))
+        if (has_enough(search) || set->fixed_shares || set->uneven || (beat && set->least >= beat))
             continue;
         st = plan_expert(search, set, EXPERT_TENSOR, n);
     }
@@ -424,9 +428,12 @@ static tsr_status find(struct found_plan *found, const tsr_plan_options *options
         return TSR_NOMEM;
     if (many && !only_sets)
         return refuse_unlike(planner);
-    *search = (struct set_search){.models = models, .options = options, .all = &found->result};
+    *search = (struct set_search){
+        .models = models, .options = options, .all = &found->result, .dropped = PLAN_NEVER};
     tsr_status st = find_best(found, search, &bound);
     found->compared = search->compared;
+    found->times = search->times;
+    bound = int64_min(bound, search->dropped);
     if (found->planned && !found->result.infeasible)
         bound = int64_min(bound, found->result.bound);
     if (st == TSR_OK && search->best)
@@ -676,7 +683,24 @@ static tsr_status best_device(struct models *models, const tsr_plan_options *opt
     return st;
 }
 
-// Finds the time on one device, and whether fewer devices would be as fast, if there is time left.
+// Sets better_devices to the smallest number of devices on which a plan is slower by less than
+// NEARLY, if it is smaller than that of the plan.
+static void name_fewer(const struct found_plan *found, tsr_plan_summary *out)
+{
+    int64_t least = out->used_devices;
+    double time = (double)corrected_time(found);
+    for (size_t i = 0; i < found->times.n; i++) {
+        const struct device_time *other = &found->times.at[i];
+        bool fewer = other->devices < least ||
+                     (other->devices == out->better_devices && other->time < out->better_cost);
+        if (!fewer || (double)other->time > (1 + NEARLY) * time)
+            continue;
+        out->better_devices = least = other->devices;
+        out->better_cost = other->time;
+    }
+}
+
+// Finds the time on one device, if there is time left, and whether fewer devices would be as fast.
 static tsr_status compare_devices(struct found_plan *found, const tsr_plan_options *options,
                                   tsr_plan_summary *out)
 {
@@ -695,9 +719,9 @@ static tsr_status compare_devices(struct found_plan *found, const tsr_plan_optio
     if (st == TSR_OK && out->one_device > 0 && !listed &&
         !tsr__compared_add(&planner->arena, &found->compared, one))
         return TSR_NOMEM;
-    if (st != TSR_OK || over || found->set || planner->memory.exceeds)
-        return st;
-    return tsr__plan_better(planner, options, out);
+    if (st == TSR_OK)
+        name_fewer(found, out);
+    return st;
 }
 
 // Warns if candidates were skipped for lack of time, and if a plan that is not made from a set

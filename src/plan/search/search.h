@@ -14,7 +14,8 @@ struct found_plan {
     bool planned;                 // all devices at once were planned
     bool undecided; // no plan was found in time, but it is not proved that none exists
     struct compared_list compared;
-    double ms; // milliseconds that the search took
+    struct device_times times; // of plans on device sets
+    double ms;                 // milliseconds that the search took
 };
 
 // Finds the best plan of the models, and writes nothing into them. Returns TSR_OK even if no plan
@@ -36,11 +37,8 @@ int64_t tsr__compared_compute_all(const struct models *models);
 tsr_status tsr__compared_write(const struct found_plan *found, const struct compared_plan *plan,
                                tsr_plan_summary *out) TSR_MUST_USE;
 
-// device_count.c: sets better_devices, a smaller number of devices that is at least as fast.
-tsr_status tsr__plan_better(struct planner *planner, const tsr_plan_options *options,
-                            tsr_plan_summary *out) TSR_MUST_USE;
-// Sets fits_devices, a larger number of devices on which the model fits. Sets *tried if larger
-// numbers were planned.
+// device_count.c: sets fits_devices, a larger number of devices on which the model fits. Sets
+// *tried if larger numbers were planned.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_summary *out, bool *tried) TSR_MUST_USE;
 
