@@ -354,6 +354,17 @@ TSR_API bool tsr_cache_names_match(const char *past, const char *present);
 /* True if only one node reads the cache `past`, has its used length as an input, and returns it
  * as `present` with the same capacity. Such a cache can be updated in place (states_in_place). */
 TSR_API bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present);
+/* Where the attention that returns a cache reads how many tokens it has. */
+typedef struct tsr_cache_lengths {
+    const tsr_value *last;  /* index of the last token of each sequence after the run */
+    const tsr_value *total; /* tokens of the longest sequence after the run, with padding */
+    const char *tokens;     /* the input whose size at tokens_axis is the number of new tokens; */
+    int tokens_axis;
+    int64_t n_tokens; /* NULL: it is always this number */
+} tsr_cache_lengths;
+/* Returns false if the node that returns `present` does not read such lengths. */
+TSR_API bool tsr_cache_find_lengths(tsr_model *model, const tsr_value *present,
+                                    tsr_cache_lengths *out);
 /* True if a grouped attention node, which has fewer key heads than query heads, reads the cache. */
 TSR_API bool tsr_cache_is_grouped(const tsr_value *past);
 /* Repeats each key and value head of all grouped attention nodes `times` times. The model

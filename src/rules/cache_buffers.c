@@ -150,6 +150,44 @@ static const tsr_value *find_size(const tsr_value *value, int *axis)
     return index >= 0 && index < tsr_value_rank(input) ? input : NULL;
 }
 
+// Finds the size of an input that always equals the size of axis 1 of the queries, which is the
+// number of new tokens. Returns false if there is none.
+static bool find_new_tokens(tsr_model *model, const tsr_value *queries, tsr_cache_lengths *out)
+{
+    const tsr_graph *graph = tsr_model_graph(model);
+    const struct shapes *shapes = tsr__model_shapes(model);
+    struct shape tokens = {.rank = -1};
+    if (shapes && queries)
+        tokens = tsr__shapes_of(shapes, queries);
+    if (tokens.rank < 2)
+        return false;
+    out->n_tokens = tokens.dims[1].value;
+    for (size_t i = 0; out->n_tokens < 0 && i < tsr_graph_input_count(graph); i++) {
+        const tsr_value *input = tsr_graph_input(graph, i);
+        struct shape shape = tsr__shapes_of(shapes, input);
+        for (int axis = 0; axis < shape.rank && !tsr_value_initializer(input); axis++)
+            if (shape.dims[axis].value < 0 && *shape.dims[axis].symbol &&
+                strcmp(shape.dims[axis].symbol, tokens.dims[1].symbol) == 0) {
+                out->tokens = tsr_value_name(input);
+                out->tokens_axis = axis;
+                return true;
+            }
+    }
+    return out->n_tokens >= 0;
+}
+
+bool tsr_cache_find_lengths(tsr_model *model, const tsr_value *present, tsr_cache_lengths *out)
+{
+    const tsr_node *node = tsr_value_producer(present);
+    const struct op_row *row = node ? tsr__row_of_node(node) : NULL;
+    if (!row || !row->cache_last || !row->cache_length ||
+        tsr_node_input_count(node) <= row->cache_length)
+        return false;
+    *out = (tsr_cache_lengths){.last = tsr_node_input(node, row->cache_last),
+                               .total = tsr_node_input(node, row->cache_length)};
+    return out->last && out->total && find_new_tokens(model, tsr_node_input(node, 0), out);
+}
+
 bool tsr__cache_slides(const tsr_value *present)
 {
     const tsr_node *node = tsr_value_producer(present);

@@ -267,6 +267,9 @@ struct op_row {
     // Input with the length of the caches after the node. The length of `present` is this number,
     // or that of `past` if it is greater. 0: none.
     unsigned char cache_length;
+    // Input with the index of the last token of each sequence in the caches, after the node. 0:
+    // none.
+    unsigned char cache_last;
     const struct stay *stays; // why factors are not sharded; ends with {0}. NULL: no reasons
     const char *note;
     enum op_work work;

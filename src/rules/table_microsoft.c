@@ -114,7 +114,7 @@ static const struct op_row rows[] = {
          "kv_num_heads=h",
      .derive = tsr__derive_group_query, .shape = tsr__infer_group_query,
      .expand = {tsr__expand_group_query, 13, EXPAND_FLOATS}, .some = "b",
-     .caches = {{3, 1}, {4, 2}}, .cache_length = 6,
+     .caches = {{3, 1}, {4, 2}}, .cache_length = 6, .cache_last = 5,
      .note = "queries, keys and values concatenated in one tensor: shards need windows of it; q: "
              "without cache, window, softcap, bias and sinks",
      .stays =

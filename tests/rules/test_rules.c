@@ -749,6 +749,17 @@ static void test_lengths_of_caches(void **state)
     tsr_value *present = add_cache(b, in, total, "a");
     assert_ptr_equal(tsr__cache_length(present, &axis), in[4]);
     assert_int_equal(axis, 1);
+    // The lengths of the sequences, and the input that has as many elements as there are new tokens.
+    const tsr_dim tokens[] = {{-1, "batch"}, {-1, "new"}, {64, ""}};
+    tsr_cache_lengths lengths;
+    assert_false(tsr_cache_find_lengths(b->model, present, &lengths)); // the queries have no shape
+    assert_int_equal(tsr_value_set_type(in[0], TSR_FLOAT, 3, tokens), TSR_OK);
+    assert_true(tsr_cache_find_lengths(b->model, present, &lengths));
+    assert_ptr_equal(lengths.last, in[3]);
+    assert_ptr_equal(lengths.total, total);
+    assert_string_equal(lengths.tokens, "packed");
+    assert_int_equal(lengths.tokens_axis, 1);
+    assert_false(tsr_cache_find_lengths(b->model, total, &lengths)); // no cache
     // A cache of a sliding window keeps its length.
     tsr_node *attention = tsr_value_producer(present);
     assert_int_equal(tsr_node_set_int(attention, "sliding_window_cache", 1), TSR_OK);
