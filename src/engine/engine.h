@@ -108,6 +108,9 @@ OrtStatus *tsr__engine_device_value(const struct engine *engine, const OrtMemory
 // which ONNX Runtime does not accept, returns NULL and leaves *out unchanged.
 OrtStatus *tsr__engine_value(const struct engine *engine, struct arena *arena,
                              const struct tensor *tensor, OrtValue **out);
+// Creates a tensor of this type and shape in host memory, with uninitialized elements.
+OrtStatus *tsr__engine_new_value(const struct engine *engine, const struct tensor *shape,
+                                 OrtValue **out);
 // As tsr__engine_value, but copies the data into memory that a run may overwrite; not for strings.
 OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tensor *tensor,
                                  OrtValue **out);

@@ -185,13 +185,19 @@ OrtStatus *tsr__engine_device_value(const struct engine *engine, const OrtMemory
         to_engine(tensor->type), out);
 }
 
+OrtStatus *tsr__engine_new_value(const struct engine *engine, const struct tensor *shape,
+                                 OrtValue **out)
+{
+    return engine->api->CreateTensorAsOrtValue(engine->allocator, shape->dims, (size_t)shape->rank,
+                                               to_engine(shape->type), out);
+}
+
 OrtStatus *tsr__engine_own_value(const struct engine *engine, const struct tensor *tensor,
                                  OrtValue **out)
 {
     OrtValue *value = NULL;
     void *data = NULL;
-    TRY(engine->api->CreateTensorAsOrtValue(engine->allocator, tensor->dims, (size_t)tensor->rank,
-                                            to_engine(tensor->type), &value));
+    TRY(tsr__engine_new_value(engine, tensor, &value));
     OrtStatus *failed = engine->api->GetTensorMutableData(value, &data);
     if (failed) {
         engine->api->ReleaseValue(value);

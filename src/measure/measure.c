@@ -11,7 +11,6 @@
 #include "runtime/spawn.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 #define USUAL_SECONDS 5.0
 #define MOST_SECONDS  600.0
@@ -187,22 +186,6 @@ free_model:
     return st;
 }
 
-static int64_t memory_here(void)
-{
-    long long kib = 0;
-    char line[128];
-    FILE *f = fopen("/proc/meminfo", "r");
-    while (f && kib <= 0 && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lld kB", &kib) != 1)
-            kib = 0;
-    if (f)
-        fclose(f);
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (kib > 0)
-        return (int64_t)kib * 1024;
-    return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
-}
-
 // True if a sample is for the kind of device of these ranks (CPUs or GPUs), and is timed in this
 // pass. Samples with half a gigabyte of weights take a second to load, so they are timed only in
 // the first and last pass.
@@ -242,7 +225,7 @@ static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
     tsr__measure_summarize(rank, seconds);
     if (rank->seat)
         return TSR_OK; // its memory is known (measure_gpu.c)
-    self->memory = memory_here();
+    self->memory = tsr__memory_available();
     if (rank->endpoint->host_ranks > 1) // the ranks share it
         self->memory /= rank->endpoint->host_ranks;
     return TSR_OK;

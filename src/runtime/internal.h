@@ -36,6 +36,7 @@ struct rank_state {
     bool in_place;   // runs write the output over the input
     OrtValue *value; // NULL: no run yet
 };
+struct cache_set;
 
 // One rank: a model file, the engine's session for it, its inputs and outputs. It has its own
 // tsr_session for diagnostics and memory, because it may run on its own thread. The caller's thread
@@ -89,6 +90,7 @@ struct rank {
     struct kept_view *input_views, *output_views;
     struct rank_state *states;
     size_t n_states;
+    struct cache_set *cache_sets; // the first is that of the current run; NULL: none is selected
     tsr_status status;
     bool failed_by_peer; // another rank caused the failure
 };
@@ -128,6 +130,13 @@ bool tsr__rank_bind_kept_output(struct rank *rank, size_t run_slot, const struct
 // True if the rank has kept a view of its shard of this input.
 bool tsr__rank_has_view(struct rank *rank, const struct tensor *full);
 void tsr__rank_free(struct rank *rank);
+
+// ---- cache_sets.c
+// If the inputs select a set of caches (RUN_CACHE_SET), makes its caches the states of the rank.
+struct manifest;
+tsr_status tsr__cache_set_select(struct rank *rank, int64_t number, const struct manifest *manifest,
+                                 tsr_session *session, const tsr_tensors *inputs) TSR_MUST_USE;
+void tsr__cache_sets_free(struct rank *rank, tsr_session *session); // with the same session
 
 // ---- kept_views.c
 // Returns the kept value if it is a shard of this tensor; else NULL.

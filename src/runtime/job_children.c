@@ -142,7 +142,9 @@ static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
 {
     const struct manifest *manifest = &job->bundle.manifest;
     enum inputs_needed needed = NEED_ALL;
-    if (job->runs_started > 0)
+    if (tsr__tensors_get(inputs, RUN_CACHE_SET))
+        needed = NEED_ALL_BUT_STATES;
+    else if (job->runs_started > 0)
         needed = job->n_states > manifest->n_states ? NEED_NONE : NEED_ALL_BUT_STATES;
     return tsr__inputs_check(manifest, job->session, inputs, needed);
 }

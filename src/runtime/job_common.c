@@ -107,7 +107,8 @@ void tsr__job_note_unknown(tsr_job *job, const tsr_tensors *inputs)
         const char *name = inputs->at[i]->name;
         struct place at = PLACE_NONE;
         at.value = str_of(name);
-        if (!tsr__manifest_port(manifest->inputs, manifest->n_inputs, name))
+        if (strcmp(name, RUN_CACHE_SET) != 0 &&
+            !tsr__manifest_port(manifest->inputs, manifest->n_inputs, name))
             tsr__diag(job->session, DIAG_input_unknown, &at,
                       near_input(manifest, name, hint, sizeof hint),
                       "the partition has no input of this name: the tensor is for another model, "

@@ -262,6 +262,9 @@ static tsr_status bind_rank(tsr_job *job, int i, size_t run_slot, const tsr_tens
         form == FULL_SET && job->n_states == 0 && job->runs_started == job->runs_collected;
     if (form == SET_PER_RANK)
         return tsr__rank_bind(&rank_thread->rank, run_slot, inputs[i], NULL, job->session, ran);
+    if (job->has_bundle)
+        TRY(tsr__cache_set_select(&rank_thread->rank, job->endpoint ? job->endpoint->rank : i,
+                                  &job->bundle.manifest, job->session, inputs[0]));
     TRY(shards_for(job, i, run_slot, inputs[0]));
     TRY(fetch_for(job, i, run_slot, inputs[0]));
     TRY(tsr__rank_bind(&rank_thread->rank, run_slot, inputs[0], rank_thread->pieces[run_slot],
@@ -367,6 +370,7 @@ void tsr__ranks_free(tsr_job *job)
 {
     for (int i = 0; i < job->n; i++) {
         tsr__gpu_buffers_free(job->rank_threads[i].buffers, job->rank_threads[i].rank.seat);
+        tsr__cache_sets_free(&job->rank_threads[i].rank, job->session);
         tsr__rank_free(&job->rank_threads[i].rank);
         for (size_t k = 0; k < RUN_SLOTS; k++)
             tsr_tensors_free(job->rank_threads[i].pieces[k]);

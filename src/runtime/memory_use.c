@@ -10,6 +10,7 @@
 #endif
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 // Returns the bytes of mapped files below the folder that are in memory now. The first line of a
 // mapping in smaps begins with an address range, so its first '-' comes before its first space. The
@@ -78,4 +79,20 @@ void tsr__memory_settle(void)
 #ifdef __GLIBC__
     malloc_trim(0);
 #endif
+}
+
+int64_t tsr__memory_available(void)
+{
+    long long kib = 0;
+    char line[128];
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && kib <= 0 && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lld kB", &kib) != 1)
+            kib = 0;
+    if (f)
+        fclose(f);
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (kib > 0)
+        return (int64_t)kib * 1024;
+    return pages > 0 && page > 0 ? (int64_t)pages * page : 0;
 }

@@ -133,7 +133,8 @@ static tsr_status refuse_missing(struct rank *rank, tsr_session *session, size_t
 static bool is_written_in_place(const struct rank *rank, const struct run_slot *run_slot,
                                 const struct rank_state *state)
 {
-    return state->in_place && (!rank->binding || run_slot->kept[state->input]);
+    return (state->in_place || rank->cache_sets) &&
+           (!rank->binding || run_slot->kept[state->input]);
 }
 
 // True if an input is a state with its own buffer: runs write to it, so it must not be a view of
@@ -207,7 +208,7 @@ static tsr_status bind_input(struct rank *rank, struct run_slot *run_slot, size_
     int64_t at = -1;
     if (inputs)
         at = tsr_tensors_find(inputs, rank->input_names[i]);
-    run_slot->kept[i] = at < 0 && ran && state_of(rank, i);
+    run_slot->kept[i] = at < 0 && (ran || rank->cache_sets) && state_of(rank, i);
     if (run_slot->kept[i])
         return TSR_OK;
     if (at < 0)

@@ -32,6 +32,18 @@ int tsr__served_work(const char *folder, const char *engine, int threads);
 // first run. Does nothing if ranks are processes or on GPUs. (job_threads.c)
 void tsr__job_take_rank_0(tsr_job *job);
 
+// Name of an input that selects, for one run, the caches that the ranks keep for the states of the
+// manifest (cache_sets.c). It is a list of int64:
+//
+//     SET         number of the caches; the ranks allocate them, with zeros, when it is new
+//     N, numbers  sets that the ranks free first
+//     N, lengths  for each sequence, tokens behind which the ranks write zeros first; N 0: none
+//     for each state of the manifest: number of dimensions, sizes of the full cache
+//
+// Example: 7, 1, 3, 0, 4, 1,8,512,64, 4, 1,8,512,64: use set 7 and free set 3; two caches. As an
+// input it reaches ranks in threads, processes and other hosts in the same way.
+#define RUN_CACHE_SET "ai.tessera.cache_set"
+
 struct OrtRunOptions;
 // Sets options of ONNX Runtime for the following runs of ranks that are threads; their terminate
 // flag ends a run. NULL: none. Must be valid until the runs have ended.
@@ -44,6 +56,9 @@ struct manifest_port;
 // same sharding, and no shard has copies. NULL: the port is not known. (shards.c)
 bool tsr__shards_read_by_writer(const struct manifest_port *past,
                                 const struct manifest_port *present);
+// Returns the bytes that all ranks together need for their shards of an input of `bytes` bytes. A
+// shard may have several owners. NULL: the port is not known. (shards.c)
+size_t tsr__shards_bytes(const struct manifest_port *port, int64_t n_ranks, size_t bytes);
 // Sets tensors into which ranks write outputs of the following runs directly. They must have the
 // exact shapes. These outputs are not among the results. NULL: none.
 void tsr__job_set_places(tsr_job *job, const tsr_tensors *places);
@@ -81,6 +96,9 @@ bool tsr__job_on_gpu(const tsr_job *job); // true if a rank in this process is o
 
 // Sorts the times of n runs and sets the figures that follow from them (bench.c).
 void tsr__bench_times(double *times, size_t n, tsr_bench_result *result);
+
+// Returns the bytes that this host can still give to programs; 0: unknown. (memory_use.c)
+int64_t tsr__memory_available(void);
 
 // ---- before a run, under a launcher (transports.c)
 

@@ -209,6 +209,17 @@ bool tsr__shards_read_by_writer(const struct manifest_port *past,
     return true;
 }
 
+size_t tsr__shards_bytes(const struct manifest_port *port, int64_t n_ranks, size_t bytes)
+{
+    const int64_t *owners;
+    size_t copies = 0;
+    if (!port || !port->kept || port->kept->n_shards < 1)
+        return bytes * (size_t)n_ranks;
+    for (int64_t k = 0; k < port->kept->n_shards; k++)
+        copies += tsr__layout_owners(port->kept, k, &owners);
+    return bytes / (size_t)port->kept->n_shards * copies;
+}
+
 // Adds the size of a shard along each axis, but only for shards that are first along all other
 // axes. So each part of an axis is counted once when all shards have been added.
 void tsr__shards_add_sizes(const struct tile_layout *layout, int64_t shard,
