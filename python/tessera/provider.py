@@ -154,7 +154,7 @@ class InferenceSession(onnxruntime.InferenceSession):
     It has the methods and exceptions of onnxruntime's session. Without `devices` it is a plain onnxruntime session,
     unless the model is a partition for an execution provider (`tessera partition --layout context`).
     Further keywords are options of the provider: memory="8GiB", dims={"batch": 1, "seq": 128}, plan=PATH,
-    transport="shm", threads=1, cache=FOLDER, strict=False. onnxruntime's own keywords are passed on.
+    transport="shm", threads=1, cache=FOLDER, strict=False, caches="ranks". onnxruntime's own keywords are passed on.
 
     A model that is annotated for this number of devices keeps its shardings, also if it is given as bytes or as a
     tessera.Model. The attributes plan and sharded_nodes say how the model runs.
@@ -167,13 +167,13 @@ class InferenceSession(onnxruntime.InferenceSession):
                  provider_options: Optional[Sequence[Dict[Any, Any]]] = None, *, devices: Union[int, str, None] = None, memory: Union[int, str, None] = None,
                  dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike[str], None] = None, transport: Optional[str] = None,
                  threads: Optional[int] = None, cache: Union[str, os.PathLike[str], None] = None, summary: Union[str, os.PathLike[str], None] = None,
-                 strict: bool = True, **keywords: Any):
+                 strict: bool = True, caches: Optional[str] = None, **keywords: Any):
         model = path_or_bytes  # onnxruntime's name of the argument
         known = set(inspect.signature(InferenceSession.__init__).parameters) - {"self", "keywords"}
         check_keywords("InferenceSession", keywords, sorted(known | _runtime_keywords()))
         if isinstance(model, (str, os.PathLike)) and os.path.isdir(model):
             raise ValueError("'%s' is a folder: run a partition with tessera.PartitionSession, a generation folder with tessera.Generator" % model)
-        options = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache, summary=summary, strict=strict)
+        options = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache, summary=summary, strict=strict, caches=caches)
         self._plan: Optional[SessionPlan] = None
         self._name = repr(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else "in memory"
         annotated = model if isinstance(model, Model) else None if plan is not None else _configured(model, devices)

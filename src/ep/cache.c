@@ -49,7 +49,8 @@ static void add_options(struct sha256 *sha, const struct ep_options *options)
     const tsr_plan_options *plan = &options->plan_options;
     add_text(sha, tsr_version());
     add_text(sha, options->devices);
-    add_text(sha, options->strict ? "strict" : NULL); // it may change the plan
+    add_text(sha, options->strict ? "strict" : NULL);           // it may change the plan
+    add_text(sha, options->ranks_keep ? "caches=ranks" : NULL); // the ranks then return lengths
     tsr__sha256_add(sha, &plan->memory, sizeof plan->memory);
     for (size_t i = 0; i < plan->n_sizes; i++) {
         add_text(sha, plan->sizes[i].name);

@@ -278,6 +278,34 @@ void tsr__ep_caches_returned(struct fused *fused, size_t output, const struct te
             set_shape(&fused->caches[i], present->rank, present->dims);
 }
 
+static int64_t bytes_of(const struct tensor *tensor)
+{
+    if (!tensor)
+        return 0;
+    return (int64_t)(tensor->device ? tensor->device_bytes : tensor->bytes);
+}
+
+int64_t tsr__ep_caches_copied(const struct fused *fused, const tsr_tensors *inputs,
+                              const tsr_tensors *places, const tsr_tensors *outputs)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < fused->n_caches; i++) {
+        const struct cache_pair *cache = &fused->caches[i];
+        const char *name = fused->outputs[cache->output];
+        const struct tensor *past = tsr__tensors_get(inputs, fused->inputs[cache->input]);
+        if (tsr__tensors_get(places, name)) {
+            sum += cache->copy ? 2 * (int64_t)cache->bytes : 0;
+            continue;
+        }
+        // Contiguous shards of the past are read in place by ranks of this process.
+        if (fused->served || !cache->in_place)
+            sum += bytes_of(past);
+        sum += past && fused->placed[cache->output] ? bytes_of(past)
+                                                    : bytes_of(tsr__tensors_get(outputs, name));
+    }
+    return sum;
+}
+
 void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs, const tsr_tensors *outputs)
 {
     end_copies(fused, outputs);

@@ -407,7 +407,18 @@ tsr_status tsr__ep_memory_input(struct fused *fused, const OrtValue *value, cons
 struct placing {
     struct fused *fused;
     OrtKernelContext *context;
+    tsr_tensors *outputs;
 };
+
+// Adds a result that is not an output of the node, such as the lengths of caches (kept.c). If it is
+// on a GPU, the runtime replaces it by a copy.
+static tsr_status place_in_set(const struct placing *placing, const char *name, struct tensor *to)
+{
+    struct tensor *made = NULL;
+    TRY(tsr__tensors_add(placing->outputs, str_of(name), to->type, to->rank, to->dims, &made));
+    to->data = made->data;
+    return TSR_OK;
+}
 
 // Gives the runtime the application's memory for an output. `to` has the shape of the output; for a
 // cache with spare capacity it gets the shape of the full buffer.
@@ -422,7 +433,7 @@ static tsr_status place(void *data, const char *name, struct tensor *to)
     while (i < fused->n_outputs && strcmp(fused->outputs[i], name) != 0)
         i++;
     if (i == fused->n_outputs)
-        return TSR_OK;
+        return place_in_set(placing, name, to);
     tsr__ep_caches_full_shape(fused, i, to);
     OrtStatus *failed =
         api->ort->KernelContext_GetOutput(placing->context, i, to->dims, (size_t)to->rank, &value);
@@ -447,7 +458,7 @@ static tsr_status place(void *data, const char *name, struct tensor *to)
 
 tsr_status tsr__ep_memory_wait(struct fused *fused, OrtKernelContext *context, tsr_tensors *outputs)
 {
-    struct placing placing = {fused, context};
+    struct placing placing = {fused, context, outputs};
     struct output_places places = {place, &placing};
     for (size_t i = 0; i < fused->n_outputs; i++)
         fused->placed[i] = false;

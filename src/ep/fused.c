@@ -21,6 +21,7 @@ static void close_ranks(struct fused *fused)
     fused->job = NULL;
     fused->served = NULL;
     fused->has_states = false;
+    tsr__ep_kept_forget(fused);
 }
 
 static tsr_status open_ranks(struct fused *fused)
@@ -90,7 +91,8 @@ static OrtStatus *give_outputs(const struct fused *fused, OrtKernelContext *cont
     for (size_t i = 0; i < fused->n_outputs; i++) {
         int64_t at = tsr_tensors_find(outputs, fused->outputs[i]);
         if (tsr__ep_is_present(fused, fused->outputs[i])) {
-            TRY(tsr__ep_state_give(fused, context, i));
+            if (!fused->keeps) // else the buffer is bound, and its contents are undefined
+                TRY(tsr__ep_state_give(fused, context, i));
             continue;
         }
         if (tsr_tensors_find(places, fused->outputs[i]) >= 0 || (at < 0 && fused->placed[i]))
@@ -144,14 +146,23 @@ static OrtStatus *run(struct fused *fused, OrtKernelContext *context)
         st = tsr_tensors_new(session, &outputs);
     if (st == TSR_OK)
         st = tsr__ep_inputs_read(fused, context, inputs);
+    if (st == TSR_OK)
+        st = tsr__ep_kept_begin(fused, context, inputs);
     if (st == TSR_OK && fused->job)
         st = tsr__ep_caches_place(fused, context, inputs, places);
     if (st == TSR_OK)
-        st = run_ranks(fused, inputs, context, places, outputs);
+        do
+            st = run_ranks(fused, inputs, context, places, outputs);
+        while (st == TSR_NOMEM && tsr__ep_kept_retry(fused, inputs));
     tsr_status settled = tsr__ep_caches_settle(fused); // if the ranks did not start
     if (st == TSR_OK)
         st = settled;
+    tsr_status compared = tsr__ep_kept_end(fused, inputs, st == TSR_OK ? outputs : NULL);
+    if (st == TSR_OK)
+        fused->copied += tsr__ep_caches_copied(fused, inputs, places, outputs);
     tsr__ep_caches_note(fused, inputs, st == TSR_OK ? outputs : NULL);
+    if (st == TSR_OK)
+        st = compared;
     if (st == TSR_OK) {
         fused->n_runs++;
         failed = give_outputs(fused, context, places, outputs);
@@ -232,6 +243,11 @@ static tsr_status find_parts(struct fused *fused, const OrtGraph *graph)
     if (!failed && only)
         failed = tsr__ep_is_context(api, only, &fused->arena, &context);
     TRY(tsr__ep_report(provider->session, api, failed));
+    if (context && provider->options.ranks_keep)
+        return tsr__fail(provider->session, TSR_USAGE, DIAG_ep_option,
+                         &PLACE(.value = STR("caches")),
+                         "load the original model, or set caches=application",
+                         "an EPContext model cannot have the option caches=ranks");
     if (context)
         return tsr__ep_context_read(provider, graph, only, &fused->arena, &fused->parts);
     return tsr__ep_parts_make(provider, graph, &fused->arena, &fused->parts);
@@ -274,9 +290,12 @@ tsr_status tsr__ep_fused_new(struct provider *provider, const OrtGraph *graph, c
     if (st == TSR_OK)
         st = tsr__ep_caches_find(fused);
     if (st == TSR_OK)
-        st = open_ranks(fused);
+        st = tsr__ep_kept_open(fused);
     if (st == TSR_OK)
-        st = tsr__ep_summary_write(fused, tsr__now_s() - began);
+        st = open_ranks(fused);
+    fused->opened_s = tsr__now_s() - began;
+    if (st == TSR_OK)
+        st = tsr__ep_summary_write(fused);
     return st;
 }
 
@@ -285,6 +304,7 @@ void tsr__ep_fused_free(struct fused *fused)
     if (!fused || fused->process != getpid())
         return;
     close_ranks(fused);
+    tsr__ep_summary_end(fused);
     tsr__ep_adapters_close(fused);
     tsr__temporary_remove(fused->parts.temporary);
     if (fused->parts.use > 0)

@@ -46,6 +46,7 @@ struct ep_options {
     bool transport_given;
     int threads; // threads per rank; 0: cores / ranks
     bool strict;
+    bool ranks_keep;          // caches stay with the ranks (kept.c)
     bool context;             // an EPContext model is written ...
     const char *context_path; // ... to this file; NULL: beside the model
 };
@@ -94,6 +95,27 @@ struct claim {
 // Source of the model that is partitioned for a fused node.
 enum model_route { ROUTE_FILE, ROUTE_GRAPH };
 
+// Where a run has the lengths of caches that stay with the ranks (kept.c): outputs of the ranks, or
+// inputs of the model.
+struct kept_lengths {
+    const char *last;   // index of the last token of each sequence
+    const char *total;  // tokens of the longest sequence, with padding
+    const char *tokens; // the input whose size at tokens_axis is the number of new tokens
+    int tokens_axis;
+    int64_t n_tokens; // tokens NULL: this number
+};
+struct kept_plan {
+    VEC(const char *) states; // "past=present"
+    VEC(struct kept_lengths) lengths;
+};
+// A buffer of the application that identifies a cache.
+struct kept_buffer {
+    void *data;
+    size_t bytes;
+    struct value_shape shape;
+};
+struct kept_set;
+
 // A partition on disk that is ready to run.
 struct parts {
     const char *folder;
@@ -105,8 +127,9 @@ struct parts {
     const char *config; // configuration given by the option `plan`; NULL: the planner chooses
     enum model_route route;
     bool cached;
-    double predicted_ms; // of one run; 0: not planned by this session
-    int use;             // descriptor whose lock protects a cached partition from removal; 0: none
+    double predicted_ms;   // of one run; 0: not planned by this session
+    struct kept_plan kept; // of the option caches=ranks
+    int use; // descriptor whose lock protects a cached partition from removal; 0: none
 };
 
 // A cache: an input `past...` and the output `present...` that updates it.
@@ -141,6 +164,12 @@ struct cache_copy {
     int64_t length;                    // new length of the cache, in tokens
 };
 
+// Identifies a version of a file.
+struct file_stamp {
+    uint64_t device, inode;
+    int64_t seconds, nanoseconds;
+};
+
 // The node that ONNX Runtime runs in place of the claimed graph.
 struct fused {
     OrtNodeComputeInfo ort; // must be the first field
@@ -162,11 +191,23 @@ struct fused {
     // Per output: the last run asked the application for memory. Such an output that is not in the
     // set of outputs was written to that memory, or was not requested.
     bool *placed;
-    pthread_mutex_t lock;  // held during a run: runs of one node do not overlap
-    tsr_job *job;          // ranks that are threads; NULL: to be opened
-    struct served *served; // ranks that are processes; NULL: to be opened
-    int64_t n_runs;        // number of runs that the ranks have made
-    bool has_states;       // the ranks keep the states of run n_runs
+    pthread_mutex_t lock;      // held during a run: runs of one node do not overlap
+    tsr_job *job;              // ranks that are threads; NULL: to be opened
+    struct served *served;     // ranks that are processes; NULL: to be opened
+    int64_t n_runs;            // number of runs that the ranks have made
+    struct file_stamp summary; // the summary that the session has written (parts.c)
+    double opened_s;           // seconds that opening took
+    int64_t copied;            // bytes of caches that were copied in runs
+    // Caches that stay with the ranks (kept.c). Per state of the manifest: its input and output
+    // among those of the node, and its buffer in this run.
+    bool keeps;
+    size_t *kept_inputs, *kept_outputs;
+    struct kept_buffer *kept_buffers;
+    struct kept_set *kept_sets;    // the set of this run comes first
+    struct kept_set *kept_dropped; // the ranks free them in the next run
+    bool kept_is_new;              // the set of this run is new
+    int64_t n_kept;                // number of sets so far
+    bool has_states;               // the ranks keep the states of run n_runs
 };
 
 // ---- factory.c
@@ -236,7 +277,9 @@ OrtStatus *tsr__ep_check_graph(struct claim *claim, const OrtGraph *graph);
 // Plans and partitions the graph with the options of the provider.
 tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, struct arena *arena,
                               struct parts *out) TSR_MUST_USE;
-tsr_status tsr__ep_summary_write(const struct fused *fused, double seconds) TSR_MUST_USE;
+tsr_status tsr__ep_summary_write(struct fused *fused) TSR_MUST_USE;
+// Writes the summary again when the session ends, unless the file was replaced or removed.
+void tsr__ep_summary_end(struct fused *fused);
 
 // Plans the model, unless it is annotated, and partitions it into the folder of the parts.
 tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model,
@@ -304,9 +347,30 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, 
 void tsr__ep_caches_returned(struct fused *fused, size_t output, const struct tensor *present);
 // Sets the shape of the application's buffer if the output is the used part of a cache.
 void tsr__ep_caches_full_shape(const struct fused *fused, size_t output, struct tensor *to);
+// Returns the bytes of caches that a run has copied.
+int64_t tsr__ep_caches_copied(const struct fused *fused, const tsr_tensors *inputs,
+                              const tsr_tensors *places, const tsr_tensors *outputs);
 // Records after a run which caches kept their shape. outputs NULL: the run failed.
 void tsr__ep_caches_note(struct fused *fused, const tsr_tensors *inputs,
                          const tsr_tensors *outputs);
+
+// ---- kept.c: the option caches=ranks
+// Lists the caches that the ranks can keep, and makes their lengths outputs of the model.
+tsr_status tsr__ep_kept_plan(tsr_model *model, struct arena *arena,
+                             struct kept_plan *plan) TSR_MUST_USE;
+// Finds the caches among the inputs and outputs of the node.
+tsr_status tsr__ep_kept_open(struct fused *fused) TSR_MUST_USE;
+// Finds the caches that belong to the buffers of this run, and adds the input that selects them.
+// TSR_USAGE: past and present are not one buffer.
+tsr_status tsr__ep_kept_begin(struct fused *fused, OrtKernelContext *context,
+                              tsr_tensors *inputs) TSR_MUST_USE;
+// After a run that could not start because memory ran out: drops the oldest caches. Returns false
+// if there are none.
+bool tsr__ep_kept_retry(struct fused *fused, tsr_tensors *inputs);
+// Compares the lengths after a run. outputs NULL: the run failed.
+tsr_status tsr__ep_kept_end(struct fused *fused, const tsr_tensors *inputs,
+                            const tsr_tensors *outputs) TSR_MUST_USE;
+void tsr__ep_kept_forget(struct fused *fused); // the ranks have ended
 
 // ---- grow.c
 // Finds the inputs that have the new lengths of the caches. False: they are not known for all.

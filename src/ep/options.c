@@ -143,6 +143,18 @@ static void read_run(struct reader *reader)
     options->threads = (int)n;
 }
 
+// Reads `caches`. A session that writes an EPContext model is loaded by sessions without it.
+static void read_caches(struct reader *reader, const char *text)
+{
+    struct ep_options *options = reader->to;
+    options->ranks_keep = text && strcmp(text, "ranks") == 0;
+    if (text && !options->ranks_keep && strcmp(text, "application") != 0)
+        (void)refuse(reader, "caches", "give application or ranks", text);
+    if (options->ranks_keep && options->context)
+        (void)refuse(reader, "caches",
+                     "leave it out: an EPContext model (ep.context_enable) cannot have it", text);
+}
+
 static bool read_flag(struct reader *reader, const char *name, const char *key)
 {
     const char *text = entry(reader, key);
@@ -155,8 +167,8 @@ static bool read_flag(struct reader *reader, const char *name, const char *key)
 
 // ---- names -------------------------------------------------------------------------------------
 
-static const char *const names[] = {"devices", "memory", "dims",    "plan",  "transport",
-                                    "threads", "cache",  "summary", "strict"};
+static const char *const names[] = {"devices", "memory", "dims",    "plan",   "transport",
+                                    "threads", "cache",  "summary", "strict", "caches"};
 
 static void refuse_name(struct reader *reader, const char *name)
 {
@@ -215,6 +227,7 @@ tsr_status tsr__ep_options_read(tsr_session *session, const struct ep_api *api,
     out->summary = entry(&reader, PREFIX "summary");
     out->strict = read_flag(&reader, "strict", PREFIX "strict");
     out->context = read_flag(&reader, "ep.context_enable", "ep.context_enable");
+    read_caches(&reader, entry(&reader, PREFIX "caches"));
     out->context_path = entry(&reader, "ep.context_file_path");
     if (out->arena.failed)
         return TSR_NOMEM;

@@ -9,7 +9,7 @@
 #include "sharding/sharding.h"
 
 #include <stdlib.h>
-
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tessera_cli.h"
@@ -100,6 +100,8 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model, 
     tsr_partition_options options = {
         .size = sizeof options, .keep_cut = all, .n_keep_cut = 1, .force = !parts->temporary};
     options.config = parts->config;
+    options.state = parts->kept.states.at;
+    options.n_state = parts->kept.states.n;
     tsr_status st = TSR_OK;
     // The application's session returns all outputs of its model, so the ranks cannot keep states.
     if (tsr_model_metadata(model, META_STATE))
@@ -136,6 +138,8 @@ tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, 
     }
     if (st == TSR_OK && provider->options.plan)
         st = tsr__ep_plan_option(provider, graph, &model, arena, &out->config);
+    if (st == TSR_OK && provider->options.ranks_keep)
+        st = tsr__ep_kept_plan(model, arena, &out->kept);
     if (st == TSR_OK && provider->options.cache && !provider->options.context) {
         st = tsr__ep_cache_parts(provider, graph, model, arena, out);
     } else if (st == TSR_OK) {
@@ -150,26 +154,59 @@ tsr_status tsr__ep_parts_make(struct provider *provider, const OrtGraph *graph, 
 
 // ---- the summary -------------------------------------------------------------------------------
 
-tsr_status tsr__ep_summary_write(const struct fused *fused, double seconds)
+// Returns false if there is no such file.
+static bool read_stamp(const char *path, struct file_stamp *out)
+{
+    struct stat found;
+    if (stat(path, &found) != 0)
+        return false;
+    *out = (struct file_stamp){found.st_dev, found.st_ino, found.st_mtim.tv_sec,
+                               found.st_mtim.tv_nsec};
+    return true;
+}
+
+static tsr_status write_summary(const struct fused *fused)
 {
     const struct provider *provider = fused->provider;
     const struct manifest *manifest = &fused->manifest;
-    if (!provider->options.summary)
-        return TSR_OK;
     tsr_json *json = tsr_json_new(provider->session);
     tsr_json_begin(json, NULL, '{');
     tsr_json_int(json, "devices", manifest->n_ranks);
     tsr_json_int(json, "nodes", manifest->nodes);
     tsr_json_int(json, "cut_nodes", manifest->cut_nodes);
-    tsr_json_number(json, "milliseconds", seconds * 1000);
+    tsr_json_number(json, "milliseconds", fused->opened_s * 1000);
     if (fused->parts.predicted_ms > 0)
         tsr_json_number(json, "predicted_ms", fused->parts.predicted_ms);
     else
         tsr_json_null(json, "predicted_ms");
     tsr_json_string(json, "route", fused->parts.route == ROUTE_FILE ? "file" : "graph");
     tsr_json_bool(json, "cached", fused->parts.cached);
+    tsr_json_int(json, "copied_cache_bytes", fused->copied);
     tsr_json_end(json);
     tsr_status st = tsr_json_write(json, provider->options.summary);
     tsr_json_free(json);
     return st;
+}
+
+tsr_status tsr__ep_summary_write(struct fused *fused)
+{
+    if (!fused->provider->options.summary)
+        return TSR_OK;
+    TRY(write_summary(fused));
+    (void)read_stamp(fused->provider->options.summary, &fused->summary);
+    return TSR_OK;
+}
+
+void tsr__ep_summary_end(struct fused *fused)
+{
+    const char *path = fused->provider->options.summary;
+    struct file_stamp now;
+    // Another session may have the same file, and a program that has read it may remove it.
+    if (!path || fused->copied == 0 || !read_stamp(path, &now) ||
+        memcmp(&now, &fused->summary, sizeof now) != 0)
+        return;
+    if (write_summary(fused) != TSR_OK) {
+        tsr__ep_log(fused->provider, ORT_LOG_WARNING, "the summary could not be written again");
+        tsr_finding_clear(fused->provider->session);
+    }
 }

@@ -64,6 +64,10 @@ tsr_status tsr__ep_state_read(struct fused *fused, const OrtValue *value, const 
     *kept = false;
     if (!tsr__ep_is_past(fused, name))
         return TSR_OK;
+    if (fused->keeps) { // kept.c reads its address
+        *kept = true;
+        return TSR_OK;
+    }
     const struct manifest_port *port =
         tsr__manifest_port(manifest->inputs, manifest->n_inputs, name);
     if (!port)
