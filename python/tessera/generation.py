@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 from . import _api
 from ._library import Session, did_you_mean, library, need_devices, options_of, suggests
 from .errors import TesseraError
-from .model import check_devices, is_count, topology_of
+from .model import Model, check_devices, is_count, topology_of
 from .session import run_options
 
 END = object()
@@ -138,22 +138,32 @@ class Generator:
 
     onnxruntime-genai provides the tokenizer, the chat template, search and sampling. Further keywords are options of
     the provider, as for InferenceSession. Several threads may generate at the same time.
+
+    caches: "ranks" keeps the caches where they are computed; it is the default for folders whose search has no beams.
+    A search with beams needs "application": generate() then loads the model a second time. For beams with the
+    attribute `model` and onnxruntime-genai's classes, set caches="application".
     """
 
     @suggests
     def __init__(self, folder: Union[str, os.PathLike[str]], devices: Union[int, str, None] = None, *, memory: Union[int, str, None] = None,
                  dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike[str], None] = None, transport: Optional[str] = None,
                  threads: Optional[int] = None, cache: Union[str, os.PathLike[str], None] = None, summary: Union[str, os.PathLike[str], None] = None,
-                 strict: bool = True):
+                 strict: bool = True, caches: Optional[str] = None):
         self.folder, self._devices = os.fspath(folder), devices
         options: Dict[str, Any] = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache, summary=summary)
         refuse_ranks()
         if devices is None:
-            need_devices("Generator", {**options, "strict": None if strict else False})
-        self.model = _genai_model(self.folder, devices, dict(options, strict=strict))
-        self._text: Optional[Text] = None
+            need_devices("Generator", {**options, "strict": None if strict else False, "caches": caches})
+        check_folder(self.folder)
         with open(os.path.join(self.folder, "genai_config.json"), encoding="utf-8") as file:
             config = json.load(file)
+        if devices is not None and caches is None and _ranks_can_keep(self.folder, config):
+            caches = "ranks"
+        self._options = dict(options, strict=strict, caches=caches)
+        self._lock = threading.Lock()
+        self._moves: Any = None  # a model with caches=application, for searches that copy or reorder caches
+        self.model = _genai_model(self.folder, devices, self._options)
+        self._text: Optional[Text] = None
         model = config["model"]
         self.context, self._tokens_known = int(model.get("context_length", 1 << 30)), int(model.get("vocab_size", 1 << 31))
         self._beams = int(config.get("search", {}).get("num_beams", 1))
@@ -208,6 +218,16 @@ class Generator:
     def _pieces(self, ids: List[int], max_tokens: int, stop: List[str], search: Dict[str, Any]) -> Iterator[str]:
         return until_stop(self.text.pieces(self._tokens(ids, max_tokens, search)), stop)
 
+    def _model_for(self, search: Dict[str, Any]) -> Any:
+        """Returns the model for a search. Beams copy and reorder caches, which the ranks do not keep then."""
+        shares = search.get("past_present_share_buffer", True) and search.get("num_beams", self._beams) == 1
+        if shares or self._options["caches"] != "ranks":
+            return self.model
+        with self._lock:
+            if self._moves is None:
+                self._moves = _genai_model(self.folder, self._devices, dict(self._options, caches="application"))
+            return self._moves
+
     def _tokens(self, ids: List[int], max_tokens: int, search: Dict[str, Any]) -> Iterator[int]:
         import numpy
         import onnxruntime_genai as genai
@@ -217,9 +237,10 @@ class Generator:
         if unknown:
             raise ValueError("%d is not a token id of this model: ids are 0 to %d" % (unknown[0], self._tokens_known - 1))
         check_length(ids, self.context)
-        parameters = genai.GeneratorParams(self.model)
+        model = self._model_for(search)
+        parameters = genai.GeneratorParams(model)
         parameters.set_search_options(max_length=min(len(ids) + max_tokens, self.context), batch_size=1, **search)
-        generator = genai.Generator(self.model, parameters)
+        generator = genai.Generator(model, parameters)
         generator.append_tokens(numpy.array([ids], numpy.int32))
         beams = search.get("num_beams", self._beams) > 1
         while not generator.is_done():
@@ -275,6 +296,18 @@ def check_folder(folder: str) -> None:
         raise FileNotFoundError("%s does not exist: give a folder with genai_config.json" % folder)
     if not os.path.exists(os.path.join(folder, "genai_config.json")):
         raise FileNotFoundError("%s has no genai_config.json: give a generation folder of onnxruntime-genai" % folder)
+
+
+def _ranks_can_keep(folder: str, config: Any) -> bool:
+    """True if onnxruntime-genai binds one buffer as past and present of each cache, and the attention appends to it."""
+    decoder, search = config["model"].get("decoder", {}), config.get("search", {})
+    if not search.get("past_present_share_buffer") or search.get("num_beams", 1) != 1 or decoder.get("sliding_window", {}).get("slide_key_value_cache"):
+        return False
+    try:
+        nodes = Model(os.path.join(folder, decoder.get("filename", "model.onnx"))).nodes
+    except (OSError, TesseraError):
+        return False  # onnxruntime-genai reports the error
+    return any(node.operator == "GroupQueryAttention" for node in nodes)
 
 
 def _genai_model(folder: str, devices: Union[int, str, None], options: Dict[str, Any]) -> Any:

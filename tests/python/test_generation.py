@@ -61,6 +61,26 @@ def test_tokens_of_the_unsharded_folder():
     assert list(tessera.generate(FOLDER, IDS, devices=2, max_tokens=0)) == []
 
 
+def test_caches_stay_with_the_ranks():
+    """The default for folders whose search has no beams. Several generators take turns; no cache is copied."""
+    reason = missing("onnxruntime_genai")
+    if reason:
+        return reason
+    want = [unsharded(ids, 12) for ids in (IDS, [5, 9])]
+    for options, copies in ((dict(devices=2), False), (dict(devices=3, transport="shm"), False), (dict(devices=2, transport="shm", caches="application"), True)):
+        note = TMP.name + "/note.json"
+        generator = tessera.Generator(FOLDER, summary=note, **options)
+        answers = [generator.generate(ids, max_tokens=12, do_sample=False) for ids in (IDS, [5, 9])]
+        assert [list(row) for row in zip(*zip(*answers))] == want, options
+        del answers, generator
+        assert (json.load(open(note))["copied_cache_bytes"] > 0) == copies, options
+    try:
+        tessera.Generator(FOLDER, devices=2, caches="here")
+        raise AssertionError("no error")
+    except RuntimeError as error:
+        assert "application or ranks" in str(error), error
+
+
 def test_beams():
     """Only the best of the complete beams is the answer, whether the caller or the folder asks for beams."""
     reason = missing("onnxruntime_genai")
