@@ -212,8 +212,9 @@ def main():
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
     with tempfile.TemporaryDirectory() as d:
         machine, path = os.path.join(d, "one.json"), os.path.join(d, "m.onnx")
-        with open(machine, "w") as f:
-            json.dump({"devices": [{"memory": 1 << 34, "flops": RATE, "bandwidth": 1e24, "rates": {"trees": RATE, "kernels": RATE}}], "links": []}, f)
+        with open(machine, "w") as f:  # not a CPU, which also unpacks weights
+            json.dump({"devices": [{"name": "NPU", "memory": 1 << 34,
+                                     "flops": RATE, "bandwidth": 1e24, "rates": {"trees": RATE, "kernels": RATE}}], "links": []}, f)
         for name, make in MAKERS.items():
             if not harness.matches(name):
                 continue
