@@ -761,5 +761,11 @@ tsr_status tsr__same_session(tsr_session *session, const tsr_session *owner,
 // True if an object of session `owner` may be written to the document: the document belongs to the
 // same session and has not failed. Otherwise reports the error and marks the document as failed.
 bool tsr__json_owned(tsr_json *json, const tsr_session *owner, const char *what) TSR_MUST_USE;
+// Passes the text to the sink in pieces while the document is written, instead of keeping it. Call
+// it before the first value. tsr__json_finish passes on the rest; it fails if the document has
+// failed or is incomplete.
+typedef void tsr__json_sink(void *data, const char *p, size_t n);
+void tsr__json_stream(tsr_json *json, tsr__json_sink *sink, void *data);
+tsr_status tsr__json_finish(tsr_json *json) TSR_MUST_USE;
 
 #endif

@@ -11,7 +11,8 @@
 // Inside an object every value has a key, inside an array none has. After wrong nesting or a
 // missing key the document has failed, and tsr_json_text returns NULL. When an array without nested
 // objects or arrays ends, it is put on one line if it fits. Strings contain no bare newlines, so
-// every newline can be removed for this. Control characters, quotes and characters that reorder
+// every newline can be removed for this. A document with a sink is passed on in pieces, so that its
+// length does not need memory. Control characters, quotes and characters that reorder
 // text are escaped. Invalid UTF-8 becomes the text \xNN, which readers do not convert back.
 #include "base/internal.h"
 
@@ -21,17 +22,23 @@
 #define JSON_DEPTH 32
 #define JSON_MAX   ((size_t)1 << 30)
 #define JSON_LINE  80
+#define JSON_PIECE ((size_t)64 << 10) // text that a sink receives at once, at least
+// An open array with that much text does not fit on one line: an item has 3 bytes there, and at
+// most 70 with its line break and indentation.
+#define JSON_LONG ((size_t)4 << 10)
 
 // level[depth] is the innermost open object or array. level[0] is the document, which has one
 // value.
 struct tsr_json {
     tsr_session *session;
-    struct text text;
+    struct text text; // with a sink: what it has not received yet
+    tsr__json_sink *sink;
+    void *sink_data;
     int depth;
     bool failed;
     struct {
         char kind;
-        bool nested;  // contains objects or arrays
+        bool nested;  // contains objects or arrays, or is too long for one line
         size_t count; // items so far
         size_t start; // position of the opening bracket
     } level[JSON_DEPTH + 1];
@@ -109,6 +116,25 @@ static void new_line(tsr_json *json)
     tsr__text_printf(&json->text, "\n%*s", 2 * json->depth, "");
 }
 
+// Passes the text to the sink, if there is one. An array that may still be put on one line is kept.
+static void pass_on(tsr_json *json, size_t least)
+{
+    struct text *text = &json->text;
+    size_t n = text->n, *start = &json->level[json->depth].start;
+    bool *nested = &json->level[json->depth].nested;
+    if (!json->sink || n < least || text->failed)
+        return;
+    if (json->depth && json->level[json->depth].kind == '[' && !*nested) {
+        *nested = n - *start > JSON_LONG;
+        if (!*nested)
+            n = *start;
+    }
+    json->sink(json->sink_data, text->p, n);
+    memmove(text->p, text->p + n, text->n - n + 1); // with the final 0
+    text->n -= n;
+    *start = 0; // those of outer levels are not used: they are nested
+}
+
 // Adds a comma, line break and key before a value. Returns false if no value is allowed at this
 // position, which makes the document fail, or if it has failed before.
 static bool before_value(tsr_json *json, const char *key)
@@ -120,6 +146,7 @@ static bool before_value(tsr_json *json, const char *key)
         json->failed = true;
         return false;
     }
+    pass_on(json, JSON_PIECE);
     if (json->level[json->depth].count++)
         tsr__text_add(&json->text, STR(","));
     if (json->depth)
@@ -266,6 +293,20 @@ const char *tsr_json_text(tsr_json *json)
     if (json->text.p[json->text.n - 1] != '\n')
         tsr__text_add(&json->text, STR("\n"));
     return json->text.failed ? NULL : json->text.p;
+}
+
+void tsr__json_stream(tsr_json *json, tsr__json_sink *sink, void *data)
+{
+    json->sink = sink;
+    json->sink_data = data;
+}
+
+tsr_status tsr__json_finish(tsr_json *json)
+{
+    if (!tsr_json_text(json))
+        return TSR_NOMEM;
+    pass_on(json, 0);
+    return TSR_OK;
 }
 
 // Writes the document to a file. If it has failed or is incomplete, writes nothing and returns

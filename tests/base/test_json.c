@@ -233,6 +233,66 @@ struct tree {
     struct leaf root;
 };
 
+// What a sink has received, and in how many pieces.
+struct received {
+    char text[1 << 20];
+    size_t n, pieces, longest;
+};
+
+static void receive(void *data, const char *p, size_t n)
+{
+    struct received *received = data;
+    assert_true(n <= sizeof received->text - received->n - 1);
+    memcpy(received->text + received->n, p, n);
+    received->n += n;
+    received->pieces++;
+    received->longest = n > received->longest ? n : received->longest;
+}
+
+// Writes nested lists: short ones, which are on one line, a long one, and texts.
+static void write_lists(tsr_json *j)
+{
+    tsr_json_begin(j, NULL, '{');
+    tsr_json_begin(j, "rows", '[');
+    for (int i = 0; i < 4000; i++) {
+        tsr_json_begin(j, NULL, '[');
+        for (int k = 0; k < i % 30; k++)
+            tsr_json_int(j, NULL, k);
+        tsr_json_end(j);
+    }
+    tsr_json_end(j);
+    tsr_json_begin(j, "long", '[');
+    for (int i = 0; i < 20000; i++)
+        tsr_json_int(j, NULL, i);
+    tsr_json_end(j);
+    tsr_json_string(j, "end", "x");
+    tsr_json_end(j);
+}
+
+// A sink must receive in pieces what a document without a sink has as its text.
+static void streamed(void **state)
+{
+    static struct received received;
+    struct scratch *t = *state;
+    received = (struct received){.n = 0};
+    tsr_json *kept = tsr_json_new(t->s), *j = tsr_json_new(t->s);
+    tsr__json_stream(j, receive, &received);
+    write_lists(kept);
+    write_lists(j);
+    assert_int_equal(tsr__json_finish(j), TSR_OK);
+    received.text[received.n] = 0;
+    assert_string_equal(received.text, tsr_json_text(kept));
+    assert_true(received.pieces > 5);
+    assert_true(received.longest < 100000);
+    tsr_json_free(kept);
+    tsr_json_free(j);
+    tsr_json *open = tsr_json_new(t->s);
+    tsr__json_stream(open, receive, &received);
+    tsr_json_begin(open, NULL, '{');
+    assert_int_equal(tsr__json_finish(open), TSR_NOMEM);
+    tsr_json_free(open);
+}
+
 static void records(void **state)
 {
     static const char *const severities[] = {"error", "warning", "note"};
@@ -302,6 +362,7 @@ int main(void)
         T(findings),
         T(no_memory),
         T(records),
+        T(streamed),
     };
     return cmocka_run_group_tests_name("base json", tests, NULL, NULL);
 }
