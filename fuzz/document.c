@@ -7,7 +7,7 @@
 static tsr_status read_trace(tsr_session *s, const char *path)
 {
     struct arena a;
-    struct page p = {.session = s, .arena = &a};
+    struct report p = {.session = s, .arena = &a};
     tsr__arena_init(&a, s);
     tsr_status status = tsr__report_trace(&p, path);
     if (status == TSR_OK)

@@ -721,13 +721,16 @@ typedef struct tsr_report_input {
     int64_t memory;                /* memory limit per device; 0: that of the topology's devices */
     const char *command;           /* command that creates this page; NULL: not shown */
     const tsr_report_side *beside; /* another plan, NULL: none */
-    /* NULL or "html": the page. "model-explorer": microseconds of each node as node data for
-     * Model Explorer. "model-explorer-cuts": the sharding of each node's output instead. Both
-     * need the simulation. */
+    /* NULL or "html": the page. "json": the document that the page shows. "model-explorer":
+     * microseconds of each node as node data for Model Explorer. "model-explorer-cuts": the
+     * sharding of each node's output instead. Both need the simulation. */
     const char *format;
 } tsr_report_input;
 TSR_API tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options,
                                    const char *path);
+/* As format "json", in memory. To be freed with tsr_json_free. */
+TSR_API tsr_status tsr_report_json(tsr_model *model, const tsr_report_input *options,
+                                   tsr_json **out);
 
 /* ---- shardings ------------------------------------------------------------------------------- */
 

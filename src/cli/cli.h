@@ -357,6 +357,8 @@ tsr_json *cli_json_if(struct cli *cli); // NULL without --json
 // Closes, prints and frees a document. Returns `code`, EXIT_READ if out of memory, or EXIT_WRITE if
 // stdout is closed.
 int cli_print_json(struct cli *cli, tsr_json *json, int code);
+// As cli_print_json, for a document that is complete.
+int cli_print_document(struct cli *cli, tsr_json *json, int code);
 int cli_end(struct cli *cli, tsr_json *json, int code); // the same, but json may be NULL
 // For commands whose result is a file: prints that it was written; in JSON its path, or null.
 int cli_print_written(struct cli *cli, const char *path, int code);

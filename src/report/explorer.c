@@ -11,17 +11,17 @@
 
 // Fills `times`, by node name, with the microseconds that the first request takes at the node on
 // its slowest device. Returns false if out of memory.
-static bool longest_times(struct page *page, struct map *times)
+static bool longest_times(struct report *report, struct map *times)
 {
-    const tsr_simulation_summary *simulation = page->simulation;
-    tsr__map_init(times, page->arena, 256);
+    const tsr_simulation_summary *simulation = report->simulation;
+    tsr__map_init(times, report->arena, 256);
     for (size_t i = 0; i < simulation->n_spans; i++) {
         const tsr_span *span = &simulation->spans[i];
         if (span->kind != TSR_SPAN_COMPUTE || span->request > 0)
             continue;
         void **at = tsr__map_at(times, str_of(span->node));
         if (at && !*at)
-            *at = ARENA_NEW(page->arena, double);
+            *at = ARENA_NEW(report->arena, double);
         if (!at || !*at)
             return false;
         double *longest = *at, microseconds = (span->end - span->begin) * 1e6;
@@ -54,7 +54,7 @@ static void add_gradient(tsr_json *json)
 
 // Writes one node: its time, or its sharding if `times` is NULL. Leaves out nodes without an output
 // or a time.
-static void add_node(tsr_json *json, const struct page *page, const tsr_node *node,
+static void add_node(tsr_json *json, const struct report *report, const tsr_node *node,
                      const struct map *times)
 {
     const tsr_value *output = first_output(node);
@@ -62,7 +62,7 @@ static void add_node(tsr_json *json, const struct page *page, const tsr_node *no
     if (!output || (times && !time))
         return;
     tsr_json_begin(json, tsr_value_name(output), '{');
-    const char *sharding = tsr__tensor_sharding(page, output);
+    const char *sharding = tsr__tensor_sharding(report, output);
     if (times)
         tsr_json_number(json, "value", *time);
     else
@@ -70,21 +70,21 @@ static void add_node(tsr_json *json, const struct page *page, const tsr_node *no
     tsr_json_end(json);
 }
 
-tsr_status tsr__explorer_write(struct page *page, bool cuts, const char *path)
+tsr_status tsr__explorer_write(struct report *report, bool cuts, const char *path)
 {
     struct map times;
-    tsr_json *json = tsr_json_new(page->session);
-    if (!json || !page->simulation || !longest_times(page, &times)) {
+    tsr_json *json = tsr_json_new(report->session);
+    if (!json || !report->simulation || !longest_times(report, &times)) {
         tsr_json_free(json);
         return TSR_NOMEM;
     }
     // The copy has implied shardings filled in.
-    const tsr_model *model = page->sized ? page->sized : page->model;
+    const tsr_model *model = report->sized ? report->sized : report->model;
     tsr_json_begin(json, NULL, '{');
     tsr_json_begin(json, "results", '{');
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
          node = tsr_node_next(node))
-        add_node(json, page, node, cuts ? NULL : &times);
+        add_node(json, report, node, cuts ? NULL : &times);
     tsr_json_end(json);
     if (!cuts)
         add_gradient(json);

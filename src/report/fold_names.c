@@ -23,6 +23,13 @@ static size_t digits_at(const char *s)
     return n;
 }
 
+// Returns the length of the text before the next number of a pattern.
+static size_t text_length(const char *pattern)
+{
+    static const char marker[] = {MARKER, 0};
+    return strcspn(pattern, marker);
+}
+
 // Splits a name into a pattern and its numbers. Example: "layers.12/q_2" becomes "layers.#/q_#"
 // with the numbers 12 and 2, where # is the byte MARKER.
 struct folded tsr__fold_name(struct arena *arena, const char *name)
@@ -57,26 +64,12 @@ struct folded tsr__fold_name(struct arena *arena, const char *name)
     return folded;
 }
 
-// The output format of folded names, HTML or plain: the texts for ranges ("-") and omissions
-// (",..."), and a function that writes the text between the numbers.
-struct form {
-    const char *dash, *more;
-    void (*add)(struct text *text, const char *s);
-};
-
-static void add_plain(struct text *text, const char *s)
-{
-    tsr__text_add(text, str_of(s));
-}
-
-static const struct form html = {"&#8211;", ",&#8230;", tsr__html_text},
-                         plain = {"-", ",...", add_plain};
-
 // Writes number k of all names as one text: "7" if they are equal, "{0-23}" for three or more
 // consecutive numbers, else "{1,5,9,...}".
-static void write_numbers(struct text *text, const struct form *form, const struct folded *names,
-                          size_t n_names, size_t k, int64_t *sorted)
+static void write_numbers(struct text *text, bool ascii, const struct folded *names, size_t n_names,
+                          size_t k, int64_t *sorted)
 {
+    const char *more = ascii ? ",..." : ",\xe2\x80\xa6";
     size_t n = 0;
     for (size_t i = 0; i < n_names; i++)
         sorted[i] = names[i].numbers[k];
@@ -89,50 +82,62 @@ static void write_numbers(struct text *text, const struct form *form, const stru
         return;
     }
     if (n > 2 && sorted[n - 1] - sorted[0] + 1 == (int64_t)n) {
-        tsr__text_printf(text, "{%lld%s%lld}", (long long)sorted[0], form->dash,
+        tsr__text_printf(text, "{%lld%s%lld}", (long long)sorted[0], ascii ? "-" : "\xe2\x80\x93",
                          (long long)sorted[n - 1]);
         return;
     }
     for (size_t i = 0; i < size_min(n, MAX_LISTED); i++)
         tsr__text_printf(text, "%s%lld", i > 0 ? "," : "{", (long long)sorted[i]);
-    tsr__text_printf(text, "%s}", n > MAX_LISTED ? form->more : "");
+    tsr__text_printf(text, "%s}", n > MAX_LISTED ? more : "");
 }
 
 // Returns one text for names with the same pattern. Each number is replaced by the numbers of all
 // names (write_numbers).
 const char *tsr__fold_names(struct arena *arena, const struct folded *names, size_t n_names,
-                            bool escaped)
+                            bool ascii)
 {
-    const struct form *form = escaped ? &html : &plain;
     int64_t *sorted = ARENA_ARRAY(arena, int64_t, n_names);
     size_t number = 0;
-    const char place[] = {MARKER, 0};
     struct text text = {.session = arena->session};
-    // All names have the same pattern. Its pieces are copied, because they must end with a 0.
+    // All names have the same pattern.
     for (const char *s = names[0].pattern; sorted && *s;) {
-        size_t length = strcspn(s, place);
-        struct str piece = tsr__arena_str(arena, (struct str){s, length});
-        form->add(&text, str_text(piece));
+        size_t length = text_length(s);
+        tsr__text_add(&text, (struct str){s, length});
         s += length;
         if (*s == MARKER) {
-            write_numbers(&text, form, names, n_names, number++, sorted);
+            write_numbers(&text, ascii, names, n_names, number++, sorted);
             s++;
         }
     }
     return tsr__text_keep(&text, arena).p;
 }
 
-const char *tsr__folded(struct page *page, const struct folded *names, size_t n_names)
+void tsr__names_write(struct report *report, const struct folded *names, size_t n_names)
 {
-    const char *name = tsr__fold_names(page->arena, names, n_names, true);
-    page->out->failed |= !name;
-    return name ? name : "";
+    tsr_json_string(report->json, "name", tsr__fold_names(report->arena, names, n_names, false));
+    if (n_names > 1)
+        tsr_json_int(report->json, "count", (int64_t)n_names);
 }
 
-const char *tsr__times(struct page *page, size_t n_names)
+// Example: "members": {"texts": ["layers.", "/q"], "numbers": [0, 1, 2]} for layers.0/q to
+// layers.2/q. With two numbers in each name, "numbers" has two for each name.
+void tsr__members_write(struct report *report, const struct folded *names, size_t n_names)
 {
-    if (n_names < 2)
-        return "";
-    return str_text(
-        tsr__arena_printf(page->arena, " <span class=\"times\">&times;&#8239;%zu</span>", n_names));
+    tsr_json *json = report->json;
+    const char *s = names[0].pattern;
+    tsr_json_begin(json, "members", '{');
+    tsr_json_begin(json, "texts", '[');
+    for (size_t i = 0; i <= names[0].n; i++) {
+        size_t length = text_length(s);
+        struct str text = tsr__arena_str(report->arena, (struct str){s, length});
+        tsr_json_string(json, NULL, str_text(text));
+        s += length + (s[length] == MARKER);
+    }
+    tsr_json_end(json);
+    tsr_json_begin(json, "numbers", '[');
+    for (size_t i = 0; i < n_names; i++)
+        for (size_t k = 0; k < names[i].n; k++)
+            tsr_json_int(json, NULL, names[i].numbers[k]);
+    tsr_json_end(json);
+    tsr_json_end(json);
 }

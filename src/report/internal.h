@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// internal.h - shared by the files of the report: escaping, numbers, sections.
+// internal.h - shared by the files of the report: what is reported, and the parts of the document.
 //
-// Names from models, topologies and traces are not trusted: they go through tsr__html_text or
-// tsr__html_json.
+// The report is one JSON document (document.c). The page is that document with a fixed frame, style
+// and script (page.c), which draws it. Names from models, topologies and traces are not trusted:
+// they are written as JSON strings only.
 #ifndef TSR_REPORT_INTERNAL_H
 #define TSR_REPORT_INTERNAL_H
 
 #include "report/report.h"
 #include "ir/ir.h"
+#include "tessera_json.h"
 
 // One activity of a device on a timeline.
 struct lane_span {
@@ -31,14 +33,13 @@ struct measured {
     size_t left_out; // events beyond the limits
 };
 
-// The page that is being written, and the data that it shows.
-struct page {
+// What is reported.
+struct report {
     tsr_session *session;
     struct arena *arena;
-    struct text *out;
+    tsr_json *json; // the document that is being written
     tsr_model *model;
     tsr_model *sized;         // copy with sizes and implied shardings filled in; NULL: none
-    struct tensors *tensors;  // its tensors (tensor_table.c); NULL: not collected, or none
     const tsr_config *config; // NULL: none
     const char *title;
     const tsr_topology *topology; // NULL: not shown; the same below
@@ -53,22 +54,8 @@ struct page {
     struct measured measured;
 };
 
-// PUT adds literal HTML, PUTF formatted HTML.
-#define PUT(page, literal) tsr__text_add((page)->out, STR(literal))
-#define PUTF(page, ...)    tsr__text_printf((page)->out, __VA_ARGS__)
-
 // ---- helpers -----------------------------------------------------------------------------------
 
-// Returns the separator before element i of a list: none before the first.
-static inline const char *between(size_t i, const char *separator)
-{
-    return i ? separator : "";
-}
-// Returns a sharding as the page shows it.
-static inline const char *or_replicated(const char *sharding)
-{
-    return sharding[0] ? sharding : "replicated";
-}
 static inline double double_max(double a, double b)
 {
     return a > b ? a : b;
@@ -87,44 +74,25 @@ static inline void **slot_at(struct map *map, struct str key)
 {
     return key.p ? tsr__map_at(map, key) : NULL;
 }
+// Returns the name of a kind of span in the document.
+static inline const char *span_kind_name(tsr_span_kind kind)
+{
+    static const char *const names[] = {"computing", "communicating", "waiting"};
+    return names[kind];
+}
 
-// html.c
-// tsr__html_text adds a text that is escaped for HTML text and quoted attributes. tsr__html_json
-// adds it as a JSON string in which no "</script>" can occur.
-void tsr__html_text(struct text *text, const char *s);
-void tsr__html_json(struct text *text, const char *s);
-// Texts for PUTF, in the page's arena: an escaped text, "1.5 MiB", "1.23 ms". Without memory they
-// are empty, and the page is not written.
-const char *tsr__escaped(struct page *page, const char *s);
-const char *tsr__bytes(struct page *page, int64_t bytes);
-const char *tsr__time(struct page *page, double seconds);
-// Begin and end a table. id and heads are not escaped; `heads` starts with "<th".
-void tsr__table_begin(struct page *page, const char *id, const char *heads);
-void tsr__table_end(struct page *page);
-// Writes "The first 12 of 40 devices." below a table or chart if fewer than `all` are shown.
-void tsr__note_first(struct page *page, size_t shown, size_t all, const char *what);
-void tsr__html_begin(struct page *page);
-void tsr__html_end(struct page *page);
-void tsr__html_section(struct page *page, const char *id, const char *title, const char *lead);
-void tsr__html_section_end(struct page *page);
-// Writes the element in which page.js shows the details of the selected part of a chart.
-void tsr__html_readout(struct page *page, const char *hint);
-// Return the class of a kind of span in the style sheet, and its name.
-const char *tsr__html_kind(tsr_span_kind kind);
-const char *tsr__html_kind_words(tsr_span_kind kind);
-void tsr__html_legend(struct page *page);
-// assets.c, made from page.css and page.js
+// document.c: writes the document. Returns NULL without memory. With a sink, its text is passed on
+// while it is written.
+tsr_json *tsr__report_document(struct report *report, tsr__json_sink *sink, void *data);
+
+// page.c: writes the page.
+tsr_status tsr__report_page(struct report *report, const char *path) TSR_MUST_USE;
+// assets.c, made from page.css and the scripts
 extern const char tsr__page_style[], tsr__page_script[];
 
-// verdict.c: the summary.
-enum fit {
-    FIT_UNKNOWN,
-    FIT_YES,
-    FIT_NARROW,
-    FIT_NO
-}; // narrow: fits only without the engine's own memory
+// verdict.c: whether the plan fits, its speedup, and what limits the speed.
 struct verdict {
-    enum fit fit;
+    bool fits, narrow;      // narrow: fits only without the engine's own memory
     size_t fullest;         // device that is closest to its limit
     int64_t memory, limit;  // bytes of that device; limit 0: unknown
     double seconds, period; // time of one run; time between the ends of back-to-back runs
@@ -134,24 +102,21 @@ struct verdict {
     // shares of the time, mean over all devices
     double arithmetic, moving, overhead, communication, waiting;
 };
-struct verdict tsr__verdict_of(const struct page *page);
-void tsr__verdict_write(struct page *page, const struct verdict *verdict);
-void tsr__verdict_json(tsr_json *json, const struct page *page, const struct verdict *verdict);
-int64_t tsr__device_limit(const struct page *page, size_t device); // bytes; 0: unknown
+struct verdict tsr__verdict_of(const struct report *report);
+void tsr__verdict_write(const struct report *report, const struct verdict *verdict);
+int64_t tsr__device_limit(const struct report *report, size_t device); // bytes; 0: unknown
 
-// charts.c
-void tsr__chart_topology(struct page *page);
-void tsr__chart_memory(struct page *page);
-void tsr__chart_time(struct page *page);
+// timeline.c
+void tsr__timeline_write(struct report *report, const char *key, const struct lanes *lanes);
 
-// lanes.c
-void tsr__chart_lanes(struct page *page, const char *id, const struct lanes *lanes);
-
-// traffic.c
+// communication.c
 // Returns the bytes over all links in one run, counted once per link that carries them.
 int64_t tsr__carried_bytes(const tsr_simulation_summary *simulation);
-void tsr__table_communication(struct page *page);
-void tsr__chart_links(struct page *page);
+void tsr__communication_write(struct report *report);
+void tsr__links_write(struct report *report);
+
+// operators.c
+void tsr__operators_write(struct report *report);
 
 // fold_names.c: names that differ only in numbers.
 struct folded {
@@ -160,49 +125,41 @@ struct folded {
     size_t n;
 };
 struct folded tsr__fold_name(struct arena *arena, const char *name);
-// Returns one text for names with the same pattern: "layers.{0-23}.mlp". With `html` it is escaped;
-// else it is for a terminal. NULL: out of memory.
+// Returns one text for names with the same pattern: "layers.{0-23}.mlp". The dash is an en dash
+// unless `ascii` is set. NULL: out of memory.
 const char *tsr__fold_names(struct arena *arena, const struct folded *names, size_t n_names,
-                            bool html);
-// Texts for PUTF: tsr__folded returns the text of tsr__fold_names, escaped; tsr__times returns " x
-// 24" for a row of 24 names, "" for one name.
-const char *tsr__folded(struct page *page, const struct folded *names, size_t n_names);
-const char *tsr__times(struct page *page, size_t n_names);
+                            bool ascii);
+// Adds "name": the text of tsr__fold_names, and "count" if there are several names.
+void tsr__names_write(struct report *report, const struct folded *names, size_t n_names);
+// Adds "members": all names, as the texts between their numbers, and their numbers.
+void tsr__members_write(struct report *report, const struct folded *names, size_t n_names);
 
 // tensor_table.c
-void tsr__tensors_largest(struct page *page);
-void tsr__tensors_picture(struct page *page);
-bool tsr__tensors_exist(struct page *page); // true if tsr__tensors_picture writes a section
+void tsr__tensors_write(struct report *report);
 // Returns the value's sharding at its producer, else at its first reader; "": none.
-const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value);
+const char *tsr__tensor_sharding(const struct report *report, const tsr_value *value);
 
-// tables.c
-void tsr__table_devices(struct page *page);
-void tsr__table_operators(struct page *page);
-void tsr__table_shardings(struct page *page);
-void tsr__table_findings(struct page *page);
-// Writes the shardings of a node's inputs or outputs as HTML: "x <code>{2,1}</code><br>w
-// <code>{1,2}</code>".
-void tsr__node_specs_text(const struct page *page, const tsr_node *node, bool outputs,
-                          struct text *text);
-// Writes the shardings of a node as a key that is the same for equal nodes of different layers.
-void tsr__node_specs_key(const struct page *page, const tsr_node *node, struct text *text);
+// shardings.c
+void tsr__shardings_write(struct report *report);
+// Writes the shardings of a node as objects of "value" and "sharding".
+void tsr__node_specs_write(const struct report *report, tsr_json *json, const char *key,
+                           const tsr_node *node, bool outputs);
+// Adds the shardings of a node to a text that is the same for nodes with equal shardings. If
+// `folded` is set, numbers in names do not count.
+void tsr__node_specs_key(const struct report *report, const tsr_node *node, bool folded,
+                         struct text *text);
 
-// comparison.c: writes the comparison with another plan.
-void tsr__comparison_write(struct page *page);
-bool tsr__comparison_exists(const struct page *page); // true if that writes a section
+// comparison.c: writes the comparison with another plan, if there is one.
+void tsr__comparison_write(struct report *report);
 
 // report.c: returns the configuration of that name, or the model's only one if `name` is NULL.
 // NULL: there is none.
 const tsr_config *tsr__report_config(const tsr_model *model, const char *name);
 
 // explorer.c: writes node data for Model Explorer. With `cuts`, these are shardings, else times.
-tsr_status tsr__explorer_write(struct page *p, bool cuts, const char *path) TSR_MUST_USE;
-
-// page.c: writes the page. `data` has its numbers as JSON.
-void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data);
+tsr_status tsr__explorer_write(struct report *report, bool cuts, const char *path) TSR_MUST_USE;
 
 // read_trace.c: reads the trace of a run.
-tsr_status tsr__report_trace(struct page *page, const char *path) TSR_MUST_USE;
+tsr_status tsr__report_trace(struct report *report, const char *path) TSR_MUST_USE;
 
 #endif

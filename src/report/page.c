@@ -1,172 +1,134 @@
 // SPDX-License-Identifier: Apache-2.0
-// page.c - the page from top to bottom: the result first, then the reasons.
+// page.c - the page: a fixed frame and style, the document as JSON, and the script that draws it
+// (page/). The page loads nothing, and its policy allows only the script whose digest is in the
+// head.
 //
-// Sections without content are left out, and so are their links at the top: without a simulation
-// there is no memory, time or communication; without a topology no drawing of devices; without a
-// trace no measured timeline.
-#include "report/plan_picture.h"
+// Names from the model occur in the document and in the title only. In the document, "<" is written
+// as \u003c, so that no name can end the element or begin a comment.
+#include "report/internal.h"
 
-// Writes the title, the configuration, its number of devices, and the sizes of symbols that were
-// used for all figures.
-static void write_head(struct page *page)
+#include <stdio.h>
+
+#define PUT(file, literal) tsr__out_write(file, literal, sizeof literal - 1)
+
+static void put_text(struct outfile *file, const char *text)
 {
-    PUTF(page, "<header><h1>%s</h1>\n<p class=\"lead\">", tsr__escaped(page, page->title));
-    if (page->config) {
-        long long devices = (long long)tsr_config_devices(page->config);
-        PUTF(page, "Sharded over %lld device%s, configuration %s", devices, devices == 1 ? "" : "s",
-             tsr__escaped(page, tsr_config_name(page->config)));
-    } else {
-        PUT(page, "The model has no device configuration");
+    tsr__out_write(file, text, strlen(text));
+}
+
+// ---- head --------------------------------------------------------------------------------------
+
+// Computes the SHA-256 of the script in base 64: 32 bytes are 43 characters and one "=".
+static void script_digest(char out[45])
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    struct sha256 digest;
+    char hex[65];
+    unsigned bytes[33] = {0};
+    tsr__sha256_init(&digest);
+    tsr__sha256_add(&digest, tsr__page_script, strlen(tsr__page_script));
+    tsr__sha256_hex(&digest, hex);
+    for (size_t i = 0; i < 32; i++)
+        sscanf(hex + 2 * i, "%2x", &bytes[i]);
+    // Three bytes are four digits of 6 bits; the 33rd byte is padding.
+    for (size_t i = 0; i < 11; i++) {
+        unsigned three = bytes[3 * i] << 16 | bytes[3 * i + 1] << 8 | bytes[3 * i + 2];
+        for (size_t k = 0; k < 4; k++)
+            out[4 * i + k] = digits[three >> (18 - 6 * k) & 63];
     }
-    for (size_t i = 0; i < page->n_sizes; i++)
-        PUTF(page, ", %s&#8239;=&#8239;%lld", tsr__escaped(page, page->sizes[i].name),
-             (long long)page->sizes[i].size);
-    PUT(page, ".</p></header>\n");
+    out[43] = '=';
+    out[44] = 0;
 }
 
-static void link_to(struct page *page, bool there, const char *id, const char *words)
+// Writes the title, the only name outside of the document. Control characters and invalid UTF-8
+// become U+FFFD.
+static void put_title(struct outfile *file, const char *s)
 {
-    if (there)
-        PUTF(page, "<a href=\"#%s\">%s</a>", id, words);
-}
-
-// Writes the links to the sections of the page.
-static void write_contents(struct page *page, const struct picture *picture)
-{
-    bool simulated = page->simulation != NULL;
-    PUT(page, "<nav aria-label=\"sections\">");
-    link_to(page, tsr__comparison_exists(page), "beside", "Comparison");
-    link_to(page, picture->rows.n > 0, "plan", "Plan");
-    link_to(page, simulated, "memory", "Memory");
-    link_to(page, simulated, "time", "Time");
-    link_to(page, simulated || page->measured.lanes.devices, "timeline", "Timeline");
-    link_to(page, simulated, "communication", "Communication");
-    link_to(page, tsr__tensors_exist(page), "picture", "Tensors");
-    link_to(page, true, "shardings", "Shardings");
-    link_to(page, true, "findings", "Diagnostics");
-    link_to(page, page->topology != NULL, "devices", "Devices");
-    PUT(page, "</nav>\n");
-}
-
-// Writes the timeline of the trace, and the number of events that are not shown.
-static void write_measured(struct page *page)
-{
-    tsr__chart_lanes(page, "measured", &page->measured.lanes);
-    if (page->measured.left_out)
-        PUTF(page, "<p class=\"lead\">%zu more events are in the trace and not shown.</p>\n",
-             page->measured.left_out);
-}
-
-// Draws the simulated spans, and below them those of the trace, each on its own scale.
-static void write_timeline(struct page *page)
-{
-    const tsr_simulation_summary *simulation = page->simulation;
-    struct lane_span *list = ARENA_ARRAY(page->arena, struct lane_span, simulation->n_spans + 1);
-    if (!list)
-        return;
-    for (size_t i = 0; i < simulation->n_spans; i++)
-        list[i] = (struct lane_span){simulation->spans[i].kind,  simulation->spans[i].device,
-                                     simulation->spans[i].op,    simulation->spans[i].node,
-                                     simulation->spans[i].begin, simulation->spans[i].end};
-    struct lanes all = {list, simulation->n_spans, simulation->devices, simulation->seconds};
-    tsr__html_section(page, "timeline", "Timeline",
-                      "Predicted. Devices synchronize only where they communicate.");
-    tsr__chart_lanes(page, "lanes", &all);
-    if (page->measured.lanes.devices) {
-        PUT(page, "<h3>Measured</h3>\n");
-        write_measured(page);
+    uint32_t character;
+    while (*s) {
+        size_t n = tsr__utf8(s, strnlen(s, 4), &character); // no sequence is longer
+        if (n == 0 || character < 0x20 || character == 0x7f)
+            PUT(file, "&#65533;");
+        else if (*s == '&')
+            PUT(file, "&amp;");
+        else if (*s == '<')
+            PUT(file, "&lt;");
+        else
+            tsr__out_write(file, s, n);
+        s += n ? n : 1;
     }
-    tsr__html_section_end(page);
 }
 
-// Writes the sections that need a simulation.
-static void write_simulated(struct page *page)
+// Writes the head. The policy allows only the page's own script and inline styles: a script in a
+// name could not run even if the escapes were wrong.
+static void put_head(struct outfile *file, const char *title)
 {
-    tsr__html_section(page, "memory", "Memory", "Peak memory of each device and its limit.");
-    tsr__chart_memory(page);
-    tsr__tensors_largest(page);
-    tsr__html_section_end(page);
-    tsr__html_section(page, "time", "Where time goes", NULL);
-    tsr__chart_time(page);
-    tsr__table_operators(page);
-    tsr__html_section_end(page);
-    write_timeline(page);
-    tsr__html_section(page, "communication", "Communication", NULL);
-    tsr__table_communication(page);
-    tsr__chart_links(page);
-    tsr__html_section_end(page);
+    char digest[45];
+    script_digest(digest);
+    PUT(file, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+              "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+              "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+              "style-src 'unsafe-inline'; script-src 'sha256-");
+    put_text(file, digest);
+    PUT(file, "'\">\n<title>");
+    put_title(file, title);
+    PUT(file, "</title>\n<style>\n");
+    put_text(file, tsr__page_style);
+    PUT(file, "</style>\n</head>\n<body>\n<main id=\"report\">\n"
+              "<noscript><p>This page is drawn by its script: allow JavaScript.</p></noscript>\n"
+              "</main>\n");
 }
 
-// Writes the timeline of a trace without a simulation.
-static void write_measured_alone(struct page *page)
+// ---- document ----------------------------------------------------------------------------------
+
+// Where the document is written.
+struct embedded {
+    struct outfile *file;
+    bool indentation; // at the beginning of a line
+};
+
+// Writes a piece of the document without line breaks and indentation. Strings have no bare line
+// breaks.
+static void put_piece(void *data, const char *p, size_t n)
 {
-    if (!page->measured.lanes.devices || page->simulation)
-        return;
-    tsr__html_section(page, "timeline", "Timeline, measured", NULL);
-    write_measured(page);
-    tsr__html_section_end(page);
+    struct embedded *embedded = data;
+    size_t from = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool skipped = p[i] == '\n' || (embedded->indentation && p[i] == ' ');
+        embedded->indentation = skipped;
+        if (!skipped && p[i] != '<')
+            continue;
+        tsr__out_write(embedded->file, p + from, i - from);
+        if (!skipped)
+            PUT(embedded->file, "\\u003c");
+        from = i + 1;
+    }
+    tsr__out_write(embedded->file, p + from, n - from);
 }
 
-static void write_topology(struct page *page)
+static tsr_status put_document(struct outfile *file, struct report *report)
 {
-    if (!page->topology)
-        return;
-    tsr__html_section(page, "devices", "Devices and links", NULL);
-    PUT(page, "<div class=\"two\">\n<div>");
-    tsr__chart_topology(page);
-    PUT(page, "</div>\n<div>");
-    tsr__table_devices(page);
-    PUT(page, "</div></div>\n");
-    tsr__html_section_end(page);
+    struct embedded embedded = {.file = file};
+    tsr_json *json = tsr__report_document(report, put_piece, &embedded);
+    tsr_status st = json ? tsr__json_finish(json) : TSR_NOMEM;
+    tsr_json_free(json);
+    return st;
 }
 
-// Writes the command line that made the page, with a copy button.
-static void write_command(struct page *page)
-{
-    if (!page->command)
-        return;
-    tsr__html_section(page, "repeat", "Reproduce this page", NULL);
-    PUTF(page,
-         "<pre><code id=\"command\">%s</code></pre>\n"
-         "<button type=\"button\" data-copy=\"command\">Copy</button>\n",
-         tsr__escaped(page, page->command));
-    tsr__html_section_end(page);
-}
+// ---- the page ----------------------------------------------------------------------------------
 
-// Writes all sections, in the order of their importance.
-void tsr__page_write(struct page *page, const struct verdict *verdict, const char *data)
+tsr_status tsr__report_page(struct report *report, const char *path)
 {
-    struct picture picture;
-    // If out of memory, the arena has failed, and the page is not written to a file.
-    if (!tsr__picture_make(page->arena, page->model, page->config, page->sizes, page->n_sizes,
-                           &picture))
-        return;
-    tsr__html_begin(page);
-    write_head(page);
-    tsr__verdict_write(page, verdict);
-    write_contents(page, &picture);
-    tsr__comparison_write(page);
-    tsr__plan_section(page, &picture);
-    if (page->simulation)
-        write_simulated(page);
-    write_measured_alone(page);
-    tsr__tensors_picture(page);
-    tsr__html_section(
-        page, "shardings", "Shardings",
-        "Inputs and outputs of each node. {1,4:0,1,2,3} splits the columns in four, one part on "
-        "each of the devices 0 to 3; {1,1:0,1} is a copy on each of the devices 0 and 1. Nodes "
-        "without a sharding are replicated. Identical layers are grouped.");
-    tsr__table_shardings(page);
-    tsr__html_section_end(page);
-    tsr__html_section(page, "findings", "Diagnostics", NULL);
-    tsr__table_findings(page);
-    tsr__html_section_end(page);
-    write_topology(page);
-    write_command(page);
-    // The numbers in full precision, for programs.
-    PUT(page, "<script type=\"application/json\" id=\"data\">");
-    for (const char *c = data; *c; c++) // '<' could end the element
-        tsr__text_add(page->out, *c == '<' ? STR("\\u003c") : (struct str){c, 1});
-    PUT(page, "</script>\n");
-    tsr__html_end(page);
+    struct outfile file = {0};
+    TRY(tsr__out_open(report->session, path, &file));
+    put_head(&file, report->title);
+    PUT(&file, "<script type=\"application/json\" id=\"data\">");
+    tsr_status st = put_document(&file, report);
+    PUT(&file, "</script>\n<script>");
+    put_text(&file, tsr__page_script);
+    PUT(&file, "</script>\n</body>\n</html>\n");
+    if (st == TSR_OK)
+        st = tsr__out_commit(&file);
+    tsr__out_abort(&file);
+    return st;
 }

@@ -406,7 +406,7 @@ static bool copy_row(struct arena *arena, tsr_session *session, const struct pic
 {
     struct text devices = {.session = session};
     add_devices(&devices, picture, row);
-    *out = (tsr_picture_row){.nodes = tsr__fold_names(arena, row->names.at, row->names.n, false),
+    *out = (tsr_picture_row){.nodes = tsr__fold_names(arena, row->names.at, row->names.n, true),
                              .sharding = tsr__arena_str(arena, str_of(row->words)).p,
                              .devices = tsr__text_keep(&devices, arena).p,
                              .count = row->names.n,

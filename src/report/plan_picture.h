@@ -35,7 +35,5 @@ struct picture {
 // devices. False: out of memory.
 bool tsr__picture_make(struct arena *arena, tsr_model *model, const tsr_config *config,
                        const tsr_dim_size *sizes, size_t n_sizes, struct picture *out);
-// plan_section.c: writes the section of the page, if there are rows.
-void tsr__plan_section(struct page *page, const struct picture *picture);
 
 #endif

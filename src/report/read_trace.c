@@ -24,7 +24,7 @@ struct run_time {
 typedef VEC(struct run_time) run_list;
 
 struct trace_reader {
-    struct page *page;
+    struct report *report;
     span_list spans;
     run_list runs;
     size_t devices;
@@ -46,7 +46,7 @@ static bool is_work(const json_t *entry)
 // Counts events beyond the limits.
 static void read_event(struct trace_reader *reader, const json_t *entry)
 {
-    struct page *page = reader->page;
+    struct report *report = reader->report;
     span_list *list = &reader->spans;
     if (!is_work(entry))
         return;
@@ -56,7 +56,7 @@ static void read_event(struct trace_reader *reader, const json_t *entry)
     double begin = json_number_value(json_object_get(entry, "ts")) / 1e6,
            length = json_number_value(json_object_get(entry, "dur")) / 1e6;
     if (pid >= MAX_RANKS || list->n >= MAX_SPANS) {
-        page->measured.left_out++;
+        report->measured.left_out++;
         return;
     }
     // The event is a node of ONNX Runtime, our communication, or an event of a simulation.
@@ -69,18 +69,18 @@ static void read_event(struct trace_reader *reader, const json_t *entry)
     else if (category && strcmp(category, "waiting") == 0)
         kind = TSR_SPAN_WAITING;
     else if (strcmp(name, "model_run") == 0)
-        vec_add(page->arena, &reader->runs, (struct run_time){(int)pid, begin, length});
+        vec_add(report->arena, &reader->runs, (struct run_time){(int)pid, begin, length});
     if (kind == TSR_SPAN_COMPUTE && !op && !(category && strcmp(category, "compute") == 0))
         return; // a complete run, or not a node
-    struct lane_span *span = vec_push(page->arena, list);
+    struct lane_span *span = vec_push(report->arena, list);
     if (!span)
         return;
     if (!node && op) // the engine names the event after the node
         node = name;
     *span = (struct lane_span){.kind = kind,
                                .device = (int)pid,
-                               .op = tsr__arena_str(page->arena, str_of(op ? op : name)).p,
-                               .node = tsr__arena_str(page->arena, str_of(node ? node : "")).p,
+                               .op = tsr__arena_str(report->arena, str_of(op ? op : name)).p,
+                               .node = tsr__arena_str(report->arena, str_of(node ? node : "")).p,
                                .begin = begin,
                                .end = begin + length};
     if ((size_t)pid + 1 > reader->devices)
@@ -113,9 +113,9 @@ static int by_begin(const void *a, const void *b)
 static void find_run(struct trace_reader *reader)
 {
     run_list *runs = &reader->runs;
-    struct measured *measured = &reader->page->measured;
+    struct measured *measured = &reader->report->measured;
     size_t n = 0;
-    double *longest = ARENA_ARRAY(reader->page->arena, double, runs->n + 1);
+    double *longest = ARENA_ARRAY(reader->report->arena, double, runs->n + 1);
     if (!longest || !runs->n)
         return;
     qsort(runs->at, runs->n, sizeof *runs->at, by_begin);
@@ -134,16 +134,16 @@ static void find_run(struct trace_reader *reader)
 }
 
 // Reads all spans, with times relative to the first one, and finds the time of a run.
-static void read_events(struct page *page, const json_t *root)
+static void read_events(struct report *report, const json_t *root)
 {
     const json_t *events = root; // or an object that contains them
     if (!json_is_array(root))
         events = json_object_get(root, "traceEvents");
-    struct trace_reader reader = {.page = page};
+    struct trace_reader reader = {.report = report};
     for (size_t i = 0; i < json_array_size(events); i++)
         read_event(&reader, json_array_get(events, i));
     span_list list = reader.spans;
-    if (!list.n || page->arena->failed)
+    if (!list.n || report->arena->failed)
         return;
     // Make times relative to the first span.
     double first = list.at[0].begin, last = 0;
@@ -157,36 +157,36 @@ static void read_events(struct page *page, const json_t *root)
         list.at[i].end -= first;
     }
     qsort(list.at, list.n, sizeof *list.at, by_time);
-    page->measured.lanes = (struct lanes){list.at, list.n, reader.devices, last - first};
+    report->measured.lanes = (struct lanes){list.at, list.n, reader.devices, last - first};
     find_run(&reader);
 }
 
-// Reads a trace into page->measured. Reports an error if the trace cannot be read or has no work of
-// a rank.
-tsr_status tsr__report_trace(struct page *page, const char *path)
+// Reads a trace into report->measured. Reports an error if the trace cannot be read or has no work
+// of a rank.
+tsr_status tsr__report_trace(struct report *report, const char *path)
 {
     struct str text;
     json_error_t error;
-    TRY(tsr__file_read(page->session, page->arena, path, MAX_TRACE, &text));
+    TRY(tsr__file_read(report->session, report->arena, path, MAX_TRACE, &text));
     json_t *root = NULL;
-    tsr_status st = tsr__json_load(page->session, text, 0, &error, &root);
+    tsr_status st = tsr__json_load(report->session, text, 0, &error, &root);
     if (st == TSR_NOMEM)
         return st;
     bool readable = root != NULL;
     if (readable)
-        read_events(page, root);
+        read_events(report, root);
     json_decref(root);
-    if (page->arena->failed)
+    if (report->arena->failed)
         return TSR_NOMEM;
-    if (page->measured.lanes.devices)
+    if (report->measured.lanes.devices)
         return TSR_OK;
     struct place at = PLACE(.file = str_of(path));
     static const char remedy[] = "give a file that run --trace has written";
     if (readable)
-        tsr__diag(page->session, DIAG_report_trace, &at, remedy,
+        tsr__diag(report->session, DIAG_report_trace, &at, remedy,
                   "no work of a rank is in this trace");
     else
-        tsr__diag(page->session, DIAG_report_trace, &at, remedy, "line %d: %s", error.line,
+        tsr__diag(report->session, DIAG_report_trace, &at, remedy, "line %d: %s", error.line,
                   error.text);
     return TSR_MALFORMED;
 }

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// report.c - tsr_report: collects the contents of the page and writes it.
+// report.c - tsr_report: collects what is reported and writes it.
 //
 // Order: the configuration, the trace if given, a copy of the model with all sizes set, then the
-// page or one of the formats for Model Explorer (explorer.c). Nothing is planned or simulated here.
+// document, the page, or one of the formats for Model Explorer (explorer.c). Nothing is planned or
+// simulated here.
 #include "report/internal.h"
 #include "plan/plan.h"
 #include "rules/rules.h"
-#include "tessera_json.h"
 #include "topology/topology.h"
-
-#define MAX_PAGE ((size_t)256 << 20)
 
 // Returns the given title, else the last folder and the file name of the model's path. Example:
 // "bert/model.onnx" for "/models/bert/model.onnx".
@@ -31,118 +29,39 @@ const tsr_config *tsr__report_config(const tsr_model *model, const char *name)
     return tsr_model_config_count(model) == 1 ? tsr_model_config(model, 0) : NULL;
 }
 
-// Sets page->config (tsr__report_config). Reports a name that the model does not have.
-static tsr_status find_config(struct page *page, const char *name)
+// Sets report->config (tsr__report_config). Reports a name that the model does not have.
+static tsr_status find_config(struct report *report, const char *name)
 {
-    page->config = tsr__report_config(page->model, name);
-    if (page->config || !name)
+    report->config = tsr__report_config(report->model, name);
+    if (report->config || !name)
         return TSR_OK;
-    return tsr__fail(page->session, TSR_INVALID, DIAG_config_unknown,
+    return tsr__fail(report->session, TSR_INVALID, DIAG_config_unknown,
                      &PLACE(.configuration = str_of(name)),
                      "`tessera info` lists the configurations of the model",
                      "the model has no configuration of that name");
 }
 
-// Costs are in picoseconds, memory is in bytes.
-static const tsr_json_field plan_fields[] = {
-    {JSON_FIELD(tsr_plan_summary, "cost", cost)},
-    {JSON_FIELD(tsr_plan_summary, "bound", bound)},
-    {JSON_FIELD(tsr_plan_summary, "optimal", optimal)},
-    {JSON_LIST(tsr_plan_summary, "memory", memory, devices)},
-    {JSON_LIST(tsr_plan_summary, "collectives", collectives, n_collectives)},
-    {JSON_FIELD(tsr_plan_summary, "nodes", nodes)},
-    {JSON_FIELD(tsr_plan_summary, "cut_nodes", cut_nodes)},
-    {JSON_END},
-};
-static const tsr_json_field device_fields[] = {
-    {JSON_FIELD(tsr_simulated_device, "compute_s", compute)},
-    {JSON_FIELD(tsr_simulated_device, "communication_s", communication)},
-    {JSON_FIELD(tsr_simulated_device, "waiting_s", waiting)},
-    {JSON_FIELD(tsr_simulated_device, "idle_s", idle)},
-    {JSON_FIELD(tsr_simulated_device, "weights", weights)},
-    {JSON_FIELD(tsr_simulated_device, "memory", memory)},
-    {JSON_END},
-};
-static const tsr_json_field simulation_fields[] = {
-    {JSON_FIELD(tsr_simulation_summary, "requests", requests)},
-    {JSON_FIELD(tsr_simulation_summary, "seconds", seconds)},
-    {JSON_FIELD(tsr_simulation_summary, "first_s", first)},
-    {JSON_FIELD(tsr_simulation_summary, "period_s", period)},
-    {JSON_RECORDS(tsr_simulation_summary, "timeline", device, devices, device_fields)},
-    {JSON_END},
-};
-
-static const char *config_name(const struct page *page)
+static const char *config_name(const struct report *report)
 {
-    return page->config ? tsr_config_name(page->config) : NULL;
+    return report->config ? tsr_config_name(report->config) : NULL;
 }
 
-// Returns the numbers of the page in full precision as JSON, for programs.
-static tsr_json *data_of(const struct page *page, const struct verdict *verdict)
-{
-    tsr_json *json = tsr_json_new(page->session);
-    if (!json)
-        return NULL;
-    tsr_json_begin(json, NULL, '{');
-    tsr_json_string(json, "$schema", TSR_JSON_SCHEMA "report-data");
-    tsr_json_int(json, "version", 1);
-    tsr_json_string(json, "model", page->title);
-    tsr_json_string(json, "configuration", config_name(page));
-    if (page->plan)
-        tsr_json_record(json, "plan", plan_fields, page->plan);
-    if (page->simulation) {
-        tsr__verdict_json(json, page, verdict);
-        tsr_json_record(json, "simulation", simulation_fields, page->simulation);
-        tsr_json_int(json, "communications", (int64_t)page->simulation->n_comms);
-        tsr_json_int(json, "link_bytes", tsr__carried_bytes(page->simulation));
-    }
-    tsr_json_end(json);
-    return json;
-}
-
-// Writes the page to a file. The page is made in memory first, so that no incomplete file is ever
-// visible.
-static tsr_status write_page(struct page *page, const char *path)
-{
-    struct outfile file = {0};
-    struct verdict verdict = tsr__verdict_of(page);
-    tsr_json *data = data_of(page, &verdict);
-    tsr_status st = TSR_NOMEM;
-    if (!data)
-        return TSR_NOMEM;
-    const char *text = tsr_json_text(data);
-    if (!text)
-        goto free_data;
-    tsr__page_write(page, &verdict, text);
-    if (page->out->failed || page->arena->failed)
-        goto free_data;
-    st = tsr__out_open(page->session, path, &file);
-    if (st != TSR_OK)
-        goto free_data;
-    tsr__out_write(&file, page->out->p, page->out->n);
-    st = tsr__out_commit(&file);
-    tsr__out_abort(&file);
-free_data:
-    tsr_json_free(data);
-    return st;
-}
-
-// Sets page->stage_of: the stage of a device is that of the first node with a stage that it
+// Sets report->stage_of: the stage of a device is that of the first node with a stage that it
 // computes in the simulation.
-static void find_stages(struct page *page)
+static void find_stages(struct report *report)
 {
     struct map known;
-    const tsr_simulation_summary *simulation = page->simulation;
+    const tsr_simulation_summary *simulation = report->simulation;
     bool any = false;
-    if (!page->config || !simulation)
+    if (!report->config || !simulation)
         return;
-    tsr__map_init(&known, page->arena, 256);
-    int64_t *stages = ARENA_ARRAY(page->arena, int64_t, simulation->devices + 1);
+    tsr__map_init(&known, report->arena, 256);
+    int64_t *stages = ARENA_ARRAY(report->arena, int64_t, simulation->devices + 1);
     // By node name: stage + 1; 0: no stage.
-    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(page->model)); node;
+    for (const tsr_node *node = tsr_graph_first(tsr_model_graph(report->model)); node;
          node = tsr_node_next(node)) {
         int64_t stage;
-        const tsr_node_config *entry = tsr_node_find_config(node, page->config);
+        const tsr_node_config *entry = tsr_node_find_config(node, report->config);
         if (!entry || !tsr_node_config_stage(entry, &stage) || stage < 0 || stage >= INT32_MAX)
             continue;
         tsr__map_set(&known, str_of(tsr__node_label(node)), (void *)(uintptr_t)(stage + 1));
@@ -159,49 +78,59 @@ static void find_stages(struct page *page)
         if (stage && span->kind == TSR_SPAN_COMPUTE && stages[span->device] < 0)
             stages[span->device] = (int64_t)stage - 1;
     }
-    page->stage_of = stages;
+    report->stage_of = stages;
 }
 
-// Sets page->sized to a copy of the model with all sizes set and missing shardings inferred. Does
+// Sets report->sized to a copy of the model with all sizes set and missing shardings inferred. Does
 // nothing without a configuration. Drops the diagnostics. Fails only if out of memory; after other
 // failures the copy is incomplete or NULL.
-static tsr_status fill_in(struct page *page)
+static tsr_status fill_in(struct report *report)
 {
-    struct diag_mark before = tsr__diag_mark(page->session);
-    size_t errors = tsr__diag_errors(page->session);
-    const char *config = config_name(page);
+    struct diag_mark before = tsr__diag_mark(report->session);
+    size_t errors = tsr__diag_errors(report->session);
+    const char *config = config_name(report);
     if (!config)
         return TSR_OK;
-    if (!tsr__plan_sizes(page->arena, page->model, config, &page->sizes, &page->n_sizes))
+    if (!tsr__plan_sizes(report->arena, report->model, config, &report->sizes, &report->n_sizes))
         return TSR_NOMEM;
-    tsr_status status = tsr_model_clone(page->model, &page->sized);
+    tsr_status status = tsr_model_clone(report->model, &report->sized);
     if (status != TSR_OK)
         goto forget_findings;
-    status = tsr__shapes_declare(page->sized, page->sizes, page->n_sizes, NULL);
+    status = tsr__shapes_declare(report->sized, report->sizes, report->n_sizes, NULL);
     if (status != TSR_OK)
         goto forget_findings;
     // tsr_infer_config needs valid shardings.
-    status = tsr_check_config(page->sized, config);
-    if (status == TSR_OK && tsr__diag_errors(page->session) == errors)
-        status = tsr_infer_config(page->sized, config);
+    status = tsr_check_config(report->sized, config);
+    if (status == TSR_OK && tsr__diag_errors(report->session) == errors)
+        status = tsr_infer_config(report->sized, config);
 forget_findings:
-    tsr__diag_back(page->session, &before, false);
+    tsr__diag_back(report->session, &before, false);
     return status == TSR_NOMEM ? TSR_NOMEM : TSR_OK;
 }
 
-// Writes the report in a format; NULL: html.
-static tsr_status write_as(struct page *page, const char *format, const char *path)
+// Writes the document to a file.
+static tsr_status write_document(struct report *report, const char *path)
 {
-    if (!format || strcmp(format, "html") == 0) {
-        find_stages(page);
-        return write_page(page, path);
-    }
+    tsr_json *json = tsr__report_document(report, NULL, NULL);
+    tsr_status st = json ? tsr_json_write(json, path) : TSR_NOMEM;
+    tsr_json_free(json);
+    return st;
+}
+
+// Writes the report in a format; NULL: html.
+static tsr_status write_as(struct report *report, const char *format, const char *path)
+{
+    if (!format || strcmp(format, "html") == 0)
+        return tsr__report_page(report, path);
+    if (strcmp(format, "json") == 0)
+        return write_document(report, path);
     bool cuts = strcmp(format, "model-explorer-cuts") == 0;
-    if ((cuts || strcmp(format, "model-explorer") == 0) && page->simulation)
-        return tsr__explorer_write(page, cuts, path);
-    return tsr__fail(page->session, TSR_USAGE, DIAG_report_format, NULL,
-                     "use html, model-explorer or model-explorer-cuts", "%s",
-                     page->simulation ? "unknown report format" : "this format needs a simulation");
+    if ((cuts || strcmp(format, "model-explorer") == 0) && report->simulation)
+        return tsr__explorer_write(report, cuts, path);
+    return tsr__fail(report->session, TSR_USAGE, DIAG_report_format, NULL,
+                     "use html, json, model-explorer or model-explorer-cuts", "%s",
+                     report->simulation ? "unknown report format"
+                                        : "this format needs a simulation");
 }
 
 // Checks that the topologies in the options belong to the right sessions. That of the other plan
@@ -217,48 +146,69 @@ static tsr_status owned(tsr_session *session, const tsr_report_input *options)
     return tsr__same_session(session, side->topology->session, "topology of the other plan");
 }
 
-// Writes the report of a plan, optionally with a comparison with another plan.
-tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options, const char *path)
+// Collects what is reported. *report must be empty; release frees it, also after a failure.
+static tsr_status collect(struct report *report, tsr_model *model, const tsr_report_input *options)
 {
-    TRY(tsr__given(tsr_model_session(model), "path", path));
     tsr_report_input given = {.size = sizeof given};
     tsr_session *session = tsr_model_session(model);
     if (options)
         given = *options;
     TRY(owned(session, &given));
     TRY(tsr__check_dims(&model, 1, given.sizes, given.n_sizes));
-    struct arena arena = {.session = session};
-    struct text text = {.session = session};
-    text.max = MAX_PAGE;
-    struct page page = {.session = session,
-                        .arena = &arena,
-                        .out = &text,
-                        .model = model,
-                        .title = title_of(model, given.title),
-                        .topology = given.topology,
-                        .simulation = given.simulation ? &given.simulation->summary : NULL,
-                        .command = given.command,
-                        .comparison = given.beside,
-                        .sizes = given.sizes,
-                        .n_sizes = given.n_sizes,
-                        .memory = given.memory};
+    *report = (struct report){.session = session,
+                              .arena = report->arena,
+                              .model = model,
+                              .title = title_of(model, given.title),
+                              .topology = given.topology,
+                              .simulation = given.simulation ? &given.simulation->summary : NULL,
+                              .command = given.command,
+                              .comparison = given.beside,
+                              .sizes = given.sizes,
+                              .n_sizes = given.n_sizes,
+                              .memory = given.memory};
     if (given.plan && given.plan->summary.feasible)
-        page.plan = &given.plan->summary;
-    tsr_status st = find_config(&page, given.config);
-    if (st != TSR_OK)
-        goto free_all;
+        report->plan = &given.plan->summary;
+    TRY(find_config(report, given.config));
     if (given.trace)
-        st = tsr__report_trace(&page, given.trace);
-    if (st != TSR_OK)
-        goto free_all;
-    st = fill_in(&page);
-    if (st != TSR_OK)
-        goto free_all;
-    st = write_as(&page, given.format, path);
-free_all:
-    tsr_model_free(page.sized);
-    tsr__text_free(&text);
-    tsr__arena_free(&arena);
+        TRY(tsr__report_trace(report, given.trace));
+    TRY(fill_in(report));
+    find_stages(report);
+    return TSR_OK;
+}
+
+static void release(struct report *report)
+{
+    tsr_model_free(report->sized);
+    tsr__arena_free(report->arena);
+}
+
+// Writes the report of a plan, optionally with a comparison with another plan.
+tsr_status tsr_report_page(tsr_model *model, const tsr_report_input *options, const char *path)
+{
+    struct arena arena = {.session = tsr_model_session(model)};
+    struct report report = {.arena = &arena};
+    TRY(tsr__given(arena.session, "path", path));
+    tsr_status st = collect(&report, model, options);
+    if (st == TSR_OK)
+        st = write_as(&report, options ? options->format : NULL, path);
+    release(&report);
+    return st;
+}
+
+// Makes the document of the report in memory.
+tsr_status tsr_report_json(tsr_model *model, const tsr_report_input *options, tsr_json **out)
+{
+    struct arena arena = {.session = tsr_model_session(model)};
+    struct report report = {.arena = &arena};
+    tsr_status st = collect(&report, model, options);
+    tsr_json *json = NULL;
+    if (st == TSR_OK) {
+        json = tsr__report_document(&report, NULL, NULL);
+        st = json ? TSR_OK : TSR_NOMEM;
+    }
+    release(&report);
+    if (st == TSR_OK)
+        *out = json;
     return st;
 }
 

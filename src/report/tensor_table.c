@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tensor_table.c - the tensors of the model by size per device: weights, inputs and activations,
-// with their shardings. The largest are listed; page.js draws the shards of any of them.
+// with their shardings. The page lists the largest, and draws the shards of any of them.
 //
 // Tensors with the same sharding whose names differ only in numbers are grouped. Each sharding of a
 // shape is computed once.
@@ -8,17 +8,13 @@
 //     Example: layers.0/w ... layers.23/w, float32 [512, 2048], each sharded {1,4:0,1,2,3}: one row
 //     with 24 names, one layout with the boxes [0, 0,512, 0,512] ... [3, 0,512, 1536,2048], most =
 //     512 * 512 elements: 4 MiB in total, 1 MiB per device
-//
-// `collect` runs several times for a page, for the table and for the pictures. It numbers the
-// tensors alike, so the table can link to the pictures.
 #include "report/internal.h"
 
 #include <stdlib.h>
 
-#define MAX_LISTED   12  // rows of the table
-#define MAX_PICTURES 150 // tensors that can be drawn
-#define MAX_BOXES    256 // shards of one picture
-#define MAX_RANK     16
+#define MAX_ROWS  150
+#define MAX_BOXES 256 // shards of one layout
+#define MAX_RANK  16
 
 // One sharding of one shape, with its boxes.
 struct layout {
@@ -39,32 +35,40 @@ struct tensor_row {
     int64_t first; // in the order of the model
     VEC(struct folded) names;
 };
-// All tensors of the page. `layouts` and `rows` map keys to the elements of `all_layouts` and
+// All tensors of the report. `layouts` and `rows` map keys to the elements of `all_layouts` and
 // `list`.
 struct tensors {
-    struct page *page;
+    struct report *report;
     struct map layouts, rows;
+    struct text key; // of the row or layout that is searched
     VEC(struct layout *) all_layouts;
     VEC(struct tensor_row *) list;
 };
+
+// Returns the slot of a key, which is copied. NULL: out of memory.
+static void **slot_of(struct map *map, const struct text *key)
+{
+    return key->failed ? NULL : tsr__map_at_copy(map, (struct str){key->p, key->n});
+}
 
 // ---- the sharding of a value -------------------------------------------------------------------
 
 // Context of first_reader.
 struct reader {
-    const struct page *page;
+    const struct report *report;
     const tsr_value *value;
     const char *found;
 };
 
-// Returns the sharding of the value at the node in the page's configuration, "{2,1:0,1}"; NULL:
-// none. Finds the configuration by name: the node may be of a copy of the model.
-static const char *spec_text(const struct page *page, const tsr_node *node, const tsr_value *value)
+// Returns the sharding of the value at the node in the configuration of the report, "{2,1:0,1}";
+// NULL: none. Finds the configuration by name: the node may be of a copy of the model.
+static const char *spec_text(const struct report *report, const tsr_node *node,
+                             const tsr_value *value)
 {
     const char *text;
     const tsr_model *model = tsr_graph_model(tsr_node_graph(node));
     const tsr_config *config =
-        page->config ? tsr_model_find_config(model, tsr_config_name(page->config)) : NULL;
+        report->config ? tsr_model_find_config(model, tsr_config_name(report->config)) : NULL;
     const tsr_node_config *entry = config ? tsr_node_find_config(node, config) : NULL;
     const tsr_spec *spec = entry ? tsr__entry_spec(entry, value) : NULL;
     return spec && tsr_spec_text(spec, &text) == TSR_OK && text[0] ? text : NULL;
@@ -76,25 +80,25 @@ static bool first_reader(void *data, tsr_node *node, size_t input)
 {
     struct reader *reader = data;
     (void)input;
-    reader->found = spec_text(reader->page, node, reader->value);
+    reader->found = spec_text(reader->report, node, reader->value);
     return reader->found == NULL;
 }
 
-const char *tsr__tensor_sharding(const struct page *page, const tsr_value *value)
+const char *tsr__tensor_sharding(const struct report *report, const tsr_value *value)
 {
-    struct reader reader = {page, value, NULL};
+    struct reader reader = {report, value, NULL};
     const tsr_node *producer = tsr_value_producer(value);
     if (producer)
-        reader.found = spec_text(page, producer, value);
+        reader.found = spec_text(report, producer, value);
     if (!reader.found)
         tsr_value_uses(value, first_reader, &reader);
     return reader.found ? reader.found : "";
 }
 
 // Returns the number of devices; 0: no configuration.
-static int64_t devices_of(const struct page *page)
+static int64_t devices_of(const struct report *report)
 {
-    return page->config ? tsr_config_devices(page->config) : 0;
+    return report->config ? tsr_config_devices(report->config) : 0;
 }
 
 // Returns the number of elements of a box; INT64_MAX on overflow.
@@ -108,12 +112,12 @@ static int64_t volume(const int64_t *start, const int64_t *stop, int rank)
 }
 
 // Returns the number of elements on the device that has the most, or 0 if out of memory.
-static int64_t most_elements(struct page *page, const struct layout *layout)
+static int64_t most_elements(struct report *report, const struct layout *layout)
 {
-    int64_t most = 0, devices = devices_of(page);
+    int64_t most = 0, devices = devices_of(report);
     if (devices <= 0)
         return 0;
-    int64_t *sums = ARENA_ARRAY(page->arena, int64_t, (size_t)devices);
+    int64_t *sums = ARENA_ARRAY(report->arena, int64_t, (size_t)devices);
     if (!sums)
         return 0;
     for (size_t i = 0; i < layout->n; i++) {
@@ -129,11 +133,11 @@ static int64_t most_elements(struct page *page, const struct layout *layout)
 
 // Copies the boxes to the layout, because the result of tsr_tiles is valid only until the next
 // call.
-static void keep_boxes(struct page *page, struct layout *layout, const tsr_box *boxes, size_t n)
+static void keep_boxes(struct report *report, struct layout *layout, const tsr_box *boxes, size_t n)
 {
     size_t rank = (size_t)layout->rank;
-    tsr_box *kept = ARENA_ARRAY(page->arena, tsr_box, n + 1);
-    int64_t *numbers = ARENA_ARRAY(page->arena, int64_t, 2 * n * rank + 1);
+    tsr_box *kept = ARENA_ARRAY(report->arena, tsr_box, n + 1);
+    int64_t *numbers = ARENA_ARRAY(report->arena, int64_t, 2 * n * rank + 1);
     if (!kept || !numbers)
         return;
     for (size_t i = 0; i < n; i++) {
@@ -148,46 +152,48 @@ static void keep_boxes(struct page *page, struct layout *layout, const tsr_box *
 
 // Computes boxes and sizes. If the sharding does not fit the shape, the full tensor is assumed on
 // every device.
-static void compute_layout(struct page *page, struct layout *layout, int64_t elements)
+static void compute_layout(struct report *report, struct layout *layout, int64_t elements)
 {
     const tsr_box *boxes;
     size_t n;
     layout->most = elements;
     if (!layout->sharding[0])
         return;
-    struct diag_mark before = tsr__diag_mark(page->session);
-    tsr_status status = tsr_tiles(page->session, layout->sharding, layout->rank, layout->shape,
-                                  devices_of(page), &boxes, &n);
-    tsr__diag_back(page->session, &before, false); // reported elsewhere
+    struct diag_mark before = tsr__diag_mark(report->session);
+    tsr_status status = tsr_tiles(report->session, layout->sharding, layout->rank, layout->shape,
+                                  devices_of(report), &boxes, &n);
+    tsr__diag_back(report->session, &before, false); // reported elsewhere
     if (status != TSR_OK)
         return;
-    keep_boxes(page, layout, boxes, n);
+    keep_boxes(report, layout, boxes, n);
     if (layout->boxes)
-        layout->most = most_elements(page, layout);
+        layout->most = most_elements(report, layout);
 }
 
 // Returns the layout of a sharding and shape, computed on first use. NULL: out of memory.
 static const struct layout *layout_of(struct tensors *tensors, const char *sharding, int rank,
                                       const int64_t *shape, int64_t elements)
 {
-    struct page *page = tensors->page;
-    struct str key = tsr__arena_printf(page->arena, "%s", sharding);
+    struct report *report = tensors->report;
+    struct text *key = &tensors->key;
+    key->n = 0;
+    tsr__text_printf(key, "%s", sharding);
     for (int d = 0; d < rank; d++)
-        key = tsr__arena_printf(page->arena, STR_FMT " %lld", STR_ARG(key), (long long)shape[d]);
-    void **at = slot_at(&tensors->layouts, key);
+        tsr__text_printf(key, " %lld", (long long)shape[d]);
+    void **at = slot_of(&tensors->layouts, key);
     if (!at)
         return NULL;
     if (*at)
         return *at;
-    struct layout *layout = ARENA_NEW(page->arena, struct layout);
-    if (!layout || !vec_add(page->arena, &tensors->all_layouts, layout))
+    struct layout *layout = ARENA_NEW(report->arena, struct layout);
+    if (!layout || !vec_add(report->arena, &tensors->all_layouts, layout))
         return NULL;
-    layout->sharding = tsr__arena_str(page->arena, str_of(sharding)).p;
+    layout->sharding = tsr__arena_str(report->arena, str_of(sharding)).p;
     layout->rank = rank;
     layout->number = tensors->all_layouts.n - 1;
     memcpy(layout->shape, shape, (size_t)rank * sizeof *shape);
     *at = layout;
-    compute_layout(page, layout, elements);
+    compute_layout(report, layout, elements);
     return layout;
 }
 
@@ -224,13 +230,13 @@ static int64_t shape_of(const tsr_value *value, int64_t *shape)
 static struct tensor_row *row_at(struct tensors *tensors, void **at, const tsr_value *value,
                                  const struct layout *layout, int64_t elements)
 {
-    struct page *page = tensors->page;
+    struct report *report = tensors->report;
     if (!at)
         return NULL;
     if (*at)
         return *at;
-    struct tensor_row *fresh = ARENA_NEW(page->arena, struct tensor_row);
-    if (!fresh || !vec_add(page->arena, &tensors->list, fresh))
+    struct tensor_row *fresh = ARENA_NEW(report->arena, struct tensor_row);
+    if (!fresh || !vec_add(report->arena, &tensors->list, fresh))
         return NULL;
     *fresh = (struct tensor_row){.kind = kind_of(value),
                                  .type = tsr_value_dtype(value),
@@ -243,24 +249,26 @@ static struct tensor_row *row_at(struct tensors *tensors, void **at, const tsr_v
 // Adds a tensor to its row. Tensors with unknown sizes or fewer than two elements are left out.
 static void add_value(struct tensors *tensors, const tsr_value *value)
 {
-    struct page *page = tensors->page;
+    struct report *report = tensors->report;
     int64_t shape[MAX_RANK], elements = -1;
     if (value)
         elements = shape_of(value, shape);
     if (elements < 2)
         return;
-    const char *sharding = tsr__tensor_sharding(page, value);
+    const char *sharding = tsr__tensor_sharding(report, value);
     const struct layout *layout =
         layout_of(tensors, sharding, tsr_value_rank(value), shape, elements);
-    struct folded name = tsr__fold_name(page->arena, tsr_value_name(value));
+    struct folded name = tsr__fold_name(report->arena, tsr_value_name(value));
     if (!layout)
         return;
-    struct str key = tsr__arena_printf(page->arena, "%s\n%d\n%zu\n%s", kind_of(value),
-                                       (int)tsr_value_dtype(value), layout->number, name.pattern);
-    struct tensor_row *row = row_at(tensors, slot_at(&tensors->rows, key), value, layout, elements);
+    tensors->key.n = 0;
+    tsr__text_printf(&tensors->key, "%s\n%d\n%zu\n%s", kind_of(value), (int)tsr_value_dtype(value),
+                     layout->number, name.pattern);
+    void **at = slot_of(&tensors->rows, &tensors->key);
+    struct tensor_row *row = row_at(tensors, at, value, layout, elements);
     if (!row)
         return;
-    vec_add(page->arena, &row->names, name);
+    vec_add(report->arena, &row->names, name);
 }
 
 static int64_t row_bytes(const struct tensor_row *row)
@@ -284,14 +292,13 @@ static int by_size(const void *a, const void *b)
 
 // Collects weights, inputs and results of nodes, largest per device first. Returns false if there
 // are none, or out of memory.
-static bool collect(struct page *page, struct tensors *tensors)
+static bool collect(struct report *report, struct tensors *tensors)
 {
-    *tensors = (struct tensors){.page = page};
-    if (!page->sized)
+    if (!report->sized)
         return false;
-    const tsr_graph *graph = tsr_model_graph(page->sized);
-    tsr__map_init(&tensors->layouts, page->arena, 64);
-    tsr__map_init(&tensors->rows, page->arena, 256);
+    const tsr_graph *graph = tsr_model_graph(report->sized);
+    tsr__map_init(&tensors->layouts, report->arena, 64);
+    tsr__map_init(&tensors->rows, report->arena, 256);
     for (size_t i = 0; i < tsr_graph_initializer_count(graph); i++)
         add_value(tensors, tsr_graph_initializer(graph, i));
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
@@ -302,129 +309,83 @@ static bool collect(struct page *page, struct tensors *tensors)
             add_value(tensors, tsr_node_output(node, i));
     if (tensors->list.n)
         qsort(tensors->list.at, tensors->list.n, sizeof(struct tensor_row *), by_size);
-    return !page->arena->failed && tensors->list.n > 0;
+    return !report->arena->failed && tensors->list.n > 0;
 }
 
-// Returns the tensors, which are collected once for all sections of the page. NULL: none.
-static const struct tensors *tensors_of(struct page *page)
+// ---- writing -----------------------------------------------------------------------------------
+
+// Writes a layout. Example: {"sharding": "{2,1}", "shape": [8,6], "boxes": [[0, 0,4, 0,6], [1, 4,8,
+// 0,6]], "left_out": 0}. A box has its device, then start and stop of each dimension.
+static void write_layout(tsr_json *json, const struct layout *layout)
 {
-    if (page->tensors)
-        return page->tensors;
-    struct tensors *tensors = ARENA_NEW(page->arena, struct tensors);
-    if (tensors && collect(page, tensors))
-        page->tensors = tensors;
-    return page->tensors;
-}
-
-// ---- the table ---------------------------------------------------------------------------------
-
-static void write_shape(struct page *page, const struct tensor_row *row)
-{
-    PUTF(page, "%s ", tsr_dtype_name(row->type));
-    for (int d = 0; d < row->layout->rank; d++)
-        PUTF(page, "%s%lld", between((size_t)d, "&#215;"), (long long)row->layout->shape[d]);
-}
-
-// Writes a row of the table. `number` is the index of the tensor for page.js.
-static void write_row(struct page *page, const struct tensor_row *row, size_t number)
-{
-    PUTF(page, "<tr><td class=\"name\"><a href=\"#picture\" data-tensor=\"%zu\">%s</a>%s<td>%s<td>",
-         number, tsr__folded(page, row->names.at, row->names.n), tsr__times(page, row->names.n),
-         row->kind);
-    write_shape(page, row);
-    PUTF(page, "<td class=\"n\">%s<td class=\"n\">%s<td class=\"name\"><code>%s</code></tr>\n",
-         tsr__bytes(page, row_bytes(row)),
-         tsr__bytes(page, tsr_dtype_bytes(row->type, row->layout->most)),
-         tsr__escaped(page, or_replicated(row->layout->sharding)));
-}
-
-void tsr__tensors_largest(struct page *page)
-{
-    const struct tensors *tensors = tensors_of(page);
-    if (!tensors)
-        return;
-    PUT(page,
-        "<h3>Largest tensors per device</h3>\n<p class=\"lead\">Identical layers are grouped; "
-        "sizes are per tensor.</p>\n");
-    tsr__table_begin(page, "largest",
-                     "<th>tensor<th>kind<th>shape<th class=\"n\">full size<th class=\"n\">per "
-                     "device<th>sharding");
-    for (size_t i = 0; i < size_min(tensors->list.n, MAX_LISTED); i++)
-        write_row(page, tensors->list.at[i], i);
-    tsr__table_end(page);
-}
-
-// ---- pictures ----------------------------------------------------------------------------------
-
-// Writes a layout for page.js. Example: {"cut": "{2,1}", "shape": [8,6], "more": 0, "boxes": [[0,
-// 0,4, 0,6], [1, 4,8, 0,6]]}. A box has its device, then start and stop of each dimension. "more"
-// is the number of boxes that are left out.
-static void write_layout(struct page *page, const struct layout *layout)
-{
-    PUT(page, "{\"cut\":");
-    tsr__html_json(page->out, layout->sharding);
-    PUT(page, ",\"shape\":[");
-    for (int d = 0; d < layout->rank; d++)
-        PUTF(page, "%s%lld", between((size_t)d, ","), (long long)layout->shape[d]);
     size_t shown = size_min(layout->n, MAX_BOXES);
-    PUTF(page, "],\"more\":%zu,\"boxes\":[", layout->n - shown);
+    tsr_json_begin(json, NULL, '{');
+    tsr_json_string(json, "sharding", layout->sharding);
+    tsr_json_ints(json, "shape", layout->shape, (size_t)layout->rank);
+    tsr_json_begin(json, "boxes", '[');
     for (size_t i = 0; i < shown; i++) {
-        PUTF(page, "%s[%lld", between(i, ","), (long long)layout->boxes[i].device);
-        for (int d = 0; d < layout->rank; d++)
-            PUTF(page, ",%lld,%lld", (long long)layout->boxes[i].start[d],
-                 (long long)layout->boxes[i].stop[d]);
-        PUT(page, "]");
+        const tsr_box *box = &layout->boxes[i];
+        tsr_json_begin(json, NULL, '[');
+        tsr_json_int(json, NULL, box->device);
+        for (int d = 0; d < layout->rank; d++) {
+            tsr_json_int(json, NULL, box->start[d]);
+            tsr_json_int(json, NULL, box->stop[d]);
+        }
+        tsr_json_end(json);
     }
-    PUT(page, "]}");
+    tsr_json_end(json);
+    tsr_json_int(json, "left_out", (int64_t)(layout->n - shown));
+    tsr_json_end(json);
 }
 
-// Writes the list of tensors to choose from.
-static void write_choice(struct page *page, const struct tensors *tensors, size_t n)
+// Writes a row. `layout` is the index of its layout in the document.
+static void write_row(struct report *report, const struct tensor_row *row, size_t layout)
 {
-    PUT(page, "<label class=\"choose\">tensor <select id=\"tensor\">\n");
-    for (size_t i = 0; i < n; i++) {
-        const struct tensor_row *row = tensors->list.at[i];
-        PUTF(page, "<option value=\"%zu\">%s (%s)</option>\n", i,
-             tsr__folded(page, row->names.at, row->names.n), row->kind);
-    }
-    PUT(page, "</select></label>\n<div id=\"pieces\" class=\"pieces marks\"></div>\n");
-    tsr__html_readout(page, "Point at a shard, tap it or use the arrow keys for details.");
+    tsr_json *json = report->json;
+    tsr_json_begin(json, NULL, '{');
+    tsr__names_write(report, row->names.at, row->names.n);
+    tsr_json_string(json, "kind", row->kind);
+    tsr_json_string(json, "type", tsr_dtype_name(row->type));
+    tsr_json_int(json, "bits", tsr_dtype_bits(row->type));
+    tsr_json_int(json, "layout", (int64_t)layout);
+    tsr_json_int(json, "bytes", row_bytes(row));
+    tsr_json_int(json, "device_bytes", tsr_dtype_bytes(row->type, row->layout->most));
+    tsr_json_end(json);
 }
 
-bool tsr__tensors_exist(struct page *page)
+// Writes the MAX_ROWS largest tensors, then the layouts that they use.
+static void write_rows(struct report *report, const struct tensors *tensors)
 {
-    return tensors_of(page) != NULL;
-}
-
-// Writes a list of the tensors, and their layouts as JSON, from which page.js draws.
-void tsr__tensors_picture(struct page *page)
-{
-    const struct tensors *tensors = tensors_of(page);
-    if (!tensors)
+    tsr_json *json = report->json;
+    size_t n = size_min(tensors->list.n, MAX_ROWS), n_used = 0;
+    // By number of a layout: its index in the document + 1.
+    size_t *index = ARENA_ARRAY(report->arena, size_t, tensors->all_layouts.n + 1);
+    const struct layout **used = ARENA_ARRAY(report->arena, const struct layout *, n + 1);
+    if (!index || !used)
         return;
-    size_t n = size_min(tensors->list.n, MAX_PICTURES);
-    bool *wanted = ARENA_ARRAY(page->arena, bool, tensors->all_layouts.n + 1);
-    if (!wanted)
-        return;
-    tsr__html_section(page, "picture", "How a tensor is sharded",
-                      "Each shard shows the numbers of the devices that store it. Drawn to scale.");
-    write_choice(page, tensors, n);
-    PUT(page, "<script type=\"application/json\" id=\"tensors-data\">{\"tensors\":[");
-    // Each tensor is [number of its layout, bits of an element, type]. The layouts in use follow.
+    tsr_json_begin(json, "tensors", '{');
+    tsr_json_begin(json, "rows", '[');
     for (size_t i = 0; i < n; i++) {
-        const struct tensor_row *row = tensors->list.at[i];
-        wanted[row->layout->number] = true;
-        PUTF(page, "%s[%zu,%d,\"%s\"]", between(i, ","), row->layout->number,
-             tsr_dtype_bits(row->type), tsr_dtype_name(row->type));
+        const struct layout *layout = tensors->list.at[i]->layout;
+        if (!index[layout->number]) {
+            used[n_used] = layout;
+            index[layout->number] = ++n_used;
+        }
+        write_row(report, tensors->list.at[i], index[layout->number] - 1);
     }
-    PUT(page, "],\"cuts\":{");
-    size_t written = 0;
-    for (size_t i = 0; i < tensors->all_layouts.n; i++) {
-        if (!wanted[i])
-            continue;
-        PUTF(page, "%s\"%zu\":", between(written++, ",\n"), i);
-        write_layout(page, tensors->all_layouts.at[i]);
-    }
-    PUT(page, "}}</script>\n");
-    tsr__html_section_end(page);
+    tsr_json_end(json);
+    tsr_json_begin(json, "layouts", '[');
+    for (size_t i = 0; i < n_used; i++)
+        write_layout(json, used[i]);
+    tsr_json_end(json);
+    tsr_json_int(json, "left_out", (int64_t)(tensors->list.n - n));
+    tsr_json_end(json);
+}
+
+void tsr__tensors_write(struct report *report)
+{
+    struct tensors tensors = {.report = report, .key.session = report->session};
+    if (collect(report, &tensors))
+        write_rows(report, &tensors);
+    tsr__text_free(&tensors.key);
 }

@@ -141,6 +141,8 @@ LINES = [
     ["simulate", "@staged.onnx", "--requests", "3"],
     ["report", "@planned.onnx", "-o", "@page.html"],
     ["report", "@staged.onnx", "-o", "@staged.html"],
+    ["report", "@planned.onnx", "--beside", "@h100.onnx"],
+    ["report", "@staged.onnx", "--trace", "@trace.json"],
     ["tiles", "--shape", "7x4", "--sharding", "{5,1:3,2,4,1,0}"],
     ["tensor", "split", "tests/models/example.npy", "--sharding", "{5,1:3,2,4,1,0}", "-o", "@shards.npz"],
     ["reshard", "--shape", "8x6", "--from", "{2,1:0,1}", "--to", "{1,2:0,1}", "--devices", "2"],
@@ -165,7 +167,7 @@ def each_command(d):
         codes = next((codes for word, codes in NOT_ZERO.items() if word in words), (0,))
         name = " ".join(words).replace(BERT, "MODEL")
         try:
-            check(run(d, *words, codes=codes), words[0])
+            check(run(d, *words, codes=codes), "report-data" if words[0] == "report" and "-o" not in words else words[0])
             harness.check(name, True)
         except AssertionError as error:
             harness.check(name, False, error)

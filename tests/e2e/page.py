@@ -175,6 +175,34 @@ def large(chromium, d):
     good("report", d + "/full.onnx", "-o", d + "/page.html")
     assert os.path.getsize(d + "/page.html") < 1e6
     sized(chromium, d + "/page.html", "large")
+    tab = browser.Tab(chromium, d + "/page.html", 1280)
+    name = "/model/layers.37/attn/q_proj/MatMul"
+    assert not tab.run("document.getElementById('report').textContent.includes('%s')" % name), "names of closed lists are drawn"
+    tab.run("(() => { const i = document.querySelector('[data-filter]'); i.value = '%s'; i.dispatchEvent(new Event('input')) })()" % name)
+    assert tab.run("document.querySelectorAll('#nodes tbody tr').length") == 1, "the filter does not find a node of a closed list"
+    tab.run("document.querySelector('#nodes details').open = true; new Promise(done => setTimeout(done, 100))")
+    assert name in tab.run("document.querySelector('#nodes details').textContent")
+    assert tab.run("document.querySelectorAll('#nodes details br').length") == 61 and not tab.errors(), tab.errors()
+    tab.close()
+
+
+def long_list(chromium, d):
+    """Rows of a long table must be drawn as the reader scrolls. The filter must search all, also those that are not drawn."""
+    letters = [a + b + c for a in "abcdefgh" for b in "abcdefgh" for c in "abcdefgh"]
+    nodes = [helper.make_node("Relu", [letters[i - 1] if i else "x"], [name], name="node_" + name) for i, name in enumerate(letters)]
+    ends = [helper.make_tensor_value_info(v, TensorProto.FLOAT, [8, 8]) for v in ("x", letters[-1])]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), d + "/m.onnx")
+    good("report", d + "/m.onnx", "--devices", "2", "-o", d + "/page.html")
+    tab = browser.Tab(chromium, d + "/page.html", 1280)
+    rows = "[...document.querySelectorAll('#nodes tbody tr')].map(r => r.cells[1].textContent)"
+    drawn = tab.run(rows)
+    assert 100 < len(drawn) < len(letters), len(drawn)
+    for _ in range(20):
+        tab.run("(() => { const a = document.getElementById('nodes').parentElement; a.scrollTop = a.scrollHeight; return new Promise(done => setTimeout(done, 50)) })()")
+    assert tab.run(rows) == ["node_" + name for name in letters]
+    tab.run("(() => { const i = document.querySelector('[data-filter]'); i.value = 'NODE_HHG'; i.dispatchEvent(new Event('input')) })()")
+    assert tab.run(rows) == ["node_hhg"] and not tab.errors(), tab.errors()
+    tab.close()
 
 
 def hostile(chromium, d):
@@ -197,7 +225,7 @@ def hostile(chromium, d):
     good("report", d + "/planned.onnx", "--trace", d + "/trace.json", "--beside", d + "/planned.onnx", "-o", d + "/page.html")
     sized(chromium, d + "/page.html", "hostile")
     tab = browser.Tab(chromium, d + "/page.html", 1280)
-    shown = tab.run("document.body.textContent")
+    shown = tab.run("document.getElementById('report').textContent")
     assert all(e.replace("\x7f", "\ufffd").replace("\t", "\ufffd") in shown for e in EVIL), [e for e in EVIL if e not in shown]
     tab.run("[...document.querySelectorAll('[data-tip]')].forEach(e => e.dispatchEvent(new PointerEvent('pointerover', {bubbles: true})))")
     tab.run("[...document.getElementById('tensor').options].forEach(o => { const s = document.getElementById('tensor'); s.value = o.value; s.dispatchEvent(new Event('change')) })")
@@ -213,7 +241,7 @@ def picture(_, d):
     assert open(d + "/report.png", "rb").read(8) == b"\x89PNG\r\n\x1a\n" and 20_000 < os.path.getsize(d + "/report.png") < 200_000
 
 
-CASES = (llama, accessible, picture, large, hostile)
+CASES = (llama, accessible, picture, large, long_list, hostile)
 if not browser.program():
     for case in CASES:
         harness.skip(case.__name__, "no Chromium here (apt-get install chromium)")

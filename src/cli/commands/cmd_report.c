@@ -242,7 +242,9 @@ static const tsr_topology *topology_of(const struct report *report)
     return given ? given : report->kept;
 }
 
-static tsr_status write_page(struct report *report, const struct report *other, const char *out)
+// Writes the report to a file or, if `out` is NULL, makes its document.
+static tsr_status write_report(struct report *report, const struct report *other, const char *out,
+                               tsr_json **document)
 {
     char *command = command_of(report->cli);
     tsr_report_side side = {.model = other->model,
@@ -264,9 +266,19 @@ static tsr_status write_page(struct report *report, const struct report *other, 
                                 .format = cli_value(report->cli, "--format")};
     if (other->model)
         options.beside = &side;
-    tsr_status status = tsr_report_page(report->model, &options, out);
+    tsr_status status = out ? tsr_report_page(report->model, &options, out)
+                            : tsr_report_json(report->model, &options, document);
     free(command);
     return status;
+}
+
+// Prints the document, or which file was written.
+static int print_result(struct cli *cli, const char *out, tsr_json *document, tsr_status status)
+{
+    int code = cli_finish(cli, status);
+    if (out)
+        return cli_print_written(cli, out, code);
+    return document ? cli_print_document(cli, document, code) : code;
 }
 
 static int make(struct report *report, const char *out)
@@ -280,12 +292,13 @@ static int make(struct report *report, const char *out)
                     report->planning.options.n_sizes);
     tsr_status status = prepare(report);
     if (status != TSR_OK)
-        return cli_print_written(report->cli, out, cli_finish(report->cli, status));
+        return print_result(report->cli, out, NULL, status);
     int code = file ? load_beside(&other, report, &own, file) : 0;
     if (code)
         goto end_other;
-    status = write_page(report, &other, out);
-    code = cli_print_written(report->cli, out, cli_finish(report->cli, status));
+    tsr_json *document = NULL;
+    status = write_report(report, &other, out, &document);
+    code = print_result(report->cli, out, document, status);
 end_other:
     end_beside(&other);
     return code;
@@ -295,8 +308,10 @@ static int run(struct cli *cli)
 {
     struct report report = {.cli = cli};
     const char *out = cli_value(cli, "-o");
-    if (!out)
+    if (!out && !cli->json)
         return cli_usage(cli, "no output file given: use -o page.html");
+    if (!out && cli_value(cli, "--format"))
+        return cli_usage(cli, "--format needs an output file: use -o");
     int code = cli_fill(cli, OPTION_OWN, &report);
     if (!code)
         code = cli_planning(cli, &report.planning);
@@ -315,7 +330,8 @@ static const struct option options_table[] = {
     {"--plan", "FILE", "use the shardings of a plan document (plan --plan)"},
     {"--trace", "FILE", "show the trace of a run (run --trace)"},
     {"--format", "NAME",
-     "html (default), or node data for Model Explorer: model-explorer (time), model-explorer-cuts"},
+     "html (default), json (the data of the page), or node data for Model Explorer: "
+     "model-explorer (time), model-explorer-cuts"},
     {"--beside", "FILE", "compare with another plan: a model with shardings, or a plan document"},
     {"--requests", "N", "number of runs in a row (default 1; with stages two per stage)",
      INTO(struct report, requests), .min = 1, .max = 1000},
@@ -329,7 +345,7 @@ const struct command cmd_report = {
     .arguments = "MODEL -o page.html",
     .summary = "write an HTML page: verdict, memory, times, communication, shardings",
     .detail = "Shows the shardings of the model, or plans it first for --devices. The page is\n"
-              "one file that works offline.",
+              "one file that works offline. With --json and without -o, prints its data.",
     .example = "tessera report tests/models/bert_tiny/model.onnx --devices 4 --dim batch=8 --dim "
                "seq=32 -o page.html",
     .options = options_table,

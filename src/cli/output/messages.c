@@ -131,8 +131,13 @@ int cli_end(struct cli *cli, tsr_json *json, int code)
 
 int cli_print_json(struct cli *cli, tsr_json *json, int code)
 {
-    cli->printed_json = true;
     tsr_json_end(json);
+    return cli_print_document(cli, json, code);
+}
+
+int cli_print_document(struct cli *cli, tsr_json *json, int code)
+{
+    cli->printed_json = true;
     const char *text = tsr_json_text(json); // NULL without memory
     if (!text)
         code = cli_finish(cli, TSR_NOMEM);
