@@ -163,10 +163,10 @@ static tsr_status scale_attributes(tsr_node *node, const struct rule *rule, int 
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         if (rewrite->kind != REWRITE_ATTR || rewrite->factor != factor)
             continue;
-        int64_t size = tsr_attr_int(tsr_node_find_attr(node, rewrite->name), 0);
+        int64_t size = tsr_attr_int(tsr_node_find_attr(node, rewrite->attribute), 0);
         if (!mul_ok(size / blocks->before, blocks->after, &size))
             return TSR_INVALID;
-        TRY(tsr_node_set_int(node, rewrite->name, size));
+        TRY(tsr_node_set_int(node, rewrite->attribute, size));
     }
     return TSR_OK;
 }

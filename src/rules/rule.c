@@ -86,10 +86,11 @@ static bool make_rewrites(struct fit *fit, struct rule *rule)
         return false;
     for (int i = 0; i < fit->pattern->n_rewrites; i++) {
         struct rule_rewrite rewrite = fit->pattern->rewrites[i];
-        if (rewrite.index >= 0 && !tsr_node_input(fit->node, (size_t)rewrite.index))
+        if (rewrite.input >= 0 && !tsr_node_input(fit->node, (size_t)rewrite.input))
             continue;
-        rewrite.name = copy_text(fit, rewrite.name);
-        rewrite.words = copy_text(fit, rewrite.words);
+        rewrite.attribute = copy_text(fit, rewrite.attribute);
+        if (rewrite.kind == REWRITE_WORD)
+            rewrite.word.words = copy_text(fit, rewrite.word.words);
         if (rewrite.factor >= 0)
             rewrite.factor = fit->base[rewrite.factor];
         rewrites[rule->n_rewrites++] = rewrite;

@@ -258,13 +258,13 @@ static bool add_rewrite(struct parser *parser, struct rule_rewrite rewrite)
 // copies a size of the input.
 static bool parse_shape(struct parser *parser, struct rule_rewrite rewrite)
 {
-    if (!parse_input(parser, &rewrite.index))
+    if (!parse_input(parser, &rewrite.input))
         return false;
     if (goes_on(parser)) {
         struct str zeros = word(parser);
-        rewrite.open = str_is(zeros, "open");
-        if (!rewrite.open)
-            rewrite.name = tsr__arena_str(parser->rule->arena, zeros).p;
+        rewrite.shape.open = str_is(zeros, "open");
+        if (!rewrite.shape.open)
+            rewrite.attribute = tsr__arena_str(parser->rule->arena, zeros).p;
     }
     return add_rewrite(parser, rewrite);
 }
@@ -272,14 +272,14 @@ static bool parse_shape(struct parser *parser, struct rule_rewrite rewrite)
 // Reads the clause "once 2": only one device adds input 2 to the result.
 static bool parse_once(struct parser *parser, struct rule_rewrite rewrite)
 {
-    return parse_input(parser, &rewrite.index) && add_rewrite(parser, rewrite);
+    return parse_input(parser, &rewrite.input) && add_rewrite(parser, rewrite);
 }
 
 // Reads the start of "attr group=g": the name of an attribute and a factor.
 static bool parse_named(struct parser *parser, struct rule_rewrite *rewrite, const char *wrong)
 {
-    rewrite->index = -1;
-    rewrite->name = tsr__arena_str(parser->rule->arena, word(parser)).p;
+    rewrite->input = -1;
+    rewrite->attribute = tsr__arena_str(parser->rule->arena, word(parser)).p;
     rewrite->factor = take(parser, "=") ? find_letter(parser) : NO_LETTER;
     return rewrite->factor != NO_LETTER || fail(parser, wrong);
 }
@@ -287,10 +287,11 @@ static bool parse_named(struct parser *parser, struct rule_rewrite *rewrite, con
 // Reads "attr group=g", or "attr K=w*64": the attribute is 64 times the size of factor w.
 static bool parse_attr(struct parser *parser, struct rule_rewrite rewrite)
 {
-    rewrite.unit = 1;
+    rewrite.attr.unit = 1;
     if (!parse_named(parser, &rewrite, "attr needs name=factor"))
         return false;
-    if (take(parser, "*") && (!tsr__str_int(word(parser), &rewrite.unit) || rewrite.unit < 1))
+    if (take(parser, "*") &&
+        (!tsr__str_int(word(parser), &rewrite.attr.unit) || rewrite.attr.unit < 1))
         return fail(parser, "attr needs name=factor or name=factor*number");
     return add_rewrite(parser, rewrite);
 }
@@ -299,13 +300,12 @@ static bool parse_attr(struct parser *parser, struct rule_rewrite rewrite)
 static bool parse_sizes(struct parser *parser, struct rule_rewrite rewrite)
 {
     int64_t first, last;
-    if (!parse_input(parser, &rewrite.index))
+    if (!parse_input(parser, &rewrite.input))
         return false;
     if (!tsr__str_int(word(parser), &first) || !tsr__str_int(word(parser), &last) ||
         last > RULE_MAX_RANK)
         return fail(parser, "sizes needs an input, its first dimension and the end of the range");
-    rewrite.first = (int)first;
-    rewrite.last = (int)last;
+    rewrite.sizes = (struct sizes_rewrite){(int)first, (int)last};
     return add_rewrite(parser, rewrite);
 }
 
@@ -323,16 +323,18 @@ static bool parse_lookup(struct parser *parser, struct rule_rewrite rewrite)
         after > RULE_MAX_RANK || (goes_on(parser) && !tsr__str_int(word(parser), &element)) ||
         element > RULE_MAX_RANK)
         return fail(parser, wrong);
-    rewrite.index = (int)index;
-    rewrite.last = (int)after;
-    rewrite.first = (int)element + 1;
+    rewrite.input = (int)index;
+    if (rewrite.kind == REWRITE_LOOKUP)
+        rewrite.lookup = (struct lookup_rewrite){(int)element, (int)after};
+    else
+        rewrite.scatter = (struct scatter_rewrite){(int)element, (int)after};
     return add_rewrite(parser, rewrite);
 }
 
 // Reads "route 1 e": input 1 selects elements of e for each token.
 static bool parse_route(struct parser *parser, struct rule_rewrite rewrite)
 {
-    if (!parse_input(parser, &rewrite.index))
+    if (!parse_input(parser, &rewrite.input))
         return false;
     rewrite.factor = find_letter(parser);
     if (rewrite.factor == NO_LETTER)
@@ -350,7 +352,7 @@ static bool parse_range(struct parser *parser, struct rule_rewrite rewrite)
     rewrite.factor = find_letter(parser);
     if (!known || rewrite.factor == NO_LETTER)
         return fail(parser, "range needs an input that another input follows, and a factor");
-    rewrite.index = (int)index;
+    rewrite.input = (int)index;
     return add_rewrite(parser, rewrite);
 }
 
@@ -373,7 +375,7 @@ static bool parse_words(struct parser *parser, struct rule_rewrite rewrite)
         words = tsr__arena_printf(parser->rule->arena, STR_FMT "%s" STR_FMT, STR_ARG(words),
                                   words.n ? " " : "", STR_ARG(next));
     } while (goes_on(parser));
-    rewrite.words = words.p;
+    rewrite.word.words = words.p;
     return add_rewrite(parser, rewrite);
 }
 

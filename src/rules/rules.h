@@ -77,56 +77,81 @@ struct rule_tensor {
     const struct rule_dim *dims;
 };
 
-// How the local node differs from the unsharded one, besides smaller tensors.
+// How the local node differs from the unsharded one, besides smaller tensors. `input`, `factor` and
+// `attribute` are those of struct rule_rewrite.
 enum rewrite_kind {
-    // Input `index` holds the shape of output `output`: it gets local sizes. `name`: attribute
-    // that, if it is 1, makes a size of 0 mean an empty dimension (allowzero); NULL: the operator
-    // has none.
+    // `input` holds the shape of the result: it gets local sizes (`shape`). If `attribute` is 1, a
+    // size of 0 means an empty dimension (allowzero); NULL: the operator has none.
     REWRITE_SHAPE,
-    // Input `index` is added to the result. If a reduced factor is sharded, only the device with
-    // the last shard of every reduced factor keeps this input, because the last shard is never
-    // empty.
+    // `input` is added to the result. If a reduced factor is sharded, only the device with the last
+    // shard of every reduced factor keeps this input, because the last shard is never empty.
     REWRITE_ADD_ONCE,
-    // Attribute `name` holds the size of `factor`: it gets the local size.
+    // `attribute` holds the size of `factor`: it gets the local size (`attr`).
     REWRITE_ATTR,
-    // Output `output` holds sizes `first` .. `last` - 1 of input `index`. The local node returns
-    // those of the full tensor.
+    // The result holds sizes of `input`. The local node returns those of the full tensor (`sizes`).
     REWRITE_SIZES,
     // Like REWRITE_SIZES, for the product of these sizes.
     REWRITE_SIZE,
-    // Elements of input `index` address `factor`, which is sharded and reduced. Indices into other
-    // shards give 0. The result has `last` dimensions after those of the indices. `first` > 0: only
-    // element `first` - 1 of each index tuple addresses the factor.
+    // Elements of `input` address `factor`, which is sharded and reduced. Indices into other shards
+    // give 0 (`lookup`).
     REWRITE_LOOKUP,
-    // Like REWRITE_LOOKUP, but the indices address elements of input 0 to change. `factor` is
-    // dimension `last` of input 0. Indices into other shards change nothing.
+    // Elements of `input` address elements of input 0 to change. Indices into other shards of
+    // `factor` change nothing (`scatter`).
     REWRITE_SCATTER,
-    // Inputs `index` and `index` + 1 are the start and the excluded end of ascending numbers. In
-    // the local node they are the bounds of the local shard of `factor`.
+    // `input` and the next one are the start and the excluded end of ascending numbers. In the
+    // local node they are the bounds of the local shard of `factor`.
     REWRITE_RANGE,
-    // Attribute `name` is a text. If the local shard of `factor` is one element, the text becomes
-    // the word of that element in `words`.
+    // `attribute` is a text. If the local shard of `factor` is one element, the text becomes the
+    // word of that element (`word`).
     REWRITE_WORD,
-    // Attribute `name` is a list with the same number of entries for each element of `factor`. It
-    // keeps the entries of the local shard.
+    // `attribute` is a list with the same number of entries for each element of `factor`. It keeps
+    // the entries of the local shard.
     REWRITE_SHARE,
-    // Input `index` selects elements of `factor` (experts) for each token. The local node gets the
-    // tokens that selected an element of the local shard, and weights for this shard alone.
+    // `input` selects elements of `factor` (experts) for each token. The local node gets the tokens
+    // that selected an element of the local shard, and weights for this shard alone.
     REWRITE_ROUTE,
-    // `factor` is the rows of a causal query. Inputs `index` and `index` + 1 are keys and values.
-    // Keys and values before the first local row become inputs `first` and `first` + 1, the cache.
-    // Input `last` is a mask, or absent. A node with a cache has three outputs.
+    // `factor` is the rows of a causal query. `input` and the next one are keys and values; those
+    // before the first local row become the cache (`causal`). Such a node has three outputs.
     REWRITE_CAUSAL,
+};
+struct shape_rewrite {
+    bool open; // a size of 0 cannot be written, but one entry may be -1
+};
+struct attr_rewrite {
+    int64_t unit; // elements of the attribute for one element of the factor
+};
+struct sizes_rewrite {
+    int first, stop; // dimensions of the input
+};
+struct lookup_rewrite {
+    int element; // of each index tuple, which addresses the factor; -1: indices are no tuples
+    int after;   // number of dimensions of the result after those of the indices
+};
+struct scatter_rewrite {
+    int element; // as in lookup_rewrite
+    int axis;    // dimension of input 0 that is the factor
+};
+struct word_rewrite {
+    const char *words; // one for each element of the factor, separated by blanks
+};
+struct causal_rewrite {
+    int past; // input of the cached keys; that of the values is the next one
+    int mask; // input, which may be absent
 };
 struct rule_rewrite {
     enum rewrite_kind kind;
-    int index, output, factor;
-    const char *name;
-    const char *words; // REWRITE_WORD: one word for each element of the factor, separated by blanks
-    int64_t unit;      // REWRITE_ATTR: elements of the attribute for one element of the factor
-    // used by REWRITE_SIZES, REWRITE_SIZE, REWRITE_LOOKUP, REWRITE_SCATTER, REWRITE_CAUSAL
-    int first, last;
-    bool open; // REWRITE_SHAPE: a size of 0 cannot be written, but one entry may be -1
+    int input;             // that the local node gets in another form; -1: none
+    int factor;            // -1: none
+    const char *attribute; // that the local node gets with another value; NULL: none
+    union {                // of the kinds that need more
+        struct shape_rewrite shape;
+        struct attr_rewrite attr;
+        struct sizes_rewrite sizes; // also of REWRITE_SIZE
+        struct lookup_rewrite lookup;
+        struct scatter_rewrite scatter;
+        struct word_rewrite word;
+        struct causal_rewrite causal;
+    };
 };
 
 // The elements of an input that a shard of the result needs (window_part.c has examples).

@@ -169,31 +169,31 @@ static void describe_rewrites(struct text *text, const struct pattern *pattern)
         const struct rule_rewrite *rewrite = &pattern->rewrites[i];
         enum rewrite_kind kind = rewrite->kind;
         const char *factor = rewrite->factor < 0 ? "" : pattern->letters[rewrite->factor].name.p;
-        int index = rewrite->index;
+        int input = rewrite->input;
         tsr__text_add(text, STR("local node: "));
         if (kind == REWRITE_SHAPE)
-            tsr__text_printf(text, "input %d contains the sizes of the shard\n", index);
+            tsr__text_printf(text, "input %d contains the sizes of the shard\n", input);
         else if (kind == REWRITE_ADD_ONCE)
-            tsr__text_printf(text, "only one device of a reduction adds input %d\n", index);
+            tsr__text_printf(text, "only one device of a reduction adds input %d\n", input);
         else if (kind == REWRITE_SIZES || kind == REWRITE_SIZE)
             tsr__text_printf(text, "replaced by sizes of the full tensor\n");
         else if (kind == REWRITE_LOOKUP || kind == REWRITE_SCATTER)
             tsr__text_printf(text, "elements of input %d that address another shard of %s %s\n",
-                             index, factor, kind == REWRITE_LOOKUP ? "give 0" : "are ignored");
+                             input, factor, kind == REWRITE_LOOKUP ? "give 0" : "are ignored");
         else if (kind == REWRITE_RANGE)
-            tsr__text_printf(text, "inputs %d and %d are the bounds of its shard of %s\n", index,
-                             index + 1, factor);
+            tsr__text_printf(text, "inputs %d and %d are the bounds of its shard of %s\n", input,
+                             input + 1, factor);
         else if (kind == REWRITE_ROUTE)
             tsr__text_printf(text,
                              "gets the tokens for which input %d selects an element of its shard "
                              "of %s\n",
-                             index, factor);
+                             input, factor);
         else if (kind == REWRITE_WORD)
             tsr__text_printf(text, "attribute %s is the value for its shard of %s (%s)\n",
-                             rewrite->name, factor, rewrite->words);
+                             rewrite->attribute, factor, rewrite->word.words);
         else if (kind == REWRITE_ATTR || kind == REWRITE_SHARE)
             tsr__text_printf(text, "attribute %s has the value for its shard of %s\n",
-                             rewrite->name, factor);
+                             rewrite->attribute, factor);
     }
 }
 

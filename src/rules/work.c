@@ -129,7 +129,7 @@ static bool reads_sizes(const struct rule *rule, int input)
     for (int i = 0; i < rule->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         if ((rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE) &&
-            rewrite->index == input)
+            rewrite->input == input)
             return true;
     }
     return false;

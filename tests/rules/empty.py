@@ -75,12 +75,12 @@ def local_node(task, whole):
     attributes = dict(c["attributes"])
     for r in rule["rewrites"]:
         if r["kind"] == "shape":
-            ins[r["index"]] = np.array(shapes[r["output"]], np.int64)
+            ins[r["input"]] = np.array(shapes[0], np.int64)
             attributes.update({r["name"]: 1} if r["name"] else {})
         elif r["kind"] == "once" and task.kind == "red":
-            ins[r["index"]] = None
+            ins[r["input"]] = None
         elif r["kind"] == "range" and r["factor"] == task.factor:
-            ins[r["index"] + 1] = np.array(values[r["index"]])
+            ins[r["input"] + 1] = np.array(values[r["input"]])
     return ins, attributes, shapes
 
 

@@ -93,6 +93,25 @@ static void print_windows(const struct rule *r)
     printf("]");
 }
 
+// Prints what all kinds of rewrites have, and what the kind of this one has.
+static void print_rewrite(const struct rule_rewrite *rewrite, const char *before)
+{
+    printf("%s{\"kind\": \"%s\", \"input\": %d, \"factor\": %d, \"name\": \"%s\"", before,
+           rewrites[rewrite->kind], rewrite->input, rewrite->factor,
+           rewrite->attribute ? rewrite->attribute : "");
+    if (rewrite->kind == REWRITE_ATTR)
+        printf(", \"unit\": %lld", (long long)rewrite->attr.unit);
+    else if (rewrite->kind == REWRITE_LOOKUP)
+        printf(", \"element\": %d, \"after\": %d", rewrite->lookup.element, rewrite->lookup.after);
+    else if (rewrite->kind == REWRITE_SCATTER)
+        printf(", \"element\": %d, \"axis\": %d", rewrite->scatter.element, rewrite->scatter.axis);
+    else if (rewrite->kind == REWRITE_WORD)
+        printf(", \"words\": \"%s\"", rewrite->word.words);
+    else if (rewrite->kind == REWRITE_CAUSAL)
+        printf(", \"mask\": %d", rewrite->causal.mask);
+    printf("}");
+}
+
 static void print_one(const tsr_node *n, const struct rule *r, const struct shapes *s)
 {
     printf("{\"op\": \"%s\", \"whole\": ", tsr_node_op(n));
@@ -112,14 +131,7 @@ static void print_one(const tsr_node *n, const struct rule *r, const struct shap
     print_tensors("outputs", r->outputs, r->n_outputs);
     printf(", \"rewrites\": [");
     for (int i = 0; i < r->n_rewrites; i++)
-        printf(
-            "%s{\"kind\": \"%s\", \"index\": %d, \"output\": %d, \"factor\": %d, \"unit\": %lld, "
-            "\"first\": %d, \"last\": %d, \"name\": \"%s\", \"words\": \"%s\"}",
-            i ? ", " : "", rewrites[r->rewrites[i].kind], r->rewrites[i].index,
-            r->rewrites[i].output, r->rewrites[i].factor, (long long)r->rewrites[i].unit,
-            r->rewrites[i].first, r->rewrites[i].last,
-            r->rewrites[i].name ? r->rewrites[i].name : "",
-            r->rewrites[i].words ? r->rewrites[i].words : "");
+        print_rewrite(&r->rewrites[i], i ? ", " : "");
     printf("]");
     print_windows(r);
     print_shapes(n, s);

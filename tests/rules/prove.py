@@ -417,12 +417,12 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                 attributes[l["name"]] = tuple(numbers) if numbers else None
         for r in rule["rewrites"]:
             if r["kind"] == "shape":
-                ins[r["index"]] = np.array([len(x) for x in where[r["output"]]], np.int64)
+                ins[r["input"]] = np.array([len(x) for x in where[0]], np.int64)
             elif r["kind"] in ("sizes", "size"):  # sizes of the full tensor
-                ins[r["index"]] = values[r["index"]]
+                ins[r["input"]] = values[r["input"]]
             elif r["kind"] in ("lookup", "scatter") and r["factor"] in cell:
                 lo, hi = cell[r["factor"]]
-                given, element = ins[r["index"]].copy(), r["first"] - 1
+                given, element = ins[r["input"]].copy(), r["element"]
                 at = given if element < 0 else given[..., element]
                 at = np.where(at < 0, at + sizes[r["factor"]], at) - lo
                 missing = (at < 0) | (at >= hi - lo)
@@ -431,16 +431,16 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                     given = local_index
                 else:
                     given[..., element] = local_index
-                ins[r["index"]] = given
+                ins[r["input"]] = given
                 if r["kind"] == "scatter":  # one more row, for elements of other devices
-                    spares.append((r["last"], hi - lo))
-                    ins[0] = np.concatenate([ins[0], np.take(ins[0], [0], r["last"])], r["last"])
+                    spares.append((r["axis"], hi - lo))
+                    ins[0] = np.concatenate([ins[0], np.take(ins[0], [0], r["axis"])], r["axis"])
                 else:
-                    missing = missing.reshape(missing.shape + (1,) * r["last"])
+                    missing = missing.reshape(missing.shape + (1,) * r["after"])
                     elsewhere = missing if elsewhere is None else elsewhere | missing
             elif r["kind"] == "causal" and r["factor"] in cell:  # by a mask instead of a cache
                 lo, hi = cell[r["factor"]]
-                seen, mask = np.tri(hi - lo, sizes[r["factor"]], lo, bool), r["last"]
+                seen, mask = np.tri(hi - lo, sizes[r["factor"]], lo, bool), r["mask"]
                 ins += [None] * (mask + 1 - len(ins))
                 given = np.zeros((), np.float32) if ins[mask] is None else ins[mask]
                 hidden = np.where(seen, given, False if given.dtype == bool else -np.inf).astype(given.dtype)
@@ -448,16 +448,16 @@ def prove(rule, sizes, cuts, c, machine, local, whole):
                 attributes.update(is_causal=0) if mask == 3 else attributes.update(unidirectional=0)
             elif r["kind"] == "range" and r["factor"] in cell:
                 lo, hi = cell[r["factor"]]
-                ins[r["index"]], ins[r["index"] + 1] = np.array(values[r["index"]] + lo), np.array(values[r["index"]] + hi)
+                ins[r["input"]], ins[r["input"] + 1] = np.array(values[r["input"]] + lo), np.array(values[r["input"]] + hi)
                 attributes[""] = None  # the local node differs from the unsharded one
             elif r["kind"] == "once":  # an input that has the reduced factor itself is added by each device
-                own = {g for dim in rule["inputs"][r["index"]]["dims"] for g in dim}
-                left_out += [r["index"]] if any(coords[f] for f in reduced if f not in own) else []
+                own = {g for dim in rule["inputs"][r["input"]]["dims"] for g in dim}
+                left_out += [r["input"]] if any(coords[f] for f in reduced if f not in own) else []
             elif r["kind"] == "route" and r["factor"] in cell:
                 lo, hi = cell[r["factor"]]
-                weights = routed(ins[r["index"]], c["attributes"])[:, lo:hi]
+                weights = routed(ins[r["input"]], c["attributes"])[:, lo:hi]
                 scale = weights.sum(1)
-                ins[r["index"]] = np.log(np.where(scale[:, None] > 0, np.maximum(weights, 1e-30), 1)).astype(np.float32)
+                ins[r["input"]] = np.log(np.where(scale[:, None] > 0, np.maximum(weights, 1e-30), 1)).astype(np.float32)
                 attributes["k"] = min(c["attributes"]["k"], hi - lo)
             elif r["kind"] == "word" and r["factor"] in cell and cell[r["factor"]][1] - cell[r["factor"]][0] == 1:
                 attributes[r["name"]] = r["words"].split()[cell[r["factor"]][0]]

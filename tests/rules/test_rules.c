@@ -194,11 +194,11 @@ static void test_notation_reads_clauses(void **state)
     assert_int_equal(p->letters[3].combine, COMBINE_MAX);
     assert_int_equal(p->letters[1].unit, 4);
     assert_int_equal(p->n_rewrites, 2);
-    assert_string_equal(p->rewrites[0].name, "num_heads");
+    assert_string_equal(p->rewrites[0].attribute, "num_heads");
     p = tsr__pattern_parse(
         &b->arena, STR("[v] -> [v]; word direction=v forward reverse; share names=v"), &wrong);
     assert_non_null(p);
-    assert_string_equal(p->rewrites[0].words, "forward reverse");
+    assert_string_equal(p->rewrites[0].word.words, "forward reverse");
     assert_int_equal(p->rewrites[1].kind, REWRITE_SHARE);
     p = tsr__pattern_parse(&b->arena, STR("[A* r] -> [A* r]; stat r"), &wrong);
     assert_non_null(p);
@@ -372,7 +372,7 @@ static void test_gemm_once(void **state)
     const struct rule *r = rule_of(b, n);
     assert_int_equal(r->n_rewrites, 1);
     assert_int_equal(r->rewrites[0].kind, REWRITE_ADD_ONCE);
-    assert_int_equal(r->rewrites[0].index, 2);
+    assert_int_equal(r->rewrites[0].input, 2);
     in[2] = NULL;
     out = "z";
     n = tsr_graph_add_node(b->graph, "", "Gemm", "h", in, 2, &out, 1);

@@ -94,25 +94,26 @@ tsr_status tsr__causal_begin(struct part *part, const struct step *st, tsr_value
     const struct node_flow *nf = st->flow;
     if (!rewrite)
         return TSR_OK;
-    const struct rule_tensor *keys = &nf->place.rule->inputs[rewrite->index];
+    const struct rule_tensor *keys = &nf->place.rule->inputs[rewrite->input];
     int64_t axis = keys->rank - 2; // s in [b s (h d)] or [b h s d]
     tsr_value *none = tsr__part_number(part, 0);
-    struct row_range rows = rows_of(part, nf, rewrite->factor, inputs[rewrite->index], axis);
+    struct row_range rows = rows_of(part, nf, rewrite->factor, inputs[rewrite->input], axis);
+    const struct causal_rewrite *causal = &rewrite->causal;
     bool made = true;
     for (int i = 0; i < 2; i++) { // keys, values
-        tsr_value **x = &inputs[rewrite->index + i], **past = &inputs[rewrite->first + i];
-        const struct rule_tensor *tensor = &nf->place.rule->inputs[rewrite->index + i];
+        tsr_value **x = &inputs[rewrite->input + i], **past = &inputs[causal->past + i];
+        const struct rule_tensor *tensor = &nf->place.rule->inputs[rewrite->input + i];
         *past = as_cache(part, nf, tensor, slice(part, *x, none, rows.start, axis));
         *x = with_last_size(part, nf, tensor, slice(part, *x, rows.start, rows.stop, axis));
         made = made && *x && *past;
     }
-    tsr_value **mask = &inputs[rewrite->last];
+    tsr_value **mask = &inputs[causal->mask];
     if (*mask) {
-        *mask = slice(part, *mask, none, rows.stop, nf->place.rule->inputs[rewrite->last].rank - 1);
+        *mask = slice(part, *mask, none, rows.stop, nf->place.rule->inputs[causal->mask].rank - 1);
         made = made && *mask;
     }
-    if (*n_inputs < (size_t)rewrite->first + 2)
-        *n_inputs = (size_t)rewrite->first + 2;
+    if (*n_inputs < (size_t)causal->past + 2)
+        *n_inputs = (size_t)causal->past + 2;
     return made ? TSR_OK : TSR_NOMEM;
 }
 

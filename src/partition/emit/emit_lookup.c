@@ -120,20 +120,22 @@ static tsr_status begin_factor(struct part *part, const struct step *st,
                                const struct rule_rewrite *rewrite, tsr_value **inputs,
                                tsr_value **here)
 {
-    const struct item *it = st->inputs[rewrite->index]->item;
+    const struct item *it = st->inputs[rewrite->input]->item;
+    bool updates = rewrite->kind == REWRITE_SCATTER;
     struct table table = {.part = part, .rows = tsr__part_range(part, st->flow, rewrite->factor)};
     table.size = st->flow->place.rule->factors[rewrite->factor].size.value;
-    if (rewrite->kind == REWRITE_SCATTER)
+    if (updates)
         table.elsewhere = table.rows.stop - table.rows.start;
-    tsr_value **x = &inputs[rewrite->index];
+    tsr_value **x = &inputs[rewrite->input];
     if (!*here) // at later factors the indices are already int64
         *x = as_int64(part, *x, it->dtype);
-    if (rewrite->first)
-        *x = local_element(&table, *x, it, rewrite->first - 1);
+    int element = updates ? rewrite->scatter.element : rewrite->lookup.element;
+    if (element >= 0)
+        *x = local_element(&table, *x, it, element);
     else
         *x = local_index(&table, *x);
-    if (rewrite->kind == REWRITE_SCATTER)
-        inputs[0] = with_spare(part, inputs[0], rewrite->last);
+    if (updates)
+        inputs[0] = with_spare(part, inputs[0], rewrite->scatter.axis);
     *here = *here ? NODE(part, "And", *here, table.here) : table.here;
     if (!*x || !inputs[0] || !*here)
         return TSR_NOMEM;
@@ -182,7 +184,7 @@ static tsr_value *without_spares(struct part *part, const struct step *st, tsr_v
             continue;
         struct tile_interval rows = tsr__part_range(part, st->flow, rewrite->factor);
         int64_t n_rows = rows.stop - rows.start;
-        x = tsr__part_slice(part, x, rewrite->last, 0, n_rows, next_name(&names));
+        x = tsr__part_slice(part, x, rewrite->scatter.axis, 0, n_rows, next_name(&names));
     }
     return x;
 }
@@ -199,8 +201,9 @@ tsr_status tsr__lookup_end(struct part *part, struct step *st, tsr_value *here, 
         while (!is_cut(st->flow, &rule->rewrites[i]))
             i++;
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
-        int rank = st->inputs[rewrite->index]->item->rank - (rewrite->first > 0);
-        y = NAMED_NODE(part, "Where", name, append_dims(part, here, rank, rewrite->last), found,
+        const struct lookup_rewrite *lookup = &rewrite->lookup;
+        int rank = st->inputs[rewrite->input]->item->rank - (lookup->element >= 0);
+        y = NAMED_NODE(part, "Where", name, append_dims(part, here, rank, lookup->after), found,
                        tsr__part_zero(part, st->outputs[0]->item->dtype));
     }
     st->outputs[0]->local[part->rank] = y;

@@ -120,7 +120,7 @@ static struct tile_units part_of(const struct local_copy *copy, int factor)
 static tsr_status rewrite_range(struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
     struct part *part = copy->part;
-    tsr_value **start = &copy->inputs[rewrite->index], **limit = start + 1, *bounds[2];
+    tsr_value **start = &copy->inputs[rewrite->input], **limit = start + 1, *bounds[2];
     if (copy->place < 0 || copy->flow->place.cuts[rewrite->factor] < 2)
         return TSR_OK;
     struct tile_units units = part_of(copy, rewrite->factor);
@@ -147,39 +147,38 @@ static tsr_status rewrite_shape(struct local_copy *copy, const struct rule_rewri
     if (!tsr__shape_input_of(draft, copy->flow, rewrite, &shape))
         return draft_status(draft);
     shape.windows = copy->step->made;
-    tsr_value **host = &copy->inputs[rewrite->index];
+    tsr_value **host = &copy->inputs[rewrite->input];
     *host = tsr__part_local_shape(copy->part, &shape, *host, copy->inputs[0]);
     return status_of_alloc(*host);
 }
 
-static tsr_status rewrite_input(struct local_copy *copy, const struct rule_rewrite *rewrite)
+// Leaves out an input that another rank adds.
+static tsr_status rewrite_once(struct local_copy *copy, const struct rule_rewrite *rewrite)
 {
-    switch (rewrite->kind) {
-    case REWRITE_RANGE:
-        return rewrite_range(copy, rewrite);
-    case REWRITE_SHAPE:
-        return rewrite_shape(copy, rewrite);
-    case REWRITE_ADD_ONCE:
-        if (tsr__input_is_skipped(copy->flow, copy->part->rank, rewrite->index))
-            copy->inputs[rewrite->index] = NULL;
-        return TSR_OK;
-    default:
-        return TSR_OK;
-    }
+    if (tsr__input_is_skipped(copy->flow, copy->part->rank, rewrite->input))
+        copy->inputs[rewrite->input] = NULL;
+    return TSR_OK;
 }
 
 // Rewrites inputs that describe the full tensor. Examples: Reshape to [8,6] with result {2,1} gets
 // [4,6]; a bias that another rank adds is left out; the bounds of a Range become those of the
-// shard.
+// shard. Other kinds add nodes around the local node (emit_lookup.c, emit_route.c, emit_causal.c)
+// or replace it (emit_shape.c).
 static tsr_status rewrite_inputs(struct local_copy *copy)
 {
+    static tsr_status (*const emit[])(struct local_copy *, const struct rule_rewrite *) = {
+        [REWRITE_SHAPE] = rewrite_shape,
+        [REWRITE_ADD_ONCE] = rewrite_once,
+        [REWRITE_RANGE] = rewrite_range,
+    };
     if (!copy->rule)
         return TSR_OK;
     for (int i = 0; i < copy->rule->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &copy->rule->rewrites[i];
-        if (rewrite->index < 0 || (size_t)rewrite->index >= copy->step->n_node_inputs)
+        if (rewrite->input < 0 || (size_t)rewrite->input >= copy->step->n_node_inputs)
             continue;
-        TRY(rewrite_input(copy, rewrite));
+        if (rewrite->kind < TSR_COUNT(emit) && emit[rewrite->kind])
+            TRY(emit[rewrite->kind](copy, rewrite));
     }
     return TSR_OK;
 }
@@ -304,24 +303,59 @@ static struct str word_at(struct str words, int64_t at)
     return (struct str){words.p, n};
 }
 
-// Rewrites an attribute with one entry for each element of a factor: the local node gets the
-// entries of its part. Example: a recurrent layer has the directions "forward" and "reverse"; the
-// second of two devices gets "reverse".
-static tsr_status rewrite_named(const struct local_copy *copy, const struct rule_rewrite *rewrite,
-                                tsr_attr *attr, const struct local_size *part)
+// An attribute that depends on a sharded factor, and the rank's part of the factor.
+struct local_attr {
+    const struct local_copy *copy;
+    const struct rule_rewrite *rewrite;
+    tsr_attr *attr;
+    struct local_size part;
+};
+
+// Returns the elements of the factor that the rank has.
+static struct tile_interval elements_of(const struct local_attr *local)
 {
-    int64_t size = copy->rule->factors[rewrite->factor].size.value;
-    int64_t start = tsr__tile_start(size, part->part.of, part->part.first);
-    int64_t stop = tsr__tile_start(size, part->part.of, part->part.stop);
-    if (rewrite->kind == REWRITE_SHARE) {
-        int64_t each = tsr__attr_length(attr) / size;
-        return tsr__attr_keep(attr, start * each, stop * each);
-    }
-    if (stop - start != 1)
+    int64_t size = local->copy->rule->factors[local->rewrite->factor].size.value;
+    const struct tile_units *units = &local->part.part;
+    return (struct tile_interval){tsr__tile_start(size, units->of, units->first),
+                                  tsr__tile_start(size, units->of, units->stop)};
+}
+
+// Keeps the entries of the rank's part, in a list with entries for each element of the factor.
+static tsr_status rewrite_share(const struct local_attr *local)
+{
+    struct tile_interval own = elements_of(local);
+    int64_t size = local->copy->rule->factors[local->rewrite->factor].size.value;
+    int64_t each = tsr__attr_length(local->attr) / size;
+    return tsr__attr_keep(local->attr, own.start * each, own.stop * each);
+}
+
+// Sets the word of the only element that the rank has. Example: a recurrent layer has the
+// directions "forward" and "reverse"; the second of two devices gets "reverse".
+static tsr_status rewrite_word(const struct local_attr *local)
+{
+    const struct local_copy *copy = local->copy;
+    struct tile_interval own = elements_of(local);
+    if (own.stop - own.start != 1)
         return TSR_OK;
-    struct arena *arena = copy->part->draft->arena;
-    struct str text = tsr__arena_str(arena, word_at(str_of(rewrite->words), start));
-    return text.p ? tsr_node_set_string(copy->node, rewrite->name, text.p) : TSR_NOMEM;
+    struct str word = word_at(str_of(local->rewrite->word.words), own.start);
+    struct str text = tsr__arena_str(copy->part->draft->arena, word);
+    if (!text.p)
+        return TSR_NOMEM;
+    return tsr_node_set_string(copy->node, local->rewrite->attribute, text.p);
+}
+
+// Sets the local size of the factor. Example: num_heads = 8 becomes 4 if the heads are sharded in
+// 2.
+static tsr_status rewrite_size(const struct local_attr *local)
+{
+    const struct local_copy *copy = local->copy;
+    const struct step *st = copy->step;
+    const char *name = local->rewrite->attribute;
+    int factor = local->rewrite->factor;
+    if (st->made && st->made_factor == factor)
+        return tsr_node_set_int(copy->node, name, tsr__windows_size(st->made, copy->part->rank));
+    return rewrite_counts(copy->node, local->attr, name, &copy->rule->factors[factor],
+                          &local->part);
 }
 
 // Sets allowzero. Example: [1 3 4] is reshaped to [0 -1] and sharded in two. The first device
@@ -334,41 +368,35 @@ static tsr_status rewrite_zeros(const struct local_copy *copy, const struct rule
         return draft_status(draft);
     if (!tsr__shape_input_is_sizes(draft, &shape))
         return TSR_OK;
-    return tsr_node_set_int(copy->node, rewrite->name, 1);
+    return tsr_node_set_int(copy->node, rewrite->attribute, 1);
 }
 
+// Replaces the attribute of a rewrite, if the node has it and the factor is sharded.
 static tsr_status rewrite_attribute(const struct local_copy *copy,
                                     const struct rule_rewrite *rewrite)
 {
-    const struct step *st = copy->step;
-    tsr_attr *attr = tsr_node_find_attr(copy->node, rewrite->name);
+    static tsr_status (*const emit[])(const struct local_attr *) = {
+        [REWRITE_ATTR] = rewrite_size,
+        [REWRITE_WORD] = rewrite_word,
+        [REWRITE_SHARE] = rewrite_share,
+    };
+    if (rewrite->kind == REWRITE_SHAPE)
+        return rewrite_zeros(copy, rewrite);
+    tsr_attr *attr = tsr_node_find_attr(copy->node, rewrite->attribute);
     if (!attr || copy->flow->place.cuts[rewrite->factor] < 2)
         return TSR_OK;
-    struct local_size part = {1, 1, part_of(copy, rewrite->factor)};
-    if (rewrite->kind != REWRITE_ATTR)
-        return rewrite_named(copy, rewrite, attr, &part);
-    if (st->made && st->made_factor == rewrite->factor) {
-        int64_t size = tsr__windows_size(st->made, copy->part->rank);
-        return tsr_node_set_int(copy->node, rewrite->name, size);
-    }
-    const struct rule_factor *factor = &copy->rule->factors[rewrite->factor];
-    return rewrite_counts(copy->node, attr, rewrite->name, factor, &part);
+    return emit[rewrite->kind](
+        &(struct local_attr){copy, rewrite, attr, {1, 1, part_of(copy, rewrite->factor)}});
 }
 
-// Replaces attributes that depend on sharded factors. Example: num_heads = 8 becomes 4 if the heads
-// are sharded in 2.
+// Replaces attributes that depend on sharded factors.
 static tsr_status rewrite_attributes(const struct local_copy *copy)
 {
     if (!copy->rule || copy->place < 0)
         return TSR_OK;
-    for (int i = 0; i < copy->rule->n_rewrites; i++) {
-        const struct rule_rewrite *rewrite = &copy->rule->rewrites[i];
-        if (rewrite->kind == REWRITE_SHAPE && rewrite->name)
-            TRY(rewrite_zeros(copy, rewrite));
-        else if (rewrite->kind == REWRITE_ATTR || rewrite->kind == REWRITE_WORD ||
-                 rewrite->kind == REWRITE_SHARE)
-            TRY(rewrite_attribute(copy, rewrite));
-    }
+    for (int i = 0; i < copy->rule->n_rewrites; i++)
+        if (copy->rule->rewrites[i].attribute)
+            TRY(rewrite_attribute(copy, &copy->rule->rewrites[i]));
     return TSR_OK;
 }
 

@@ -109,12 +109,12 @@ static void fill_tiny(const struct mixture *mixture, tsr_value *const *inputs, t
     int64_t hidden = div_up(n, TINY_SIZE) * TINY_SIZE;
     bool packed = at->first_scales > 0;
     tsr_dtype weights = packed ? TSR_UINT8 : mixture->type;
-    tsr_value *router = inputs[mixture->rewrite->index];
+    tsr_value *router = inputs[mixture->rewrite->input];
     tsr_value *sizes[2] = {tsr__part_slice(part, NODE(part, "Shape", router), 0, 0, 1, NEW_NAME),
                            tsr__part_number(part, hidden)};
     tiny[0] = NODE(part, "Expand", tsr__part_zero(part, mixture->type),
                    tsr__part_concat(part, sizes, 2, 0, NEW_NAME));
-    tiny[mixture->rewrite->index] = router;
+    tiny[mixture->rewrite->input] = router;
     tiny[at->first] = constant(mixture, weights, (int64_t[]){count, TINY_SIZE, hidden}, 3, false);
     tiny[at->second] = constant(mixture, weights, (int64_t[]){count, hidden, TINY_SIZE}, 3, false);
     tiny[at->bias] = constant(mixture, mixture->type, (int64_t[]){count, hidden}, 2, true);
@@ -130,7 +130,7 @@ static void fill_tiny(const struct mixture *mixture, tsr_value *const *inputs, t
 static bool is_by_router(const struct mixture *mixture, size_t i)
 {
     const struct rule *rule = mixture->st->flow->place.rule;
-    const struct rule_tensor *router = &rule->inputs[mixture->rewrite->index];
+    const struct rule_tensor *router = &rule->inputs[mixture->rewrite->input];
     if (i >= (size_t)rule->n_inputs || rule->inputs[i].absent || rule->inputs[i].rank < 1)
         return false;
     const struct rule_dim *last = &rule->inputs[i].dims[rule->inputs[i].rank - 1];
@@ -166,7 +166,7 @@ static tsr_value *local_weights(const struct mixture *mixture, tsr_value **input
     fill_tiny(mixture, inputs, tiny);
     size_t n = 0;
     for (size_t i = 0; i < n_inputs + 8; i++) {
-        if (i < n_inputs && i != (size_t)mixture->rewrite->index && is_by_router(mixture, i)) {
+        if (i < n_inputs && i != (size_t)mixture->rewrite->input && is_by_router(mixture, i)) {
             tiny[i] = inputs[i];
             inputs[i] = NULL; // the weights of the local node are in its router input
         }
@@ -247,7 +247,7 @@ static void select_tokens(const struct mixture *mixture, tsr_value **inputs, siz
     if (tsr__part_on_cuda(part))
         inputs[0] = NODE(part, "Where", tsr__part_cast(part, route->sum, TSR_BOOL, NEW_NAME),
                          inputs[0], tsr__part_zero(part, mixture->type));
-    inputs[mixture->rewrite->index] =
+    inputs[mixture->rewrite->input] =
         local_router(mixture, NODE(part, "Gather", weights, route->tokens));
 }
 
@@ -268,7 +268,7 @@ tsr_status tsr__route_begin(struct part *part, const struct step *st, tsr_value 
     route->given = inputs[0];
     route->experts = mixture.range.stop - mixture.range.start;
     select_tokens(&mixture, inputs, st->n_node_inputs, route);
-    return status_of_alloc(inputs[0] && inputs[rewrite->index] ? route->sum : NULL);
+    return status_of_alloc(inputs[0] && inputs[rewrite->input] ? route->sum : NULL);
 }
 
 tsr_status tsr__route_attributes(const struct route *route, tsr_node *node)

@@ -198,20 +198,20 @@ tsr_status tsr__emit_sizes(struct part *part, struct step *st, const struct rule
 {
     struct draft *draft = part->draft;
     const struct item *it =
-        tsr__item_of(draft, tsr_node_input(st->flow->node, (size_t)rewrite->index));
+        tsr__item_of(draft, tsr_node_input(st->flow->node, (size_t)rewrite->input));
     if (!it)
         return TSR_NOMEM;
-    if (!tsr__shape_known(draft, it) || rewrite->last > it->rank || it->rank > TILE_MAX_RANK)
+    if (!tsr__shape_known(draft, it) || rewrite->sizes.stop > it->rank || it->rank > TILE_MAX_RANK)
         return tsr__fail(
             draft->session, TSR_UNSUPPORTED, DIAG_partition_no_tensor,
             PLACE_AT(tsr__place_node(st->flow->node)), "do not shard the node's input",
             "the node returns sizes of a sharded tensor, which cannot be computed from the "
             "sizes of the model's inputs");
-    tsr_value **value = &st->outputs[rewrite->output]->local[part->rank];
+    tsr_value **value = &st->outputs[0]->local[part->rank];
     if (rewrite->kind == REWRITE_SIZE)
         *value = product_of(part, it);
     else
-        *value = some_sizes(part, it, rewrite->first, rewrite->last);
+        *value = some_sizes(part, it, rewrite->sizes.first, rewrite->sizes.stop);
     return status_of_alloc(*value);
 }
 

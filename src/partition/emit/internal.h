@@ -118,9 +118,8 @@ struct shape_input {
     struct item *made;       // the result of the node
     const struct tile_layout *layout;
     const struct windows *windows; // the node computes these instead of its shard; NULL: the shard
-    int output;
-    bool open;   // a size 0 cannot be written, but one entry may be -1
-    bool copies; // the entry 0 means "copy the size from the input"
+    bool open;                     // a size 0 cannot be written, but one entry may be -1
+    bool copies;                   // the entry 0 means "copy the size from the input"
 };
 // Finds the shape input of a node. Returns false if the node has none, or if out of memory (the
 // arena has then failed).

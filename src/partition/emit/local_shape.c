@@ -153,15 +153,15 @@ static bool may_be_empty(const struct tile_layout *layout, int axis, tsr_dim siz
 bool tsr__shape_input_of(struct draft *draft, const struct node_flow *nf,
                          const struct rule_rewrite *rewrite, struct shape_input *shape_in)
 {
-    *shape_in = (struct shape_input){.nf = nf, .output = rewrite->output, .open = rewrite->open};
+    *shape_in = (struct shape_input){.nf = nf, .open = rewrite->shape.open};
     shape_in->copies =
-        rewrite->open ||
-        (rewrite->name && !tsr_attr_int(tsr_node_find_attr(nf->node, rewrite->name), 0));
-    shape_in->source = tsr_node_input(nf->node, (size_t)rewrite->index);
-    shape_in->layout = nf->outputs[rewrite->output];
+        rewrite->shape.open ||
+        (rewrite->attribute && !tsr_attr_int(tsr_node_find_attr(nf->node, rewrite->attribute), 0));
+    shape_in->source = tsr_node_input(nf->node, (size_t)rewrite->input);
+    shape_in->layout = nf->outputs[0];
     if (!shape_in->source || !shape_in->layout)
         return false;
-    shape_in->made = tsr__item_of(draft, tsr_node_output(nf->node, (size_t)rewrite->output));
+    shape_in->made = tsr__item_of(draft, tsr_node_output(nf->node, 0));
     return shape_in->made != NULL;
 }
 
@@ -181,10 +181,10 @@ static int same_axis(const struct shape_input *shape_in, int axis)
     const struct rule *rule = shape_in->nf->place.rule;
     if (!rule || rule->n_inputs == 0 || rule->inputs[0].host || rule->inputs[0].absent)
         return -1;
-    if (shape_in->output >= rule->n_outputs || axis >= rule->outputs[shape_in->output].rank)
+    if (rule->n_outputs < 1 || axis >= rule->outputs[0].rank)
         return -1;
     for (int i = 0; i < rule->inputs[0].rank; i++)
-        if (same_factors(&rule->inputs[0].dims[i], &rule->outputs[shape_in->output].dims[axis]))
+        if (same_factors(&rule->inputs[0].dims[i], &rule->outputs[0].dims[axis]))
             return i;
     return -1;
 }

@@ -58,7 +58,7 @@ bool tsr__input_is_skipped(const struct node_flow *nf, int64_t device, int input
     if (!rule)
         return false;
     for (int i = 0; i < rule->n_rewrites; i++)
-        once |= rule->rewrites[i].kind == REWRITE_ADD_ONCE && rule->rewrites[i].index == input;
+        once |= rule->rewrites[i].kind == REWRITE_ADD_ONCE && rule->rewrites[i].input == input;
     int64_t at = tsr__place_index(&nf->place, device);
     if (!once || at < 0)
         return false;
@@ -217,8 +217,8 @@ const struct rule_rewrite *tsr__sizes_rewrite(const struct node_flow *nf)
     for (int i = 0; i < rule->n_rewrites; i++) {
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         bool sizes = rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE;
-        if (sizes && nf->inputs[rewrite->index] &&
-            !tsr__layout_is_whole(nf->inputs[rewrite->index]))
+        if (sizes && nf->inputs[rewrite->input] &&
+            !tsr__layout_is_whole(nf->inputs[rewrite->input]))
             return rewrite;
     }
     return NULL;
@@ -239,15 +239,15 @@ static bool is_shape_constant(struct draft *draft, const tsr_value *source,
     return false;
 }
 
-// True if the rewrite replaces the input that it names (rewrite->index).
+// True if the rewrite replaces the input that it names (rewrite->input).
 static bool is_rewritten(struct draft *draft, const struct node_flow *nf,
                          const struct rule_rewrite *rewrite)
 {
-    const tsr_value *value = tsr_node_input(nf->node, (size_t)rewrite->index);
+    const tsr_value *value = tsr_node_input(nf->node, (size_t)rewrite->input);
     if (!value)
         return false;
-    if (rewrite->kind == REWRITE_SHAPE && nf->outputs[rewrite->output] &&
-        is_shape_constant(draft, value, nf->outputs[rewrite->output]))
+    if (rewrite->kind == REWRITE_SHAPE && nf->outputs[0] &&
+        is_shape_constant(draft, value, nf->outputs[0]))
         return true;
     return rewrite == tsr__sizes_rewrite(nf);
 }
@@ -278,7 +278,7 @@ bool tsr__input_replaced(struct draft *draft, const struct node_flow *nf, int64_
     if (!rule)
         return tsr__input_is_skipped(nf, device, input);
     for (int i = 0; i < rule->n_rewrites; i++)
-        if (rule->rewrites[i].index == input && is_rewritten(draft, nf, &rule->rewrites[i]))
+        if (rule->rewrites[i].input == input && is_rewritten(draft, nf, &rule->rewrites[i]))
             return true;
     for (int i = 0; i < rule->n_lists; i++)
         if (rule->lists[i].input == input && tsr__lists_apply(nf))

@@ -331,13 +331,13 @@ static void read_as_kept(struct draft *draft, const struct node_flow *nf)
         const struct rule_rewrite *rewrite = &rule->rewrites[i];
         if (rewrite->kind != REWRITE_SIZES && rewrite->kind != REWRITE_SIZE)
             continue;
-        const tsr_value *value = tsr_node_input(nf->node, (size_t)rewrite->index);
+        const tsr_value *value = tsr_node_input(nf->node, (size_t)rewrite->input);
         if (!value)
             continue;
         const struct tile_layout *layout = draft->kept[tsr__value_id(value)];
         if (layout && tsr_value_is_input(value) && !tsr__layout_is_whole(layout) &&
             sizes_named(draft, value))
-            nf->inputs[rewrite->index] = tsr__layout_copy(draft->arena, layout);
+            nf->inputs[rewrite->input] = tsr__layout_copy(draft->arena, layout);
     }
 }
 

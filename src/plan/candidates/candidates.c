@@ -262,8 +262,8 @@ static int64_t lookup_time(struct candidate_builder *builder)
         if ((rewrite->kind != REWRITE_LOOKUP && !updates) ||
             builder->place.cuts[rewrite->factor] < 2)
             continue;
-        const struct plan_value *index = value_at(builder, SIDE_INPUT, (size_t)rewrite->index);
-        double bytes = (double)bytes_in(builder, builder->in[rewrite->index], index) * 64 /
+        const struct plan_value *index = value_at(builder, SIDE_INPUT, (size_t)rewrite->input);
+        double bytes = (double)bytes_in(builder, builder->in[rewrite->input], index) * 64 /
                        (double)index->bits * INDEX_MOVES;
         if (updates)
             bytes += TABLE_MOVES *

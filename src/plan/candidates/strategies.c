@@ -267,7 +267,7 @@ static void key_rule(struct text *key, const struct rule *rule)
     for (int i = 0; i < rule->n_rewrites; i++)
         key_numbers(
             key,
-            (int64_t[]){rule->rewrites[i].kind, rule->rewrites[i].index, rule->rewrites[i].factor},
+            (int64_t[]){rule->rewrites[i].kind, rule->rewrites[i].input, rule->rewrites[i].factor},
             3);
     for (int i = 0; i < rule->n_windows; i++)
         key_window(key, &rule->windows[i]);

@@ -101,10 +101,10 @@ void tsr__derive_causal_rows(struct derivation *derivation, size_t past, size_t 
 {
     int rows = tsr__rule_find(&derivation->rule, STR("q"));
     tsr__rule_rewrite(&derivation->rule, (struct rule_rewrite){.kind = REWRITE_CAUSAL,
-                                                               .index = 1,
+                                                               .input = 1,
                                                                .factor = rows,
-                                                               .first = (int)past,
-                                                               .last = (int)mask});
+                                                               .causal.past = (int)past,
+                                                               .causal.mask = (int)mask});
 }
 
 bool tsr__derive_mask_fits(const struct derivation *derivation, size_t i, int keys)

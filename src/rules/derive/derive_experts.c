@@ -73,7 +73,7 @@ static void end_tokens(struct derivation *derivation)
     }
     tsr__rule_reduce(rule, experts, COMBINE_SUM);
     tsr__rule_rewrite(rule,
-                      (struct rule_rewrite){.kind = REWRITE_ROUTE, .index = 1, .factor = experts});
+                      (struct rule_rewrite){.kind = REWRITE_ROUTE, .input = 1, .factor = experts});
 }
 
 // Adds an input "[e ROWS AFTER]"; rows and after are dimensions as text.

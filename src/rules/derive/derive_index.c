@@ -49,20 +49,19 @@ static bool can_be_added(const struct derivation *derivation, size_t like)
 }
 
 // Adds a lookup: v is reduced by a sum, and elements of input 1 are indices into it. If indices are
-// tuples, `tuple` is the number of the element that is an index into v, 1 for the first; 0: no
-// tuples.
-static void add_lookup(struct rule_builder *rule, int v, int after, int tuple)
+// tuples, `element` is the element that is an index into v; -1: no tuples.
+static void add_lookup(struct rule_builder *rule, int v, int after, int element)
 {
     tsr__rule_reduce(rule, v, COMBINE_SUM);
     tsr__rule_rewrite(
         rule, (struct rule_rewrite){
-                  .kind = REWRITE_LOOKUP, .index = 1, .factor = v, .last = after, .first = tuple});
+                  .kind = REWRITE_LOOKUP, .input = 1, .factor = v, .lookup = {element, after}});
 }
 
 void tsr__derive_lookup(struct derivation *derivation, size_t like, int after)
 {
     if (tsr__derive_in(derivation, 0).rank > 0 && can_be_added(derivation, like))
-        add_lookup(&derivation->rule, tsr__rule_find(&derivation->rule, STR("v")), after, 0);
+        add_lookup(&derivation->rule, tsr__rule_find(&derivation->rule, STR("v")), after, -1);
     else
         tsr__rule_kind(&derivation->rule, FACTOR_REP, "v");
 }
@@ -112,12 +111,12 @@ void tsr__derive_gather_elements(struct derivation *derivation)
 }
 
 // Adds a scatter: devices change only elements of their shard of v, which is dimension `dim` of the
-// data. tuple: as in add_lookup.
-static void add_scatter(struct rule_builder *rule, int v, int dim, int tuple)
+// data. element: as in add_lookup.
+static void add_scatter(struct rule_builder *rule, int v, int dim, int element)
 {
     tsr__rule_rewrite(
         rule, (struct rule_rewrite){
-                  .kind = REWRITE_SCATTER, .index = 1, .factor = v, .last = dim, .first = tuple});
+                  .kind = REWRITE_SCATTER, .input = 1, .factor = v, .scatter = {element, dim}});
 }
 
 // Derives the rule of ScatterElements. Indices and updates are replicated along the axis: for data
@@ -138,7 +137,7 @@ void tsr__derive_scatter_elements(struct derivation *derivation)
     }
     tsr__rule_output(rule);
     add_shared(rule, rank, same, axis, "v");
-    add_scatter(rule, tsr__rule_find(rule, STR("v")), axis, 0);
+    add_scatter(rule, tsr__rule_find(rule, STR("v")), axis, -1);
 }
 
 // Returns the number of dimensions that an index tuple addresses; -1: not known, and the derivation
@@ -186,7 +185,7 @@ void tsr__derive_gather_nd(struct derivation *derivation)
     tsr__rule_range(rule, 'i', b, many - 1);
     tsr__rule_range(rule, 's', b + k, rank);
     for (int i = 0; sums && i < k; i++)
-        add_lookup(rule, tsr__rule_numbered(rule, 'v', i), rank - b - k, i + 1);
+        add_lookup(rule, tsr__rule_numbered(rule, 'v', i), rank - b - k, i);
 }
 
 // Derives the rule of ScatterND. Updates are not sharded, because two updates may change the same
@@ -213,7 +212,7 @@ void tsr__derive_scatter_nd(struct derivation *derivation)
     tsr__rule_range(rule, 'v', 0, k);
     tsr__rule_range(rule, 's', k, rank);
     for (int i = 0; i < k; i++)
-        add_scatter(rule, tsr__rule_numbered(rule, 'v', i), i, i + 1);
+        add_scatter(rule, tsr__rule_numbered(rule, 'v', i), i, i);
 }
 
 // Derives the rule of TensorScatter, which writes a cache at one position of its axis for each

@@ -354,8 +354,8 @@ static void build_sizes(struct rule_builder *rule, int rank, enum rewrite_kind k
     tsr__rule_input(rule);
     tsr__rule_range(rule, 'd', 0, rank);
     tsr__rule_outputs(rule, "·");
-    tsr__rule_rewrite(
-        rule, (struct rule_rewrite){.kind = kind, .factor = -1, .first = first, .last = last});
+    tsr__rule_rewrite(rule,
+                      (struct rule_rewrite){.kind = kind, .factor = -1, .sizes = {first, last}});
     for (int i = 0; i < rank; i++)
         tsr__rule_clause(rule, tsr__rule_numbered(rule, 'd', i));
 }

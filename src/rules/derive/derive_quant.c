@@ -223,10 +223,10 @@ static void nbits_sharded(struct derivation *derivation, const struct packed *pa
     tsr__rule_outputs(rule, "[B* n]");
     tsr__rule_clauses(rule, "attr N=n; once 5; red w:sum; rep p z");
     tsr__rule_rewrite(rule, (struct rule_rewrite){.kind = REWRITE_ATTR,
-                                                  .index = -1,
-                                                  .name = "K",
+                                                  .input = -1,
+                                                  .attribute = "K",
                                                   .factor = tsr__rule_find(rule, STR("w")),
-                                                  .unit = group * packed->block});
+                                                  .attr.unit = group * packed->block});
     tsr__derive_size(derivation, "p", group);
     tsr__derive_size(derivation, "z", packed->block);
 }
