@@ -233,13 +233,37 @@ tsr_status tsr__emit_slice(struct part *part, struct step *st)
     return tsr__part_sizes_known(part, *local, to);
 }
 
+// Returns the windows of the rank as positions in its tensor of the form. NULL: out of memory.
+static const struct dim_slice *cropped(struct part *part, const struct form *from,
+                                       const struct windows *windows)
+{
+    const struct dim_slice *all = &windows->parts[part->rank * windows->n_axes];
+    struct arena *arena = part->draft->arena;
+    struct dim_slice *cuts = ARENA_ARRAY(arena, struct dim_slice, (size_t)windows->n_axes + 1);
+    for (int k = 0; cuts && k < windows->n_axes; k++) {
+        struct tile_interval own = {0, 0};
+        int axis = windows->axes[k];
+        cuts[k] = all[k];
+        if (!tsr__dim_is_sharded(&from->layout->dims[axis]) ||
+            !tsr__own_interval(from->item, from->layout, part->rank, axis, &own))
+            continue;
+        cuts[k].at = ARENA_ARRAY(arena, struct tile_interval, (size_t)all[k].n + 1);
+        for (int64_t i = 0; cuts[k].at && i < all[k].n; i++)
+            cuts[k].at[i] = (struct tile_interval){all[k].at[i].start - own.start,
+                                                   all[k].at[i].stop - own.start};
+    }
+    return arena->failed ? NULL : cuts;
+}
+
 // Writes a step that slices windows from a tensor that is unsharded along the axes of the windows.
 tsr_status tsr__emit_crop(struct part *part, struct step *st)
 {
     static const struct tile_interval none = {0, 0};
     struct form *to = st->outputs[0];
     const struct windows *windows = to->windows;
-    const struct dim_slice *cuts = &windows->parts[part->rank * windows->n_axes];
+    const struct dim_slice *cuts = cropped(part, st->inputs[0], windows);
+    if (!cuts)
+        return TSR_NOMEM;
     struct bounds fixed = {.n = 0};
     struct row_names names = {.last = tsr__form_name(part, to)};
     for (int k = 0; k < windows->n_axes; k++) {

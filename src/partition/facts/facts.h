@@ -10,6 +10,10 @@
 // Returns the tensor of an item, as functions of resharding take it. Its shape is in `sizes`.
 struct reshard_tensor tsr__item_tensor(const struct draft *draft, const struct item *it,
                                        int64_t sizes[TILE_MAX_RANK]);
+// Finds the elements of the device's shard along the axis. Returns false if the device has no
+// shard, if the size is not known, or if they are not one interval.
+bool tsr__own_interval(const struct item *it, const struct tile_layout *layout, int64_t device,
+                       int axis, struct tile_interval *out);
 
 // ---- size_text.c: size expressions of the model -------------------------------------------------
 

@@ -78,6 +78,18 @@ struct reshard_tensor tsr__item_tensor(const struct draft *draft, const struct i
                                    .constant_bounds = draft->opset < 10};
 }
 
+bool tsr__own_interval(const struct item *it, const struct tile_layout *layout, int64_t device,
+                       int axis, struct tile_interval *out)
+{
+    int64_t coords[TILE_MAX_FACTORS];
+    struct tile_interval at[2];
+    if (it->dims[axis].value < 0 || !tsr__device_coords(layout, device, axis, coords) ||
+        tsr__dim_intervals(&layout->dims[axis], it->dims[axis].value, coords, at, 2) != 1)
+        return false;
+    *out = at[0];
+    return true;
+}
+
 // Sets the type and shape of the item. For a constant they come from its tensor.
 static void item_type(struct draft *draft, struct item *it)
 {

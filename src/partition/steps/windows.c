@@ -95,22 +95,29 @@ static bool same_windows(const struct draft *draft, const struct windows *a,
     return true;
 }
 
-// True if the windows of every device are exactly its own shard of the layout.
-static bool is_own_part(const struct item *it, const struct windows *windows,
-                        const struct tile_layout *layout)
+// How windows and the own shards of the devices compare.
+enum window_part_kind { WINDOWS_EQUAL, WINDOWS_INSIDE, WINDOWS_BEYOND };
+
+// Returns WINDOWS_EQUAL if the windows of every device are exactly its own shard of the layout,
+// WINDOWS_INSIDE if they have no other elements. Example: of a convolution with kernel 1 and stride
+// 2 over 8 elements in 2 shards, rank 1 needs 4..6 of its 4..7.
+static enum window_part_kind compare_windows(const struct item *it, const struct windows *windows,
+                                             const struct tile_layout *layout)
 {
+    enum window_part_kind kind = WINDOWS_EQUAL;
     for (int64_t i = 0; i < layout->first[layout->n_shards]; i++)
         for (int k = 0; k < windows->n_axes; k++) {
-            int64_t coords[TILE_MAX_FACTORS];
-            struct tile_interval at[2];
-            int axis = windows->axes[k];
+            struct tile_interval own;
             const struct dim_slice *need = &windows->parts[layout->owners[i] * windows->n_axes + k];
-            if (!tsr__device_coords(layout, layout->owners[i], axis, coords) ||
-                tsr__dim_intervals(&layout->dims[axis], it->dims[axis].value, coords, at, 2) != 1 ||
-                !same_intervals(at, 1, need->at, need->n))
-                return false;
+            if (!tsr__own_interval(it, layout, layout->owners[i], windows->axes[k], &own))
+                return WINDOWS_BEYOND;
+            if (!same_intervals(&own, 1, need->at, need->n))
+                kind = WINDOWS_INSIDE;
+            for (int64_t n = 0; n < need->n; n++)
+                if (need->at[n].start < own.start || need->at[n].stop > own.stop)
+                    return WINDOWS_BEYOND;
         }
-    return true;
+    return kind;
 }
 
 // ---- sources of the windows ---------------------------------------------------------------------
@@ -171,8 +178,8 @@ static struct form *exchange(struct draft *draft, struct item *it, const struct 
 
 // Returns a form with the windows of an input. Takes the first of these that is possible: the own
 // shards of the ranks; a form with the same windows; the producer computes the windows
-// (relayout.c); a slice of a form that the ranks have; an exchange of missing elements; a slice of
-// the gathered value.
+// (relayout.c); a slice of a form that the ranks have; a slice of the own shards; an exchange of
+// missing elements; a slice of the gathered value.
 static struct form *draft_windows(struct draft *draft, const struct node_flow *nf, struct item *it,
                                   int input)
 {
@@ -183,7 +190,8 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
     struct tile_layout *open = unsharded_along_windows(draft, nf, input);
     if (!open)
         return NULL;
-    if (is_own_part(it, windows, base))
+    enum window_part_kind kind = compare_windows(it, windows, base);
+    if (kind == WINDOWS_EQUAL)
         return tsr__draft_convert(draft, it, base, nf->node);
     for (struct form *form = it->first; form; form = form->next)
         if (form->windows && tsr__layout_same(form->layout, base) &&
@@ -197,10 +205,10 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
         return NULL;
     bool moves = tsr_dtype_bits(it->dtype) >= 8 && tsr__shape_known(draft, it) &&
                  !tsr__shape_varies(draft, it) && tsr__owns_once(base);
-    if (!from && moves)
+    if (!from && moves && kind == WINDOWS_BEYOND)
         return exchange(draft, it, base, windows, nf->node);
     if (!from)
-        from = tsr__draft_convert(draft, it, open, nf->node);
+        from = tsr__draft_convert(draft, it, kind == WINDOWS_INSIDE ? base : open, nf->node);
     struct step *crop = from ? window_step(draft, STEP_CROP, from, base, windows) : NULL;
     return crop ? crop->outputs[0] : NULL;
 }
