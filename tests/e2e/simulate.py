@@ -96,6 +96,21 @@ def with_the_plan(d):
             agrees(path, n, dims, d)
 
 
+def one_answer(d):
+    """Plan and partition name the same communication and the same sharded nodes, on devices in rings, tori and hosts, with sizes and with open sizes."""
+    names = ("bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny")
+    cases = [(name, devices, sized) for name in names for devices in ("ring:6", "torus:2x3", "hosts:2x4", "hosts:3x2") for sized in (False, True)]
+    for name, devices, sized in harness.sample(cases, 10):
+        path, planned = os.path.join(MODELS, name, "model.onnx"), d + "/one.onnx"
+        open_dims = {x.dim_param for v in onnx.load(path, load_external_data=False).graph.input for x in v.type.tensor_type.shape.dim} - {""}
+        dims = [word for k in sorted(open_dims) for word in ("--dim", "%s=%d" % (k, 8 if k == "batch" else 64))] if sized else []
+        plan = doc("plan", path, "--devices", devices, *dims, "-o", planned)
+        words = ("--config", plan["configuration"]) if plan.get("configuration") else ()
+        part = doc("partition", planned, "--dry-run", *words)
+        assert plan["collectives"] == part["collectives"], (name, devices, dims, plan["collectives"], part["collectives"])
+        assert plan["cut_nodes"] == part["cut_nodes"], (name, devices, dims, plan["cut_nodes"], part["cut_nodes"])
+
+
 def lookups(d):
     """The sharded axis is addressed by indices: the plan must charge the nodes that make the indices local."""
     path, cut, planned = d + "/g.onnx", d + "/cut.onnx", d + "/planned.onnx"
@@ -245,5 +260,5 @@ def refused(d):
     assert good("simulate", d + "/r4.onnx", "--quiet") and "plan4" in good("info", d + "/r4.onnx")
 
 
-harness.run([with_the_plan, lookups, merged_tokens, stages, planned_stages, trace, speeds_count, in_place, without_weights, caches, refused])
+harness.run([with_the_plan, one_answer, lookups, merged_tokens, stages, planned_stages, trace, speeds_count, in_place, without_weights, caches, refused])
 harness.finish()

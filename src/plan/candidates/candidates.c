@@ -197,8 +197,9 @@ bool tsr__window_is_free(const struct planner *planner, struct arena *arena, con
     return value && is_made_in_windows(planner, arena, value, window->dim, 0);
 }
 
-// Returns the time of exchanging halos with neighbours and concatenating them.
-static int64_t halo_time(struct candidate_builder *builder)
+// Returns the time of exchanging halos with neighbours and concatenating them. Sets *is_free if
+// producers compute some of them.
+static int64_t halo_time(struct candidate_builder *builder, bool *is_free)
 {
     struct planner *planner = builder->planner;
     const struct rule *rule = builder->place.rule;
@@ -208,9 +209,12 @@ static int64_t halo_time(struct candidate_builder *builder)
         int64_t n = builder->place.cuts[window->factor], more = 0;
         if (n > 1)
             more = beyond(window, n, placement_shares(&builder->place, window->factor));
-        if (more <= 0 || !builder->in[window->input] || window->from <= 0 ||
-            tsr__window_is_free(planner, builder->arena, builder->node, window))
+        if (more <= 0 || !builder->in[window->input] || window->from <= 0)
             continue;
+        if (tsr__window_is_free(planner, builder->arena, builder->node, window)) {
+            *is_free = true;
+            continue;
+        }
         const struct plan_value *value = value_at(builder, SIDE_INPUT, (size_t)window->input);
         int64_t held = bytes_in(builder, builder->in[window->input], value);
         // A shard of `held` bytes has from / n elements of the windowed dimension. `more` elements
@@ -528,7 +532,7 @@ static void keep(struct candidate_builder *builder, struct candidate *candidate,
     if (builder->strategy->at.n >= PLAN_MAX_CANDIDATES || !is_new(builder, candidate))
         return;
     tsr__builder_cost(builder, candidate);
-    int64_t halo = halo_time(builder);
+    int64_t halo = halo_time(builder, &candidate->free_halo);
     candidate->comm += halo;
     candidate->halo = halo > 0;
     candidate->compute += route_time(builder) + lookup_time(builder);

@@ -64,6 +64,8 @@ struct candidate {
     struct str name;       // the sharded factors: "m/4"
     bool cut;              // true if a tensor is sharded
     bool halo; // true if neighbours exchange the borders of their shards before the node runs
+    // true if the producers of its inputs compute these borders, if they have the same layout
+    bool free_halo;
     enum copies copies; // with this candidate on each copy; computed when it is needed
 };
 // The side of a node on which a tensor is. Side and slot identify a tensor.

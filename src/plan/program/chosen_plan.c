@@ -580,6 +580,22 @@ int64_t tsr__planner_moved(struct planner *planner, size_t node, size_t slot)
     return times_ps(after.ps, value->times);
 }
 
+// True if the partition exchanges the borders of shards before the node. Their producer computes
+// them only if its result need not be resharded for the node.
+static bool exchanges_halo(struct planner *planner, const struct plan_node *node)
+{
+    const struct candidate *candidate = &node->strategy->at.at[node->choice];
+    for (int i = 0; candidate->free_halo && !candidate->halo && i < node->rule->n_windows; i++) {
+        size_t input = (size_t)node->rule->windows[i].input;
+        const tsr_value *value = tsr__plan_read(node, input);
+        uint32_t from = value ? tsr__plan_layout(planner, value) : PLAN_NO_LAYOUT;
+        if (from != PLAN_NO_LAYOUT && from != candidate->in[input] &&
+            !tsr__layout_is_whole(planner->layouts.at[from].tiles))
+            return true;
+    }
+    return candidate->halo;
+}
+
 // Counts the halo exchanges and reductions of nodes, and the resharding between nodes. A node that
 // is replaced by simpler ones has reductions between these.
 size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out)
@@ -590,7 +606,7 @@ size_t tsr__planner_collectives(struct planner *planner, struct collective_count
         if (!node->strategy)
             continue;
         const struct candidate *candidate = &node->strategy->at.at[node->choice];
-        if (candidate->halo)
+        if (exchanges_halo(planner, node))
             count(&counts, tsr__collective(COMM_HALO)->op);
         for (int k = 0; k < candidate->reductions; k++)
             count(&counts, candidate->reduction);
