@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static tsr_status refuse(tsr_session *session, enum diag_code code, const char *path,
-                         const char *hint, const char *why)
+static tsr_status report_unreadable(tsr_session *session, enum diag_code code, const char *path,
+                                    const char *hint, const char *why)
 {
     const char *verb = code == DIAG_io_open ? "open" : "read";
     return tsr__fail(session, TSR_IO, code, &PLACE(.file = str_of(path)), hint,
@@ -32,12 +32,13 @@ static tsr_status open_regular(tsr_session *session, const char *path, int *fd_o
             hint = "check the path; relative paths start in the current folder";
         if (fd >= 0)
             close(fd);
-        return refuse(session, DIAG_io_open, path, hint, strerror(error));
+        return report_unreadable(session, DIAG_io_open, path, hint, strerror(error));
     }
     if (!S_ISREG(st->st_mode)) {
         const char *why = S_ISDIR(st->st_mode) ? "it is a folder" : "it is not a regular file";
         close(fd);
-        return refuse(session, DIAG_io_open, path, "give the path of a regular file", why);
+        return report_unreadable(session, DIAG_io_open, path, "give the path of a regular file",
+                                 why);
     }
     *fd_out = fd;
     return TSR_OK;
@@ -120,7 +121,8 @@ tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *
     if (st.st_size > 0) {
         p = file_pages(session, fd, st.st_size);
         if (p == MAP_FAILED) {
-            tsr_status status = refuse(session, DIAG_io_read, path, NULL, why_unread(errno));
+            tsr_status status =
+                report_unreadable(session, DIAG_io_read, path, NULL, why_unread(errno));
             close(fd);
             return status;
         }
@@ -149,7 +151,7 @@ tsr_status tsr__file_read(tsr_session *session, struct arena *arena, const char 
         return status;
     size_t n = (size_t)st.st_size;
     if ((uint64_t)st.st_size > limit) {
-        status = refuse(session, DIAG_io_read, path, NULL, "the file is too large");
+        status = report_unreadable(session, DIAG_io_read, path, NULL, "the file is too large");
         goto close_file;
     }
     char *p = arena_get(arena, n + 1, 1); // zeroed, so that the text ends in a NUL
@@ -159,7 +161,7 @@ tsr_status tsr__file_read(tsr_session *session, struct arena *arena, const char 
     }
     int error = read_all(session, fd, p, n);
     if (error)
-        status = refuse(session, DIAG_io_read, path, NULL, why_unread(error));
+        status = report_unreadable(session, DIAG_io_read, path, NULL, why_unread(error));
     else
         *out = (struct str){p, n};
 close_file:
@@ -217,7 +219,7 @@ tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha25
     if (buffer)
         error = digest_file(session, fd, (size_t)info.st_size, buffer, sha256);
     if (error)
-        st = refuse(session, DIAG_io_read, path, NULL, why_unread(error));
+        st = report_unreadable(session, DIAG_io_read, path, NULL, why_unread(error));
     tsr__free(session, buffer, DIGEST_BYTES);
     close(fd);
     return st;

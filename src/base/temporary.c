@@ -271,7 +271,7 @@ void tsr__temporary_sweep(int folder, const char *prefix)
 
 // ---- temporary folders --------------------------------------------------------------------------
 
-static tsr_status refuse(tsr_session *session, const char *base, const char *why)
+static tsr_status report_no_temporary(tsr_session *session, const char *base, const char *why)
 {
     return tsr__fail(session, TSR_WRITE, DIAG_io_write, &PLACE(.file = str_of(base)),
                      "set TMPDIR to a folder that can be written",
@@ -322,18 +322,18 @@ tsr_status tsr__temporary_folder(tsr_session *session, const char *base, const c
     snprintf(prefix, sizeof prefix, "tessera-%s-", kind);
     int n = snprintf(pattern, sizeof pattern, "%s/%s%d-XXXXXX", base, prefix, (int)getpid());
     if (n < 0 || (size_t)n >= sizeof pattern)
-        return refuse(session, base, strerror(ENAMETOOLONG));
+        return report_no_temporary(session, base, strerror(ENAMETOOLONG));
     sweep_base(base, prefix);
     if (tsr__fault(session, FAULT_WRITE))
-        return refuse(session, base, strerror(EIO));
+        return report_no_temporary(session, base, strerror(EIO));
     int fd = make_locked(pattern, path);
     if (fd < 0)
-        return refuse(session, base, strerror(errno));
+        return report_no_temporary(session, base, strerror(errno));
     struct temporary *temporary = tsr__temporary_note(session, path);
     if (!temporary) {
         rmdir(path);
         close(fd);
-        return refuse(session, base, "too many temporary folders at the same time");
+        return report_no_temporary(session, base, "too many temporary folders at the same time");
     }
     temporary->fd = fd;
     *out = temporary;

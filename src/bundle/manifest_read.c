@@ -31,7 +31,7 @@
 #define MAX_RANK    64      // limit of dimensions of an input or output
 
 // State of the reader. After a failure (also out of memory) it reads nothing more.
-struct reader {
+struct manifest_reader {
     tsr_session *session;
     struct arena *arena;
     struct str file;
@@ -39,7 +39,7 @@ struct reader {
 };
 
 // Reports an error: the name of the field in quotes, followed by `what`.
-static void report_error(struct reader *reader, const char *field, const char *what)
+static void report_error(struct manifest_reader *reader, const char *field, const char *what)
 {
     bool known = reader->failed || reader->arena->failed; // an error was already reported
     reader->failed = true;
@@ -51,7 +51,7 @@ static void report_error(struct reader *reader, const char *field, const char *w
 
 // Returns the member `key` of an object. Reports an error and returns NULL if it is missing or of
 // another type. Also returns NULL after an earlier failure.
-static const json_t *member(struct reader *reader, const json_t *object, const char *key,
+static const json_t *member(struct manifest_reader *reader, const json_t *object, const char *key,
                             json_type type)
 {
     reader->failed |= reader->arena->failed;
@@ -67,7 +67,7 @@ static const json_t *member(struct reader *reader, const json_t *object, const c
 
 // Returns a copy of a JSON string in the arena, or "" after a failure. Reports an error if the
 // string contains a zero byte.
-static const char *copy_text(struct reader *reader, const char *key, const json_t *value)
+static const char *copy_text(struct manifest_reader *reader, const char *key, const json_t *value)
 {
     if (!value || reader->failed)
         return "";
@@ -79,14 +79,15 @@ static const char *copy_text(struct reader *reader, const char *key, const json_
     return copy ? copy : "";
 }
 
-static const char *text_member(struct reader *reader, const json_t *object, const char *key)
+static const char *text_member(struct manifest_reader *reader, const json_t *object,
+                               const char *key)
 {
     return copy_text(reader, key, member(reader, object, key, JSON_STRING));
 }
 
 // Returns a number that must be from `low` to `high`, or `low` after a failure.
-static int64_t int_member(struct reader *reader, const json_t *object, const char *key, int64_t low,
-                          int64_t high)
+static int64_t int_member(struct manifest_reader *reader, const json_t *object, const char *key,
+                          int64_t low, int64_t high)
 {
     const json_t *value = member(reader, object, key, JSON_INTEGER);
     int64_t i = value ? (int64_t)json_integer_value(value) : low;
@@ -96,8 +97,8 @@ static int64_t int_member(struct reader *reader, const json_t *object, const cha
 }
 
 // Returns a list and its length. *n is 0 after a failure.
-static const json_t *list_member(struct reader *reader, const json_t *object, const char *key,
-                                 size_t *n)
+static const json_t *list_member(struct manifest_reader *reader, const json_t *object,
+                                 const char *key, size_t *n)
 {
     const json_t *value = member(reader, object, key, JSON_ARRAY);
     *n = value ? json_array_size(value) : 0;
@@ -114,7 +115,8 @@ static const json_t *list_member(struct reader *reader, const json_t *object, co
 
 // Returns entry i of a list, which must be an object, or NULL after a failure. `key` is the name of
 // the list, for the diagnostic.
-static const json_t *entry(struct reader *reader, const json_t *list, const char *key, size_t i)
+static const json_t *entry(struct manifest_reader *reader, const json_t *list, const char *key,
+                           size_t i)
 {
     const json_t *value = reader->failed ? NULL : json_array_get(list, i);
     if (!reader->failed && !json_is_object(value)) {
@@ -144,7 +146,8 @@ static bool hex_ok(const char *text, size_t n)
 
 // Reads names, sizes and digests of the files. "files" has the digests and "sizes" the sizes, both
 // by file name. Both must list the same files.
-static void read_files(struct reader *reader, const json_t *root, struct manifest *manifest)
+static void read_files(struct manifest_reader *reader, const json_t *root,
+                       struct manifest *manifest)
 {
     const json_t *files = member(reader, root, "files", JSON_OBJECT);
     const json_t *sizes = member(reader, root, "sizes", JSON_OBJECT);
@@ -184,7 +187,8 @@ static void read_files(struct reader *reader, const json_t *root, struct manifes
 
 // ---- other fields -------------------------------------------------------------------------------
 
-static void read_model(struct reader *reader, const json_t *root, struct manifest *manifest)
+static void read_model(struct manifest_reader *reader, const json_t *root,
+                       struct manifest *manifest)
 {
     manifest->generator = text_member(reader, root, "generator");
     manifest->configuration = text_member(reader, root, "configuration");
@@ -205,7 +209,7 @@ static void read_model(struct reader *reader, const json_t *root, struct manifes
 
 // Reports an error if "files" does not list `name`, because every file that is opened later must be
 // listed. Returns `name` in any case.
-static const char *known_file(struct reader *reader, const struct manifest *manifest,
+static const char *known_file(struct manifest_reader *reader, const struct manifest *manifest,
                               const char *field, const char *name)
 {
     if (!reader->failed && !tsr__manifest_find(manifest, str_of(name)))
@@ -214,7 +218,7 @@ static const char *known_file(struct reader *reader, const struct manifest *mani
 }
 
 // Returns a list of strings, or NULL after a failure.
-static const char **read_names(struct reader *reader, const json_t *entry, const char *key,
+static const char **read_names(struct manifest_reader *reader, const json_t *entry, const char *key,
                                size_t *n)
 {
     const json_t *list = list_member(reader, entry, key, n);
@@ -232,7 +236,7 @@ static const char **read_names(struct reader *reader, const json_t *entry, const
 
 // Returns a list of integers, with -1 for entries that are not integers. Returns NULL if out of
 // memory.
-static int64_t *read_ints(struct reader *reader, const json_t *list, size_t n)
+static int64_t *read_ints(struct manifest_reader *reader, const json_t *list, size_t n)
 {
     int64_t *ints = ARENA_ARRAY(reader->arena, int64_t, n + 1);
     for (size_t i = 0; ints && i < n; i++) {
@@ -251,7 +255,7 @@ static bool ascends(const int64_t *ints, size_t n, int64_t end)
     return true;
 }
 
-static void read_device_stages(struct reader *reader, const json_t *entry,
+static void read_device_stages(struct manifest_reader *reader, const json_t *entry,
                                struct manifest_device *device)
 {
     size_t n;
@@ -268,8 +272,9 @@ static void read_device_stages(struct reader *reader, const json_t *entry,
 }
 
 // Reads the entry of one rank. A rank has at most two data files: its own and the common one.
-static void read_device(struct reader *reader, const json_t *entry, const struct manifest *manifest,
-                        int64_t rank, struct manifest_device *device)
+static void read_device(struct manifest_reader *reader, const json_t *entry,
+                        const struct manifest *manifest, int64_t rank,
+                        struct manifest_device *device)
 {
     int_member(reader, entry, "rank", rank, rank); // the list is in rank order
     device->device = text_member(reader, entry, "device");
@@ -289,7 +294,8 @@ static void read_device(struct reader *reader, const json_t *entry, const struct
 }
 
 // Reads the entries of all ranks. "weights" and "devices" are lists with one entry per rank.
-static void read_devices(struct reader *reader, const json_t *root, struct manifest *manifest)
+static void read_devices(struct manifest_reader *reader, const json_t *root,
+                         struct manifest *manifest)
 {
     size_t n, n_weights;
     const json_t *list = list_member(reader, root, "devices", &n);
@@ -312,7 +318,8 @@ static void read_devices(struct reader *reader, const json_t *root, struct manif
 
 // Reads the shape of an input or output. It is null if the rank is unknown, else a list of numbers,
 // symbols and nulls.
-static void read_shape(struct reader *reader, const json_t *entry, struct manifest_port *port)
+static void read_shape(struct manifest_reader *reader, const json_t *entry,
+                       struct manifest_port *port)
 {
     const json_t *shape = reader->failed ? NULL : json_object_get(entry, "shape");
     port->rank = -1;
@@ -340,7 +347,7 @@ static void read_shape(struct reader *reader, const json_t *entry, struct manife
 
 // Decodes a layout. Returns NULL if the list is not a layout. Entries that are not integers become
 // -1 (read_ints), which the decoder rejects.
-static struct tile_layout *decode_layout(struct reader *reader, const json_t *list)
+static struct tile_layout *decode_layout(struct manifest_reader *reader, const json_t *list)
 {
     size_t n = json_array_size(list);
     const int64_t *code = n && n <= MAX_ENTRIES ? read_ints(reader, list, n) : NULL;
@@ -364,7 +371,7 @@ static bool is_over_ranks(const struct tile_layout *layout, int64_t n_ranks)
 
 // Reads the layout of an input or output, a list of integers (tile/encode.c). Returns NULL if there
 // is none, or after a failure.
-static const struct tile_layout *read_layout(struct reader *reader, const json_t *entry,
+static const struct tile_layout *read_layout(struct manifest_reader *reader, const json_t *entry,
                                              int64_t n_ranks)
 {
     const json_t *list = reader->failed ? NULL : json_object_get(entry, "layout");
@@ -377,7 +384,8 @@ static const struct tile_layout *read_layout(struct reader *reader, const json_t
     return NULL;
 }
 
-static void read_states(struct reader *reader, const json_t *root, struct manifest *manifest)
+static void read_states(struct manifest_reader *reader, const json_t *root,
+                        struct manifest *manifest)
 {
     size_t n = 0;
     const json_t *list = reader->failed || !json_object_get(root, "states")
@@ -402,7 +410,7 @@ static void read_states(struct reader *reader, const json_t *root, struct manife
 }
 
 // Reads dimensions of inputs that must have equal sizes.
-static void read_dimensions(struct reader *reader, const json_t *list,
+static void read_dimensions(struct manifest_reader *reader, const json_t *list,
                             const struct manifest *manifest, struct manifest_same *same)
 {
     size_t n = json_array_size(list);
@@ -420,7 +428,7 @@ static void read_dimensions(struct reader *reader, const json_t *list,
     }
 }
 
-static void read_same(struct reader *reader, const json_t *root, struct manifest *manifest)
+static void read_same(struct manifest_reader *reader, const json_t *root, struct manifest *manifest)
 {
     size_t n = 0;
     if (reader->failed || !json_object_get(root, "same_sizes"))
@@ -438,8 +446,8 @@ static void read_same(struct reader *reader, const json_t *root, struct manifest
 }
 
 // Reads the input that has the length of a cache, or the number of elements that it grows by.
-static void read_length(struct reader *reader, const json_t *entry, const struct manifest *manifest,
-                        struct manifest_port *port)
+static void read_length(struct manifest_reader *reader, const json_t *entry,
+                        const struct manifest *manifest, struct manifest_port *port)
 {
     if (!json_object_get(entry, "length_input"))
         return;
@@ -453,7 +461,7 @@ static void read_length(struct reader *reader, const json_t *entry, const struct
 }
 
 // Returns the name of an output; NULL: the entry does not have this key.
-static const char *read_output(struct reader *reader, const json_t *entry, const char *key,
+static const char *read_output(struct manifest_reader *reader, const json_t *entry, const char *key,
                                const struct manifest *manifest)
 {
     if (!json_object_get(entry, key))
@@ -465,7 +473,8 @@ static const char *read_output(struct reader *reader, const json_t *entry, const
 }
 
 // Reads which outputs update caches. Manifests of older releases do not contain this.
-static void read_caches(struct reader *reader, const json_t *root, struct manifest *manifest)
+static void read_caches(struct manifest_reader *reader, const json_t *root,
+                        struct manifest *manifest)
 {
     const json_t *list = reader->failed ? NULL : json_object_get(root, "inputs");
     for (size_t i = 0; list && i < manifest->n_inputs && !reader->failed; i++) {
@@ -480,8 +489,8 @@ static void read_caches(struct reader *reader, const json_t *root, struct manife
 }
 
 // Reads the inputs or outputs. `key` is "inputs" or "outputs".
-static struct manifest_port *read_ports(struct reader *reader, const json_t *root, const char *key,
-                                        int64_t n_ranks, size_t *n)
+static struct manifest_port *read_ports(struct manifest_reader *reader, const json_t *root,
+                                        const char *key, int64_t n_ranks, size_t *n)
 {
     const json_t *list = list_member(reader, root, key, n);
     struct manifest_port *ports = READER_ARRAY(reader, struct manifest_port, *n + 1);
@@ -501,7 +510,7 @@ static struct manifest_port *read_ports(struct reader *reader, const json_t *roo
 }
 
 // Reads a group of ranks, which must ascend.
-static void read_group(struct reader *reader, const json_t *list, int64_t n_ranks,
+static void read_group(struct manifest_reader *reader, const json_t *list, int64_t n_ranks,
                        struct manifest_group *group)
 {
     group->n = json_array_size(list);
@@ -514,7 +523,8 @@ static void read_group(struct reader *reader, const json_t *list, int64_t n_rank
 }
 
 // Reads the collectives. Entry i must have id i. A collective must not have more groups than ranks.
-static void read_collectives(struct reader *reader, const json_t *root, struct manifest *manifest)
+static void read_collectives(struct manifest_reader *reader, const json_t *root,
+                             struct manifest *manifest)
 {
     size_t n;
     const json_t *list = list_member(reader, root, "collectives", &n);
@@ -544,7 +554,8 @@ static void read_collectives(struct reader *reader, const json_t *root, struct m
 
 // Reads the nodes that are replicated although they have a sharding. This list is for people;
 // nothing depends on it.
-static void read_replicated(struct reader *reader, const json_t *root, struct manifest *manifest)
+static void read_replicated(struct manifest_reader *reader, const json_t *root,
+                            struct manifest *manifest)
 {
     const json_t *list = list_member(reader, root, "replicated", &manifest->n_replicated);
     manifest->replicated =
@@ -560,7 +571,8 @@ static void read_replicated(struct reader *reader, const json_t *root, struct ma
 }
 
 // Reads the sizes for which the model was planned, which are optional.
-static void read_sizes(struct reader *reader, const json_t *root, struct manifest *manifest)
+static void read_sizes(struct manifest_reader *reader, const json_t *root,
+                       struct manifest *manifest)
 {
     const char *name;
     json_t *value;
@@ -588,7 +600,8 @@ static void read_sizes(struct reader *reader, const json_t *root, struct manifes
 
 // Reads the complete manifest. Checks the version first, because newer manifests may have other
 // fields.
-static tsr_status read_root(struct reader *reader, const json_t *root, struct manifest *manifest)
+static tsr_status read_root(struct manifest_reader *reader, const json_t *root,
+                            struct manifest *manifest)
 {
     struct place at = PLACE(.file = reader->file);
     int64_t version = int_member(reader, root, "version", 1, INT64_MAX);
@@ -641,7 +654,7 @@ tsr_status tsr__manifest_parse(tsr_session *session, struct arena *arena, struct
         json_decref(root);
         return report_no_object(session, file, 0, "the manifest is not a JSON object");
     }
-    struct reader reader = {session, arena, file, false};
+    struct manifest_reader reader = {session, arena, file, false};
     struct manifest manifest = {0};
     st = read_root(&reader, root, &manifest);
     json_decref(root);

@@ -79,7 +79,7 @@ static void name_ports(tsr_folder *folder)
     folder->logits = port_name(folder, "outputs", "logits");
 }
 
-static tsr_status refuse(tsr_folder *folder, const char *file, const char *what)
+static tsr_status report_malformed(tsr_folder *folder, const char *file, const char *what)
 {
     return tsr__fail(
         folder->session, TSR_MALFORMED, DIAG_folder_malformed, &PLACE(.file = str_of(file)),
@@ -124,7 +124,7 @@ static tsr_status read_config(tsr_folder *folder)
     if (st == TSR_NOMEM)
         return st;
     if (!json_is_object(folder->config))
-        return refuse(folder, path, "not a JSON object");
+        return report_malformed(folder, path, "not a JSON object");
     folder->heads = tsr__genai_number(folder, "num_attention_heads");
     folder->kv_heads = tsr__genai_number(folder, "num_key_value_heads");
     folder->head_size = tsr__genai_number(folder, "head_size");
@@ -151,11 +151,13 @@ static tsr_status find_model(tsr_folder *folder)
     const json_t *name = folder->is_genai ? json_object_get(decoder_of(folder), "filename") : NULL;
     const char *file = json_is_string(name) ? json_string_value(name) : "model.onnx";
     if (strchr(file, '/') || strcmp(file, "..") == 0)
-        return refuse(folder, folder->path, "the model file name must not contain a path");
+        return report_malformed(folder, folder->path,
+                                "the model file name must not contain a path");
     if (!folder->is_genai && !is_file(folder->path, file))
-        return refuse(folder, folder->path,
-                      "no model.onnx; models of several files (encoder and decoder) are not "
-                      "supported here: use a class of Optimum with the execution provider");
+        return report_malformed(
+            folder, folder->path,
+            "no model.onnx; models of several files (encoder and decoder) are not "
+            "supported here: use a class of Optimum with the execution provider");
     folder->model_path = tsr__arena_printf(&folder->arena, "%s/%s", folder->path, file).p;
     return folder->model_path ? TSR_OK : TSR_NOMEM;
 }

@@ -252,8 +252,9 @@ static bool set_times(tsr_topology *topology, const struct requested_device *req
     return true;
 }
 
-static tsr_status refuse(tsr_session *session, tsr_status status, const char *hint,
-                         const char *format, const char *text, int number, const char *why)
+static tsr_status report_device_text(tsr_session *session, tsr_status status, const char *hint,
+                                     const char *format, const char *text, int number,
+                                     const char *why)
 {
     char what[256];
     snprintf(what, sizeof what, "'%.60s': ", text);
@@ -269,14 +270,16 @@ static tsr_status refuse_gpus(tsr_session *session, const char *text, const stru
     static const char share[] =
         "cuda:2@0 lets two ranks share GPU 0; `tessera doctor` lists the GPUs";
     if (seen->n == 0)
-        return refuse(session, TSR_ENGINE,
-                      "the driver must be installed, and CUDA_VISIBLE_DEVICES must not hide the "
-                      "GPUs; cpu:2 uses the CPU instead",
-                      "this machine has %d GPUs: %s", text, 0, seen->why);
+        return report_device_text(
+            session, TSR_ENGINE,
+            "the driver must be installed, and CUDA_VISIBLE_DEVICES must not hide the "
+            "GPUs; cpu:2 uses the CPU instead",
+            "this machine has %d GPUs: %s", text, 0, seen->why);
     if (seen->n == 1)
-        return refuse(session, TSR_ENGINE, share, "this machine has %d GPU: GPU 0%s", text, 1, "");
-    return refuse(session, TSR_ENGINE, share, "this machine has GPUs 0 to %d%s", text, seen->n - 1,
-                  "");
+        return report_device_text(session, TSR_ENGINE, share, "this machine has %d GPU: GPU 0%s",
+                                  text, 1, "");
+    return report_device_text(session, TSR_ENGINE, share, "this machine has GPUs 0 to %d%s", text,
+                              seen->n - 1, "");
 }
 
 // ---- choosing the number of ranks ---------------------------------------------------------------
@@ -348,9 +351,10 @@ tsr_status tsr__topology_real(tsr_session *session, const char *text, const char
         return choose_real(session, driver, nccl, out);
     int n = read_text(text, requested);
     if (n <= 0)
-        return refuse(session, TSR_MALFORMED,
-                      "use auto, cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU, with at most 256 devices",
-                      "invalid list of devices", text, 0, "");
+        return report_device_text(
+            session, TSR_MALFORMED,
+            "use auto, cuda:4, cuda:2@0 or CUDA:0,CUDA:1,CPU, with at most 256 devices",
+            "invalid list of devices", text, 0, "");
     struct gpu_survey seen = {.n = 0};
     struct gpu_libraries libraries = {driver, nccl};
     // The highest requested GPU number; -1: none.

@@ -11,7 +11,7 @@
 
 #define CONTEXT_NODE "partition" // name of the EPContext node
 
-static tsr_status refuse(struct draft *draft, const tsr_value *value, const char *why)
+static tsr_status refuse_context_model(struct draft *draft, const tsr_value *value, const char *why)
 {
     return tsr__fail(draft->session, TSR_UNSUPPORTED, DIAG_partition_layout,
                      &PLACE(.value = tsr__value_str(value)),
@@ -45,13 +45,14 @@ tsr_status tsr__context_check(struct draft *draft)
     for (size_t i = 0; i < draft->states.n; i++)
         if (!has_rank(draft, draft->states.at[i].past) ||
             !has_rank(draft, draft->states.at[i].present))
-            st = refuse(draft, draft->states.at[i].past, "keeps states of known rank only");
+            st = refuse_context_model(draft, draft->states.at[i].past,
+                                      "keeps states of known rank only");
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
         if (!is_tensor(tsr_graph_input(graph, i)))
-            st = refuse(draft, tsr_graph_input(graph, i), "takes tensors only");
+            st = refuse_context_model(draft, tsr_graph_input(graph, i), "takes tensors only");
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
         if (!is_tensor(tsr_graph_output(graph, i)))
-            st = refuse(draft, tsr_graph_output(graph, i), "returns tensors only");
+            st = refuse_context_model(draft, tsr_graph_output(graph, i), "returns tensors only");
     return st;
 }
 

@@ -80,7 +80,7 @@ static bool contiguous(const struct dl_tensor *tensor)
 
 // ---- import -------------------------------------------------------------------------------------
 
-static tsr_status refuse(tsr_tensors *tensors, const char *name, const char *what)
+static tsr_status refuse_dlpack(tsr_tensors *tensors, const char *name, const char *what)
 {
     return tsr__fail(tensors->session, TSR_UNSUPPORTED, DIAG_tensor_kind,
                      &PLACE(.value = str_of(name)), "give a contiguous array in host memory",
@@ -104,13 +104,13 @@ tsr_status tsr_tensors_from_dlpack(tsr_tensors *tensors, const char *name, void 
     bool on_gpu = tensor->device_type == DL_CUDA;
     tsr_dtype type = type_of(&tensor->type);
     if (!on_gpu && tensor->device_type != DL_CPU && tensor->device_type != DL_CUDA_HOST)
-        return refuse(tensors, name, "it is neither in host memory nor on a CUDA GPU");
+        return refuse_dlpack(tensors, name, "it is neither in host memory nor on a CUDA GPU");
     if (on_gpu && (tensor->device_id < 0 || tensor->device_id >= TENSOR_MAX_CARD))
-        return refuse(tensors, name, "its GPU number is invalid");
+        return refuse_dlpack(tensors, name, "its GPU number is invalid");
     if (type == TSR_UNDEFINED)
-        return refuse(tensors, name, "its element type is not supported");
+        return refuse_dlpack(tensors, name, "its element type is not supported");
     if (tensor->ndim < 0 || tensor->ndim > RUN_MAX_RANK || !contiguous(tensor))
-        return refuse(tensors, name, "it is not contiguous");
+        return refuse_dlpack(tensors, name, "it is not contiguous");
     struct foreign foreign = {.data = (char *)tensor->data + tensor->byte_offset,
                               .release = release_managed,
                               .owner = given};

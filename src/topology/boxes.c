@@ -245,7 +245,7 @@ static bool link_gpus(tsr_topology *topology, const struct order *order)
     return true;
 }
 
-static tsr_status refuse(tsr_session *session, const struct order *order)
+static tsr_status report_box_size(tsr_session *session, const struct order *order)
 {
     return tsr__fail(session, TSR_MALFORMED, DIAG_topology_text, NULL,
                      "name more hosts: hosts:2xh100:8",
@@ -263,7 +263,7 @@ tsr_status tsr__topology_box(tsr_session *session, struct str kind, struct str s
         return TSR_MALFORMED;
     if (order.devices < 1 || order.devices > order.box->most || order.hosts < 1 ||
         order.hosts > TOPOLOGY_MAX_DEVICES / order.devices)
-        return refuse(session, &order);
+        return report_box_size(session, &order);
     tsr_topology *topology = tsr__topology_new(session, (int)(order.hosts * order.devices));
     if (!topology)
         return TSR_NOMEM;

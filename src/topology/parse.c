@@ -11,9 +11,9 @@
 #include <jansson.h>
 #include <stdio.h>
 
-static tsr_status refuse(tsr_session *session, const char *hint, const char *format, ...)
+static tsr_status report_text(tsr_session *session, const char *hint, const char *format, ...)
     TSR_PRINTF(3, 4);
-static tsr_status refuse(tsr_session *session, const char *hint, const char *format, ...)
+static tsr_status report_text(tsr_session *session, const char *hint, const char *format, ...)
 {
     char what[256];
     va_list args;
@@ -65,18 +65,19 @@ static bool read_number(struct cursor *cursor, int *out)
 static tsr_status read_neighbours(tsr_topology *topology, struct cursor *cursor, int device)
 {
     if (!skip_char(cursor, '['))
-        return refuse(topology->session, "write [[1,2],[0],...]",
-                      "device %d has no list of neighbours", device);
+        return report_text(topology->session, "write [[1,2],[0],...]",
+                           "device %d has no list of neighbours", device);
     while (!skip_char(cursor, ']')) {
         int to;
         if (!read_number(cursor, &to))
-            return refuse(topology->session, "write device numbers with commas between them",
-                          "the list of device %d is malformed", device);
+            return report_text(topology->session, "write device numbers with commas between them",
+                               "the list of device %d is malformed", device);
         if (to >= topology->n)
-            return refuse(topology->session, "count devices from 0",
-                          "device %d lists %d, but there are %d devices", device, to, topology->n);
+            return report_text(topology->session, "count devices from 0",
+                               "device %d lists %d, but there are %d devices", device, to,
+                               topology->n);
         if (topology->links.n >= TOPOLOGY_MAX_LINKS)
-            return refuse(topology->session, "remove repeated links", "too many links");
+            return report_text(topology->session, "remove repeated links", "too many links");
         tsr__topology_link(topology, device, to, 0, 0);
         skip_char(cursor, ',');
     }
@@ -90,7 +91,8 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
     int n;
     if (!skip_char(&cursor, '{') || !read_number(&cursor, &n) || n < 1 ||
         !skip_char(&cursor, ',') || !skip_char(&cursor, '['))
-        return refuse(session, "write {4, [[1],[2],[3],[0]]}", "the adjacency list is malformed");
+        return report_text(session, "write {4, [[1],[2],[3],[0]]}",
+                           "the adjacency list is malformed");
     tsr_topology *topology = tsr__topology_new(session, n);
     if (!topology)
         return TSR_NOMEM;
@@ -98,15 +100,15 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
     int listed = 0;
     while (status == TSR_OK && !skip_char(&cursor, ']')) {
         if (listed == n)
-            status =
-                refuse(session, "give one list for each device", "more lists than %d devices", n);
+            status = report_text(session, "give one list for each device",
+                                 "more lists than %d devices", n);
         else
             status = read_neighbours(topology, &cursor, listed++);
         skip_char(&cursor, ',');
     }
     if (status == TSR_OK && (listed != n || !skip_char(&cursor, '}')))
-        status =
-            refuse(session, "give one list for each device", "%d lists for %d devices", listed, n);
+        status = report_text(session, "give one list for each device", "%d lists for %d devices",
+                             listed, n);
     if (status == TSR_OK)
         status = tsr__topology_finish(topology, true);
     return tsr__topology_hand_over(topology, status, out);
@@ -129,9 +131,9 @@ static tsr_status check_numbers(tsr_topology *topology, const json_t *object, co
         const json_t *value = json_object_get(object, *keys);
         if (value && !json_is_null(value) &&
             (!json_is_number(value) || !(json_number_value(value) >= 0)))
-            return refuse(topology->session,
-                          "write bytes, operations or seconds as a number: 17179869184",
-                          "\"%s\" of %s %d is not a number >= 0", *keys, what, i);
+            return report_text(topology->session,
+                               "write bytes, operations or seconds as a number: 17179869184",
+                               "\"%s\" of %s %d is not a number >= 0", *keys, what, i);
     }
     return TSR_OK;
 }
@@ -173,14 +175,15 @@ static tsr_status check_root(tsr_session *session, const json_t *root)
     static const char *const lists[] = {"links", "ports", "collectives", "grid", NULL};
     const json_t *version = json_object_get(root, "version"), *kind = json_object_get(root, "kind");
     if (version && json_integer_value(version) != 1)
-        return refuse(session, "write the file again with `tessera topology make` or `measure`",
-                      "\"version\" is not 1");
+        return report_text(session,
+                           "write the file again with `tessera topology make` or `measure`",
+                           "\"version\" is not 1");
     if (kind && (!json_is_string(kind) || strcmp(json_string_value(kind), "tessera-topology") != 0))
-        return refuse(session, "use a topology file; `tessera topology make` writes one",
-                      "\"kind\" is not \"tessera-topology\"");
+        return report_text(session, "use a topology file; `tessera topology make` writes one",
+                           "\"kind\" is not \"tessera-topology\"");
     for (const char *const *list = lists; *list; list++)
         if (json_object_get(root, *list) && !json_is_array(json_object_get(root, *list)))
-            return refuse(session, "write [...]", "\"%s\" is not a list", *list);
+            return report_text(session, "write [...]", "\"%s\" is not a list", *list);
     warn_keys(session, root, "a topology", known);
     return TSR_OK;
 }
@@ -197,8 +200,8 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
     for (int i = 0; i < topology->n; i++) {
         const json_t *d = json_array_get(list, (size_t)i);
         if (!json_is_object(d))
-            return refuse(topology->session, "write {\"name\": ..., \"memory\": ...}",
-                          "device %d is not an object", i);
+            return report_text(topology->session, "write {\"name\": ..., \"memory\": ...}",
+                               "device %d is not an object", i);
         warn_keys(topology->session, d, "a device", known);
         TRY(check_numbers(topology, d, "device", i, numbers));
         const char *what;
@@ -210,8 +213,8 @@ static tsr_status json_devices(tsr_topology *topology, const json_t *list)
                                           .queued = json_is_true(json_object_get(d, "queued")),
                                           .unhidden = read_positive(d, "unhidden")};
         if (!tsr__rates_read(d, &numbers_of, &what))
-            return refuse(topology->session, "write \"rates\": {\"float16\": 9.9e14}",
-                          "device %d: %s", i, what);
+            return report_text(topology->session, "write \"rates\": {\"float16\": 9.9e14}",
+                               "device %d: %s", i, what);
         tsr_topology_set_device(topology, i, &numbers_of);
     }
     return TSR_OK;
@@ -237,16 +240,16 @@ static tsr_status json_links(tsr_topology *topology, const json_t *list)
                                         "start", "message", "both",    NULL};
     size_t n = json_array_size(list);
     if (n > TOPOLOGY_MAX_LINKS)
-        return refuse(topology->session, "remove repeated links", "too many links");
+        return report_text(topology->session, "remove repeated links", "too many links");
     for (size_t i = 0; i < n; i++) {
         const json_t *l = json_array_get(list, i), *from = json_object_get(l, "from"),
                      *to = json_object_get(l, "to");
         int64_t a = json_integer_value(from), b = json_integer_value(to);
         if (!json_is_integer(from) || !json_is_integer(to) || a < 0 || b < 0 || a >= topology->n ||
             b >= topology->n)
-            return refuse(topology->session, "use device numbers, from 0",
-                          "link %zu: \"from\" and \"to\" must be devices from 0 to %d", i,
-                          topology->n - 1);
+            return report_text(topology->session, "use device numbers, from 0",
+                               "link %zu: \"from\" and \"to\" must be devices from 0 to %d", i,
+                               topology->n - 1);
         warn_keys(topology->session, l, "a link", known);
         TRY(check_numbers(topology, l, "link", (int)i, numbers));
         bool both = json_is_true(json_object_get(l, "both"));
@@ -292,10 +295,10 @@ static tsr_status json_collectives(tsr_topology *topology, const json_t *list)
     for (size_t i = 0; i < json_array_size(list) && i < TOPOLOGY_MAX_DEVICES; i++) {
         struct topology_times times;
         if (!json_times(json_array_get(list, i), &times))
-            return refuse(topology->session,
-                          "write {\"collective\": \"all-reduce\", \"devices\": 2, "
-                          "\"bytes\": [...], \"seconds\": [...]}, sizes ascending",
-                          "entry %zu of \"collectives\" is malformed", i);
+            return report_text(topology->session,
+                               "write {\"collective\": \"all-reduce\", \"devices\": 2, "
+                               "\"bytes\": [...], \"seconds\": [...]}, sizes ascending",
+                               "entry %zu of \"collectives\" is malformed", i);
         if (!tsr__topology_add_times(topology, &times))
             return TSR_NOMEM;
     }
@@ -310,8 +313,8 @@ static tsr_status json_host(tsr_topology *topology, const json_t *given)
         return TSR_OK;
     int64_t host = json_integer_value(given);
     if (host < 1 || host > topology->n)
-        return refuse(topology->session, "write the number of devices of one host",
-                      "\"host\" is not a number from 1 to %d", topology->n);
+        return report_text(topology->session, "write the number of devices of one host",
+                           "\"host\" is not a number from 1 to %d", topology->n);
     topology->host = (int)host;
     return TSR_OK;
 }
@@ -346,10 +349,10 @@ static tsr_status json_window(tsr_topology *topology, const json_t *given)
         if (topology->links.at[i].from >= window || topology->links.at[i].to >= window)
             fits = false;
     if (!fits)
-        return refuse(topology->session,
-                      "set \"grid\" to [hosts, devices per host], and list only links between "
-                      "the first \"window\" devices",
-                      "\"window\" must be the number of devices of the first hosts");
+        return report_text(topology->session,
+                           "set \"grid\" to [hosts, devices per host], and list only links between "
+                           "the first \"window\" devices",
+                           "\"window\" must be the number of devices of the first hosts");
     topology->window = (int)window;
     topology->host = topology->grid[1];
     return TSR_OK;
@@ -369,14 +372,15 @@ static tsr_status read_parts(tsr_topology *topology, const json_t *root)
     TRY(json_host(topology, json_object_get(root, "host")));
     TRY(json_window(topology, json_object_get(root, "window")));
     if (!tsr__profiles_read(topology, root, &what))
-        return what ? refuse(topology->session,
-                             "`tessera topology measure --model` writes such numbers", "%s", what)
+        return what ? report_text(topology->session,
+                                  "`tessera topology measure --model` writes such numbers", "%s",
+                                  what)
                     : TSR_NOMEM;
     TRY(tsr__topology_finish(topology, true));
     if (!tsr__ports_read(topology, json_object_get(root, "ports"), &what))
-        return what ? refuse(topology->session,
-                             "write {\"device\": 0, \"bandwidth\": 4.5e11, \"to\": [1, 2]}",
-                             "an entry of \"ports\" %s", what)
+        return what ? report_text(topology->session,
+                                  "write {\"device\": 0, \"bandwidth\": 4.5e11, \"to\": [1, 2]}",
+                                  "an entry of \"ports\" %s", what)
                     : TSR_NOMEM;
     return TSR_OK;
 }
@@ -386,8 +390,8 @@ static tsr_status read_root(tsr_session *session, const json_t *root, tsr_topolo
     size_t n = json_array_size(json_object_get(root, "devices"));
     TRY(check_root(session, root));
     if (n < 1 || n > TOPOLOGY_MAX_DEVICES)
-        return refuse(session, "give \"devices\" as a list of objects",
-                      "the JSON text has no list of 1 to %d devices", TOPOLOGY_MAX_DEVICES);
+        return report_text(session, "give \"devices\" as a list of objects",
+                           "the JSON text has no list of 1 to %d devices", TOPOLOGY_MAX_DEVICES);
     tsr_topology *topology = tsr__topology_new(session, (int)n);
     if (!topology)
         return TSR_NOMEM;
@@ -402,7 +406,8 @@ static tsr_status read_json(tsr_session *session, struct str text, tsr_topology 
     if (status == TSR_NOMEM)
         return status;
     if (!root)
-        return refuse(session, "correct the JSON syntax", "line %d: %s", error.line, error.text);
+        return report_text(session, "correct the JSON syntax", "line %d: %s", error.line,
+                           error.text);
     status = read_root(session, root, out);
     json_decref(root);
     return status;
@@ -453,8 +458,8 @@ tsr_status tsr__topology_read(tsr_session *session, const char *path, tsr_topolo
     if (status == TSR_OK) {
         struct str copy = tsr__arena_str(&arena, text);
         if (copy.p && !copy.n)
-            status =
-                refuse(session, "`tessera topology make` writes a topology", "the file is empty");
+            status = report_text(session, "`tessera topology make` writes a topology",
+                                 "the file is empty");
         else if (copy.p)
             status = tsr_topology_parse(session, copy.p, out);
         else

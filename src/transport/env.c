@@ -43,8 +43,8 @@ struct hello {
 // Rank 0's answer is one byte, with a descriptor if the rank is accepted.
 enum answer { WELCOME = 1, OTHER_COUNT = 2, PLACE_TAKEN = 3 };
 
-static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
-                         const char *text)
+static tsr_status report_rank_error(tsr_session *session, enum diag_code code, const char *hint,
+                                    const char *text)
 {
     tsr__diag(session, code, NULL, hint, "%s", text);
     return code == DIAG_rank_failed ? TSR_PEER : TSR_USAGE;
@@ -196,7 +196,7 @@ static tsr_status hand_out(tsr_session *session, const struct meeting *meeting, 
     tsr__free(session, met, (size_t)ranks);
     if (open && left == 0)
         return TSR_OK;
-    return refuse(session, DIAG_rank_failed, meeting->hint, text);
+    return report_rank_error(session, DIAG_rank_failed, meeting->hint, text);
 }
 
 // ---- other ranks --------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ static tsr_status fetch(tsr_session *session, const struct meeting *meeting, int
         snprintf(text, sizeof text, "another process is already rank %d", meeting->rank);
     else
         snprintf(text, sizeof text, "rank 0 cannot be reached");
-    return refuse(session, DIAG_rank_failed, meeting->hint, text);
+    return report_rank_error(session, DIAG_rank_failed, meeting->hint, text);
 }
 
 // Counts the cores of all ranks, because a launcher may have bound each rank to other cores. Waits
@@ -260,7 +260,8 @@ static tsr_status count_cores(tsr_session *session, const struct meeting *meetin
     atomic_fetch_add(&head->counted, 1);
     while (atomic_load(&head->counted) < job->n) {
         if (atomic_load(&head->failed) || tsr__now_s() >= until)
-            return refuse(session, DIAG_rank_failed, meeting->hint, "not all ranks connected");
+            return report_rank_error(session, DIAG_rank_failed, meeting->hint,
+                                     "not all ranks connected");
         nanosleep(&nap, NULL);
     }
     int all = 0;
@@ -308,7 +309,7 @@ tsr_status tsr__env_open(tsr_session *session, const struct comm_options *option
     else
         meet_as_launched(&meeting);
     if (!tsr__env_one_host(options))
-        return refuse(
+        return report_rank_error(
             session, DIAG_transport_absent,
             "use --transport ucx, or start the ranks with mpirun or srun --mpi=pmix (or pmi2)",
             "these ranks are on several hosts, but no network transport was chosen");

@@ -43,7 +43,7 @@ static int finish(struct cli *cli, struct editor *editor, tsr_model *model, cons
     return cli->json ? cli_print_written(cli, out, code) : code;
 }
 
-static int run(struct cli *cli)
+static int run_annotate(struct cli *cli)
 {
     const char *out = cli_value(cli, "-o");
     tsr_model *model = NULL;
@@ -116,5 +116,5 @@ const struct command cmd_annotate = {
                "--shard 'node_linear_5:val_141={2,1:0,1}' -o cut.onnx",
     .options = options,
     .takes = {1, 1},
-    .run = run,
+    .run = run_annotate,
 };

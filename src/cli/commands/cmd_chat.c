@@ -14,7 +14,7 @@
         "--cache", "DIR", "folder that keeps the sharded model for the next start"                 \
     }
 
-static int run(struct cli *cli)
+static int run_chat(struct cli *cli)
 {
     return cli_usage(cli, "Python runs this command: python -m tessera %s", cli->command->name);
 }
@@ -36,7 +36,7 @@ const struct command cmd_chat = {
     .summary = "talk to a language model on several devices",
     .options = chat_options,
     .takes = {1, 1},
-    .run = run,
+    .run = run_chat,
     .python = true,
 };
 
@@ -54,6 +54,6 @@ const struct command cmd_serve = {
     .summary = "serve a language model: an OpenAI-compatible endpoint",
     .options = serve_options,
     .takes = {1, 1},
-    .run = run,
+    .run = run_chat,
     .python = true,
 };

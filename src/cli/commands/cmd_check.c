@@ -269,7 +269,7 @@ static void check_file(struct check *check, struct checked *checked)
         print_findings(cli, checked);
 }
 
-static int run(struct cli *cli)
+static int run_check(struct cli *cli)
 {
     struct check check = {.cli = cli, .sarif = cli_flag(cli, "--sarif")};
     size_t codes = 0;
@@ -319,5 +319,5 @@ const struct command cmd_check = {
     .example = "tessera check tests/models/bert_tiny/model.onnx",
     .options = options,
     .takes = {1, INT_MAX},
-    .run = run,
+    .run = run_check,
 };

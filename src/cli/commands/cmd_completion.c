@@ -92,7 +92,7 @@ static void fish(void)
     }
 }
 
-static int run(struct cli *cli)
+static int run_completion(struct cli *cli)
 {
     const char *shell = cli->arguments[0];
     if (cli->json)
@@ -114,5 +114,5 @@ const struct command cmd_completion = {
     .summary = "print a completion script for a shell",
     .example = "tessera completion bash > tessera.bash",
     .takes = {1, 1},
-    .run = run,
+    .run = run_completion,
 };

@@ -245,7 +245,7 @@ static int print_doctor_json(struct cli *cli, const struct item *items, size_t n
     return cli_print_json(cli, json, code_of(&items[ENGINE]));
 }
 
-static int run(struct cli *cli)
+static int run_doctor(struct cli *cli)
 {
     struct item items[11] = {0};
     set(&items[0], "tessera", true, "");
@@ -277,5 +277,5 @@ const struct command cmd_doctor = {
     .summary = "check the installation",
     .detail = "Exit code 1 if ONNX Runtime is not found.",
     .example = "tessera doctor",
-    .run = run,
+    .run = run_doctor,
 };

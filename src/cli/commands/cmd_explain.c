@@ -89,7 +89,7 @@ static int explain(struct cli *cli, const char *wanted)
     return EXIT_DONE;
 }
 
-static int run(struct cli *cli)
+static int run_explain(struct cli *cli)
 {
     return cli->n_arguments ? explain(cli, cli->arguments[0]) : list_all(cli);
 }
@@ -100,5 +100,5 @@ const struct command cmd_explain = {
     .summary = "explain a diagnostic code, or list all codes",
     .example = "tessera explain io-open",
     .takes = {0, 1},
-    .run = run,
+    .run = run_explain,
 };

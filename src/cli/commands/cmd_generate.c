@@ -142,7 +142,7 @@ static int check_words(struct cli *cli)
     return 0;
 }
 
-static int run(struct cli *cli)
+static int run_generate(struct cli *cli)
 {
     tsr_run_options run_options;
     tsr_generate_options options = {.size = sizeof options, .work = getenv("TMPDIR")};
@@ -200,5 +200,5 @@ const struct command cmd_generate = {
     .example = "tessera generate tests/folders/genai_tiny --devices 2 --ids 1,7,11",
     .options = options_table,
     .takes = {1, 1},
-    .run = run,
+    .run = run_generate,
 };

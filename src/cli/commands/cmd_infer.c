@@ -11,7 +11,7 @@ static tsr_status infer(struct cli *cli, tsr_model *model)
 }
 
 // Infers shardings and writes the model. If shardings contradict each other, nothing is written.
-static int run(struct cli *cli)
+static int run_infer(struct cli *cli)
 {
     const char *out = cli_value(cli, "-o");
     tsr_model *model = NULL;
@@ -56,5 +56,5 @@ const struct command cmd_infer = {
     .example = "tessera infer cut.onnx -o complete.onnx",
     .options = options,
     .takes = {1, 1},
-    .run = run,
+    .run = run_infer,
 };

@@ -383,7 +383,7 @@ static int print_info_json(struct cli *cli, tsr_model *model, const struct facts
     return cli_print_json(cli, json, EXIT_DONE);
 }
 
-static int run(struct cli *cli)
+static int run_info(struct cli *cli)
 {
     tsr_model *model = NULL;
     tsr_notation notation;
@@ -414,5 +414,5 @@ const struct command cmd_info = {
     .example = "tessera info tests/models/bert_tiny/model.onnx",
     .options = options,
     .takes = {1, 1},
-    .run = run,
+    .run = run_info,
 };

@@ -119,7 +119,7 @@ static int prepare(struct cli *cli, struct launch *launch)
     return 0;
 }
 
-static int run(struct cli *cli)
+static int run_launch(struct cli *cli)
 {
     const char *hosts = cli_value(cli, "--hosts");
     if (!hosts)
@@ -172,5 +172,5 @@ const struct command cmd_launch = {
     .example = "tessera launch --hosts localhost:2 -- printenv RANK WORLD_SIZE",
     .options = options_table,
     .takes = {1, 4096},
-    .run = run,
+    .run = run_launch,
 };

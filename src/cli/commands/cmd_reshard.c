@@ -132,7 +132,7 @@ static int reshard(struct cli *cli, const char *const ends[2], int rank, const i
     return code;
 }
 
-static int run(struct cli *cli)
+static int run_reshard(struct cli *cli)
 {
     const char *shape_text = cli_value(cli, "--shape"), *devices = cli_value(cli, "--devices");
     const char *ends[] = {cli_value(cli, "--from"), cli_value(cli, "--to")};
@@ -175,5 +175,5 @@ const struct command cmd_reshard = {
     .summary = "find the cheapest resharding",
     .example = "tessera reshard --shape 8x6 --from '{2,1:0,1}' --to '{1,2:0,1}'",
     .options = options,
-    .run = run,
+    .run = run_reshard,
 };

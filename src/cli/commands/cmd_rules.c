@@ -285,7 +285,7 @@ static int print_operator(struct cli *cli, const char *op)
     return cli_end(cli, json, found ? EXIT_DONE : EXIT_NO);
 }
 
-static int run(struct cli *cli)
+static int run_rules(struct cli *cli)
 {
     bool markdown = cli_flag(cli, "--markdown");
     if (markdown && cli->json)
@@ -310,5 +310,5 @@ const struct command cmd_rules = {
     .example = "tessera rules MatMul",
     .options = options,
     .takes = {0, 1},
-    .run = run,
+    .run = run_rules,
 };

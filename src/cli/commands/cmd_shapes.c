@@ -39,7 +39,7 @@ static int complete(struct cli *cli, const char *out, const tsr_dim_size *sizes,
     return code;
 }
 
-static int run(struct cli *cli)
+static int run_shapes(struct cli *cli)
 {
     const char *out = cli_value(cli, "-o");
     struct cli_dims dims;
@@ -67,5 +67,5 @@ const struct command cmd_shapes = {
     .example = "tessera shapes tests/models/bert_tiny/model.onnx --dim batch=1 -o shaped.onnx",
     .options = options,
     .takes = {1, 1},
-    .run = run,
+    .run = run_shapes,
 };

@@ -151,7 +151,7 @@ static int convert(struct cli *cli, const char *sharding, const char *file, tsr_
     return code;
 }
 
-static int run(struct cli *cli)
+static int run_tensor(struct cli *cli)
 {
     const char *sharding = cli_value(cli, "--sharding"), *file = cli_value(cli, "-o");
     tsr_tensors *in = NULL, *out = NULL;
@@ -186,5 +186,5 @@ const struct command cmd_tensor = {
                "pieces.npz",
     .options = options,
     .takes = {2, 2},
-    .run = run,
+    .run = run_tensor,
 };

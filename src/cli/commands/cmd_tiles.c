@@ -61,7 +61,7 @@ struct tiles_options {
     int devices; // 0: not given
 };
 
-static int run(struct cli *cli)
+static int run_tiles(struct cli *cli)
 {
     const char *shape_text = cli_value(cli, "--shape"), *sharding = cli_value(cli, "--sharding");
     int64_t shape[CLI_MAX_RANK];
@@ -105,5 +105,5 @@ const struct command cmd_tiles = {
     .summary = "show the tiles of a sharded shape",
     .example = "tessera tiles --shape 7x4 --sharding '{5,1:3,2,4,1,0}'",
     .options = options,
-    .run = run,
+    .run = run_tiles,
 };

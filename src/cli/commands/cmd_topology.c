@@ -350,7 +350,7 @@ free_topology:
     return code;
 }
 
-static int run(struct cli *cli)
+static int run_topology(struct cli *cli)
 {
     struct topology_options numbers = {0};
     const char *verb = cli->arguments[0];
@@ -428,5 +428,5 @@ const struct command cmd_topology = {
     .example = "tessera topology show ring:4",
     .options = options,
     .takes = {1, 2},
-    .run = run,
+    .run = run_topology,
 };

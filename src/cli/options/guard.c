@@ -62,7 +62,8 @@ static bool prints_text(const struct cli *cli)
     return cli->json || ((is(cli, "plan") || is(cli, "run")) && !cli->quiet);
 }
 
-static int refuse(const struct cli *cli, const char *path, const char *what, const char *help)
+static int refuse_output(const struct cli *cli, const char *path, const char *what,
+                         const char *help)
 {
     fprintf(stderr, "tessera %s: '%s' is %s; nothing was written\n  help: %s\n", cli->command->name,
             path, what, help);
@@ -81,9 +82,9 @@ static int guard_options(const struct cli *cli, size_t at)
             continue;
         bool also = writes(cli, option->name);
         if (also && (same_file(out, value) || (!strcmp(out, value) && !is_special(out))))
-            return refuse(cli, out, "used for two outputs", "use another name");
+            return refuse_output(cli, out, "used for two outputs", "use another name");
         if (!also && same_file(out, value))
-            return refuse(cli, out, "an input", "use another name");
+            return refuse_output(cli, out, "an input", "use another name");
     }
     return 0;
 }
@@ -95,11 +96,11 @@ int cli_guard(const struct cli *cli)
         if (!out || !writes(cli, cli->given[i].option->name))
             continue;
         if (is_stdout(out) && prints_text(cli))
-            return refuse(cli, out, "standard output, where this command prints text",
-                          "write to a file; `plan` and `run` print no text with --quiet");
+            return refuse_output(cli, out, "standard output, where this command prints text",
+                                 "write to a file; `plan` and `run` print no text with --quiet");
         for (size_t k = 0; k < cli->n_arguments; k++)
             if (same_file(out, cli->arguments[k]))
-                return refuse(cli, out, "an input", "use another name");
+                return refuse_output(cli, out, "an input", "use another name");
         int code = guard_options(cli, i);
         if (code)
             return code;

@@ -75,7 +75,7 @@ tsr_status tsr__model_data_files(tsr_model *model, const struct str **out, size_
 }
 
 // Reports an external file that is not copied.
-static tsr_status refuse(tsr_model *model, struct str location, const char *why)
+static tsr_status refuse_external(tsr_model *model, struct str location, const char *why)
 {
     return tsr__fail(model->session, TSR_WRITE, DIAG_io_write, &PLACE(.file = location),
                      "save the model with its data under plain file names first",
@@ -101,7 +101,7 @@ static tsr_status make_folders(tsr_model *model, struct str location, char *full
                   S_ISDIR(st.st_mode);
         *p = '/';
         if (!ok)
-            return refuse(model, location, "a folder of its path cannot be created");
+            return refuse_external(model, location, "a folder of its path cannot be created");
     }
     return TSR_OK;
 }
@@ -138,7 +138,7 @@ static tsr_status copy_one(tsr_model *model, const struct folder *from, struct s
 {
     int fd;
     if (leads_out(location))
-        return refuse(model, location, "its name leads out of the folder");
+        return refuse_external(model, location, "its name leads out of the folder");
     struct str full =
         tsr__arena_printf(&model->arena, STR_FMT STR_FMT, STR_ARG(to), STR_ARG(location));
     if (!full.p)

@@ -143,7 +143,8 @@ static void emit_pair(struct rope *rope, uint32_t number, void *data)
     tsr__rope_end(rope, mark);
 }
 
-void tsr__parts_of_metadata(struct parts *parts, uint32_t number, struct metadata *list, size_t n)
+void tsr__parts_of_metadata(struct part_list *parts, uint32_t number, struct metadata *list,
+                            size_t n)
 {
     for (size_t i = 0; i < n; i++)
         tsr__part_or_emit(parts, number, list[i].whole, list[i].changed, emit_pair, &list[i]);

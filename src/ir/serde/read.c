@@ -24,7 +24,7 @@ struct annotated {
 };
 
 // State of reading. `inputs` and `outputs` are the names of the current node.
-struct reader {
+struct model_reader {
     tsr_model *model;
     struct arena scratch;
     VEC(struct str) inputs;
@@ -36,7 +36,7 @@ struct reader {
 
 // Checks a part of the file. The fast check comes first. If it fails, the slow one finds and
 // reports the position of the error. Returns false if this or an earlier check failed.
-static bool checked(struct reader *rd, struct str body, enum wire_message what, int depth)
+static bool checked(struct model_reader *rd, struct str body, enum wire_message what, int depth)
 {
     const tsr_model *model = rd->model;
     if (rd->status == TSR_OK && !tsr__wire_sound(body, what, depth))
@@ -45,7 +45,7 @@ static bool checked(struct reader *rd, struct str body, enum wire_message what, 
     return rd->status == TSR_OK;
 }
 
-static void read_graph(struct reader *rd, tsr_graph *graph, struct str body);
+static void read_graph(struct model_reader *rd, tsr_graph *graph, struct str body);
 
 // ---- nodes ----------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ static bool has_graph(struct str attribute)
 
 // Reads a subgraph. Subgraphs are read immediately, because their nodes use values of the enclosing
 // graphs.
-static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
+static tsr_graph *sub_graph(struct model_reader *rd, tsr_attr *attr, struct str body)
 {
     tsr_graph *graph = tsr__graph_make(rd->model, 0);
     if (!graph)
@@ -77,7 +77,7 @@ static tsr_graph *sub_graph(struct reader *rd, tsr_attr *attr, struct str body)
 
 // Reads the subgraphs of an attribute. The field `g` may be in several pieces, which are merged.
 // Its graph comes before those of the list `graphs`.
-static void read_attr_graphs(struct reader *rd, tsr_attr *attr)
+static void read_attr_graphs(struct model_reader *rd, tsr_attr *attr)
 {
     struct str body = tsr__field_body(attr->whole);
     bool single = false;
@@ -110,7 +110,7 @@ struct node_fields {
 
 // Scans the fields of a node. Names point into the file; attributes are only counted. If a singular
 // field is repeated, the last one is used, as in protobuf.
-static void scan_node(struct reader *rd, struct str body, struct node_fields *out)
+static void scan_node(struct model_reader *rd, struct str body, struct node_fields *out)
 {
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
@@ -153,7 +153,7 @@ static void scan_node(struct reader *rd, struct str body, struct node_fields *ou
 
 // Reads a node. Inputs are linked before outputs are defined. So a node that reads its own output
 // name reads an earlier value, or a placeholder that becomes its output.
-static void read_node(struct reader *rd, tsr_graph *graph, const struct wire_field *field)
+static void read_node(struct model_reader *rd, tsr_graph *graph, const struct wire_field *field)
 {
     tsr_model *model = rd->model;
     struct node_fields d = {0};
@@ -307,7 +307,7 @@ static void note_run(struct run *runs, const struct wire_field *field)
 
 // Records where the fields of each number are. Checks all but nodes, initializers and value_info,
 // which are checked when they are read. Returns false, with a diagnostic, if the file is corrupt.
-static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
+static bool scan_graph(struct model_reader *rd, struct str body, struct run *runs)
 {
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
@@ -332,8 +332,8 @@ static bool scan_graph(struct reader *rd, struct str body, struct run *runs)
 
 // Reads the types of inner values. A value_info for an unknown name stays in the file without an
 // object.
-static void read_value_infos(struct reader *rd, tsr_graph *graph, struct str body, uint32_t number,
-                             bool check)
+static void read_value_infos(struct model_reader *rd, tsr_graph *graph, struct str body,
+                             uint32_t number, bool check)
 {
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
@@ -368,7 +368,8 @@ static void read_ports(tsr_graph *graph, struct str body, uint32_t number)
 }
 
 // Reads the initializers of a graph. scan_graph has checked the sparse initializers.
-static void read_constants(struct reader *rd, tsr_graph *graph, const struct run *runs, bool check)
+static void read_constants(struct model_reader *rd, tsr_graph *graph, const struct run *runs,
+                           bool check)
 {
     struct wire_cursor cursor = wire_over(run_bytes(&runs[F_GRAPH_INITIALIZER]));
     struct wire_field field;
@@ -400,7 +401,7 @@ static void fetch_ahead(const tsr_graph *graph, struct wire_cursor *cursor)
 }
 
 // Reads the nodes of a graph. The cursor `ahead` is AHEAD nodes further on and prefetches names.
-static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool check)
+static void read_nodes(struct model_reader *rd, tsr_graph *graph, struct str run, bool check)
 {
     struct wire_cursor cursor = wire_over(run), ahead = cursor;
     struct wire_field field;
@@ -416,7 +417,7 @@ static void read_nodes(struct reader *rd, tsr_graph *graph, struct str run, bool
 
 // Reads the fields in the order in which names must be known: inputs, constants, nodes, outputs,
 // types.
-static void read_graph(struct reader *rd, tsr_graph *graph, struct str body)
+static void read_graph(struct model_reader *rd, tsr_graph *graph, struct str body)
 {
     struct arena *arena = &rd->model->arena;
     struct run run[RUNS] = {{0}};
@@ -497,7 +498,7 @@ static void read_opset(tsr_model *model, opset_list *list, const struct wire_fie
 
 // Reads inputs, opsets, nodes and outputs of a function. A function has lists of names instead of
 // ValueInfos, with other field numbers. check_around has checked it.
-static void read_function_body(struct reader *rd, tsr_function *fn, struct str body)
+static void read_function_body(struct model_reader *rd, tsr_function *fn, struct str body)
 {
     tsr_graph *graph = fn->graph;
     struct wire_cursor cursor = wire_over(body);
@@ -517,7 +518,7 @@ static void read_function_body(struct reader *rd, tsr_function *fn, struct str b
 }
 
 // Reads a function. The body of a function is a graph whose `body` is the message of the function.
-static void read_function(struct reader *rd, const struct wire_field *field)
+static void read_function(struct model_reader *rd, const struct wire_field *field)
 {
     tsr_model *model = rd->model;
     tsr_function *fn = ARENA_NEW(&model->arena, tsr_function);
@@ -568,7 +569,7 @@ static void read_metadata(tsr_model *model, const struct wire_field *field)
 }
 
 // Reads the lists of a model. The graph and single fields are read elsewhere.
-static void read_model_fields(struct reader *rd, struct str body)
+static void read_model_fields(struct model_reader *rd, struct str body)
 {
     tsr_model *model = rd->model;
     struct wire_cursor cursor = wire_over(body);
@@ -598,7 +599,7 @@ static void read_model_fields(struct reader *rd, struct str body)
 #define CACHE_LINE 64
 
 // Prefetches annotations, which are no longer in the caches when they are read.
-static void fetch_annotations(const struct reader *rd, size_t i)
+static void fetch_annotations(const struct model_reader *rd, size_t i)
 {
     if (i >= rd->annotated.n)
         return;
@@ -608,7 +609,7 @@ static void fetch_annotations(const struct reader *rd, size_t i)
     __builtin_prefetch(rd->annotated.at[i].node);
 }
 
-static void read_annotations(struct reader *rd)
+static void read_annotations(struct model_reader *rd)
 {
     for (size_t i = 0; i < rd->annotated.n; i++) {
         fetch_annotations(rd, i + AHEAD);
@@ -628,7 +629,7 @@ static void read_annotations(struct reader *rd)
 // Checks everything except the main graph, which is checked while it is read (rd->check). If the
 // main graph is in several pieces, it is checked here, too. Returns false, with a diagnostic, if
 // the file is corrupt.
-static bool check_around(struct reader *rd, struct str body)
+static bool check_around(struct model_reader *rd, struct str body)
 {
     struct wire_cursor cursor = wire_over(body);
     struct wire_field field;
@@ -649,7 +650,7 @@ static bool check_around(struct reader *rd, struct str body)
 }
 
 // Reads the model. Annotations are read last, because they refer to values and configurations.
-static void read_model(struct reader *rd, struct str body)
+static void read_model(struct model_reader *rd, struct str body)
 {
     tsr_model *model = rd->model;
     if (!check_around(rd, body))
@@ -671,7 +672,7 @@ static void read_model(struct reader *rd, struct str body)
 // return NULL, and the loops end early.
 tsr_status tsr__serde_read(tsr_model *model)
 {
-    struct reader rd = {.model = model};
+    struct model_reader rd = {.model = model};
     tsr__arena_init(&rd.scratch, model->session);
     read_model(&rd, model->store->bytes);
     if (rd.status == TSR_OK &&

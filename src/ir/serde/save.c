@@ -109,7 +109,7 @@ static void emit_opset(struct rope *rope, uint32_t number, void *data)
 
 // Adds the changed lists of the model: opsets, metadata, configurations. A changed list is written
 // entry by entry; unchanged entries are references to the file. Other lists keep their place.
-static void parts_of_lists(struct parts *parts, tsr_model *model, uint32_t *managed, size_t *n)
+static void parts_of_lists(struct part_list *parts, tsr_model *model, uint32_t *managed, size_t *n)
 {
     if (model->opsets_changed) {
         managed[(*n)++] = F_MODEL_OPSET_IMPORT;
@@ -130,7 +130,7 @@ static void parts_of_lists(struct parts *parts, tsr_model *model, uint32_t *mana
     }
 }
 
-static void parts_of_functions(struct parts *parts, tsr_model *model)
+static void parts_of_functions(struct part_list *parts, tsr_model *model)
 {
     for (size_t i = 0; i < model->functions.n; i++) {
         tsr_function *function = model->functions.at[i];

@@ -7,7 +7,7 @@
 
 typedef void emit_fn(struct rope *rope, uint32_t number, void *data); // as wire_part.emit
 
-struct parts {
+struct part_list {
     struct wire_part *at;
     size_t n, cap;
     struct arena *arena;
@@ -16,26 +16,27 @@ struct parts {
 #define PARTS_FEW 10
 #define PARTS(p, a)                                                                                \
     struct wire_part p##_few[PARTS_FEW];                                                           \
-    struct parts p = {p##_few, 0, PARTS_FEW, a}
+    struct part_list p = {p##_few, 0, PARTS_FEW, a}
 // write_parts.c
-void tsr__parts_reserve(struct parts *parts, size_t n); // for n more parts
-struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span);
-void tsr__part_emit(struct parts *parts, uint32_t number, emit_fn *emit, void *data);
+void tsr__parts_reserve(struct part_list *parts, size_t n); // for n more parts
+struct wire_part *tsr__part(struct part_list *parts, uint32_t number, struct str span);
+void tsr__part_emit(struct part_list *parts, uint32_t number, emit_fn *emit, void *data);
 // Adds the unchanged field `whole`, or a part that a function writes if the object has changed or
 // has no old field.
-void tsr__part_or_emit(struct parts *parts, uint32_t number, struct str whole, bool changed,
+void tsr__part_or_emit(struct part_list *parts, uint32_t number, struct str whole, bool changed,
                        emit_fn *emit, void *data);
-void tsr__part_text(struct parts *parts, uint32_t number, struct str text);
-void tsr__part_int(struct parts *parts, uint32_t number, int64_t value);
+void tsr__part_text(struct part_list *parts, uint32_t number, struct str text);
+void tsr__part_int(struct part_list *parts, uint32_t number, int64_t value);
 // Adds all fields of `origin` with that number as parts, so that they are kept.
-void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number);
+void tsr__parts_keep(struct part_list *parts, struct str origin, uint32_t number);
 // Writes a field with the contents of `origin`, in which the parts replace the fields of the
 // `managed` numbers.
 void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
-                      const uint32_t *managed, size_t n, const struct parts *parts);
+                      const uint32_t *managed, size_t n, const struct part_list *parts);
 
 // metadata.c: the metadata of a model or a node.
-void tsr__parts_of_metadata(struct parts *parts, uint32_t number, struct metadata *list, size_t n);
+void tsr__parts_of_metadata(struct part_list *parts, uint32_t number, struct metadata *list,
+                            size_t n);
 
 // write_graph.c: tsr__graph_in_place is true if changes can be written in place.
 emit_fn tsr__emit_graph, tsr__emit_function;

@@ -93,7 +93,7 @@ static void emit_info(struct rope *rope, uint32_t number, void *data)
     tsr__parts_write(rope, number, tsr__field_body(part->whole), managed, retype ? 2 : 1, &parts);
 }
 
-static void part_info(struct parts *parts, uint32_t number, tsr_value *value, struct str whole,
+static void part_info(struct part_list *parts, uint32_t number, tsr_value *value, struct str whole,
                       bool retype)
 {
     struct info_part *part = ARENA_NEW(parts->arena, struct info_part);
@@ -106,7 +106,8 @@ static void part_info(struct parts *parts, uint32_t number, tsr_value *value, st
 }
 
 // Adds the inputs or outputs of a graph. `number` is F_GRAPH_INPUT or F_GRAPH_OUTPUT.
-static void parts_of_ports(struct parts *parts, uint32_t number, const struct port *at, size_t n)
+static void parts_of_ports(struct part_list *parts, uint32_t number, const struct port *at,
+                           size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         bool changed = at[i].replaced || (at[i].value->flags & (V_RENAMED | V_TYPED));
@@ -118,7 +119,8 @@ static void parts_of_ports(struct parts *parts, uint32_t number, const struct po
 }
 
 // Adds the inputs or outputs of a function. Functions have plain names as inputs and outputs.
-static void parts_of_names(struct parts *parts, uint32_t number, const struct port *at, size_t n)
+static void parts_of_names(struct part_list *parts, uint32_t number, const struct port *at,
+                           size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         if (at[i].whole.n && !at[i].replaced && !(at[i].value->flags & V_RENAMED))
@@ -159,7 +161,7 @@ static bool is_port(const tsr_value *value)
 
 // Adds the infos of the file in order, without those of removed values. Then adds the types that
 // API calls have set on values without an info; V_WRITTEN marks values that had one.
-static void parts_of_infos(struct parts *parts, uint32_t number, tsr_graph *graph)
+static void parts_of_infos(struct part_list *parts, uint32_t number, tsr_graph *graph)
 {
     struct str bytes = graph->infos.n ? graph->infos : graph->body;
     struct wire_cursor cursor = wire_over(bytes);
@@ -244,7 +246,7 @@ static void emit_initializer(struct rope *rope, uint32_t number, void *data)
 
 // Adds the dense initializers of a graph. Sparse initializers are not in this list; emit_sparse
 // writes them.
-static void parts_of_initializers(struct parts *parts, tsr_graph *graph)
+static void parts_of_initializers(struct part_list *parts, tsr_graph *graph)
 {
     for (size_t i = 0; i < graph->initializers.n; i++) {
         tsr_value *value = graph->initializers.at[i];
@@ -323,7 +325,7 @@ static void emit_annotation(struct rope *rope, uint32_t number, void *data)
 
 // Adds the fields of one number, to be written with new names. graph->absent avoids reading a large
 // graph for fields that it does not have.
-static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number, emit_fn *emit)
+static void parts_renamed(struct part_list *parts, tsr_graph *graph, uint32_t number, emit_fn *emit)
 {
     if (graph->absent >> number & 1)
         return;
@@ -340,7 +342,7 @@ static void parts_renamed(struct parts *parts, tsr_graph *graph, uint32_t number
 
 // ---- graphs, functions ----------------------------------------------------------------------
 
-static void parts_of_nodes(struct parts *parts, uint32_t number, tsr_graph *graph)
+static void parts_of_nodes(struct part_list *parts, uint32_t number, tsr_graph *graph)
 {
     for (tsr_node *node = graph->first; node; node = node->next)
         tsr__part_or_emit(parts, number, node->whole, node->flags & (N_CHANGED | N_NEW),

@@ -78,7 +78,8 @@ static void emit_spec(struct rope *rope, uint32_t number, void *data)
 }
 
 // Adds a text field. Keeps the old field if it has the same text.
-static void part_same_text(struct parts *parts, struct str origin, uint32_t number, struct str text)
+static void part_same_text(struct part_list *parts, struct str origin, uint32_t number,
+                           struct str text)
 {
     bool present = false;
     struct str now = tsr__wire_bytes(origin, number, &present);
@@ -90,7 +91,8 @@ static void part_same_text(struct parts *parts, struct str origin, uint32_t numb
 
 // Adds an integer field. Keeps the old field if it has the same value, because a file may encode a
 // number in more bytes than needed.
-static void part_same_int(struct parts *parts, struct str origin, uint32_t number, int64_t value)
+static void part_same_int(struct part_list *parts, struct str origin, uint32_t number,
+                          int64_t value)
 {
     int64_t now = 0;
     if (tsr__wire_int(origin, number, &now) && now == value)
@@ -230,14 +232,14 @@ static bool same_names(struct str origin, uint32_t number, const tsr_node *node)
 }
 
 // Adds the names of all inputs or outputs of a node. Omitted slots are written as "".
-static void parts_of_slots(struct parts *parts, const tsr_node *node, uint32_t number)
+static void parts_of_slots(struct part_list *parts, const tsr_node *node, uint32_t number)
 {
     for (size_t i = 0; i < slot_count(node, number); i++)
         tsr__part_text(parts, number, slot_name(node, number, i));
 }
 
 // Adds name, operator and domain of a new node. An empty name or domain is left out.
-static void parts_of_head(struct parts *parts, const tsr_node *node, uint32_t *managed,
+static void parts_of_head(struct part_list *parts, const tsr_node *node, uint32_t *managed,
                           size_t *count)
 {
     managed[(*count)++] = F_NODE_NAME;

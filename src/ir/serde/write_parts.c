@@ -11,7 +11,7 @@
 
 // Reserves space for n more parts. If out of memory, the list is unchanged, and adding the next
 // part fails.
-void tsr__parts_reserve(struct parts *parts, size_t n)
+void tsr__parts_reserve(struct part_list *parts, size_t n)
 {
     if (n <= parts->cap - parts->n)
         return;
@@ -25,7 +25,7 @@ void tsr__parts_reserve(struct parts *parts, size_t n)
 
 // Adds a part that is bytes. `span` is a complete field with its tag, mostly part of the old bytes.
 // Returns NULL if out of memory, which is checked when the model is complete.
-struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str span)
+struct wire_part *tsr__part(struct part_list *parts, uint32_t number, struct str span)
 {
     struct wire_part *part = vec_push(parts->arena, parts);
     if (part)
@@ -35,7 +35,7 @@ struct wire_part *tsr__part(struct parts *parts, uint32_t number, struct str spa
 
 // Adds a part that a function writes. `emit` is called when the parts are written; `data` must live
 // until then.
-void tsr__part_emit(struct parts *parts, uint32_t number, emit_fn *emit, void *data)
+void tsr__part_emit(struct part_list *parts, uint32_t number, emit_fn *emit, void *data)
 {
     struct wire_part *part = tsr__part(parts, number, (struct str){NULL, 0});
     if (part) {
@@ -44,7 +44,7 @@ void tsr__part_emit(struct parts *parts, uint32_t number, emit_fn *emit, void *d
     }
 }
 
-void tsr__part_or_emit(struct parts *parts, uint32_t number, struct str whole, bool changed,
+void tsr__part_or_emit(struct part_list *parts, uint32_t number, struct str whole, bool changed,
                        emit_fn *emit, void *data)
 {
     if (whole.n && !changed)
@@ -53,7 +53,7 @@ void tsr__part_or_emit(struct parts *parts, uint32_t number, struct str whole, b
         tsr__part_emit(parts, number, emit, data);
 }
 
-void tsr__part_text(struct parts *parts, uint32_t number, struct str text)
+void tsr__part_text(struct part_list *parts, uint32_t number, struct str text)
 {
     struct wire_part *part = tsr__part(parts, number, text);
     if (part)
@@ -66,7 +66,7 @@ static void emit_int(struct rope *rope, uint32_t number, void *data)
     tsr__rope_int(rope, number, *value);
 }
 
-void tsr__part_int(struct parts *parts, uint32_t number, int64_t value)
+void tsr__part_int(struct part_list *parts, uint32_t number, int64_t value)
 {
     int64_t *copy = ARENA_NEW(parts->arena, int64_t);
     if (!copy)
@@ -75,7 +75,7 @@ void tsr__part_int(struct parts *parts, uint32_t number, int64_t value)
     tsr__part_emit(parts, number, emit_int, copy);
 }
 
-void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number)
+void tsr__parts_keep(struct part_list *parts, struct str origin, uint32_t number)
 {
     struct wire_cursor cursor = wire_over(origin);
     struct wire_field field;
@@ -85,7 +85,7 @@ void tsr__parts_keep(struct parts *parts, struct str origin, uint32_t number)
 }
 
 void tsr__parts_write(struct rope *rope, uint32_t number, struct str origin,
-                      const uint32_t *managed, size_t n, const struct parts *parts)
+                      const uint32_t *managed, size_t n, const struct part_list *parts)
 {
     size_t mark = tsr__rope_begin(rope, number);
     tsr__rope_rewrite(rope, origin, managed, n, parts->at, parts->n);

@@ -12,7 +12,7 @@
 
 #include <math.h>
 
-struct parts {
+struct scan_split {
     int axis, rank;
     int64_t n, each;    // number of shards, and elements of each
     int64_t size, more; // number of elements, and of appended elements
@@ -34,11 +34,11 @@ static int64_t cuts_of(const struct expansion *expansion, int axis)
 // Splits the dimension in two. Reshape copies the sizes before the axis. After the axis, one size
 // may be unknown. None may be 0, because Reshape would copy that size too. False: the dimension
 // cannot be split.
-static bool split(struct expansion *expansion, int axis, struct parts *parts)
+static bool split(struct expansion *expansion, int axis, struct scan_split *parts)
 {
     struct shape shape = tsr__x_shape(expansion, 0);
     int open = 0;
-    *parts = (struct parts){.axis = axis, .rank = shape.rank};
+    *parts = (struct scan_split){.axis = axis, .rank = shape.rank};
     if (axis < 0 || shape.rank > DERIVE_MAX_RANK)
         return false;
     int64_t size = shape.dims[axis].value;
@@ -66,8 +66,8 @@ static bool split(struct expansion *expansion, int axis, struct parts *parts)
 }
 
 // Pads the end of the dimension so that all shards are equal: 7 in 3 shards become 9.
-static tsr_value *padded(struct expansion *expansion, const struct parts *parts, tsr_value *value,
-                         double fill)
+static tsr_value *padded(struct expansion *expansion, const struct scan_split *parts,
+                         tsr_value *value, double fill)
 {
     int64_t pads[2 * DERIVE_MAX_RANK] = {0};
     tsr_value *inputs[3] = {value, NULL, NULL};
@@ -82,7 +82,8 @@ static tsr_value *padded(struct expansion *expansion, const struct parts *parts,
 }
 
 // Removes the padding of shards.
-static tsr_value *unpadded(struct expansion *expansion, const struct parts *parts, tsr_value *value)
+static tsr_value *unpadded(struct expansion *expansion, const struct scan_split *parts,
+                           tsr_value *value)
 {
     int64_t zero = 0, axis = parts->axis;
     if (!parts->more)
@@ -109,7 +110,7 @@ static void cumulate(struct expansion *expansion, const char *op, const char *to
                      const char *join, double neutral)
 {
     int64_t axis;
-    struct parts parts;
+    struct scan_split parts;
     int rank = tsr__x_shape(expansion, 0).rank;
     const tsr_value *given = tsr_node_input(expansion->twin, 1);
     bool known = given && tsr__shapes_ints(expansion->shapes, given, &axis, 1) == 1;
@@ -161,7 +162,7 @@ static tsr_node *top(struct expansion *expansion, tsr_value *value, int64_t k, i
 }
 
 // Returns the start of each shard, as [n 1 1 ..] to broadcast with [.. n k ..].
-static tsr_value *starts(struct expansion *expansion, const struct parts *parts)
+static tsr_value *starts(struct expansion *expansion, const struct scan_split *parts)
 {
     int64_t *list = ARENA_ARRAY(expansion->arena, int64_t, (size_t)parts->n),
             shape[DERIVE_MAX_RANK + 1];
@@ -180,7 +181,7 @@ static tsr_value *starts(struct expansion *expansion, const struct parts *parts)
 // order, so that equal elements keep their order.
 void tsr__expand_top_k(struct expansion *expansion)
 {
-    struct parts parts;
+    struct scan_split parts;
     int64_t k;
     const tsr_value *given = tsr_node_input(expansion->twin, 1);
     struct shape shape = tsr__x_shape(expansion, 0);

@@ -9,15 +9,15 @@
 
 enum colour { WHITE, GREY, BLACK };
 
-struct step {
+struct call_frame {
     const tsr_function *function;
     const tsr_node *at; // next node of the body to visit; NULL: all were visited
 };
 
 struct walk {
     const tsr_model *model;
-    unsigned char *colours; // by index of the function
-    struct step *steps;     // the grey functions, in path order
+    unsigned char *colours;   // by index of the function
+    struct call_frame *steps; // the grey functions, in path order
     size_t depth;
 };
 
@@ -26,7 +26,7 @@ static void enter(struct walk *walk, const tsr_function *function)
 {
     walk->colours[tsr__function_index(function)] = GREY;
     walk->steps[walk->depth++] =
-        (struct step){function, tsr_graph_first(tsr_function_graph(function))};
+        (struct call_frame){function, tsr_graph_first(tsr_function_graph(function))};
 }
 
 // Returns the next node in the same body, including nodes of subgraphs, or NULL after the last one.
@@ -37,8 +37,8 @@ static const tsr_node *next_of_body(const struct walk *walk, const tsr_node *nod
 }
 
 // Reports a call of a function that is on the current path, so that the function calls itself.
-static tsr_status refuse(const struct walk *walk, const tsr_node *call,
-                         const tsr_function *function)
+static tsr_status report_recursion(const struct walk *walk, const tsr_node *call,
+                                   const tsr_function *function)
 {
     struct place at = tsr__place_node(call);
     const tsr_function *last = walk->steps[walk->depth - 1].function;
@@ -58,7 +58,7 @@ static tsr_status walk_from(struct walk *walk, const tsr_function *function)
 {
     enter(walk, function);
     while (walk->depth) {
-        struct step *step = &walk->steps[walk->depth - 1];
+        struct call_frame *step = &walk->steps[walk->depth - 1];
         const tsr_node *node = step->at;
         if (!node) {
             walk->colours[tsr__function_index(step->function)] = BLACK;
@@ -71,7 +71,7 @@ static tsr_status walk_from(struct walk *walk, const tsr_function *function)
             continue;
         unsigned char colour = walk->colours[tsr__function_index(called)];
         if (colour == GREY)
-            return refuse(walk, node, called);
+            return report_recursion(walk, node, called);
         if (colour == WHITE)
             enter(walk, called);
     }
@@ -88,7 +88,7 @@ tsr_status tsr__check_recursion(const tsr_model *model)
     struct arena arena = {.session = tsr_model_session(model)};
     struct walk walk = {.model = model};
     walk.colours = ARENA_ARRAY(&arena, unsigned char, n);
-    walk.steps = ARENA_ARRAY(&arena, struct step, n);
+    walk.steps = ARENA_ARRAY(&arena, struct call_frame, n);
     tsr_status status = arena_status(&arena);
     if (status != TSR_OK)
         goto free_arena;

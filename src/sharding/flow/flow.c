@@ -46,7 +46,7 @@ struct tile_layout *tsr__flow_whole(struct flow_work *work, int rank,
 
 // Returns the shape of a value. For a list of tensors it is the shape of the elements, because a
 // list is sharded as they are.
-static struct shape shape_of(const struct step *step, const tsr_value *value)
+static struct shape shape_of(const struct node_context *step, const tsr_value *value)
 {
     return tsr__shapes_element(step->work->flow->shapes, value);
 }
@@ -83,7 +83,7 @@ bool tsr__inherits_spec(const struct flow *flow, const tsr_value *value)
 
 // Gives inputs without a spec the layout of their producer, as the published sharding formalism
 // requires (docs/conformance.md).
-static void inherit_specs(struct step *step)
+static void inherit_specs(struct node_context *step)
 {
     for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = tsr_node_input(step->node, i);
@@ -95,7 +95,7 @@ static void inherit_specs(struct step *step)
 }
 
 // True if the layout of a spec has several shards with elements.
-static bool is_cut(struct step *step, struct tile_layout *layout, const tsr_value *value)
+static bool is_cut(struct node_context *step, struct tile_layout *layout, const tsr_value *value)
 {
     if (!layout)
         return false;
@@ -105,7 +105,7 @@ static bool is_cut(struct step *step, struct tile_layout *layout, const tsr_valu
 }
 
 // Reads the specs of the node. Returns false if a spec has no valid layout or if out of memory.
-static bool read_specs(struct step *step)
+static bool read_specs(struct node_context *step)
 {
     const struct flow *flow = step->work->flow;
     if (!tsr__node_specs(step->work->arena, step->node, flow->config, flow->shapes,
@@ -128,7 +128,7 @@ static bool read_specs(struct step *step)
 
 // ---- diagnostics
 
-bool tsr__step_in_stage(const struct step *step, const struct tile_layout *layout)
+bool tsr__step_in_stage(const struct node_context *step, const struct tile_layout *layout)
 {
     if (!step->stage)
         return true;
@@ -139,7 +139,7 @@ bool tsr__step_in_stage(const struct step *step, const struct tile_layout *layou
     return true;
 }
 
-void tsr__step_unsharded(struct step *step, const char *why)
+void tsr__step_unsharded(struct node_context *step, const char *why)
 {
     if (step->nf->replicated)
         return;
@@ -157,7 +157,7 @@ void tsr__step_unsharded(struct step *step, const char *why)
 
 // Reports that an input without a spec must be resharded to `need`, once per value and layout.
 // Transfers between stages are not reported.
-static void report_reshard(struct step *step, const tsr_value *value,
+static void report_reshard(struct node_context *step, const tsr_value *value,
                            const struct tile_layout *need)
 {
     struct flow_work *work = step->work;
@@ -202,7 +202,7 @@ static size_t count_on(const bool *on, int64_t n)
 }
 
 // Marks all devices that the node's stage allows.
-static void set_stage(const struct step *step, bool *on)
+static void set_stage(const struct node_context *step, bool *on)
 {
     for (int64_t d = 0; d < step->work->n_all; d++)
         on[d] = !step->stage || step->stage[d];
@@ -219,7 +219,7 @@ static void keep_within(const struct flow_work *work, bool *on)
 
 // Unmarks devices that lack an input with a spec, unless that would leave none. `common` has an
 // entry for each device and is overwritten.
-static void keep_common(const struct step *step, bool *on, bool *common)
+static void keep_common(const struct node_context *step, bool *on, bool *common)
 {
     for (int64_t d = 0; d < step->work->n_all; d++) {
         common[d] = on[d];
@@ -234,7 +234,7 @@ static void keep_common(const struct step *step, bool *on, bool *common)
 // Output specs count only if no input has a spec. If the specs do not shard, devices that lack an
 // input with a spec are left out. If no spec names a device: the devices that have all inputs, else
 // all devices of its stage. Returns NULL if out of memory.
-static bool *unsharded_devices(struct step *step)
+static bool *unsharded_devices(struct node_context *step)
 {
     int64_t n_all = step->work->n_all;
     struct arena *arena = &step->work->scratch;
@@ -282,7 +282,7 @@ static void keep_first(bool *on, int64_t n)
     }
 }
 
-static void reset_due(struct step *step)
+static void reset_due(struct node_context *step)
 {
     memcpy(step->due, step->out, step->n_out * sizeof(*step->due));
 }
@@ -290,7 +290,7 @@ static void reset_due(struct step *step)
 // Places the node unsharded: every device that runs it computes the full result. With `single` only
 // the first device runs it, which is necessary for nodes that draw random numbers. `why` is the
 // reason.
-static bool place_unsharded(struct step *step, const char *why, bool single)
+static bool place_unsharded(struct node_context *step, const char *why, bool single)
 {
     struct rule *rule = ARENA_NEW(step->work->arena, struct rule);
     struct solve whole;
@@ -310,7 +310,7 @@ static bool place_unsharded(struct step *step, const char *why, bool single)
 // ---- a node that runs by its rule
 
 // Calls tsr__solve_add for input or output i, with the shape of its value.
-static bool add(struct step *step, struct solve *solve, bool out, size_t i,
+static bool add(struct node_context *step, struct solve *solve, bool out, size_t i,
                 const struct tile_layout *layout, bool each_loop, bool pin)
 {
     struct shape shape = shape_of(step, step_slot(step, out, i));
@@ -319,7 +319,7 @@ static bool add(struct step *step, struct solve *solve, bool out, size_t i,
 
 // Adds the layouts of output specs. A layout that does not fit, or that would drop a device
 // although an input has a spec, is left out: the output is then resharded after the node.
-static void add_outputs(struct step *step, struct solve *solve)
+static void add_outputs(struct node_context *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
         if (!step->out[i])
@@ -338,7 +338,7 @@ static void add_outputs(struct step *step, struct solve *solve)
 
 // Adds the layouts that inputs without a spec have at their producers. Splits that do not fit are
 // left out. If the node has specs, a layout that would drop a device is left out completely.
-static void add_arrivals(struct step *step, struct solve *solve)
+static void add_arrivals(struct node_context *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = step_slot(step, false, i);
@@ -362,7 +362,7 @@ static void add_arrivals(struct step *step, struct solve *solve)
 // Adds the layouts that inputs without a spec have at their producers, and decides which device
 // computes which part of a sum. If no choice is possible, leaves them all out. Returns false if out
 // of memory.
-static bool take_arrivals(struct step *step, struct solve *solve)
+static bool take_arrivals(struct node_context *step, struct solve *solve)
 {
     struct solve with = tsr__solve_copy(solve);
     size_t bytes = step->n_out * sizeof(*step->due);
@@ -382,7 +382,7 @@ static bool take_arrivals(struct step *step, struct solve *solve)
 // Adds the layouts that readers of the outputs request (propagate.c). A request is kept only if the
 // output then has exactly the requested layout. If the node has input specs, a request must not
 // drop devices. Axes of statistics are not sharded for a request.
-static void add_requests(struct step *step, struct solve *solve)
+static void add_requests(struct node_context *step, struct solve *solve)
 {
     for (size_t i = 0; i < step->n_out; i++) {
         const tsr_value *value = step_slot(step, true, i);
@@ -409,7 +409,7 @@ static void add_requests(struct step *step, struct solve *solve)
 // Finds a placement. Adds layouts in this order: input specs, output specs, layouts of inputs
 // without a spec, requests of readers. Layouts that do not fit are left out, except those of input
 // specs: then it returns false. Also returns false if out of memory.
-static bool solve_step(struct step *step, const struct rule *rule, enum solve_mode mode,
+static bool solve_step(struct node_context *step, const struct rule *rule, enum solve_mode mode,
                        struct solve *v)
 {
     if (!tsr__solve_init(v, &step->work->scratch, step->work->arena, rule, step->work->n_all))
@@ -435,7 +435,7 @@ static bool solve_step(struct step *step, const struct rule *rule, enum solve_mo
 
 // For a node that runs unsharded although its input specs are valid: readers get the outputs as the
 // specs imply. Returns false if out of memory.
-static bool imply_outputs(struct step *step, const struct rule *rule)
+static bool imply_outputs(struct node_context *step, const struct rule *rule)
 {
     struct solve v;
     if (!tsr__solve_init(&v, &step->work->scratch, step->work->arena, rule, step->work->n_all))
@@ -451,7 +451,7 @@ static bool imply_outputs(struct step *step, const struct rule *rule)
 // Places a node by a rule. First tries placements in which a device with several shards computes
 // all of them. If that fails, and in bodies, devices with several shards are dropped. If no
 // placement fits, the node runs unsharded.
-static bool place_rule(struct step *step, const struct rule *rule)
+static bool place_rule(struct node_context *step, const struct rule *rule)
 {
     struct solve v = {0}, one;
     const struct shapes *shapes = step->work->flow->shapes;
@@ -476,7 +476,7 @@ static bool place_rule(struct step *step, const struct rule *rule)
 // ---- a node without a rule
 
 // True if the node has tensors and each of them has a spec.
-static bool all_explicit(const struct step *step)
+static bool all_explicit(const struct node_context *step)
 {
     for (size_t i = 0; i < step->n_in; i++)
         if (step_slot(step, false, i) && !step->in[i])
@@ -500,7 +500,7 @@ bool tsr__placement_has_each(const struct placement *placement, const struct til
 // Places a node without a rule by the specs of all its tensors: each device runs the node on its
 // shards of the inputs, and the results are its shards of the outputs. The user is responsible for
 // the correctness.
-static bool place_by_specs(struct step *step, const char *whole)
+static bool place_by_specs(struct node_context *step, const char *whole)
 {
     static const char apart[] =
         "the operator has no rule, so each device must have exactly one shard of every tensor";
@@ -525,7 +525,7 @@ static bool place_by_specs(struct step *step, const char *whole)
 
 // Returns a number by which placements are compared. It counts the output specs that the placement
 // follows, plus 1 if it follows the input specs. On a tie, more parts are better.
-static int64_t quality(struct step *step)
+static int64_t quality(struct node_context *step)
 {
     const struct placement *placement = &step->nf->place;
     int64_t kept = !step->nf->replicated, parts = 1;
@@ -544,7 +544,7 @@ static int64_t quality(struct step *step)
 }
 
 // Returns the quality of a placement by this rule, or -1 after a failure. Reports nothing.
-static int64_t try_rule(struct step *step, const struct rule *rule)
+static int64_t try_rule(struct node_context *step, const struct rule *rule)
 {
     int report = step->work->report;
     step->work->report = 0;
@@ -558,7 +558,7 @@ static int64_t try_rule(struct step *step, const struct rule *rule)
 // Places a node by `rule` or by the second rule of its operator, if there is one
 // (tsr__rule_strided). The second rule needs no communication and is used unless `rule` gives a
 // better quality.
-static bool place_better(struct step *step, const struct rule *rule)
+static bool place_better(struct node_context *step, const struct rule *rule)
 {
     const struct rule *other =
         tsr__rule_strided(step->work->arena, step->node, step->work->flow->shapes);
@@ -574,7 +574,7 @@ static bool place_better(struct step *step, const struct rule *rule)
 
 // ---- results
 
-struct tile_layout *tsr__step_layout(struct step *step, bool out, size_t i)
+struct tile_layout *tsr__step_layout(struct node_context *step, bool out, size_t i)
 {
     const struct placement *placement = &step->nf->place;
     const tsr_value *value = step_slot(step, out, i);
@@ -589,7 +589,7 @@ struct tile_layout *tsr__step_layout(struct step *step, bool out, size_t i)
 
 // If readers get output i in another layout than the node produces, stores it in nf->wanted.
 // Returns false if out of memory.
-static bool set_wanted(struct step *step, size_t i, const tsr_value *value)
+static bool set_wanted(struct node_context *step, size_t i, const tsr_value *value)
 {
     struct shape shape = shape_of(step, value);
     struct tile_layout *due =
@@ -607,7 +607,7 @@ static bool set_wanted(struct step *step, size_t i, const tsr_value *value)
 
 // Stores the layouts of inputs and outputs, and the groups of the reduction. If work->trial is set,
 // flow->values does not change.
-static bool store_results(struct step *step)
+static bool store_results(struct node_context *step)
 {
     struct node_flow *nf = step->nf;
     for (size_t i = 0; i < step->n_in; i++) {
@@ -637,7 +637,7 @@ static bool store_results(struct step *step)
 }
 
 // Reports a node that is annotated as sharded but has fewer parts than devices.
-static void report_repeated_work(const struct step *step)
+static void report_repeated_work(const struct node_context *step)
 {
     const struct placement *placement = &step->nf->place;
     int64_t parts = 1;
@@ -658,7 +658,7 @@ static void report_repeated_work(const struct step *step)
 
 // Reports outer values that the subgraphs of a node read and that must be resharded: they are
 // needed replicated on the devices of the node. Returns false if out of memory.
-static bool report_captures(struct step *step)
+static bool report_captures(struct node_context *step)
 {
     tsr_value **captures;
     size_t n = tsr__node_captures(step->node, &captures);
@@ -679,7 +679,7 @@ static bool report_captures(struct step *step)
 
 // Returns false if an input has no layout yet, because the graph is not topologically sorted.
 // Reports this unless errors are suppressed.
-static bool inputs_ready(struct step *step)
+static bool inputs_ready(struct node_context *step)
 {
     for (size_t i = 0; i < step->n_in; i++) {
         const tsr_value *value = tsr_node_input(step->node, i);
@@ -698,7 +698,7 @@ static bool inputs_ready(struct step *step)
 
 // Allocates the lists of a step. Layouts of the result are allocated in work->arena, temporary ones
 // in work->scratch, which is freed after the node.
-static bool allocate(struct step *step)
+static bool allocate(struct node_context *step)
 {
     struct arena *arena = step->work->arena;
     step->n_in = tsr_node_input_count(step->node);
@@ -717,7 +717,7 @@ static bool allocate(struct step *step)
 
 // Propagates layouts through the bodies of a placed node. `whole` is the reason why the node itself
 // is not sharded; it is reported if the bodies cannot be sharded either.
-static bool place_bodies(struct step *step, const char *whole)
+static bool place_bodies(struct node_context *step, const char *whole)
 {
     struct flow_ask ask = {.node = step->node, .nf = step->nf, .in = step->in, .out = step->out};
     ask.within = ARENA_ARRAY(&step->work->scratch, bool, (size_t)step->work->n_all + 1);
@@ -738,7 +738,7 @@ static bool place_bodies(struct step *step, const char *whole)
 
 // Places the node unsharded on all devices, or on those of its stage if all its lists can be
 // transferred between stages.
-static bool place_everywhere(struct step *step, const char *why)
+static bool place_everywhere(struct node_context *step, const char *why)
 {
     for (size_t i = 0; i < step->n_in; i++)
         step->in[i] = NULL;
@@ -763,7 +763,7 @@ static bool place_everywhere(struct step *step, const char *why)
 
 // Places the node by the first of six strategies that applies. Lists of tensors come first: they
 // cannot be resharded inside a stage, so they override specs.
-static bool follow(struct step *step)
+static bool follow(struct node_context *step)
 {
     struct flow_work *work = step->work;
     if (!allocate(step) || !inputs_ready(step) || !read_specs(step))
@@ -818,7 +818,7 @@ static bool follow(struct step *step)
 // work->base->failed is set if out of memory.
 bool tsr__flow_node(struct flow_work *work, tsr_node *node, struct node_flow *nf)
 {
-    struct step step = {.work = work, .node = node, .nf = nf};
+    struct node_context step = {.work = work, .node = node, .nf = nf};
     tsr__arena_init(&work->scratch, work->base->session);
     bool ok = follow(&step);
     work->base->failed = work->base->failed || work->arena->failed || work->scratch.failed;

@@ -5,14 +5,14 @@
 
 // True if the value, a list, can be transferred: the configuration has stages, and the type allows
 // it.
-static bool list_moves(const struct step *step, const tsr_value *value)
+static bool list_moves(const struct node_context *step, const tsr_value *value)
 {
     return step->work->flow->staged &&
            tsr__shapes_list_form(step->work->flow->shapes, value) != LIST_STAYS;
 }
 
 // True if the device is in the node's stage and, for a node in a body, runs that body.
-static bool may_run_on(const struct step *step, int64_t device)
+static bool may_run_on(const struct node_context *step, int64_t device)
 {
     bool in_stage = !step->stage || step->stage[device];
     return in_stage && (!step->work->within || step->work->within[device]);
@@ -20,7 +20,7 @@ static bool may_run_on(const struct step *step, int64_t device)
 
 // Returns the layout that is replicated on every device that may run the node, or NULL if out of
 // memory.
-static struct tile_layout *whole_here(struct step *step, int rank)
+static struct tile_layout *whole_here(struct node_context *step, int rank)
 {
     int64_t *devices = ARENA_ARRAY(&step->work->scratch, int64_t, (size_t)step->work->n_all);
     size_t n = 0;
@@ -36,7 +36,8 @@ static struct tile_layout *whole_here(struct step *step, int rank)
 // the node read a full copy of the list, which is on its own devices or is sent to them. The
 // producer must then leave the list unsharded. Returns false if the node must run where the list is
 // stored.
-static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_layout *layout)
+static bool take_from_elsewhere(struct node_context *step, size_t i,
+                                const struct tile_layout *layout)
 {
     const tsr_value *value = step_slot(step, false, i);
     bool outside = false, missing = !tsr__layout_is_whole(layout);
@@ -60,7 +61,7 @@ static bool take_from_elsewhere(struct step *step, size_t i, const struct tile_l
 
 // Reports that the node runs outside of its stage, because it must run where the list that it reads
 // is stored. Sets nf->replicated, so that the manifest lists the node.
-static void report_outside(struct step *step, const tsr_value *value,
+static void report_outside(struct node_context *step, const tsr_value *value,
                            const struct tile_layout *layout)
 {
     if (!step->stage || step->work->within || tsr__step_in_stage(step, layout) ||
@@ -75,7 +76,7 @@ static void report_outside(struct step *step, const tsr_value *value,
               "the node runs outside of its stage: %s", step->nf->replicated);
 }
 
-void tsr__step_take_lists(struct step *step)
+void tsr__step_take_lists(struct node_context *step)
 {
     if (!step->work->kept_whole)
         return;
@@ -113,7 +114,7 @@ void tsr__flow_keep_list(struct flow_work *work, const tsr_value *value)
 
 // True if the list already has the layout `need`, or is unsharded and can be sent to the devices of
 // `need`.
-static bool list_comes(const struct step *step, const tsr_value *value,
+static bool list_comes(const struct node_context *step, const tsr_value *value,
                        const struct tile_layout *need)
 {
     const struct tile_layout *have = step->work->flow->values[tsr__value_id(value)];
@@ -124,7 +125,7 @@ static bool list_comes(const struct step *step, const tsr_value *value,
     return tsr__flow_held(have, need) || list_moves(step, value);
 }
 
-void tsr__step_keep_lists(struct step *step)
+void tsr__step_keep_lists(struct node_context *step)
 {
     if (!step->work->kept_whole)
         return;
@@ -144,7 +145,7 @@ void tsr__step_keep_lists(struct step *step)
         tsr__flow_keep_list(step->work, captures[i]);
 }
 
-bool tsr__step_produces_kept(const struct step *step)
+bool tsr__step_produces_kept(const struct node_context *step)
 {
     if (!step->work->kept_whole)
         return false;
@@ -156,7 +157,7 @@ bool tsr__step_produces_kept(const struct step *step)
     return false;
 }
 
-bool tsr__step_reads_part_of_kept(struct step *step)
+bool tsr__step_reads_part_of_kept(struct node_context *step)
 {
     if (!step->work->kept_whole)
         return false;
@@ -171,7 +172,7 @@ bool tsr__step_reads_part_of_kept(struct step *step)
     return false;
 }
 
-bool tsr__step_lists_move(const struct step *step)
+bool tsr__step_lists_move(const struct node_context *step)
 {
     for (size_t i = 0; i < step->n_in + step->n_out; i++) {
         const tsr_value *value =

@@ -23,7 +23,7 @@
 #define MAX_ROUNDS 64
 
 // One use of a value: input `slot` of the node with index `node` in the main graph.
-struct reader {
+struct value_use {
     size_t node, slot;
 };
 // A refused request, which is not tried again.
@@ -38,12 +38,12 @@ struct refusal {
 
 struct propagate {
     struct flow_work work;
-    struct arena *arena;    // for results
-    struct arena trial;     // for one request
-    tsr_node **nodes;       // in graph order
-    size_t *first;          // by value id (and one more): index of its first reader
-    struct reader *readers; // in node order
-    bool *fixed;            // by value id: has an explicit layout
+    struct arena *arena;       // for results
+    struct arena trial;        // for one request
+    tsr_node **nodes;          // in graph order
+    size_t *first;             // by value id (and one more): index of its first reader
+    struct value_use *readers; // in node order
+    bool *fixed;               // by value id: has an explicit layout
     bool *bound; // by value id: the value is an output of the model, or a subgraph reads it
     struct refusal **refused; // by value id
     bool failed;
@@ -78,7 +78,8 @@ static bool list_readers(struct propagate *propagate, size_t n_ids)
     for (size_t i = 0; i < n_ids; i++)
         propagate->first[i + 1] += propagate->first[i];
     size_t *at = ARENA_ARRAY(propagate->arena, size_t, n_ids + 1);
-    propagate->readers = ARENA_ARRAY(propagate->arena, struct reader, propagate->first[n_ids] + 1);
+    propagate->readers =
+        ARENA_ARRAY(propagate->arena, struct value_use, propagate->first[n_ids] + 1);
     if (!at || !propagate->readers)
         return false;
     for (size_t i = 0; i < propagate->work.flow->n_nodes; i++)
@@ -86,7 +87,7 @@ static bool list_readers(struct propagate *propagate, size_t n_ids)
             const tsr_value *value = tsr_node_input(propagate->nodes[i], k);
             if (value)
                 propagate->readers[propagate->first[id_of(value)] + at[id_of(value)]++] =
-                    (struct reader){i, k};
+                    (struct value_use){i, k};
         }
     return true;
 }
@@ -161,7 +162,7 @@ static size_t first_disturbed(struct propagate *propagate, const tsr_value *valu
     for (size_t k = propagate->first[id]; k < propagate->first[id + 1]; k++) {
         if (propagate->failed)
             break;
-        struct reader reader = propagate->readers[k];
+        struct value_use reader = propagate->readers[k];
         if (!tsr__flow_held(before, propagate->work.flow->nodes[reader.node].inputs[reader.slot]))
             continue;
         // a node that reads the value in two slots is tried once
@@ -232,7 +233,7 @@ static const struct refusal *refusal_of(const struct propagate *propagate, uint3
 }
 
 // Removes the request for value `id` and records it as refused, with the reader that prevents it.
-static void refuse(struct propagate *propagate, uint32_t id, size_t in_place)
+static void refuse_request(struct propagate *propagate, uint32_t id, size_t in_place)
 {
     struct refusal *refusal = ARENA_NEW(propagate->arena, struct refusal);
     if (refusal) {
@@ -257,7 +258,7 @@ static bool grant(struct propagate *propagate, size_t i, size_t out, const struc
     bool ok = fits(propagate, i, out, &who);
     tsr__arena_free(&propagate->trial);
     if (!ok) {
-        refuse(propagate, id, who);
+        refuse_request(propagate, id, who);
         return false;
     }
     propagate->work.flow->nodes[i] = (struct node_flow){0};
@@ -303,7 +304,7 @@ static void drop_unmet(struct propagate *propagate)
             if (value && propagate->work.requests[id_of(value)] &&
                 !tsr__layout_equal(*layout_slot(propagate, value),
                                    propagate->work.requests[id_of(value)]))
-                refuse(propagate, id_of(value), NOBODY);
+                refuse_request(propagate, id_of(value), NOBODY);
         }
 }
 
@@ -345,7 +346,8 @@ static const char *reason(struct propagate *propagate, const tsr_value *value,
     return moves && propagate->work.requests[id_of(value)] ? "another node has priority" : NULL;
 }
 
-static void note(struct propagate *propagate, const tsr_value *value, const struct reader *reader)
+static void note(struct propagate *propagate, const tsr_value *value,
+                 const struct value_use *reader)
 {
     const struct tile_layout *need = propagate->work.flow->nodes[reader->node].inputs[reader->slot];
     if (tsr__layout_is_whole(need) || tsr__layout_equal(need, *layout_slot(propagate, value)))

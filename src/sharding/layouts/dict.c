@@ -40,8 +40,8 @@ static int by_device(const void *a, const void *b)
 }
 
 // Reports an error and returns `status`.
-static tsr_status refuse(tsr_session *session, tsr_status status, const char *hint,
-                         const char *what)
+static tsr_status report_misfit(tsr_session *session, tsr_status status, const char *hint,
+                                const char *what)
 {
     tsr__diag(session, DIAG_sharding_misfit, NULL, hint, "%s", what);
     return status;
@@ -54,11 +54,12 @@ static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const i
     int64_t elements = 1, bytes;
     int bits = tsr_dtype_bits(type);
     if (bits <= 0 || bits % 8)
-        return refuse(dict->session, TSR_UNSUPPORTED, "use an element type of at least one byte",
-                      "a tensor of elements smaller than a byte cannot be sharded here");
+        return report_misfit(dict->session, TSR_UNSUPPORTED,
+                             "use an element type of at least one byte",
+                             "a tensor of elements smaller than a byte cannot be sharded here");
     if (rank < 0 || rank > TILE_MAX_RANK)
-        return refuse(dict->session, TSR_INVALID, "use at most 64 dimensions",
-                      "the shape is invalid");
+        return report_misfit(dict->session, TSR_INVALID, "use at most 64 dimensions",
+                             "the shape is invalid");
     dict->unit = (size_t)bits / 8;
     dict->rank = rank;
     dict->shape = ARENA_ARRAY(&dict->arena, int64_t, (size_t)rank + 1);
@@ -66,12 +67,13 @@ static tsr_status take_shape(tsr_pieces *dict, tsr_dtype type, int rank, const i
         return TSR_NOMEM;
     for (int i = 0; i < rank; i++) {
         if (shape[i] < 0 || !mul_ok(elements, shape[i], &elements))
-            return refuse(dict->session, TSR_INVALID, "use sizes of 0 or more",
-                          "the shape is invalid");
+            return report_misfit(dict->session, TSR_INVALID, "use sizes of 0 or more",
+                                 "the shape is invalid");
         dict->shape[i] = shape[i];
     }
     if (!mul_ok(elements, (int64_t)dict->unit, &bytes))
-        return refuse(dict->session, TSR_INVALID, "use smaller sizes", "the tensor is too large");
+        return report_misfit(dict->session, TSR_INVALID, "use smaller sizes",
+                             "the tensor is too large");
     dict->bytes = (size_t)bytes;
     return TSR_OK;
 }

@@ -17,8 +17,8 @@ static const char *family_of(const char *family)
     return type && strncmp(type, "pmix", 4) == 0 ? "openmpi" : "mpich";
 }
 
-static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
-                         const char *what, const char *why)
+static tsr_status report_mpi_error(tsr_session *session, enum diag_code code, const char *hint,
+                                   const char *what, const char *why)
 {
     return tsr__fail(session, TSR_ENGINE, code, NULL, hint, "%s%s%s", what, *why ? ": " : "", why);
 }
@@ -48,22 +48,22 @@ tsr_status tsr__mpi_open(tsr_session *session, const char *family,
     family = family_of(family);
     void *handle = tsr__plugin_open(family, options ? options->plugins : NULL, why, sizeof why);
     if (!handle)
-        return refuse(
+        return report_mpi_error(
             session, DIAG_plugin_absent,
             "build Tessera where this MPI is installed (Debian: libopenmpi-dev or libmpich-dev)",
             "the plug-in for this MPI cannot be loaded", why);
     struct link *link = open_link(handle, why, sizeof why);
     if (!link)
-        return refuse(session, DIAG_mpi_failed,
-                      "check that mpirun belongs to the MPI of the plug-in", "MPI does not start",
-                      why);
+        return report_mpi_error(session, DIAG_mpi_failed,
+                                "check that mpirun belongs to the MPI of the plug-in",
+                                "MPI does not start", why);
     tsr_launcher(&rank, &ranks, NULL);
     if (link->rank != rank || link->size != ranks) {
         snprintf(why, sizeof why, "%s reports rank %d of %d, the launcher rank %d of %d",
                  link->library, link->rank, link->size, rank, ranks);
-        return refuse(session, DIAG_mpi_failed,
-                      "check that mpirun belongs to the MPI of the plug-in",
-                      "the launcher belongs to another MPI", why);
+        return report_mpi_error(session, DIAG_mpi_failed,
+                                "check that mpirun belongs to the MPI of the plug-in",
+                                "the launcher belongs to another MPI", why);
     }
     // Jobs are numbered, so that heartbeats of an earlier job on the same link are ignored.
     tsr_status st = tsr__net_open(session, link, NULL, ++link->jobs, options, out);

@@ -44,8 +44,8 @@ struct joining {
 };
 
 // Adds a diagnostic and returns the status of its code.
-static tsr_status refuse(tsr_session *session, enum diag_code code, const char *hint,
-                         const char *what, const char *why)
+static tsr_status report_ucx_error(tsr_session *session, enum diag_code code, const char *hint,
+                                   const char *what, const char *why)
 {
     tsr__diag(session, code, NULL, hint, "%s%s%s", what, *why ? ": " : "", why);
     if (code == DIAG_rank_failed)
@@ -184,7 +184,7 @@ static tsr_status meet(tsr_session *session, const struct comm_options *options,
     const char *absent = "";
     char why[512] = "";
     if (!tsr__meet_place(options, &place, &absent))
-        return refuse(
+        return report_ucx_error(
             session, DIAG_transport_absent,
             "start it with torchrun, srun or tessera launch, or give --hosts a,b --rank K", absent,
             "");
@@ -192,10 +192,11 @@ static tsr_status meet(tsr_session *session, const struct comm_options *options,
     if (st == TSR_NOMEM)
         return st;
     if (st == TSR_USAGE)
-        return refuse(session, DIAG_transport_absent, hint_of(&place), "the ranks cannot connect",
-                      why);
+        return report_ucx_error(session, DIAG_transport_absent, hint_of(&place),
+                                "the ranks cannot connect", why);
     if (st != TSR_OK)
-        return refuse(session, DIAG_rank_failed, place.hint, "the ranks did not connect", why);
+        return report_ucx_error(session, DIAG_rank_failed, place.hint, "the ranks did not connect",
+                                why);
     joining->meeting.rank = place.rank;
     joining->meeting.size = place.ranks;
     joining->meeting.swap = swap_for_plugin;
@@ -211,16 +212,16 @@ tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *option
     char why[512] = "";
     void *handle = tsr__plugin_open("ucx", options->plugins, why, sizeof why);
     if (!handle)
-        return refuse(session, DIAG_plugin_absent,
-                      "build Tessera where UCX is installed (Debian: libucx-dev)",
-                      "the plug-in for UCX cannot be loaded", why);
+        return report_ucx_error(session, DIAG_plugin_absent,
+                                "build Tessera where UCX is installed (Debian: libucx-dev)",
+                                "the plug-in for UCX cannot be loaded", why);
     TRY(meet(session, options, &joining));
     struct link *link = NULL;
     if (swap_hosts(&joining, why, sizeof why))
         link = wire(handle, &joining, why, sizeof why);
     if (!link) {
         tsr__meet_free(joining.meet);
-        return refuse(
+        return report_ucx_error(
             session, DIAG_ucx_failed,
             "set UCX_TLS and UCX_NET_DEVICES to choose a network; UCX_LOG_LEVEL=info prints more",
             "the ranks found each other, but UCX cannot connect them", why);
