@@ -93,7 +93,7 @@ static double cut(tsr_model *m, bool undigested)
     tsr__folder_remove(parts); // not measured
     double start = now();
     tsr_status st =
-        undigested ? tsr__partition_undigested(m, parts, &o) : tsr__partition(m, parts, &o, NULL);
+        undigested ? tsr__partition_undigested(m, parts, &o) : tsr_partition(m, parts, &o, NULL);
     if (st != TSR_OK)
         die("partition");
     return now() - start;

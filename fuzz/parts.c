@@ -18,12 +18,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (c && tsr_config_devices(c) >= 1 && tsr_config_devices(c) <= 8) {
         if (data[0] & 64)
             (void)!tsr_model_shard_random(m, c, data[0], NULL, 0);
-        tsr_simulation_summary x = {.size = sizeof x};
+        tsr_simulation *x = NULL;
         tsr_simulate_options o = {.size = sizeof o, .config = tsr_config_name(c)};
-        status = tsr__simulate(m, &o, &x);
-        MUST(status != TSR_OK || (x.seconds >= 0 && x.devices == (size_t)tsr_config_devices(c)));
-        for (size_t i = 0; status == TSR_OK && i < x.devices; i++)
-            MUST(x.device[i].memory >= 0 && x.device[i].peak >= 0 && x.device[i].weights >= 0);
+        status = tsr_simulate(m, &o, &x);
+        MUST(status != TSR_OK || (x->view.facts.seconds >= 0 &&
+                                  x->view.facts.devices == (size_t)tsr_config_devices(c)));
+        for (size_t i = 0; status == TSR_OK && i < x->view.facts.devices; i++) {
+            const tsr_simulated_device *device = &x->view.device[i];
+            MUST(device->memory >= 0 && device->peak >= 0 && device->weights >= 0);
+        }
+        tsr_simulation_free(x);
     }
     tsr_model_free(m);
     fuzz_end(s, status);

@@ -253,8 +253,9 @@ static void shard_copy(tsr_model *copy, uint64_t seed)
         return;
     MUST(tsr_config_edits(copy, config, &edits) != TSR_OK || edits);
     tsr_partition_options options = {.size = sizeof options, .config = "random", .dry_run = true};
-    tsr_partition_summary summary = {.size = sizeof summary};
-    (void)!tsr__partition(copy, NULL, &options, &summary);
+    tsr_partition_result *result = NULL;
+    (void)!tsr_partition(copy, NULL, &options, &result);
+    tsr_partition_result_free(result);
 }
 
 static void rewrite_copy(tsr_session *s, tsr_model *copy)

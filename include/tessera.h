@@ -477,8 +477,9 @@ typedef struct tsr_plan_facts {
     int64_t fits_devices;    /* not feasible: number of devices that would suffice; 0: unknown */
     int64_t better_devices, better_cost; /* fewer devices, at most 2 % slower; 0: none found */
     size_t n_collectives, n_stages, n_bindings, n_counts;
-    size_t n_compared; /* experts' plans: those that fit, the fastest first, then the others */
-    size_t n_choices;  /* candidates of the node that the option `explain` names */
+    size_t n_compared;   /* experts' plans: those that fit, the fastest first, then the others */
+    size_t n_choices;    /* candidates of the node that the option `explain` names */
+    double device_flops; /* of the first device, float32 operations per second */
 } tsr_plan_facts;
 #define TSR_PLAN_FACTS_INIT TSR_INIT(tsr_plan_facts)
 
@@ -618,6 +619,7 @@ typedef struct tsr_partition_facts {
     /* tsr_folder_partition: predicted picoseconds of one run, and on one device; 0: not known */
     int64_t predicted, one_device;
     size_t n_collectives, n_replicated;
+    double device_flops; /* with `predicted`: speed of the first device; 0: not known */
 } tsr_partition_facts;
 #define TSR_PARTITION_FACTS_INIT TSR_INIT(tsr_partition_facts)
 
@@ -926,6 +928,7 @@ typedef struct tsr_verify_facts {
     size_t n_outputs, n_trials, n_refused;
     const tsr_dim_size *sizes; /* of the symbolic dimensions of the inputs */
     size_t n_sizes;
+    int64_t planned_size; /* plan: size that it assumes for open dimensions; 0: no open ones */
 } tsr_verify_facts;
 #define TSR_VERIFY_FACTS_INIT TSR_INIT(tsr_verify_facts)
 

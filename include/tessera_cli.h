@@ -402,75 +402,10 @@ typedef struct tsr_plan_part {
     size_t nodes, cut_nodes;
 } tsr_plan_part;
 
-/* Owned by the session until the next plan. */
-typedef struct tsr_plan_summary {
-    size_t size;
-    size_t devices;
-    bool feasible, optimal;
-    /* picoseconds of one run, and a lower bound for all plans of these candidates */
-    int64_t cost, bound;
-    double gap;
-    double solve_ms;
-    const int64_t *memory; /* peak bytes on each device */
-    const tsr_collective_count *collectives;
-    size_t n_collectives;
-    int64_t needs_bytes; /* not feasible: the least memory per device that suffices */
-    const char *config;
-    size_t nodes, cut_nodes;
-    const tsr_plan_choice *choices; /* of the explained node */
-    size_t n_choices;
-    /* not feasible: what uses the memory of the fullest device, largest first */
-    const tsr_plan_binding *binding;
-    size_t n_binding;
-    /* picoseconds of one run on one device; 0: it does not fit, or existing shardings are kept */
-    int64_t one_device;
-    tsr_objective objective;
-    const tsr_plan_stage *stages; /* in order */
-    size_t n_stages;              /* 0: no stages */
-    int64_t latency, period;      /* with stages: time of one run; time between consecutive runs */
-    /* If two models were planned together: the figures of each, the second model last. `cost` is
-     * that of one run of the first and `steps` runs of the second; all other figures are those
-     * of the first. */
-    const tsr_plan_part *parts;
-    size_t n_parts;
-    size_t shared; /* number of weights that both have */
-    /* predicted bytes of each device's process: `memory`, unused memory of the engine's arenas, and
-     * the engine itself */
-    const int64_t *peak;
-    /* a smaller number of devices that is at most 2 % slower, and its time; 0: none was found */
-    int64_t better_devices, better_cost;
-    /* not feasible: number of devices of the same memory that suffices; 0: not known */
-    int64_t fits_devices;
-    /* predicted time of one run; of two models, of the first */
-    double milliseconds;
-    int64_t used_devices; /* number of devices that run nodes; the others are idle */
-    int64_t copies;       /* blocks of devices with the same plan, each with a share of the batch */
-    bool stopped;         /* the time limit or tsr_session_cancel ended the search before its
-                           * work limit */
-    /* If the planner chooses the number of devices: one entry for each number. */
-    const tsr_plan_count *tried;
-    size_t n_tried;
-    bool assumed;        /* as tsr_topology_is_assumed; true if only a number of devices was
-                          * given */
-    double device_flops; /* of the first device, float32 operations per second */
-    /* not feasible: the search ended before it found a plan or proved infeasibility */
-    bool undecided;
-    /* experts' plans that fit, the fastest first; none is faster than this plan */
-    const tsr_plan_expert *compared;
-    size_t n_compared;
-    /* experts' plans that do not fit or were not found in time; they follow `compared` in memory */
-    const tsr_plan_expert *rejected;
-    size_t n_rejected;
-} tsr_plan_summary;
-
-struct arena;
-/* Contents of the result handles of tessera.h. The command reads `summary`, which has more than the
- * functions of tessera.h return. */
-struct tsr_plan_result {
-    tsr_session *session;
-    struct arena *memory; /* owns the handle and all that it points to */
-    tsr_plan_summary summary;
-};
+/* Returns the figures of two models that were planned together, the second model last, and the
+ * number of weights that both have; they belong to the result. *n 0: one model was planned. */
+TSR_API const tsr_plan_part *tsr_plan_result_parts(const tsr_plan_result *result, size_t *n,
+                                                   size_t *shared);
 /* One row of the picture of a plan: nodes of several layers that are sharded in the same way. */
 typedef struct tsr_picture_row {
     const char *nodes;    /* "layers.{0-31}/mlp/up" */
@@ -495,40 +430,21 @@ TSR_API tsr_status tsr_plan_picture(tsr_model *model, const char *config, const 
  * session until the next call of this function or tsr_config_edits. */
 TSR_API tsr_status tsr_plan_edits(tsr_session *session, const char *path, const char **out);
 
-typedef struct tsr_partition_summary {
-    size_t size;
-    size_t devices;
-    const int64_t *weight_bytes; /* per device */
-    const int64_t *weights;      /* elements per device */
-    const tsr_collective_count *collectives;
-    size_t n_collectives;
-    const tsr_replicated *replicated; /* nodes that have a sharding but are replicated */
-    size_t n_replicated;
-    size_t nodes, cut_nodes;
-    /* per device: bytes of its files, written or to be written, without common.data */
-    const int64_t *file_bytes;
-    int64_t common_bytes; /* of common.data; 0: no such file */
-    /* for a call that plans first (tsr_folder_partition): picoseconds of one run on the devices,
-     * and on one device; 0: unknown. device_flops: speed of the first device */
-    int64_t predicted, one_device;
-    double device_flops;
-} tsr_partition_summary;
-struct tsr_partition_result {
-    tsr_session *session;
-    struct arena *memory; /* NULL: part of a tsr_verify_result */
-    tsr_partition_summary summary;
-};
+/* Adds predicted times and the speed of the first device, as tsr_partition_facts has them, for a
+ * call that plans first. */
+TSR_API void tsr_partition_result_predict(tsr_partition_result *result, int64_t predicted,
+                                          int64_t one_device, double device_flops);
 /* Start and collect a run with one set for each rank of this process: inputs and outputs of its
  * rank file, sharded or full. */
 TSR_API tsr_status tsr_job_start_cut(tsr_job *job, const tsr_tensors *const *inputs);
 TSR_API tsr_status tsr_job_wait_cut(tsr_job *job, tsr_tensors *const *outputs);
 /* Partitions an annotated model for a configuration (NULL: the only one) in a temporary folder
- * in `work` (NULL: /tmp), runs the partition, and removes it. summary may be NULL. Under a
- * launcher every rank calls it: rank 0 partitions, and the others (whose model may have no
- * annotations) read its folder, so all hosts must see `work`. */
+ * in `work` (NULL: /tmp), runs the partition, and removes it. Under a launcher every rank calls
+ * it: rank 0 partitions, and the others (whose model may have no annotations) read its folder, so
+ * all hosts must see `work`. */
 TSR_API tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *work,
                                      const tsr_run_options *options, const tsr_tensors *inputs,
-                                     tsr_tensors *outputs, tsr_partition_summary *summary);
+                                     tsr_tensors *outputs);
 /* Results of tsr_bench. Times are those of one run from its start to its results, as measured by
  * rank 0 or the calling thread. */
 typedef struct tsr_bench_result {
@@ -569,47 +485,6 @@ TSR_API tsr_status tsr_bench_annotated(tsr_model *model, const char *config, con
                                        double seconds, tsr_bench_result *result,
                                        tsr_bench_baseline *baseline);
 
-/* One random sharding. status: TSR_OK, TSR_DIFFERENT, or why it could not be partitioned or run
- * (diagnostics have details). */
-typedef struct tsr_trial {
-    bool ok;
-    int recorded;
-    tsr_status status;
-    tsr_partition_summary partition;
-    const tsr_difference *outputs;
-    size_t n_outputs;
-    const char *sharding; /* its edits, as tsr_config_edits returns them */
-    tsr_first_difference first;
-    /* TSR_UNSUPPORTED: why this sharding was refused, NULL otherwise. It counts neither as a
-     * success nor as a failure. */
-    const char *refused;
-} tsr_trial;
-typedef struct tsr_verify_summary {
-    size_t size;
-    bool ok;
-    int recorded; /* 1: equal to the recorded outputs, 0: different, -1: no outputs are recorded */
-    tsr_partition_summary partition;
-    const tsr_difference *outputs; /* owned by the session until the next verify */
-    size_t n_outputs;
-    const tsr_trial *trials; /* for random shardings; `partition` and `outputs` are then empty */
-    size_t n_trials;
-    tsr_first_difference first;
-    /* The planner would shard nothing (one device is predicted to be as fast), so the plan with the
-     * most sharded nodes was verified. */
-    bool forced;
-    int64_t open_size; /* as in tsr_input_sizes; so are `sizes` and planned_size */
-    const tsr_dim_size *sizes;
-    size_t n_sizes;
-    size_t n_refused; /* trials that were refused */
-    bool assumed;     /* with plan: as in tsr_plan_summary */
-    int64_t planned_size;
-} tsr_verify_summary;
-struct tsr_verify_result {
-    tsr_session *session;
-    struct arena *memory;
-    tsr_verify_summary summary;
-    struct tsr_partition_result *partitions; /* of the model's own sharding, then of each trial */
-};
 /* Sizes that symbolic dimensions have in a set of inputs. */
 typedef struct tsr_input_sizes {
     size_t size;
@@ -661,36 +536,20 @@ typedef struct tsr_simulated_link {
     int64_t bytes;
     double seconds; /* bytes divided by its bandwidth */
 } tsr_simulated_link;
-/* Owned by the session until the next simulation. */
-typedef struct tsr_simulation_summary {
-    size_t size;
-    size_t devices;
-    int requests;
-    double seconds; /* until the end of the last request */
-    double first;   /* until the end of the first request */
-    double period;  /* between the ends of the last two requests; with one request: `seconds` */
+/* A simulation with all its lists, which belong to the handle. */
+typedef struct tsr_simulation_view {
+    tsr_simulation_facts facts;
     const tsr_simulated_device *device;
     /* by device, then by time; at most a million. For more than 64 devices that are copies of
      * one block: only those of the first copy */
     const tsr_span *spans;
     size_t n_spans;
-    size_t unsized;                  /* nodes with an unknown size, which was counted as 1 */
     const tsr_simulated_comm *comms; /* by id */
     size_t n_comms;
     const tsr_simulated_link *links; /* links with a load, sorted by their ends */
     size_t n_links;
-    /* If requested: time and memory of the unsharded model on the fastest device, even if it
-     * does not fit; else 0. */
-    double one_device_s;
-    int64_t one_device_memory;
-    bool assumed; /* as in tsr_plan_summary; so is `device_flops` */
-    double device_flops;
-} tsr_simulation_summary;
-struct tsr_simulation {
-    tsr_session *session;
-    struct arena *memory;
-    tsr_simulation_summary summary;
-};
+} tsr_simulation_view;
+TSR_API const tsr_simulation_view *tsr_simulation_read(const tsr_simulation *simulation);
 /* As tsr_simulate, for the folder of a partition. */
 TSR_API tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
                                        const tsr_simulate_options *options, tsr_simulation **out);

@@ -69,7 +69,7 @@ TSR_API void tsr_json_records(tsr_json *json, const char *key, const tsr_json_fi
                               const void *records, size_t n, size_t stride);
 
 /* Adds "objective", "latency", "period" and "stages" of a plan that has stages. */
-TSR_API void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summary);
+TSR_API void tsr_json_plan_stages(tsr_json *json, const tsr_plan_result *plan);
 
 /* Kinds by the types of members. Because of the `&` a char array, which is no pointer, does not
  * compile. */
@@ -81,6 +81,7 @@ TSR_API void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summar
     _Generic(((type *)0)->member, int64_t *: TSR_JSON_INT64, const int64_t *: TSR_JSON_INT64,      \
              double *: TSR_JSON_DOUBLE, const double *: TSR_JSON_DOUBLE,                           \
              const char **: TSR_JSON_TEXT, const char *const *: TSR_JSON_TEXT,                     \
+             tsr_collective_count *: TSR_JSON_COLLECTIVES,                                         \
              const tsr_collective_count *: TSR_JSON_COLLECTIVES)
 #define TSR_JSON_ROW(type, k, member, w, what)                                                     \
     .key = (k), .when = (w), .offset = offsetof(type, member), .kind = (what)

@@ -24,10 +24,6 @@ void tsr__scratch_close(struct scratch *scratch); // a zeroed struct is allowed
 // Returns false if out of memory.
 bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_tensors *inputs,
                       tsr_dim_size **out, size_t *n);
-// planned.c: as tsr_plan_for_sizes, but fills a struct instead of returning a result handle.
-tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
-                         const tsr_dim_size *more, size_t n,
-                         tsr_plan_summary *summary) TSR_MUST_USE;
 
 // bench_turns.c: returns the first device of the configuration (NULL: the only one) that is not the
 // CPU, or NULL. The unsharded model runs on it too, so that runs differ only by the sharding.

@@ -54,8 +54,8 @@ bool tsr__input_sizes(struct arena *arena, const tsr_model *model, const tsr_ten
     return !arena->failed;
 }
 
-tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
-                         const tsr_dim_size *more, size_t n, tsr_plan_summary *summary)
+tsr_status tsr_plan_for_sizes(tsr_model *model, const tsr_plan_options *options,
+                              const tsr_dim_size *more, size_t n, tsr_plan_result **out)
 {
     TRY(tsr__given(tsr_model_session(model), "options", options));
     tsr_plan_options plan_options;
@@ -68,17 +68,9 @@ tsr_status tsr__plan_for(tsr_model *model, const tsr_plan_options *options,
         add_size(&sizes, more[i].name, more[i].size);
     plan_options.sizes = sizes.at.at;
     plan_options.n_sizes = sizes.at.n;
-    tsr_status st = arena.failed ? TSR_NOMEM : tsr__plan(model, &plan_options, summary);
+    tsr_status st = arena.failed ? TSR_NOMEM : tsr_plan(model, &plan_options, out);
     tsr__arena_free(&arena);
     return st;
-}
-
-tsr_status tsr_plan_for_sizes(tsr_model *model, const tsr_plan_options *options,
-                              const tsr_dim_size *sizes, size_t n, tsr_plan_result **out)
-{
-    tsr_plan_summary summary = {.size = sizeof summary};
-    tsr_status st = tsr__plan_for(model, options, sizes, n, &summary);
-    return tsr__plan_result(tsr_model_session(model), st, &summary, out);
 }
 
 tsr_status tsr_plan_for_inputs(tsr_model *model, const tsr_plan_options *options,

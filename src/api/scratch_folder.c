@@ -31,8 +31,8 @@ void tsr__scratch_close(struct scratch *scratch)
 // arena, also after a failure. Under a launcher, only rank 0 partitions; it sends the path to the
 // other ranks.
 static tsr_status partition_here(tsr_model *model, const char *config, const char *work,
-                                 const tsr_run_options *options, tsr_partition_summary *summary,
-                                 struct arena *arena, struct scratch *at)
+                                 const tsr_run_options *options, struct arena *arena,
+                                 struct scratch *at)
 {
     tsr_session *session = tsr_model_session(model);
     tsr_partition_options cut = {.size = sizeof(cut), .config = config};
@@ -47,7 +47,7 @@ static tsr_status partition_here(tsr_model *model, const char *config, const cha
     if (rank == 0) {
         st = tsr__scratch_open(session, arena, work ? work : own, at);
         if (st == TSR_OK)
-            st = tsr__partition(model, at->parts, &cut, summary);
+            st = tsr_partition(model, at->parts, &cut, NULL);
     }
     if (!launched || st != TSR_OK)
         return st;
@@ -62,18 +62,17 @@ static tsr_status partition_here(tsr_model *model, const char *config, const cha
     return st;
 }
 
-// Partitions the model, runs it once and removes the folder. `summary` may be NULL and is filled on
-// rank 0 only.
+// Partitions the model, runs it once and removes the folder.
 tsr_status tsr_run_annotated(tsr_model *model, const char *config, const char *work,
                              const tsr_run_options *options, const tsr_tensors *inputs,
-                             tsr_tensors *outputs, tsr_partition_summary *summary)
+                             tsr_tensors *outputs)
 {
     struct scratch at = {0};
     struct arena arena;
     tsr_session *session = tsr_model_session(model);
     TRY(tsr__tensors_owned(session, inputs));
     TRY(tsr__tensors_owned(session, outputs));
-    tsr_status st = partition_here(model, config, work, options, summary, &arena, &at);
+    tsr_status st = partition_here(model, config, work, options, &arena, &at);
     if (st == TSR_OK)
         st = tsr_run(session, at.parts, options, inputs, outputs);
     st = tsr__run_end(session, options, st); // while the folder exists: another rank may open it
@@ -92,7 +91,7 @@ tsr_status tsr_bench_annotated(tsr_model *model, const char *config, const char 
     struct arena arena;
     tsr_session *session = tsr_model_session(model);
     TRY(tsr__tensors_owned(session, inputs));
-    tsr_status st = partition_here(model, config, work, options, NULL, &arena, &at);
+    tsr_status st = partition_here(model, config, work, options, &arena, &at);
     if (st == TSR_OK && baseline)
         st = tsr__bench_turns(model, config, at.parts, options, inputs, seconds, result, baseline);
     else if (st == TSR_OK)

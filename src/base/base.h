@@ -663,13 +663,11 @@ enum result {
     RESULT_TILES,
     RESULT_PARTITION,
     RESULT_RUN,
-    RESULT_VERIFY,
     RESULT_RULES,
     RESULT_CONNECT,
     RESULT_EDITS,
     RESULT_PLAN,
     RESULT_NODES,
-    RESULT_SIMULATION,
     RESULT_USER_RULES, // valid until the session ends
     RESULT_TEXT,
     RESULT_GPUS,
@@ -715,10 +713,17 @@ struct result_head {
     tsr_session *session;
     struct arena *memory;
 };
-// Allocates a result handle of `bytes` bytes. The handle takes over the memory in which the session
-// kept this kind of result. Returns NULL if out of memory.
-void *tsr__result_new(tsr_session *session, enum result kind, size_t bytes);
+// Allocates a result handle of `bytes` bytes, zero after its head, and an arena for what it will
+// point to. Returns NULL if out of memory.
+void *tsr__result_new(tsr_session *session, size_t bytes);
+// As tsr__result_new; the handle takes over the memory in which the session kept this kind of
+// result.
+void *tsr__result_take(tsr_session *session, enum result kind, size_t bytes);
 void tsr__result_free(void *result); // NULL is allowed
+static inline tsr_session *result_session(const void *result)
+{
+    return ((const struct result_head *)result)->session;
+}
 
 struct tsr_session {
     tsr_alloc_fn alloc_fn;

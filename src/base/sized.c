@@ -62,13 +62,8 @@ tsr_status tsr__element_read(tsr_session *session, const struct sized_list *list
     return TSR_OK;
 }
 
-void *tsr__result_new(tsr_session *session, enum result kind, size_t bytes)
+static void *place_result(tsr_session *session, struct arena *memory, size_t bytes)
 {
-    struct arena *memory = tsr__alloc(session, sizeof *memory);
-    if (!memory)
-        return NULL;
-    *memory = session->results[kind];
-    tsr__arena_init(&session->results[kind], session);
     struct result_head *head = arena_get(memory, bytes, _Alignof(max_align_t));
     if (!head) {
         tsr__arena_free(memory);
@@ -77,6 +72,25 @@ void *tsr__result_new(tsr_session *session, enum result kind, size_t bytes)
     }
     *head = (struct result_head){.session = session, .memory = memory};
     return head;
+}
+
+void *tsr__result_new(tsr_session *session, size_t bytes)
+{
+    struct arena *memory = tsr__alloc(session, sizeof *memory);
+    if (!memory)
+        return NULL;
+    tsr__arena_init(memory, session);
+    return place_result(session, memory, bytes);
+}
+
+void *tsr__result_take(tsr_session *session, enum result kind, size_t bytes)
+{
+    struct arena *memory = tsr__alloc(session, sizeof *memory);
+    if (!memory)
+        return NULL;
+    *memory = session->results[kind];
+    tsr__arena_init(&session->results[kind], session);
+    return place_result(session, memory, bytes);
 }
 
 void tsr__result_free(void *result)

@@ -360,6 +360,18 @@ int cli_print_json(struct cli *cli, tsr_json *json, int code);
 // As cli_print_json, for a document that is complete.
 int cli_print_document(struct cli *cli, tsr_json *json, int code);
 int cli_end(struct cli *cli, tsr_json *json, int code); // the same, but json may be NULL
+// Reads the n elements of a list of a result into an array of the command's memory, with a function
+// of tessera.h that reads element i:
+//     READ_LIST(stages, facts.n_stages, tsr_plan_result_stage, plan);
+#define READ_LIST(to, n, read, ...)                                                                \
+    do {                                                                                           \
+        (to) = cli_alloc((n) + 1, sizeof *(to));                                                   \
+        for (size_t at_ = 0; at_ < (n); at_++) {                                                   \
+            (to)[at_].size = sizeof *(to);                                                         \
+            (void)read(__VA_ARGS__, at_, &(to)[at_]);                                              \
+        }                                                                                          \
+    } while (0)
+
 // For commands whose result is a file: prints that it was written; in JSON its path, or null.
 int cli_print_written(struct cli *cli, const char *path, int code);
 
@@ -393,7 +405,8 @@ struct prediction {
     bool assumed; // the speeds of the devices are assumed
     double flops; // of the first device
 };
-struct prediction cli_prediction(const tsr_plan_summary *summary);
+tsr_plan_facts cli_plan_facts(const tsr_plan_result *plan);
+struct prediction cli_prediction(const tsr_plan_facts *plan);
 // cli_print_assumed prints only if the speeds of the devices are assumed, cli_print_one_device only
 // if one device is predicted to be as fast.
 void cli_print_assumed(FILE *to, struct prediction prediction);

@@ -136,31 +136,45 @@ static tsr_status describe(struct decode_plan *plan, const tsr_plan_options *giv
 // Plans with the caches as states. The planner stores the states in the metadata, too. They are
 // removed again, because the ranks of the provider do not keep the caches between runs.
 static tsr_status plan_step(tsr_model *model, const struct decode_plan *plan,
-                            tsr_plan_options options, tsr_plan_summary *summary)
+                            tsr_plan_options options, tsr_plan_result **out)
 {
     options.sizes = plan->sizes.at;
     options.n_sizes = plan->sizes.n;
     options.state = plan->states.at;
     options.n_state = plan->states.n;
-    tsr_status st = tsr__plan(model, &options, summary);
-    return st == TSR_OK ? tsr_model_set_metadata(model, META_STATE, NULL) : st;
+    TRY(tsr_plan(model, &options, out));
+    return tsr_model_set_metadata(model, META_STATE, NULL);
 }
 
-static bool divides_work(const tsr_plan_summary *plan)
+static bool divides_work(const tsr_plan_result *plan)
 {
-    return plan->cut_nodes > 0 || plan->n_stages > 1;
+    tsr_plan_facts facts = TSR_PLAN_FACTS_INIT;
+    return tsr_plan_result_about(plan, &facts) == TSR_OK &&
+           (facts.cut_nodes > 0 || facts.n_stages > 1);
+}
+
+// Removes the plan, and its configuration from the model.
+static tsr_status forget(tsr_model *model, tsr_plan_result **plan)
+{
+    tsr_plan_facts facts = TSR_PLAN_FACTS_INIT;
+    tsr_status st = tsr_plan_result_about(*plan, &facts);
+    if (st == TSR_OK)
+        st = tsr_model_remove_config_named(model, facts.config, true);
+    tsr_plan_result_free(*plan);
+    *plan = NULL;
+    return st;
 }
 
 // Replaces a plan that shards nothing by one that shards every node that can be sharded.
 static tsr_status plan_forced(tsr_model *model, const tsr_plan_options *given,
-                              tsr_plan_summary *summary)
+                              tsr_plan_result **out)
 {
     tsr_plan_options options = *given;
     tsr_topology *topology = NULL;
-    TRY(tsr_model_remove_config_named(model, summary->config, true));
+    TRY(forget(model, out));
     TRY(tsr__topology_forced(tsr_model_session(model), given->topology, given->devices, &topology));
     options.topology = topology;
-    tsr_status st = tsr__plan(model, &options, summary);
+    tsr_status st = tsr_plan(model, &options, out);
     tsr_topology_free(topology);
     return st;
 }
@@ -169,22 +183,19 @@ static tsr_status plan_forced(tsr_model *model, const tsr_plan_options *given,
 // plans with the caller's sizes instead, because the application has requested several devices.
 // Models without caches are planned with the caller's sizes, too.
 tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given, bool forced,
-                        tsr_plan_summary *summary)
+                        tsr_plan_result **out)
 {
     struct decode_plan plan = {.graph = tsr_model_graph(model)};
     tsr__arena_init(&plan.arena, tsr_model_session(model));
     tsr_status st = describe(&plan, given);
     bool decodes = plan.states.n > 0;
     if (st == TSR_OK && decodes)
-        st = plan_step(model, &plan, *given, summary);
+        st = plan_step(model, &plan, *given, out);
     tsr__arena_free(&plan.arena);
-    if (st != TSR_OK || (decodes && divides_work(summary)))
+    if (st != TSR_OK || (decodes && divides_work(*out)))
         return st;
     if (decodes)
-        st = tsr_model_remove_config_named(model, summary->config, true);
-    if (st == TSR_OK)
-        st = tsr__plan(model, given, summary);
-    if (st != TSR_OK || divides_work(summary) || !forced)
-        return st;
-    return plan_forced(model, given, summary);
+        TRY(forget(model, out));
+    TRY(tsr_plan(model, given, out));
+    return divides_work(*out) || !forced ? TSR_OK : plan_forced(model, given, out);
 }

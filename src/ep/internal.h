@@ -287,10 +287,10 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model,
 
 // ---- decode_plan.c
 // Plans the model. A model with caches is planned for one decode step, with caches that stay on
-// their devices. `forced`: if that shards nothing, shards every node that can be sharded. The
-// caller sets summary->size.
+// their devices. `forced`: if that shards nothing, shards every node that can be sharded. *out must
+// be NULL before, and the caller frees it, also after a failure.
 tsr_status tsr__ep_plan(tsr_model *model, const tsr_plan_options *given, bool forced,
-                        tsr_plan_summary *summary) TSR_MUST_USE;
+                        tsr_plan_result **out) TSR_MUST_USE;
 
 // ---- plan_option.c
 // Applies the sharding of the option `plan` to the model and returns its configuration in *name. If

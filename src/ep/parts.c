@@ -77,7 +77,8 @@ static tsr_status choose_config(const struct provider *provider, tsr_model *mode
                                 struct parts *parts, const char **config)
 {
     const tsr_plan_options *options = &provider->options.plan_options;
-    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_plan_result *plan = NULL;
+    tsr_plan_facts facts = TSR_PLAN_FACTS_INIT;
     int64_t devices = options->devices;
     if (options->topology)
         devices = tsr_topology_devices(options->topology);
@@ -86,9 +87,13 @@ static tsr_status choose_config(const struct provider *provider, tsr_model *mode
         return TSR_OK;
     bool forced =
         provider->options.strict && devices > 1 && strcmp(provider->options.devices, "auto") != 0;
-    tsr_status st = tsr__ep_plan(model, options, forced, &summary);
-    *config = summary.config;
-    parts->predicted_ms = summary.milliseconds;
+    tsr_status st = tsr__ep_plan(model, options, forced, &plan);
+    if (st == TSR_OK)
+        st = tsr_plan_result_about(plan, &facts);
+    if (st == TSR_OK) // the name in the model outlives the plan
+        *config = tsr_config_name(tsr_model_find_config(model, facts.config));
+    parts->predicted_ms = facts.milliseconds;
+    tsr_plan_result_free(plan);
     return st;
 }
 
@@ -112,7 +117,7 @@ tsr_status tsr__ep_partition(const struct provider *provider, tsr_model *model, 
         return st;
     if (parts->temporary)
         return tsr__partition_undigested(model, parts->folder, &options);
-    return tsr__partition(model, parts->folder, &options, NULL);
+    return tsr_partition(model, parts->folder, &options, NULL);
 }
 
 static tsr_status choose_folder(struct provider *provider, const OrtGraph *graph,

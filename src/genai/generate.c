@@ -136,11 +136,13 @@ static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model,
     TRY(tsr__genai_sizes(folder, model, 1, past, &plan.sizes, &plan.n_sizes));
     tsr_status st = tsr_plan(model, &plan, &planned);
     if (st == TSR_OK) {
-        partition.config = planned->summary.config;
-        generator->predicted = planned->summary.cost;
-        generator->one_device = planned->summary.one_device;
+        tsr_plan_facts facts = TSR_PLAN_FACTS_INIT;
+        (void)tsr_plan_result_about(planned, &facts);
+        partition.config = facts.config;
+        generator->predicted = facts.cost;
+        generator->one_device = facts.one_device;
         // a topology with choices may use fewer devices
-        generator->devices = (int64_t)planned->summary.devices;
+        generator->devices = (int64_t)facts.devices;
         st = partition_planned(model, parts, &partition);
     }
     tsr_plan_result_free(planned);

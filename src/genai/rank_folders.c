@@ -68,7 +68,7 @@ static tsr_status shard_caches(tsr_folder *folder, tsr_model *model, tsr_config 
     return TSR_OK;
 }
 
-static tsr_status refuse(tsr_folder *folder, const char *hint, const char *what)
+static tsr_status refuse_layout(tsr_folder *folder, const char *hint, const char *what)
 {
     return tsr__fail(folder->session, TSR_UNSUPPORTED, DIAG_folder_layout,
                      &PLACE(.file = str_of(folder->path)), hint, "%s", what);
@@ -82,10 +82,10 @@ static tsr_status check_config(tsr_folder *folder)
     const json_t *decoder = json_object_get(json_object_get(folder->config, "model"), "decoder");
     const json_t *options = json_object_get(decoder, "session_options");
     if (!json_is_object(decoder))
-        return refuse(folder, hint, "genai_config.json has no object model.decoder");
+        return refuse_layout(folder, hint, "genai_config.json has no object model.decoder");
     if (options && !json_is_object(options))
-        return refuse(folder, hint,
-                      "model.decoder.session_options in genai_config.json is not an object");
+        return refuse_layout(folder, hint,
+                             "model.decoder.session_options in genai_config.json is not an object");
     return TSR_OK;
 }
 
@@ -121,11 +121,11 @@ static int64_t repeats(const tsr_folder *folder, int64_t ranks)
 static tsr_status check_heads(tsr_folder *folder)
 {
     if (!folder->is_genai)
-        return refuse(folder, "make one with onnxruntime-genai's builder",
-                      "the folder has no genai_config.json");
+        return refuse_layout(folder, "make one with onnxruntime-genai's builder",
+                             "the folder has no genai_config.json");
     if (!tsr__genai_cache_heads(folder))
-        return refuse(folder, "use tessera partition without --layout",
-                      "the model has no KV caches of shape [batch, heads, past, head size]");
+        return refuse_layout(folder, "use tessera partition without --layout",
+                             "the model has no KV caches of shape [batch, heads, past, head size]");
     return check_config(folder);
 }
 
@@ -174,6 +174,13 @@ struct machine {
     int64_t alone; // predicted picoseconds of a step on one device; 0: unknown
 };
 
+static tsr_plan_facts facts_of(const tsr_plan_result *planned)
+{
+    tsr_plan_facts facts = TSR_PLAN_FACTS_INIT;
+    (void)tsr_plan_result_about(planned, &facts);
+    return facts;
+}
+
 // Returns the predicted time of a step on one device, in picoseconds; 0: unknown. Plans without
 // fixed shardings and drops the diagnostics of that plan.
 static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
@@ -192,8 +199,8 @@ static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
     tsr__diag_back(folder->session, &mark, false);
     int64_t time = 0;
     if (st == TSR_OK) {
-        const tsr_plan_summary *plan = &planned->summary;
-        time = machine->topology && plan->devices > 1 ? plan->one_device : plan->cost;
+        tsr_plan_facts facts = facts_of(planned);
+        time = machine->topology && facts.devices > 1 ? facts.one_device : facts.cost;
     }
     tsr_plan_result_free(planned);
     return time;
@@ -229,7 +236,7 @@ static tsr_status try_choice(tsr_folder *folder, tsr_topology *choice, int64_t *
         st = tsr_plan(model, &options, &planned);
     tsr_model_free(model);
     if (st == TSR_OK)
-        *cost = planned->summary.cost;
+        *cost = facts_of(planned).cost;
     tsr_plan_result_free(planned);
     if (st != TSR_OK && st != TSR_INFEASIBLE)
         return st;
@@ -280,9 +287,8 @@ static tsr_status partition_model(tsr_folder *folder, tsr_model *model,
     if (st == TSR_OK)
         st = tsr_partition(model, parts, &options, &found);
     if (st == TSR_OK) {
-        found->summary.predicted = planned->summary.cost;
-        found->summary.device_flops = planned->summary.device_flops;
-        found->summary.one_device = machine->alone;
+        tsr_plan_facts facts = facts_of(planned);
+        tsr_partition_result_predict(found, facts.cost, machine->alone, facts.device_flops);
         *out = found;
     }
     tsr_plan_result_free(planned);
@@ -426,8 +432,8 @@ static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const
     Dl_info info;
     bool known = dladdr(&here, &info) && info.dli_fname && info.dli_fname[0] == '/';
     if (!given && !known) // loaded by a relative name
-        return refuse(folders->folder, "name the folder of the plug-ins with --plugins",
-                      "the folder of libtessera is unknown");
+        return refuse_layout(folders->folder, "name the folder of the plug-ins with --plugins",
+                             "the folder of libtessera is unknown");
     if (!given)
         snprintf(beside, sizeof beside, "%.*s",
                  (int)(strrchr(info.dli_fname, '/') - info.dli_fname), info.dli_fname);
@@ -440,8 +446,8 @@ static tsr_status copy_plugins(struct rank_folders *folders, int64_t rank, const
         bool there;
         TRY(copy_file(folders, from, to, &there));
         if (i == 0 && !there)
-            return refuse(folders->folder, "name their folder with --plugins",
-                          "the plug-in " PLUGIN " was not found");
+            return refuse_layout(folders->folder, "name their folder with --plugins",
+                                 "the plug-in " PLUGIN " was not found");
     }
     return TSR_OK;
 }

@@ -318,7 +318,7 @@ static tsr_status run_round(struct round *round, tsr_model *model, int number)
     struct str folder = tsr__arena_printf(&of->arena, "%s%d", of->scratch.parts, number);
     if (!folder.p)
         return TSR_NOMEM;
-    TRY(tsr__partition(model, folder.p, &cut, NULL));
+    TRY(tsr_partition(model, folder.p, &cut, NULL));
     TRY(time_runs(round, folder.p));
     return partition_copy(round, model);
 }
@@ -354,14 +354,13 @@ static tsr_status plan_for(const struct modelled *of, tsr_model *model)
 {
     tsr_topology *slow = NULL;
     tsr_plan_options plan = {.size = sizeof plan, .topology = of->topology, .config = CONFIG};
-    tsr_plan_summary summary = {.size = sizeof summary};
     tsr_status st = TSR_OK;
     if (of->waits_only) {
         st = slow_devices(of, &slow);
         plan.topology = slow;
     }
     if (st == TSR_OK)
-        st = tsr__plan_for(model, &plan, of->sizes, of->n_sizes, &summary);
+        st = tsr_plan_for_sizes(model, &plan, of->sizes, of->n_sizes, NULL);
     tsr_topology_free(slow);
     return st;
 }

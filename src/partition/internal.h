@@ -23,14 +23,14 @@ void tsr__draft_fingerprint(struct draft *draft);
 tsr_status tsr__parts_manifest(struct draft *draft, const struct part *parts,
                                struct manifest *manifest) TSR_MUST_USE;
 // publish.c: tsr__parts_publish writes the folder. tsr__parts_measure only computes the sizes of
-// the rank files. Both fill the manifest. tsr__parts_summarize fills the summary.
+// the rank files. Both fill the manifest. tsr__parts_describe fills the result.
 tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const char *folder,
                               bool force, struct manifest *manifest) TSR_MUST_USE;
 tsr_status tsr__parts_measure(struct draft *draft, struct part *parts,
                               struct manifest *manifest) TSR_MUST_USE;
-tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *parts,
-                                const struct manifest *manifest,
-                                tsr_partition_summary *out) TSR_MUST_USE;
+tsr_status tsr__parts_describe(const struct draft *draft, const struct part *parts,
+                               const struct manifest *manifest,
+                               tsr_partition_result *result) TSR_MUST_USE;
 
 // parts.c: builds the graphs of all ranks.
 tsr_status tsr__parts_build(struct draft *draft, struct part *parts) TSR_MUST_USE;

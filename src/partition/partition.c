@@ -20,7 +20,7 @@ struct request {
     struct place at;    // the model's file, for diagnostics
     const char *folder; // may be NULL if nothing is written
     tsr_partition_options options;
-    tsr_partition_summary *summary; // may be NULL
+    tsr_partition_result *result; // may be NULL
 };
 
 // ---- configuration ------------------------------------------------------------------------------
@@ -258,8 +258,7 @@ static tsr_status write_or_visit(struct draft *draft, struct part *parts, const 
 // Plans and builds the partition, then writes it, measures it (dry run) or passes it to the
 // visitor. Nothing is written before all checks of prove.c have succeeded.
 static tsr_status partition_with(struct draft *draft, const char *folder,
-                                 const tsr_partition_options *options,
-                                 tsr_partition_summary *summary)
+                                 const tsr_partition_options *options, tsr_partition_result *result)
 {
     if (options->strict)
         TRY(refuse_replicated(draft));
@@ -270,8 +269,8 @@ static tsr_status partition_with(struct draft *draft, const char *folder,
     tsr_status st = build_parts(draft, options, parts);
     if (st == TSR_OK)
         st = write_or_visit(draft, parts, folder, options, &manifest);
-    if (st == TSR_OK && summary)
-        st = tsr__parts_summarize(draft, parts, &manifest, summary);
+    if (st == TSR_OK && result)
+        st = tsr__parts_describe(draft, parts, &manifest, result);
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         tsr_model_free(parts[rank].model);
     return st;
@@ -290,14 +289,14 @@ static tsr_status partition_model(const struct request *request, const tsr_confi
     if (st == TSR_OK)
         st = draft_begin(draft, model, config);
     if (st == TSR_OK)
-        st = partition_with(draft, request->folder, &request->options, request->summary);
+        st = partition_with(draft, request->folder, &request->options, request->result);
     tsr_model_free(draft->expanded);
     tsr_model_free(simple);
     return st;
 }
 
-// Partitions a model. All planning data is in an arena that is freed at the end. Only the summary
-// remains; the session owns it.
+// Partitions a model. All planning data is in an arena that is freed at the end. Only the result
+// remains.
 static tsr_status partition(struct request *request, struct draft draft)
 {
     const tsr_config *config;
@@ -316,19 +315,13 @@ static tsr_status partition(struct request *request, struct draft draft)
 
 static tsr_status partition_into(tsr_model *model, const char *folder,
                                  const tsr_partition_options *options, struct draft draft,
-                                 tsr_partition_summary *summary)
+                                 tsr_partition_result *result)
 {
-    struct request request = {.model = model, .folder = folder, .summary = summary};
+    struct request request = {.model = model, .folder = folder, .result = result};
     TRY(OPTIONS_READ(tsr_model_session(model), &request.options, options, transport));
     if (!folder && !request.options.dry_run)
         return tsr__missing(tsr_model_session(model), "folder");
     return partition(&request, draft);
-}
-
-tsr_status tsr__partition(tsr_model *model, const char *folder,
-                          const tsr_partition_options *options, tsr_partition_summary *summary)
-{
-    return partition_into(model, folder, options, (struct draft){0}, summary);
 }
 
 tsr_status tsr__partition_undigested(tsr_model *model, const char *folder,
@@ -349,17 +342,17 @@ tsr_status tsr__partition_visit(tsr_model *model, const char *config,
 tsr_status tsr_partition(tsr_model *model, const char *folder, const tsr_partition_options *options,
                          tsr_partition_result **out)
 {
-    tsr_partition_summary summary = {.size = sizeof summary};
-    tsr_status st = tsr__partition(model, folder, options, &summary);
-    if (st != TSR_OK || !out)
-        return st;
-    tsr_partition_result *result =
-        tsr__result_new(tsr_model_session(model), RESULT_PARTITION, sizeof *result);
-    if (!result)
+    tsr_partition_result *result = NULL;
+    if (out)
+        result = tsr__result_new(tsr_model_session(model), sizeof *result);
+    if (out && !result)
         return TSR_NOMEM;
-    result->summary = summary;
-    *out = result;
-    return TSR_OK;
+    tsr_status st = partition_into(model, folder, options, (struct draft){0}, result);
+    if (st == TSR_OK && out)
+        *out = result;
+    else
+        tsr_partition_result_free(result);
+    return st;
 }
 
 void tsr_partition_result_free(tsr_partition_result *result)
@@ -367,39 +360,32 @@ void tsr_partition_result_free(tsr_partition_result *result)
     tsr__result_free(result);
 }
 
+void tsr_partition_result_predict(tsr_partition_result *result, int64_t predicted,
+                                  int64_t one_device, double device_flops)
+{
+    result->facts.predicted = predicted;
+    result->facts.one_device = one_device;
+    result->facts.device_flops = device_flops;
+}
+
 tsr_status tsr_partition_result_about(const tsr_partition_result *result, tsr_partition_facts *out)
 {
-    const tsr_partition_summary *from = &result->summary;
-    TRY(RESULT_CHECK(result->session, out, n_replicated));
-    tsr_partition_facts facts = {
-        .devices = from->devices,
-        .nodes = from->nodes,
-        .cut_nodes = from->cut_nodes,
-        .weight_bytes = from->weight_bytes,
-        .weights = from->weights,
-        .file_bytes = from->file_bytes,
-        .common_bytes = from->common_bytes,
-        .predicted = from->predicted,
-        .one_device = from->one_device,
-        .n_collectives = from->n_collectives,
-        .n_replicated = from->n_replicated,
-    };
-    tsr__result_write(out, &facts, sizeof facts);
-    return TSR_OK;
+    return tsr__element_read(result->head.session, SIZED_LIST(&result->facts, 1, n_replicated), 0,
+                             out);
 }
 
 tsr_status tsr_partition_result_collective(const tsr_partition_result *result, size_t i,
                                            tsr_collective_count *out)
 {
-    const tsr_partition_summary *from = &result->summary;
-    return tsr__element_read(result->session,
-                             SIZED_LIST(from->collectives, from->n_collectives, count), i, out);
+    return tsr__element_read(result->head.session,
+                             SIZED_LIST(result->collectives, result->facts.n_collectives, count), i,
+                             out);
 }
 
 tsr_status tsr_partition_result_replicated(const tsr_partition_result *result, size_t i,
                                            tsr_replicated *out)
 {
-    const tsr_partition_summary *from = &result->summary;
-    return tsr__element_read(result->session,
-                             SIZED_LIST(from->replicated, from->n_replicated, reason), i, out);
+    return tsr__element_read(result->head.session,
+                             SIZED_LIST(result->replicated, result->facts.n_replicated, reason), i,
+                             out);
 }

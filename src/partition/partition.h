@@ -6,12 +6,13 @@
 
 #include "base/base.h"
 
-// As tsr_partition, but fills a struct (may be NULL) instead of making a result handle. The session
-// owns the lists in the struct until its next partition.
-tsr_status tsr__partition(tsr_model *model, const char *folder,
-                          const tsr_partition_options *options,
-                          tsr_partition_summary *summary) TSR_MUST_USE;
-// As tsr__partition for a folder that only this process uses and removes: without the digests of
+struct tsr_partition_result {
+    struct result_head head;
+    tsr_partition_facts facts;
+    const tsr_collective_count *collectives; // n_collectives, by name
+    const tsr_replicated *replicated;        // n_replicated
+};
+// As tsr_partition for a folder that only this process uses and removes: without the digests of
 // the model and of data files, which would take longer than everything else.
 tsr_status tsr__partition_undigested(tsr_model *model, const char *folder,
                                      const tsr_partition_options *options) TSR_MUST_USE;

@@ -118,7 +118,7 @@ tsr_status tsr__parts_publish(struct draft *draft, struct part *parts, const cha
     return st;
 }
 
-// ---- the summary -------------------------------------------------------------------------------
+// ---- the result --------------------------------------------------------------------------------
 
 static int by_op(const void *a, const void *b)
 {
@@ -127,10 +127,10 @@ static int by_op(const void *a, const void *b)
 }
 
 // Lists how many communications of each operator there are, sorted by operator.
-static void count_collectives(struct arena *arena, const struct manifest *manifest,
-                              tsr_partition_summary *summary)
+static void count_collectives(const struct manifest *manifest, tsr_partition_result *result)
 {
-    tsr_collective_count *counts = ARENA_ARRAY(arena, tsr_collective_count, COMM_KIND_COUNT);
+    tsr_collective_count *counts =
+        ARENA_ARRAY(result->head.memory, tsr_collective_count, COMM_KIND_COUNT);
     if (!counts)
         return;
     for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
@@ -139,16 +139,16 @@ static void count_collectives(struct arena *arena, const struct manifest *manife
         for (size_t i = 0; i < manifest->n_collectives; i++)
             n += strcmp(manifest->collectives[i].op, op) == 0;
         if (n)
-            counts[summary->n_collectives++] = (tsr_collective_count){.op = op, .count = n};
+            counts[result->facts.n_collectives++] = (tsr_collective_count){.op = op, .count = n};
     }
-    qsort(counts, summary->n_collectives, sizeof *counts, by_op);
-    summary->collectives = counts;
+    qsort(counts, result->facts.n_collectives, sizeof *counts, by_op);
+    result->collectives = counts;
 }
 
-// Lists the replicated nodes. Copies the texts, because the summary outlives the model.
-static void list_replicated(struct arena *arena, const struct manifest *manifest,
-                            tsr_partition_summary *summary)
+// Lists the replicated nodes. Copies the texts, because the result outlives the model.
+static void list_replicated(const struct manifest *manifest, tsr_partition_result *result)
 {
+    struct arena *arena = result->head.memory;
     tsr_replicated *list = ARENA_ARRAY(arena, tsr_replicated, manifest->n_replicated + 1);
     if (!list)
         return;
@@ -157,37 +157,32 @@ static void list_replicated(struct arena *arena, const struct manifest *manifest
             .node = tsr__arena_str(arena, str_of(manifest->replicated[i].node)).p,
             .op = tsr__arena_str(arena, str_of(manifest->replicated[i].op)).p,
             .reason = tsr__arena_str(arena, str_of(manifest->replicated[i].reason)).p};
-    summary->replicated = list;
-    summary->n_replicated = manifest->n_replicated;
+    result->replicated = list;
+    result->facts.n_replicated = manifest->n_replicated;
 }
 
-tsr_status tsr__parts_summarize(const struct draft *draft, const struct part *parts,
-                                const struct manifest *manifest, tsr_partition_summary *out)
+tsr_status tsr__parts_describe(const struct draft *draft, const struct part *parts,
+                               const struct manifest *manifest, tsr_partition_result *result)
 {
-    struct arena *arena = &draft->session->results[RESULT_PARTITION];
-    tsr__arena_free(arena);
-    tsr_partition_summary summary = {.size = sizeof(summary),
-                                     .devices = (size_t)draft->n_ranks,
-                                     .nodes = (size_t)manifest->nodes,
-                                     .cut_nodes = (size_t)manifest->cut_nodes};
-    int64_t *weights = ARENA_ARRAY(arena, int64_t, summary.devices),
-            *bytes = ARENA_ARRAY(arena, int64_t, summary.devices),
-            *files = ARENA_ARRAY(arena, int64_t, summary.devices);
+    struct arena *arena = result->head.memory;
+    size_t n = (size_t)draft->n_ranks;
+    int64_t *weights = ARENA_ARRAY(arena, int64_t, n), *bytes = ARENA_ARRAY(arena, int64_t, n),
+            *files = ARENA_ARRAY(arena, int64_t, n);
     if (!weights || !bytes || !files)
         return TSR_NOMEM;
-    for (size_t r = 0; r < summary.devices; r++) {
+    for (size_t r = 0; r < n; r++) {
         files[r] = (int64_t)(parts[r].file_bytes + parts[r].data_bytes);
         weights[r] = manifest->devices[r].weights;
         bytes[r] = manifest->devices[r].weight_bytes;
     }
-    summary.weights = weights;
-    summary.weight_bytes = bytes;
-    summary.file_bytes = files;
-    summary.common_bytes = (int64_t)draft->common_bytes;
-    count_collectives(arena, manifest, &summary);
-    list_replicated(arena, manifest, &summary);
-    if (arena->failed)
-        return TSR_NOMEM;
-    *out = summary;
-    return TSR_OK;
+    result->facts = (tsr_partition_facts){.devices = n,
+                                          .nodes = (size_t)manifest->nodes,
+                                          .cut_nodes = (size_t)manifest->cut_nodes,
+                                          .weights = weights,
+                                          .weight_bytes = bytes,
+                                          .file_bytes = files,
+                                          .common_bytes = (int64_t)draft->common_bytes};
+    count_collectives(manifest, result);
+    list_replicated(manifest, result);
+    return arena_status(arena);
 }

@@ -74,7 +74,7 @@ static void add_result(tsr_json *json, const tsr_plan_summary *summary)
     tsr_json_fields(json, fields, summary);
 }
 
-void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summary)
+void tsr_json_plan_stages(tsr_json *json, const tsr_plan_result *plan)
 {
     static const char *const objectives[] = {
         [TSR_LATENCY] = "latency", [TSR_THROUGHPUT] = "throughput"};
@@ -95,14 +95,15 @@ void tsr_json_plan_stages(tsr_json *json, const tsr_plan_summary *summary)
         {JSON_RECORDS(tsr_plan_summary, "stages", stages, n_stages, stage_fields)},
         {JSON_END},
     };
-    if (summary->n_stages)
-        tsr_json_fields(json, fields, summary);
+    if (plan->summary.n_stages)
+        tsr_json_fields(json, fields, &plan->summary);
 }
 
 // Writes the document. The file appears only when it is complete: a failure leaves no file.
 static tsr_status write_document(tsr_model *model, const tsr_plan_options *options,
-                                 const tsr_plan_summary *summary, const char *path)
+                                 const tsr_plan_result *result, const char *path)
 {
+    const tsr_plan_summary *summary = &result->summary;
     tsr_session *session = tsr_model_session(model);
     tsr_json *json = tsr_json_new(session);
     if (!json)
@@ -116,7 +117,7 @@ static tsr_status write_document(tsr_model *model, const tsr_plan_options *optio
         goto free_json;
     add_made_for(json, options, summary);
     add_result(json, summary);
-    tsr_json_plan_stages(json, summary);
+    tsr_json_plan_stages(json, result);
     st = tsr__document_nodes(json, model, summary->config);
     if (st != TSR_OK)
         goto free_json;
@@ -137,14 +138,14 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *given,
     TRY(tsr__given(session, "path", path));
     TRY(OPTIONS_READ(session, &options, given, seconds));
     TRY(tsr__plan_options_owned(session, &options));
-    TRY(tsr__same_session(session, result->session, "result"));
+    TRY(tsr__same_session(session, result->head.session, "result"));
     const char *config = result->summary.config;
     if (!result->summary.feasible || !config || !tsr_model_find_config(model, config))
         return tsr__fail(session, TSR_INVALID, DIAG_plan_config,
                          &PLACE(.configuration = str_of(config)),
                          "save a plan that was found, with the model that it was made for",
                          "the model does not have the configuration of the plan");
-    return write_document(model, &options, &result->summary, path);
+    return write_document(model, &options, result, path);
 }
 
 // ---- reading -----------------------------------------------------------------------------------

@@ -22,11 +22,11 @@ tsr_status tsr__plan_result(tsr_session *session, tsr_status st, const tsr_plan_
 {
     if (!out || (st != TSR_OK && st != TSR_INFEASIBLE))
         return st;
-    tsr_plan_result *result = tsr__result_new(session, RESULT_PLAN, sizeof *result);
+    tsr_plan_result *result = tsr__result_take(session, RESULT_PLAN, sizeof *result);
     if (!result)
         return TSR_NOMEM;
     result->summary = *summary;
-    tsr_status owned = own_names(result->memory, &result->summary);
+    tsr_status owned = own_names(result->head.memory, &result->summary);
     if (owned != TSR_OK) {
         tsr_plan_result_free(result);
         return owned;
@@ -50,7 +50,7 @@ void tsr_plan_result_free(tsr_plan_result *result)
 tsr_status tsr_plan_result_about(const tsr_plan_result *result, tsr_plan_facts *out)
 {
     const tsr_plan_summary *from = &result->summary;
-    TRY(RESULT_CHECK(result->session, out, n_counts));
+    TRY(RESULT_CHECK(result->head.session, out, n_counts));
     tsr_plan_facts facts = {
         .devices = from->devices,
         .feasible = from->feasible,
@@ -84,6 +84,7 @@ tsr_status tsr_plan_result_about(const tsr_plan_result *result, tsr_plan_facts *
         .n_counts = from->n_tried,
         .n_compared = from->n_compared + from->n_rejected,
         .n_choices = from->n_choices,
+        .device_flops = from->device_flops,
     };
     tsr__result_write(out, &facts, sizeof facts);
     return TSR_OK;
@@ -93,41 +94,49 @@ tsr_status tsr_plan_result_collective(const tsr_plan_result *result, size_t i,
                                       tsr_collective_count *out)
 {
     const tsr_plan_summary *from = &result->summary;
-    return tsr__element_read(result->session,
+    return tsr__element_read(result->head.session,
                              SIZED_LIST(from->collectives, from->n_collectives, count), i, out);
 }
 
 tsr_status tsr_plan_result_stage(const tsr_plan_result *result, size_t i, tsr_plan_stage *out)
 {
     const tsr_plan_summary *from = &result->summary;
-    return tsr__element_read(result->session, SIZED_LIST(from->stages, from->n_stages, memory), i,
-                             out);
+    return tsr__element_read(result->head.session, SIZED_LIST(from->stages, from->n_stages, memory),
+                             i, out);
 }
 
 tsr_status tsr_plan_result_binding(const tsr_plan_result *result, size_t i, tsr_plan_binding *out)
 {
     const tsr_plan_summary *from = &result->summary;
-    return tsr__element_read(result->session, SIZED_LIST(from->binding, from->n_binding, bytes), i,
-                             out);
+    return tsr__element_read(result->head.session,
+                             SIZED_LIST(from->binding, from->n_binding, bytes), i, out);
 }
 
 tsr_status tsr_plan_result_count(const tsr_plan_result *result, size_t i, tsr_plan_count *out)
 {
     const tsr_plan_summary *from = &result->summary;
-    return tsr__element_read(result->session, SIZED_LIST(from->tried, from->n_tried, cost), i, out);
+    return tsr__element_read(result->head.session, SIZED_LIST(from->tried, from->n_tried, cost), i,
+                             out);
 }
 
 tsr_status tsr_plan_result_compared(const tsr_plan_result *result, size_t i, tsr_plan_expert *out)
 {
     const tsr_plan_summary *from = &result->summary;
     return tsr__element_read(
-        result->session, SIZED_LIST(from->compared, from->n_compared + from->n_rejected, reason), i,
-        out);
+        result->head.session,
+        SIZED_LIST(from->compared, from->n_compared + from->n_rejected, reason), i, out);
 }
 
 tsr_status tsr_plan_result_choice(const tsr_plan_result *result, size_t i, tsr_plan_choice *out)
 {
     const tsr_plan_summary *from = &result->summary;
-    return tsr__element_read(result->session, SIZED_LIST(from->choices, from->n_choices, n_outputs),
-                             i, out);
+    return tsr__element_read(result->head.session,
+                             SIZED_LIST(from->choices, from->n_choices, n_outputs), i, out);
+}
+
+const tsr_plan_part *tsr_plan_result_parts(const tsr_plan_result *result, size_t *n, size_t *shared)
+{
+    *n = result->summary.n_parts;
+    *shared = result->summary.shared;
+    return result->summary.parts;
 }

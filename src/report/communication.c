@@ -94,7 +94,7 @@ static struct traffic_row *row_of(struct report *report, struct map *seen,
     return row;
 }
 
-int64_t tsr__carried_bytes(const tsr_simulation_summary *simulation)
+int64_t tsr__carried_bytes(const tsr_simulation_view *simulation)
 {
     int64_t bytes = 0;
     for (size_t i = 0; i < simulation->n_comms; i++)
@@ -105,7 +105,7 @@ int64_t tsr__carried_bytes(const tsr_simulation_summary *simulation)
 // Groups the communications into rows. Returns false if out of memory.
 static bool group(struct report *report, traffic_rows *rows)
 {
-    const tsr_simulation_summary *simulation = report->simulation;
+    const tsr_simulation_view *simulation = report->simulation;
     struct map seen;
     tsr__map_init(&seen, report->arena, 64);
     for (size_t i = 0; i < simulation->n_comms; i++) {

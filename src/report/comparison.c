@@ -24,7 +24,7 @@ static const tsr_json_field side_fields[] = {
 
 static struct side side_of(const struct report *report)
 {
-    const tsr_simulation_summary *simulation = report->simulation;
+    const tsr_simulation_view *simulation = report->simulation;
     struct verdict verdict = tsr__verdict_of(report);
     return (struct side){.seconds = verdict.seconds,
                          .faster = verdict.faster,
@@ -32,7 +32,7 @@ static struct side side_of(const struct report *report)
                          .waiting = verdict.waiting,
                          .memory = verdict.memory,
                          .link_bytes = tsr__carried_bytes(simulation),
-                         .devices = simulation->devices,
+                         .devices = simulation->facts.devices,
                          .communications = simulation->n_comms};
 }
 
@@ -147,7 +147,7 @@ void tsr__comparison_write(struct report *report)
         return;
     other.model = side->model;
     other.session = tsr_model_session(side->model);
-    other.simulation = &side->simulation->summary;
+    other.simulation = tsr_simulation_read(side->simulation);
     other.topology = side->topology;
     other.plan = side->plan ? &side->plan->summary : NULL;
     other.config = tsr__report_config(side->model, side->config);

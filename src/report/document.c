@@ -61,12 +61,12 @@ static const tsr_json_field device_fields[] = {
     {JSON_END},
 };
 static const tsr_json_field simulation_fields[] = {
-    {JSON_FIELD(tsr_simulation_summary, "requests", requests)},
-    {JSON_FIELD(tsr_simulation_summary, "seconds", seconds)},
-    {JSON_FIELD(tsr_simulation_summary, "first_s", first)},
-    {JSON_FIELD(tsr_simulation_summary, "period_s", period)},
-    {JSON_RECORDS(tsr_simulation_summary, "timeline", device, devices, device_fields)},
-    {JSON_FIELD(tsr_simulation_summary, "device_flops", device_flops)},
+    {JSON_FIELD(tsr_simulation_view, "requests", facts.requests)},
+    {JSON_FIELD(tsr_simulation_view, "seconds", facts.seconds)},
+    {JSON_FIELD(tsr_simulation_view, "first_s", facts.first)},
+    {JSON_FIELD(tsr_simulation_view, "period_s", facts.period)},
+    {JSON_RECORDS(tsr_simulation_view, "timeline", device, facts.devices, device_fields)},
+    {JSON_FIELD(tsr_simulation_view, "device_flops", facts.device_flops)},
     {JSON_END},
 };
 
@@ -74,7 +74,7 @@ static const tsr_json_field simulation_fields[] = {
 static void write_devices(const struct report *report)
 {
     tsr_json *json = report->json;
-    size_t n = report->simulation->devices;
+    size_t n = report->simulation->facts.devices;
     tsr_json_begin(json, "limits", '[');
     for (size_t i = 0; i < n; i++)
         tsr_json_int(json, NULL, tsr__device_limit(report, i));
@@ -86,7 +86,7 @@ static void write_devices(const struct report *report)
 // Draws the simulated spans on the timeline.
 static void write_timeline(struct report *report)
 {
-    const tsr_simulation_summary *simulation = report->simulation;
+    const tsr_simulation_view *simulation = report->simulation;
     struct lane_span *list = ARENA_ARRAY(report->arena, struct lane_span, simulation->n_spans + 1);
     if (!list)
         return;
@@ -94,14 +94,14 @@ static void write_timeline(struct report *report)
         list[i] = (struct lane_span){simulation->spans[i].kind,  simulation->spans[i].device,
                                      simulation->spans[i].op,    simulation->spans[i].node,
                                      simulation->spans[i].begin, simulation->spans[i].end};
-    struct lanes lanes = {list, simulation->n_spans, simulation->devices, simulation->seconds};
+    struct lanes lanes = {list, simulation->n_spans, simulation->facts.devices, simulation->facts.seconds};
     tsr__timeline_write(report, "predicted", &lanes);
 }
 
 static void write_simulation(struct report *report)
 {
     tsr_json *json = report->json;
-    const tsr_simulation_summary *simulation = report->simulation;
+    const tsr_simulation_view *simulation = report->simulation;
     if (!simulation)
         return;
     struct verdict verdict = tsr__verdict_of(report);

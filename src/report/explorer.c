@@ -13,7 +13,7 @@
 // its slowest device. Returns false if out of memory.
 static bool longest_times(struct report *report, struct map *times)
 {
-    const tsr_simulation_summary *simulation = report->simulation;
+    const tsr_simulation_view *simulation = report->simulation;
     tsr__map_init(times, report->arena, 256);
     for (size_t i = 0; i < simulation->n_spans; i++) {
         const tsr_span *span = &simulation->spans[i];

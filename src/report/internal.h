@@ -9,6 +9,7 @@
 
 #include "report/report.h"
 #include "ir/ir.h"
+#include "plan/plan.h"
 #include "tessera_json.h"
 
 // One activity of a device on a timeline.
@@ -44,7 +45,7 @@ struct report {
     const char *title;
     const tsr_topology *topology; // NULL: not shown; the same below
     const tsr_plan_summary *plan;
-    const tsr_simulation_summary *simulation;
+    const tsr_simulation_view *simulation;
     const char *command;
     const tsr_report_side *comparison;
     const tsr_dim_size *sizes;
@@ -111,7 +112,7 @@ void tsr__timeline_write(struct report *report, const char *key, const struct la
 
 // communication.c
 // Returns the bytes over all links in one run, counted once per link that carries them.
-int64_t tsr__carried_bytes(const tsr_simulation_summary *simulation);
+int64_t tsr__carried_bytes(const tsr_simulation_view *simulation);
 void tsr__communication_write(struct report *report);
 void tsr__links_write(struct report *report);
 

@@ -47,7 +47,7 @@ static struct sum *sum_of(struct report *report, struct sums *sums, const char *
 // the runs of the trace. Sorts by predicted time.
 static void sum_operators(struct report *report, struct sums *sums)
 {
-    const tsr_simulation_summary *simulation = report->simulation;
+    const tsr_simulation_view *simulation = report->simulation;
     const struct measured *measured = &report->measured;
     for (size_t i = 0; i < simulation->n_spans; i++) {
         const tsr_span *span = &simulation->spans[i];

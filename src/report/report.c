@@ -51,12 +51,12 @@ static const char *config_name(const struct report *report)
 static void find_stages(struct report *report)
 {
     struct map known;
-    const tsr_simulation_summary *simulation = report->simulation;
+    const tsr_simulation_view *simulation = report->simulation;
     bool any = false;
     if (!report->config || !simulation)
         return;
     tsr__map_init(&known, report->arena, 256);
-    int64_t *stages = ARENA_ARRAY(report->arena, int64_t, simulation->devices + 1);
+    int64_t *stages = ARENA_ARRAY(report->arena, int64_t, simulation->facts.devices + 1);
     // By node name: stage + 1; 0: no stage.
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(report->model)); node;
          node = tsr_node_next(node)) {
@@ -69,7 +69,7 @@ static void find_stages(struct report *report)
     }
     if (!any || !stages)
         return;
-    for (size_t i = 0; i < simulation->devices; i++)
+    for (size_t i = 0; i < simulation->facts.devices; i++)
         stages[i] = -1;
     // The first node with a stage decides.
     for (size_t i = 0; i < simulation->n_spans; i++) {
@@ -160,7 +160,7 @@ static tsr_status collect(struct report *report, tsr_model *model, const tsr_rep
                               .model = model,
                               .title = title_of(model, given.title),
                               .topology = given.topology,
-                              .simulation = given.simulation ? &given.simulation->summary : NULL,
+                              .simulation = tsr_simulation_read(given.simulation),
                               .command = given.command,
                               .comparison = given.beside,
                               .sizes = given.sizes,
@@ -219,9 +219,9 @@ tsr_status tsr_report(tsr_model *model, const tsr_report_options *options, const
     tsr_session *session = tsr_model_session(model);
     TRY(OPTIONS_READ(session, &given, options, command));
     if (given.plan)
-        TRY(tsr__same_session(session, given.plan->session, "plan"));
+        TRY(tsr__same_session(session, result_session(given.plan), "plan"));
     if (given.simulation)
-        TRY(tsr__same_session(session, given.simulation->session, "simulation"));
+        TRY(tsr__same_session(session, result_session(given.simulation), "simulation"));
     tsr_report_input input = {.size = sizeof input,
                               .title = given.title,
                               .config = given.config,

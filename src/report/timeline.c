@@ -228,7 +228,7 @@ void tsr__timeline_write(struct report *report, const char *key, const struct la
     struct lane *list = ARENA_ARRAY(report->arena, struct lane, n + 1);
     if (!list || lanes->seconds <= 0 || !find_lanes(report, lanes, list, n))
         return;
-    bool staged = report->simulation && lanes->devices == report->simulation->devices;
+    bool staged = report->simulation && lanes->devices == report->simulation->facts.devices;
     order_lanes(staged ? report->stage_of : NULL, list, n);
     tsr_json_begin(json, key, '{');
     tsr_json_number(json, "seconds", lanes->seconds);

@@ -21,10 +21,10 @@ int64_t tsr__device_limit(const struct report *report, size_t device)
 // closest to its limit; without limits, the one that uses the most memory.
 static void check_memory(const struct report *report, struct verdict *verdict)
 {
-    const tsr_simulation_summary *simulation = report->simulation;
+    const tsr_simulation_view *simulation = report->simulation;
     double worst = -1;
     bool narrow = false;
-    for (size_t i = 0; i < simulation->devices; i++) {
+    for (size_t i = 0; i < simulation->facts.devices; i++) {
         const tsr_simulated_device *device = &simulation->device[i];
         int64_t limit = tsr__device_limit(report, i);
         double share = (double)device->memory;
@@ -45,10 +45,10 @@ static void check_memory(const struct report *report, struct verdict *verdict)
 
 // Computes the shares of arithmetic, memory traffic, overhead, communication and waiting in the
 // time, as means over all devices. The largest share is the bottleneck.
-static void sum_shares(const tsr_simulation_summary *simulation, struct verdict *verdict)
+static void sum_shares(const tsr_simulation_view *simulation, struct verdict *verdict)
 {
-    double all = simulation->seconds * (double)simulation->devices;
-    for (size_t i = 0; i < simulation->devices; i++) {
+    double all = simulation->facts.seconds * (double)simulation->facts.devices;
+    for (size_t i = 0; i < simulation->facts.devices; i++) {
         if (all <= 0)
             break;
         const tsr_simulated_device *device = &simulation->device[i];
@@ -78,18 +78,18 @@ static void sum_shares(const tsr_simulation_summary *simulation, struct verdict 
 // requests, with the time between runs.
 struct verdict tsr__verdict_of(const struct report *report)
 {
-    const tsr_simulation_summary *simulation = report->simulation;
+    const tsr_simulation_view *simulation = report->simulation;
     struct verdict verdict = {.bound = ""};
-    if (!simulation || !simulation->devices)
+    if (!simulation || !simulation->facts.devices)
         return verdict;
     check_memory(report, &verdict);
     sum_shares(simulation, &verdict);
-    verdict.seconds = simulation->first;
-    verdict.period = simulation->period;
-    verdict.one_fits = verdict.limit <= 0 || simulation->one_device_memory <= verdict.limit;
-    double each = simulation->requests > 1 ? simulation->period : simulation->first;
-    if (simulation->one_device_s > 0 && each > 0)
-        verdict.faster = simulation->one_device_s / each;
+    verdict.seconds = simulation->facts.first;
+    verdict.period = simulation->facts.period;
+    verdict.one_fits = verdict.limit <= 0 || simulation->facts.one_device_memory <= verdict.limit;
+    double each = simulation->facts.requests > 1 ? simulation->facts.period : simulation->facts.first;
+    if (simulation->facts.one_device_s > 0 && each > 0)
+        verdict.faster = simulation->facts.one_device_s / each;
     return verdict;
 }
 
@@ -97,7 +97,7 @@ struct verdict tsr__verdict_of(const struct report *report)
 // NULL: none, or out of memory. *count is the number of communications with that operator.
 static const char *largest_operator(const struct report *report, tsr_span_kind kind, size_t *count)
 {
-    const tsr_simulation_summary *simulation = report->simulation;
+    const tsr_simulation_view *simulation = report->simulation;
     struct map sums;
     const char *best = NULL;
     double most = 0;
@@ -150,9 +150,9 @@ static void write_operator(const struct report *report, const struct verdict *ve
 void tsr__verdict_write(const struct report *report, const struct verdict *verdict)
 {
     tsr_json *json = report->json;
-    const tsr_simulation_summary *simulation = report->simulation;
+    const tsr_simulation_view *simulation = report->simulation;
     tsr_json_begin(json, "verdict", '{');
-    tsr_json_bool(json, "assumed", simulation->assumed);
+    tsr_json_bool(json, "assumed", simulation->facts.assumed);
     if (verdict->limit <= 0)
         tsr_json_null(json, "fits");
     else
@@ -161,7 +161,7 @@ void tsr__verdict_write(const struct report *report, const struct verdict *verdi
     tsr_json_int(json, "fullest", (int64_t)verdict->fullest);
     tsr_json_int(json, "memory", verdict->memory);
     tsr_json_int(json, "limit", verdict->limit);
-    tsr_json_number(json, "one_device_s", simulation->one_device_s);
+    tsr_json_number(json, "one_device_s", simulation->facts.one_device_s);
     tsr_json_bool(json, "one_device_fits", verdict->one_fits);
     tsr_json_number(json, "faster", verdict->faster);
     tsr_json_string(json, "bound", verdict->bound);

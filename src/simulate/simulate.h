@@ -148,12 +148,9 @@ bool tsr__sim_choose(struct sim *sim);
 tsr_status tsr__sim_read(struct sim *sim, const struct partition_part *parts, int64_t n,
                          const tsr_dim_size *sizes, size_t n_sizes) TSR_MUST_USE;
 
-// timeline.c: as tsr_simulate and tsr_simulate_folder, but fill a struct instead of making a result
-// handle. The session owns the lists of the struct until the next simulation.
-tsr_status tsr__simulate(tsr_model *model, const tsr_simulate_options *options,
-                         tsr_simulation_summary *out) TSR_MUST_USE;
-tsr_status tsr__simulate_folder(tsr_session *session, const char *folder,
-                                const tsr_simulate_options *options,
-                                tsr_simulation_summary *out) TSR_MUST_USE;
+struct tsr_simulation {
+    struct result_head head;
+    tsr_simulation_view view;
+};
 
 #endif

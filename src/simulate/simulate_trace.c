@@ -7,7 +7,7 @@
 //
 // Each device is a process, and times are in microseconds. Flow events ("s" and "f" with one id)
 // connect the spans of one communication.
-#include "base/base.h"
+#include "simulate/simulate.h"
 
 #define MAX_TRACE ((size_t)1 << 30)
 
@@ -67,10 +67,10 @@ static void put_flow(struct text *text, const tsr_span *span, bool first)
 
 // Writes one process per device, its spans, and arrows between the spans of one communication.
 // `seen` has the communications whose first span was written.
-static void put_all(struct text *text, const tsr_simulation_summary *simulation, struct map *seen,
+static void put_all(struct text *text, const tsr_simulation_view *simulation, struct map *seen,
                     struct arena *arena)
 {
-    for (size_t i = 0; i < simulation->devices; i++)
+    for (size_t i = 0; i < simulation->facts.devices; i++)
         tsr__text_printf(text,
                          "%s{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%zu,\"args\":{\"name\":"
                          "\"device %zu\"}},\n{\"ph\":\"M\",\"name\":\"process_sort_index\","
@@ -95,8 +95,8 @@ static void put_all(struct text *text, const tsr_simulation_summary *simulation,
 // removed.
 tsr_status tsr_simulation_trace(const tsr_simulation *handle, const char *path)
 {
-    tsr_session *session = handle->session;
-    const tsr_simulation_summary *simulation = &handle->summary;
+    tsr_session *session = handle->head.session;
+    const tsr_simulation_view *simulation = &handle->view;
     TRY(tsr__given(session, "path", path));
     struct map seen;
     struct outfile file = {0};

@@ -3,7 +3,7 @@
 // tasks one after the other, request by request (topology/player.c). Times of tasks are predicted
 // as in the planner.
 //
-// Call order: tsr__simulate copies the model with numbers for all sizes (one block, if the plan
+// Call order: tsr_simulate copies the model with numbers for all sizes (one block, if the plan
 // is folded). `look` gets the parts from the partitioner; it reads them, predicts their times and
 // plays them. sum_up makes the lists of the result.
 #include "simulate/simulate.h"
@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// One simulation. `kept` is the session's arena for results that the caller gets.
+// One simulation. `kept` is the memory of its result.
 struct run {
     struct sim sim;
     tsr_simulate_options options;
@@ -29,7 +29,8 @@ struct run {
     const tsr_dim_size *given_sizes; // sizes of the caller, before those of one copy replaced them
     size_t n_given_sizes;
     int64_t devices; // devices of the configuration; only one copy of a block may be simulated
-    tsr_simulation_summary *out;
+    tsr_simulation *result;
+    tsr_simulation_view *out; // its contents
 };
 
 // ---- time --------------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ static void observe(void *data, const struct player_span *step)
 static tsr_status play(struct run *run)
 {
     struct player *player = &run->player;
-    size_t requests = (size_t)run->out->requests;
+    size_t requests = (size_t)run->out->facts.requests;
     if (!tsr__player_init(player, run->kept, run->sim.topology, run->sim.n, requests > 1))
         return TSR_NOMEM;
     player->observe = observe;
@@ -189,7 +190,7 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
     tsr_simulated_device *list = ARENA_ARRAY(run->kept, tsr_simulated_device, n + 1);
     size_t block = (size_t)run->sim.n;
     size_t used = run->fold.copies ? block * (size_t)run->fold.copies : block;
-    double seconds = run->out->seconds;
+    double seconds = run->out->facts.seconds;
     if (!list)
         return NULL;
     for (size_t i = 0; i < n; i++) {
@@ -216,18 +217,19 @@ static tsr_simulated_device *list_devices(struct run *run, size_t n)
 // partner.
 static tsr_status sum_up(struct run *run)
 {
-    tsr_simulation_summary *simulation = run->out;
-    simulation->seconds = tsr__player_end(&run->player) / 1e12;
-    simulation->first = run->player.ends[0] / 1e12;
-    simulation->period = tsr__player_period(&run->player) / 1e12;
+    tsr_simulation_view *simulation = run->out;
+    tsr_simulation_facts *facts = &simulation->facts;
+    facts->seconds = tsr__player_end(&run->player) / 1e12;
+    facts->first = run->player.ends[0] / 1e12;
+    facts->period = tsr__player_period(&run->player) / 1e12;
     size_t n = (size_t)(run->fold.copies ? run->devices : run->sim.n);
     simulation->device = list_devices(run, n);
-    simulation->devices = n;
+    facts->devices = n;
     if (run->spans.n)
         qsort(run->spans.at, run->spans.n, sizeof *run->spans.at, by_time);
     simulation->spans = run->spans.at;
     simulation->n_spans = run->spans.n;
-    simulation->unsized = run->sim.unsized;
+    facts->unsized = run->sim.unsized;
     list_comms(run);
     list_links(run);
     return arena_status(run->kept);
@@ -299,13 +301,13 @@ static tsr_status add_slices(struct run *run)
 }
 
 // Reads the parts, predicts their times and simulates them. The partitioner calls this with the
-// parts in memory; tsr__simulate_folder calls it with parts from files.
+// parts in memory; tsr_simulate_folder calls it with parts from files.
 static tsr_status look(void *data, const struct partition_part *parts, int64_t n)
 {
     struct run *run = data;
     TRY(choose_topology(run, n));
-    run->out->assumed = run->sim.topology->assumed;
-    run->out->device_flops = run->sim.topology->device[0].flops;
+    run->out->facts.assumed = run->sim.topology->assumed;
+    run->out->facts.device_flops = run->sim.topology->device[0].flops;
     TRY(tsr__sim_read(&run->sim, parts, n, run->options.sizes, run->options.n_sizes));
     if (run->fold.copies > 1) {
         TRY(add_slices(run));
@@ -317,30 +319,35 @@ static tsr_status look(void *data, const struct partition_part *parts, int64_t n
 
 // ---- start and end -----------------------------------------------------------------------------
 
-// Starts a simulation and frees the results of the previous one.
 static tsr_status begin(struct run *run, tsr_session *session, const tsr_simulate_options *given,
-                        tsr_simulation_summary *out)
+                        tsr_simulation **out)
 {
-    *run = (struct run){.options = {.size = sizeof run->options}, .out = out};
+    *run = (struct run){.options = {.size = sizeof run->options}};
+    TRY(tsr__given(session, "out", out));
     TRY(OPTIONS_READ(session, &run->options, given, one_device));
     TRY(tsr__topology_owned(session, run->options.topology));
-    run->kept = &session->results[RESULT_SIMULATION];
-    tsr__arena_free(run->kept);
+    int requests = run->options.requests > 0 ? run->options.requests : 1;
+    if (requests > SIM_MAX_REQUESTS)
+        return tsr__fail(session, TSR_USAGE, DIAG_run_options, NULL,
+                         "simulate at most 100000 requests", "too many requests to simulate");
+    run->result = tsr__result_new(session, sizeof *run->result);
+    if (!run->result)
+        return TSR_NOMEM;
+    run->kept = run->result->head.memory;
+    run->out = &run->result->view;
+    run->out->facts.requests = requests;
     run->sim = (struct sim){.session = session, .arena = run->kept};
-    *out = (tsr_simulation_summary){
-        .size = sizeof *out, .requests = run->options.requests > 0 ? run->options.requests : 1};
-    if (out->requests <= SIM_MAX_REQUESTS)
-        return TSR_OK;
-    return tsr__fail(session, TSR_USAGE, DIAG_run_options, NULL, "simulate at most 100000 requests",
-                     "too many requests to simulate");
+    return TSR_OK;
 }
 
-// Ends a simulation. `given` is written only on success.
-static tsr_status end(struct run *run, tsr_status st, tsr_simulation_summary *given)
+// Ends a simulation. *out is written only on success.
+static tsr_status end(struct run *run, tsr_status st, tsr_simulation **out)
 {
     tsr_topology_free(run->own);
     if (st == TSR_OK)
-        *given = *run->out;
+        *out = run->result;
+    else
+        tsr_simulation_free(run->result);
     return st;
 }
 
@@ -461,8 +468,8 @@ static tsr_status simulate_alone(struct run *run, tsr_model *model, tsr_model *s
     st = tsr__partition_visit(whole, "one", &(struct partition_visitor){look_alone, &alone});
     if (st != TSR_OK)
         goto free_all;
-    run->out->one_device_s = alone.seconds;
-    run->out->one_device_memory = alone.memory;
+    run->out->facts.one_device_s = alone.seconds;
+    run->out->facts.one_device_memory = alone.memory;
 free_all:
     tsr_model_free(whole);
     tsr_topology_free(one);
@@ -472,15 +479,13 @@ free_all:
 
 // Simulates a plan in a copy of the model, which is not changed. Warnings about the copy are
 // discarded, errors are kept.
-tsr_status tsr__simulate(tsr_model *model, const tsr_simulate_options *options,
-                         tsr_simulation_summary *out)
+tsr_status tsr_simulate(tsr_model *model, const tsr_simulate_options *options, tsr_simulation **out)
 {
     struct run run;
-    tsr_simulation_summary result;
     tsr_model *copy = NULL;
     tsr_session *session = tsr_model_session(model);
     struct diag_mark before = tsr__diag_mark(session);
-    tsr_status st = begin(&run, session, options, &result);
+    tsr_status st = begin(&run, session, options, out);
     if (st == TSR_OK)
         st = tsr__check_dims(&model, 1, run.options.sizes, run.options.n_sizes);
     if (st == TSR_OK)
@@ -494,14 +499,13 @@ tsr_status tsr__simulate(tsr_model *model, const tsr_simulate_options *options,
 
 // Simulates a folder. All parts are loaded before the first is read, because a collective is
 // complete only when the parts of all its members are loaded. The models are freed in every case.
-tsr_status tsr__simulate_folder(tsr_session *session, const char *folder,
-                                const tsr_simulate_options *options, tsr_simulation_summary *out)
+tsr_status tsr_simulate_folder(tsr_session *session, const char *folder,
+                               const tsr_simulate_options *options, tsr_simulation **out)
 {
     TRY(tsr__given(session, "folder", folder));
     struct run run;
     struct bundle bundle;
-    tsr_simulation_summary result;
-    tsr_status st = begin(&run, session, options, &result);
+    tsr_status st = begin(&run, session, options, out);
     struct arena arena = {.session = session};
     if (st == TSR_OK)
         st = tsr__bundle_open(session, &arena, folder, &bundle);
@@ -524,4 +528,30 @@ tsr_status tsr__simulate_folder(tsr_session *session, const char *folder,
     tsr__bundle_close(&bundle);
     tsr__arena_free(&arena);
     return end(&run, st, out);
+}
+
+// ---- the result handle --------------------------------------------------------------------------
+
+void tsr_simulation_free(tsr_simulation *simulation)
+{
+    tsr__result_free(simulation);
+}
+
+const tsr_simulation_view *tsr_simulation_read(const tsr_simulation *simulation)
+{
+    return simulation ? &simulation->view : NULL;
+}
+
+tsr_status tsr_simulation_about(const tsr_simulation *simulation, tsr_simulation_facts *out)
+{
+    return tsr__element_read(simulation->head.session,
+                             SIZED_LIST(&simulation->view.facts, 1, one_device_memory), 0, out);
+}
+
+tsr_status tsr_simulation_device(const tsr_simulation *simulation, size_t i,
+                                 tsr_simulated_device *out)
+{
+    const tsr_simulation_view *from = &simulation->view;
+    return tsr__element_read(simulation->head.session,
+                             SIZED_LIST(from->device, from->facts.devices, overhead), i, out);
 }

@@ -45,7 +45,7 @@ static tsr_status forget_reference(struct work *work)
 static void report(struct work *work, const struct outcome *rounded)
 {
     const tsr_difference *worst = &rounded->outputs[0];
-    for (size_t i = 1; i < rounded->n_outputs; i++)
+    for (size_t i = 1; i < rounded->facts.n_outputs; i++)
         if (rounded->outputs[i].max_rel > worst->max_rel)
             worst = &rounded->outputs[i];
     tsr__diag(work->session, DIAG_engine_rounds,
@@ -82,7 +82,7 @@ tsr_status tsr__verify_floats(struct work *work, tsr_model *model, const char *c
     if (st != TSR_OK || !any)
         return st == TSR_OK ? TSR_DIFFERENT : st;
     st = tsr__verify_sharding(work, model, config, out);
-    if (st == TSR_OK && rounded.n_outputs)
+    if (st == TSR_OK && rounded.facts.n_outputs)
         report(work, &rounded);
     return st;
 }

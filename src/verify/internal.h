@@ -5,11 +5,12 @@
 
 #include "verify/verify.h"
 #include "api/api.h"
+#include "partition/partition.h"
 
 struct work {
     tsr_session *session;
     struct arena arena;
-    struct arena *results; // arena of the session, for results that the caller gets
+    struct arena *results; // memory of the result
     const char *path;
     const tsr_verify_options *options;
     tsr_run_options run;
@@ -32,16 +33,20 @@ struct differing {
     double limit;
     size_t count;
 };
-// Result for one sharding of the model. Its texts and lists are in work->results.
+// Result for one sharding of the model. Its texts and lists are in the memory of the result.
 struct outcome {
-    bool ok;
-    int recorded; // recorded outputs: 1 all agree, 0 some differ, -1 there are none
-    tsr_partition_summary partition;
-    tsr_difference *outputs;
-    struct differing *differing; // per output
-    size_t n_outputs;
-    tsr_tensors *sharded; // outputs of the sharded run, while they are compared
+    tsr_verify_trial facts;
+    tsr_partition_result *partition; // NULL: it could not be partitioned
+    tsr_difference *outputs;         // facts.n_outputs
     tsr_first_difference first;
+    // while outputs are compared: those of the sharded run, and the extent of each difference
+    tsr_tensors *sharded;
+    struct differing *differing;
+};
+struct tsr_verify_result {
+    struct result_head head;
+    tsr_verify_facts facts;
+    struct outcome own, *trials; // of the model's own sharding; of random ones
 };
 
 // verify_sharding.c: partitions `model`, which is work->model with annotations, runs it and
@@ -85,6 +90,6 @@ void tsr__verify_saturation(struct work *work);
 // agree when all values are outputs. `unsharded`: all values of that unsharded run.
 void tsr__verify_shortcut(struct work *work, const tsr_tensors *unsharded);
 // trials.c: verifies random shardings one after the other.
-tsr_status tsr__verify_trials(struct work *work, tsr_verify_summary *result) TSR_MUST_USE;
+tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result) TSR_MUST_USE;
 
 #endif

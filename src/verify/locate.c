@@ -60,7 +60,7 @@ static tsr_status sharded_values(struct work *work, tsr_model *model, const char
     run.trace = NULL;
     tsr_status st = make_outputs(model);
     if (st == TSR_OK)
-        st = tsr__partition(model, work->scratch.parts, &options, NULL);
+        st = tsr_partition(model, work->scratch.parts, &options, NULL);
     if (st == TSR_OK)
         st = tsr_run(work->session, work->scratch.parts, &run, work->inputs, out);
     tsr__folder_remove(work->scratch.parts);

@@ -327,7 +327,7 @@ bool tsr__verify_sensitivity(struct work *work, struct outcome *out)
     if (st != TSR_OK || !shows_something(&sensitivity))
         return false;
     bool ok = true;
-    for (size_t i = 0; i < out->n_outputs; i++) {
+    for (size_t i = 0; i < out->facts.n_outputs; i++) {
         if (!outputs[i].ok && explains(&sensitivity, i, out->sharded)) {
             outputs[i].ok = true;
             report(&sensitivity, i, &outputs[i]);

@@ -4,8 +4,8 @@
 // and notes of a trial are discarded. Errors are kept, except those of refused trials.
 //
 // `verify --random 10 --seed 7` makes the trials 7, 8 ... 16; `--random 1 --seed 9` repeats the
-// third of them alone. tsr_trial.sharding has the edits that write the sharding of a trial, so
-// that it can be examined by hand.
+// third of them alone. tsr_verify_trial.sharding has the edits that write the sharding of a trial,
+// so that it can be examined by hand.
 #include "verify/internal.h"
 
 // ---- common to all trials -----------------------------------------------------------------------
@@ -88,33 +88,28 @@ static tsr_status annotate(struct trials *trials, tsr_model *model, uint64_t see
 }
 
 static tsr_status partition_copy(struct trials *trials, tsr_model *copy, uint64_t seed,
-                                 tsr_trial *out, struct outcome *outcome)
+                                 struct outcome *out)
 {
-    TRY(annotate(trials, copy, seed, &out->sharding));
-    return tsr__verify_sharding(trials->work, copy, trials->config, outcome);
+    TRY(annotate(trials, copy, seed, &out->facts.sharding));
+    return tsr__verify_sharding(trials->work, copy, trials->config, out);
 }
 
 // Annotates a copy of the model with the sharding of this seed, partitions, runs and compares it.
-// Stores the result in *out, also after a failure.
-static tsr_status try_once(struct trials *trials, uint64_t seed, tsr_trial *out)
+// Stores the result in *out, also after a failure: then without a partition and outputs.
+static tsr_status try_once(struct trials *trials, uint64_t seed, struct outcome *out)
 {
-    struct outcome outcome = {.recorded = -1};
     tsr_model *copy = NULL;
     tsr_status st = tsr_model_clone(trials->work->model, &copy);
     if (st == TSR_OK)
-        st = partition_copy(trials, copy, seed, out, &outcome);
+        st = partition_copy(trials, copy, seed, out);
     tsr_model_free(copy);
-    // Fields that were not reached are zero: a trial that could not be partitioned has no outputs
-    // and is not ok.
-    out->status = st;
-    out->ok = outcome.ok;
-    out->recorded = outcome.recorded;
-    out->first = outcome.first;
-    if (st != TSR_OK && st != TSR_DIFFERENT)
+    out->facts.status = st;
+    if (st != TSR_OK && st != TSR_DIFFERENT) {
+        tsr_partition_result_free(out->partition);
+        out->partition = NULL;
+        out->facts.n_outputs = 0;
         return st;
-    out->partition = outcome.partition;
-    out->outputs = outcome.outputs;
-    out->n_outputs = outcome.n_outputs;
+    }
     return trials->work->results->failed ? TSR_NOMEM : st;
 }
 
@@ -130,16 +125,16 @@ static const char *refusal(const struct work *work, const struct diag_mark *mark
     return tsr_status_text(TSR_UNSUPPORTED);
 }
 
-static void add_trial(tsr_verify_summary *result, const tsr_trial *trial)
+static void add_trial(tsr_verify_facts *all, const tsr_verify_trial *trial)
 {
-    result->ok = result->ok && trial->ok;
-    if (trial->recorded >= 0 && result->recorded != 0) // 0 stays: one trial that differs decides
-        result->recorded = trial->recorded;
+    all->ok = all->ok && trial->ok;
+    if (trial->recorded >= 0 && all->recorded != 0) // 0 stays: one trial that differs decides
+        all->recorded = trial->recorded;
 }
 
 // True if Tessera itself refuses the trial. That is not a wrong result: the trial is listed with
 // its status and does not affect the summary.
-static bool is_refused(const tsr_trial *trial)
+static bool is_refused(const tsr_verify_trial *trial)
 {
     return trial->status == TSR_UNSUPPORTED;
 }
@@ -147,14 +142,15 @@ static bool is_refused(const tsr_trial *trial)
 // Runs trial i, whose seed is the first seed + i, so that it can be repeated alone. Keeps the
 // errors of a failed trial (of a refused one only if keep_refusal is set), and drops its other
 // diagnostics.
-static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, bool keep_refusal)
+static tsr_status run_trial(struct trials *trials, size_t i, struct outcome *out, bool keep_refusal)
 {
     struct work *work = trials->work;
+    tsr_verify_trial *trial = &out->facts;
     struct diag_mark mark = tsr__diag_mark(work->session);
     tsr__progress(work->session, "random shardings", i, work->options->random);
     TRY(tsr__cancel_check(work->session));
     trial->recorded = -1;
-    tsr_status st = try_once(trials, work->options->seed + i, trial);
+    tsr_status st = try_once(trials, work->options->seed + i, out);
     if (st == TSR_NOMEM)
         return st;
     if (is_refused(trial))
@@ -167,7 +163,7 @@ static tsr_status run_trial(struct trials *trials, size_t i, tsr_trial *trial, b
 // Runs all trials. A failed trial does not stop the others, unless it is out of memory or
 // cancelled: the first failure is returned at the end. Returns TSR_UNSUPPORTED if all trials are
 // refused.
-tsr_status tsr__verify_trials(struct work *work, tsr_verify_summary *result)
+tsr_status tsr__verify_trials(struct work *work, tsr_verify_result *result)
 {
     struct trials trials = {.work = work};
     tsr_status first = TSR_OK, st = choose_config(&trials);
@@ -176,27 +172,27 @@ tsr_status tsr__verify_trials(struct work *work, tsr_verify_summary *result)
     if (!tsr__input_sizes(&work->arena, work->model, work->inputs, &trials.sizes, &trials.n_sizes))
         return TSR_NOMEM;
     size_t n = work->options->random, compared = 0;
-    tsr_trial *list = ARENA_ARRAY(work->results, tsr_trial, n);
-    if (!list)
+    result->trials = ARENA_ARRAY(work->results, struct outcome, n);
+    if (!result->trials)
         return TSR_NOMEM;
-    result->ok = true;
+    result->facts.n_trials = n;
+    result->facts.ok = true;
     for (size_t i = 0; i < n; i++) {
-        st = run_trial(&trials, i, &list[i], i + 1 == n && compared == 0);
+        struct outcome *trial = &result->trials[i];
+        st = run_trial(&trials, i, trial, i + 1 == n && compared == 0);
         if (st == TSR_NOMEM || st == TSR_CANCELLED)
             return st;
-        if (is_refused(&list[i])) {
-            result->n_refused++;
+        if (is_refused(&trial->facts)) {
+            result->facts.n_refused++;
             continue;
         }
         compared++;
-        add_trial(result, &list[i]);
+        add_trial(&result->facts, &trial->facts);
         if (first == TSR_OK)
             first = st;
     }
-    result->trials = list;
-    result->n_trials = n;
     if (compared)
         return first;
-    result->ok = false;
+    result->facts.ok = false;
     return TSR_UNSUPPORTED;
 }

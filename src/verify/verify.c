@@ -59,7 +59,7 @@ static tsr_status open_all(struct work *work)
 
 // Plans the model for the devices of the options so that as many nodes as possible
 // are sharded.
-static tsr_status plan_sharded(struct work *work, tsr_model *model, tsr_plan_summary *summary)
+static tsr_status plan_sharded(struct work *work, tsr_model *model, tsr_plan_result **out)
 {
     tsr_topology *topology = NULL;
     tsr_plan_options options = {.size = sizeof options};
@@ -67,7 +67,8 @@ static tsr_status plan_sharded(struct work *work, tsr_model *model, tsr_plan_sum
     TRY(tsr__topology_forced(work->session, options.topology, options.devices, &topology));
     options.topology = topology;
     options.stages = 0;
-    tsr_status st = tsr__plan_for(model, &options, work->sizes.given, work->sizes.n_given, summary);
+    tsr_status st =
+        tsr_plan_for_sizes(model, &options, work->sizes.given, work->sizes.n_given, out);
     tsr_topology_free(topology);
     return st;
 }
@@ -122,7 +123,7 @@ static tsr_status refuse_unsharded(struct work *work, size_t devices)
 // ---- the verification ---------------------------------------------------------------------------
 
 // True if the plan puts different work on different devices.
-static bool divides_work(const tsr_plan_summary *plan)
+static bool divides_work(const tsr_plan_facts *plan)
 {
     return plan->cut_nodes > 0 || plan->n_stages > 1;
 }
@@ -130,41 +131,47 @@ static bool divides_work(const tsr_plan_summary *plan)
 // Plans the model as `tessera plan` does: for the sizes that the caller gave. If the plan does not
 // divide the work among devices, loads the model again and plans it so that as many nodes as
 // possible are sharded. Fails if that shards nothing either, unless the options allow it.
-static tsr_status plan_model(struct work *work, tsr_plan_summary *plan, tsr_verify_summary *result)
+static tsr_status plan_model(struct work *work, tsr_plan_result **plan, tsr_verify_facts *facts)
 {
-    tsr_status st = tsr__plan_for(work->model, work->options->plan, work->sizes.given,
-                                  work->sizes.n_given, plan);
-    result->assumed = plan->assumed;
-    if (st != TSR_OK || divides_work(plan))
-        return st;
+    tsr_plan_facts planned = TSR_PLAN_FACTS_INIT;
+    TRY(tsr_plan_for_sizes(work->model, work->options->plan, work->sizes.given, work->sizes.n_given,
+                           plan));
+    TRY(tsr_plan_result_about(*plan, &planned));
+    facts->assumed = planned.assumed;
+    if (divides_work(&planned))
+        return TSR_OK;
     tsr_model *again = NULL;
     TRY(tsr_model_load(work->session, work->path, &again));
     tsr_model_free(work->model);
     work->model = again;
+    tsr_plan_result_free(*plan);
+    *plan = NULL;
     TRY(plan_sharded(work, work->model, plan));
-    result->forced = divides_work(plan);
-    if (result->forced || work->options->allow_unsharded)
+    TRY(tsr_plan_result_about(*plan, &planned));
+    facts->forced = divides_work(&planned);
+    if (facts->forced || work->options->allow_unsharded)
         return TSR_OK;
-    return refuse_unsharded(work, plan->devices);
+    return refuse_unsharded(work, planned.devices);
 }
 
 // Verifies the sharding of the model, or of a plan that is made first. Other ranks run what rank 0
 // partitions.
-static tsr_status verify_own(struct work *work, tsr_verify_summary *result)
+static tsr_status verify_own(struct work *work, tsr_verify_result *result)
 {
-    struct outcome out = {.recorded = -1};
-    tsr_plan_summary plan = {.size = sizeof(plan), .config = work->options->config};
+    const struct outcome *own = &result->own;
+    tsr_plan_result *plan = NULL;
+    tsr_plan_facts planned = {.size = sizeof planned, .config = work->options->config};
     tsr_status st = TSR_OK;
     if (work->options->plan && work->run.rank == 0)
-        st = plan_model(work, &plan, result);
+        st = plan_model(work, &plan, &result->facts);
+    if (st == TSR_OK && plan)
+        st = tsr_plan_result_about(plan, &planned);
     if (st == TSR_OK)
-        st = tsr__verify_sharding(work, work->model, plan.config, &out);
-    result->ok = out.ok;
-    result->recorded = out.recorded;
-    result->partition = out.partition;
-    result->outputs = out.outputs;
-    result->n_outputs = out.n_outputs;
-    result->first = out.first;
+        st = tsr__verify_sharding(work, work->model, planned.config, &result->own);
+    tsr_plan_result_free(plan);
+    result->facts.ok = own->facts.ok;
+    result->facts.recorded = own->facts.recorded;
+    result->facts.n_outputs = own->facts.n_outputs;
     return st;
 }
 
@@ -215,7 +222,23 @@ static bool engine_lacks(const struct work *work)
     return tsr__diag_has(work->session, "engine-failed") && tsr_tensors_count(work->recorded) > 0;
 }
 
-static tsr_status verify_opened(struct work *work, tsr_verify_summary *found)
+// Copies the sizes of the inputs, which the session keeps only until it loads others.
+static tsr_status keep_sizes(const struct work *work, tsr_verify_facts *facts)
+{
+    const tsr_input_sizes *from = &work->sizes;
+    tsr_dim_size *sizes = ARENA_ARRAY(work->results, tsr_dim_size, from->n_sizes);
+    for (size_t i = 0; sizes && i < from->n_sizes; i++) {
+        sizes[i].name = tsr__arena_str(work->results, str_of(from->sizes[i].name)).p;
+        sizes[i].size = from->sizes[i].size;
+    }
+    facts->sizes = sizes;
+    facts->n_sizes = from->n_sizes;
+    facts->open_size = from->open_size;
+    facts->planned_size = work->options->plan ? from->planned_size : 0;
+    return arena_status(work->results);
+}
+
+static tsr_status verify_opened(struct work *work, tsr_verify_result *result)
 {
     tsr_status st = TSR_OK;
     if (work->run.ranks > 0)
@@ -224,17 +247,21 @@ static tsr_status verify_opened(struct work *work, tsr_verify_summary *found)
     if (st != TSR_OK)
         return st;
     TRY(open_all(work));
-    found->open_size = work->sizes.open_size;
-    found->sizes = work->sizes.sizes;
-    found->n_sizes = work->sizes.n_sizes;
-    found->planned_size = work->options->plan ? work->sizes.planned_size : 0;
-    st = work->options->random ? tsr__verify_trials(work, found) : verify_own(work, found);
+    TRY(keep_sizes(work, &result->facts));
+    st = work->options->random ? tsr__verify_trials(work, result) : verify_own(work, result);
     return st == TSR_INVALID && engine_lacks(work) ? TSR_ENGINE : st;
 }
 
-// Verifies a model. The result is valid if the model was compared, or at least one trial was made.
+// True if the model was compared, or all trials were made.
+static bool is_valid(const tsr_verify_result *result, tsr_status st)
+{
+    if (st == TSR_NOMEM || st == TSR_CANCELLED)
+        return false;
+    return st == TSR_OK || st == TSR_DIFFERENT || result->facts.n_trials;
+}
+
 static tsr_status verify(tsr_session *session, const char *model, const tsr_verify_options *options,
-                         tsr_verify_summary *result)
+                         tsr_verify_result *result)
 {
     tsr_verify_options given;
     tsr_run_options run;
@@ -246,8 +273,7 @@ static tsr_status verify(tsr_session *session, const char *model, const tsr_veri
         given.tolerance = TF32_TOLERANCE;
     struct work work = {.session = session, .path = model, .options = &given};
     work.run = run_options(&given);
-    work.results = &session->results[RESULT_VERIFY];
-    tsr__arena_free(work.results);
+    work.results = result->head.memory;
     tsr__arena_init(&work.arena, session);
     tsr_status st = verify_opened(&work, result);
     if (st != TSR_DIFFERENT) // the ranks have run and compared
@@ -258,24 +284,28 @@ static tsr_status verify(tsr_session *session, const char *model, const tsr_veri
 
 // ---- the result handle --------------------------------------------------------------------------
 
-// Copies the summary to the result handle. Copies the dimension sizes, because the input tensors
-// own them, and makes a handle for each partition.
-static tsr_status fill(tsr_verify_result *result, const tsr_verify_summary *summary)
+// Returns the outcome of a trial, or of the model's own sharding; NULL: there is no such trial.
+static const struct outcome *find_outcome(const tsr_verify_result *result, size_t trial)
 {
-    struct arena *memory = result->memory;
-    result->summary = *summary;
-    tsr_dim_size *sizes = ARENA_ARRAY(memory, tsr_dim_size, summary->n_sizes);
-    for (size_t i = 0; sizes && i < summary->n_sizes; i++) {
-        sizes[i].name = tsr__arena_str(memory, str_of(summary->sizes[i].name)).p;
-        sizes[i].size = summary->sizes[i].size;
-    }
-    result->summary.sizes = sizes;
-    result->partitions = ARENA_ARRAY(memory, tsr_partition_result, summary->n_trials + 1);
-    for (size_t i = 0; result->partitions && i <= summary->n_trials; i++) {
-        result->partitions[i].session = result->session;
-        result->partitions[i].summary = i ? summary->trials[i - 1].partition : summary->partition;
-    }
-    return arena_status(memory);
+    if (trial == TSR_NO_TRIAL)
+        return &result->own;
+    return trial < result->facts.n_trials ? &result->trials[trial] : NULL;
+}
+
+// Gives an outcome without a partition an empty one.
+static tsr_status complete(tsr_session *session, struct outcome *outcome)
+{
+    if (!outcome->partition)
+        outcome->partition = tsr__result_new(session, sizeof *outcome->partition);
+    return outcome->partition ? TSR_OK : TSR_NOMEM;
+}
+
+static tsr_status complete_all(tsr_verify_result *result)
+{
+    TRY(complete(result->head.session, &result->own));
+    for (size_t i = 0; i < result->facts.n_trials; i++)
+        TRY(complete(result->head.session, &result->trials[i]));
+    return TSR_OK;
 }
 
 tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_options *options,
@@ -283,17 +313,19 @@ tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_
 {
     if (!session)
         return TSR_INVALID;
-    tsr_verify_summary summary = {.size = sizeof summary, .recorded = -1};
-    tsr_status st = verify(session, model, options, &summary);
-    if (!out || (st != TSR_OK && st != TSR_DIFFERENT && !summary.n_trials))
-        return st;
-    tsr_verify_result *result = tsr__result_new(session, RESULT_VERIFY, sizeof *result);
+    tsr_verify_result *result = tsr__result_new(session, sizeof *result);
     if (!result)
         return TSR_NOMEM;
-    tsr_status filled = fill(result, &summary);
-    if (filled != TSR_OK) {
+    result->facts.recorded = result->own.facts.recorded = -1;
+    tsr_status st = verify(session, model, options, result);
+    if (!out || !is_valid(result, st)) {
         tsr_verify_result_free(result);
-        return filled;
+        return st;
+    }
+    tsr_status completed = complete_all(result);
+    if (completed != TSR_OK) {
+        tsr_verify_result_free(result);
+        return completed;
     }
     *out = result;
     return st;
@@ -301,78 +333,47 @@ tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_
 
 void tsr_verify_result_free(tsr_verify_result *result)
 {
+    if (!result)
+        return;
+    tsr_partition_result_free(result->own.partition);
+    for (size_t i = 0; i < result->facts.n_trials; i++)
+        tsr_partition_result_free(result->trials[i].partition);
     tsr__result_free(result);
 }
 
 tsr_status tsr_verify_result_about(const tsr_verify_result *result, tsr_verify_facts *out)
 {
-    const tsr_verify_summary *from = &result->summary;
-    TRY(RESULT_CHECK(result->session, out, n_sizes));
-    tsr_verify_facts facts = {
-        .ok = from->ok,
-        .recorded = from->recorded,
-        .forced = from->forced,
-        .assumed = from->assumed,
-        .open_size = from->open_size,
-        .n_outputs = from->n_outputs,
-        .n_trials = from->n_trials,
-        .n_refused = from->n_refused,
-        .sizes = from->sizes,
-        .n_sizes = from->n_sizes,
-    };
-    tsr__result_write(out, &facts, sizeof facts);
-    return TSR_OK;
+    return tsr__element_read(result->head.session, SIZED_LIST(&result->facts, 1, n_sizes), 0, out);
 }
 
 tsr_status tsr_verify_result_trial(const tsr_verify_result *result, size_t trial,
                                    tsr_verify_trial *out)
 {
-    bool exists = trial < result->summary.n_trials;
-    tsr_verify_trial read = {0};
-    if (exists) {
-        const tsr_trial *from = &result->summary.trials[trial];
-        read = (tsr_verify_trial){.ok = from->ok,
-                                  .recorded = from->recorded,
-                                  .status = from->status,
-                                  .sharding = from->sharding,
-                                  .refused = from->refused,
-                                  .n_outputs = from->n_outputs};
-    }
-    return tsr__element_read(result->session, SIZED_LIST(&read, exists ? 1 : 0, n_outputs), 0, out);
+    const struct outcome *of = trial == TSR_NO_TRIAL ? NULL : find_outcome(result, trial);
+    return tsr__element_read(result->head.session,
+                             SIZED_LIST(of ? &of->facts : NULL, of != NULL, n_outputs), 0, out);
 }
 
 tsr_status tsr_verify_result_output(const tsr_verify_result *result, size_t trial, size_t i,
                                     tsr_difference *out)
 {
-    const tsr_verify_summary *from = &result->summary;
-    const tsr_difference *outputs = NULL;
-    size_t n = 0;
-    if (trial == TSR_NO_TRIAL) {
-        outputs = from->outputs;
-        n = from->n_outputs;
-    } else if (trial < from->n_trials) {
-        outputs = from->trials[trial].outputs;
-        n = from->trials[trial].n_outputs;
-    }
-    return tsr__element_read(result->session, SIZED_LIST(outputs, n, ok), i, out);
+    const struct outcome *of = find_outcome(result, trial);
+    return tsr__element_read(result->head.session,
+                             SIZED_LIST(of ? of->outputs : NULL, of ? of->facts.n_outputs : 0, ok),
+                             i, out);
 }
 
 tsr_status tsr_verify_result_first(const tsr_verify_result *result, size_t trial,
                                    tsr_first_difference *out)
 {
-    const tsr_verify_summary *from = &result->summary;
-    const tsr_first_difference *first = NULL;
-    if (trial == TSR_NO_TRIAL)
-        first = &from->first;
-    else if (trial < from->n_trials)
-        first = &from->trials[trial].first;
-    return tsr__element_read(result->session, SIZED_LIST(first, first ? 1 : 0, max_rel), 0, out);
+    const struct outcome *of = find_outcome(result, trial);
+    return tsr__element_read(result->head.session,
+                             SIZED_LIST(of ? &of->first : NULL, of != NULL, max_rel), 0, out);
 }
 
 const tsr_partition_result *tsr_verify_result_partition(const tsr_verify_result *result,
                                                         size_t trial)
 {
-    if (trial == TSR_NO_TRIAL)
-        return &result->partitions[0];
-    return trial >= result->summary.n_trials ? NULL : &result->partitions[trial + 1];
+    const struct outcome *of = find_outcome(result, trial);
+    return of ? of->partition : NULL;
 }

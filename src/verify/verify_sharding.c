@@ -6,7 +6,6 @@
 // unsharded model, broadcasts the folder of the partition, takes part in the sharded run and
 // compares; the others only take part in the sharded run.
 #include "verify/internal.h"
-#include "partition/partition.h"
 #include "runtime/runtime.h"
 
 #include <math.h>
@@ -27,14 +26,14 @@ static void report(struct work *work, const tsr_difference *difference, enum dia
                   difference->max_abs, difference->max_rel);
 }
 
-// Compares with the outputs that were recorded with the inputs, and sets outcome->recorded: 1 all
-// agree, 0 some differ, -1 none recorded. Does not affect outcome->ok.
+// Compares with the outputs that were recorded with the inputs, and sets facts.recorded: 1 all
+// agree, 0 some differ, -1 none recorded. Does not affect facts.ok.
 static void compare_recorded(struct work *work, const tsr_tensors *sharded, struct outcome *outcome)
 {
     size_t n = tsr_tensors_count(work->recorded);
-    outcome->recorded = -1; // nothing to compare with
+    outcome->facts.recorded = -1; // nothing to compare with
     if (n)
-        outcome->recorded = 1;
+        outcome->facts.recorded = 1;
     for (size_t i = 0; i < n; i++) {
         const char *name = tsr_tensors_name(work->recorded, i);
         int64_t k = tsr_tensors_find(sharded, name);
@@ -42,7 +41,7 @@ static void compare_recorded(struct work *work, const tsr_tensors *sharded, stru
             tsr__compare(work->recorded, i, sharded, k, tsr__precision_of(work, name));
         if (difference.ok)
             continue;
-        outcome->recorded = 0;
+        outcome->facts.recorded = 0;
         report(work, &difference, DIAG_verify_recorded, "recorded");
     }
 }
@@ -81,7 +80,7 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *sharded,
     size_t n = tsr_tensors_count(work->unsharded);
     tsr_difference *list = ARENA_ARRAY(arena, tsr_difference, n + 1);
     outcome->differing = ARENA_ARRAY(&work->arena, struct differing, n + 1);
-    outcome->ok = true;
+    outcome->facts.ok = true;
     if (!list || !outcome->differing)
         return TSR_NOMEM;
     for (size_t i = 0; i < n; i++) {
@@ -95,51 +94,14 @@ static tsr_status compare_all(struct work *work, const tsr_tensors *sharded,
         list[i].name = tsr__arena_str(arena, str_of(name)).p;
         if (arena->failed)
             return TSR_NOMEM;
-        outcome->ok &= list[i].ok;
+        outcome->facts.ok &= list[i].ok;
     }
     outcome->outputs = list;
-    outcome->n_outputs = n;
+    outcome->facts.n_outputs = n;
     compare_recorded(work, sharded, outcome);
     if (arena->failed)
         return TSR_NOMEM;
-    return outcome->ok ? TSR_OK : TSR_DIFFERENT;
-}
-
-// ---- copies of a partition's summary ------------------------------------------------------------
-
-// Copies n entries to the arena; NULL: out of memory.
-static const void *keep(struct arena *arena, const void *from, size_t n, size_t bytes)
-{
-    void *to = tsr__arena_array(arena, n + 1, bytes, _Alignof(max_align_t));
-    if (to && n)
-        memcpy(to, from, n * bytes);
-    return to;
-}
-
-static void keep_replicated(struct arena *arena, tsr_partition_summary *summary)
-{
-    tsr_replicated *list = ARENA_ARRAY(arena, tsr_replicated, summary->n_replicated + 1);
-    const tsr_replicated *from = summary->replicated;
-    summary->replicated = list;
-    if (!list)
-        return;
-    for (size_t i = 0; i < summary->n_replicated; i++) {
-        list[i].node = tsr__arena_str(arena, str_of(from[i].node)).p;
-        list[i].op = tsr__arena_str(arena, str_of(from[i].op)).p;
-        list[i].reason = tsr__arena_str(arena, str_of(from[i].reason)).p;
-    }
-}
-
-// Copies the summary of a partition, because the session keeps only that of the last partition.
-static void keep_summary(struct arena *arena, tsr_partition_summary *summary)
-{
-    size_t n = summary->devices;
-    summary->weight_bytes = keep(arena, summary->weight_bytes, n, sizeof(*summary->weight_bytes));
-    summary->weights = keep(arena, summary->weights, n, sizeof(*summary->weights));
-    summary->file_bytes = keep(arena, summary->file_bytes, n, sizeof(*summary->file_bytes));
-    summary->collectives =
-        keep(arena, summary->collectives, summary->n_collectives, sizeof(*summary->collectives));
-    keep_replicated(arena, summary);
+    return outcome->facts.ok ? TSR_OK : TSR_DIFFERENT;
 }
 
 // ---- running -----------------------------------------------------------------------------------
@@ -243,30 +205,31 @@ static tsr_status verify_sharding(struct work *work, tsr_model *model, const cha
     bool apart = work->run.ranks > 0 && tsr__run_launched(work->session, &work->run, &rank);
     if (apart && rank > 0)
         return follow_rank_0(work);
-    out->partition.size = sizeof(out->partition);
-    tsr_status st = tsr__partition(model, work->scratch.parts, &options, &out->partition);
+    tsr_partition_result_free(out->partition); // of a run before, with rounded products
+    out->partition = NULL;
+    tsr_status st = tsr_partition(model, work->scratch.parts, &options, &out->partition);
     if (st != TSR_OK) {
         tsr__folder_remove(work->scratch.parts);
         return st;
     }
-    keep_summary(work->results, &out->partition);
     st = run_and_compare(work, model, config, apart, out);
     if (st != TSR_DIFFERENT)
         return st;
     if (apart)
         work->run.transport = TSR_TRANSPORT_THREADS; // the other ranks have ended
-    out->ok = tsr__verify_self(work, out->partition.devices, out->outputs, out->n_outputs);
-    if (out->ok)
+    out->facts.ok =
+        tsr__verify_self(work, out->partition->facts.devices, out->outputs, out->facts.n_outputs);
+    if (out->facts.ok)
         return TSR_OK;
     if (!work->floats && !apart) {
         st = tsr__verify_floats(work, model, config, out);
         if (st != TSR_DIFFERENT || work->floats) // compared again, and reported
             return st;
     }
-    out->ok = tsr__verify_sensitivity(work, out);
-    if (out->ok)
+    out->facts.ok = tsr__verify_sensitivity(work, out);
+    if (out->facts.ok)
         return TSR_OK;
-    for (size_t i = 0; i < out->n_outputs; i++)
+    for (size_t i = 0; i < out->facts.n_outputs; i++)
         if (!out->outputs[i].ok)
             report(work, &out->outputs[i], DIAG_verify_different, "unsharded");
     // Both checks run the engine again.

@@ -10,6 +10,12 @@
 
 static const char *folder_path, *engine_path;
 
+// A result of another session: all handles of results begin with their session.
+struct handle {
+    tsr_session *session;
+    max_align_t rest[64];
+};
+
 // A second model in the same session, and a second session with one object of each type.
 struct other {
     struct bench b;
@@ -121,7 +127,8 @@ static void refuse_topologies(struct bench *b, struct other *o, tsr_config *own)
     tsr_resharding *resharding = NULL;
     tsr_plan_options wrong_place = {.size = sizeof wrong_place, .topology = o->topology};
     tsr_plan_options wrong_model = {.size = sizeof wrong_model, .devices = 2, .with = o->model};
-    struct tsr_plan_result own_plan = {.session = b->s}, other_plan = {.session = o->session};
+    struct handle own_result = {.session = b->s}, other_result = {.session = o->session};
+    const tsr_plan_result *own_plan = (void *)&own_result, *other_plan = (void *)&other_result;
     tsr_plan_options options = {.size = sizeof options, .devices = 2};
     tsr_simulate_options simulate = {.size = sizeof simulate, .topology = o->topology};
     tsr_plan_result *plan = NULL;
@@ -133,11 +140,11 @@ static void refuse_topologies(struct bench *b, struct other *o, tsr_config *own)
     REFUSED("tsr_plan.options.topology", tsr_plan(b->m, &wrong_place, &plan));
     REFUSED("tsr_plan.options.with", tsr_plan(b->m, &wrong_model, &plan));
     REFUSED("tsr_plan_save.options.topology",
-            tsr_plan_save(b->m, &wrong_place, &own_plan, "/nowhere/plan.json"));
+            tsr_plan_save(b->m, &wrong_place, own_plan, "/nowhere/plan.json"));
     REFUSED("tsr_plan_save.options.with",
-            tsr_plan_save(b->m, &wrong_model, &own_plan, "/nowhere/plan.json"));
+            tsr_plan_save(b->m, &wrong_model, own_plan, "/nowhere/plan.json"));
     REFUSED("tsr_plan_save.result",
-            tsr_plan_save(b->m, &options, &other_plan, "/nowhere/plan.json"));
+            tsr_plan_save(b->m, &options, other_plan, "/nowhere/plan.json"));
     REFUSED("tsr_plan_for_inputs.options.topology",
             tsr_plan_for_inputs(b->m, &wrong_place, none, &plan));
     REFUSED("tsr_plan_for_inputs.options.with",
@@ -175,11 +182,10 @@ static void refuse_in_reports(struct bench *b, struct other *o)
     assert_int_equal(tsr_report_page(b->m, &options, "/nowhere/page.html"), TSR_WRITE);
     printf(
         "case tsr_report_page.options.beside.model\n"); // allowed; but the page has no output path
-    struct tsr_plan_result plan = {.session = o->session};
-    struct tsr_simulation simulation = {.session = o->session};
-    tsr_report_options page = {.size = sizeof page, .plan = &plan};
+    struct handle other = {.session = o->session};
+    tsr_report_options page = {.size = sizeof page, .plan = (void *)&other};
     REFUSED("tsr_report.options.plan", tsr_report(b->m, &page, "/nowhere/page.html"));
-    page = (tsr_report_options){.size = sizeof page, .simulation = &simulation};
+    page = (tsr_report_options){.size = sizeof page, .simulation = (void *)&other};
     REFUSED("tsr_report.options.simulation", tsr_report(b->m, &page, "/nowhere/page.html"));
     tsr_topology_free(third);
     tsr_session_free(session);
@@ -216,10 +222,9 @@ static void refuse_tensors(struct bench *b, struct other *o)
     REFUSED("tsr_run.outputs", tsr_run(b->s, "/nowhere", NULL, own, o->tensors));
     REFUSED("tsr_run_model.inputs", tsr_run_model(b->s, "/nowhere", NULL, o->tensors, own));
     REFUSED("tsr_run_model.outputs", tsr_run_model(b->s, "/nowhere", NULL, own, o->tensors));
-    REFUSED("tsr_run_annotated.inputs",
-            tsr_run_annotated(b->m, NULL, NULL, NULL, o->tensors, own, NULL));
+    REFUSED("tsr_run_annotated.inputs", tsr_run_annotated(b->m, NULL, NULL, NULL, o->tensors, own));
     REFUSED("tsr_run_annotated.outputs",
-            tsr_run_annotated(b->m, NULL, NULL, NULL, own, o->tensors, NULL));
+            tsr_run_annotated(b->m, NULL, NULL, NULL, own, o->tensors));
     REFUSED("tsr_bench.inputs", tsr_bench(b->s, "/nowhere", NULL, o->tensors, 1, &result));
     REFUSED("tsr_bench_annotated.inputs",
             tsr_bench_annotated(b->m, NULL, NULL, NULL, o->tensors, 1, &result, NULL));

@@ -23,7 +23,7 @@ static double simulated(tsr_model *model, const char *config, tsr_topology *topo
     tsr_simulate_options options = {.size = sizeof options, .config = config, .topology = topology};
     if (tsr_simulate(model, &options, &simulation) != TSR_OK)
         return 0;
-    double seconds = simulation->summary.seconds;
+    double seconds = tsr_simulation_read(simulation)->facts.seconds;
     tsr_simulation_free(simulation);
     return seconds;
 }
@@ -107,17 +107,19 @@ static void try_hands(tsr_model *model, tsr_topology *topology, double planned, 
 }
 
 // Plans of well-known strategies, which the planner compares itself with, must not be faster.
-static void try_experts(const tsr_plan_summary *plan, bool uneven, uint64_t seed,
-                        struct tally *tally)
+static void try_experts(const tsr_plan_result *result, const tsr_plan_facts *plan, bool uneven,
+                        uint64_t seed, struct tally *tally)
 {
+    tsr_plan_expert expert = TSR_PLAN_EXPERT_INIT;
     for (size_t i = 0; i < plan->n_compared; i++) {
-        const tsr_plan_expert *expert = &plan->compared[i];
+        if (tsr_plan_result_compared(result, i, &expert) != TSR_OK || !expert.fits)
+            continue;
         tally->experts++;
-        if (expert->milliseconds * SLACK >= plan->milliseconds)
+        if (expert.milliseconds * SLACK >= plan->milliseconds)
             continue;
         tally->faster[uneven]++;
-        printf("# seed %llu: %s %g ms, planned %g ms\n", (unsigned long long)seed, expert->name,
-               expert->milliseconds, plan->milliseconds);
+        printf("# seed %llu: %s %g ms, planned %g ms\n", (unsigned long long)seed, expert.name,
+               expert.milliseconds, plan->milliseconds);
     }
 }
 
@@ -141,13 +143,14 @@ static bool try_model(uint64_t seed, uint64_t shardings, struct tally *tally)
     tsr_plan_options options = {.size = sizeof options, .topology = topology};
     tsr_plan_result *result = NULL;
     if (model && topology && tsr_plan(model, &options, &result) == TSR_OK) {
-        const tsr_plan_summary *plan = &result->summary;
-        double planned = simulated(model, plan->config, topology);
-        double predicted = plan->milliseconds / 1e3;
+        tsr_plan_facts plan = TSR_PLAN_FACTS_INIT;
+        (void)tsr_plan_result_about(result, &plan);
+        double planned = simulated(model, plan.config, topology);
+        double predicted = plan.milliseconds / 1e3;
         tally->models++;
         compare(predicted, planned, seed, tally);
-        try_experts(plan, !are_alike(topology), seed, tally);
-        if (plan->optimal)
+        try_experts(result, &plan, !are_alike(topology), seed, tally);
+        if (plan.optimal)
             try_hands(model, topology, planned, seed, shardings, tally);
         done = true;
     }

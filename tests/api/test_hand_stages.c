@@ -42,7 +42,8 @@ static struct times simulated(tsr_model *model, const char *config, tsr_topology
         .size = sizeof options, .config = config, .topology = topology, .requests = requests};
     if (tsr_simulate(model, &options, &simulation) != TSR_OK)
         return (struct times){0};
-    struct times times = {simulation->summary.first, simulation->summary.period};
+    struct times times = {tsr_simulation_read(simulation)->facts.first,
+                          tsr_simulation_read(simulation)->facts.period};
     tsr_simulation_free(simulation);
     return times;
 }
@@ -142,7 +143,7 @@ static struct times try_hand(tsr_model *model, tsr_topology *topology, int stage
 }
 
 // `planned`: the plan's latency or period, whichever is its objective.
-static void try_hands(tsr_model *model, tsr_topology *topology, const tsr_plan_summary *plan,
+static void try_hands(tsr_model *model, tsr_topology *topology, const tsr_plan_facts *plan,
                       double planned, uint64_t seed, uint64_t hands, struct tally *tally)
 {
     struct dice dice = {seed * 1000 + 7};
@@ -194,13 +195,14 @@ static bool try_stages(uint64_t seed, int64_t stages, tsr_objective objective, u
     done = done && seen.run > 0;
     if (!done)
         goto free_model;
-    const tsr_plan_summary *plan = &result->summary;
+    tsr_plan_facts plan = TSR_PLAN_FACTS_INIT;
+    (void)tsr_plan_result_about(result, &plan);
     tally->plans++;
-    compare(tally, 0, plan->milliseconds / 1e3, seen.run, seed);
-    if (plan->n_stages)
-        compare(tally, 1, (double)plan->period / 1e12, seen.period, seed);
-    if (plan->n_stages)
-        try_hands(model, topology, plan, objective == TSR_LATENCY ? seen.run : seen.period, seed,
+    compare(tally, 0, plan.milliseconds / 1e3, seen.run, seed);
+    if (plan.n_stages)
+        compare(tally, 1, (double)plan.period / 1e12, seen.period, seed);
+    if (plan.n_stages)
+        try_hands(model, topology, &plan, objective == TSR_LATENCY ? seen.run : seen.period, seed,
                   hands, tally);
 free_model:
     tsr_plan_result_free(result);

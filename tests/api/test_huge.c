@@ -97,8 +97,11 @@ static tsr_model *make(tsr_session *session, const struct node_case *one, int64_
     return model;
 }
 
-static void check_summary(const tsr_plan_summary *plan)
+static void check_plan(const tsr_plan_result *result)
 {
+    tsr_plan_facts facts = TSR_PLAN_FACTS_INIT;
+    const tsr_plan_facts *plan = &facts;
+    assert_int_equal(tsr_plan_result_about(result, &facts), TSR_OK);
     assert_true(plan->cost >= 0 && plan->bound >= 0 && plan->one_device >= 0);
     assert_true(plan->milliseconds >= 0 && plan->needs_bytes >= 0);
     for (size_t i = 0; plan->memory && i < plan->devices; i++)
@@ -115,7 +118,7 @@ static void use_plan(tsr_model *model, const tsr_plan_result *plan, const char *
     tsr_simulate_options options = {.size = sizeof options};
     tsr_status st = tsr_simulate(model, &options, &simulation);
     if (st == TSR_OK)
-        assert_true(simulation->summary.seconds >= 0);
+        assert_true(tsr_simulation_read(simulation)->facts.seconds >= 0);
     snprintf(path, sizeof path, "%s/page.html", folder);
     tsr_report_options report = {.size = sizeof report, .plan = plan, .simulation = simulation};
     (void)tsr_report(model, &report, path);
@@ -135,7 +138,7 @@ static void try_case(const struct node_case *one, int64_t size, int devices, int
     tsr_plan_result *plan = NULL;
     tsr_status st = tsr_plan(model, &options, &plan);
     if (plan)
-        check_summary(&plan->summary);
+        check_plan(plan);
     if (st == TSR_OK)
         use_plan(model, plan, folder);
     tsr_plan_result_free(plan);

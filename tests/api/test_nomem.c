@@ -87,16 +87,20 @@ static tsr_status plan(tsr_session *s, tsr_model *m)
 static tsr_status partition(tsr_session *s, tsr_model *m)
 {
     tsr_partition_options o = {.size = sizeof o, .dry_run = true};
-    tsr_partition_summary x = {.size = sizeof x};
+    tsr_partition_result *x = NULL;
     (void)s;
-    return tsr__partition(m, NULL, &o, &x);
+    tsr_status st = tsr_partition(m, NULL, &o, &x);
+    tsr_partition_result_free(x);
+    return st;
 }
 
 static tsr_status simulate(tsr_session *s, tsr_model *m)
 {
-    tsr_simulation_summary x = {.size = sizeof x};
+    tsr_simulation *x = NULL;
     (void)s;
-    return tsr__simulate(m, NULL, &x);
+    tsr_status st = tsr_simulate(m, NULL, &x);
+    tsr_simulation_free(x);
+    return st;
 }
 
 static tsr_status topology(tsr_session *s, tsr_model *m)

@@ -75,11 +75,14 @@ static void reported(void **state)
     tsr_session *s = tsr_session_new(NULL);
     tsr_simulation *simulation = NULL;
     assert_true(all_of_it(s, &simulation) == TSR_OK);
-    tsr_simulation_summary x = simulation->summary;
-    assert_true(x.devices == 2 && x.requests == 3 && x.unsized == 0 && x.n_spans > 0);
-    assert_true(x.first > 0 && x.period > 0 && x.seconds >= x.first + x.period);
+    tsr_simulation_view x = *tsr_simulation_read(simulation);
+    assert_true(x.facts.devices == 2 && x.facts.requests == 3 && x.facts.unsized == 0 &&
+                x.n_spans > 0);
+    assert_true(x.facts.first > 0 && x.facts.period > 0 &&
+                x.facts.seconds >= x.facts.first + x.facts.period);
     for (size_t i = 0; i < x.n_spans; i++)
-        assert_true(x.spans[i].begin < x.spans[i].end && x.spans[i].end <= x.seconds * (1 + 1e-12));
+        assert_true(x.spans[i].begin < x.spans[i].end &&
+                    x.spans[i].end <= x.facts.seconds * (1 + 1e-12));
     assert_true(access(page, R_OK) == 0);
     tsr_simulation_free(simulation);
     tsr_session_free(s);
@@ -106,15 +109,17 @@ static void messages_have_senders_of_their_own(void **state)
         assert_int_equal(tsr_node_shard_text(node, tsr_node_input(node, 0), config, texts[i]),
                          TSR_OK);
     }
-    tsr_simulation_summary x = {.size = sizeof x};
+    tsr_simulation *x = NULL;
     tsr_simulate_options o = {.size = sizeof o, .config = "c", .topology = grid};
-    assert_int_equal(tsr__simulate(m, &o, &x), TSR_OK);
-    assert_string_equal(x.comms[0].op, "Send");
-    assert_int_equal(x.comms[0].n_groups, 2);
-    assert_int_equal(tsr_topology_cost(grid, TSR_SEND, neighbours, 2, x.comms[0].bytes, &one),
+    assert_int_equal(tsr_simulate(m, &o, &x), TSR_OK);
+    assert_string_equal(x->view.comms[0].op, "Send");
+    assert_int_equal(x->view.comms[0].n_groups, 2);
+    assert_int_equal(tsr_topology_cost(grid, TSR_SEND, neighbours, 2, x->view.comms[0].bytes, &one),
                      TSR_OK);
-    double copied = 2e12 * (double)x.comms[0].bytes / tsr_topology_device_at(grid, 0)->bandwidth;
-    assert_true(x.comms[0].seconds * 1e12 < (double)one.picoseconds + copied + 2);
+    double copied =
+        2e12 * (double)x->view.comms[0].bytes / tsr_topology_device_at(grid, 0)->bandwidth;
+    assert_true(x->view.comms[0].seconds * 1e12 < (double)one.picoseconds + copied + 2);
+    tsr_simulation_free(x);
     tsr_topology_free(grid);
     tsr_model_free(m);
     tsr_session_free(s);
@@ -157,7 +162,7 @@ static void copies_are_simulated_once(void **state)
     tsr_topology *t = NULL;
     tsr_dim_size size = {"batch", 48 * 512};
     tsr_plan_summary p = {.size = sizeof p};
-    tsr_simulation_summary folded = {.size = sizeof folded}, all = {.size = sizeof all};
+    tsr_simulation *folded = NULL, *all = NULL;
     assert_int_equal(make_rows(s, -1, &m), TSR_OK);
     assert_int_equal(tsr_topology_parse(s, "hosts:48x2", &t), TSR_OK);
     tsr_topology_set_links(t, 1e-7, 1e12);
@@ -166,16 +171,20 @@ static void copies_are_simulated_once(void **state)
     assert_true(p.copies > 8);
     tsr_simulate_options how = {.size = sizeof how, .topology = t, .sizes = &size, .n_sizes = 1};
     how.requests = 2;
-    assert_int_equal(tsr__simulate(m, &how, &folded), TSR_OK);
-    double seconds = folded.seconds, first = folded.first, work = folded.device[95].compute;
-    assert_int_equal(folded.devices, 96);
+    assert_int_equal(tsr_simulate(m, &how, &folded), TSR_OK);
+    double seconds = folded->view.facts.seconds, first = folded->view.facts.first,
+           work = folded->view.device[95].compute;
+    assert_int_equal(folded->view.facts.devices, 96);
     assert_true(within(first, p.milliseconds / 1e3, 0.03));
     assert_int_equal(tsr_session_temporary(s, NULL, &folder), TSR_OK);
     tsr_partition_options cut = {.size = sizeof cut, .force = true};
-    assert_int_equal(tsr__partition(m, folder, &cut, NULL), TSR_OK);
-    assert_int_equal(tsr__simulate_folder(s, folder, &how, &all), TSR_OK);
-    assert_true(within(all.first, first, 0.03) && within(all.seconds, seconds, 0.03));
-    assert_true(within(all.device[95].compute, work, 0.03));
+    assert_int_equal(tsr_partition(m, folder, &cut, NULL), TSR_OK);
+    assert_int_equal(tsr_simulate_folder(s, folder, &how, &all), TSR_OK);
+    assert_true(within(all->view.facts.first, first, 0.03) &&
+                within(all->view.facts.seconds, seconds, 0.03));
+    assert_true(within(all->view.device[95].compute, work, 0.03));
+    tsr_simulation_free(folded);
+    tsr_simulation_free(all);
     tsr_topology_free(t);
     tsr_model_free(m);
     tsr_session_free(s);
@@ -191,7 +200,7 @@ static void ten_thousand_devices(void **state)
     tsr_topology *t = NULL;
     tsr_dim_size size = {"batch", 10000 * 16};
     tsr_plan_summary p = {.size = sizeof p};
-    tsr_simulation_summary x = {.size = sizeof x};
+    tsr_simulation *x = NULL;
     assert_int_equal(make_rows(s, -1, &m), TSR_OK);
     assert_int_equal(tsr_topology_parse(s, "hosts:1250x8", &t), TSR_OK);
     assert_int_equal(tsr_topology_devices(t), 10000);
@@ -200,12 +209,13 @@ static void ten_thousand_devices(void **state)
     assert_int_equal(tsr__plan(m, &o, &p), TSR_OK);
     assert_true(p.copies > 100 && p.used_devices % p.copies == 0);
     tsr_simulate_options how = {.size = sizeof how, .topology = t, .sizes = &size, .n_sizes = 1};
-    assert_int_equal(tsr__simulate(m, &how, &x), TSR_OK);
-    assert_int_equal(x.devices, 10000);
-    assert_true(within(x.seconds, p.milliseconds / 1e3, 0.03));
+    assert_int_equal(tsr_simulate(m, &how, &x), TSR_OK);
+    assert_int_equal(x->view.facts.devices, 10000);
+    assert_true(within(x->view.facts.seconds, p.milliseconds / 1e3, 0.03));
     o.config = "again";
     o.memory = 1;
     assert_int_equal(tsr__plan(m, &o, &p), TSR_INFEASIBLE);
+    tsr_simulation_free(x);
     tsr_topology_free(t);
     tsr_model_free(m);
     tsr_session_free(s);
@@ -245,7 +255,7 @@ static void pipelines_are_as_computed(void **state)
         char text[32];
         tsr_session *s = tsr_session_new(NULL);
         tsr_topology *t = NULL;
-        tsr_simulation_summary x = {.size = sizeof x};
+        tsr_simulation *x = NULL;
         tsr_model *m = make_chain(s, n);
         snprintf(text, sizeof text, "ring:%d", n);
         assert_int_equal(tsr_topology_parse(s, text, &t), TSR_OK);
@@ -254,10 +264,11 @@ static void pipelines_are_as_computed(void **state)
             tsr_topology_set_device(t, d, &(tsr_topology_device){.flops = 1e10, .bandwidth = 1e29});
         double work = 2.0 * 4096 * 64 * 64 / 1e10, move = 1e-6 + 4096 * 64 * 4 / 1e9;
         tsr_simulate_options how = {.size = sizeof how, .topology = t, .requests = 4};
-        assert_int_equal(tsr__simulate(m, &how, &x), TSR_OK);
-        assert_true(within(x.first, n * work + (n - 1) * move, 1e-3));
+        assert_int_equal(tsr_simulate(m, &how, &x), TSR_OK);
+        assert_true(within(x->view.facts.first, n * work + (n - 1) * move, 1e-3));
         if (n > 2)
-            assert_true(within(x.period, work + 2 * move, 1e-3));
+            assert_true(within(x->view.facts.period, work + 2 * move, 1e-3));
+        tsr_simulation_free(x);
         tsr_topology_free(t);
         tsr_model_free(m);
         tsr_session_free(s);
@@ -273,7 +284,7 @@ static void plan_and_simulation_share_ports(void **state)
     tsr_session *s = tsr_session_new(NULL);
     tsr_topology *t = NULL;
     tsr_plan_summary plan = {.size = sizeof plan};
-    tsr_simulation_summary simulated = {.size = sizeof simulated};
+    tsr_simulation *simulated = NULL;
     tsr_model *m = make_chain(s, STAGES);
     assert_int_equal(tsr_topology_parse(s, "hosts:6x1", &t), TSR_OK);
     tsr_topology_set_links(t, 1e-6, 1e9);
@@ -285,10 +296,11 @@ static void plan_and_simulation_share_ports(void **state)
     assert_int_equal(tsr__plan(m, &how, &plan), TSR_OK);
     assert_int_equal(plan.n_stages, STAGES);
     tsr_simulate_options options = {.size = sizeof options, .topology = t, .requests = 30};
-    assert_int_equal(tsr__simulate(m, &options, &simulated), TSR_OK);
+    assert_int_equal(tsr_simulate(m, &options, &simulated), TSR_OK);
     double transfers = (STAGES - 1) * 4096 * 64 * 4 / 1e9;
-    assert_true(within(simulated.period, transfers, 0.02));
-    assert_true(within((double)plan.period / 1e12, simulated.period, 0.01));
+    assert_true(within(simulated->view.facts.period, transfers, 0.02));
+    assert_true(within((double)plan.period / 1e12, simulated->view.facts.period, 0.01));
+    tsr_simulation_free(simulated);
     tsr_topology_free(t);
     tsr_model_free(m);
     tsr_session_free(s);

@@ -20,6 +20,7 @@ struct bench {
     tsr_config *c;
     struct arena arena;
     char base[64], folder[96];
+    tsr_partition_result *result; // NULL: none
 };
 
 static inline int setup(void **state)
@@ -40,6 +41,7 @@ static inline int setup(void **state)
 static inline int teardown(void **state)
 {
     struct bench *b = *state;
+    tsr_partition_result_free(b->result);
     tsr_model_free(b->m);
     tsr__folder_remove(b->folder);
     tsr__folder_remove(b->base);

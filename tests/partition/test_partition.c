@@ -18,6 +18,14 @@ static tsr_node *simple_model(struct bench *b)
     return mm;
 }
 
+// Partitions the model; b->result becomes the result.
+static tsr_status partition(struct bench *b, const tsr_partition_options *o)
+{
+    tsr_partition_result_free(b->result);
+    b->result = NULL;
+    return tsr_partition(b->m, b->folder, o, &b->result);
+}
+
 static bool nothing_left(const struct bench *b)
 {
     struct stat info;
@@ -30,12 +38,12 @@ static void no_configuration(void **state)
 {
     struct bench *b = *state;
     simple_model(b);
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
     assert_true(found(b, "partition-no-configuration"));
     configure(b, 2);
     tsr_finding_clear(b->s);
     tsr_partition_options o = {.size = sizeof(o), .config = "other"};
-    assert_int_equal(tsr__partition(b->m, b->folder, &o, NULL), TSR_INVALID);
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_INVALID);
     assert_int_equal(tsr_finding_count(b->s), 1);
     assert_non_null(strstr(tsr_finding_text(b->s, 0), "other"));
     assert_true(nothing_left(b));
@@ -48,13 +56,12 @@ static void several_configurations(void **state)
     configure(b, 2);
     tsr_config *d;
     assert_int_equal(tsr_model_add_config(b->m, "d", 3, NULL, 0, &d), TSR_OK);
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
     assert_true(found(b, "partition-several-configurations"));
     tsr_finding_clear(b->s);
     tsr_partition_options o = {.size = sizeof(o), .config = "d"};
-    tsr_partition_summary s = {.size = sizeof(s)};
-    assert_int_equal(tsr__partition(b->m, b->folder, &o, &s), TSR_OK);
-    assert_int_equal(s.devices, 3);
+    assert_int_equal(partition(b, &o), TSR_OK);
+    assert_int_equal(b->result->facts.devices, 3);
 }
 
 static void annotations_with_errors(void **state)
@@ -66,7 +73,7 @@ static void annotations_with_errors(void **state)
     int64_t devices[2] = {0, 7}, cuts = 2;
     assert_int_equal(tsr_spec_set_devices(p, devices, 2), TSR_OK);
     assert_int_equal(tsr_spec_add_dim(p, 1, NULL, &cuts, 1), TSR_OK);
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
     assert_true(found(b, "partition-refused"));
     assert_true(tsr_finding_total(b->s, TSR_ERROR) >= 2);
     assert_true(nothing_left(b));
@@ -84,15 +91,14 @@ static void strict_wants_all_cut(void **state)
     configure(b, 2);
     shard(b, n, x, "{1,2:0,1}");
     tsr_partition_options o = {.size = sizeof(o), .strict = true};
-    assert_int_equal(tsr__partition(b->m, b->folder, &o, NULL), TSR_UNSUPPORTED);
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_UNSUPPORTED);
     assert_true(found(b, "partition-strict"));
     assert_true(nothing_left(b));
     tsr_finding_clear(b->s);
-    tsr_partition_summary s = {.size = sizeof(s)};
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, &s), TSR_OK);
-    assert_int_equal(s.n_replicated, 1);
-    assert_string_equal(s.replicated[0].op, "NonZero");
-    assert_int_equal(s.cut_nodes, 0);
+    assert_int_equal(partition(b, NULL), TSR_OK);
+    assert_int_equal(b->result->facts.n_replicated, 1);
+    assert_string_equal(b->result->replicated[0].op, "NonZero");
+    assert_int_equal(b->result->facts.cut_nodes, 0);
     tsr_partition_result *result = NULL;
     tsr_replicated replicated = TSR_REPLICATED_INIT;
     o.strict = false;
@@ -119,11 +125,10 @@ static void from_one_to_zero(struct bench *b, tsr_dtype type)
 static void texts_travel(void **state)
 {
     struct bench *b = *state;
-    tsr_partition_summary s = {.size = sizeof(s)};
     from_one_to_zero(b, TSR_STRING);
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, &s), TSR_OK);
-    assert_int_equal(s.n_collectives, 1);
-    assert_string_equal(s.collectives[0].op, "Reshard");
+    assert_int_equal(partition(b, NULL), TSR_OK);
+    assert_int_equal(b->result->facts.n_collectives, 1);
+    assert_string_equal(b->result->collectives[0].op, "Reshard");
 }
 
 // Returns how often a rank file has the operator.
@@ -144,10 +149,9 @@ static int count_in_rank(struct bench *b, int rank, const char *op)
 static void half_bytes_travel_as_bytes(void **state)
 {
     struct bench *b = *state;
-    tsr_partition_summary s = {.size = sizeof(s)};
     from_one_to_zero(b, TSR_INT4);
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, &s), TSR_OK);
-    assert_int_equal(s.n_collectives, 1);
+    assert_int_equal(partition(b, NULL), TSR_OK);
+    assert_int_equal(b->result->facts.n_collectives, 1);
     for (int rank = 0; rank < 2; rank++)
         assert_int_equal(count_in_rank(b, rank, "Cast"), 1);
 }
@@ -157,7 +161,7 @@ static void quarter_bytes_do_not_travel(void **state)
 {
     struct bench *b = *state;
     from_one_to_zero(b, TSR_INT2);
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, NULL), TSR_UNSUPPORTED);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_UNSUPPORTED);
     assert_true(found(b, "partition-no-tensor"));
     assert_true(nothing_left(b));
 }
@@ -176,16 +180,16 @@ static void sizes_that_nobody_knows(void **state)
     configure(b, 2);
     // a gather concatenates in the order of ranks, so this order needs a general resharding
     shard(b, neg, tsr_node_output(nonzero, 0), "{1,2:1,0}");
-    tsr_partition_summary s = {.size = sizeof(s)};
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, &s), TSR_OK);
-    assert_int_equal(s.n_collectives, 2); // the sizes are summed, then the shards are sent
-    assert_string_equal(s.collectives[0].op, "AllReduce");
-    assert_string_equal(s.collectives[1].op, "Reshard");
+    assert_int_equal(partition(b, NULL), TSR_OK);
+    assert_int_equal(b->result->facts.n_collectives,
+                     2); // the sizes are summed, then the shards are sent
+    assert_string_equal(b->result->collectives[0].op, "AllReduce");
+    assert_string_equal(b->result->collectives[1].op, "Reshard");
     shard(b, neg, tsr_node_output(nonzero, 0), "{1,2:0,1}");
     tsr_partition_options again = {.size = sizeof(again), .force = true};
-    assert_int_equal(tsr__partition(b->m, b->folder, &again, &s), TSR_OK);
-    assert_int_equal(s.n_collectives, 1);
-    assert_string_equal(s.collectives[0].op, "AllGather");
+    assert_int_equal(partition(b, &again), TSR_OK);
+    assert_int_equal(b->result->facts.n_collectives, 1);
+    assert_string_equal(b->result->collectives[0].op, "AllGather");
 }
 
 // A value of unknown rank can be broadcast, together with its shape.
@@ -200,10 +204,9 @@ static void ranks_that_nobody_knows(void **state)
     assert_int_equal(tsr_graph_add_output(b->g, y), TSR_OK);
     configure(b, 2);
     shard(b, n, x, "{1:1}"); // rank 0 returns the output: it is sent with its shape
-    tsr_partition_summary s = {.size = sizeof(s)};
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, &s), TSR_OK);
-    assert_int_equal(s.n_collectives, 1);
-    assert_string_equal(s.collectives[0].op, "Broadcast");
+    assert_int_equal(partition(b, NULL), TSR_OK);
+    assert_int_equal(b->result->facts.n_collectives, 1);
+    assert_string_equal(b->result->collectives[0].op, "Broadcast");
 }
 
 // More dimensions than layouts support: such tensors are not sharded.
@@ -222,7 +225,7 @@ static void more_dimensions_than_are_followed(void **state)
     tsr_node *add = add_node(b, "Add", "add", add_input(b, "x", TSR_FLOAT, 70, dims), w, "y");
     add_output(b, tsr_node_output(add, 0), TSR_FLOAT, 70, dims);
     configure(b, 2);
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, NULL), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_OK);
 }
 
 static void existing_folders_stay(void **state)
@@ -230,13 +233,13 @@ static void existing_folders_stay(void **state)
     struct bench *b = *state;
     simple_model(b);
     configure(b, 2);
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, NULL), TSR_OK);
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, NULL), TSR_WRITE);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_WRITE);
     assert_true(found(b, "output-exists"));
     tsr_finding_clear(b->s);
     tsr_partition_options o = {.size = sizeof(o), .force = true};
-    assert_int_equal(tsr__partition(b->m, b->folder, &o, NULL), TSR_OK);
-    assert_int_equal(tsr__partition(b->m, b->folder, &o, NULL), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_OK);
 }
 
 // A model with a token input is a rank file, which cannot be partitioned again.
@@ -247,7 +250,7 @@ static void parts_are_not_cut_again(void **state)
     tsr_node *relu = add_node(b, "Relu", "relu", x, NULL, "y");
     add_output(b, tsr_node_output(relu, 0), TSR_FLOAT, 2, batch_by_8);
     configure(b, 2);
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_INVALID);
     assert_true(found(b, "partition-refused"));
     assert_true(nothing_left(b));
 }
@@ -265,17 +268,16 @@ static void weights_are_really_cut(void **state)
     configure(b, 4);
     shard(b, mm, tsr_node_input(mm, 1), "{1,4:0,1,2,3}");
     shard(b, out, tsr_node_input(out, 1), "{4,1:0,1,2,3}");
-    tsr_partition_summary s = {.size = sizeof(s)};
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, &s), TSR_OK);
-    assert_int_equal(s.devices, 4);
-    assert_int_equal(s.nodes, 2);
-    assert_int_equal(s.cut_nodes, 2);
-    assert_int_equal(s.n_collectives, 1);
-    assert_string_equal(s.collectives[0].op, "Reduce"); // only rank 0 has the result
-    assert_int_equal(s.collectives[0].count, 1);
+    assert_int_equal(partition(b, NULL), TSR_OK);
+    assert_int_equal(b->result->facts.devices, 4);
+    assert_int_equal(b->result->facts.nodes, 2);
+    assert_int_equal(b->result->facts.cut_nodes, 2);
+    assert_int_equal(b->result->facts.n_collectives, 1);
+    assert_string_equal(b->result->collectives[0].op, "Reduce"); // only rank 0 has the result
+    assert_int_equal(b->result->collectives[0].count, 1);
     for (int r = 0; r < 4; r++) {
-        assert_int_equal(s.weights[r], 64 * 24 + 24 * 32);
-        assert_int_equal(s.weight_bytes[r], s.weights[r] * 4);
+        assert_int_equal(b->result->facts.weights[r], 64 * 24 + 24 * 32);
+        assert_int_equal(b->result->facts.weight_bytes[r], b->result->facts.weights[r] * 4);
     }
     struct bundle got;
     assert_int_equal(tsr__bundle_open(b->s, &b->arena, b->folder, &got), TSR_OK);
@@ -319,13 +321,13 @@ static void same_input_same_bytes(void **state)
     configure(b, 2);
     shard(b, mm, tsr_node_input(mm, 1), "{2,1:0,1}");
     tsr_partition_options o = {.size = sizeof(o), .force = true};
-    assert_int_equal(tsr__partition(b->m, b->folder, &o, NULL), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_OK);
     struct str manifest = file_bytes(b, "manifest.json"), rank = file_bytes(b, "rank1.onnx");
-    assert_int_equal(tsr__partition(b->m, b->folder, &o, NULL), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_OK);
     assert_true(str_eq(manifest, file_bytes(b, "manifest.json")));
     assert_true(str_eq(rank, file_bytes(b, "rank1.onnx")));
     shard(b, mm, tsr_node_input(mm, 1), "{1,2:0,1}"); // another plan must have another fingerprint
-    assert_int_equal(tsr__partition(b->m, b->folder, &o, NULL), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, &o, NULL), TSR_OK);
     const char *before = strstr(manifest.p, "\"plan\""),
                *after = strstr(file_bytes(b, "manifest.json").p, "\"plan\"");
     assert_memory_not_equal(before, after, strlen("\"plan\": \"0123456789abcdef\""));
@@ -337,7 +339,7 @@ static void ranks_without_work_have_a_token(void **state)
     struct bench *b = *state;
     simple_model(b);
     configure(b, 3);
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, NULL), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_OK);
     char path[128];
     snprintf(path, sizeof(path), "%s/rank2.onnx", b->folder);
     tsr_model *part;
@@ -357,7 +359,7 @@ static bool cut_and_fail(struct bench *b, int kind, uint64_t n)
 {
     tsr_finding_clear(b->s);
     tsr__session_fault(b->s, kind, n, false);
-    tsr_status st = tsr__partition(b->m, b->folder, NULL, NULL);
+    tsr_status st = tsr_partition(b->m, b->folder, NULL, NULL);
     tsr__session_fault(b->s, kind, 0, false);
     struct stat info;
     if (st == TSR_OK) {
@@ -397,10 +399,9 @@ static void sizes_stay_global(void **state)
     add_output(b, tsr_node_output(size, 0), TSR_INT64, 0, NULL);
     configure(b, 2);
     shard(b, mm, tsr_node_input(mm, 1), "{1,2:0,1}");
-    tsr_partition_summary s = {.size = sizeof(s)};
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, &s), TSR_OK);
-    assert_int_equal(s.n_collectives, 0);
-    assert_int_equal(s.n_replicated, 0);
+    assert_int_equal(partition(b, NULL), TSR_OK);
+    assert_int_equal(b->result->facts.n_collectives, 0);
+    assert_int_equal(b->result->facts.n_replicated, 0);
     char path[160];
     snprintf(path, sizeof(path), "%s/rank0.onnx", b->folder);
     tsr_model *rank;
@@ -422,7 +423,7 @@ static int count_in_size(struct bench *b, const tsr_dim *dims, const char *op)
     add_output(b, tsr_node_output(size, 0), TSR_INT64, 0, NULL);
     configure(b, 2);
     shard(b, relu, x, "{2,1,1:0,1}");
-    assert_int_equal(tsr__partition(b->m, b->folder, NULL, NULL), TSR_OK);
+    assert_int_equal(tsr_partition(b->m, b->folder, NULL, NULL), TSR_OK);
     return count_in_rank(b, 0, op);
 }
 

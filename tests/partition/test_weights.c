@@ -86,7 +86,7 @@ static void compare(const struct bench *b, bool by_rows)
 static tsr_status cut(tsr_model *m, const char *folder)
 {
     tsr_partition_options o = {.size = sizeof o, .force = true};
-    return tsr__partition(m, folder, &o, NULL);
+    return tsr_partition(m, folder, &o, NULL);
 }
 
 // The memory need must not depend on the size of the weights.

@@ -38,7 +38,7 @@ struct work {
 // Runs a model that rank 0 partitions, with the properties of all ranks and a trace.
 static tsr_status run_annotated(struct work *work)
 {
-    return tsr_run_annotated(work->model, "two", folder, &work->run, work->in, work->out, NULL);
+    return tsr_run_annotated(work->model, "two", folder, &work->run, work->in, work->out);
 }
 
 static tsr_status bench(struct work *work)

@@ -44,7 +44,7 @@ static tsr_status run_as(int rank, char *text, size_t n)
     assert_int_equal(tsr_graph_add_output(graph, tsr_node_output(node, 0)), TSR_OK);
     for (int i = 0; i < 2; i++)
         assert_int_equal(tsr_tensors_new(session, &sets[i]), TSR_OK);
-    tsr_status st = tsr_run_annotated(model, "missing", NULL, &options, sets[0], sets[1], NULL);
+    tsr_status st = tsr_run_annotated(model, "missing", NULL, &options, sets[0], sets[1]);
     snprintf(text, n, "%s", tsr_finding_count(session) ? tsr_finding_text(session, 0) : "");
     if (rank == 0)
         for (;;) // keeps its connections: the other rank must not wait for its end

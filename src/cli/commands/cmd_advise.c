@@ -274,13 +274,14 @@ static struct outcome plan_once(struct advice *advice, const char *path, tsr_top
     if (outcome.status == TSR_OK)
         outcome.status = tsr_plan(model, &options, &plan);
     outcome.fits = outcome.status == TSR_OK;
-    if (plan) {
-        outcome.milliseconds = plan->summary.milliseconds;
-        outcome.needs_bytes = plan->summary.needs_bytes;
-    }
+    tsr_plan_facts facts = {0};
+    if (plan)
+        facts = cli_plan_facts(plan);
+    outcome.milliseconds = facts.milliseconds;
+    outcome.needs_bytes = facts.needs_bytes;
     if (outcome.fits && row) {
         row->memory = cli_alloc((size_t)row->devices, sizeof *row->memory);
-        memcpy(row->memory, plan->summary.memory, (size_t)row->devices * sizeof *row->memory);
+        memcpy(row->memory, facts.memory, (size_t)row->devices * sizeof *row->memory);
         row->batch = batch;
         row->milliseconds = outcome.milliseconds;
     }
@@ -494,7 +495,7 @@ static int read_options(struct advice *advice)
     return 0;
 }
 
-static int run(struct cli *cli)
+static int run_advise(struct cli *cli)
 {
     struct advice *advice = cli_alloc(1, sizeof *advice);
     tsr_model *model = NULL;
@@ -549,5 +550,5 @@ const struct command cmd_advise = {
                "--max-batch 8 --slo tpot=40ms",
     .options = options,
     .takes = {1, 1},
-    .run = run,
+    .run = run_advise,
 };

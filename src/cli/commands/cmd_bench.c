@@ -152,7 +152,7 @@ static bool inputs_are_default(const struct cli *cli)
     return false;
 }
 
-static int run(struct cli *cli)
+static int run_bench(struct cli *cli)
 {
     tsr_bench_result result = {.size = sizeof result};
     tsr_bench_baseline baseline = {0};
@@ -215,5 +215,5 @@ const struct command cmd_bench = {
     .example = "tessera bench tests/models/bert_tiny/model.onnx --devices 2 --seconds 1",
     .options = options_table,
     .takes = {1, 1},
-    .run = run,
+    .run = run_bench,
 };

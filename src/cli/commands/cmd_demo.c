@@ -169,22 +169,27 @@ static tsr_status build(struct cli *cli, int64_t devices, tsr_model **out)
     return status == TSR_OK ? tsr_shapes(*out, NULL, 0, &shapes) : status;
 }
 
-static int report(struct cli *cli, const tsr_verify_summary *result, int code)
+static int report(struct cli *cli, const tsr_verify_result *result, int code)
 {
-    bool pass = code == EXIT_DONE && result->ok;
+    const tsr_partition_result *partition = tsr_verify_result_partition(result, TSR_NO_TRIAL);
+    tsr_verify_facts facts = TSR_VERIFY_FACTS_INIT;
+    tsr_difference *outputs;
+    (void)tsr_verify_result_about(result, &facts);
+    READ_LIST(outputs, facts.n_outputs, tsr_verify_result_output, result, TSR_NO_TRIAL);
+    bool pass = code == EXIT_DONE && facts.ok;
     double worst = 0;
-    for (size_t i = 0; i < result->n_outputs; i++)
-        worst = fmax(worst, result->outputs[i].max_rel);
+    for (size_t i = 0; i < facts.n_outputs; i++)
+        worst = fmax(worst, outputs[i].max_rel);
     if (cli->json) {
         tsr_json *json = cli_json(cli);
         tsr_json_bool(json, "ok", pass);
-        tsr_json_fields(json, summary_fields, &result->partition);
+        partition_json(json, partition);
         tsr_json_number(json, "max_rel", worst);
         return cli_print_json(cli, json, code);
     }
     printf("a transformer block (%d tokens, hidden %d, %d heads, inner %d) on %zu devices\n\n",
-           TOKENS, HIDDEN, HEADS, INNER, result->partition.devices);
-    summary_print(stdout, &result->partition);
+           TOKENS, HIDDEN, HEADS, INNER, partition_view(partition).facts.devices);
+    partition_print(stdout, partition);
     printf("largest difference from the unsharded model: %.2g of the largest value\n\n%s\n", worst,
            pass ? "PASS" : "FAIL");
     return code;
@@ -215,12 +220,12 @@ static int verify_in(struct cli *cli, const char *folder, int64_t devices)
         status = tsr_verify(cli->session, path, &options, &result);
     int code = cli_finish(cli, status);
     if (result)
-        code = report(cli, &result->summary, code);
+        code = report(cli, result, code);
     tsr_verify_result_free(result);
     return code;
 }
 
-static int run(struct cli *cli)
+static int run_demo(struct cli *cli)
 {
     const char *text = cli_value(cli, "--devices"), *folder = NULL;
     double devices = 4;
@@ -246,5 +251,5 @@ const struct command cmd_demo = {
     .summary = "shard a transformer block over 4 devices, run it, compare with the unsharded block",
     .example = "tessera demo",
     .options = options_table,
-    .run = run,
+    .run = run_demo,
 };

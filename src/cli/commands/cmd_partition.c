@@ -10,20 +10,20 @@
 #include <string.h>
 
 // Prints what was written. folder NULL: dry run; plan.devices 0: the model was not planned.
-static int report(struct cli *cli, const char *folder, const tsr_partition_summary *summary,
+static int report(struct cli *cli, const char *folder, const tsr_partition_result *result,
                   struct prediction plan)
 {
     cli_print_one_device(cli, plan);
     if (cli->json) {
         tsr_json *json = cli_json(cli);
         tsr_json_string(json, "folder", folder);
-        tsr_json_fields(json, summary_fields, summary);
+        partition_json(json, result);
         if (plan.devices)
             cli_json_prediction(json, plan);
         return cli_print_json(cli, json, EXIT_DONE);
     }
     if (!cli->quiet)
-        summary_print(stdout, summary);
+        partition_print(stdout, result);
     if (!cli->quiet && plan.devices)
         cli_print_assumed(stdout, plan);
     if (folder)
@@ -46,9 +46,10 @@ static tsr_status prepare(struct cli *cli, const struct planning *plan, const ch
     tsr_plan_result *planned = NULL;
     status = tsr_plan(*out, &plan->options, &planned);
     if (status == TSR_OK) {
+        tsr_plan_facts facts = cli_plan_facts(planned);
         // the name in the model outlives the plan
-        *config = tsr_config_name(tsr_model_find_config(*out, planned->summary.config));
-        *prediction = cli_prediction(&planned->summary);
+        *config = tsr_config_name(tsr_model_find_config(*out, facts.config));
+        *prediction = cli_prediction(&facts);
     }
     tsr_plan_result_free(planned);
     return status;
@@ -94,13 +95,14 @@ static int partition_genai(struct cli *cli, const char *out)
         status = tsr_folder_partition(folder, out, &options, &result);
     code = cli_finish(cli, status);
     if (status == TSR_OK) {
-        const tsr_partition_summary *summary = &result->summary;
+        tsr_partition_facts facts = TSR_PARTITION_FACTS_INIT;
+        (void)tsr_partition_result_about(result, &facts);
         code = report(
-            cli, out, summary,
-            (struct prediction){.devices = (int64_t)summary->devices,
-                                .cost = summary->predicted,
-                                .one_device = summary->one_device,
-                                .flops = summary->device_flops,
+            cli, out, result,
+            (struct prediction){.devices = (int64_t)facts.devices,
+                                .cost = facts.predicted,
+                                .one_device = facts.one_device,
+                                .flops = facts.device_flops,
                                 .assumed = !planning.options.topology ||
                                            tsr_topology_is_assumed(planning.options.topology)});
     }
@@ -137,7 +139,7 @@ static int reseal(struct cli *cli, const char *folder)
     return code;
 }
 
-static int run(struct cli *cli)
+static int run_partition(struct cli *cli)
 {
     const char *folder = cli_value(cli, "-o"), *layout = cli_value(cli, "--layout");
     struct planning plan;
@@ -171,7 +173,7 @@ static int run(struct cli *cli)
         status = tsr_partition(model, folder, &options, &result);
     code = cli_finish(cli, status);
     if (status == TSR_OK)
-        code = report(cli, options.dry_run ? NULL : folder, &result->summary, prediction);
+        code = report(cli, options.dry_run ? NULL : folder, result, prediction);
     tsr_partition_result_free(result);
     tsr_model_free(model);
     cli_planning_end(&plan);
@@ -218,5 +220,5 @@ const struct command cmd_partition = {
     .example = "tessera partition cut.onnx -o parts",
     .options = options_table,
     .takes = {0, 1},
-    .run = run,
+    .run = run_partition,
 };

@@ -20,6 +20,39 @@
 static const char *const objectives[] = {
     [TSR_LATENCY] = "latency", [TSR_THROUGHPUT] = "throughput"};
 
+// What the command reads from the result of a plan.
+struct plan_view {
+    const tsr_plan_result *result;
+    tsr_plan_facts facts;
+    tsr_collective_count *collectives;
+    tsr_plan_choice *choices;
+    tsr_plan_stage *stages;
+    tsr_plan_binding *binding;
+    tsr_plan_count *tried;
+    tsr_plan_expert *compared, *rejected; // rejected: those that do not fit
+    size_t n_compared, n_rejected;
+    const tsr_plan_part *parts; // the two models of --with
+    size_t n_parts, shared;
+};
+
+static struct plan_view view_plan(const tsr_plan_result *result)
+{
+    struct plan_view plan = {.result = result, .facts = cli_plan_facts(result)};
+    const tsr_plan_facts *facts = &plan.facts;
+    READ_LIST(plan.collectives, facts->n_collectives, tsr_plan_result_collective, result);
+    READ_LIST(plan.choices, facts->n_choices, tsr_plan_result_choice, result);
+    READ_LIST(plan.stages, facts->n_stages, tsr_plan_result_stage, result);
+    READ_LIST(plan.binding, facts->n_bindings, tsr_plan_result_binding, result);
+    READ_LIST(plan.tried, facts->n_counts, tsr_plan_result_count, result);
+    READ_LIST(plan.compared, facts->n_compared, tsr_plan_result_compared, result);
+    while (plan.n_compared < facts->n_compared && plan.compared[plan.n_compared].fits)
+        plan.n_compared++;
+    plan.rejected = plan.compared + plan.n_compared;
+    plan.n_rejected = facts->n_compared - plan.n_compared;
+    plan.parts = tsr_plan_result_parts(result, &plan.n_parts, &plan.shared);
+    return plan;
+}
+
 // ---- JSON --------------------------------------------------------------------------------------
 
 // `in_parts`: each device holds a partial sum.
@@ -46,34 +79,34 @@ static const tsr_json_field choice_fields[] = {
 };
 
 static const tsr_json_field result_fields[] = {
-    {JSON_FIELD(tsr_plan_summary, "configuration", config)},
-    {JSON_FIELD(tsr_plan_summary, "milliseconds", milliseconds)},
-    {JSON_FIELD(tsr_plan_summary, "cost", cost)},
-    {JSON_FIELD(tsr_plan_summary, "bound", bound)},
-    {JSON_FIELD(tsr_plan_summary, "optimal", optimal)},
-    {JSON_FIELD(tsr_plan_summary, "gap", gap)},
-    {JSON_FIELD(tsr_plan_summary, "stopped", stopped)},
-    {JSON_FIELD(tsr_plan_summary, "used_devices", used_devices)},
-    {JSON_FIELD(tsr_plan_summary, "copies", copies)},
-    {JSON_LIST(tsr_plan_summary, "memory", memory, devices)},
-    {JSON_LIST(tsr_plan_summary, "peak", peak, devices)},
-    {JSON_LIST(tsr_plan_summary, "collectives", collectives, n_collectives)},
+    {JSON_FIELD(struct plan_view, "configuration", facts.config)},
+    {JSON_FIELD(struct plan_view, "milliseconds", facts.milliseconds)},
+    {JSON_FIELD(struct plan_view, "cost", facts.cost)},
+    {JSON_FIELD(struct plan_view, "bound", facts.bound)},
+    {JSON_FIELD(struct plan_view, "optimal", facts.optimal)},
+    {JSON_FIELD(struct plan_view, "gap", facts.gap)},
+    {JSON_FIELD(struct plan_view, "stopped", facts.stopped)},
+    {JSON_FIELD(struct plan_view, "used_devices", facts.used_devices)},
+    {JSON_FIELD(struct plan_view, "copies", facts.copies)},
+    {JSON_LIST(struct plan_view, "memory", facts.memory, facts.devices)},
+    {JSON_LIST(struct plan_view, "peak", facts.peak, facts.devices)},
+    {JSON_LIST(struct plan_view, "collectives", collectives, facts.n_collectives)},
     {JSON_END},
 };
 
 // `choices` is written for --explain only. `one_device` is null if the model does not fit on one
 // device or nodes must stay sharded.
 static const tsr_json_field node_fields[] = {
-    {JSON_RECORDS_IF_ANY(tsr_plan_summary, "choices", choices, n_choices, choice_fields)},
-    {JSON_FIELD(tsr_plan_summary, "nodes", nodes)},
-    {JSON_FIELD(tsr_plan_summary, "cut_nodes", cut_nodes)},
-    {JSON_OR_NULL(tsr_plan_summary, "one_device", one_device)},
+    {JSON_RECORDS_IF_ANY(struct plan_view, "choices", choices, facts.n_choices, choice_fields)},
+    {JSON_FIELD(struct plan_view, "nodes", facts.nodes)},
+    {JSON_FIELD(struct plan_view, "cut_nodes", facts.cut_nodes)},
+    {JSON_OR_NULL(struct plan_view, "one_device", facts.one_device)},
     {JSON_END},
 };
 
 static const tsr_json_field better_fields[] = {
-    {JSON_FIELD(tsr_plan_summary, "devices", better_devices)},
-    {JSON_FIELD(tsr_plan_summary, "cost", better_cost)},
+    {JSON_FIELD(struct plan_view, "devices", facts.better_devices)},
+    {JSON_FIELD(struct plan_view, "cost", facts.better_cost)},
     {JSON_END},
 };
 
@@ -86,9 +119,9 @@ static const tsr_json_field binding_fields[] = {
 // needs_bytes: memory that each device needs at least; fits_devices: number of such devices that
 // is enough; binding: the largest tensors of the fullest device.
 static const tsr_json_field infeasible_fields[] = {
-    {JSON_FIELD(tsr_plan_summary, "needs_bytes", needs_bytes)},
-    {JSON_OR_NULL(tsr_plan_summary, "fits_devices", fits_devices)},
-    {JSON_RECORDS(tsr_plan_summary, "binding", binding, n_binding, binding_fields)},
+    {JSON_FIELD(struct plan_view, "needs_bytes", facts.needs_bytes)},
+    {JSON_OR_NULL(struct plan_view, "fits_devices", facts.fits_devices)},
+    {JSON_RECORDS(struct plan_view, "binding", binding, facts.n_bindings, binding_fields)},
     {JSON_END},
 };
 
@@ -104,9 +137,9 @@ static const tsr_json_field tried_fields[] = {
 };
 
 static const tsr_json_field head_fields[] = {
-    {JSON_FIELD(tsr_plan_summary, "devices", devices)},
-    {JSON_FIELD(tsr_plan_summary, "assumed", assumed)},
-    {JSON_FIELD(tsr_plan_summary, "solve_ms", solve_ms)},
+    {JSON_FIELD(struct plan_view, "devices", facts.devices)},
+    {JSON_FIELD(struct plan_view, "assumed", facts.assumed)},
+    {JSON_FIELD(struct plan_view, "solve_ms", facts.solve_ms)},
     {JSON_END},
 };
 
@@ -129,14 +162,14 @@ static const tsr_json_field rejected_fields[] = {
 };
 
 static const tsr_json_field search_fields[] = {
-    {JSON_RECORDS(tsr_plan_summary, "compared", compared, n_compared, expert_fields)},
-    {JSON_RECORDS(tsr_plan_summary, "rejected", rejected, n_rejected, rejected_fields)},
-    {JSON_RECORDS_IF_ANY(tsr_plan_summary, "tried", tried, n_tried, tried_fields)},
+    {JSON_RECORDS(struct plan_view, "compared", compared, n_compared, expert_fields)},
+    {JSON_RECORDS(struct plan_view, "rejected", rejected, n_rejected, rejected_fields)},
+    {JSON_RECORDS_IF_ANY(struct plan_view, "tried", tried, facts.n_counts, tried_fields)},
     {JSON_END},
 };
 
 // Writes the two models of a plan with --with; nothing for other plans.
-static void json_parts(tsr_json *json, const tsr_plan_summary *summary)
+static void json_parts(tsr_json *json, const struct plan_view *plan)
 {
     static const tsr_json_field before[] = {
         {JSON_FIELD(tsr_plan_part, "configuration", config)},
@@ -149,48 +182,48 @@ static void json_parts(tsr_json *json, const tsr_plan_summary *summary)
         {JSON_FIELD(tsr_plan_part, "cut_nodes", cut_nodes)},
         {JSON_END},
     };
-    if (!summary->n_parts)
+    if (!plan->n_parts)
         return;
-    tsr_json_int(json, "shared", (int64_t)summary->shared);
+    tsr_json_int(json, "shared", (int64_t)plan->shared);
     tsr_json_begin(json, "parts", '[');
-    for (size_t i = 0; i < summary->n_parts; i++) {
+    for (size_t i = 0; i < plan->n_parts; i++) {
         tsr_json_begin(json, NULL, '{');
-        tsr_json_fields(json, before, &summary->parts[i]);
-        tsr_json_ints(json, "memory", summary->parts[i].memory, summary->devices);
-        tsr_json_fields(json, after, &summary->parts[i]);
+        tsr_json_fields(json, before, &plan->parts[i]);
+        tsr_json_ints(json, "memory", plan->parts[i].memory, plan->facts.devices);
+        tsr_json_fields(json, after, &plan->parts[i]);
         tsr_json_end(json);
     }
     tsr_json_end(json);
 }
 
-static void json_feasible(tsr_json *json, const tsr_plan_summary *summary)
+static void json_feasible(tsr_json *json, const struct plan_view *plan)
 {
-    tsr_json_fields(json, result_fields, summary);
-    tsr_json_plan_stages(json, summary);
-    json_parts(json, summary);
-    tsr_json_fields(json, node_fields, summary);
+    tsr_json_fields(json, result_fields, plan);
+    tsr_json_plan_stages(json, plan->result);
+    json_parts(json, plan);
+    tsr_json_fields(json, node_fields, plan);
     // Fewer devices that are predicted to be at least as fast.
-    if (summary->better_devices > 0)
-        tsr_json_record(json, "better", better_fields, summary);
+    if (plan->facts.better_devices > 0)
+        tsr_json_record(json, "better", better_fields, plan);
     else
         tsr_json_null(json, "better");
 }
 
 // Prints the plan as JSON. Feasible and infeasible plans have different keys; `feasible` is null if
 // the search ended before that was decided.
-static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code)
+static int print_json(struct cli *cli, const struct plan_view *plan, int code)
 {
     tsr_json *json = cli_json(cli);
-    if (summary->undecided)
+    if (plan->facts.undecided)
         tsr_json_null(json, "feasible");
     else
-        tsr_json_bool(json, "feasible", summary->feasible);
-    tsr_json_fields(json, head_fields, summary);
-    if (summary->feasible)
-        json_feasible(json, summary);
+        tsr_json_bool(json, "feasible", plan->facts.feasible);
+    tsr_json_fields(json, head_fields, plan);
+    if (plan->facts.feasible)
+        json_feasible(json, plan);
     else
-        tsr_json_fields(json, infeasible_fields, summary);
-    tsr_json_fields(json, search_fields, summary);
+        tsr_json_fields(json, infeasible_fields, plan);
+    tsr_json_fields(json, search_fields, plan);
     tsr_json_findings(json, "findings");
     return cli_print_json(cli, json, code);
 }
@@ -199,13 +232,13 @@ static int print_json(struct cli *cli, const tsr_plan_summary *summary, int code
 
 // For --explain, prints the candidates of the node. A candidate has its cost at the node itself and
 // the time of the best plan that uses it.
-static void print_choices(const tsr_plan_summary *summary)
+static void print_choices(const struct plan_view *plan)
 {
-    if (summary->n_choices)
+    if (plan->facts.n_choices)
         printf("%-24s %12s %12s %12s %14s\n", "candidate", "compute us", "communic us", "weights",
                "best plan ms");
-    for (size_t i = 0; i < summary->n_choices; i++) {
-        const tsr_plan_choice *choice = &summary->choices[i];
+    for (size_t i = 0; i < plan->facts.n_choices; i++) {
+        const tsr_plan_choice *choice = &plan->choices[i];
         printf("%-24s %12.2f %12.2f %12s ", choice->name, (double)choice->compute / 1e6,
                (double)choice->communication / 1e6, cli_bytes(choice->weights));
         if (choice->feasible)
@@ -228,15 +261,15 @@ static void print_devices(const tsr_plan_stage *stage)
         printf("%s%lld", d ? "," : "", (long long)stage->devices[d]);
 }
 
-static void print_stages(const tsr_plan_summary *summary, bool requested)
+static void print_stages(const struct plan_view *plan, bool requested)
 {
-    if (!summary->n_stages)
+    if (!plan->facts.n_stages)
         return;
-    printf("%zu stage%s for %s: one run takes %s, one result every %s\n", summary->n_stages,
-           cli_plural(summary->n_stages), objectives[summary->objective],
-           cli_time(summary->latency), cli_time(summary->period));
-    for (size_t i = 0; i < summary->n_stages; i++) {
-        const tsr_plan_stage *stage = &summary->stages[i];
+    printf("%zu stage%s for %s: one run takes %s, one result every %s\n", plan->facts.n_stages,
+           cli_plural(plan->facts.n_stages), objectives[plan->facts.objective],
+           cli_time(plan->facts.latency), cli_time(plan->facts.period));
+    for (size_t i = 0; i < plan->facts.n_stages; i++) {
+        const tsr_plan_stage *stage = &plan->stages[i];
         printf("  stage %zu: ", i);
         print_devices(stage);
         printf("; %zu node%s (#%lld to #%lld), %s and %s of transfers, %s\n", stage->nodes,
@@ -247,7 +280,7 @@ static void print_stages(const tsr_plan_summary *summary, bool requested)
         printf("this pipeline beats all plans without stages; --stages auto compares others\n");
         return;
     }
-    bool full = summary->objective == TSR_THROUGHPUT || summary->n_parts;
+    bool full = plan->facts.objective == TSR_THROUGHPUT || plan->n_parts;
     printf("search space: stages of consecutive nodes on consecutive devices, divided where "
            "little data is transferred%s\n",
            full ? "; full tensors assumed at borders" : "");
@@ -262,34 +295,35 @@ static void print_collectives(const tsr_collective_count *list, size_t n, const 
 
 // With --with, prints a line for each model: first the model of the command's argument, then that
 // of the option.
-static void print_parts(const tsr_plan_summary *summary)
+static void print_parts(const struct plan_view *plan)
 {
-    for (size_t i = 0; i < summary->n_parts; i++) {
-        const tsr_plan_part *part = &summary->parts[i];
+    for (size_t i = 0; i < plan->n_parts; i++) {
+        const tsr_plan_part *part = &plan->parts[i];
         printf("  %s model: %s, %zu of %zu nodes sharded;", i ? "second" : "first",
                cli_time(part->cost), part->cut_nodes, part->nodes);
         print_collectives(part->collectives, part->n_collectives, " no communication");
     }
-    if (summary->n_parts)
-        printf("%zu weights have the same sharding in both\n", summary->shared);
+    if (plan->n_parts)
+        printf("%zu weights have the same sharding in both\n", plan->shared);
 }
 
 #define MAX_SUBSETS 64 // with more devices the planner searches blocks instead of subsets
 
 // Prints how many blocks of devices share the batch, if there are several. If some devices are not
 // used, prints how many are, and which sets of devices the planner compared.
-static void print_block(const tsr_plan_summary *summary)
+static void print_block(const struct plan_view *plan)
 {
-    if (summary->copies > 1)
+    if (plan->facts.copies > 1)
         printf("%lld blocks of %lld devices each run a share of the batch (data parallel); other "
                "sizes of blocks were compared\n",
-               (long long)summary->copies, (long long)(summary->used_devices / summary->copies));
-    if (summary->used_devices <= 0 || summary->used_devices >= (int64_t)summary->devices)
+               (long long)plan->facts.copies,
+               (long long)(plan->facts.used_devices / plan->facts.copies));
+    if (plan->facts.used_devices <= 0 || plan->facts.used_devices >= (int64_t)plan->facts.devices)
         return;
     printf("%lld of the %zu devices %s used, more would not be faster; the others are idle\n",
-           (long long)summary->used_devices, summary->devices,
-           summary->used_devices == 1 ? "is" : "are");
-    if (summary->devices <= MAX_SUBSETS)
+           (long long)plan->facts.used_devices, plan->facts.devices,
+           plan->facts.used_devices == 1 ? "is" : "are");
+    if (plan->facts.devices <= MAX_SUBSETS)
         printf("search space: each node on all devices, on the fastest k, or on the first; and all "
                "nodes on one subset of the devices\n");
 }
@@ -298,27 +332,27 @@ static void print_block(const tsr_plan_summary *summary)
 // results. The cost of the optimization program is used only for two models (--with). It is less
 // exact: it may assume full tensors between stages, and with devices of different speed it adds a
 // wait at every node.
-static int64_t predicted(const tsr_plan_summary *summary)
+static int64_t predicted(const struct plan_view *plan)
 {
-    if (summary->n_parts)
-        return summary->cost;
-    if (!summary->n_stages)
-        return (int64_t)(summary->milliseconds * 1e9 + 0.5);
-    return summary->objective == TSR_THROUGHPUT ? summary->period : summary->latency;
+    if (plan->n_parts)
+        return plan->facts.cost;
+    if (!plan->facts.n_stages)
+        return (int64_t)(plan->facts.milliseconds * 1e9 + 0.5);
+    return plan->facts.objective == TSR_THROUGHPUT ? plan->facts.period : plan->facts.latency;
 }
 
-static bool one_is_as_fast(const tsr_plan_summary *summary)
+static bool one_is_as_fast(const struct plan_view *plan)
 {
-    return summary->devices > 1 && summary->one_device > 0 &&
-           summary->one_device <= predicted(summary) &&
-           (summary->better_devices < 2 || summary->one_device <= summary->better_cost);
+    return plan->facts.devices > 1 && plan->facts.one_device > 0 &&
+           plan->facts.one_device <= predicted(plan) &&
+           (plan->facts.better_devices < 2 || plan->facts.one_device <= plan->facts.better_cost);
 }
 
-static bool fewer_are_faster(const tsr_plan_summary *summary)
+static bool fewer_are_faster(const struct plan_view *plan)
 {
-    if (one_is_as_fast(summary))
-        return summary->one_device < predicted(summary);
-    return summary->better_devices > 1 && summary->better_cost < predicted(summary);
+    if (one_is_as_fast(plan))
+        return plan->facts.one_device < predicted(plan);
+    return plan->facts.better_devices > 1 && plan->facts.better_cost < predicted(plan);
 }
 
 // Returns the word for a plan on fewer devices that takes so many picoseconds more.
@@ -331,16 +365,18 @@ static const char *comparison_word(int64_t more)
 
 // Prints at most one hint: another number of devices would be as fast or faster, or no node is
 // sharded.
-static void print_hint(const tsr_plan_summary *summary)
+static void print_hint(const struct plan_view *plan)
 {
-    if (one_is_as_fast(summary))
-        printf("one device would be as fast: predicted time %s\n", cli_time(summary->one_device));
-    else if (summary->better_devices > 0)
-        printf("%lld device%s would be %s: predicted time %s\n", (long long)summary->better_devices,
-               cli_plural((size_t)summary->better_devices),
-               comparison_word(summary->better_cost - predicted(summary)),
-               cli_time(summary->better_cost));
-    else if (summary->devices > 1 && summary->cut_nodes == 0 && summary->n_stages < 2)
+    if (one_is_as_fast(plan))
+        printf("one device would be as fast: predicted time %s\n",
+               cli_time(plan->facts.one_device));
+    else if (plan->facts.better_devices > 0)
+        printf("%lld device%s would be %s: predicted time %s\n",
+               (long long)plan->facts.better_devices,
+               cli_plural((size_t)plan->facts.better_devices),
+               comparison_word(plan->facts.better_cost - predicted(plan)),
+               cli_time(plan->facts.better_cost));
+    else if (plan->facts.devices > 1 && plan->facts.cut_nodes == 0 && plan->facts.n_stages < 2)
         printf("nothing is sharded: every device does all of the work\n");
 }
 
@@ -369,53 +405,52 @@ static void print_picture(const tsr_picture *picture)
 
 // Prints expert plans (plans that an expert would write by hand): the best ones, and those that do
 // not fit. Adds why each was not chosen.
-static void print_compared(const tsr_plan_summary *summary)
+static void print_compared(const struct plan_view *plan)
 {
-    size_t shown = size_min(summary->n_compared, MAX_COMPARED);
-    size_t unfit = size_min(summary->n_rejected, MAX_REJECTED);
+    size_t shown = size_min(plan->n_compared, MAX_COMPARED);
+    size_t unfit = size_min(plan->n_rejected, MAX_REJECTED);
     if (shown + unfit)
         printf("compared with:\n");
     for (size_t i = 0; i < shown; i++)
-        printf("  %s: %s, %s\n", summary->compared[i].name,
-               cli_time((int64_t)(summary->compared[i].milliseconds * 1e9)),
-               summary->compared[i].reason);
+        printf("  %s: %s, %s\n", plan->compared[i].name,
+               cli_time((int64_t)(plan->compared[i].milliseconds * 1e9)), plan->compared[i].reason);
     for (size_t i = 0; i < unfit; i++)
-        printf("  %s: %s\n", summary->rejected[i].name, summary->rejected[i].reason);
+        printf("  %s: %s\n", plan->rejected[i].name, plan->rejected[i].reason);
 }
 
 // Returns the memory of the fullest device.
-static int64_t fullest(const tsr_plan_summary *summary)
+static int64_t fullest(const tsr_plan_facts *plan)
 {
     int64_t most = 0;
-    for (size_t i = 0; i < summary->devices; i++)
-        most = summary->memory[i] > most ? summary->memory[i] : most;
+    for (size_t i = 0; i < plan->devices; i++)
+        most = plan->memory[i] > most ? plan->memory[i] : most;
     return most;
 }
 
-static void print_plan(const tsr_plan_summary *summary, const tsr_picture *picture, bool staged)
+static void print_plan(const struct plan_view *plan, const tsr_picture *picture, bool staged)
 {
     // Stages for throughput: the cost is the time from one result to the next.
-    bool between = summary->n_stages && summary->objective == TSR_THROUGHPUT;
-    printf("%zu device%s, %zu of %zu nodes sharded; predicted time %s%s", summary->devices,
-           cli_plural(summary->devices), summary->cut_nodes, summary->nodes,
-           between ? "between runs " : "", cli_time(predicted(summary)));
-    if (summary->optimal && fewer_are_faster(summary))
-        printf(", the least for %zu devices\n", summary->devices);
-    else if (summary->optimal)
+    bool between = plan->facts.n_stages && plan->facts.objective == TSR_THROUGHPUT;
+    printf("%zu device%s, %zu of %zu nodes sharded; predicted time %s%s", plan->facts.devices,
+           cli_plural(plan->facts.devices), plan->facts.cut_nodes, plan->facts.nodes,
+           between ? "between runs " : "", cli_time(predicted(plan)));
+    if (plan->facts.optimal && fewer_are_faster(plan))
+        printf(", the least for %zu devices\n", plan->facts.devices);
+    else if (plan->facts.optimal)
         printf(", the least of all candidates\n");
     else
-        printf(", at most %.3f %% above the least%s\n", summary->gap * 100,
-               summary->stopped ? " (the search was stopped)" : "");
-    cli_print_assumed(stdout, cli_prediction(summary));
-    print_block(summary);
-    print_stages(summary, staged);
-    print_parts(summary);
-    printf("memory: %s on the fullest device\n", cli_bytes(fullest(summary)));
+        printf(", at most %.3f %% above the least%s\n", plan->facts.gap * 100,
+               plan->facts.stopped ? " (the search was stopped)" : "");
+    cli_print_assumed(stdout, cli_prediction(&plan->facts));
+    print_block(plan);
+    print_stages(plan, staged);
+    print_parts(plan);
+    printf("memory: %s on the fullest device\n", cli_bytes(fullest(&plan->facts)));
     printf("communication:");
-    print_collectives(summary->collectives, summary->n_collectives, " none");
+    print_collectives(plan->collectives, plan->facts.n_collectives, " none");
     print_picture(picture);
-    print_compared(summary);
-    print_hint(summary);
+    print_compared(plan);
+    print_hint(plan);
 }
 
 // ---- files -------------------------------------------------------------------------------------
@@ -443,10 +478,11 @@ static tsr_status write_topology(struct cli *cli, const char *out, const tsr_top
 
 // Returns the topology that --devices auto chose, or the given one.
 static const tsr_topology *chosen_topology(const tsr_plan_options *options,
-                                           const tsr_plan_summary *summary)
+                                           const tsr_plan_result *result)
 {
-    for (size_t i = 0; i < summary->n_tried; i++)
-        if (summary->tried[i].chosen)
+    tsr_plan_count count = TSR_PLAN_COUNT_INIT;
+    for (size_t i = 0; i < cli_plan_facts(result).n_counts; i++)
+        if (tsr_plan_result_count(result, i, &count) == TSR_OK && count.chosen)
             return tsr_topology_choice(options->topology, i);
     return options->topology;
 }
@@ -472,7 +508,7 @@ static tsr_status write_files(struct cli *cli, tsr_model *model, const tsr_plan_
     if (status != TSR_OK)
         return status;
     if (out && options->topology)
-        status = write_topology(cli, out, chosen_topology(options, &result->summary));
+        status = write_topology(cli, out, chosen_topology(options, result));
     if (status != TSR_OK || !other)
         return status;
     return write_model(cli, options->with, other);
@@ -484,24 +520,24 @@ static int finish(struct cli *cli, tsr_status status, tsr_model *model,
                   const tsr_plan_options *options, const tsr_plan_result *result)
 {
     static const char *const written[] = {"-o", "--with-output", "--plan"};
-    const tsr_plan_summary *summary = &result->summary;
     if (status == TSR_OK)
         status = write_files(cli, model, options, result);
     int code = cli_finish(cli, status);
     if (status != TSR_OK && status != TSR_INFEASIBLE)
         return code;
+    struct plan_view plan = view_plan(result);
     if (cli->json)
-        return print_json(cli, summary, code);
+        return print_json(cli, &plan, code);
     if (status != TSR_OK)
         return code;
     if (!cli->quiet) {
         tsr_picture picture = {0};
         // The picture is optional, so a failure leaves it out.
-        if (tsr_plan_picture(model, summary->config, options->sizes, options->n_sizes, &picture) !=
-            TSR_OK)
+        if (tsr_plan_picture(model, plan.facts.config, options->sizes, options->n_sizes,
+                             &picture) != TSR_OK)
             picture = (tsr_picture){0};
-        print_plan(summary, &picture, options->stages != 0);
-        print_choices(summary);
+        print_plan(&plan, &picture, options->stages != 0);
+        print_choices(&plan);
     }
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)
         if (cli_value(cli, written[i]))
@@ -685,20 +721,23 @@ static tsr_status list_points(struct cli *cli, tsr_plan_options options, struct 
         tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
         if (status == TSR_OK)
             status = tsr_plan(model, &options, &plan);
+        tsr_plan_facts facts = {0};
+        if (plan)
+            facts = cli_plan_facts(plan);
         if (status == TSR_OK) {
-            int64_t most = fullest(&plan->summary);
-            add_point(points, (struct point){most, plan->summary.milliseconds});
+            int64_t most = fullest(&facts);
+            add_point(points, (struct point){most, facts.milliseconds});
             if (options.memory <= 0 || most < options.memory)
                 options.memory = most;
             options.memory = (int64_t)((double)options.memory * LESS_MEMORY);
         }
-        int64_t needs = plan ? plan->summary.needs_bytes : 0;
+        int64_t needs = facts.needs_bytes;
         bool ends = last || (status == TSR_INFEASIBLE && needs <= options.memory);
         if (status == TSR_INFEASIBLE && points->n) {
             int64_t less = (int64_t)((double)options.memory * LESS_MEMORY);
             tsr_finding_clear(cli->session);
-            points->missing += plan->summary.undecided;
-            last = !plan->summary.undecided || less <= needs;
+            points->missing += facts.undecided;
+            last = !facts.undecided || less <= needs;
             options.memory = last ? needs : less;
             status = TSR_OK;
         }
@@ -783,7 +822,7 @@ static tsr_status plan_models(struct cli *cli, struct together *together, tsr_pl
     return plan_until_stopped(cli, *model, options, plan);
 }
 
-static int run(struct cli *cli)
+static int run_plan(struct cli *cli)
 {
     struct planning g;
     struct together *together;
@@ -867,5 +906,5 @@ const struct command cmd_plan = {
                "seq=9 -o planned.onnx",
     .options = options_table,
     .takes = {1, 2},
-    .run = run,
+    .run = run_plan,
 };

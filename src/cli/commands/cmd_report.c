@@ -61,7 +61,7 @@ static tsr_status plan(struct report *report)
     if (!sharded) {
         tsr_status status = tsr_plan(report->model, &options, &report->plan);
         if (status == TSR_OK)
-            report->config = report->plan->summary.config;
+            report->config = cli_plan_facts(report->plan).config;
         return status;
     }
     // Planning a copy keeps existing shardings and leaves the model unchanged.

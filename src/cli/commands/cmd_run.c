@@ -104,7 +104,7 @@ static tsr_status execute(struct job *job, tsr_tensors *outputs)
         status = tsr_run(cli->session, path, &job->options, job->inputs, outputs);
     else if (job->config || tsr_model_config_count(job->model))
         status = tsr_run_annotated(job->model, job->config, cli_temporary(), &job->options,
-                                   job->inputs, outputs, NULL);
+                                   job->inputs, outputs);
     else
         status = tsr_run_model(cli->session, path, &job->options, job->inputs, outputs);
     if (status != TSR_OK || !file || cli_rank(cli) != 0)
@@ -115,7 +115,7 @@ static tsr_status execute(struct job *job, tsr_tensors *outputs)
     return status;
 }
 
-static int run(struct cli *cli)
+static int run_run(struct cli *cli)
 {
     struct job job;
     tsr_tensors *outputs = NULL;
@@ -159,5 +159,5 @@ const struct command cmd_run = {
                "tests/models/bert_tiny/test_data_set_0",
     .options = options_table,
     .takes = {1, 1},
-    .run = run,
+    .run = run_run,
 };

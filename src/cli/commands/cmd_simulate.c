@@ -13,19 +13,19 @@
 #define CELLS 64
 
 // Returns requests per second in a steady stream; 0: there is only one request.
-static double per_second(const tsr_simulation_summary *simulation)
+static double per_second(const tsr_simulation_view *simulation)
 {
-    return simulation->period > 0 ? 1 / simulation->period : 0;
+    return simulation->facts.period > 0 ? 1 / simulation->facts.period : 0;
 }
 
 // Draws the bar of a device: each cell shows what the device does during most of the cell's time.
 // *at is the index of the first span of the device and is advanced past its last. Example: with
 // cells of 0.05 ms, a span from 0.12 to 0.20 ms adds 0.03 ms to cell 2 and 0.05 ms to cell 3.
 // marks[3] is for time outside of all spans.
-static void draw_bar(const tsr_simulation_summary *simulation, size_t device, size_t *at, char *bar)
+static void draw_bar(const tsr_simulation_view *simulation, size_t device, size_t *at, char *bar)
 {
     static const char marks[] = "#=. ";
-    double share[CELLS][4] = {{0}}, cell = simulation->seconds / CELLS;
+    double share[CELLS][4] = {{0}}, cell = simulation->facts.seconds / CELLS;
     for (; *at < simulation->n_spans && (size_t)simulation->spans[*at].device == device; ++*at) {
         const tsr_span *span = &simulation->spans[*at];
         int first = (int)(span->begin / cell), last = (int)(span->end / cell);
@@ -53,33 +53,34 @@ static void draw_bar(const tsr_simulation_summary *simulation, size_t device, si
     bar[CELLS] = 0;
 }
 
-static double percent(const tsr_simulation_summary *simulation, double seconds)
+static double percent(const tsr_simulation_view *simulation, double seconds)
 {
-    return simulation->seconds > 0 ? 100 * seconds / simulation->seconds : 0;
+    return simulation->facts.seconds > 0 ? 100 * seconds / simulation->facts.seconds : 0;
 }
 
 // Prints the simulation with a bar for each device. Spans are sorted by device, so each bar starts
 // where the previous one ended.
-static void print_text(const struct cli *cli, const tsr_simulation_summary *simulation)
+static void print_text(const struct cli *cli, const tsr_simulation_view *simulation)
 {
     char bar[CELLS + 1];
     size_t at = 0;
     double talk = 0;
-    for (size_t i = 0; i < simulation->devices; i++)
-        talk += simulation->device[i].communication / (double)simulation->devices;
-    printf("%zu device%s, %d request%s: %.3f ms", simulation->devices,
-           cli_plural(simulation->devices), simulation->requests,
-           cli_plural((size_t)simulation->requests), simulation->seconds * 1e3);
-    if (simulation->requests > 1)
+    for (size_t i = 0; i < simulation->facts.devices; i++)
+        talk += simulation->device[i].communication / (double)simulation->facts.devices;
+    printf("%zu device%s, %d request%s: %.3f ms", simulation->facts.devices,
+           cli_plural(simulation->facts.devices), simulation->facts.requests,
+           cli_plural((size_t)simulation->facts.requests), simulation->facts.seconds * 1e3);
+    if (simulation->facts.requests > 1)
         printf("; the first after %.3f ms, then one every %.3f ms: %.1f per second",
-               simulation->first * 1e3, simulation->period * 1e3, per_second(simulation));
+               simulation->facts.first * 1e3, simulation->facts.period * 1e3,
+               per_second(simulation));
     printf("; communication %.1f %% of it\n", percent(simulation, talk));
-    cli_print_assumed(stdout, (struct prediction){.devices = (int64_t)simulation->devices,
-                                                  .assumed = simulation->assumed,
-                                                  .flops = simulation->device_flops});
+    cli_print_assumed(stdout, (struct prediction){.devices = (int64_t)simulation->facts.devices,
+                                                  .assumed = simulation->facts.assumed,
+                                                  .flops = simulation->facts.device_flops});
     printf("%-8s %-*s %8s %8s %8s %8s %10s\n", "device", CELLS + 2,
            "# work  = communication  . waiting", "work %", "comm. %", "wait %", "idle %", "memory");
-    for (size_t i = 0; i < simulation->devices; i++) {
+    for (size_t i = 0; i < simulation->facts.devices; i++) {
         const tsr_simulated_device *device = &simulation->device[i];
         draw_bar(simulation, i, &at, bar);
         printf("%-8zu|%s| %8.1f %8.1f %8.1f %8.1f %10s\n", i, bar,
@@ -87,9 +88,9 @@ static void print_text(const struct cli *cli, const tsr_simulation_summary *simu
                percent(simulation, device->waiting), percent(simulation, device->idle),
                cli_bytes(device->memory));
     }
-    if (simulation->unsized)
+    if (simulation->facts.unsized)
         cli_print(cli, "%zu nodes have dimensions that are only known at run time; assuming 1\n",
-                  simulation->unsized);
+                  simulation->facts.unsized);
 }
 
 static const tsr_json_field device_fields[] = {
@@ -124,28 +125,28 @@ static const tsr_json_field link_fields[] = {
 };
 
 static const tsr_json_field total_fields[] = {
-    {JSON_FIELD(tsr_simulation_summary, "devices", devices)},
-    {JSON_FIELD(tsr_simulation_summary, "assumed", assumed)},
-    {JSON_FIELD(tsr_simulation_summary, "requests", requests)},
-    {JSON_FIELD(tsr_simulation_summary, "seconds", seconds)},
-    {JSON_FIELD(tsr_simulation_summary, "first_s", first)},
-    {JSON_FIELD(tsr_simulation_summary, "period_s", period)},
+    {JSON_FIELD(tsr_simulation_view, "devices", facts.devices)},
+    {JSON_FIELD(tsr_simulation_view, "assumed", facts.assumed)},
+    {JSON_FIELD(tsr_simulation_view, "requests", facts.requests)},
+    {JSON_FIELD(tsr_simulation_view, "seconds", facts.seconds)},
+    {JSON_FIELD(tsr_simulation_view, "first_s", facts.first)},
+    {JSON_FIELD(tsr_simulation_view, "period_s", facts.period)},
     {JSON_END},
 };
 
 // `spans` is their number; --trace writes them. For a partition, the one_device fields are absent.
 static const tsr_json_field detail_fields[] = {
-    {JSON_RECORDS(tsr_simulation_summary, "timeline", device, devices, device_fields)},
-    {JSON_IF_KNOWN(tsr_simulation_summary, "one_device_s", one_device_s)},
-    {JSON_IF_KNOWN(tsr_simulation_summary, "one_device_memory", one_device_memory)},
-    {JSON_RECORDS(tsr_simulation_summary, "communication", comms, n_comms, comm_fields)},
-    {JSON_RECORDS(tsr_simulation_summary, "links", links, n_links, link_fields)},
-    {JSON_FIELD(tsr_simulation_summary, "spans", n_spans)},
-    {JSON_FIELD(tsr_simulation_summary, "unsized", unsized)},
+    {JSON_RECORDS(tsr_simulation_view, "timeline", device, facts.devices, device_fields)},
+    {JSON_IF_KNOWN(tsr_simulation_view, "one_device_s", facts.one_device_s)},
+    {JSON_IF_KNOWN(tsr_simulation_view, "one_device_memory", facts.one_device_memory)},
+    {JSON_RECORDS(tsr_simulation_view, "communication", comms, n_comms, comm_fields)},
+    {JSON_RECORDS(tsr_simulation_view, "links", links, n_links, link_fields)},
+    {JSON_FIELD(tsr_simulation_view, "spans", n_spans)},
+    {JSON_FIELD(tsr_simulation_view, "unsized", facts.unsized)},
     {JSON_END},
 };
 
-static int print_json(struct cli *cli, const tsr_simulation_summary *simulation)
+static int print_json(struct cli *cli, const tsr_simulation_view *simulation)
 {
     tsr_json *json = cli_json(cli);
     tsr_json_fields(json, total_fields, simulation);
@@ -169,7 +170,7 @@ static tsr_status simulate_model(struct cli *cli, struct planning *planning,
         status = tsr_plan(model, &planning->options, &plan);
         if (status != TSR_OK)
             goto free_model;
-        options->config = plan->summary.config;
+        options->config = cli_plan_facts(plan).config;
     }
     status = tsr_simulate(model, options, simulation);
 free_model:
@@ -201,8 +202,8 @@ static int report(struct cli *cli, const tsr_simulation *simulation)
     if (status != TSR_OK)
         return code;
     if (cli->json)
-        return print_json(cli, &simulation->summary);
-    print_text(cli, &simulation->summary);
+        return print_json(cli, tsr_simulation_read(simulation));
+    print_text(cli, tsr_simulation_read(simulation));
     if (trace)
         cli_print(cli, "%s: written\n", trace);
     return code;
@@ -221,7 +222,7 @@ static int simulate(struct cli *cli, struct planning *planning, tsr_simulate_opt
     return code;
 }
 
-static int run(struct cli *cli)
+static int run_simulate(struct cli *cli)
 {
     struct planning g;
     tsr_simulate_options options = {.size = sizeof options, .requests = 1, .one_device = cli->json};
@@ -273,5 +274,5 @@ const struct command cmd_simulate = {
                "batch=8 --dim seq=128",
     .options = options_table,
     .takes = {1, 1},
-    .run = run,
+    .run = run_simulate,
 };

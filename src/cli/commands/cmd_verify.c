@@ -13,6 +13,24 @@
 
 #define MAX_TRIALS 100000
 
+// The result of one sharding: trial i, or (TSR_NO_TRIAL) the model's own.
+struct outcome {
+    const tsr_partition_result *partition;
+    tsr_difference *outputs;
+    size_t n_outputs;
+    tsr_first_difference first;
+};
+
+static struct outcome read_outcome(const tsr_verify_result *result, size_t trial, size_t n_outputs)
+{
+    struct outcome outcome = {.partition = tsr_verify_result_partition(result, trial),
+                              .n_outputs = n_outputs,
+                              .first = TSR_FIRST_DIFFERENCE_INIT};
+    READ_LIST(outcome.outputs, n_outputs, tsr_verify_result_output, result, trial);
+    (void)tsr_verify_result_first(result, trial, &outcome.first);
+    return outcome;
+}
+
 // ---- JSON --------------------------------------------------------------------------------------
 
 // Writes `recorded`: the comparison with the outputs recorded in a test_data_set_N; -1: no
@@ -69,59 +87,70 @@ static void json_sharding(tsr_json *json, const char *edits)
     tsr_json_end(json);
 }
 
-static void json_trials(tsr_json *json, const tsr_verify_summary *result)
+static void json_outcome(tsr_json *json, const struct outcome *outcome)
+{
+    partition_json(json, outcome->partition);
+    tsr_json_records(json, "outputs", output_fields, outcome->outputs, outcome->n_outputs,
+                     sizeof *outcome->outputs);
+    json_first(json, &outcome->first);
+}
+
+static void json_trials(tsr_json *json, const tsr_verify_result *result, size_t n)
 {
     tsr_json_begin(json, "trials", '[');
-    for (size_t i = 0; i < result->n_trials; i++) {
-        const tsr_trial *trial = &result->trials[i];
+    for (size_t i = 0; i < n; i++) {
+        tsr_verify_trial trial = TSR_VERIFY_TRIAL_INIT;
+        (void)tsr_verify_result_trial(result, i, &trial);
+        struct outcome outcome = read_outcome(result, i, trial.n_outputs);
         tsr_json_begin(json, NULL, '{');
-        tsr_json_bool(json, "ok", trial->ok);
-        json_recorded(json, trial->recorded);
-        tsr_json_string(json, "status", tsr_status_text(trial->status));
-        tsr_json_string(json, "refused", trial->refused);
-        tsr_json_fields(json, summary_fields, &trial->partition);
-        tsr_json_records(json, "outputs", output_fields, trial->outputs, trial->n_outputs,
-                         sizeof *trial->outputs);
-        json_first(json, &trial->first);
-        json_sharding(json, trial->sharding);
+        tsr_json_bool(json, "ok", trial.ok);
+        json_recorded(json, trial.recorded);
+        tsr_json_string(json, "status", tsr_status_text(trial.status));
+        tsr_json_string(json, "refused", trial.refused);
+        json_outcome(json, &outcome);
+        json_sharding(json, trial.sharding);
         tsr_json_end(json);
     }
     tsr_json_end(json);
 }
 
-static tsr_input_sizes sizes_of(const tsr_verify_summary *result)
+static tsr_input_sizes sizes_of(const tsr_verify_facts *facts)
 {
     return (tsr_input_sizes){.size = sizeof(tsr_input_sizes),
-                             .open_size = result->open_size,
-                             .sizes = result->sizes,
-                             .n_sizes = result->n_sizes,
-                             .planned_size = result->planned_size};
+                             .open_size = facts->open_size,
+                             .sizes = facts->sizes,
+                             .n_sizes = facts->n_sizes,
+                             .planned_size = facts->planned_size};
+}
+
+// Returns the devices of the random shardings.
+static int64_t trial_devices(const tsr_verify_options *options, const tsr_verify_result *result)
+{
+    const tsr_partition_result *first = tsr_verify_result_partition(result, 0);
+    return options->devices ? options->devices : (int64_t)partition_view(first).facts.devices;
 }
 
 // Prints the verification as JSON. With --random the results are in each trial, otherwise at the
 // top.
 static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
-                             const tsr_verify_summary *result, int code)
+                             const tsr_verify_result *result, const tsr_verify_facts *facts,
+                             int code)
 {
     tsr_json *json = cli_json(cli);
-    tsr_input_sizes sizes = sizes_of(result);
-    tsr_json_bool(json, "ok", result->ok);
-    json_recorded(json, result->recorded);
-    tsr_json_bool(json, "forced", result->forced);
+    tsr_input_sizes sizes = sizes_of(facts);
+    tsr_json_bool(json, "ok", facts->ok);
+    json_recorded(json, facts->recorded);
+    tsr_json_bool(json, "forced", facts->forced);
     if (options->plan)
-        tsr_json_bool(json, "assumed", result->assumed);
+        tsr_json_bool(json, "assumed", facts->assumed);
     cli_json_sizes(json, &sizes);
-    if (result->n_trials) {
-        tsr_json_int(json, "refused", (int64_t)result->n_refused);
-        tsr_json_int(json, "devices",
-                     options->devices ? options->devices
-                                      : (int64_t)result->trials[0].partition.devices);
-        json_trials(json, result);
+    if (facts->n_trials) {
+        tsr_json_int(json, "refused", (int64_t)facts->n_refused);
+        tsr_json_int(json, "devices", trial_devices(options, result));
+        json_trials(json, result, facts->n_trials);
     } else {
-        tsr_json_fields(json, summary_fields, &result->partition);
-        tsr_json_records(json, "outputs", output_fields, result->outputs, result->n_outputs,
-                         sizeof *result->outputs);
-        json_first(json, &result->first);
+        struct outcome own = read_outcome(result, TSR_NO_TRIAL, facts->n_outputs);
+        json_outcome(json, &own);
     }
     tsr_json_findings(json, "findings");
     return cli_print_json(cli, json, code);
@@ -129,62 +158,72 @@ static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
 
 // ---- text --------------------------------------------------------------------------------------
 
-static void print_verdict(const tsr_verify_summary *result)
+static void print_verdict(const tsr_verify_facts *facts)
 {
-    printf("%s\n", result->ok ? "PASS" : "FAIL");
+    printf("%s\n", facts->ok ? "PASS" : "FAIL");
 }
 
-static void print_outputs(const tsr_verify_summary *result)
+static void print_outputs(const struct outcome *outcome, const tsr_verify_facts *facts)
 {
     printf("%-24s %12s %12s\n", "output", "max abs", "max rel");
-    for (size_t i = 0; i < result->n_outputs; i++) {
-        const tsr_difference *difference = &result->outputs[i];
+    for (size_t i = 0; i < outcome->n_outputs; i++) {
+        const tsr_difference *difference = &outcome->outputs[i];
         printf("%-24s %12.3g %12.3g %s\n", difference->name, difference->max_abs,
                difference->max_rel, difference->ok ? "" : "DIFFERENT");
     }
-    if (result->recorded > 0)
+    if (facts->recorded > 0)
         printf("recorded outputs: equal within tolerance\n");
-    if (result->recorded == 0)
+    if (facts->recorded == 0)
         printf("recorded outputs: different%s\n",
-               result->ok ? " (sharded and unsharded runs agree: the recording is from another "
-                            "model or engine)"
-                          : "");
-    print_verdict(result);
+               facts->ok ? " (sharded and unsharded runs agree: the recording is from another "
+                           "model or engine)"
+                         : "");
+    print_verdict(facts);
 }
 
 // Returns the largest max_rel, or NaN if one is NaN.
-static double worst(const tsr_trial *trial)
+static double worst(const struct outcome *outcome)
 {
     double most = 0;
-    for (size_t i = 0; i < trial->n_outputs; i++)
-        if (!isnan(most) && !(trial->outputs[i].max_rel <= most))
-            most = trial->outputs[i].max_rel;
+    for (size_t i = 0; i < outcome->n_outputs; i++)
+        if (!isnan(most) && !(outcome->outputs[i].max_rel <= most))
+            most = outcome->outputs[i].max_rel;
     return most;
 }
 
-// Prints one line per trial. Trial i has seed + i. The edits of failed trials are printed.
-static void print_trials(const tsr_verify_options *options, const tsr_verify_summary *result)
+// Prints a trial in one line, and the edits of a failed one.
+static void print_trial(uint64_t seed, const tsr_verify_trial *trial, const struct outcome *outcome)
+{
+    struct partition_view view = partition_view(outcome->partition);
+    size_t collectives = 0;
+    for (size_t k = 0; k < view.facts.n_collectives; k++)
+        collectives += view.collectives[k].count;
+    if (trial->refused) {
+        printf("%-8llu refused: %s\n", (unsigned long long)seed, trial->refused);
+        return;
+    }
+    printf("%-8llu %5zu of %-4zu %11zu %12.3g %s%s\n", (unsigned long long)seed,
+           view.facts.cut_nodes, view.facts.nodes, collectives, worst(outcome),
+           trial->ok ? "" : tsr_status_text(trial->status),
+           trial->recorded == 0 ? " (differs from the recorded outputs)" : "");
+    if (!trial->ok && trial->sharding)
+        printf("%s", trial->sharding);
+}
+
+// Trial i has the seed `seed` + i.
+static void print_trials(uint64_t seed, const tsr_verify_result *result,
+                         const tsr_verify_facts *facts)
 {
     printf("%-8s %12s %12s %12s\n", "seed", "sharded", "collectives", "max rel");
-    for (size_t i = 0; i < result->n_trials; i++) {
-        const tsr_trial *trial = &result->trials[i];
-        size_t collectives = 0;
-        for (size_t k = 0; k < trial->partition.n_collectives; k++)
-            collectives += trial->partition.collectives[k].count;
-        if (trial->refused) {
-            printf("%-8llu refused: %s\n", (unsigned long long)(options->seed + i), trial->refused);
-            continue;
-        }
-        printf("%-8llu %5zu of %-4zu %11zu %12.3g %s%s\n", (unsigned long long)(options->seed + i),
-               trial->partition.cut_nodes, trial->partition.nodes, collectives, worst(trial),
-               trial->ok ? "" : tsr_status_text(trial->status),
-               trial->recorded == 0 ? " (differs from the recorded outputs)" : "");
-        if (!trial->ok && trial->sharding)
-            printf("%s", trial->sharding);
+    for (size_t i = 0; i < facts->n_trials; i++) {
+        tsr_verify_trial trial = TSR_VERIFY_TRIAL_INIT;
+        (void)tsr_verify_result_trial(result, i, &trial);
+        struct outcome outcome = read_outcome(result, i, trial.n_outputs);
+        print_trial(seed + i, &trial, &outcome);
     }
-    if (result->n_refused)
-        printf("%zu of %zu shardings are not supported\n", result->n_refused, result->n_trials);
-    print_verdict(result);
+    if (facts->n_refused)
+        printf("%zu of %zu shardings are not supported\n", facts->n_refused, facts->n_trials);
+    print_verdict(facts);
 }
 
 // ---- the command -------------------------------------------------------------------------------
@@ -218,26 +257,29 @@ static int read_options(struct cli *cli, tsr_verify_options *options, tsr_run_op
 
 // Prints the result on rank 0.
 static int report(struct cli *cli, const tsr_verify_options *options,
-                  const tsr_verify_summary *result, int code)
+                  const tsr_verify_result *result, int code)
 {
+    tsr_verify_facts facts = TSR_VERIFY_FACTS_INIT;
+    (void)tsr_verify_result_about(result, &facts);
     cli_print_seed(cli, options->inputs);
     if (cli->json)
-        return print_verify_json(cli, options, result, code);
-    tsr_input_sizes sizes = sizes_of(result);
+        return print_verify_json(cli, options, result, &facts, code);
+    tsr_input_sizes sizes = sizes_of(&facts);
     cli_print_sizes(cli, &sizes);
-    if (result->forced)
+    if (facts.forced)
         cli_print(cli, "one device would be faster; verifying a sharded plan anyway%s\n",
-                  result->assumed ? " (at the speeds of assumed devices)" : "");
-    if (result->n_trials) {
-        print_trials(options, result);
+                  facts.assumed ? " (at the speeds of assumed devices)" : "");
+    if (facts.n_trials) {
+        print_trials(options->seed, result, &facts);
         return code;
     }
-    summary_print(stdout, &result->partition);
-    print_outputs(result);
+    struct outcome own = read_outcome(result, TSR_NO_TRIAL, facts.n_outputs);
+    partition_print(stdout, own.partition);
+    print_outputs(&own, &facts);
     return code;
 }
 
-static int run(struct cli *cli)
+static int run_verify(struct cli *cli)
 {
     tsr_run_options run_options;
     tsr_verify_options options = {.size = sizeof options};
@@ -265,7 +307,7 @@ static int run(struct cli *cli)
     bool apart = run_options.transport != TSR_TRANSPORT_DEFAULT &&
                  run_options.transport != TSR_TRANSPORT_THREADS;
     if (result && run_options.rank <= 0 && !(apart && cli_rank(cli) > 0))
-        code = report(cli, &options, &result->summary, code);
+        code = report(cli, &options, result, code);
     tsr_verify_result_free(result);
     return code;
 }
@@ -300,5 +342,5 @@ const struct command cmd_verify = {
     .example = "tessera verify cut.onnx --inputs tests/models/t5_tiny/test_data_set_0",
     .options = options_table,
     .takes = {1, 1},
-    .run = run,
+    .run = run_verify,
 };

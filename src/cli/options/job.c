@@ -40,7 +40,7 @@ static tsr_status choose_config(struct job *job)
             status = tsr_plan_for_sizes(job->model, &job->planning.options, job->sizes.given,
                                         job->sizes.n_given, &job->planned);
         if (job->planned)
-            job->plan = job->planned->summary;
+            job->plan = cli_plan_facts(job->planned);
         job->config = cli_text_or(job->plan.config, ""); // "": rank 0 plans
     }
     return status;

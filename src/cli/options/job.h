@@ -18,7 +18,7 @@ struct job {
     tsr_model *model;       // the model; for a folder, that of one rank
     const char *config;
     tsr_plan_result *planned; // NULL: nothing was planned by this process
-    tsr_plan_summary plan;    // that of `planned`; devices 0: none
+    tsr_plan_facts plan;      // those of `planned`; devices 0: none
 };
 
 // Reads the options. Returns 0, or an exit code after a message. job_end is needed only after 0.

@@ -101,13 +101,20 @@ void cli_print_one_device(const struct cli *cli, struct prediction prediction)
                   cli_time(prediction.cost), prediction.assumed ? " (assumed devices)" : "");
 }
 
-struct prediction cli_prediction(const tsr_plan_summary *summary)
+tsr_plan_facts cli_plan_facts(const tsr_plan_result *plan)
 {
-    return (struct prediction){.devices = (int64_t)summary->devices,
-                               .cost = summary->cost,
-                               .one_device = summary->one_device,
-                               .assumed = summary->assumed,
-                               .flops = summary->device_flops};
+    tsr_plan_facts facts = TSR_PLAN_FACTS_INIT;
+    (void)tsr_plan_result_about(plan, &facts);
+    return facts;
+}
+
+struct prediction cli_prediction(const tsr_plan_facts *plan)
+{
+    return (struct prediction){.devices = (int64_t)plan->devices,
+                               .cost = plan->cost,
+                               .one_device = plan->one_device,
+                               .assumed = plan->assumed,
+                               .flops = plan->device_flops};
 }
 
 void cli_print_assumed(FILE *to, struct prediction prediction)

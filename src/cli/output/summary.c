@@ -1,26 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// summary.c - results as text and as JSON: the summary of a partition, the ranks of the last run,
+// summary.c - results as text and as JSON: of a partition, the ranks of the last run,
 // and the sizes of its inputs.
 #include "cli/output/summary.h"
 
+struct partition_view partition_view(const tsr_partition_result *result)
+{
+    struct partition_view view = {.facts = TSR_PARTITION_FACTS_INIT};
+    (void)tsr_partition_result_about(result, &view.facts);
+    READ_LIST(view.collectives, view.facts.n_collectives, tsr_partition_result_collective, result);
+    READ_LIST(view.replicated, view.facts.n_replicated, tsr_partition_result_replicated, result);
+    return view;
+}
+
 // Prints one line per device, the number of sharded nodes, then each node that could not be sharded
 // with its reason. "common": the file of weights that all devices read.
-void summary_print(FILE *to, const tsr_partition_summary *summary)
+void partition_print(FILE *to, const tsr_partition_result *result)
 {
+    struct partition_view view = partition_view(result);
+    const tsr_partition_facts *facts = &view.facts;
     fprintf(to, "%-7s %14s %12s %12s\n", "device", "weights", "bytes", "files");
-    for (size_t i = 0; i < summary->devices; i++)
-        fprintf(to, "%-7zu %14s %12s %12s\n", i, cli_count(summary->weights[i]),
-                cli_bytes(summary->weight_bytes[i]), cli_bytes(summary->file_bytes[i]));
-    if (summary->common_bytes)
-        fprintf(to, "%-35s %12s\n", "common", cli_bytes(summary->common_bytes));
-    fprintf(to, "%zu of %zu nodes sharded; collectives:", summary->cut_nodes, summary->nodes);
-    for (size_t i = 0; i < summary->n_collectives; i++)
-        fprintf(to, "%s %s %zu", i ? "," : "", summary->collectives[i].op,
-                summary->collectives[i].count);
-    fprintf(to, "%s\n", summary->n_collectives ? "" : " none");
-    for (size_t i = 0; i < summary->n_replicated; i++)
-        fprintf(to, "not sharded: %s (%s): %s\n", summary->replicated[i].node,
-                summary->replicated[i].op, summary->replicated[i].reason);
+    for (size_t i = 0; i < facts->devices; i++)
+        fprintf(to, "%-7zu %14s %12s %12s\n", i, cli_count(facts->weights[i]),
+                cli_bytes(facts->weight_bytes[i]), cli_bytes(facts->file_bytes[i]));
+    if (facts->common_bytes)
+        fprintf(to, "%-35s %12s\n", "common", cli_bytes(facts->common_bytes));
+    fprintf(to, "%zu of %zu nodes sharded; collectives:", facts->cut_nodes, facts->nodes);
+    for (size_t i = 0; i < facts->n_collectives; i++)
+        fprintf(to, "%s %s %zu", i ? "," : "", view.collectives[i].op, view.collectives[i].count);
+    fprintf(to, "%s\n", facts->n_collectives ? "" : " none");
+    for (size_t i = 0; i < facts->n_replicated; i++)
+        fprintf(to, "not sharded: %s (%s): %s\n", view.replicated[i].node, view.replicated[i].op,
+                view.replicated[i].reason);
 }
 
 static const tsr_json_field replicated_fields[] = {
@@ -30,18 +40,23 @@ static const tsr_json_field replicated_fields[] = {
     {JSON_END},
 };
 
-const tsr_json_field summary_fields[] = {
-    {JSON_FIELD(tsr_partition_summary, "devices", devices)},
-    {JSON_LIST(tsr_partition_summary, "collectives", collectives, n_collectives)},
-    {JSON_FIELD(tsr_partition_summary, "nodes", nodes)},
-    {JSON_FIELD(tsr_partition_summary, "cut_nodes", cut_nodes)},
-    {JSON_LIST(tsr_partition_summary, "weight_bytes", weight_bytes, devices)},
-    {JSON_LIST(tsr_partition_summary, "file_bytes", file_bytes, devices)},
-    {JSON_FIELD(tsr_partition_summary, "common_bytes", common_bytes)},
-    {JSON_RECORDS(tsr_partition_summary, "replicated", replicated, n_replicated,
-                  replicated_fields)},
-    {JSON_END},
-};
+void partition_json(tsr_json *json, const tsr_partition_result *result)
+{
+    static const tsr_json_field fields[] = {
+        {JSON_FIELD(struct partition_view, "devices", facts.devices)},
+        {JSON_LIST(struct partition_view, "collectives", collectives, facts.n_collectives)},
+        {JSON_FIELD(struct partition_view, "nodes", facts.nodes)},
+        {JSON_FIELD(struct partition_view, "cut_nodes", facts.cut_nodes)},
+        {JSON_LIST(struct partition_view, "weight_bytes", facts.weight_bytes, facts.devices)},
+        {JSON_LIST(struct partition_view, "file_bytes", facts.file_bytes, facts.devices)},
+        {JSON_FIELD(struct partition_view, "common_bytes", facts.common_bytes)},
+        {JSON_RECORDS(struct partition_view, "replicated", replicated, facts.n_replicated,
+                      replicated_fields)},
+        {JSON_END},
+    };
+    struct partition_view view = partition_view(result);
+    tsr_json_fields(json, fields, &view);
+}
 
 // ---- ranks: device, provider, threads, memory and how they communicated. Only rank 0 has these
 // facts. The peak memory of each rank is printed next to the planned memory.

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// summary.h - summaries of partitions and of ranks, as text and as JSON.
+// summary.h - results of partitions and of ranks, as text and as JSON.
 #ifndef TSR_CLI_SUMMARY_H
 #define TSR_CLI_SUMMARY_H
 
 #include "cli/cli.h"
 
-void summary_print(FILE *to, const tsr_partition_summary *summary);
-extern const tsr_json_field summary_fields[]; // of tsr_partition_summary
+// What the command reads from the result of a partition.
+struct partition_view {
+    tsr_partition_facts facts;
+    tsr_collective_count *collectives;
+    tsr_replicated *replicated;
+};
+struct partition_view partition_view(const tsr_partition_result *result);
+void partition_print(FILE *to, const tsr_partition_result *result);
+void partition_json(tsr_json *json, const tsr_partition_result *result); // into the open object
 
 // Predicted memory per rank and time of a plan; n 0: the model was not planned.
 struct planned_memory {

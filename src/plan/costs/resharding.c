@@ -145,7 +145,7 @@ tsr_status tsr_resharding_new(tsr_session *session, const char *from, const char
     tsr__arena_free(kept);
     tsr__arena_init(kept, session);
     TRY(find(kept, &request, options.topology, &found));
-    tsr_resharding *resharding = tsr__result_new(session, RESULT_CONNECT, sizeof *resharding);
+    tsr_resharding *resharding = tsr__result_take(session, RESULT_CONNECT, sizeof *resharding);
     if (!resharding)
         return TSR_NOMEM;
     found.head = resharding->head;

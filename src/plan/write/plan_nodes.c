@@ -294,7 +294,7 @@ tsr_status tsr_plan_nodes_new(tsr_model *model, const char *config, tsr_plan_nod
     tsr__arena_free(kept);
     tsr__arena_init(kept, session);
     TRY(list_any(kept, model, config, &found));
-    tsr_plan_nodes *nodes = tsr__result_new(session, RESULT_NODES, sizeof *nodes);
+    tsr_plan_nodes *nodes = tsr__result_take(session, RESULT_NODES, sizeof *nodes);
     if (!nodes)
         return TSR_NOMEM;
     nodes->at = found.at;

@@ -162,7 +162,7 @@ tsr_status tsr_tiling_new(tsr_session *session, const char *sharding, int rank,
         return TSR_INVALID;
     TRY(tsr__given(session, "out", out));
     TRY(tsr_tiles(session, sharding, rank, shape, devices, &boxes, &n));
-    tsr_tiling *tiling = tsr__result_new(session, RESULT_TILES, sizeof *tiling);
+    tsr_tiling *tiling = tsr__result_take(session, RESULT_TILES, sizeof *tiling);
     if (!tiling)
         return TSR_NOMEM;
     tiling->boxes = boxes;
