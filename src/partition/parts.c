@@ -101,6 +101,7 @@ static tsr_status part_begin(struct draft *draft, struct part *part, int64_t ran
     TRY(tsr_model_new(draft->session, name[0] ? name : "main", tsr__part_ir(draft), &part->model));
     part->graph = tsr_model_graph(part->model);
     tsr__map_init(&part->constants, draft->arena, 16);
+    tsr__map_init(&part->computed, draft->arena, 16);
     if (tsr__calls_left(draft->model))
         TRY(tsr__model_copy_functions(part->model, draft->model));
     TRY(copy_opsets(part));

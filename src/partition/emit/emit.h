@@ -13,6 +13,7 @@ struct part {
     tsr_graph *graph;     // the main graph or a body; new nodes are added here
     tsr_value *token;     // output of the last communication
     struct map constants; // constants by their bytes
+    struct map computed;  // outputs of nodes that compute sizes, by operator and inputs
     struct same_sizes
         same;        // of the body that is being written: dimensions that must be equal in it
     int64_t n_fresh; // number of generated names

@@ -6,6 +6,7 @@
 #include "internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 // Returns an unused name: ai.tessera.0, ai.tessera.1 ..., skipping names that the model uses.
 struct str tsr__part_new_name(struct part *part)
@@ -113,10 +114,8 @@ struct tile_interval tsr__part_range(const struct part *part, const struct node_
     return placement_part(&nf->place, place, factor, nf->place.rule->factors[factor].size.value);
 }
 
-// Adds a node without attributes and returns its output. If an input is NULL, adds nothing and
-// returns NULL.
-tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, tsr_value **inputs,
-                          size_t n)
+static tsr_value *add_node(struct part *part, const char *op, struct str out, tsr_value **inputs,
+                           size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (!inputs[i])
@@ -129,10 +128,64 @@ tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, tsr
     return node ? tsr_node_output(node, 0) : NULL;
 }
 
+// Nodes that compute sizes. Their outputs are kept by what they compute, because the nodes of all
+// layers need the same sizes: of equal nodes of a graph, only the first is added.
+struct computation {
+    const tsr_graph *graph;
+    char op[8];
+    const tsr_value *inputs[TILE_MAX_RANK];
+};
+
+// Finds the place of the output in part->computed. Returns NULL if out of memory, or if the output
+// has a name of its own.
+static void **place_computed(struct part *part, const char *op, struct str out, tsr_value **inputs,
+                             size_t n)
+{
+    struct computation key;
+    if (out.p || n > TILE_MAX_RANK)
+        return NULL;
+    memset(&key, 0, sizeof key); // the key has bytes between its fields
+    key.graph = part->graph;
+    snprintf(key.op, sizeof key.op, "%s", op);
+    for (size_t i = 0; i < n; i++)
+        key.inputs[i] = inputs[i];
+    return tsr__map_at_copy(&part->computed, str_bytes(&key, sizeof key));
+}
+
+// True for operators that compute sizes and have no attributes, which callers would set later.
+static bool computes_sizes(const char *op)
+{
+    static const char *const ops[] = {"Add", "Sub", "Mul", "Div", "Greater", "Where"};
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (strcmp(op, ops[i]) == 0)
+            return true;
+    return false;
+}
+
+// Adds a node without attributes and returns its output. If an input is NULL, adds nothing and
+// returns NULL.
+tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, tsr_value **inputs,
+                          size_t n)
+{
+    void **place = computes_sizes(op) ? place_computed(part, op, out, inputs, n) : NULL;
+    if (place && *place)
+        return *place;
+    tsr_value *value = add_node(part, op, out, inputs, n);
+    if (place)
+        *place = value;
+    return value;
+}
+
 tsr_value *tsr__part_concat(struct part *part, tsr_value **values, size_t n, int64_t axis,
                             struct str out)
 {
-    return tsr__with_int(tsr__part_node(part, "Concat", out, values, n), "axis", axis);
+    void **place = axis == 0 ? place_computed(part, "Concat", out, values, n) : NULL;
+    if (place && *place)
+        return *place;
+    tsr_value *value = tsr__with_int(add_node(part, "Concat", out, values, n), "axis", axis);
+    if (place)
+        *place = value;
+    return value;
 }
 
 tsr_value *tsr__with_int(tsr_value *value, const char *name, int64_t number)
