@@ -22,6 +22,7 @@
 #define EVERY_SET   4    // number of unlike devices up to which all subsets are tried
 #define EVERY_UNION 6    // number of hosts up to which all unions are tried
 #define EVERY_COUNT 8    // largest number of devices, or of full hosts, of an uneven set
+#define FEW_SETS    16   // with more sets, the devices that are left over are too few to matter
 #define MORE_USED   8    // an uneven set uses at least 1/8 more devices than larger sets
 #define GRID_MOST   16   // largest number of devices of a logical grid
 #define GOOD_GAP    0.01 // a plan of all devices with a larger gap may be improved by a grid
@@ -196,12 +197,12 @@ static bool is_even(const struct planner_machine *machine, int64_t n)
     return (host <= 0 || n % host == 0) && (hosts & (hosts - 1)) == 0;
 }
 
-// True if sets of n devices leave devices idle, but have equal copies: up to EVERY_COUNT devices of
-// one host, or full hosts. Example: 7 devices have two equal sets of 3.
+// True if sets of n devices leave devices idle, but have equal copies, at most FEW_SETS: up to
+// EVERY_COUNT devices of one host, or full hosts. Example: 7 devices have two equal sets of 3.
 static bool is_uneven(const struct planner_machine *machine, int64_t n, int64_t copies)
 {
     int64_t host = machine->topology->host;
-    if (copies < 2)
+    if (copies < 2 || machine->n / n > FEW_SETS)
         return false;
     if (host > 0 && n > host)
         return n % host == 0 && n / host <= EVERY_COUNT;
