@@ -94,7 +94,8 @@ static void write_timeline(struct report *report)
         list[i] = (struct lane_span){simulation->spans[i].kind,  simulation->spans[i].device,
                                      simulation->spans[i].op,    simulation->spans[i].node,
                                      simulation->spans[i].begin, simulation->spans[i].end};
-    struct lanes lanes = {list, simulation->n_spans, simulation->facts.devices, simulation->facts.seconds};
+    struct lanes lanes = {list, simulation->n_spans, simulation->facts.devices,
+                          simulation->facts.seconds};
     tsr__timeline_write(report, "predicted", &lanes);
 }
 

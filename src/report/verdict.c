@@ -87,7 +87,8 @@ struct verdict tsr__verdict_of(const struct report *report)
     verdict.seconds = simulation->facts.first;
     verdict.period = simulation->facts.period;
     verdict.one_fits = verdict.limit <= 0 || simulation->facts.one_device_memory <= verdict.limit;
-    double each = simulation->facts.requests > 1 ? simulation->facts.period : simulation->facts.first;
+    double each =
+        simulation->facts.requests > 1 ? simulation->facts.period : simulation->facts.first;
     if (simulation->facts.one_device_s > 0 && each > 0)
         verdict.faster = simulation->facts.one_device_s / each;
     return verdict;
