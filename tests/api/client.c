@@ -92,7 +92,7 @@ static void read_plan(tsr_model *model, const tsr_plan_options *options)
     check(tsr_plan(other, options, &second) == TSR_OK, "a second plan");
     tsr_model_free(other);
     check(tsr_plan_result_about(first, &facts.value) == TSR_OK && facts.value.cost == cost &&
-              facts.value.config && facts.value.memory[1] > 0,
+              facts.value.config && facts.value.memory[0] > 0,
           "the first result is as it was");
     GUARDED(tsr_collective_count, count);
     check(tsr_plan_result_collective(first, facts.value.n_collectives, &count.value) == TSR_INVALID,

@@ -244,10 +244,10 @@ def caches(d):
     weight = onnx.numpy_helper.from_array(np.eye(64, dtype=np.float32), "w")
     graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, 64), info("past", 16, 64)], [info("y", 1, 64), info("present", 16, 64)], [weight])
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=11), d + "/c.onnx")
-    plan = doc("plan", d + "/c.onnx", "--devices", "hosts:33x2", "--dim", "batch=132", "--state", "past=present", "-o", d + "/p.onnx")
+    plan = doc("plan", d + "/c.onnx", "--devices", "hosts:65x2", "--dim", "batch=132", "--state", "past=present", "-o", d + "/p.onnx")
     seconds = doc("simulate", d + "/p.onnx")["seconds"]
     assert plan["copies"] > 1 and abs(1e3 * seconds / plan["milliseconds"] - 1) < 0.03, (plan["copies"], plan["milliseconds"], seconds)
-    assert "PASS" in good("verify", d + "/p.onnx", "--ranks", 66)
+    assert "PASS" in good("verify", d + "/p.onnx", "--ranks", 130)
 
 
 def refused(d):

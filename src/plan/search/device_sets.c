@@ -485,6 +485,16 @@ static bool has_same_links(const struct set_search *search)
     return topology->even && topology->links.n == n * (n - 1);
 }
 
+// True if some devices cannot exchange data, so that one connected part may be better alone.
+// Example: {4,[[1],[0],[3],[2]]} has two pairs.
+static bool is_disconnected(const struct set_search *search)
+{
+    struct planner *planner = search->models->planners[0];
+    struct device_group all = {planner->machine.all, (size_t)planner->machine.n};
+    return planner->machine.n <= SET_MOST &&
+           tsr__planner_combine(planner, TSR_ALL_GATHER, &all, 1, 1) >= PLAN_NEVER;
+}
+
 // Lists the candidates; false: out of memory. Speeds are computed first, for lower bounds and for
 // the sets of faster devices.
 bool tsr__sets_list(struct set_search *search)
@@ -502,8 +512,9 @@ bool tsr__sets_list(struct set_search *search)
     // and sets of the fastest devices.
     bool unlike = is_unlike(search), linked = unlike && !has_same_links(search);
     bool subsets = linked && search->models->planners[0]->machine.n <= EVERY_SET;
+    bool unions = (linked && !subsets) || (!unlike && is_disconnected(search));
     return (!needs_copies(search) || list_copies(search)) && (!subsets || list_subsets(search)) &&
-           (!linked || subsets || list_unions(search)) && (!unlike || list_fixed_shares(search)) &&
+           (!unions || list_unions(search)) && (!unlike || list_fixed_shares(search)) &&
            (!unlike || subsets || list_by_speed(search));
 }
 
