@@ -238,7 +238,8 @@ static tsr_status keep_sizes(const struct work *work, tsr_verify_facts *facts)
     return arena_status(work->results);
 }
 
-static tsr_status verify_opened(struct work *work, tsr_verify_result *result)
+// Makes the result and fills it in.
+static tsr_status verify_opened(struct work *work, tsr_verify_result **out)
 {
     tsr_status st = TSR_OK;
     if (work->run.ranks > 0)
@@ -246,6 +247,11 @@ static tsr_status verify_opened(struct work *work, tsr_verify_result *result)
                       &work->run); // so that other ranks are informed of later errors
     if (st != TSR_OK)
         return st;
+    tsr_verify_result *result = *out = tsr__result_new(work->session, sizeof *result);
+    if (!result)
+        return TSR_NOMEM;
+    work->results = result->head.memory;
+    result->facts.recorded = result->own.facts.recorded = -1;
     TRY(open_all(work));
     TRY(keep_sizes(work, &result->facts));
     st = work->options->random ? tsr__verify_trials(work, result) : verify_own(work, result);
@@ -261,7 +267,7 @@ static bool is_valid(const tsr_verify_result *result, tsr_status st)
 }
 
 static tsr_status verify(tsr_session *session, const char *model, const tsr_verify_options *options,
-                         tsr_verify_result *result)
+                         tsr_verify_result **out)
 {
     tsr_verify_options given;
     tsr_run_options run;
@@ -273,9 +279,8 @@ static tsr_status verify(tsr_session *session, const char *model, const tsr_veri
         given.tolerance = TF32_TOLERANCE;
     struct work work = {.session = session, .path = model, .options = &given};
     work.run = run_options(&given);
-    work.results = result->head.memory;
     tsr__arena_init(&work.arena, session);
-    tsr_status st = verify_opened(&work, result);
+    tsr_status st = verify_opened(&work, out);
     if (st != TSR_DIFFERENT) // the ranks have run and compared
         st = tsr__run_end(session, &work.run, st);
     close_all(&work);
@@ -313,12 +318,9 @@ tsr_status tsr_verify(tsr_session *session, const char *model, const tsr_verify_
 {
     if (!session)
         return TSR_INVALID;
-    tsr_verify_result *result = tsr__result_new(session, sizeof *result);
-    if (!result)
-        return TSR_NOMEM;
-    result->facts.recorded = result->own.facts.recorded = -1;
-    tsr_status st = verify(session, model, options, result);
-    if (!out || !is_valid(result, st)) {
+    tsr_verify_result *result = NULL;
+    tsr_status st = verify(session, model, options, &result);
+    if (!out || !result || !is_valid(result, st)) {
         tsr_verify_result_free(result);
         return st;
     }

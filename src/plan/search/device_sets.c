@@ -485,14 +485,21 @@ static bool has_same_links(const struct set_search *search)
     return topology->even && topology->links.n == n * (n - 1);
 }
 
-// True if some devices cannot exchange data, so that one connected part may be better alone.
-// Example: {4,[[1],[0],[3],[2]]} has two pairs.
+// True if no path of links leads from the first device to some other one, so that one connected
+// part may be better alone. Example: {4,[[1],[0],[3],[2]]} has two pairs.
 static bool is_disconnected(const struct set_search *search)
 {
-    struct planner *planner = search->models->planners[0];
-    struct device_group all = {planner->machine.all, (size_t)planner->machine.n};
-    return planner->machine.n <= SET_MOST &&
-           tsr__planner_combine(planner, TSR_ALL_GATHER, &all, 1, 1) >= PLAN_NEVER;
+    const tsr_topology *topology = search->models->planners[0]->machine.topology;
+    uint64_t reached = 1, before = 0;
+    if (topology->n > SET_MOST || topology->links.n == 0)
+        return false;
+    while (reached != before) {
+        before = reached;
+        for (size_t i = 0; i < topology->links.n; i++)
+            if (reached >> topology->links.at[i].from & 1)
+                reached |= (uint64_t)1 << topology->links.at[i].to;
+    }
+    return reached != UINT64_MAX >> (64 - topology->n);
 }
 
 // Lists the candidates; false: out of memory. Speeds are computed first, for lower bounds and for
