@@ -3,8 +3,9 @@
 """Tests the execution provider on a real GPU. Compares ranks that share GPU 0 with a plain CUDA session, with inputs and outputs in host and in
 GPU memory, and prints times of a decoder whose caches stay on the GPU. Without a GPU or without onnxruntime-gpu it prints what it skips.
 
-usage: provider.py LIBRARY MODELS [models | small | large | concat] ...    default: all
+usage: provider.py LIBRARY MODELS [models | small | large | concat | kept] ...    default: all
 models: results of the models in MODELS; small, large: times of a decoder of 8 layers of 4096, or 4 layers of 8192
+kept: as small, with 4,096 tokens in caches that stay with the ranks (caches=ranks), while the program's buffers are in host memory
 concat: as small, with attention of plain operators, caches that grow by Concat, and ports with other names than exporters give them
 bench/decoder_gpu.py uses its functions, too."""
 import json
@@ -27,6 +28,7 @@ NVIDIA = 0x10DE
 MODEL_NAMES = ("bert_tiny", "llama_tiny", "gpt2_tiny", "vit_tiny", "t5_tiny")
 SIZES = {"small": dict(hidden=4096, heads=32, layers=8), "large": dict(hidden=8192, heads=64, layers=4),
          "concat": dict(hidden=4096, heads=32, layers=8, form="concat")}
+KEPT, KEPT_PROMPT = dict(hidden=4096, heads=32, layers=8), 4096
 # Names of the tokens, of a cache and of the cache in the next run.
 PORTS = {"packed": ("input_ids", "past_key_values.%s", "present.%s"), "concat": ("ids", "in.%s", "out.%s")}
 KV_HEADS, HEAD, PROMPT, STEPS = 8, 128, 512, 40
@@ -125,8 +127,8 @@ class Builder(decoder.Builder):
         return self.node("MatMulNBits", ins, [name], domain="com.microsoft", K=rows, N=columns, bits=4, block_size=decoder.BLOCK)
 
 
-def write_decoder(folder, hidden, heads, layers, bits=16, form="packed"):
-    decoder.HIDDEN, decoder.HEAD, decoder.LAYERS, decoder.VOCABULARY, decoder.CONTEXT = hidden, HEAD, layers, 32000, 1024
+def write_decoder(folder, hidden, heads, layers, bits=16, form="packed", context=1024):
+    decoder.HIDDEN, decoder.HEAD, decoder.LAYERS, decoder.VOCABULARY, decoder.CONTEXT = hidden, HEAD, layers, 32000, context
     model = Builder(heads, KV_HEADS, form, bits, 0, mlp=3).model()
     for port in [*model.graph.input, *model.graph.output]:  # CUDA supports this attention for float16 only
         if port.type.tensor_type.elem_type == TensorProto.FLOAT:
@@ -138,7 +140,7 @@ def write_decoder(folder, hidden, heads, layers, bits=16, form="packed"):
     return folder + "/model.onnx"
 
 
-def prepare(session, kind, layers, shared, form="packed"):
+def prepare(session, kind, layers, shared, form="packed", prompt=PROMPT):
     """Bindings of the prefill and of each step. Each cache has its own memory on the GPU. shared: one buffer of the maximum length is both past
     and present of all steps, as onnxruntime-genai binds it; otherwise each step allocates larger caches."""
     def zeros(shape, dtype):
@@ -149,8 +151,8 @@ def prepare(session, kind, layers, shared, form="packed"):
     past = {port: zeros((1, KV_HEADS, decoder.CONTEXT if shared else 0, HEAD), "f2") for port in ports}
     bindings = []
     for step in range(STEPS + 1):
-        new = PROMPT if step == 0 else 1
-        total = PROMPT + step
+        new = prompt if step == 0 else 1
+        total = prompt + step
         binding = session.io_binding()
         binding.bind_ortvalue_input(ids, on_gpu((np.arange(new)[None] * 7 + step) % 32000, kind))
         if form != "concat":
@@ -166,10 +168,10 @@ def prepare(session, kind, layers, shared, form="packed"):
     return bindings
 
 
-def times(session, kind, layers, shared, form="packed"):
+def times(session, kind, layers, shared, form="packed", prompt=PROMPT):
     """Milliseconds of the prefill and of a step, and the logits of the last token in each step. A sequence is generated three times. "new
     lengths" are the steps of the first time, whose lengths the session has not seen before; "decode" are those of the other two."""
-    bindings = prepare(session, kind, layers, shared, form)
+    bindings = prepare(session, kind, layers, shared, form, prompt)
     took = {"prefill": [], "decode": [], "new lengths": []}
     for turn in range(3):
         for step, (binding, _) in enumerate(bindings):
@@ -212,6 +214,28 @@ def decoder_times(gpu, name):
                     name, caches, what, ours[what], took[what], ours[what] / took[what]), flush=True)
 
 
+def kept_times(cpu):
+    """Compares caches=ranks with a plain session whose caches are bound to GPU memory. The program's buffers are in host memory, as those of
+    onnxruntime-genai, and no byte of them may be copied."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_decoder(folder, context=KEPT_PROMPT + 2 * STEPS, **KEPT)
+        session = plain_session(path)
+        took, wanted = times(session, ("cuda", 0), KEPT["layers"], True, prompt=KEPT_PROMPT)
+        del session
+        summary = folder + "/summary.json"
+        session = provider_session(path, cpu, devices="cuda:2@0", dims=DIMS, summary=summary, caches="ranks")
+        ours, got = times(session, ("cpu", 0), KEPT["layers"], True, prompt=KEPT_PROMPT)
+        del session
+        with open(summary) as f:
+            copied = json.load(f)["copied_cache_bytes"]
+        worst = differ(got, wanted)
+        check("kept decoder on cuda:2@0", worst < 2e-2, worst)
+        check("kept decoder on cuda:2@0: tokens", same_tokens(got, wanted))
+        check("kept decoder on cuda:2@0: no copied caches", copied == 0, copied)
+        for what in ours:
+            print("kept cuda:2@0, %s: %.3f ms, plain CUDA session %.3f ms: %.2f" % (what, ours[what], took[what], ours[what] / took[what]), flush=True)
+
+
 def register(library):
     """The provider's devices for the CPU and for GPU 0; None if there is no GPU."""
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
@@ -232,10 +256,12 @@ def main():
     if not devices:
         return
     cpu, gpu = devices
-    for name in sys.argv[3:] or ("models", *SIZES):
+    for name in sys.argv[3:] or ("models", *SIZES, "kept"):
         try:
             if name == "models":
                 small_models(os.path.abspath(sys.argv[2]), cpu, gpu)
+            elif name == "kept":
+                kept_times(cpu)
             else:
                 decoder_times(gpu, name)
         except Exception as error:
