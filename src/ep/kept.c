@@ -23,8 +23,8 @@
 // large. A new generator may get the buffers of an old one, which it fills with zeros; so do the
 // ranks behind the tokens of a new sequence.
 //
-// Nobody reports when the application frees a buffer. New buffers that overlap older ones replace
-// them; others are dropped, the oldest first, when memory is needed.
+// The provider does not learn when the application frees a buffer. New buffers replace older ones
+// that they overlap; others are dropped, the oldest first, when memory is needed.
 #include "ep/internal.h"
 #include "runtime/runtime.h"
 

@@ -54,11 +54,8 @@ static tsr_status open_all(struct work *work)
 
 // ---- a plan that shards as much as possible -----------------------------------------------------
 
-// Makes a plan that shards as many nodes as possible, to verify a model for which
-// one device would be faster.
-
-// Plans the model for the devices of the options so that as many nodes as possible
-// are sharded.
+// Plans the model for the devices of the options so that as many nodes as possible are sharded,
+// also if one device would be faster.
 static tsr_status plan_sharded(struct work *work, tsr_model *model, tsr_plan_result **out)
 {
     tsr_topology *topology = NULL;

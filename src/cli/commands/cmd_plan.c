@@ -355,7 +355,7 @@ static bool fewer_are_faster(const struct plan_view *plan)
     return plan->facts.better_devices > 1 && plan->facts.better_cost < predicted(plan);
 }
 
-// Returns the word for a plan on fewer devices that takes so many picoseconds more.
+// Compares a plan on fewer devices in words. `more`: by how many picoseconds it is slower.
 static const char *comparison_word(int64_t more)
 {
     if (more > 0)
