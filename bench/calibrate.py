@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""calibrate - time of single nodes, operator by operator: the prediction from the measured topology of this machine, compared with runs with one
-rank and one thread. Measurements and runs alternate, and the best round counts on both sides. Prints one line per figure: name, predicted,
-measured, ratio, goal, ok or short. Options: folder of the build, rounds, seconds of each run."""
+"""calibrate - time of single nodes, operator by operator: the prediction from the measured topology of this machine, compared with runs
+with one rank and one thread. Measurements and runs alternate, and the best round counts on both sides. Prints one line per figure: name,
+predicted, measured, ratio, goal, ok or short. Options: folder of the build, rounds, seconds of each run."""
 import json, os, sys, tempfile
 
 import figures
@@ -43,10 +43,13 @@ CASES = {
     "ReduceMean 4096x4096": ("ReduceMean", [("f4", 4096, 4096)], [np.array([1], "i8")], "f4", {}),
     "MaxPool 2x2, 64, 224x224": ("MaxPool", [("f4", 4, 64, 224, 224)], [], "f4", {"kernel_shape": [2, 2], "strides": [2, 2]}),
     "MatMulInteger 512x1024x4096": ("MatMulInteger", [("u1", 512, 1024)], [some("i1", 1024, 4096)], "i4", {}),
-    "MatMulNBits 1x4096x4096": ("MatMulNBits", [("f4", 1, 4096)], [some("u1", 4096, 128, 16), some("f4", 4096 * 128)], "f4", {"K": 4096, "N": 4096, "bits": 4, "block_size": 32}),
-    "MatMulNBits 128x4096x4096": ("MatMulNBits", [("f4", 128, 4096)], [some("u1", 4096, 128, 16), some("f4", 4096 * 128)], "f4", {"K": 4096, "N": 4096, "bits": 4, "block_size": 32}),
+    "MatMulNBits 1x4096x4096": ("MatMulNBits", [("f4", 1, 4096)], [some("u1", 4096, 128, 16), some("f4", 4096 * 128)], "f4",
+                                  {"K": 4096, "N": 4096, "bits": 4, "block_size": 32}),
+    "MatMulNBits 128x4096x4096": ("MatMulNBits", [("f4", 128, 4096)], [some("u1", 4096, 128, 16), some("f4", 4096 * 128)], "f4",
+                                  {"K": 4096, "N": 4096, "bits": 4, "block_size": 32}),
     "MultiHeadAttention 1x512x1024": ("MultiHeadAttention", [("f4", 1, 512, 1024)] * 3, [], "f4", {"num_heads": 16}),
-    "LSTM 64x16x128, 256": ("LSTM", [("f4", 64, 16, 128)], [some("f4", 1, 1024, 128), some("f4", 1, 1024, 256)], "f4", {"hidden_size": 256}),
+    "LSTM 64x16x128, 256": ("LSTM", [("f4", 64, 16, 128)], [some("f4", 1, 1024, 128), some("f4", 1, 1024, 256)], "f4",
+                             {"hidden_size": 256}),
 }
 def make(folder):
     for i, (name, (op, runs, constants, out, attributes)) in enumerate(CASES.items()):
@@ -55,10 +58,12 @@ def make(folder):
         weights = [onnx.numpy_helper.from_array(c, "w%d" % k) for k, c in enumerate(constants)]
         nodes = [helper.make_node(op, [v.name for v in inputs] + [w.name for w in weights], ["y"], name="n", domain=domain, **attributes)]
         if len(constants) == 8:  # one after the other
-            nodes = [helper.make_node(op, ["y%d" % k if k else "x0", "w%d" % k], ["y%d" % (k + 1) if k < 7 else "y"], name="n%d" % k) for k in range(8)]
+            nodes = [helper.make_node(op, ["y%d" % k if k else "x0", "w%d" % k], ["y%d" % (k + 1) if k < 7 else "y"], name="n%d" % k)
+                     for k in range(8)]
         kind = {"f4": TensorProto.FLOAT, "i4": TensorProto.INT32}[out]
         graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("y", kind, None)], weights)
-        onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]), "%s/%d.onnx" % (folder, i))
+        opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+        onnx.save(helper.make_model(graph, ir_version=10, opset_imports=opsets), "%s/%d.onnx" % (folder, i))
         print(name)
 make(sys.argv[1])
 '''

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""decoder_gpu - predicted and measured times of decoders on 1, 2 and 4 ranks that share GPU 0. They run in the execution provider with caches in
-GPU memory: float16 and 4-bit weights (MatMulNBits), a prompt of 512 tokens and one token after it. The predictions use the topology that
-`tessera topology measure` writes for the same number of ranks.
+"""decoder_gpu - predicted and measured times of decoders on 1, 2 and 4 ranks that share GPU 0. They run in the execution provider with
+caches in GPU memory: float16 and 4-bit weights (MatMulNBits), a prompt of 512 tokens and one token after it. The predictions use the
+topology that `tessera topology measure` writes for the same number of ranks.
 
 usage: decoder_gpu.py BUILD [--ranks 1,2,4] [--bits 16,4] [--layers 4] [--seconds 2] [--out FOLDER]
 Needs onnxruntime-gpu. --out keeps the measured topologies."""
@@ -53,7 +53,8 @@ def main():
         for ranks in map(int, options.ranks.split(",")):
             topologies[ranks] = "%s/cuda%d.json" % (options.out or d, ranks)
             if not os.path.exists(topologies[ranks]):
-                tessera(options.build, "topology", "measure", "--devices", "cuda:%d@0" % ranks, "--seconds", options.seconds, "--quiet", "-o", topologies[ranks])
+                tessera(options.build, "topology", "measure", "--devices", "cuda:%d@0" % ranks, "--seconds", options.seconds, "--quiet",
+                        "-o", topologies[ranks])
         print("%-8s %-8s %5s %10s %10s %7s" % ("weights", "phase", "ranks", "predicted", "measured", "ratio"), flush=True)
         for bits in map(int, options.bits.split(",")):
             folder = "%s/%d" % (d, bits)
@@ -64,11 +65,14 @@ def main():
                 if ranks == 1:
                     session, kind = provider.plain_session(path), ("cuda", 0)
                 else:
-                    session, kind = provider.provider_session(path, devices[1], devices=topology, dims=provider.DIMS), ("gpu", 0, provider.NVIDIA)
+                    session, kind = provider.provider_session(path, devices[1], devices=topology,
+                                                              dims=provider.DIMS), ("gpu", 0, provider.NVIDIA)
                 took, _ = provider.times(session, kind, options.layers, True)
                 del session
                 for what in SIZES:
-                    print("%-8s %-8s %5d %10.3f %10.3f %7.2f" % ("float16" if bits == 16 else "int4", what, ranks, said[what], took[what], said[what] / took[what]), flush=True)
+                    print(
+                        "%-8s %-8s %5d %10.3f %10.3f %7.2f" %
+                        ("float16" if bits == 16 else "int4", what, ranks, said[what], took[what], said[what] / took[what]), flush=True)
 
 
 main()

@@ -23,4 +23,6 @@ def tessera(*words):
 
 
 def say(name, predicted, measured, ratio, off):
-    print("%-52s %14s %14s %8.2f  %-12s %s" % (name, predicted, measured, ratio, "%.2f..%.2f" % (1 - off, 1 + off), "ok" if abs(ratio - 1) <= off else "short"), flush=True)
+    print(
+        "%-52s %14s %14s %8.2f  %-12s %s" % (name, predicted, measured, ratio, "%.2f..%.2f" %
+                                             (1 - off, 1 + off), "ok" if abs(ratio - 1) <= off else "short"), flush=True)

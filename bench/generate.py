@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""generate - onnxruntime-genai with the execution provider on ranks of one thread each, compared with onnxruntime-genai with the same number of
-threads.
+"""generate - onnxruntime-genai with the execution provider on ranks of one thread each, compared with onnxruntime-genai with the same
+number of threads.
 
-The model is a random decoder of 8 layers (tests/genai/decoder.py), 450 MB in float32 and 100 MB in int4. Both sides alternate in one process with a
-pause between them; the best round of each counts. In float32 both must generate the same tokens. The last figure limits the memory of each
-process to less than the float32 weights, so that only rank processes can run the model.
+The model is a random decoder of 8 layers (tests/genai/decoder.py), 450 MB in float32 and 100 MB in int4. Both sides alternate in one
+process with a pause between them; the best round of each counts. In float32 both must generate the same tokens. The last figure limits the
+memory of each process to less than the float32 weights, so that only rank processes can run the model.
 
 Prints one line per figure: name, ours, peer, ratio, goal, ok or short.
 usage: generate [ROUNDS [RANKS]]"""
@@ -19,7 +19,8 @@ LIMITED = sys.argv[1:2] == ["limited"]  # this process runs one side of the last
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 and not LIMITED else 5
 RANKS = int(sys.argv[2]) if len(sys.argv) > 2 else 4 if len(os.sched_getaffinity(0)) >= 4 else 2
 PROMPT, TOKENS, GOAL = 256, 32, 0.95
-PAUSE = 0.3  # seconds before a measurement; ONNX Runtime's threads spin for tens of milliseconds after a run and would slow down the other side
+# seconds before a measurement; ONNX Runtime's threads spin for tens of milliseconds after a run and would slow down the other side
+PAUSE = 0.3
 MEMORY = 0.8  # limit of each process in the last figure, as a fraction of the weights
 FIELDS = dict(HIDDEN=1024, HEAD=64, LAYERS=8, VOCABULARY=8192, CONTEXT=1024)
 
@@ -63,8 +64,8 @@ def compare_speed(folder, bits):
         sys.exit("bench: the sharded model generates other tokens")
     for k, what in enumerate(("prefill", "decode")):
         ours, peer = (max(row[side][k] for row in figures) for side in (0, 1))
-        say("%s, %d bits, %d ranks against %d threads" % (what, bits, RANKS, RANKS), "%.1f/s" % ours, "%.1f/s" % peer, "%.2f" % (ours / peer),
-            ">=%.2gx" % GOAL, ours >= GOAL * peer)
+        say("%s, %d bits, %d ranks against %d threads" % (what, bits, RANKS, RANKS), "%.1f/s" % ours, "%.1f/s" % peer,
+            "%.2f" % (ours / peer), ">=%.2gx" % GOAL, ours >= GOAL * peer)
 
 
 # ---- a model that exceeds the memory of one process ---------------------------------------------
@@ -78,8 +79,9 @@ def run_limited(folder, side, limit):
 
 def limited(folder, side, limit):
     """Tokens per second of decoding as text; None: out of memory. numpy would reserve memory for a thread on each core."""
-    done = subprocess.run([sys.executable, __file__, "limited", str(RANKS), folder, side, str(limit)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
+    done = subprocess.run([sys.executable, __file__, "limited", str(RANKS), folder, side,
+                           str(limit)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})
     if done.returncode == 0:
         return done.stdout.split()[-1] + "/s"
     if "alloc" in done.stderr or "memory" in done.stderr:
@@ -91,10 +93,12 @@ def compare_memory(folder):
     import onnx
     apart = folder + "-external"  # each rank process reads its own part of the weights
     shutil.copytree(folder, apart, ignore=shutil.ignore_patterns("model.onnx"))
-    onnx.save(onnx.load(folder + "/model.onnx"), apart + "/model.onnx", save_as_external_data=True, location="model.onnx.data", size_threshold=1024)
+    onnx.save(onnx.load(folder + "/model.onnx"), apart + "/model.onnx", save_as_external_data=True, location="model.onnx.data",
+              size_threshold=1024)
     weights = os.path.getsize(apart + "/model.onnx.data")
     ours, peer = (limited(apart, side, int(MEMORY * weights)) for side in ("ours", "peer"))
-    say("%d MB of weights, %d MB per process" % (weights / 1e6, MEMORY * weights / 1e6), ours or "no memory", peer or "no memory", "", "ours", ours and not peer)
+    say("%d MB of weights, %d MB per process" % (weights / 1e6, MEMORY * weights / 1e6), ours or "no memory", peer or "no memory", "",
+        "ours", ours and not peer)
 
 
 def main(d):

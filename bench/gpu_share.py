@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gpu_share - cost of smaller matrix products for ranks that share a GPU. Runs the products of 4 layers of 1024 x 4096 in torch: unsharded, and in 2
-and 4 shards with one stream and thread each, without communication. The times are a lower bound for any sharding of such a layer.
+"""gpu_share - cost of smaller matrix products for ranks that share a GPU. Runs the products of 4 layers of 1024 x 4096 in torch: unsharded,
+and in 2 and 4 shards with one stream and thread each, without communication. The times are a lower bound for any sharding of such a layer.
 
 usage: gpu_share.py     prints milliseconds for float32, TF32 and float16; skipped without torch or a GPU"""
 import sys, threading, time

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""memory - peak memory predicted by `tessera simulate`, compared with that of the rank with the largest peak in `tessera bench`, for models that use
-memory for different reasons. Needs no idle machine. Prints one line per figure: name, predicted, measured, ratio, goal, ok or short.
+"""memory - peak memory predicted by `tessera simulate`, compared with that of the rank with the largest peak in `tessera bench`, for models
+that use memory for different reasons. Needs no idle machine. Prints one line per figure: name, predicted, measured, ratio, goal, ok or
+short.
 
 usage: memory [BUILD] [--devices cpu:2|cuda:2@0] [--only NAME,...] [--sample]
-Ranks on CPUs are processes, ranks that share a GPU are threads. --sample: few models, for a test that fails if one is off by more than the goal
-plus a megabyte."""
+Ranks on CPUs are processes, ranks that share a GPU are threads. --sample: few models, for a test that fails if one is off by more than the
+goal plus a megabyte."""
 import argparse, json, os, shutil, sys, tempfile
 
 import figures
@@ -13,8 +14,9 @@ from figures import ROOT, say, tessera
 
 GOAL = 0.05
 BLOCKS = {"block 256 x 1024": (256, 1024, 16, 2), "block 1024 x 512": (1024, 512, 8, 2), "decode 1 x 2048": (1, 2048, 16, 2)}
-NETS = ("activations", "convolutions", "decode", "depthwise", "embedding", "gemms", "gemms-plain", "groups", "gru", "half", "decode-float16", "integers", "lines",
-        "lstm", "normed", "products", "quantized-conv", "quantized-pairs", "scores", "table", "unet", "vgg", "volumes")
+NETS = ("activations", "convolutions", "decode", "depthwise", "embedding", "gemms", "gemms-plain", "groups", "gru", "half",
+        "decode-float16", "integers", "lines", "lstm", "normed", "products", "quantized-conv", "quantized-pairs", "scores", "table", "unet",
+        "vgg", "volumes")
 SAMPLE = ("convolutions", "depthwise", "scores")
 
 
@@ -45,7 +47,8 @@ def main(args, folder):
         make(made, name)
         for n in sorted({1, int(ranks)}):
             said, took = measure(made, "%s:%d%s%s" % (kind, n, at, card))
-            say("memory: %s, %d rank%s" % (name, n, "s" * (n > 1)), "%.1f MiB" % (said / 2**20), "%.1f MiB" % (took / 2**20), said / took, GOAL)
+            say("memory: %s, %d rank%s" % (name, n, "s" * (n > 1)), "%.1f MiB" % (said / 2 ** 20), "%.1f MiB" % (took / 2 ** 20),
+                said / took, GOAL)
             far += abs(said - took) > GOAL * took + 2**20
         shutil.rmtree(made)
     return far if args.sample else 0

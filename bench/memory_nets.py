@@ -84,7 +84,9 @@ def recurrent(folder, op="LSTM", size=512, gates=4):
     net = Net()
     x = net.input("x", 64, 4, size)
     for _ in range(3):
-        y = net.node(op, [x, net.weight(1, gates * size, size), net.weight(1, gates * size, size), net.weight(1, 2 * gates * size)], hidden_size=size)
+        y = net.node(op, [x, net.weight(1, gates * size, size),
+                          net.weight(1, gates * size, size),
+                          net.weight(1, 2 * gates * size)], hidden_size=size)
         x = net.node("Squeeze", [y, net.constant(np.array([1], "i8"))])
     net.save(folder, [(x, [64, 4, size])])
 
@@ -181,7 +183,9 @@ def quantized_conv(folder):
     x, width = net.node("QuantizeLinear", [net.input("x", 1, 64, 56, 56), scale, zero]), 64
     for out in (256, 512, 512, 512):
         words = net.constant(rng.integers(-127, 127, (out, width, 3, 3)).astype("i1"))
-        x = net.node("QLinearConv", [x, scale, zero, words, net.constant(np.float32(0.001)), net.constant(np.int8(0)), scale, zero], pads=[1] * 4)
+        x = net.node("QLinearConv",
+                     [x, scale, zero, words, net.constant(np.float32(0.001)),
+                      net.constant(np.int8(0)), scale, zero], pads=[1] * 4)
         width = out
     net.save(folder, [(net.node("DequantizeLinear", [x, scale, zero]), [1, 512, 56, 56])])
 
@@ -201,10 +205,26 @@ def quantized_pairs(folder, width=1024):
 
 
 MEMORY_MAKERS = {
-    **MAKERS, "products": products, "half": lambda folder: products(folder, "f2"), "gemms": gemms, "gemms-plain": lambda folder: gemms(folder, 0),
-    "activations": activations, "scores": scores, "embedding": embedding, "table": table, "lstm": recurrent,
-    "gru": lambda folder: recurrent(folder, "GRU", 512, 3), "vgg": vgg, "groups": groups, "unet": unet, "lines": lines, "volumes": volumes,
-    "normed": normed, "integers": integers, "quantized-conv": quantized_conv, "quantized-pairs": quantized_pairs,
+    **MAKERS,
+    "products": products,
+    "half": lambda folder: products(folder, "f2"),
+    "gemms": gemms,
+    "gemms-plain": lambda folder: gemms(folder, 0),
+    "activations": activations,
+    "scores": scores,
+    "embedding": embedding,
+    "table": table,
+    "lstm": recurrent,
+    "gru": lambda folder: recurrent(folder, "GRU", 512, 3),
+    "vgg": vgg,
+    "groups": groups,
+    "unet": unet,
+    "lines": lines,
+    "volumes": volumes,
+    "normed": normed,
+    "integers": integers,
+    "quantized-conv": quantized_conv,
+    "quantized-pairs": quantized_pairs,
 }
 if __name__ == "__main__":
     if len(sys.argv) != 3 or sys.argv[1] not in MEMORY_MAKERS:

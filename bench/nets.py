@@ -48,7 +48,8 @@ class Net:
 
 def conv(net, x, inside, out, side, stride=1, group=1):
     pads = [side // 2] * 4
-    return net.node("Conv", [x, net.weight(out, inside // group, side, side), net.weight(out)], pads=pads, strides=[stride] * 2, group=group)
+    return net.node("Conv",
+                    [x, net.weight(out, inside // group, side, side), net.weight(out)], pads=pads, strides=[stride] * 2, group=group)
 
 
 def convolutions(folder):
@@ -92,7 +93,8 @@ def decode(folder, kind="f4", hidden=2048, heads=32, kv=8, head=64, layers=4, pa
     for k in range(layers):
         caches = [net.input("past.%d.%s" % (k, which), 1, kv, past, head) for which in ("key", "value")]
         norm = net.node("LayerNormalization", [x, net.constant(np.ones(hidden, kind))])
-        attended, *present = net.node("GroupQueryAttention", [packed(net, norm, hidden, width), "", "", *caches, lengths, total, cos, sin], 3, "com.microsoft", num_heads=heads, kv_num_heads=kv, do_rotary=1)
+        attended, *present = net.node("GroupQueryAttention", [packed(net, norm, hidden, width), "", "", *caches, lengths, total, cos, sin],
+                                      3, "com.microsoft", num_heads=heads, kv_num_heads=kv, do_rotary=1)
         presents += present
         x = net.node("Add", [x, packed(net, attended, heads * head, hidden)])
         norm = net.node("LayerNormalization", [x, net.constant(np.ones(hidden, kind))])

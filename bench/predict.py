@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""predict - time and peak memory of synthetic models, unsharded and sharded: the prediction from the measured topology of this machine, compared
-with runs. Measurements and runs alternate, and the best round counts on both sides, so that other load affects both. Prints one line per
-figure: name, predicted, measured, ratio, goal, ok or short; then predicted time and the engine's profile by operator.
+"""predict - time and peak memory of synthetic models, unsharded and sharded: the prediction from the measured topology of this machine,
+compared with runs. Measurements and runs alternate, and the best round counts on both sides, so that other load affects both. Prints one
+line per figure: name, predicted, measured, ratio, goal, ok or short; then predicted time and the engine's profile by operator.
 
-usage: predict [BUILD] [--quick] [--seen [only]] [--budget S] [--devices cpu:2|cuda:2@0] [--rounds N] [--seconds S] [--only NAME;...] [--out FOLDER]
+usage: predict [BUILD] [--quick] [--seen [only]] [--budget S] [--devices cpu:2|cuda:2@0] [--rounds N] [--seconds S] [--only NAME;...] [--out
+FOLDER]
 --seen: each model again with a topology profiled on it (topology measure --model); --seen only: only that.
 --budget S: start no model after S seconds.
 Ranks on CPUs are processes, ranks that share a GPU are threads. --quick: one round, fewer models."""
@@ -40,7 +41,8 @@ class Machine:
 
     def __init__(self, devices, ranks, folder, seconds):
         self.gpu = devices.startswith("cuda")
-        self.devices = ("cuda:%d@%s" % (ranks, devices.split("@")[1]) if "@" in devices else "cuda:%d" % ranks) if self.gpu else "cpu:%d" % ranks
+        self.devices = ("cuda:%d@%s" % (ranks, devices.split("@")[1]) if "@" in devices else "cuda:%d" %
+                        ranks) if self.gpu else "cpu:%d" % ranks
         self.ranks, self.here, self.seconds = ranks, "%s/here%d.json" % (folder, ranks), seconds
         self.transport = [] if self.gpu else ["--transport", "shm"]
 
@@ -51,7 +53,8 @@ class Machine:
         """The same ranks, with a topology measured with that model."""
         other = copy.copy(self)
         other.here = "%s/seen%d.json" % (folder, self.ranks)
-        tessera("topology", "measure", "--devices", self.here, *self.transport, "--seconds", self.seconds, "--model", model, "--quiet", "-o", other.here)
+        tessera("topology", "measure", "--devices", self.here, *self.transport, "--seconds", self.seconds, "--model", model, "--quiet",
+                "-o", other.here)
         return other
 
 
@@ -136,7 +139,8 @@ def main(args, folder):
                     operators(*known, machine, made)
             if args.seen:
                 figure(name + ", seen", made + "/model.onnx", machine.seen(made + "/model.onnx", folder), 1, args.seconds, made)
-                shutil.move("%s/seen%d.json" % (folder, machine.ranks), "%s/%s-seen%d.json" % (folder, os.path.basename(made), machine.ranks))
+                shutil.move("%s/seen%d.json" % (folder, machine.ranks),
+                            "%s/%s-seen%d.json" % (folder, os.path.basename(made), machine.ranks))
         shutil.rmtree(made)
     if args.out:
         for machine in machines:

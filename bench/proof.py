@@ -54,7 +54,8 @@ class AddressSpace:
 
 
 class Group:
-    """A control group (v2). It counts anonymous memory and the page cache. The kernel drops cached pages of files before it kills a process."""
+    """A control group (v2). It counts anonymous memory and the page cache. The kernel drops cached pages of files before it kills a
+    process."""
 
     text = "of memory (cgroup v2, memory.max, no swap)"
     base = 64 << 20  # most pages of programs and libraries are file pages
@@ -135,7 +136,8 @@ class Ran:
     def __init__(self, limit, words, env):
         self.limit, self.began, self.counted, self.anonymous, self.code = limit, time.time(), 0, 0, None
         self.out = tempfile.TemporaryFile("w+", errors="replace")
-        self.process = subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=self.out, stderr=subprocess.STDOUT, preexec_fn=limit.enter)
+        self.process = subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=self.out, stderr=subprocess.STDOUT,
+                                        preexec_fn=limit.enter)
 
     def poll(self):
         """Take a sample; true while the program runs."""
@@ -307,12 +309,19 @@ class Proof:
         ran = self.unsharded(self.limit(), self.path("whole.npy"))
         reason = ran.out_of_memory()
         if ran.code == 0 or not reason:
-            raise Failed("the unsharded model did not run out of memory in %s: exit %d\n%s" % (gigabytes(self.limit_bytes), ran.code, ran.text))
-        self.row("ONNX Runtime, unsharded", gigabytes(self.limit_bytes), ("killed" if ran.killed else "ended") + " at " + gigabytes(ran.counted), gigabytes(ran.anonymous), ran.seconds, reason)
+            raise Failed("the unsharded model did not run out of memory in %s: exit %d\n%s" %
+                         (gigabytes(self.limit_bytes), ran.code, ran.text))
+        self.row("ONNX Runtime, unsharded", gigabytes(self.limit_bytes),
+                 ("killed" if ran.killed else "ended") + " at " + gigabytes(ran.counted), gigabytes(ran.anonymous), ran.seconds, reason)
 
     def partition(self):
         """Plan and partition the model, each in one environment."""
-        plan = [self.tessera, "plan", self.path("model.onnx"), "--devices", "2", "--memory", str(self.limit_bytes - self.limit_kind.base), "-o", self.path("planned.onnx")]
+        plan = [
+            self.tessera, "plan",
+            self.path("model.onnx"), "--devices", "2", "--memory",
+            str(self.limit_bytes - self.limit_kind.base), "-o",
+            self.path("planned.onnx")
+        ]
         partition = [self.tessera, "partition", self.path("planned.onnx"), "-o", self.path("parts")]
         for name, words in (("tessera plan", plan), ("tessera partition", partition)):
             ran, = run([self.limit()], [words], self.env)
@@ -349,7 +358,8 @@ class Proof:
                 before = hosts.received(0)
                 variables = [{"RANK": str(k), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": hosts.addresses[0],
                               "MASTER_PORT": "29511", "TESSERA_SECRET": SECRET} for k in range(2)]
-                self.ranks("2 ranks on two hosts", "ucx.npz", [[*hosts.words(k), *self.rank_command("ucx.npz")] for k in range(2)], variables)
+                self.ranks("2 ranks on two hosts", "ucx.npz", [[*hosts.words(k), *self.rank_command("ucx.npz")] for k in range(2)],
+                           variables)
                 received = hosts.received(0) - before
         except (OSError, subprocess.CalledProcessError) as error:
             return "no right to make network namespaces (%s)" % error
@@ -358,7 +368,8 @@ class Proof:
         print("# host 0 received %.1f MB" % (received / 1e6), flush=True)
 
     def table(self):
-        print("\n%s of float32 weights; limit of each environment: %s %s" % (gigabytes(self.weights), gigabytes(self.limit_bytes), self.limit_kind.text))
+        print("\n%s of float32 weights; limit of each environment: %s %s" %
+              (gigabytes(self.weights), gigabytes(self.limit_bytes), self.limit_kind.text))
         rows = [("", "limit", "peak, counted", "peak, anonymous", "time", "result"), *self.rows]
         widths = [max(len(row[i]) for row in rows) for i in range(5)]
         for row in rows:

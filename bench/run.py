@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """run - a model sharded over two ranks with one thread each, compared with unsharded ONNX Runtime with two threads.
 
-The model is that of docs/measured.md (tools/block). Both sides alternate, and the best run of all rounds counts, so that other load affects both.
-Prints one line per figure: name, ours, peer, ratio, goal, ok or short. Options: rounds, seconds of each."""
+The model is that of docs/measured.md (tools/block). Both sides alternate, and the best run of all rounds counts, so that other load affects
+both. Prints one line per figure: name, ours, peer, ratio, goal, ok or short. Options: rounds, seconds of each."""
 import json, os, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -69,26 +69,30 @@ def replication():
     for key, members in ((-1, [0, 1]), (-2, [2, 3])):
         one.index_to_device_group_map.add(key=key, value=members)
     dim(one, 0, 2, 8)
-    add("guide-mixed", [REPLICATION], m, "W in two row shards, each on a group of two devices.", expect={("conf", "mm", "y"): "2x1:0+1 2+3"})
+    add("guide-mixed", [REPLICATION], m, "W in two row shards, each on a group of two devices.",
+        expect={("conf", "mm", "y"): "2x1:0+1 2+3"})
 
 
 def layers(count, devices, names, **more):
     nodes = [node("DecoderLayer", "h%d" % i, "h%d" % (i + 1), "layer%d" % i, domain="custom") for i in range(count)]
-    return model(nodes, {"h0": "f BxTx4096"}, {"h%d" % count: "f BxTx4096"}, devices=devices, names=names, config="pipeline", domains=["custom"])
+    return model(nodes, {"h0": "f BxTx4096"}, {"h%d" % count: "f BxTx4096"}, devices=devices, names=names, config="pipeline",
+                 domains=["custom"])
 
 
 def pipelines():
     m = stage(layers(10, 2, ["GPU:0", "GPU:1"]), "pipeline", **{"layer%d" % i: 0 if i < 5 else 1 for i in range(10)})
     add("guide-capacity", [PIPELINE], m, "Ten layers of a custom operator on two named devices.", run=False)
     m = stage(shard(relu(), "relu0", "conf0", x="2x1:0 1"), "conf0", relu0=0)
-    add("guide-shard-and-stage", [PIPELINE], m, "A node with a sharding and a stage in one annotation.", expect={("conf0", "relu0", "y"): "2x1:0 1"})
+    add("guide-shard-and-stage", [PIPELINE], m, "A node with a sharding and a stage in one annotation.",
+        expect={("conf0", "relu0", "y"): "2x1:0 1"})
     def decoder():
         nodes = [node("Gather", "embed tokens", "h0", "embed"), node("DecoderLayer", "h0", "h1", "layer0", domain="custom"),
                  node("DecoderLayer", "h1", "h2", "layer1", domain="custom"), node("MatMul", "h2 lm", "logits", "lm_head")]
         return model(nodes, {"tokens": "i BxT", "embed": "f 32000x4096", "lm": "f 4096x32000"}, {"logits": "f BxTx32000"}, devices=3,
                      names=["CPU", "NPU", "GPU"], config="plan", domains=["custom"])
     m = stage(decoder(), "plan", embed=0, layer0=1, layer1=1, lm_head=2)
-    add("guide-end-to-end", [END], m, "Embedding on CPU, layers on NPU, head on GPU. (The guide's head has the weight transposed.)", run=False)
+    add("guide-end-to-end", [END], m, "Embedding on CPU, layers on NPU, head on GPU. (The guide's head has the weight transposed.)",
+        run=False)
     m = stage(decoder(), "plan", embed=0, layer0=1, layer1=1)
     shard(m, "lm_head", "plan", logits="*:2")
     add("guide-placement-spec", [END], m, "A placement-only sharding instead of a stage: one device and no sharded axis.", run=False)
@@ -101,8 +105,8 @@ def pipelines():
     stage(m, embed=0, layer=1, head=2)
     shard(m, "layer", h="1x1x2:1 2")
     shard(m, "head", g="1:3", y="1:3")
-    add("guide-two-npus", [END], m, "A stage on two identical devices, with tensor parallelism between them.", values={"t": [0, 4, 1, 2, 3, 0]},
-        expect={("c", "layer", "g"): "1x1x2:1 2"})
+    add("guide-two-npus", [END], m, "A stage on two identical devices, with tensor parallelism between them.",
+        values={"t": [0, 4, 1, 2, 3, 0]}, expect={("c", "layer", "g"): "1x1x2:1 2"})
 
 
 def removing():

@@ -17,10 +17,10 @@ def neg(shape, devices):
 
 def examples():
     for name, text, devices in (("split-axis0", "2x1:0 1", 2), ("split-axis1", "1x2:0 1", 2), ("split-both", "2x2:0 1 2 3", 4)):
-        add("proposal-" + name, [SPLIT], shard(neg("2x2", devices), x=text), "Example of the proposal: the tensor [[1, 2], [3, 4]].", values=SQUARE,
-            expect={("c", "n", "y"): text})
-    add("proposal-broadcast", [BROADCAST], shard(neg("2x2", 2), x="1x1:0+1"), "Example of the proposal: one group, no split axis.", values=SQUARE,
-        expect={("c", "n", "y"): "1x1:0+1"})
+        add("proposal-" + name, [SPLIT], shard(neg("2x2", devices), x=text), "Example of the proposal: the tensor [[1, 2], [3, 4]].",
+            values=SQUARE, expect={("c", "n", "y"): text})
+    add("proposal-broadcast", [BROADCAST], shard(neg("2x2", 2), x="1x1:0+1"), "Example of the proposal: one group, no split axis.",
+        values=SQUARE, expect={("c", "n", "y"): "1x1:0+1"})
     add("proposal-mixed", [BROADCAST], shard(neg("2x2", 4), x="2x1:0+1 2+3"),
         "Example of the proposal. Its text says that devices 2 and 3 have [[2,3]]; the second row is [[3,4]].", values=SQUARE,
         expect={("c", "n", "y"): "2x1:0+1 2+3"})
@@ -66,15 +66,17 @@ def uneven():
 
 
 def broadcasts():
-    for devices, text in ((3, "1x1:0+1+2"), (4, "1x1:1+3"), (4, "1x2:0+1 2+3"), (4, "1x2:0+2 1+3"), (6, "3x1:0+1 2+3 4+5"), (8, "2x2:0+1 2+3 4+5 6+7"),
-                          (5, "2x1:0+1+2 3+4")):
+    for devices, text in ((3, "1x1:0+1+2"), (4, "1x1:1+3"), (4, "1x2:0+1 2+3"), (4, "1x2:0+2 1+3"), (6, "3x1:0+1 2+3 4+5"),
+                          (8, "2x2:0+1 2+3 4+5 6+7"), (5, "2x1:0+1+2 3+4")):
         name = text.replace(":", "-on-").replace(" ", "-").replace("+", "")
         add("broadcast-%s" % name, [BROADCAST], shard(neg("6x4", devices), x=text), "Each shard is copied to the devices of its group.",
             expect={("c", "n", "y"): text})
 
 
 def chain(letters, devices=2, op="Neg", shape="4x6", **more):
-    nodes = [node(op, "x" if k == 0 else "v%d" % (k - 1), "y" if k == len(letters) - 1 else "v%d" % k, name) for k, name in enumerate(letters)]
+    nodes = [
+        node(op, "x" if k == 0 else "v%d" % (k - 1), "y" if k == len(letters) - 1 else "v%d" % k, name) for k, name in enumerate(letters)
+    ]
     return model(nodes, {"x": "f " + shape}, {"y": "f " + shape}, devices=devices, **more)
 
 
@@ -96,8 +98,8 @@ def pipelines():
     open_case("pipeline-backwards", [PIPELINE], stage(chain("AB"), A=1, B=0), "A node reads a value of a later stage.",
               "Stages are 'a hint to the backend'; no text orders them.")
     open_case("pipeline-return", [PIPELINE, ("guide", "Pipeline parallelism (device placement)")],
-              stage(chain("ABCD", devices=3, names=["CPU", "NPU", "GPU"]), A=0, B=1, C=2, D=0), "The last node returns to the first device.",
-              "Placement by operator affinity may need this; no text allows or forbids it.")
+              stage(chain("ABCD", devices=3, names=["CPU", "NPU", "GPU"]), A=0, B=1, C=2, D=0),
+              "The last node returns to the first device.", "Placement by operator affinity may need this; no text allows or forbids it.")
 
 
 def design():

@@ -52,19 +52,22 @@ def entries():
     m = neg()
     entry(m, config="")
     bad("entry-id-empty", [ENTRY, VALIDATING], m, "configuration_id is empty.", "entry-config", "n")
-    bad("entry-id-unknown", [ENTRY, VALIDATING], shard(neg(), config="other", x="2x1:0 1"), "The configuration is not declared.", "entry-config",
-        "n")
+    bad("entry-id-unknown", [ENTRY, VALIDATING], shard(neg(), config="other", x="2x1:0 1"), "The configuration is not declared.",
+        "entry-config", "n")
     bad("entry-id-case", [ENTRY], shard(neg(), config="C", x="2x1:0 1"), "Names are compared exactly: 'C' is not 'c'.", "entry-config", "n")
-    bad("entry-no-configurations", [ENTRY], shard(neg(config=None), x="2x1:0 1"), "The model declares no configuration.", "entry-config", "n")
+    bad("entry-no-configurations", [ENTRY], shard(neg(config=None), x="2x1:0 1"), "The model declares no configuration.", "entry-config",
+        "n")
     m = shard(neg(), x="2x1:0 1")
     find = m.graph.node[0].device_configurations.add(configuration_id="c")
     find.pipeline_stage = 0
     bad("entry-twice", [ENTRY, ("guide", "Pipeline parallelism (device placement)")], m, "Two annotations of a node for one configuration.",
         "entry-unique", "n")
     for k in (0, 1, 7):
-        add("entry-stage-%d" % k, [ENTRY, ("proposal", "Pipeline Parallelism")], stage(neg(devices=8), n=k), "Stage %d and no sharding." % k)
-    open_case("entry-stage-negative", [ENTRY, ("proposal", "Pipeline Parallelism")], stage(neg(), n=-1), "A negative stage.",
-              "The schema has an int32 and the proposal an 'optional integer value'; neither gives a range. onnx_ir refuses it when it is set.")
+        add("entry-stage-%d" % k, [ENTRY, ("proposal", "Pipeline Parallelism")], stage(neg(devices=8), n=k),
+            "Stage %d and no sharding." % k)
+    open_case(
+        "entry-stage-negative", [ENTRY, ("proposal", "Pipeline Parallelism")], stage(neg(), n=-1), "A negative stage.",
+        "The schema has an int32 and the proposal an 'optional integer value'; neither gives a range. onnx_ir refuses it when it is set.")
     open_case("entry-stage-beyond", [ENTRY, ("guide", "Pipeline parallelism (device placement)")], stage(neg(names=["A", "B"]), n=2),
               "Stage 2 of a configuration that names two devices.",
               "The guide calls 'stage == device index' a convention. By it, the stage has no device.")
@@ -81,15 +84,18 @@ def tensors():
     spec(m).ClearField("tensor_name")
     bad("spec-tensor-absent", [SPEC, VALIDATING], m, "tensor_name is absent.", "spec-tensor", "n")
     bad("spec-tensor-empty", [SPEC, VALIDATING], shard(neg(), **{"": "2x1:0 1"}), "tensor_name is empty.", "spec-tensor", "n")
-    bad("spec-tensor-unknown", [SPEC, VALIDATING], shard(neg(), ghost="2x1:0 1"), "No tensor of the model has this name.", "spec-tensor", "n")
+    bad("spec-tensor-unknown", [SPEC, VALIDATING], shard(neg(), ghost="2x1:0 1"), "No tensor of the model has this name.", "spec-tensor",
+        "n")
     chain = model([node("Neg", "x", "h"), node("Abs", "h", "y", "m")], {"x": "f 4x6"}, {"y": "f 4x6"})
-    bad("spec-tensor-of-other-node", [SPEC, VALIDATING], shard(chain, y="2x1:0 1"), "The tensor is an output of another node.", "spec-tensor", "n",
-        "y")
-    bad("spec-tensor-is-node-name", [SPEC], shard(neg(), n="2x1:0 1"), "tensor_name has the name of the node, not of a tensor.", "spec-tensor", "n")
+    bad("spec-tensor-of-other-node", [SPEC, VALIDATING], shard(chain, y="2x1:0 1"), "The tensor is an output of another node.",
+        "spec-tensor", "n", "y")
+    bad("spec-tensor-is-node-name", [SPEC], shard(neg(), n="2x1:0 1"), "tensor_name has the name of the node, not of a tensor.",
+        "spec-tensor", "n")
     m = shard(shard(neg(), x="2x1:0 1"), x="1x2:0 1")
     bad("spec-twice", [SPEC, ("guide", "2D device mesh")], m, "Two shardings of one tensor at a node.", "spec-unique", "n", "x")
     clip = model(node("Clip", "x  hi", "y"), {"x": "f 4x6", "hi": "f"}, {"y": "f 4x6"})
-    bad("spec-absent-input", [SPEC], shard(clip, **{"": "*:0 1"}), "The sharding names the empty name of an optional input.", "spec-tensor", "n")
+    bad("spec-absent-input", [SPEC], shard(clip, **{"": "*:0 1"}), "The sharding names the empty name of an optional input.", "spec-tensor",
+        "n")
 
 
 def axes():
@@ -125,9 +131,11 @@ def axes():
             one.sharded_dim.add(axis=axis).simple_sharding.add(num_shards=2)
         bad("axis-twice-%s-%s" % tuple(str(a).replace("-", "minus") for a in (first, second)), [VALIDATING], m,
             "Axes %d and %d of rank 2 are the same." % (first, second), "axis-once", "n", "x")
-    m = model([node("Custom", "x", "h", domain="custom"), node("Neg", "h", "g", "m"), node("Custom", "g", "y", "last", domain="custom")], {"x": "f 4x6"},
-              {"y": "f 4x6"}, domains=["custom"])
-    add("axis-rank-unknown", [DIM], shard(m, "m", h="1x1x2:0 1"), "The rank of the tensor is unknown, so that any axis is possible.", run=False)
+    m = model([node("Custom", "x", "h", domain="custom"),
+               node("Neg", "h", "g", "m"),
+               node("Custom", "g", "y", "last", domain="custom")], {"x": "f 4x6"}, {"y": "f 4x6"}, domains=["custom"])
+    add("axis-rank-unknown", [DIM], shard(m, "m", h="1x1x2:0 1"), "The rank of the tensor is unknown, so that any axis is possible.",
+        run=False)
 
 
 def counts():
@@ -139,7 +147,8 @@ def counts():
     for count in (0, -3):
         m = neg()
         spec(m).sharded_dim.add(axis=0).simple_sharding.add(num_shards=count)
-        bad("shards-%s" % ("zero" if count == 0 else "negative"), [SIMPLE, VALIDATING], m, "num_shards is %d." % count, "shards-positive", "n", "x")
+        bad("shards-%s" % ("zero" if count == 0 else "negative"), [SIMPLE, VALIDATING], m, "num_shards is %d." % count, "shards-positive",
+            "n", "x")
     m = neg()
     one = spec(m)
     one.device.append(1)
@@ -202,7 +211,8 @@ def factors():
 def devices():
     add("device-reversed", [SPEC], shard(neg(), x="2x1:1 0"), "Shard 0 is on device 1.", expect={("c", "n", "y"): "2x1:1 0"})
     add("device-subset", [SPEC], shard(neg(devices=4), x="2x1:3 1"), "Only two of four devices.", expect={("c", "n", "y"): "2x1:3 1"})
-    add("device-list-empty", [SPEC, ("guide", "Removing a configuration")], shard(neg(), x="2x1"), "No devices: device_indices is optional.")
+    add("device-list-empty", [SPEC, ("guide", "Removing a configuration")], shard(neg(), x="2x1"),
+        "No devices: device_indices is optional.")
     add("device-list-replicates", [SPEC], shard(neg(), x="*:0 1"), "A list of devices and no sharded axis: replicated on each.",
         expect={("c", "n", "y"): "*:0 1"})
     for n, word in ((2, "equal"), (99, "far")):
@@ -210,8 +220,8 @@ def devices():
     m = neg()
     fill(spec(m), "2x1").device.extend([0, -1])
     bad("device-negative-without-group", [VALIDATING, SPEC], m, "-1 is neither a device nor the key of a group.", "device-range", "n", "x")
-    bad("device-list-short", [("proposal", "Sharding as a Split")], shard(neg(), x="4x1:0 1"), "Two devices for four shards.", "device-count", "n",
-        "x")
+    bad("device-list-short", [("proposal", "Sharding as a Split")], shard(neg(), x="4x1:0 1"), "Two devices for four shards.",
+        "device-count", "n", "x")
     bad("device-list-long", [("proposal", "Sharding as a Split")], shard(neg(devices=4), x="2x1:0 1 2 3"), "Four devices for two shards.",
         "device-count", "n", "x")
     add("device-several-shards", [SPEC], shard(neg(), x="4x1:0 0 1 1"), "Each device has two adjacent shards.",
@@ -230,21 +240,23 @@ def groups():
         return m
     two = [(-1, [0, 1]), (-2, [2, 3])]
     add("group-negative-keys", [SPEC], grouped([-1, -2], two), "Two groups of two devices.", expect={("c", "n", "y"): "2x1:0+1 2+3"})
-    add("group-positive-keys", [SPEC], grouped([7, 8], [(7, [0, 1]), (8, [2, 3])]), "Keys are positive: an entry of the map decides, not the sign.",
-        expect={("c", "n", "y"): "2x1:0+1 2+3"})
-    add("group-key-is-device", [SPEC], grouped([0, 1], [(0, [2, 3]), (1, [0, 1])]), "Keys 0 and 1 are also devices: the map has precedence.",
-        expect={("c", "n", "y"): "2x1:2+3 0+1"})
+    add("group-positive-keys", [SPEC], grouped([7, 8], [(7, [0, 1]), (8, [2, 3])]),
+        "Keys are positive: an entry of the map decides, not the sign.", expect={("c", "n", "y"): "2x1:0+1 2+3"})
+    add("group-key-is-device", [SPEC], grouped([0, 1], [(0, [2, 3]), (1, [0, 1])]),
+        "Keys 0 and 1 are also devices: the map has precedence.", expect={("c", "n", "y"): "2x1:2+3 0+1"})
     add("group-and-device", [SPEC], grouped([-1, 2], [(-1, [0, 1])]), "One shard on a group, the other on a device.",
         expect={("c", "n", "y"): "2x1:0+1 2"})
     add("group-of-one", [SPEC], grouped([-1, -2], [(-1, [0]), (-2, [3])]), "Groups of one device.", expect={("c", "n", "y"): "2x1:0 3"})
     add("group-overlap", [SPEC], grouped([-1, -2], [(-1, [0, 1]), (-2, [1, 2])]), "Device 1 is in both groups and has both shards.",
         expect={("c", "n", "y"): "2x1:0+1 1+2"})
-    bad("group-member-too-high", [VALIDATING], grouped([-1, -2], [(-1, [0, 1]), (-2, [2, 4])]), "Device 4 of 4 in a group.", "device-range", "n", "x")
-    bad("group-member-negative", [VALIDATING], grouped([-1, -2], [(-1, [0, 1]), (-2, [2, -3])]), "Device -3 in a group.", "device-range", "n", "x")
+    bad("group-member-too-high", [VALIDATING], grouped([-1, -2], [(-1, [0, 1]), (-2, [2, 4])]), "Device 4 of 4 in a group.", "device-range",
+        "n", "x")
+    bad("group-member-negative", [VALIDATING], grouped([-1, -2], [(-1, [0, 1]), (-2, [2, -3])]), "Device -3 in a group.", "device-range",
+        "n", "x")
     bad("group-key-missing", [VALIDATING, SPEC], grouped([-1, -2], two[:1]), "The map has no entry for -2.", "device-range", "n", "x")
     bad("group-key-twice", [SPEC], grouped([-1, -2], two + [(-1, [2, 3])]), "The map has two entries for -1.", "group-unique", "n", "x")
-    bad("group-empty", [SPEC], grouped([-1, -2], [(-1, [0, 1]), (-2, [])]), "A group without devices: no device has the shard.", "group-empty", "n",
-        "x")
+    bad("group-empty", [SPEC], grouped([-1, -2], [(-1, [0, 1]), (-2, [])]), "A group without devices: no device has the shard.",
+        "group-empty", "n", "x")
     open_case("group-unused", [SPEC], grouped([-1, -2], two + [(-3, [0])]), "No entry of the device list uses a group.",
               "The schema does not require that every entry of the map is used.")
     open_case("group-member-twice", [SPEC], grouped([-1, -2], [(-1, [0, 0]), (-2, [2, 3])]), "A device is in a group twice.",
@@ -255,17 +267,20 @@ def scopes():
     inner = helper.make_graph([node("Neg", "x", "t", "then")], "then", [], [value("t", "f 4x6")])
     other = helper.make_graph([node("Abs", "x", "e", "else")], "else", [], [value("e", "f 4x6")])
     def branches():
-        return model(helper.make_node("If", ["b"], ["y"], name="n", then_branch=inner, else_branch=other), {"b": "b", "x": "f 4x6"}, {"y": "f 4x6"})
+        return model(helper.make_node("If", ["b"], ["y"], name="n", then_branch=inner, else_branch=other), {"b": "b", "x": "f 4x6"},
+                     {"y": "f 4x6"})
     where = [ENTRY, SPEC]
     m = branches()
     shard(m, m.graph.node[0].attribute[0].g.node[0], x="2x1:0 1")
     add("scope-subgraph", where, m, "A node of a branch shards a value of the outer graph, which is its input.")
     m = branches()
     shard(m, m.graph.node[0].attribute[0].g.node[0], ghost="2x1:0 1")
-    bad("scope-subgraph-unknown", where + [VALIDATING], m, "A node of a branch names an unknown tensor.", "spec-tensor", m.graph.node[0].attribute[0].g.node[0].name)
+    bad("scope-subgraph-unknown", where + [VALIDATING], m, "A node of a branch names an unknown tensor.", "spec-tensor",
+        m.graph.node[0].attribute[0].g.node[0].name)
     m = branches()
     shard(m, m.graph.node[0].attribute[0].g.node[0], config="other", x="2x1:0 1")
-    bad("scope-subgraph-config", where + [VALIDATING], m, "A node of a branch names an unknown configuration.", "entry-config", m.graph.node[0].attribute[0].g.node[0].name)
+    bad("scope-subgraph-config", where + [VALIDATING], m, "A node of a branch names an unknown configuration.", "entry-config",
+        m.graph.node[0].attribute[0].g.node[0].name)
     def call():
         body = node("Neg", "a", "b", "inner")
         f = helper.make_function("local", "Twist", ["a"], ["b"], [body], [helper.make_opsetid("", 18)])
@@ -280,7 +295,8 @@ def scopes():
     bad("scope-function-config", where + [VALIDATING], m, "A node of a function names an unknown configuration.", "entry-config", "inner")
     m = call()
     shard(m, m.functions[0].node[0], x="2x1:0 1")
-    bad("scope-function-outer", where + [VALIDATING], m, "A node of a function names a tensor of the calling graph.", "spec-tensor", "inner")
+    bad("scope-function-outer", where + [VALIDATING], m, "A node of a function names a tensor of the calling graph.", "spec-tensor",
+        "inner")
     for ir in (12, 13):
         add("ir-version-%d" % ir, [("schema", "ModelProto")], shard(neg(ir=ir), x="2x1:0 1"), "IR version %d." % ir,
             expect={("c", "n", "y"): "2x1:0 1"})

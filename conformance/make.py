@@ -46,7 +46,10 @@ def tensors_of(model):
     for value in [*model.graph.input, *model.graph.value_info, *model.graph.output]:
         kind = value.type.tensor_type
         if value.type.HasField("tensor_type") and kind.HasField("shape"):
-            found[value.name] = {"type": type_name(value), "shape": [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in kind.shape.dim]}
+            found[value.name] = {
+                "type": type_name(value),
+                "shape": [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in kind.shape.dim]
+            }
     for tensor in model.graph.initializer:
         found[tensor.name] = {"type": numpy_helper.to_array(tensor).dtype.name, "shape": list(tensor.dims)}
     return found
@@ -156,7 +159,8 @@ def document(case, data):
 def pretty(value, indent=0):
     """JSON with short values and lists of numbers on one line."""
     line = json.dumps(value)
-    if not isinstance(value, (dict, list)) or len(line) + indent <= WIDTH or (isinstance(value, list) and not isinstance(value[0], (dict, list))):
+    if not isinstance(value,
+                      (dict, list)) or len(line) + indent <= WIDTH or (isinstance(value, list) and not isinstance(value[0], (dict, list))):
         return line
     inner = " " * (indent + 1)
     if isinstance(value, dict):
@@ -173,8 +177,13 @@ def sections_page(index):
         for document, section in row["sections"]:
             found.setdefault((document, section), []).append("`%s`" % row["name"])
     order = ["schema", "proposal", "guide", "formalism"]
-    lines = ["# Cases by section", "", "Written by make.py. A case may belong to several sections.", "", "| document | section | cases |", "|---|---|---|"]
-    lines += ["| %s | %s | %s |" % (*key, ", ".join(names)) for key, names in sorted(found.items(), key=lambda item: order.index(item[0][0]))]
+    lines = [
+        "# Cases by section", "", "Written by make.py. A case may belong to several sections.", "", "| document | section | cases |",
+        "|---|---|---|"
+    ]
+    lines += [
+        "| %s | %s | %s |" % (*key, ", ".join(names)) for key, names in sorted(found.items(), key=lambda item: order.index(item[0][0]))
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -70,7 +70,8 @@ def compare_sharding(row, rows, shape):
         return None if all(got.values()) else "elements on no device"
     wanted = owners([(s["devices"], *box) for s in row["shards"] for box in s["boxes"]], shape)
     different = [k for k in wanted if wanted[k] != got[k]]
-    return "element %s is on %s, not %s" % (list(different[0]), sorted(got[different[0]]), sorted(wanted[different[0]])) if different else None
+    return "element %s is on %s, not %s" % (list(different[0]), sorted(got[different[0]]),
+                                            sorted(wanted[different[0]])) if different else None
 
 
 def close(wanted, got, tolerance):
@@ -128,7 +129,8 @@ def ask_check(adapter, case, results, path):
     right = valid == (case["verdict"] == "valid")
     results.add(case, "check", RIGHT if right else WRONG, reply.get("text") or reply.get("error") or "accepted")
     if case["verdict"] == "invalid" and not valid and reply.get("rules"):
-        results.add(case, "rule", RIGHT if case["rule"] in reply["rules"] else WRONG, "reported %s, not %s" % (reply["rules"], case["rule"]))
+        results.add(case, "rule", RIGHT if case["rule"] in reply["rules"] else WRONG,
+                    "reported %s, not %s" % (reply["rules"], case["rule"]))
 
 
 def ask_shards(adapter, case, results, path):
@@ -159,13 +161,17 @@ def ask_rewrite(adapter, case, results, path):
         return
     with tempfile.TemporaryDirectory() as folder:
         reply = adapter.ask(question="rewrite", model=path, to=folder + "/out.onnx")
-        results.add(case, "rewrite", *outcome(reply, lambda _: None if annotations(path) == annotations(folder + "/out.onnx") else "annotations changed"))
+        results.add(case, "rewrite",
+                    *outcome(reply, lambda _: None if annotations(path) == annotations(folder + "/out.onnx") else "annotations changed"))
 
 
 def load(pattern="*"):
     folder = os.path.join(HERE, "cases")
     index = json.load(open(os.path.join(folder, "index.json"), encoding="utf-8"))["cases"]
-    return [json.load(open(os.path.join(folder, row["name"] + ".json"), encoding="utf-8")) for row in index if fnmatch.fnmatch(row["name"], pattern)]
+    return [
+        json.load(open(os.path.join(folder, row["name"] + ".json"), encoding="utf-8")) for row in index
+        if fnmatch.fnmatch(row["name"], pattern)
+    ]
 
 
 def run(name, words, cases, questions, run_every=1, jobs=1):
@@ -212,7 +218,9 @@ def tables(cases, all_results):
     for title, question, names in rows:
         total = max(len(names) if names else 0, *(r.count(question, names)[1] for r in all_results))
         lines.append("| %s | %d | %s |" % (title, total, " | ".join(cell(*r.count(question, names)) for r in all_results)))
-    lines += ["", "| document | section | cases | " + " | ".join(r.name for r in all_results) + " |", "|---|---|---|" + "---|" * len(all_results)]
+    lines += [
+        "", "| document | section | cases | " + " | ".join(r.name for r in all_results) + " |", "|---|---|---|" + "---|" * len(all_results)
+    ]
     sections = {}
     for case in cases:
         for document, section in case["sections"]:
@@ -220,7 +228,8 @@ def tables(cases, all_results):
     order = ["schema", "proposal", "guide", "formalism"]
     for (document, section), names in sorted(sections.items(), key=lambda item: order.index(item[0][0])):
         decided = {c["name"] for c in cases if c["name"] in names and c["verdict"] != "open"}
-        lines.append("| %s | %s | %d | %s |" % (document, section, len(names), " | ".join(cell(*r.count("check", decided)) for r in all_results)))
+        lines.append("| %s | %s | %d | %s |" %
+                     (document, section, len(names), " | ".join(cell(*r.count("check", decided)) for r in all_results)))
     return "\n".join(lines)
 
 
@@ -228,7 +237,8 @@ def open_table(cases, all_results):
     lines = ["| case | what is open | " + " | ".join(r.name for r in all_results) + " |", "|---|---|" + "---|" * len(all_results)]
     for case in cases:
         if case["verdict"] == "open" and not case["name"].startswith("unsupported-"):
-            lines.append("| `%s` | %s %s | %s |" % (case["name"], case["about"], case["open"], " | ".join(r.opened.get(case["name"], "-") for r in all_results)))
+            lines.append("| `%s` | %s %s | %s |" %
+                         (case["name"], case["about"], case["open"], " | ".join(r.opened.get(case["name"], "-") for r in all_results)))
     return "\n".join(lines)
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the seed inputs of the fuzz harnesses: seeds.py FOLDER -> FOLDER/wire, FOLDER/model, FOLDER/edit, FOLDER/notation.
 
-Builds small models and adds the small ones of tests/models, and of the onnx package if .venv has it. The first byte of an input selects the message
-(wire), the edits (model), their number (edit) or the rank (notation).
+Builds small models and adds the small ones of tests/models, and of the onnx package if .venv has it. The first byte of an input selects the
+message (wire), the edits (model), their number (edit) or the rank (notation).
 """
 import glob
 import hashlib
@@ -83,19 +83,41 @@ MANIFEST = """{"version": 1, "generator": "tessera", "model": {"name": "m", "sha
 "ranks": 2, "devices": [{"rank": 0, "name": "CPU", "weights": {"bytes": 16}}, {"rank": 1, "name": "CPU", "weights": {"bytes": 16}}],
 "inputs": [{"name": "x", "type": "float32", "shape": [4, "n"]}], "outputs": [{"name": "y", "type": "float32", "shape": [4, 8]}],
 "collectives": [{"id": 0, "op": "AllReduce", "group": [0, 1]}], "files": {"rank0.onnx": {"bytes": 10, "sha256": "%s"}}}""" % ("0" * 64)
-TOPOLOGIES = ["4", "ring:4", "star:4@1", "tree:2x3", "torus:3x3x3", "grid:2x4", "hosts:2x8", "hosts:2x2x2", "{4, [[1],[2],[3],[0]]}", "h100:8", "hosts:2xh100:8",
-              '{"devices": [{"name": "a", "memory": 1000, "flops": 1e9, "bandwidth": 1e9}, {"name": "b"}], "links": [{"from": 0, "to": 1, "latency": 1e-6, "bandwidth": 1e9}], "grid": [2]}',
-              # as `topology measure --model` writes it
-              '{"devices": [{"flops": 1e9, "rates": {"int8": 4e9}, "moves": {"softmax": 2e9}, "near": {"stream": 3e9}}], "wait": 1e-5,'
-              ' "sizes": [{"kind": "softmax", "type": "float32", "work": [4.2e6, 2.6e5], "bytes": [3.4e7, 2.1e6], "times": [0.56, 1]}],'
-              ' "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1e9], "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]}']
+TOPOLOGIES = [
+    "4",
+    "ring:4",
+    "star:4@1",
+    "tree:2x3",
+    "torus:3x3x3",
+    "grid:2x4",
+    "hosts:2x8",
+    "hosts:2x2x2",
+    "{4, [[1],[2],[3],[0]]}",
+    "h100:8",
+    "hosts:2xh100:8",
+    (
+        '{"devices": [{"name": "a", "memory": 1000, "flops": 1e9, "bandwidth": 1e9}, {"name": "b"}], "links": [{"from": 0, "to": 1,'
+        ' "latency": 1e-6, "bandwidth": 1e9}], "grid": [2]}'
+    ),
+    # as `topology measure --model` writes it
+    (
+        '{"devices": [{"flops": 1e9, "rates": {"int8": 4e9}, "moves": {"softmax": 2e9}, "near": {"stream": 3e9}}], "wait": 1e-5,'
+        ' "sizes": [{"kind": "softmax", "type": "float32", "work": [4.2e6, 2.6e5], "bytes": [3.4e7, 2.1e6], "times": [0.56, 1]}],'
+        ' "seen": [{"op": "MatMul", "type": "float32", "work": [2.1e9, 1e9], "bytes": [1.2e7, 7.3e6], "times": [1.31, 1.55]}]}'
+    ),
+]
 PLAN = """{"kind": "tessera-plan", "version": 1, "declares": "c:2", "model": {"path": "m", "sha256": ""}, "cost": 10,
 "nodes": [{"name": "r", "edits": ["--shard r:x={2,1:0,1}"]}]}"""
-TRACE = """{"traceEvents": [{"ph": "X", "cat": "communication", "name": "AllReduce", "pid": 0, "tid": 0, "ts": 1.5, "dur": 2.5, "args": {"id": 1}},
+TRACE = """{"traceEvents": [{"ph": "X", "cat": "communication", "name": "AllReduce", "pid": 0, "tid": 0, "ts": 1.5, "dur": 2.5,
+"args": {"id": 1}},
 {"ph": "X", "cat": "Node", "name": "r_kernel_time", "pid": 1, "ts": 2, "dur": 3, "args": {"op_name": "Relu"}}]}"""
-COMMANDS = ["\0m", "\1m\n--verbose", "\2m\n--config\nc:2\n--shard\nr:x={2,1:0,1}\n-o\no", "\2m\n-o\no\n--script\n@\n--config c:2\n--shard r:x={1,2}\n--stage r=1\n",
-            "\3m\n-o\no", "\4m\n--dim\nn=3\n-o\no", "\5--shape\n7x4\n--sharding\n{2,1:0,1}\n--json", "\6Relu", "\7io-open", "\10show\nring:4", "\11--shape\n8x8\n--from\n{2,1}\n--to\n{1,2}",
-            "\13bash", "\14m\n--devices\n2", "\15m\n--devices\n2\n-o\np", "\16m\n-o\nparts\n--force", "\17m\n--devices\n2\n-o\nq\n--json"]
+COMMANDS = [
+    "\0m", "\1m\n--verbose", "\2m\n--config\nc:2\n--shard\nr:x={2,1:0,1}\n-o\no",
+    "\2m\n-o\no\n--script\n@\n--config c:2\n--shard r:x={1,2}\n--stage r=1\n", "\3m\n-o\no", "\4m\n--dim\nn=3\n-o\no",
+    "\5--shape\n7x4\n--sharding\n{2,1:0,1}\n--json", "\6Relu", "\7io-open", "\10show\nring:4",
+    "\11--shape\n8x8\n--from\n{2,1}\n--to\n{1,2}", "\13bash", "\14m\n--devices\n2", "\15m\n--devices\n2\n-o\np", "\16m\n-o\nparts\n--force",
+    "\17m\n--devices\n2\n-o\nq\n--json"
+]
 
 
 def npy(header, data):
@@ -139,7 +161,8 @@ def other_seeds():
     tensor_frame = word(b"x") + number(1) + number(1) + number(0) + number(2) + bytes(8)
     yield "frames", b"\1" + number(1) + tensor_frame
     yield "frames", b"\1" + number(1) + word(b"s") + number(1) + number(-1) + number(1) + number(1) + tensor_frame
-    yield "frames", b"\2" + number(1) + number(3) + number(0) + b"".join(word(b"t") for _ in range(6)) + number(0) * 4 + word(b"message") + word(b"hint")
+    yield "frames", b"\2" + number(1) + number(3) + number(0) + b"".join(
+        word(b"t") for _ in range(6)) + number(0) * 4 + word(b"message") + word(b"hint")
     yield "frames", b"\0" + bytes(range(200))
     yield "meet", b"\0TSRM\1\0\1\0" + bytes(72)
     yield "meet", b"\1node[003-010,12],x7"

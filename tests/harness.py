@@ -84,7 +84,8 @@ def _run_one(name, function, arguments, folder, alone=True):
             reason = function(own, *arguments)
         if isinstance(reason, str):
             _skip(name, reason)
-        elif (_ran == before or not alone) and not _only_checks and reason is not False:  # a function that made checks is not counted itself
+        elif (_ran == before
+              or not alone) and not _only_checks and reason is not False:  # a function that made checks is not counted itself
             _result(name, True)
     except BaseException:  # KeyboardInterrupt and SystemExit too: some tests cause them
         _result(name, False, traceback.format_exc())
@@ -116,7 +117,8 @@ def run_functions(names):
 
 
 def side_by_side(function, rows, at_a_time=WAITING):
-    """Calls function(*row) for every row, at_a_time of them at once, for calls that mostly wait. Raises the error of the first failed call."""
+    """Calls function(*row) for every row, at_a_time of them at once, for calls that mostly wait. Raises the error of the first failed
+    call."""
     with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
         return [done.result() for done in [pool.submit(function, *row) for row in rows]]
 

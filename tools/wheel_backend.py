@@ -26,5 +26,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     path = os.path.join(wheel_directory, name)
     machine = name.rsplit("linux_", 1)[-1][:-len(".whl")]
     platform = "manylinux_%d_%d_%s" % (*_oldest_glibc(path), machine)
-    command = [sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", "py3", "--abi-tag", "none", "--platform-tag", platform, path]
+    command = [
+        sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", "py3", "--abi-tag", "none", "--platform-tag", platform, path
+    ]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1]

@@ -5,7 +5,8 @@ import json
 import os
 import sys
 
-sys.path = [p for p in sys.path if os.path.abspath(p or ".") != os.path.dirname(os.path.abspath(__file__))]  # this file has the package's name
+sys.path = [p for p in sys.path
+            if os.path.abspath(p or ".") != os.path.dirname(os.path.abspath(__file__))]  # this file has the package's name
 import onnx_ir
 import onnx_ir._multi_device as multi_device
 

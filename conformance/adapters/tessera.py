@@ -57,7 +57,11 @@ def run(request, folder):
     code, _, err = call("run", request["model"], *config, *maps, "--inputs", folder + "/in.npz", "--outputs", folder + "/out.npz")
     if code != 0:
         return {"error": err}
-    return {"outputs": {k: {"type": a.dtype.name, "shape": a.shape, "data": a.ravel().tolist()} for k, a in np.load(folder + "/out.npz").items()}}
+    return {
+        "outputs": {
+            k: {"type": a.dtype.name, "shape": a.shape, "data": a.ravel().tolist()} for k, a in np.load(folder + "/out.npz").items()
+        }
+    }
 
 
 def rewrite(request, folder):

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from .tools import Simulation, Verification, report, simulate, verify
     __version__: str
 
-__all__ = ["Candidate", "Connection", "EngineError", "Finding", "Generator", "Group", "InferenceSession", "Infeasible", "Model", "Node", "Partition",
-           "PartitionSession", "Plan", "PlannedNode", "RankFailed", "SessionPlan", "Simulation", "TesseraError", "Value", "Verification", "connect", "generate",
-           "load", "register", "report", "simulate", "topology", "verify"]
+__all__ = [
+    "Candidate", "Connection", "EngineError", "Finding", "Generator", "Group", "InferenceSession", "Infeasible", "Model", "Node",
+    "Partition", "PartitionSession", "Plan", "PlannedNode", "RankFailed", "SessionPlan", "Simulation", "TesseraError", "Value",
+    "Verification", "connect", "generate", "load", "register", "report", "simulate", "topology", "verify"
+]
 
 # ONNX Runtime reads it once, when it is loaded: it then sends no telemetry, writes no $TMPDIR/.ses, and does not hang forked
 # children at their exit. A value that the user has set is kept.
@@ -35,10 +37,12 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 # Modules by the names that they define. They are imported on first use: the command starts without numpy, and what needs no
 # onnxruntime works without it.
-_MODULES = {"errors": ("EngineError", "Finding", "Infeasible", "RankFailed", "TesseraError"), "generation": ("Generator", "generate"), "group": ("Group",),
-            "model": ("Candidate", "Model", "Node", "Partition", "Plan", "PlannedNode", "Value", "load"),
-            "provider": ("InferenceSession", "SessionPlan", "register"), "reshard": ("Connection", "connect"), "session": ("PartitionSession",),
-            "tools": ("Simulation", "Verification", "report", "simulate", "verify"), "topology": (), "tensors": ()}
+_MODULES = {
+    "errors": ("EngineError", "Finding", "Infeasible", "RankFailed", "TesseraError"), "generation": ("Generator", "generate"),
+    "group": ("Group", ), "model": ("Candidate", "Model", "Node", "Partition", "Plan", "PlannedNode", "Value", "load"),
+    "provider": ("InferenceSession", "SessionPlan", "register"), "reshard": ("Connection", "connect"), "session": ("PartitionSession", ),
+    "tools": ("Simulation", "Verification", "report", "simulate", "verify"), "topology": (), "tensors": ()
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,8 @@ def _parser() -> Any:
     import argparse
 
     from . import chat
-    parser = argparse.ArgumentParser(prog="tessera generate", description="Generate text with a language model on several devices.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="tessera generate", description="Generate text with a language model on several devices.",
+                                     allow_abbrev=False)
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--devices", metavar="N|TOPOLOGY")
     parser.add_argument("--transport")
@@ -129,7 +130,8 @@ def _main(words: List[str]) -> None:
         if words[:1] == ["doctor"]:
             os.environ["TESSERA_PACKAGES"] = _packages()
         program = os.path.join(FOLDER, "tessera")
-        program = program if os.path.exists(program) else shutil.which("tessera") or program  # the installed one, if the package is not a wheel
+        program = program if os.path.exists(
+            program) else shutil.which("tessera") or program  # the installed one, if the package is not a wheel
         os.execv(program, [program] + words)
 
 

@@ -30,7 +30,11 @@ def _open() -> ctypes.CDLL:
     """Loads the library: $TESSERA_LIBRARY, else that of the wheel, of this Python's prefix (conda), or of the
     system.
     """
-    places = [os.environ.get("TESSERA_LIBRARY"), os.path.join(WHEEL_FOLDER, "libtessera.so"), os.path.join(sys.prefix, "lib", "libtessera.so.1")]
+    places = [
+        os.environ.get("TESSERA_LIBRARY"),
+        os.path.join(WHEEL_FOLDER, "libtessera.so"),
+        os.path.join(sys.prefix, "lib", "libtessera.so.1")
+    ]
     path = places[0] or next((place for place in places[1:] if place and os.path.exists(place)), "libtessera.so.1")
     opened: ctypes.CDLL = _api.declare(ctypes.CDLL(path))  # type: ignore[no-untyped-call]
     opened.tsr_tensors_text.restype = ctypes.c_void_p  # its text may contain zero bytes

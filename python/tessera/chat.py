@@ -17,8 +17,10 @@ from .generation import Generator, search_options
 MARK = "Tessera: "  # the provider's errors start with it and the text of their status
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # except newline and tab
 USAGE, UNREADABLE, NO_ENGINE, UNWRITABLE = 2, 3, 7, 8
-EXIT_CODES = {_api.TSR_NOMEM: UNREADABLE, _api.TSR_IO: UNREADABLE, _api.TSR_MALFORMED: UNREADABLE, _api.TSR_INFEASIBLE: 4, _api.TSR_UNSUPPORTED: 5,
-              _api.TSR_PEER: 6, _api.TSR_ENGINE: NO_ENGINE, _api.TSR_WRITE: UNWRITABLE}
+EXIT_CODES = {
+    _api.TSR_NOMEM: UNREADABLE, _api.TSR_IO: UNREADABLE, _api.TSR_MALFORMED: UNREADABLE, _api.TSR_INFEASIBLE: 4, _api.TSR_UNSUPPORTED: 5,
+    _api.TSR_PEER: 6, _api.TSR_ENGINE: NO_ENGINE, _api.TSR_WRITE: UNWRITABLE
+}
 
 
 def exit_code(error: object) -> int:
@@ -95,8 +97,10 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max-tokens", type=number(int, 1), default=256, metavar="N", help="maximum number of tokens per answer (default 256)")
-    parser.add_argument("--temperature", type=number(float, 0), default=0.0, metavar="T", help="sampling temperature (default: the most likely token)")
+    parser.add_argument("--max-tokens", type=number(int, 1), default=256, metavar="N",
+                        help="maximum number of tokens per answer (default 256)")
+    parser.add_argument("--temperature", type=number(float, 0), default=0.0, metavar="T",
+                        help="sampling temperature (default: the most likely token)")
     parser.add_argument("--top-k", type=number(int, 0), default=0, metavar="K", help="sample from the K most likely tokens")
     parser.add_argument("--top-p", type=number(float, 0, 1), default=0.0, metavar="P", help="nucleus sampling threshold (top-p)")
     parser.add_argument("--seed", type=number(int, 0), default=0, metavar="S", help="random seed for sampling")
@@ -104,7 +108,9 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
 
 def open_generator(words: argparse.Namespace) -> Generator:
     """Loads the model that a command's arguments name. Ends the program with a message if that fails."""
-    options = {name: value for name, value in vars(words).items() if name in ("memory", "transport", "threads", "cache") and value is not None}
+    options = {
+        name: value for name, value in vars(words).items() if name in ("memory", "transport", "threads", "cache") and value is not None
+    }
     if options and words.devices is None:
         fail("--%s needs --devices" % next(iter(options)))
     try:
@@ -116,8 +122,9 @@ def open_generator(words: argparse.Namespace) -> Generator:
 
 
 def main(arguments: List[str]) -> None:
-    parser = argparse.ArgumentParser(prog="tessera chat", description="Talk to a language model on several devices. The answer to a line is printed "
-                                     "as it is generated; Ctrl-C stops it, Ctrl-D ends the program.")
+    parser = argparse.ArgumentParser(
+        prog="tessera chat", description="Talk to a language model on several devices. The answer to a line is printed "
+        "as it is generated; Ctrl-C stops it, Ctrl-D ends the program.")
     add_model_arguments(parser)
     add_search_arguments(parser)
     parser.add_argument("--system", metavar="TEXT", help="instructions for the model, sent before the first line")

@@ -9,8 +9,10 @@ from typing import Any, List, Optional
 from . import _api
 
 SEVERITIES = {_api.TSR_ERROR: "error", _api.TSR_WARNING: "warning", _api.TSR_NOTE: "note"}
-ARGUMENTS = {"devices": "devices", "dim": "dims", "map-device": "map_devices", "memory": "memory", "stages": "stages", "threads": "threads", "time": "time",
-             "transport": "transport"}  # options of the command that calls of this package have too, with their names
+ARGUMENTS = {
+    "devices": "devices", "dim": "dims", "map-device": "map_devices", "memory": "memory", "stages": "stages", "threads": "threads",
+    "time": "time", "transport": "transport"
+}  # options of the command that calls of this package have too, with their names
 OPTION = re.compile(r"--(%s)\b(?: ([A-Z0-9][\w.]*(?![\w=])))?" % "|".join(ARGUMENTS))
 
 
@@ -42,8 +44,8 @@ class Finding:
         def text(value: Optional[bytes]) -> str:
             return (value or b"").decode(errors="replace")
 
-        return cls(text(f.code), SEVERITIES[f.severity], text(f.message), _with_arguments(text(f.hint)), text(f.node), text(f.value), text(f.op),
-                   text(f.configuration), text(f.file), None if f.axis == -2**63 else f.axis, None if f.rank < 0 else f.rank)
+        return cls(text(f.code), SEVERITIES[f.severity], text(f.message), _with_arguments(text(f.hint)), text(f.node), text(f.value),
+                   text(f.op), text(f.configuration), text(f.file), None if f.axis == -2 ** 63 else f.axis, None if f.rank < 0 else f.rank)
 
     def __str__(self) -> str:
         place = ", ".join(filter(None, (self.node and "node '%s'" % self.node, self.value and "value '%s'" % self.value)))

@@ -23,8 +23,8 @@ from .session import run_options
 END = object()
 Chat = Sequence[Mapping[str, Any]]  # messages such as {"role": "user", "content": "Hello"}
 # Search options of onnxruntime-genai, for "did you mean" only: it knows itself which ones it has.
-SEARCH = ("do_sample", "early_stopping", "length_penalty", "min_length", "no_repeat_ngram_size", "num_beams", "num_return_sequences", "random_seed",
-          "repetition_penalty", "temperature", "top_k", "top_p")
+SEARCH = ("do_sample", "early_stopping", "length_penalty", "min_length", "no_repeat_ngram_size", "num_beams", "num_return_sequences",
+          "random_seed", "repetition_penalty", "temperature", "top_k", "top_p")
 NO_TEMPLATE = "Empty chat template."  # onnxruntime-genai's error for folders without one
 
 
@@ -146,11 +146,12 @@ class Generator:
 
     @suggests
     def __init__(self, folder: Union[str, os.PathLike[str]], devices: Union[int, str, None] = None, *, memory: Union[int, str, None] = None,
-                 dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike[str], None] = None, transport: Optional[str] = None,
-                 threads: Optional[int] = None, cache: Union[str, os.PathLike[str], None] = None, summary: Union[str, os.PathLike[str], None] = None,
-                 strict: bool = True, caches: Optional[str] = None):
+                 dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike[str], None] = None,
+                 transport: Optional[str] = None, threads: Optional[int] = None, cache: Union[str, os.PathLike[str], None] = None,
+                 summary: Union[str, os.PathLike[str], None] = None, strict: bool = True, caches: Optional[str] = None):
         self.folder, self._devices = os.fspath(folder), devices
-        options: Dict[str, Any] = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache, summary=summary)
+        options: Dict[str, Any] = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache,
+                                       summary=summary)
         refuse_ranks()
         if devices is None:
             need_devices("Generator", {**options, "strict": None if strict else False, "caches": caches})
@@ -182,7 +183,9 @@ class Generator:
         raise TypeError("a generator cannot be pickled: open its folder again in the other process")
 
     @overload
-    def generate(self, prompt: Union[str, Chat], *, max_tokens: int = 64, stop: Union[str, Iterable[str], None] = None, **search: Any) -> Iterator[str]: ...
+    def generate(self, prompt: Union[str, Chat], *, max_tokens: int = 64, stop: Union[str, Iterable[str], None] = None,
+                 **search: Any) -> Iterator[str]:
+        ...
 
     @overload
     def generate(self, prompt: Iterable[int], *, max_tokens: int = 64, stop: None = None, **search: Any) -> Iterator[int]: ...
@@ -213,7 +216,8 @@ class Generator:
             except RuntimeError as error:
                 if "Unknown" not in str(error):
                     raise
-                raise TypeError("generate() got an unexpected keyword argument '%s'%s" % (name, did_you_mean(name, ["max_tokens", "stop", *SEARCH]))) from None
+                raise TypeError("generate() got an unexpected keyword argument '%s'%s" %
+                                (name, did_you_mean(name, ["max_tokens", "stop", *SEARCH]))) from None
 
     def _pieces(self, ids: List[int], max_tokens: int, stop: List[str], search: Dict[str, Any]) -> Iterator[str]:
         return until_stop(self.text.pieces(self._tokens(ids, max_tokens, search)), stop)
@@ -286,8 +290,9 @@ def refuse_ranks() -> None:
     """Raises if a launcher has started several processes: each would load the whole model and answer by itself."""
     place = launched()
     if place:
-        raise TesseraError("this process is %s, but onnxruntime-genai generates in one process, which starts the ranks itself: start one process without "
-                           "the launcher, and give it the number of devices (`tessera generate FOLDER --ids` runs on the ranks of a launcher)" % place)
+        raise TesseraError(
+            "this process is %s, but onnxruntime-genai generates in one process, which starts the ranks itself: start one process without "
+            "the launcher, and give it the number of devices (`tessera generate FOLDER --ids` runs on the ranks of a launcher)" % place)
 
 
 def check_folder(folder: str) -> None:
@@ -301,7 +306,8 @@ def check_folder(folder: str) -> None:
 def _ranks_can_keep(folder: str, config: Any) -> bool:
     """True if onnxruntime-genai binds one buffer as past and present of each cache, and the attention appends to it."""
     decoder, search = config["model"].get("decoder", {}), config.get("search", {})
-    if not search.get("past_present_share_buffer") or search.get("num_beams", 1) != 1 or decoder.get("sliding_window", {}).get("slide_key_value_cache"):
+    if not search.get("past_present_share_buffer") or search.get("num_beams", 1) != 1 or decoder.get("sliding_window",
+                                                                                                     {}).get("slide_key_value_cache"):
         return False
     try:
         nodes = Model(os.path.join(folder, decoder.get("filename", "model.onnx"))).nodes
@@ -476,13 +482,13 @@ def search_options(temperature: float, top_k: int, top_p: float, seed: int) -> D
 @overload
 def generate(folder: Union[str, os.PathLike[str]], prompt: Union[str, Chat], devices: Union[int, str, None] = None, *, max_tokens: int = 64,
              temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: Optional[str] = None,
-             stop: Union[str, Iterable[str], None] = None) -> Iterator[str]: ...
+             stop: Union[str, Iterable[str], None] = None) -> Iterator[str]:    ...
 
 
 @overload
 def generate(folder: Union[str, os.PathLike[str]], prompt: Iterable[int], devices: Union[int, str, None] = None, *, max_tokens: int = 64,
              temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: Optional[str] = None,
-             stop: None = None) -> Iterator[int]: ...
+             stop: None = None) -> Iterator[int]:    ...
 
 
 @suggests
@@ -509,7 +515,8 @@ def generate(folder: Union[str, os.PathLike[str]], prompt: Any, devices: Union[i
         if texts:
             raise TypeError("stop needs a prompt that is text: token ids have no text to compare with")
     if has_genai(path) and not place:
-        return _generate_with_genai(path, prompt, given, max_tokens, dict(search_options(temperature, top_k, top_p, seed), stop=texts), transport)
+        return _generate_with_genai(path, prompt, given, max_tokens, dict(search_options(temperature, top_k, top_p, seed), stop=texts),
+                                    transport)
     if is_chat(prompt):
         raise TypeError("prompt: chat messages need onnxruntime-genai (pip install onnxruntime-genai) and a folder with genai_config.json")
     fields = dict(max_tokens=operator.index(max_tokens) or _api.TSR_NO_TOKENS, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,

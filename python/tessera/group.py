@@ -36,7 +36,8 @@ class Group:
         self.session = Session()
         self._handle = ctypes.c_void_p()
         self.options = options_of(_api.tsr_run_options, transport=transport_of(transport), rank=rank or 0, ranks=ranks or 0,
-                                  meet=meet.encode(), timeout_s=float(timeout), plugins=os.fsencode(FOLDER) if os.path.isdir(FOLDER) else None)
+                                  meet=meet.encode(), timeout_s=float(timeout),
+                                  plugins=os.fsencode(FOLDER) if os.path.isdir(FOLDER) else None)
         try:
             self._do(lambda: library.tsr_process_group_join(self.session.handle, ctypes.byref(self.options), ctypes.byref(self._handle)))
         except BaseException:

@@ -125,7 +125,8 @@ class PlanNodes(int):
     def _nodes(self) -> List[PlannedNode]:
         if self._list is None:
             if self._read is None:
-                raise TesseraError("this plan was copied or pickled before its nodes were read: read them from the plan that Model.plan returned")
+                raise TesseraError(
+                    "this plan was copied or pickled before its nodes were read: read them from the plan that Model.plan returned")
             self._list = self._read()
         return self._list
 
@@ -156,8 +157,8 @@ def _planned(count: int, nodes: Optional[List[PlannedNode]]) -> PlanNodes:
 
 def html_table(title: str, rows: Sequence[Tuple[str, Any]]) -> str:
     """Returns a table for notebooks. All texts are escaped."""
-    cells = "".join("<tr><th style='text-align:left'>%s</th><td style='text-align:left'>%s</td></tr>" % (html.escape(name), html.escape(str(value)))
-                    for name, value in rows)
+    cells = "".join("<tr><th style='text-align:left'>%s</th><td style='text-align:left'>%s</td></tr>" %
+                    (html.escape(name), html.escape(str(value))) for name, value in rows)
     return "<table><caption style='text-align:left'><b>%s</b></caption>%s</table>" % (html.escape(title), cells)
 
 
@@ -210,10 +211,11 @@ class Plan:
 
     def _repr_html_(self) -> str:
         one = "%.3f ms" % self.one_device_ms if self.one_device_ms else "does not fit"
-        rows: List[Tuple[str, Any]] = [("predicted time", "%.3f ms (%s)" % (self.milliseconds, "optimal" if self.optimal else "gap %.1f %%" % (100 * self.gap))),
-                                       ("on one device", one), ("sharded nodes", "%d of %d" % (self.cut_nodes, int(self.nodes))),
-                                       ("communication", counts_text(self.collectives)),
-                                       ("memory of the fullest device", bytes_text(max(self.memory, default=0)))]
+        rows: List[Tuple[str, Any]] = [
+            ("predicted time", "%.3f ms (%s)" % (self.milliseconds, "optimal" if self.optimal else "gap %.1f %%" % (100 * self.gap))),
+            ("on one device", one), ("sharded nodes", "%d of %d" % (self.cut_nodes, int(self.nodes))),
+            ("communication", counts_text(self.collectives)), ("memory of the fullest device", bytes_text(max(self.memory, default=0)))
+        ]
         rows += [("stages", self.stages)] if self.stages else []
         rows += [(plan.name, plan.reason) for plan in self.compared]
         return html_table("Plan for %d %sdevices" % (self.devices, "assumed " if self.assumed else ""), rows)
@@ -298,14 +300,17 @@ def _groups(list_: Any, count: int) -> List[List[int]]:
 
 
 def _planned_node(node: Any) -> PlannedNode:
-    reductions = [Reduction(_text(r.value), _text(r.collective), _text(r.function), _groups(r.groups, r.n_groups)) for r in node.reductions[:node.n_reductions]]
-    return PlannedNode(_text(node.name), _text(node.op), _tensors(node.inputs, node.n_inputs), _tensors(node.outputs, node.n_outputs), reductions,
-                       node.sharded, None if node.stage < 0 else node.stage)
+    reductions = [
+        Reduction(_text(r.value), _text(r.collective), _text(r.function), _groups(r.groups, r.n_groups))
+        for r in node.reductions[:node.n_reductions]
+    ]
+    return PlannedNode(_text(node.name), _text(node.op), _tensors(node.inputs, node.n_inputs), _tensors(node.outputs, node.n_outputs),
+                       reductions, node.sharded, None if node.stage < 0 else node.stage)
 
 
 def _candidate(c: Any) -> Candidate:
-    return Candidate(_text(c.name), _tensors(c.inputs, c.n_inputs), _tensors(c.outputs, c.n_outputs), _text(c.reduction) or None, c.chosen, c.feasible,
-                     c.cost / 1e9, c.compute / 1e9, c.communication / 1e9, c.weights)
+    return Candidate(_text(c.name), _tensors(c.inputs, c.n_inputs), _tensors(c.outputs, c.n_outputs),
+                     _text(c.reduction) or None, c.chosen, c.feasible, c.cost / 1e9, c.compute / 1e9, c.communication / 1e9, c.weights)
 
 
 def _value(handle: Any) -> Value:
@@ -418,7 +423,10 @@ class Model:
     def __reduce__(self) -> Tuple[Any, ...]:
         """Pickles the model with its annotations, as bytes. One with weights in other files would lose them."""
         if self.session.do(self._has_external_data):
-            raise TypeError("a model with external data cannot be pickled, because its bytes do not contain the weights: pickle its path and load it there")
+            raise TypeError(
+                "a model with external data cannot be pickled, because its bytes do not contain the weights: pickle its path and load it"
+                " there"
+            )
         return _unpickled, (self.to_bytes(), self._config)
 
     def _has_external_data(self) -> bool:
@@ -429,7 +437,8 @@ class Model:
 
     def _repr_html_(self) -> str:
         rows: List[Tuple[str, Any]] = [("nodes", library.tsr_graph_node_count(library.tsr_model_graph(self._handle)))]
-        rows += [("input " + v.name, "%s %s" % (v.type, v.shape)) for v in self.inputs()] + [("output " + v.name, "%s %s" % (v.type, v.shape)) for v in self.outputs()]
+        rows += [("input " + v.name, "%s %s" % (v.type, v.shape))
+                 for v in self.inputs()] + [("output " + v.name, "%s %s" % (v.type, v.shape)) for v in self.outputs()]
         configs = [library.tsr_model_config(self._handle, i) for i in range(library.tsr_model_config_count(self._handle))]
         rows += [("configuration " + _text(library.tsr_config_name(c)), "%d devices" % library.tsr_config_devices(c)) for c in configs]
         return html_table("Model %s" % (self._path or "in memory"), rows)
@@ -444,7 +453,9 @@ class Model:
         return self.session.do(self._nodes)
 
     def _nodes(self) -> List[Node]:
-        names: Callable[[Any, Any, Any], List[str]] = lambda count, at, n: [_text(library.tsr_value_name(v)) if v else "" for v in (at(n, i) for i in range(count(n)))]
+        names: Callable[
+            [Any, Any, Any],
+            List[str]] = lambda count, at, n: [_text(library.tsr_value_name(v)) if v else "" for v in (at(n, i) for i in range(count(n)))]
         found, node = [], library.tsr_graph_first(library.tsr_model_graph(self._handle))
         while node:
             found.append(Node(_text(library.tsr_node_name(node)), _text(library.tsr_node_op(node)), _text(library.tsr_node_domain(node)),
@@ -474,7 +485,8 @@ class Model:
         count = devices if isinstance(devices, int) else len(names)
         config = ctypes.c_void_p()
         array = text_array(names) if names else None
-        self.session.do(lambda: self.session.status(library.tsr_model_add_config(self._handle, name.encode(), count, array, len(names), ctypes.byref(config))))
+        self.session.do(lambda: self.session.status(
+            library.tsr_model_add_config(self._handle, name.encode(), count, array, len(names), ctypes.byref(config))))
         self._config = name  # no edit of an earlier plan, which has a configuration of its own
 
     def _configuration(self, name: Optional[str] = None) -> Any:
@@ -506,8 +518,10 @@ class Model:
         values += [library.tsr_node_output(at, i) for i in range(library.tsr_node_output_count(at))]
         known = {_text(library.tsr_value_name(v)): v for v in values if v}
         if value not in known:
-            raise TesseraError("", [Finding("edit-no-value", "error", "node '%s' has no value '%s'%s" % (node, value, did_you_mean(value, list(known))),
-                                            "its values: " + ", ".join(known), node=node, value=value)])
+            raise TesseraError("", [
+                Finding("edit-no-value", "error", "node '%s' has no value '%s'%s" %
+                        (node, value, did_you_mean(value, list(known))), "its values: " + ", ".join(known), node=node, value=value)
+            ])
         return at, known[value]
 
     @suggests
@@ -624,7 +638,8 @@ class Model:
         """
         return self.session.do(lambda: self._plan(self._plan_options(devices, memory, dims, stages, objective, time)))
 
-    def _plan_options(self, devices: Union[int, str], memory: Union[int, str, None], dims: Optional[Mapping[str, int]], stages: Union[int, str] = 0,
+    def _plan_options(self, devices: Union[int, str], memory: Union[int, str,
+                                                                    None], dims: Optional[Mapping[str, int]], stages: Union[int, str] = 0,
                       objective: str = "latency", time: Optional[float] = None, explain: Optional[bytes] = None) -> Any:
         """Returns the options of the library for a plan. The caller frees their topology."""
         given, sizes = check_devices(devices), sizes_array(dims)
@@ -634,8 +649,8 @@ class Model:
             raise ValueError("objective must be %s, not %r" % (" or ".join(OBJECTIVES), objective))
         if time is not None and not time > 0:
             raise ValueError("time must be a positive number of seconds, not %r" % (time,))
-        options = options_of(_api.tsr_plan_options, memory=bytes_of(memory), sizes=sizes, n_sizes=len(sizes), objective=OBJECTIVES[objective],
-                             stages=_stages_of(stages), seconds=time or 0, explain=explain)
+        options = options_of(_api.tsr_plan_options, memory=bytes_of(memory), sizes=sizes, n_sizes=len(sizes),
+                             objective=OBJECTIVES[objective], stages=_stages_of(stages), seconds=time or 0, explain=explain)
         if isinstance(given, int):
             options.devices = given
         else:
@@ -667,7 +682,10 @@ class Model:
         nodes = ctypes.c_void_p()
         self.session.status(library.tsr_plan_nodes_new(self._handle, configuration.encode(), ctypes.byref(nodes)))
         try:
-            return [_planned_node(read(_api.tsr_plan_node, library.tsr_plan_nodes_at, nodes, i)) for i in range(library.tsr_plan_nodes_count(nodes))]
+            return [
+                _planned_node(read(_api.tsr_plan_node, library.tsr_plan_nodes_at, nodes, i))
+                for i in range(library.tsr_plan_nodes_count(nodes))
+            ]
         finally:
             library.tsr_plan_nodes_free(nodes)
 
@@ -686,7 +704,8 @@ class Model:
         for these sizes only.
         """
         if layout == "wrapped":
-            raise ValueError("the layout 'wrapped' was replaced by 'context', whose model.onnx needs the execution provider (tessera.register)")
+            raise ValueError(
+                "the layout 'wrapped' was replaced by 'context', whose model.onnx needs the execution provider (tessera.register)")
         if layout not in (None, "context", "genai"):
             raise ValueError("unknown layout %r: use 'context' or 'genai'" % (layout,))
         if layout == "genai" and (dims or static):
@@ -728,8 +747,8 @@ class Model:
         pairs = text_array([] if state == "auto" else list(state))
         cut = text_array(list(keep_cut))
         name = self._config.encode() if self._config else None
-        options = options_of(_api.tsr_partition_options, config=name, force=force, state=pairs, n_state=len(pairs), keep_cut=cut, n_keep_cut=len(cut),
-                             layout=enum_of("TSR_LAYOUT_", layout), weights=enum_of("TSR_WEIGHTS_", weights),
+        options = options_of(_api.tsr_partition_options, config=name, force=force, state=pairs, n_state=len(pairs), keep_cut=cut,
+                             n_keep_cut=len(cut), layout=enum_of("TSR_LAYOUT_", layout), weights=enum_of("TSR_WEIGHTS_", weights),
                              transport=transport_of(transport), sizes=sizes, n_sizes=len(sizes), static_sizes=static)
         result = ctypes.c_void_p()
         self.session.status(library.tsr_partition(self._handle, os.fsencode(folder), ctypes.byref(options), ctypes.byref(result)))

@@ -104,7 +104,8 @@ class SessionPlan:
 
     def _repr_html_(self) -> str:
         predicted = "unknown" if self.milliseconds is None else "%.3f ms" % self.milliseconds
-        return html_table("Session on %d devices" % self.devices, [("sharded nodes", "%d of %d" % (self.cut_nodes, self.nodes)), ("predicted time", predicted)])
+        return html_table("Session on %d devices" % self.devices, [("sharded nodes", "%d of %d" % (self.cut_nodes, self.nodes)),
+                                                                   ("predicted time", predicted)])
 
 
 def _configured(source: Any, devices: Any) -> Optional[Model]:
@@ -122,7 +123,8 @@ def _configured(source: Any, devices: Any) -> Optional[Model]:
     configs = [library.tsr_model_config(model._handle, i) for i in range(library.tsr_model_config_count(model._handle))]
     fitting = [config for config in configs if library.tsr_config_devices(config) == count]
     if configs and not fitting:
-        declared = ", ".join("%s (%d)" % (library.tsr_config_name(config).decode(), library.tsr_config_devices(config)) for config in configs)
+        declared = ", ".join("%s (%d)" % (library.tsr_config_name(config).decode(), library.tsr_config_devices(config))
+                             for config in configs)
         warnings.warn("no configuration of the model is for %d devices, so it is planned anew; it has %s" % (count, declared), stacklevel=3)
     for config in configs:
         if fitting and config != fitting[0]:
@@ -164,16 +166,19 @@ class InferenceSession(onnxruntime.InferenceSession):
     """
 
     def __init__(self, path_or_bytes: Any, sess_options: Optional[Any] = None, providers: Optional[Sequence[Any]] = None,
-                 provider_options: Optional[Sequence[Dict[Any, Any]]] = None, *, devices: Union[int, str, None] = None, memory: Union[int, str, None] = None,
-                 dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike[str], None] = None, transport: Optional[str] = None,
-                 threads: Optional[int] = None, cache: Union[str, os.PathLike[str], None] = None, summary: Union[str, os.PathLike[str], None] = None,
-                 strict: bool = True, caches: Optional[str] = None, **keywords: Any):
+                 provider_options: Optional[Sequence[Dict[Any, Any]]] = None, *, devices: Union[int, str, None] = None,
+                 memory: Union[int, str, None] = None, dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike[str],
+                                                                                                                     None] = None,
+                 transport: Optional[str] = None, threads: Optional[int] = None, cache: Union[str, os.PathLike[str], None] = None,
+                 summary: Union[str, os.PathLike[str], None] = None, strict: bool = True, caches: Optional[str] = None, **keywords: Any):
         model = path_or_bytes  # onnxruntime's name of the argument
         known = set(inspect.signature(InferenceSession.__init__).parameters) - {"self", "keywords"}
         check_keywords("InferenceSession", keywords, sorted(known | _runtime_keywords()))
         if isinstance(model, (str, os.PathLike)) and os.path.isdir(model):
-            raise ValueError("'%s' is a folder: run a partition with tessera.PartitionSession, a generation folder with tessera.Generator" % model)
-        options = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache, summary=summary, strict=strict, caches=caches)
+            raise ValueError("'%s' is a folder: run a partition with tessera.PartitionSession, a generation folder with tessera.Generator" %
+                             model)
+        options = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache, summary=summary,
+                       strict=strict, caches=caches)
         self._plan: Optional[SessionPlan] = None
         self._name = repr(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else "in memory"
         annotated = model if isinstance(model, Model) else None if plan is not None else _configured(model, devices)
@@ -245,7 +250,8 @@ def _stamp(path: Union[str, os.PathLike[str]]) -> Any:
 def _read_summary(path: Union[str, os.PathLike[str]]) -> SessionPlan:
     with open(path, encoding="utf-8") as file:
         facts = json.load(file)
-    return SessionPlan(facts["devices"], facts["nodes"], facts["cut_nodes"], facts.get("predicted_ms"), facts["milliseconds"], facts["cached"])
+    return SessionPlan(facts["devices"], facts["nodes"], facts["cut_nodes"], facts.get("predicted_ms"), facts["milliseconds"],
+                       facts["cached"])
 
 
 def _with_provider(options: Dict[str, str], sess_options: Any, providers: Optional[Sequence[Any]],

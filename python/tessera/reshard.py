@@ -50,7 +50,8 @@ def _type_of(name: str) -> int:
 
 
 @suggests
-def connect(shape: Sequence[int], from_: str, to: str, devices: Union[int, str], *, type: str = "float32", partial: Optional[str] = None) -> Connection:
+def connect(shape: Sequence[int], from_: str, to: str, devices: Union[int, str], *, type: str = "float32",
+            partial: Optional[str] = None) -> Connection:
     """Finds the cheapest operations from one sharding of a tensor to another, and predicts their time.
 
         tessera.connect([8, 8], "{2,1}", "{1,2}", devices=2).steps      # an all-to-all
@@ -67,8 +68,11 @@ def connect(shape: Sequence[int], from_: str, to: str, devices: Union[int, str],
     def work() -> Connection:
         topology, found = topology_of(session, given), ctypes.c_void_p()
         try:
-            options = options_of(_api.tsr_reshard_options, pending=partial.encode() if partial else None, type=_type_of(type), topology=topology)
-            session.status(library.tsr_resharding_new(session.handle, from_.encode(), to.encode(), len(shape), sizes, ctypes.byref(options), ctypes.byref(found)))
+            options = options_of(_api.tsr_reshard_options, pending=partial.encode() if partial else None, type=_type_of(type),
+                                 topology=topology)
+            session.status(
+                library.tsr_resharding_new(session.handle, from_.encode(), to.encode(), len(shape), sizes, ctypes.byref(options),
+                                           ctypes.byref(found)))
             steps = [_step(found, i) for i in range(library.tsr_resharding_count(found))]
             return Connection(steps, library.tsr_resharding_time(found) / 1e9)
         finally:

@@ -28,10 +28,12 @@ MAX_TOKENS = 1 << 20
 MAX_REQUESTS = 256  # that are answered at a time
 MAX_STOPS, MAX_STOP = 16, 1000  # every piece of an answer is compared with every stop string
 # Fields that would change the answer but are not supported, and their values (as JSON) that change nothing.
-NOT_SUPPORTED = {"n": ("1",), "best_of": ("1",), "echo": ("false",), "suffix": ('""',), "logprobs": ("false",), "top_logprobs": ("0",), "logit_bias": ("{}",),
-                 "presence_penalty": ("0", "0.0"), "frequency_penalty": ("0", "0.0"), "repetition_penalty": ("1", "1.0"), "top_k": ("-1", "0"), "min_p": ("0", "0.0"),
-                 "response_format": ('{"type": "text"}',), "tools": ("[]",), "functions": ("[]",), "tool_choice": ('"none"', '"auto"'), "function_call": ('"none"', '"auto"'),
-                 "modalities": ('["text"]',), "audio": ()}
+NOT_SUPPORTED = {
+    "n": ("1", ), "best_of": ("1", ), "echo": ("false", ), "suffix": ('""', ), "logprobs": ("false", ), "top_logprobs": ("0", ),
+    "logit_bias": ("{}", ), "presence_penalty": ("0", "0.0"), "frequency_penalty": ("0", "0.0"), "repetition_penalty": ("1", "1.0"),
+    "top_k": ("-1", "0"), "min_p": ("0", "0.0"), "response_format": ('{"type": "text"}', ), "tools": ("[]", ), "functions": ("[]", ),
+    "tool_choice": ('"none"', '"auto"'), "function_call": ('"none"', '"auto"'), "modalities": ('["text"]', ), "audio": ()
+}
 EVENTS = 64  # maximum number of events from one call of the engine
 MOST_BEHIND = 4096  # tokens that a client may be behind the model
 STOPPED = "the server was stopped"
@@ -209,7 +211,8 @@ class Batches:
             return
         kinds, reasons = self._genai.EngineEventFlags, self._genai.FinishReason
         done = flags & (int(kinds.TURN_FINISHED) | int(kinds.FAILED))
-        reason = "" if not done else "length" if event.finish_reason in (reasons.MAX_GENERATED_TOKENS, reasons.MAX_SESSION_TOKENS) else "stop"
+        reason = "" if not done else "length" if event.finish_reason in (reasons.MAX_GENERATED_TOKENS,
+                                                                         reasons.MAX_SESSION_TOKENS) else "stop"
         if flags & int(kinds.FAILED) and event.error_code == self._genai.EngineErrorCode.ENGINE_EXECUTION_FAILURE:
             raise RuntimeError(FAILED)
         if flags & int(kinds.FAILED):
@@ -444,7 +447,10 @@ class Server:
 
     def _head(self, chat: bool, chunk: bool) -> Dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if chat else "text_completion"
-        return {"id": "%s-%s" % ("chatcmpl" if chat else "cmpl", uuid.uuid4().hex), "object": kind, "created": int(time.time()), "model": self.name}
+        return {
+            "id": "%s-%s" % ("chatcmpl" if chat else "cmpl", uuid.uuid4().hex), "object": kind, "created": int(time.time()),
+            "model": self.name
+        }
 
     async def _pieces(self, request: Request, answer: Answer, count: List[int]) -> AsyncIterator[Tuple[str, str]]:
         """Yields pieces of text, then an empty piece with the reason why the answer ended. Counts tokens in count[0]."""
@@ -500,7 +506,12 @@ def _json(document: Dict[str, Any], status: int = 200) -> Any:
 
 def _refusal(error: Exception, status: int = 400) -> Any:
     status = getattr(error, "status", status)
-    return _json({"error": {"message": str(error), "type": "server_error" if status >= 500 else "invalid_request_error", "param": None, "code": None}}, status)
+    return _json(
+        {
+            "error": {
+                "message": str(error), "type": "server_error" if status >= 500 else "invalid_request_error", "param": None, "code": None
+            }
+        }, status)
 
 
 def check_sender(headers: Any) -> None:
@@ -536,7 +547,8 @@ def main(arguments: List[str]) -> None:
         print("tessera serve: %s is reachable from other machines, and there is no authentication" % words.host, file=sys.stderr)
     listener.listen()
     address, port = listener.getsockname()[:2]
-    print("tessera serve: http://%s:%d/v1 is ready; Ctrl-C ends it" % ("[%s]" % address if ":" in address else address, port), file=sys.stderr, flush=True)
+    print("tessera serve: http://%s:%d/v1 is ready; Ctrl-C ends it" % ("[%s]" % address if ":" in address else address, port),
+          file=sys.stderr, flush=True)
     run_until_signal(server, hosts, listener)
 
 

@@ -150,9 +150,13 @@ class PartitionSession:
         if not isinstance(feeds, Mapping):
             raise TypeError("feeds must be a dict such as {'x': array}, not %s" % type(feeds).__name__)
         known = [v.name for v in self.get_inputs()]
-        findings = [Finding("input-unknown", "error", "the model has no input '%s'%s" % (k, did_you_mean(k, known)), "its inputs: " + ", ".join(known),
-                            value=str(k)) for k in feeds if k not in known]
-        findings += [Finding("input-missing", "error", "input '%s' is not given" % k, value=k) for k in known if k not in feeds and not self._job]
+        findings = [
+            Finding("input-unknown", "error", "the model has no input '%s'%s" % (k, did_you_mean(k, known)),
+                    "its inputs: " + ", ".join(known), value=str(k)) for k in feeds if k not in known
+        ]
+        findings += [
+            Finding("input-missing", "error", "input '%s' is not given" % k, value=k) for k in known if k not in feeds and not self._job
+        ]
         if findings:
             raise TesseraError("", findings)
         with self._opening:
@@ -170,7 +174,8 @@ class PartitionSession:
         known = [v.name for v in self.get_outputs()]
         unknown = [name for name in [*(output_names or ()), *(out or ())] if name not in known]
         if unknown:
-            raise TesseraError("the model has no output '%s'%s; its outputs: %s" % (unknown[0], did_you_mean(unknown[0], known), ", ".join(known)))
+            raise TesseraError("the model has no output '%s'%s; its outputs: %s" %
+                               (unknown[0], did_you_mean(unknown[0], known), ", ".join(known)))
         check_places(out or {})
         return list(output_names or known), dict(out or {})
 
@@ -289,4 +294,3 @@ def _port(get: Any, manifest: Any, index: int) -> Value:
     for dim in port.dims[:port.rank] if port.rank > 0 else []:
         sizes.append(dim.value if dim.value >= 0 else dim.symbol.decode() or None if dim.symbol else None)
     return Value(port.name.decode(), "tensor(%s)" % port.type.decode(), sizes)
-

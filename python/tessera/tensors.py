@@ -12,9 +12,11 @@ import numpy as np
 from . import _api
 from ._library import Session, library
 
-NUMPY = {_api.TSR_FLOAT: "f4", _api.TSR_UINT8: "u1", _api.TSR_INT8: "i1", _api.TSR_UINT16: "u2", _api.TSR_INT16: "i2", _api.TSR_INT32: "i4",
-         _api.TSR_INT64: "i8", _api.TSR_BOOL: "?", _api.TSR_FLOAT16: "f2", _api.TSR_DOUBLE: "f8", _api.TSR_UINT32: "u4", _api.TSR_UINT64: "u8",
-         _api.TSR_COMPLEX64: "c8", _api.TSR_COMPLEX128: "c16"}
+NUMPY = {
+    _api.TSR_FLOAT: "f4", _api.TSR_UINT8: "u1", _api.TSR_INT8: "i1", _api.TSR_UINT16: "u2", _api.TSR_INT16: "i2", _api.TSR_INT32: "i4",
+    _api.TSR_INT64: "i8", _api.TSR_BOOL: "?", _api.TSR_FLOAT16: "f2", _api.TSR_DOUBLE: "f8", _api.TSR_UINT32: "u4", _api.TSR_UINT64: "u8",
+    _api.TSR_COMPLEX64: "c8", _api.TSR_COMPLEX128: "c16"
+}
 # Types that numpy does not have, but the package ml_dtypes has.
 OTHER = {_api.TSR_BFLOAT16: "bfloat16", _api.TSR_FLOAT8E4M3FN: "float8_e4m3fn", _api.TSR_FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
          _api.TSR_FLOAT8E5M2: "float8_e5m2", _api.TSR_FLOAT8E5M2FNUZ: "float8_e5m2fnuz"}

@@ -134,8 +134,9 @@ def verify(model: Any, devices: Union[int, str, None] = None, *, inputs: Any = N
             if arrays is None and dims:
                 arrays = _random_inputs(seed, dims)
             plan = options_of(_api.tsr_plan_options, memory=limit, sizes=sizes, n_sizes=len(sizes))
-            options = options_of(_api.tsr_verify_options, inputs=os.fsencode(arrays) if arrays else None, work=os.fsencode(folder), random=random, seed=seed,
-                                 run=ctypes.pointer(run_options(transport, devices=given)), allow_unsharded=allow_unsharded)
+            options = options_of(_api.tsr_verify_options, inputs=os.fsencode(arrays) if arrays else None, work=os.fsencode(folder),
+                                 random=random, seed=seed, run=ctypes.pointer(run_options(transport,
+                                                                                          devices=given)), allow_unsharded=allow_unsharded)
             return session.do(lambda: _verify(session, path, given, plan, options))
     finally:
         session.close()
@@ -176,7 +177,8 @@ def _verification(result: Any) -> Verification:
     facts = read(_api.tsr_verify_facts, library.tsr_verify_result_about, result)
     trials = [read(_api.tsr_verify_trial, library.tsr_verify_result_trial, result, i) for i in range(facts.n_trials)]
     failed = [i for i, trial in enumerate(trials) if not trial.ok]
-    outputs = _differences(result, NO_TRIAL, facts.n_outputs) or [d for i, t in enumerate(trials) for d in _differences(result, i, t.n_outputs)]
+    outputs = _differences(result, NO_TRIAL,
+                           facts.n_outputs) or [d for i, t in enumerate(trials) for d in _differences(result, i, t.n_outputs)]
     partition = library.tsr_verify_result_partition(result, NO_TRIAL)
     nodes = read(_api.tsr_partition_facts, library.tsr_partition_result_about, partition)
     recorded = {1: True, 0: False}.get(facts.recorded)
@@ -193,14 +195,16 @@ def _prepared(model: Any, devices: Union[int, str, None], dims: Optional[Mapping
 
 def _simulated(own: Model, dims: Optional[Mapping[str, int]], requests: int, one_device: bool = False) -> Any:
     sizes = sizes_array(dims)
-    options = options_of(_api.tsr_simulate_options, sizes=sizes, n_sizes=len(sizes), requests=requests, one_device=one_device, config=own._config.encode() if own._config else None)
+    options = options_of(_api.tsr_simulate_options, sizes=sizes, n_sizes=len(sizes), requests=requests, one_device=one_device,
+                         config=own._config.encode() if own._config else None)
     found = ctypes.c_void_p()
     own.session.status(library.tsr_simulate(own._handle, ctypes.byref(options), ctypes.byref(found)))
     return found
 
 
 @suggests
-def simulate(model: Any, devices: Union[int, str, None] = None, *, dims: Optional[Mapping[str, int]] = None, requests: int = 1) -> Simulation:
+def simulate(model: Any, devices: Union[int, str, None] = None, *, dims: Optional[Mapping[str, int]] = None,
+             requests: int = 1) -> Simulation:
     """Predicts the time of a run on devices that need not exist. Plans the model for them, or uses its annotations."""
     own, _ = _prepared(model, devices, dims)
 
@@ -216,7 +220,8 @@ def simulate(model: Any, devices: Union[int, str, None] = None, *, dims: Optiona
 
 
 @suggests
-def report(model: Any, path: Union[str, os.PathLike[str]], devices: Union[int, str, None] = None, *, dims: Optional[Mapping[str, int]] = None) -> None:
+def report(model: Any, path: Union[str, os.PathLike[str]], devices: Union[int, str, None] = None, *,
+           dims: Optional[Mapping[str, int]] = None) -> None:
     """Writes one HTML page that loads nothing from the network: summary, memory, time, communication, shardings and
     timeline.
     """
@@ -229,8 +234,8 @@ def report(model: Any, path: Union[str, os.PathLike[str]], devices: Union[int, s
             found = _simulated(own, dims, 1, one_device=True)
             sizes = sizes_array(dims)
             title = own._path and os.path.basename(own._path).encode()
-            options = options_of(_api.tsr_report_options, title=title, config=own._config.encode() if own._config else None, topology=topology,
-                                 simulation=found, sizes=sizes, n_sizes=len(sizes))
+            options = options_of(_api.tsr_report_options, title=title, config=own._config.encode() if own._config else None,
+                                 topology=topology, simulation=found, sizes=sizes, n_sizes=len(sizes))
             own.session.status(library.tsr_report(own._handle, ctypes.byref(options), os.fsencode(path)))
         finally:
             library.tsr_simulation_free(found)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes style and script of the report page into constants of C: embed.py OUT STYLE SCRIPT... The scripts become one function. Comments on lines
-of their own and indentation are left out."""
+"""Makes style and script of the report page into constants of C: embed.py OUT STYLE SCRIPT... The scripts become one function. Comments on
+lines of their own and indentation are left out."""
 import sys
 
 

@@ -72,13 +72,16 @@ class World:
         self.call("tsr_plan", other, ports, ctypes.byref(plan))
         self.handles = {
             "tsr_plan_result": plan, "tsr_partition_result": parts, "tsr_simulation": simulation, "tsr_tiling": tiling,
-            "tsr_resharding": resharding, "tsr_plan_nodes": nodes,
-            "tsr_session": session, "tsr_model": model, "tsr_graph": graph, "tsr_node": node, "tsr_value": value, "tsr_config": config,
-            "tsr_spec": spec, "tsr_pieces": pieces, "tsr_tensors": self.made("tsr_tensors_new", session), "tsr_json": self.call("tsr_json_new", session),
+            "tsr_resharding": resharding, "tsr_plan_nodes": nodes, "tsr_session": session, "tsr_model": model, "tsr_graph": graph,
+            "tsr_node": node, "tsr_value": value, "tsr_config": config, "tsr_spec": spec, "tsr_pieces": pieces,
+            "tsr_tensors": self.made("tsr_tensors_new", session), "tsr_json": self.call("tsr_json_new", session),
             "tsr_attr": self.call("tsr_node_find_attr", node, b"number"), "tsr_tensor": self.call("tsr_value_initializer", constant),
-            "tsr_node_config": self.call("tsr_node_config_at", node, 0), "tsr_folder": self.made("tsr_folder_open", session, folder.encode()),
-            "tsr_topology": self.made("tsr_topology_parse", session, b"ring:2"),
-            "tsr_manifest": self.made("tsr_manifest_open", session, os.path.join(scratch, "parts").encode())}
+            "tsr_node_config": self.call("tsr_node_config_at", node, 0), "tsr_folder": self.made("tsr_folder_open", session,
+                                                                                                 folder.encode()),
+            "tsr_topology": self.made("tsr_topology_parse", session,
+                                      b"ring:2"), "tsr_manifest": self.made("tsr_manifest_open", session,
+                                                                            os.path.join(scratch, "parts").encode())
+        }
         assert all(h and h.value for h in self.handles.values()), self.handles
 
     def call(self, name, *given):
@@ -162,15 +165,19 @@ def finished(world):
     """Calls that would succeed, but with NULL for the results: (call, arguments). Includes calls that need an engine if there is one."""
     h, parts, shape = world.handles, os.path.join(world.scratch, "parts").encode(), (ctypes.c_int64 * 1)(4)
     number, some = ctypes.c_size_t(), ctypes.c_void_p()
-    out = [("tsr_folder_open", (h["tsr_session"], world.folder.encode(), None)), ("tsr_session_temporary", (h["tsr_session"], world.scratch.encode(), None)),
-           ("tsr_session_read", (h["tsr_session"], os.path.join(world.folder, "model.onnx").encode(), ctypes.c_size_t(1 << 20), None, None)),
+    out = [("tsr_folder_open", (h["tsr_session"], world.folder.encode(), None)),
+           ("tsr_session_temporary", (h["tsr_session"], world.scratch.encode(), None)),
+           ("tsr_session_read", (h["tsr_session"], os.path.join(world.folder,
+                                                                "model.onnx").encode(), ctypes.c_size_t(1 << 20), None, None)),
            ("tsr_tiles", (h["tsr_session"], b"{2:0,1}", 1, shape, ctypes.c_int64(0), ctypes.byref(some), None)),
            ("tsr_resharding_new", (h["tsr_session"], b"{2:0,1}", b"{1:0,1}", 1, shape, None, None)),
            ("tsr_node_metadata_at", (h["tsr_node"], ctypes.c_size_t(0), None, None))]
     engine = glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi/libonnxruntime.so.*")) if onnxruntime else []
     if engine and not world.call("tsr_engine_open", h["tsr_session"], engine[0].encode(), None, None).value:
-        out += [("tsr_job_open", (h["tsr_session"], parts, None, None)), ("tsr_job_open_model", (h["tsr_session"], os.path.join(world.folder, "model.onnx").encode(), None, None)),
-                ("tsr_generator_open", (h["tsr_folder"], None, None)), ("tsr_engine_saturates", (h["tsr_session"], world.scratch.encode(), None)),
+        out += [("tsr_job_open", (h["tsr_session"], parts, None, None)),
+                ("tsr_job_open_model", (h["tsr_session"], os.path.join(world.folder, "model.onnx").encode(), None, None)),
+                ("tsr_generator_open", (h["tsr_folder"], None, None)),
+                ("tsr_engine_saturates", (h["tsr_session"], world.scratch.encode(), None)),
                 ("tsr_engine_device", (h["tsr_session"], b"CPU", None, number)), ("tsr_topology_measure", (h["tsr_session"], None, None))]
     return out
 
@@ -188,7 +195,8 @@ def last_words(world, name, given):
 
 
 def main():
-    structs, callbacks, calls = read("".join(open(path, encoding="utf-8").read() for path in (HEADER, HEADER.replace("tessera.h", "tessera_graph.h"))))
+    structs, callbacks, calls = read("".join(
+        open(path, encoding="utf-8").read() for path in (HEADER, HEADER.replace("tessera.h", "tessera_graph.h"))))
     tried, died, without = 0, [], set()
     with tempfile.TemporaryDirectory(prefix="tessera-null-") as scratch:
         own = shutil.copytree(FOLDER, os.path.join(scratch, "folder"))  # some calls write into the folder
@@ -204,7 +212,8 @@ def main():
                     without |= {kind_of(p) for p in given if is_handle(p, structs)} - set(world.handles)
                 elif end:
                     died.append("%s, %s: %s" % (name, given[at], end))
-    with tempfile.TemporaryDirectory(prefix="tessera-null-") as scratch:  # separate objects: with an engine, the calls above would take long
+    with tempfile.TemporaryDirectory(
+            prefix="tessera-null-") as scratch:  # separate objects: with an engine, the calls above would take long
         world = World(ctypes.CDLL(LIBRARY), shutil.copytree(FOLDER, os.path.join(scratch, "folder")), scratch, structs, callbacks)
         for name, given in finished(world):
             tried += 1

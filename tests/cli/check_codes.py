@@ -109,7 +109,8 @@ case("config-device-count", lambda: base(configs=[("c", 0, ["CPU", "NPU"])]), la
 case("config-device-names", lambda: base(configs=[("c", 3, ["CPU", "NPU"])]), lambda: base(configs=[("c", 2, ["CPU", "NPU"])]))
 case("config-name-empty", lambda: base(configs=[("", None, ())]), base)
 case("config-twice", lambda: base(configs=[("c", None, ())] * 2), lambda: base(configs=[("c", None, ()), ("d", None, ())]))
-case("config-unknown", lambda: entry(base(configs=[("tp2", None, ())]), "mm", config="tp"), lambda: entry(base(configs=[("tp2", None, ())]), "mm", config="tp2"))
+case("config-unknown", lambda: entry(base(configs=[("tp2", None, ())]), "mm", config="tp"),
+     lambda: entry(base(configs=[("tp2", None, ())]), "mm", config="tp2"))
 case("annotation-no-config", lambda: entry(base(), "mm", config=None), lambda: entry(base(), "mm"))
 case("annotation-twice", lambda: entry(entry(base(), "mm"), "mm"), lambda: entry(entry(base(), "mm"), "act"))
 case("annotation-ir-version", lambda: base(ir=10), base)
@@ -132,7 +133,8 @@ case("nodes-unsorted", unsorted, base)
 def zipped():
     """The base model with a ZipMap of its output, which is a sequence of maps."""
     m = base()
-    m.graph.node.append(helper.make_node("ZipMap", ["z"], ["probabilities"], name="zip", domain="ai.onnx.ml", classlabels_int64s=list(range(8))))
+    m.graph.node.append(
+        helper.make_node("ZipMap", ["z"], ["probabilities"], name="zip", domain="ai.onnx.ml", classlabels_int64s=list(range(8))))
     out = m.graph.output.add(name="probabilities")
     out.type.sequence_type.elem_type.map_type.key_type = T.INT64
     out.type.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = T.FLOAT
@@ -158,7 +160,8 @@ case("spec-size", at_w([(1, [(9, 2)])], [0, 1]), at_w([(1, [(8, 2)])], [0, 1]))
 case("spec-symbol", lambda: entry(base(rows="batch"), "mm", Spec("x", [(0, [("bach", 2)])], [0, 1])),
      lambda: entry(base(rows="batch"), "mm", Spec("x", [(0, [("batch", 2)])], [0, 1])))
 case("spec-factors", at_w([(1, [(3, 1), (4, 2)])], [0, 1]), at_w([(1, [(2, 2), (4, 1)])], [0, 1]))
-case("spec-size-open", at_w([(1, [(None, 2), ("k", 2)])], [0, 1, 2, 3], devices=4), at_w([(1, [(None, 2), (4, 2)])], [0, 1, 2, 3], devices=4))
+case("spec-size-open", at_w([(1, [(None, 2), ("k", 2)])], [0, 1, 2, 3], devices=4), at_w([(1, [(None, 2), (4, 2)])], [0, 1, 2, 3],
+                                                                                         devices=4))
 case("spec-owners", at_w([(1, 2)], [0, 1, 1]), GOOD)
 case("spec-devices-open", at_w([(1, 2)]), GOOD)
 case("spec-empty", at_w(), GOOD)
@@ -228,7 +231,8 @@ case("body-disagree", lambda: branches(0, 1), lambda: branches(1, 1))
 # ---- stages
 
 case("stage-range", lambda: entry(base(), "mm", stage=-1), lambda: entry(base(), "mm", stage=0))
-case("stage-order", lambda: entry(entry(base(), "mm", stage=1), "act", stage=0), lambda: entry(entry(base(), "mm", stage=0), "act", stage=1))
+case("stage-order", lambda: entry(entry(base(), "mm", stage=1), "act", stage=0),
+     lambda: entry(entry(base(), "mm", stage=0), "act", stage=1))
 NAMED = [("c", 2, ("CPU", "NPU"))]
 case("stage-beyond", lambda: entry(base(configs=NAMED), "mm", stage=2), lambda: entry(base(configs=NAMED), "mm", stage=1))
 
@@ -241,7 +245,8 @@ def in_body(stage):
 
 
 case("outside-stage", lambda: in_body(0), lambda: in_body(1))
-case("stage-return", lambda: entry(entry(base(configs=NAMED), "mm", stage=1), "act", stage=0), lambda: entry(entry(base(configs=NAMED), "mm", stage=0), "act", stage=1))
+case("stage-return", lambda: entry(entry(base(configs=NAMED), "mm", stage=1), "act", stage=0),
+     lambda: entry(entry(base(configs=NAMED), "mm", stage=0), "act", stage=1))
 
 
 def many_configs(n):
@@ -306,10 +311,12 @@ def main():
         path = os.path.join(folder, "m.onnx")
         for code, (wrong, right) in CASES.items():
             found = [f for f in check(wrong(), path) if f["code"] == code]
-            golden[code] = {k: found[0][k] for k in ("severity", "message", "hint", "node", "value", "axis", "configuration")} if found else None
+            golden[code] = {k: found[0][k]
+                            for k in ("severity", "message", "hint", "node", "value", "axis", "configuration")} if found else None
             tell(len(found) > 0, code + " is found")
             if wanted and found:
-                tell(golden[code] == wanted.get(code), code + " word for word", "check_codes.json has another text than %s: if this one is right, run check_codes.py --update" % golden[code])
+                tell(golden[code] == wanted.get(code), code + " word for word",
+                     "check_codes.json has another text than %s: if this one is right, run check_codes.py --update" % golden[code])
             found = [f for f in check(right(), path) if f["code"] == code or f["severity"] == "error"]
             tell(not found, code + " is not found in what is right", found)
     if "--update" in sys.argv:

@@ -108,8 +108,8 @@ def hostile_folder(d):
         if mode == 0o775 and os.geteuid() != 0:
             harness.skip("folders that %s may write to are not searched" % who, "only root can give the folders to another group")
             continue
-        p = subprocess.run([d + "/above/bin/tessera", "doctor"], cwd="/", env={"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": d + "/above/bin"},
-                           capture_output=True, timeout=LIMIT_S)
+        p = subprocess.run([d + "/above/bin/tessera", "doctor"], cwd="/",
+                           env={"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": d + "/above/bin"}, capture_output=True, timeout=LIMIT_S)
         good = p.returncode in (0, 1) and b"ONNX Runtime" in p.stdout and not os.path.exists(marker)
         check("folders that %s may write to are not searched" % who, good, p)
 
@@ -120,9 +120,13 @@ def chain(levels, calls, last):
     """Functions: f0 calls f1 `calls` times in a row, f1 calls f2, ...; the last one has the node `last`."""
     functions = []
     for k in range(levels + 1):
-        nodes = [last] if k == levels else [helper.make_node("f%d" % (k + 1), ["x" if i == 0 else "t%d" % i],
-                                                             ["y" if i == calls - 1 else "t%d" % (i + 1)], domain="d") for i in range(calls)]
-        functions.append(helper.make_function("d", "f%d" % k, ["x"], ["y"], nodes, [helper.make_opsetid("", 18), helper.make_opsetid("d", 1)]))
+        nodes = [last] if k == levels else [
+            helper.make_node("f%d" % (k + 1), ["x" if i == 0 else "t%d" % i], ["y" if i == calls - 1 else "t%d" % (i + 1)], domain="d")
+            for i in range(calls)
+        ]
+        functions.append(
+            helper.make_function("d", "f%d" % k, ["x"], ["y"], nodes,
+                                 [helper.make_opsetid("", 18), helper.make_opsetid("d", 1)]))
     return functions
 
 
@@ -134,7 +138,8 @@ def functions(d):
         save(path, call_first, chain(levels, calls, relu), ("", "d"))
         for command in (["check", path], ["infer", path, "-o", d + "/o.onnx"], ["partition", path, "-o", d + "/parts", "--force"]):
             code, out, err = call(*command)
-            check("%s of %d levels of functions that call %d times" % (command[0], levels, calls), code == want and (not want or "functions-grow" in out + err), (code, err))
+            check("%s of %d levels of functions that call %d times" % (command[0], levels, calls), code == want
+                  and (not want or "functions-grow" in out + err), (code, err))
     save(path, call_first, chain(3, 1, helper.make_node("f1", ["x"], ["y"], domain="d")), ("", "d"))
     code, out, err = call("check", path)
     check("functions that call each other in a circle", code == 1 and "function-recursive" in out + err, (code, out, err))
@@ -192,8 +197,9 @@ def memory(d):
 
 def measured(*args):
     """Returns (exit code, stdout, peak memory in bytes). A small process starts the command: the kernel counts the parent's memory too."""
-    starter = ("import os, subprocess, sys; p = subprocess.Popen(sys.argv[1:], stderr=subprocess.DEVNULL); _, status, used = os.wait4(p.pid, 0); "
-               "sys.exit('%d %d' % (os.waitstatus_to_exitcode(status), used.ru_maxrss))")
+    starter = (
+        "import os, subprocess, sys; p = subprocess.Popen(sys.argv[1:], stderr=subprocess.DEVNULL); _, status, used = os.wait4(p.pid, 0); "
+        "sys.exit('%d %d' % (os.waitstatus_to_exitcode(status), used.ru_maxrss))")
     p = subprocess.run([sys.executable, "-ISc", starter, TESSERA, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S)
     code, kib = map(int, p.stderr.split())
     return code, p.stdout, kib * 1024
@@ -240,12 +246,16 @@ def tiles(d):
 def numbers(d):
     """Device numbers and numbers of devices that no machine has: refused without a loop over them."""
     path, out = d + "/numbers.onnx", d + "/numbers.out"
-    for what, devices, last, code in (("device 2^62 of 128", 128, 2**62, "shard-device"), ("device 2^63 - 1 of 128", 128, 2**63 - 1, "shard-device"), ("device 2^63 - 1 of 2^31 - 1", 2**31 - 1, 2**63 - 1, "partition-no-configuration"),
-                                      ("device 2^31 - 2 of 2^31 - 1", 2**31 - 1, 2**31 - 2, "partition-no-configuration")):
+    for what, devices, last, code in (("device 2^62 of 128", 128, 2 ** 62, "shard-device"), ("device 2^63 - 1 of 128", 128, 2 ** 63 - 1,
+                                                                                             "shard-device"),
+                                      ("device 2^63 - 1 of 2^31 - 1", 2 ** 31 - 1, 2 ** 63 - 1, "partition-no-configuration"),
+                                      ("device 2^31 - 2 of 2^31 - 1", 2 ** 31 - 1, 2 ** 31 - 2, "partition-no-configuration")):
         tile_model(path, [128, 128], devices, lambda k, n, last=last: k if k < n - 1 else last)
-        for command in (["simulate", path], ["simulate", path, "--dim", "n=1280"], ["report", path, "-o", out], ["partition", path, "-o", out]):
+        for command in (["simulate", path], ["simulate", path, "--dim", "n=1280"], ["report", path, "-o",
+                                                                                    out], ["partition", path, "-o", out]):
             got, _, err = call(*command)
-            check("%s with %s" % (" ".join(w for w in command if w[0] != "/"), what), got in (1, 4, 5) and code in err and not os.path.exists(out), (got, err))
+            check("%s with %s" % (" ".join(w for w in command if w[0] != "/"), what), got in (1, 4, 5) and code in err
+                  and not os.path.exists(out), (got, err))
 
 
 def symbols(d):
@@ -313,16 +323,28 @@ def steers(text):
 def names(d):
     model, absent, out = d + "/m" + STEERS + ".onnx", d + "/" + STEERS, d + "/o" + STEERS
     steering_model(model)
-    for command in (["info", model], ["info", model, "--json"], ["check", model, "--verbose"], ["check", model, "--json"], ["shapes", model, "-o", out],
-                    ["partition", model, "-o", out], ["plan", model, "--devices", "2", "-o", out], ["report", model, "-o", out], ["simulate", model],
-                    ["annotate", model, "--shard", STEERS + "=1", "-o", out], ["annotate", model, "--shard", "mm*:" + STEERS + "={2,1}", "-o", out],
-                    ["annotate", model, "--script", absent, "-o", out], ["annotate", model, STEERS], ["annotate", model, "--" + STEERS], [STEERS],
-                    ["explain", STEERS], ["rules", STEERS], ["topology", "show", STEERS], ["topology", "show", absent], ["help", STEERS],
-                    ["tiles", "--shape", STEERS, "--sharding", STEERS], ["run", model, "--inputs", absent], ["run", absent], ["verify", model],
-                    ["run", model, "--timeout", STEERS], ["run", model, "--map-device", STEERS], ["plan", model, "--devices", "2", "--dim", STEERS, "-o", out]):
+    for command in (["info", model], ["info", model, "--json"], ["check", model, "--verbose"], ["check", model,
+                                                                                                "--json"], ["shapes", model, "-o", out],
+                    ["partition", model, "-o",
+                     out], ["plan", model, "--devices", "2", "-o",
+                            out], ["report", model, "-o",
+                                   out], ["simulate", model], ["annotate", model, "--shard", STEERS + "=1", "-o",
+                                                               out], ["annotate", model, "--shard", "mm*:" + STEERS + "={2,1}", "-o",
+                                                                      out], ["annotate", model, "--script", absent, "-o",
+                                                                             out], ["annotate", model,
+                                                                                    STEERS], ["annotate", model, "--" + STEERS], [STEERS],
+                    ["explain",
+                     STEERS], ["rules", STEERS], ["topology", "show",
+                                                  STEERS], ["topology", "show",
+                                                            absent], ["help", STEERS], ["tiles", "--shape", STEERS, "--sharding",
+                                                                                        STEERS], ["run", model, "--inputs", absent],
+                    ["run", absent], ["verify", model], ["run", model, "--timeout",
+                                                         STEERS], ["run", model, "--map-device",
+                                                                   STEERS], ["plan", model, "--devices", "2", "--dim", STEERS, "-o", out]):
         code, stdout, stderr = call(*command, cwd=d)
         found = steers(stdout + stderr)
-        check("names that steer in %s" % " ".join(w.replace(STEERS, "?").replace(d, "") for w in command), not found and 0 <= code < 124, (code, found))
+        check("names that steer in %s" % " ".join(w.replace(STEERS, "?").replace(d, "") for w in command), not found and 0 <= code < 124,
+              (code, found))
 
 
 # ---- signals and other events from outside
@@ -401,7 +423,8 @@ def write_rank(path, group):
     attributes = {} if group == "none" else {"group": group}
     nodes = [] if group is None else [helper.make_node("AllReduce", ["x"], ["y"], name="sum", domain="ai.tessera", id=1, **attributes)]
     graph = helper.make_graph(nodes, "g", [info("x", [8, 8])], [info("y", [8, 8])] if nodes else [])
-    onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("ai.tessera", 1)]), path)
+    onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18),
+                                                                     helper.make_opsetid("ai.tessera", 1)]), path)
 
 
 def rank_files(d):
@@ -413,20 +436,26 @@ def rank_files(d):
     check("rank files: a folder of three", code == 0, err)
     everybody, many = [0, 1, 2], 2 ** 62
     for name, groups, expected in (("one group", [everybody] * 3, 0), ("a rank without nodes", [[0, 2], None, [0, 2]], 0),
-                                   ("a rank that is not in its group", [[0, 1], None, [0, 1]], 1),
-                                   ("two ranks that are not in their group", [[1], [1], [1]], 1),
-                                   ("an unknown rank", [everybody, everybody, [0, 1, 3]], 1), ("a negative rank", [everybody, everybody, [2, -1]], 1),
-                                   ("a huge rank", [everybody, everybody, [2, many]], 1), ("a rank that is listed twice", [[0, 0], [1], [2]], 1),
-                                   ("a group of more members than ranks", [[0] * 4, [1], [2]], 1), ("no group", ["none", [1], [2]], 1),
-                                   ("different groups", [everybody, [1, 0, 2], everybody], 1)):
+                                   ("a rank that is not in its group", [[0, 1], None,
+                                                                        [0, 1]], 1), ("two ranks that are not in their group", [[1], [1],
+                                                                                                                                [1]], 1),
+                                   ("an unknown rank", [everybody, everybody,
+                                                        [0, 1, 3]], 1), ("a negative rank", [everybody, everybody, [2, -1]],
+                                                                         1), ("a huge rank", [everybody, everybody, [2, many]], 1),
+                                   ("a rank that is listed twice", [[0, 0], [1], [2]], 1), ("a group of more members than ranks", [[0] * 4,
+                                                                                                                                   [1],
+                                                                                                                                   [2]], 1),
+                                   ("no group", ["none", [1], [2]], 1), ("different groups", [everybody, [1, 0, 2], everybody], 1)):
         for rank, group in enumerate(groups):
             write_rank("%s/rank%d.onnx" % (folder, rank), group)
         for requests in (1, 3):
             code, _, err = call("simulate", folder, "--requests", requests)
-            check("rank files: %s, %d requests" % (name, requests), code == expected and (not expected or "partition-disagrees" in err), (code, err))
+            check("rank files: %s, %d requests" % (name, requests), code == expected and (not expected or "partition-disagrees" in err),
+                  (code, err))
 
 
 with tempfile.TemporaryDirectory(prefix="tessera-hostile-") as shared:
     save(shared + "/plain.onnx", [helper.make_node("Relu", ["x"], ["y"], name="r")])
-    harness.run([hostile_folder, functions, documents, memory, tiles, numbers, symbols, full, names, signals, shrinking, rank_files], folder=shared)
+    harness.run([hostile_folder, functions, documents, memory, tiles, numbers, symbols, full, names, signals, shrinking, rank_files],
+                folder=shared)
 harness.finish()

@@ -17,8 +17,10 @@ TESSERA = os.path.abspath(sys.argv[1])
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 PREFIX = "urn:tessera:schema:1:"
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "number": (int, float), "integer": int}
-KEYWORDS = {"$schema", "$id", "$ref", "$defs", "title", "description", "type", "properties", "required", "additionalProperties", "items", "minimum",
-            "enum", "const", "anyOf"}
+KEYWORDS = {
+    "$schema", "$id", "$ref", "$defs", "title", "description", "type", "properties", "required", "additionalProperties", "items", "minimum",
+    "enum", "const", "anyOf"
+}
 BERT = "tests/models/bert_tiny/model.onnx"
 SIZES = ["--dim", "batch=2", "--dim", "seq=9"]
 
@@ -158,7 +160,10 @@ LINES = [
     ["plan", BERT, "--nonsense"],
     ["completion", "bash"],
 ]
-NOT_ZERO = {"@absent.onnx": (3,), "--nonsense": (2,), "launch": (2,), "1000": (4,), "tpot=0.001ms": (4,), "completion": (2,), "doctor": (0, 1, 7)}
+NOT_ZERO = {
+    "@absent.onnx": (3, ), "--nonsense": (2, ), "launch": (2, ), "1000": (4, ), "tpot=0.001ms": (4, ), "completion": (2, ),
+    "doctor": (0, 1, 7)
+}
 
 
 def each_command(d):

@@ -45,10 +45,13 @@ case = harness.check
 
 
 def choice_of_the_user(tmp):
-    """Checks the variable in a program that the command starts, in Python after `import tessera`, and in a program that loads the libraries."""
+    """Checks the variable in a program that the command starts, in Python after `import tessera`, and in a program that loads the
+    libraries."""
     build = os.path.dirname(TESSERA)
     command = [TESSERA, "launch", "--hosts", "localhost:1", "--no-prefix", "--", "printenv", "ORT_DISABLE_TELEMETRY"]
-    package, loads = [sys.executable, "-c", PACKAGE, build], [sys.executable, "-c", LOADS, build, PROVIDER, harness.environment()["TESSERA_ORT"]]
+    package, loads = [sys.executable, "-c", PACKAGE,
+                      build], [sys.executable, "-c", LOADS, build, PROVIDER,
+                               harness.environment()["TESSERA_ORT"]]
     rows = [("the command", command, "1", "mine")]
     if harness.SANITIZED:
         harness.skip("libraries keep the user's choice", "Python cannot load a library that is built for a sanitizer")
@@ -57,7 +60,8 @@ def choice_of_the_user(tmp):
     for name, words, unset, kept in rows:
         for variables, want in (({}, unset), ({"ORT_DISABLE_TELEMETRY": "mine"}, kept)):
             ran = run(words, tmp, TESSERA_LIBRARY=build + "/libtessera.so", **variables)
-            case("%s: %s" % (name, "the user's value is kept" if variables else "no value was set"), ran.returncode == 0 and ran.stdout.strip() == want, ran)
+            case("%s: %s" % (name, "the user's value is kept" if variables else "no value was set"), ran.returncode == 0
+                 and ran.stdout.strip() == want, ran)
 
 
 def run(words, tmp, **variables):

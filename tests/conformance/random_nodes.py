@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random models of one to three nodes with random specs, compared with the small reference of the documents (conformance/reference.py): whether
-`check --formalism` accepts the model, the rule that it breaks, the tiles of every spec, and the shardings that `infer --formalism` adds.
+"""Random models of one to three nodes with random specs, compared with the small reference of the documents (conformance/reference.py):
+whether `check --formalism` accepts the model, the rule that it breaks, the tiles of every spec, and the shardings that `infer --formalism`
+adds.
 
-usage: random_nodes.py TESSERA [FIRST] [all]     FIRST: first seed; `all`: more seeds. A failure names the seed, and FOLDER of `KEEP=FOLDER` keeps its model."""
+usage: random_nodes.py TESSERA [FIRST] [all]     FIRST: first seed; `all`: more seeds. A failure names the seed, and FOLDER of `KEEP=FOLDER`
+keeps its model."""
 import os
 import random
 import sys
@@ -129,7 +131,8 @@ def fill_spec(rng, spec, shape, devices):
     for axis in rng.sample(range(len(shape)), min(len(shape), rng.choice([0, 1, 1, 1, 2]))):
         dim = spec.sharded_dim.add(axis=axis - (len(shape) if rng.random() < 0.3 else 0))
         shards *= divided(rng, shape[axis], dim)
-    fill_devices(rng, spec, shards if spec.sharded_dim else rng.randint(1, 2), devices)  # documents do not decide about specs without devices
+    fill_devices(rng, spec, shards if spec.sharded_dim else rng.randint(1, 2),
+                 devices)  # documents do not decide about specs without devices
 
 
 def spoil(rng, spec, shape, devices):
@@ -139,7 +142,8 @@ def spoil(rng, spec, shape, devices):
         spec.sharded_dim.add(axis=len(shape)).simple_sharding.add(num_shards=1)
     elif kind == "twice" and spec.sharded_dim:
         spec.sharded_dim.add().CopyFrom(spec.sharded_dim[0])
-    elif kind == "count" and any(s.num_shards > 1 for d in spec.sharded_dim for s in d.simple_sharding):  # one shard may be listed for several devices
+    elif kind == "count" and any(s.num_shards > 1 for d in spec.sharded_dim
+                                 for s in d.simple_sharding):  # one shard may be listed for several devices
         spec.device.append(rng.randrange(devices))
     elif kind == "device":
         spec.device.append(devices)
@@ -161,7 +165,8 @@ def merges(spec, shape):
 
 
 def copies(spec, shape, other):
-    """True if the spec fits the other shape, too. The sizes of factors must be those of the axis; Tessera also takes a last unit that is short."""
+    """True if the spec fits the other shape, too. The sizes of factors must be those of the axis; Tessera also takes a last unit that is
+    short."""
     factors = any(len(d.simple_sharding) > 1 for d in spec.sharded_dim)
     shards = all(n.num_shards <= min(other, default=1) for d in spec.sharded_dim for n in d.simple_sharding)
     return len(shape) == len(other) and (shape == other or shards and not factors)
@@ -190,7 +195,8 @@ def made(seed):
     last = nodes[-1].output[0]
     model = build.model(nodes, inputs, {last: text(kind, out)}, constants, devices=devices)
     sized = dict(zip(names, shapes), y=out, x=shapes[0], z=out)
-    model.graph.value_info.extend(build.value(n, text(kind if n == "y" else "f", sized[n])) for n in ("a", "y") if n not in inputs and n != last)
+    model.graph.value_info.extend(
+        build.value(n, text(kind if n == "y" else "f", sized[n])) for n in ("a", "y") if n not in inputs and n != last)
     seen = None
     for one in nodes:
         for name in dict.fromkeys([*one.input, *one.output]):
@@ -223,9 +229,12 @@ def verdict(seed, model, folder):
         rules = [rule for rule, _ in broken]
     if silent:
         return None
-    rows = [dict(row, exact=True) for row in make.shardings_of(known)]  # also where sizes are not divisible: Tessera has the bounds of the reference
-    return {"name": "seed%d" % seed, "model": path, "verdict": "invalid" if rules else "valid", "rule": rules[0] if rules else None, "rules": set(rules), "tensors": tensors,
-            "configurations": {"c": {"shardings": rows}}, "run": None}
+    rows = [dict(row, exact=True)
+            for row in make.shardings_of(known)]  # also where sizes are not divisible: Tessera has the bounds of the reference
+    return {
+        "name": "seed%d" % seed, "model": path, "verdict": "invalid" if rules else "valid", "rule": rules[0] if rules else None,
+        "rules": set(rules), "tensors": tensors, "configurations": {"c": {"shardings": rows}}, "run": None
+    }
 
 
 def part(folder, first):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the conformance suite: suite.py TESSERA [all]
 
-Checks that the files of conformance/cases are those that make.py writes, that every rule has cases, and that `tessera`, onnx and onnx_ir give
-the results that docs/conformance.md lists. `make test` runs a sample of the models; `all` runs all of them."""
+Checks that the files of conformance/cases are those that make.py writes, that every rule has cases, and that `tessera`, onnx and onnx_ir
+give the results that docs/conformance.md lists. `make test` runs a sample of the models; `all` runs all of them."""
 import filecmp
 import importlib.metadata
 import json
@@ -36,8 +36,12 @@ def files_are_current(folder):
     old = os.path.join(SUITE, "cases")
     names = sorted(os.listdir(out))
     assert names == sorted(os.listdir(old)), "run conformance/make.py"
-    same_onnx = importlib.metadata.version("onnx") == listed_version("onnx")  # the files depend on its shape inference and reference outputs
-    changed = [n for n in names if (same_onnx or n.endswith(".onnx")) and not filecmp.cmp(os.path.join(out, n), os.path.join(old, n), shallow=False)]
+    same_onnx = importlib.metadata.version("onnx") == listed_version(
+        "onnx")  # the files depend on its shape inference and reference outputs
+    changed = [
+        n for n in names
+        if (same_onnx or n.endswith(".onnx")) and not filecmp.cmp(os.path.join(out, n), os.path.join(old, n), shallow=False)
+    ]
     assert not changed, "%d files differ, first %s; run conformance/make.py" % (len(changed), changed[0])
 
 

@@ -71,7 +71,8 @@ def save(path, nodes, outputs, devices, stages):
     inits.append(nh.from_array((np.arange(36).reshape(6, 6) % 5 / 8).astype("f4"), "w"))
     for k, node in enumerate(nodes):
         node.name = "n%d" % k
-    m = h.make_model(h.make_graph(nodes, "g", [info("x"), info("z")], [info(o) for o in outputs], inits), ir_version=11, opset_imports=[h.make_opsetid("", 18)])
+    m = h.make_model(h.make_graph(nodes, "g", [info("x"), info("z")], [info(o) for o in outputs], inits), ir_version=11,
+                     opset_imports=[h.make_opsetid("", 18)])
     m.configuration.add(name="c", num_devices=devices, device=NAMES[:devices])
     for node, stage in zip(m.graph.node, stages):
         if stage is not None:
@@ -117,7 +118,10 @@ def check_model(name, d, m, f):
 
 
 def chain(path, names, stages):
-    nodes = [h.make_node(op, ["x" if k == 0 else "v%d" % (k - 1)], ["v%d" % k]) for k, op in enumerate(["Relu", "Neg", "Abs", "Tanh"][:len(stages)])]
+    nodes = [
+        h.make_node(op, ["x" if k == 0 else "v%d" % (k - 1)], ["v%d" % k])
+        for k, op in enumerate(["Relu", "Neg", "Abs", "Tanh"][:len(stages)])
+    ]
     return save(path, nodes, ["v%d" % (len(stages) - 1)], len(names), stages)
 
 
@@ -138,12 +142,16 @@ def findings(f):
 # Chains with fixed stage numbers: what check reports, and where stages beyond the list run.
 def rules_of_stages(d):
     f = d + "/chain.onnx"
-    for stages, devices, want in (([0, 1, 2, 0], 3, ["stage-return"]), ([0, 0, 1, 1], 4, []), ([1, 1, 1, 1], 3, []), ([2, 1, 0, 3], 4, ["stage-return"])):
+    for stages, devices, want in (([0, 1, 2, 0], 3, ["stage-return"]), ([0, 0, 1, 1], 4, []), ([1, 1, 1,
+                                                                                                1], 3, []), ([2, 1, 0,
+                                                                                                              3], 4, ["stage-return"])):
         m = chain(f, NAMES[:devices], stages)
         rc, codes, doc = findings(f)
         case("check %s" % stages, rc == 0 and codes == want, doc)
         check_model("chain %s" % stages, d, m, f)
-    for stages, devices, want, note in (([1, 1, 2, 2], 2, [0, 0, 1, 1], "n2"), ([0, 1, 2, 3], 2, [0, 1, 1, 1], "n2"), ([5, 9, 5, 9], 3, [0, 1, 0, 1], "n0")):
+    for stages, devices, want, note in (([1, 1, 2, 2], 2, [0, 0, 1, 1], "n2"), ([0, 1, 2, 3], 2, [0, 1, 1, 1], "n2"), ([5, 9, 5,
+                                                                                                                        9], 3, [0, 1, 0,
+                                                                                                                                1], "n0")):
         chain(f, NAMES[:devices], stages)
         rc, codes, doc = findings(f)
         found = [x["node"] for x in doc["findings"] if x["code"] == "stage-beyond"]
@@ -175,7 +183,9 @@ def order_of_stages(d):
     stage = lambda n, k: setattr(n.device_configurations.add(configuration_id="c"), "pipeline_stage", k)
     inner = [h.make_node("Neg", ["a"], ["m"], name="first"), h.make_node("Abs", ["m"], ["b"], name="second")]
     stage(inner[1], 0)
-    call, reader = h.make_node("F", ["x"], ["y"], name="call", domain="own"), h.make_node("If", ["yes"], ["y"], name="if", then_branch=branch("Relu", "v", "t"), else_branch=branch("Neg", "v", "e"))
+    call, reader = h.make_node("F", ["x"], ["y"], name="call",
+                               domain="own"), h.make_node("If", ["yes"], ["y"], name="if", then_branch=branch("Relu", "v", "t"),
+                                                          else_branch=branch("Neg", "v", "e"))
     producer = h.make_node("Relu", ["x"], ["v"], name="producer")
     for n, k in ((call, 1), (producer, 1), (reader, 0)):
         stage(n, k)

@@ -42,9 +42,12 @@ def if_other_way():
 @case
 def if_declared_as_one_branch():
     """The output is declared with the sizes of the first branch, as onnx infers them. The second branch runs and has other sizes."""
-    m = model([node("If", ["c"], ["y"], name="if", then_branch=body([node("Identity", ["x"], ["t"], name="t")], [], [info("t", T.FLOAT, ["a", "b"])]),
-                    else_branch=body([node("Neg", ["w"], ["e"], name="e")], [], [info("e", T.FLOAT, None)]))],
-              [info("c", T.BOOL, []), info("x", T.FLOAT, ["a", "b"]), info("w", T.FLOAT, [9, 1])], [info("y", T.FLOAT, ["a", "b"])])
+    m = model([
+        node("If", ["c"], ["y"], name="if", then_branch=body([node("Identity", ["x"], ["t"], name="t")], [],
+                                                             [info("t", T.FLOAT, ["a", "b"])]), else_branch=body(
+                                                                 [node("Neg", ["w"], ["e"], name="e")], [], [info("e", T.FLOAT, None)]))
+    ], [info("c", T.BOOL, []), info("x", T.FLOAT, ["a", "b"]),
+        info("w", T.FLOAT, [9, 1])], [info("y", T.FLOAT, ["a", "b"])])
     return m, 2, {"if > then_branch > t:t": "{2,1:0,1}"}, {"c": np.array(False), "x": f4(7, 1), "w": f4(9, 1)}, None, {"reader": False}
 
 
@@ -67,8 +70,17 @@ def if_alone_in_a_group():
     other = body([node("Tanh", ["x"], ["e"], name="b")], [], [info("e", T.FLOAT, None)])
     m = model([node("If", ["c"], ["y"], name="if", then_branch=then, else_branch=other)],
               [info("x", T.FLOAT, [3, 4]), info("c", T.BOOL, [])], [info("y", T.FLOAT, [3, 4])])
-    return m, 4, {"if > then_branch > a:x": "{1,3:0,1,(2,3)}", "if > then_branch > a:t": "{1,1:(0,1,2,3)}", "if > else_branch > b:e": "{1,2:(0,1),(2,3)}"}, \
-        {"x": f4(3, 4), "c": np.array(True)}, None
+    return (
+        m,
+        4,
+        {
+            "if > then_branch > a:x": "{1,3:0,1,(2,3)}",
+            "if > then_branch > a:t": "{1,1:(0,1,2,3)}",
+            "if > else_branch > b:e": "{1,2:(0,1),(2,3)}",
+        },
+        {"x": f4(3, 4), "c": np.array(True)},
+        None,
+    )
 
 
 def loop(nodes, state, turns, results=(), init=(), cond=None):
@@ -83,9 +95,13 @@ def loop(nodes, state, turns, results=(), init=(), cond=None):
 @case
 def sizes_in_a_loop():
     """The body reads the shape of a carried value that is sharded along a dimension with a name. The value must be gathered for that."""
-    n, init = loop([node("Shape", ["v"], ["s"], name="shape"), node("ConstantOfShape", ["s"], ["r0"], name="zeros"), node("Tanh", ["v"], ["w"], name="tanh")],
-                   "h", 2, ["r0"])
-    m = model([node("Relu", ["x"], ["h"], name="relu"), n], [info("x", T.FLOAT, ["n", 6])], [info("y", T.FLOAT, ["n", 6]), info("y_r0", T.FLOAT, [None, None, None])], init)
+    n, init = loop([
+        node("Shape", ["v"], ["s"], name="shape"),
+        node("ConstantOfShape", ["s"], ["r0"], name="zeros"),
+        node("Tanh", ["v"], ["w"], name="tanh")
+    ], "h", 2, ["r0"])
+    m = model([node("Relu", ["x"], ["h"], name="relu"), n], [info("x", T.FLOAT, ["n", 6])],
+              [info("y", T.FLOAT, ["n", 6]), info("y_r0", T.FLOAT, [None, None, None])], init)
     return m, 3, {"relu:x": "{3,1:0,1,2}"}, {"x": f4(5, 6)}, None
 
 
@@ -112,7 +128,8 @@ def loop_gathers():
                     node("MatMul", ["g", "B"], ["w"], name="b"), node("Neg", ["g"], ["r"], name="neg")], "x", 3, ["r"])
     m = model([l], [info("x", T.FLOAT, [3, 8]), info("m", T.INT64, [])], [info("y", T.FLOAT, [3, 8]), info("y_r", T.FLOAT, [None, 3, 10])],
               init[1:] + [tensor(f4(8, 10), "A"), tensor(f4(10, 8) / 4, "B")])
-    return m, 3, {"loop > body > a:A": "{1,3:0,1,2}", "loop > body > b:B": "{3,1:0,1,2}"}, {"x": f4(3, 8), "m": np.int64(4)}, None, {"reader": False}
+    return m, 3, {"loop > body > a:A": "{1,3:0,1,2}", "loop > body > b:B": "{3,1:0,1,2}"}, {"x": f4(3, 8),
+                                                                                            "m": np.int64(4)}, None, {"reader": False}
 
 
 @case
@@ -163,10 +180,13 @@ def loop_reads_outside():
 @case
 def loop_of_a_declared_rank():
     """The output declares the rank of the Loop's result. The carried value has an unknown rank and is on one device."""
-    g = body([node("Sub", ["e", "e"], ["d"], name="sub"), node("Identity", ["c"], ["on"])], [info("i", T.INT64, []), info("c", T.BOOL, []), info("v", T.FLOAT, None)],
+    g = body([node("Sub", ["e", "e"], ["d"], name="sub"), node("Identity", ["c"], ["on"])],
+             [info("i", T.INT64, []), info("c", T.BOOL, []), info("v", T.FLOAT, None)],
              [info("on", T.BOOL, []), info("d", T.FLOAT, None)])
-    m = model([node("GatherND", ["x", "k"], ["e"], name="e"), node("Loop", ["two", "", "e"], ["y"], name="loop", body=g)],
-              [info("x", T.FLOAT, [2, None, "n", 7]), info("k", T.INT64, ["s", "m"])], [info("y", T.FLOAT, [None, None, None])], [tensor(np.int64(2), "two")])
+    m = model([node("GatherND", ["x", "k"], ["e"], name="e"),
+               node("Loop", ["two", "", "e"], ["y"], name="loop", body=g)],
+              [info("x", T.FLOAT, [2, None, "n", 7]), info("k", T.INT64, ["s", "m"])], [info("y", T.FLOAT, [None, None, None])],
+              [tensor(np.int64(2), "two")])
     return m, 3, {"loop > body > sub:d": "{2,1:2,1}"}, {"x": f4(2, 3, 4, 7), "k": np.array([[0, 1], [1, 2]])}, None, {"reader": False}
 
 
@@ -176,10 +196,14 @@ def loop_constants_inside():
     def one(name):
         ins = [info("i" + name, T.INT64, []), info("go" + name, T.BOOL, []), info("v" + name, T.FLOAT, None)]
         outs = [info("on" + name, T.BOOL, []), info("w" + name, T.FLOAT, None)]
-        return helper.make_graph([node("Identity", ["go" + name], ["on" + name]), node("MatMul", ["v" + name, "K"], ["w" + name], name="k")],
-                                 "body" + name, ins, outs, [tensor(f4(8, 8) / 3, "K")])
-    m = model([node("Loop", ["m", "t", "x"], ["h"], name="one", body=one("1")), node("Loop", ["m", "t", "h"], ["y"], name="two", body=one("2"))],
-              [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])], [tensor(np.int64(2), "m"), tensor(np.array(True), "t")])
+        return helper.make_graph(
+            [node("Identity", ["go" + name], ["on" + name]),
+             node("MatMul", ["v" + name, "K"], ["w" + name], name="k")], "body" + name, ins, outs, [tensor(f4(8, 8) / 3, "K")])
+
+    m = model(
+        [node("Loop", ["m", "t", "x"], ["h"], name="one", body=one("1")),
+         node("Loop", ["m", "t", "h"], ["y"], name="two", body=one("2"))], [info("x", T.FLOAT, [3, 8])], [info("y", T.FLOAT, [3, 8])],
+        [tensor(np.int64(2), "m"), tensor(np.array(True), "t")])
     return m, 2, {"one > body > k:K": "{2,1:0,1}", "two > body > k:K": "{1,2:0,1}"}, {"x": f4(3, 8)}, None
 
 
@@ -207,21 +231,31 @@ def scan(nodes, **more):
 @case
 def scan_recurrent():
     """A small recurrent network: the hidden size is sharded, and the state is gathered in each iteration."""
-    sc = scan([node("MatMul", ["s", "U"], ["u"], name="u"), node("MatMul", ["e", "W"], ["w"], name="w"), node("Add", ["u", "w"], ["p"], name="p"),
-               node("Tanh", ["p"], ["s2"], name="tanh"), node("Identity", ["s2"], ["o"], name="o")])
-    m = model([sc], [info("s0", T.FLOAT, [2, 9]), info("x", T.FLOAT, [5, 2, 4])], [info("last", T.FLOAT, [2, 9]), info("y", T.FLOAT, [5, 2, 9])],
+    sc = scan([
+        node("MatMul", ["s", "U"], ["u"], name="u"),
+        node("MatMul", ["e", "W"], ["w"], name="w"),
+        node("Add", ["u", "w"], ["p"], name="p"),
+        node("Tanh", ["p"], ["s2"], name="tanh"),
+        node("Identity", ["s2"], ["o"], name="o")
+    ])
+    m = model([sc], [info("s0", T.FLOAT, [2, 9]), info("x", T.FLOAT, [5, 2, 4])],
+              [info("last", T.FLOAT, [2, 9]), info("y", T.FLOAT, [5, 2, 9])],
               [tensor(f4(9, 9) / 3, "U"), tensor(f4(4, 9), "W")])
     return m, 2, {"scan > body > u:U": "{1,2:0,1}", "scan > body > w:W": "{1,2:0,1}"}, {"s0": f4(2, 9), "x": f4(5, 2, 4)}, None
 
 
 def of_any_rank(declared, shards, body_dims=None):
     """Returns a Scan whose state has a shape that only the run knows. The engine does not know its rank unless it is declared."""
-    inner = body([node("Add", ["h", "t"], ["g"], name="add"), node("Neg", ["g"], ["r"], name="neg")],
-                 [info("h", T.FLOAT, body_dims), info("t", T.FLOAT, body_dims)], [info("g", T.FLOAT, body_dims), info("r", T.FLOAT, body_dims)])
-    m = model([node("Expand", ["x", "s"], ["e"], name="e"), node("Scan", ["e", "z"], ["f", "k"], name="scan", body=inner, num_scan_inputs=1),
-               node("Relu", ["f"], ["y"], name="y")],
-              [info("x", T.FLOAT, [1, 4]), info("s", T.INT64, ["n"]), info("z", T.FLOAT, [2, 3, 4])],
-              [info("y", T.FLOAT, [None, None])] + ([info("e", T.FLOAT, [None, None])] if declared else []))
+    inner = body(
+        [node("Add", ["h", "t"], ["g"], name="add"), node("Neg", ["g"], ["r"], name="neg")],
+        [info("h", T.FLOAT, body_dims), info("t", T.FLOAT, body_dims)],
+        [info("g", T.FLOAT, body_dims), info("r", T.FLOAT, body_dims)])
+    m = model([
+        node("Expand", ["x", "s"], ["e"], name="e"),
+        node("Scan", ["e", "z"], ["f", "k"], name="scan", body=inner, num_scan_inputs=1),
+        node("Relu", ["f"], ["y"], name="y")
+    ], [info("x", T.FLOAT, [1, 4]), info("s", T.INT64, ["n"]),
+        info("z", T.FLOAT, [2, 3, 4])], [info("y", T.FLOAT, [None, None])] + ([info("e", T.FLOAT, [None, None])] if declared else []))
     return m, 2, shards, {"x": f4(1, 4), "s": I64(3, 1), "z": f4(2, 3, 4)}, None, {"reader": False}
 
 
@@ -242,8 +276,10 @@ def scan_batch():
     """The batch stays sharded. The Scan runs backwards along another axis. Only inputs and outputs may be communicated."""
     sc = scan([node("Add", ["s", "e"], ["s2"], name="add"), node("Neg", ["s2"], ["o"], name="neg")],
               scan_input_axes=[1], scan_output_axes=[-2], scan_input_directions=[1])
-    m = model([sc], [info("s0", T.FLOAT, [5, 3]), info("x", T.FLOAT, [5, 4, 3])], [info("last", T.FLOAT, [5, 3]), info("y", T.FLOAT, [5, 4, 3])])
-    return m, 3, {"scan:s0": "{3,1:0,1,2}", "scan:x": "{3,1,1:0,1,2}"}, {"s0": f4(5, 3), "x": f4(5, 4, 3)}, ["Reshard", "Reshard"], {"reader": False}
+    m = model([sc], [info("s0", T.FLOAT, [5, 3]), info("x", T.FLOAT, [5, 4, 3])],
+              [info("last", T.FLOAT, [5, 3]), info("y", T.FLOAT, [5, 4, 3])])
+    return m, 3, {"scan:s0": "{3,1:0,1,2}", "scan:x": "{3,1,1:0,1,2}"}, {"s0": f4(5, 3), "x": f4(5, 4, 3)}, ["Reshard",
+                                                                                                             "Reshard"], {"reader": False}
 
 
 if __name__ == "__main__":

@@ -18,8 +18,11 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 LATE, SLOWER = 10, 1.01  # limits: seconds of planning; time relative to the expert's best
 
 # Published numbers: memory in GB, float32 and float16 TFLOP/s without sparsity, memory bandwidth in GB/s.
-CARDS = {"3090": (24, 35.6, 71, 936), "4060": (8, 15.1, 30, 272), "4090": (24, 82.6, 165, 1008), "3060": (12, 12.7, 25.5, 360), "A100": (40, 19.5, 312, 1555),
-         "L4": (24, 30.3, 121, 300), "laptop 4070": (8, 15.6, 31, 256), "780M": (16, 8, 16, 90), "Orin": (60, 5.3, 10.6, 204), "CPU": (64, 1.2, 1.2, 70)}
+CARDS = {
+    "3090": (24, 35.6, 71, 936), "4060": (8, 15.1, 30, 272), "4090": (24, 82.6, 165, 1008), "3060": (12, 12.7, 25.5, 360),
+    "A100": (40, 19.5, 312, 1555), "L4": (24, 30.3, 121, 300), "laptop 4070": (8, 15.6, 31, 256), "780M": (16, 8, 16, 90),
+    "Orin": (60, 5.3, 10.6, 204), "CPU": (64, 1.2, 1.2, 70)
+}
 PCIE, SLOT4, NVLINK, ETHERNET = (10e-6, 22e9), (12e-6, 6e9), (4e-6, 50e9), (40e-6, 1.15e9)  # latency in seconds, bytes per second
 
 # Cards, link between two of them, and the expert's plans: ("cut", devices, units of each) or ("layers", devices, layers of 32 on each).
@@ -27,11 +30,15 @@ BOXES = {
     "4090 and 3060": (["4090", "3060"], lambda a, b: PCIE, [("cut", (0, 1), (3, 1)), ("layers", (0, 1), (24, 8))]),
     "3060 before 4090": (["3060", "4090"], lambda a, b: PCIE, [("cut", (0, 1), (1, 3))]),
     "CPU before 4090": (["CPU", "4090"], lambda a, b: PCIE, []),
-    "two 3090 and 4060": (["3090", "3090", "4060"], lambda a, b: SLOT4 if b == 2 else PCIE, [("cut", (0, 1), (1, 1)), ("cut", (0, 1, 2), (3, 3, 2))]),
+    "two 3090 and 4060": (["3090", "3090", "4060"], lambda a, b: SLOT4 if b == 2 else PCIE, [("cut", (0, 1), (1, 1)),
+                                                                                             ("cut", (0, 1, 2), (3, 3, 2))]),
     "two 3090 with NVLink and 4060": (["3090", "3090", "4060"], lambda a, b: SLOT4 if b == 2 else NVLINK, [("cut", (0, 1), (1, 1))]),
-    "two A100 and two L4": (["A100", "A100", "L4", "L4"], lambda a, b: (3e-6, 250e9) if b == 1 else PCIE, [("cut", (0, 1), (1, 1)), ("cut", (0, 1, 2, 3), (3, 3, 1, 1))]),
-    "laptop 4070, 780M, CPU": (["laptop 4070", "780M", "CPU"], lambda a, b: PCIE, [("layers", (0, 1, 2), (13, 10, 9)), ("cut", (0, 1, 2), (3, 3, 2))]),
-    "two hosts of 4090 and of 3090": (["4090", "4090", "3090", "3090"], lambda a, b: PCIE if a // 2 == b // 2 else ETHERNET, [("cut", (0, 1), (1, 1)), ("cut", (0, 1, 2, 3), (1, 1, 1, 1))]),
+    "two A100 and two L4": (["A100", "A100", "L4", "L4"], lambda a, b: (3e-6, 250e9)
+                            if b == 1 else PCIE, [("cut", (0, 1), (1, 1)), ("cut", (0, 1, 2, 3), (3, 3, 1, 1))]),
+    "laptop 4070, 780M, CPU": (["laptop 4070", "780M", "CPU"], lambda a, b: PCIE, [("layers", (0, 1, 2), (13, 10, 9)),
+                                                                                   ("cut", (0, 1, 2), (3, 3, 2))]),
+    "two hosts of 4090 and of 3090": (["4090", "4090", "3090", "3090"], lambda a, b: PCIE
+                                      if a // 2 == b // 2 else ETHERNET, [("cut", (0, 1), (1, 1)), ("cut", (0, 1, 2, 3), (1, 1, 1, 1))]),
     "Orin before 4090, 10 GbE": (["Orin", "4090"], lambda a, b: ETHERNET, []),
 }
 SAMPLES = ["4090 and 3060", "CPU before 4090", "two 3090 and 4060"]
@@ -58,8 +65,10 @@ def make_model(path, layers):
 def device(card, n):
     memory, single, half, bandwidth = CARDS[card]
     on_gpu = card != "CPU"
-    return {"name": "CUDA:%d" % n if on_gpu else "CPU", "memory": int(memory * 1e9), "flops": single * 1e12, "bandwidth": bandwidth * 1e9, "overhead": 5e-6 if on_gpu else 2e-6,
-            "queued": on_gpu, "rates": {"float16": half * 1e12, "bfloat16": half * 1e12}}
+    return {
+        "name": "CUDA:%d" % n if on_gpu else "CPU", "memory": int(memory * 1e9), "flops": single * 1e12, "bandwidth": bandwidth * 1e9,
+        "overhead": 5e-6 if on_gpu else 2e-6, "queued": on_gpu, "rates": {"float16": half * 1e12, "bfloat16": half * 1e12}
+    }
 
 
 def topology(cards, link):
@@ -77,7 +86,8 @@ def call(*args):
 
 
 def lines_of_layers(graph, devices, counts, layers):
-    """Edits that put consecutive layers on the devices, one stage per device; the embedding is with the first and the head with the last."""
+    """Edits that put consecutive layers on the devices, one stage per device; the embedding is with the first and the head with the
+    last."""
     ends, lines = [sum(counts[: k + 1]) * layers // sum(counts) for k in range(len(counts))], []
     for i, node in enumerate(graph.node):
         number = node.output[0].split(".")[0]
@@ -88,7 +98,8 @@ def lines_of_layers(graph, devices, counts, layers):
 
 
 def lines_of_cut(graph, devices, units):
-    """Edits that shard every layer: q, k, v, gate, up and the head by columns, o and down by rows. One stage, because device 0 may be unused."""
+    """Edits that shard every layer: q, k, v, gate, up and the head by columns, o and down by rows. One stage, because device 0 may be
+    unused."""
     shards = ",".join(str(d) for d, n in zip(devices, units) for _ in range(n))
     lines = []
     for i, node in enumerate(graph.node):
@@ -127,7 +138,8 @@ def expert_is_not_faster(folder, name, layers, rows):
     times = {"one %s" % c: drawn(folder, model, box, cards, lines_of_layers(graph, [d], [1], layers)) for d, c in enumerate(cards)}
     for way, devices, parts in tries:
         lines = lines_of_cut(graph, devices, parts) if way == "cut" else lines_of_layers(graph, devices, parts, layers)
-        times["%s %s of %s" % (way, "+".join(map(str, parts)), "+".join(cards[d] for d in devices))] = drawn(folder, model, box, cards, lines)
+        times["%s %s of %s" % (way, "+".join(map(str, parts)), "+".join(cards[d]
+                                                                        for d in devices))] = drawn(folder, model, box, cards, lines)
     rc, _, took, err = call("plan", model, "--devices", box, "--dim", "batch=1", "-o", out, "--json")
     assert rc == 0, "plan: exit %d %s" % (rc, err)
     rc, doc, _, err = call("simulate", out, "--json")
@@ -144,7 +156,8 @@ def expert_is_not_faster(folder, name, layers, rows):
 def main():
     rows = []
     harness.run([(name, expert_is_not_faster, name, 4 if SAMPLE else 32, rows) for name in (SAMPLES if SAMPLE else BOXES)])
-    print("\n".join("# " + r for r in rows) if SAMPLE else "\n".join(["| box | the expert's best | ms | planned, ms | planning |", "|---|---|---|---|---|", *rows]))
+    print("\n".join("# " + r for r in rows) if SAMPLE else "\n".
+          join(["| box | the expert's best | ms | planned, ms | planning |", "|---|---|---|---|---|", *rows]))
     harness.finish()
 
 

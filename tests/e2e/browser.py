@@ -25,10 +25,10 @@ class Browser:
             os.dup2(commands[0], 103), os.dup2(answers[1], 104)
             os.dup2(103, 3), os.dup2(104, 4)
 
-        self.process = subprocess.Popen(
-            [program(), "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage", "--remote-debugging-pipe",
-             "--disable-background-networking", "--user-data-dir=" + self.profile, "about:blank"],
-            preexec_fn=inherit, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen([
+            program(), "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage",
+            "--remote-debugging-pipe", "--disable-background-networking", "--user-data-dir=" + self.profile, "about:blank"
+        ], preexec_fn=inherit, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(commands[0]), os.close(answers[1])
         self.out, self.into, self.buffer, self.number, self.events = commands[1], answers[0], b"", 0, []
 

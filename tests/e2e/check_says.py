@@ -51,14 +51,19 @@ def compare(d, model, edits):
     DONE["refused"] += code != 0
     silent, early = code != 0 and not said, code == 0 and (uncut or doc.get("errors", 0))
     if silent or early:
-        wrong.append("%s %s: partition exit %d, check reports %d: %s" % (os.path.basename(os.path.dirname(model)), " ".join(map(str, edits))[:150], code, said,
-                                                                         (err if silent else str(uncut[:1])).replace("\n", " ")[:400]))
+        wrong.append("%s %s: partition exit %d, check reports %d: %s" %
+                     (os.path.basename(os.path.dirname(model)), " ".join(map(str, edits))[:150], code, said,
+                      (err if silent else str(uncut[:1])).replace("\n", " ")[:400]))
 
 
 def one_hot(path, classes):
     """Writes a OneHot whose output has this number of classes: a number, or a name. With a name its last part cannot be sharded."""
     value = onnx.helper.make_tensor_value_info
-    inputs = [value("at", onnx.TensorProto.INT64, [3]), value("depth", onnx.TensorProto.INT64, []), value("off_on", onnx.TensorProto.FLOAT, [2])]
+    inputs = [
+        value("at", onnx.TensorProto.INT64, [3]),
+        value("depth", onnx.TensorProto.INT64, []),
+        value("off_on", onnx.TensorProto.FLOAT, [2])
+    ]
     node = onnx.helper.make_node("OneHot", ["at", "depth", "off_on"], ["y"])
     graph = onnx.helper.make_graph([node], "g", inputs, [value("y", onnx.TensorProto.FLOAT, [3, classes])])
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=11), path)
@@ -75,7 +80,8 @@ def replaced(d):
 
 
 def staged_lists(d):
-    """A sequence of strings cannot be passed to another stage. check must report that although no value is sharded. Floats can be passed."""
+    """A sequence of strings cannot be passed to another stage. check must report that although no value is sharded. Floats can be
+    passed."""
     value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
     for kind, refused in ((onnx.TensorProto.STRING, 1), (onnx.TensorProto.FLOAT, 0)):
         nodes = [node("SequenceConstruct", ["x", "x"], ["s"], name="list"), node("SequenceAt", ["s", "k"], ["y"], name="at")]
@@ -124,7 +130,8 @@ def placed_apart(d):
         if len(m.graph.node) != 1 or len(names) < 2:
             continue
         before, n = DONE["refused"], n + 1
-        compare(d, f, ["--shard", '"#0":"%s"={1:1}' % names[-1]] + [w for name in names[:-1] for w in ("--shard", '"#0":"%s"={1:0}' % name)])
+        compare(d, f,
+                ["--shard", '"#0":"%s"={1:1}' % names[-1]] + [w for name in names[:-1] for w in ("--shard", '"#0":"%s"={1:0}' % name)])
         if DONE["refused"] == before:
             missed.append(os.path.basename(os.path.dirname(f)))
     assert n > 30 and not missed and not wrong, (n, missed, wrong)
@@ -135,13 +142,19 @@ def bodies(d):
     value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
     F, f = onnx.TensorProto.FLOAT, d + "/bodies.onnx"
     branch = lambda op, out: onnx.helper.make_graph([node(op, ["v"], [out], name=out)], out, [], [value(out, F, [4, 6])])
-    nodes = [node("Relu", ["x"], ["v"], name="first"), node("If", ["yes"], ["y"], name="if", then_branch=branch("Softmax", "t"), else_branch=branch("Relu", "e"))]
+    nodes = [
+        node("Relu", ["x"], ["v"], name="first"),
+        node("If", ["yes"], ["y"], name="if", then_branch=branch("Softmax", "t"), else_branch=branch("Relu", "e"))
+    ]
     graph = onnx.helper.make_graph(nodes, "g", [value("x", F, [4, 6]), value("yes", onnx.TensorProto.BOOL, [])], [value("y", F, [4, 6])])
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=11), f)
-    for edits, refused in ((["--shard", "if > then_branch > t:v={1,2}"], 1), (["--shard", "if > then_branch > t:v={2,1}"], 0), (["--shard", "if > else_branch > e:v={1,2}"], 0),
-                           (["--shard", "if > else_branch > e:v={1:1}", "--shard", "if:yes={1:0}"], 1), (["--shard", "if > else_branch > e:v={1:1}"], 0),
-                           (["--stage", "first=0", "--stage", "if=1", "--stage", "if > else_branch > e=0"], 1),
-                           (["--stage", "first=0", "--stage", "if=1", "--stage", "if > else_branch > e=1"], 0)):
+    for edits, refused in ((["--shard", "if > then_branch > t:v={1,2}"], 1), (["--shard", "if > then_branch > t:v={2,1}"], 0),
+                           (["--shard",
+                             "if > else_branch > e:v={1,2}"], 0), (["--shard", "if > else_branch > e:v={1:1}", "--shard",
+                                                                    "if:yes={1:0}"], 1), (["--shard", "if > else_branch > e:v={1:1}"], 0),
+                           (["--stage", "first=0", "--stage", "if=1", "--stage",
+                             "if > else_branch > e=0"], 1), (["--stage", "first=0", "--stage", "if=1", "--stage",
+                                                              "if > else_branch > e=1"], 0)):
         before = DONE["refused"]
         compare(d, f, edits)
         assert DONE["refused"] - before == refused and not wrong, (edits, wrong)

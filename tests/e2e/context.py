@@ -30,8 +30,13 @@ def save(path, nodes, values, outputs, symbols=(), constants=(), opset=23):
     """Writes a model with these arrays as inputs. symbols: {size: name} of dimensions that get a name instead of a size."""
     info = lambda name, shape, kind: helper.make_tensor_value_info(name, kind, [dict(symbols).get(n, n) for n in shape])
     inputs = [info(n, v.shape, helper.np_dtype_to_tensor_dtype(v.dtype)) for n, v in values.items()]
-    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info(o, TensorProto.FLOAT16 if values["q"].dtype == np.float16 else TensorProto.FLOAT, None) for o in outputs], [numpy_helper.from_array(c, n) for n, c in dict(constants).items()])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)], ir_version=10), path)
+    graph = helper.make_graph(nodes, "g", inputs, [
+        helper.make_tensor_value_info(o, TensorProto.FLOAT16 if values["q"].dtype == np.float16 else TensorProto.FLOAT, None)
+        for o in outputs
+    ], [numpy_helper.from_array(c, n) for n, c in dict(constants).items()])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset),
+                                                helper.make_opsetid("com.microsoft", 1)], ir_version=10), path)
     np.savez(path + ".npz", **values)
 
 
@@ -43,7 +48,8 @@ def attention(path, rows=7, four=False, mask=None, causal=1, symbolic=False, hal
     if half:
         values = {n: v.astype(np.float16) for n, v in values.items()}
     heads = {} if four else dict(q_num_heads=HEADS * GROUP, kv_num_heads=HEADS)
-    save(path, [helper.make_node("Attention", list(values), ["y"], "node", is_causal=causal, **heads)], values, ["y"], {rows: "seq"} if symbolic else (), opset=opset)
+    save(path, [helper.make_node("Attention", list(values), ["y"], "node", is_causal=causal, **heads)], values, ["y"],
+         {rows: "seq"} if symbolic else (), opset=opset)
     return "q={1,1,%d,1:%s}" if four else "q={1,%d,1:%s}"
 
 
@@ -60,7 +66,10 @@ def multi_head(path, rows=7, bias=False, symbolic=False, causal=1):
 def group_query(path, rows=7, lengths=(7, 7), rotary=0, width=SIZE, places=False, symbolic=False, present=False, half=False, heads=HEADS):
     """A prompt without a cache. lengths: number of tokens of each sequence; the rest is padding."""
     kind = np.float16 if half else np.float32
-    values = {"q": floats(BATCH, rows, heads * GROUP * SIZE).astype(kind), **{n: floats(BATCH, rows, heads * SIZE).astype(kind) for n in "kv"}, "lengths": np.array(lengths, np.int32) - 1}
+    values = {
+        "q": floats(BATCH, rows, heads * GROUP * SIZE).astype(kind),
+        **{n: floats(BATCH, rows, heads * SIZE).astype(kind) for n in "kv"}, "lengths": np.array(lengths, np.int32) - 1
+    }
     constants = {"total": np.array([rows], np.int32)}
     angles = draw.random((16, width // 2)) * 6
     if rotary:
@@ -69,20 +78,38 @@ def group_query(path, rows=7, lengths=(7, 7), rotary=0, width=SIZE, places=False
         values["places"] = np.stack([np.arange(rows), np.arange(rows)])
     names = ["q", "k", "v", "", "", "lengths", "total"] + (["cos", "sin"] if rotary else []) + (["places"] if places else [])
     outputs = ["y", "present_k", "present_v"]
-    node = helper.make_node("GroupQueryAttention", names, outputs, "node", domain="com.microsoft", num_heads=heads * GROUP, kv_num_heads=heads, do_rotary=rotary, rotary_interleaved=int(rotary and width < SIZE))
+    node = helper.make_node("GroupQueryAttention", names, outputs, "node", domain="com.microsoft", num_heads=heads * GROUP,
+                            kv_num_heads=heads, do_rotary=rotary, rotary_interleaved=int(rotary and width < SIZE))
     save(path, [node], values, outputs[:3 if present else 1], {rows: "seq", BATCH: "batch"} if symbolic else (), constants)
     return "q={1,%d,1:%s}"
 
 
 VARIANTS = {
-    "attention": (attention, {}), "attention24": (attention, dict(opset=24)), "attention_heads": (attention, dict(four=True)), "attention_half": (attention, dict(half=True)),
-    "attention_mask": (attention, dict(mask=(1, 1, 7, 7))), "attention_bool_mask": (attention, dict(mask=(7, 7))), "attention_head_masks": (attention, dict(mask=(BATCH, HEADS * GROUP, 7, 7), four=True)),
-    "attention_not_causal": (attention, dict(causal=0)), "attention_open": (attention, dict(symbolic=True)), "attention_heads_open": (attention, dict(symbolic=True, four=True)),
-    "attention_one_row": (attention, dict(symbolic=True, rows=1)), "multi_head": (multi_head, {}), "multi_head_bias": (multi_head, dict(bias=True)),
-    "group_query": (group_query, {}), "group_query_padded": (group_query, dict(lengths=(7, 4))), "group_query_rotary": (group_query, dict(rotary=1, lengths=(5, 7))),
-    "group_query_half_rotated": (group_query, dict(rotary=1, width=16)), "group_query_places": (group_query, dict(rotary=1, places=True)), "group_query_one_head": (group_query, dict(heads=1)),
-    "group_query_open": (group_query, dict(rotary=1, symbolic=True)), "group_query_present": (group_query, dict(rotary=1, present=True)), "group_query_half": (group_query, dict(half=True)),
-    "multi_head_open": (multi_head, dict(symbolic=True)), "multi_head_not_causal": (multi_head, dict(causal=0)), "multi_head_one_row": (multi_head, dict(symbolic=True, rows=1)),
+    "attention": (attention, {}),
+    "attention24": (attention, dict(opset=24)),
+    "attention_heads": (attention, dict(four=True)),
+    "attention_half": (attention, dict(half=True)),
+    "attention_mask": (attention, dict(mask=(1, 1, 7, 7))),
+    "attention_bool_mask": (attention, dict(mask=(7, 7))),
+    "attention_head_masks": (attention, dict(mask=(BATCH, HEADS * GROUP, 7, 7), four=True)),
+    "attention_not_causal": (attention, dict(causal=0)),
+    "attention_open": (attention, dict(symbolic=True)),
+    "attention_heads_open": (attention, dict(symbolic=True, four=True)),
+    "attention_one_row": (attention, dict(symbolic=True, rows=1)),
+    "multi_head": (multi_head, {}),
+    "multi_head_bias": (multi_head, dict(bias=True)),
+    "group_query": (group_query, {}),
+    "group_query_padded": (group_query, dict(lengths=(7, 4))),
+    "group_query_rotary": (group_query, dict(rotary=1, lengths=(5, 7))),
+    "group_query_half_rotated": (group_query, dict(rotary=1, width=16)),
+    "group_query_places": (group_query, dict(rotary=1, places=True)),
+    "group_query_one_head": (group_query, dict(heads=1)),
+    "group_query_open": (group_query, dict(rotary=1, symbolic=True)),
+    "group_query_present": (group_query, dict(rotary=1, present=True)),
+    "group_query_half": (group_query, dict(half=True)),
+    "multi_head_open": (multi_head, dict(symbolic=True)),
+    "multi_head_not_causal": (multi_head, dict(causal=0)),
+    "multi_head_one_row": (multi_head, dict(symbolic=True, rows=1)),
 }
 
 
@@ -91,7 +118,8 @@ def rows_on_devices(d, name):
     build, how = VARIANTS[name]
     spec = build(d + "/m.onnx", **how)
     for n in harness.sample((2, 3), 1, sorted(VARIANTS).index(name)):
-        rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n + ("=" + ",".join([DEVICE] * n) if DEVICE else ""), "--shard", "node:" + spec % (n, ",".join(map(str, range(n)))), "-o", d + "/c.onnx")
+        rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n + ("=" + ",".join([DEVICE] * n) if DEVICE else ""),
+                             "--shard", "node:" + spec % (n, ",".join(map(str, range(n)))), "-o", d + "/c.onnx")
         assert rc == 0, err
         rc, doc, err = tessera("verify", d + "/c.onnx", "--config", "c", "--inputs", d + "/m.onnx.npz", "--threads", 1)
         assert rc == 0 and doc["ok"] and not doc["replicated"] and doc["cut_nodes"] == 1, (name, n, doc, err)
@@ -104,7 +132,8 @@ def random_shardings(d, name):
     """Random shardings of rows together with heads and batch."""
     build, how = VARIANTS[name]
     build(d + "/m.onnx", **how)
-    rc, doc, err = tessera("verify", d + "/m.onnx", "--devices", 4, "--random", 4, "--seed", len(name), "--inputs", d + "/m.onnx.npz", "--threads", 1)
+    rc, doc, err = tessera("verify", d + "/m.onnx", "--devices", 4, "--random", 4, "--seed", len(name), "--inputs", d + "/m.onnx.npz",
+                           "--threads", 1)
     assert rc == 0, (name, doc, err)
 
 
@@ -113,9 +142,11 @@ def guarded_on_gpus(d, name):
     build, how = VARIANTS[name]
     spec = build(d + "/m.onnx", **how)
     for device, guards in (("CUDA:0", 1), ("GPU:0", 1), ("CPU", 0)):
-        rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:2=%s,%s" % (device, device), "--shard", "node:" + spec % (2, "0,1"), "-o", d + "/c.onnx")
+        rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:2=%s,%s" % (device, device), "--shard", "node:" + spec % (2, "0,1"),
+                             "-o", d + "/c.onnx")
         assert rc == 0, err
-        rc, doc, err = tessera("verify", d + "/c.onnx", "--config", "c", "--inputs", d + "/m.onnx.npz", "--threads", 1, "--map-device", device + "=CPU")
+        rc, doc, err = tessera("verify", d + "/c.onnx", "--config", "c", "--inputs", d + "/m.onnx.npz", "--threads", 1, "--map-device",
+                               device + "=CPU")
         assert rc == 0 and doc["ok"] and not doc["replicated"], (device, doc, err)
         rc, doc, err = tessera("partition", d + "/c.onnx", "--config", "c", "-o", d + "/" + device.replace(":", ""))
         nodes = onnx.load(d + "/%s/rank0.onnx" % device.replace(":", ""), load_external_data=False).graph.node
@@ -127,35 +158,60 @@ ON_CPU = [word for i in range(8) for word in ("--map-device", "CUDA:%d=CPU" % i)
 
 
 def layer(path, kind, batch="batch"):
-    """Writes a decoder layer with 2 query heads. `kind` is the attention operator, or "parts": products and a softmax with a mask as input."""
+    """Writes a decoder layer with 2 query heads. `kind` is the attention operator, or "parts": products and a softmax with a mask as
+    input."""
     constants = {n: floats(64, 32 if n in "kv" else 64) / 8 for n in ("wq", "wk", "wv", "wo")}
     constants["wk"], constants["wv"] = (floats(64, 64 if kind in ("parts", "multi_head") else 32) / 8 for _ in range(2))
     nodes = [helper.make_node("MatMul", ["x", "w" + n], [n]) for n in "qkv"]
     inputs = {"x": [batch, "seq", 64]}
     if kind == "group_query":
         inputs.update(lengths=[batch], total=[1])
-        nodes += [helper.make_node("GroupQueryAttention", ["q", "k", "v", "", "", "lengths", "total"], ["a", "pk", "pv"], "attention", domain="com.microsoft", num_heads=2, kv_num_heads=1)]
+        nodes += [
+            helper.make_node("GroupQueryAttention", ["q", "k", "v", "", "", "lengths", "total"], ["a", "pk", "pv"], "attention",
+                             domain="com.microsoft", num_heads=2, kv_num_heads=1)
+        ]
     elif kind == "multi_head":
-        nodes += [helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["a"], "attention", domain="com.microsoft", num_heads=2, unidirectional=1)]
+        nodes += [
+            helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["a"], "attention", domain="com.microsoft", num_heads=2,
+                             unidirectional=1)
+        ]
     elif kind == "attention":
         nodes += [helper.make_node("Attention", ["q", "k", "v"], ["a"], "attention", is_causal=1, q_num_heads=2, kv_num_heads=1)]
     else:
         inputs["mask"] = ["seq", "seq"]
         constants.update(heads=np.array([0, 0, 2, 32]), flat=np.array([0, 0, 64]))
         for n in "qkv":
-            nodes += [helper.make_node("Reshape", [n, "heads"], [n + "4"]), helper.make_node("Transpose", [n + "4"], [n + "h"], perm=[0, 2, 3, 1] if n == "k" else [0, 2, 1, 3])]
-        nodes += [helper.make_node("MatMul", ["qh", "kh"], ["s"], "attention"), helper.make_node("Add", ["s", "mask"], ["m"]), helper.make_node("Softmax", ["m"], ["p"]), helper.make_node("MatMul", ["p", "vh"], ["o4"]),
-                  helper.make_node("Transpose", ["o4"], ["ot"], perm=[0, 2, 1, 3]), helper.make_node("Reshape", ["ot", "flat"], ["a"])]
+            nodes += [
+                helper.make_node("Reshape", [n, "heads"], [n + "4"]),
+                helper.make_node("Transpose", [n + "4"], [n + "h"], perm=[0, 2, 3, 1] if n == "k" else [0, 2, 1, 3])
+            ]
+        nodes += [
+            helper.make_node("MatMul", ["qh", "kh"], ["s"], "attention"),
+            helper.make_node("Add", ["s", "mask"], ["m"]),
+            helper.make_node("Softmax", ["m"], ["p"]),
+            helper.make_node("MatMul", ["p", "vh"], ["o4"]),
+            helper.make_node("Transpose", ["o4"], ["ot"], perm=[0, 2, 1, 3]),
+            helper.make_node("Reshape", ["ot", "flat"], ["a"])
+        ]
     nodes += [helper.make_node("MatMul", ["a", "wo"], ["o"]), helper.make_node("Add", ["o", "x"], ["y"])]
-    info = [helper.make_tensor_value_info(n, TensorProto.INT32 if n in ("lengths", "total") else TensorProto.FLOAT, s) for n, s in inputs.items()]
-    graph = helper.make_graph(nodes, "g", info, [helper.make_tensor_value_info("y", TensorProto.FLOAT, inputs["x"])], [numpy_helper.from_array(c, n) for n, c in constants.items()])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)], ir_version=10), path)
-    values = {"x": floats(1, SHORT, 64), "lengths": np.array([SHORT - 1], np.int32), "total": np.array([SHORT], np.int32), "mask": np.where(np.tri(SHORT), 0, -np.inf).astype(np.float32)}
+    info = [
+        helper.make_tensor_value_info(n, TensorProto.INT32 if n in ("lengths", "total") else TensorProto.FLOAT, s)
+        for n, s in inputs.items()
+    ]
+    graph = helper.make_graph(nodes, "g", info, [helper.make_tensor_value_info("y", TensorProto.FLOAT, inputs["x"])],
+                              [numpy_helper.from_array(c, n) for n, c in constants.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23),
+                                                      helper.make_opsetid("com.microsoft", 1)], ir_version=10), path)
+    values = {
+        "x": floats(1, SHORT, 64), "lengths": np.array([SHORT - 1], np.int32), "total": np.array([SHORT], np.int32),
+        "mask": np.where(np.tri(SHORT), 0, -np.inf).astype(np.float32)
+    }
     np.savez(path + ".npz", **{n: values[n] for n in inputs})
 
 
 def long_prompt(d, kind):
-    """128k tokens (32k with a mask input) and fewer heads than devices: the plan must shard rows. It must be right for a short prompt too."""
+    """128k tokens (32k with a mask input) and fewer heads than devices: the plan must shard rows. It must be right for a short prompt
+    too."""
     layer(d + "/m.onnx", kind)
     given = "--devices", "h100:8", "--dim", "batch=1", "--dim", "seq=%d" % (LONG // 4 if kind == "parts" else LONG)
     rc, doc, err = tessera("plan", d + "/m.onnx", *given, "--explain", "attention", "-o", d + "/p.onnx")
@@ -164,7 +220,8 @@ def long_prompt(d, kind):
     assert [c["name"] for c in doc["choices"] if c.get("chosen")] == [rows], doc["choices"]
     rc, doc, err = tessera("plan", d + "/m.onnx", *given, "-o", d + "/p.onnx")
     times = {x["name"]: x["milliseconds"] for x in doc["compared"]}
-    assert doc["milliseconds"] <= times["context parallel on 8 devices"] * 1.001 and times["context parallel on 8 devices"] < times["one device"] / 4, (doc["milliseconds"], times)
+    assert doc["milliseconds"] <= times["context parallel on 8 devices"] * 1.001 and times[
+        "context parallel on 8 devices"] < times["one device"] / 4, (doc["milliseconds"], times)
     rc, doc, err = tessera("verify", d + "/p.onnx", "--inputs", d + "/m.onnx.npz", "--threads", 1, *ON_CPU)
     assert rc == 0 and doc["ok"] and not doc["replicated"], (doc, err)
 
@@ -177,8 +234,10 @@ def short_prompt(d, kind):
 
 
 KINDS = ["group_query", "multi_head", "attention", "parts"]
-CASES = [(rows_on_devices, sorted(VARIANTS)), (random_shardings, sorted(VARIANTS)), (guarded_on_gpus, ["multi_head_one_row"]), (long_prompt, KINDS), (short_prompt, KINDS[:1])]
+CASES = [(rows_on_devices, sorted(VARIANTS)), (random_shardings, sorted(VARIANTS)), (guarded_on_gpus, ["multi_head_one_row"]),
+         (long_prompt, KINDS), (short_prompt, KINDS[:1])]
 if DEVICE:
     CASES = CASES[:1]
-harness.run([("%s (%s)" % (function.__name__, name), lambda d, function=function, name=name: function(d, name)) for function, names in CASES for name in names])
+harness.run([("%s (%s)" % (function.__name__, name), lambda d, function=function, name=name: function(d, name)) for function, names in CASES
+             for name in names])
 harness.finish()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests predicted costs of plans: predefined topologies against published measurements, mixtures of experts, caches, collectives, `tessera advise`.
+"""Tests predicted costs of plans: predefined topologies against published measurements, mixtures of experts, caches, collectives, `tessera
+advise`.
 
 usage: costs.py TESSERA"""
 import json, os, subprocess, sys
@@ -33,7 +34,8 @@ def weight(name, *dims):
 def write(path, nodes, inputs, outputs, weights):
     info = lambda pair: helper.make_tensor_value_info(pair[0], pair[2] if len(pair) > 2 else HALF, pair[1])
     graph = helper.make_graph(nodes, "g", [info(i) for i in inputs], [info(o) for o in outputs], weights)
-    save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]), path)
+    save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21),
+                                                                helper.make_opsetid("com.microsoft", 1)]), path)
     return path
 
 
@@ -42,15 +44,19 @@ def experts(folder, fusion):
     rows = 4096 * (2 if fusion else 1)
     weights = [weight("w1", 8, rows, 1024), weight("w2", 8, 1024, 4096)] + ([] if fusion else [weight("w3", 8, 4096, 1024)])
     attributes = {"k": 2, "activation_type": "swiglu" if fusion else "silu", **({"swiglu_fusion": fusion} if fusion else {})}
-    node = helper.make_node("MoE", ["x", "r", "w1", "", "w2", ""] + ([] if fusion else ["w3"]), ["y"], name="moe", domain="com.microsoft", **attributes)
-    return write("%s/moe%d.onnx" % (folder, fusion), [node], [("x", ["batch", 1024]), ("r", ["batch", 8])], [("y", ["batch", 1024])], weights)
+    node = helper.make_node("MoE", ["x", "r", "w1", "", "w2", ""] + ([] if fusion else ["w3"]), ["y"], name="moe", domain="com.microsoft",
+                            **attributes)
+    return write("%s/moe%d.onnx" % (folder, fusion), [node], [("x", ["batch", 1024]), ("r", ["batch", 8])], [("y", ["batch", 1024])],
+                 weights)
 
 
 def attention(folder, present=4096):
     """Writes one GroupQueryAttention with caches of 4,096 tokens."""
-    node = helper.make_node("GroupQueryAttention", ["q", "k", "v", "past_k", "past_v", "lengths", "total"], ["y", "present_k", "present_v"], name="attention", domain="com.microsoft", num_heads=32, kv_num_heads=8)
+    node = helper.make_node("GroupQueryAttention", ["q", "k", "v", "past_k", "past_v", "lengths", "total"], ["y", "present_k", "present_v"],
+                            name="attention", domain="com.microsoft", num_heads=32, kv_num_heads=8)
     cache = lambda word, n: [("%s_%s" % (word, kv), ["batch", 8, n, 128]) for kv in "kv"]
-    inputs = [("q", ["batch", 1, 4096]), ("k", ["batch", 1, 1024]), ("v", ["batch", 1, 1024]), *cache("past", 4096), ("lengths", ["batch"], TensorProto.INT32), ("total", [1], TensorProto.INT32)]
+    inputs = [("q", ["batch", 1, 4096]), ("k", ["batch", 1, 1024]), ("v", ["batch", 1, 1024]), *cache("past", 4096),
+              ("lengths", ["batch"], TensorProto.INT32), ("total", [1], TensorProto.INT32)]
     return write(folder + "/attention.onnx", [node], inputs, [("y", ["batch", 1, 4096]), *cache("present", present)], [])
 
 
@@ -60,7 +66,9 @@ def predicted(model, devices, batch, *more):
 
 # tools/published compares predicted times with the measurements in docs/published.md.
 def published_measurements(folder):
-    q = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "published"), TESSERA, os.path.join(ROOT, "docs", "published.md")], capture_output=True, text=True, timeout=10 * harness.HANG_S)
+    q = subprocess.run(
+        [sys.executable, os.path.join(ROOT, "tools", "published"), TESSERA,
+         os.path.join(ROOT, "docs", "published.md")], capture_output=True, text=True, timeout=10 * harness.HANG_S)
     assert q.returncode == 0, q.stdout[-1500:] + q.stderr[-500:]
 
 
@@ -80,8 +88,10 @@ def recurrent(folder, op, steps, batch, hidden, directions=1, layout=0):
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op]
     shape = [batch, steps, hidden] if layout else [steps, batch, hidden]
     out = [batch, steps, directions, hidden] if layout else [steps, directions, batch, hidden]
-    node = helper.make_node(op, ["x", "w", "r"], ["y"], name="cell", hidden_size=hidden, layout=layout, direction="bidirectional" if directions == 2 else "forward")
-    return write(folder + "/recurrent.onnx", [node], [("x", shape)], [("y", out)], [weight(k, directions, gates * hidden, hidden) for k in "wr"])
+    node = helper.make_node(op, ["x", "w", "r"], ["y"], name="cell", hidden_size=hidden, layout=layout,
+                            direction="bidirectional" if directions == 2 else "forward")
+    return write(folder + "/recurrent.onnx", [node], [("x", shape)], [("y", out)],
+                 [weight(k, directions, gates * hidden, hidden) for k in "wr"])
 
 
 def recurrent_nodes_take_every_step(folder):
@@ -104,17 +114,20 @@ def recurrent_nodes_take_every_step(folder):
 
 
 def packed(folder, rows, level):
-    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], name="packed", domain="com.microsoft", K=2048, N=2048, bits=4, block_size=32, accuracy_level=level)
+    node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], name="packed", domain="com.microsoft", K=2048, N=2048, bits=4,
+                            block_size=32, accuracy_level=level)
     words = weight("w", 2048, 64, 16)
     words.data_type = TensorProto.UINT8
     scales = weight("s", 2048 * 64)
     scales.data_type = TensorProto.FLOAT
-    return write(folder + "/packed.onnx", [node], [("x", [rows, 2048], TensorProto.FLOAT)], [("y", [rows, 2048], TensorProto.FLOAT)], [words, scales])
+    return write(folder + "/packed.onnx", [node], [("x", [rows, 2048], TensorProto.FLOAT)], [("y", [rows, 2048], TensorProto.FLOAT)],
+                 [words, scales])
 
 
 def cpus_unpack_the_weights_of_several_rows(folder):
     """ONNX Runtime: 4 rows take 3 to 4 times 1 row, unless accuracy_level 4 lets it multiply integers. Many rows share the unpacking."""
-    time = {(level, rows, d): document("plan", packed(folder, rows, level), "--devices", d)["milliseconds"] for level in (0, 4) for rows in (1, 4, 64) for d in ("cpu:1", "h100:1")}
+    time = {(level, rows, d): document("plan", packed(folder, rows, level), "--devices", d)["milliseconds"] for level in (0, 4)
+            for rows in (1, 4, 64) for d in ("cpu:1", "h100:1")}
     assert 2.5 < time[0, 4, "cpu:1"] / time[0, 1, "cpu:1"] < 4.5, time
     assert time[4, 1, "cpu:1"] < 0.6 * time[0, 1, "cpu:1"] and time[4, 4, "cpu:1"] < 0.4 * time[0, 4, "cpu:1"], time
     assert time[0, 64, "cpu:1"] < 1.4 * time[4, 64, "cpu:1"], time
@@ -155,16 +168,21 @@ def collectives_have_a_start(folder):
 
 
 def stages_share_links(folder):
-    """Two stages on a line of 4 devices share the middle link for their reductions. The period must not be shorter than the busiest link's time."""
+    """Two stages on a line of 4 devices share the middle link for their reductions. The period must not be shorter than the busiest link's
+    time."""
     matrix = lambda name: helper.make_tensor(name, TensorProto.FLOAT, [512, 512], b"\0" * (4 << 18), raw=True)
-    nodes = [helper.make_node(*words, name=name) for words, name in ((("MatMul", ["x", "w"], ["h"]), "a"), (("Relu", ["h"], ["r"]), "b"), (("MatMul", ["r", "v"], ["y"]), "c"))]
-    write(folder + "/m.onnx", nodes, [("x", [512, 512], TensorProto.FLOAT)], [("y", [512, 512], TensorProto.FLOAT)], [matrix("w"), matrix("v")])
+    nodes = [
+        helper.make_node(*words, name=name)
+        for words, name in ((("MatMul", ["x", "w"], ["h"]), "a"), (("Relu", ["h"], ["r"]), "b"), (("MatMul", ["r", "v"], ["y"]), "c"))
+    ]
+    write(folder + "/m.onnx", nodes, [("x", [512, 512], TensorProto.FLOAT)], [("y", [512, 512], TensorProto.FLOAT)],
+          [matrix("w"), matrix("v")])
     links = [{"from": i, "to": i + 1, "both": True, "latency": 1e-6, "bandwidth": 1e9} for i in range(3)]
     json.dump({"devices": [{"memory": 10**10, "flops": 1e15, "bandwidth": 1e14}] * 4, "links": links}, open(folder + "/line.json", "w"))
     periods = {}
     for first, second in (("0,2", "1,3"), ("0,1", "2,3")):
-        rc, _, err = call("annotate", folder + "/m.onnx", "--config", "c:4", "--shard", "a:w={2,1:%s}" % first, "--stage", "a=0", "--shard", "b:h={1,1:0}", "--stage", "b=0",
-                          "--shard", "c:v={2,1:%s}" % second, "--stage", "c=1", "-o", folder + "/o.onnx")
+        rc, _, err = call("annotate", folder + "/m.onnx", "--config", "c:4", "--shard", "a:w={2,1:%s}" % first, "--stage", "a=0", "--shard",
+                          "b:h={1,1:0}", "--stage", "b=0", "--shard", "c:v={2,1:%s}" % second, "--stage", "c=1", "-o", folder + "/o.onnx")
         assert rc == 0, err
         doc = document("simulate", folder + "/o.onnx", "--devices", folder + "/line.json", "--requests", 8)
         busiest = max(link["seconds"] for link in doc["links"])
@@ -181,7 +199,8 @@ def advice_is_the_largest_batch_within_the_limit(folder):
     for row in doc["rows"]:
         assert row["batch"] > 1 and 0 < row["milliseconds"] <= 1, row
         again = predicted(model, row["devices"], row["batch"], *STATES)
-        assert abs(again["milliseconds"] / row["milliseconds"] - 1) < 0.01 and again["memory"] == row["memory"], (again["milliseconds"], row)
+        assert abs(again["milliseconds"] / row["milliseconds"] - 1) < 0.01 and again["memory"] == row["memory"], (again["milliseconds"],
+                                                                                                                  row)
         more = predicted(model, row["devices"], 2 * row["batch"], *STATES)
         assert more["milliseconds"] > 1, more["milliseconds"]
         assert abs(row["tokens_per_second"] - row["batch"] * 1e3 / row["milliseconds"]) < 1e-6 * row["tokens_per_second"]
@@ -216,7 +235,8 @@ def machines_that_cannot_are_listed(folder):
 
 def the_first_token_has_a_limit(folder):
     model, prompt = attention(folder), folder + "/prompt.onnx"
-    write(prompt, [helper.make_node("MatMul", ["x", "w"], ["y"], name="m")], [("x", ["batch", "seq", 8192])], [("y", ["batch", "seq", 8192])], [weight("w", 8192, 8192)])
+    write(prompt, [helper.make_node("MatMul", ["x", "w"], ["y"], name="m")], [("x", ["batch", "seq", 8192])],
+          [("y", ["batch", "seq", 8192])], [weight("w", 8192, 8192)])
     words = ["advise", model, "--boxes", "h200:1", *STATES, "--prefill", prompt, "--prefill-dim", "seq=4096"]
     row = document(*words, "--slo", "tpot=1ms,ttft=1s")["best"]
     assert 0.1 < row["ttft_milliseconds"] < 1000, row
@@ -230,7 +250,8 @@ def less_memory_takes_longer(folder):
     for i in range(4):
         nodes.append(helper.make_node("MatMul", [before, "w%d" % i], ["y%d" % i], name="m%d" % i))
         before = "y%d" % i
-    model = write(folder + "/chain.onnx", nodes, [("x", ["batch", 4096])], [(before, ["batch", 4096])], [weight("w%d" % i, 4096, 4096) for i in range(4)])
+    model = write(folder + "/chain.onnx", nodes, [("x", ["batch", 4096])], [(before, ["batch", 4096])],
+                  [weight("w%d" % i, 4096, 4096) for i in range(4)])
     words = ["plan", model, "--devices", "h200:4", "--dim", "batch=4096"]
     points = document(*words, "--pareto")["pareto"]
     memory, ms = [p["memory"] for p in points], [p["milliseconds"] for p in points]
@@ -244,7 +265,8 @@ def less_memory_takes_longer(folder):
 def plans_stay_within_the_memory_limit(folder):
     """Plans must count that every copy of a device group stores the full inputs, and that the first device stores all outputs."""
     nodes = [helper.make_node("MatMul", ["x%d" % k, "w%d" % k], ["x%d" % (k + 1)], name="m%d" % k) for k in range(4)]
-    path = write(folder + "/products.onnx", nodes, [("x0", ["batch", 4096])], [("x4", ["batch", 4096])], [weight("w%d" % k, 4096, 4096) for k in range(4)])
+    path = write(folder + "/products.onnx", nodes, [("x0", ["batch", 4096])], [("x4", ["batch", 4096])],
+                 [weight("w%d" % k, 4096, 4096) for k in range(4)])
     for batch in (4096, 16384):
         for devices in ("h200:4", "h100:8", "hosts:2x2"):
             most = max(predicted(path, devices, batch)["memory"])
@@ -259,13 +281,20 @@ def wrong_words_are_usage_errors(folder):
     model = attention(folder)
     bad = folder + "/bad"
     open(bad, "w").write("{\"h100\": \"much\"}")
-    for words in (["--boxes", "h100:1"], ["--slo", "tpot=40ms"], ["--boxes", "h100:1", "--slo", "tpot=fast"], ["--boxes", "h100:1", "--slo", "ttft=2s"], ["--boxes", "nobox:1", "--slo", "tpot=1ms"],
-                  ["--boxes", "h100:1,", "--slo", "tpot=1ms"], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--prices", bad], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--batch", "rows"]):
+    for words in (["--boxes", "h100:1"], ["--slo", "tpot=40ms"], ["--boxes", "h100:1", "--slo",
+                                                                  "tpot=fast"], ["--boxes", "h100:1", "--slo",
+                                                                                 "ttft=2s"], ["--boxes", "nobox:1", "--slo", "tpot=1ms"],
+                  ["--boxes", "h100:1,", "--slo", "tpot=1ms"], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--prices",
+                                                                bad], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--batch", "rows"]):
         rc, out, err = call("advise", model, *words, *STATES)
         assert rc == 2 and err, (words, rc, err)
 
 
-harness.run([published_measurements, fused_experts_count_both_halves, tokens_read_the_experts_that_they_use, recurrent_nodes_take_every_step, cpus_unpack_the_weights_of_several_rows, a_cache_that_is_updated_in_place_counts_once, a_cache_that_grows_counts_twice,
-             plan_and_simulation_count_the_same_caches, collectives_have_a_start, stages_share_links, advice_is_the_largest_batch_within_the_limit, prices_decide, machines_that_cannot_are_listed,
-             the_first_token_has_a_limit, less_memory_takes_longer, plans_stay_within_the_memory_limit, wrong_words_are_usage_errors])
+harness.run([
+    published_measurements, fused_experts_count_both_halves, tokens_read_the_experts_that_they_use, recurrent_nodes_take_every_step,
+    cpus_unpack_the_weights_of_several_rows, a_cache_that_is_updated_in_place_counts_once, a_cache_that_grows_counts_twice,
+    plan_and_simulation_count_the_same_caches, collectives_have_a_start, stages_share_links, advice_is_the_largest_batch_within_the_limit,
+    prices_decide, machines_that_cannot_are_listed, the_first_token_has_a_limit, less_memory_takes_longer,
+    plans_stay_within_the_memory_limit, wrong_words_are_usage_errors
+])
 harness.finish()

@@ -67,10 +67,12 @@ def try_case(d, name, since, c):
     rc, _, err = harness.call(TESSERA, "shapes", plain, "-o", model)
     if rc:
         return "shapes: " + err[:300]
-    np.savez(os.path.join(d, "in.npz"), **{"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)})
+    np.savez(os.path.join(d, "in.npz"),
+             **{"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)})
     sizes = [f["size"] if isinstance(f["size"], int) else 0 for f in rule["factors"]]
     fits = lambda f, n: all(j * sizes[f] // n % rule["factors"][f]["unit"] == 0 for j in range(n))
-    counted = {r["factor"] for r in rule["rewrites"] if r["kind"] == "attr"} | {i for i, f in enumerate(rule["factors"]) if f["kind"] == "red"}
+    counted = {r["factor"]
+               for r in rule["rewrites"] if r["kind"] == "attr"} | {i for i, f in enumerate(rule["factors"]) if f["kind"] == "red"}
     counted = [f for f in sorted(counted) if rule["factors"][f]["kind"] in ("par", "red") and sizes[f] > 1]
     cuts = [{f: n} for f in counted for n in (2, 3) if n <= sizes[f] and fits(f, n)]
     cuts += [{f: 2, g: 2} for f, g in itertools.combinations(counted, 2) if fits(f, 2) and fits(g, 2)]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests decoders sharded as in Megatron: attention by heads, MLP by columns and then rows. Each layer must need two AllReduces and nothing else.
+"""Tests decoders sharded as in Megatron: attention by heads, MLP by columns and then rows. Each layer must need two AllReduces and nothing
+else.
 
 Special cases: heads that do not divide (4 on 3 devices); fewer key heads than devices (2 on 4: each on two devices); one matrix for
 queries, keys and values (equal shares of each); an embedding table sharded by rows.
@@ -40,7 +41,8 @@ def check(d, name, edits_of, n, want):
     cut = os.path.join(d, "cut.onnx")
     rc, _, err = harness.call(TESSERA, "annotate", path, "--config", "c:%d" % n, *[w for e in edits for w in ("--shard", e)], "-o", cut)
     assert rc == 0, err
-    rc, out, err = harness.call(TESSERA, "verify", cut, "--config", "c", "--inputs", os.path.join(MODELS, name, "test_data_set_0"), "--json")
+    rc, out, err = harness.call(TESSERA, "verify", cut, "--config", "c", "--inputs", os.path.join(MODELS, name, "test_data_set_0"),
+                                "--json")
     assert out.startswith("{"), err
     doc = json.loads(out)
     assert rc == 0 and doc["ok"] and doc["recorded"] and not doc["replicated"], doc

@@ -28,7 +28,8 @@ def check(d):
     rc, out, err = harness.call(EXAMPLE, OPS, d)
     assert rc == 0, "exit %d: %s" % (rc, err)
     lines = out.splitlines()
-    assert lines[0].split() == ["embed", "->", "CPU"] and lines[11].split() == ["lm_head", "->", "GPU"] and lines[1].split()[-1] == "NPU", out
+    assert lines[0].split() == ["embed", "->", "CPU"] and lines[11].split() == ["lm_head", "->", "GPU"
+                                                                                ] and lines[1].split()[-1] == "NPU", out
     # One Send from the embedding to the layers, one from the layers to the head, which returns the result itself.
     assert lines[-2] == "Send: 2" and lines[-1] == "largest difference to the whole model: 0", out
     with open(d + "/parts/manifest.json") as f:
@@ -40,7 +41,8 @@ def check(d):
                                "lm_head.weight": rng.standard_normal((24, 50)).astype("f4")})
     results = []
     for transport in ("threads", "shm"):
-        rc, _, err = harness.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--transport", transport, *STAND_INS)
+        rc, _, err = harness.call(TESSERA, "run", d + "/parts", "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--transport",
+                                  transport, *STAND_INS)
         assert rc == 0, "%s: exit %d %s" % (transport, rc, err)
         results.append(np.load(d + "/out.npz")["logits"])
     assert results[0].shape == (3, 5, 50) and (results[0] == results[1]).all()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that random numbers are drawn once for all devices: every random operator, with and without a seed, in the main graph, bodies and functions.
+"""Tests that random numbers are drawn once for all devices: every random operator, with and without a seed, in the main graph, bodies and
+functions.
 
 Two nodes read the random tensor, one sharded by rows and one by columns. The difference of their results must be 0 everywhere. Ranks of one
 process may draw equal numbers by chance, because the engine has one seed per process. So the rank files are checked too: without a seed,
@@ -27,9 +28,13 @@ DRAWS = {
     "RandomNormalLike": lambda **a: [node("RandomNormalLike", ["x"], ["r"], name="draw", **a)],
     "RandomUniformLike": lambda **a: [node("RandomUniformLike", ["x"], ["r"], name="draw", **a)],
     "Bernoulli": lambda **a: [node("Bernoulli", ["x"], ["r"], name="draw", **a)],
-    "Multinomial": lambda **a: [node("Multinomial", ["x"], ["k"], name="draw", sample_size=18, **a), node("Cast", ["k"], ["r"], name="cast", to=F4)],
+    "Multinomial": lambda **a:
+    [node("Multinomial", ["x"], ["k"], name="draw", sample_size=18, **a),
+     node("Cast", ["k"], ["r"], name="cast", to=F4)],
     "Dropout": lambda **a: [node("Dropout", ["x", "ratio", "on"], ["r"], name="draw", **a)],
-    "Dropout mask": lambda **a: [node("Dropout", ["x", "ratio", "on"], ["d", "k"], name="draw", **a), node("Cast", ["k"], ["r"], name="cast", to=F4)],
+    "Dropout mask": lambda **a:
+    [node("Dropout", ["x", "ratio", "on"], ["d", "k"], name="draw", **a),
+     node("Cast", ["k"], ["r"], name="cast", to=F4)],
     "Dropout switched": lambda **a: [node("Dropout", ["x", "ratio", "switch"], ["r"], name="draw", **a)],
 }
 OPERATORS = {name.split()[0] for name in DRAWS}
@@ -71,8 +76,12 @@ def called(opset):
 def mapped(nodes):
     """A SequenceMap, whose body no rule analyses, with sequences as input and output."""
     body = helper.make_graph(nodes, "each", [info("x", F4, SIZE)], [info("r", F4, SIZE)])
-    return [node("SequenceConstruct", ["x"], ["xs"], name="list"), node("SequenceMap", ["xs"], ["rs"], name="map", body=body),
-            node("Constant", [], ["first"], name="first", value=tensor(np.array(0))), node("SequenceAt", ["rs", "first"], ["r"], name="at")], []
+    return [
+        node("SequenceConstruct", ["x"], ["xs"], name="list"),
+        node("SequenceMap", ["xs"], ["rs"], name="map", body=body),
+        node("Constant", [], ["first"], name="first", value=tensor(np.array(0))),
+        node("SequenceAt", ["rs", "first"], ["r"], name="at")
+    ], []
 
 
 def listed(nodes):
@@ -80,8 +89,11 @@ def listed(nodes):
     give = lambda ns, name: helper.make_graph(ns + [node("SequenceConstruct", ["r"], ["rs"], name="list_" + name)], name, [],
                                               [helper.make_tensor_sequence_value_info("rs", F4, SIZE)])
     other = [node("Constant", [], ["r"], name="none", value=tensor(np.zeros(SIZE, "f4")))]
-    return [node("If", ["switch"], ["list"], name="if", then_branch=give(nodes, "then"), else_branch=give(other, "else")),
-            node("Constant", [], ["first"], name="first", value=tensor(np.array(0))), node("SequenceAt", ["list", "first"], ["r"], name="at")], []
+    return [
+        node("If", ["switch"], ["list"], name="if", then_branch=give(nodes, "then"), else_branch=give(other, "else")),
+        node("Constant", [], ["first"], name="first", value=tensor(np.array(0))),
+        node("SequenceAt", ["list", "first"], ["r"], name="at")
+    ], []
 
 
 WAYS = {"list": listed, "plain": plain, "branch": branch, "loop": loop, "function": called(18), "map": mapped}
@@ -91,7 +103,8 @@ def build(op, way, attributes):
     nodes, functions = WAYS[way](DRAWS[op](**attributes))
     nodes += [node("Neg", ["r"], ["a"], name="rows"), node("Abs", ["r"], ["p"], name="columns"), node("Abs", ["a"], ["q"], name="again"),
               node("Sub", ["p", "q"], ["z"], name="sub")]
-    g = helper.make_graph(nodes, "draws", [info("x", F4, SIZE), info("switch", T.BOOL, [])], [info("z", F4, SIZE), info("r", F4, SIZE)], CONSTANTS)
+    g = helper.make_graph(nodes, "draws", [info("x", F4, SIZE), info("switch", T.BOOL, [])],
+                          [info("z", F4, SIZE), info("r", F4, SIZE)], CONSTANTS)
     return helper.make_model(g, opset_imports=[helper.make_opsetid("", 18), MY], functions=functions, ir_version=10)
 
 
@@ -101,7 +114,8 @@ def draws(graph, functions):
         names = [a.name for a in n.attribute]
         if n.op_type in OPERATORS and "seed" not in names:
             return True
-        if any(draws(a.g, functions) for a in n.attribute if a.HasField("g")) or n.op_type in functions and draws(functions[n.op_type], functions):
+        if any(draws(a.g, functions)
+               for a in n.attribute if a.HasField("g")) or n.op_type in functions and draws(functions[n.op_type], functions):
             return True
     return False
 

@@ -2,11 +2,11 @@
 """Tests empty shards: every factor whose size only the run knows is sharded over three devices, and the run has one element of it.
 
 The first two devices then have no element. The same with two elements whose number the model states: the first device has none, the
-specification stays, and no annotation is refused. The result must equal the unsharded model's. The nodes are those of tests/rules/prove.py, one
-for every row of the rule table. Sizes have names or are unknown. ONNX Runtime runs at its optimization levels 0 to 3. Sizes with names are
-also tested in operator sets 7 to 9, which lack operators that compute shapes in newer sets. Each sharding runs in its own process, because
-a kernel may crash (src/rules/empty.c). A case is skipped if ONNX Runtime cannot run the unsharded node with one element, or if Tessera does
-not shard it.
+specification stays, and no annotation is refused. The result must equal the unsharded model's. The nodes are those of tests/rules/prove.py,
+one for every row of the rule table. Sizes have names or are unknown. ONNX Runtime runs at its optimization levels 0 to 3. Sizes with names
+are also tested in operator sets 7 to 9, which lack operators that compute shapes in newer sets. Each sharding runs in its own process,
+because a kernel may crash (src/rules/empty.c). A case is skipped if ONNX Runtime cannot run the unsharded node with one element, or if
+Tessera does not shard it.
 
 usage: empty.py TESSERA PRINT_RULE [OPERATOR ...] [all]     all: every setting of an operator at every level, not a sample
 """
@@ -41,7 +41,8 @@ def sized(c, way):
         named = lambda v: ("batch",) + v.shape[1:] if v.ndim and v.shape[0] == batch > 1 else v.shape
         return dict(c, symbols=[() if v is None else v.shape if i in c["fixed"] else named(v) for i, v in enumerate(free)])
     name = {NAMED: "s%d", UNKNOWN: "u%d"}[way]
-    return dict(c, symbols=[() if v is None else tuple(n if i in c["fixed"] or n == 1 else name % n for n in v.shape) for i, v in enumerate(free)])
+    return dict(
+        c, symbols=[() if v is None else tuple(n if i in c["fixed"] or n == 1 else name % n for n in v.shape) for i, v in enumerate(free)])
 
 
 def old_sets(rows, name, c):
@@ -87,7 +88,8 @@ def tasks_of(jobs, step):
         for f, factor in enumerate(rule["factors"]):
             if rule["whole"] or factor["kind"] not in ("par", "red") or isinstance(factor["size"], int):
                 continue
-            where = [(i, d) for i, t in enumerate(rule["inputs"]) if not t["host"] and not t["absent"] for d, fs in enumerate(t["dims"]) if fs == [f]]
+            where = [(i, d) for i, t in enumerate(rule["inputs"]) if not t["host"] and not t["absent"] for d, fs in enumerate(t["dims"])
+                     if fs == [f]]
             if not where or way == BATCH and ((op, domain) in cut_before or (0, 0) not in where):
                 continue
             if way != BATCH and (0, 0) in where:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unequal shards of fewer elements than units: `{8,1:0,0,0,0,0,1,2,2}` of two rows. Some devices have no row, or no window of a pool or a frame of a
-signal. Shardings are random; each must be accepted and give the unsharded result.
+"""Unequal shards of fewer elements than units: `{8,1:0,0,0,0,0,1,2,2}` of two rows. Some devices have no row, or no window of a pool or a
+frame of a signal. Shardings are random; each must be accepted and give the unsharded result.
 
 usage: empty_shares.py TESSERA [all]     without `all` a few shardings of each node"""
 import json
@@ -23,8 +23,7 @@ def nodes(size, rng):
     weights = np.random.default_rng(size)
     w = lambda *shape: weights.standard_normal(shape).astype("f4")
     window = rng.choice([1, min(2, size), min(3, size)])
-    return [(node("Relu", ["x"], ["y"]), [size, 3], 0, {}),
-            (node("Softmax", ["x"], ["y"], axis=1), [2, size], 1, {}),
+    return [(node("Relu", ["x"], ["y"]), [size, 3], 0, {}), (node("Softmax", ["x"], ["y"], axis=1), [2, size], 1, {}),
             (node("ReduceSum", ["x", "a"], ["y"]), [size, 3], 0, {"a": np.array([0])}),
             (node("MatMul", ["x", "w"], ["y"]), [3, size], 1, {"w": w(size, 2)}),
             (node("MatMul", ["x", "w"], ["y"]), [size, 3], 0, {"w": w(3, 2)}),
@@ -32,7 +31,8 @@ def nodes(size, rng):
             (node("AveragePool", ["x"], ["y"], kernel_shape=[window], strides=[rng.choice([1, 2])]), [1, 2, size], 2, {}),
             (node("MaxPool", ["x"], ["y"], kernel_shape=[window], strides=[2], pads=[window - 1, 0], ceil_mode=1), [1, 2, size], 2, {}),
             (node("Conv", ["x", "w"], ["y"]), [1, 2, size], 2, {"w": w(3, 2, window)}),
-            (node("STFT", ["x", "step", "", "n"], ["y"], onesided=0), [1, 4 * size, 1], 1, {"step": np.array(4), "n": np.array(4 * window)})]
+            (node("STFT", ["x", "step", "", "n"], ["y"], onesided=0), [1, 4 * size, 1], 1, {"step": np.array(4),
+                                                                                            "n": np.array(4 * window)})]
 
 
 def sharding(rng, rank, axis):

@@ -93,7 +93,8 @@ def splits(d):
             parts = np.split(-x, n, axis=1)
             want["y%d" % n], want["z%d" % n] = np.maximum(parts[-1], 0), np.exp(parts[0])
             outputs += [info("y%d" % n, [4, 12 // n]), info("z%d" % n, [4, 12 // n])]
-        f = save(d + "/splits.onnx", nodes, [info("x", ["n", 12])], [info(o.name, ["n", o.type.tensor_type.shape.dim[1].dim_value]) for o in outputs], opset=opset)
+        f = save(d + "/splits.onnx", nodes, [info("x", ["n", 12])],
+                 [info(o.name, ["n", o.type.tensor_type.shape.dim[1].dim_value]) for o in outputs], opset=opset)
         check("Splits of operator set %d, replicated" % opset, d, f, {"x": x}, want)
         check("Splits of operator set %d, rows sharded" % opset, d, f, {"x": x}, want, "first:x={2,1:0,1}")
 
@@ -106,8 +107,9 @@ def caches(d):
     for k in range(3):
         past = ["past%d%s" % (k, which) for which in "kv"]
         present = ["present%d%s" % (k, which) for which in "kv"]
-        nodes.append(h.make_node("GroupQueryAttention", [hidden, "", "", *past, "last", "total"], ["a%d" % k, *present], name="attention%d" % k,
-                                 domain="com.microsoft", num_heads=4, kv_num_heads=2))
+        nodes.append(
+            h.make_node("GroupQueryAttention", [hidden, "", "", *past, "last", "total"], ["a%d" % k, *present], name="attention%d" % k,
+                        domain="com.microsoft", num_heads=4, kv_num_heads=2))
         nodes.append(h.make_node("MatMul", ["a%d" % k, "w"], ["h%d" % k], name="out%d" % k))
         hidden = "h%d" % k
         inputs += [info(p, [1, 2, "past", 8]) for p in past]
@@ -124,7 +126,8 @@ def caches(d):
 
 
 def rounded_activations(d):
-    """A MatMul with 4-bit weights rounds a sharded sum to 8 bits. Some elements are rounded differently; verify must report [engine-rounds]."""
+    """A MatMul with 4-bit weights rounds a sharded sum to 8 bits. Some elements are rounded differently; verify must report
+    [engine-rounds]."""
     rows, inner, columns = 64, 600, 1024
     w = rng.standard_normal((inner, columns)).astype("f4")
     blocks = rng.standard_normal((32, columns // 32, 32))
@@ -133,9 +136,11 @@ def rounded_activations(d):
     weights = [("w", w), ("q", codes[..., ::2] | codes[..., 1::2] << 4), ("s", scales.astype("f4"))]
     x = rng.standard_normal((rows, inner)).astype("f4")
     for level, said in ((4, True), (1, False)):
-        nodes = [h.make_node("MatMul", ["x", "w"], ["a"], name="first"),
-                 h.make_node("MatMulNBits", ["a", "q", "s"], ["y"], name="second", domain="com.microsoft", K=columns, N=32, bits=4, block_size=32,
-                             accuracy_level=level)]
+        nodes = [
+            h.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+            h.make_node("MatMulNBits", ["a", "q", "s"], ["y"], name="second", domain="com.microsoft", K=columns, N=32, bits=4,
+                        block_size=32, accuracy_level=level)
+        ]
         f = save(d + "/rounded.onnx", nodes, [info("x", [rows, inner])], [info("y", [rows, 32])], weights)
         np.savez(d + "/in.npz", x=x)
         harness.good(TESSERA, "annotate", f, "--config", "c:2", "--shard", "first:x={1,2:0,1}", "-o", d + "/a.onnx")
@@ -144,12 +149,17 @@ def rounded_activations(d):
 
 
 def float8_products(d):
-    """The engine fuses quantized operators, also of float8, for which the fused operators have no kernels. All values are exact in float8."""
+    """The engine fuses quantized operators, also of float8, for which the fused operators have no kernels. All values are exact in
+    float8."""
     x, w = rng.integers(-3, 4, (6, 16)).astype("f4"), np.eye(16, 8, dtype="f4")
     for kind in (T.FLOAT8E4M3FN, T.FLOAT8E5M2):
         for quantized in (False, True):  # fused into MatMulIntegerToFloat or QLinearMatMul
-            nodes = [h.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]), h.make_node("DequantizeLinear", ["xq", "s", "z"], ["a"]),
-                     h.make_node("DequantizeLinear", ["wq", "s", "z"], ["b"]), h.make_node("MatMul", ["a", "b"], ["p" if quantized else "y"], name="product")]
+            nodes = [
+                h.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+                h.make_node("DequantizeLinear", ["xq", "s", "z"], ["a"]),
+                h.make_node("DequantizeLinear", ["wq", "s", "z"], ["b"]),
+                h.make_node("MatMul", ["a", "b"], ["p" if quantized else "y"], name="product")
+            ]
             if quantized:
                 nodes += [h.make_node("QuantizeLinear", ["p", "s", "z"], ["q"]), h.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])]
             f = save(d + "/float8.onnx", nodes, [info("x", [6, 16])], [info("y", [6, 8])], [("s", np.float32(1))], opset=19)
@@ -157,7 +167,8 @@ def float8_products(d):
             m.graph.initializer.extend([h.make_tensor("wq", kind, [16, 8], w.ravel()), h.make_tensor("z", kind, [], [0.0])])
             onnx.save(m, f)
             for shard in ("product:a={1,2:0,1}", "product:b={1,2:0,1}"):
-                check("float8 of kind %d, result %s, %s" % (kind, "quantized" if quantized else "of floats", shard), d, f, {"x": x}, {"y": x @ w}, shard)
+                check("float8 of kind %d, result %s, %s" % (kind, "quantized" if quantized else "of floats", shard), d, f, {"x": x},
+                      {"y": x @ w}, shard)
 
 
 def branches(d):
@@ -176,23 +187,32 @@ def branches(d):
         x, z = rng.standard_normal((4, 6)).astype("f4"), rng.standard_normal((2, 3, 5)).astype("f4")
         for c in (True, False):
             feeds = {"x": x, "z": z, "c": np.array(c)}
-            check("If of ranks 2 and 3, %s, %s" % (c, "declared" if declared else "open"), d, f, feeds, {"y": -(np.maximum(x, 0) if c else z)})
+            check("If of ranks 2 and 3, %s, %s" % (c, "declared" if declared else "open"), d, f, feeds,
+                  {"y": -(np.maximum(x, 0) if c else z)})
         rc, out, err = tessera("shapes", f, "-o", d + "/shapes.onnx")
         m = onnx.load(d + "/shapes.onnx") if rc == 0 else None
-        told = [v for v in [*m.graph.value_info, *m.graph.output] if v.name == "y" and v.type.tensor_type.HasField("shape")] if m else ["failed"]
+        told = [v for v in [*m.graph.value_info, *m.graph.output]
+                if v.name == "y" and v.type.tensor_type.HasField("shape")] if m else ["failed"]
         case("the rank of the result is open, %s" % ("declared" if declared else "open"), not told, told)
 
 
 def windows(d):
-    """Windows for which ONNX infers another size than the kernel returns. Each device has two shards, and joins them with those of the other."""
+    """Windows for which ONNX infers another size than the kernel returns. Each device has two shards, and joins them with those of the
+    other."""
     x, w = rng.standard_normal((4, 2, 4, 4)).astype("f4"), rng.standard_normal((2, 3, 3, 3)).astype("f4")
     transposed = dict(auto_pad="SAME_UPPER", strides=[2, 1])
-    for name, op, attributes in (("a last window that starts behind the image", "MaxPool", dict(kernel_shape=[2, 2], strides=[3, 3], pads=[1, 1, 1, 1], ceil_mode=1)),
-                                 ("dilations and automatic pads", "MaxPool", dict(kernel_shape=[3, 2], dilations=[2, 1], auto_pad="SAME_LOWER")),
-                                 ("output_padding and automatic pads", "ConvTranspose", dict(transposed, output_padding=[1, 0])),
+    for name, op, attributes in (("a last window that starts behind the image", "MaxPool",
+                                  dict(kernel_shape=[2, 2], strides=[3, 3], pads=[1, 1, 1, 1],
+                                       ceil_mode=1)), ("dilations and automatic pads", "MaxPool",
+                                                       dict(kernel_shape=[3, 2], dilations=[2, 1],
+                                                            auto_pad="SAME_LOWER")), ("output_padding and automatic pads", "ConvTranspose",
+                                                                                      dict(transposed, output_padding=[1, 0])),
                                  ("output_shape", "ConvTranspose", dict(pads=[2, 2, 2, 2], strides=[1, 1], output_shape=[2, 2]))):
         names = ["x", "w"] if op == "ConvTranspose" else ["x"]
-        nodes = [h.make_node(op, names, ["y", "at"][:1 + ("ceil_mode" in attributes)], name="op", **attributes), h.make_node("Neg", ["y"], ["z"], name="last")]
+        nodes = [
+            h.make_node(op, names, ["y", "at"][:1 + ("ceil_mode" in attributes)], name="op", **attributes),
+            h.make_node("Neg", ["y"], ["z"], name="last")
+        ]
         f = save(d + "/windows.onnx", nodes, [info("x", [4, 2, 4, 4])], [info("z", None)], [("w", w)] * (len(names) - 1))
         want = onnxruntime.InferenceSession(f).run(None, {"x": x})[0]
         for shard in ("op:y={4,1,1,1:0,1,0,1}", "op:x={1,2,1,1:0,1}", "last:y={4,1,1,1:0,1,0,1}"):
@@ -201,23 +221,30 @@ def windows(d):
 
 # Small graphs with such windows that random shardings broke: (nodes, inputs, weights, output, devices, shardings).
 WINDOWS_AND_MORE = {
-    "a window larger than its input": ([h.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3], dilations=[2], strides=[3]),
-                                        h.make_node("Split", ["p", "parts"], ["a", "y"], name="n", axis=-2)],
-                                       dict(x=(2, 4, 3)), dict(parts=np.array([3, 1])), "y", 2, ["n:y={2,1,1:1,0}"]),
-    "a window larger than its input along one axis": ([h.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3, 3], dilations=[2, 2], pads=[0, 0, 1, 1], strides=[2, 3]),
-                                                       h.make_node("Softmax", ["p"], ["y"], name="n", axis=-4)],
-                                                      dict(x=(3, 6, 8, 2)), {}, "y", 3, ["n:y={1,1,2,1:1,2}"]),
-    "no window": ([h.make_node("MaxPool", ["x"], ["y"], name="n", kernel_shape=[2, 1], dilations=[2, 1], strides=[2, 3], ceil_mode=1)],
-                  dict(x=(4, 2, 1, 3)), {}, "y", 5, ["n:x={3,1,1,1:(0,3,4),1,2}"]),
-    "several shards on each device": ([h.make_node("ConvTranspose", ["x", "w"], ["y"], name="n", auto_pad="SAME_UPPER", output_padding=[0, 1], strides=[1, 2])],
-                                      dict(x=(8, 3, 4, 4)), dict(w=(3, 2, 2, 3)), "y", 4, ["n:y={8,2,1,1:0,(0,1),1,2,1,2,1,2,1,(0,2),3,0,2,2,2,2}"]),
-    "memory planned for another size": ([h.make_node("GlobalAveragePool", ["b"], ["y0"]), h.make_node("MatMul", ["c", "b"], ["y1"]),
-                                         h.make_node("ConvTranspose", ["v", "w", "e"], ["y2"], name="n", auto_pad="SAME_UPPER", output_padding=[1, 0], strides=[2, 1]),
-                                         h.make_node("Resize", ["w", "", "", "sizes"], ["y3"], name="r", mode="linear", coordinate_transformation_mode="pytorch_half_pixel"),
-                                         h.make_node("Cast", ["y1"], ["y4"], name="d", to=T.DOUBLE), h.make_node("Mul", ["a", "y1"], ["y5"]),
-                                         h.make_node("Gemm", ["c", "g"], ["y6"], alpha=0.5, beta=0.0, transB=1)],
-                                        dict(a=(1,), b=(2, 2, 3, 1), c=(8, 3), e=(2,), v=(2, 2, 1, 1)), dict(w=(2, 2, 2, 3), sizes=np.array([2, 2, 2, 9]), g=(4, 3)),
-                                        "y0 y1 y2 y3 y4 y5 y6", 3, ["n:w={2,1,1,1:(0,2),1}", "r:y3={1,1,1,3:0,2,1}", "d:y1={1,1,3,1:0,1,2}"]),
+    "a window larger than its input": ([
+        h.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3], dilations=[2], strides=[3]),
+        h.make_node("Split", ["p", "parts"], ["a", "y"], name="n", axis=-2)
+    ], dict(x=(2, 4, 3)), dict(parts=np.array([3, 1])), "y", 2, ["n:y={2,1,1:1,0}"]),
+    "a window larger than its input along one axis": ([
+        h.make_node("MaxPool", ["x"], ["p"], kernel_shape=[3, 3], dilations=[2, 2], pads=[0, 0, 1, 1], strides=[2, 3]),
+        h.make_node("Softmax", ["p"], ["y"], name="n", axis=-4)
+    ], dict(x=(3, 6, 8, 2)), {}, "y", 3, ["n:y={1,1,2,1:1,2}"]),
+    "no window": ([h.make_node("MaxPool", ["x"], ["y"], name="n", kernel_shape=[2, 1], dilations=[2, 1], strides=[2, 3],
+                               ceil_mode=1)], dict(x=(4, 2, 1, 3)), {}, "y", 5, ["n:x={3,1,1,1:(0,3,4),1,2}"]),
+    "several shards on each device": ([
+        h.make_node("ConvTranspose", ["x", "w"], ["y"], name="n", auto_pad="SAME_UPPER", output_padding=[0, 1], strides=[1, 2])
+    ], dict(x=(8, 3, 4, 4)), dict(w=(3, 2, 2, 3)), "y", 4, ["n:y={8,2,1,1:0,(0,1),1,2,1,2,1,2,1,(0,2),3,0,2,2,2,2}"]),
+    "memory planned for another size": ([
+        h.make_node("GlobalAveragePool", ["b"], ["y0"]),
+        h.make_node("MatMul", ["c", "b"], ["y1"]),
+        h.make_node("ConvTranspose", ["v", "w", "e"], ["y2"], name="n", auto_pad="SAME_UPPER", output_padding=[1, 0], strides=[2, 1]),
+        h.make_node("Resize", ["w", "", "", "sizes"], ["y3"], name="r", mode="linear", coordinate_transformation_mode="pytorch_half_pixel"),
+        h.make_node("Cast", ["y1"], ["y4"], name="d", to=T.DOUBLE),
+        h.make_node("Mul", ["a", "y1"], ["y5"]),
+        h.make_node("Gemm", ["c", "g"], ["y6"], alpha=0.5, beta=0.0, transB=1)
+    ], dict(a=(1, ), b=(2, 2, 3, 1), c=(8, 3), e=(2, ), v=(2, 2, 1, 1)), dict(w=(2, 2, 2, 3), sizes=np.array([2, 2, 2, 9]),
+                                                                              g=(4, 3)), "y0 y1 y2 y3 y4 y5 y6", 3,
+                                        ["n:w={2,1,1,1:(0,2),1}", "r:y3={1,1,1,3:0,2,1}", "d:y1={1,1,3,1:0,1,2}"]),
 }
 
 
@@ -231,7 +258,8 @@ def windows_and_more(d):
             declared = [info(k, shape if static else [None] * len(shape)) for k, shape in inputs.items()]
             outs = [h.make_tensor_value_info(o, T.DOUBLE if o == "y4" else T.FLOAT, None) for o in outputs.split()]
             f = save(d + "/more.onnx", nodes, declared, outs, weights)
-            rc, _, err = tessera("annotate", f, "--config", "c:%d" % devices, *[w for s in shards for w in ("--shard", s)], "-o", d + "/a.onnx")
+            rc, _, err = tessera("annotate", f, "--config", "c:%d" % devices, *[w for s in shards for w in ("--shard", s)], "-o",
+                                 d + "/a.onnx")
             case("%s: annotate" % name, rc == 0, err)
             for level in (0, 3):
                 rc, out, err = tessera("verify", d + "/a.onnx", "--inputs", d + "/in.npz", "--optimize", level)

@@ -37,7 +37,8 @@ class World:
             return [at[r] for r in group]
 
     def run(self, outputs_of):
-        """Runs outputs_of(rank) for every rank in its own thread and returns {rank: result}. If a rank fails, all end, and its error is raised."""
+        """Runs outputs_of(rank) for every rank in its own thread and returns {rank: result}. If a rank fails, all end, and its error is
+        raised."""
         results, errors = {}, []
 
         def rank_main(rank):
@@ -296,10 +297,12 @@ def run(folder, inputs):
     """Runs a partition and returns the outputs by name, from the ranks in the manifest; each is a full tensor."""
     manifest = check_folder(folder)
     world = World(manifest["ranks"])
-    results = world.run(lambda r: evaluate(onnx.load(os.path.join(folder, "rank%d.onnx" % r)), inputs, operators(world, r, manifest["plan"])))
+    results = world.run(lambda r: evaluate(onnx.load(os.path.join(folder, "rank%d.onnx" % r)), inputs, operators(
+        world, r, manifest["plan"])))
     giver = {o["name"]: int(o["sharding"].split(":")[1].rstrip("}")) for o in manifest["outputs"]}
     for r, got in results.items():
-        assert set(got) == {"ai.tessera.token.out"} | {name for name, rank in giver.items() if rank == r}, "rank %d gives %s" % (r, list(got))
+        assert set(got) == {"ai.tessera.token.out"} | {name
+                                                       for name, rank in giver.items() if rank == r}, "rank %d gives %s" % (r, list(got))
     return {name: results[rank][name] for name, rank in giver.items()}
 
 

@@ -69,7 +69,8 @@ def made_whole(d, cut):
     graph = onnx.load(os.path.join(d, "parts", "rank1.onnx"), load_external_data=False).graph
     shutil.rmtree(os.path.join(d, "parts"))
     vector = "node/Reshape"  # a vector of classes, made by a Range
-    return next((n.input[0] for n in graph.node if n.op_type == "Slice" and n.input[0].startswith("node/") and vector not in n.input[0]), None)
+    return next((n.input[0] for n in graph.node if n.op_type == "Slice" and n.input[0].startswith("node/") and vector not in n.input[0]),
+                None)
 
 
 def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
@@ -113,7 +114,8 @@ def try_cut(d, m, inputs, c, rule, sizes, f, n, second=None, k=1):
         return True, None if sum(doc["collectives"].values()) == 1 else "%s: more than the result moved: %s" % (edits, doc["collectives"])
     if rule["factors"][f]["name"] == "q" or m.graph.node[0].op_type == "Einsum":
         return True, None  # rows of a causal query or of a diagonal differ only in position, so no reduction is needed
-    if not {"AllGather"} & set(doc["collectives"]) if m.graph.node[0].op_type in PARTS else not {"AllReduce", "Reduce", "ReduceScatter"} & set(doc["collectives"]):
+    if not {"AllGather"} & set(doc["collectives"]) if m.graph.node[0].op_type in PARTS else not {"AllReduce", "Reduce", "ReduceScatter"
+                                                                                                 } & set(doc["collectives"]):
         return True, "%s: no collective: %s" % (edits, doc["collectives"])
     return True, None
 
@@ -126,7 +128,8 @@ def arrays(c, factor):
     return given
 
 
-# Shards every statistics dimension of one case in these forms, (symbolic, factor of the inputs). Returns the number of shardings that ran, and what is wrong or None.
+# Shards every statistics dimension of one case in these forms, (symbolic, factor of the inputs). Returns the number of shardings that ran,
+# and what is wrong or None.
 def prove_case(d, name, since, c, rule, forms):
     names = {"batch": 2, "seq": 3}
     sizes = [f["size"] if isinstance(f["size"], int) else eval(f["size"] or "0", {}, names) for f in rule["factors"]]

@@ -25,7 +25,8 @@ def tessera(*words):
     return rc, json.loads(out) if out.startswith("{") else {}, err
 
 
-def build(path, operator, bits=0, block=0, halves=1, points=False, bias=False, third=False, router_weights=False, batches=False, half=False, tokens=TOKENS, **attributes):
+def build(path, operator, bits=0, block=0, halves=1, points=False, bias=False, third=False, router_weights=False, batches=False, half=False,
+          tokens=TOKENS, **attributes):
     """Writes one node with 5 experts of 32 x 64 and returns the names of its weights. Token 1 has equal router outputs for all experts."""
     draw = np.random.default_rng(len(path) + bits + block + halves)
     kind = np.float16 if half else np.float32
@@ -45,14 +46,17 @@ def build(path, operator, bits=0, block=0, halves=1, points=False, bias=False, t
     rows = ["2*seq" if batches else row[0], EXPERTS]
     float_type = TensorProto.FLOAT16 if half else TensorProto.FLOAT
     given = [("x", row), ("r", rows)] + ([("s", rows)] if router_weights else [])
-    node = helper.make_node(operator, ["x", "r", *names] + (["s"] if router_weights else []), ["y"], "moe", domain="com.microsoft", **attributes)
+    node = helper.make_node(operator, ["x", "r", *names] + (["s"] if router_weights else []), ["y"], "moe", domain="com.microsoft",
+                            **attributes)
     if bits:
         node.attribute.append(helper.make_attribute("expert_weight_bits", bits))
     if block:
         node.attribute.append(helper.make_attribute("block_size", block))
-    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, float_type, s) for n, s in given], [helper.make_tensor_value_info("y", float_type, row)],
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info(n, float_type, s) for n, s in given],
+                              [helper.make_tensor_value_info("y", float_type, row)],
                               [numpy_helper.from_array(w, n) for n, w in zip(names, inputs) if n])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)], ir_version=10), path)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17),
+                                                      helper.make_opsetid("com.microsoft", 1)], ir_version=10), path)
     n = 2 * TOKENS if batches else tokens or TOKENS
     router = draw.standard_normal((n, EXPERTS)).astype(kind)
     router[1 % n] = 0
@@ -86,7 +90,8 @@ RUN = {
     "packed_batches": dict(operator="QMoE", bits=4, k=2, activation_type="relu", batches=True),
     "packed_float16": dict(operator="QMoE", bits=4, k=2, activation_type="relu", bias=True, half=True),
     "router_weights": dict(operator="QMoE", bits=4, k=2, activation_type="relu", router_weights=True),
-    "router_weights_normalized": dict(operator="QMoE", bits=8, k=3, activation_type="relu", router_weights=True, normalize_routing_weights=1),
+    "router_weights_normalized": dict(operator="QMoE", bits=8, k=3, activation_type="relu", router_weights=True,
+                                      normalize_routing_weights=1),
 }
 PLANNED = {
     "third_layer": dict(operator="MoE", k=2, activation_type="silu", third=True),
@@ -102,7 +107,8 @@ def sharded(d, weights, n, device=DEVICE):
     spec = lambda w: "{%s:%s}" % (",".join([str(n)] + ["1"] * w), ",".join(map(str, range(n))))
     rank = {t.name: len(t.dims) for t in onnx.load(d + "/m.onnx").graph.initializer}
     edits = [word for w in weights for word in ("--shard", "moe:%s=%s" % (w, spec(rank[w] - 1)))]
-    rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n + ("=" + ",".join([device] * n) if device else ""), *edits, "-o", d + "/c.onnx")
+    rc, _, err = tessera("annotate", d + "/m.onnx", "--config", "c:%d" % n + ("=" + ",".join([device] * n) if device else ""), *edits, "-o",
+                         d + "/c.onnx")
     assert rc == 0, err
     return d + "/c.onnx"
 
@@ -137,7 +143,8 @@ def random_shardings(d, name):
     """Random shardings of experts together with tokens and the inner size."""
     build(d + "/m.onnx", **RUN[name])
     for n in harness.sample((2, 4), 1, sorted(RUN).index(name)):
-        rc, doc, err = tessera("verify", d + "/m.onnx", "--devices", n, "--random", 3, "--seed", len(name), "--inputs", d + "/m.onnx.npz", "--threads", 1)
+        rc, doc, err = tessera("verify", d + "/m.onnx", "--devices", n, "--random", 3, "--seed", len(name), "--inputs", d + "/m.onnx.npz",
+                               "--threads", 1)
         assert rc == 0, (name, n, doc, err)
 
 
@@ -145,13 +152,16 @@ def candidate(d, name):
     """The planner must offer to shard the experts, each rank must have 1/5 of them, and the local node must use fewer experts per token."""
     variant = {**RUN, **PLANNED}[name]
     weights = build(d + "/m.onnx", **variant)
-    rc, doc, err = tessera("plan", d + "/m.onnx", "--devices", EXPERTS, "--explain", "moe", *(["--dim", "tokens=64"] if variant.get("tokens", 0) is None else []))
+    rc, doc, err = tessera("plan", d + "/m.onnx", "--devices", EXPERTS, "--explain", "moe",
+                           *(["--dim", "tokens=64"] if variant.get("tokens", 0) is None else []))
     assert rc == 0 and "e/%d" % EXPERTS in [c["name"] for c in doc["choices"]], (doc, err)
     rc, doc, err = tessera("partition", sharded(d, weights, EXPERTS), "--config", "c", "-o", d + "/parts")
     assert rc == 0 and not doc.get("replicated"), (doc, err)
     graph = onnx.load(d + "/parts/rank3.onnx", load_external_data=False).graph
     tiny, local = [n for n in graph.node if n.op_type == variant["operator"]]
-    assert [a.i for a in local.attribute if a.name == "k"] == [1] and [a.i for a in tiny.attribute if a.name == "k"] == [variant["k"]], (tiny, local)
+    assert [a.i for a in local.attribute if a.name == "k"] == [1] and [a.i
+                                                                       for a in tiny.attribute if a.name == "k"] == [variant["k"]], (tiny,
+                                                                                                                                     local)
     first = next(t for t in graph.initializer if t.name == local.input[2])
     assert first.dims[0] == 1, first.dims
 
@@ -173,32 +183,76 @@ def exported(path, form, inner):
     e, m, k = 8, 16, 2
     draw = np.random.default_rng(5)
     floats = lambda *shape: draw.uniform(-0.5, 0.5, shape).astype(np.float32)
-    constants = {"gate": floats(m, e), "k": np.array([k]), "first": np.array([1]), "last": np.array([2]), "zero": np.array([0]), "depth": np.array(e), "bits": np.array([0, 1], np.float32), "flat": np.array([-1]), "rows": np.array([-1, m]), "pairs": np.array([-1, k, m])}
+    constants = {
+        "gate": floats(m, e), "k": np.array([k]), "first": np.array([1]), "last": np.array([2]), "zero": np.array([0]),
+        "depth": np.array(e), "bits": np.array([0, 1],
+                                               np.float32), "flat": np.array([-1]), "rows": np.array([-1, m]), "pairs": np.array([-1, k, m])
+    }
     node = helper.make_node
-    nodes = [node("MatMul", ["x", "gate"], ["logits"]), node("Softmax", ["logits"], ["shares"]), node("TopK", ["shares", "k"], ["best", "which"])]
+    nodes = [
+        node("MatMul", ["x", "gate"], ["logits"]),
+        node("Softmax", ["logits"], ["shares"]),
+        node("TopK", ["shares", "k"], ["best", "which"])
+    ]
     if form in ("gather", "gather_nd"):
         constants.update(w1=floats(e, inner, m), w2=floats(e, m, inner), copies=np.array([1, k, 1]))
-        nodes += [node("Reshape", ["which", "flat"], ["ids"]), node("Unsqueeze", ["x", "first"], ["x3"]), node("Expand", ["x3", "copies"], ["xk"]), node("Reshape", ["xk", "rows"], ["xs"]), node("Unsqueeze", ["xs", "last"], ["column"])]
+        nodes += [
+            node("Reshape", ["which", "flat"], ["ids"]),
+            node("Unsqueeze", ["x", "first"], ["x3"]),
+            node("Expand", ["x3", "copies"], ["xk"]),
+            node("Reshape", ["xk", "rows"], ["xs"]),
+            node("Unsqueeze", ["xs", "last"], ["column"])
+        ]
         if form == "gather_nd":
-            nodes += [node("Unsqueeze", ["ids", "first"], ["at"]), node("GatherND", ["w1", "at"], ["g1"]), node("GatherND", ["w2", "at"], ["g2"])]
+            nodes += [
+                node("Unsqueeze", ["ids", "first"], ["at"]),
+                node("GatherND", ["w1", "at"], ["g1"]),
+                node("GatherND", ["w2", "at"], ["g2"])
+            ]
         else:
             nodes += [node("Gather", ["w1", "ids"], ["g1"]), node("Gather", ["w2", "ids"], ["g2"])]
-        nodes += [node("MatMul", ["g1", "column"], ["h"]), node("Relu", ["h"], ["r"]), node("MatMul", ["g2", "r"], ["o"]), node("Reshape", ["o", "pairs"], ["o3"]), node("Unsqueeze", ["best", "last"], ["b3"]),
-                  node("Mul", ["o3", "b3"], ["weighted"]), node("ReduceSum", ["weighted", "first"], ["y"], keepdims=0)]
+        nodes += [
+            node("MatMul", ["g1", "column"], ["h"]),
+            node("Relu", ["h"], ["r"]),
+            node("MatMul", ["g2", "r"], ["o"]),
+            node("Reshape", ["o", "pairs"], ["o3"]),
+            node("Unsqueeze", ["best", "last"], ["b3"]),
+            node("Mul", ["o3", "b3"], ["weighted"]),
+            node("ReduceSum", ["weighted", "first"], ["y"], keepdims=0)
+        ]
     else:
-        nodes += [node("OneHot", ["which", "depth", "bits"], ["hot"]), node("Unsqueeze", ["best", "last"], ["b3"]), node("Mul", ["hot", "b3"], ["hotter"]), node("ReduceSum", ["hotter", "first"], ["dense"], keepdims=0)]
+        nodes += [
+            node("OneHot", ["which", "depth", "bits"], ["hot"]),
+            node("Unsqueeze", ["best", "last"], ["b3"]),
+            node("Mul", ["hot", "b3"], ["hotter"]),
+            node("ReduceSum", ["hotter", "first"], ["dense"], keepdims=0)
+        ]
         if form == "stacked":
             constants.update(w1=floats(e, m, inner), w2=floats(e, inner, m))
-            nodes += [node("Unsqueeze", ["x", "zero"], ["x3"]), node("MatMul", ["x3", "w1"], ["h"]), node("Relu", ["h"], ["r"]), node("MatMul", ["r", "w2"], ["o"]), node("Transpose", ["dense"], ["by_expert"], perm=[1, 0]),
-                      node("Unsqueeze", ["by_expert", "last"], ["d3"]), node("Mul", ["o", "d3"], ["weighted"]), node("ReduceSum", ["weighted", "zero"], ["y"], keepdims=0)]
+            nodes += [
+                node("Unsqueeze", ["x", "zero"], ["x3"]),
+                node("MatMul", ["x3", "w1"], ["h"]),
+                node("Relu", ["h"], ["r"]),
+                node("MatMul", ["r", "w2"], ["o"]),
+                node("Transpose", ["dense"], ["by_expert"], perm=[1, 0]),
+                node("Unsqueeze", ["by_expert", "last"], ["d3"]),
+                node("Mul", ["o", "d3"], ["weighted"]),
+                node("ReduceSum", ["weighted", "zero"], ["y"], keepdims=0)
+            ]
         else:
             for i in range(e):
                 constants.update({"w1_%d" % i: floats(m, inner), "w2_%d" % i: floats(inner, m), "at%d" % i: np.array([i])})
-                nodes += [node("MatMul", ["x", "w1_%d" % i], ["h%d" % i]), node("Relu", ["h%d" % i], ["r%d" % i]), node("MatMul", ["r%d" % i, "w2_%d" % i], ["o%d" % i]), node("Gather", ["dense", "at%d" % i], ["d%d" % i], axis=1),
-                          node("Mul", ["o%d" % i, "d%d" % i], ["m%d" % i])]
+                nodes += [
+                    node("MatMul", ["x", "w1_%d" % i], ["h%d" % i]),
+                    node("Relu", ["h%d" % i], ["r%d" % i]),
+                    node("MatMul", ["r%d" % i, "w2_%d" % i], ["o%d" % i]),
+                    node("Gather", ["dense", "at%d" % i], ["d%d" % i], axis=1),
+                    node("Mul", ["o%d" % i, "d%d" % i], ["m%d" % i])
+                ]
             nodes += [node("Sum", ["m%d" % i for i in range(e)], ["y"])]
     used = {n for x in nodes for n in x.input}
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["tokens", m])], [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["tokens", m])],
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["tokens", m])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["tokens", m])],
                               [numpy_helper.from_array(c, n) for n, c in constants.items() if n in used])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
     np.savez(path + ".npz", x=floats(6, m))
@@ -206,7 +260,8 @@ def exported(path, form, inner):
 
 
 def exported_experts_are_spread(d, form):
-    """Plans for one token on 4 devices, each with memory for 40 % of the experts. An inner size of 509 has no equal parts, but experts have."""
+    """Plans for one token on 4 devices, each with memory for 40 % of the experts. An inner size of 509 has no equal parts, but experts
+    have."""
 
     for inner in (512, 509):
         limit = exported(d + "/m.onnx", form, inner) * 4 // 10
@@ -218,9 +273,11 @@ def exported_experts_are_spread(d, form):
         assert rc == 0 and max(doc["weight_bytes"]) + doc["common_bytes"] <= limit, (form, inner, doc, err)
 
 
-CASES = [(equal_to_the_unsharded_run, sorted(RUN)), (some_token_on_gpus, ["one_token", "float16", "packed4"]), (random_shardings, sorted(RUN)), (candidate, sorted(PLANNED) + ["swiglu", "packed4_swiglu", "router_weights"]),
+CASES = [(equal_to_the_unsharded_run, sorted(RUN)), (some_token_on_gpus, ["one_token", "float16", "packed4"]),
+         (random_shardings, sorted(RUN)), (candidate, sorted(PLANNED) + ["swiglu", "packed4_swiglu", "router_weights"]),
          (memory_spreads_experts, ["swiglu", "packed8_swiglu"]), (exported_experts_are_spread, ["gather", "gather_nd", "masks", "stacked"])]
 if DEVICE:
     CASES = CASES[:1]
-harness.run([("%s (%s)" % (function.__name__, name), lambda d, function=function, name=name: function(d, name)) for function, names in CASES for name in names])
+harness.run([("%s (%s)" % (function.__name__, name), lambda d, function=function, name=name: function(d, name)) for function, names in CASES
+             for name in names])
 harness.finish()

@@ -47,7 +47,8 @@ def packs_symmetric_weights():
 def unshared_packing(d):
     """int8 weights with zero point 0: ranks that are threads cannot share the packed weights. verify must report that once and be right."""
     scale, zero = np.float32(0.02), np.uint8(7)
-    weights = dict(xs=scale, xz=zero, w=rng.integers(-90, 90, (32, 32, 3, 3)).astype("i1"), ws=scale, wz=np.int8(0), ys=np.float32(0.3), yz=zero)
+    weights = dict(xs=scale, xz=zero, w=rng.integers(-90, 90, (32, 32, 3, 3)).astype("i1"), ws=scale, wz=np.int8(0), ys=np.float32(0.3),
+                   yz=zero)
     node = helper.make_node("QLinearConv", ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["y"], name="conv", pads=[1, 1, 1, 1])
     path = save(d + "/q.onnx", [node], dict(x=("u1", (4, 32, 8, 8))), dict(y=("u1", (4, 32, 8, 8))), weights)
     cut = annotate(path, "--config", "c:2", "--shard", "conv:x={2,1,1,1:0,1}", "--shard", "conv:y={2,1,1,1:0,1}")
@@ -59,8 +60,12 @@ def unshared_packing(d):
 
 def unknown_type(d):
     """com.microsoft Inverse has no rule, and the model does not declare its result's type. The Reshape adds a shape but no type."""
-    nodes = [helper.make_node("Inverse", ["x"], ["i"], name="inverse", domain="com.microsoft"), helper.make_node("Reshape", ["i", "shape"], ["r"], name="reshape"),
-             helper.make_node("Tanh", ["r"], ["t"], name="tanh"), helper.make_node("Mul", ["t", "t"], ["y"], name="mul")]
+    nodes = [
+        helper.make_node("Inverse", ["x"], ["i"], name="inverse", domain="com.microsoft"),
+        helper.make_node("Reshape", ["i", "shape"], ["r"], name="reshape"),
+        helper.make_node("Tanh", ["r"], ["t"], name="tanh"),
+        helper.make_node("Mul", ["t", "t"], ["y"], name="mul")
+    ]
     eye = np.eye(4, dtype="f4")[None].repeat(6, 0) * 2 + rng.standard_normal((6, 4, 4)).astype("f4") / 9
     path = save(d + "/u.onnx", nodes, dict(x=("f4", (6, 4, 4))), dict(y=("f4", (6, 4, 4))), dict(shape=np.array([6, 4, 4])))
     np.savez(d + "/u.npz", x=eye)
@@ -77,7 +82,10 @@ def unknown_type(d):
 
 def untyped_by_hand(d):
     """Operators without a rule, sharded by hand. The value between them is not communicated, so its unknown type must not matter."""
-    nodes = [helper.make_node("Inverse", ["x"], ["i"], name="a", domain="com.microsoft"), helper.make_node("Inverse", ["i"], ["y"], name="b", domain="com.microsoft")]
+    nodes = [
+        helper.make_node("Inverse", ["x"], ["i"], name="a", domain="com.microsoft"),
+        helper.make_node("Inverse", ["i"], ["y"], name="b", domain="com.microsoft")
+    ]
     path = save(d + "/h.onnx", nodes, dict(x=("f4", (6, 4, 4))), dict(y=("f4", (6, 4, 4))), {})
     np.savez(d + "/h.npz", x=np.eye(4, dtype="f4")[None].repeat(6, 0) * 2 + rng.standard_normal((6, 4, 4)).astype("f4") / 9)
     edits = [w for v in ("a:x", "a:i", "b:i", "b:y") for w in ("--shard", v + "={3,1,1:0,1,2}")]
@@ -90,9 +98,17 @@ def blocked_layout(d):
     f4 = lambda *s: rng.standard_normal(s).astype("f4") / 4
     weights = dict(a=f4(32, 16, 3, 3), ab=f4(32), b=f4(32, 32, 3, 3), bb=f4(32), w=f4(32, 10))
     node = helper.make_node
-    nodes = [node("Conv", ["x", "a", "ab"], ["c"], pads=[1, 1, 1, 1]), node("Relu", ["c"], ["r"]), node("MaxPool", ["r"], ["m"], kernel_shape=[2, 2], strides=[2, 2]),
-             node("Conv", ["m", "b", "bb"], ["e"], pads=[1, 1, 1, 1]), node("Add", ["e", "m"], ["s"]), node("Relu", ["s"], ["t"]),
-             node("GlobalAveragePool", ["t"], ["p"]), node("Flatten", ["p"], ["f"]), node("MatMul", ["f", "w"], ["y"])]
+    nodes = [
+        node("Conv", ["x", "a", "ab"], ["c"], pads=[1, 1, 1, 1]),
+        node("Relu", ["c"], ["r"]),
+        node("MaxPool", ["r"], ["m"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", ["m", "b", "bb"], ["e"], pads=[1, 1, 1, 1]),
+        node("Add", ["e", "m"], ["s"]),
+        node("Relu", ["s"], ["t"]),
+        node("GlobalAveragePool", ["t"], ["p"]),
+        node("Flatten", ["p"], ["f"]),
+        node("MatMul", ["f", "w"], ["y"])
+    ]
     path = save(d + "/cnn.onnx", nodes, dict(x=("f4", (6, 16, 12, 12))), dict(y=("f4", (6, 10))), weights)
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -106,8 +122,12 @@ def blocked_layout(d):
 
 
 def domain_not_imported(d):
-    """ONNX Runtime runs a model that does not import com.microsoft. The rules must apply, and wrong shardings must be refused or ignored."""
-    nodes = [helper.make_node("QuickGelu", ["x"], ["q"], name="gelu", domain="com.microsoft"), helper.make_node("Tanh", ["q"], ["y"], name="tanh")]
+    """ONNX Runtime runs a model that does not import com.microsoft. The rules must apply, and wrong shardings must be refused or
+    ignored."""
+    nodes = [
+        helper.make_node("QuickGelu", ["x"], ["q"], name="gelu", domain="com.microsoft"),
+        helper.make_node("Tanh", ["q"], ["y"], name="tanh")
+    ]
     path = save(d + "/n.onnx", nodes, dict(x=("f4", (6, 4))), dict(y=("f4", (6, 4))), {}, domains=())
     out, _ = tessera("verify", annotate(path, "--config", "c:2", "--tile", "q={2,1:0,1}"), "--json")
     assert json.loads(out)["ok"] and json.loads(out)["cut_nodes"] == 2, out
@@ -119,14 +139,17 @@ def domain_not_imported(d):
 
 
 def said_of_nodes(d):
-    """check must explain why a node of the blocked layout is not sharded. The output type of com.microsoft QLinearConv is its last zero point's."""
+    """check must explain why a node of the blocked layout is not sharded. The output type of com.microsoft QLinearConv is its last zero
+    point's."""
     pool = helper.make_node("MaxPool", ["x"], ["y"], name="pool", domain="com.microsoft.nchwc", kernel_shape=[2, 2], strides=[2, 2])
     path = save(d + "/p.onnx", [pool], dict(x=("f4", (4, 32, 6, 6))), dict(y=("f4", (4, 32, 3, 3))), {}, domains=("com.microsoft.nchwc",))
     said = "".join(tessera("check", annotate(path, "--config", "c:2", "--shard", "pool:x={1,1,2,1:0,1}")))
     assert "not-cut-here" in said and "operator's rule does not shard" in said, said
     weights = dict(s=np.float32(0.02), xz=np.uint8(7), w=rng.integers(-90, 90, (8, 8, 1, 1)).astype("i1"), z=np.int8(0))
-    conv = helper.make_node("QLinearConv", ["x", "s", "xz", "w", "s", "z", "s", "z"], ["q"], name="conv", domain="com.microsoft", channels_last=1)
-    path = save(d + "/q.onnx", [conv, helper.make_node("Identity", ["q"], ["y"])], dict(x=("u1", (4, 5, 5, 8))), dict(y=("i1", (4, 5, 5, 8))), weights)
+    conv = helper.make_node("QLinearConv", ["x", "s", "xz", "w", "s", "z", "s", "z"], ["q"], name="conv", domain="com.microsoft",
+                            channels_last=1)
+    path = save(d + "/q.onnx", [conv, helper.make_node("Identity", ["q"], ["y"])], dict(x=("u1", (4, 5, 5, 8))),
+                dict(y=("i1", (4, 5, 5, 8))), weights)
     tessera("shapes", path, "-o", d + "/shaped.onnx")
     types = {v.name: v.type.tensor_type.elem_type for v in onnx.load(d + "/shaped.onnx").graph.value_info}
     assert types["q"] == T.INT8, types
@@ -135,8 +158,10 @@ def said_of_nodes(d):
 def quantized_gemm(d):
     """com.microsoft QGemm: rows or columns are sharded."""
     scale, zero = np.float32(0.02), np.uint8(120)
-    weights = dict(xs=scale, xz=zero, w=rng.integers(-90, 90, (12, 16)).astype("i1"), ws=scale, wz=np.int8(0), b=rng.integers(-500, 500, 12).astype("i4"), ys=np.float32(0.3), yz=np.uint8(99))
-    gemm = helper.make_node("QGemm", ["x", "xs", "xz", "w", "ws", "wz", "b", "ys", "yz"], ["q"], name="gemm", domain="com.microsoft", transB=1)
+    weights = dict(xs=scale, xz=zero, w=rng.integers(-90, 90, (12, 16)).astype("i1"), ws=scale, wz=np.int8(0),
+                   b=rng.integers(-500, 500, 12).astype("i4"), ys=np.float32(0.3), yz=np.uint8(99))
+    gemm = helper.make_node("QGemm", ["x", "xs", "xz", "w", "ws", "wz", "b", "ys", "yz"], ["q"], name="gemm", domain="com.microsoft",
+                            transB=1)
     nodes = [gemm, helper.make_node("DequantizeLinear", ["q", "ys", "yz"], ["y"], name="dequantize")]
     path = save(d + "/g.onnx", nodes, dict(x=("u1", (6, 16))), dict(y=("f4", (6, 12))), weights)
     for sharding in ("{3,1:0,1,2}", "{1,3:0,1,2}"):
@@ -149,10 +174,14 @@ def forest(d):
     inner, ids, trees = 63, range(127), 100
     features, splits = rng.integers(0, 8, 127 * trees), rng.standard_normal(127 * trees)
     leaves = [(t, i) for t in range(trees) for i in ids if i >= inner]
-    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], name="forest", domain="ai.onnx.ml", n_targets=1, nodes_treeids=[t for t in range(trees) for _ in ids], nodes_nodeids=list(ids) * trees,
-                            nodes_featureids=features.tolist(), nodes_values=splits.tolist(), nodes_modes=["BRANCH_LEQ" if i < inner else "LEAF" for i in ids] * trees,
-                            nodes_truenodeids=[2 * i + 1 if i < inner else 0 for i in ids] * trees, nodes_falsenodeids=[2 * i + 2 if i < inner else 0 for i in ids] * trees,
-                            target_treeids=[t for t, _ in leaves], target_nodeids=[i for _, i in leaves], target_ids=[0] * len(leaves), target_weights=rng.standard_normal(len(leaves)).tolist())
+    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], name="forest", domain="ai.onnx.ml", n_targets=1,
+                            nodes_treeids=[t for t in range(trees)
+                                           for _ in ids], nodes_nodeids=list(ids) * trees, nodes_featureids=features.tolist(),
+                            nodes_values=splits.tolist(), nodes_modes=["BRANCH_LEQ" if i < inner else "LEAF" for i in ids] * trees,
+                            nodes_truenodeids=[2 * i + 1 if i < inner else 0 for i in ids] * trees,
+                            nodes_falsenodeids=[2 * i + 2 if i < inner else 0 for i in ids] * trees, target_treeids=[t for t, _ in leaves],
+                            target_nodeids=[i for _, i in leaves
+                                            ], target_ids=[0] * len(leaves), target_weights=rng.standard_normal(len(leaves)).tolist())
     path = save(d + "/f.onnx", [node], dict(x=("f4", (20000, 8))), dict(y=("f4", (20000, 1))), {}, domains=("ai.onnx.ml",))
     out, _ = tessera("plan", path, "--devices", "2", "--json")
     seconds = json.loads(out)["milliseconds"] / 1000
@@ -164,7 +193,8 @@ def forest(d):
 def data_of_a_branch(d):
     """A constant of a branch is in a data file. Rank files must contain it. If the file is missing, the error must name it."""
     node = lambda op, ins, out: helper.make_node(op, ins, [out])
-    graph = lambda name, nodes, out, weights=(): helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(out, T.FLOAT, None)], weights)
+    graph = lambda name, nodes, out, weights=(): helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(out, T.FLOAT, None)],
+                                                                   weights)
     weight = numpy_helper.from_array(rng.standard_normal((64, 64)).astype("f4"), "w")
     with open(d + "/w.data", "wb") as f:
         f.write(weight.raw_data)
@@ -172,7 +202,8 @@ def data_of_a_branch(d):
     weight.data_location = T.EXTERNAL
     for key, value in (("location", "w.data"), ("offset", "0"), ("length", str(64 * 64 * 4))):
         weight.external_data.add(key=key, value=value)
-    branch = helper.make_node("If", ["c"], ["y"], name="if", then_branch=graph("t", [node("MatMul", ["x", "w"], "t")], "t", [weight]), else_branch=graph("e", [node("Relu", ["x"], "e")], "e"))
+    branch = helper.make_node("If", ["c"], ["y"], name="if", then_branch=graph("t", [node("MatMul", ["x", "w"], "t")], "t", [weight]),
+                              else_branch=graph("e", [node("Relu", ["x"], "e")], "e"))
     info = lambda name, kind, shape: helper.make_tensor_value_info(name, kind, shape)
     main = helper.make_graph([branch], "g", [info("c", T.BOOL, []), info("x", T.FLOAT, [8, 64])], [info("y", T.FLOAT, [8, 64])])
     path = d + "/b.onnx"
@@ -182,7 +213,8 @@ def data_of_a_branch(d):
     tessera("verify", path, "--devices", "2", "--allow-unsharded", "--inputs", d + "/in.npz")
     tessera("verify", annotate(path, "--config", "c:2", "--shard", "if > then_branch > #0:w={1,2:0,1}"), "--inputs", d + "/in.npz")
     os.remove(d + "/w.data")
-    for words in (("run", path), ("run", path, "--devices", "2"), ("verify", path, "--devices", "2", "--allow-unsharded"), ("partition", path, "--devices", "2", "-o", d + "/p")):
+    for words in (("run", path), ("run", path, "--devices", "2"), ("verify", path, "--devices", "2", "--allow-unsharded"),
+                  ("partition", path, "--devices", "2", "-o", d + "/p")):
         _, err = tessera(*words, want=3)
         assert "w.data" in err, err
     assert not os.path.exists(d + "/p")

@@ -67,8 +67,8 @@ def nested_with_attributes():
     inner = function("Scaled", ["x", "w"], ["y"], [ref("Gemm", ["x", "w"], ["y"], "gemm", alpha="scale")], attributes=["scale"])
     outer = function("Block", ["x", "w"], ["y"], [
         call("Scaled", ["x", "w"], ["h"], "s", scale=0.5), node("Tanh", ["h"], ["y"], name="tanh")])
-    m = model([call("Block", ["x", "w"], ["h"], "block"), node("Neg", ["h"], ["y"])], [info("x", T.FLOAT, [3, 6])], [info("y", T.FLOAT, [3, 6])],
-              [tensor(f4(6, 6), "w")], functions=[inner, outer], imports=MY)
+    m = model([call("Block", ["x", "w"], ["h"], "block"), node("Neg", ["h"], ["y"])], [info("x", T.FLOAT, [3, 6])],
+              [info("y", T.FLOAT, [3, 6])], [tensor(f4(6, 6), "w")], functions=[inner, outer], imports=MY)
     return m, 2, {"block:w": "{2,1:0,1}"}, {"x": f4(3, 6)}, ["AllReduce"]
 
 
@@ -83,8 +83,10 @@ def ref(op, ins, outs, name, **names):
 # The body of a Loop calls a function.
 @case
 def in_a_loop():
-    g = helper.make_graph([node("Identity", ["go"], ["on"]), call("Ffn", ["v", "a", "b"], ["w"], "call")], "body",
-                          [info("i", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, None)], [info("on", T.BOOL, []), info("w", T.FLOAT, None)])
+    g = helper.make_graph(
+        [node("Identity", ["go"], ["on"]), call("Ffn", ["v", "a", "b"], ["w"], "call")], "body",
+        [info("i", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, None)],
+        [info("on", T.BOOL, []), info("w", T.FLOAT, None)])
     m = model([node("Loop", ["m", "t", "x"], ["y"], name="loop", body=g)], [info("x", T.FLOAT, [3, 6])], [info("y", T.FLOAT, [3, 6])],
               [tensor(f4(6, 8), "a"), tensor(f4(8, 6) / 3, "b"), tensor(np.int64(3), "m"), tensor(np.array(True), "t")],
               functions=[ffn()], imports=MY)
@@ -93,12 +95,18 @@ def in_a_loop():
 
 @case
 def scanned_from_a_norm():
-    """A Scan needs a state of known rank. ONNX defines MeanVarianceNormalization by a function, for whose result the engine knows no rank."""
-    body = helper.make_graph([node("Add", ["a", "e"], ["b"]), node("Identity", ["b"], ["o"])], "scan", [info("a", T.FLOAT, None), info("e", T.FLOAT, None)],
+    """A Scan needs a state of known rank. ONNX defines MeanVarianceNormalization by a function, for whose result the engine knows no
+    rank."""
+    body = helper.make_graph([node("Add", ["a", "e"], ["b"]), node("Identity", ["b"], ["o"])], "scan",
+                             [info("a", T.FLOAT, None), info("e", T.FLOAT, None)],
                              [info("b", T.FLOAT, None), info("o", T.FLOAT, None)])
     norm = function("Norm", ["x"], ["y"], [node("MeanVarianceNormalization", ["x"], ["y"], axes=[0])])
-    m = model([node("MatMul", ["x", "w"], ["h"], name="mm"), call("Norm", ["h"], ["c"], "norm"), node("Scan", ["c", "s"], ["l", "y"], name="scan", body=body, num_scan_inputs=1)],
-              [info("x", T.FLOAT, [3, 6])], [info("y", T.FLOAT, [2, 3, 4])], [tensor(f4(6, 4), "w"), tensor(f4(2, 3, 4), "s")], functions=[norm], imports=MY)
+    m = model([
+        node("MatMul", ["x", "w"], ["h"], name="mm"),
+        call("Norm", ["h"], ["c"], "norm"),
+        node("Scan", ["c", "s"], ["l", "y"], name="scan", body=body, num_scan_inputs=1)
+    ], [info("x", T.FLOAT, [3, 6])], [info("y", T.FLOAT, [2, 3, 4])],
+              [tensor(f4(6, 4), "w"), tensor(f4(2, 3, 4), "s")], functions=[norm], imports=MY)
     return m, 2, {"mm:w": "{2,1:0,1}"}, {"x": f4(3, 6)}, ["AllReduce"]
 
 

@@ -46,19 +46,28 @@ def decoder():
         inits.append(numpy_helper.from_array(value, name))
     counted = node("ReduceSum", ["attention_mask", "one"], ["counted"], keepdims=1)
     lengths = node("Cast", [node("Sub", [counted, "one"], ["less"])], ["lengths"], to=TensorProto.INT32)
-    total = node("Cast", [node("Gather", [node("Shape", ["attention_mask"], ["sizes"]), "zero"], ["picked"])], ["total"], to=TensorProto.INT32)
+    total = node("Cast", [node("Gather", [node("Shape", ["attention_mask"], ["sizes"]), "zero"], ["picked"])], ["total"],
+                 to=TensorProto.INT32)
     hidden = node("Gather", [weight("embedding", VOCABULARY, HIDDEN), "input_ids"], ["embedded"])
     angles = np.arange(CONTEXT)[:, None] / 10 ** np.arange(HEAD // 2)[None]
     inits.extend([numpy_helper.from_array(np.cos(angles).astype("f4"), "cos"), numpy_helper.from_array(np.sin(angles).astype("f4"), "sin")])
     for k in range(LAYERS):
         packed = node("MatMul", [hidden, weight("qkv%d" % k, HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD)], ["packed%d" % k])
-        attended = node("GroupQueryAttention", [packed, "", "", "past_key_values.%d.key" % k, "past_key_values.%d.value" % k, lengths, total, "cos", "sin"],
-                        ["attended%d" % k, "present.%d.key" % k, "present.%d.value" % k], domain="com.microsoft", num_heads=HEADS, kv_num_heads=KV_HEADS, do_rotary=1)
-        hidden = node("Add", [hidden, node("MatMul", [attended, weight("out%d" % k, HEADS * HEAD, HIDDEN)], ["projected%d" % k])], ["hidden%d" % k])
+        attended = node(
+            "GroupQueryAttention",
+            [packed, "", "", "past_key_values.%d.key" % k,
+             "past_key_values.%d.value" % k, lengths, total, "cos", "sin"],
+            ["attended%d" % k, "present.%d.key" % k, "present.%d.value" % k], domain="com.microsoft", num_heads=HEADS,
+            kv_num_heads=KV_HEADS, do_rotary=1)
+        hidden = node("Add", [hidden, node("MatMul", [attended, weight("out%d" % k, HEADS * HEAD, HIDDEN)], ["projected%d" % k])],
+                      ["hidden%d" % k])
     node("MatMul", [hidden, weight("head", HIDDEN, VOCABULARY)], ["logits"])
     value = helper.make_tensor_value_info
     cache = lambda name, length: value(name, TensorProto.FLOAT, ["batch_size", KV_HEADS, length, HEAD])
-    inputs = [value("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]), value("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"])]
+    inputs = [
+        value("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]),
+        value("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"])
+    ]
     outputs = [value("logits", TensorProto.FLOAT, ["batch_size", "sequence_length", VOCABULARY])]
     for k in range(LAYERS):
         for which in ("key", "value"):
@@ -69,11 +78,16 @@ def decoder():
 
 
 CONFIG = {
-    "model": {"bos_token_id": 1, "context_length": CONTEXT, "eos_token_id": VOCABULARY - 1, "pad_token_id": 0, "type": "llama", "vocab_size": VOCABULARY,
-              "decoder": {"session_options": {"provider_options": []}, "filename": "model.onnx", "head_size": HEAD, "hidden_size": HIDDEN,
-                          "inputs": {"input_ids": "input_ids", "attention_mask": "attention_mask", "past_key_names": "past_key_values.%d.key", "past_value_names": "past_key_values.%d.value"},
-                          "outputs": {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"},
-                          "num_attention_heads": HEADS, "num_hidden_layers": LAYERS, "num_key_value_heads": KV_HEADS}},
+    "model": {
+        "bos_token_id": 1, "context_length": CONTEXT, "eos_token_id": VOCABULARY - 1, "pad_token_id": 0, "type": "llama",
+        "vocab_size": VOCABULARY, "decoder": {
+            "session_options": {"provider_options": []}, "filename": "model.onnx", "head_size": HEAD, "hidden_size": HIDDEN, "inputs": {
+                "input_ids": "input_ids", "attention_mask": "attention_mask", "past_key_names": "past_key_values.%d.key",
+                "past_value_names": "past_key_values.%d.value"
+            }, "outputs": {"logits": "logits", "present_key_names": "present.%d.key", "present_value_names": "present.%d.value"},
+            "num_attention_heads": HEADS, "num_hidden_layers": LAYERS, "num_key_value_heads": KV_HEADS
+        }
+    },
     "search": {"do_sample": False, "max_length": CONTEXT, "past_present_share_buffer": True},
 }
 GENERATE = r"""
@@ -120,7 +134,8 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     case("verify makes inputs that fit together", rc == 0, out + err)
     rc, out, err = tessera("plan", whole, "--devices", 2, "-o", d + "/planned.onnx")
     case("plan needs no sizes", rc == 0 and "assumed" not in err, out + err)
-    rc, out, err = tessera("plan", whole, "--devices", 2, "--state", "past_key_values.*=present.*", "--dim", "past_sequence_length=%d" % (CONTEXT // 2), "-o", d + "/planned.onnx")
+    rc, out, err = tessera("plan", whole, "--devices", 2, "--state", "past_key_values.*=present.*", "--dim",
+                           "past_sequence_length=%d" % (CONTEXT // 2), "-o", d + "/planned.onnx")
     case("plan with states", rc == 0, out + err)
     rc, out, err = tessera("info", d + "/planned.onnx", "--json")
     cut = {s["sharding"] for s in json.loads(out)["shardings"] if s["value"] in ("present.0.key", "present.1.value")}
@@ -139,7 +154,8 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     for mine in ("/small/mine", "/small/rank1/mine"):
         os.mkdir(d + mine)
         rc, out, err = tessera("partition", small, "--devices", 2, "--layout", "genai", "-o", d + "/small", "--force")
-        case("a folder with somebody's own in it is not replaced, " + mine, rc == 8 and "[output-exists]" in err and os.path.isdir(d + mine), err)
+        case("a folder with somebody's own in it is not replaced, " + mine, rc == 8 and "[output-exists]" in err
+             and os.path.isdir(d + mine), err)
         os.rmdir(d + mine)
     rc, out, err = tessera("generate", small, "--devices", 2, "--ids", "1,7", "--max-tokens", 2)
     case("also of tokens", rc == 0 and good in err, out + err)
@@ -160,18 +176,21 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     rc, out, err = tessera("partition", whole, "--devices", 2, "--layout", "genai", "-o", d + "/cut")
     case("without a warning about what it does inside", "warning" not in err, err)
     files = set(os.listdir(d + "/cut/rank1")) if rc == 0 else set()
-    case("one folder for each device", rc == 0 and {"model.onnx", "genai_config.json", "tokenizer_config.json", "libtessera_ops.so"} <= files, err)
+    case("one folder for each device", rc == 0
+         and {"model.onnx", "genai_config.json", "tokenizer_config.json", "libtessera_ops.so"} <= files, err)
     if rc == 0:
         with open(d + "/cut/rank1/genai_config.json") as f:
             own = json.load(f)["model"]["decoder"]
         case("with the numbers of its heads", (own["num_attention_heads"], own["num_key_value_heads"]) == (HEADS // 2, KV_HEADS // 2), own)
     for name, broken in (("model.decoder", {"model": {"type": "llama", "num_key_value_heads": KV_HEADS}}),
-                         ("session_options", {"model": {**CONFIG["model"], "decoder": {**CONFIG["model"]["decoder"], "session_options": 7}}})):
+                         ("session_options",
+                          {"model": {**CONFIG["model"], "decoder": {**CONFIG["model"]["decoder"], "session_options": 7}}})):
         shutil.copytree(whole, d + "/broken")
         with open(d + "/broken/genai_config.json", "w") as f:
             json.dump(broken, f)
         rc, out, err = tessera("partition", d + "/broken", "--devices", 2, "--layout", "genai", "-o", d + "/none")
-        case("a configuration without a right %s is refused" % name, rc == 5 and "[folder-layout]" in err and name in err and not os.path.exists(d + "/none"), err)
+        case("a configuration without a right %s is refused" % name, rc == 5 and "[folder-layout]" in err and name in err
+             and not os.path.exists(d + "/none"), err)
         shutil.rmtree(d + "/broken")
     words = ["generate", whole, "--ids", "1,7,11", "--max-tokens", 12]
     rc, alone, err = tessera(*words)
@@ -192,40 +211,51 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     case("drawn tokens follow the seed", all(rc == 0 for rc, _, _ in drawn) and tokens[0] == tokens[1] and len(set(tokens)) > 1, drawn)
     rc, out, err = tessera("bench", whole, "--devices", 2, "--seconds", 0.2, "--prompt-tokens", 9, "--max-tokens", 5, "--json")
     said = json.loads(out) if rc == 0 else {}
-    case("bench has tokens per second", rc == 0 and said["devices"] == 2 and said["ours"]["prefill_per_s"] > 0 and said["ours"]["decode_per_s"] > 0 and said["ours"]["rounds"] > 1, out + err)
+    case(
+        "bench has tokens per second", rc == 0 and said["devices"] == 2 and said["ours"]["prefill_per_s"] > 0
+        and said["ours"]["decode_per_s"] > 0 and said["ours"]["rounds"] > 1, out + err)
     try:
         import onnxruntime_genai  # noqa: F401
-        case("bench has its peer beside it", said["peer"]["rounds"] > 0 and abs(said["decode_ratio"] * said["peer"]["decode_per_s"] / said["ours"]["decode_per_s"] - 1) < 1e-6, out)
+        case(
+            "bench has its peer beside it", said["peer"]["rounds"] > 0
+            and abs(said["decode_ratio"] * said["peer"]["decode_per_s"] / said["ours"]["decode_per_s"] - 1) < 1e-6, out)
     except ImportError:
         harness.skip("bench has its peer beside it", "this Python has no onnxruntime-genai")
     # Every command accepts every form of --devices.
     tessera("topology", "make", "ring:2", "-o", d + "/ring.json")
-    for text, devices in (("ring:2", 2), ("{2, [[1],[0]]}", 2), (d + "/ring.json", 2), (d + "/planned.onnx", 2), ("CPU,CPU", 2), ("cpu:1", 1), ("auto:cpu:2", None), ("auto", None)):
+    for text, devices in (("ring:2", 2), ("{2, [[1],[0]]}", 2), (d + "/ring.json", 2), (d + "/planned.onnx", 2), ("CPU,CPU", 2),
+                          ("cpu:1", 1), ("auto:cpu:2", None), ("auto", None)):
         name = os.path.basename(text)
         rc, cut, err = tessera(*words, "--devices", text)
         case("generate on " + name, rc == 0 and cut == alone, cut + err)
         rc, out, err = tessera("partition", whole, "--devices", text, "--layout", "genai", "-o", d + "/forms", "--force", "--json")
         folders = len(os.listdir(d + "/forms")) if rc == 0 else 0
-        case("folders for " + name, folders == json.loads(out)["devices"] and (folders == devices or (devices is None and folders in (1, 2))), out + err)
+        case("folders for " + name, folders == json.loads(out)["devices"]
+             and (folders == devices or (devices is None and folders in (1, 2))), out + err)
     said = {}
     for text in ("cpu:1", "cpu:2", "auto:cpu:2"):
-        said[text] = json.loads(tessera("partition", small, "--devices", text, "--layout", "genai", "-o", d + "/forms", "--force", "--json")[1] or "{}")
+        said[text] = json.loads(
+            tessera("partition", small, "--devices", text, "--layout", "genai", "-o", d + "/forms", "--force", "--json")[1] or "{}")
     rc, out, err = tessera("partition", small, "--devices", 1, "--layout", "genai", "-o", d + "/forms", "--force")
     case("one device is no warning", rc == 0 and "warning" not in err, err)
-    case("auto takes what is best for the layout", said["auto:cpu:2"].get("cost") == min(said["cpu:1"]["cost"], said["cpu:2"]["cost"]), said)
-    rc, out, err = tessera("bench", whole, "--devices", d + "/planned.onnx", "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 2, "--json")
+    case("auto takes what is best for the layout", said["auto:cpu:2"].get("cost") == min(said["cpu:1"]["cost"], said["cpu:2"]["cost"]),
+         said)
+    rc, out, err = tessera("bench", whole, "--devices", d + "/planned.onnx", "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 2,
+                           "--json")
     text = tessera("bench", whole, "--devices", 2, "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 3)[1].splitlines()
-    case("bench prints a table", text[0].endswith("2 prompt tokens and 3 new tokens") and text[2].startswith("2 ranks, ") and len(text) in (4, 5), text)
+    case("bench prints a table", text[0].endswith("2 prompt tokens and 3 new tokens") and text[2].startswith("2 ranks, ")
+         and len(text) in (4, 5), text)
     case("bench on a planned model", rc == 0 and json.loads(out)["devices"] == 2, out + err)
     rc, out, err = tessera("bench", small, "--devices", "auto:cpu:2", "--seconds", 0.01, "--prompt-tokens", 2, "--max-tokens", 2, "--json")
     case("bench says how many devices were best", rc == 0 and json.loads(out)["devices"] == 1, out + err)
-    for text, code, said in (("nosuch.json", 3, "[io-open]"), ("wrong", 2, "unknown topology 'wrong'"), ("0", 2, "from 1 up"), (whole + "/model.onnx", 1, "not written by `tessera plan`"),
-                             ("cuda:2", 7, "this machine has 0 GPUs")):
+    for text, code, said in (("nosuch.json", 3, "[io-open]"), ("wrong", 2, "unknown topology 'wrong'"), ("0", 2, "from 1 up"),
+                             (whole + "/model.onnx", 1, "not written by `tessera plan`"), ("cuda:2", 7, "this machine has 0 GPUs")):
         if text == "cuda:2" and shutil.which("nvidia-smi"):
             continue
         for call in (words, ["bench", whole], ["partition", whole, "--layout", "genai", "-o", d + "/no"]):
             rc, out, err = tessera(*call, "--devices", text)
-            case("%s refuses %s" % (call[0], os.path.basename(text)), rc == code and said in err and "full:" not in err.split("help:")[0], "exit %d %s" % (rc, err))
+            case("%s refuses %s" % (call[0], os.path.basename(text)), rc == code and said in err and "full:" not in err.split("help:")[0],
+                 "exit %d %s" % (rc, err))
     rc, out, err = tessera("bench", whole, "--stages", 2)
     case("bench of a folder refuses what it cannot follow", rc == 2 and "--stages" in err, err)
     rc, out, err = tessera("bench", whole, "--prompt-tokens", "many")
@@ -270,8 +300,8 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
         rc, one, err = tessera(*words, "--devices", 2, *more)
         launch = [mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2", TESSERA, *words, "--devices", 2, *more]
         ran = subprocess.run(list(map(str, launch)), capture_output=True, text=True, timeout=harness.HANG_S)
-        case("all ranks of a launcher generate the same tokens " + " ".join(map(str, more)), rc == 0 and ran.returncode == 0 and ran.stdout == one,
-             ran.stdout + ran.stderr + one + err)
+        case("all ranks of a launcher generate the same tokens " + " ".join(map(str, more)), rc == 0 and ran.returncode == 0
+             and ran.stdout == one, ran.stdout + ran.stderr + one + err)
     try:
         import onnxruntime_genai  # noqa: F401
         missing = "" if mpirun else "no mpirun"
@@ -282,6 +312,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-genai-") as d:
     else:
         want, err = generated([], whole)
         got, said = generated([mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"], d + "/cut")
-        case("a stock onnxruntime-genai generates with it", bool(want) and len(want[0]) > 2 and [g[0] for g in got] == ["0", "1"] and all(g[1:] == want[0][1:] for g in got),
+        case("a stock onnxruntime-genai generates with it",
+             bool(want) and len(want[0]) > 2 and [g[0] for g in got] == ["0", "1"] and all(g[1:] == want[0][1:] for g in got),
              "%s, expected %s %s" % (got, want, err + said))
 harness.finish()

@@ -44,7 +44,8 @@ def annotate(m, nodes, devices=2, name="c"):
 # ---- models, each large in one respect
 
 def inputs(n):
-    return model([N("Concat", ["i%d" % k for k in range(n)], ["y"], axis=0)], [info("i%d" % k, ["s%d" % k, 4]) for k in range(n)], [info("y", None)])
+    return model([N("Concat", ["i%d" % k for k in range(n)], ["y"], axis=0)], [info("i%d" % k, ["s%d" % k, 4]) for k in range(n)],
+                 [info("y", None)])
 
 
 def summed(n):
@@ -61,11 +62,13 @@ def repeated(n):
 
 
 def split(n):
-    return model([N("Split", ["x"], ["o%d" % k for k in range(n)], num_outputs=n, axis=0)], [info("x", [n, 4])], [info("o%d" % k, [1, 4]) for k in range(n)])
+    return model([N("Split", ["x"], ["o%d" % k for k in range(n)], num_outputs=n, axis=0)], [info("x", [n, 4])],
+                 [info("o%d" % k, [1, 4]) for k in range(n)])
 
 
 def split_sharded(n):
-    m = model([N("Split", ["x"], ["o%d" % k for k in range(n)], num_outputs=n, axis=0)], [info("x", [n, 4])], [info("o%d" % k, [1, 4]) for k in range(n)])
+    m = model([N("Split", ["x"], ["o%d" % k for k in range(n)], num_outputs=n, axis=0)], [info("x", [n, 4])],
+              [info("o%d" % k, [1, 4]) for k in range(n)])
     m.configuration.add(name="c", num_devices=2)
     config = m.graph.node[0].device_configurations.add(configuration_id="c")
     for name in ["x"] + ["o%d" % k for k in range(n)]:
@@ -74,7 +77,8 @@ def split_sharded(n):
 
 
 def chain(n):
-    return model([N("Relu", ["v%d" % k], ["v%d" % (k + 1)], name="n%d" % k) for k in range(n)], [info("v0", [4, 4])], [info("v%d" % n, [4, 4])])
+    return model([N("Relu", ["v%d" % k], ["v%d" % (k + 1)], name="n%d" % k) for k in range(n)], [info("v0", [4, 4])],
+                 [info("v%d" % n, [4, 4])])
 
 
 def chain_sharded(n):
@@ -103,7 +107,8 @@ def initializers(n):
 
 def unused(n):
     """Initializers that are also inputs, and that no node reads."""
-    return model([N("Relu", ["x"], ["y"])], [info("x", [4, 4])] + [info("w%d" % k, [1]) for k in range(n)], [info("y", [4, 4])], [tensor("w%d" % k) for k in range(n)])
+    return model([N("Relu", ["x"], ["y"])], [info("x", [4, 4])] + [info("w%d" % k, [1]) for k in range(n)], [info("y", [4, 4])],
+                 [tensor("w%d" % k) for k in range(n)])
 
 
 def random_graph(n):
@@ -157,7 +162,8 @@ def devices(n):
 
 def device_groups(n):
     m = annotate(chain(4), [])
-    spec = m.graph.node[0].device_configurations.add(configuration_id="c").sharding_spec.add(tensor_name="v1", device=[-k - 1 for k in range(n)])
+    spec = m.graph.node[0].device_configurations.add(configuration_id="c").sharding_spec.add(tensor_name="v1",
+                                                                                             device=[-k - 1 for k in range(n)])
     for k in range(n):
         spec.index_to_device_group_map.add(key=-k - 1, value=[0, 1])
     spec.sharded_dim.add(axis=0).simple_sharding.add(num_shards=n)
@@ -183,7 +189,8 @@ def attributes(n):
 def lists(n):
     """A long list as operand: the sizes of a Split's parts."""
     constants = [helper.make_tensor("s", TensorProto.INT64, [n], [1] * n)]
-    return model([N("Split", ["x", "s"], ["o%d" % k for k in range(n)], axis=0)], [info("x", [n, 4])], [info("o%d" % k, None) for k in range(n)], constants)
+    return model([N("Split", ["x", "s"], ["o%d" % k for k in range(n)], axis=0)], [info("x", [n, 4])],
+                 [info("o%d" % k, None) for k in range(n)], constants)
 
 
 def metadata(n):
@@ -224,8 +231,10 @@ def stages(n):
     return m
 
 
-MODELS = [inputs, summed, repeated, split, split_sharded, chain, chain_sharded, readers, sizes, initializers, unused, random_graph, branches, configurations, config_names, devices,
-          device_groups, wrong_specs, attributes, lists, metadata, value_infos, functions, domains, stages]
+MODELS = [
+    inputs, summed, repeated, split, split_sharded, chain, chain_sharded, readers, sizes, initializers, unused, random_graph, branches,
+    configurations, config_names, devices, device_groups, wrong_specs, attributes, lists, metadata, value_infos, functions, domains, stages
+]
 
 # ---- commands
 
@@ -250,8 +259,10 @@ NEED_SPECS = ("simulate", "report")  # commands that refuse a model without shar
 MANY_RANKS = ("partition", "simulate", "report")  # commands whose output itself is quadratic in the number of devices
 
 # Pairs that `make test` measures: those that were slow once, and the cheapest commands for other models.
-QUICK = [("inputs", "run"), ("summed", "infer"), ("repeated", "plan"), ("repeated", "infer"), ("split", "plan"), ("chain_sharded", "simulate"), ("sizes", "simulate"),
-         ("wrong_specs", "check"), ("configurations", "check"), ("split_sharded", "infer"), ("split_sharded", "plan"), ("readers", "plan"), ("summed", "plan"), ("device_groups", "check"), ("initializers", "partition"), ("unused", "info")]
+QUICK = [("inputs", "run"), ("summed", "infer"), ("repeated", "plan"), ("repeated", "infer"), ("split", "plan"),
+         ("chain_sharded", "simulate"), ("sizes", "simulate"), ("wrong_specs", "check"), ("configurations", "check"),
+         ("split_sharded", "infer"), ("split_sharded", "plan"), ("readers", "plan"), ("summed", "plan"), ("device_groups", "check"),
+         ("initializers", "partition"), ("unused", "info")]
 
 
 def processor_seconds(words, folder):
@@ -317,7 +328,8 @@ def grows_slowly(_, models, make, name, first, long_enough, largest):
 
 def main():
     asked = sys.argv[2:]
-    pairs = [(m, c) for m in MODELS for c in COMMANDS if (not asked or m.__name__ in asked or c in asked) and not (m is devices and c in MANY_RANKS)]
+    pairs = [(m, c) for m in MODELS for c in COMMANDS
+             if (not asked or m.__name__ in asked or c in asked) and not (m is devices and c in MANY_RANKS)]
     settings = 250, 2.0, 64000
     if not asked and not harness.ALL:
         pairs, settings = [p for p in pairs if (p[0].__name__, p[1]) in QUICK], (2000, 0.25, 16000)

@@ -49,15 +49,19 @@ with tempfile.TemporaryDirectory(prefix="tessera-layers-") as d:
     make(d + "/m.onnx")
     rc, out, err = tessera("annotate", d + "/m.onnx", "--layers", "gpu(layers.); cpu(embed, =head)", "-o", d + "/rules.onnx")
     found, configs = stages(d + "/rules.onnx") if rc == 0 else ({}, [])
-    case("devices become stages in the order of the data", found == {"embed": {0}, "layers.0": {1}, "layers.1": {1}, "head": {2}} and configs == [("layers", 3, ["CPU", "GPU", "CPU"])], (found, configs, err))
+    case("devices become stages in the order of the data", found == {"embed": {0}, "layers.0": {1}, "layers.1": {1}, "head": {2}}
+         and configs == [("layers", 3, ["CPU", "GPU", "CPU"])], (found, configs, err))
     rc, out, err = tessera("verify", d + "/rules.onnx", "--map-device", "GPU=CPU", "--inputs", "random:1", "--json")
     case("they are cut and run", rc == 0 and json.loads(out)["ok"], out + err)
     rc, out, err = tessera("annotate", d + "/m.onnx", "--layers", "auto", "-o", d + "/auto.onnx")
     found, configs = stages(d + "/auto.onnx") if rc == 0 else ({}, [])
-    case("every annotation is a stage", found == {"embed": {0}, "layers.0": {1}, "layers.1": {2}, "head": {3}} and configs == [("layers", 4, [])], (found, configs, err))
-    rc, out, err = tessera("annotate", d + "/m.onnx", "--config", "mine:2=CPU,CPU", "--layers", "a(=layers.0); b(layers.); c(=layers.1)", "-o", d + "/mine.onnx")
+    case("every annotation is a stage", found == {"embed": {0}, "layers.0": {1}, "layers.1": {2}, "head": {3}}
+         and configs == [("layers", 4, [])], (found, configs, err))
+    rc, out, err = tessera("annotate", d + "/m.onnx", "--config", "mine:2=CPU,CPU", "--layers", "a(=layers.0); b(layers.); c(=layers.1)",
+                           "-o", d + "/mine.onnx")
     found, configs = stages(d + "/mine.onnx") if rc == 0 else ({}, [])
-    case("beginnings come before exact texts; a chosen configuration is kept", found == {"layers.0": {0}, "layers.1": {0}} and configs[0][:2] == ("mine", 2), (found, configs, err))
+    case("beginnings come before exact texts; a chosen configuration is kept", found == {"layers.0": {0}, "layers.1": {0}}
+         and configs[0][:2] == ("mine", 2), (found, configs, err))
     for rules, code in (("gpu", 2), ("gpu()x", 2), ("(a)", 2), ("gpu(=)", 2), ("", 2), ("gpu(nothing)", 1)):
         rc, out, err = tessera("annotate", d + "/m.onnx", "--layers=" + rules, "-o", d + "/no.onnx")
         case("refuses '%s'" % rules, rc == code and not os.path.exists(d + "/no.onnx"), "exit %d %s" % (rc, err))

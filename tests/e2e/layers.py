@@ -24,7 +24,9 @@ def save(path, layers, hidden=64, heads=8, batch=8, tokens=32):
     x = "x"
     for i in range(layers):
         at = "model.layers.%d." % i
-        norm = node("LayerNormalization", i, "input_norm", [x, weight(at + "input_norm.weight", hidden), weight(at + "input_norm.bias", hidden)])
+        norm = node("LayerNormalization", i, "input_norm",
+                    [x, weight(at + "input_norm.weight", hidden),
+                     weight(at + "input_norm.bias", hidden)])
         parts = []
         for part in "qkv":
             y = node("MatMul", i, "attn/%s_proj" % part, [norm, weight(at + "attn.%s_proj.weight" % part, hidden, hidden)])
@@ -34,13 +36,23 @@ def save(path, layers, hidden=64, heads=8, batch=8, tokens=32):
         y = node("MatMul", i, "attn/scores", parts[:2])
         y = node("Softmax", i, "attn", [node("Mul", i, "attn", [y, "scale"])], axis=-1)
         y = node("Transpose", i, "attn/out", [node("MatMul", i, "attn/mix", [y, parts[2]])], perm=[0, 2, 1, 3])
-        y = node("MatMul", i, "attn/o_proj", [node("Reshape", i, "attn/out", [y, "joined"]), weight(at + "attn.o_proj.weight", hidden, hidden)])
+        y = node("MatMul", i, "attn/o_proj",
+                 [node("Reshape", i, "attn/out", [y, "joined"]),
+                  weight(at + "attn.o_proj.weight", hidden, hidden)])
         x = node("Add", i, "attn/residual", [x, node("Add", i, "attn/o_proj", [y, weight(at + "attn.o_proj.bias", hidden)])])
-        norm = node("LayerNormalization", i, "post_norm", [x, weight(at + "post_norm.weight", hidden), weight(at + "post_norm.bias", hidden)])
-        y = node("Add", i, "mlp/up", [node("MatMul", i, "mlp/up", [norm, weight(at + "mlp.up.weight", hidden, 4 * hidden)]), weight(at + "mlp.up.bias", 4 * hidden)])
+        norm = node(
+            "LayerNormalization", i, "post_norm",
+            [x, weight(at + "post_norm.weight", hidden), weight(at + "post_norm.bias", hidden)])
+        y = node(
+            "Add", i, "mlp/up",
+            [node("MatMul", i, "mlp/up", [norm, weight(at + "mlp.up.weight", hidden, 4 * hidden)]),
+             weight(at + "mlp.up.bias", 4 * hidden)])
         gate = node("Add", i, "mlp/act", [node("Erf", i, "mlp/act", [node("Div", i, "mlp/act", [y, "root"])]), "one"])
         y = node("Mul", i, "mlp/half", [node("Mul", i, "mlp/act", [y, gate]), "half"])
-        y = node("Add", i, "mlp/down", [node("MatMul", i, "mlp/down", [y, weight(at + "mlp.down.weight", 4 * hidden, hidden)]), weight(at + "mlp.down.bias", hidden)])
+        y = node(
+            "Add", i, "mlp/down",
+            [node("MatMul", i, "mlp/down", [y, weight(at + "mlp.down.weight", 4 * hidden, hidden)]),
+             weight(at + "mlp.down.bias", hidden)])
         x = node("Add", i, "mlp/residual", [x, y])
     ends = [helper.make_tensor_value_info(v, TensorProto.FLOAT, [batch, tokens, hidden]) for v in ("x", x)]
     graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)

@@ -23,8 +23,10 @@ import harness  # noqa: E402
 import prove  # noqa: E402
 
 FROM = 17  # no rank file has a lower operator set
-TYPES = [T.FLOAT, T.FLOAT16, T.DOUBLE, T.INT64, T.INT32, T.INT16, T.INT8, T.UINT64, T.UINT32, T.UINT16, T.UINT8, T.BOOL, T.STRING, T.BFLOAT16,
-         T.FLOAT8E4M3FN, T.FLOAT8E5M2, T.INT4, T.UINT4]
+TYPES = [
+    T.FLOAT, T.FLOAT16, T.DOUBLE, T.INT64, T.INT32, T.INT16, T.INT8, T.UINT64, T.UINT32, T.UINT16, T.UINT8, T.BOOL, T.STRING, T.BFLOAT16,
+    T.FLOAT8E4M3FN, T.FLOAT8E5M2, T.INT4, T.UINT4
+]
 NUMBERS = TYPES[:12]  # types that NumPy has
 RANDOM = set(prove.RANDOM) - {"Dropout"}  # no case of Dropout here trains
 MOST_CASES = 4  # per operator: first those that differ in attributes, inputs or outputs
@@ -124,13 +126,14 @@ def in_main(parts, opset):
 
 
 def in_body(parts, opset):
-    """The node is in the branches of an If, which cast its inputs and return the shape of its output. No value of the main graph has its types."""
+    """The node is in the branches of an If, which cast its inputs and return the shape of its output. No value of the main graph has its
+    types."""
     node, inputs, constants = parts
     name = next(name for name in node.output if name)
     casts = [helper.make_node("Cast", ["o" + i.name], [i.name], to=i.type.tensor_type.elem_type) for i in inputs]
     outer = [helper.make_tensor_value_info("o" + i.name, T.FLOAT, [d.dim_value for d in i.type.tensor_type.shape.dim]) for i in inputs]
-    branch = helper.make_graph(casts + [node, helper.make_node("Shape", [name], ["s"])], "b", [], [helper.make_tensor_value_info("s", T.INT64, None)],
-                               constants)
+    branch = helper.make_graph(casts + [node, helper.make_node("Shape", [name], ["s"])], "b", [],
+                               [helper.make_tensor_value_info("s", T.INT64, None)], constants)
     choose = helper.make_node("If", ["c"], ["z"], name="choose", then_branch=branch, else_branch=branch)
     outer.append(helper.make_tensor_value_info("c", T.BOOL, []))
     return model(helper.make_graph([choose], "g", outer, [helper.make_tensor_value_info("z", T.INT64, None)]), opset)
@@ -141,7 +144,8 @@ def model(graph, opset):
 
 
 def least(whole, folder):
-    """Partitions the model for one device. Returns the ai.onnx operator set of the rank file, and the file; (None, None) if partition refuses."""
+    """Partitions the model for one device. Returns the ai.onnx operator set of the rank file, and the file; (None, None) if partition
+    refuses."""
     path = os.path.join(folder, "m.onnx")
     onnx.save(whole, path)
     with api.Session(LIB) as session:
@@ -246,7 +250,8 @@ def other_numbers(what, op, case, models, sessions, folder):
 
 def has_operator(graph, op):
     """True if the graph or a body in it has a node of this operator."""
-    return any(n.op_type == op or any(has_operator(a.g, op) for a in n.attribute if a.type == onnx.AttributeProto.GRAPH) for n in graph.node)
+    return any(n.op_type == op or any(has_operator(a.g, op) for a in n.attribute if a.type == onnx.AttributeProto.GRAPH)
+               for n in graph.node)
 
 
 def problems(op, case, element, folder, count):

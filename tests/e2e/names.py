@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs that share the name of a dimension and differ in size: partitions must give ONNX Runtime's results, or refuse the sizes if sharded nodes need
-both to be equal. Shardings are random.
+"""Inputs that share the name of a dimension and differ in size: partitions must give ONNX Runtime's results, or refuse the sizes if sharded
+nodes need both to be equal. Shardings are random.
 
 Usage: names.py TESSERA [all]     without `all` a few shardings of each model"""
 import json
@@ -31,8 +31,8 @@ def info(name, dims, type=T.FLOAT):
 
 def graph(name, nodes, inputs, outputs, constants=()):
     """inputs: name -> dims, of bool if there are none; outputs: name -> dims."""
-    return helper.make_graph(nodes, name, [info(x, d or [1], T.FLOAT if d else T.BOOL) for x, d in inputs.items()], [info(y, d) for y, d in outputs.items()],
-                             [numpy_helper.from_array(v, k) for k, v in dict(constants).items()])
+    return helper.make_graph(nodes, name, [info(x, d or [1], T.FLOAT if d else T.BOOL) for x, d in inputs.items()],
+                             [info(y, d) for y, d in outputs.items()], [numpy_helper.from_array(v, k) for k, v in dict(constants).items()])
 
 
 def model(nodes, inputs, outputs, constants):
@@ -48,13 +48,18 @@ AB = {"a": ROWS, "b": ROWS}
 def apart():
     """Two computations that have nothing in common."""
     nodes = MATMULS + [node("Relu", ["p"], ["y"], name="ry"), node("Tanh", ["q"], ["z"], name="tz")]
-    return model(nodes, AB, {"y": ROWS, "z": ROWS}, W), [dict(a=f4(m, 16), b=f4(n, 16)) for m, n in ((6, 3), (1, 2), (3, 0), (0, 5), (2, 2))], False
+    return model(nodes, AB, {"y": ROWS, "z": ROWS},
+                 W), [dict(a=f4(m, 16), b=f4(n, 16)) for m, n in ((6, 3), (1, 2), (3, 0), (0, 5), (2, 2))], False
 
 
 def attended():
     """Rows of a attend to rows of b."""
-    nodes = MATMULS + [node("Transpose", ["q"], ["t"], name="t", perm=[1, 0]), node("MatMul", ["p", "t"], ["s"], name="s"), node("Softmax", ["s"], ["o"], name="o", axis=-1),
-                       node("MatMul", ["o", "b"], ["y"], name="y")]
+    nodes = MATMULS + [
+        node("Transpose", ["q"], ["t"], name="t", perm=[1, 0]),
+        node("MatMul", ["p", "t"], ["s"], name="s"),
+        node("Softmax", ["s"], ["o"], name="o", axis=-1),
+        node("MatMul", ["o", "b"], ["y"], name="y")
+    ]
     return model(nodes, AB, {"y": ROWS}, W), [dict(a=f4(m, 16), b=f4(n, 16)) for m, n in ((6, 3), (1, 5), (4, 1), (3, 3))], False
 
 
@@ -72,8 +77,12 @@ def chosen(after=()):
     """Each branch reads one of two inputs."""
     then = branch("then", [node("MatMul", ["past", "w"], ["ty"], name="tm")], "ty")
     other = branch("else", [node("MatMul", ["x", "v"], ["ey"], name="em"), node("Relu", ["ey"], ["er"], name="er")], "er")
-    nodes = [node("If", ["c"], ["i"], name="i", then_branch=then, else_branch=other)] + (list(after) or [node("Identity", ["i"], ["y"], name="y")])
-    sets = [dict(c=np.array([c]), x=f4(m, 16), past=f4(n, 16)) for c, m, n in ((False, 6, 0), (True, 6, 3), (False, 2, 1), (True, 1, 2), (True, 4, 0))]
+    nodes = [node("If", ["c"], ["i"], name="i", then_branch=then, else_branch=other)] + (list(after)
+                                                                                         or [node("Identity", ["i"], ["y"], name="y")])
+    sets = [
+        dict(c=np.array([c]), x=f4(m, 16), past=f4(n, 16))
+        for c, m, n in ((False, 6, 0), (True, 6, 3), (False, 2, 1), (True, 1, 2), (True, 4, 0))
+    ]
     return model(nodes, {"c": None, "x": ROWS, "past": ROWS}, {"y": ROWS}, W), sets, False
 
 
@@ -86,8 +95,13 @@ def cached():
     """A decoder with caches, as Optimum merges them: one branch does not read the cache, which then has no rows, or one."""
     heads = ["B", 2, "S", 8]
     split = [node("Reshape", ["x", "four"], ["{0}4"], name="{0}r"), node("Transpose", ["{0}4"], ["{0}k"], name="{0}t", perm=[0, 2, 1, 3])]
-    tail = [node("Transpose", ["{1}"], ["{0}kt"], name="{0}kt", perm=[0, 1, 3, 2]), node("MatMul", ["q", "{0}kt"], ["{0}s"], name="{0}s"),
-            node("Add", ["{0}s", "bias"], ["{0}b"], name="{0}b"), node("Softmax", ["{0}b"], ["{0}o"], name="{0}o", axis=-1), node("MatMul", ["{0}o", "{1}"], ["{0}y"], name="{0}y")]
+    tail = [
+        node("Transpose", ["{1}"], ["{0}kt"], name="{0}kt", perm=[0, 1, 3, 2]),
+        node("MatMul", ["q", "{0}kt"], ["{0}s"], name="{0}s"),
+        node("Add", ["{0}s", "bias"], ["{0}b"], name="{0}b"),
+        node("Softmax", ["{0}b"], ["{0}o"], name="{0}o", axis=-1),
+        node("MatMul", ["{0}o", "{1}"], ["{0}y"], name="{0}y")
+    ]
 
     def named(nodes, *words):
         made = []
@@ -102,11 +116,15 @@ def cached():
     out = ["B", 2, "Q", 8]
     then = graph("then", named(tail, "t", "past"), {}, {"ty": out})
     other = graph("else", named(split, "e") + named(tail, "e", "ek"), {}, {"ey": out})
-    nodes = [node("Unsqueeze", ["mask", "one"], ["bias"], name="u"), node("If", ["c"], ["y"], name="i", then_branch=then, else_branch=other)]
+    nodes = [
+        node("Unsqueeze", ["mask", "one"], ["bias"], name="u"),
+        node("If", ["c"], ["y"], name="i", then_branch=then, else_branch=other)
+    ]
     m = model(nodes, {"c": None, "mask": ["B", "S"], "q": out, "x": ["B", "S", 16], "past": heads}, {"y": out},
               {"four": np.array([0, 0, 2, 8]), "one": np.array([1, 2])})
     sets = []
-    for c, batch, x, past, mask in ((False, 2, 5, 0, 5), (False, 2, 5, 1, 5), (True, 2, 5, 5, 5), (True, 3, 0, 4, 4), (True, 1, 2, 2, 2), (False, 1, 1, 2, 1), (True, 2, 2, 1, 2)):
+    for c, batch, x, past, mask in ((False, 2, 5, 0, 5), (False, 2, 5, 1, 5), (True, 2, 5, 5, 5), (True, 3, 0, 4, 4), (True, 1, 2, 2, 2),
+                                    (False, 1, 1, 2, 1), (True, 2, 2, 1, 2)):
         sets.append(dict(c=np.array([c]), mask=f4(batch, mask), q=f4(batch, 2, 3, 8), x=f4(batch, x, 16), past=f4(batch, 2, past, 8)))
     return m, sets, False
 
@@ -114,12 +132,15 @@ def cached():
 def looped():
     """A loop whose body adds rows of both inputs, and one that reads a only."""
     def body(name, nodes):
-        return helper.make_graph(nodes + [node("Identity", [name + "c"], [name + "d"])], name, [info(name + "i", [], T.INT64), info(name + "c", [], T.BOOL), info(name + "s", ROWS)],
-                                 [info(name + "d", [], T.BOOL), info(name + "e", ROWS)])
+        return helper.make_graph(
+            nodes + [node("Identity", [name + "c"], [name + "d"])], name,
+            [info(name + "i", [], T.INT64), info(name + "c", [], T.BOOL),
+             info(name + "s", ROWS)], [info(name + "d", [], T.BOOL), info(name + "e", ROWS)])
     one = body("l", [node("MatMul", ["ls", "w"], ["lm"], name="lm"), node("Tanh", ["lm"], ["le"], name="le")])
     two = body("k", [node("MatMul", ["ks", "v"], ["km"], name="km"), node("Add", ["km", "b"], ["ke"], name="ke")])
     nodes = [node("Loop", ["n", "", "a"], ["y"], name="l", body=one), node("Loop", ["n", "", "b"], ["z"], name="k", body=two)]
-    return model(nodes, AB, {"y": ROWS, "z": ROWS}, {**W, "n": np.array(3)}), [dict(a=f4(m, 16), b=f4(n, 16)) for m, n in ((6, 3), (1, 2), (2, 2))], False
+    return model(nodes, AB, {"y": ROWS, "z": ROWS},
+                 {**W, "n": np.array(3)}), [dict(a=f4(m, 16), b=f4(n, 16)) for m, n in ((6, 3), (1, 2), (2, 2))], False
 
 
 def whole(m, feeds):
@@ -180,7 +201,8 @@ def right(folder, make, transport="threads"):
 
 
 def refused_before_a_run(folder):
-    """A sharded sum of inputs of different sizes is refused with place and remedy; the partition lists the dimensions. Columns may be sharded."""
+    """A sharded sum of inputs of different sizes is refused with place and remedy; the partition lists the dimensions. Columns may be
+    sharded."""
     m, _, _ = added()
     onnx.save(m, folder + "/m.onnx")
     for name, shard, equal in (("rows", "{2,1:0,1}", 2), ("columns", "{1,2:0,1}", 0)):
@@ -197,7 +219,8 @@ def refused_before_a_run(folder):
             wrong = outcome(folder, parts, feeds, whole(m, feeds), False, [])
             refused = name == "rows" and m_rows != n_rows
             assert bool(wrong) == refused, (name, m_rows, wrong)
-            assert not wrong or all(w in wrong for w in ("input-mismatch", "'S' is 1", "value 'b', axis 0", "give both the same size")), wrong
+            assert not wrong or all(w in wrong
+                                    for w in ("input-mismatch", "'S' is 1", "value 'b', axis 0", "give both the same size")), wrong
 
 
 def refused_in_a_branch(folder):
@@ -207,7 +230,9 @@ def refused_in_a_branch(folder):
     nodes = [node("If", ["c"], ["y"], name="i", then_branch=then, else_branch=other)]
     m = model(nodes, {"c": None, **AB}, {"y": None}, {})
     onnx.save(m, folder + "/m.onnx")
-    shards = [w for at in ("i > then_branch > ta:a", "i > then_branch > ta:b", "i > else_branch > en:b") for w in ("--shard", "%s={2,1:0,1}" % at)]
+    shards = [
+        w for at in ("i > then_branch > ta:a", "i > then_branch > ta:b", "i > else_branch > en:b") for w in ("--shard", "%s={2,1:0,1}" % at)
+    ]
     code, _, err = harness.call(TESSERA, "annotate", folder + "/m.onnx", "--config", "c:2", *shards, "-o", folder + "/cut.onnx")
     assert code == 0, err
     code, _, err = harness.call(TESSERA, "partition", folder + "/cut.onnx", "-o", folder + "/parts")
@@ -220,8 +245,9 @@ def refused_in_a_branch(folder):
 
 
 def main():
-    cases = [("%s, %s" % (make.__name__, transport), right, make, transport) for make in (apart, attended, added, chosen, chosen_and_used, cached, looped)
-             for transport in (("threads", "shm") if harness.ALL or make is chosen else ("threads",))]
+    cases = [("%s, %s" % (make.__name__, transport), right, make, transport)
+             for make in (apart, attended, added, chosen, chosen_and_used, cached, looped)
+             for transport in (("threads", "shm") if harness.ALL or make is chosen else ("threads", ))]
     harness.run(cases + [refused_before_a_run, refused_in_a_branch])
     harness.finish()
 

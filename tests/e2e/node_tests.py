@@ -68,7 +68,8 @@ def first_line(text):
 def draws(f):
     """True if a node draws random numbers without a seed."""
     names = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-    return any(n.op_type in names and not any(a.name == "seed" for a in n.attribute) for n in onnx.load(f, load_external_data=False).graph.node)
+    return any(n.op_type in names and not any(a.name == "seed" for a in n.attribute)
+               for n in onnx.load(f, load_external_data=False).graph.node)
 
 
 def config(n):
@@ -77,7 +78,8 @@ def config(n):
 
 
 def try_cut(f, edit, n):
-    """Returns (word, reason): ran, replicated, refused, engine, provider (the sharded run equals the CPU's, but not the device's own), or wrong."""
+    """Returns (word, reason): ran, replicated, refused, engine, provider (the sharded run equals the CPU's, but not the device's own), or
+    wrong."""
     with tempfile.TemporaryDirectory() as d:
         cut = d + "/cut.onnx"
         rc, _, err = tessera("annotate", f, "--config", config(n), "--shard", edit, "-o", cut)
@@ -194,7 +196,8 @@ def main(folder):
     covered = report(tests, results, set()) if every else len({tests[f][0] for f, r in results if r[0]["ran"]})
     print("# shardings: %(ran)d ran and equal, %(replicated)d replicated, %(refused)d refused, %(engine)d that the engine cannot run, "
           "%(provider)d that the provider gets wrong unsharded, %(wrong)d wrong" % collections.defaultdict(int, total))
-    print("# %d of %d %s ran sharded" % (covered, len(tests) if every else len({op for op, _ in tests.values()}), "tests" if every else "operators"))
+    print("# %d of %d %s ran sharded" %
+          (covered, len(tests) if every else len({op for op, _ in tests.values()}), "tests" if every else "operators"))
     if not every:
         runs = {tests[f][0] for f, r in results if not r[0]["engine"]}
         harness.check("half of the operators ran sharded", covered >= len(runs) // 2, covered)

@@ -31,7 +31,10 @@ def make(path):
         for i in range(8):
             nodes.append(h.make_node("MatMul", [last, "w"], ["%s%d" % (stage, i)], name="%s_%d" % (stage, i)))
             last = "%s%d" % (stage, i)
-    types = [h.make_tensor_value_info(n, 1, s) for n, s in (("x", [ROWS, ROWS]), ("a", [OWN, OWN]), ("a_far", [OWN, OWN]), ("near7", [OWN, OWN]), ("far7", [OWN, OWN]))]
+    types = [
+        h.make_tensor_value_info(n, 1, s)
+        for n, s in (("x", [ROWS, ROWS]), ("a", [OWN, OWN]), ("a_far", [OWN, OWN]), ("near7", [OWN, OWN]), ("far7", [OWN, OWN]))
+    ]
     weights = [nh.from_array(np.float32(2).reshape(()), "two"), nh.from_array(np.eye(OWN, dtype=np.float32), "w")]
     model = h.make_model(h.make_graph(nodes, "g", types[:3], types[3:], weights), opset_imports=[h.make_opsetid("", 18)], ir_version=11)
     model.configuration.add(name="two", num_devices=2)

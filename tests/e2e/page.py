@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the page of `tessera report` in a headless Chromium. Without Chromium all cases are skipped.
 
-Nothing may be wider than the screen at 390 and 1280 pixels. Every mark must be reachable by keyboard and touch and show a description. The page
-must load nothing, treat no name as markup and leave the console empty. TESSERA_PICTURES=FOLDER stores a picture of each page. If axe-core is
-installed, it must find no violation at 400, 900 and 1600 pixels: `npm install axe-core` in a folder that AXE_CORE names, or
+Nothing may be wider than the screen at 390 and 1280 pixels. Every mark must be reachable by keyboard and touch and show a description. The
+page must load nothing, treat no name as markup and leave the console empty. TESSERA_PICTURES=FOLDER stores a picture of each page. If
+axe-core is installed, it must find no violation at 400, 900 and 1600 pixels: `npm install axe-core` in a folder that AXE_CORE names, or
 `npm install -g axe-core`.
 
 usage: page.py TESSERA MODELS"""
@@ -18,8 +18,11 @@ import browser, layers
 import harness
 
 TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
-EVIL = ['<script>window.evil=1</script>', '"onmouseover="window.evil=1', "'><img src=x onerror=window.evil=1>", "</title></style></script><script>window.evil=1</script>",
-        "</script><svg onload=window.evil=1>", "javascript:window.evil=1", "]]><!--", "bad\x7fname\tx", "\u2028\u2029", "a" * 300, "layer_007#1"]
+EVIL = [
+    '<script>window.evil=1</script>', '"onmouseover="window.evil=1', "'><img src=x onerror=window.evil=1>",
+    "</title></style></script><script>window.evil=1</script>", "</script><svg onload=window.evil=1>", "javascript:window.evil=1", "]]><!--",
+    "bad\x7fname\tx", "\u2028\u2029", "a" * 300, "layer_007#1"
+]
 ARROWS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9}
 
 
@@ -31,9 +34,11 @@ def sized(chromium, path, name):
     """Checks for overflow, requests and errors, at both widths and in both color schemes."""
     for width, touch, dark in ((390, True, False), (1280, False, False), (1280, False, True)):
         tab = browser.Tab(chromium, path, width, touch=touch, dark=dark)
-        wide = tab.run("[...document.querySelectorAll('body *')].filter(e => { const r = e.getBoundingClientRect();"
-                       "let p = e.parentElement; for (; p; p = p.parentElement) if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(p).overflowX)) return false;"
-                       "return r.right > innerWidth + 0.5; }).map(e => e.tagName + '.' + e.className + '#' + e.id).slice(0, 5)")
+        wide = tab.run(
+            "[...document.querySelectorAll('body *')].filter(e => { const r = e.getBoundingClientRect();let p = e.parentElement; for (; p;"
+            " p = p.parentElement) if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(p).overflowX)) return false;return r.right >"
+            " innerWidth + 0.5; }).map(e => e.tagName + '.' + e.className + '#' + e.id).slice(0, 5)"
+        )
         assert tab.run("document.documentElement.scrollWidth") <= width and not wide, (name, width, wide)
         assert not tab.errors() and not tab.requests(), (name, width, tab.errors(), tab.requests())
         assert tab.run("typeof window.evil") == "undefined", "a name of the model was run as a script"
@@ -54,7 +59,10 @@ def by_keyboard(chromium, path):
         told = []
         for _ in range(min(n, 12)):
             told.append(tab.run("document.activeElement.getAttribute('aria-label')"))
-            seen = tab.run("(() => { let e = document.activeElement.closest('.marks'); while (!e.classList.contains('readout')) e = e.nextElementSibling; return e.textContent })()")
+            seen = tab.run(
+                "(() => { let e = document.activeElement.closest('.marks'); while (!e.classList.contains('readout')) e ="
+                " e.nextElementSibling; return e.textContent })()"
+            )
             assert told[-1] and seen == told[-1], (i, seen, told)
             tab.key("ArrowRight", ARROWS["ArrowRight"])
         assert len(set(told)) == len(told), (i, told)
@@ -71,7 +79,12 @@ def by_keyboard(chromium, path):
     tab.run("document.activeElement.blur(); scrollTo(0, 0)")
     for _ in range(100):
         tab.key("Tab", ARROWS["Tab"])
-        reached.add(tab.run("(() => { const e = document.activeElement, m = e.closest('.marks'); return m ? 'marks' + [...document.querySelectorAll('.marks')].indexOf(m) : e.id || e.tagName })()"))
+        reached.add(
+            tab.run(
+                "(() => { const e = document.activeElement, m = e.closest('.marks'); return m ? 'marks' +"
+                " [...document.querySelectorAll('.marks')].indexOf(m) : e.id || e.tagName })()"
+            )
+        )
     wanted = {"marks%d" % i for i in range(len(groups))} | {"lanes", "tensor", "BUTTON", "INPUT"}
     assert wanted <= reached, wanted - reached
     assert not tab.errors(), tab.errors()
@@ -81,7 +94,10 @@ def by_keyboard(chromium, path):
 def by_touch(chromium, path):
     """A tap on a mark, on the timeline or on a tensor of the table must show a description."""
     tab = browser.Tab(chromium, path, 390, touch=True)
-    middle = "(() => { const e = document.querySelector('%s'); e.scrollIntoView({block: 'center', behavior: 'instant'}); const r = e.getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height / 2, r.width, r.height] })()"
+    middle = (
+        "(() => { const e = document.querySelector('%s'); e.scrollIntoView({block: 'center', behavior: 'instant'}); const r ="
+        " e.getBoundingClientRect(); return [r.left + r.width / 2, r.top + r.height / 2, r.width, r.height] })()"
+    )
     for mark, place in (("#memory .bar [data-tip]", "#memory .readout"), ("#communication .matrix [data-tip]", "#communication .readout"),
                         ("#lanes svg", "#timeline .readout"), ("#pieces [data-tip]", "#picture .readout")):
         x, y, *_ = tab.run(middle % mark)
@@ -92,7 +108,8 @@ def by_touch(chromium, path):
     x, y, *_ = tab.run(middle % ("#largest tr:nth-child(%d) a" % row))
     tab.tap(x, y)
     assert tab.run("document.getElementById('tensor').value") == str(row - 1), "the table does not choose the picture"
-    small = tab.run("[...document.querySelectorAll('button, select, input')].map(e => e.getBoundingClientRect()).filter(r => r.height < 32).length")
+    small = tab.run(
+        "[...document.querySelectorAll('button, select, input')].map(e => e.getBoundingClientRect()).filter(r => r.height < 32).length")
     assert small == 0, "%d things to press are too small for a finger" % small
     assert not tab.errors(), tab.errors()
     tab.close()
@@ -105,8 +122,10 @@ def works(chromium, path):
     before = tab.run(rows)
     tab.run("(() => { const i = document.querySelector('[data-filter]'); i.value = 'softmax'; i.dispatchEvent(new Event('input')) })()")
     assert 0 < tab.run(rows) < before, "the filter does nothing"
-    pieces = tab.run("[...document.getElementById('tensor').options].map(o => { const s = document.getElementById('tensor'); s.value = o.value; s.dispatchEvent(new Event('change'));"
-                     "return document.querySelectorAll('#pieces i').length })")
+    pieces = tab.run(
+        "[...document.getElementById('tensor').options].map(o => { const s = document.getElementById('tensor'); s.value = o.value;"
+        " s.dispatchEvent(new Event('change'));return document.querySelectorAll('#pieces i').length })"
+    )
     assert len(pieces) > 5 and all(pieces) and max(pieces) >= 4, pieces
     assert tab.run("[...document.querySelectorAll('#pieces i')].every(i => i.getBoundingClientRect().width > 0)")
     tab.run("document.querySelector('[data-copy]').click()")
@@ -147,7 +166,8 @@ def violations(chromium, path, script):
     for width, dark in ((400, False), (900, False), (900, True), (1600, False), (1600, True)):
         tab = browser.Tab(chromium, path, width, touch=width == 400, dark=dark)
         tab.run(script + "; 0")
-        rules = tab.run("axe.run().then(r => r.violations.map(v => [v.id, v.nodes.length, v.nodes[0].target.join(' '), v.nodes[0].failureSummary]))")
+        rules = tab.run(
+            "axe.run().then(r => r.violations.map(v => [v.id, v.nodes.length, v.nodes[0].target.join(' '), v.nodes[0].failureSummary]))")
         found += [(width, "dark" if dark else "light", *rule) for rule in rules]
         if os.environ.get("TESSERA_PICTURES"):
             tab.picture("%s/axe-%d%s.png" % (os.environ["TESSERA_PICTURES"], width, "-dark" if dark else ""))
@@ -191,14 +211,19 @@ def long_list(chromium, d):
     letters = [a + b + c for a in "abcdefgh" for b in "abcdefgh" for c in "abcdefgh"]
     nodes = [helper.make_node("Relu", [letters[i - 1] if i else "x"], [name], name="node_" + name) for i, name in enumerate(letters)]
     ends = [helper.make_tensor_value_info(v, TensorProto.FLOAT, [8, 8]) for v in ("x", letters[-1])]
-    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), d + "/m.onnx")
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=10, opset_imports=[helper.make_opsetid("", 18)]),
+        d + "/m.onnx")
     good("report", d + "/m.onnx", "--devices", "2", "-o", d + "/page.html")
     tab = browser.Tab(chromium, d + "/page.html", 1280)
     rows = "[...document.querySelectorAll('#nodes tbody tr')].map(r => r.cells[1].textContent)"
     drawn = tab.run(rows)
     assert 100 < len(drawn) < len(letters), len(drawn)
     for _ in range(20):
-        tab.run("(() => { const a = document.getElementById('nodes').parentElement; a.scrollTop = a.scrollHeight; return new Promise(done => setTimeout(done, 50)) })()")
+        tab.run(
+            "(() => { const a = document.getElementById('nodes').parentElement; a.scrollTop = a.scrollHeight; return new Promise(done =>"
+            " setTimeout(done, 50)) })()"
+        )
     assert tab.run(rows) == ["node_" + name for name in letters]
     tab.run("(() => { const i = document.querySelector('[data-filter]'); i.value = 'NODE_HHG'; i.dispatchEvent(new Event('input')) })()")
     assert tab.run(rows) == ["node_hhg"] and not tab.errors(), tab.errors()
@@ -206,9 +231,13 @@ def long_list(chromium, d):
 
 
 def hostile(chromium, d):
-    """Names of nodes, values, operators, domains, sizes, configurations, devices and files that contain scripts or have no place for a line break."""
+    """Names of nodes, values, operators, domains, sizes, configurations, devices and files that contain scripts or have no place for a line
+    break."""
     f = TensorProto.FLOAT
-    nodes = [helper.make_node("MatMul", ["x" if i == 0 else EVIL[i - 1] + "v", "w%d" % i + EVIL[i]], [EVIL[i] + "v"], name=EVIL[i]) for i in range(len(EVIL))]
+    nodes = [
+        helper.make_node("MatMul", ["x" if i == 0 else EVIL[i - 1] + "v", "w%d" % i + EVIL[i]], [EVIL[i] + "v"], name=EVIL[i])
+        for i in range(len(EVIL))
+    ]
     nodes.append(helper.make_node(EVIL[0], ["s"], ["custom"], name="custom", domain=EVIL[3]))
     shapes = dict(x=[16, 16], s=[EVIL[1], 4], custom=[EVIL[4], 4])
     ends = [helper.make_tensor_value_info(v, f, shapes.get(v, [16, 16])) for v in ("x", "s", EVIL[-1] + "v", "custom")]
@@ -228,15 +257,20 @@ def hostile(chromium, d):
     shown = tab.run("document.getElementById('report').textContent")
     assert all(e.replace("\x7f", "\ufffd").replace("\t", "\ufffd") in shown for e in EVIL), [e for e in EVIL if e not in shown]
     tab.run("[...document.querySelectorAll('[data-tip]')].forEach(e => e.dispatchEvent(new PointerEvent('pointerover', {bubbles: true})))")
-    tab.run("[...document.getElementById('tensor').options].forEach(o => { const s = document.getElementById('tensor'); s.value = o.value; s.dispatchEvent(new Event('change')) })")
-    assert tab.run("typeof window.evil") == "undefined" and not tab.errors() and tab.run("document.querySelectorAll('img, svg[onload]').length") == 0
+    tab.run(
+        "[...document.getElementById('tensor').options].forEach(o => { const s = document.getElementById('tensor'); s.value = o.value;"
+        " s.dispatchEvent(new Event('change')) })"
+    )
+    assert tab.run("typeof window.evil") == "undefined" and not tab.errors() and tab.run(
+        "document.querySelectorAll('img, svg[onload]').length") == 0
     tab.close()
 
 
 def picture(_, d):
     """tools/report-picture must make the picture of README."""
     tool = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "report-picture")
-    made = subprocess.run([sys.executable, tool, os.path.dirname(TESSERA), d + "/report.png"], capture_output=True, text=True, timeout=harness.HANG_S)
+    made = subprocess.run([sys.executable, tool, os.path.dirname(TESSERA), d + "/report.png"], capture_output=True, text=True,
+                          timeout=harness.HANG_S)
     assert made.returncode == 0, made.stderr
     assert open(d + "/report.png", "rb").read(8) == b"\x89PNG\r\n\x1a\n" and 20_000 < os.path.getsize(d + "/report.png") < 200_000
 

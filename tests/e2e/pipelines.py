@@ -111,9 +111,11 @@ def stages_overlap(d):
             if order and launch:
                 continue
             log, seen = d + "/log", {}
-            for flights, seconds in ((1, 0.1), (6, 1), (6, 10)):  # if runs take long, processes start several of them only in a longer benchmark
+            for flights, seconds in ((1, 0.1), (6, 1),
+                                     (6, 10)):  # if runs take long, processes start several of them only in a longer benchmark
                 if seen.get(flights, 0) < 2:
-                    good("bench", parts, "--ort-ops", SLOW_OPS, "--seconds", seconds, "--in-flight", flights, *more, launch=launch, OPERATOR_LOG=log)
+                    good("bench", parts, "--ort-ops", SLOW_OPS, "--seconds", seconds, "--in-flight", flights, *more, launch=launch,
+                         OPERATOR_LOG=log)
                     seen[flights] = calls_at_once(log)
                     os.remove(log)
             assert seen[1] == 1 and seen[6] > 1, (what, order, seen)
@@ -121,10 +123,18 @@ def stages_overlap(d):
 
 def outputs_arrive(d):
     """Outputs of several stages must have the order of the model, whichever stage computes them."""
-    nodes = [h.make_node("Relu", ["x"], ["a"], name="n0"), h.make_node("Neg", ["a"], ["b"], name="n1"), h.make_node("Shape", ["b"], ["c"], name="n2"),
-             h.make_node("Concat", ["t", "t"], ["e"], name="n3", axis=0)]
-    outs = [h.make_tensor_value_info("c", T.INT64, [2]), h.make_tensor_value_info("b", T.FLOAT, [4, 8]), h.make_tensor_value_info("a", T.FLOAT, [4, 8]),
-            h.make_tensor_value_info("e", T.STRING, [4])]
+    nodes = [
+        h.make_node("Relu", ["x"], ["a"], name="n0"),
+        h.make_node("Neg", ["a"], ["b"], name="n1"),
+        h.make_node("Shape", ["b"], ["c"], name="n2"),
+        h.make_node("Concat", ["t", "t"], ["e"], name="n3", axis=0)
+    ]
+    outs = [
+        h.make_tensor_value_info("c", T.INT64, [2]),
+        h.make_tensor_value_info("b", T.FLOAT, [4, 8]),
+        h.make_tensor_value_info("a", T.FLOAT, [4, 8]),
+        h.make_tensor_value_info("e", T.STRING, [4])
+    ]
     graph = h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.FLOAT, [4, 8]), h.make_tensor_value_info("t", T.STRING, [2])], outs)
     onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=10), d + "/m.onnx")
     stages = [w for k in range(4) for w in ("--stage", "n%d=%d" % (k, min(k, 2)))]
@@ -161,11 +171,18 @@ def a_model_under_a_launcher(d):
 def few_rows(d):
     """Fewer rows than devices, so some shards are empty: a sharded sum, a transposed axis, a mean, and a maximum over rows."""
     w = np.random.default_rng(3).standard_normal((8, 6)).astype("f4")
-    nodes = [h.make_node("MatMul", ["x", "w"], ["a"], name="mm"), h.make_node("Relu", ["a"], ["b"], name="relu"), h.make_node("Transpose", ["b"], ["c"], name="turn", perm=[1, 0]),
-             h.make_node("MatMul", ["c", "b"], ["y"], name="gram"), h.make_node("ReduceMax", ["b"], ["z"], name="most", axes=[0], keepdims=0),
-             h.make_node("ReduceMean", ["b"], ["u"], name="mean", axes=[0], keepdims=1), h.make_node("Sub", ["b", "u"], ["v"], name="sub")]
+    nodes = [
+        h.make_node("MatMul", ["x", "w"], ["a"], name="mm"),
+        h.make_node("Relu", ["a"], ["b"], name="relu"),
+        h.make_node("Transpose", ["b"], ["c"], name="turn", perm=[1, 0]),
+        h.make_node("MatMul", ["c", "b"], ["y"], name="gram"),
+        h.make_node("ReduceMax", ["b"], ["z"], name="most", axes=[0], keepdims=0),
+        h.make_node("ReduceMean", ["b"], ["u"], name="mean", axes=[0], keepdims=1),
+        h.make_node("Sub", ["b", "u"], ["v"], name="sub")
+    ]
     info = lambda name, dims: h.make_tensor_value_info(name, T.FLOAT, dims)
-    graph = h.make_graph(nodes, "g", [info("x", ["n", 8])], [info("y", [6, 6]), info("z", [6]), info("v", ["n", 6])], [onnx.numpy_helper.from_array(w, "w")])
+    graph = h.make_graph(nodes, "g", [info("x", ["n", 8])],
+                         [info("y", [6, 6]), info("z", [6]), info("v", ["n", 6])], [onnx.numpy_helper.from_array(w, "w")])
     onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
     good("annotate", d + "/m.onnx", "--config", "c:3", "--shard", "mm:x={3,1:0,1,2}", "--shard", "sub:b={3,1:0,1,2}", "-o", d + "/s.onnx")
     for n in (7, 3, 2, 1):
@@ -176,7 +193,8 @@ def few_rows(d):
 
 def several_tiles(d):
     """Adjacent tiles on one device must be processed as one, whatever their number; nothing may be replicated."""
-    for text, cut in (("{4,1:0,0,1,1}", "{2,1:0,1}"), ("{1,6:0,0,0,1,1,1}", "{1,2:0,1}"), ("{2,4:0,0,1,1,0,0,1,1}", "{1,2:0,1}"), ("{3,1:0,0,0}", "{1,1:0}")):
+    for text, cut in (("{4,1:0,0,1,1}", "{2,1:0,1}"), ("{1,6:0,0,0,1,1,1}", "{1,2:0,1}"), ("{2,4:0,0,1,1,0,0,1,1}", "{1,2:0,1}"),
+                      ("{3,1:0,0,0}", "{1,1:0}")):
         line(d + "/m.onnx", ["Relu", "Neg"])
         good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "n0:h0=" + text, "-o", d + "/s.onnx")
         good("partition", d + "/s.onnx", "-o", d + "/parts", "--force", "--strict")
@@ -184,12 +202,15 @@ def several_tiles(d):
         assert out["ok"] and not out["replicated"], (text, out)
         good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "n0:h0=" + cut, "-o", d + "/t.onnx")
         good("partition", d + "/t.onnx", "-o", d + "/same", "--force")
-        shapes = lambda parts: [[(n.op_type, len(n.attribute)) for n in onnx.load("%s/rank%d.onnx" % (parts, r)).graph.node] for r in (0, 1)]
+        shapes = lambda parts: [[(n.op_type, len(n.attribute)) for n in onnx.load("%s/rank%d.onnx" % (parts, r)).graph.node]
+                                for r in (0, 1)]
         assert shapes(d + "/parts") == shapes(d + "/same"), text
 
 
-REDUCTIONS = {"ReduceSum": (np.add, ["f4", "f8", "i4", "i8"]), "ReduceProd": (np.multiply, ["f4", "i4", "i8"]),
-              "ReduceMax": (np.maximum, ["f4", "f8", "i1", "u1", "i4", "i8"]), "ReduceMin": (np.minimum, ["f4", "f8", "i1", "u1", "i4", "i8"])}
+REDUCTIONS = {
+    "ReduceSum": (np.add, ["f4", "f8", "i4", "i8"]), "ReduceProd": (np.multiply, ["f4", "i4", "i8"]),
+    "ReduceMax": (np.maximum, ["f4", "f8", "i1", "u1", "i4", "i8"]), "ReduceMin": (np.minimum, ["f4", "f8", "i1", "u1", "i4", "i8"])
+}
 
 
 def reductions(d, rng, n, rows):
@@ -203,7 +224,10 @@ def reductions(d, rng, n, rows):
         for t in types:
             k = "%s_%s" % (op, t)
             axes = {"inputs": ["x" + k, "axis"]} if op == "ReduceSum" else {"inputs": ["x" + k], "axes": [1]}
-            nodes += [h.make_node(op, outputs=["y" + k], name=k, keepdims=0, **axes), h.make_node("Transpose", ["y" + k], ["z" + k], name="t" + k, perm=[1, 0])]
+            nodes += [
+                h.make_node(op, outputs=["y" + k], name=k, keepdims=0, **axes),
+                h.make_node("Transpose", ["y" + k], ["z" + k], name="t" + k, perm=[1, 0])
+            ]
             ins.append(info("x" + k, t, dims))
             outs.append(info("z" + k, t, [13, dims[0]]))
             units = [int(u) for u in rng.integers(1, 4, n)]
@@ -211,7 +235,13 @@ def reductions(d, rng, n, rows):
             axis = int(rng.integers(0, 4)) == 0  # axis of the result that is sharded; mostly rows
             cut = ["{%d,1:%s}", "{1,%d:%s}"][axis] % (sum(units), owners)
             turned = ["{1,%d:%s}", "{%d,1:%s}"][axis] % (sum(units), owners)
-            words += ["--shard", "%s:x%s={1,%d,1}" % (k, k, n), "--shard", "%s:y%s=%s" % (k, k, cut), "--shard", "t%s:y%s=%s" % (k, k, cut), "--shard", "t%s:z%s=%s" % (k, k, turned)]
+            words += [
+                "--shard",
+                "%s:x%s={1,%d,1}" % (k, k, n), "--shard",
+                "%s:y%s=%s" % (k, k, cut), "--shard",
+                "t%s:y%s=%s" % (k, k, cut), "--shard",
+                "t%s:z%s=%s" % (k, k, turned)
+            ]
     graph = h.make_graph(nodes, "g", ins, outs, [onnx.numpy_helper.from_array(np.array([1]), "axis")])
     onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
     good("annotate", d + "/m.onnx", *words, "-o", d + "/s.onnx")
@@ -253,7 +283,9 @@ def sums_in_unequal_groups(d):
         good("annotate", d + "/m.onnx", "--config", "c:4", *[word for e in edits for word in ("--shard", e)], "-o", d + "/s.onnx")
         assert json.loads(good("verify", d + "/s.onnx", "--shape", "x:17x6", "--json"))["ok"], (size, cut)
         good("partition", d + "/s.onnx", "-o", d + "/parts", "--force")
-        found = [[list(a.ints) for node in onnx.load("%s/parts/rank%d.onnx" % (d, r)).graph.node for a in node.attribute if a.name == "shares"] for r in (0, 2)]
+        found = [[
+            list(a.ints) for node in onnx.load("%s/parts/rank%d.onnx" % (d, r)).graph.node for a in node.attribute if a.name == "shares"
+        ] for r in (0, 2)]
         assert found == ([[], []] if want is None else [[s] for s in want]), (size, cut, found)
 
 
@@ -261,11 +293,17 @@ def unequal_shares(d):
     """A device with three of four tiles must process them as one: one node, three quarters of the weights, one reduction."""
     rng = np.random.default_rng(4)
     w = {"w": rng.standard_normal((6, 8)).astype("f4"), "v": rng.standard_normal((8, 5)).astype("f4")}
-    nodes = [h.make_node("MatMul", ["x", "w"], ["a"], name="up"), h.make_node("Relu", ["a"], ["b"], name="relu"), h.make_node("MatMul", ["b", "v"], ["y"], name="down")]
+    nodes = [
+        h.make_node("MatMul", ["x", "w"], ["a"], name="up"),
+        h.make_node("Relu", ["a"], ["b"], name="relu"),
+        h.make_node("MatMul", ["b", "v"], ["y"], name="down")
+    ]
     info = lambda name, dims: h.make_tensor_value_info(name, T.FLOAT, dims)
-    graph = h.make_graph(nodes, "g", [info("x", ["n", 6])], [info("y", ["n", 5])], [onnx.numpy_helper.from_array(v, k) for k, v in w.items()])
+    graph = h.make_graph(nodes, "g", [info("x", ["n", 6])], [info("y", ["n", 5])],
+                         [onnx.numpy_helper.from_array(v, k) for k, v in w.items()])
     onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
-    good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "up:w={1,4:0,0,0,1}", "--shard", "down:v={4,1:0,0,0,1}", "-o", d + "/s.onnx")
+    good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "up:w={1,4:0,0,0,1}", "--shard", "down:v={4,1:0,0,0,1}", "-o",
+         d + "/s.onnx")
     assert json.loads(good("check", d + "/s.onnx", "--json"))["warnings"] == 0
     good("partition", d + "/s.onnx", "-o", d + "/parts", "--strict")
     parts = [onnx.load("%s/rank%d.onnx" % (d + "/parts", r)) for r in (0, 1)]
@@ -278,7 +316,8 @@ def unequal_shares(d):
         out = json.loads(good("verify", "%s/%s.onnx" % (d, model), "--inputs", d + "/in.npz", "--json"))
         assert out["ok"] and not out["replicated"], (model, n, out)
     # A sum that is reduced to halves and read in unequal shards must be scattered and then resharded, so that no device stores all of it.
-    good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "up:w={2,1:0,1}", "--shard", "up:a={1,2:0,1}", "--shard", "relu:a={1,4:0,0,0,1}", "-o", d + "/t.onnx")
+    good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "up:w={2,1:0,1}", "--shard", "up:a={1,2:0,1}", "--shard",
+         "relu:a={1,4:0,0,0,1}", "-o", d + "/t.onnx")
     np.savez(d + "/in.npz", x=rng.standard_normal((5, 6)).astype("f4"))
     out = json.loads(good("verify", d + "/t.onnx", "--inputs", d + "/in.npz", "--json"))
     assert out["ok"], out

@@ -41,10 +41,19 @@ def merged(path, seq):
     def info(name, shape):
         return h.make_tensor_value_info(name, T.FLOAT, shape)
     def product(x, y):
-        return [h.make_node("Transpose", [x], [y + "t"], name=y + "t", perm=[0, 2, 1]), h.make_node("MatMul", [x, y + "t"], [y + "s"], name=y + "s"),
-                h.make_node("Softmax", [y + "s"], [y + "p"], name=y + "p"), h.make_node("MatMul", [y + "p", x], [y], name=y)]
-    nodes = product("x", "a") + [h.make_node("Shape", ["x"], ["s"], name="shape"), h.make_node("Reshape", ["a", "rows"], ["m"], name="merge"),
-                                 h.make_node("MatMul", ["m", "w"], ["d"], name="up"), h.make_node("Reshape", ["d", "s"], ["b"], name="split")] + product("b", "y")
+        return [
+            h.make_node("Transpose", [x], [y + "t"], name=y + "t", perm=[0, 2, 1]),
+            h.make_node("MatMul", [x, y + "t"], [y + "s"], name=y + "s"),
+            h.make_node("Softmax", [y + "s"], [y + "p"], name=y + "p"),
+            h.make_node("MatMul", [y + "p", x], [y], name=y)
+        ]
+
+    nodes = product("x", "a") + [
+        h.make_node("Shape", ["x"], ["s"], name="shape"),
+        h.make_node("Reshape", ["a", "rows"], ["m"], name="merge"),
+        h.make_node("MatMul", ["m", "w"], ["d"], name="up"),
+        h.make_node("Reshape", ["d", "s"], ["b"], name="split")
+    ] + product("b", "y")
     weights = [nh.from_array(np.ones((64, 64), "f4"), "w"), nh.from_array(np.array([-1, 64]), "rows")]
     g = h.make_graph(nodes, "g", [info("x", ["batch", seq, 64])], [info("y", ["batch", seq, 64])], weights)
     onnx.save(h.make_model(g, ir_version=10, opset_imports=[h.make_opsetid("", 18)]), path)
@@ -69,7 +78,8 @@ def check(name, d, model, *words, only=None, reshards=None):
     case(name + ": as many reductions as the plan has", dict(found) == want and (only is None or only in found), (found, want))
     for n in plan["nodes"]:
         for r in n["reductions"]:
-            ok = r["value"] in [o["value"] for o in n["outputs"]] and r["function"] in ("sum", "max", "min", "prod") and all(len(g) > 1 for g in r["groups"])
+            ok = r["value"] in [o["value"] for o in n["outputs"]] and r["function"] in ("sum", "max", "min", "prod") and all(
+                len(g) > 1 for g in r["groups"])
             case("%s: %s of %s" % (name, r["collective"], n["name"]), ok, r)
     wrong, shardings = [], shardings_of(planned)
     for s in shardings:
@@ -93,6 +103,7 @@ with tempfile.TemporaryDirectory(prefix="tessera-plan-document-") as folder:
     check("gpt2_tiny", folder, MODELS + "/gpt2_tiny/model.onnx", "--devices", 2, "--dim", "batch=6", "--dim", "seq=24")
     for n in (2, 3, 4):
         check("merged batch on %d" % n, folder, merged(folder + "/b.onnx", 256), "--devices", n, "--dim", "batch=12", reshards=1)
-        check("merged batch and sequence on %d" % n, folder, merged(folder + "/t.onnx", "seq"), "--devices", n, "--dim", "batch=12", "--dim", "seq=256")
+        check("merged batch and sequence on %d" % n, folder, merged(folder + "/t.onnx", "seq"), "--devices", n, "--dim", "batch=12",
+              "--dim", "seq=256")
     check("stages", folder, MODELS + "/bert_tiny/model.onnx", "--devices", 4, "--stages", 2, "--dim", "batch=4", "--dim", "seq=64")
 harness.finish()

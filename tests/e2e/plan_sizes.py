@@ -82,7 +82,8 @@ def partition_without_sizes(d):
 def verify_makes_the_plan(d):
     for words in ([], SIZES, ["--dim", "seq=32"]):
         for devices in (2, 3):
-            plan, verified = document("plan", BERT, "--devices", devices, *words, "-o", d + "/p.onnx"), document("verify", BERT, "--devices", devices, *words)
+            plan, verified = document("plan", BERT, "--devices", devices, *words, "-o",
+                                      d + "/p.onnx"), document("verify", BERT, "--devices", devices, *words)
             assert plan["cut_nodes"] == verified["cut_nodes"] > 0 and plan["devices"] == verified["devices"], (words, plan, verified)
             assert verified["ok"] and not verified["forced"], verified
             good("partition", d + "/p.onnx", "-o", d + "/parts", "--force")
@@ -96,13 +97,15 @@ def verify_makes_the_plan(d):
 def run_makes_the_plan(d):
     plan = document("plan", BERT, "--devices", 2, "-o", d + "/p.onnx")
     assert document("run", BERT, "--devices", 2)["cost"] == plan["cost"]
-    assert document("run", BERT, "--devices", 2, *SIZES)["cost"] == document("plan", BERT, "--devices", 2, *SIZES, "-o", d + "/p.onnx")["cost"] != plan["cost"]
+    assert document("run", BERT, "--devices", 2, *SIZES)["cost"] == document("plan", BERT, "--devices", 2, *SIZES, "-o",
+                                                                             d + "/p.onnx")["cost"] != plan["cost"]
 
 
 def file_inputs_give_sizes(d):
     np.savez(d + "/in.npz", **{name: np.ones((5, 7), "i8") for name in ("input_ids", "attention_mask", "token_type_ids")})
     sizes = ["--dim", "batch=5", "--dim", "seq=7"]
-    assert document("run", BERT, "--devices", 2, "--inputs", d + "/in.npz")["cost"] == document("plan", BERT, "--devices", 2, *sizes, "-o", d + "/p.onnx")["cost"]
+    assert document("run", BERT, "--devices", 2, "--inputs", d + "/in.npz")["cost"] == document("plan", BERT, "--devices", 2, *sizes, "-o",
+                                                                                                d + "/p.onnx")["cost"]
 
 
 def static(d):
@@ -132,7 +135,8 @@ def static(d):
 def static_needs_all_sizes(d):
     for words, missing in (([], ("batch", "seq")), (["--dim", "seq=9"], ("batch",))):
         code, out, err = call("partition", BERT, "--devices", 2, *words, "--static", "-o", d + "/parts")
-        assert code == 1 and "partition-open-size" in err and all("(%s)" % name in err for name in missing) and not os.path.exists(d + "/parts"), (code, err)
+        assert code == 1 and "partition-open-size" in err and all("(%s)" % name in err
+                                                                  for name in missing) and not os.path.exists(d + "/parts"), (code, err)
     good("partition", BERT, "--devices", 2, *SIZES, "--static", "-o", d + "/parts")
     assert manifest(d + "/parts")["dims"] == {"batch": 2, "seq": 9}
 
@@ -140,9 +144,10 @@ def static_needs_all_sizes(d):
 def static_expressions(d):
     """A dimension that is an expression of others gets its number too."""
     w = nh.from_array(np.eye(8, dtype="f4"), "w")
-    g = h.make_graph([h.make_node("Concat", ["a", "b"], ["c"], axis=0, name="cat"), h.make_node("MatMul", ["c", "w"], ["y"], name="mm")], "g",
-                     [h.make_tensor_value_info("a", T.FLOAT, ["n", 8]), h.make_tensor_value_info("b", T.FLOAT, ["2*n", 8])],
-                     [h.make_tensor_value_info("y", T.FLOAT, ["m", 8])], [w])
+    g = h.make_graph([h.make_node("Concat", ["a", "b"], ["c"], axis=0, name="cat"),
+                      h.make_node("MatMul", ["c", "w"], ["y"], name="mm")], "g",
+                     [h.make_tensor_value_info("a", T.FLOAT, ["n", 8]),
+                      h.make_tensor_value_info("b", T.FLOAT, ["2*n", 8])], [h.make_tensor_value_info("y", T.FLOAT, ["m", 8])], [w])
     onnx.save(h.make_model(g, ir_version=10, opset_imports=[h.make_opsetid("", 18)]), d + "/m.onnx")
     good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "mm:w={1,2:0,1}", "-o", d + "/cut.onnx")
     good("partition", d + "/cut.onnx", "--dim", "n=4", "--static", "-o", d + "/parts")
@@ -153,15 +158,19 @@ def static_expressions(d):
 def bench_compares(d):
     found = document("bench", BERT, "--devices", 2, *SIZES, "--seconds", 0.3)
     low, high = found["speedup_range"]
-    assert 0 < low <= found["speedup"] <= high and found["unsharded_ms"]["p50"] > 0 and found["unsharded_threads"] >= 1 and found["ranks"] == 2, found
+    assert 0 < low <= found["speedup"] <= high and found["unsharded_ms"]["p50"] > 0 and found["unsharded_threads"] >= 1 and found[
+        "ranks"] == 2, found
     assert found["runs"] > 0 and found["run_ms"]["min"] <= found["run_ms"]["p50"] <= found["run_ms"]["max"], found
     out, err = good("bench", BERT, "--devices", 2, *SIZES, "--seconds", 0.3, "--threads", 1, "--transport", "shm")
-    assert re.search(r"^unsharded, 2 threads: [\d.]+ ms \([\d.]+ to [\d.]+ in \d+ runs\); speedup [\d.]+ \([\d.]+ to [\d.]+ in 3 turns\)$", out, re.M), out
+    assert re.search(r"^unsharded, 2 threads: [\d.]+ ms \([\d.]+ to [\d.]+ in \d+ runs\); speedup [\d.]+ \([\d.]+ to [\d.]+ in 3 turns\)$",
+                     out, re.M), out
     assert "speedup" not in good("bench", BERT, *SIZES, "--seconds", 0.1)[0]
     code, out, err = call("bench", BERT, "--devices", 2, *SIZES, "--seconds", 0.1, "--memory-limit", "700KiB", "--json")
     assert code == 3 or json.loads(out)["unsharded_ms"] is None, (code, out, err)
 
 
-harness.run([partition_uses_its_sizes, partition_takes_sizes, partition_without_sizes, verify_makes_the_plan, run_makes_the_plan, file_inputs_give_sizes,
-             static, static_needs_all_sizes, static_expressions, bench_compares])
+harness.run([
+    partition_uses_its_sizes, partition_takes_sizes, partition_without_sizes, verify_makes_the_plan, run_makes_the_plan,
+    file_inputs_give_sizes, static, static_needs_all_sizes, static_expressions, bench_compares
+])
 harness.finish()

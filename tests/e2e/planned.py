@@ -127,7 +127,11 @@ def parts(d, n):
         weights[b + "1"], weights[b + "2"] = (draw.standard_normal(s).astype(np.float32) / 16 for s in ((64, 256), (256, 64)))
         nodes += [helper.make_node("MatMul", ["x", b + "1"], [b + "h"]), helper.make_node("Relu", [b + "h"], [b + "r"]),
                   helper.make_node("MatMul", [b + "r", b + "2"], [b + "y"])]
-    nodes += [helper.make_node("Add", ["x", "ay"], ["s"]), helper.make_node("Add", ["s", "by"], ["t"]), helper.make_node("Tanh", ["t"], ["y"])]
+    nodes += [
+        helper.make_node("Add", ["x", "ay"], ["s"]),
+        helper.make_node("Add", ["s", "by"], ["t"]),
+        helper.make_node("Tanh", ["t"], ["y"])
+    ]
     save(path, nodes, [("x", [16, 64])], [("y", [16, 64])], weights)
     rc, doc, err = call("plan", path, "--devices", n, "--memory", 4 * 65536 // n + 40000, "-o", planned, "--json")
     assert rc == 0, err
@@ -147,13 +151,19 @@ def calls(d, n):
     """Two calls of a function that calls another one: the plan must be that of the model with inlined functions."""
     path, inlined, planned = (os.path.join(d, name) for name in ("m.onnx", "i.onnx", "p.onnx"))
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("my", 1)]
-    linear = helper.make_function("my", "Linear", ["x", "w"], ["y"], [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Tanh", ["m"], ["y"])], opsets)
+    linear = helper.make_function("my", "Linear", ["x", "w"], ["y"],
+                                  [helper.make_node("MatMul", ["x", "w"], ["m"]),
+                                   helper.make_node("Tanh", ["m"], ["y"])], opsets)
     block = helper.make_function("my", "Block", ["x", "a", "b"], ["y"], [helper.make_node("Linear", ["x", "a"], ["h"], domain="my"),
                                                                        helper.make_node("Linear", ["h", "b"], ["y"], domain="my")], opsets)
     draw = np.random.default_rng(n)
-    weights = {name: draw.standard_normal(s).astype(np.float32) / 16 for name, s in (("a", (64, 256)), ("b", (256, 64)), ("c", (64, 256)), ("d", (256, 64)))}
-    save(path, [helper.make_node("Block", ["x", "a", "b"], ["h"], domain="my"), helper.make_node("Block", ["h", "c", "d"], ["y"], domain="my")],
-         [("x", [512, 64])], [("y", [512, 64])], weights)
+    weights = {
+        name: draw.standard_normal(s).astype(np.float32) / 16
+        for name, s in (("a", (64, 256)), ("b", (256, 64)), ("c", (64, 256)), ("d", (256, 64)))
+    }
+    save(path,
+         [helper.make_node("Block", ["x", "a", "b"], ["h"], domain="my"),
+          helper.make_node("Block", ["h", "c", "d"], ["y"], domain="my")], [("x", [512, 64])], [("y", [512, 64])], weights)
     m = onnx.load(path)
     m.functions.extend([linear, block])
     m.opset_import.append(opsets[1])
@@ -168,7 +178,11 @@ def stubborn(d, n):
     """Readers that cannot use partial sums: h must be reduced at once, whatever the metadata ai.tessera.delay says."""
     path, cut = os.path.join(d, "m.onnx"), os.path.join(d, "c.onnx")
     weights = {"w": np.random.default_rng(n).standard_normal((64, 32)).astype(np.float32)}
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], "mul"), helper.make_node("Tanh", ["h"], ["t"]), helper.make_node("Add", ["h", "t"], ["y"])]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "mul"),
+        helper.make_node("Tanh", ["h"], ["t"]),
+        helper.make_node("Add", ["h", "t"], ["y"])
+    ]
     save(path, nodes, [("x", [8, 64])], [("y", [8, 32])], weights)
     m = onnx.load(path)
     helper.set_model_props(m, {"ai.tessera.delay": "c:h\nc:nobody\n:\nc:\n\nother:t\nc:y"})
@@ -183,7 +197,11 @@ def logits(d, n):
     path, planned = os.path.join(d, "m.onnx"), os.path.join(d, "p.onnx")
     draw = np.random.default_rng(n)
     weights = {"w": (draw.standard_normal((64, 24000)) / 8).astype(np.float32), "k": np.array([5], np.int64)}
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["l"]), helper.make_node("Softmax", ["l"], ["p"], axis=-1), helper.make_node("TopK", ["p", "k"], ["y", "i"])]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["l"]),
+        helper.make_node("Softmax", ["l"], ["p"], axis=-1),
+        helper.make_node("TopK", ["p", "k"], ["y", "i"])
+    ]
     save(path, nodes, [("x", [1, 64])], [("y", [1, 5])], weights)
     rc, doc, err = call("plan", path, "--devices", n, "--memory", 64 * 24000 * 4 // n + 500000, "-o", planned, "--json")
     assert rc == 0 and doc["cut_nodes"] == 3, (err, doc)
@@ -213,7 +231,8 @@ def unlike(d, name):
     with open(devices, "w") as f:
         json.dump(topology, f)
     folder = os.path.join(MODELS, name)
-    rc, doc, err = call("plan", os.path.join(folder, "model.onnx"), "--devices", devices, "--dim", "batch=1", "--dim", "seq=8", "-o", planned, "--json")
+    rc, doc, err = call("plan", os.path.join(folder, "model.onnx"), "--devices", devices, "--dim", "batch=1", "--dim", "seq=8", "-o",
+                        planned, "--json")
     assert rc == 0 and all(a <= b for a, b in zip(doc["memory"], memory)) and doc["memory"][2] > memory[0], (doc.get("memory"), err)
     verify(planned, "--inputs", os.path.join(folder, "test_data_set_0"))
 
@@ -221,7 +240,8 @@ def unlike(d, name):
 def experts(d, n):
     """The document must list the plans that an expert would make, and none may be faster."""
     planned = os.path.join(d, "p.onnx")
-    rc, doc, err = call("plan", os.path.join(MODELS, "llama_tiny", "model.onnx"), "--devices", n, "--dim", "batch=8", "--dim", "seq=32", "-o", planned, "--json")
+    rc, doc, err = call("plan", os.path.join(MODELS, "llama_tiny", "model.onnx"), "--devices", n, "--dim", "batch=8", "--dim", "seq=32",
+                        "-o", planned, "--json")
     assert rc == 0, err
     times = {x["name"]: x["milliseconds"] for x in doc["compared"]}
     assert {"one device", "data parallel on %d devices" % n, "tensor parallel on %d devices" % n} <= set(times), times
@@ -232,10 +252,15 @@ def experts(d, n):
 def three_sides(d, n):
     """Eight signals in a [2 2 2] grid: only a grid of 2 x 2 x 2 devices has enough memory, one signal on each."""
     path, planned = os.path.join(d, "m.onnx"), os.path.join(d, "p.onnx")
-    nodes = [helper.make_node("Mul", ["x", "ramp"], ["a"]), helper.make_node("DFT", ["a", "", "axis"], ["f"], "transform"), helper.make_node("ReduceMax", ["f", "axes"], ["y"], keepdims=0)]
+    nodes = [
+        helper.make_node("Mul", ["x", "ramp"], ["a"]),
+        helper.make_node("DFT", ["a", "", "axis"], ["f"], "transform"),
+        helper.make_node("ReduceMax", ["f", "axes"], ["y"], keepdims=0)
+    ]
     constants = {"ramp": np.linspace(0, 1, 65536, dtype=np.float32).reshape(-1, 1), "axis": np.array(3), "axes": np.array([3, 4])}
     info = lambda name, shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-    graph = helper.make_graph(nodes, "g", [info("x", [2, 2, 2, 1, 1])], [info("y", [2, 2, 2])], [numpy_helper.from_array(c, name) for name, c in constants.items()])
+    graph = helper.make_graph(nodes, "g", [info("x", [2, 2, 2, 1, 1])], [info("y", [2, 2, 2])],
+                              [numpy_helper.from_array(c, name) for name, c in constants.items()])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
     rc, doc, err = call("plan", path, "--devices", n, "--memory", "1500KB", "-o", planned, "--json")
     assert rc == 0 and max(doc["memory"]) <= 1500000, (doc, err)

@@ -42,7 +42,9 @@ def save(folder, name, nodes, ins, outs, init, ranked=True):
 
 
 def chain(n, first="x", tag="m"):
-    return [node("MatMul", ["%s%d" % (tag, i - 1) if i else first, "w%d" % i], ["%s%d" % (tag, i)], name="%s_%d" % (tag, i)) for i in range(n)]
+    return [
+        node("MatMul", ["%s%d" % (tag, i - 1) if i else first, "w%d" % i], ["%s%d" % (tag, i)], name="%s_%d" % (tag, i)) for i in range(n)
+    ]
 
 
 def doc(*words):
@@ -50,7 +52,8 @@ def doc(*words):
 
 
 def agree(folder, model, devices, words=(), feeds=None, sized=True):
-    """Plans the model. The partition and the simulation must name what the plan names, and the sharded model must be right. Returns the plan."""
+    """Plans the model. The partition and the simulation must name what the plan names, and the sharded model must be right. Returns the
+    plan."""
     out = os.path.join(folder, "planned.onnx")
     plan = doc("plan", model, "--devices", devices, "-o", out, *words)
     config = ("--config", plan["configuration"])
@@ -82,7 +85,9 @@ def branches(folder, name="if"):
 def looped(trips, condition=True):
     """A Loop of one product; its state is [64, WIDE]."""
     nodes = [node("MatMul", ["s", "w0"], ["t"], name="inside"), node("Identity", ["k"], ["k2"], name="again")]
-    inner = body(nodes, [info("i", [], T.INT64), info("k", [], T.BOOL), info("s", [64, WIDE])], [info("k2", [], T.BOOL), info("t", [64, WIDE])])
+    inner = body(nodes,
+                 [info("i", [], T.INT64), info("k", [], T.BOOL), info("s", [64, WIDE])],
+                 [info("k2", [], T.BOOL), info("t", [64, WIDE])])
     return node("Loop", ["n", "", "x"], ["y"], name="loop", body=inner), [("n", np.array(trips))] + weights(1)
 
 
@@ -116,8 +121,8 @@ def loop_costs_its_trips(folder):
 
 
 def lists_ranks_and_optionals():
-    """Yields name, nodes, inputs and outputs of models whose bodies pass on values that cannot be sharded: sequences, optional values, and tensors whose
-    rank is unknown, or differs between a branch or an iteration and what it returns."""
+    """Yields name, nodes, inputs and outputs of models whose bodies pass on values that cannot be sharded: sequences, optional values, and
+    tensors whose rank is unknown, or differs between a branch or an iteration and what it returns."""
     def seq(name, shape):
         return helper.make_tensor_sequence_value_info(name, T.FLOAT, shape)
 
@@ -125,7 +130,8 @@ def lists_ranks_and_optionals():
         return helper.make_value_info(name, helper.make_optional_type_proto(helper.make_tensor_type_proto(T.FLOAT, shape)))
 
     def looped_body(nodes, states, ends):
-        return body([node("Identity", ["k"], ["k2"])] + nodes, [info("i", [], T.INT64), info("k", [], T.BOOL)] + states, [info("k2", [], T.BOOL)] + ends)
+        return body([node("Identity", ["k"], ["k2"])] + nodes, [info("i", [], T.INT64), info("k", [], T.BOOL)] + states,
+                    [info("k2", [], T.BOOL)] + ends)
 
     def product(of, to):
         return node("MatMul", [of, "w0"], [to], name="product_" + to)
@@ -140,31 +146,50 @@ def lists_ranks_and_optionals():
         then = body([product("x", "t"), node("SequenceInsert", ["s", "t"], ["u"])], [], [seq("u", shape)], "then")
         other = body([node("SequenceInsert", ["s", "x"], ["v"])], [], [seq("v", shape)], "else")
         nested = looped_body([choose("s2", then, other)], [seq("s", shape)], [seq("s2", shape)])
-        yield kind + "_list_grows_in_a_branch", [start, node("Loop", ["three", "yes", "empty"], ["list"], body=nested), join], [COND, X], [out]
+        yield kind + "_list_grows_in_a_branch", [start, node("Loop", ["three", "yes", "empty"], ["list"], body=nested), join], [COND,
+                                                                                                                                X], [out]
         then = body([product("x", "t"), node("SequenceConstruct", ["t", "x"], ["u"])], [], [seq("u", shape)], "then")
         other = body([node("SequenceConstruct", ["x", "x"], ["v"])], [], [seq("v", shape)], "else")
         yield kind + "_list_of_a_branch", [choose("list", then, other), join], [COND, X], [out]
         then = body([product("x", "t"), node("Optional", ["t"], ["u"])], [], [maybe("u", shape)], "then")
         other = body([node("Optional", ["x"], ["v"])], [], [maybe("v", shape)], "else")
         yield kind + "_optional_of_a_branch", [choose("o", then, other), node("OptionalGetElement", ["o"], ["y"])], [COND, X], [rows]
-        carried = looped_body([node("OptionalGetElement", ["s"], ["e"]), product("e", "t"), node("Optional", ["t"], ["s2"])], [maybe("s", shape)], [maybe("s2", shape)])
-        yield kind + "_optional_state", [node("Optional", ["x"], ["o"]), node("Loop", ["three", "yes", "o"], ["p"], body=carried), node("OptionalGetElement", ["p"], ["y"])], [X], [rows]
+        carried = looped_body(
+            [node("OptionalGetElement", ["s"], ["e"]),
+             product("e", "t"), node("Optional", ["t"], ["s2"])], [maybe("s", shape)], [maybe("s2", shape)])
+        yield kind + "_optional_state", [
+            node("Optional", ["x"], ["o"]),
+            node("Loop", ["three", "yes", "o"], ["p"], body=carried),
+            node("OptionalGetElement", ["p"], ["y"])
+        ], [X], [rows]
     mapped = body([product("e", "t")], [info("e", ["r", WIDE])], [info("t", ["r", WIDE])])
-    yield "map", [node("SplitToSequence", ["x", "parts"], ["s"], axis=0), node("SequenceMap", ["s"], ["list"], body=mapped), join], [X], [out]
+    yield "map", [node("SplitToSequence", ["x", "parts"], ["s"], axis=0),
+                  node("SequenceMap", ["s"], ["list"], body=mapped), join], [X], [out]
     at = body([node("SequenceAt", ["list", "zero"], ["e"]), node("MatMul", ["r", "e"], ["t"], name="t"), node("Add", ["t", "s"], ["s2"])],
               [info("s", [WIDE]), info("r", [64])], [info("s2", [WIDE]), info("z", [WIDE])])
     at.node.append(node("Identity", ["s2"], ["z"]))
-    yield "list_read_in_a_scan", [node("SequenceConstruct", ["x", "x"], ["list"]), node("Transpose", ["x"], ["xt"]), node("Scan", ["first", "xt"], ["last", "y"], body=at, num_scan_inputs=1)], [X], [info("y", [WIDE, WIDE])]
-    deeper = looped_body([node("Unsqueeze", ["s", "axis"], ["s2"]), product("x", "t")], [helper.make_value_info("s", helper.make_tensor_type_proto(T.FLOAT, None))],
-                         [helper.make_value_info("s2", helper.make_tensor_type_proto(T.FLOAT, None)), info("t", [64, WIDE])])
-    yield "rank_of_a_state_grows", [node("Loop", ["three", "yes", "x"], ["d", "y"], body=deeper)], [X], [info("y", [3, 64, WIDE]), info("d", [1, 1, 1, 64, WIDE])]
-    yield "ranks_of_branches_differ", [choose("b", body([product("x", "t")], [], [info("t", [64, WIDE])]), body([node("ReduceSum", ["x"], ["u"], keepdims=0)], [], [info("u", [])])),
-                                       node("Add", ["b", "x"], ["y"])], [COND, X], [rows]
+    yield "list_read_in_a_scan", [
+        node("SequenceConstruct", ["x", "x"], ["list"]),
+        node("Transpose", ["x"], ["xt"]),
+        node("Scan", ["first", "xt"], ["last", "y"], body=at, num_scan_inputs=1)
+    ], [X], [info("y", [WIDE, WIDE])]
+    deeper = looped_body([node("Unsqueeze", ["s", "axis"], ["s2"]), product("x", "t")],
+                         [helper.make_value_info("s", helper.make_tensor_type_proto(T.FLOAT, None))],
+                         [helper.make_value_info("s2", helper.make_tensor_type_proto(T.FLOAT, None)),
+                          info("t", [64, WIDE])])
+    yield "rank_of_a_state_grows", [node("Loop", ["three", "yes", "x"], ["d", "y"],
+                                         body=deeper)], [X], [info("y", [3, 64, WIDE]),
+                                                              info("d", [1, 1, 1, 64, WIDE])]
+    yield "ranks_of_branches_differ", [
+        choose("b", body([product("x", "t")], [], [info("t", [64, WIDE])]),
+               body([node("ReduceSum", ["x"], ["u"], keepdims=0)], [], [info("u", [])])),
+        node("Add", ["b", "x"], ["y"])
+    ], [COND, X], [rows]
 
 
 def lists_ranks_and_optionals_at_borders(folder):
-    init = weights(1) + [("three", np.array(3)), ("yes", np.array(True)), ("parts", np.array([24, 40])), ("zero", np.array(0)), ("first", np.zeros(WIDE, "f4")),
-                         ("axis", np.array([0]))]
+    init = weights(1) + [("three", np.array(3)), ("yes", np.array(True)), ("parts", np.array([24, 40])), ("zero", np.array(0)),
+                         ("first", np.zeros(WIDE, "f4")), ("axis", np.array([0]))]
     feeds = {"x": np.random.default_rng(5).standard_normal((64, WIDE)).astype("f4"), "c": np.array(True)}
     for name, nodes, ins, outs in lists_ranks_and_optionals():
         model, given = save(folder, name, nodes, ins, outs, init), os.path.join(folder, name + ".npz")
@@ -181,14 +206,20 @@ def loop_without_a_limit_has_16_trips(folder):
     times = []
     for trips in (np.iinfo(np.int64).max, 16):
         loop, init = looped(trips)
-        times.append(doc("plan", save(folder, "loop", [loop], [X], [Y], init), "--devices", 2, "-o", os.path.join(folder, "q.onnx"))["milliseconds"])
+        times.append(
+            doc("plan", save(folder, "loop", [loop], [X], [Y], init), "--devices", 2, "-o", os.path.join(folder, "q.onnx"))["milliseconds"])
     assert times[0] == times[1], times
 
 
 def loop_with_a_computed_end(folder):
     """The trip count is an input, and the condition is a float that only one device may decide."""
-    nodes = [node("MatMul", ["s", "w0"], ["t0"], name="inside"), node("Tanh", ["t0"], ["t"], name="curve"), node("ReduceSum", ["t"], ["q"], keepdims=0, name="sum"),
-             node("Less", ["q", "limit"], ["k2"], name="less"), node("Relu", ["t"], ["each"], name="positive")]
+    nodes = [
+        node("MatMul", ["s", "w0"], ["t0"], name="inside"),
+        node("Tanh", ["t0"], ["t"], name="curve"),
+        node("ReduceSum", ["t"], ["q"], keepdims=0, name="sum"),
+        node("Less", ["q", "limit"], ["k2"], name="less"),
+        node("Relu", ["t"], ["each"], name="positive")
+    ]
     inner = body(nodes, [info("i", [], T.INT64), info("k", [], T.BOOL), info("s", [64, WIDE])],
                  [info("k2", [], T.BOOL), info("t", [64, WIDE]), info("each", [64, WIDE])])
     model = save(folder, "loop", [node("Loop", ["n", "c", "x"], ["y", "all"], name="loop", body=inner)], [info("n", [], T.INT64), COND, X],
@@ -200,11 +231,17 @@ def loop_with_a_computed_end(folder):
 
 
 def scan_with_axes(folder):
-    nodes = [node("MatMul", ["s", "w0"], ["a"], name="a"), node("MatMul", ["e", "w1"], ["b"], name="b"), node("Add", ["a", "b"], ["ab"], name="ab"),
-             node("Tanh", ["ab"], ["s2"], name="next"), node("MatMul", ["s2", "w2"], ["o"], name="out")]
+    nodes = [
+        node("MatMul", ["s", "w0"], ["a"], name="a"),
+        node("MatMul", ["e", "w1"], ["b"], name="b"),
+        node("Add", ["a", "b"], ["ab"], name="ab"),
+        node("Tanh", ["ab"], ["s2"], name="next"),
+        node("MatMul", ["s2", "w2"], ["o"], name="out")
+    ]
     inner = body(nodes, [info("s", [32, WIDE]), info("e", [32, WIDE])], [info("s2", [32, WIDE]), info("o", [32, WIDE])])
     scan = node("Scan", ["h", "v"], ["last", "ys"], name="scan", body=inner, num_scan_inputs=1, scan_input_axes=[1], scan_output_axes=[1])
-    model = save(folder, "scan", [scan], [info("h", [32, WIDE]), info("v", [32, 20, WIDE])], [info("last", [32, WIDE]), info("ys", [32, 20, WIDE])], weights(3))
+    model = save(folder, "scan", [scan], [info("h", [32, WIDE]), info("v", [32, 20, WIDE])],
+                 [info("last", [32, WIDE]), info("ys", [32, 20, WIDE])], weights(3))
     plan = agree(folder, model, 2)
     once = 2 * 32 * WIDE * WIDE * 3 / 50e9 * 1e3  # three products at 50 GFLOP/s
     assert plan["cut_nodes"] == 6 and 20 * once / 2 < plan["milliseconds"] < 20 * once, (plan["milliseconds"], once)
@@ -215,9 +252,13 @@ def nested(folder):
     loop, init = looped(6)
     loop.output[0] = "looped"
     then = body([loop, node("MatMul", ["looped", "w1"], ["ty"], name="after")], [], [info("ty", [64, WIDE])], "then")
-    other = body([node("MatMul", ["x", "w2"], ["e0"], name="e0"), node("Relu", ["e0"], ["e1"], name="e1"), node("MatMul", ["e1", "w3"], ["ey"], name="e2")],
-                 [], [info("ey", [64, WIDE])], "else")
-    return save(folder, "nested", [node("If", ["c"], ["y"], name="choose", then_branch=then, else_branch=other)], [COND, X], [Y], init[:1] + weights(4))
+    other = body([
+        node("MatMul", ["x", "w2"], ["e0"], name="e0"),
+        node("Relu", ["e0"], ["e1"], name="e1"),
+        node("MatMul", ["e1", "w3"], ["ey"], name="e2")
+    ], [], [info("ey", [64, WIDE])], "else")
+    return save(folder, "nested", [node("If", ["c"], ["y"], name="choose", then_branch=then, else_branch=other)], [COND, X], [Y],
+                init[:1] + weights(4))
 
 
 def loop_in_a_branch(folder):
@@ -240,7 +281,8 @@ def memory_of_values_in_bodies_counts(folder):
     other = body([node("Relu", ["x"], ["r"], name="relu")], [], [info("r", [64, WIDE])], "else")
     big = 64 * 8192 * 4
     init = [("up", np.zeros((WIDE, 8192), "f4")), ("down", np.zeros((8192, WIDE), "f4"))]
-    model = save(folder, "wide", [node("If", ["c"], ["y"], name="choose", then_branch=body(wide, [], [info("d", [64, WIDE])], "then"), else_branch=other)],
+    model = save(folder, "wide",
+                 [node("If", ["c"], ["y"], name="choose", then_branch=body(wide, [], [info("d", [64, WIDE])], "then"), else_branch=other)],
                  [COND, X], [Y], init)
     plan = doc("plan", model, "--devices", 1, "-o", os.path.join(folder, "q.onnx"))
     assert plan["memory"][0] >= 2 * WIDE * 8192 * 4 + big, plan["memory"]
@@ -267,14 +309,19 @@ def explained(folder):
 def caches_that_only_branches_read(folder):
     """A state keeps its sharding through an If, as in decoders that Optimum merges."""
     def branch(tag, op):
-        nodes = [node("MatMul", ["x", "wk"], [tag + "n"], name=tag + "n"), node("Reshape", [tag + "n", "heads"], [tag + "h"], name=tag + "h"),
-                 node("Transpose", [tag + "h"], [tag + "t"], perm=[0, 2, 1, 3], name=tag + "t"),
-                 node("Concat", ["past", tag + "t"], [tag + "p"], axis=2, name=tag + "p"), node(op, [tag + "p"], [tag + "o"], name=tag + "o"),
-                 node("ReduceSum", [tag + "o", "axes"], [tag + "s"], keepdims=0, name=tag + "s")]
+        nodes = [
+            node("MatMul", ["x", "wk"], [tag + "n"], name=tag + "n"),
+            node("Reshape", [tag + "n", "heads"], [tag + "h"], name=tag + "h"),
+            node("Transpose", [tag + "h"], [tag + "t"], perm=[0, 2, 1, 3], name=tag + "t"),
+            node("Concat", ["past", tag + "t"], [tag + "p"], axis=2, name=tag + "p"),
+            node(op, [tag + "p"], [tag + "o"], name=tag + "o"),
+            node("ReduceSum", [tag + "o", "axes"], [tag + "s"], keepdims=0, name=tag + "s")
+        ]
         return body(nodes, [], [info(tag + "s", [2, 8, 64]), info(tag + "p", [2, 8, 33, 64])], tag)
     graph = [node("If", ["c"], ["y", "present"], name="choose", then_branch=branch("a", "Tanh"), else_branch=branch("b", "Relu"))]
-    model = save(folder, "cache", graph, [COND, info("x", [2, 1, WIDE]), info("past", [2, 8, 32, 64])], [info("y", [2, 8, 64]), info("present", [2, 8, 33, 64])],
-                 [("wk", np.ones((WIDE, 512), "f4") / WIDE), ("heads", np.array([2, 1, 8, 64])), ("axes", np.array([2]))])
+    model = save(folder, "cache", graph, [COND, info("x", [2, 1, WIDE]), info("past", [2, 8, 32, 64])],
+                 [info("y", [2, 8, 64]), info("present", [2, 8, 33, 64])], [("wk", np.ones((WIDE, 512), "f4") / WIDE),
+                                                                            ("heads", np.array([2, 1, 8, 64])), ("axes", np.array([2]))])
     out = os.path.join(folder, "planned.onnx")
     plan = doc("plan", model, "--devices", 2, "--state", "past=present", "-o", out)
     parts = doc("partition", out, "--dry-run")
@@ -284,12 +331,14 @@ def caches_that_only_branches_read(folder):
 
 def advice_of_more_devices(folder):
     """It is given only where more devices need less memory each."""
-    magic = onnx.helper.make_model(helper.make_graph([node("Magic", ["x", "w0"], ["y"], domain="my")], "g", [X], [Y], [numpy_helper.from_array(a, n) for n, a in weights(1)]),
-                                   ir_version=10, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("my", 1)])
+    magic = onnx.helper.make_model(
+        helper.make_graph([node("Magic", ["x", "w0"], ["y"], domain="my")], "g", [X], [Y],
+                          [numpy_helper.from_array(a, n) for n, a in weights(1)]), ir_version=10,
+        opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("my", 1)])
     path = os.path.join(folder, "magic.onnx")
     onnx.save(magic, path)
-    for model, words, helps in ((path, ("cpu:2", "200KB"), False), (path, ("2", "200KB"), False), (branches(folder), ("cpu:2", "400KB"), True),
-                                (branches(folder), ("cpu:1", "400KB"), True)):
+    for model, words, helps in ((path, ("cpu:2", "200KB"), False), (path, ("2", "200KB"), False),
+                                (branches(folder), ("cpu:2", "400KB"), True), (branches(folder), ("cpu:1", "400KB"), True)):
         rc, _, err = harness.call(TESSERA, "plan", model, "--devices", words[0], "--memory", words[1], "-o", os.path.join(folder, "q.onnx"))
         assert rc == 4 and ("more devices" in err) == helps, (model, words, err)
 
@@ -298,20 +347,26 @@ def branches_of_two_ranks(folder):
     """One branch sums the rows and columns that the other returns: the rank of the result is known to neither the model nor the planner."""
     then = body(chain(1) + [node("ReduceSum", ["m0"], ["t"], name="sum", keepdims=0)], [], [info("t", None)], "then")
     other = body(chain(1, tag="n"), [], [info("n0", None)], "else")
-    model = save(folder, "ranks", [node("If", ["c"], ["y"], name="i", then_branch=then, else_branch=other)], [X, COND], [info("y", None)], weights(1), ranked=False)
+    model = save(folder, "ranks", [node("If", ["c"], ["y"], name="i", then_branch=then, else_branch=other)], [X, COND], [info("y", None)],
+                 weights(1), ranked=False)
     for devices in (2, 3):
         assert agree(folder, model, devices, sized=False)["nodes"] == 4
 
 
 def states_whose_rank_depends_on_sizes(folder):
     """Squeeze without axes: only the sizes of a run give the rank of the state."""
-    inner = body([node("Squeeze", ["x"], ["q"], name="q"), node("MatMul", ["s", "w0"], ["m"], name="m"), node("Add", ["q", "m"], ["z"], name="z"),
-                  node("Identity", ["go"], ["on"], name="on")], [info("k", [], T.INT64), info("go", [], T.BOOL), info("s", None)],
-                 [info("on", [], T.BOOL), info("z", None)])
+    inner = body([
+        node("Squeeze", ["x"], ["q"], name="q"),
+        node("MatMul", ["s", "w0"], ["m"], name="m"),
+        node("Add", ["q", "m"], ["z"], name="z"),
+        node("Identity", ["go"], ["on"], name="on")
+    ], [info("k", [], T.INT64), info("go", [], T.BOOL), info("s", None)], [info("on", [], T.BOOL), info("z", None)])
     nodes = [node("Squeeze", ["x"], ["first"], name="f"), node("Loop", ["n", "", "first"], ["y"], name="l", body=inner)]
-    model = save(folder, "squeezed", nodes, [info("x", ["a", "b", WIDE])], [info("y", None)], weights(1) + [("n", np.array(3))], ranked=False)
+    model = save(folder, "squeezed", nodes, [info("x", ["a", "b", WIDE])], [info("y", None)],
+                 weights(1) + [("n", np.array(3))], ranked=False)
     plan = doc("plan", model, "--devices", 2, "--dim", "a=1", "--dim", "b=64", "-o", os.path.join(folder, "planned.onnx"))
-    assert doc("verify", os.path.join(folder, "planned.onnx"), "--dim", "a=1", "--dim", "b=64", "--allow-unsharded")["ok"] and plan["nodes"] == 6, plan
+    assert doc("verify", os.path.join(folder, "planned.onnx"), "--dim", "a=1", "--dim", "b=64",
+               "--allow-unsharded")["ok"] and plan["nodes"] == 6, plan
 
 
 def slow_devices(path, n, rng):
@@ -340,10 +395,13 @@ def random_model(folder, seed, seen):
 def main():
     trials, first = int(sys.argv[2]) * (5 if harness.ALL else 1), int(sys.argv[3]) if len(sys.argv) > 3 else 1
     seen = []
-    harness.run([if_costs_its_most_expensive_branch, if_on_hosts_and_other_numbers_of_devices, number_of_devices_is_chosen_by_the_same_time, loop_costs_its_trips,
-                 lists_ranks_and_optionals_at_borders, loop_without_a_limit_has_16_trips, loop_with_a_computed_end, scan_with_axes, loop_in_a_branch, weights_of_bodies_are_sharded_to_fit,
-                 memory_of_values_in_bodies_counts, stages_do_not_divide_bodies, branches_of_two_ranks, states_whose_rank_depends_on_sizes, explained,
-                 caches_that_only_branches_read, advice_of_more_devices])
+    harness.run([
+        if_costs_its_most_expensive_branch, if_on_hosts_and_other_numbers_of_devices, number_of_devices_is_chosen_by_the_same_time,
+        loop_costs_its_trips, lists_ranks_and_optionals_at_borders, loop_without_a_limit_has_16_trips, loop_with_a_computed_end,
+        scan_with_axes, loop_in_a_branch, weights_of_bodies_are_sharded_to_fit, memory_of_values_in_bodies_counts,
+        stages_do_not_divide_bodies, branches_of_two_ranks, states_whose_rank_depends_on_sizes, explained, caches_that_only_branches_read,
+        advice_of_more_devices
+    ])
     harness.run([("seed %d" % seed, random_model, seed, seen) for seed in range(first, first + trials)])
     if not harness.PATTERN:
         harness.check("random plans shard nodes of bodies", sum(seen) >= trials // 2, seen)

@@ -56,7 +56,8 @@ def follow(planned, devices, dims, doc, objective):
     seen = json.loads(text)
     for what, told, came in (("latency", doc["latency"], seen["first_s"]), ("period", doc["period"], seen["period_s"])):
         off = came * 1e12 / told
-        assert 0.97 < off < 1.03 or (what == "period" and objective == "latency"), "%s: planned %g ms, simulated %g ms" % (what, told / 1e9, came * 1e3)
+        assert 0.97 < off < 1.03 or (what == "period"
+                                     and objective == "latency"), "%s: planned %g ms, simulated %g ms" % (what, told / 1e9, came * 1e3)
 
 
 # Plans, checks, partitions, simulates and runs one model with one setting.
@@ -104,7 +105,10 @@ def plan_together(folder, model, words):
     ins, _ = evaluator.recorded(model)
     dims = sizes(model, ins)
     small = [w.replace("seq=%s" % w.split("=")[-1], "seq=1") for w in dims[1::2] if w.startswith("seq=")]
-    command = ["plan", model, "--devices", "4", *dims, "--with", model, *[x for w in small for x in ("--with-dim", w)], "--steps", "64", "--json", *words]
+    command = [
+        "plan", model, "--devices", "4", *dims, "--with", model, *[x for w in small for x in ("--with-dim", w)], "--steps", "64", "--json",
+        *words
+    ]
     rc, text, err = harness.call(TESSERA, *command, "-o", many, "--with-output", one)
     assert rc == 0 and small, "plan: exit %d %s" % (rc, err)
     doc = json.loads(text)
@@ -114,7 +118,8 @@ def plan_together(folder, model, words):
     def weights(path):
         m = onnx.load(path, load_external_data=False)
         names = {t.name for t in m.graph.initializer}
-        return [(n.name, c.pipeline_stage, s.SerializeToString()) for n in m.graph.node for c in n.device_configurations for s in c.sharding_spec if s.tensor_name in names]
+        return [(n.name, c.pipeline_stage, s.SerializeToString()) for n in m.graph.node for c in n.device_configurations
+                for s in c.sharding_spec if s.tensor_name in names]
 
     assert weights(many) == weights(one), "weights lie differently"
     for node in (weights(many)[0][0], weights(many)[-1][0]):  # the plan has the best candidate, also of the first and last stage
@@ -153,21 +158,25 @@ def by_hand(folder, model):
     assert rc == 1 and "plan-stages" in err, "another number of stages: exit %d %s" % (rc, err)
     # Branches may be in another order than their stages. Stages are then not ranges of nodes, which is an error.
     h, one = onnx.helper, [onnx.helper.make_tensor_value_info(k, 1, [4, 4]) for k in "xyz"]
-    branches = h.make_model(h.make_graph([h.make_node("Relu", ["x"], ["y"], name="late"), h.make_node("Neg", ["x"], ["z"], name="early")], "g", one[:1], one[1:]), ir_version=11)
+    branches = h.make_model(
+        h.make_graph([h.make_node("Relu", ["x"], ["y"], name="late"),
+                      h.make_node("Neg", ["x"], ["z"], name="early")], "g", one[:1], one[1:]), ir_version=11)
     branches.configuration.add(name="hand", num_devices=2)
     for node, stage in zip(branches.graph.node, (1, 0)):
         node.device_configurations.add(configuration_id="hand").pipeline_stage = stage
     onnx.save(branches, start)
     rc, _, err = harness.call(TESSERA, "plan", start, "--devices", "2", "-o", folder + "/no.onnx")
     assert rc == 1 and "plan-stages" in err and "'late'" in err, "branches: exit %d %s" % (rc, err)
-    rc, text, err = harness.call(TESSERA, "plan", model, "--devices", "2", "--stages", "2", "--explain", "#0", "-o", folder + "/e.onnx", "--json")
+    rc, text, err = harness.call(TESSERA, "plan", model, "--devices", "2", "--stages", "2", "--explain", "#0", "-o", folder + "/e.onnx",
+                                 "--json")
     doc = json.loads(text) if text else {}
     assert rc == 0 and doc["choices"] and doc["choices"][0]["chosen"], "explain: exit %d %s" % (rc, err)
 
 
 def jobs(models):
     """Yields all settings with all models; a sample has each setting with another model."""
-    for k, (name, function, *more) in enumerate([("%s stages for %s on %s" % case, check, case) for case in CASES] + [("by hand", by_hand), ("together", together)]):
+    for k, (name, function, *more) in enumerate([("%s stages for %s on %s" % case, check, case)
+                                                 for case in CASES] + [("by hand", by_hand), ("together", together)]):
         names = ("gpt2_tiny", "llama_tiny") if name == "together" else spine.NAMES
         for model in harness.sample(names, 1, k):
             yield "%s: %s" % (model, name), function, os.path.join(models, model, "model.onnx"), *more

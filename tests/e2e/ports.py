@@ -124,7 +124,8 @@ def is_planned(tessera, decode, folder):
     sizes = ["--dim", "batch=1", "--dim", "past=4000", "--dim", "total=4001"]
     for n, words in ((2, ()), (4, ()), (4, ("--stages", "2", "--objective", "throughput"))):
         whole = json.loads(call(tessera, "plan", model, "--devices", str(n), *sizes, *words, "--json")[0])["cost"]
-        doc = json.loads(call(tessera, "plan", model, "--devices", str(n), *sizes, *words, "--state", "past_*=present_*", "-o", cut, "--json")[0])
+        doc = json.loads(
+            call(tessera, "plan", model, "--devices", str(n), *sizes, *words, "--state", "past_*=present_*", "-o", cut, "--json")[0])
         assert doc["cost"] < whole, "a cache that stays costs %d, one that moves %d" % (doc["cost"], whole)
         call(tessera, "partition", cut, "-o", parts, "--force")
         manifest = evaluator.check_folder(parts)
@@ -171,9 +172,11 @@ def any_batch(tessera, folder):
     w = rng.standard_normal((6, 4)).astype("f4")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"], name="mm"), helper.make_node("Shape", ["x"], ["s"], name="shape"),
              helper.make_node("ReduceSum", ["h"], ["total"], name="sum", keepdims=0), helper.make_node("Abs", ["h"], ["y"], name="abs")]
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 6])],
-                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4]), helper.make_tensor_value_info("s", TensorProto.INT64, [2]),
-                               helper.make_tensor_value_info("total", TensorProto.FLOAT, [])], [numpy_helper.from_array(w, "w")])
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 6])], [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4]),
+        helper.make_tensor_value_info("s", TensorProto.INT64, [2]),
+        helper.make_tensor_value_info("total", TensorProto.FLOAT, [])
+    ], [numpy_helper.from_array(w, "w")])
     model, cut, parts, data, out = (os.path.join(folder, f) for f in ("b.onnx", "bcut.onnx", "bparts", "bin.npz", "bout.npz"))
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), model)
     call(tessera, "annotate", model, "--config", "c:3", "--shard", "mm:x={3,1:0,1,2}", "-o", cut)
@@ -192,9 +195,11 @@ def any_batch(tessera, folder):
 
 def size_alone(tessera, folder):
     """The model reads only the shape of an input, and it is known. The input stays sharded, also on devices without rank 0."""
-    model, cut, parts, data, result = (os.path.join(folder, f) for f in ("size.onnx", "size_cut.onnx", "size_parts", "size.npz", "size_out.npz"))
+    model, cut, parts, data, result = (os.path.join(folder, f)
+                                       for f in ("size.onnx", "size_cut.onnx", "size_parts", "size.npz", "size_out.npz"))
     nodes = [helper.make_node("Shape", ["x"], ["s"], name="shape"), helper.make_node("Neg", ["s"], ["y"], name="neg")]
-    g = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])], [helper.make_tensor_value_info("y", TensorProto.INT64, [1])])
+    g = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6])],
+                          [helper.make_tensor_value_info("y", TensorProto.INT64, [1])])
     onnx.save(helper.make_model(g, opset_imports=[helper.make_opsetid("", 18)], ir_version=11), model)
     np.savez(data, x=np.zeros(6, "f4"))
     for spec in ("{2:2,3}", "{2:0,1}", "{4:3,2,1,0}"):

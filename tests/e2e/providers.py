@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests ranks with different execution providers: one rank on the CPU provider and one on OpenVINO, with the ONNX Runtime of onnxruntime-openvino.
+"""Tests ranks with different execution providers: one rank on the CPU provider and one on OpenVINO, with the ONNX Runtime of
+onnxruntime-openvino.
 
-Small models must return their recorded outputs. The trace must have OpenVINO's nodes on its rank only. The guide's CPU/NPU/GPU decoder must run
-with OpenVINO as NPU. tools/setup fetches the wheel (84 MB, 250 MB unpacked) into .deps; without it the test is skipped.
+Small models must return their recorded outputs. The trace must have OpenVINO's nodes on its rank only. The guide's CPU/NPU/GPU decoder must
+run with OpenVINO as NPU. tools/setup fetches the wheel (84 MB, 250 MB unpacked) into .deps; without it the test is skipped.
 
 usage: providers.py TESSERA EXAMPLE USER_OPS"""
 import collections, glob, json, os, sys, tempfile
@@ -61,14 +62,16 @@ def check_model(name, folder):
 def check_decoder(folder):
     rc, out, err = call(EXAMPLE, OPS, folder)
     case("the guide's decoder is cut for CPU, NPU and GPU", rc == 0, "exit %d %s" % (rc, err))
-    rc, out, err = call(TESSERA, "verify", folder + "/decoder.onnx", "--inputs", "random:1,tokens:2x3,embed.weight:50x24,lm_head.weight:24x50",
-                        "--ort-ops", OPS, "--map-device", "GPU=OpenVINO", "--json")
+    rc, out, err = call(TESSERA, "verify", folder + "/decoder.onnx", "--inputs",
+                        "random:1,tokens:2x3,embed.weight:50x24,lm_head.weight:24x50", "--ort-ops", OPS, "--map-device", "GPU=OpenVINO",
+                        "--json")
     doc = json.loads(out) if rc == 0 else {}
     case("the guide's decoder with OpenVINO for NPU and GPU", doc.get("ok") is True, "exit %d %s" % (rc, err))
     rc, out, err = call(TESSERA, "run", folder + "/parts", "--inputs", "random:1,tokens:2x3,embed.weight:50x24,lm_head.weight:24x50",
                         "--ort-ops", OPS, "--map-device", "GPU=CPU", "--json")
     ranks = json.loads(out)["ranks"] if rc == 0 else []
-    case("its ranks have unlike providers", [(r["device"], r["provider"]) for r in ranks] == [("CPU", "CPU"), ("OpenVINO", "OpenVINO"), ("CPU", "CPU")],
+    case("its ranks have unlike providers", [(r["device"], r["provider"]) for r in ranks] == [("CPU", "CPU"), ("OpenVINO", "OpenVINO"),
+                                                                                              ("CPU", "CPU")],
          "exit %d %s %s" % (rc, out, err))
 
 

@@ -124,7 +124,8 @@ class Maker:
     def make_scan(self, nodes, path, v, outer, depth):
         """A Scan over three copies of v, stacked along a random axis."""
         r, d, init = self.rng, [self.rows, self.columns], []
-        axis, name, out, stacked, s, e = r.choice([0, 1, 2]), self.name("scan"), self.name("v"), self.name("s"), self.name("s"), self.name("e")
+        axis, name, out, stacked, s, e = r.choice([0, 1,
+                                                   2]), self.name("scan"), self.name("v"), self.name("s"), self.name("s"), self.name("e")
         one = self.op(nodes, path, "Unsqueeze", [v, self.const(np.array([axis], "i8"))], [], [d, None])
         turns = self.op(nodes, path, "Concat", [one] * 3, [], [None] * 3, axis=axis)
         inner, last, seen = self.chain("%s%s > body > " % (path, name), s, outer + [e], depth + 1, init)
@@ -209,14 +210,17 @@ def trial(tessera, seed, folder):
     rc, out, err = harness.call(tessera, "verify", cut, "--inputs", data, "--json", "--timeout", "20")
     if rc != 0 or not json.loads(out)["ok"]:
         onnx.save(m, os.path.join(os.environ["KEEP"], "failed_%d.onnx" % seed)) if os.environ.get("KEEP") else None
-        raise AssertionError("verify: exit %d %s %s\n%d devices %s" % (rc, out[:600], err if len(err) < 4000 else err[:2400] + " ... " + err[-1500:], devices, edits))
+        raise AssertionError("verify: exit %d %s %s\n%d devices %s" %
+                             (rc, out[:600], err if len(err) < 4000 else err[:2400] + " ... " + err[-1500:], devices, edits))
     return sum(json.loads(out)["collectives"].values())
 
 
 def drawn(tessera, seed, folder):
-    """Random shardings by `verify --random`, which also shard bodies and sometimes use stages. Written as edits, they must mean the same."""
+    """Random shardings by `verify --random`, which also shard bodies and sometimes use stages. Written as edits, they must mean the
+    same."""
     plain, data, script, cut = (os.path.join(folder, f) for f in ("plain.onnx", "in.npz", "edits.txt", "drawn.onnx"))
-    rc, out, err = harness.call(tessera, "verify", plain, "--inputs", data, "--random", "2", "--seed", seed, "--devices", 2 + seed % 3, "--json", "--timeout", "20")
+    rc, out, err = harness.call(tessera, "verify", plain, "--inputs", data, "--random", "2", "--seed", seed, "--devices", 2 + seed % 3,
+                                "--json", "--timeout", "20")
     assert rc == 0, "drawn: exit %d %s" % (rc, err[:2000])
     stages = 0
     for t in json.loads(out)["trials"]:
@@ -225,7 +229,8 @@ def drawn(tessera, seed, folder):
         rc, _, err = harness.call(tessera, "annotate", plain, "--script", script, "-o", cut)
         assert rc == 0, "edits: exit %d %s\n%s" % (rc, err, t["sharding"])
         rc, again, err = harness.call(tessera, "partition", cut, "-o", os.path.join(folder, "parts"), "--force", "--json")
-        assert rc == 0 and json.loads(again)["cut_nodes"] == t["cut_nodes"] and json.loads(again)["collectives"] == t["collectives"], (again, err)
+        assert rc == 0 and json.loads(again)["cut_nodes"] == t["cut_nodes"] and json.loads(again)["collectives"] == t["collectives"], (
+            again, err)
         stages += any("--stage" in e for e in t["sharding"])
     return any(" > " in e for t in json.loads(out)["trials"] for e in t["sharding"]), stages
 

@@ -18,7 +18,8 @@ LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscri
 
 
 def start(words, **variables):
-    return subprocess.Popen([str(w) for w in words], env={**harness.environment(), **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([str(w) for w in words], env={**harness.environment(), **variables}, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
 
 
 def ends(processes, timeout=harness.HANG_S):
@@ -39,9 +40,16 @@ def make(d):
     rng = np.random.default_rng(4)
     def info(name, shape):
         return h.make_tensor_value_info(name, T.FLOAT, shape)
-    nodes = [h.make_node("MatMul", ["x", "w"], ["h"], name="up"), h.make_node("Relu", ["h"], ["r"], name="act"), h.make_node("MatMul", ["r", "v"], ["y"], name="down")]
+
+    nodes = [
+        h.make_node("MatMul", ["x", "w"], ["h"], name="up"),
+        h.make_node("Relu", ["h"], ["r"], name="act"),
+        h.make_node("MatMul", ["r", "v"], ["y"], name="down")
+    ]
     weights = [nh.from_array(rng.standard_normal(s).astype("f4"), k) for k, s in (("w", (256, 1536)), ("v", (1536, 256)))]
-    onnx.save(h.make_model(h.make_graph(nodes, "g", [info("x", [96, 256])], [info("y", [96, 256])], weights), ir_version=10, opset_imports=[h.make_opsetid("", 18)]), d + "/m.onnx")
+    onnx.save(
+        h.make_model(h.make_graph(nodes, "g", [info("x", [96, 256])], [info("y", [96, 256])], weights), ir_version=10,
+                     opset_imports=[h.make_opsetid("", 18)]), d + "/m.onnx")
     x = rng.standard_normal((96, 256)).astype("f4")
     np.savez(d + "/in.npz", x=x)
     a, b = (nh.to_array(w) for w in weights)
@@ -54,7 +62,10 @@ def by_hand(words, n, transport, port):
 
 
 def launched(words, n, port):
-    return [start(words, RANK=str(r), WORLD_SIZE=str(n), LOCAL_RANK=str(r), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR="localhost", MASTER_PORT=str(port)) for r in range(n)]
+    return [
+        start(words, RANK=str(r), WORLD_SIZE=str(n), LOCAL_RANK=str(r), LOCAL_WORLD_SIZE=str(n), MASTER_ADDR="localhost",
+              MASTER_PORT=str(port)) for r in range(n)
+    ]
 
 
 def example(folder, d, want, begin, ranks):
@@ -113,7 +124,7 @@ FAULTS = {"a rank dies before a barrier": ["jb", "jk", "jb"], "a rank ends befor
           "a rank makes another call": ["jb", "js", "jb"], "a rank broadcasts another size": ["js", "jl", "js"]}
 with tempfile.TemporaryDirectory(prefix="tessera-group-") as shared:
     want = make(shared)
-    harness.run([("%s %d" % (name, n), example, shared, want, begin(n, harness.free_port()), n) for name, begin in transports() for n in (2, 3)]
-                + [all_calls, one_rank, a_root_that_is_no_rank, rank_0_cannot_partition]
-                + [(name, named, script) for name, script in FAULTS.items()], at_a_time=harness.WAITING)
+    harness.run([("%s %d" % (name, n), example, shared, want, begin(n, harness.free_port()), n) for name, begin in transports()
+                 for n in (2, 3)] + [all_calls, one_rank, a_root_that_is_no_rank, rank_0_cannot_partition] +
+                [(name, named, script) for name, script in FAULTS.items()], at_a_time=harness.WAITING)
 harness.finish()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests shardings that need more than a smaller node: windows of neighbours (convolutions, slices, concatenations) and lookups in a sharded table.
+"""Tests shardings that need more than a smaller node: windows of neighbours (convolutions, slices, concatenations) and lookups in a sharded
+table.
 
 For every such case of the rules' proof, every such factor is sharded in 2, 3 and 4 parts, and pairs of factors on a mesh: once with
 replicated inputs (devices slice) and once with sharded inputs (devices exchange). The node must run sharded, and its result must equal
@@ -87,14 +88,16 @@ def try_case(d, name, since, c, counts, rng):
     plain = os.path.join(d, "plain.onnx")
     onnx.save(whole, plain)
     rule = json.loads(harness.good(PRINT_RULE, plain))
-    special = {w["factor"] for w in rule["windows"]} | {r["factor"] for r in rule["rewrites"] if r["kind"] in ("lookup", "scatter", "range")}
+    special = {w["factor"]
+               for w in rule["windows"]} | {r["factor"] for r in rule["rewrites"] if r["kind"] in ("lookup", "scatter", "range")}
     if not special:
         return None
     why = prove.engine_lacks(prove.node_model(op, since, c, True, domain), c["inputs"])
     if why:
         LEFT_OUT[why] = LEFT_OUT.get(why, 0) + 1
         return None
-    np.savez(os.path.join(d, "in.npz"), **{"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)})
+    np.savez(os.path.join(d, "in.npz"),
+             **{"x%d" % i: v for i, v in enumerate(c["inputs"]) if v is not None and not isinstance(v, prove.Host)})
     sizes = [f["size"] if isinstance(f["size"], int) else 0 for f in rule["factors"]]
     most = [min(s, f["least"] or s) for s, f in zip(sizes, rule["factors"])]
     free = [i for i, f in enumerate(rule["factors"]) if f["kind"] in ("par", "red") and most[i] > 1 and f["unit"] == 1]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `tessera report`: the page must have a fixed frame, load nothing, and its document the numbers of plan and simulate. Names of a model
-must not become markup. Needs no engine. With Chromium, the drawn text is tested, too (page.py tests how the page looks and behaves).
+"""Tests `tessera report`: the page must have a fixed frame, load nothing, and its document the numbers of plan and simulate. Names of a
+model must not become markup. Needs no engine. With Chromium, the drawn text is tested, too (page.py tests how the page looks and behaves).
 
 usage: report.py TESSERA MODELS"""
 import base64, hashlib, html.parser, json, os, re, subprocess, sys
@@ -14,7 +14,10 @@ import browser, layers
 import harness
 
 TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
-EVIL = ['<script>alert(1)</script>', '"onmouseover="alert(1)', "'><img src=x onerror=alert(1)>", "</title></style></script>", "a&amp;b", "]]>", "bad\x7fname\tx"]
+EVIL = [
+    '<script>alert(1)</script>', '"onmouseover="alert(1)', "'><img src=x onerror=alert(1)>", "</title></style></script>", "a&amp;b", "]]>",
+    "bad\x7fname\tx"
+]
 
 
 def call(*words):
@@ -105,17 +108,19 @@ def numbers(d):
         for i, node in enumerate(planned):
             count = sum(len(c.sharding_spec) for c in node.device_configurations)
             assert rows[i]["op"] == node.op_type and len(rows[i]["inputs"] + rows[i]["outputs"]) == count, (node.name, rows[i])
-        assert [kind["count"] for kind in data["topology"]["link_kinds"]] == [4, 4] and len(data["topology"]["links"]) == 8, data["topology"]
+        assert [kind["count"]
+                for kind in data["topology"]["link_kinds"]] == [4, 4] and len(data["topology"]["links"]) == 8, data["topology"]
         verdict(data, simulated, plan)
         tokens = [row["sharding"] for row in data["layers"]["rows"]]
         assert "replicated on 4, tokens over 4" in tokens, ("the plan is not shown in words", tokens)
         if source == model and "--plan" not in words:
-            assert [(c["name"], c["reason"]) for c in data["plan"]["compared"]] == [(c["name"], c["reason"]) for c in plan["compared"] + plan["rejected"]]
+            assert [(c["name"], c["reason"]) for c in data["plan"]["compared"]] == [(c["name"], c["reason"])
+                                                                                    for c in plan["compared"] + plan["rejected"]]
         command = data["command"].replace("'", "")
         assert command.startswith("tessera report %s" % source), "the command is not shown"
         counts = ", ".join("%d %s" % (n, op) for op, n in plan["collectives"].items())
-        seen(d + "/page.html", "Fits in memory", "times as fast as one device", "replicated on 4, tokens over 4", "Memory", "Where time goes",
-             " in one run: %s." % counts, "4 links of", data["command"])
+        seen(d + "/page.html", "Fits in memory", "times as fast as one device", "replicated on 4, tokens over 4", "Memory",
+             "Where time goes", " in one run: %s." % counts, "4 links of", data["command"])
     documents(d, model, dims, data)
 
 
@@ -153,12 +158,14 @@ def verdict(data, simulated, plan):
     told, devices = data["verdict"], len(simulated["timeline"])
     most = max(t["memory"] for t in simulated["timeline"])
     assert told["fits"] is True and told["memory"] == most and told["limit"] == 16 << 30, told
-    assert abs(told["one_device_s"] / (plan["one_device"] / 1e12) - 1) < 0.05 and abs(told["faster"] - told["one_device_s"] / simulated["seconds"]) < 1e-6, told
+    assert abs(told["one_device_s"] /
+               (plan["one_device"] / 1e12) - 1) < 0.05 and abs(told["faster"] - told["one_device_s"] / simulated["seconds"]) < 1e-6, told
     shares = told["shares"]
     assert abs(sum(shares.values()) - 1) < 1e-6 and told["bound"].replace(" ", "_") == max(shares, key=shares.get), told
     assert abs(shares["communication"] - sum(t["communication_s"] for t in simulated["timeline"]) / devices / simulated["seconds"]) < 1e-6
     assert data["communications"] == sum(plan["collectives"].values()) == len(simulated["communication"])
-    assert data["link_bytes"] == sum(c["carried"] for c in simulated["communication"]) == sum(row["carried"] for row in data["communication"]["rows"])
+    assert data["link_bytes"] == sum(c["carried"] for c in simulated["communication"]) == sum(row["carried"]
+                                                                                              for row in data["communication"]["rows"])
     assert sum(row.get("count", 1) for row in data["communication"]["rows"]) == data["communications"]
 
 
@@ -179,7 +186,8 @@ def explorer(d):
 
 
 def labels(d):
-    """Labels are shardings as metadata of nodes. onnx must read and accept them, edits must update them, and removal must leave no trace."""
+    """Labels are shardings as metadata of nodes. onnx must read and accept them, edits must update them, and removal must leave no
+    trace."""
     model = os.path.join(MODELS, "bert_tiny", "model.onnx")
     words = ["plan", model, "--devices", "2", "--dim", "batch=4", "--dim", "seq=32"]
     good(*words, "-o", d + "/plain.onnx")
@@ -232,12 +240,15 @@ def limits(d):
     loads = [link["seconds"] for link in data["links"]["rows"]]
     assert len(loads) == 240 and loads[0] > 0 and sorted(loads, reverse=True) == loads, loads
     seen(d + "/page.html", "The 24 busiest of %d links" % (240 + data["links"]["left_out"]))
-    runs = [{"ph": "X", "cat": "Session", "name": "model_run", "pid": r, "tid": 0, "ts": 1000 * k, "dur": dur} for r in range(3) for k, dur in enumerate((90e6, 3e6, 2e6, 4e6))]
-    runs += [{"ph": "X", "cat": "Node", "name": "mm_kernel_time", "pid": r, "tid": 0, "ts": 10, "dur": 20, "args": {"op_name": "MatMul"}} for r in range(3)]
+    runs = [{"ph": "X", "cat": "Session", "name": "model_run", "pid": r, "tid": 0, "ts": 1000 * k, "dur": dur} for r in range(3)
+            for k, dur in enumerate((90e6, 3e6, 2e6, 4e6))]
+    runs += [{"ph": "X", "cat": "Node", "name": "mm_kernel_time", "pid": r, "tid": 0, "ts": 10, "dur": 20, "args": {"op_name": "MatMul"}}
+             for r in range(3)]
     json.dump({"traceEvents": runs}, open(d + "/trace.json", "w"))
     good("report", d + "/p.onnx", "--trace", d + "/trace.json", "-o", d + "/page.html")
     data, _ = page(d + "/page.html")
-    assert data["verdict"]["measured_s"] == 3.0 and data["verdict"]["measured_runs"] == 4, data["verdict"]  # the median, without the first run
+    assert data["verdict"]["measured_s"] == 3.0 and data["verdict"]["measured_runs"] == 4, data[
+        "verdict"]  # the median, without the first run
     seen(d + "/page.html", "Measured 3 s", "the run took", "Median of 4 runs", "Fits")
 
 
@@ -250,8 +261,10 @@ def beside(d):
     good("report", d + "/a.onnx", "--beside", d + "/b.onnx", "-o", d + "/page.html")
     both = page(d + "/page.html")[0]["comparison"]
     assert both["title"] == d + "/b.onnx" and (both["this"]["devices"], both["other"]["devices"]) == (4, 2), both
-    assert both["differences"] and both["differing_nodes"] >= len(both["differences"]) and all(row["this"] != row["other"] for row in both["differences"])
-    seen(d + "/page.html", "Comparison of two plans", d + "/b.onnx", "Nodes with different shardings", "%d nodes differ" % both["differing_nodes"])
+    assert both["differences"] and both["differing_nodes"] >= len(both["differences"]) and all(row["this"] != row["other"]
+                                                                                               for row in both["differences"])
+    seen(d + "/page.html", "Comparison of two plans", d + "/b.onnx", "Nodes with different shardings",
+         "%d nodes differ" % both["differing_nodes"])
     good("report", d + "/a.onnx", "--beside", d + "/a.onnx", "-o", d + "/page.html")
     both = page(d + "/page.html")[0]["comparison"]
     assert both["this"] == both["other"] and not both["differences"] and not both["differing_nodes"], both
@@ -266,7 +279,10 @@ def layers_fold(d):
     """2,000 nodes on 8 devices: the page must be below 1 MB, equal layers must share a line, and every node's name must be on it."""
     count = layers.save(d + "/m.onnx", 62)
     listed = [n.name for n in onnx.load(d + "/m.onnx").graph.node]
-    lines = ["--config", "b:8"] + [w for n in onnx.load(d + "/m.onnx").graph.node for w in ("--shard", "%s:%s={8,1,1}" % (n.name, n.output[0])) if n.op_type == "Add" and "up" in n.name]
+    lines = ["--config", "b:8"] + [
+        w for n in onnx.load(d + "/m.onnx").graph.node
+        for w in ("--shard", "%s:%s={8,1,1}" % (n.name, n.output[0])) if n.op_type == "Add" and "up" in n.name
+    ]
     good("annotate", d + "/m.onnx", *lines, "-o", d + "/cut.onnx")
     good("infer", d + "/cut.onnx", "--propagate", "-o", d + "/full.onnx")
     good("report", d + "/full.onnx", "-o", d + "/page.html")
@@ -286,11 +302,15 @@ def layers_fold(d):
 def hostile(d):
     """Names with markup: of nodes, values, configurations, devices and the file."""
     f = TensorProto.FLOAT
-    nodes = [helper.make_node("MatMul", ["x" if i == 0 else EVIL[i - 1] + "v", "w"], [EVIL[i] + "v"], name=EVIL[i]) for i in range(len(EVIL))]
+    nodes = [
+        helper.make_node("MatMul", ["x" if i == 0 else EVIL[i - 1] + "v", "w"], [EVIL[i] + "v"], name=EVIL[i]) for i in range(len(EVIL))
+    ]
     ends = [helper.make_tensor_value_info(v, f, [16, 16]) for v in ("x", EVIL[-1] + "v")]
     w = numpy_helper.from_array(np.zeros((16, 16), "f"), "w")
     path = d + "/<b>'\"&.onnx"
-    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], [w]), ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], [w]), ir_version=10,
+                          opset_imports=[helper.make_opsetid("", 18)]), path)
     good("topology", "make", "cpu:2", "-o", d + "/t.json")
     t = json.load(open(d + "/t.json"))
     t["devices"][0]["name"] = EVIL[0]
@@ -312,7 +332,9 @@ def stages_and_traces(d):
     w = [numpy_helper.from_array(np.zeros((32, 32), "f"), "w%d" % i) for i in range(2)]
     nodes = [helper.make_node("MatMul", ["x", "w0"], ["h"], name="a"), helper.make_node("MatMul", ["h", "w1"], ["y"], name="b")]
     ends = [helper.make_tensor_value_info(v, f, [8, 32]) for v in ("x", "y")]
-    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], w), ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), d + "/m.onnx")
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], w), ir_version=10, opset_imports=[helper.make_opsetid("", 18)]),
+        d + "/m.onnx")
     good("annotate", d + "/m.onnx", "--config", "pipe:2", "--stage", "a=0", "--stage", "b=1", "-o", d + "/staged.onnx")
     good("report", d + "/staged.onnx", "-o", d + "/page.html")
     data, _ = page(d + "/page.html")
@@ -325,14 +347,18 @@ def stages_and_traces(d):
         rc, _, err = call("report", d + "/staged.onnx", "--trace", d + "/bad.json", "-o", d + "/none.html")
         assert rc == 3 and "report-trace" in err and not os.path.exists(d + "/none.html"), (text, rc, err)
     # Ranks above 4,096 are valid. Events of ranks that no partition can have are not shown, and the page says how many.
-    work = [{"ph": "X", "cat": "Node", "name": "mm", "pid": rank, "ts": 10, "dur": 20, "args": {"op_name": "MatMul"}} for rank in (0, 4096, 65535, 65536, 65536)]
+    work = [{"ph": "X", "cat": "Node", "name": "mm", "pid": rank, "ts": 10, "dur": 20, "args": {"op_name": "MatMul"}}
+            for rank in (0, 4096, 65535, 65536, 65536)]
     json.dump(work, open(d + "/trace.json", "w"))
     good("report", d + "/staged.onnx", "--trace", d + "/trace.json", "-o", d + "/page.html")
     data, _ = page(d + "/page.html")
-    assert len(data["measured"]["devices"]) == 64 and data["measured"]["device_count"] == 65536 and data["measured_left_out"] == 2, data["measured"]
+    assert len(data["measured"]
+               ["devices"]) == 64 and data["measured"]["device_count"] == 65536 and data["measured_left_out"] == 2, data["measured"]
     seen(d + "/page.html", "Measured", "The first 64 of 65536 devices.", "2 more events are in the trace and not shown.")
-    for rc, *words in ((2, d + "/m.onnx", "-o", d + "/none.html"), (2, d + "/staged.onnx"), (3, d + "/absent.onnx", "-o", d + "/none.html"), (8, d + "/staged.onnx", "-o", d + "/no/such/page.html"),
-                       (2, d + "/staged.onnx", "--config", "other", "-o", d + "/none.html"), (3, d + "/staged.onnx", "--trace", d + "/absent", "-o", d + "/none.html")):
+    for rc, *words in ((2, d + "/m.onnx", "-o", d + "/none.html"), (2, d + "/staged.onnx"), (3, d + "/absent.onnx", "-o", d + "/none.html"),
+                       (8, d + "/staged.onnx", "-o", d + "/no/such/page.html"),
+                       (2, d + "/staged.onnx", "--config", "other", "-o", d + "/none.html"), (3, d + "/staged.onnx", "--trace",
+                                                                                              d + "/absent", "-o", d + "/none.html")):
         got, _, err = call("report", *words)
         assert got == rc and err and not os.path.exists(d + "/none.html"), (words, got, err)
 
@@ -340,7 +366,8 @@ def stages_and_traces(d):
 def plot_of_the_documents(_):
     """docs/scale.svg must be the plot of the tables in docs/scale.md."""
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-    made = subprocess.run([sys.executable, root + "/tools/study", "--plot", root + "/docs/scale.md", "/dev/stdout"], capture_output=True, text=True, timeout=60).stdout
+    made = subprocess.run([sys.executable, root + "/tools/study", "--plot", root + "/docs/scale.md", "/dev/stdout"], capture_output=True,
+                          text=True, timeout=60).stdout
     assert made == open(root + "/docs/scale.svg").read(), "run tools/study --plot docs/scale.md docs/scale.svg"
 
 

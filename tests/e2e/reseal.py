@@ -33,8 +33,10 @@ def parts_of(d):
     rng = np.random.default_rng(0)
     nodes = [h.make_node("MatMul", ["x", "u"], ["a"], name="up"), h.make_node("Add", ["a", "zero"], ["z"], name="add"),
              h.make_node("Relu", ["z"], ["b"], name="act"), h.make_node("MatMul", ["b", "d"], ["y"], name="down")]
-    inits = [nh.from_array(rng.normal(size=s).astype("f4"), k) for k, s in (("u", (64, 96)), ("d", (96, 64)))] + [nh.from_array(np.zeros(1, "f4"), "zero")]
-    g = h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.FLOAT, ["n", 64])], [h.make_tensor_value_info("y", T.FLOAT, ["n", 64])], inits)
+    inits = [nh.from_array(rng.normal(size=s).astype("f4"), k)
+             for k, s in (("u", (64, 96)), ("d", (96, 64)))] + [nh.from_array(np.zeros(1, "f4"), "zero")]
+    g = h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.FLOAT, ["n", 64])], [h.make_tensor_value_info("y", T.FLOAT, ["n", 64])],
+                     inits)
     onnx.save(h.make_model(g, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
     good("annotate", d + "/m.onnx", "--config", "c:2", "--shard", "up:u={1,2:0,1}", "--shard", "down:d={2,1:0,1}", "-o", d + "/cut.onnx")
     shutil.rmtree(d + "/parts", ignore_errors=True)
@@ -135,9 +137,12 @@ BREACHES = {
     "another reduction": (lambda m: setattr(attribute(m, "reduce"), "s", b"max"), "disagree on its attributes"),
     "another number": (lambda m: setattr(attribute(m, "id"), "i", 7), "group does not contain this rank"),
     "another plan": (lambda m: setattr(attribute(m, "plan"), "s", b"0" * 16), "differs from the manifest"),
-    "off the chain of tokens": (lambda m: comm(m).input.__setitem__(len(comm(m).input) - 1, "token2") or m.graph.initializer.append(nh.from_array(np.zeros(1, "i8"), "token2")), "chain of tokens"),
+    "off the chain of tokens": (lambda m: comm(m).input.__setitem__(len(comm(m).input) - 1, "token2") or m.graph.initializer.append(
+        nh.from_array(np.zeros(1, "i8"), "token2")), "chain of tokens"),
     "another node after the last token": (shape_of_the_token, "is not the last token"),
-    "weights elsewhere": (lambda m: [setattr(e, "value", "below/w.data") for t in m.graph.initializer for e in t.external_data if e.key == "location"], "outside of the folder"),
+    "weights elsewhere": (
+        lambda m: [setattr(e, "value", "below/w.data") for t in m.graph.initializer for e in t.external_data
+                   if e.key == "location"], "outside of the folder"),
 }
 
 
@@ -186,7 +191,8 @@ def refused(d):
 
 
 def shared_file(d):
-    """Ranks 0 and 2 share one file, and rank 1 has a copy of it. Only the file that changed may be resealed, not the one that was read last."""
+    """Ranks 0 and 2 share one file, and rank 1 has a copy of it. Only the file that changed may be resealed, not the one that was read
+    last."""
     nodes = [h.make_node("Add", ["x", "zero"], ["a"], name="add"), h.make_node("Relu", ["a"], ["y"], name="act")]
     ports = [h.make_tensor_value_info(name, T.FLOAT, ["n", 64]) for name in "xy"]
     g = h.make_graph(nodes, "g", ports[:1], ports[1:], [nh.from_array(np.zeros(1, "f4"), "zero")])

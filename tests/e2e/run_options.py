@@ -30,11 +30,14 @@ def mlp(path, custom=False):
     """Writes y = relu(x u) d; custom: with the user-defined operator in the middle."""
     rng = np.random.default_rng(0)
     f = lambda *s: rng.normal(size=s).astype("f4")
-    middle = h.make_node("Twice", ["a"], ["b"], name="middle", domain="test.ops", bias=3) if custom else h.make_node("Relu", ["a"], ["b"], name="middle")
-    g = h.make_graph([h.make_node("MatMul", ["x", "u"], ["a"], name="up"), middle, h.make_node("MatMul", ["b", "d"], ["y"], name="down")], "g",
-                     [h.make_tensor_value_info("x", T.FLOAT, ["n", 16])], [h.make_tensor_value_info("y", T.FLOAT, ["n", 16])],
+    middle = h.make_node("Twice", ["a"], ["b"], name="middle", domain="test.ops", bias=3) if custom else h.make_node(
+        "Relu", ["a"], ["b"], name="middle")
+    g = h.make_graph([h.make_node("MatMul", ["x", "u"], ["a"], name="up"), middle,
+                      h.make_node("MatMul", ["b", "d"], ["y"], name="down")], "g", [h.make_tensor_value_info("x", T.FLOAT, ["n", 16])],
+                     [h.make_tensor_value_info("y", T.FLOAT, ["n", 16])],
                      [nh.from_array(f(16, 24), "u"), nh.from_array(f(24, 16), "d")],
-                     value_info=[h.make_tensor_value_info("a", T.FLOAT, ["n", 24]), h.make_tensor_value_info("b", T.FLOAT, ["n", 24])])
+                     value_info=[h.make_tensor_value_info("a", T.FLOAT, ["n", 24]),
+                                 h.make_tensor_value_info("b", T.FLOAT, ["n", 24])])
     onnx.save(h.make_model(g, opset_imports=[h.make_opsetid("", 17), h.make_opsetid("test.ops", 1)], ir_version=8), path)
     return path
 
@@ -133,8 +136,8 @@ def rank_by_option(d):
     said = apart(["run", parts, "--shape", "x:4x16", "--outputs", d + "/apart.npz"], places)
     assert [s[0] for s in said] == [0, 0] and "[4, 16]" in said[1][1] and not said[0][1], said
     assert (np.load(d + "/apart.npz")["y"] == np.load(d + "/threads.npz")["y"]).all()
-    for command in (["run", d + "/cut.onnx"], ["run", parts, "--meet", "here", "--transport", "shm"], ["bench", parts, "--seconds", "0.2"], ["verify", d + "/cut.onnx"],
-                    ["verify", d + "/m.onnx", "--devices", 2, "--dim", "n=4", "--shape", "x:4x16"]):
+    for command in (["run", d + "/cut.onnx"], ["run", parts, "--meet", "here", "--transport", "shm"], ["bench", parts, "--seconds", "0.2"],
+                    ["verify", d + "/cut.onnx"], ["verify", d + "/m.onnx", "--devices", 2, "--dim", "n=4", "--shape", "x:4x16"]):
         said = apart(command, places)
         assert [s[0] for s in said] == [0, 0] and said[1][1] and not said[0][1], (command, said)
     assert "PASS" in said[1][1], said
@@ -146,7 +149,8 @@ def rank_by_option(d):
     began = time.time()
     said = apart(["run", d + "/cut.onnx", "--timeout", 3], [["--rank", 0, "--ranks", 3], *[["--rank", 1, "--ranks", 3]] * 2])
     assert time.time() - began < 30 and any("not all ranks connected" in s[2] for s in said), said
-    assert [s[0] for s in said] == [6, 6, 6] and "rank 2 did not connect" in said[0][2] and any("already rank 1" in s[2] for s in said[1:]), said
+    assert [s[0] for s in said] == [6, 6, 6] and "rank 2 did not connect" in said[0][2] and any("already rank 1" in s[2]
+                                                                                                for s in said[1:]), said
     # A partition has a fixed number of ranks. Another number must be refused before any rank waits.
     began = time.time()
     for command in (["run", parts], ["bench", parts, "--seconds", "0.2"]):
@@ -154,7 +158,9 @@ def rank_by_option(d):
         assert rc == 2 and "a partition for 2 ranks, not 3" in err and "--ranks 2" in err, (rc, err)
     assert time.time() - began < 15
     # The launcher's rank and the option's rank may both be given. If they differ, it is an error.
-    launched = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(41000 + os.getpid() % 20000), "RANK": "0"}
+    launched = {
+        "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(41000 + os.getpid() % 20000), "RANK": "0"
+    }
     (rc, _, err), = apart(["run", parts], [["--rank", 1, "--ranks", 2]], launched)
     assert rc == 2 and "run-options" in err and "torchrun" in err, (rc, err)
     for wrong in (["--rank", 0], ["--ranks", 0], ["--rank", 2, "--ranks", 2], ["--rank", "x", "--ranks", 2], ["--meet", "here"],
@@ -167,7 +173,8 @@ def kept_as_told(d):
     """A kept output has the layout of the node that computes it: sharded, or replicated on the given devices."""
     m = mlp(d + "/m.onnx")
     good("run", m, "--shape", "x:4x16", "--outputs", d + "/whole.npz")
-    for spec, wanted in (("{1,2:1,0}", "{1,2:1,0}"), ("{2,1:0,1}", "{2,1:0,1}"), ("{1:1}", "{1,1:1}"), ("{1:0,1}", "{1,1:0,1}"), ("{4,1:0,1,0,1}", None)):
+    for spec, wanted in (("{1,2:1,0}", "{1,2:1,0}"), ("{2,1:0,1}", "{2,1:0,1}"), ("{1:1}", "{1,1:1}"), ("{1:0,1}", "{1,1:0,1}"),
+                         ("{4,1:0,1,0,1}", None)):
         good("annotate", m, "--config", "c:2", *HALVES, "--shard", "down:y=" + spec, "-o", d + "/kept.onnx")
         shutil.rmtree(d + "/p", ignore_errors=True)
         said = good("partition", d + "/kept.onnx", "--keep-cut", "y", "-o", d + "/p")
@@ -229,7 +236,8 @@ def devices(d):
     assert has_gpu or (rc == 7 and "provider-absent" in err and "GPU:1" in err and "--map-device" in err), (rc, err)
     good("run", d + "/parts", "--map-device", "GPU:1=CPU")
     row = next(i for i in json.loads(tessera("doctor", "--json")[1])["items"] if i["what"] == "device names")
-    assert row["state"] == "ok" and row["detail"].startswith("CPU: CPU; GPU: ") and "NPU: " in row["detail"] and has_gpu == ("GPU: none" not in row["detail"]), row
+    assert row["state"] == "ok" and row["detail"].startswith("CPU: CPU; GPU: ") and "NPU: " in row["detail"] and has_gpu == (
+        "GPU: none" not in row["detail"]), row
     cut(d, d + "/m.onnx", "c:2=CPU,NPU:1", *HALVES)
     for bad in ("NPU", "=CPU", "NPU="):
         assert tessera("run", parts, "--map-device", bad)[0] == 2
@@ -251,7 +259,8 @@ def own_operators(d):
         good("run", parts, "--inputs", d + "/x.npy", "--ort-ops", USER_OPS, "--outputs", d + "/z.npy")
         assert np.allclose(np.load(d + "/z.npy"), want, atol=1e-4), edits
         assert "PASS" in good("verify", d + "/cut.onnx", "--ort-ops", USER_OPS, "--inputs", d + "/x.npy")
-    told = HALVES + ["--shard", "middle:a={1,2:0,1}", "--shard", "middle:b={1,2:0,1}"]  # all tensors of the node are annotated, so no rule is needed
+    told = HALVES + ["--shard", "middle:a={1,2:0,1}", "--shard", "middle:b={1,2:0,1}"
+                     ]  # all tensors of the node are annotated, so no rule is needed
     ruled = HALVES + ["--shard", "middle:a={1,2:0,1}"]  # one tensor is annotated, and a rule gives the rest
     open(d + "/rules.txt", "w").write("# mine\nTwice  test.ops  1  [A*] -> [A*]\n")
     for edits, more in ((told, []), (ruled, ["--rules", d + "/rules.txt"])):
@@ -264,7 +273,8 @@ def own_operators(d):
     assert rc == 0 and "not-cut-here" not in err, (rc, err)  # the rule applies to both models
     rc, _, err = tessera("partition", d + "/cut.onnx", "-o", parts, "--force", "--strict")
     assert rc == 5 and "--rules" in err, (rc, err)  # without the rule
-    for wrong in ("Twice test.ops 1", "Twice test.ops x [A*] -> [A*]", "Twice test.ops 1 [A* -> [A*]", "MatMul ai.onnx 1 [A*] -> [A*]", "Twice test.ops 1 [A* r] -> [A* 1]; stat r"):
+    for wrong in ("Twice test.ops 1", "Twice test.ops x [A*] -> [A*]", "Twice test.ops 1 [A* -> [A*]", "MatMul ai.onnx 1 [A*] -> [A*]",
+                  "Twice test.ops 1 [A* r] -> [A* 1]; stat r"):
         open(d + "/wrong.txt", "w").write(wrong)
         rc, _, err = tessera("check", m, "--rules", d + "/wrong.txt")
         assert rc == 3 and "rule-text" in err and "line 1" in err, (rc, err)
@@ -315,9 +325,13 @@ def trace(d):
 def long_trace(d):
     """A long trace must stay small enough for viewers and must report how many events were dropped. Names of 800 characters make the events
     large: four runs, the fewest of `bench`, exceed the limit."""
-    nodes = [h.make_node("Sin", ["x" if i == 0 else "v%d" % i], ["y" if i == 1999 else "v%d" % (i + 1)], name="n%d" % i + "_" * 800) for i in range(2000)]
+    nodes = [
+        h.make_node("Sin", ["x" if i == 0 else "v%d" % i], ["y" if i == 1999 else "v%d" % (i + 1)], name="n%d" % i + "_" * 800)
+        for i in range(2000)
+    ]
     ends = [h.make_tensor_value_info(v, T.FLOAT, [4, 4]) for v in "xy"]
-    onnx.save(h.make_model(h.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=10, opset_imports=[h.make_opsetid("", 18)]), d + "/m.onnx")
+    onnx.save(h.make_model(h.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=10, opset_imports=[h.make_opsetid("", 18)]),
+              d + "/m.onnx")
     good("annotate", d + "/m.onnx", "--config", "c:2", "--tile", "x={2,1:0,1}", "-o", d + "/a.onnx")
     rc, out, err = tessera("bench", d + "/a.onnx", "--config", "c", "--seconds", "0.05", "--trace", d + "/t.json", "--json")
     assert rc == 0, err
@@ -333,8 +347,9 @@ def bench(d):
     """`bench` shards a model as `run` does: planned, for its configuration, or not at all."""
     m = mlp(d + "/m.onnx")
     cut(d, m, "c:2", *HALVES)
-    for words, ranks in ((["m.onnx"], 1), (["m.onnx", "--devices", "2"], 2), (["m.onnx", "--devices", "2", "--transport", "shm"], 2), (["cut.onnx"], 2),
-                         (["cut.onnx", "--config", "c", "--no-pin"], 2), (["cut.onnx", "--tf32"], 2)):  # --tf32 concerns GPUs, CPUs ignore it
+    for words, ranks in ((["m.onnx"], 1), (["m.onnx", "--devices", "2"], 2), (["m.onnx", "--devices", "2", "--transport", "shm"], 2),
+                         (["cut.onnx"], 2), (["cut.onnx", "--config", "c",
+                                              "--no-pin"], 2), (["cut.onnx", "--tf32"], 2)):  # --tf32 concerns GPUs, CPUs ignore it
         rc, out, err = tessera("bench", d + "/" + words[0], *words[1:], "--seconds", "0.05", "--shape", "x:2x16", "--json")
         assert rc == 0, (words, err)
         doc = json.loads(out)
@@ -345,7 +360,8 @@ def bench(d):
 
 
 def alike(d):
-    """Replicated weights that equal a shard of one rank: ONNX Runtime shares their packed memory and frees it. Results must still be right."""
+    """Replicated weights that equal a shard of one rank: ONNX Runtime shares their packed memory and frees it. Results must still be
+    right."""
     rng = np.random.default_rng(3)
     n = 512
     whole, other, down = (rng.normal(size=s).astype("f4") for s in ((n, n), (n, n), (2 * n, n)))
@@ -354,7 +370,8 @@ def alike(d):
         ways = ("x a p first", "p u q up", "q d r down", "r b s second", "s v t up2", "t e y down2")
         nodes = [h.make_node("MatMul", w.split()[:2], [w.split()[2]], name=w.split()[3]) for w in ways]
         weights = [nh.from_array(v, k) for k, v in (("a", a), ("u", u), ("d", down), ("b", a), ("v", u), ("e", down))]
-        g = h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.FLOAT, [4, n])], [h.make_tensor_value_info("y", T.FLOAT, [4, n])], weights)
+        g = h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.FLOAT, [4, n])], [h.make_tensor_value_info("y", T.FLOAT, [4, n])],
+                         weights)
         onnx.save(h.make_model(g, opset_imports=[h.make_opsetid("", 17)], ir_version=8), d + "/m.onnx")
         edits = ["--shard", "up2:v={1,2:0,1}", "--shard", "down2:e={2,1:0,1}"]
         good("annotate", d + "/m.onnx", "--config", "c:2", *HALVES, *edits, "-o", d + "/cut.onnx")
@@ -363,8 +380,8 @@ def alike(d):
 
 
 def turned_weights(d):
-    """ONNX Runtime transposes a weight in place when it moves a Transpose across it, so such weights must not be shared between sessions. All
-    weights are cubes, so that a transposed one still fits. Each is read between two Transposes, on two ranks that store all of it."""
+    """ONNX Runtime transposes a weight in place when it moves a Transpose across it, so such weights must not be shared between sessions.
+    All weights are cubes, so that a transposed one still fits. Each is read between two Transposes, on two ranks that store all of it."""
     rng = np.random.default_rng(4)
     n, nodes, weights, names = 8, [], [], []
 
@@ -425,6 +442,8 @@ def bound_ranks(d):
     assert launched(("taskset", "-c", str(min(os.sched_getaffinity(0)))), ()) == (1, False)
 
 
-harness.run([bound_ranks, alike, turned_weights, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told,
-             planned_devices, own_operators, trace, long_trace])
+harness.run([
+    bound_ranks, alike, turned_weights, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told,
+    planned_devices, own_operators, trace, long_trace
+])
 harness.finish()

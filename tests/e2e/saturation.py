@@ -23,10 +23,12 @@ def call(tessera, *words):
 
 
 def product(folder, tessera, largest):
-    """Runs a MatMulInteger over 66 products, sharded into 2 times 33, so that the second shard adds other pairs. `largest`: the largest weight."""
+    """Runs a MatMulInteger over 66 products, sharded into 2 times 33, so that the second shard adds other pairs. `largest`: the largest
+    weight."""
     w = rng.integers(-largest, largest + 1, (66, 16)).astype("i1")
-    g = helper.make_graph([helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="mm")], "g", [helper.make_tensor_value_info("x", T.UINT8, [8, 66])],
-                          [helper.make_tensor_value_info("y", T.INT32, [8, 16])], [numpy_helper.from_array(w, "w")])
+    g = helper.make_graph([helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="mm")], "g",
+                          [helper.make_tensor_value_info("x", T.UINT8, [8, 66])], [helper.make_tensor_value_info("y", T.INT32, [8, 16])],
+                          [numpy_helper.from_array(w, "w")])
     onnx.save(helper.make_model(g, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder + "/m.onnx")
     np.savez(folder + "/in.npz", x=rng.integers(200, 256, (8, 66)).astype("u1"))
     rc, _, err = call(tessera, "annotate", folder + "/m.onnx", "--config", "c:2", "--shard", "mm:x={1,2:0,1}", "-o", folder + "/a.onnx")

@@ -44,7 +44,10 @@ def chain(path, layers=4, width=256, rows=64):
 def pooled(path):
     """Writes nodes of kinds for which a device may have no measured speed: a bandwidth-bound convolution and a pool."""
     f, rng = TensorProto.FLOAT, np.random.default_rng(0)
-    nodes = [helper.make_node("Conv", ["x", "w"], ["c"], name="c", group=64, pads=[1] * 4), helper.make_node("MaxPool", ["c"], ["y"], name="p", kernel_shape=[3, 3])]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="c", group=64, pads=[1] * 4),
+        helper.make_node("MaxPool", ["c"], ["y"], name="p", kernel_shape=[3, 3])
+    ]
     weights = [numpy_helper.from_array(rng.standard_normal((64, 1, 3, 3)).astype("f"), "w")]
     ends = [helper.make_tensor_value_info(v, f, [8, 64, n, n]) for v, n in (("x", 64), ("y", 62))]
     onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights), ir_version=10,
@@ -97,12 +100,15 @@ def with_the_plan(d):
 
 
 def one_answer(d):
-    """Plan and partition name the same communication and the same sharded nodes, on devices in rings, tori and hosts, with sizes and with open sizes."""
+    """Plan and partition name the same communication and the same sharded nodes, on devices in rings, tori and hosts, with sizes and with
+    open sizes."""
     names = ("bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny")
-    cases = [(name, devices, sized) for name in names for devices in ("ring:6", "torus:2x3", "hosts:2x4", "hosts:3x2") for sized in (False, True)]
+    cases = [(name, devices, sized) for name in names for devices in ("ring:6", "torus:2x3", "hosts:2x4", "hosts:3x2")
+             for sized in (False, True)]
     for name, devices, sized in harness.sample(cases, 10):
         path, planned = os.path.join(MODELS, name, "model.onnx"), d + "/one.onnx"
-        open_dims = {x.dim_param for v in onnx.load(path, load_external_data=False).graph.input for x in v.type.tensor_type.shape.dim} - {""}
+        open_dims = {x.dim_param for v in onnx.load(path, load_external_data=False).graph.input
+                     for x in v.type.tensor_type.shape.dim} - {""}
         dims = [word for k in sorted(open_dims) for word in ("--dim", "%s=%d" % (k, 8 if k == "batch" else 64))] if sized else []
         plan = doc("plan", path, "--devices", devices, *dims, "-o", planned)
         words = ("--config", plan["configuration"]) if plan.get("configuration") else ()
@@ -115,8 +121,13 @@ def lookups(d):
     """The sharded axis is addressed by indices: the plan must charge the nodes that make the indices local."""
     path, cut, planned = d + "/g.onnx", d + "/cut.onnx", d + "/planned.onnx"
     node = helper.make_node("GatherElements", ["x", "at"], ["y"], name="pick", axis=1)
-    ends = [helper.make_tensor_value_info(v, t, [256, 512]) for v, t in (("x", TensorProto.FLOAT), ("at", TensorProto.INT64), ("y", TensorProto.FLOAT))]
-    onnx.save(helper.make_model(helper.make_graph([node], "g", ends[:2], ends[2:]), ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
+    ends = [
+        helper.make_tensor_value_info(v, t, [256, 512])
+        for v, t in (("x", TensorProto.FLOAT), ("at", TensorProto.INT64), ("y", TensorProto.FLOAT))
+    ]
+    onnx.save(
+        helper.make_model(helper.make_graph([node], "g", ends[:2], ends[2:]), ir_version=10, opset_imports=[helper.make_opsetid("", 18)]),
+        path)
     good("annotate", path, "--config", "c:2", "--shard", "pick:x={1,2:0,1}", "-o", cut)
     plan = doc("plan", cut, "--devices", 2, "--config", "c", "-o", planned)
     seconds = doc("simulate", planned, "--devices", 2)["seconds"]
@@ -127,16 +138,25 @@ def merged_tokens(d):
     """Batch and sequence of unknown size are merged: data parallel devices gather the value, reshape all of it and slice the result.
     The plan's estimate must be the time of these shardings."""
     path, cut = d + "/t.onnx", d + "/cut.onnx"
-    pair = lambda x, y: [helper.make_node("Transpose", [x], [y + "t"], name=y + "t", perm=[0, 2, 1]), helper.make_node("MatMul", [x, y + "t"], [y + "s"], name=y + "s"),
-                         helper.make_node("MatMul", [y + "s", x], [y], name=y)]
-    nodes = pair("x", "a") + [helper.make_node("Shape", ["x"], ["s"], name="s"), helper.make_node("Reshape", ["a", "rows"], ["m"], name="m"),
-                              helper.make_node("Tanh", ["m"], ["t"], name="t"), helper.make_node("Reshape", ["t", "s"], ["b"], name="b")] + pair("b", "y")
+    pair = lambda x, y: [
+        helper.make_node("Transpose", [x], [y + "t"], name=y + "t", perm=[0, 2, 1]),
+        helper.make_node("MatMul", [x, y + "t"], [y + "s"], name=y + "s"),
+        helper.make_node("MatMul", [y + "s", x], [y], name=y)
+    ]
+    nodes = pair("x", "a") + [
+        helper.make_node("Shape", ["x"], ["s"], name="s"),
+        helper.make_node("Reshape", ["a", "rows"], ["m"], name="m"),
+        helper.make_node("Tanh", ["m"], ["t"], name="t"),
+        helper.make_node("Reshape", ["t", "s"], ["b"], name="b")
+    ] + pair("b", "y")
     ends = [helper.make_tensor_value_info(v, TensorProto.FLOAT, ["batch", "seq", 64]) for v in "xy"]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(np.array([-1, 64]), "rows")])
     onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
     dims = ("--dim", "batch=8", "--dim", "seq=128")
-    estimate = next(c["milliseconds"] for c in doc("plan", path, "--devices", 2, *dims)["compared"] if c["name"].startswith("data parallel"))
-    edits = ["%s:%s={2,1,1:0,1}" % (n.name, v) for n in nodes if n.op_type in ("MatMul", "Transpose") for v in n.input] + ["t:m={2,1:0,1}", "m:a={1,1,1:0,1}", "b:t={1,1:0,1}"]
+    estimate = next(c["milliseconds"] for c in doc("plan", path, "--devices", 2, *dims)["compared"]
+                    if c["name"].startswith("data parallel"))
+    edits = ["%s:%s={2,1,1:0,1}" % (n.name, v) for n in nodes if n.op_type in ("MatMul", "Transpose")
+             for v in n.input] + ["t:m={2,1:0,1}", "m:a={1,1,1:0,1}", "b:t={1,1:0,1}"]
     good("annotate", path, "--config", "c:2", *[w for e in edits for w in ("--shard", e)], "-o", cut)
     milliseconds = doc("simulate", cut, "--devices", 2, *dims)["seconds"] * 1e3
     assert abs(milliseconds / estimate - 1) < 0.05, (milliseconds, estimate)
@@ -146,7 +166,8 @@ def stages(d):
     """Four equal layers on two devices: the second request must start while the first is in the second stage, on whichever device
     the last stage is."""
     chain(d + "/s.onnx")
-    good("annotate", d + "/s.onnx", "--config", "pipe:2", *sum((["--stage", "#%d=%d" % (i, i // 2)] for i in range(4)), []), "-o", d + "/staged.onnx")
+    good("annotate", d + "/s.onnx", "--config", "pipe:2", *sum((["--stage", "#%d=%d" % (i, i // 2)] for i in range(4)), []), "-o",
+         d + "/staged.onnx")
     one = doc("simulate", d + "/staged.onnx")
     many = doc("simulate", d + "/staged.onnx", "--requests", 10)
     assert 0.5 * one["seconds"] <= many["period_s"] < 0.6 * one["seconds"], (one, many)
@@ -168,7 +189,8 @@ def planned_stages(d):
     tensors cross between stages; equal shardings on both sides take less."""
     chain(d + "/c.onnx")
     for devices, stages in ((2, 2), (4, 2), (3, 3), (4, 4)):
-        plan = doc("plan", d + "/c.onnx", "--devices", devices, "--stages", stages, "--objective", "throughput", "-o", d + "/c%d.onnx" % devices)
+        plan = doc("plan", d + "/c.onnx", "--devices", devices, "--stages", stages, "--objective", "throughput", "-o",
+                   d + "/c%d.onnx" % devices)
         x = doc("simulate", d + "/c%d.onnx" % devices, "--requests", 12)
         said, least = plan["period"] / 1e12, 0.98 if devices == stages else 0.85
         assert len(plan["stages"]) == stages and least * said < x["period_s"] < 1.05 * said, (devices, stages, x["period_s"], plan)
@@ -187,7 +209,8 @@ def trace(d):
     model = open(d + "/t.onnx", "rb").read()
     open(d + "/u.onnx", "wb").write(model.replace(b"mm1", b"m\xff1"))
     good("simulate", d + "/u.onnx", "--devices", 2, "--trace", d + "/u.json")
-    assert r"m\xFF1" in {e.get("args", {}).get("node") for e in json.load(open(d + "/u.json", encoding="utf-8"))["traceEvents"]}, "invalid UTF-8"
+    assert r"m\xFF1" in {e.get("args", {}).get("node")
+                         for e in json.load(open(d + "/u.json", encoding="utf-8"))["traceEvents"]}, "invalid UTF-8"
     for pid in (0, 1):
         mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in spans if e["pid"] == pid)
         assert all(a[1] <= b[0] + 1e-3 for a, b in zip(mine, mine[1:])), "spans of one device overlap"
@@ -203,7 +226,8 @@ def speeds_count(d):
     """Twice the speed must give half the time. A slow device must delay the others."""
     chain(d + "/v.onnx")
     good("plan", d + "/v.onnx", "--devices", 2, "-o", d + "/v2.onnx")
-    good("topology", "make", "cpu:2", "--flops", "1e9", "--bandwidth", "1e12", "--link-bandwidth", "1e12", "--latency", "1e-9", "-o", d + "/a.json")
+    good("topology", "make", "cpu:2", "--flops", "1e9", "--bandwidth", "1e12", "--link-bandwidth", "1e12", "--latency", "1e-9", "-o",
+         d + "/a.json")
     topology = json.load(open(d + "/a.json"))
     base = doc("simulate", d + "/v2.onnx", "--devices", d + "/a.json")
     for speeds in ((2e9, 2e9), (2e9, 1e9)):
@@ -240,9 +264,13 @@ def without_weights(d):
 def caches(d):
     """Each copy of a block keeps its share of a cache. The cache must not be communicated: in the plan, in the simulation and in a run."""
     info = lambda name, *dims: onnx.helper.make_tensor_value_info(name, 1, ["batch", *dims])
-    nodes = [onnx.helper.make_node(op, ins, [out]) for op, ins, out in (("MatMul", ["x", "w"], "k"), ("Add", ["past", "k"], "present"), ("Relu", ["k"], "y"))]
+    nodes = [
+        onnx.helper.make_node(op, ins, [out])
+        for op, ins, out in (("MatMul", ["x", "w"], "k"), ("Add", ["past", "k"], "present"), ("Relu", ["k"], "y"))
+    ]
     weight = onnx.numpy_helper.from_array(np.eye(64, dtype=np.float32), "w")
-    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, 64), info("past", 16, 64)], [info("y", 1, 64), info("present", 16, 64)], [weight])
+    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, 64), info("past", 16, 64)],
+                                   [info("y", 1, 64), info("present", 16, 64)], [weight])
     onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=11), d + "/c.onnx")
     plan = doc("plan", d + "/c.onnx", "--devices", "hosts:65x2", "--dim", "batch=132", "--state", "past=present", "-o", d + "/p.onnx")
     seconds = doc("simulate", d + "/p.onnx")["seconds"]
@@ -253,12 +281,17 @@ def caches(d):
 def refused(d):
     chain(d + "/r.onnx")
     good("plan", d + "/r.onnx", "--devices", 4, "-o", d + "/r4.onnx")
-    for rc, *words in ((1, d + "/r4.onnx", "--devices", "ring:2"), (1, d + "/r4.onnx", "--devices", "2"), (2, d + "/r4.onnx", "--requests", "0"), (2, d + "/r4.onnx", "--requests", "x"),
-                       (1, d + "/r4.onnx", "--config", "none"), (3, d + "/absent.onnx"), (3, d), (8, d + "/r4.onnx", "--trace", d + "/no/such/t.json")):
+    for rc, *words in ((1, d + "/r4.onnx", "--devices", "ring:2"), (1, d + "/r4.onnx", "--devices", "2"),
+                       (2, d + "/r4.onnx", "--requests", "0"), (2, d + "/r4.onnx", "--requests", "x"),
+                       (1, d + "/r4.onnx", "--config", "none"), (3, d + "/absent.onnx"), (3, d), (8, d + "/r4.onnx", "--trace",
+                                                                                                  d + "/no/such/t.json")):
         got, _, err = call("simulate", *words)
         assert got == rc and err, (words, got, err)
     assert good("simulate", d + "/r4.onnx", "--quiet") and "plan4" in good("info", d + "/r4.onnx")
 
 
-harness.run([with_the_plan, one_answer, lookups, merged_tokens, stages, planned_stages, trace, speeds_count, in_place, without_weights, caches, refused])
+harness.run([
+    with_the_plan, one_answer, lookups, merged_tokens, stages, planned_stages, trace, speeds_count, in_place, without_weights, caches,
+    refused
+])
 harness.finish()

@@ -105,7 +105,8 @@ def unknown_operator(folder):
              onnx.helper.make_node("Inverse", ["a"], ["b"], name="odd", domain="com.microsoft"),
              onnx.helper.make_node("MatMul", ["a", "b"], ["y"], name="last")]
     graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, ["n", "n"])], [info("y", 1, ["n", "n"])], value_info=[info("b", 1, None)])
-    m = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("com.microsoft", 1)], ir_version=10)
+    m = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18),
+                                                     onnx.helper.make_opsetid("com.microsoft", 1)], ir_version=10)
     model, cut, parts, data = (os.path.join(folder, f) for f in ("odd.onnx", "oddcut.onnx", "odd", "odd.npz"))
     onnx.save(m, model)
     np.savez(data, x=(np.eye(4) * 3 + np.arange(16).reshape(4, 4) / 16).astype("f4"))
@@ -113,7 +114,8 @@ def unknown_operator(folder):
     for words, where in ((stages, {1}), ([], {0})):  # without stages only rank 0 needs the node: it returns the result
         rc, _, err = harness.call(tessera, "annotate", model, "--config", "d:3=CPU,NPU,GPU", *words, "-o", cut)
         assert rc == 0, err
-        rc, text, err = harness.call(tessera, "verify", cut, "--inputs", data, "--map-device", "NPU=CPU", "--map-device", "GPU=CPU", "--json")
+        rc, text, err = harness.call(tessera, "verify", cut, "--inputs", data, "--map-device", "NPU=CPU", "--map-device", "GPU=CPU",
+                                     "--json")
         assert rc == 0 and json.loads(text)["ok"], "verify: exit %d %s %s" % (rc, text, err)
         rc, _, err = harness.call(tessera, "partition", cut, "-o", parts, "--force")
         assert rc == 0, err
@@ -126,7 +128,8 @@ CASES = [[[0], [1]], [[0], [1], [2]], [[0, 1], [2, 3, 4]], [[2, 3], [0], [1, 4, 
 
 def main():
     models = sys.argv[2]
-    harness.run([("%s on %s" % (name, devices), check, os.path.join(models, name, "model.onnx"), devices) for name in spine.NAMES for devices in CASES] + [unknown_operator])
+    harness.run([("%s on %s" % (name, devices), check, os.path.join(models, name, "model.onnx"), devices) for name in spine.NAMES
+                 for devices in CASES] + [unknown_operator])
     harness.finish()
 
 

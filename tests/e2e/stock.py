@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests examples/stock.py: a planned model in Python's own onnxruntime, under every installed launcher, must return what `tessera run` returns.
+"""Tests examples/stock.py: a planned model in Python's own onnxruntime, under every installed launcher, must return what `tessera run`
+returns.
 
 usage: stock.py TESSERA EXAMPLE"""
 import glob, os, shutil, subprocess, sys, tempfile
@@ -21,7 +22,10 @@ if b"libasan" in open(BUILD + "/libtessera_ops.so", "rb").read():
 
 def started(words, variables):
     """Starts RANKS processes with the environment variables of a launcher, but without the launcher."""
-    ranks = [subprocess.Popen(words, env=harness.environment(**variables(r)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(RANKS)]
+    ranks = [
+        subprocess.Popen(words, env=harness.environment(**variables(r)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for r in range(RANKS)
+    ]
     for p in ranks:
         text = p.communicate(timeout=120)[0]
         assert p.returncode == 0, text
@@ -40,8 +44,11 @@ def like_torchrun(out, words):
 
 
 def like_slurm(out, words):
-    started([*words, out], lambda r: {"SLURM_PROCID": str(r), "SLURM_STEP_NUM_TASKS": str(RANKS), "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": str(os.getpid()),
-                                      "SLURM_STEP_ID": "0", "SLURM_LOCALID": str(r)})
+    started(
+        [*words, out], lambda r: {
+            "SLURM_PROCID": str(r), "SLURM_STEP_NUM_TASKS": str(RANKS), "SLURM_STEP_NUM_NODES": "1", "SLURM_JOB_ID": str(os.getpid()),
+            "SLURM_STEP_ID": "0", "SLURM_LOCALID": str(r)
+        })
 
 
 def same(folder, launch, words, want, *more):

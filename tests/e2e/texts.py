@@ -67,8 +67,10 @@ def make(d, sizes):
     rows, columns = SIZES
     x = np.array([WORDS[k] for k in rng.integers(0, len(WORDS), rows * columns)], dtype=object).reshape(rows, columns)
     c = np.array([WORDS[k] for k in rng.integers(0, len(WORDS), columns)], dtype=object)
-    g = h.make_graph([h.make_node("StringConcat", ["x", "x"], ["h"], name="one"), h.make_node("StringConcat", ["h", "c"], ["y"], name="two")], "g",
-                     [h.make_tensor_value_info("x", T.STRING, sizes)], [h.make_tensor_value_info("y", T.STRING, sizes)], [nh.from_array(c, "c")])
+    g = h.make_graph(
+        [h.make_node("StringConcat", ["x", "x"], ["h"], name="one"),
+         h.make_node("StringConcat", ["h", "c"], ["y"], name="two")], "g", [h.make_tensor_value_info("x", T.STRING, sizes)],
+        [h.make_tensor_value_info("y", T.STRING, sizes)], [nh.from_array(c, "c")])
     onnx.save(h.make_model(g, opset_imports=[h.make_opsetid("", 20)], ir_version=9), d + "/m.onnx")
     os.makedirs(d + "/set", exist_ok=True)
     onnx.save_tensor(nh.from_array(x, "x"), d + "/set/input_0.pb")
@@ -86,11 +88,13 @@ def check(d, n, edits, sizes, k):
     shutil.rmtree(d + "/parts", ignore_errors=True)
     tessera("partition", d + "/cut.onnx", "-o", d + "/parts")
     ways = [(), ("shm",)]
-    if shutil.which("mpirun") and glob.glob(os.path.join(os.path.dirname(TESSERA), "libtessera_mpi_openmpi.so")) and n < 4 and sizes == SIZES:
+    if shutil.which("mpirun") and glob.glob(os.path.join(os.path.dirname(TESSERA),
+                                                         "libtessera_mpi_openmpi.so")) and n < 4 and sizes == SIZES:
         ways.append(("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(n)))
     for way in harness.sample(ways, 1, k):
         shm = way == ("shm",)
-        tessera("run", d + "/parts", "--inputs", d + "/set", "--outputs", d + "/y.npy", *(["--transport", "shm"] if shm else []), launch=() if shm else way)
+        tessera("run", d + "/parts", "--inputs", d + "/set", "--outputs", d + "/y.npy", *(["--transport", "shm"] if shm else []),
+                launch=() if shm else way)
         assert np.array_equal(np.load(d + "/y.npy"), want.astype("U")), way
 
 
@@ -144,7 +148,8 @@ def check_any_rank(d):
     assert "Broadcast" in [n.op_type for n in part.node], part
 
 
-harness.run([("%s of texts, sharded at random" % case[0], check_mover, *case) for case in MOVERS] + [("opset 8", check_old), ("any rank", check_any_rank)])
+harness.run([("%s of texts, sharded at random" % case[0], check_mover, *case)
+             for case in MOVERS] + [("opset 8", check_old), ("any rank", check_any_rank)])
 for k, (name, (n, edits)) in enumerate(CASES.items()):
     strided = "*" in str(edits)  # needs known sizes
     for sizes in [SIZES] if strided else [SIZES, ["rows", "columns"]]:

@@ -186,13 +186,15 @@ def first_difference(d):
 
 
 def rests(d):
-    """A symbolic axis is sharded in 2, then in 6. Shards of shards equal the new shards for some lengths only; every length must be right."""
+    """A symbolic axis is sharded in 2, then in 6. Shards of shards equal the new shards for some lengths only; every length must be
+    right."""
     f = Net(9)
     y = f("Relu", "x")
     z = f("Neg", y)
     path, cut = os.path.join(d, "rests.onnx"), os.path.join(d, "rests_cut.onnx")
     onnx.save(f.model([("x", T.FLOAT, ["length", 12])], [(z, T.FLOAT)]), path)
-    rc, _, err = call("annotate", path, "--config", "c:6", "--shard", "%s:x={2,3:0,1,2,3,4,5}" % y, "--shard", "%s:%s={6,1:0,1,2,3,4,5}" % (z, y), "-o", cut)
+    rc, _, err = call("annotate", path, "--config", "c:6", "--shard", "%s:x={2,3:0,1,2,3,4,5}" % y, "--shard",
+                      "%s:%s={6,1:0,1,2,3,4,5}" % (z, y), "-o", cut)
     check("rests: annotated", rc == 0, err)
     for n in range(6, 18):
         rc, _, err = call("verify", cut, "--inputs", "random:1,x:%dx12" % n, "--json")

@@ -86,7 +86,8 @@ def fixed(d):
     for n in (1, 2, 3, 8, 13):
         check("%d rows, known at run time" % n, verify(path, feed(d, x, n, n=n))[0] == 0)
     w = np.random.default_rng(0).standard_normal((8, 12)).astype("f4")
-    path = annotate(d, save(d, [node("MatMul", ["a", "w"], ["y"], name="mm")], {"a": [4, 8]}, {"y": [4, 12]}, {"w": w}), 2, ["mm:w={1,4:0,1,0,1}"])
+    path = annotate(d, save(d, [node("MatMul", ["a", "w"], ["y"], name="mm")], {"a": [4, 8]}, {"y": [4, 12]}, {"w": w}), 2,
+                    ["mm:w={1,4:0,1,0,1}"])
     rc, doc, err = verify(path, feed(d, {"a": [4, 8]}, 1))
     stored = [sorted(list(i.dims) for i in g.initializer if len(i.dims) == 2) for g in parts_of(d, path, 2)]
     check("a weight is stored in shards", rc == 0 and stored == [[[8, 3], [8, 3]]] * 2, (rc, err, stored))
@@ -95,19 +96,23 @@ def fixed(d):
     path = annotate(d, save(d, [node("ReduceSum", ["a", "k"], ["y"], name="r", keepdims=0)], x, {"y": [8]}, axes), 3, ["r:a={2,1:(0,1),2}"])
     rc, doc, err = verify(path, feed(d, x, 1))
     check("parts of a sum on unequal numbers of devices", rc == 0 and not doc["replicated"], (rc, doc, err))
-    for what, nodes, shard in (("a sum of which a device has several parts", [node("ReduceSum", ["a", "k"], ["y"], name="r", keepdims=0)], "r:a={4,1:0,1,0,1}"),
-                               ("statistics likewise", [node("Softmax", ["a"], ["y"], name="r", axis=0)], "r:a={4,1:0,1,0,1}")):
+    for what, nodes, shard in (("a sum of which a device has several parts", [node("ReduceSum", ["a", "k"], ["y"], name="r", keepdims=0)],
+                                "r:a={4,1:0,1,0,1}"), ("statistics likewise", [node("Softmax", ["a"], ["y"], name="r",
+                                                                                    axis=0)], "r:a={4,1:0,1,0,1}")):
         path = annotate(d, save(d, nodes, x, {"y": [8] if "sum" in what else [8, 8]}, axes if "sum" in what else {}), 2, [shard])
         rc, doc, err = verify(path, feed(d, x, 1))
         check(what, rc == 0 and not doc["replicated"] and doc["cut_nodes"] == 1 and "Reshard" not in doc["collectives"], (rc, doc, err))
     path = annotate(d, save(d, [node("ReduceSum", ["a", "k"], ["y"], name="r", keepdims=0)], x, {"y": [8]}, axes), 2, ["r:a={2,2:0,1,1,0}"])
     rc, doc, err = verify(path, feed(d, x, 1))
-    check("parts of two sums: replicated, with the reason", rc == 0 and [r["reason"] for r in doc["replicated"]] == [SEVERAL_SUMS], (rc, doc, err))
+    check("parts of two sums: replicated, with the reason", rc == 0 and [r["reason"] for r in doc["replicated"]] == [SEVERAL_SUMS],
+          (rc, doc, err))
 
 
 # numpy type: operators that reduce it
-REDUCED = {"f4": "Sum Mean Max Min Prod L1 L2 LogSum LogSumExp SumSquare", "f8": "Sum Max Prod", "i4": "Sum Max Min Prod", "i8": "Sum Max Min Prod", "i1": "Max Min",
-           "u1": "Max Min"}
+REDUCED = {
+    "f4": "Sum Mean Max Min Prod L1 L2 LogSum LogSumExp SumSquare", "f8": "Sum Max Prod", "i4": "Sum Max Min Prod",
+    "i8": "Sum Max Min Prod", "i1": "Max Min", "u1": "Max Min"
+}
 
 
 def reductions(d):
@@ -122,7 +127,8 @@ def reductions(d):
                 names, weights, attributes = ["a"], [], {"axes": [0]}
                 if opset == 18:
                     names, weights, attributes = ["a", "k"], [numpy_helper.from_array(np.array([0], "i8"), "k")], {}
-                graph = helper.make_graph([node("Reduce" + op, names, ["y"], name="r", **attributes)], "g", [info("a", code, [7, 5])], [info("y", code, [1, 5])], weights)
+                graph = helper.make_graph([node("Reduce" + op, names, ["y"], name="r", **attributes)], "g", [info("a", code, [7, 5])],
+                                          [info("y", code, [1, 5])], weights)
                 path = os.path.join(d, "m.onnx")
                 onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", opset)]), path)
                 rng = np.random.default_rng(1)
@@ -149,7 +155,8 @@ def joined(d):
 
 
 def sums(d):
-    """With the result's sharding, the partial sums would be on groups of unequal size. The result must be resharded after the node instead."""
+    """With the result's sharding, the partial sums would be on groups of unequal size. The result must be resharded after the node
+    instead."""
     x = {"a": [4, 8, 8], "w": [1, 8, 3]}
     conv = node("Conv", ["a", "w"], ["y"], name="c", auto_pad="SAME_UPPER", kernel_shape=[3])
     for cut in ("2", "2*4/2"):
@@ -159,7 +166,8 @@ def sums(d):
     x = {"a": [4, 6], "b": [6, 4]}
     for text in ("{2,1:(0,1,2),(3,4,5)}", "{1,2:(0,1,4),(2,3,5)}", "{2,2:(0,1),2,(3,4),5}"):
         shards = ["m:b={2,1:(0,2,4),(1,3,5)}", "m:y=" + text]
-        rc, doc, err = verify(annotate(d, save(d, [node("MatMul", ["a", "b"], ["y"], name="m")], x, {"y": [4, 4]}), 6, shards), feed(d, x, 1))
+        rc, doc, err = verify(annotate(d, save(d, [node("MatMul", ["a", "b"], ["y"], name="m")], x, {"y": [4, 4]}), 6, shards),
+                              feed(d, x, 1))
         check("a sum, and a result on unequal groups %s" % shards, rc == 0, (rc, doc, err))
 
 
@@ -215,8 +223,12 @@ def draw(d, seed):
     rc, doc, err = verify(path, feed(d, inputs, seed))
     done = os.path.join(d, "done.onnx")
     inferred = call("infer", path, "-o", done)[0] == 0 and call("check", done)[0] == 0 and verify(done, feed(d, inputs, seed))[0] == 0
-    left = [r["reason"] for r in doc.get("replicated", []) if "along" not in name and "all axes" not in name and name != "ReduceMax" or r["reason"] != SEVERAL_SUMS]
-    check("draw %d: %s %s" % (seed, name, " ".join(shards)), rc == 0 and doc["ok"] and not left and inferred, (rc, doc.get("replicated"), inferred, err))
+    left = [
+        r["reason"] for r in doc.get("replicated", [])
+        if "along" not in name and "all axes" not in name and name != "ReduceMax" or r["reason"] != SEVERAL_SUMS
+    ]
+    check("draw %d: %s %s" % (seed, name, " ".join(shards)), rc == 0 and doc["ok"] and not left and inferred,
+          (rc, doc.get("replicated"), inferred, err))
 
 
 harness.run([fixed, joined, sums, reductions, *(("draw %d" % k, draw, SEED * 1000 + k) for k in range(DRAWS))])

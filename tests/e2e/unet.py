@@ -36,11 +36,14 @@ def network(grow, rng):
         conv("grown", "u", 8, 6, 1)
     else:
         k = int(grow)
-        nodes.append(node("ConvTranspose", ["b", weight("wt", 8, 6, k, k), weight("bt", 6)], ["u"], name="grow", strides=[2, 2], pads=[(k - 2) // 2] * 4))
+        nodes.append(
+            node("ConvTranspose", ["b", weight("wt", 8, 6, k, k), weight("bt", 6)], ["u"], name="grow", strides=[2, 2],
+                 pads=[(k - 2) // 2] * 4))
     nodes.append(node("Concat", ["a", "u"], ["j"], name="join", axis=1))
     conv("j", "y", 12, 2)
     g = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", T.FLOAT, [1, 3, 24, 18])],
-                          [helper.make_tensor_value_info("y", T.FLOAT, [1, 2, 24, 18])], [numpy_helper.from_array(v, k) for k, v in weights.items()])
+                          [helper.make_tensor_value_info("y", T.FLOAT, [1, 2, 24, 18])],
+                          [numpy_helper.from_array(v, k) for k, v in weights.items()])
     return helper.make_model(g, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 

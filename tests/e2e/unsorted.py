@@ -39,8 +39,12 @@ def inputs_of_nodes_come_last(folder):
 
 
 def check_warns(folder):
-    """ONNX requires sorted nodes. `check` warns for files that are not sorted. `annotate` and `infer` keep the order of the nodes; `plan` sorts them."""
-    path = save(folder + "/m.onnx", [node("MatMul", ["s", "w"], ["t"], name="second"), node("Relu", ["t"], ["y"]), node("MatMul", ["x", "v"], ["s"])])
+    """ONNX requires sorted nodes. `check` warns for files that are not sorted. `annotate` and `infer` keep the order of the nodes; `plan`
+    sorts them."""
+    path = save(folder + "/m.onnx",
+                [node("MatMul", ["s", "w"], ["t"], name="second"),
+                 node("Relu", ["t"], ["y"]),
+                 node("MatMul", ["x", "v"], ["s"])])
     cut, inferred, planned = (folder + "/%s.onnx" % name for name in ("cut", "inferred", "planned"))
     commands = (["annotate", path, "-o", cut, "--config", "tp:2", "--shard", "second:w={1,2}"], ["infer", cut, "-o", inferred],
                 ["plan", path, "--devices", 2, "-o", planned])
@@ -66,7 +70,10 @@ def long_chains_are_reversed(folder):
 def bodies_read_later_values(folder):
     bodies = [helper.make_graph([node("MatMul", ["late", "w"], [inner]), node("Add", [inner, "late"], [inner + "2"])], inner + "g", [],
                                 [info(inner + "2", TensorProto.FLOAT, [32, 64])]) for inner in ("p", "q")]
-    check(save(folder + "/m.onnx", [node("If", ["flag"], ["y"], then_branch=bodies[0], else_branch=bodies[1]), node("MatMul", ["x", "v"], ["late"])]))
+    check(
+        save(folder + "/m.onnx",
+             [node("If", ["flag"], ["y"], then_branch=bodies[0], else_branch=bodies[1]),
+              node("MatMul", ["x", "v"], ["late"])]))
 
 
 def cycles_are_errors(folder):

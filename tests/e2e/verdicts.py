@@ -49,8 +49,10 @@ def test_sizes(d):
     rc, doc, err = document("bench", BERT, "--devices", 2, "--seconds", 0.1, "--dim", "batch=2")
     check("bench too", rc == 0 and doc["dims"] == {"batch": 2, "seq": 64}, (doc, err))
     # The Reshape folds the batch, so any batch runs. Below, the Concat with z needs a batch of one.
-    m = save(d + "/one.onnx", [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["y"])],
-             [("x", T.FLOAT, ["n", "t", 8])], [("y", T.FLOAT, None)], [numpy_helper.from_array(np.array([1, -1, 8], "i8"), "shape"), weight("w", 1, 8, 8)])
+    m = save(d + "/one.onnx", [helper.make_node("Reshape", ["x", "shape"], ["r"]),
+                               helper.make_node("MatMul", ["r", "w"], ["y"])], [("x", T.FLOAT, ["n", "t", 8])], [("y", T.FLOAT, None)],
+             [numpy_helper.from_array(np.array([1, -1, 8], "i8"), "shape"),
+              weight("w", 1, 8, 8)])
     rc, doc, err = document("run", m)
     check("any batch runs where the model folds it", rc == 0 and doc["dims"] == {"n": 128, "t": 128}, (doc, err))
     m = save(d + "/fixed.onnx", [helper.make_node("Concat", ["x", "z"], ["c"], axis=1), helper.make_node("MatMul", ["c", "w"], ["y"])],
@@ -66,8 +68,10 @@ def test_sizes(d):
              [("x", T.FLOAT, ["n", "t", "u", 1024])], [("y", T.FLOAT, None)], [weight("w", 1024, 1024)])
     rc, doc, err = document("verify", m, "--devices", 2)
     check("long runs are not tried", rc == 0 and doc["assumed_size"] in (8, 16, 32), (doc, err))
-    m = save(d + "/none.onnx", [helper.make_node("Concat", ["a", "b"], ["c"], axis=0), helper.make_node("Add", ["c", "x"], ["y"])],
-             [("a", T.FLOAT, ["p", 4]), ("b", T.FLOAT, ["q", 4]), ("x", T.FLOAT, ["r", 4]), ("v", T.FLOAT, ["s", 5])], [("y", T.FLOAT, None)])
+    m = save(d + "/none.onnx", [helper.make_node("Concat", ["a", "b"], ["c"], axis=0),
+                                helper.make_node("Add", ["c", "x"], ["y"])], [("a", T.FLOAT, ["p", 4]), ("b", T.FLOAT, ["q", 4]),
+                                                                              ("x", T.FLOAT, ["r", 4]), ("v", T.FLOAT, ["s", 5])],
+             [("y", T.FLOAT, None)])
     rc, doc, err = document("verify", m, "--devices", 2)
     check("broadcasting: a size at which it runs is found", rc == 0 and doc["assumed_size"] == 1, (rc, doc, err))
     m = save(d + "/never.onnx", [helper.make_node("Concat", ["a", "b"], ["c"], axis=0), helper.make_node("MatMul", ["x", "c"], ["y"])],
@@ -77,17 +81,23 @@ def test_sizes(d):
     rc, doc, err = document("verify", m, "--devices", 2, "--dim", "r=8", "--dim", "p=4", "--dim", "q=4")
     check("given sizes that fit run", rc == 0 and doc["cut_nodes"] > 0, (rc, doc, err))
     # The CPU has no kernel for this type, so it says nothing about sizes.
-    m = save(d + "/bfloat16.onnx", [helper.make_node("MatMul", ["x", "x"], ["y"])], [("x", T.BFLOAT16, ["n", "n"])], [("y", T.BFLOAT16, None)])
+    m = save(d + "/bfloat16.onnx", [helper.make_node("MatMul", ["x", "x"], ["y"])], [("x", T.BFLOAT16, ["n", "n"])],
+             [("y", T.BFLOAT16, None)])
     rc, doc, err = document("run", m)
-    check("no kernel: no word about sizes", rc == 7 and "engine-refused" in str((doc, err)) and "inputs-unsized" not in str((doc, err)), (rc, doc, err))
+    check("no kernel: no word about sizes", rc == 7 and "engine-refused" in str((doc, err)) and "inputs-unsized" not in str((doc, err)),
+          (rc, doc, err))
     # A mask that is only added gives the lengths of the sequences: random ones would not fit the other inputs.
-    m = save(d + "/mask.onnx", [helper.make_node("ReduceSum", ["mask", "axis"], ["length"], keepdims=0), helper.make_node("Shape", ["mask"], ["sizes"]),
-                                helper.make_node("Add", ["other", "other"], ["sum"])],
-             [("mask", T.INT64, [3, 9]), ("other", T.INT64, [3, 9])], [("length", T.INT64, [3]), ("sizes", T.INT64, [2]), ("sum", T.INT64, [3, 9])],
+    m = save(d + "/mask.onnx", [
+        helper.make_node("ReduceSum", ["mask", "axis"], ["length"], keepdims=0),
+        helper.make_node("Shape", ["mask"], ["sizes"]),
+        helper.make_node("Add", ["other", "other"], ["sum"])
+    ], [("mask", T.INT64, [3, 9]), ("other", T.INT64, [3, 9])], [("length", T.INT64, [3]), ("sizes", T.INT64, [2]),
+                                                                 ("sum", T.INT64, [3, 9])],
              [numpy_helper.from_array(np.array([1]), "axis")])
     rc, doc, err = document("run", m, "--outputs", d + "/mask.npz")
     with np.load(d + "/mask.npz") as got:
-        check("a mask of lengths has no zeros", rc == 0 and (got["length"] == 9).all() and 0 < got["sum"].sum() < 54, (rc, got["length"], err))
+        check("a mask of lengths has no zeros", rc == 0 and (got["length"] == 9).all() and 0 < got["sum"].sum() < 54,
+              (rc, got["length"], err))
 
 
 def test_kept_sizes(d):
@@ -121,7 +131,8 @@ def test_assumed(d):
     check("and in its document", json.load(open(d + "/a.json"))["assumed"] is True)
     check("simulate: assumed, as the model was planned", says in call("simulate", d + "/a.onnx")[1])
     check("partition: assumed", says in call("partition", BERT, "--devices", 4, *sizes, "-o", d + "/parts")[1])
-    for words in (["plan", BERT], ["simulate", BERT], ["verify", BERT], ["run", BERT], ["partition", BERT, "--dry-run"], ["bench", BERT, "--seconds", 0.1]):
+    for words in (["plan", BERT], ["simulate", BERT], ["verify", BERT], ["run", BERT], ["partition", BERT,
+                                                                                        "--dry-run"], ["bench", BERT, "--seconds", 0.1]):
         rc, doc, err = document(*words, "--devices", 2, *sizes)
         check("%s --json: assumed" % words[0], rc == 0 and doc["assumed"] is True, (rc, doc, err))
     rc, doc, err = document("plan", BERT, "--devices", "auto", *sizes)
@@ -134,13 +145,15 @@ def test_assumed(d):
         rc, doc, err = document("plan", BERT, "--devices", d + "/t.json", *sizes)
         check("a file's devices: assumed %s" % assumed, rc == 0 and doc["assumed"] is assumed, (doc, err))
     rc, doc, err = document("report", BERT, "--devices", 4, *sizes)
-    check("the page's headline says it", rc == 0 and doc["verdict"]["assumed"] is True and len(doc["simulation"]["timeline"]) == 4, doc.get("verdict"))
+    check("the page's headline says it", rc == 0 and doc["verdict"]["assumed"] is True and len(doc["simulation"]["timeline"]) == 4,
+          doc.get("verdict"))
     many = 2 * (os.cpu_count() or 1)
     for command in (["run", BERT], ["verify", BERT], ["bench", BERT, "--seconds", 0.1]):
         rc, out, err = call(*command, "--devices", many, *sizes)
         check("%s: more ranks than cores" % command[0], rc == 0 and err.count("warning: %d ranks share " % many) == 1, err)
     rc, out, err = call("plan", BERT, "--devices", "{4,[[1],[0],[3],[2]]}", "--dim", "batch=16", "--dim", "seq=64")
-    check("two devices that are not linked to the others", "2 of the 4 devices are used, more would not be faster" in out and "least of all candidates" in out, out)
+    check("two devices that are not linked to the others", "2 of the 4 devices are used, more would not be faster" in out
+          and "least of all candidates" in out, out)
     rc, doc, err = document("plan", BERT, "--devices", 2, "--memory", "240KB", "--time", 0.0001, *sizes)
     check("not found in time is no proof", rc == 4 and doc["feasible"] is None and "found in time" in err, (rc, doc, err))
     rc, doc, err = document("plan", BERT, "--devices", 2, "--memory", "1KB", *sizes)
@@ -149,36 +162,47 @@ def test_assumed(d):
 
 def test_engine_varies(d):
     """A user-defined operator returns another result in each call, by 1e-3."""
-    m = save(d + "/varies.onnx", [helper.make_node("MatMul", ["x", "u"], ["a"]), helper.make_node("Twice", ["a"], ["b"], domain="test.ops", bias=3),
-                                  helper.make_node("MatMul", ["b", "w"], ["y"])],
-             [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])], [weight("u", 16, 24), weight("w", 24, 16)], (("", 17), ("test.ops", 1)))
+    m = save(d + "/varies.onnx", [
+        helper.make_node("MatMul", ["x", "u"], ["a"]),
+        helper.make_node("Twice", ["a"], ["b"], domain="test.ops", bias=3),
+        helper.make_node("MatMul", ["b", "w"], ["y"])
+    ], [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])], [weight("u", 16, 24), weight("w", 24, 16)], (("", 17), ("test.ops", 1)))
     rc, doc, err = document("verify", m, "--devices", 2, "--ort-ops", VARYING_OPS)
     codes = [f["code"] for f in doc["findings"]]
-    check("an engine that differs from itself is not the sharding's fault", rc == 0 and doc["ok"] and "engine-varies" in codes, (rc, doc, err))
+    check("an engine that differs from itself is not the sharding's fault", rc == 0 and doc["ok"] and "engine-varies" in codes,
+          (rc, doc, err))
     check("both figures are named", doc["outputs"][0]["max_rel"] > 1e-4 and "differs from itself by" in err, err)
     # Differences that a sharding causes are still reported: see first_difference in tests/e2e/trials.py.
-    refused = save(d + "/refused.onnx", [helper.make_node("Nothing", ["x"], ["y"], domain="nobody")], [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])],
-                   (), (("", 17), ("nobody", 1)))
+    refused = save(d + "/refused.onnx", [helper.make_node("Nothing", ["x"], ["y"], domain="nobody")], [("x", T.FLOAT, [8, 16])],
+                   [("y", T.FLOAT, [8, 16])], (), (("", 17), ("nobody", 1)))
     rc, out, err = call("verify", refused, "--devices", 2, "--allow-unsharded")
-    check("the unsharded model is refused too", rc == 7 and "verify-reference" in err and "fails to run the unsharded model" in err, (rc, err))
+    check("the unsharded model is refused too", rc == 7 and "verify-reference" in err and "fails to run the unsharded model" in err,
+          (rc, err))
     # The partitions run, because they do not have the node that no output needs; the unsharded model does not load.
-    unneeded = save(d + "/unneeded.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Nothing", ["x"], ["z"], domain="nobody")],
-                    [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])], [weight("w", 16, 16)], (("", 17), ("nobody", 1)))
+    unneeded = save(d + "/unneeded.onnx",
+                    [helper.make_node("MatMul", ["x", "w"], ["y"]),
+                     helper.make_node("Nothing", ["x"], ["z"], domain="nobody")], [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])],
+                    [weight("w", 16, 16)], (("", 17), ("nobody", 1)))
     rc, doc, err = document("verify", unneeded, "--devices", 2, "--random", 3)
     check("no sharding passes without a reference", rc == 7 and not any(trial["ok"] for trial in doc["trials"]), (rc, doc, err))
 
 
 def test_device_varies(d):
-    """A kernel of a device returns another result in one of six calls, the second of the two ranks: a few runs of the unsharded model do not show it.
-    A device NPU that runs on the CPU stands for a GPU."""
-    m = save(d + "/rare.onnx", [helper.make_node("Relu", ["x"], ["a"], name="first"), helper.make_node("Twice", ["a"], ["y"], name="rare", domain="test.ops", bias=3)],
-             [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])], (), (("", 17), ("test.ops", 1)))
+    """A kernel of a device returns another result in one of six calls, the second of the two ranks: a few runs of the unsharded model do
+    not show it. A device NPU that runs on the CPU stands for a GPU."""
+    m = save(d + "/rare.onnx", [
+        helper.make_node("Relu", ["x"], ["a"], name="first"),
+        helper.make_node("Twice", ["a"], ["y"], name="rare", domain="test.ops", bias=3)
+    ], [("x", T.FLOAT, [8, 16])], [("y", T.FLOAT, [8, 16])], (), (("", 17), ("test.ops", 1)))
     open(d + "/rules.txt", "w").write("Twice  test.ops  1  [A*] -> [A*]\n")
-    rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "c:2=NPU,NPU", "--shard", "rare:a={2,1}", "--rules", d + "/rules.txt")
+    rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "c:2=NPU,NPU", "--shard", "rare:a={2,1}", "--rules",
+                        d + "/rules.txt")
     check("devices with names", rc == 0, err)
     for reference in ((), ("--reference", "cpu")):
-        rc, doc, err = document("verify", d + "/cut.onnx", "--ort-ops", RARE_OPS, "--map-device", "NPU=CPU", "--rules", d + "/rules.txt", *reference)
-        check("the device differs from itself %s" % (reference,), rc == 0 and [f["code"] for f in doc["findings"]] == ["engine-varies"], (rc, doc, err))
+        rc, doc, err = document("verify", d + "/cut.onnx", "--ort-ops", RARE_OPS, "--map-device", "NPU=CPU", "--rules", d + "/rules.txt",
+                                *reference)
+        check("the device differs from itself %s" % (reference, ), rc == 0 and [f["code"] for f in doc["findings"]] == ["engine-varies"],
+              (rc, doc, err))
 
 
 def distances(path, tokens=False, ramp=None):
@@ -193,12 +217,21 @@ def distances(path, tokens=False, ramp=None):
                       helper.make_node("Twice", ["scaled_" + name], ["twice_" + name], name="ramp_" + name, domain="test.ops", bias=0),
                       helper.make_node("Mul", ["twice_" + name, "ramp"], [name])]
     for name in "xy":
-        nodes += [helper.make_node("Mul", [name, name], [name + "_squares"]), helper.make_node("ReduceSum", [name + "_squares", "axis"], [name + "_sums"]),
-                  helper.make_node("Shape", [name + "_sums"], [name + "_size"]), helper.make_node("ConstantOfShape", [name + "_size"], [name + "_ones"], value=one)]
-    nodes += [helper.make_node("Mul", ["x", "minus_two"], ["x_scaled"]), helper.make_node("Concat", ["x_scaled", "x_sums", "x_ones"], ["left"], axis=-1),
-              helper.make_node("Concat", ["y", "y_ones", "y_sums"], ["right"], axis=-1), helper.make_node("Transpose", ["right"], ["turned"], perm=[1, 0]),
-              helper.make_node("MatMul", ["left", "turned"], ["squares"], name="product"), helper.make_node("Max", ["squares", "zero"], ["positive"]),
-              helper.make_node("Sqrt", ["positive"], ["z"])]
+        nodes += [
+            helper.make_node("Mul", [name, name], [name + "_squares"]),
+            helper.make_node("ReduceSum", [name + "_squares", "axis"], [name + "_sums"]),
+            helper.make_node("Shape", [name + "_sums"], [name + "_size"]),
+            helper.make_node("ConstantOfShape", [name + "_size"], [name + "_ones"], value=one)
+        ]
+    nodes += [
+        helper.make_node("Mul", ["x", "minus_two"], ["x_scaled"]),
+        helper.make_node("Concat", ["x_scaled", "x_sums", "x_ones"], ["left"], axis=-1),
+        helper.make_node("Concat", ["y", "y_ones", "y_sums"], ["right"], axis=-1),
+        helper.make_node("Transpose", ["right"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["left", "turned"], ["squares"], name="product"),
+        helper.make_node("Max", ["squares", "zero"], ["positive"]),
+        helper.make_node("Sqrt", ["positive"], ["z"])
+    ]
     points = (np.random.default_rng(2).standard_normal((48, 64)) + 3).astype("f4")
     constants = [numpy_helper.from_array(np.array(value), name) for name, value in
                  (("axis", np.array([-1])), ("minus_two", np.float32(-2)), ("zero", np.float32(0)), ("ramp", np.float32(ramp or 0)))]
@@ -216,11 +249,13 @@ def test_rounding_errors_are_amplified(d):
     """The sums of equal points cancel, so their distance is a rounding error. Another order of the sums gives another one."""
     for tokens in (False, True):
         m = distances(d + "/cdist.onnx", tokens)
-        rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "product:left={1,2}", "--shard", "product:turned={2,1}")
+        rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "product:left={1,2}", "--shard",
+                            "product:turned={2,1}")
         check("a sharded sum", rc == 0, err)
         rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", m + ".npz")
         codes = [f["code"] for f in doc["findings"]]
-        check("an output that is as right as the unsharded one passes", rc == 0 and doc["ok"] and codes == ["verify-sensitive"], (tokens, rc, doc, err))
+        check("an output that is as right as the unsharded one passes", rc == 0 and doc["ok"] and codes == ["verify-sensitive"],
+              (tokens, rc, doc, err))
         check("both figures are named", doc["outputs"][0]["max_rel"] > 5e-5 and "changes the unsharded output by" in err, err)
         rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", m + ".npz", "--tolerance", 5e-5)
         check("a given tolerance is kept", rc == 1 and not doc["ok"], (rc, doc, err))
@@ -229,10 +264,12 @@ def test_rounding_errors_are_amplified(d):
 def test_random_sequence(d):
     """There are no random sequences. The hint must not ask for a shape, which does not help."""
     sequence = helper.make_tensor_sequence_value_info("s", T.FLOAT, ["n", 6])
-    graph = helper.make_graph([helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0)], "g", [sequence], [helper.make_tensor_value_info("y", T.FLOAT, None)])
+    graph = helper.make_graph([helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0)], "g", [sequence],
+                              [helper.make_tensor_value_info("y", T.FLOAT, None)])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), d + "/sequence.onnx")
     rc, out, err = call("verify", d + "/sequence.onnx", "--devices", 2, "--allow-unsharded")
-    check("random inputs for a sequence", rc == 5 and "this input is not a tensor" in err and "input_0.pb" in err and "--shape" not in err, (rc, err))
+    check("random inputs for a sequence", rc == 5 and "this input is not a tensor" in err and "input_0.pb" in err and "--shape" not in err,
+          (rc, err))
 
 
 def test_results_near_zero(d):
@@ -240,25 +277,35 @@ def test_results_near_zero(d):
     rng = np.random.default_rng(1)
     np.savez(d + "/near.npz", x=rng.standard_normal((64, 256)).astype("f4"))
     w = numpy_helper.from_array((rng.standard_normal((256, 64)) / 16).astype("f4"), "w")
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["p"], name="product"), helper.make_node("Sub", ["p", "b"], ["a"]), helper.make_node("Sigmoid", ["a"], ["y"])]
-    m = save(d + "/near.onnx", nodes, [("x", T.FLOAT, [64, 256])], [("y", T.FLOAT, [64, 64])], [w, numpy_helper.from_array(np.float32(19), "b")])
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+        helper.make_node("Sub", ["p", "b"], ["a"]),
+        helper.make_node("Sigmoid", ["a"], ["y"])
+    ]
+    m = save(d + "/near.onnx", nodes, [("x", T.FLOAT, [64, 256])], [("y", T.FLOAT, [64, 64])],
+             [w, numpy_helper.from_array(np.float32(19), "b")])
     rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "product:w={2,1}")
     check("a sharded sum before Sigmoid", rc == 0, err)
     rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", d + "/near.npz")
-    check("results that are rounding errors pass", rc == 0 and doc["ok"] and [f["code"] for f in doc["findings"]] == ["verify-sensitive"], (rc, doc, err))
+    check("results that are rounding errors pass", rc == 0 and doc["ok"] and [f["code"] for f in doc["findings"]] == ["verify-sensitive"],
+          (rc, doc, err))
     check("their relative difference is large", doc["outputs"][0]["max_rel"] > 0.05, doc)
 
 
 def normalized(path, others=True, constant=False):
-    """MeanVarianceNormalization of rows, of which eight have equal values: x - mean is then only the rounding error of the mean. With others=False all have. With constant=True
-    the rows are a Constant node, not an input."""
+    """MeanVarianceNormalization of rows, of which eight have equal values: x - mean is then only the rounding error of the mean. With
+    others=False all have. With constant=True the rows are a Constant node, not an input."""
     rows = np.random.default_rng(3).standard_normal((12, 7)).astype("f4")
     rows[:8] = rows[:8, :1]
     rows = rows if others else rows[:8]
-    nodes = [helper.make_node("MatMul", ["x", "one"], ["a"], name="product"), helper.make_node("MeanVarianceNormalization", ["a"], ["y"], name="norm", axes=[1])]
+    nodes = [
+        helper.make_node("MatMul", ["x", "one"], ["a"], name="product"),
+        helper.make_node("MeanVarianceNormalization", ["a"], ["y"], name="norm", axes=[1])
+    ]
     nodes[:0] = [helper.make_node("Constant", [], ["x"], value=numpy_helper.from_array(rows))] if constant else []
     np.savez(path + ".npz", **({} if constant else {"x": rows}))
-    return save(path, nodes, [] if constant else [("x", T.FLOAT, rows.shape)], [("y", T.FLOAT, rows.shape)], [numpy_helper.from_array(np.eye(7, dtype="f4"), "one")])
+    return save(path, nodes, [] if constant else [("x", T.FLOAT, rows.shape)], [("y", T.FLOAT, rows.shape)],
+                [numpy_helper.from_array(np.eye(7, dtype="f4"), "one")])
 
 
 def test_rounding_errors_alone(d):
@@ -271,7 +318,8 @@ def test_rounding_errors_alone(d):
         output = doc["outputs"][0]
         check("they differ", output["max_rel"] is None or output["max_rel"] > 0.05, output)
         if others:
-            check("elements of rounding errors are left out", rc == 0 and [f["code"] for f in doc["findings"]] == ["verify-sensitive"] and "of 84 elements are rounding errors" in err, (rc, err))
+            check("elements of rounding errors are left out", rc == 0 and [f["code"] for f in doc["findings"]] == ["verify-sensitive"]
+                  and "of 84 elements are rounding errors" in err, (rc, err))
         else:
             check("at least one element must be compared", rc == 1 and doc["findings"][0]["code"] == "verify-different", (rc, err))
 
@@ -284,15 +332,19 @@ def test_amplified_errors_are_found(d):
     open(d + "/rules.txt", "w").write("Twice  test.ops  1  [A*] -> [A*]\n")
     for ramp, code in ((0.5 ** 38, "verify-sensitive"), (0.5 ** 19, "verify-different"), (0.5 ** 14, "verify-different")):
         m = distances(d + "/cdist.onnx", ramp=ramp)
-        rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "ramp_x:scaled_x={2,1}", "--shard", "product:left={1,2}",
-                            "--shard", "product:turned={2,1}", "--rules", d + "/rules.txt")
+        rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "ramp_x:scaled_x={2,1}", "--shard",
+                            "product:left={1,2}", "--shard", "product:turned={2,1}", "--rules", d + "/rules.txt")
         check("a wrong rule is annotated", rc == 0, err)
         rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", m + ".npz", "--rules", d + "/rules.txt", "--ort-ops", RAMP_OPS)
         good = code == "verify-sensitive"
-        check("ramp %g: %s" % (ramp, code), rc == (0 if good else 1) and doc["ok"] == good and doc["findings"][0]["code"] == code, (rc, doc, err))
+        check("ramp %g: %s" % (ramp, code), rc == (0 if good else 1) and doc["ok"] == good and doc["findings"][0]["code"] == code,
+              (rc, doc, err))
         check("ramp %g: less than 5 %%" % ramp, doc["outputs"][0]["max_rel"] < 0.05, doc)
         check("ramp %g: the first difference" % ramp, good or doc["first"]["value"] == "twice_x", doc)
 
 
-harness.run([test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_device_varies, test_rounding_errors_are_amplified, test_random_sequence, test_results_near_zero, test_rounding_errors_alone, test_amplified_errors_are_found])
+harness.run([
+    test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_device_varies, test_rounding_errors_are_amplified,
+    test_random_sequence, test_results_near_zero, test_rounding_errors_alone, test_amplified_errors_are_found
+])
 harness.finish()

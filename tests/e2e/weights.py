@@ -47,11 +47,20 @@ def outside(path):
 def odd_model(d):
     """Writes a model with sizes that leave gaps, a name that needs escapes, and elements of 4 bits and of 2 bytes."""
     rng = np.random.default_rng(1)
-    arrays = {'a "quoted"\\name': rng.standard_normal((31, 37)).astype("f4"), "half": rng.standard_normal((37, 41)).astype("f2"), "last": rng.standard_normal((41, 29)).astype("f4")}
+    arrays = {
+        'a "quoted"\\name': rng.standard_normal((31, 37)).astype("f4"), "half": rng.standard_normal((37, 41)).astype("f2"),
+        "last": rng.standard_normal((41, 29)).astype("f4")
+    }
     inits = [numpy_helper.from_array(v, k) for k, v in arrays.items()]
     inits.append(helper.make_tensor("nibbles", TensorProto.INT4, [29, 101], rng.integers(-8, 8, 29 * 101)))
-    nodes = [helper.make_node("MatMul", ["x", list(arrays)[0]], ["b"]), helper.make_node("Cast", ["half"], ["wide"], to=TensorProto.FLOAT), helper.make_node("MatMul", ["b", "wide"], ["c"]),
-             helper.make_node("MatMul", ["c", "last"], ["e"]), helper.make_node("Cast", ["nibbles"], ["n"], to=TensorProto.FLOAT), helper.make_node("MatMul", ["e", "n"], ["y"])]
+    nodes = [
+        helper.make_node("MatMul", ["x", list(arrays)[0]], ["b"]),
+        helper.make_node("Cast", ["half"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["b", "wide"], ["c"]),
+        helper.make_node("MatMul", ["c", "last"], ["e"]),
+        helper.make_node("Cast", ["nibbles"], ["n"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["e", "n"], ["y"])
+    ]
     value = helper.make_tensor_value_info
     graph = helper.make_graph(nodes, "g", [value("x", TensorProto.FLOAT, [3, 31])], [value("y", TensorProto.FLOAT, [3, 101])], inits)
     onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)]), d + "/odd.onnx")
@@ -87,7 +96,8 @@ def check(d, name, path, inputs, edits):
             with safe_open(d + "/safe/" + file, "numpy") as f:
                 got = f.get_tensor(tensor)
                 good += got.dtype == np.uint8 or (got.shape == array.shape and np.array_equal(got, array))
-    case(name + ": Python's safetensors reads it", good == sum(len(outside("%s/safe/rank%d.onnx" % (d, rank))) for rank in range(2)) > 0, good)
+    case(name + ": Python's safetensors reads it", good == sum(len(outside("%s/safe/rank%d.onnx" % (d, rank))) for rank in range(2)) > 0,
+         good)
 
 
 def constants(d):
@@ -100,15 +110,25 @@ def constants(d):
         onnx.external_data_helper.set_external_data(tensor, location)
         tensor.ClearField("raw_data")
     value, node = helper.make_tensor_value_info, helper.make_node
-    then = helper.make_graph([node("Constant", [], ["wb"], value=branch), node("MatMul", ["z", "wb"], ["t"])], "then", [], [value("t", TensorProto.FLOAT, [8, 64])])
+    then = helper.make_graph(
+        [node("Constant", [], ["wb"], value=branch), node("MatMul", ["z", "wb"], ["t"])], "then", [],
+        [value("t", TensorProto.FLOAT, [8, 64])])
     other = helper.make_graph([node("Neg", ["z"], ["e"])], "else", [], [value("e", TensorProto.FLOAT, [8, 64])])
-    nodes = [node("Constant", [], ["wu"], value=up), node("MatMul", ["x", "wu"], ["h"]), node("Relu", ["h"], ["a"]), node("Constant", [], ["wd"], value=down),
-             node("MatMul", ["a", "wd"], ["z"]), node("If", ["c"], ["y"], then_branch=then, else_branch=other)]
-    graph = helper.make_graph(nodes, "g", [value("x", TensorProto.FLOAT, [8, 64]), value("c", TensorProto.BOOL, [])], [value("y", TensorProto.FLOAT, [8, 64])])
+    nodes = [
+        node("Constant", [], ["wu"], value=up),
+        node("MatMul", ["x", "wu"], ["h"]),
+        node("Relu", ["h"], ["a"]),
+        node("Constant", [], ["wd"], value=down),
+        node("MatMul", ["a", "wd"], ["z"]),
+        node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    ]
+    graph = helper.make_graph(
+        nodes, "g", [value("x", TensorProto.FLOAT, [8, 64]), value("c", TensorProto.BOOL, [])], [value("y", TensorProto.FLOAT, [8, 64])])
     onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), d + "/constants.onnx")
     np.savez(d + "/constants.npz", x=rng.standard_normal((8, 64)).astype("f4"), c=np.array(True))
     code, text, err = harness.call(TESSERA, "partition", d + "/constants.onnx", "--devices", 2, "-o", d + "/constants", "--json")
-    shapes = [sorted(v[3].shape for v in outside("%s/constants/rank%d.onnx" % (d, rank)).values()) for rank in range(2)] if code == 0 else err
+    shapes = [sorted(v[3].shape for v in outside("%s/constants/rank%d.onnx" % (d, rank)).values())
+              for rank in range(2)] if code == 0 else err
     case("weights in Constant nodes are sharded", shapes == [[(64, 128), (128, 64)]] * 2, shapes)
     code, text, err = harness.call(TESSERA, "verify", d + "/constants.onnx", "--devices", 2, "--inputs", d + "/constants.npz")
     case("weights in Constant nodes: the same result", code == 0, text + err)
@@ -118,7 +138,8 @@ def annotated_constants(d):
     """A weight is stored the same as initializer and as Constant node, as annotated and after infer."""
     weight = np.random.default_rng(3).standard_normal((256, 256)).astype("f4")
     value, node = helper.make_tensor_value_info, helper.make_node
-    for words in (["--shard", "n:k={1,2}"], ["--tile", "k={1,2}"], ["--shard", "n:x={1,2}"], ["--shard", "n:y={1,2}"], ["--shard", "k:k={1,2}"]):
+    for words in (["--shard", "n:k={1,2}"], ["--tile", "k={1,2}"], ["--shard", "n:x={1,2}"], ["--shard",
+                                                                                              "n:y={1,2}"], ["--shard", "k:k={1,2}"]):
         stored = {}
         for kind in ("node", "initializer"):
             nodes, weights = [node("MatMul", ["x", "k"], ["y"], name="n")], [numpy_helper.from_array(weight, "k")]
@@ -126,7 +147,8 @@ def annotated_constants(d):
                 nodes, weights = [node("Constant", [], ["k"], name="k", value=numpy_helper.from_array(weight)), *nodes], []
             elif words[1].startswith("k:"):
                 words = ["--shard", "n:" + words[1][2:]]  # an initializer has no node of its own
-            graph = helper.make_graph(nodes, "g", [value("x", TensorProto.FLOAT, [4, 256])], [value("y", TensorProto.FLOAT, [4, 256])], weights)
+            graph = helper.make_graph(nodes, "g", [value("x", TensorProto.FLOAT, [4, 256])], [value("y", TensorProto.FLOAT, [4, 256])],
+                                      weights)
             onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18)]), d + "/k.onnx")
             rc, err = tessera("annotate", d + "/k.onnx", "--config", "c:2", *words, "-o", d + "/ka.onnx")
             assert rc == 0, err
@@ -147,8 +169,10 @@ with tempfile.TemporaryDirectory(prefix="tessera-weights-") as d:
     constants(d)
     bert = MODELS + "/bert_tiny/model.onnx"
     products = [n for n in onnx.load(bert).graph.node if n.op_type in ("MatMul", "Gemm")][:6]
-    check(d, "bert", bert, MODELS + "/bert_tiny/test_data_set_0", [w for n in products for w in ("--shard", "%s:%s={...,2}" % (n.name or n.output[0], n.output[0]))])
+    check(d, "bert", bert, MODELS + "/bert_tiny/test_data_set_0",
+          [w for n in products for w in ("--shard", "%s:%s={...,2}" % (n.name or n.output[0], n.output[0]))])
     check(d, "odd sizes", odd_model(d), "random:3", ["--shard", "b:b={1,2}", "--shard", "y:y={1,2}"])
     rc, err = tessera("partition", bert, "--devices", 2, "--weights", "gguf", "-o", d + "/no")
-    case("refuses other formats", rc == 2 and "--weights needs data or safetensors, not 'gguf'" in err and not os.path.exists(d + "/no"), "exit %d %s" % (rc, err))
+    case("refuses other formats", rc == 2 and "--weights needs data or safetensors, not 'gguf'" in err and not os.path.exists(d + "/no"),
+         "exit %d %s" % (rc, err))
 harness.finish()

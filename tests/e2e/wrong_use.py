@@ -83,7 +83,8 @@ def another_plan(c):
     assert mine == theirs, "the same edits give another plan"
     m = onnx.load(c.cut)
     down = spine.blocks(m)[0][1]
-    rc, _, err = harness.call(c.tessera, "annotate", c.cut, "--config", "tp", "--unshard", "%s:%s" % (down.name, down.input[1]), "-o", c.at("less.onnx"))
+    rc, _, err = harness.call(c.tessera, "annotate", c.cut, "--config", "tp", "--unshard", "%s:%s" % (down.name, down.input[1]), "-o",
+                              c.at("less.onnx"))
     assert rc == 0, err
     less = c.at("less")
     rc, _, err = harness.call(c.tessera, "partition", c.at("less.onnx"), "-o", less)
@@ -129,5 +130,6 @@ def refusals(c):
 with tempfile.TemporaryDirectory(prefix="tessera-wrong-") as shared:
     os.environ["TMPDIR"] = tempfile.tempdir = shared
     c = Case(sys.argv[1], sys.argv[2], shared)
-    harness.run([(case.__name__, lambda _, case: case(c), case) for case in (damaged_files, wrong_number_of_ranks, another_plan, comparisons, refusals)])
+    harness.run([(case.__name__, lambda _, case: case(c), case)
+                 for case in (damaged_files, wrong_number_of_ranks, another_plan, comparisons, refusals)])
 harness.finish()

@@ -3,8 +3,8 @@
 """Tests whether the installed ONNX Runtime still has the quirks of src/engine/quirks.def.
 
 Each reproduction below is a small unsharded model that triggers the quirk. It runs in its own process, since some crash the process. If
-quirks.def lists a quirk for this version but it does not reproduce, it is reported as "no longer needed". If the row ends before this version
-but the quirk still reproduces, the test fails.
+quirks.def lists a quirk for this version but it does not reproduce, it is reported as "no longer needed". If the row ends before this
+version but the quirk still reproduces, the test fails.
 
 Usage: quirks.py [NAME ...]
 """
@@ -228,13 +228,16 @@ def pads_with_dilations():
 def misread_windows():
     """ONNX infers two windows, the kernel returns one: the second would start behind the image."""
     one = numpy_helper.from_array(np.ones((1, 1, 1), np.float32), "one")
-    m = model([h.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2], strides=[3], pads=[1, 1], ceil_mode=1), h.make_node("Concat", ["y", "one"], ["z"], axis=0)],
-              [value("x", T.FLOAT, [1, 1, 2])], [value("z", T.FLOAT, None)], [one])
+    m = model([
+        h.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2], strides=[3], pads=[1, 1], ceil_mode=1),
+        h.make_node("Concat", ["y", "one"], ["z"], axis=0)
+    ], [value("x", T.FLOAT, [1, 1, 2])], [value("z", T.FLOAT, None)], [one])
     return refuses(m, {"x": np.ones((1, 1, 2), np.float32)})
 
 
 def dequantize_moved_behind_slice():
-    body = lambda name: h.make_graph([h.make_node("Neg" if name == "t" else "Abs", ["p"], ["o" + name])], name, [], [value("o" + name, T.FLOAT, None)])
+    body = lambda name: h.make_graph([h.make_node("Neg" if name == "t" else "Abs", ["p"], ["o" + name])], name, [],
+                                     [value("o" + name, T.FLOAT, None)])
     m = model([h.make_node("DequantizeLinear", ["x", "s", "z"], ["d"]), h.make_node("Slice", ["d", "a", "b"], ["p"]),
                h.make_node("If", ["c"], ["y"], then_branch=body("t"), else_branch=body("e"))],
               [value("x", T.UINT8, [4]), value("c", T.BOOL, [])], [value("y", T.FLOAT, None)],
@@ -264,11 +267,16 @@ def refused_opset():
 
 def float8_fused():
     kind = T.FLOAT8E4M3FN
-    m = model([h.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), h.make_node("DequantizeLinear", ["q", "s", "z"], ["a"]),
-               h.make_node("DequantizeLinear", ["w", "s", "z"], ["b"]), h.make_node("MatMul", ["a", "b"], ["y"])],
-              [value("x", T.FLOAT, [2, 4])], [value("y", T.FLOAT, [2, 3])],
-              [h.make_tensor("w", kind, [4, 3], np.ones(12)), h.make_tensor("z", kind, [], [0.0]), numpy_helper.from_array(np.float32(1), "s")],
-              opset=19, ir=9)
+    m = model(
+        [
+            h.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+            h.make_node("DequantizeLinear", ["q", "s", "z"], ["a"]),
+            h.make_node("DequantizeLinear", ["w", "s", "z"], ["b"]),
+            h.make_node("MatMul", ["a", "b"], ["y"])
+        ], [value("x", T.FLOAT, [2, 4])], [value("y", T.FLOAT, [2, 3])],
+        [h.make_tensor("w", kind, [4, 3], np.ones(12)),
+         h.make_tensor("z", kind, [], [0.0]),
+         numpy_helper.from_array(np.float32(1), "s")], opset=19, ir=9)
     return refuses(m, {"x": np.ones((2, 4), np.float32)})
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the scripts of docs/upstream/engine with the installed packages: upstream.py
 
-Each script must give a clear result: the bug is present (exit code 1, or a signal if its text says so) or fixed (0). For the latest version in
-the README's table, the bug must be present. For other versions a fixed bug is only reported."""
+Each script must give a clear result: the bug is present (exit code 1, or a signal if its text says so) or fixed (0). For the latest version
+in the README's table, the bug must be present. For other versions a fixed bug is only reported."""
 import glob
 import os
 import re

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests EPContext models: written by the provider and by the command, moved, loaded from memory, with states, and those that must be refused.
+"""Tests EPContext models: written by the provider and by the command, moved, loaded from memory, with states, and those that must be
+refused.
 
 usage: context.py TESSERA LIBRARY"""
 import json
@@ -22,7 +23,9 @@ def enable(path):
 
 def right(model, feeds=None, **options):
     feeds = feeds or host.feeds(host.BERT)
-    return host.near(host.session(model, {"session.disable_cpu_ep_fallback": "1"}, **options).run(None, feeds), host.plain(host.BERT).run(None, feeds))
+    return host.near(
+        host.session(model, {"session.disable_cpu_ep_fallback": "1"}, **options).run(None, feeds),
+        host.plain(host.BERT).run(None, feeds))
 
 
 def written(folder):
@@ -72,7 +75,8 @@ def the_compile_interface_writes_one(folder):
 def the_command_writes_one(folder):
     for n in (2, 3):
         out = "%s/out%d" % (folder, n)
-        code, _, err = harness.call(host.TESSERA, "partition", host.BERT, "--devices", str(n), "--dim", "batch=2", "--dim", "seq=9", "--layout", "context", "-o", out)
+        code, _, err = harness.call(host.TESSERA, "partition", host.BERT, "--devices", str(n), "--dim", "batch=2", "--dim", "seq=9",
+                                    "--layout", "context", "-o", out)
         assert code == 0, err
         model = onnx.load(out + "/model.onnx")
         assert [n.op_type for n in model.graph.node] == ["EPContext"], model.graph.node
@@ -183,7 +187,8 @@ def states_in_metadata(folder):
 def states_need_a_rank(folder):
     x, y = (helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in "xy")
     model = host.save(folder + "/free.onnx", helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y]))
-    code, _, err = harness.call(host.TESSERA, "partition", model, "--devices", "2", "--state", "x=y", "--layout", "context", "-o", folder + "/free")
+    code, _, err = harness.call(host.TESSERA, "partition", model, "--devices", "2", "--state", "x=y", "--layout", "context", "-o",
+                                folder + "/free")
     assert code == 5 and "partition-layout" in err and "known rank" in err and not os.path.exists(folder + "/free"), (code, err)
 
 
@@ -192,8 +197,9 @@ def what_is_refused(folder):
     shutil.copytree(folder + "/a/bert_ctx.parts", folder + "/elsewhere")
     os.symlink(folder + "/elsewhere", folder + "/a/out")
     os.symlink("bert_ctx.parts", folder + "/a/within")
-    for named, words in (("../a/bert_ctx.parts/manifest.json", "'..'"), (folder + "/a/bert_ctx.parts/manifest.json", "absolute"), ("", "empty"),
-                         ("bert_ctx.parts/../../x", "'..'"), ("absent/manifest.json", "absent"), ("out/manifest.json", "leads outside"), ("within/manifest.json", None)):
+    for named, words in (("../a/bert_ctx.parts/manifest.json", "'..'"), (folder + "/a/bert_ctx.parts/manifest.json",
+                                                                         "absolute"), ("", "empty"), ("bert_ctx.parts/../../x", "'..'"),
+                         ("absent/manifest.json", "absent"), ("out/manifest.json", "leads outside"), ("within/manifest.json", None)):
         model = onnx.load(path)
         for attribute in model.graph.node[0].attribute:
             if attribute.name == "ep_cache_context":
@@ -214,7 +220,9 @@ def nothing_is_left(folder):
 
 
 host.register()
-harness.run([a_session_writes_one, it_can_be_moved, from_memory_it_needs_a_path, the_compile_interface_writes_one, the_command_writes_one, the_summary_counts_nodes,
-             states_stay_with_the_ranks, states_in_processes, expired_states_are_refused, states_in_metadata, states_need_a_rank, what_is_refused,
-             nothing_is_left])
+harness.run([
+    a_session_writes_one, it_can_be_moved, from_memory_it_needs_a_path, the_compile_interface_writes_one, the_command_writes_one,
+    the_summary_counts_nodes, states_stay_with_the_ranks, states_in_processes, expired_states_are_refused, states_in_metadata,
+    states_need_a_rank, what_is_refused, nothing_is_left
+])
 harness.finish()

@@ -64,7 +64,8 @@ def run_bound(session, feeds, wanted):
 
 
 def listed(**variables):
-    p = subprocess.run([sys.executable, "-c", LIST, LIBRARY], env={**os.environ, **variables}, capture_output=True, text=True, timeout=harness.HANG_S)
+    p = subprocess.run([sys.executable, "-c", LIST, LIBRARY], env={**os.environ, **variables}, capture_output=True, text=True,
+                       timeout=harness.HANG_S)
     assert p.returncode == 0, p.stderr
     return p.stdout.strip()
 
@@ -183,7 +184,8 @@ def caches_are_updated_in_place(folder):
 
 
 def grow(session, plain, batch, lengths, kv_heads=4, head=32):
-    """Generates with caches that get longer: lengths are the numbers of tokens after each run. Compares all outputs with a plain session."""
+    """Generates with caches that get longer: lengths are the numbers of tokens after each run. Compares all outputs with a plain
+    session."""
     names = [port.name for port in plain.get_outputs()]
     past = {name.replace("present", "past_key_values"): np.zeros((batch, kv_heads, 0, head), "f4") for name in names[1:]}
     before = 0
@@ -198,15 +200,16 @@ def grow(session, plain, batch, lengths, kv_heads=4, head=32):
 
 
 def growing_caches_are_copied_once(folder):
-    """The provider copies all caches to the memory of the outputs with one launch, which is the first one of a run. It needs their new length: if
-    the model does not compute it from the size of an input, or if shards are not contiguous, the ranks return the caches."""
+    """The provider copies all caches to the memory of the outputs with one launch, which is the first one of a run. It needs their new
+    length: if the model does not compute it from the size of an input, or if shards are not contiguous, the ranks return the caches."""
     decoder.HIDDEN, decoder.HEAD = 256, 32
     for form, batch, copied in (("size", 1, True), ("size", 2, False), ("contents", 1, False)):
         model = decoder.Builder(8, 4, "packed", 32, 0, mlp=3, norms=True).model()
         if form == "contents":  # the same number, but not from the size of the mask
             model.graph.node.insert(0, helper.make_node("ReduceMax", ["counted"], ["picked"], keepdims=0))
             model.graph.node.remove(next(node for node in model.graph.node if node.op_type == "Gather" and node.output[0] == "picked"))
-            order = [node for node in model.graph.node if node.output[0] == "counted"] + [node for node in model.graph.node if node.output[0] != "counted"]
+            order = [node for node in model.graph.node if node.output[0] == "counted"
+                     ] + [node for node in model.graph.node if node.output[0] != "counted"]
             del model.graph.node[:]
             model.graph.node.extend(order)
         path = "%s/%s%d.onnx" % (folder, form, batch)
@@ -243,8 +246,8 @@ def write_concat(folder, heads, axis):
 
 
 def caches_that_grow_by_concat_are_written_in_place(folder):
-    """The ranks write longer caches to the memory of the outputs, so the driver copies nothing. If the heads of a rank are not contiguous there, the
-    ranks return their shards, which are copied."""
+    """The ranks write longer caches to the memory of the outputs, so the driver copies nothing. If the heads of a rank are not contiguous
+    there, the ranks return their shards, which are copied."""
     for axis in (2, 1):
         os.mkdir("%s/%d" % (folder, axis))
         session = open_session(write_concat("%s/%d" % (folder, axis), 4, axis), GPU, "cuda:2@0")
@@ -370,7 +373,10 @@ def strings_are_declined(_):
         assert "cannot be in GPU memory" in str(error), error
 
 
-harness.run([devices_are_the_cpu_and_gpus, tensors_are_copied_both_ways, failures_of_the_driver_are_errors, small_models_on_gpus, shards_stay_on_the_gpu,
-             caches_are_updated_in_place, growing_caches_are_copied_once,
-             caches_that_grow_by_concat_are_written_in_place, a_decoder_whose_caches_grow_by_concat, a_failed_copy_on_the_gpu_is_an_error, many_outputs_are_copied_together, processes_get_copies, states_in_one_buffer, strings_are_declined])
+harness.run([
+    devices_are_the_cpu_and_gpus, tensors_are_copied_both_ways, failures_of_the_driver_are_errors, small_models_on_gpus,
+    shards_stay_on_the_gpu, caches_are_updated_in_place, growing_caches_are_copied_once, caches_that_grow_by_concat_are_written_in_place,
+    a_decoder_whose_caches_grow_by_concat, a_failed_copy_on_the_gpu_is_an_error, many_outputs_are_copied_together, processes_get_copies,
+    states_in_one_buffer, strings_are_declined
+])
 harness.finish()

@@ -34,7 +34,9 @@ def python_programs(folder):
     """The second program continues the first."""
     code = [c for c in PYTHON if "onnxruntime_genai" not in c]
     assert len(code) == 2, len(code)
-    out = run(folder, "\n".join(code + ["print(session.run(None, {'input_ids': ids, 'attention_mask': ids, 'token_type_ids': ids})[0] - outputs[0])"]))
+    out = run(
+        folder,
+        "\n".join(code + ["print(session.run(None, {'input_ids': ids, 'attention_mask': ids, 'token_type_ids': ids})[0] - outputs[0])"]))
     assert '"route"' in out and '"file"' in out, out
     assert os.path.exists(folder + "/compiled/model_ctx.onnx")
 

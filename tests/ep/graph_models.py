@@ -53,7 +53,9 @@ def tiny(folder, path):
     proto = onnx.load(path)
     data = os.path.join(os.path.dirname(path), "test_data_set_0")
     inputs = {v.name: numpy_helper.to_array(onnx.load_tensor("%s/input_%d.pb" % (data, i))) for i, v in enumerate(proto.graph.input)}
-    dims = {d.dim_param: inputs[v.name].shape[i] for v in proto.graph.input for i, d in enumerate(v.type.tensor_type.shape.dim) if d.dim_param}
+    dims = {
+        d.dim_param: inputs[v.name].shape[i] for v in proto.graph.input for i, d in enumerate(v.type.tensor_type.shape.dim) if d.dim_param
+    }
     sharded = agrees(folder, proto.SerializeToString(), inputs, dims=",".join("%s=%d" % size for size in dims.items()))
     assert sharded.summary["cut_nodes"] > 0, sharded.summary
     # Fusions need the shapes of inner values. On one device both routes must give the same bits.
@@ -83,7 +85,8 @@ def loops(folder):
 
 
 def inputs_of_subgraphs(folder):
-    """An input that only a branch reads. ONNX Runtime before 1.27 does not pass it to the provider, so the provider must decline the model."""
+    """An input that only a branch reads. ONNX Runtime before 1.27 does not pass it to the provider, so the provider must decline the
+    model."""
     text = """g (float[N,4] x, bool c) => (float[N,4] y) {
         y = If (c) <then_branch = t () => (float[N,4] a) { a = Neg(x) }, else_branch = e () => (float[N,4] b) { b = Relu(x) }> }"""
     if LOSES_INPUTS:
@@ -99,7 +102,8 @@ def nested_subgraphs(folder):
         c = Constant <value = bool {1}> ()
         y = Loop (n, c, x) <body = b (int64 i, bool ci, float[N,4] v) => (bool co, float[N,4] vo) {
             co = Identity(ci)
-            vo = If (p) <then_branch = t () => (float[N,4] a) { a = Add(v, x) }, else_branch = e () => (float[N,4] s) { s = Sub(v, x) }> }> }"""
+            vo = If (p) <then_branch = t () => (float[N,4] a) { a = Add(v, x) },
+                         else_branch = e () => (float[N,4] s) { s = Sub(v, x) }> }> }"""
     agrees(folder, parsed(text), {"x": X, "n": np.array(3), "q": np.array(True)})
 
 
@@ -145,8 +149,8 @@ def custom_operators(folder):
 
 
 def strings(folder):
-    model = made([helper.make_node("StringConcat", ["s", "k"], ["y"])], [("s", TensorProto.STRING, ["N"])], [("y", TensorProto.STRING, ["N"])],
-                 [helper.make_tensor("k", TensorProto.STRING, [2], ["ä\0b".encode(), b""])], opset=20)
+    model = made([helper.make_node("StringConcat", ["s", "k"], ["y"])], [("s", TensorProto.STRING, ["N"])],
+                 [("y", TensorProto.STRING, ["N"])], [helper.make_tensor("k", TensorProto.STRING, [2], ["ä\0b".encode(), b""])], opset=20)
     agrees(folder, model.SerializeToString(), {"s": np.array(["p", "q"], dtype=object)}, strict=0)
     onnx.save(model, folder + "/strings.onnx")
     agrees(folder, folder + "/strings.onnx", {"s": np.array(["p", "q"], dtype=object)}, route="file", strict=0)
@@ -201,7 +205,11 @@ def write_external(folder, name, transposed=False):
     os.makedirs(os.path.join(folder, name))
     nodes, weights = [helper.make_node("MatMul", ["x", "w"], ["y"])], [numpy_helper.from_array(WEIGHT, "w")]
     if transposed:
-        nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("Transpose", ["v"], ["vt"]), helper.make_node("MatMul", ["t", "vt"], ["y"])]
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["t"]),
+            helper.make_node("Transpose", ["v"], ["vt"]),
+            helper.make_node("MatMul", ["t", "vt"], ["y"])
+        ]
         weights.append(numpy_helper.from_array(WEIGHT + 1, "v"))
     model = made(nodes, [("x", TensorProto.FLOAT, ["N", 64])], [("y", TensorProto.FLOAT, ["N", 64])], weights)
     path = os.path.join(folder, name, "model.onnx")
@@ -295,7 +303,9 @@ register(LIBRARY)
 models = sorted(glob.glob(os.path.join(MODELS, "*", "model.onnx")))
 assert models, "no models in " + MODELS
 harness.run([("tiny_" + os.path.basename(os.path.dirname(m)), tiny, m) for m in models])
-harness.run([branches, loops, inputs_of_subgraphs, nested_subgraphs, functions, attributes, absent_values, custom_operators, strings, sequences, element_types, inputs_with_defaults,
-             external_files, replaced_weights, replaced_and_folded, bytes_with_folder, linked_files, files_in_memory,
-             fixed_sizes, same_name_in_folder, many_sessions])
+harness.run([
+    branches, loops, inputs_of_subgraphs, nested_subgraphs, functions, attributes, absent_values, custom_operators, strings, sequences,
+    element_types, inputs_with_defaults, external_files, replaced_weights, replaced_and_folded, bytes_with_folder, linked_files,
+    files_in_memory, fixed_sizes, same_name_in_folder, many_sessions
+])
 harness.finish()

@@ -26,8 +26,10 @@ class Program:
 
     def __init__(self, session, batch=1, spoils=False, capacity=CAPACITY, buffers=None):
         self.session, self.spoils, self.rows = session, spoils, [[] for _ in range(batch)]  # rows of the mask
-        self.buffers = buffers or {i.name: np.zeros([batch, i.shape[1], capacity, decoder.HEAD], np.int8 if "int8" in i.type else np.float32)
-                                   for i in session.get_inputs() if i.name.startswith("past")}
+        self.buffers = buffers or {
+            i.name: np.zeros([batch, i.shape[1], capacity, decoder.HEAD], np.int8 if "int8" in i.type else np.float32)
+            for i in session.get_inputs() if i.name.startswith("past")
+        }
 
     def run(self, ids, mask=None):
         """Appends tokens [batch, n] and returns the logits of the last ones. mask: 0 where they are padding."""
@@ -81,7 +83,12 @@ def kept(model, **options):
 
 def contents_do_not_matter(folder):
     """All kinds of caches: fewer heads than ranks, uneven ranks, batches, weights of 4 bits."""
-    kinds = [dict(heads=4, kv_heads=2), dict(heads=6, kv_heads=1, form="separate"), dict(heads=6, kv_heads=3, form="norm"), dict(heads=4, kv_heads=2, bits=4)]
+    kinds = [
+        dict(heads=4, kv_heads=2),
+        dict(heads=6, kv_heads=1, form="separate"),
+        dict(heads=6, kv_heads=3, form="norm"),
+        dict(heads=4, kv_heads=2, bits=4)
+    ]
     for number, kind in enumerate(harness.sample(kinds, 4)):
         model = decoder.write("%s/%d" % (folder, number), norms=True, **kind) + "/model.onnx"
         for batch, options in ((1, {}), (3, dict(devices=3)), (2, dict(transport="shm"))):
@@ -96,7 +103,8 @@ def quantized_and_windowed_caches(folder):
     found = []
     for session, spoils in ((host.plain(window), False), (kept(window), True), (kept(window, devices=3, transport="shm"), True)):
         sizes = {i.name: 8 if "sliding" in i.shape[2] else 64 for i in session.get_inputs() if i.name.startswith("past")}
-        program = Program(session, spoils=spoils, buffers={name: np.zeros((1, 1, n, decoder.HEAD), np.float32) for name, n in sizes.items()})
+        program = Program(session, spoils=spoils,
+                          buffers={name: np.zeros((1, 1, n, decoder.HEAD), np.float32) for name, n in sizes.items()})
         found.append([program.run([[7 * step % 250]]) for step in range(24)])
     equal(found[1], found[0])
     equal(found[2], found[0])
@@ -139,7 +147,9 @@ def separate_buffers_are_refused(folder):
     feeds.update({i.name: np.zeros((1, 2, 3, decoder.HEAD), np.float32) for i in host.plain(grows).get_inputs()[1:]})
     host.fails(lambda: kept(grows).run(None, feeds), "caches=ranks", "one buffer")
     host.fails(lambda: kept(model, caches="rank"), "caches", "application or ranks")
-    host.fails(lambda: host.session(model, {"ep.context_enable": "1", "ep.context_file_path": folder + "/c.onnx"}, devices=2, caches="ranks"), "caches")
+    host.fails(
+        lambda: host.session(model, {"ep.context_enable": "1", "ep.context_file_path": folder + "/c.onnx"}, devices=2, caches="ranks"),
+        "caches")
     host.session(model, {"ep.context_enable": "1", "ep.context_file_path": folder + "/c.onnx"}, devices=2)
     host.fails(lambda: kept(folder + "/c.onnx"), "EPContext", "caches=application")
 
@@ -153,7 +163,9 @@ def buffers_are_used_again(folder):
     def in_memory(order, capacity, offset):
         names = [i.name for i in plain.get_inputs() if i.name.startswith("past")]
         size = 2 * capacity * decoder.HEAD
-        return {names[k]: memory[offset + i * size:offset + (i + 1) * size].reshape(1, 2, capacity, decoder.HEAD) for i, k in enumerate(order)}
+        return {
+            names[k]: memory[offset + i * size:offset + (i + 1) * size].reshape(1, 2, capacity, decoder.HEAD) for i, k in enumerate(order)
+        }
 
     for order, capacity, offset in (((0, 1, 2, 3), 32, 0), ((3, 1, 0, 2), 32, 0), ((0, 1, 2, 3), 24, 64), ((0, 1, 2, 3), 32, 0)):
         want = Program(plain)
@@ -168,7 +180,8 @@ def old_caches_are_dropped(folder):
     one = 2 * decoder.LAYERS * 2 * CAPACITY * decoder.HEAD * 4  # bytes of the caches of one program
     weights = os.path.getsize(model)
     for transport in ("threads", "shm"):
-        session = kept(model, memory=str(weights + 4 * one), dims="past_sequence_length=%d,total_sequence_length=%d" % (CAPACITY, CAPACITY), transport=transport)
+        session = kept(model, memory=str(weights + 4 * one), dims="past_sequence_length=%d,total_sequence_length=%d" % (CAPACITY, CAPACITY),
+                       transport=transport)
         programs = [Program(session, spoils=True) for _ in range(40)]
         for program in programs:
             program.run([[1, 2, 3]])
@@ -282,6 +295,9 @@ def in_folder(test):
 
 
 host.register()
-harness.run([in_folder(test) for test in (contents_do_not_matter, quantized_and_windowed_caches, padding, lengths_are_checked, separate_buffers_are_refused,
-                                           buffers_are_used_again, old_caches_are_dropped, summary_counts_copies, failed_runs_and_partitions_in_a_cache, genai_story)])
+harness.run([
+    in_folder(test)
+    for test in (contents_do_not_matter, quantized_and_windowed_caches, padding, lengths_are_checked, separate_buffers_are_refused,
+                 buffers_are_used_again, old_caches_are_dropped, summary_counts_copies, failed_runs_and_partitions_in_a_cache, genai_story)
+])
 harness.finish()

@@ -19,16 +19,22 @@ LIBRARY = os.path.abspath(sys.argv[1])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EXAMPLES = os.path.join(ROOT, "examples/provider")
 JAR = os.path.join(ROOT, ".deps/onnxruntime.jar")
-INCLUDE = [os.environ.get("ONNXRUNTIME_INCLUDE", "")] + ["/usr%s/include/onnxruntime%s" % (a, b) for a in ("/local", "") for b in ("", "/core/session")]
+INCLUDE = [os.environ.get("ONNXRUNTIME_INCLUDE", "")
+           ] + ["/usr%s/include/onnxruntime%s" % (a, b) for a in ("/local", "") for b in ("", "/core/session")]
 
 
 def write_model(path):
     random = np.random.default_rng(0)
     weights = [numpy_helper.from_array(random.standard_normal(shape).astype(np.float32) / 8, name)
                for name, shape in (("w1", (64, 256)), ("w2", (256, 64)))]
-    nodes = [helper.make_node("MatMul", ["x", "w1"], ["a"]), helper.make_node("Relu", ["a"], ["b"]), helper.make_node("MatMul", ["b", "w2"], ["y"])]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "w2"], ["y"])
+    ]
     ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 64])] for name in "xy"]
-    onnx.save(helper.make_model(helper.make_graph(nodes, "g", *ports, weights), opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", *ports, weights), opset_imports=[helper.make_opsetid("", 18)], ir_version=10),
+              path)
 
 
 def compare(folder, *program, **variables):
@@ -104,8 +110,8 @@ def go(folder):
     library, program = runtime(folder), os.path.join(folder, "program")
     if not library:
         return "no libonnxruntime.so"
-    harness.good("go", "build", "-o", program, os.path.join(EXAMPLES, "provider.go"), cwd=folder, CGO_ENABLED="1", GO111MODULE="off", CGO_CFLAGS="-I" + include,
-                 CGO_LDFLAGS="%s -Wl,-rpath,%s" % (library, folder))
+    harness.good("go", "build", "-o", program, os.path.join(EXAMPLES, "provider.go"), cwd=folder, CGO_ENABLED="1", GO111MODULE="off",
+                 CGO_CFLAGS="-I" + include, CGO_LDFLAGS="%s -Wl,-rpath,%s" % (library, folder))
     compare(folder, program)
     return None
 

@@ -69,7 +69,8 @@ def create(how, path):
 
 
 def write_model(path):
-    """Writes a stack of MatMuls whose weights are ranges of one file. The weights are written in pieces, so that they are never all in memory."""
+    """Writes a stack of MatMuls whose weights are ranges of one file. The weights are written in pieces, so that they are never all in
+    memory."""
     random = np.random.default_rng(0)
     initializers, nodes, value = [], [], "x"
     with open(os.path.join(os.path.dirname(path), "weights.data"), "wb") as f:
@@ -85,7 +86,9 @@ def write_model(path):
             value = "v%d" % i
     nodes[-1].output[0] = "y"
     ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", WIDTH])] for name in "xy"]
-    onnx.save(helper.make_model(helper.make_graph(nodes, "g", *ports, initializers), opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, "g", *ports, initializers), opset_imports=[helper.make_opsetid("", 18)], ir_version=10),
+        path)
 
 
 def measure(how, path):
@@ -100,7 +103,8 @@ def no_weight_twice(folder):
     write_model(path)
     found = {how: measure(how, path) for how in ("plain", "file", "graph")}
     for how, seen in found.items():
-        print("# %-5s %4d MiB after, %4d MiB at the peak, of %d MiB of weights" % (how, seen["after"] // MIB, seen["peak"] // MIB, TOTAL // MIB))
+        print("# %-5s %4d MiB after, %4d MiB at the peak, of %d MiB of weights" %
+              (how, seen["after"] // MIB, seen["peak"] // MIB, TOTAL // MIB))
     spare = TOTAL // 16 + 16 * MIB
     for how in ("file", "graph"):
         seen = found[how]

@@ -100,8 +100,10 @@ def texts_and_branches(folder):
         [info("Y", ["n", 32]), info("T", ["k"], TensorProto.STRING), info("X", ["n", 32])], [weight("W", 32, 32)])
     model = host.save(folder + "/m.onnx", graph)
     for flag in (True, False):
-        feeds = {"X": np.ones((4, 32), np.float32), "C": np.array(flag), "S": np.array(["a", "", "ü" * 40], object), "unused": np.zeros(2, np.float32),
-                 "unused_text": np.array([["a", "b"]] * 3, object)}
+        feeds = {
+            "X": np.ones((4, 32), np.float32), "C": np.array(flag), "S": np.array(["a", "", "ü" * 40], object),
+            "unused": np.zeros(2, np.float32), "unused_text": np.array([["a", "b"]] * 3, object)
+        }
         same(model, feeds)
 
 
@@ -149,8 +151,8 @@ def unreadable_weights_are_reported(folder):
 
 def defaults_of_inputs(folder):
     """An initializer that is also an input is a default, which a run may override."""
-    graph = helper.make_graph([helper.make_node("MatMul", ["X", "W"], ["Y"])], "g", [info("X", ["n", 8]), info("W", [8, 8])], [info("Y", ["n", 8])],
-                              [weight("W", 8, 8)])
+    graph = helper.make_graph([helper.make_node("MatMul", ["X", "W"], ["Y"])], "g",
+                              [info("X", ["n", 8]), info("W", [8, 8])], [info("Y", ["n", 8])], [weight("W", 8, 8)])
     model = host.save(folder + "/m.onnx", graph)
     feeds = {"X": np.ones((4, 8), np.float32)}
     same(model, feeds)
@@ -160,8 +162,14 @@ def defaults_of_inputs(folder):
 def adapters_of_a_run(folder):
     """The options of a run may have LoRA adapters, whose tensors are inputs of the model, with or without default values."""
     shapes = {"A": (64, 4), "B": (4, 256)}
-    nodes = [helper.make_node("MatMul", ["X", "W"], ["t"]), helper.make_node("MatMul", ["X", "A"], ["a"]), helper.make_node("MatMul", ["a", "B"], ["b"]),
-             helper.make_node("Add", ["t", "b"], ["s"]), helper.make_node("Relu", ["s"], ["r"]), helper.make_node("MatMul", ["r", "V"], ["Y"])]
+    nodes = [
+        helper.make_node("MatMul", ["X", "W"], ["t"]),
+        helper.make_node("MatMul", ["X", "A"], ["a"]),
+        helper.make_node("MatMul", ["a", "B"], ["b"]),
+        helper.make_node("Add", ["t", "b"], ["s"]),
+        helper.make_node("Relu", ["s"], ["r"]),
+        helper.make_node("MatMul", ["r", "V"], ["Y"])
+    ]
     ports = [info("X", ["batch", 64])] + [info(name, list(shape)) for name, shape in shapes.items()]
     x = np.random.default_rng(3).standard_normal((4, 64)).astype(np.float32)
     for which in (1, 2):
@@ -173,7 +181,10 @@ def adapters_of_a_run(folder):
         written.export_adapter("%s/%d.onnx_adapter" % (folder, which))
     for defaults in (True, False):
         zeros = [numpy_helper.from_array(np.zeros(shape, np.float32), name) for name, shape in shapes.items()] if defaults else []
-        model = host.save(folder + "/lora.onnx", helper.make_graph(nodes, "g", ports, [info("Y", ["batch", 64])], [weight("W", 64, 256), weight("V", 256, 64), *zeros]))
+        model = host.save(
+            folder + "/lora.onnx",
+            helper.make_graph(nodes, "g", ports, [info("Y", ["batch", 64])],
+                              [weight("W", 64, 256), weight("V", 256, 64), *zeros]))
         sharded, plain = host.session(model, devices=2, dims="batch=4"), host.plain(model)
         outputs = []
         for which in (1, 2, 1) + ((0,) if defaults else ()):
@@ -195,15 +206,17 @@ def without_devices_nothing_is_taken(folder):
     host.near(host.session(host.BERT, strict="").run(None, feeds), host.plain(host.BERT).run(None, feeds))
     refuse = {"session.disable_cpu_ep_fallback": "1"}
     host.fails(lambda: host.session(host.BERT, refuse, strict=""), "CPU")
-    for option, value in (("strict", 0), ("threads", 1), ("dims", "batch=2"), ("summary", folder + "/note.json")):  # the program wants the provider
+    for option, value in (("strict", 0), ("threads", 1), ("dims", "batch=2"), ("summary",
+                                                                               folder + "/note.json")):  # the program wants the provider
         host.fails(lambda: host.session(host.BERT, **{"strict": "", option: value}), "ep-option", "'devices'", "number of devices")
     host.session(host.BERT, refuse, devices=2, dims=host.BERT_DIMS)  # fails unless the provider takes all nodes
 
 
 def unknown_options_fail_the_session(folder):
     model, texts = chain(folder), host.ROOT + "/tests/folders/genai_tiny/model.onnx"
-    for wrong, near in ((dict(device=2), "did you mean 'devices'?"), (dict(devices=2, dim="batch=2"), "did you mean 'dims'?"), (dict(devices=2, sumary="x"), "did you mean 'summary'?"),
-                        (dict(devices=2, Threads=1), "did you mean 'threads'?"), (dict(devices=2, quantization="int4"), "docs/provider.md")):
+    for wrong, near in ((dict(device=2), "did you mean 'devices'?"), (dict(devices=2, dim="batch=2"), "did you mean 'dims'?"),
+                        (dict(devices=2, sumary="x"), "did you mean 'summary'?"), (dict(devices=2, Threads=1), "did you mean 'threads'?"),
+                        (dict(devices=2, quantization="int4"), "docs/provider.md")):
         host.fails(lambda: host.session(model, strict=0, **wrong), "ep-option", list(wrong)[-1], near)
         host.fails(lambda: host.session(texts, strict=0, **wrong), "ep-option", near)
 
@@ -211,14 +224,18 @@ def unknown_options_fail_the_session(folder):
 def logged(words):
     """Runs a program with host.py imported; returns what ONNX Runtime's logger has printed."""
     program = "import sys; sys.argv[1:] = %r\nimport host, onnxruntime as ort\nhost.register()\n" % [host.TESSERA, host.LIBRARY] + words
-    ended = subprocess.run([sys.executable, "-B", "-c", program], cwd=os.path.dirname(os.path.abspath(__file__)), capture_output=True, text=True, timeout=harness.HANG_S)
+    ended = subprocess.run([sys.executable, "-B", "-c", program], cwd=os.path.dirname(os.path.abspath(__file__)), capture_output=True,
+                           text=True, timeout=harness.HANG_S)
     assert ended.returncode == 0, ended.stderr[-1500:]
     return ended.stderr
 
 
 def sessions_that_shard_nothing_say_so(folder):
     """A warning if one device computes everything; an error with `strict` if nothing can be sharded."""
-    none = host.save(folder + "/none.onnx", helper.make_graph([helper.make_node("NonZero", ["X"], ["Y"])], "g", [info("X", ["n"])], [helper.make_tensor_value_info("Y", onnx.TensorProto.INT64, None)]))
+    none = host.save(
+        folder + "/none.onnx",
+        helper.make_graph([helper.make_node("NonZero", ["X"], ["Y"])], "g", [info("X", ["n"])],
+                          [helper.make_tensor_value_info("Y", onnx.TensorProto.INT64, None)]))
     open_session = "options = host.options(devices=%s, strict=0); options.log_severity_level = 2; ort.InferenceSession(%r, options)"
     assert "ep-unsharded" in logged(open_session % (2, none)) and "ep-unsharded" not in logged(open_session % (1, none))
     host.fails(lambda: host.session(none, devices=2), "ep-declined", "no node of the model is sharded", "strict=0")
@@ -235,8 +252,9 @@ def sessions_that_shard_nothing_say_so(folder):
 
 def wrong_options_fail_the_session(folder):
     model = chain(folder)
-    for wrong in (dict(devices="nonsense"), dict(devices=0), dict(devices=2, memory="much"), dict(devices=2, memory="0.5"), dict(devices=2, dims="batch"),
-                  dict(devices=2, dims="batch=0"), dict(devices=2, transport="pigeon"), dict(devices=2, threads="-1"), dict(devices=2, strict="yes")):
+    for wrong in (dict(devices="nonsense"), dict(devices=0), dict(devices=2, memory="much"), dict(devices=2, memory="0.5"),
+                  dict(devices=2, dims="batch"), dict(devices=2, dims="batch=0"), dict(devices=2, transport="pigeon"),
+                  dict(devices=2, threads="-1"), dict(devices=2, strict="yes")):
         option, value = list(wrong.items())[-1]
         host.fails(lambda: host.session(model, **wrong), "ep-option", option, str(value))
     host.fails(lambda: host.session(model, devices=2, memory="1KiB", dims="batch=2"), "1 KiB", "(memory=")
@@ -253,7 +271,8 @@ def declined_models(folder):
     graph = helper.make_graph([helper.make_node("SplitToSequence", ["X"], ["S"], axis=0)], "g", [info("X", [4, 4])],
                               [helper.make_tensor_sequence_value_info("S", F, None)])
     model = host.save(folder + "/seq.onnx", graph)
-    host.fails(lambda: host.session(model, devices=2), "ep-declined", "output S is not a tensor", "set strict=False in Python, or the provider option strict=0")
+    host.fails(lambda: host.session(model, devices=2), "ep-declined", "output S is not a tensor",
+               "set strict=False in Python, or the provider option strict=0")
     assert len(host.session(model, devices=2, strict=0).run(None, {"X": np.eye(4, dtype=np.float32)})[0]) == 4
 
 
@@ -283,7 +302,8 @@ def functions_alone_are_taken(folder):
     body = [helper.make_node("MatMul", ["a", "b"], ["m"]), helper.make_node("Relu", ["m"], ["c"])]
     function = helper.make_function("my", "Layer", ["a", "b"], ["c"], body, [helper.make_opsetid("", 18)])
     nodes = [helper.make_node("Layer", ["X", "W"], ["t"], domain="my"), helper.make_node("Layer", ["t", "V"], ["Y"], domain="my")]
-    graph = helper.make_graph(nodes, "g", [info("X", ["batch", 64])], [info("Y", ["batch", 64])], [weight("W", 64, 64), weight("V", 64, 64)])
+    graph = helper.make_graph(nodes, "g", [info("X", ["batch", 64])], [info("Y", ["batch", 64])],
+                              [weight("W", 64, 64), weight("V", 64, 64)])
     model = host.save(folder + "/m.onnx", graph, opsets=(("", 18), ("my", 1)), functions=[function])
     same(model, {"X": np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)})
 
@@ -300,7 +320,8 @@ def plans_from_files(folder):
         host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
         assert json.load(open(note))["cut_nodes"] > 0, note
     host.fails(lambda: host.session(host.BERT, devices=2, plan=plan), "plan.json")
-    code, _, err = harness.call(host.TESSERA, "plan", model, "--devices", "2", "--stages", "2", "--dim", "batch=512", "--plan", folder + "/stages.json")
+    code, _, err = harness.call(host.TESSERA, "plan", model, "--devices", "2", "--stages", "2", "--dim", "batch=512", "--plan",
+                                folder + "/stages.json")
     assert code == 0, err
     session = host.session(model, devices=2, plan=folder + "/stages.json")
     host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
@@ -321,7 +342,8 @@ def a_cache_is_used_again(folder):
         assert facts["nodes"] >= 3, facts
         return facts["cached"]
     assert [cached(), cached(), cached(dims="batch=512"), cached(devices=3), cached(devices=3)] == [False, True, False, False, True]
-    assert cached(open(model, "rb").read()) is False and cached(open(model, "rb").read()) is True  # a model from memory has another cache entry
+    assert cached(open(model,
+                       "rb").read()) is False and cached(open(model, "rb").read()) is True  # a model from memory has another cache entry
     entries = [f for f in os.listdir(cache) if not f.endswith(".use") and f != "lock"]
     assert len(entries) == 4, entries
     for entry in entries:  # a damaged entry must be made again
@@ -386,7 +408,8 @@ def memory_of_process(field):
 def outputs_are_joined_with_one_copy(folder):
     """Shards of a large output must be copied straight into the application's buffer."""
     n, rows = 16384, 512
-    graph = helper.make_graph([helper.make_node("MatMul", ["X", "W"], ["Y"])], "g", [info("X", ["batch", 32])], [info("Y", ["batch", n])], [weight("W", 32, n)])
+    graph = helper.make_graph([helper.make_node("MatMul", ["X", "W"], ["Y"])], "g", [info("X", ["batch", 32])], [info("Y", ["batch", n])],
+                              [weight("W", 32, n)])
     model = host.save(folder + "/wide.onnx", graph)
     x, y = np.ones((rows, 32), np.float32), np.ones((rows, n), np.float32)
     session = host.session(model, devices=2, dims="batch=1", threads=1)
@@ -407,7 +430,10 @@ def decoding(session, batch, length, shared, steps=6, heads=(2, 16), moving=Fals
     moving: the buffer changes its address in every second step."""
     ids, tokens = np.tile([[1, 7, 11]], (batch, 1)), []
     ids[-1, -1] = 5  # rows differ
-    caches = {i.name: np.zeros((batch, heads[0], length if shared else 0, heads[1]), np.float32) for i in session.get_inputs() if i.name.startswith("past")}
+    caches = {
+        i.name: np.zeros((batch, heads[0], length if shared else 0, heads[1]), np.float32) for i in session.get_inputs()
+        if i.name.startswith("past")
+    }
     total = 0
     for step in range(steps):
         total += ids.shape[1]
@@ -464,7 +490,8 @@ def states_in_one_buffer(folder):
     """A state that all ranks compute, s + x, in one buffer for past and present: no rank may read what another has written."""
     nodes = [helper.make_node("MatMul", ["X", "W"], ["t"]), helper.make_node("Add", ["past.0.state", "ONE"], ["present.0.state"]),
              helper.make_node("Mul", ["t", "present.0.state"], ["Y"])]
-    graph = helper.make_graph(nodes, "g", [info("X", [64, 256]), info("past.0.state", [1, 1])], [info("Y", [64, 256]), info("present.0.state", [1, 1])],
+    graph = helper.make_graph(nodes, "g", [info("X", [64, 256]), info("past.0.state", [1, 1])],
+                              [info("Y", [64, 256]), info("present.0.state", [1, 1])],
                               [weight("W", 256, 256), numpy_helper.from_array(np.ones(1, np.float32), "ONE")])
     session = host.session(host.save(folder + "/m.onnx", graph), devices=4)
     once = np.ones((64, 256), np.float32) @ numpy_helper.to_array(graph.initializer[0])
@@ -477,7 +504,8 @@ def states_in_one_buffer(folder):
         bound.bind_output("Y")
         session.run_with_iobinding(bound)
         assert state.numpy().item() == step, (step, state.numpy())
-        np.testing.assert_allclose(bound.copy_outputs_to_cpu()[0 if bound.get_outputs()[0].shape() == [64, 256] else 1], step * once, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(bound.copy_outputs_to_cpu()[0 if bound.get_outputs()[0].shape() == [64, 256] else 1], step * once,
+                                   rtol=1e-3, atol=1e-3)
 
 
 def windows_in_one_buffer(folder):
@@ -488,7 +516,9 @@ def windows_in_one_buffer(folder):
         found = []
         for session in (host.plain(model), host.session(model, devices=2), host.session(model, devices=3)):
             lengths = {i.name: length if "sliding" in i.shape[2] else 64 for i in session.get_inputs() if i.name.startswith("past")}
-            buffers = {name: ort.OrtValue.ortvalue_from_numpy(np.full((1, 1, n, decoder.HEAD), 3, np.float32)) for name, n in lengths.items()}
+            buffers = {
+                name: ort.OrtValue.ortvalue_from_numpy(np.full((1, 1, n, decoder.HEAD), 3, np.float32)) for name, n in lengths.items()
+            }
             found.append([])
             for step in range(24):
                 bound = session.io_binding()
@@ -499,7 +529,10 @@ def windows_in_one_buffer(folder):
                     bound.bind_ortvalue_input(name, buffer)
                     bound.bind_ortvalue_output(name.replace("past_key_values", "present"), buffer)
                 session.run_with_iobinding(bound)
-                found[-1] += [bound.get_outputs()[0].numpy().copy(), *(buffer.numpy().copy() for name, buffer in buffers.items() if lengths[name] == length)]
+                found[-1] += [
+                    bound.get_outputs()[0].numpy().copy(),
+                    *(buffer.numpy().copy() for name, buffer in buffers.items() if lengths[name] == length)
+                ]
         host.near(found[1], found[0])
         host.near(found[2], found[0])
 
@@ -531,7 +564,11 @@ def decoders_are_sharded_by_heads(folder):
     decoder.HIDDEN, decoder.HEAD = 256, 32
     links = [{"from": a, "to": 1 - a, "latency": 20e-6, "bandwidth": 1e10} for a in (0, 1)]
     with open(folder + "/slow.json", "w", encoding="utf-8") as f:  # resharding heads would take longer than the MatMuls
-        json.dump({"version": 1, "kind": "tessera-topology", "devices": [{"flops": 1e11, "bandwidth": 1e10, "memory": 1 << 30}] * 2, "links": links}, f)
+        json.dump(
+            {
+                "version": 1, "kind": "tessera-topology", "devices": [{"flops": 1e11, "bandwidth": 1e10, "memory": 1 << 30}] * 2,
+                "links": links
+            }, f)
     for form, bits in (("packed", 32), ("separate", 4)):
         model = decoder.write("%s/%s" % (folder, form), heads=8, kv_heads=4, form=form, bits=bits, mlp=3, norms=True) + "/model.onnx"
         for options in ({"devices": 2}, {"devices": 2, "dims": "past_sequence_length=512"}, {"devices": folder + "/slow.json"}):
@@ -539,14 +576,16 @@ def decoders_are_sharded_by_heads(folder):
             count, heads = operators(cache)
             assert count["AllReduce"] == 2 * decoder.LAYERS and heads == {4}, (form, options, count, heads)
             assert set(count) & {"AllGather", "ReduceScatter", "AllToAll", "Reshard", "HaloExchange"} == set(), count
-            feeds = host.feeds(model, batch_size=2, sequence_length=1, total_sequence_length=4, past_sequence_length=3, kv_cache_dim=decoder.HEAD)
+            feeds = host.feeds(model, batch_size=2, sequence_length=1, total_sequence_length=4, past_sequence_length=3,
+                               kv_cache_dim=decoder.HEAD)
             feeds["attention_mask"][:] = 1
             host.near(session.run(None, feeds), host.plain(model).run(None, feeds), limit=2e-2 if bits == 4 else 5e-5)
             shutil.rmtree(cache)
 
 
 def names_of_caches_do_not_matter(folder):
-    """A decoder whose inputs and outputs have other names is planned for one token, too: caches are found by the nodes that append to them."""
+    """A decoder whose inputs and outputs have other names is planned for one token, too: caches are found by the nodes that append to
+    them."""
     cache = folder + "/cache"
     decoder.HIDDEN, decoder.HEAD = 256, 32
     path = decoder.write(folder + "/model", heads=8, kv_heads=4, mlp=3, norms=True) + "/model.onnx"
@@ -556,7 +595,9 @@ def names_of_caches_do_not_matter(folder):
     names = {"input_ids": "words", "attention_mask": "seen"}
     for k in range(decoder.LAYERS):
         for which in ("key", "value"):
-            names.update({"past_key_values.%d.%s" % (k, which): "%s%d_in" % (which, k), "present.%d.%s" % (k, which): "%s%d_out" % (which, k)})
+            names.update(
+                {"past_key_values.%d.%s" % (k, which): "%s%d_in" % (which, k),
+                 "present.%d.%s" % (k, which): "%s%d_out" % (which, k)})
     model = onnx.load(path)
     for port in [*model.graph.input, *model.graph.output]:
         port.name = names.get(port.name, port.name)
@@ -684,9 +725,12 @@ def asynchronous_runs(folder):
 
 def a_run_can_be_terminated(folder):
     """A long loop must end soon after terminate is set, and the session must run again."""
-    body = helper.make_graph([helper.make_node("MatMul", ["x", "W"], ["y"]), helper.make_node("Tanh", ["y"], ["z"]), helper.make_node("Identity", ["c"], ["d"])],
-                             "body", [info("i", [], TensorProto.INT64), info("c", [], TensorProto.BOOL), info("x", [64, 256])],
-                             [info("d", [], TensorProto.BOOL), info("z", [64, 256])])
+    body = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "W"], ["y"]),
+         helper.make_node("Tanh", ["y"], ["z"]),
+         helper.make_node("Identity", ["c"], ["d"])], "body",
+        [info("i", [], TensorProto.INT64), info("c", [], TensorProto.BOOL),
+         info("x", [64, 256])], [info("d", [], TensorProto.BOOL), info("z", [64, 256])])
     graph = helper.make_graph([helper.make_node("Loop", ["N", "", "X"], ["Y"], body=body)], "g",
                               [info("N", [], TensorProto.INT64), info("X", [64, 256])], [info("Y", [64, 256])], [weight("W", 256, 256)])
     session = host.session(host.save(folder + "/m.onnx", graph), devices=2, strict=0)
@@ -733,7 +777,8 @@ host.near(other.run(None, feeds), want)
 del session
 print("right")
 """ % [host.TESSERA, host.LIBRARY]
-    ended = subprocess.run([sys.executable, "-B", "-c", program], cwd=os.path.dirname(os.path.abspath(__file__)), capture_output=True, text=True, timeout=harness.HANG_S)
+    ended = subprocess.run([sys.executable, "-B", "-c", program], cwd=os.path.dirname(os.path.abspath(__file__)), capture_output=True,
+                           text=True, timeout=harness.HANG_S)
     assert ended.returncode == 0 and "right" in ended.stdout, (ended.returncode, ended.stdout, ended.stderr[-1500:])
 
 
@@ -743,9 +788,14 @@ def nothing_is_left(folder):
 
 
 host.register()
-harness.run([models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches, functions_are_inlined,
-             replaced_weights_are_used, unreadable_weights_are_reported, defaults_of_inputs, adapters_of_a_run, without_devices_nothing_is_taken, unknown_options_fail_the_session, sessions_that_shard_nothing_say_so, wrong_options_fail_the_session, memory_and_threads, plans_from_files, a_cache_is_used_again,
-             declined_models, custom_operators_are_declined, functions_alone_are_taken, bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, states_in_one_buffer, windows_in_one_buffer, cache_buffers_change, decoders_are_sharded_by_heads, names_of_caches_do_not_matter, names_of_sizes_may_be_wrong,
-             caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, no_thread_beside_the_ranks, asynchronous_runs, a_run_can_be_terminated,
-             wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left])
+harness.run([
+    models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches,
+    functions_are_inlined, replaced_weights_are_used, unreadable_weights_are_reported, defaults_of_inputs, adapters_of_a_run,
+    without_devices_nothing_is_taken, unknown_options_fail_the_session, sessions_that_shard_nothing_say_so, wrong_options_fail_the_session,
+    memory_and_threads, plans_from_files, a_cache_is_used_again, declined_models, custom_operators_are_declined, functions_alone_are_taken,
+    bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, states_in_one_buffer, windows_in_one_buffer,
+    cache_buffers_change, decoders_are_sharded_by_heads, names_of_caches_do_not_matter, names_of_sizes_may_be_wrong,
+    caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, no_thread_beside_the_ranks, asynchronous_runs,
+    a_run_can_be_terminated, wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left
+])
 harness.finish()

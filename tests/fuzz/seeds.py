@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs each fuzz harness without the fuzzer on a sample of the seeds that fuzz/seeds.py writes: seeds.py FOLDER HARNESS..., where FOLDER has
-the programs fuzz_replay_HARNESS."""
+"""Runs each fuzz harness without the fuzzer on a sample of the seeds that fuzz/seeds.py writes: seeds.py FOLDER HARNESS..., where FOLDER
+has the programs fuzz_replay_HARNESS."""
 import glob
 import os
 import subprocess

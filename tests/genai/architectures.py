@@ -54,7 +54,8 @@ def generate(name, folder, d):
         out = "%s/%s-%d" % (d, name, devices)
         rc, _, err = harness.call(TESSERA, "partition", folder, "--devices", devices, "--layout", "genai", "-o", out)
         got, more = generation.tokens(out, devices) if rc == 0 else ([], err)
-        harness.check("%s: tokens on %d devices" % (name, devices), generation.same_tokens(got, want, devices), "%s, expected %s %s" % (got, want, more))
+        harness.check("%s: tokens on %d devices" % (name, devices), generation.same_tokens(got, want, devices),
+                      "%s, expected %s %s" % (got, want, more))
         got, more = generation.tokens(folder, provider=(PROVIDER, devices))
         harness.check("%s: tokens of the provider on %d devices" % (name, devices), got == want, "%s, expected %s %s" % (got, want, more))
 

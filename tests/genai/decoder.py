@@ -73,14 +73,17 @@ class Builder:
         if self.windowed(k):
             attributes.update(local_window_size=self.window, sliding_window_cache=1)
         if self.cache_bits == 8:
-            ins += [""] * 3 + [self.constant("%s_scale%d" % (which, k), self.rng.uniform(0.02, 0.05, self.kv_heads * HEAD).astype("f4")) for which in "kv"]
+            ins += [""] * 3 + [
+                self.constant("%s_scale%d" % (which, k),
+                              self.rng.uniform(0.02, 0.05, self.kv_heads * HEAD).astype("f4")) for which in "kv"
+            ]
             attributes.update(kv_cache_bit_width=8, k_quant_type="PER_CHANNEL", v_quant_type="PER_CHANNEL")
         return self.node("GroupQueryAttention", ins, outs, domain="com.microsoft", **attributes)
 
     def causal_bias(self):
         """[tokens, length]: 0 where a token may see a key, else a large negative number."""
-        for name, array in (("zero", np.array(0)), ("unit", np.array(1)), ("two", np.array(2)), ("column", np.array([1])), ("group", np.array([2])), ("visible", np.zeros(1, "f4")),
-                            ("masked", np.full(1, -1e4, "f4"))):
+        for name, array in (("zero", np.array(0)), ("unit", np.array(1)), ("two", np.array(2)), ("column", np.array([1])),
+                            ("group", np.array([2])), ("visible", np.zeros(1, "f4")), ("masked", np.full(1, -1e4, "f4"))):
             self.constant(name, array)
         count, past = (self.node("Gather", [self.node("Shape", [port], [port + ".shape"]), axis], [port + ".length"])
                        for port, axis in (("ids", "unit"), ("in.0.key", "two")))
@@ -92,13 +95,15 @@ class Builder:
     def attended_by_concat(self, x, k, bias):
         kv, groups = self.kv_heads, self.heads // self.kv_heads
         if k == 0:
-            for name, sizes in (("q_sizes", [0, 0, kv, groups, HEAD]), ("kv_sizes", [0, 0, kv, HEAD]), ("hidden_size", [0, 0, self.heads * HEAD])):
+            for name, sizes in (("q_sizes", [0, 0, kv, groups, HEAD]), ("kv_sizes", [0, 0, kv,
+                                                                                     HEAD]), ("hidden_size", [0, 0, self.heads * HEAD])):
                 self.constant(name, np.array(sizes))
             self.constant("scale", np.array([HEAD**-0.5], "f4"))
         parts = {}
         for which, heads, order in (("query", self.heads, [0, 2, 3, 1, 4]), ("key", kv, [0, 2, 1, 3]), ("value", kv, [0, 2, 1, 3])):
             name = "%s%d" % (which, k)
-            apart = self.node("Reshape", [self.project(x, name, HIDDEN, heads * HEAD), "q_sizes" if which == "query" else "kv_sizes"], [name + ".heads"])
+            apart = self.node("Reshape", [self.project(x, name, HIDDEN, heads * HEAD), "q_sizes" if which == "query" else "kv_sizes"],
+                              [name + ".heads"])
             parts[which] = self.node("Transpose", [apart], [name + ".rows"], perm=order)
         for which in ("key", "value"):
             all_ = self.node("Concat", ["in.%d.%s" % (k, which), parts[which]], ["out.%d.%s" % (k, which)], axis=2)
@@ -107,7 +112,8 @@ class Builder:
         scores = self.node("Mul", [self.node("MatMul", [parts["query"], keys], ["products%d" % k]), "scale"], ["scores%d" % k])
         weights = self.node("Softmax", [self.node("Add", [scores, bias], ["biased%d" % k])], ["weights%d" % k], axis=-1)
         mixed = self.node("MatMul", [weights, parts["value"]], ["mixed%d" % k])
-        return self.node("Reshape", [self.node("Transpose", [mixed], ["joined%d" % k], perm=[0, 3, 1, 2, 4]), "hidden_size"], ["attended%d" % k])
+        return self.node("Reshape", [self.node("Transpose", [mixed], ["joined%d" % k], perm=[0, 3, 1, 2, 4]), "hidden_size"],
+                         ["attended%d" % k])
 
     def feed_forward(self, x, k):
         gate, up = (self.project(x, "%s%d" % (which, k), HIDDEN, self.mlp * HIDDEN) for which in ("gate", "up"))
@@ -121,8 +127,10 @@ class Builder:
             return added, added
         weight = self.constant(name + "_norm.weight", np.ones(HIDDEN, "f4"))
         if not block:
-            return hidden, self.node("SimplifiedLayerNormalization", [hidden, weight], [name + "_norm"], axis=-1, epsilon=1e-6, stash_type=1)
-        self.node("SkipSimplifiedLayerNormalization", [hidden, block, weight], [name + "_norm", "", "", name], domain="com.microsoft", epsilon=1e-6)
+            return hidden, self.node("SimplifiedLayerNormalization", [hidden, weight], [name + "_norm"], axis=-1, epsilon=1e-6,
+                                     stash_type=1)
+        self.node("SkipSimplifiedLayerNormalization", [hidden, block, weight], [name + "_norm", "", "", name], domain="com.microsoft",
+                  epsilon=1e-6)
         return name, name + "_norm"
 
     def windowed(self, k):
@@ -138,7 +146,8 @@ class Builder:
         for k in range(LAYERS):
             length = "sliding" if self.windowed(k) else "sequence"
             for which in ("key", "value"):
-                for side, name, before in ((inputs, "in" if concat else "past_key_values", "past"), (outputs, "out" if concat else "present", "total")):
+                for side, name, before in ((inputs, "in" if concat else "past_key_values", "past"),
+                                           (outputs, "out" if concat else "present", "total")):
                     shape = ["batch_size", self.kv_heads, "%s_%s_length" % (before, length), "kv_cache_dim"]
                     side.append(value("%s.%d.%s" % (name, k, which), cache_type, shape))
         return inputs, outputs

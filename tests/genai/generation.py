@@ -29,14 +29,16 @@ def tokens(folder, ranks=0, provider=()):
     library and number of devices of an execution provider."""
     launch = [mpirun(), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)] if ranks else []
     try:
-        p = subprocess.run(launch + [sys.executable, os.path.abspath(__file__), folder, *map(str, provider)], capture_output=True, text=True, timeout=240)
+        p = subprocess.run(launch + [sys.executable, os.path.abspath(__file__), folder, *map(str, provider)], capture_output=True,
+                           text=True, timeout=240)
     except subprocess.TimeoutExpired:
         return [], "no answer after 240 s"
     return sorted(line.split()[1:] for line in p.stdout.splitlines() if line.startswith("tokens ")), p.stderr
 
 
 def same_tokens(got, want, ranks):
-    return bool(want) and len(want[0]) > 2 and [g[0] for g in got] == [str(r) for r in range(ranks)] and all(g[1:] == want[0][1:] for g in got)
+    return bool(want) and len(want[0]) > 2 and [g[0] for g in got] == [str(r) for r in range(ranks)] and all(g[1:] == want[0][1:]
+                                                                                                             for g in got)
 
 
 def provided(og, folder, library, devices):

@@ -32,7 +32,8 @@ def rank_config(folder, rank):
 
 def attention_heads(folder, rank):
     model = onnx.load("%s/rank%d/model.onnx" % (folder, rank), load_external_data=False)
-    found = {(a.name, a.i) for n in model.graph.node if n.op_type == "GroupQueryAttention" for a in n.attribute if a.name.endswith("num_heads")}
+    found = {(a.name, a.i) for n in model.graph.node if n.op_type == "GroupQueryAttention" for a in n.attribute
+             if a.name.endswith("num_heads")}
     return dict(found)["num_heads"], dict(found)["kv_num_heads"]
 
 
@@ -44,8 +45,10 @@ def check_folder(d, name, ranks, shares, **changes):
     harness.check(name + ": folders", rc == 0 and "of 0 GFLOP/s" not in said, said + err)
     if rc:
         return
-    harness.check(name + ": heads in the configurations", [rank_config(out, r) for r in range(ranks)] == shares, [rank_config(out, r) for r in range(ranks)])
-    harness.check(name + ": heads of the attention", [attention_heads(out, r) for r in range(ranks)] == shares, [attention_heads(out, r) for r in range(ranks)])
+    harness.check(name + ": heads in the configurations", [rank_config(out, r) for r in range(ranks)] == shares,
+                  [rank_config(out, r) for r in range(ranks)])
+    harness.check(name + ": heads of the attention", [attention_heads(out, r) for r in range(ranks)] == shares,
+                  [attention_heads(out, r) for r in range(ranks)])
     check_tokens(name, folder, out, ranks)
 
 
@@ -128,25 +131,39 @@ def names_of_models(d):
 
 
 def write_concat(folder):
-    """Writes a decoder whose caches are read by Concat instead of an attention operator: its new token depends on the mean of all keys and values."""
+    """Writes a decoder whose caches are read by Concat instead of an attention operator: its new token depends on the mean of all keys and
+    values."""
     rng, nodes, outs = np.random.default_rng(5), [], []
-    constants = {"embedding": rng.standard_normal((256, 64)), "out": rng.standard_normal((64, 64)) / 8, "head": rng.standard_normal((64, 256)) / 8}
+    constants = {
+        "embedding": rng.standard_normal((256, 64)), "out": rng.standard_normal((64, 64)) / 8, "head": rng.standard_normal((64, 256)) / 8
+    }
     ports = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "seq"])]
     nodes.append(helper.make_node("Gather", ["embedding", "input_ids"], ["x"]))
     for which in ("key", "value"):
         past, present = "past_key_values.0." + which, "present.0." + which
         constants[which] = rng.standard_normal((64, 32)) / 8
-        nodes += [helper.make_node("MatMul", ["x", which], [which + "_flat"]), helper.make_node("Reshape", [which + "_flat", "split"], [which + "_apart"]),
-                  helper.make_node("Transpose", [which + "_apart"], [which + "_heads"], perm=[0, 2, 1, 3]),
-                  helper.make_node("Concat", [past, which + "_heads"], [present], axis=2), helper.make_node("ReduceMean", [present, "tokens"], [which + "_mean"], keepdims=0),
-                  helper.make_node("Reshape", [which + "_mean", "joined"], [which + "_row"])]
+        nodes += [
+            helper.make_node("MatMul", ["x", which], [which + "_flat"]),
+            helper.make_node("Reshape", [which + "_flat", "split"], [which + "_apart"]),
+            helper.make_node("Transpose", [which + "_apart"], [which + "_heads"], perm=[0, 2, 1, 3]),
+            helper.make_node("Concat", [past, which + "_heads"], [present], axis=2),
+            helper.make_node("ReduceMean", [present, "tokens"], [which + "_mean"], keepdims=0),
+            helper.make_node("Reshape", [which + "_mean", "joined"], [which + "_row"])
+        ]
         ports.append(helper.make_tensor_value_info(past, TensorProto.FLOAT, ["batch", 2, "past", 16]))
         outs.append(helper.make_tensor_value_info(present, TensorProto.FLOAT, ["batch", 2, "total", 16]))
-    nodes += [helper.make_node("Concat", ["key_row", "value_row"], ["rows"], axis=2), helper.make_node("MatMul", ["rows", "out"], ["mixed"]),
-              helper.make_node("Add", ["x", "mixed"], ["y"]), helper.make_node("MatMul", ["y", "head"], ["logits"])]
+    nodes += [
+        helper.make_node("Concat", ["key_row", "value_row"], ["rows"], axis=2),
+        helper.make_node("MatMul", ["rows", "out"], ["mixed"]),
+        helper.make_node("Add", ["x", "mixed"], ["y"]),
+        helper.make_node("MatMul", ["y", "head"], ["logits"])
+    ]
     weights = [numpy_helper.from_array(w.astype("f4"), name) for name, w in constants.items()]
-    weights += [numpy_helper.from_array(np.array(v), name) for name, v in (("split", [0, 0, 2, 16]), ("tokens", [2]), ("joined", [0, 1, 32]))]
-    graph = helper.make_graph(nodes, "g", ports, [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "seq", 256]), *outs], weights)
+    weights += [
+        numpy_helper.from_array(np.array(v), name) for name, v in (("split", [0, 0, 2, 16]), ("tokens", [2]), ("joined", [0, 1, 32]))
+    ]
+    graph = helper.make_graph(nodes, "g", ports, [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "seq", 256]), *outs],
+                              weights)
     decoder.write(folder, heads=4, kv_heads=2)
     onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), folder + "/model.onnx")
     change_config(folder, lambda model: model["decoder"].update(num_hidden_layers=1))
@@ -177,7 +194,8 @@ def no_number_of_heads(d):
     rc, _, err = tessera("partition", folder, "--devices", 2, "--layout", "genai", "-o", d + "/out")
     with open(d + "/out/rank1/genai_config.json") as f:
         found = json.load(f)["model"]["decoder"]
-    harness.check("a configuration without heads", rc == 0 and "num_attention_heads" not in found and found["num_key_value_heads"] == 1, "exit %d %s %s" % (rc, err, found))
+    harness.check("a configuration without heads", rc == 0 and "num_attention_heads" not in found and found["num_key_value_heads"] == 1,
+                  "exit %d %s %s" % (rc, err, found))
 
 
 def quantized_caches(d):
@@ -204,7 +222,9 @@ def verify_makes_fitting_inputs(d):
         harness.check("verify, %s" % form, rc == 0, out[-600:] + err)
 
 
-harness.run([repeated_in_packed_weights, repeated_in_packed_4_bit_weights, repeated_behind_a_norm, repeated_in_separate_weights, unequal_shares,
-             more_devices_than_query_heads, caches_of_a_decoder_with_an_encoder, caches_of_other_operators, names_of_models,
-             wrong_number_of_heads, no_number_of_heads, quantized_caches, cache_windows, verify_makes_fitting_inputs])
+harness.run([
+    repeated_in_packed_weights, repeated_in_packed_4_bit_weights, repeated_behind_a_norm, repeated_in_separate_weights, unequal_shares,
+    more_devices_than_query_heads, caches_of_a_decoder_with_an_encoder, caches_of_other_operators, names_of_models, wrong_number_of_heads,
+    no_number_of_heads, quantized_caches, cache_windows, verify_makes_fitting_inputs
+])
 harness.finish()

@@ -18,7 +18,8 @@ VOCABULARY, CONTEXT, END = 256, 256, 254
 COMMON = dict(vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
               num_key_value_heads=2, max_position_embeddings=CONTEXT, bos_token_id=1, eos_token_id=END, pad_token_id=0,
               tie_word_embeddings=False)
-LONG_ROPE = dict(rope_scaling=dict(type="longrope", short_factor=[1.0] * 8, long_factor=[2.0] * 8, short_mscale=1.0, long_mscale=1.0), original_max_position_embeddings=64)
+LONG_ROPE = dict(rope_scaling=dict(type="longrope", short_factor=[1.0] * 8, long_factor=[2.0] * 8, short_mscale=1.0, long_mscale=1.0),
+                 original_max_position_embeddings=64)
 EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
 
 # name: (configuration class, differences from COMMON, options of the builder)
@@ -42,27 +43,33 @@ ARCHITECTURES = {
     "qwen3_norm_fused": ("Qwen3Config", dict(head_dim=16), ["fuse_qk_norm_gqa=true"]),
     "gemma": ("GemmaConfig", dict(head_dim=16, num_key_value_heads=1), []),
     "gemma2": ("Gemma2Config", dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=8), []),
-    "gemma3": ("Gemma3TextConfig", dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=8, num_hidden_layers=3,
-                                        layer_types=["sliding_attention", "full_attention", "sliding_attention"]), []),
+    "gemma3": ("Gemma3TextConfig",
+               dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=8, num_hidden_layers=3,
+                    layer_types=["sliding_attention", "full_attention", "sliding_attention"]), []),
     "gemma3_1_head": ("Gemma3TextConfig", dict(head_dim=16, query_pre_attn_scalar=16, sliding_window=8, num_key_value_heads=1), []),
     "phi": ("PhiConfig", dict(hidden_size=128, num_key_value_heads=4, partial_rotary_factor=0.5), []),
     "phi3": ("Phi3Config", dict(original_max_position_embeddings=CONTEXT, sliding_window=None), []),
     "phi3_long": ("Phi3Config", dict(LONG_ROPE, sliding_window=None), []),
     "phi3_moe": ("PhimoeConfig", dict(LONG_ROPE, **EXPERTS, sliding_window=None), []),
-    "granite": ("GraniteConfig", dict(attention_multiplier=0.25, embedding_multiplier=2.0, residual_multiplier=0.5, logits_scaling=2.0), []),
-    "granite_moe": ("GraniteMoeHybridConfig", dict(EXPERTS, num_local_experts=0, shared_intermediate_size=128, layer_types=["attention"] * 2,
-                                                    position_embedding_type="rope", attention_multiplier=0.25), []),
+    "granite": ("GraniteConfig", dict(attention_multiplier=0.25, embedding_multiplier=2.0, residual_multiplier=0.5,
+                                      logits_scaling=2.0), []),
+    "granite_moe": ("GraniteMoeHybridConfig",
+                    dict(EXPERTS, num_local_experts=0, shared_intermediate_size=128, layer_types=["attention"] * 2,
+                         position_embedding_type="rope", attention_multiplier=0.25), []),
     "olmo": ("OlmoConfig", {}, []),
     "nemotron": ("NemotronConfig", dict(hidden_size=128, head_dim=32, partial_rotary_factor=0.5), []),
     "smollm3": ("SmolLM3Config", dict(no_rope_layers=[1, 1]), []),
     "ernie": ("Ernie4_5Config", dict(head_dim=16), []),
     "hunyuan": ("HunYuanDenseV1Config", dict(head_dim=16), []),
-    "gpt_oss": ("GptOssConfig", dict(EXPERTS, head_dim=16, sliding_window=8, layer_types=["sliding_attention", "full_attention"],
-                                     rope_scaling=dict(rope_type="yarn", factor=2.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
-                                                       original_max_position_embeddings=128)), []),
+    "gpt_oss": ("GptOssConfig",
+                dict(
+                    EXPERTS, head_dim=16, sliding_window=8, layer_types=["sliding_attention", "full_attention"],
+                    rope_scaling=dict(rope_type="yarn", factor=2.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                                      original_max_position_embeddings=128)), []),
     "lfm2": ("Lfm2Config", dict(layer_types=["conv", "full_attention"], block_ff_dim=128, conv_L_cache=3), []),
-    "lfm2_moe": ("Lfm2MoeConfig", dict(layer_types=["conv", "full_attention"], num_dense_layers=1, moe_intermediate_size=64,
-                                       num_experts=4, num_experts_per_tok=2, conv_L_cache=3), []),
+    "lfm2_moe": ("Lfm2MoeConfig",
+                 dict(layer_types=["conv", "full_attention"], num_dense_layers=1, moe_intermediate_size=64, num_experts=4,
+                      num_experts_per_tok=2, conv_L_cache=3), []),
 }
 PRECISIONS = ("fp32", "int4")
 
@@ -84,7 +91,8 @@ def write_source(name, folder):
             weight.copy_(torch.randn(weight.shape, generator=generator) * scale + mean)
     model.save_pretrained(folder)
     characters = tokenizers.Tokenizer(tokenizers.models.WordLevel({chr(256 + k): k for k in range(VOCABULARY)}, unk_token=chr(256)))
-    transformers.PreTrainedTokenizerFast(tokenizer_object=characters, bos_token=chr(257), eos_token=chr(256 + END), pad_token=chr(256)).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=characters, bos_token=chr(257), eos_token=chr(256 + END),
+                                         pad_token=chr(256)).save_pretrained(folder)
     with open(folder + "/config.json") as f:
         written = json.load(f)
     written["architectures"] = [type(model).__name__.replace("Phimoe", "PhiMoE")]
@@ -109,8 +117,11 @@ def write_scales(path, per_channel):
 
 
 def build(name, precision, source, out, cache):
-    options = [option if not option.endswith("=SCALES") else option.replace("SCALES", write_scales(source + "/scales.json", "per_channel" in str(ARCHITECTURES[name][2])))
-               for option in ARCHITECTURES[name][2]]
+    options = [
+        option if not option.endswith("=SCALES") else option.replace(
+            "SCALES", write_scales(source + "/scales.json", "per_channel" in str(ARCHITECTURES[name][2])))
+        for option in ARCHITECTURES[name][2]
+    ]
     sys.argv = ["builder", "-i", source, "-o", out, "-p", precision, "-e", "cpu", "-c", cache]
     if options:
         sys.argv += ["--extra_options", *options]

@@ -33,7 +33,8 @@ def expected(folder, names, states):
         feed = {names["ids"]: np.array([given]), names["mask"]: np.ones((1, past + len(given)), np.int64), **values}
         for port in session.get_inputs():
             if port.name == names.get("positions"):
-                feed[port.name] = np.broadcast_to(positions, [n if isinstance(n, int) else 1 for n in port.shape[:-1]] + [len(given)]).copy()
+                feed[port.name] = np.broadcast_to(positions,
+                                                  [n if isinstance(n, int) else 1 for n in port.shape[:-1]] + [len(given)]).copy()
         out = dict(zip([o.name for o in session.get_outputs()], session.run(None, feed)))
         values = {past_name: out[present] for past_name, present in states.items()}
         past, given = past + len(given), [int(out[names["logits"]][0, -1].argmax())]
@@ -80,11 +81,16 @@ def configuration_gives_names(d):
     names = {"input_ids": "tokens", "attention_mask": "seen", "logits": "scores"}
     for k in range(decoder.LAYERS):
         for which, (past, present) in forms.items():
-            names.update({"past_key_values.%d.%s" % (k, which): past.replace("%d", str(k)), "present.%d.%s" % (k, which): present.replace("%d", str(k))})
+            names.update({
+                "past_key_values.%d.%s" % (k, which): past.replace("%d", str(k)),
+                "present.%d.%s" % (k, which): present.replace("%d", str(k))
+            })
 
     def change(graph, config):
         rename(graph, names)
-        config["inputs"] = {"input_ids": "tokens", "attention_mask": "seen", "past_key_names": forms["key"][0], "past_value_names": forms["value"][0]}
+        config["inputs"] = {
+            "input_ids": "tokens", "attention_mask": "seen", "past_key_names": forms["key"][0], "past_value_names": forms["value"][0]
+        }
         config["outputs"] = {"logits": "scores", "present_key_names": forms["key"][1], "present_value_names": forms["value"][1]}
 
     rewrite(folder, change)
@@ -104,14 +110,18 @@ def positions_have_rows(d):
         at = [node.output[0] for node in graph.node].index("embedded_ids")
         for node in [n for n in graph.node if "embedded_ids" in n.input]:
             node.input[:] = ["embedded" if n == "embedded_ids" else n for n in node.input]
-        added = [helper.make_node("Gather", ["position_ids", "last"], ["row"], axis=0), helper.make_node("Gather", ["places", "row"], ["placed"]),
-                 helper.make_node("Add", ["embedded_ids", "placed"], ["embedded"])]
+        added = [
+            helper.make_node("Gather", ["position_ids", "last"], ["row"], axis=0),
+            helper.make_node("Gather", ["places", "row"], ["placed"]),
+            helper.make_node("Add", ["embedded_ids", "placed"], ["embedded"])
+        ]
         nodes = list(graph.node)
         del graph.node[:]
         graph.node.extend(nodes[:at + 1] + added + nodes[at + 1:])
 
     rewrite(folder, change)
-    check("positions with three rows", folder, {"ids": "input_ids", "mask": "attention_mask", "positions": "position_ids", "logits": "logits"}, usual_states())
+    check("positions with three rows", folder,
+          {"ids": "input_ids", "mask": "attention_mask", "positions": "position_ids", "logits": "logits"}, usual_states())
 
 
 def add_window(graph, config):
@@ -138,7 +148,8 @@ def add_window(graph, config):
 def states_need_not_be_caches(d):
     folder = decoder.write(d + "/folder")
     rewrite(folder, add_window)
-    check("a state of fixed size", folder, {"ids": "input_ids", "mask": "attention_mask", "logits": "logits"}, {**usual_states(), "past.0.conv": "present.0.conv"})
+    check("a state of fixed size", folder, {"ids": "input_ids", "mask": "attention_mask", "logits": "logits"},
+          {**usual_states(), "past.0.conv": "present.0.conv"})
 
 
 def embeddings_are_not_made(d):
@@ -149,7 +160,8 @@ def embeddings_are_not_made(d):
         del graph.node[at]
         rename(graph, {"embedded": "inputs_embeds"})
         del graph.input[0]
-        graph.input.append(helper.make_tensor_value_info("inputs_embeds", TensorProto.FLOAT, ["batch_size", "sequence_length", decoder.HIDDEN]))
+        graph.input.append(
+            helper.make_tensor_value_info("inputs_embeds", TensorProto.FLOAT, ["batch_size", "sequence_length", decoder.HIDDEN]))
         config["inputs"]["inputs_embeds"] = "inputs_embeds"
 
     rewrite(folder, change)
@@ -172,7 +184,8 @@ def models_need_caches(d):
 
     rewrite(folder, change)
     rc, out, err = harness.call(TESSERA, "generate", folder, "--devices", 2, "--ids", "1,7")
-    harness.check("no caches: generate refuses before the first token", rc == 5 and not out and "[folder-inputs]" in err and "-with-past" in err, (rc, out, err))
+    harness.check("no caches: generate refuses before the first token", rc == 5 and not out and "[folder-inputs]" in err
+                  and "-with-past" in err, (rc, out, err))
 
 
 def models_of_several_files(d):
@@ -183,9 +196,11 @@ def models_of_several_files(d):
         f.write("{}")
     for words in (["verify"], ["plan"], ["bench"], ["partition", "-o", d + "/out"]):
         rc, out, err = harness.call(TESSERA, words[0], folder, *words[1:], "--devices", 2)
-        harness.check("several files: %s names the models" % words[0], rc == 3 and "give one of its models: %s/decoder_model.onnx" % folder in err, (rc, out, err))
+        harness.check("several files: %s names the models" % words[0], rc == 3
+                      and "give one of its models: %s/decoder_model.onnx" % folder in err, (rc, out, err))
     rc, out, err = harness.call(TESSERA, "generate", folder, "--ids", "1,7")
-    harness.check("several files: generate names what can run them", rc == 2 and "with Optimum and the execution provider" in err, (rc, out, err))
+    harness.check("several files: generate names what can run them", rc == 2 and "with Optimum and the execution provider" in err,
+                  (rc, out, err))
 
 
 def types_of_logits(d):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the execution provider on a real GPU. Compares ranks that share GPU 0 with a plain CUDA session, with inputs and outputs in host and in
-GPU memory, and prints times of a decoder whose caches stay on the GPU. Without a GPU or without onnxruntime-gpu it prints what it skips.
+"""Tests the execution provider on a real GPU. Compares ranks that share GPU 0 with a plain CUDA session, with inputs and outputs in host
+and in GPU memory, and prints times of a decoder whose caches stay on the GPU. Without a GPU or without onnxruntime-gpu it prints what it
+skips.
 
 usage: provider.py LIBRARY MODELS [models | small | large | concat | kept] ...    default: all
 models: results of the models in MODELS; small, large: times of a decoder of 8 layers of 4096, or 4 layers of 8192
@@ -121,7 +122,8 @@ class Builder(decoder.Builder):
 
     def project_packed(self, x, name, rows, columns):
         if (rows, columns, 4) not in self.weights:
-            self.weights[rows, columns, 4] = np.resize(self.rng.integers(0, 256, 1000003).astype("u1"), (columns, rows // decoder.BLOCK, decoder.BLOCK // 2))
+            self.weights[rows, columns, 4] = np.resize(
+                self.rng.integers(0, 256, 1000003).astype("u1"), (columns, rows // decoder.BLOCK, decoder.BLOCK // 2))
         scales = np.full(columns * rows // decoder.BLOCK, 0.05 / rows**0.5, "f2")
         ins = [x, self.constant(name + ".weight", self.weights[rows, columns, 4]), self.constant(name + ".scales", scales)]
         return self.node("MatMulNBits", ins, [name], domain="com.microsoft", K=rows, N=columns, bits=4, block_size=decoder.BLOCK)
@@ -141,8 +143,8 @@ def write_decoder(folder, hidden, heads, layers, bits=16, form="packed", context
 
 
 def prepare(session, kind, layers, shared, form="packed", prompt=PROMPT):
-    """Bindings of the prefill and of each step. Each cache has its own memory on the GPU. shared: one buffer of the maximum length is both past
-    and present of all steps, as onnxruntime-genai binds it; otherwise each step allocates larger caches."""
+    """Bindings of the prefill and of each step. Each cache has its own memory on the GPU. shared: one buffer of the maximum length is both
+    past and present of all steps, as onnxruntime-genai binds it; otherwise each step allocates larger caches."""
     def zeros(shape, dtype):
         return on_gpu(np.zeros(shape, dtype), kind)
 
@@ -208,15 +210,16 @@ def decoder_times(gpu, name):
             worst = differ(got, wanted)
             check("%s decoder on cuda:2@0, %s" % (name, caches), worst < 2e-2, worst)
             check("%s decoder on cuda:2@0, %s: tokens" % (name, caches), same_tokens(got, wanted))
-            check("%s decoder on cuda:2@0, %s: new lengths need no planning" % (name, caches), ours["new lengths"] < 5 * ours["decode"], ours)
+            check("%s decoder on cuda:2@0, %s: new lengths need no planning" % (name, caches), ours["new lengths"] < 5 * ours["decode"],
+                  ours)
             for what in ours:
                 print("%s cuda:2@0, %s, %s: %.3f ms, plain CUDA session %.3f ms: %.2f" % (
                     name, caches, what, ours[what], took[what], ours[what] / took[what]), flush=True)
 
 
 def kept_times(cpu):
-    """Compares caches=ranks with a plain session whose caches are bound to GPU memory. The program's buffers are in host memory, as those of
-    onnxruntime-genai, and no byte of them may be copied."""
+    """Compares caches=ranks with a plain session whose caches are bound to GPU memory. The program's buffers are in host memory, as those
+    of onnxruntime-genai, and no byte of them may be copied."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_decoder(folder, context=KEPT_PROMPT + 2 * STEPS, **KEPT)
         session = plain_session(path)
@@ -233,7 +236,8 @@ def kept_times(cpu):
         check("kept decoder on cuda:2@0: tokens", same_tokens(got, wanted))
         check("kept decoder on cuda:2@0: no copied caches", copied == 0, copied)
         for what in ours:
-            print("kept cuda:2@0, %s: %.3f ms, plain CUDA session %.3f ms: %.2f" % (what, ours[what], took[what], ours[what] / took[what]), flush=True)
+            print("kept cuda:2@0, %s: %.3f ms, plain CUDA session %.3f ms: %.2f" % (what, ours[what], took[what], ours[what] / took[what]),
+                  flush=True)
 
 
 def register(library):

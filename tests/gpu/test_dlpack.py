@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests DLPack input and output. Host tensors come from numpy, and inputs are not copied. GPU tensors (the driver is a stand-in, see standin.h) are
-read in place by ranks on that GPU, copied for other ranks, and rejected if no rank of this process can read them. Each deleter must be called once.
+"""Tests DLPack input and output. Host tensors come from numpy, and inputs are not copied. GPU tensors (the driver is a stand-in, see
+standin.h) are read in place by ranks on that GPU, copied for other ranks, and rejected if no rank of this process can read them. Each
+deleter must be called once.
 
 usage: test_dlpack.py BUILD STANDIN"""
 import ctypes, os, subprocess, sys, tempfile
@@ -91,7 +92,8 @@ tensors.free()
 case("its deleter is called with the set", given.deleted == 1, given.deleted)
 out = ctypes.cast(managed, ctypes.POINTER(Managed)).contents
 values = (ctypes.c_float * 6).from_address(out.tensor.data)
-case("what goes out outlives the set", list(values) == list(range(6)) and out.tensor.ndim == 2 and out.tensor.shape[1] == 3 and out.tensor.code == 2)
+case("what goes out outlives the set",
+     list(values) == list(range(6)) and out.tensor.ndim == 2 and out.tensor.shape[1] == 3 and out.tensor.code == 2)
 out.deleter(ctypes.byref(out))
 given = Given(x, CUDA, 1)
 tensors = taken(given)
@@ -114,7 +116,8 @@ case("refused: a type", isinstance(taken(given), str))
 
 # ---- runs: y = x + x over two ranks
 
-graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"], "add")], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"], "add")], "g",
+                          [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
                           [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])])
 MODEL = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
 
@@ -137,7 +140,9 @@ def run(devices, feed, transport="threads", out=None):
 
 
 case("numpy's, by DLPack", (run(["CPU", "CPU"], Given(x, CPU)) == 2 * x).all())
-for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on another GPU", ["CUDA:0", "CUDA:1"]), ("one on the host", ["CPU", "CUDA:0"])):
+for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on another GPU", ["CUDA:0",
+                                                                                          "CUDA:1"]), ("one on the host", ["CPU",
+                                                                                                                           "CUDA:0"])):
     given = Given(x)
     got = run(devices, given)
     case("a GPU's tensor, " + name, isinstance(got, np.ndarray) and (got == 2 * x).all() and given.deleted == 1, (got, given.deleted))
@@ -162,7 +167,8 @@ for name, transport in (("ranks on the host alone", "threads"), ("processes on t
 for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("another rank on the host", ["CUDA:0", "CPU"])):
     place = Given(np.zeros_like(x))
     got = run(devices, Given(x), out=place)
-    case("a result stays on the GPU, " + name, got is place and (place.array == 2 * x).all() and place.deleted == 1, (got, place.array, place.deleted))
+    case("a result stays on the GPU, " + name, got is place and (place.array == 2 * x).all() and place.deleted == 1,
+         (got, place.array, place.deleted))
 for name, devices, place, words in (("of other sizes", ["CUDA:0", "CUDA:0"], Given(np.zeros((3, 2), np.float32)), "another type or shape"),
                                     ("of another type", ["CUDA:0", "CUDA:0"], Given(np.zeros_like(x)), "another type"),
                                     ("on another GPU", ["CUDA:0", "CUDA:0"], Given(np.zeros_like(x), card=1), "on GPU 1"),
@@ -170,7 +176,8 @@ for name, devices, place, words in (("of other sizes", ["CUDA:0", "CUDA:0"], Giv
     if name == "of another type":
         place.managed.tensor.code = 0  # integers instead of floats
     got = run(devices, x, out=place)
-    case("a place is refused " + name, isinstance(got, str) and words in got and (place.array == 0).all() and place.deleted == 1, (got, place.deleted))
+    case("a place is refused " + name,
+         isinstance(got, str) and words in got and (place.array == 0).all() and place.deleted == 1, (got, place.deleted))
 # A rejected output buffer must fail only its own run: the next results belong to their own inputs.
 for transport, devices in (("threads", ["CUDA:0", "CUDA:0"]), ("threads", ["CPU", "CPU"]), ("shm", ["CPU", "CPU"])):
     session = open_on(devices, transport)
@@ -181,15 +188,18 @@ for transport, devices in (("threads", ["CUDA:0", "CUDA:0"]), ("threads", ["CPU"
         except tessera.TesseraError:
             got.append(session.run(None, {"x": feed + 1})[0])
     session.close()
-    case("answers after a refused place, %s %s" % (transport, devices), len(got) == 3 and (got[0] == 2 * x).all() and (got[1] == 6 * x + 2).all()
-         and (got[2] == 8 * x + 2).all(), got)
+    case("answers after a refused place, %s %s" % (transport, devices),
+         len(got) == 3 and (got[0] == 2 * x).all() and (got[1] == 6 * x + 2).all() and (got[2] == 8 * x + 2).all(), got)
 place = Given(np.zeros_like(x))
 got = run(["CPU", "CPU"], x, "shm", out=place)
 case("a place is refused by processes", isinstance(got, str) and "on GPU 0" in got and (place.array == 0).all(), got)
 got = run(["CUDA:0", "CUDA:0"], x, "shm")  # the runs above have started the driver in this process
 case("refused: children of a process that uses a GPU", isinstance(got, str) and "has used a GPU" in got and "threads" in got, got)
 # A session that is closed when Python ends must leave no files, even if a run is pending.
-LAST = "import sys, numpy as np, tessera; s = tessera.PartitionSession(sys.argv[1], transport='shm'); s.start({'x': np.ones((2, 3), np.float32)}); s.close()"
+LAST = (
+    "import sys, numpy as np, tessera; s = tessera.PartitionSession(sys.argv[1], transport='shm'); s.start({'x': np.ones((2, 3),"
+    " np.float32)}); s.close()"
+)
 with tempfile.TemporaryDirectory() as d:
     os.mkdir(d + "/tmp")
     model = tessera.load(MODEL)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the command line with a library that replaces the CUDA driver and NCCL (tests/gpu/standin*): every form of --devices, every method of
-communication, threads and processes, GPUs mixed with the host; rejected arguments and their messages."""
+"""Tests the command line with a library that replaces the CUDA driver and NCCL (tests/gpu/standin*): every form of --devices, every method
+of communication, threads and processes, GPUs mixed with the host; rejected arguments and their messages."""
 import functools, json, os, shutil, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -43,13 +43,16 @@ def sharded(devices):
 @functools.lru_cache(None)
 def facts(devices, *more, launcher=()):
     """Run the sharded model once; returns the data of each rank."""
-    env = {**os.environ, "TESSERA_CUDA": STANDIN, "TESSERA_NCCL": STANDIN, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    env = {
+        **os.environ, "TESSERA_CUDA": STANDIN, "TESSERA_NCCL": STANDIN, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
+    }
     words = [*launcher, BUILD + "/tessera", "run", sharded(devices), "--inputs", BERT + "/test_data_set_0", "--json", *more]
     p = subprocess.run(words, capture_output=True, text=True, env=env, timeout=60)
     return json.loads(p.stdout)["ranks"] if p.returncode == 0 else p.stderr
 
 
-# The stand-in's NCCL connects threads only: between processes no rank ever joins. This case takes 4 s, so it runs in parallel to the others.
+# The stand-in's NCCL connects threads only: between processes no rank ever joins. This case takes 4 s, so it runs in parallel to the
+# others.
 sharded("CUDA:0,CUDA:1")
 waiting = ThreadPoolExecutor(1).submit(facts, "CUDA:0,CUDA:1", "--transport", "shm", "--timeout", "1")
 passes("two GPUs", "cuda:2")
@@ -65,7 +68,8 @@ passes("a device without a name", "2", "--map-device", "CPU=CUDA:0", "--random",
 
 # Compare the device of each rank and the communication methods of its groups.
 def told(name, ranks, providers, ways):
-    ok = isinstance(ranks, list) and [r["device"] for r in ranks] == providers and all(r["provider"] == "CPU" and r["threads"] >= 1 for r in ranks)
+    ok = isinstance(ranks, list) and [r["device"] for r in ranks] == providers and all(r["provider"] == "CPU" and r["threads"] >= 1
+                                                                                       for r in ranks)
     seen = {w["way"] for r in ranks for w in r["groups"]} if ok else None
     case("facts: " + name, ok and seen == ways and all(r["memory"] > 1000 for r in ranks), ranks)
 
@@ -111,10 +115,13 @@ for devices, more in harness.sample((("CUDA:0,CPU", ("--transport", "shm")), ("c
     doc = json.load(open(MEASURED)) if rc == 0 else {"devices": [{}]}
     first = doc["devices"][0]
     rates = {"int8", "tf32", "float16"} if devices == "cuda:2@0" else {"int8"}
-    case("measure %s %s" % (devices, " ".join(more)), first.get("name") == "CUDA:0" and rates <= set(first["rates"]) and first["memory"] == (SHARE if rates > {"int8"} else 2 * SHARE)
-         and first["flops"] > 0 and len(doc["links"]) == 2 and len(doc["collectives"]) > 0, "exit %d %s %s" % (rc, err, first))
+    case(
+        "measure %s %s" % (devices, " ".join(more)),
+        first.get("name") == "CUDA:0" and rates <= set(first["rates"]) and first["memory"] == (SHARE if rates > {"int8"} else 2 * SHARE)
+        and first["flops"] > 0 and len(doc["links"]) == 2 and len(doc["collectives"]) > 0, "exit %d %s %s" % (rc, err, first))
 rc, out, err = call("run", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", MEASURED, "--json")
-case("a plan for what was measured", rc == 0 and [r["device"] for r in json.loads(out)["ranks"]] == ["CUDA:0", "CUDA:0"], "exit %d %s" % (rc, err))
+case("a plan for what was measured", rc == 0 and [r["device"] for r in json.loads(out)["ranks"]] == ["CUDA:0", "CUDA:0"],
+     "exit %d %s" % (rc, err))
 rc, out, err = call("topology", "measure", "--devices", "cuda:2@7", "--seconds", "0.2")
 case("measure a GPU that is not there", rc == 7 and "GPUs 0 to 1" in err, "exit %d %s" % (rc, err))
 
@@ -129,14 +136,17 @@ case("generate on more GPUs than there are", rc == 7 and "GPUs 0 to 1" in err, "
 rc, out, err = call("generate", FOLDER, "--ids", "1,7,11", "--devices", "many")
 case("generate on no topology", rc == 2 and "topology" in err, "exit %d %s" % (rc, err))
 rc, out, err = call("bench", FOLDER, "--devices", "cuda:2@0", "--seconds", "0.1", "--max-tokens", "4", "--prompt-tokens", "5", "--json")
-shm = call("bench", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", "cuda:2@0", "--transport", "shm", "--seconds", "0.3", "--json")
-case("bench of processes, and of the unsharded model on their GPU", shm[0] == 0 and json.loads(shm[1])["unsharded_ms"], "exit %d %s" % (shm[0], shm[2]))
+shm = call("bench", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", "cuda:2@0", "--transport", "shm", "--seconds",
+           "0.3", "--json")
+case("bench of processes, and of the unsharded model on their GPU", shm[0] == 0 and json.loads(shm[1])["unsharded_ms"],
+     "exit %d %s" % (shm[0], shm[2]))
 case("bench of a folder on GPUs", rc == 0 and json.loads(out)["devices"] == 2, "exit %d %s" % (rc, err))
 
 rc, out, err = verify("cuda:3")
 case("more GPUs than there are", rc == 7 and "GPUs 0 to 1" in err and "cuda:2@0" in err, "exit %d %s" % (rc, err))
 rc, out, err = verify("cuda:2", TESSERA_CUDA="/nowhere/libcuda.so")
-case("no driver", rc == 7 and "0 GPUs" in err and "/nowhere/libcuda.so" in err and "cuda:2@0" not in err and "cpu:2" in err, "exit %d %s" % (rc, err))
+case("no driver", rc == 7 and "0 GPUs" in err and "/nowhere/libcuda.so" in err and "cuda:2@0" not in err and "cpu:2" in err,
+     "exit %d %s" % (rc, err))
 rc, out, err = verify("cuda:none")
 case("no number", rc == 2, "exit %d %s" % (rc, err))
 rc, out, err = verify("cuda:2@0", "--gpu-way", "smoke")
@@ -144,7 +154,8 @@ case("a way that does not exist", rc == 2 and "smoke" in err, "exit %d %s" % (rc
 rc, out, err = verify("cuda:2@0", STANDIN_FAIL="cuDevicePrimaryCtxRetain:3")
 case("a GPU that cannot be opened names its rank", rc == 7 and "out of memory" in err, "exit %d %s" % (rc, err))
 rc, out, err = verify("cuda:2", STANDIN_FREE="100000")
-case("free memory is the plan's limit, which --memory cannot raise", rc == 4 and "use devices with" in err and "--memory" not in err, "exit %d %s" % (rc, err))
+case("free memory is the plan's limit, which --memory cannot raise", rc == 4 and "use devices with" in err and "--memory" not in err,
+     "exit %d %s" % (rc, err))
 rc, out, err = verify("cuda:2", "--memory", "100KB")
 case("a limit that is too small", rc == 4 and "(--memory " in err, "exit %d %s" % (rc, err))
 rc, out, err = verify("cuda:2", STANDIN_CARDS="1")
@@ -157,8 +168,10 @@ rc, out, err = call("topology", "show", "cuda:2@1")
 case("topology show", rc == 0 and "CUDA:1" in out, "exit %d %s %s" % (rc, out, err))
 rc, out, err = call("topology", "show", "cuda:2@0", "--json")
 times = json.loads(out)["collectives_us"] if rc == 0 else {}
-case("an all-gather on one GPU takes longer than an all-reduce", rc == 0 and times["AllGather"]["1024"] > times["AllReduce"]["1024"], "exit %d %s %s" % (rc, times, err))
+case("an all-gather on one GPU takes longer than an all-reduce", rc == 0 and times["AllGather"]["1024"] > times["AllReduce"]["1024"],
+     "exit %d %s %s" % (rc, times, err))
 rc, out, err = call("topology", "show", "CUDA:0,CUDA:1", "--json")
 times = json.loads(out)["collectives_us"] if rc == 0 else {}
-case("on two GPUs the links decide", rc == 0 and times["AllGather"]["1024"] <= times["AllReduce"]["1024"], "exit %d %s %s" % (rc, times, err))
+case("on two GPUs the links decide", rc == 0 and times["AllGather"]["1024"] <= times["AllReduce"]["1024"],
+     "exit %d %s %s" % (rc, times, err))
 harness.finish()

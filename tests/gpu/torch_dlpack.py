@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests tensors of torch on a real GPU: ranks read them in place, and torch takes the results back. Without torch or a GPU it prints what it skips.
+"""Tests tensors of torch on a real GPU: ranks read them in place, and torch takes the results back. Without torch or a GPU it prints what
+it skips.
 
 usage: torch_dlpack.py     tessera in PYTHONPATH, its library in TESSERA_LIBRARY, an ONNX Runtime with the CUDA provider in TESSERA_ORT"""
 import sys
@@ -36,9 +37,15 @@ def case(name, ok, why=""):
 def mlp(dtype=TensorProto.FLOAT):
     """y = relu(x @ a) @ b: sharded over two devices, it needs an all-reduce."""
     value = helper.make_tensor_value_info
-    nodes = [helper.make_node("MatMul", ["x", "a"], ["h"], "first"), helper.make_node("Relu", ["h"], ["r"], "relu"), helper.make_node("MatMul", ["r", "b"], ["y"], "second")]
-    graph = helper.make_graph(nodes, "g", [value("x", dtype, [ROWS, WIDTH]), value("a", dtype, [WIDTH, WIDTH]), value("b", dtype, [WIDTH, WIDTH])],
-                              [value("y", dtype, [ROWS, WIDTH])])
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["h"], "first"),
+        helper.make_node("Relu", ["h"], ["r"], "relu"),
+        helper.make_node("MatMul", ["r", "b"], ["y"], "second")
+    ]
+    graph = helper.make_graph(nodes, "g",
+                              [value("x", dtype, [ROWS, WIDTH]),
+                               value("a", dtype, [WIDTH, WIDTH]),
+                               value("b", dtype, [WIDTH, WIDTH])], [value("y", dtype, [ROWS, WIDTH])])
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
 
 
@@ -58,7 +65,10 @@ def opened(model):
 
 def inputs(dtype):
     torch.manual_seed(3)
-    return {name: (torch.randn(shape, device="cuda") / 16).to(dtype) for name, shape in (("x", (ROWS, WIDTH)), ("a", (WIDTH, WIDTH)), ("b", (WIDTH, WIDTH)))}
+    return {
+        name: (torch.randn(shape, device="cuda") / 16).to(dtype)
+        for name, shape in (("x", (ROWS, WIDTH)), ("a", (WIDTH, WIDTH)), ("b", (WIDTH, WIDTH)))
+    }
 
 
 def wanted(feeds):
@@ -91,7 +101,8 @@ for name, devices in (("both ranks there", ["CUDA:0", "CUDA:0"]), ("one on the h
 
 # Inputs must be read in place: a run must not allocate a second copy of the tensor. 256 MiB would be noticed.
 big = torch.zeros(64 << 20, device="cuda")
-graph = helper.make_graph([helper.make_node("ReduceMax", ["x"], ["y"], "max", keepdims=0)], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [big.numel()])],
+graph = helper.make_graph([helper.make_node("ReduceMax", ["x"], ["y"], "max", keepdims=0)], "g",
+                          [helper.make_tensor_value_info("x", TensorProto.FLOAT, [big.numel()])],
                           [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])])
 model = tessera.load(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]))
 model.add_config("c", ["CUDA:0"])

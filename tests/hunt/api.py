@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of libtessera that the hunt needs, through ctypes: load, annotate, check, plan, partition, run, all in one process. The declarations
-come from the headers. Expected results are not computed here."""
+"""The calls of libtessera that the hunt needs, through ctypes: load, annotate, check, plan, partition, run, all in one process. The
+declarations come from the headers. Expected results are not computed here."""
 import ctypes as c
 import glob
 import importlib.util
@@ -23,7 +23,8 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
 
 def headers():
-    """The folder of the headers of the program that is tested, the first argument of the script: it may be of another tree. Default: those of this tree."""
+    """The folder of the headers of the program that is tested, the first argument of the script: it may be of another tree. Default: those
+    of this tree."""
     theirs = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "..", "include") if len(sys.argv) > 1 else ""
     return theirs if os.path.exists(os.path.join(theirs, "tessera_cli.h")) else os.path.join(ROOT, "include")
 

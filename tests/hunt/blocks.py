@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makers of blocks of nodes as exporters write them, in which some nodes compute the sizes of others. A maker ends if the engine rejects one of
-its nodes; the nodes that it has added stay in the graph."""
+"""Makers of blocks of nodes as exporters write them, in which some nodes compute the sizes of others. A maker ends if the engine rejects
+one of its nodes; the nodes that it has added stay in the graph."""
 import numpy as np
 
 from nodes import first, ints
@@ -133,7 +133,8 @@ def hidden(b, scores):
 
 
 def attention(b):
-    """Attention: queries, keys and values of one projection or of three, positions, shared heads, a cache, a mask, and the output projection."""
+    """Attention: queries, keys and values of one projection or of three, positions, shared heads, a cache, a mask, and the output
+    projection."""
     x = b.s.pick(lambda a: a.ndim == 3 and a.size and a.dtype == np.float32, "f") or b.s.fresh(b.s.maker.numbers((2, 5, 6)), constant=0)
     heads, shared, depth = b.rng.choice([2, 4]), b.rng.choice([1, 2]), b.rng.choice([2, 4])
     wide, narrow = heads * depth, heads // shared * depth

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shards a case, runs it, and compares the results with those of the unsharded model in Python's ONNX Runtime without optimization.
 
-Differences by rounding are not failures. If results differ, the unsharded model runs again with a little noise after every node whose rounding
-depends on how it is computed; outputs that move as far by noise are excused (`ill`). Also excused is what follows from a sum or product whose
-parts can leave the range of its type (`range`), or from another case that docs/numbers.md does not promise (`open`, promises.py)."""
+Differences by rounding are not failures. If results differ, the unsharded model runs again with a little noise after every node whose
+rounding depends on how it is computed; outputs that move as far by noise are excused (`ill`). Also excused is what follows from a sum or
+product whose parts can leave the range of its type (`range`), or from another case that docs/numbers.md does not promise (`open`,
+promises.py)."""
 import itertools
 import json
 import os
@@ -40,14 +41,15 @@ STATISTICS = set("""LayerNormalization RMSNormalization SimplifiedLayerNormaliza
  InstanceNormalization GroupNormalization MeanVarianceNormalization LpNormalization EmbedLayerNormalization BatchNormalization""".split())
 
 
-# Sums and products of integers are integers, so noise on them would hide errors. A result of any other node may be an integer only by rounding.
+# Sums and products of integers are integers, so noise on them would hide errors. A result of any other node may be an integer only by
+# rounding.
 WHOLE_NUMBERS = set("""MatMul Gemm Conv ConvTranspose Einsum CumSum ReduceSum ReduceProd ReduceL1 ReduceSumSquare ReduceMean AveragePool
  GlobalAveragePool Sum Mean MatMulInteger ConvInteger FusedMatMul FusedGemm Loop Scan If DequantizeLinear Mod""".split())
 
 
 class Verdict:
-    """kind: ok, ill (rounding), range (parts leave the range), open (not promised), engine (the engine fails itself), infeasible, or a failure:
-    different, refused, failed, blamed (by `verify`)."""
+    """kind: ok, ill (rounding), range (parts leave the range), open (not promised), engine (the engine fails itself), infeasible, or a
+    failure: different, refused, failed, blamed (by `verify`)."""
 
     def __init__(self, kind, text="", cut_nodes=0):
         self.kind, self.text, self.cut_nodes = kind, text, cut_nodes
@@ -67,7 +69,8 @@ def apart(got, want):
         if not isinstance(got, list) or len(got) != len(want):
             return float("inf")
         return max([apart(g, w) for g, w in zip(got, want)], default=0.0)
-    if not isinstance(got, np.ndarray) or got.shape != want.shape or got.dtype.kind != want.dtype.kind or got.dtype.itemsize != want.dtype.itemsize:
+    if not isinstance(
+            got, np.ndarray) or got.shape != want.shape or got.dtype.kind != want.dtype.kind or got.dtype.itemsize != want.dtype.itemsize:
         return float("inf")
     if want.dtype.kind in "OUSTb":
         return 0.0 if (got == want).all() else 1.0
@@ -96,21 +99,22 @@ def whole(a):
 
 
 def underflown(node, a, values):
-    """Mask of float16 results that are almost 0 although no operand is 0: an engine that computes on in float32 keeps them. One that rounds to
-    float16 (between devices) has an error of the smallest float16."""
+    """Mask of float16 results that are almost 0 although no operand is 0: an engine that computes on in float32 keeps them. One that rounds
+    to float16 (between devices) has an error of the smallest float16."""
     zeros = any((values[n] == 0).any() for n in node.input if getattr(values.get(n), "dtype", np.dtype(bool)).kind == "f")
     return (np.abs(a) < SMALLEST_NORMAL_HALF) & (a.dtype == np.float16) & (not zeros)
 
 
 def unrounded(node, a, values):
-    """Mask of elements that a Cast did not change: between two Casts the engine omits the rounding, so that -0.99998 (-1 as a float16) becomes
-    the integer 0."""
+    """Mask of elements that a Cast did not change: between two Casts the engine omits the rounding, so that -0.99998 (-1 as a float16)
+    becomes the integer 0."""
     before = values.get(node.input[0]) if node.op_type in ("Cast", "CastLike") else None
     return a == before if isinstance(before, np.ndarray) and before.shape == a.shape else np.ones(a.shape, bool)
 
 
 def behind(graph, node, i, a, values, draw, opset):
-    """A node after output i (with the array `a`) that changes it a little. For a sum, relative to its terms: they may have cancelled out."""
+    """A node after output i (with the array `a`) that changes it a little. For a sum, relative to its terms: they may have cancelled
+    out."""
     name, eps = node.output[i], NOISE.get(short(a.dtype), 0)
     noise, before = name + "_noise", name + "_before"
     node.output[i] = before
@@ -161,7 +165,8 @@ def noisy(model, values, draw):
 
 
 def values_of(model, feeds, names):
-    """Arrays of these inner values; values that the engine cannot return (sequences of some types) are found by halving the list, and omitted."""
+    """Arrays of these inner values; values that the engine cannot return (sequences of some types) are found by halving the list, and
+    omitted."""
     if not names:
         return {}
     whole = onnx.ModelProto()
@@ -194,8 +199,8 @@ def drawn_noise(seed, sign):
 
 
 def sensitivity(model, feeds, want):
-    """How far each output moves by noise of the size of rounding. Each noise is tried with both signs. Example: an If depends on the sign of a sum
-    of -1e-6. One of the two signs moves the sum above 0. Six noises of one sign would all leave it below 0 once in 64 times."""
+    """How far each output moves by noise of the size of rounding. Each noise is tried with both signs. Example: an If depends on the sign
+    of a sum of -1e-6. One of the two signs moves the sum above 0. Six noises of one sign would all leave it below 0 once in 64 times."""
     values, moved = known_values(model, feeds), {name: 0.0 for name in want}
     for draw in [CANCELLED] + [drawn_noise(seed, sign) for seed, sign in itertools.product(range(1, 5), (1, -1))]:
         try:
@@ -226,9 +231,9 @@ def excuse(case, model, cut, k, wrong):
     values = known_values(model, case.sets[k])
     level = cut["level"]
     open_values = promises.not_promised_by_verify if cut.get("oracle") == "verify" else promises.not_promised
-    reasons = (("range", "", lambda: terms.out_of_range(model, values)),
-               ("open", "", lambda: open_values(model, values)),
-               ("engine", "its own mistake: ", lambda: fused_wrongly(model, values, level) | written_statistics(model, k) | promises.quantised_outputs(model, level)
+    reasons = (("range", "", lambda: terms.out_of_range(model, values)), ("open", "", lambda: open_values(model, values)),
+               ("engine", "its own mistake: ",
+                lambda: fused_wrongly(model, values, level) | written_statistics(model, k) | promises.quantised_outputs(model, level)
                 | promises.quantised_twice(model, level) | promises.split_as_others(model, level)))
     for kind, text, names in reasons:
         excused = names()
@@ -253,14 +258,17 @@ def compare(case, cut, results):
             continue
         name, far = max(real, key=lambda x: x[1])
         shapes = [getattr(x, "shape", None) for x in (got.get(name), case.wanted[k][name])]
-        return Verdict("different", "set %d, %s: %.3g apart (noise moves it by %.2g), shapes %s and %s" % (k, name, far, moved[name], *shapes))
+        return Verdict("different",
+                       "set %d, %s: %.3g apart (noise moves it by %.2g), shapes %s and %s" % (k, name, far, moved[name], *shapes))
     return verdict
 
 
 def written_statistics(model, k):
-    """Values that follow from statistics that a BatchNormalization in training mode has overwritten (docs/numbers.md): other readers get the new
-    ones. If they are constants, so does the next set of inputs."""
-    trains = [n for n in model.graph.node if n.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in n.attribute)]
+    """Values that follow from statistics that a BatchNormalization in training mode has overwritten (docs/numbers.md): other readers get
+    the new ones. If they are constants, so does the next set of inputs."""
+    trains = [
+        n for n in model.graph.node if n.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in n.attribute)
+    ]
     statistics = {n.input[i] for n in trains for i in (3, 4)}
     written = [o for n in trains if set(n.input[:3]) & set(n.input[3:]) or n.input[3] == n.input[4] for o in n.output]
     written += [o for n in model.graph.node if n not in trains and statistics & set(free_names(n)) for o in n.output]
@@ -270,8 +278,8 @@ def written_statistics(model, k):
 
 
 def fused_wrongly(model, values, level):
-    """Values that follow from a bug of ONNX Runtime's optimization: from level 2 on it fuses a Transpose and a MatMul with a vector, and gives
-    another result (seen with 1.31.1). A rank file may have such nodes where the unsharded model has constants."""
+    """Values that follow from a bug of ONNX Runtime's optimization: from level 2 on it fuses a Transpose and a MatMul with a vector, and
+    gives another result (seen with 1.31.1). A rank file may have such nodes where the unsharded model has constants."""
     turned = {n.output[0] for n in model.graph.node if n.op_type == "Transpose"}
     vectors = [n.output[0] for n in model.graph.node if n.op_type == "MatMul" and turned & set(n.input)
                and any(getattr(values.get(i), "ndim", 0) == 1 for i in n.input)]
@@ -288,8 +296,8 @@ def engine_differs(case, k, level, names):
 
 
 def failing_is_open(case, text):
-    """True if something that is not promised (promises.py) decides about iterations or sizes for some set of inputs, or reaches the node that failed:
-    a Binarizer rejects a NaN."""
+    """True if something that is not promised (promises.py) decides about iterations or sizes for some set of inputs, or reaches the node
+    that failed: a Binarizer rejects a NaN."""
     model = inside.inlined(case.model)
     failed = re.search(r"while running \w+ node\. Name:'([^']+)'", text)
     for feeds in case.sets:
@@ -306,8 +314,8 @@ def failing_is_open(case, text):
 
 
 def failing_is_rounding(case):
-    """True if noise of the size of rounding gives the unsharded model other sizes, or makes it fail as well. Example: Unique of two sums that
-    differ in the last bit has one element or two."""
+    """True if noise of the size of rounding gives the unsharded model other sizes, or makes it fail as well. Example: Unique of two sums
+    that differ in the last bit has one element or two."""
     model = inside.inlined(case.model)
     try:
         return any(np.isinf(far) for feeds, want in zip(case.sets, case.wanted) for far in sensitivity(model, feeds, want).values())
@@ -326,7 +334,9 @@ def under_mpi(session, tessera, parts, case, cut, work):
                  files[1], "--optimize", str(cut["level"])]
         p = subprocess.run(words, capture_output=True, text=True, env=env, timeout=120)
         if p.returncode:
-            raise api.Failed("mpirun", p.returncode, [("mpi", " ".join(l for l in p.stderr.splitlines() if "error" in l or "help" in l)[:600])], "exit %d" % p.returncode)
+            raise api.Failed("mpirun", p.returncode,
+                             [("mpi", " ".join(l for l in p.stderr.splitlines() if "error" in l or "help" in l)[:600])],
+                             "exit %d" % p.returncode)
         with np.load(files[1], allow_pickle=True) as z:
             results.append({n: z[n].astype(object) if z[n].dtype.kind == "U" else z[n] for n in z.files})
     return results
@@ -338,8 +348,8 @@ def names_differ(case, codes):
 
 
 def excused_verdict(case, cut, k, errors, outputs):
-    """What `verify` may report for set k: that ONNX Runtime cannot run the unsharded model, or a difference that docs/numbers.md names. Rounding is
-    no excuse: `verify` must know it. None: a failure."""
+    """What `verify` may report for set k: that ONNX Runtime cannot run the unsharded model, or a difference that docs/numbers.md names.
+    Rounding is no excuse: `verify` must know it. None: a failure."""
     texts = " ".join(text for _, text in errors)
     if names_differ(case, [code for code, _ in errors]):
         return Verdict("told no", "input-mismatch")
@@ -358,14 +368,20 @@ def excused_verdict(case, cut, k, errors, outputs):
 
 
 def verified(tessera, model, case, cut, work):
-    """The verdict of `tessera verify` on all sets: it must accept every sharding, whatever it compares with and however it excuses rounding."""
+    """The verdict of `tessera verify` on all sets: it must accept every sharding, whatever it compares with and however it excuses
+    rounding."""
     annotated, inputs = os.path.join(work, "annotated.onnx"), os.path.join(work, "inputs.npz")
     model.save(annotated)
     verdict = Verdict("ok")
     for k, arrays in enumerate(case.sets):
         np.savez(inputs, **{n: a.astype("U") if a.dtype.kind == "O" else a for n, a in arrays.items()})
-        words = [tessera, "verify", annotated, *(["--devices", str(cut["devices"])] * (cut["kind"] == "forced")), "--inputs", inputs, "--optimize", str(cut["level"]), "--threads", "1", "--timeout", "60", "--json"]
-        p = subprocess.run(words, capture_output=True, text=True, timeout=2 * TIMEOUT, env=dict(os.environ, TESSERA_ORT=api.engine_library()))
+        words = [
+            tessera, "verify", annotated, *(["--devices", str(cut["devices"])] * (cut["kind"] == "forced")), "--inputs", inputs,
+            "--optimize",
+            str(cut["level"]), "--threads", "1", "--timeout", "60", "--json"
+        ]
+        p = subprocess.run(words, capture_output=True, text=True, timeout=2 * TIMEOUT, env=dict(os.environ,
+                                                                                                TESSERA_ORT=api.engine_library()))
         found = json.loads(p.stdout) if p.stdout.startswith("{") else {}
         errors = [(f["code"], f["message"]) for f in found.get("findings", []) if f["severity"] == "error"]
         if p.returncode == 0:
@@ -373,7 +389,8 @@ def verified(tessera, model, case, cut, work):
             continue
         why = excused_verdict(case, cut, k, errors, found.get("outputs", []))
         if not why:
-            return Verdict("blamed", "set %d: verify exits %d; %s" % (k, p.returncode, "; ".join("%s: %s" % e for e in errors) or p.stderr[-300:]))
+            return Verdict("blamed",
+                           "set %d: verify exits %d; %s" % (k, p.returncode, "; ".join("%s: %s" % e for e in errors) or p.stderr[-300:]))
         verdict = why if verdict.kind == "ok" else verdict
     return verdict
 

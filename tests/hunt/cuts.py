@@ -22,8 +22,8 @@ METADATA = ("ai.tessera.delay", "ai.tessera.keep_cut", "ai.tessera.state")
 # ---- texts of shardings ----------------------------------------------------------------------------------
 
 def text_of(words, rank):
-    """A spec in the compact notation, from its raw fields. The notation numbers shards in the order of the dimensions. If the spec lists its axes in
-    another order, its owners are reordered."""
+    """A spec in the compact notation, from its raw fields. The notation numbers shards in the order of the dimensions. If the spec lists
+    its axes in another order, its owners are reordered."""
     dims, owners = words
     dims = [(axis + rank if axis < 0 else axis, factors) for axis, factors in dims]
     counts = [n for _, factors in dims for _, n in factors]
@@ -42,7 +42,8 @@ def text_of(words, rank):
 
 
 def draw_shares(rng, rank, order, sizes):
-    """Unequal parts: adjacent shards on one device, as {6,1:2,2,2,0,1,1}; sometimes one device has two such runs. None: too few elements."""
+    """Unequal parts: adjacent shards on one device, as {6,1:2,2,2,0,1,1}; sometimes one device has two such runs. None: too few
+    elements."""
     runs = [(device, rng.choice([1, 1, 2, 3, 4])) for device in order[:rng.randint(min(2, len(order)), len(order))]]
     if rng.random() < 0.1:
         runs.append((runs[0][0], rng.choice([1, 2])))
@@ -145,7 +146,11 @@ def by_hand(case, model, cut):
         for v in values:
             shape = case.shapes.get(v)
             if shape is not None and rng.random() < density * 0.6:
-                edits.append([first, v, draw_sharding(rng, shape, cut["devices"], least_sizes(case, v), not case.sizes[0], cut.get("scarce", 0.04), cut.get("shared", 0))])
+                edits.append([
+                    first, v,
+                    draw_sharding(rng, shape, cut["devices"], least_sizes(case, v), not case.sizes[0], cut.get("scarce", 0.04),
+                                  cut.get("shared", 0))
+                ])
     return edits
 
 

@@ -23,8 +23,9 @@ def of_the_whole(seed, level):
 
 
 def of_a_part(tessera, seed, cut):
-    """True if loading a rank file crashes, without running it. From optimization level 1 on, ONNX Runtime fails an assertion if only a subgraph reads
-    the Transpose of a DequantizeLinear with one scale (docs/numbers.md). A rank file may have one scale where the full model has several."""
+    """True if loading a rank file crashes, without running it. From optimization level 1 on, ONNX Runtime fails an assertion if only a
+    subgraph reads the Transpose of a DequantizeLinear with one scale (docs/numbers.md). A rank file may have one scale where the full model
+    has several."""
     died, said = dies([os.path.abspath(__file__), os.path.abspath(tessera), str(seed), json.dumps(cut)])
     return died and said.splitlines()[-1:] == ["loads"]
 
@@ -37,7 +38,8 @@ def load_parts(tessera, seed, cut):
     import onnx
     import onnxruntime as ort
     case, build = make.make(seed), os.path.dirname(tessera)
-    with tempfile.TemporaryDirectory(prefix="tessera-deaths-") as work, api.Session(api.Library(os.path.join(build, "libtessera.so"))) as session:
+    with tempfile.TemporaryDirectory(prefix="tessera-deaths-") as work, api.Session(api.Library(os.path.join(build,
+                                                                                                             "libtessera.so"))) as session:
         path, parts = os.path.join(work, "model.onnx"), os.path.join(work, "parts")
         onnx.save(case.model, path)
         cuts.apply(session, path, case, cut).partition(parts)

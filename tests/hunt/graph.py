@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A random model under construction. Each node is run by ONNX Runtime as soon as it is added, so every value is known as an array. Nodes that the
-engine rejects and results that are NaN or too large never get into a model. So the makers of nodes (nodes.py, bodies.py, cases.py) may try
-anything and need no shape inference."""
+"""A random model under construction. Each node is run by ONNX Runtime as soon as it is added, so every value is known as an array. Nodes
+that the engine rejects and results that are NaN or too large never get into a model. So the makers of nodes (nodes.py, bodies.py, cases.py)
+may try anything and need no shape inference."""
 import random
 
 import numpy as np
@@ -43,13 +43,14 @@ def run_model(model, feeds, level=0):
 
 
 def as_declared(model, results):
-    """True if the results have the sizes that the model declares. The engine only warns if not. Example: a NonZero declared as [3, 159], and inputs
-    with 163 nonzero numbers (a NaN instead of a 0): a shard of 159 elements cannot be sliced from 163."""
+    """True if the results have the sizes that the model declares. The engine only warns if not. Example: a NonZero declared as [3, 159],
+    and inputs with 163 nonzero numbers (a NaN instead of a 0): a shard of 159 elements cannot be sliced from 163."""
     for output in model.graph.output:
         kind, a = output.type.tensor_type, results.get(output.name)
         if not isinstance(a, np.ndarray) or not output.type.HasField("tensor_type") or not kind.HasField("shape"):
             continue
-        if len(kind.shape.dim) != a.ndim or any(d.HasField("dim_value") and d.dim_value != size for d, size in zip(kind.shape.dim, a.shape)):
+        if len(kind.shape.dim) != a.ndim or any(
+                d.HasField("dim_value") and d.dim_value != size for d, size in zip(kind.shape.dim, a.shape)):
             return False
     return True
 
@@ -166,8 +167,8 @@ class Scope:
     # ---- nodes -----------------------------------------------------------------------------------------
 
     def add(self, op, inputs, outputs=1, domain="", keep=True, **attributes):
-        """Add a node; returns the names of its outputs, or None if the engine rejects it or its results do not fit. outputs: their number, or a
-        text such as "y.y" (the second is omitted)."""
+        """Add a node; returns the names of its outputs, or None if the engine rejects it or its results do not fit. outputs: their number,
+        or a text such as "y.y" (the second is omitted)."""
         wanted = outputs if isinstance(outputs, str) else "y" * outputs
         names = [self.maker.name("v") if x == "y" else "" for x in wanted]
         named = {} if self.maker.rng.random() < 0.08 else {"name": self.maker.name(op.lower() + "_")}
@@ -194,7 +195,11 @@ class Scope:
     def through(self, op, x, there, move, back, last=None):
         """Add op, an operator that moves elements, and op (or last) back; run as one, since the values in between have no array type."""
         a, names = self.values[x], [self.maker.name("v") for _ in range(3)]
-        extra = {"Reshape": [np.array([-1], "i8")], "Slice": [np.array([0], "i8"), np.array([max(1, a.shape[0] // 2)], "i8"), np.array([0], "i8")]}
+        extra = {
+            "Reshape": [np.array([-1], "i8")],
+            "Slice": [np.array([0], "i8"), np.array([max(1, a.shape[0] // 2)], "i8"),
+                      np.array([0], "i8")]
+        }
         consts = [self.constant(c) for c in extra.get(move, [])]
         nodes = [helper.make_node(op, [x], names[:1], **there), helper.make_node(move or "Identity", names[:1] + consts, names[1:2]),
                  helper.make_node(last or op, names[1:2], names[2:], **back)]
@@ -271,7 +276,11 @@ class Maker:
         return name
 
     def imports(self):
-        out = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("ai.onnx.ml", 5 if self.opset > 23 else 3)]
+        out = [
+            helper.make_opsetid("", self.opset),
+            helper.make_opsetid("com.microsoft", 1),
+            helper.make_opsetid("ai.onnx.ml", 5 if self.opset > 23 else 3)
+        ]
         out += [helper.make_opsetid("ai.onnx.preview", 1)] * (self.opset > 25)
         out += [helper.make_opsetid("com.microsoft.nchwc", 1)] * (self.seed % 4 == 1)  # ONNX Runtime also runs models without this import
         return out + [helper.make_opsetid("hunt.local", 1)] * bool(self.functions)

@@ -3,14 +3,15 @@
 
 usage: hunt.py TESSERA [GRAPHS=n] [SEED=s] [MINUTES=m] [JOBS=k] [CUTS=c] [FOCUS=name] [OUT=folder] [SHRINK=0|1]
 
-FOCUS concentrates on graphs and shardings of one kind, which then occur in most graphs (focus.py): windows (pools and convolutions whose windows are as
-large as the input), rounding (statistics of nearly constant values, compared by `verify`), bodies (If, Loop and Scan, `verify --devices`), names
-(dimensions with one name and several sizes), groups (more shards than elements, groups that share devices).
+FOCUS concentrates on graphs and shardings of one kind, which then occur in most graphs (focus.py): windows (pools and convolutions whose
+windows are as large as the input), rounding (statistics of nearly constant values, compared by `verify`), bodies (If, Loop and Scan,
+`verify --devices`), names (dimensions with one name and several sizes), groups (more shards than elements, groups that share devices).
 
-TESSERA may be the program of another tree or release, in its build folder: to see whether the hunt finds an old bug, hunt in the program before the fix.
+TESSERA may be the program of another tree or release, in its build folder: to see whether the hunt finds an old bug, hunt in the program
+before the fix.
 
-Graph number i of a seed is the same on every machine and in every run, for any JOBS. An interrupted hunt continues if it is started again with the
-same OUT and SEED (OUT=tmp: nothing is kept). Failures ("finds") are written to OUT/find-SEED-CUT and reduced by shrink.py."""
+Graph number i of a seed is the same on every machine and in every run, for any JOBS. An interrupted hunt continues if it is started again
+with the same OUT and SEED (OUT=tmp: nothing is kept). Failures ("finds") are written to OUT/find-SEED-CUT and reduced by shrink.py."""
 import collections
 import json
 import os
@@ -32,15 +33,20 @@ SEEDS = 10000000  # graphs of a seed
 
 # Rows of the table that are in no graph, and why. Rows that are neither listed here nor generated are printed.
 NEVER = {
-    "drawn at random, so two runs are never equal (tests/e2e/special.py)":
-        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike",
+    "drawn at random, so two runs are never equal (tests/e2e/special.py)": (
+        "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike"
+    ),
     "needs a text or image codec, or a map": "ImageDecoder StringSplit ai.onnx.ml:CastMap ai.onnx.ml:DictVectorizer ai.onnx.ml:ZipMap",
-    "ONNX Runtime has no CPU kernel": "SequenceMap ai.onnx.preview.training:Adagrad ai.onnx.preview.training:Adam "
+    "ONNX Runtime has no CPU kernel": (
+        "SequenceMap ai.onnx.preview.training:Adagrad ai.onnx.preview.training:Adam "
         "ai.onnx.preview.training:Gradient ai.onnx.preview.training:Momentum com.microsoft:BiasAdd com.microsoft:BiasSplitGelu "
         "com.microsoft:GemmaRotaryEmbedding com.microsoft:GroupNorm com.microsoft:PackedAttention com.microsoft:PackedMultiHeadAttention "
-        "com.microsoft:PagedAttention com.microsoft:SkipGroupNorm com.microsoft:MatMulNBitsMlp com.microsoft:MatMulNBitsQkv",
+        "com.microsoft:PagedAttention com.microsoft:SkipGroupNorm com.microsoft:MatMulNBitsMlp com.microsoft:MatMulNBitsQkv"
+    ),
     "ONNX Runtime's kernel overwrites what it reads, so its own whole runs are wrong": "com.microsoft:MoE",
-    "ONNX Runtime 1.31 knows opsets up to 26, and nothing of the preview": "CausalConvWithState LinearAttention SwiGLU ai.onnx.preview:FlexAttention",
+    "ONNX Runtime 1.31 knows opsets up to 26, and nothing of the preview": (
+        "CausalConvWithState LinearAttention SwiGLU ai.onnx.preview:FlexAttention"
+    ),
     "its cases give what no other node makes": "SequenceEmpty com.microsoft:SparseAttention",
     "searches with whole models inside": "com.microsoft:BeamSearch com.microsoft:GreedySearch com.microsoft:Sampling",
 }
@@ -134,8 +140,8 @@ class Hunt:
         first = 0
         while first in self.done:
             first += 1
-        document = dict(seed=self.options["SEED"], focus=self.options["FOCUS"], first=first, more=sorted(n for n in self.done if n > first), finds=self.finds,
-                        counts=self.counts, operators=self.operators)
+        document = dict(seed=self.options["SEED"], focus=self.options["FOCUS"], first=first, more=sorted(n for n in self.done if n > first),
+                        finds=self.finds, counts=self.counts, operators=self.operators)
         with open(self.file + ".new", "w") as f:
             json.dump(document, f)
         os.replace(self.file + ".new", self.file)
@@ -206,7 +212,8 @@ def engine_dies(tessera, seed, cut):
 def died(hunt, p, kind):
     """Record the graph in which a worker crashed or hung as a failure; returns the remaining numbers."""
     if not p.now and p.returncode:
-        sys.exit("a worker ends before its first graph (exit %s); see: echo 1 | %s %s worker 1 ." % (p.returncode, sys.executable, " ".join(sys.argv[:2])))
+        sys.exit("a worker ends before its first graph (exit %s); see: echo 1 | %s %s worker 1 ." %
+                 (p.returncode, sys.executable, " ".join(sys.argv[:2])))
     if not p.now:
         return p.numbers
     number = p.now["seed"] - hunt.seed_of(0)
@@ -270,12 +277,14 @@ def go(hunt):
             shown = time.time()
             hunt.save()
             rate = (hunt.counts["graphs"] - before) / (time.time() - begun)
-            print("%d graphs, %d cuts, %d finds, %.1f graphs/s" % (hunt.counts["graphs"], hunt.counts["cuts"], len(hunt.finds), rate), flush=True)
+            print("%d graphs, %d cuts, %d finds, %.1f graphs/s" % (hunt.counts["graphs"], hunt.counts["cuts"], len(hunt.finds), rate),
+                  flush=True)
     hunt.save()
 
 
 def coverage(hunt, lib_path):
-    """Print which rows of the table were in graphs, and why others never are. Returns what is wrong with the list NEVER, or with the operators drawn."""
+    """Print which rows of the table were in graphs, and why others never are. Returns what is wrong with the list NEVER, or with the
+    operators drawn."""
     import api
     rows = {(r["domain"] + ":" if r["domain"] else "") + r["op"] for r in api.Library(lib_path).rules()}
     reasons = {op: why for why, ops in NEVER.items() for op in ops.split()}

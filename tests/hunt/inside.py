@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of all nodes inside a model, for the comparison: function calls are inlined, and the subgraphs of If, Loop and Scan are run step by step as
-separate models."""
+"""Values of all nodes inside a model, for the comparison: function calls are inlined, and the subgraphs of If, Loop and Scan are run step
+by step as separate models."""
 import numpy as np
 import onnx
 from onnx import helper, inliner, numpy_helper
@@ -107,8 +107,8 @@ def steps(model, node, values):
 
 
 def marked(model, nodes, values, is_odd):
-    """Values, in the order of the nodes, that follow from the outputs which is_odd(node, values) returns. If a value in a subgraph is marked, so
-    are all outputs of its node."""
+    """Values, in the order of the nodes, that follow from the outputs which is_odd(node, values) returns. If a value in a subgraph is
+    marked, so are all outputs of its node."""
     reached = set()
     for node in nodes:
         reached |= set(is_odd(node, values))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that ONNX Runtime runs although the standard gives them no meaning, or another one. No case may contain them, because there is no expected
-result. Each entry of LAWS is a condition on a node and its input arrays."""
+"""Nodes that ONNX Runtime runs although the standard gives them no meaning, or another one. No case may contain them, because there is no
+expected result. Each entry of LAWS is a condition on a node and its input arrays."""
 import numpy as np
 
 
@@ -53,7 +53,8 @@ def axes_are_read(node, inputs):
 
 
 def bytes_are_all_used(node, inputs):
-    """A byte holds two weights, and a block has one scale; ONNX Runtime accepts more of both than there are weights, and ignores the rest."""
+    """A byte holds two weights, and a block has one scale; ONNX Runtime accepts more of both than there are weights, and ignores the
+    rest."""
     weights, block = attribute(node, "K", 0) * attribute(node, "N", 0), attribute(node, "block_size", 16)
     scales = inputs[2] if len(inputs) > 2 else None
     return (inputs[1] is None or inputs[1].size == (weights + 1) // 2) and (scales is None or scales.size == (weights + block - 1) // block)
@@ -74,16 +75,16 @@ def group_scales_fit(node, inputs):
 
 
 def states_keep_shape(node, inputs, outputs):
-    """The state of a Scan must keep its shape. ONNX Runtime lets [1 6] grow to [3 6] in a single iteration if it does not know the shape when it
-    loads the model; otherwise it rejects the model."""
+    """The state of a Scan must keep its shape. ONNX Runtime lets [1 6] grow to [3 6] in a single iteration if it does not know the shape
+    when it loads the model; otherwise it rejects the model."""
     carried = len(node.input) - attribute(node, "num_scan_inputs", 0)
     ends = list(zip(inputs, outputs))[:carried]
     return all(getattr(a, "shape", None) == getattr(b, "shape", None) for a, b in ends if a is not None and b is not None)
 
 
 def turns_agree(node, turns):
-    """The scan outputs of a Loop must have the same shape in all iterations. ONNX Runtime compares only the number of elements: it stacks [5 5] and
-    [1 25] as [2 5 5]. turns: the values of each iteration."""
+    """The scan outputs of a Loop must have the same shape in all iterations. ONNX Runtime compares only the number of elements: it stacks
+    [5 5] and [1 25] as [2 5 5]. turns: the values of each iteration."""
     carried = max(len(node.input) - 2, 0)
     given = [[getattr(values.get(o.name), "shape", None) for o in body.output[1 + carried:]] for body, values in turns]
     return all(shapes == given[0] for shapes in given)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a case from a seed: a model, sets of inputs of one or several sizes, and the results of the unsharded model in Python's ONNX Runtime without
-optimization for each set."""
+"""Builds a case from a seed: a model, sets of inputs of one or several sizes, and the results of the unsharded model in Python's ONNX
+Runtime without optimization for each set."""
 import numpy as np
 
 import blocks
@@ -123,7 +123,9 @@ def odd_set(maker, feeds, names, model):
         changed[name] = a
         if a.dtype.kind == "f" and a.size and rng.random() < 0.7:
             at = maker.np.random(a.shape) < rng.choice([0.02, 0.1, 0.5])
-            changed[name] = np.where(at, maker.np.choice(np.array(rng.choice([[np.nan], [np.inf], [-np.inf, np.inf], [np.nan, -np.inf]])), a.shape), a).astype(a.dtype)
+            changed[name] = np.where(
+                at, maker.np.choice(np.array(rng.choice([[np.nan], [np.inf], [-np.inf, np.inf], [np.nan, -np.inf]])), a.shape),
+                a).astype(a.dtype)
     try:
         results = run_model(model, changed)
     except Exception:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makers of single nodes with random shapes, types and attributes. Each gets a scope (graph.py), reads existing values, and adds one or a few nodes.
-They may try invalid nodes: the engine rejects them, and another maker is tried."""
+"""Makers of single nodes with random shapes, types and attributes. Each gets a scope (graph.py), reads existing values, and adds one or a
+few nodes. They may try invalid nodes: the engine rejects them, and another maker is tried."""
 import numpy as np
 
 FLOAT_UNARY = ["Abs", "Neg", "Relu", "Tanh", "Sigmoid", "Exp", "Sqrt", "Sin", "Cos", "Atan", "Erf", "Softplus", "Softsign",
@@ -57,7 +57,9 @@ def binary(s):
     rng, op = s.maker.rng, s.maker.rng.choice(BINARY)
     x = first(s, None if rng.random() < 0.3 else "f")
     a = s.values[x]
-    others = [s.like(partner_shape(rng, a.shape), a.dtype) for _ in range(rng.choice([1, 1, 2]) if op in ("Sum", "Mean", "Max", "Min") else 1)]
+    others = [
+        s.like(partner_shape(rng, a.shape), a.dtype) for _ in range(rng.choice([1, 1, 2]) if op in ("Sum", "Mean", "Max", "Min") else 1)
+    ]
     both = [x] + others
     rng.shuffle(both)
     if op in ("Div", "Mod") and a.dtype.kind in "iu" and (s.values[both[1]] == 0).any():

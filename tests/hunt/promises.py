@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exact list of what docs/numbers.md does not promise: operator, condition on its inputs, and outputs. Values that follow from these outputs may
-differ; every other difference is a failure."""
+"""The exact list of what docs/numbers.md does not promise: operator, condition on its inputs, and outputs. Values that follow from these
+outputs may differ; every other difference is a failure."""
 import numpy as np
 
 import inside
@@ -138,8 +138,8 @@ SIZED_BY = {**dict.fromkeys("NonZero Unique NonMaxSuppression Range ConstantOfSh
 
 
 def turns_not_promised(model, nodes, values):
-    """True if something that is not promised decides about iterations, branches or sizes. Examples: a NaN in a maximum ends a Loop; the NonZero of an
-    ArgMax has more elements or fewer."""
+    """True if something that is not promised decides about iterations, branches or sizes. Examples: a NaN in a maximum ends a Loop; the
+    NonZero of an ArgMax has more elements or fewer."""
     reached = inside.marked(model, nodes, values, open_outputs)
     for node in nodes:
         if node.op_type == "If" and node.input[0] in reached:
@@ -158,8 +158,9 @@ HANDED_BACK = set("Transpose Reshape Squeeze Unsqueeze Slice MaxPool".split())
 
 
 def quantised_outputs(model, level):
-    """Outputs that only a Transpose reads, followed by a QuantizeLinear: from optimization level 1 on, ONNX Runtime quantizes the output too, also in
-    unsharded models (docs/numbers.md). A rank file may have this pattern where the unsharded model has another node before it."""
+    """Outputs that only a Transpose reads, followed by a QuantizeLinear: from optimization level 1 on, ONNX Runtime quantizes the output
+    too, also in unsharded models (docs/numbers.md). A rank file may have this pattern where the unsharded model has another node before
+    it."""
     readers = {}
     for node in model.graph.node:
         for name in free_names(node):
@@ -181,9 +182,10 @@ TAKEN_OUT = set("Identity Dropout Cast Slice Expand".split())
 
 
 def quantised_twice(model, level):
-    """Values that follow from a DequantizeLinear between two QuantizeLinear nodes. From optimization level 1 on, ONNX Runtime merges the two
-    quantizations into one with its own scale, if the values in between have no other reader. It does so in unsharded models too
-    (docs/numbers.md). A rank file lacks readers whose results are unused, and the unused mask of a Dropout: then the Dropout is removed first."""
+    """Values that follow from a DequantizeLinear between two QuantizeLinear nodes. From optimization level 1 on, ONNX Runtime merges the
+    two quantizations into one with its own scale, if the values in between have no other reader. It does so in unsharded models too
+    (docs/numbers.md). A rank file lacks readers whose results are unused, and the unused mask of a Dropout: then the Dropout is removed
+    first."""
     makers = {o: n for n in model.graph.node for o in n.output}
 
     def maker(name, op):
@@ -200,9 +202,12 @@ def quantised_twice(model, level):
 
 
 def split_as_others(model, level):
-    """Values that follow from Splits of one value without sizes, with different numbers of outputs. From optimization level 1 on, ONNX Runtime
-    replaces the second by the first, if no output is a model output. It does so in unsharded models too (docs/numbers.md). From opset 18 on a
-    Split states the number of its outputs."""
-    equal = [n for n in model.graph.node if n.op_type == "Split" and len(n.input) == 1 and not any(a.name in ("split", "num_outputs") for a in n.attribute)]
+    """Values that follow from Splits of one value without sizes, with different numbers of outputs. From optimization level 1 on, ONNX
+    Runtime replaces the second by the first, if no output is a model output. It does so in unsharded models too (docs/numbers.md). From
+    opset 18 on a Split states the number of its outputs."""
+    equal = [
+        n for n in model.graph.node
+        if n.op_type == "Split" and len(n.input) == 1 and not any(a.name in ("split", "num_outputs") for a in n.attribute)
+    ]
     unlike = [n for n in equal if any(n.input[0] == m.input[0] and len(n.output) != len(m.output) for m in equal)]
     return terms.followers(model, [o for n in unlike for o in n.output]) if level and unlike else set()

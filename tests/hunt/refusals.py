@@ -21,8 +21,8 @@ EDITS = {
     "spec-disagree": "two values of a node are cut in ways that no placement of its rule has",
 }
 
-# Bugs of ONNX Runtime 1.31 that a rank file may trigger although the unsharded model does not: (text, condition on the model, why). Each was also
-# seen in an unsharded model with the sizes of the rank file.
+# Bugs of ONNX Runtime 1.31 that a rank file may trigger although the unsharded model does not: (text, condition on the model, why). Each
+# was also seen in an unsharded model with the sizes of the rank file.
 ENGINE = [
     (r"(gamma|beta) should have 1 dimension, dimension size known", lambda n: n.op_type == "EmbedLayerNormalization",
      "it wants to know the size of gamma and beta when it loads; what a body gives, of which something is cut, has its size at run time"),
@@ -36,24 +36,34 @@ ENGINE = [
      "it makes one zero point of int8 a uint8, and forgets the number of its dimensions"),
     (r"Unexpected data type for Clip 'min' input of 11", lambda n: n.op_type == "Clip",
      "it joins a Relu and a Clip behind it, and does not know how to for doubles"),
-    (r"Could not find an implementation for Shape\(", lambda n: n.op_type == "Cast" and attribute(n, "to").i in (TensorProto.UINT4, TensorProto.INT4),
-     "it takes a Cast of 4 bits out that a Shape alone reads, and has no Shape of 4 bits"),
+    (r"Could not find an implementation for Shape\(", lambda n: n.op_type == "Cast" and attribute(n, "to").i in
+     (TensorProto.UINT4, TensorProto.INT4), "it takes a Cast of 4 bits out that a Shape alone reads, and has no Shape of 4 bits"),
 ]
 
-# The same for an If with a constant condition: optimization replaces it with the branch, and then drops a node that only the branch reads, if
-# constants have replaced all its other readers. Also seen in unsharded models (test_compare.py).
-CONSTANT_BRANCH = r"Node input '.*' is not a graph input, initializer, or output of a previous node|Missing Input: |must contain a constructed tensor"
+# The same for an If with a constant condition: optimization replaces it with the branch, and then drops a node that only the branch reads,
+# if constants have replaced all its other readers. Also seen in unsharded models (test_compare.py).
+CONSTANT_BRANCH = (
+    r"Node input '.*' is not a graph input, initializer, or output of a previous node|Missing Input: |must contain a constructed tensor"
+)
 
 # The same for a Reshape with a computed shape of which one size comes from another device.
 ZERO_AND_OPEN = r"Invalid Target shape product of 0|requested shape:\{(.*,)?(-1,(.*,)?0|0,(.*,)?-1)[,}]"
 
 # The same for inputs with named sizes: (text, condition on the node, why).
 OPEN_SIZES = [
-    (r"cannot be reshaped|do not fit the shape|Incompatible dimensions|not this rank's piece of the source|updates tensor should have shape",
-     lambda n, opset: n.op_type in ("Attention", "QAttention"),
-     "of weights or values whose size has a name it infers a result without elements, and takes its Shape for that"),
-    (r"Shape mismatch attempting to re-use buffer", lambda n, opset: n.op_type == "Slice" and opset == 10,
-     "Slice of operator set 10 keeps the name of a size that it changes, and memory is planned by names"),
+    (
+        (
+            r"cannot be reshaped|do not fit the shape|Incompatible dimensions|not this rank's piece of the source|updates tensor should"
+            r" have shape"
+        ),
+        lambda n, opset: n.op_type in ("Attention", "QAttention"),
+        "of weights or values whose size has a name it infers a result without elements, and takes its Shape for that",
+    ),
+    (
+        r"Shape mismatch attempting to re-use buffer",
+        lambda n, opset: n.op_type == "Slice" and opset == 10,
+        "Slice of operator set 10 keeps the name of a size that it changes, and memory is planned by names",
+    ),
 ]
 
 
@@ -95,7 +105,8 @@ def engine_mistake(model, text):
 
 def constant_branch(model):
     """True if an If of the model has a constant condition."""
-    constants = {t.name for g in all_graphs(model.graph) for t in g.initializer} | {n.output[0] for n in all_nodes(model.graph) if n.op_type == "Constant"}
+    constants = {t.name for g in all_graphs(model.graph)
+                 for t in g.initializer} | {n.output[0] for n in all_nodes(model.graph) if n.op_type == "Constant"}
     return any(n.op_type == "If" and n.input[0] in constants for n in all_nodes(model.graph))
 
 
@@ -108,12 +119,17 @@ def computed_shape(model):
 def open_size_mistake(model, text):
     """The same for bugs that need a named size: the input of the node follows from a model input with one."""
     opset = next(o.version for o in model.opset_import if not o.domain)
-    named = terms.followers(model, {i.name for i in model.graph.input if any(not d.HasField("dim_value") for d in i.type.tensor_type.shape.dim)})
+    named = terms.followers(model,
+                            {i.name for i in model.graph.input if any(not d.HasField("dim_value") for d in i.type.tensor_type.shape.dim)})
     for pattern, holds, why in OPEN_SIZES:
         if re.search(pattern, text) and any(holds(n, opset) and named & set(n.input) for n in model.graph.node):
             return why
-    if re.search(r"Shape mismatch attempting to re-use buffer|not this rank's piece of the source|but the computed output shape", text) and letter_of_two_sizes(model):
-        return "of an Einsum letter that has a number in one operand and a name in another it infers one of the two, though either may be 1 and the result the other; it plans memory and Shape by that"
+    if re.search(r"Shape mismatch attempting to re-use buffer|not this rank's piece of the source|but the computed output shape",
+                 text) and letter_of_two_sizes(model):
+        return (
+            "of an Einsum letter that has a number in one operand and a name in another it infers one of the two, though either may be 1"
+            " and the result the other; it plans memory and Shape by that"
+        )
     return ""
 
 

@@ -200,7 +200,8 @@ def pad(s):
 
 
 def index(s, shape, n, negative=True):
-    return s.maker.np.integers(-n if negative and s.maker.rng.random() < 0.4 else 0, max(n, 1), shape).astype(s.maker.rng.choice(["i8", "i8", "i4"]))
+    return s.maker.np.integers(-n if negative and s.maker.rng.random() < 0.4 else 0, max(n, 1),
+                               shape).astype(s.maker.rng.choice(["i8", "i8", "i4"]))
 
 
 def gather(s):
@@ -318,8 +319,8 @@ def pool(s):
 
 
 def odd_windows(s):
-    """Pools and convolutions whose windows are about as large as the input, or larger: dilations, ceil_mode, auto_pad and output_shape then decide about
-    sizes of 0, 1 or 2."""
+    """Pools and convolutions whose windows are about as large as the input, or larger: dilations, ceil_mode, auto_pad and output_shape then
+    decide about sizes of 0, 1 or 2."""
     rng, rank = s.maker.rng, s.maker.rng.choice([3, 4, 4])
     shape = (rng.choice([1, 2, 3]), rng.choice([1, 2, 4])) + tuple(rng.choice([1, 1, 2, 3, 4, 5]) for _ in range(rank - 2))
     x = s.pick(lambda a: a.ndim == rank and a.size and max(a.shape[2:]) < 7 and a.dtype == np.float32, "f") if rng.random() < 0.6 else None
@@ -340,7 +341,8 @@ def odd_windows(s):
             attributes["output_padding"] = [rng.randint(0, k - 1) for k in attributes["strides"]]
         elif op == "ConvTranspose" and more < 0.7:
             attributes["output_shape"] = [max(1, d * k + rng.randint(-2, 2)) for d, k in zip(space, attributes["strides"])]
-        return s.add(op, [x, s.like([channels, 1 if op == "Conv" else 2] + kernel, "f4")], group=channels if op == "Conv" else 1, **attributes)
+        return s.add(op, [x, s.like([channels, 1 if op == "Conv" else 2] + kernel, "f4")], group=channels if op == "Conv" else 1,
+                     **attributes)
     if op == "AveragePool":
         attributes["count_include_pad"] = rng.choice([None, 1])
     return s.add(op, [x], outputs=2 if op == "MaxPool" and rng.random() < 0.3 else 1, ceil_mode=rng.choice([None, 1]), **attributes)
@@ -351,7 +353,8 @@ def nearly_constant(s):
     maker = s.maker
     shape = shape_of(maker.rng, 2, 4)
     a = np.full(shape, maker.rng.choice([1 / 3, 2.4641871, -0.7, 100.1]), "f4")
-    return s.add("Identity", [s.fresh(a * (1 + maker.rng.choice([0, 6e-8, 1e-7, 1e-6]) * maker.np.integers(-1, 2, shape)).astype("f4"), constant=0.2)])
+    return s.add("Identity",
+                 [s.fresh(a * (1 + maker.rng.choice([0, 6e-8, 1e-7, 1e-6]) * maker.np.integers(-1, 2, shape)).astype("f4"), constant=0.2)])
 
 
 def repeated_lines(s):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces failures of the hunt: fewer edits, nodes, outputs, sets and devices, as long as the case fails in the same way. Writes FOLDER/small:
-model.onnx, set0.npz, edits.txt and commands.txt, which repeats the failure without the hunt.
+"""Reduces failures of the hunt: fewer edits, nodes, outputs, sets and devices, as long as the case fails in the same way. Writes
+FOLDER/small: model.onnx, set0.npz, edits.txt and commands.txt, which repeats the failure without the hunt.
 
-usage: shrink.py TESSERA [again] FOLDER ...       again: only compare again; every candidate is compared in a separate process, which may crash"""
+usage: shrink.py TESSERA [again] FOLDER ...       again: only compare again; every candidate is compared in a separate process, which may
+crash"""
 import json
 import os
 import re
@@ -252,7 +253,8 @@ def bypassed(c):
     for node in c.model.graph.node:
         for name in node.input:
             a, b = values.get(name), values.get(node.output[0])
-            if node.output[0] in outs or not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.shape != b.shape or a.dtype != b.dtype:
+            if node.output[0] in outs or not isinstance(a, np.ndarray) or not isinstance(
+                    b, np.ndarray) or a.shape != b.shape or a.dtype != b.dtype:
                 continue
             nodes = []
             for other in c.model.graph.node:
@@ -322,9 +324,12 @@ def describe(case, verdict):
         a = onnx.numpy_helper.to_array(t)
         lines.append("constant %s %s %s%s" % (t.name, a.dtype, list(a.shape), " = %s" % a.ravel().tolist() if a.size < 9 else ""))
     for n in case.model.graph.node:
-        attributes = {a.name: "<graph>" if a.HasField("g") else "<%s>" % list(a.t.dims) if a.HasField("t") else helper.get_attribute_value(a)
-                      for a in n.attribute}
-        lines.append("%s = %s%s(%s) %s" % (", ".join(n.output), n.domain + ":" if n.domain else "", n.op_type, ", ".join(n.input), attributes))
+        attributes = {
+            a.name: "<graph>" if a.HasField("g") else "<%s>" % list(a.t.dims) if a.HasField("t") else helper.get_attribute_value(a)
+            for a in n.attribute
+        }
+        lines.append("%s = %s%s(%s) %s" %
+                     (", ".join(n.output), n.domain + ":" if n.domain else "", n.op_type, ", ".join(n.input), attributes))
     lines.append("outputs " + " ".join(o.name for o in case.model.graph.output))
     cut = case.cut
     lines += ["", "%d devices, level %d, %s, %s" % (cut["devices"], cut["level"], cut["transport"], cut["kind"])]
@@ -346,11 +351,15 @@ def commands(case, tessera, folder):
         lines = []
     with open(os.path.join(folder, "edits.txt"), "w") as f:
         f.write("\n".join(lines) + "\n")
-    run = "tessera run cut.onnx --inputs set0.npz --outputs out.npz --transport %s --optimize %d" % (case.cut["transport"], case.cut["level"])
+    run = "tessera run cut.onnx --inputs set0.npz --outputs out.npz --transport %s --optimize %d" % (case.cut["transport"],
+                                                                                                     case.cut["level"])
     how = "tessera annotate model.onnx --script edits.txt -o cut.onnx"
     if not lines:
         how = "tessera plan model.onnx --devices %d --stages %s -o cut.onnx" % (case.cut["devices"], case.cut.get("stages", 0))
-    judged = "python3 -c \"import onnxruntime as o,numpy as n; print(o.InferenceSession('model.onnx').run(None, dict(n.load('set0.npz'))), dict(n.load('out.npz')))\""
+    judged = (
+        "python3 -c \"import onnxruntime as o,numpy as n; print(o.InferenceSession('model.onnx').run(None, dict(n.load('set0.npz'))),"
+        " dict(n.load('out.npz')))\""
+    )
     with open(os.path.join(folder, "commands.txt"), "w") as f:
         f.write("\n".join([how, run, judged]) + "\n")
 
@@ -379,7 +388,9 @@ def main():
         with open(os.path.join(small, "README.txt"), "w") as f:
             f.write(text)
         commands(case, tessera, small)
-        print("---- %s (%d nodes, %d edits, %d tries)\n%s" % (folder, len(case.model.graph.node), len(case.cut.get("edits") or []), tries, text), flush=True)
+        print(
+            "---- %s (%d nodes, %d edits, %d tries)\n%s" %
+            (folder, len(case.model.graph.node), len(case.cut.get("edits") or []), tries, text), flush=True)
 
 
 if __name__ == "__main__":

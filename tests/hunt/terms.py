@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Magnitudes of the terms of sums and products. Rounding is relative to them if terms cancel out. They also show whether a part of a sum can leave
-the range of its type although the result does not (docs/numbers.md)."""
+"""Magnitudes of the terms of sums and products. Rounding is relative to them if terms cancel out. They also show whether a part of a sum
+can leave the range of its type although the result does not (docs/numbers.md)."""
 import numpy as np
 import onnx
 from onnx import helper

@@ -25,7 +25,8 @@ f4 = lambda *numbers: np.array(numbers, "f4")
 def case_of(nodes, inputs, outputs, constants=(), opset=18):
     """A case with one set, as make.py builds it."""
     infos = [h.make_tensor_value_info(n, h.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in inputs.items()]
-    g = h.make_graph(nodes, "g", infos, [h.make_empty_tensor_value_info(o) for o in outputs], [nh.from_array(np.array(a), n) for n, a in constants])
+    g = h.make_graph(nodes, "g", infos, [h.make_empty_tensor_value_info(o) for o in outputs],
+                     [nh.from_array(np.array(a), n) for n, a in constants])
     model = h.make_model(g, opset_imports=[h.make_opsetid("", opset)], ir_version=8)
     return types.SimpleNamespace(model=model, sets=[inputs], wanted=[graph.run_model(model, inputs)])
 
@@ -36,7 +37,9 @@ def verdict(case, **changed):
 
 
 def product(x):
-    return case_of([h.make_node("ReduceProd", ["x"], ["y"]), h.make_node("Neg", ["y"], ["z"]), h.make_node("ReduceSum", ["x"], ["s"])], dict(x=x), ["z", "s"])
+    return case_of([h.make_node("ReduceProd", ["x"], ["y"]),
+                    h.make_node("Neg", ["y"], ["z"]),
+                    h.make_node("ReduceSum", ["x"], ["s"])], dict(x=x), ["z", "s"])
 
 
 def products_beyond_the_range():
@@ -55,7 +58,8 @@ def products_that_vanish():
 
 def halves_next_to_nothing():
     """The engine computes in float32 between float16 kernels, so that 1e-14 stays above 0; between devices it becomes 0."""
-    above = lambda x: case_of([h.make_node("ReduceProd", ["x"], ["y"]), h.make_node("Greater", ["y", "n"], ["z"])], dict(x=np.array([x], "f2")), ["z"], [("n", np.float16(0))])
+    above = lambda x: case_of([h.make_node("ReduceProd", ["x"], ["y"]),
+                               h.make_node("Greater", ["y", "n"], ["z"])], dict(x=np.array([x], "f2")), ["z"], [("n", np.float16(0))])
     assert verdict(above([0.05, 0.1] * 6), z=np.array([[False]])) == "ill"
     assert verdict(above([0.5, 0.1]), z=np.array([[False]])) == verdict(above([0.5, 0]), z=np.array([[True]])) == "different"
 
@@ -67,9 +71,13 @@ def sums_of_squares():
 
 
 def statistics_that_are_written_over():
-    """The engine overwrites the old variance with the new one: if it is also the bias of the node, or read by another node, the result changes."""
+    """The engine overwrites the old variance with the new one: if it is also the bias of the node, or read by another node, the result
+    changes."""
     def trained(bias, other):
-        nodes = [h.make_node("BatchNormalization", ["x", "s", bias, "m", "v"], ["y", "mean", "var"], training_mode=1), h.make_node("Neg", [other], ["z"])]
+        nodes = [
+            h.make_node("BatchNormalization", ["x", "s", bias, "m", "v"], ["y", "mean", "var"], training_mode=1),
+            h.make_node("Neg", [other], ["z"])
+        ]
         inputs = dict(x=np.arange(12, dtype="f4").reshape(2, 3, 2), **{n: f4(1, 2, 3) for n in "sbmv"})
         return case_of(nodes, inputs, ["y", "z"])
     other = dict(y=np.zeros((2, 3, 2), "f4"))
@@ -97,10 +105,16 @@ def terms_of_groups():
 
 
 def signs_that_rounding_decides():
-    """A Where depends on the sign of a sum that is 0 except for rounding. For 26 and 36 pairs, six noises of one sign do not change the sign."""
+    """A Where depends on the sign of a sum that is 0 except for rounding. For 26 and 36 pairs, six noises of one sign do not change the
+    sign."""
     for pairs in range(24, 40, 2):
         for rest in (-1e-8, 1e-8, 0.5):
-            nodes = [h.make_node("Tanh", ["x"], ["t"]), h.make_node("ReduceSum", ["t"], ["s"]), h.make_node("Greater", ["s", "zero"], ["above"]), h.make_node("Where", ["above", "x", "t"], ["y"])]
+            nodes = [
+                h.make_node("Tanh", ["x"], ["t"]),
+                h.make_node("ReduceSum", ["t"], ["s"]),
+                h.make_node("Greater", ["s", "zero"], ["above"]),
+                h.make_node("Where", ["above", "x", "t"], ["y"])
+            ]
             x = np.append(np.linspace(-1, 1, 2 * pairs), rest).astype("f4")
             case = case_of(nodes, dict(x=x), ["y"], [("zero", np.float32(0))])
             above = (case.wanted[0]["y"] == x).all()
@@ -109,7 +123,8 @@ def signs_that_rounding_decides():
 
 def sums_that_may_be_nothing():
     """A sum is 0 or almost 0 by rounding, and a Cast to bool depends on it: random noise never makes it exactly 0."""
-    sums = lambda *x: case_of([h.make_node("ReduceMean", ["x"], ["s"]), h.make_node("Cast", ["s"], ["y"], to=T.BOOL)], dict(x=f4(*x)), ["y"])
+    sums = lambda *x: case_of([h.make_node("ReduceMean", ["x"], ["s"]),
+                               h.make_node("Cast", ["s"], ["y"], to=T.BOOL)], dict(x=f4(*x)), ["y"])
     assert verdict(sums(0.08975777, -0.08975779), y=np.array([False])) == "ill"
     assert verdict(sums(0.09, -0.08), y=np.array([False])) == "different"
 
@@ -117,9 +132,11 @@ def sums_that_may_be_nothing():
 def refused_for_a_nan():
     """A node rejects a NaN that MaxPool returns or not, depending on its position: excused. A NaN from a sum is not."""
     said = "Non-zero status code returned while running Binarizer node. Name:'bin' Status Message: Input data with index: 0 is NaN"
-    behind = lambda op, x: case_of([h.make_node(op, ["x"], ["m"]), h.make_node("Neg", ["m"], ["y"], name="bin")], dict(x=np.array([[x]], "f4")), ["y"])
+    behind = lambda op, x: case_of([h.make_node(op, ["x"], ["m"]),
+                                    h.make_node("Neg", ["m"], ["y"], name="bin")], dict(x=np.array([[x]], "f4")), ["y"])
     assert compare.failing_is_open(behind("GlobalMaxPool", [NAN, 1]), said)
-    assert not compare.failing_is_open(behind("GlobalMaxPool", [2, 1]), said) and not compare.failing_is_open(behind("GlobalAveragePool", [NAN, 1]), said)
+    assert not compare.failing_is_open(behind("GlobalMaxPool", [2, 1]), said) and not compare.failing_is_open(
+        behind("GlobalAveragePool", [NAN, 1]), said)
 
 
 def wide_integers():
@@ -138,8 +155,11 @@ def one_node(op, arrays, outputs=1, **attributes):
 
 def judged(case, output="y0"):
     """The kind of the verdict if an output has another number in each element."""
-    return verdict(case, **{output: (case.wanted[0][output] + case.wanted[0][output].dtype.type(77)) if np.isfinite(case.wanted[0][output]).all()
-                            else np.full_like(case.wanted[0][output], 77)})
+    return verdict(
+        case, **{
+            output: (case.wanted[0][output] + case.wanted[0][output].dtype.type(77))
+            if np.isfinite(case.wanted[0][output]).all() else np.full_like(case.wanted[0][output], 77)
+        })
 
 
 def greatest_of_nan():
@@ -154,7 +174,8 @@ def greatest_of_nan():
 def exponentials_of_nan():
     first, last = (one_node("ReduceLogSumExp", [f4(*x)], keepdims=0) for x in ((NAN, INF), (INF, NAN)))
     assert str(first.wanted[0]["y0"]) != str(last.wanted[0]["y0"]) and judged(first) == judged(last) == "open"
-    assert judged(one_node("ReduceLogSumExp", [f4(NAN, 1)], keepdims=0)) == judged(one_node("ReduceLogSumExp", [f4(INF, 1)], keepdims=0)) == "different"
+    assert judged(one_node("ReduceLogSumExp", [f4(NAN, 1)], keepdims=0)) == judged(one_node("ReduceLogSumExp", [f4(INF, 1)],
+                                                                                            keepdims=0)) == "different"
 
 
 def means_of_infinities():
@@ -181,7 +202,9 @@ def infinite_scales():
 def squares_too_large():
     grouped = lambda *x: one_node("GroupNormalization", [f4(*x).reshape(1, 2, 2), f4(1, 1), f4(0, 0)], num_groups=2)
     assert np.isnan(grouped(1e30, 1, 2, 3).wanted[0]["y0"]).any(), "mended: promise it"
-    assert judged(grouped(1e30, 1, 2, 3)) == "open" and judged(grouped(1e18, 1, 2, 3)) == judged(grouped(INF, 1, 2, 3)) == judged(grouped(NAN, 1, 2, 3)) == "different"
+    assert judged(grouped(
+        1e30, 1, 2,
+        3)) == "open" and judged(grouped(1e18, 1, 2, 3)) == judged(grouped(INF, 1, 2, 3)) == judged(grouped(NAN, 1, 2, 3)) == "different"
 
 
 def hidden_keys():
@@ -200,11 +223,14 @@ def hidden_keys():
 def pixels_outside():
     """Outside of the image, ONNX Runtime uses pixel 0 with a weight of 0: NaN if it is infinite, 0 if it is finite."""
     node = h.make_node("DeformConv", ["x", "w", "o"], ["y"])
-    shifted = lambda pixel, by: case_of([node], dict(x=f4(pixel, 1, 2, 3).reshape(1, 1, 2, 2), o=f4(0, 0, 0, by, 0, 0, 0, 0).reshape(1, 2, 2, 2)), ["y"], [("w", np.ones((1, 1, 1, 1), "f4"))], opset=19)
+    shifted = lambda pixel, by: case_of([node],
+                                        dict(x=f4(pixel, 1, 2, 3).reshape(1, 1, 2, 2), o=f4(0, 0, 0, by, 0, 0, 0, 0).reshape(1, 2, 2, 2)),
+                                        ["y"], [("w", np.ones((1, 1, 1, 1), "f4"))], opset=19)
     assert np.isnan(shifted(INF, 9).wanted[0]["y"].ravel()[3]), "mended: promise it"
     assert shifted(7, INF).wanted[0]["y"].ravel()[3] == shifted(7, NAN).wanted[0]["y"].ravel()[3] == 0
     word = lambda case: verdict(case, y=np.full((1, 1, 2, 2), 77, "f4"))
-    assert word(shifted(INF, 9)) == word(shifted(NAN, 9)) == "open" and word(shifted(7, INF)) == word(shifted(7, NAN)) == word(shifted(7, 9)) == "different"
+    assert word(shifted(INF, 9)) == word(shifted(NAN, 9)) == "open" and word(shifted(7, INF)) == word(shifted(7, NAN)) == word(shifted(
+        7, 9)) == "different"
 
 
 def letters_summed_before():
@@ -222,14 +248,16 @@ def laws():
     nothing, one = np.zeros((0, 3), "f4"), np.ones((1, 2), "f4")
     assert shape("ArgMax", [nothing], axis=-1) != (0, 1)
     assert not lawful.lawful(node("ArgMax", axis=-1), dict(a=nothing)) and lawful.lawful(node("ArgMax", axis=1), dict(a=nothing))
-    assert not lawful.lawful(node("ReduceSum"), dict(a=nothing, b=np.array([-1]))) and lawful.lawful(node("ReduceSum"), dict(a=one, b=np.array([-1])))
+    assert not lawful.lawful(node("ReduceSum"), dict(a=nothing, b=np.array([-1]))) and lawful.lawful(
+        node("ReduceSum"), dict(a=one, b=np.array([-1])))
     assert shape("GatherND", [np.ones((3, 4), "f4"), np.zeros((1, 3, 1), "i8")], batch_dims=1) == (1, 3)
     assert not lawful.lawful(node("GatherND", batch_dims=1), dict(a=np.ones((3, 4), "f4"), b=np.zeros((1, 3, 1), "i8")))
     assert not lawful.lawful(node("PRelu"), dict(a=f4(1), b=f4(1, 2))) and lawful.lawful(node("PRelu"), dict(a=f4(1, 2), b=f4(1)))
     packed = lambda n, scales: lawful.lawful(h.make_node("MatMulBnb4", ["a", "b", "c"], ["y"], K=32, N=6, block_size=16),
                                              dict(a=np.ones((3, 32), "f4"), b=np.zeros(n, "u1"), c=np.ones(scales, "f4")))
     assert packed(96, 12) and not packed(97, 12) and not packed(96, 24)
-    groups = lambda n: lawful.lawful(h.make_node("GroupNormalization", ["a", "b", "c"], ["y"], num_groups=4), dict(a=np.ones((2, 8, 3), "f4"), b=np.ones(n, "f4"), c=np.ones(8, "f4")))
+    groups = lambda n: lawful.lawful(h.make_node("GroupNormalization", ["a", "b", "c"], ["y"], num_groups=4),
+                                     dict(a=np.ones((2, 8, 3), "f4"), b=np.ones(n, "f4"), c=np.ones(8, "f4")))
     assert groups(8) and groups(4) and not groups(1)
     texts = lambda axis: lawful.lawful(node("Gather", axis=axis), dict(a=np.array([["a", "b"]], object), b=np.array([0])))
     assert texts(1) and texts(-1) and not texts(0) and not texts(-2)
@@ -237,7 +265,8 @@ def laws():
 
 def laws_in_functions():
     """The engine counts the four rows of an empty input, and leaves them uninitialized."""
-    put = h.make_function("hunt.local", "Put", ["a", "b"], ["c"], [h.make_node("Concat", ["a", "b"], ["c"], axis=0)], [h.make_opsetid("", 18)])
+    put = h.make_function("hunt.local", "Put", ["a", "b"], ["c"], [h.make_node("Concat", ["a", "b"], ["c"], axis=0)],
+                          [h.make_opsetid("", 18)])
     infos = [h.make_tensor_value_info(n, T.FLOAT, shape) for n, shape in (("x", [5, 2]), ("e", [4, None]))]
     g = h.make_graph([h.make_node("Put", ["x", "e"], ["y"], domain="hunt.local")], "g", infos, [h.make_empty_tensor_value_info("y")])
     model = h.make_model(g, opset_imports=[h.make_opsetid("", 18), h.make_opsetid("hunt.local", 1)], ir_version=8, functions=[put])
@@ -254,15 +283,18 @@ def products_beyond_doubles():
 
 def pixels_that_cancel_out():
     """A third of 2 plus two thirds of -1 is 0, except for rounding."""
-    signs = lambda first: case_of([h.make_node("Resize", ["x", "", "s"], ["r"], mode="linear", coordinate_transformation_mode="asymmetric"), h.make_node("Sign", ["r"], ["y"])],
-                                  dict(x=np.array([[[[first, 2, 5]]]], "f4")), ["y"], [("s", f4(1, 1, 1, 3))])
+    signs = lambda first: case_of([
+        h.make_node("Resize", ["x", "", "s"], ["r"], mode="linear", coordinate_transformation_mode="asymmetric"),
+        h.make_node("Sign", ["r"], ["y"])
+    ], dict(x=np.array([[[[first, 2, 5]]]], "f4")), ["y"], [("s", f4(1, 1, 1, 3))])
     other = np.array([[[[-1, -1, 1, 1, 1, 1, 1, 1, 1]]]], "f4")
     assert verdict(signs(-1), y=other) == "ill" and verdict(signs(1), y=other) == "different"
 
 
 def sizes_of_what_is_greatest():
     """The NonZero of an ArgMax has more or fewer elements if its input contains a NaN."""
-    found = lambda *x: case_of([h.make_node("ArgMax", ["x"], ["i"], axis=1), h.make_node("NonZero", ["i"], ["y"])], dict(x=np.array([x], "f4")), ["y"])
+    found = lambda *x: case_of([h.make_node("ArgMax", ["x"], ["i"], axis=1),
+                                h.make_node("NonZero", ["i"], ["y"])], dict(x=np.array([x], "f4")), ["y"])
     assert compare.failing_is_open(found(NAN, 1), "Reshard_1") and not compare.failing_is_open(found(2, 1), "Reshard_1")
 
 
@@ -285,8 +317,9 @@ def turns_of_infinities():
 
 
 def sizes_that_rounding_decides():
-    close = case_of([h.make_node("ReduceSum", ["x", "one"], ["s"], keepdims=0), h.make_node("Unique", ["s"], ["y"])], dict(x=np.array([[1 / 3, 1 / 7], [1 / 7, 1 / 3]], "f4")),
-                    ["y"], [("one", np.array([1]))])
+    close = case_of([h.make_node("ReduceSum", ["x", "one"], ["s"], keepdims=0),
+                     h.make_node("Unique", ["s"], ["y"])], dict(x=np.array([[1 / 3, 1 / 7], [1 / 7, 1 / 3]], "f4")), ["y"],
+                    [("one", np.array([1]))])
     apart = case_of([h.make_node("Neg", ["x"], ["y"])], dict(x=f4(1, 2)), ["y"])
     assert compare.failing_is_rounding(close) and not compare.failing_is_rounding(apart)
 
@@ -298,7 +331,8 @@ def operators_of_later_sets():
 def states_that_grow():
     """A Scan whose state grows from [1 2] to [3 2] in one iteration: the engine runs it, but the standard forbids it."""
     body = h.make_graph([h.make_node("Add", ["s", "r"], ["t"]), h.make_node("Neg", ["r"], ["o"])], "body",
-                        [h.make_tensor_value_info(n, T.FLOAT, None) for n in "sr"], [h.make_tensor_value_info(n, T.FLOAT, None) for n in "to"])
+                        [h.make_tensor_value_info(n, T.FLOAT, None) for n in "sr"],
+                        [h.make_tensor_value_info(n, T.FLOAT, None) for n in "to"])
     scan = h.make_node("Scan", ["s0", "rows"], ["y", "z"], body=body, num_scan_inputs=1)
     kept = dict(s0=np.ones((3, 2), "f4"), rows=np.ones((1, 3, 2), "f4"))
     grown = dict(kept, s0=np.ones((1, 2), "f4"))
@@ -306,15 +340,22 @@ def states_that_grow():
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     ends = {name: graph.run_model(model, feeds) for name, feeds in (("kept", kept), ("grown", grown))}
     assert ends["grown"]["y"].shape == (3, 2), "refused by now: the law can go"
-    assert not lawful.lawful(scan, {**grown, **ends["grown"]}) and lawful.lawful(scan, {**kept, **ends["kept"]}) and lawful.lawful(scan, grown)
+    assert not lawful.lawful(scan, {**grown, **ends["grown"]}) and lawful.lawful(scan, {**kept, **ends["kept"]}) and lawful.lawful(
+                                                                                            scan, grown)
     assert not make.all_lawful(model, grown) and make.all_lawful(model, kept)
 
 
 def turns_of_other_shapes():
     """A Loop whose iterations return [2 3] and [1 6]: the engine stacks them as [2 2 3]."""
-    body = h.make_graph([h.make_node("Flatten", ["c"], ["flat"], axis=2), h.make_node("Transpose", ["c"], ["out"], perm=[1, 0]), h.make_node("Identity", ["go"], ["on"])], "body",
-                        [h.make_tensor_value_info("i", T.INT64, []), h.make_tensor_value_info("go", T.BOOL, []), h.make_tensor_value_info("c", T.FLOAT, None)],
-                        [h.make_tensor_value_info("on", T.BOOL, [])] + [h.make_tensor_value_info(n, T.FLOAT, None) for n in ("flat", "out")])
+    body = h.make_graph([
+        h.make_node("Flatten", ["c"], ["flat"], axis=2),
+        h.make_node("Transpose", ["c"], ["out"], perm=[1, 0]),
+        h.make_node("Identity", ["go"], ["on"])
+    ], "body", [
+        h.make_tensor_value_info("i", T.INT64, []),
+        h.make_tensor_value_info("go", T.BOOL, []),
+        h.make_tensor_value_info("c", T.FLOAT, None)
+    ], [h.make_tensor_value_info("on", T.BOOL, [])] + [h.make_tensor_value_info(n, T.FLOAT, None) for n in ("flat", "out")])
     turns = nh.from_array(np.array(2), "turns")
     loop = [h.make_node("Constant", [], ["turns"], value=turns), h.make_node("Loop", ["turns", "", "x"], ["y", "z"], body=body)]
     model = case_of(loop, dict(x=np.ones((3, 2), "f4")), ["y", "z"]).model
@@ -331,7 +372,8 @@ def mistakes_of_the_engine():
     assert refusals.engine_mistake(byte, text) and not refusals.engine_mistake(plain, text) and not refusals.engine_mistake(byte, "another")
     attention = lambda size: h.make_model(h.make_graph([h.make_node("Attention", ["x", "w", "b"], ["y"], domain="com.microsoft")], "g",
                                                        [h.make_tensor_value_info("b", T.FLOAT, [size])], []))
-    assert refusals.engine_mistake(attention("n"), "The input tensor cannot be reshaped") and not refusals.engine_mistake(attention(96), "The input tensor cannot be reshaped")
+    assert refusals.engine_mistake(attention("n"), "The input tensor cannot be reshaped") and not refusals.engine_mistake(
+        attention(96), "The input tensor cannot be reshaped")
 
 
 def shapes_of_open_weights():
@@ -371,35 +413,50 @@ def judged_mistake(model, feeds, level):
 
 
 def branches_put_in_place():
-    """A Scan whose first output is read by a Shape, which becomes a constant, and whose second by an If with a constant condition: from level 1 on
-    the engine drops it."""
-    body = h.make_graph([h.make_node("Add", ["c", "r"], ["o"]), h.make_node("Tanh", ["x"], ["t"])], "body", [h.make_tensor_value_info(n, T.FLOAT, None) for n in "cr"],
+    """A Scan whose first output is read by a Shape, which becomes a constant, and whose second by an If with a constant condition: from
+    level 1 on the engine drops it."""
+    body = h.make_graph([h.make_node("Add", ["c", "r"], ["o"]), h.make_node("Tanh", ["x"], ["t"])], "body",
+                        [h.make_tensor_value_info(n, T.FLOAT, None) for n in "cr"],
                         [h.make_tensor_value_info(n, T.FLOAT, None) for n in "to"])
     branch = lambda op: h.make_graph([h.make_node(op, ["stack"], [op])], op, [], [h.make_tensor_value_info(op, T.FLOAT, None)])
-    nodes = [h.make_node("Scan", ["x", "rows"], ["state", "stack"], body=body, num_scan_inputs=1), h.make_node("If", ["on"], ["p"], then_branch=branch("Neg"), else_branch=branch("Tanh")),
-             h.make_node("Shape", ["state"], ["s"]), h.make_node("Gather", ["s", "one"], ["n"]), h.make_node("Cast", ["n"], ["f"], to=T.FLOAT),
-             h.make_node("Neg", ["p"], ["q"]), h.make_node("Mul", ["q", "f"], ["y"])]
-    case = case_of(nodes, dict(x=np.ones((6, 3), "f4")), ["y"], [("rows", np.ones((1, 6, 3), "f4")), ("on", np.array(False)), ("one", np.array(1))])
+    nodes = [
+        h.make_node("Scan", ["x", "rows"], ["state", "stack"], body=body, num_scan_inputs=1),
+        h.make_node("If", ["on"], ["p"], then_branch=branch("Neg"), else_branch=branch("Tanh")),
+        h.make_node("Shape", ["state"], ["s"]),
+        h.make_node("Gather", ["s", "one"], ["n"]),
+        h.make_node("Cast", ["n"], ["f"], to=T.FLOAT),
+        h.make_node("Neg", ["p"], ["q"]),
+        h.make_node("Mul", ["q", "f"], ["y"])
+    ]
+    case = case_of(nodes, dict(x=np.ones((6, 3), "f4")), ["y"], [("rows", np.ones((1, 6, 3), "f4")), ("on", np.array(False)),
+                                                                 ("one", np.array(1))])
     assert judged_mistake(case.model, case.sets[0], 1)
     case.model.graph.node[1].input[0] = "given"
     assert not refusals.engine_mistake(case.model, "Node input 'stack' is not a graph input, initializer, or output of a previous node")
 
 
 def branches_put_in_bodies():
-    """The same inside another branch: after the Shape of an If becomes a constant, the engine drops the If, although it has another reader."""
+    """The same inside another branch: after the Shape of an If becomes a constant, the engine drops the If, although it has another
+    reader."""
     info = lambda n: h.make_tensor_value_info(n, T.FLOAT, None)
     one = lambda op: h.make_graph([h.make_node(op, ["x"], [op])], op, [], [info(op)])
-    inner = [h.make_node("If", ["on"], ["p"], then_branch=one("Neg"), else_branch=one("Tanh")), h.make_node("Shape", ["p"], ["s"]), h.make_node("Cast", ["s"], ["f"], to=T.FLOAT),
-             h.make_node("Add", ["p", "f"], ["r"])]
+    inner = [
+        h.make_node("If", ["on"], ["p"], then_branch=one("Neg"), else_branch=one("Tanh")),
+        h.make_node("Shape", ["p"], ["s"]),
+        h.make_node("Cast", ["s"], ["f"], to=T.FLOAT),
+        h.make_node("Add", ["p", "f"], ["r"])
+    ]
     body = h.make_graph(inner, "body", [], [info("r")], [nh.from_array(np.array(True), "on")])
     case = case_of([h.make_node("If", ["c"], ["y"], then_branch=body, else_branch=one("Abs"))], dict(x=f4(1, 2), c=np.array(True)), ["y"])
     assert judged_mistake(case.model, case.sets[0], 1)
 
 
 def splits_taken_for_one():
-    nodes = [h.make_node("Split", ["x"], list("abc"), axis=0), h.make_node("Split", ["x"], list("de"), axis=0)] + [h.make_node("Neg", [n], ["n" + n]) for n in "abcde"]
+    nodes = [h.make_node("Split", ["x"], list("abc"), axis=0),
+             h.make_node("Split", ["x"], list("de"), axis=0)] + [h.make_node("Neg", [n], ["n" + n]) for n in "abcde"]
     outputs = [h.make_empty_tensor_value_info("n" + n) for n in "abcde"]
-    model = h.make_model(h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.FLOAT, ["n", 2])], outputs), opset_imports=[h.make_opsetid("", 13)], ir_version=8)
+    model = h.make_model(h.make_graph(nodes, "g", [h.make_tensor_value_info("x", T.FLOAT, ["n", 2])], outputs),
+                         opset_imports=[h.make_opsetid("", 13)], ir_version=8)
     assert graph.run_model(model, dict(x=np.ones((6, 2), "f4")), 1)["na"].shape == (3, 2), "mended: promise it"
     assert "na" in promises.split_as_others(model, 1) and not promises.split_as_others(model, 0)
     del model.graph.node[0].output[2:]
@@ -432,14 +489,24 @@ def deviations_of_nothing():
 
 def inside_of_bodies():
     """A Loop that continues while the maximum is above 0; the position of a NaN decides that."""
-    body = h.make_graph([h.make_node("Tanh", ["v"], ["w"]), h.make_node("ReduceMax", ["w"], ["m"], keepdims=0), h.make_node("Greater", ["m", "zero"], ["on"])], "body",
-                        [h.make_tensor_value_info("i", T.INT64, []), h.make_tensor_value_info("go", T.BOOL, []), h.make_tensor_value_info("v", T.FLOAT, None)],
-                        [h.make_tensor_value_info("on", T.BOOL, []), h.make_tensor_value_info("w", T.FLOAT, None)])
-    looped = lambda *x: case_of([h.make_node("Loop", ["n", "", "x"], ["y"], body=body)], dict(x=f4(*x)), ["y"], [("n", np.array(3)), ("zero", np.float32(0))])
+    body = h.make_graph([
+        h.make_node("Tanh", ["v"], ["w"]),
+        h.make_node("ReduceMax", ["w"], ["m"], keepdims=0),
+        h.make_node("Greater", ["m", "zero"], ["on"])
+    ], "body", [
+        h.make_tensor_value_info("i", T.INT64, []),
+        h.make_tensor_value_info("go", T.BOOL, []),
+        h.make_tensor_value_info("v", T.FLOAT, None)
+    ], [h.make_tensor_value_info("on", T.BOOL, []),
+        h.make_tensor_value_info("w", T.FLOAT, None)])
+    looped = lambda *x: case_of([h.make_node("Loop", ["n", "", "x"], ["y"], body=body)], dict(x=f4(*x)), ["y"], [("n", np.array(3)),
+                                                                                                                 ("zero", np.float32(0))])
     assert verdict(looped(NAN, 1), y=f4(7, 7)) == "open" and verdict(looped(2, 1), y=f4(7, 7)) == "different"
-    assert compare.failing_is_open(looped(NAN, 1), "") and not compare.failing_is_open(looped(2, 1), "") and not compare.failing_is_open(looped(INF, 1), "")
+    assert compare.failing_is_open(looped(
+        NAN, 1), "") and not compare.failing_is_open(looped(2, 1), "") and not compare.failing_is_open(looped(INF, 1), "")
     side = h.make_graph([h.make_node("ReduceProd", ["k"], ["p"], keepdims=0)], "side", [], [h.make_tensor_value_info("p", T.INT64, [])])
-    branches = lambda *k: case_of([h.make_node("If", ["c"], ["y"], then_branch=side, else_branch=side)], dict(c=np.array(True)), ["y"], [("k", np.array(k))])
+    branches = lambda *k: case_of([h.make_node("If", ["c"], ["y"], then_branch=side, else_branch=side)], dict(c=np.array(True)), ["y"], [(
+        "k", np.array(k))])
     assert verdict(branches(2 ** 40, 2 ** 40), y=np.array(5)) == "range" and verdict(branches(2, 3), y=np.array(5)) == "different"
 
 
@@ -459,11 +526,17 @@ def inside_of_functions():
 def outputs_quantised_too():
     """A bug of ONNX Runtime from level 1 on: Abs returns values that were quantized by a later node."""
     def chain(*behind):
-        nodes = [h.make_node("Abs", ["x"], ["v"]), h.make_node(*behind), h.make_node("QuantizeLinear", ["t", "s", "z"], ["q"]), h.make_node("DequantizeLinear", ["q", "s", "z"], ["d"])]
+        nodes = [
+            h.make_node("Abs", ["x"], ["v"]),
+            h.make_node(*behind),
+            h.make_node("QuantizeLinear", ["t", "s", "z"], ["q"]),
+            h.make_node("DequantizeLinear", ["q", "s", "z"], ["d"])
+        ]
         return case_of(nodes, dict(x=f4(1.1, 2.3, -3.1, 4).reshape(2, 2)), ["v", "d"], [("s", np.float32(0.4)), ("z", np.uint8(0))])
     turned, kept = chain("Transpose", ["v"], ["t"]), chain("Neg", ["v"], ["t"])
     assert compare.apart(graph.run_model(turned.model, turned.sets[0], 1)["v"], turned.wanted[0]["v"]) > 0.01, "mended: promise it"
-    word = lambda case, level, name: compare.compare(case, dict(level=level), [{**case.wanted[0], name: case.wanted[0][name] + np.float32(0.1)}]).kind
+    word = lambda case, level, name: compare.compare(case, dict(level=level),
+                                                     [{**case.wanted[0], name: case.wanted[0][name] + np.float32(0.1)}]).kind
     assert word(turned, 1, "v") == "engine" and word(turned, 0, "v") == word(turned, 1, "d") == word(kept, 1, "v") == "different"
 
 
@@ -471,31 +544,41 @@ def rows_of_doubles():
     """The engine's LogSoftmax of doubles ignores a NaN."""
     doubles = one_node("LogSoftmax", [np.array([1, NAN, 2])], axis=0)
     assert not np.isnan(doubles.wanted[0]["y0"]).all(), "mended: promise it"
-    assert judged(doubles) == "open" and judged(one_node("LogSoftmax", [f4(1, NAN, 2)], axis=0)) == judged(one_node("LogSoftmax", [np.array([1.0, 2])], axis=0)) == "different"
+    assert judged(doubles) == "open" and judged(one_node("LogSoftmax", [f4(1, NAN, 2)], axis=0)) == judged(
+        one_node("LogSoftmax", [np.array([1.0, 2])], axis=0)) == "different"
 
 
 def halves_between_casts():
     """The engine omits the rounding to float16 between a product and a Cast; integers are the same either way."""
-    made = lambda *x: case_of([h.make_node("Mul", ["x", "x"], ["p"]), h.make_node("Cast", ["p"], ["y"], to=T.FLOAT)], dict(x=np.array(x, "f2")), ["y"])
+    made = lambda *x: case_of([h.make_node("Mul", ["x", "x"], ["p"]),
+                               h.make_node("Cast", ["p"], ["y"], to=T.FLOAT)], dict(x=np.array(x, "f2")), ["y"])
     case, numbers = made(1.1, 1.3), made(2, 3)
-    assert verdict(case, y=case.wanted[0]["y"] * np.float32(1.0003)) == "ill" and verdict(case, y=case.wanted[0]["y"] * np.float32(1.1)) == "different"
+    assert verdict(case, y=case.wanted[0]["y"] * np.float32(1.0003)) == "ill" and verdict(
+        case, y=case.wanted[0]["y"] * np.float32(1.1)) == "different"
     assert verdict(numbers, y=numbers.wanted[0]["y"] * np.float32(1.001)) == "different"
-    twice = lambda x: case_of([h.make_node("Cast", ["x"], ["p"], to=T.FLOAT16), h.make_node("Cast", ["p"], ["y"], to=T.UINT8)], dict(x=f4(x)), ["y"])
+    twice = lambda x: case_of([h.make_node("Cast", ["x"], ["p"], to=T.FLOAT16),
+                               h.make_node("Cast", ["p"], ["y"], to=T.UINT8)], dict(x=f4(x)), ["y"])
     assert twice(0.99998).wanted[0]["y"] == 0, "mended: promise it"
-    assert verdict(twice(0.99998), y=np.array([1], "u1")) == "ill" and verdict(twice(0.9), y=np.array([1], "u1")) == verdict(twice(1), y=np.array([0], "u1")) == "different"
+    assert verdict(twice(0.99998), y=np.array(
+        [1], "u1")) == "ill" and verdict(twice(0.9), y=np.array([1], "u1")) == verdict(twice(1), y=np.array([0], "u1")) == "different"
 
 
 def values_quantised_twice():
     """A bug of ONNX Runtime from level 1 on: two quantizations are merged into one with another scale."""
-    nodes = [h.make_node("QuantizeLinear", ["x", "s", "z"], ["a"]), h.make_node("DequantizeLinear", ["a", "s", "z"], ["b"]), h.make_node("QuantizeLinear", ["b", "t", "z"], ["c"]),
-             h.make_node("DequantizeLinear", ["c", "t", "z"], ["y"])]
+    nodes = [
+        h.make_node("QuantizeLinear", ["x", "s", "z"], ["a"]),
+        h.make_node("DequantizeLinear", ["a", "s", "z"], ["b"]),
+        h.make_node("QuantizeLinear", ["b", "t", "z"], ["c"]),
+        h.make_node("DequantizeLinear", ["c", "t", "z"], ["y"])
+    ]
     numbers = dict(x=np.linspace(-1.3, 1.3, 35).astype("f4"))
     case = case_of(nodes, numbers, ["y"], [("s", np.float32(0.11087)), ("t", np.float32(0.109155)), ("z", np.int8(3))])
     assert compare.apart(graph.run_model(case.model, case.sets[0], 1)["y"], case.wanted[0]["y"]) > 1e-3, "mended: promise it"
     word = lambda level: compare.compare(case, dict(level=level), [dict(y=case.wanted[0]["y"] + np.float32(0.1))]).kind
     assert word(0) == "different" and promises.quantised_twice(case.model, 1) == {"c", "y"} and not promises.quantised_twice(case.model, 0)
     between = [h.make_node("Dropout", ["b"], ["d", "mask"]), h.make_node("QuantizeLinear", ["d", "t", "z"], ["c"])]
-    case = case_of(nodes[:2] + between + nodes[3:], numbers, ["y"], [("s", np.float32(0.11087)), ("t", np.float32(0.109155)), ("z", np.int8(3))])
+    case = case_of(nodes[:2] + between + nodes[3:], numbers, ["y"], [("s", np.float32(0.11087)), ("t", np.float32(0.109155)),
+                                                                     ("z", np.int8(3))])
     assert compare.apart(graph.run_model(case.model, case.sets[0], 1)["y"], case.wanted[0]["y"]) > 1e-3, "mended: promise it"
     assert promises.quantised_twice(case.model, 1) == {"c", "y"}
 
@@ -515,13 +598,18 @@ def refused_by_the_engine(nodes, arrays, level, dims=(), opset=18):
 
 
 def doubles_clipped():
-    nodes = [h.make_node("Relu", ["x"], ["r"]), h.make_node("Constant", [], ["low"], value=nh.from_array(np.float64(-1))), h.make_node("Clip", ["r", "low"], ["y"])]
+    nodes = [
+        h.make_node("Relu", ["x"], ["r"]),
+        h.make_node("Constant", [], ["low"], value=nh.from_array(np.float64(-1))),
+        h.make_node("Clip", ["r", "low"], ["y"])
+    ]
     assert refused_by_the_engine(nodes, dict(x=np.array([1.0, 2.0])), 1)
 
 
 def wide_integers_moved():
     scale = h.make_node("Constant", [], ["s"], value=nh.from_array(np.float32(0.5)))
-    assert refused_by_the_engine([scale, h.make_node("DequantizeLinear", ["x", "s"], ["d"]), h.make_node("Transpose", ["d"], ["y"])], dict(x=np.array([[1, 2]], "i4")), 1, opset=21)
+    assert refused_by_the_engine([scale, h.make_node("DequantizeLinear", ["x", "s"], ["d"]),
+                                  h.make_node("Transpose", ["d"], ["y"])], dict(x=np.array([[1, 2]], "i4")), 1, opset=21)
 
 
 def pads_put_into_windows():
@@ -531,8 +619,12 @@ def pads_put_into_windows():
 
 
 def shapes_of_four_bits():
-    nodes = [h.make_node("Cast", ["x"], ["q"], to=T.UINT4), h.make_node("Transpose", ["q"], ["t"]), h.make_node("Cast", ["t"], ["f"], to=T.FLOAT),
-             h.make_node("Shape", ["f"], ["y"])]
+    nodes = [
+        h.make_node("Cast", ["x"], ["q"], to=T.UINT4),
+        h.make_node("Transpose", ["q"], ["t"]),
+        h.make_node("Cast", ["t"], ["f"], to=T.FLOAT),
+        h.make_node("Shape", ["f"], ["y"])
+    ]
     assert refused_by_the_engine(nodes, dict(x=f4(1, 2).reshape(1, 2)), 1, [(0, ("n", "m"))], opset=21)
 
 
@@ -543,14 +635,23 @@ def sizes_wanted_early():
 
 
 def zeros_beside_open_sizes():
-    nodes = [h.make_node("Constant", [], ["zero"], value=nh.from_array(np.array([0]))), h.make_node("Concat", ["n", "zero"], ["s"], axis=0), h.make_node("Reshape", ["x", "s"], ["y"])]
+    nodes = [
+        h.make_node("Constant", [], ["zero"], value=nh.from_array(np.array([0]))),
+        h.make_node("Concat", ["n", "zero"], ["s"], axis=0),
+        h.make_node("Reshape", ["x", "s"], ["y"])
+    ]
     assert refused_by_the_engine(nodes, dict(x=np.ones((4, 0, 1), "f4"), n=np.array([4])), 2)
     nodes[1:1] = [h.make_node("Shape", ["x"], ["n"], start=0, end=1)]
     assert refused_by_the_engine(nodes, dict(x=np.ones((1, 0), "f4")), 1, [(0, ("a", "b"))])
 
 
 def letters_of_one():
-    nodes = [h.make_node("Neg", ["x"], ["n"]), h.make_node("Pow", ["n", "n"], ["p"]), h.make_node("Einsum", ["p", "z"], ["e"], equation="a,da->a"), h.make_node("Pow", ["e", "e"], ["y"])]
+    nodes = [
+        h.make_node("Neg", ["x"], ["n"]),
+        h.make_node("Pow", ["n", "n"], ["p"]),
+        h.make_node("Einsum", ["p", "z"], ["e"], equation="a,da->a"),
+        h.make_node("Pow", ["e", "e"], ["y"])
+    ]
     assert refused_by_the_engine(nodes, dict(x=f4(2), z=np.ones((1, 3), "f4")), 0, [(1, ("m", "n"))])
     nodes = [h.make_node("Einsum", ["x", "z"], ["e"], equation="ab,a->ba"), h.make_node("Shape", ["e"], ["y"])]
     case = case_of(nodes, dict(x=np.ones((1, 6), "f4"), z=np.ones(6, "f4")), ["y"])

@@ -51,8 +51,9 @@ CRASHES = {signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.S
 
 
 def is_launchers_code(transport, code, text):
-    """True if this is the exit code of a launcher. mpirun has own codes for a rank that was killed (but not for a crash): 128 plus the signal, 9 or
-    15, or 1. Open MPI 4.1 may crash when it ends, in its own orte_finalize. MPICH may die of SIGPIPE if its proxy ends first."""
+    """True if this is the exit code of a launcher. mpirun has own codes for a rank that was killed (but not for a crash): 128 plus the
+    signal, 9 or 15, or 1. Open MPI 4.1 may crash when it ends, in its own orte_finalize. MPICH may die of SIGPIPE if its proxy ends
+    first."""
     if family(transport) not in LAUNCHERS:
         return False
     if code == -signal.SIGPIPE:
@@ -68,9 +69,18 @@ def left_early(text):
 
 
 def of_launcher(transport, text):
-    words = ("BAD TERMINATION", "exiting improperly", "exited on signal", "noticed that process rank", "lost communication", "KILLED BY SIGNAL", "process manager error", "returned\na non-zero exit code",
-             "Shared memory error",  # printed by MPICH while it starts
-             "called MPI_Abort", "MPI_ABORT was invoked")  # by ranks that have ended and wait in vain for another
+    words = (
+        "BAD TERMINATION",
+        "exiting improperly",
+        "exited on signal",
+        "noticed that process rank",
+        "lost communication",
+        "KILLED BY SIGNAL",
+        "process manager error",
+        "returned\na non-zero exit code",
+        "Shared memory error",  # printed by MPICH while it starts
+        "called MPI_Abort",
+        "MPI_ABORT was invoked")  # by ranks that have ended and wait in vain for another
     return family(transport) in LAUNCHERS and any(w in text for w in words)
 
 
@@ -167,9 +177,13 @@ def segments():
 # ---- partitions to run ----------------------------------------------------------------------------------
 
 def environment():
-    """The environment with TESSERA_ORT if Python has an engine, and without variables of a launcher, except the user's settings for Open MPI."""
+    """The environment with TESSERA_ORT if Python has an engine, and without variables of a launcher, except the user's settings for Open
+    MPI."""
     told = ("OMPI_MCA_plm", "OMPI_ALLOW_RUN")  # how it starts ranks on machines without ssh
-    env = {k: v for k, v in os.environ.items() if k.startswith(told) or not k.startswith(("OMPI_", "PMI", "RANK", "WORLD_", "MASTER_", "LOCAL_"))}
+    env = {
+        k: v for k, v in os.environ.items()
+        if k.startswith(told) or not k.startswith(("OMPI_", "PMI", "RANK", "WORLD_", "MASTER_", "LOCAL_"))
+    }
     if "TESSERA_ORT" not in env:
         import onnxruntime
         found = glob.glob(os.path.join(os.path.dirname(onnxruntime.__file__), "capi/libonnxruntime.so.*"))

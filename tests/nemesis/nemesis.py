@@ -65,8 +65,8 @@ class Event:
 
 
 class Span:
-    """The time range of a run in which the event falls. It adapts to the machine: shorter if a run ended before its event, a little longer otherwise.
-    So about one run of six ends before its event, and events also fall near the end of runs."""
+    """The time range of a run in which the event falls. It adapts to the machine: shorter if a run ended before its event, a little longer
+    otherwise. So about one run of six ends before its event, and events also fall near the end of runs."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -94,8 +94,10 @@ class Run:
     def words(self):
         parts = os.path.join(self.nemesis.inputs, "parts%d" % self.ranks)
         what = ["bench", parts, "--seconds", "1"] if self.bench else ["run", parts, "--outputs", self.out]
-        return [self.nemesis.tessera, *what, "--inputs", self.nemesis.inputs + "/in", "--timeout", str(TIMEOUT_S), "--threads", "1", "--no-pin",
-                *machine.transport_words(self.transport)]
+        return [
+            self.nemesis.tessera, *what, "--inputs", self.nemesis.inputs + "/in", "--timeout",
+            str(TIMEOUT_S), "--threads", "1", "--no-pin", *machine.transport_words(self.transport)
+        ]
 
     def start(self):
         """Start one process, or one per rank if there is no launcher."""
@@ -171,8 +173,8 @@ class Run:
         return [code for code, _ in ends], "\n".join(said for _, said in ends)
 
     def wait_for_all(self, seconds):
-        """Like wait. If the only remaining ranks are those that we stopped, no rank waits for them: they continue and must end too. A launcher that
-        does not end although no rank is left is killed; that is not a failure of the ranks."""
+        """Like wait. If the only remaining ranks are those that we stopped, no rank waits for them: they continue and must end too. A
+        launcher that does not end although no rank is left is killed; that is not a failure of the ranks."""
         codes, text = self.wait(seconds)
         ranks = [pid for pid in self.processes() if machine.is_tessera(pid)]
         if None in codes and ranks and all(map(machine.is_stopped, ranks)):
@@ -217,7 +219,8 @@ class Run:
             return None, ""
 
     def compared_run(self, turn):
-        """(result: none, survived, told, hung or short; reason). Holds the semaphore `turn`, and releases it as soon as other runs may compute."""
+        """(result: none, survived, told, hung or short; reason). Holds the semaphore `turn`, and releases it as soon as other runs may
+        compute."""
         try:
             self.started = self.start()
             self.wait_for_ranks()
@@ -233,8 +236,8 @@ class Run:
         wrong += self.left_behind(struck)
         self.clean()
         if wrong:
-            return "short", "%s, %d ranks, %s, %s: %s; exit %s, said %s" % (self.transport, self.ranks, "bench" if self.bench else "run", self.event,
-                                                                     "; ".join(wrong), codes, text.strip()[-600:])
+            return "short", "%s, %d ranks, %s, %s: %s; exit %s, said %s" % (self.transport, self.ranks, "bench" if self.bench else "run",
+                                                                            self.event, "; ".join(wrong), codes, text.strip()[-600:])
         if self.hung:
             return "hung", ""
         if not struck:
@@ -264,7 +267,8 @@ class Run:
         said = "error[" in text or self.event.launcher or machine.of_launcher(self.transport, text)
         known = {PEER, ENGINE, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGKILL, 128 + signal.SIGTERM}
         unknown = [c for c in codes if c not in known and not machine.is_launchers_code(self.transport, c, text) and c != DONE]
-        return ([] if said or self.event.kind == "term" or self.all_struck() else ["no clear error"]) + (["exit code %s" % unknown] if unknown else [])
+        return ([] if said or self.event.kind == "term" or self.all_struck() else ["no clear error"]) + (["exit code %s" %
+                                                                                                          unknown] if unknown else [])
 
     def all_struck(self):
         return self.transport == "threads"
@@ -359,9 +363,11 @@ def main():
             counts, short = rounds(nemesis, transport, until)
             happened = events_of(counts)
             events, bad = events + happened, bad + len(short)
-            print("%-17s %5d events: %d survived with the right result, %d told, %d short%s; %d runs were over before; %.0f s" % (
-                transport, happened, counts["survived"], counts["told"], len(short),
-                ", %d where the launcher alone hung" % counts["hung"] if counts["hung"] else "", counts["none"], time.time() - began), flush=True)
+            print(
+                "%-17s %5d events: %d survived with the right result, %d told, %d short%s; %d runs were over before; %.0f s" %
+                (transport, happened, counts["survived"], counts["told"], len(short),
+                 ", %d where the launcher alone hung" % counts["hung"] if counts["hung"] else "", counts["none"], time.time() - began),
+                flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     patience = time.time() + 10  # other programs on this machine have such segments for moments

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the communication operators inside ONNX Runtime: right values for all types, axes and layouts; invalid nodes are rejected by name."""
+"""Tests the communication operators inside ONNX Runtime: right values for all types, axes and layouts; invalid nodes are rejected by
+name."""
 import itertools
 import random
 
@@ -110,16 +111,25 @@ def chains_keep_their_order(d):
         tail = [h.make_node("Sum", ["s%d" % i for i in range(count)], ["y"])]
         random.Random(r).shuffle(work)
         return work + order + tail
-    ranks = [model(nodes(r), [], [value("y")], {"mine": np.full(4, r + 1, "f4"), **{"c%d" % i: np.full(4, i, "f4") for i in range(count)}}) for r in range(n)]
+
+    ranks = [
+        model(nodes(r), [], [value("y")], {"mine": np.full(4, r + 1, "f4"), **{"c%d" % i: np.full(4, i, "f4") for i in range(count)}})
+        for r in range(n)
+    ]
     assert (outputs_of(d, ranks, {})["y"] == 6 * sum(range(count))).all()
 
 
 @case
 def unused_and_equal_collectives_run(d):
     """Two equal collectives, one with an unused result, one of which only the shape is read: all ranks must run all of them."""
-    nodes = lambda r: [comm("AllReduce", "mine", "a", 0, range(2), F, reduce="sum"), comm("AllReduce", "mine", "b", 1, range(2), F, reduce="sum"),
-                       comm("AllReduce", "mine", "unused", 2, range(2), F, reduce="sum"), comm("AllReduce", "mine", "c", 3, range(2), F, reduce="sum"),
-                       h.make_node("Shape", ["c"], ["shape"]), h.make_node("Add", ["a", "b"], ["y"])]
+    nodes = lambda r: [
+        comm("AllReduce", "mine", "a", 0, range(2), F, reduce="sum"),
+        comm("AllReduce", "mine", "b", 1, range(2), F, reduce="sum"),
+        comm("AllReduce", "mine", "unused", 2, range(2), F, reduce="sum"),
+        comm("AllReduce", "mine", "c", 3, range(2), F, reduce="sum"),
+        h.make_node("Shape", ["c"], ["shape"]),
+        h.make_node("Add", ["a", "b"], ["y"])
+    ]
     for level in range(4):
         got = outputs_of(d, pieces(2, [np.ones(3, "f4")] * 2, nodes, lambda r: [value("y"), value("shape", I)]), {}, optimize=level)
         assert (got["y"] == 4).all() and list(got["shape"]) == [3]
@@ -128,7 +138,11 @@ def unused_and_equal_collectives_run(d):
 @case
 def half_floats_stay_half(d):
     """Between operators that run in float32, the collective must still transfer float16."""
-    nodes = lambda r: [h.make_node("Sigmoid", ["mine"], ["a"]), comm("AllReduceF16", "a", "b", 0, range(2), T.FLOAT16, reduce="sum"), h.make_node("Sigmoid", ["b"], ["y"])]
+    nodes = lambda r: [
+        h.make_node("Sigmoid", ["mine"], ["a"]),
+        comm("AllReduceF16", "a", "b", 0, range(2), T.FLOAT16, reduce="sum"),
+        h.make_node("Sigmoid", ["b"], ["y"])
+    ]
     for level in range(4):
         got = outputs_of(d, pieces(2, [np.ones(3, "f2")] * 2, nodes, lambda r: [value("y", T.FLOAT16)]), {}, optimize=level)
         assert got["y"].dtype == np.float16
@@ -155,7 +169,8 @@ def all_gather(d):
 def all_gather_large(d):
     parts = [np.arange(r * 100000, (r + 1) * 100000, dtype="f4").reshape(100, 1000) for r in range(2)]
     for axis in (0, 1):
-        got = outputs_of(d, pieces(2, parts, lambda r: [comm("AllGather", "mine", "y", 0, range(2), F, axis=axis)], lambda r: [value("y")]), {})
+        got = outputs_of(d, pieces(2, parts, lambda r: [comm("AllGather", "mine", "y", 0, range(2), F, axis=axis)], lambda r: [value("y")]),
+                         {})
         assert (got["y"] == np.concatenate(parts, axis)).all()
 
 
@@ -200,7 +215,10 @@ def reduce_scatter_in_shares(d):
 
     def trial(t):
         kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
-        n, unit, axis, shape = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(0, 2)), [int(s) for s in rng.integers(0, 12, 2)]
+        n, unit, axis, shape = int(rng.integers(2,
+                                                5)), int(rng.integers(1,
+                                                                      4)), int(rng.integers(0,
+                                                                                            2)), [int(s) for s in rng.integers(0, 12, 2)]
         shares = [int(s) for s in rng.integers(0, 4, n)]
         shares[int(rng.integers(0, n))] += 1
         parts = [rng.integers(0, 3, shape).astype(t) for _ in range(n)]
@@ -259,7 +277,8 @@ def send_and_receive(d):
     def trial(t, shape):
         kind = h.np_dtype_to_tensor_dtype(np.dtype(t))
         x = np.arange(int(np.prod(shape))).reshape(shape).astype(t)
-        nodes = lambda r: [comm(f16("Recv" if r == 0 else "Send", t), "mine", "y", 0, [0, 2], kind, **{"from": 2, "to": 0})] if r != 1 else [h.make_node("Identity", ["mine"], ["y"])]
+        nodes = lambda r: [comm(f16("Recv" if r == 0 else "Send", t), "mine", "y", 0, [0, 2], kind, **{"from": 2, "to": 0})
+                           ] if r != 1 else [h.make_node("Identity", ["mine"], ["y"])]
         got = yield pieces(3, [np.zeros(0, t), np.zeros(0, t), x], nodes, lambda r: [value("y", kind)])
         assert got["y"].shape == shape and got["y"].tobytes() == x.tobytes(), (t, shape)
 
@@ -290,15 +309,17 @@ def fewer_units_than_members(d):
 def collectives_that_cannot_be(d):
     """Invalid attributes and tensors of the operators above: the error must contain the node's name."""
     mine = np.ones((1, 4), "f4")
-    cases = [("ReduceScatter", dict(reduce="sum", axis=0, unit=0), "unit"),
-             ("ReduceScatter", dict(reduce="sum", axis=5, unit=1), "axis 5"), ("ReduceScatter", dict(reduce="sum", axis=0), "unit"),
-             *[("ReduceScatter", dict(reduce="sum", axis=0, unit=1, shares=s), "shares") for s in ([1], [0, 0], [2, -1], [1, 1, 1], [2 ** 63 - 1, 1])],
-             ("Reduce", dict(reduce="sum", root=7), "root"), ("Reduce", dict(reduce="sum"), "root"), ("Broadcast", dict(root=-1), "root"),
-             ("AllToAll", dict(axis=0, split_axis=0, unit=1), "both axes"),
-             ("AllToAll", dict(axis=1, split_axis=99, unit=1), "split_axis"), ("Send", {"from": 0, "to": 0}, "two different ranks"),
-             ("Send", {"from": 0}, "to"), ("Recv", {"from": 0, "to": 3}, "to"), ("Recv", {"from": 0, "to": 1}, "this is rank")]
+    cases = [("ReduceScatter", dict(reduce="sum", axis=0, unit=0), "unit"), ("ReduceScatter", dict(reduce="sum", axis=5, unit=1), "axis 5"),
+             ("ReduceScatter", dict(reduce="sum", axis=0), "unit"),
+             *[("ReduceScatter", dict(reduce="sum", axis=0, unit=1, shares=s), "shares")
+               for s in ([1], [0, 0], [2, -1], [1, 1, 1], [2 ** 63 - 1, 1])], ("Reduce", dict(reduce="sum", root=7), "root"),
+             ("Reduce", dict(reduce="sum"), "root"), ("Broadcast", dict(root=-1), "root"),
+             ("AllToAll", dict(axis=0, split_axis=0, unit=1), "both axes"), ("AllToAll", dict(axis=1, split_axis=99, unit=1), "split_axis"),
+             ("Send", {"from": 0, "to": 0}, "two different ranks"), ("Send", {"from": 0}, "to"), ("Recv", {"from": 0, "to": 3}, "to"),
+             ("Recv", {"from": 0, "to": 1}, "this is rank")]
     for k, (op, attributes, words) in enumerate(cases):
-        ranks = pieces(2, [mine] * 2, lambda r: [comm(op, "mine", "y", 0, range(2), F, name="suspect", **attributes)], lambda r: [value("y")])
+        ranks = pieces(2, [mine] * 2, lambda r: [comm(op, "mine", "y", 0, range(2), F, name="suspect", **attributes)],
+                       lambda r: [value("y")])
         r = run(partition(d + "/c%d" % k, ranks), {})
         assert r.status != "OK" and "suspect" in r.text and words in r.text, (op, attributes, str(r))
 
@@ -420,14 +441,32 @@ def bad_attributes(d):
     cut = Layout([[(0, 2)]], [(0, 0)], [[0], [1]]).ints()
     reshard = dict(base, op="Reshard", extra=["shape"], source=cut, target=cut)
     del reshard["reduce"]
-    bad = [dict(base, plan="xyz"), dict(base, plan="0" * 17), dict(base, group=[0, 5]), dict(base, group=[1, 0]), dict(base, group=[0, 0]), dict(base, group=[0, 1, 2]),
-           dict(base, group=[-1, 0, 1]), dict(base, kind=T.STRING), dict(base, kind=T.INT4), dict(base, kind=0), dict(base, kind=99), dict(base, reduce="mean"),
-           dict(base, op="AllGather", axis=10 ** 12), dict(base, op="AllReduceF16"),
-           dict(reshard, source=[1]), dict(reshard, source=cut + [0]), dict(reshard, source=[2 ** 62] * 4), dict(reshard, target=[0, 0, 1, 2, 0, 1]),
-           dict(reshard, source=Layout([[(0, 2)]], [(0, 0)], [[0], []]).ints()), dict(reshard, target=Layout([[(0, 2)]], [(0, 0)], [[0], [0]]).ints()),
-           dict(reshard, target=Layout([[(0, 2)]], [(0, 0)], [[0], [7]]).ints())]
+    bad = [
+        dict(base, plan="xyz"),
+        dict(base, plan="0" * 17),
+        dict(base, group=[0, 5]),
+        dict(base, group=[1, 0]),
+        dict(base, group=[0, 0]),
+        dict(base, group=[0, 1, 2]),
+        dict(base, group=[-1, 0, 1]),
+        dict(base, kind=T.STRING),
+        dict(base, kind=T.INT4),
+        dict(base, kind=0),
+        dict(base, kind=99),
+        dict(base, reduce="mean"),
+        dict(base, op="AllGather", axis=10 ** 12),
+        dict(base, op="AllReduceF16"),
+        dict(reshard, source=[1]),
+        dict(reshard, source=cut + [0]),
+        dict(reshard, source=[2 ** 62] * 4),
+        dict(reshard, target=[0, 0, 1, 2, 0, 1]),
+        dict(reshard, source=Layout([[(0, 2)]], [(0, 0)], [[0], []]).ints()),
+        dict(reshard, target=Layout([[(0, 2)]], [(0, 0)], [[0], [0]]).ints()),
+        dict(reshard, target=Layout([[(0, 2)]], [(0, 0)], [[0], [7]]).ints())
+    ]
     for k, attributes in enumerate(bad):
-        ranks = pieces(2, [np.ones(4, "f4")] * 2, lambda r: [comm(**dict(attributes))], lambda r: [value("y", attributes["kind"] if attributes["kind"] in (F, T.FLOAT16) else F)])
+        ranks = pieces(2, [np.ones(4, "f4")] * 2, lambda r: [comm(**dict(attributes))],
+                       lambda r: [value("y", attributes["kind"] if attributes["kind"] in (F, T.FLOAT16) else F)])
         for m in ranks:
             m.graph.initializer.append(nh.from_array(np.array([8], np.int64), "shape"))
         r = run(partition(d + "/bad%d" % k, ranks), {})
@@ -450,7 +489,8 @@ def bad_tensors(d):
              ("Reshard", dict(kind=F, extra=["shape"], source=cut, target=whole), np.ones(7, "f4"), "not this rank's piece")]
     for k, (op, attributes, mine, words) in enumerate(cases):
         kind = attributes["kind"]
-        ranks = pieces(2, [mine] * 2, lambda r: [comm(op, "mine", "y", 0, range(2), name="suspect", **dict(attributes))], lambda r: [h.make_tensor_value_info("y", F, None)])
+        ranks = pieces(2, [mine] * 2, lambda r: [comm(op, "mine", "y", 0, range(2), name="suspect", **dict(attributes))],
+                       lambda r: [h.make_tensor_value_info("y", F, None)])
         for m in ranks:
             m.graph.initializer.append(nh.from_array(np.array([8], np.int64), "shape"))
         r = run(partition(d + "/t%d" % k, ranks), {})
@@ -461,25 +501,34 @@ def bad_tensors(d):
 def ranks_that_disagree(d):
     """Deliberately wrong partitions: an error, never a hang or wrong numbers."""
     one = lambda **k: [comm("AllReduce", "mine", "y", 0, range(3), F, **{"reduce": "sum", **k})]
-    two = lambda a, b: [comm("AllReduce", "mine", "a", a, range(3), F, token=0, reduce="sum"), comm("AllReduce", "a", "y", b, range(3), F, token=1, reduce="sum")]
-    defects = {"reduction": one(reduce="max"), "other id": one(name="x") and [comm("AllReduce", "mine", "y", 9, range(3), F, token=0, reduce="sum")],
-               "other plan": one(plan="f" * 16), "smaller group": [comm("AllReduce", "mine", "y", 0, [1, 2], F, reduce="sum")],
-               "other operator": [comm("AllGather", "mine", "y", 0, range(3), F, axis=0)],
-               "missing": [h.make_node("Identity", ["mine"], ["y"])], "two more": two(0, 1)}
+    two = lambda a, b: [
+        comm("AllReduce", "mine", "a", a, range(3), F, token=0, reduce="sum"),
+        comm("AllReduce", "a", "y", b, range(3), F, token=1, reduce="sum")
+    ]
+    defects = {
+        "reduction": one(reduce="max"), "other id": one(name="x")
+        and [comm("AllReduce", "mine", "y", 9, range(3), F, token=0, reduce="sum")], "other plan": one(plan="f" * 16),
+        "smaller group": [comm("AllReduce", "mine", "y", 0, [1, 2], F,
+                               reduce="sum")], "other operator": [comm("AllGather", "mine", "y", 0, range(3), F,
+                                                                       axis=0)], "missing": [h.make_node("Identity", ["mine"],
+                                                                                                         ["y"])], "two more": two(0, 1)
+    }
     for name, nodes in defects.items():
         ranks = pieces(3, [np.ones(4, "f4")] * 3, lambda r: nodes if r == 1 else one(), lambda r: [value("y")])
         r = run(partition(d + "/" + name, ranks), {})
         assert r.status == "PEER" and "rank 1" in r.text, (name, str(r))
     for name, other in (("type", np.ones(4, "f8")), ("count", np.ones(5, "f4"))):
         kind = h.np_dtype_to_tensor_dtype(other.dtype)
-        ranks = pieces(3, [np.ones(4, "f4"), other, np.ones(4, "f4")], lambda r: [comm("AllReduce", "mine", "y", 0, range(3), kind if r == 1 else F, reduce="sum")],
-                       lambda r: [value("y", kind if r == 1 else F)])
+        ranks = pieces(3, [np.ones(4, "f4"), other, np.ones(4, "f4")],
+                       lambda r: [comm("AllReduce", "mine", "y", 0, range(3), kind
+                                       if r == 1 else F, reduce="sum")], lambda r: [value("y", kind if r == 1 else F)])
         r = run(partition(d + "/" + name, ranks), {})
         assert r.status == "PEER" and "rank 1" in r.text, (name, str(r))
     ranks = pieces(3, [np.ones(4, "f4")] * 3, lambda r: two(1, 0) if r == 1 else two(0, 1), lambda r: [value("y")])
     r = run(partition(d + "/order", ranks), {})
     assert r.status == "PEER" and "different ids" in r.text, str(r)
-    ranks = pieces(2, [np.ones((2, 3), "f4"), np.ones((2, 4), "f4")], lambda r: [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)], lambda r: [value("y")])
+    ranks = pieces(2, [np.ones((2, 3), "f4"), np.ones((2, 4), "f4")], lambda r: [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)],
+                   lambda r: [value("y")])
     r = run(partition(d + "/shapes", ranks), {})
     assert r.status == "PEER" and "different shape" in r.text, str(r)
 

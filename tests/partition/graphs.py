@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the rank graphs of small models, as text, with the files in tests/partition/graphs, so that a change of a partition can be read in a diff.
+"""Compares the rank graphs of small models, as text, with the files in tests/partition/graphs, so that a change of a partition can be read
+in a diff.
 
     tests/run-script tests/partition/graphs.py build/tessera             compare
     tests/run-script tests/partition/graphs.py build/tessera --write     write the files again, after reading the differences
@@ -33,7 +34,8 @@ def call(*words):
 
 
 def graph_text(path):
-    """A rank file as text, without its header, the plan's fingerprint, which any change of the model changes, and the names of added nodes."""
+    """A rank file as text, without its header, the plan's fingerprint, which any change of the model changes, and the names of added
+    nodes."""
     text = onnx.printer.to_text(onnx.load(path, load_external_data=False))
     text = re.sub(r"\A<.*?^>\n", "", text, flags=re.S | re.M)
     text = re.sub(r'plan: string = "[0-9a-f]*", |\["ai[.]tessera[.]\d+"\] | +$', "", text, flags=re.M)
@@ -58,7 +60,8 @@ def compares(folder, path):
         with open(path, "w") as file:
             file.write(after)
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
-    assert WRITE or before == after, "\n".join(lines) + "\nif this is intended: tests/run-script tests/partition/graphs.py build/tessera --write"
+    assert WRITE or before == after, "\n".join(
+        lines) + "\nif this is intended: tests/run-script tests/partition/graphs.py build/tessera --write"
 
 
 harness.run([(os.path.basename(path)[:-4], compares, path) for path in sorted(glob.glob(FOLDER + "/*.txt"))])

@@ -32,9 +32,11 @@ def generation_folder(path):
     """Copies the tests' generation folder and adds a tokenizer of one letter per token, which onnxruntime-genai cannot read."""
     shutil.copytree(ROOT + "/tests/folders/genai_tiny", path)
     letters = {c: i for i, c in enumerate("?abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,-0123456")}
-    tokenizer = {"version": "1.0", "model": {"type": "WordLevel", "vocab": letters, "unk_token": "?"},
-                 "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}, "decoder": {"type": "Fuse"},
-                 "added_tokens": [], "normalizer": None, "post_processor": None, "truncation": None, "padding": None}
+    tokenizer = {
+        "version": "1.0", "model": {"type": "WordLevel", "vocab": letters, "unk_token": "?"},
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False}, "decoder": {"type": "Fuse"},
+        "added_tokens": [], "normalizer": None, "post_processor": None, "truncation": None, "padding": None
+    }
     with open(path + "/tokenizer.json", "w") as f:
         json.dump(tokenizer, f)
     return path

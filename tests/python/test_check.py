@@ -41,7 +41,8 @@ for line in sys.stdin:
 
 @functools.cache
 def loop():
-    process = subprocess.Popen([sys.executable, "-B", "-c", LOOP], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-B", "-c", LOOP], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               text=True)
     atexit.register(process.kill)
     return process
 
@@ -54,13 +55,16 @@ def check(*words, cwd=ROOT):
 
 def as_process(folder):
     for models, wanted in (([GOOD], 0), ([BAD], 1)):
-        ended = subprocess.run([sys.executable, "-B", "-c", PROGRAM + "tessera.check.main()", *models], env=ENVIRONMENT, capture_output=True, text=True,
-                               timeout=harness.HANG_S)
+        ended = subprocess.run([sys.executable, "-B", "-c", PROGRAM + "tessera.check.main()", *models], env=ENVIRONMENT,
+                               capture_output=True, text=True, timeout=harness.HANG_S)
         assert ended.returncode == wanted and [ended.returncode, ended.stdout, ended.stderr] == check(*models), ended
 
 
 def exit_codes(folder):
-    for models, wanted in (([GOOD], 0), ([GOOD, GOOD], 0), ([BAD], 1), ([GOOD, BAD, GOOD], 1), ([folder + "/absent.onnx"], 3), ([BAD, ROOT + "/README.md"], 3)):
+    for models, wanted in (([GOOD], 0), ([GOOD,
+                                          GOOD], 0), ([BAD], 1), ([GOOD, BAD,
+                                                                   GOOD], 1), ([folder + "/absent.onnx"], 3), ([BAD,
+                                                                                                                ROOT + "/README.md"], 3)):
         code, out, err = check(*models)
         assert code == wanted, (models, code, out, err)
     assert check()[0] == 2
@@ -115,7 +119,8 @@ def entry_points(folder):
     hook, = load(".pre-commit-hooks.yaml")
     local = load("examples/check/pre-commit-config.yaml")["repos"][0]["hooks"][0]
     for made in (hook, local):
-        assert made["entry"] == "tessera-check" and re.search(made["files"], "models/a.onnx") and not re.search(made["files"], "a.onnx.data"), made
+        assert made["entry"] == "tessera-check" and re.search(made["files"],
+                                                              "models/a.onnx") and not re.search(made["files"], "a.onnx.data"), made
     steps = load("examples/check/github-workflow.yml")["jobs"]["check"]["steps"]
     written = re.search(r"tessera-check --sarif (\S+)", " ".join(step.get("run", "") for step in steps)).group(1)
     assert [s["with"]["sarif_file"] for s in steps if "upload-sarif" in s.get("uses", "")] == [written], steps

@@ -20,7 +20,8 @@ def has(module):
 
 
 def example(name, *words):
-    p = subprocess.run([sys.executable, "%s/examples/python/%s.py" % (ROOT, name), *words], capture_output=True, text=True, env=ENV, timeout=300)
+    p = subprocess.run([sys.executable, "%s/examples/python/%s.py" % (ROOT, name), *words], capture_output=True, text=True, env=ENV,
+                       timeout=300)
     return p.returncode, p.stdout, p.stdout + p.stderr
 
 
@@ -45,7 +46,10 @@ def annotate_and_check(d):
 def plot(d):
     rc, out, said = example("plot", MODEL, "hosts:2x2", d + "/topology.svg", d + "/timeline.svg")
     assert rc == 0 and "4 devices" in out and "2 ranks" in out, said
-    marks = [len(xml.dom.minidom.parse(d + name).getElementsByTagName(tag)) for name, tag in (("/topology.svg", "circle"), ("/topology.svg", "line"), ("/timeline.svg", "rect"))]
+    marks = [
+        len(xml.dom.minidom.parse(d + name).getElementsByTagName(tag))
+        for name, tag in (("/topology.svg", "circle"), ("/topology.svg", "line"), ("/timeline.svg", "rect"))
+    ]
     assert marks[0] == 4 and marks[1] > 3 and marks[2] > 20, marks  # every device, link and node
 
 

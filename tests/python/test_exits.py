@@ -49,8 +49,8 @@ def environment(tmp, **variables):
 
 
 def run(program, tmp, *arguments, **variables):
-    return subprocess.run([sys.executable, "-c", program, MODEL, *arguments], env=environment(tmp, **variables), capture_output=True, text=True,
-                          timeout=LIMIT_S)
+    return subprocess.run([sys.executable, "-c", program, MODEL, *arguments], env=environment(tmp, **variables), capture_output=True,
+                          text=True, timeout=LIMIT_S)
 
 
 def end_while_sharding(tmp, number):
@@ -112,7 +112,8 @@ def test_no_host_is_looked_up():
         return "strace is not installed"
     with tempfile.TemporaryDirectory() as tmp:
         traced = ["strace", "-f", "-qq", "-e", "trace=connect,sendto,openat", "-o", tmp + "/trace", sys.executable]
-        ran = subprocess.run([*traced, "-c", PROGRAM, MODEL, "normal"], env=environment(tmp), capture_output=True, text=True, timeout=LIMIT_S)
+        ran = subprocess.run([*traced, "-c", PROGRAM, MODEL, "normal"], env=environment(tmp), capture_output=True, text=True,
+                             timeout=LIMIT_S)
         if ran.returncode and "ptrace" in ran.stderr:
             return "this container does not allow strace"
         with open(tmp + "/trace", errors="replace") as trace:

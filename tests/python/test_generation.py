@@ -67,7 +67,9 @@ def test_caches_stay_with_the_ranks():
     if reason:
         return reason
     want = [unsharded(ids, 12) for ids in (IDS, [5, 9])]
-    for options, copies in ((dict(devices=2), False), (dict(devices=3, transport="shm"), False), (dict(devices=2, transport="shm", caches="application"), True)):
+    for options, copies in ((dict(devices=2), False), (dict(devices=3,
+                                                            transport="shm"), False), (dict(devices=2, transport="shm",
+                                                                                            caches="application"), True)):
         note = TMP.name + "/note.json"
         generator = tessera.Generator(FOLDER, summary=note, **options)
         answers = [generator.generate(ids, max_tokens=12, do_sample=False) for ids in (IDS, [5, 9])]
@@ -99,10 +101,13 @@ def test_arguments_of_generate():
         return reason
     import numpy
     generator = tessera.Generator(FOLDER)
-    for kind, hint, prompt, options in ((ValueError, "max_tokens must be 0 or more", IDS, dict(max_tokens=-1)), (TypeError, "max_tokens must be a number", IDS, dict(max_tokens="3")),
-                                        (TypeError, "use max_tokens", IDS, dict(max_length=9)), (TypeError, "batch_size", IDS, dict(batch_size=2)),
-                                        (ValueError, "the prompt is empty", [], {}), (ValueError, "has 128 tokens; the model supports 128", [1] * 128, {}),
-                                        (TypeError, "a list of ndarray", numpy.array([IDS]), {})):
+    for kind, hint, prompt, options in ((ValueError, "max_tokens must be 0 or more", IDS,
+                                         dict(max_tokens=-1)), (TypeError, "max_tokens must be a number", IDS, dict(max_tokens="3")),
+                                        (TypeError, "use max_tokens", IDS, dict(max_length=9)), (TypeError, "batch_size", IDS,
+                                                                                                 dict(batch_size=2)),
+                                        (ValueError, "the prompt is empty", [], {}), (ValueError, "has 128 tokens; the model supports 128",
+                                                                                      [1] * 128, {}), (TypeError, "a list of ndarray",
+                                                                                                       numpy.array([IDS]), {})):
         try:
             list(generator.generate(prompt, **options))
             raise AssertionError("no exception for %s" % hint)
@@ -110,7 +115,10 @@ def test_arguments_of_generate():
             assert hint in str(error), error
 
 
-TEMPLATE = "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}U {{ m['content'] }}. {% endfor %}"
+TEMPLATE = (
+    "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}U {{ m['content'] }}. {%"
+    " endfor %}"
+)
 
 
 def test_chat_templates():
@@ -155,14 +163,17 @@ def test_search_settings_of_the_own_loop():
         return reason
     ids = [1, 1, 11]
     greedy = unsharded(ids, 40)
-    for k, search in enumerate((dict(repetition_penalty=1.7), dict(repetition_penalty=0.6), dict(no_repeat_ngram_size=1), dict(no_repeat_ngram_size=2),
-                                dict(no_repeat_ngram_size=3, repetition_penalty=1.1, min_length=40))):
+    for k, search in enumerate((dict(repetition_penalty=1.7), dict(repetition_penalty=0.6), dict(no_repeat_ngram_size=1),
+                                dict(no_repeat_ngram_size=2), dict(no_repeat_ngram_size=3, repetition_penalty=1.1, min_length=40))):
         folder = folder_with(FOLDER, TMP.name + "/search-%d" % k, **search)
         want = unsharded(ids, 40, folder)
-        ran = subprocess.run([BUILD + "/tessera", "generate", folder, "--ids", "1,1,11", "--max-tokens", "40", "--quiet"], capture_output=True, text=True, env=ENV, timeout=120)
+        ran = subprocess.run([BUILD + "/tessera", "generate", folder, "--ids", "1,1,11", "--max-tokens", "40", "--quiet"],
+                             capture_output=True, text=True, env=ENV, timeout=120)
         assert want != greedy and list(map(int, ran.stdout.split())) == want, (search, want, ran)
-    ran = subprocess.run([BUILD + "/tessera", "generate", folder_with(FOLDER, TMP.name + "/search-beams", num_beams=3), "--ids", "1,1,11", "--max-tokens", "40"], capture_output=True, text=True,
-                         env=ENV, timeout=120)
+    ran = subprocess.run([
+        BUILD + "/tessera", "generate",
+        folder_with(FOLDER, TMP.name + "/search-beams", num_beams=3), "--ids", "1,1,11", "--max-tokens", "40"
+    ], capture_output=True, text=True, env=ENV, timeout=120)
     assert list(map(int, ran.stdout.split())) == greedy and "[folder-beams]" in ran.stderr, ran
 
 
@@ -202,28 +213,36 @@ def test_command():
     assert ran.returncode == 0 and list(map(int, ran.stdout.split())) == unsharded(IDS, 20) and not ran.stderr, ran
     text = call("generate", FOLDER, "--devices", "2", "--prompt=Hello", "--max-tokens", "8").stdout.rstrip("\n")
     assert text == "".join(tessera.generate(FOLDER, "Hello", max_tokens=8)) and len(text) > 5, text
-    assert call("generate", FOLDER, "--prompt", "Hello", "--max-tokens", "8", "--stop", "never", "--stop", text[3:5]).stdout == text[:text.index(text[3:5])] + "\n"
+    assert call("generate", FOLDER, "--prompt", "Hello", "--max-tokens", "8", "--stop", "never", "--stop",
+                text[3:5]).stdout == text[:text.index(text[3:5])] + "\n"
     for words, hint in ((["--ids", "1,x"], "--ids needs numbers"), ([], "no prompt")):  # reported by the program
         ran = call("generate", FOLDER, *words)
         assert ran.returncode == 2 and hint in ran.stderr and "Traceback" not in ran.stderr, ran
-    for words, hint in ((["--ids", ids, "--devices", "nonsense"], "nonsense"), (["--ids", "1,999999"], "999999 is not a token id"), (["--prompt", "Hello", "--stop", ""], "stop must be")):
+    for words, hint in ((["--ids", ids, "--devices",
+                          "nonsense"], "nonsense"), (["--ids",
+                                                      "1,999999"], "999999 is not a token id"), (["--prompt", "Hello", "--stop",
+                                                                                                  ""], "stop must be")):
         code, said = call_here("generate", FOLDER, *words)
         assert code == 2 and hint in said, (words, code, said)
     # The exit codes are those of the program.
-    for words, code in ((["generate", TMP.name + "/none", "--prompt", "Hello"], 3), (["chat", FOLDER, "--devices", "2", "--memory", "1kB"], 4)):
+    for words, code in ((["generate", TMP.name + "/none", "--prompt", "Hello"], 3), (["chat", FOLDER, "--devices", "2", "--memory",
+                                                                                      "1kB"], 4)):
         assert call_here(*words)[0] == code, (words, code)
     for out, hint in ((os.open("/dev/full", os.O_WRONLY), "No space left"), (closed_pipe(), "Broken pipe")):
-        ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, "generate", FOLDER, "--ids", ids], stdout=out, stderr=subprocess.PIPE, text=True, env=ENV, timeout=120)
+        ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, "generate", FOLDER, "--ids", ids], stdout=out, stderr=subprocess.PIPE,
+                             text=True, env=ENV, timeout=120)
         os.close(out)
         assert ran.returncode == 8 and hint in ran.stderr and len(ran.stderr.splitlines()) == 1, ran
-    latin = subprocess.run([sys.executable, "-c", "from tessera import chat; chat.write('\u6f22')"], capture_output=True, env=dict(ENV, PYTHONIOENCODING="latin-1"))
+    latin = subprocess.run([sys.executable, "-c", "from tessera import chat; chat.write('\u6f22')"], capture_output=True,
+                           env=dict(ENV, PYTHONIOENCODING="latin-1"))
     assert latin.stdout == b"?", latin
     # A package that is installed but cannot be loaded is not reported as missing.
     os.mkdir(TMP.name + "/stub")
     with open(TMP.name + "/stub/onnxruntime_genai.py", "w") as f:
         f.write("raise ImportError('libnone.so: cannot open')")
     stub = dict(ENV, PYTHONPATH=TMP.name + "/stub:" + ENV["PYTHONPATH"])
-    ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, "generate", FOLDER, "--ids", ids], capture_output=True, text=True, env=stub, timeout=120)
+    ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, "generate", FOLDER, "--ids", ids], capture_output=True, text=True, env=stub,
+                         timeout=120)
     assert ran.returncode == 7 and ran.stderr == "tessera: libnone.so: cannot open\n", ran
     # --json uses the program's own loop.
     assert json.loads(call("generate", FOLDER, "--ids", ids, "--max-tokens", "4", "--json").stdout)["tokens"] == unsharded(IDS, 4)
@@ -235,11 +254,13 @@ def test_stop_texts():
         return reason
     from tessera.generation import until_stop
     join = lambda pieces, stop: "".join(until_stop(pieces, stop))
-    assert [join(["ab", "c", "d"], stop) for stop in ([], ["bc"], ["x", "d"], ["da"], ["a"], ["cd", "bcd"])] == ["abcd", "a", "abc", "abcd", "", "a"]
+    assert [join(["ab", "c", "d"], stop)
+            for stop in ([], ["bc"], ["x", "d"], ["da"], ["a"], ["cd", "bcd"])] == ["abcd", "a", "abc", "abcd", "", "a"]
     generator = tessera.Generator(FOLDER, devices=2)
     whole = "".join(generator.generate("Hello", max_tokens=8, do_sample=False))
     assert "".join(generator.generate("Hello", max_tokens=8, do_sample=False, stop=whole[3:5])) == whole[:whole.index(whole[3:5])]
-    for make in (lambda: generator.generate(IDS, stop="a"), lambda: tessera.generate(FOLDER, IDS, stop=["a"]), lambda: generator.generate("Hello", stop=[""])):
+    for make in (lambda: generator.generate(IDS, stop="a"), lambda: tessera.generate(FOLDER, IDS, stop=["a"]),
+                 lambda: generator.generate("Hello", stop=[""])):
         try:
             make()
             raise AssertionError("no exception")
@@ -253,7 +274,10 @@ def test_threads_share_a_generator():
         return reason
     generator, found = tessera.Generator(FOLDER, devices=2), {}
     prompts = [[1, 7 + k] for k in range(3)]
-    threads = [threading.Thread(target=lambda k=k: found.update({k: list(generator.generate(prompts[k], max_tokens=12, do_sample=False))})) for k in range(3)]
+    threads = [
+        threading.Thread(target=lambda k=k: found.update({k: list(generator.generate(prompts[k], max_tokens=12, do_sample=False))}))
+        for k in range(3)
+    ]
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert [found.get(k) for k in range(3)] == [unsharded(p, 12) for p in prompts]
@@ -264,7 +288,8 @@ def test_chat():
     if reason:
         return reason
     words = ["chat", FOLDER, "--devices", "2", "--max-tokens", "8"]
-    ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], input="Hello\n\nHello\n", capture_output=True, text=True, env=ENV, timeout=120)
+    ran = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], input="Hello\n\nHello\n", capture_output=True, text=True, env=ENV,
+                         timeout=120)
     first = "".join(tessera.generate(FOLDER, MESSAGES, devices=2, max_tokens=8))
     lines = ran.stdout.splitlines()
     assert ran.returncode == 0 and lines[0] == first and len(lines) >= 2, ran
@@ -273,10 +298,13 @@ def test_chat():
     with open(broken + "/tokenizer.json", "w") as f:
         f.write("{")
     for words, hint in ((["chat", TMP.name], "no genai_config.json"), (["serve", TMP.name], "no genai_config.json"),
-                        (["chat", broken], "broken/tokenizer.json is not a tokenizer"), (["chat", FOLDER, "--max-tokens", "0"], "--max-tokens: needs a number from 1 up"),
-                        (["chat", FOLDER, "--top-p", "2"], "--top-p: needs a number from 0 to 1"), (["chat", FOLDER, "--devices", "nonsense"], "nonsense"), (["chat", FOLDER, "--threads", "1"], "--devices"),
-                        (["chat", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"), (["serve", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"),
-                        (["serve", FOLDER, "--port", "99999"], "--port")):
+                        (["chat", broken], "broken/tokenizer.json is not a tokenizer"), (["chat", FOLDER, "--max-tokens",
+                                                                                          "0"], "--max-tokens: needs a number from 1 up"),
+                        (["chat", FOLDER, "--top-p",
+                          "2"], "--top-p: needs a number from 0 to 1"), (["chat", FOLDER, "--devices", "nonsense"], "nonsense"),
+                        (["chat", FOLDER, "--threads", "1"], "--devices"), (["chat", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"),
+                        (["serve", ROOT + "/tests/folders/genai_tiny"], "tokenizer.json"), (["serve", FOLDER, "--port",
+                                                                                             "99999"], "--port")):
         code, said = call_here(*words)
         assert code == (3 if ".json" in hint and "broken" not in hint else 2) and hint in said, (words, code, said)
     ran = call("chat", TMP.name + "/none")
@@ -302,7 +330,8 @@ def in_terminal(*words, typed=b""):
     settings[1] &= ~termios.OPOST  # no "\r" before a newline
     settings[3] &= ~termios.ECHO
     termios.tcsetattr(theirs, termios.TCSANOW, settings)
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, BUILD, *words], stdin=subprocess.PIPE, stdout=theirs, stderr=theirs, env=ENV) as process:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, BUILD, *words], stdin=subprocess.PIPE, stdout=theirs, stderr=theirs,
+                          env=ENV) as process:
         os.close(theirs)
         process.stdin.write(typed)
         process.stdin.close()
@@ -320,11 +349,13 @@ def test_text_for_terminals():
     if reason:
         return reason
     folder = steering_folder(TMP.name + "/steers")
-    for words, typed in ((["generate", folder, "--prompt", "?", "--max-tokens", "4"], b""), (["chat", folder, "--max-tokens", "4"], b"?\n")):
+    for words, typed in ((["generate", folder, "--prompt", "?", "--max-tokens", "4"], b""), (["chat", folder, "--max-tokens",
+                                                                                              "4"], b"?\n")):
         text = in_terminal(*words, typed=typed)
         controls = set(re.findall("[\x00-\x1f\x7f-\x9f]", text))
         assert "\\x1B]0;" in text and "\\x9B2J\t\n\u200d" in text and controls <= {"\t", "\n"}, (words, text)
-        piped = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], input=typed, capture_output=True, env=ENV, timeout=harness.HANG_S)
+        piped = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], input=typed, capture_output=True, env=ENV,
+                               timeout=harness.HANG_S)
         assert b"\x1b]0;" in piped.stdout and b"\\x1B" not in piped.stdout, (words, piped)
     template = templated_folder(TMP.name + "/raises", "{{ raise_exception('\x1b]0;A\x07') }}")
     text = in_terminal("chat", template, typed=b"Hello\n")
@@ -332,19 +363,22 @@ def test_text_for_terminals():
 
 
 def test_chat_goes_on():
-    """Ctrl-C must end the answer and not the program. An invalid UTF-8 line or a conversation longer than the context must not end it either."""
+    """Ctrl-C must end the answer and not the program. An invalid UTF-8 line or a conversation longer than the context must not end it
+    either."""
     reason = missing("onnxruntime_genai", "tokenizers")
     if reason:
         return reason
     words = ["chat", FOLDER, "--devices", "2", "--max-tokens", "100"]
-    chat = subprocess.Popen([sys.executable, "-c", PROGRAM, BUILD, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV)
+    chat = subprocess.Popen([sys.executable, "-c", PROGRAM, BUILD, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env=ENV)
     chat.stdin.write(b"Hello\n")
     chat.stdin.flush()
     chat.stdout.read(5)
     chat.send_signal(signal.SIGINT)
     chat.stdout.readline()
     out, err = chat.communicate(b"\xff\n" + b"a" * 300 + b"\nHi\n", timeout=harness.HANG_S)
-    assert chat.returncode == 0 and out.strip() and b"not valid UTF-8" in err and b"the model supports 128" in err and b"Traceback" not in err, (chat.returncode, out, err)
+    assert chat.returncode == 0 and out.strip(
+    ) and b"not valid UTF-8" in err and b"the model supports 128" in err and b"Traceback" not in err, (chat.returncode, out, err)
 
 
 generation_folder(FOLDER)

@@ -59,9 +59,13 @@ def group(d, ranks):
     words = [sys.executable, "-B", "-c", RANK]
     tensors = map(onnx.load_tensor, glob.glob(os.path.dirname(MODEL) + "/test_data_set_0/input_*.pb"))
     np.savez(d + "/inputs.npz", **{t.name: onnx.numpy_helper.to_array(t) for t in tensors})
-    started = [subprocess.Popen([*words, str(r), str(ranks), d + "/parts", MODEL, d + "/inputs.npz"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(ranks)]
+    started = [
+        subprocess.Popen([*words, str(r), str(ranks), d + "/parts", MODEL, d + "/inputs.npz"], stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True) for r in range(ranks)
+    ]
     texts = [p.communicate(timeout=120)[0] for p in started]
-    assert all(p.returncode == 0 for p in started) and all("is done" in t for t in texts), "\n".join(line for t in texts for line in t.splitlines()[-15:])
+    assert all(p.returncode == 0 for p in started) and all("is done" in t for t in texts), "\n".join(line for t in texts
+                                                                                                     for line in t.splitlines()[-15:])
 
 
 harness.run([("group of %d" % ranks, group, ranks) for ranks in (2, 3)])

@@ -34,14 +34,18 @@ def python(code, folder, *words):
     env = dict(os.environ, TESSERA_LIBRARY=BUILD + "/libtessera.so", PYTHONPATH=BUILD + "/python", TMPDIR=folder,
                PATH=BUILD + os.pathsep + os.environ["PATH"])
     with open(folder + "/output", "w+") as output:
-        code = subprocess.run([sys.executable, "-B", "-c", code, *words], cwd=folder, env=env, stdout=output, stderr=subprocess.STDOUT, timeout=LIMIT_S).returncode
+        code = subprocess.run([sys.executable, "-B", "-c", code, *words], cwd=folder, env=env, stdout=output, stderr=subprocess.STDOUT,
+                              timeout=LIMIT_S).returncode
         output.seek(0)
         return code, output.read()
 
 
 def reports_a_broken_cell(folder):
     path = folder + "/broken.ipynb"
-    cells = [{"cell_type": "code", "id": "a", "metadata": {}, "execution_count": None, "outputs": [], "source": ["raise ValueError('as expected')"]}]
+    cells = [{
+        "cell_type": "code", "id": "a", "metadata": {}, "execution_count": None, "outputs": [],
+        "source": ["raise ValueError('as expected')"]
+    }]
     with open(path, "w") as f:
         json.dump({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, f)
     code, output = python(RUNNER, folder, path)
@@ -62,5 +66,6 @@ def runs(folder, path):
     assert code == 0, output
 
 
-harness.run([reports_a_broken_cell, files_exist] + [("%s %s" % (os.path.basename(path), case.__name__), case, path) for path in NOTEBOOKS for case in (has_no_outputs, runs)])
+harness.run([reports_a_broken_cell, files_exist] + [("%s %s" % (os.path.basename(path), case.__name__), case, path) for path in NOTEBOOKS
+                                                    for case in (has_no_outputs, runs)])
 harness.finish()

@@ -51,8 +51,9 @@ def test_layouts():
     assert os.path.exists(TMP.name + "/context/model.onnx") and not [f for f in os.listdir(TMP.name + "/context") if f.endswith(".data")]
     model.partition(TMP.name + "/genai", layout="genai")
     assert sorted(os.listdir(TMP.name + "/genai")) == ["rank0", "rank1"] and os.path.exists(TMP.name + "/genai/rank1/genai_config.json")
-    for words, options in (("genai_config.json", dict(layout="genai")), ("unknown layout 'folded'", dict(layout="folded")), ("replaced by 'context'", dict(layout="wrapped")),
-                           ("unknown weights 'gguf'", dict(weights="gguf")), ("sizes that change", dict(layout="genai", static=True))):
+    for words, options in (("genai_config.json", dict(layout="genai")), ("unknown layout 'folded'", dict(layout="folded")),
+                           ("replaced by 'context'", dict(layout="wrapped")), ("unknown weights 'gguf'", dict(weights="gguf")),
+                           ("sizes that change", dict(layout="genai", static=True))):
         other = tessera.load(MODEL)
         other.plan(2, dims=DIMS)
         try:
@@ -109,7 +110,8 @@ def test_plan_and_infeasible():
     assert tessera.load(MODEL).plan("auto", dims=DIMS).devices >= 1
     assert 1 <= tessera.load(MODEL).plan("auto:ring:4", dims=DIMS).devices <= 4
     plan = model.plan("ring:4", dims=DIMS)
-    assert plan.compared and all(c.reason and (c.milliseconds >= plan.milliseconds * (1 - 1e-9) if c.fits else c.milliseconds == 0) for c in plan.compared), plan.compared
+    assert plan.compared and all(c.reason and (c.milliseconds >= plan.milliseconds * (1 - 1e-9) if c.fits else c.milliseconds == 0)
+                                 for c in plan.compared), plan.compared
     assert plan.devices == 4 and plan.milliseconds > 0 and plan.cut_nodes > 0 and len(plan.memory) == 4
     try:
         tessera.load(MODEL).plan(2, memory="10KiB", dims=DIMS)
@@ -255,10 +257,13 @@ def test_verify_simulate_report_topology():
 
 
 def test_interrupt_ends_a_verification_soon():
-    code = "import sys; sys.path.insert(0, %r); import tessera\ntry:\n    print('go', flush=True); tessera.verify(%r, devices=2, random=100000)\nexcept KeyboardInterrupt:\n    print('stopped')\n"
+    code = (
+        "import sys; sys.path.insert(0, %r); import tessera\ntry:\n    print('go', flush=True); tessera.verify(%r, devices=2,"
+        " random=100000)\nexcept KeyboardInterrupt:\n    print('stopped')\n"
+    )
     # A parent in the background may ignore SIGINT, and children inherit that.
-    p = subprocess.Popen([sys.executable, "-c", code % (BUILD + "/python", MODEL)], stdout=subprocess.PIPE, text=True, env=dict(os.environ, TMPDIR=TMP.name),
-                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    p = subprocess.Popen([sys.executable, "-c", code % (BUILD + "/python", MODEL)], stdout=subprocess.PIPE, text=True,
+                         env=dict(os.environ, TMPDIR=TMP.name), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     p.stdout.readline()
     time.sleep(1)
     p.send_signal(signal.SIGINT)

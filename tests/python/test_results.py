@@ -41,14 +41,16 @@ def two_products():
     nodes = [helper.make_node("MatMul", ["x", "w1"], ["h"], name="up"), helper.make_node("Relu", ["h"], ["r"], name="act"),
              helper.make_node("MatMul", ["r", "w2"], ["y"], name="down")]
     weights = [onnx.numpy_helper.from_array(np.ones((64, 64), "f4"), name) for name in ("w1", "w2")]
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [8, 64])], [helper.make_tensor_value_info("y", 1, [8, 64])], weights)
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [8, 64])],
+                              [helper.make_tensor_value_info("y", 1, [8, 64])], weights)
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
 
 
 def with_branch():
     """y = x + 1 if c else Relu(x). The nodes of the branches are `inner` and an unnamed one."""
     one = onnx.numpy_helper.from_array(np.ones(1, "f4"), "one")
-    then = helper.make_graph([helper.make_node("Add", ["x", "one"], ["t"], name="inner")], "t", [], [helper.make_tensor_value_info("t", 1, [8, 4])])
+    then = helper.make_graph([helper.make_node("Add", ["x", "one"], ["t"], name="inner")], "t", [],
+                             [helper.make_tensor_value_info("t", 1, [8, 4])])
     other = helper.make_graph([helper.make_node("Relu", ["x"], ["e"])], "e", [], [helper.make_tensor_value_info("e", 1, [8, 4])])
     node = helper.make_node("If", ["c"], ["y"], name="outer", then_branch=then, else_branch=other)
     inputs = [helper.make_tensor_value_info("c", TensorProto.BOOL, []), helper.make_tensor_value_info("x", 1, [8, 4])]
@@ -60,14 +62,21 @@ def with_branch():
 
 def test_misspelt_keywords_are_type_errors():
     model, parts = tessera.load(MODEL), partition()
-    for wanted, work in (
-            ("devices", lambda: tessera.InferenceSession(MODEL, device=2)), ("memory", lambda: tessera.InferenceSession(MODEL, devices=2, memry="1KiB")),
-            ("enable_fallback", lambda: tessera.InferenceSession(MODEL, enable_falback=0)), ("devices", lambda: tessera.Generator(FOLDER, device=2)),
-            ("devices", lambda: tessera.generate(FOLDER, [1], device=2)), ("dims", lambda: tessera.verify(MODEL, devices=2, dim=DIMS)),
-            ("devices", lambda: tessera.simulate(MODEL, device=2)), ("dims", lambda: tessera.report(MODEL, "x", dim=DIMS)),
-            ("dims", lambda: model.plan(2, dim=DIMS)), ("layout", lambda: model.partition("x", layot="genai")), ("formalism", lambda: model.check(formalsm=True)),
-            ("transport", lambda: tessera.PartitionSession(parts, transprt="shm")), ("partial", lambda: tessera.connect([2], "{2}", "{1}", 2, partal="sum")),
-            ("progress", lambda: tessera.load(MODEL, progres=None)), ("seconds", lambda: tessera.topology.measure(second=1)), ("ranks", lambda: tessera.Group(rank=0, rnks=1))):
+    for wanted, work in (("devices", lambda: tessera.InferenceSession(MODEL, device=2)),
+                         ("memory", lambda: tessera.InferenceSession(MODEL, devices=2, memry="1KiB")),
+                         ("enable_fallback",
+                          lambda: tessera.InferenceSession(MODEL, enable_falback=0)), ("devices",
+                                                                                       lambda: tessera.Generator(FOLDER, device=2)),
+                         ("devices", lambda: tessera.generate(FOLDER, [1], device=2)), ("dims",
+                                                                                        lambda: tessera.verify(MODEL, devices=2, dim=DIMS)),
+                         ("devices", lambda: tessera.simulate(MODEL, device=2)), ("dims", lambda: tessera.report(MODEL, "x", dim=DIMS)),
+                         ("dims", lambda: model.plan(2, dim=DIMS)), ("layout", lambda: model.partition("x", layot="genai")),
+                         ("formalism", lambda: model.check(formalsm=True)), ("transport",
+                                                                             lambda: tessera.PartitionSession(parts, transprt="shm")),
+                         ("partial",
+                          lambda: tessera.connect([2], "{2}", "{1}", 2, partal="sum")), ("progress",
+                                                                                         lambda: tessera.load(MODEL, progres=None)),
+                         ("seconds", lambda: tessera.topology.measure(second=1)), ("ranks", lambda: tessera.Group(rank=0, rnks=1))):
         refused(TypeError, ["unexpected keyword", "did you mean '%s'" % wanted], work)
 
 
@@ -88,8 +97,8 @@ def test_onnxruntime_keywords_stay():
 
 
 def test_options_need_devices():
-    for keywords in (dict(plan=TMP.name + "/nothing"), dict(memory="nonsense"), dict(threads=1), dict(cache=TMP.name), dict(strict=False), dict(dims={"batch": 1}),
-                     dict(transport="shm"), dict(summary=TMP.name + "/s")):
+    for keywords in (dict(plan=TMP.name + "/nothing"), dict(memory="nonsense"), dict(threads=1), dict(cache=TMP.name), dict(strict=False),
+                     dict(dims={"batch": 1}), dict(transport="shm"), dict(summary=TMP.name + "/s")):
         option = next(iter(keywords))
         refused(TypeError, [option, "devices"], lambda: tessera.InferenceSession(MODEL, **keywords))
         refused(TypeError, [option, "devices"], lambda: tessera.Generator(FOLDER, **keywords))
@@ -194,7 +203,8 @@ def test_candidates():
     found = model.candidates("down", devices=2)
     assert len(found) >= 3 and sum(c.chosen for c in found) == 1 and model.to_bytes() == before
     k = next(c for c in found if c.name == "k/2")
-    assert [(t.value, t.sharding) for t in k.inputs] == [("r", "{1,2:0,1}"), ("w2", "{2,1:0,1}")] and k.reduction == "AllReduce" and k.communication_ms > 0, k
+    assert [(t.value, t.sharding) for t in k.inputs] == [("r", "{1,2:0,1}"),
+                                                         ("w2", "{2,1:0,1}")] and k.reduction == "AllReduce" and k.communication_ms > 0, k
     assert next(c for c in found if c.name == "whole").reduction is None
     refused(tessera.TesseraError, "did you mean 'down'", lambda: model.candidates("dwn", devices=2))
 
@@ -234,7 +244,11 @@ def test_nodes_of_subgraphs():
 
 
 def test_check_by_the_formalism():
-    nodes = [helper.make_node("Relu", ["x"], ["p"], name="p"), helper.make_node("Neg", ["x"], ["q"], name="q"), helper.make_node("Add", ["p", "q"], ["y"], name="sum")]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["p"], name="p"),
+        helper.make_node("Neg", ["x"], ["q"], name="q"),
+        helper.make_node("Add", ["p", "q"], ["y"], name="sum")
+    ]
     graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [8, 4])], [helper.make_tensor_value_info("y", 1, [8, 4])])
     model = tessera.load(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18)]))
     model.add_config("tp", 2)
@@ -314,13 +328,15 @@ def test_annotated_bytes_keep_their_shardings():
 
 # ---- launchers
 
-RANK = dict(os.environ, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2", PYTHONPATH=BUILD + "/python", TESSERA_LIBRARY=BUILD + "/libtessera.so")
+RANK = dict(os.environ, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="2", PYTHONPATH=BUILD + "/python",
+            TESSERA_LIBRARY=BUILD + "/libtessera.so")
 
 
 def test_ranks_of_a_launcher_are_refused():
     for words in (["-m", "tessera", "serve", FOLDER, "--devices", "2", "--port", "1"], ["-m", "tessera", "chat", FOLDER],
                   ["-c", "import tessera; tessera.Generator(%r, devices=2)" % FOLDER]):
-        ended = subprocess.run([sys.executable, *words], env=RANK, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=harness.HANG_S)
+        ended = subprocess.run([sys.executable, *words], env=RANK, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                               timeout=harness.HANG_S)
         assert ended.returncode and "rank 1 of 2" in ended.stderr and "without the launcher" in ended.stderr, ended
         assert "Traceback" not in ended.stderr or words[0] == "-c", ended.stderr
 

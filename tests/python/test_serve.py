@@ -45,7 +45,8 @@ class Server:
 
     def __enter__(self):
         words = ["serve", self.folder, "--devices", "2", "--port", "0", "--name", "tiny", *self.more]
-        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, BUILD, *words], stderr=subprocess.PIPE, text=True, env=ENV, **self.start)
+        self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, BUILD, *words], stderr=subprocess.PIPE, text=True, env=ENV,
+                                        **self.start)
         self.said = []
         for line in self.process.stderr:
             self.said.append(line)
@@ -98,13 +99,17 @@ def streamed(text):
 BAD_BODIES = (b"", b"{", b"[]", b"1", b'{"messages": 5}', b'{"messages": []}', b'{"messages": [5]}', b"[" * 100000,
               json.dumps(dict(messages=MESSAGES, max_tokens=-1)).encode(), json.dumps(dict(messages=MESSAGES, max_tokens="5")).encode(),
               json.dumps(dict(messages=MESSAGES, stop=5)).encode(), json.dumps(dict(messages=MESSAGES, temperature=-1)).encode(),
-              json.dumps(dict(messages=MESSAGES, n=2)).encode(), b" " * (5 << 20), json.dumps(dict(messages=MESSAGES, stop="x" * 4000000)).encode(),
-              json.dumps(dict(messages=MESSAGES, stop=["x"] * 100000)).encode(), json.dumps(dict(messages=MESSAGES, seed=2**31)).encode())
+              json.dumps(dict(messages=MESSAGES, n=2)).encode(), b" " * (5 << 20), json.dumps(dict(messages=MESSAGES,
+                                                                                                   stop="x" * 4000000)).encode(),
+              json.dumps(dict(messages=MESSAGES, stop=["x"] * 100000)).encode(), json.dumps(dict(messages=MESSAGES, seed=2 ** 31)).encode())
 # Fields that change an answer are refused instead of ignored, each with its name; values that change nothing are accepted.
-NOT_SUPPORTED = dict(n=2, logprobs=True, top_logprobs=2, logit_bias={"5": 1}, presence_penalty=1, frequency_penalty=0.5, top_k=3, response_format={"type": "json_object"},
-                     tools=[{"type": "function"}], tool_choice="required", audio={"voice": "x"}, stream_options=5)
-NEUTRAL = dict(n=1, logprobs=False, logit_bias={}, presence_penalty=0, frequency_penalty=0.0, response_format={"type": "text"}, tools=[], tool_choice="auto", user="me")
-STRANGE_MESSAGES = ([{"role": 5, "content": None}], [{"role": "user", "content": "\ud800"}], [{}], [{"role": "user", "content": [{"type": "image"}]}])
+NOT_SUPPORTED = dict(n=2, logprobs=True, top_logprobs=2, logit_bias={"5": 1}, presence_penalty=1, frequency_penalty=0.5, top_k=3,
+                     response_format={"type": "json_object"}, tools=[{"type": "function"}], tool_choice="required", audio={"voice": "x"},
+                     stream_options=5)
+NEUTRAL = dict(n=1, logprobs=False, logit_bias={}, presence_penalty=0, frequency_penalty=0.0, response_format={"type": "text"}, tools=[],
+               tool_choice="auto", user="me")
+STRANGE_MESSAGES = ([{"role": 5, "content": None}], [{"role": "user",
+                                                      "content": "\ud800"}], [{}], [{"role": "user", "content": [{"type": "image"}]}])
 
 
 def test_serve():
@@ -127,31 +132,38 @@ def test_serve():
         assert server.content(seed=5) == (want, "length")
         seeded = [server.content(temperature=1, seed=seed)[0] for seed in (5, 6, 7, 5, 6, 7)]
         assert seeded[:3] == seeded[3:] and len(set(seeded)) > 1, "the same seed must give the same answer: %s" % seeded
-        assert server.content(temperature=1, top_p=0) == server.content(temperature=1, top_p=0, seed=5) == (want, "length"), "only one token is left"
+        assert server.content(temperature=1, top_p=0) == server.content(temperature=1, top_p=0,
+                                                                        seed=5) == (want, "length"), "only one token is left"
         assert json.loads(server.ask("/v1/completions", dict(prompt=["Hello"], max_tokens=8))[1])["choices"][0]["text"] == want
         for name, value in NOT_SUPPORTED.items():
             status, text = server.ask("/v1/chat/completions", dict(messages=MESSAGES, max_tokens=2, **{name: value}))
             assert status == 400 and name in json.loads(text)["error"]["message"], (name, status, text)
         assert server.content(**NEUTRAL) == (want, "length")
-        status, text = server.ask("/v1/chat/completions", dict(messages=MESSAGES, max_tokens=8, stream=True, stream_options={"include_usage": True}))
+        status, text = server.ask("/v1/chat/completions",
+                                  dict(messages=MESSAGES, max_tokens=8, stream=True, stream_options={"include_usage": True}))
         last = json.loads(text.strip().split("\n\n")[-2][len("data: "):])
         assert last["choices"] == [] and last["usage"]["completion_tokens"] == 8, last
         parts = [{"type": "text", "text": text} for text in ("Hello", "you")]
         assert server.content(messages=[{"role": "user", "content": parts[:1]}]) == (want, "length")
-        assert server.content(messages=[{"role": "user", "content": parts}]) == server.content(messages=[{"role": "user", "content": "Hello\nyou"}])
-        status, text = server.ask("/v1/chat/completions", dict(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]))
+        assert server.content(messages=[{"role": "user", "content": parts}]) == server.content(
+            messages=[{"role": "user", "content": "Hello\nyou"}])
+        status, text = server.ask("/v1/chat/completions",
+                                  dict(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]))
         assert status == 400 and "image_url" in json.loads(text)["error"]["message"], (status, text)
         for messages in STRANGE_MESSAGES:
             status, text = server.ask("/v1/chat/completions", dict(messages=messages, max_tokens=2))
             assert status in (200, 400) and json.loads(text), (messages, status, text)
         assert server.ask("/v1/models", host="example.org")[0] == 400, "another Host"
-        for origin, status in (("http://example.org", 403), ("null", 403), ("http://localhost.example.org", 403), ("http://localhost", 200)):
+        for origin, status in (("http://example.org", 403), ("null", 403), ("http://localhost.example.org", 403), ("http://localhost",
+                                                                                                                   200)):
             assert server.ask("/v1/completions", dict(prompt="Hello", max_tokens=2), Origin=origin)[0] == status, origin
-        for kind, status in (("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("", 415), ("Application/JSON; charset=utf-8", 200)):
+        for kind, status in (("text/plain", 415), ("application/x-www-form-urlencoded", 415), ("", 415), ("Application/JSON; charset=utf-8",
+                                                                                                          200)):
             assert server.ask("/v1/completions", dict(prompt="Hello", max_tokens=2), **{"Content-Type": kind})[0] == status, kind
         for seed in [None] + [5] * 5:  # requests with a seed wait for each other
             gone = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-            gone.request("POST", "/v1/chat/completions", json.dumps(dict(messages=MESSAGES, max_tokens=40, stream=True, temperature=1, seed=seed)), HEADERS)
+            gone.request("POST", "/v1/chat/completions",
+                         json.dumps(dict(messages=MESSAGES, max_tokens=40, stream=True, temperature=1, seed=seed)), HEADERS)
             gone.getresponse().read(10)
             gone.close()
         gone = socket.create_connection(("127.0.0.1", server.port))  # in the middle of the body
@@ -206,7 +218,8 @@ class Letters:
 
 @contextlib.contextmanager
 def serving(backend, text, **limits):
-    """Runs a server with this backend and tokenizer in a thread. limits: constants of tessera.serve and tessera.connections to change. Yields the port."""
+    """Runs a server with this backend and tokenizer in a thread. limits: constants of tessera.serve and tessera.connections to change.
+    Yields the port."""
     from tessera import connections, serve
     server = serve.Server(backend, "tiny", text, 1 << 20)
     homes = {name: serve if hasattr(serve, name) else connections for name in limits}
@@ -527,8 +540,10 @@ def test_serve_ends_cleanly():
         answer = server.stream(100)
         answer.read(200)
         words = ["serve", FOLDER, "--port", str(server.port)]
-        second = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], capture_output=True, text=True, env=ENV, timeout=harness.HANG_S)
-        assert second.returncode == 2 and "port %d: Address already in use" % server.port in second.stderr and len(second.stderr.splitlines()) == 1, second
+        second = subprocess.run([sys.executable, "-c", PROGRAM, BUILD, *words], capture_output=True, text=True, env=ENV,
+                                timeout=harness.HANG_S)
+        assert second.returncode == 2 and "port %d: Address already in use" % server.port in second.stderr and len(
+            second.stderr.splitlines()) == 1, second
         answer.read()
         code, said = server.end(signal.SIGINT)
         assert code == 0 and "Traceback" not in said and len(said.splitlines()) == 1, (code, said)

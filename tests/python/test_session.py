@@ -241,7 +241,8 @@ def test_arguments_have_the_names_of_onnxruntime():
     import onnxruntime
     names = list(inspect.signature(onnxruntime.InferenceSession.__init__).parameters)
     assert list(inspect.signature(tessera.InferenceSession.__init__).parameters)[:5] == names[:5]
-    assert tessera.InferenceSession(path_or_bytes=MODEL, devices=2, dims={"batch": 2, "seq": 9}).get_providers()[0] == "TesseraExecutionProvider"
+    assert tessera.InferenceSession(path_or_bytes=MODEL, devices=2, dims={"batch": 2,
+                                                                          "seq": 9}).get_providers()[0] == "TesseraExecutionProvider"
 
 
 def test_context_models_need_no_devices():
@@ -316,8 +317,8 @@ def test_forks():
     next(tokens)
 
     def refused():
-        for work in (lambda: session.run(None, feed(2)), lambda: session.start(feed(2)), session.wait, lambda: model.plan(2), lambda: model.nodes,
-                     lambda: model.save(TMP.name + "/child.onnx"), lambda: next(tokens),
+        for work in (lambda: session.run(None, feed(2)), lambda: session.start(feed(2)), session.wait, lambda: model.plan(2),
+                     lambda: model.nodes, lambda: model.save(TMP.name + "/child.onnx"), lambda: next(tokens),
                      lambda: tessera.InferenceSession(model, devices=2).run(None, feed(2))):
             expect_error((tessera.TesseraError, RuntimeError), "fork", work)
         repr(session), repr(model), closed.close(), session.close()

@@ -23,8 +23,11 @@ def wheel(folder):
 
 
 def command(folder, *words, **variables):
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": folder, "TESSERA_LIBRARY": BUILD + "/libtessera.so", "LD_LIBRARY_PATH": BUILD, **variables}
-    ended = subprocess.run([sys.executable, "-B", "-m", "tessera", *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=harness.HANG_S)
+    environment = {
+        "PATH": os.environ["PATH"], "PYTHONPATH": folder, "TESSERA_LIBRARY": BUILD + "/libtessera.so", "LD_LIBRARY_PATH": BUILD, **variables
+    }
+    ended = subprocess.run([sys.executable, "-B", "-m", "tessera", *words], cwd=folder, env=environment, capture_output=True, text=True,
+                           timeout=harness.HANG_S)
     return ended.returncode, ended.stdout, ended.stderr
 
 
@@ -38,7 +41,10 @@ def completes_the_commands_of_python(folder):
         code, script, _ = command(place, "completion", shell)
         assert code == 0 and "chat" in script and "serve" in script, script[:500]
     open(folder + "/c.bash", "w").write(command(place, "completion", "bash")[1])
-    words = "source c.bash; COMP_WORDS=(tessera cha); COMP_CWORD=1; _tessera; echo ${COMPREPLY[@]}; COMP_WORDS=(tessera serve --po); COMP_CWORD=2; _tessera; echo ${COMPREPLY[@]}; COMP_WORDS=(tessera chat --sys); _tessera; echo ${COMPREPLY[@]}"
+    words = (
+        "source c.bash; COMP_WORDS=(tessera cha); COMP_CWORD=1; _tessera; echo ${COMPREPLY[@]}; COMP_WORDS=(tessera serve --po);"
+        " COMP_CWORD=2; _tessera; echo ${COMPREPLY[@]}; COMP_WORDS=(tessera chat --sys); _tessera; echo ${COMPREPLY[@]}"
+    )
     got = subprocess.run(["bash", "-c", words], cwd=folder, capture_output=True, text=True).stdout.split()
     assert got == ["chat", "--port", "--system"], got
 
@@ -67,7 +73,8 @@ def doctor_proposes_pip(folder):
 def source_tree_lists_its_own(folder):
     ended = subprocess.run([BUILD + "/tessera", "--help"], capture_output=True, text=True)
     assert "adds chat and serve" in ended.stdout and not re.search(r"^  chat  ", ended.stdout, re.M), ended.stdout
-    assert "tools/setup" in subprocess.run([BUILD + "/tessera", "doctor"], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "TESSERA_ORT": "/nonexistent.so"}).stdout
+    assert "tools/setup" in subprocess.run([BUILD + "/tessera", "doctor"], capture_output=True, text=True,
+                                           env={"PATH": "/usr/bin:/bin", "TESSERA_ORT": "/nonexistent.so"}).stdout
 
 
 harness.run([completes_the_commands_of_python, help_lists_what_python_reads, doctor_proposes_pip, source_tree_lists_its_own])

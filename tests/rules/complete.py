@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks that every version of every operator has a row: those of Python's onnx, in all its domains, and those of the newest opset and of
-com.microsoft that are listed here. Every row must have a rule, or the reason why its operator cannot be sharded, and its operator must exist.
-Prints how many operators can be sharded.
+com.microsoft that are listed here. Every row must have a rule, or the reason why its operator cannot be sharded, and its operator must
+exist. Prints how many operators can be sharded.
 
 Every factor that a row does not shard must have a reason, too.
 
@@ -13,33 +13,37 @@ import onnx.defs
 
 # ai.onnx, opset 28: one more than onnx 1.22 knows (27).
 OPSET_28 = """
-Abs Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool BatchNormalization Bernoulli BitCast BitShift BitwiseAnd BitwiseNot
-BitwiseOr BitwiseXor BlackmanWindow Cast CastLike CausalConvWithState Ceil Celu CenterCropPad Clip Col2Im Compress Concat ConcatFromSequence Constant
-ConstantOfShape Conv ConvInteger ConvTranspose Cos Cosh CumProd CumSum DFT DeformConv DepthToSpace DequantizeLinear Det Div Dropout DynamicQuantizeLinear Einsum
-Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalLpPool GlobalMaxPool Greater GreaterOrEqual
-GridSample GroupNormalization HammingWindow HannWindow HardSigmoid HardSwish Hardmax Identity If ImageDecoder InstanceNormalization IsInf IsNaN LRN LSTM
-LayerNormalization LeakyRelu Less LessOrEqual LinearAttention Log LogSoftmax Loop LpNormalization LpPool MatMul MatMulInteger Max MaxPool MaxRoiPool MaxUnpool Mean
-MeanVarianceNormalization MelWeightMatrix Min Mish Mod Mul Multinomial Neg NegativeLogLikelihoodLoss NonMaxSuppression NonZero Not OneHot Optional
-OptionalGetElement OptionalHasElement Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear RMSNormalization RNN RandomNormal RandomNormalLike RandomUniform
-RandomUniformLike Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
-RegexFullMatch Relu Reshape Resize ReverseSequence RoiAlign RotaryEmbedding Round STFT Scan Scatter ScatterElements ScatterND Selu SequenceAt SequenceConstruct
-SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax SoftmaxCrossEntropyLoss Softplus Softsign
-SpaceToDepth Split SplitToSequence Sqrt Squeeze StringConcat StringNormalizer StringSplit Sub Sum SwiGLU Swish Tan Tanh TensorScatter TfIdfVectorizer ThresholdedRelu
-Tile TopK Transpose Trilu Unique Unsqueeze Upsample Where Xor
+Abs Acos Acosh Add AffineGrid And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool BatchNormalization Bernoulli BitCast BitShift
+BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Cast CastLike CausalConvWithState Ceil Celu CenterCropPad Clip Col2Im Compress
+Concat ConcatFromSequence Constant ConstantOfShape Conv ConvInteger ConvTranspose Cos Cosh CumProd CumSum DFT DeformConv DepthToSpace
+DequantizeLinear Det Div Dropout DynamicQuantizeLinear Einsum Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU Gather GatherElements
+GatherND Gelu Gemm GlobalAveragePool GlobalLpPool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization HammingWindow
+HannWindow HardSigmoid HardSwish Hardmax Identity If ImageDecoder InstanceNormalization IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu
+Less LessOrEqual LinearAttention Log LogSoftmax Loop LpNormalization LpPool MatMul MatMulInteger Max MaxPool MaxRoiPool MaxUnpool Mean
+MeanVarianceNormalization MelWeightMatrix Min Mish Mod Mul Multinomial Neg NegativeLogLikelihoodLoss NonMaxSuppression NonZero Not OneHot
+Optional OptionalGetElement OptionalHasElement Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear RMSNormalization RNN RandomNormal
+RandomNormalLike RandomUniform RandomUniformLike Range Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
+ReduceMin ReduceProd ReduceSum ReduceSumSquare RegexFullMatch Relu Reshape Resize ReverseSequence RoiAlign RotaryEmbedding Round STFT Scan
+Scatter ScatterElements ScatterND Selu SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength SequenceMap
+Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax SoftmaxCrossEntropyLoss Softplus Softsign SpaceToDepth Split SplitToSequence Sqrt
+Squeeze StringConcat StringNormalizer StringSplit Sub Sum SwiGLU Swish Tan Tanh TensorScatter TfIdfVectorizer ThresholdedRelu Tile TopK
+Transpose Trilu Unique Unsqueeze Upsample Where Xor
 """.split()
 
 # com.microsoft: operators of exported language models and encoders.
 MICROSOFT = """
-Attention BeamSearch BiasAdd BiasGelu BiasSplitGelu CausalConvWithState DecoderMaskedMultiHeadAttention DynamicQuantizeMatMul EmbedLayerNormalization FastGelu FusedGemm
-FusedMatMul GatedRMSNorm GatherBlockQuantized Gelu GemmaRotaryEmbedding GreedySearch GroupNorm GroupQueryAttention LinearAttention LinearAttentionGate
-MRotaryEmbedding MatMulBnb4 MatMulIntegerToFloat MatMulNBits MatMulNBitsMlp MatMulNBitsQkv MoE MultiHeadAttention PackedMultiHeadAttention PagedAttention QAttention
-QLinearAdd QLinearConcat QLinearMul QLinearSigmoid QLinearSoftmax QMoE QuickGelu RotaryEmbedding Sampling SkipGroupNorm SkipLayerNormalization
+Attention BeamSearch BiasAdd BiasGelu BiasSplitGelu CausalConvWithState DecoderMaskedMultiHeadAttention DynamicQuantizeMatMul
+EmbedLayerNormalization FastGelu FusedGemm FusedMatMul GatedRMSNorm GatherBlockQuantized Gelu GemmaRotaryEmbedding GreedySearch GroupNorm
+GroupQueryAttention LinearAttention LinearAttentionGate MRotaryEmbedding MatMulBnb4 MatMulIntegerToFloat MatMulNBits MatMulNBitsMlp
+MatMulNBitsQkv MoE MultiHeadAttention PackedMultiHeadAttention PagedAttention QAttention QLinearAdd QLinearConcat QLinearMul
+QLinearSigmoid QLinearSoftmax QMoE QuickGelu RotaryEmbedding Sampling SkipGroupNorm SkipLayerNormalization
 SkipSimplifiedLayerNormalization SparseAttention TransposeMatMul
 """.split()
 
 
 def bodies_told(root):
-    """Check changes.def: an operator whose function body (for engines without a kernel) is newer than itself must not be lowered below that opset."""
+    """Check changes.def: an operator whose function body (for engines without a kernel) is newer than itself must not be lowered below that
+    opset."""
     with open(os.path.join(root, "src", "rules", "changes.def")) as f:
         told = dict(re.findall(r'X\("(\w+)", "[^"]*", ([^)]*)\)', f.read()))
     bad = []
@@ -78,7 +82,9 @@ def main(printer, tessera):
         oldest[s.name, s.domain] = min(s.since_version, oldest.get((s.name, s.domain), 1000))
     wanted = set(newest) | {(op, "") for op in OPSET_28} | {(op, "com.microsoft") for op in MICROSOFT}
     bad = ["%s %s has no row: add one to src/rules/table*.c" % key for key in sorted(wanted - set(have))]
-    bad += ["%s %s: no row for version %d" % (*key, v) for key, v in oldest.items() if key in have and min(r["since"] for r in have[key]) > v]
+    bad += [
+        "%s %s: no row for version %d" % (*key, v) for key, v in oldest.items() if key in have and min(r["since"] for r in have[key]) > v
+    ]
     bad += ["%s from %d: neither a rule nor a reason" % (r["op"], r["since"]) for r in rows if not r["rule"] and not r["whole"]]
     # This operator exists only in ONNX Runtime, in the domain of ONNX.
     known = wanted | {("SimplifiedLayerNormalization", "")}

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests which kernels of ONNX Runtime do not support empty tensors. Runs each case of prove.py with no elements of each factor whose size may be
-known only at run time. The expected result is that of an empty shard: empty along a factor that passes through, and the neutral element for a
-factor that is reduced. If the kernel fails, gives another result or crashes, the column `some` of the row must name the factor
-(src/rules/empty.c). If the column names a factor, some case must fail; otherwise the row costs a check at run time for nothing.
+"""Tests which kernels of ONNX Runtime do not support empty tensors. Runs each case of prove.py with no elements of each factor whose size
+may be known only at run time. The expected result is that of an empty shard: empty along a factor that passes through, and the neutral
+element for a factor that is reduced. If the kernel fails, gives another result or crashes, the column `some` of the row must name the
+factor (src/rules/empty.c). If the column names a factor, some case must fail; otherwise the row costs a check at run time for nothing.
 
-A kernel that writes nothing leaves the old contents of memory: MALLOC_PERTURB_ lets glibc fill memory, so that these are not 0. An empty tensor
-that a node has computed has a null address (one that is fed has not), so a kernel that reads it crashes.
+A kernel that writes nothing leaves the old contents of memory: MALLOC_PERTURB_ lets glibc fill memory, so that these are not 0. An empty
+tensor that a node has computed has a null address (one that is fed has not), so a kernel that reads it crashes.
 
 Usage: empty.py PRINT_RULE [OPERATOR ...]
 """
@@ -69,7 +69,10 @@ def local_node(task, whole):
     """(inputs, attributes, shapes of the outputs) of a device with an empty part of the factor."""
     rule, c, cell = task.rule, task.case, {task.factor: (0, 0)}
     values = [v.value if isinstance(v, prove.Host) else v for v in c["inputs"]]
-    ins = [v if v is None or t["host"] else prove.cut(v, prove.index_of(t, task.sizes, cell, v.shape)).copy() for t, v in zip(rule["inputs"], values)]
+    ins = [
+        v if v is None or t["host"] else prove.cut(v, prove.index_of(t, task.sizes, cell, v.shape)).copy()
+        for t, v in zip(rule["inputs"], values)
+    ]
     outputs = [t for t in rule["outputs"] if not t["absent"]]
     shapes = [tuple(len(x) for x in prove.index_of(t, task.sizes, cell, w.shape)) for t, w in zip(outputs, whole)]
     attributes = dict(c["attributes"])
@@ -115,10 +118,11 @@ def runs(model, inputs, before):
 
 
 def moved(rule, factor):
-    """True if the local node needs more than a part of each tensor: indices into the factor, windows of it, or an attribute that counts it. Sizes as
-    outputs are those of the full tensor."""
+    """True if the local node needs more than a part of each tensor: indices into the factor, windows of it, or an attribute that counts it.
+    Sizes as outputs are those of the full tensor."""
     counted = any(r["kind"] in ("attr", "share", "word") and r["factor"] == factor for r in rule["rewrites"])
-    return counted or any(r["kind"] in ("lookup", "scatter", "sizes", "size", "route") for r in rule["rewrites"]) or any(w["factor"] == factor for w in rule["windows"])
+    return counted or any(r["kind"] in ("lookup", "scatter", "sizes", "size", "route")
+                          for r in rule["rewrites"]) or any(w["factor"] == factor for w in rule["windows"])
 
 
 def whole_run(task, values):
@@ -158,13 +162,15 @@ def main(printer, *only):
         if text and not task.some:
             lacking += 1
             shapes = [None if v is None else list((v.value if isinstance(v, prove.Host) else v).shape) for v in task.case["inputs"]]
-            print("%s %s %s: nothing of %s (%s) %s, and the row does not say so" % (task.op, shapes, task.case["attributes"], task.name, task.kind, text[:200]))
+            print("%s %s %s: nothing of %s (%s) %s, and the row does not say so" %
+                  (task.op, shapes, task.case["attributes"], task.name, task.kind, text[:200]))
     needless = sorted(k for k, said in letters.items() if all(said) and k not in found)
     for domain, op, letter in needless:
         print("%s: the row wants elements of %s, and every case runs without" % (domain + ":" + op if domain else op, letter))
     ran = sum(r is not None for r in results)
     bad = lacking + len(needless)
-    harness.check("rows say where kernels need elements", not bad and (ran >= 500 or only), "%d runs without elements, %d rows differ" % (ran, bad))
+    harness.check("rows say where kernels need elements", not bad and (ran >= 500 or only),
+                  "%d runs without elements, %d rows differ" % (ran, bad))
     harness.finish()
 
 

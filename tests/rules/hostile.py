@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Changes sizes, attributes, inputs and outputs of the cases of prove.py at random. The rule and the shapes of any node must be found without a
-crash. The results are not checked; run it with sanitizers.
+"""Changes sizes, attributes, inputs and outputs of the cases of prove.py at random. The rule and the shapes of any node must be found
+without a crash. The results are not checked; run it with sanitizers.
 
 Usage: hostile.py PRINT_RULE [SEED [TIMES]]    (TIMES: changed models of each case)
 """

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the results of shape inference with real runs, for partly known inputs: sizes known, named, unknown or 1, ranks known or not. An inferred
-type, rank, size or element must not contradict the run, nor may the dimensions that the rule gives an output.
+"""Compares the results of shape inference with real runs, for partly known inputs: sizes known, named, unknown or 1, ranks known or not. An
+inferred type, rank, size or element must not contradict the run, nor may the dimensions that the rule gives an output.
 
-Runs each case of prove.py in ONNX Runtime (without optimization) on inputs of several sizes: its own; each dimension, and all dimensions of one size
-together, as 0, 1 or longer; several dimensions as 1. Sizes that ONNX Runtime rejects are ignored. Each run is then described in many ways: a
-Gemm of [5 6], [6 8], [1 8] also as [? 6], [6 8], [1 8] and as [n 6], [s6 8], [1 m]. The same is done in older operator sets that have the case.
+Runs each case of prove.py in ONNX Runtime (without optimization) on inputs of several sizes: its own; each dimension, and all dimensions of
+one size together, as 0, 1 or longer; several dimensions as 1. Sizes that ONNX Runtime rejects are ignored. Each run is then described in
+many ways: a Gemm of [5 6], [6 8], [1 8] also as [? 6], [6 8], [1 8] and as [n 6], [s6 8], [1 m]. The same is done in older operator sets
+that have the case.
 
-Each description is tested a second time with the shapes that Python's onnx infers as declarations. These may be wrong (a Slice keeps the name of a
-size that it changes); then the shapes that follow from the inputs must win.
+Each description is tested a second time with the shapes that Python's onnx infers as declarations. These may be wrong (a Slice keeps the
+name of a size that it changes); then the shapes that follow from the inputs must win.
 
 Usage: partly.py PRINT_RULE [OPERATOR ...] [all]     (all: many more sizes and descriptions)
 """
@@ -28,11 +29,17 @@ DEPTH = {False: dict(cases=2, sets=1, sizes=3, ones=1, ways=2), True: dict(cases
 OLDEST = 7  # oldest operator set that the engine supports
 # Cases in which the engine deviates from the standard; they are not compared.
 empty = lambda shapes: any(s is not None and 0 in s for s in shapes)
-REDUCTIONS = "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
-ODD = {**{op: (empty, "an empty input is given back unreduced, or reduced along its first axis alone") for op in REDUCTIONS.split()},
-       "QLinearSoftmax": (empty, "an empty input gives no output"), "MatMul": (empty, "sums of nothing: batches of unlike sizes are not stretched"),
-       "MaxPool": (lambda shapes: min(shapes[0][2:]) < 2, "com.microsoft.nchwc: a window that is larger than the image counts as one"),
-       "GatherND": (lambda shapes: shapes[0][0] != shapes[1][0], "a batch of indices that is longer than that of the data")}
+REDUCTIONS = (
+    "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
+)
+ODD = {
+    **{
+        op: (empty, "an empty input is given back unreduced, or reduced along its first axis alone") for op in REDUCTIONS.split()
+    }, "QLinearSoftmax": (empty, "an empty input gives no output"),
+    "MatMul": (empty, "sums of nothing: batches of unlike sizes are not stretched"),
+    "MaxPool": (lambda shapes: min(shapes[0][2:]) < 2, "com.microsoft.nchwc: a window that is larger than the image counts as one"),
+    "GatherND": (lambda shapes: shapes[0][0] != shapes[1][0], "a batch of indices that is longer than that of the data")
+}
 CPU_SECONDS = 0.5  # for a run: some kernels never end for a size of 0
 SESSION = {}  # the last one: runs of a model follow each other
 
@@ -164,7 +171,8 @@ def wrong_about(found, real, names):
             return "%s, the run gives %s" % (found["dims"], list(real.shape))
     if found["values"] is not None:
         flat = real.reshape(-1).tolist()
-        if len(flat) != len(found["values"]) or any(e != "" and size_of(e, names) not in (None, int(x)) for e, x in zip(found["values"], flat)):
+        if len(flat) != len(found["values"]) or any(e != "" and size_of(e, names) not in (None, int(x))
+                                                    for e, x in zip(found["values"], flat)):
             return "elements %s, the run gives %s" % (found["values"], flat)
     return None
 
@@ -222,7 +230,8 @@ def main(printer, only):
     dice, claims, runs = random.Random(5), [], 0
     with tempfile.TemporaryDirectory() as folder:
         files = []
-        tasks = [(op, c, model_run) for op, since, domain, c in jobs(printer, only, depth, dice) for model_run in runs_of(op, since, domain, c, depth, dice)]
+        tasks = [(op, c, model_run) for op, since, domain, c in jobs(printer, only, depth, dice)
+                 for model_run in runs_of(op, since, domain, c, depth, dice)]
         for (op, c, (model, inputs, constants)), outputs in zip(tasks, children.results_of(run, tasks, harness.HANG_S, CPU_SECONDS)):
             if isinstance(outputs, list):  # otherwise the engine rejects the sizes, or crashes (division by a size of 0)
                 free = [None if v is None or i in constants else v.shape for i, v in enumerate(inputs)]
@@ -235,7 +244,8 @@ def main(printer, only):
                 runs += 1
         lines = []
         for i in range(0, len(files), 2000):
-            lines += subprocess.run([printer, "--shapes"] + files[i:i + 2000], check=True, capture_output=True, text=True).stdout.splitlines()
+            lines += subprocess.run([printer, "--shapes"] + files[i:i + 2000], check=True, capture_output=True,
+                                    text=True).stdout.splitlines()
     checked, wrong_of = 0, {}
     for (op, declares, attributes, inputs, ways, names, outputs), line in zip(claims, lines):
         nodes = json.loads(line)
@@ -249,7 +259,8 @@ def main(printer, only):
             wrong = next(filter(None, (wrong_about(f, np.asarray(o), names) for f, o in claims_made)), None)
             found = wrong_of.setdefault(op, [])
             if wrong:
-                found.append("%s of %s described as %s%s: %s" % (attributes, [None if v is None else list(v.shape) for v in inputs], list(way.values()), declares, wrong))
+                found.append("%s of %s described as %s%s: %s" % (attributes, [None if v is None else list(v.shape)
+                                                                              for v in inputs], list(way.values()), declares, wrong))
     for op, wrong in wrong_of.items():
         harness.check(op, not wrong, "\n".join(wrong[:5]))
     print("# %d descriptions of %d runs" % (checked, runs))

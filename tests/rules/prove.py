@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests every row of the table of rules by running it: shards the inputs as the rule says, runs the local nodes, combines the results as the
-rule says, and compares with the unsharded run. Tries every factor alone and pairs of factors, in 2, 3 and 4 parts, also unequal ones.
+"""Tests every row of the table of rules by running it: shards the inputs as the rule says, runs the local nodes, combines the results as
+the rule says, and compares with the unsharded run. Tries every factor alone and pairs of factors, in 2, 3 and 4 parts, also unequal ones.
 
 Usage: prove.py PRINT_RULE [OPERATOR ...]    (the program built from print_rule.c)
 """
@@ -21,8 +21,8 @@ rng = np.random.default_rng(7)
 # ---- data -------------------------------------------------------------------------------------------
 
 # Not testable with one node and tensors: subgraphs (see tests/e2e/bodies.py, random_bodies.py) and sequences (tests/e2e/lists.py).
-ELSEWHERE = ("If", "Loop", "Scan", "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceErase",
-             "SequenceInsert", "SequenceLength", "SplitToSequence")
+ELSEWHERE = ("If", "Loop", "Scan", "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct",
+             "SequenceErase", "SequenceInsert", "SequenceLength", "SplitToSequence")
 
 # Random operators (Dropout only in training): no two runs are equal.
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout")
@@ -56,7 +56,8 @@ class Host:
 def case(*inputs, outputs=1, symbols=None, declare=None, whole=False, opset=None, fixed=(), **attributes):
     """outputs: their number, or which ("y..y": the first and the fourth). fixed: inputs whose sizes the engine must know."""
     attributes.update(attributes.pop("attributes", {}))  # those whose names are parameters of this function
-    return dict(inputs=inputs, outputs=outputs, attributes=attributes, symbols=symbols, declare=declare, whole=whole, opset=opset, fixed=fixed)
+    return dict(inputs=inputs, outputs=outputs, attributes=attributes, symbols=symbols, declare=declare, whole=whole, opset=opset,
+                fixed=fixed)
 
 
 SHAPES = [((3, 4, 5), (3, 4, 5)), ((3, 1, 5), (4, 1)), ((4, 5), (3, 1, 5)), ((5,), ()), ((1, 4), (4, 1)),
@@ -85,7 +86,10 @@ nans = lambda *s: np.where(bools(*s), floats(*s), np.float32(np.nan)).astype(np.
 GEMM = [case(floats(*((5, 4) if a else (4, 5))), floats(*((6, 5) if b else (5, 6))), *([] if c is None else [floats(*c)]),
              transA=a, transB=b, alpha=0.5, beta=1.5)
         for a in (0, 1) for b in (0, 1) for c in (None, (), (6,), (1, 6), (4, 1), (4, 6))]
-GEMM += [case(floats(*((5, 4) if a else (4, 5))), floats(*((6, 5) if b else (5, 6))), floats(6), transA=a, transB=b, opset=9) for a in (0, 1) for b in (0, 1)]
+GEMM += [
+    case(floats(*((5, 4) if a else (4, 5))), floats(*((6, 5) if b else (5, 6))), floats(6), transA=a, transB=b, opset=9) for a in (0, 1)
+    for b in (0, 1)
+]
 MATMUL = [case(floats(*a), floats(*b)) for a, b in
           [((4, 5), (5, 6)), ((2, 4, 5), (5, 6)), ((2, 3, 4, 5), (2, 3, 5, 6)), ((3, 1, 4, 5), (2, 5, 6)), ((1, 4, 5), (3, 5, 6)),
            ((5,), (5, 6)), ((5,), (3, 5, 6)), ((4, 5), (5,)), ((2, 4, 5), (5,)), ((5,), (5,))]]
@@ -118,28 +122,52 @@ def scatter_index(shape, axis, n):
     return np.moveaxis(line.reshape(rest + [shape[axis]]), -1, axis).astype(np.int64)
 
 
-CONCAT = [case(floats(3, 4, 2), floats(3, 8, 2), floats(3, 4, 2), axis=1)] + [case(floats(3, 2, 5), floats(3, 4, 5), floats(3, 1, 5), axis=a) for a in (1, -2)] + [
-    case(floats(2, 5), floats(3, 5), axis=0), case(ints(4, 3), axis=0),
-    case(floats(2, 3), floats(2, 4), axis=1, symbols=[("batch", 3), ("batch", 4)]),
-    case(floats(2, 3), floats(2, 3), axis=1, symbols=[("batch", "seq"), ("batch", 3)])]
-SPLIT = [case(floats(3, 24), host(12, 6, 6), outputs=3, axis=1), case(floats(2, 12, 2), outputs=3, axis=1, num_outputs=3), case(floats(2, 10), outputs=2, axis=1, opset=13),
-         case(floats(3, 6, 5), host(1, 2, 3), outputs=3, axis=1), case(floats(3, 6), outputs=2, axis=-1, num_outputs=2),
-         case(floats(4, 7), outputs=3, axis=1, num_outputs=3), case(floats(2, 4), host(3, 1), outputs=2, axis=1)]
+CONCAT = [case(floats(3, 4, 2), floats(3, 8, 2), floats(3, 4, 2), axis=1)
+          ] + [case(floats(3, 2, 5), floats(3, 4, 5), floats(3, 1, 5), axis=a) for a in (1, -2)] + [
+              case(floats(2, 5), floats(3, 5), axis=0),
+              case(ints(4, 3), axis=0),
+              case(floats(2, 3), floats(2, 4), axis=1, symbols=[("batch", 3), ("batch", 4)]),
+              case(floats(2, 3), floats(2, 3), axis=1, symbols=[("batch", "seq"), ("batch", 3)])
+          ]
+SPLIT = [
+    case(floats(3, 24), host(12, 6, 6), outputs=3, axis=1),
+    case(floats(2, 12, 2), outputs=3, axis=1, num_outputs=3),
+    case(floats(2, 10), outputs=2, axis=1, opset=13),
+    case(floats(3, 6, 5), host(1, 2, 3), outputs=3, axis=1),
+    case(floats(3, 6), outputs=2, axis=-1, num_outputs=2),
+    case(floats(4, 7), outputs=3, axis=1, num_outputs=3),
+    case(floats(2, 4), host(3, 1), outputs=2, axis=1)
+]
 BIG = np.iinfo(np.int64).max
-SLICE = [case(floats(4, 5, 6), host(1), host(4), host(1)), case(floats(4, 5, 6), host(0, -3), host(BIG, BIG), host(0, 2)),
-         case(floats(4, 5, 6), host(1, 2), host(3, 5)), case(floats(4, 9), host(8), host(-BIG), host(1), host(-2)),
-         case(floats(4, 9), host(-1), host(BIG), host(1), host(-2)), case(floats(4, 9), host(-BIG), host(BIG), host(1), host(-1)), case(floats(4, 9), host(BIG), host(-9), host(1), host(-3)),
-         case(floats(4, 5), host(0, 0), host(4, 3), host(0, 1), host(1, 2)),
-         case(floats(2, 3, 4), host(1), host(BIG), host(1), symbols=[("batch", "seq", 4)]),
-         case(floats(4, 5), np.array([1], np.int64), np.array([3], np.int64), Host(np.array([1], np.int64)))]
+SLICE = [
+    case(floats(4, 5, 6), host(1), host(4), host(1)),
+    case(floats(4, 5, 6), host(0, -3), host(BIG, BIG), host(0, 2)),
+    case(floats(4, 5, 6), host(1, 2), host(3, 5)),
+    case(floats(4, 9), host(8), host(-BIG), host(1), host(-2)),
+    case(floats(4, 9), host(-1), host(BIG), host(1), host(-2)),
+    case(floats(4, 9), host(-BIG), host(BIG), host(1), host(-1)),
+    case(floats(4, 9), host(BIG), host(-9), host(1), host(-3)),
+    case(floats(4, 5), host(0, 0), host(4, 3), host(0, 1), host(1, 2)),
+    case(floats(2, 3, 4), host(1), host(BIG), host(1), symbols=[("batch", "seq", 4)]),
+    case(floats(4, 5), np.array([1], np.int64), np.array([3], np.int64), Host(np.array([1], np.int64)))
+]
 PAD = [case(floats(3, 4, 5), host(0, 1, 0, 0, 2, 0)), case(floats(3, 4, 5), host(0, 0, 1, 0, 0, 1), Host(np.float32(7))),
        case(floats(3, 4), host(0, 2, 0, 1), mode="reflect"), case(floats(3, 4, 5), host(1, 1), None, host(-1)),
        case(floats(3, 6), host(0, -1, 0, -2)), case(floats(3, 4, 5), host(0, 2, 0, 0, 1, 0), mode="wrap")]
-EXPAND = [case(floats(3, 1, 5), host(3, 4, 5)), case(floats(4, 1), host(2, 1, 6)), case(floats(3, 1), host(1, 1)),
-          case(floats(4,), host(3, 4)), case(floats(2, 1, 4), np.array([2, 3, 4], np.int64), symbols=[("batch", 1, 4), (3,)], declare=[("batch", "seq", 4)]),
-          case(floats(2, 3), np.array([2, 3], np.int64), symbols=[("batch", "seq"), (2,)], declare=[("batch", "seq")])]
+EXPAND = [
+    case(floats(3, 1, 5), host(3, 4, 5)),
+    case(floats(4, 1), host(2, 1, 6)),
+    case(floats(3, 1), host(1, 1)),
+    case(floats(4, ), host(3, 4)),
+    case(floats(2, 1, 4), np.array([2, 3, 4], np.int64), symbols=[("batch", 1, 4), (3, )], declare=[("batch", "seq", 4)]),
+    case(floats(2, 3), np.array([2, 3], np.int64), symbols=[("batch", "seq"), (2, )], declare=[("batch", "seq")])
+]
 TILE = [case(floats(3, 4), host(1, 2)), case(floats(3, 4), host(2, 3)), case(floats(3, 4), host(1, 1)), case(floats(5), host(3))]
-OLD_SPLIT = [case(floats(3, 18), outputs=3, axis=1, split=[9, 3, 6], opset=11), case(floats(3, 6, 5), outputs=3, axis=1, split=[1, 2, 3], opset=11), case(floats(3, 6), outputs=2, axis=1, opset=11)]
+OLD_SPLIT = [
+    case(floats(3, 18), outputs=3, axis=1, split=[9, 3, 6], opset=11),
+    case(floats(3, 6, 5), outputs=3, axis=1, split=[1, 2, 3], opset=11),
+    case(floats(3, 6), outputs=2, axis=1, opset=11)
+]
 OLD_SLICE = [case(floats(4, 5, 6), starts=[1], ends=[4], axes=[1], opset=9), case(floats(4, 5, 6), starts=[1, 0], ends=[3, BIG], opset=9)]
 OLD_PAD = [case(floats(3, 4, 5), pads=[0, 1, 0, 0, 2, 0], opset=10)]
 GATHER = [case(floats(5, 4), index(2, 3, n=5)), case(floats(3, 5, 4), index(6, n=5), axis=1), case(floats(3, 4), index(n=4), axis=-1),
@@ -149,85 +177,209 @@ GATHER_ELEMENTS = [case(floats(3, 5, 4), index(3, 2, 4, n=5), axis=1), case(floa
 SCATTER_ELEMENTS = [case(floats(3, 5, 4), scatter_index((3, 2, 4), 1, 5), floats(3, 2, 4), axis=1),
                     case(floats(5, 4), scatter_index((3, 4), 0, 5), floats(3, 4)),
                     case(floats(4, 5), ints(4, 3, low=0, high=5), floats(4, 3), axis=1, reduction="add")]
-GATHER_ND = [case(floats(4, 5, 6), index(3, 2, n=4)), case(floats(4, 5, 6), index(7, 1, n=4)), case(floats(3, 4, 5), index(3, 2, 1, n=4), batch_dims=1),
-             case(floats(4, 5), index(2, 3, 2, n=4))]
+GATHER_ND = [
+    case(floats(4, 5, 6), index(3, 2, n=4)),
+    case(floats(4, 5, 6), index(7, 1, n=4)),
+    case(floats(3, 4, 5), index(3, 2, 1, n=4), batch_dims=1),
+    case(floats(4, 5), index(2, 3, 2, n=4))
+]
 SCATTER_ND = [case(floats(5, 4, 3), np.array([[0], [3]], np.int64), floats(2, 4, 3)),
               case(floats(4, 4, 6), np.array([[0, 1], [2, 3], [1, 1]], np.int64), floats(3, 6)),
               case(floats(5, 4), np.array([[1], [1], [2]], np.int64), floats(3, 4), reduction="add")]
 
 CASES = {
     "Bernoulli": [case(floats(3, 4, low=0, high=1), whole=True)],
-    "CenterCropPad": [case(floats(3, 4, 5), host(7), axes=[1]), case(floats(3, 4, 5), host(2, 9), axes=[0, -1]),
-                      case(floats(3, 4), host(2, 9), whole=True)],
-    "Compress": [case(floats(3, 5, 4), Host(np.array([True, False, True, True, False])), axis=1), case(floats(3, 4), Host(np.array([True, False])), axis=-1),
-                 case(floats(3, 4), Host(np.array([True, False])), whole=True)],
-    "Concat": CONCAT, "Split": SPLIT + OLD_SPLIT, "Slice": SLICE + OLD_SLICE, "Pad": PAD + OLD_PAD, "Expand": EXPAND, "Tile": TILE,
+    "CenterCropPad": [
+        case(floats(3, 4, 5), host(7), axes=[1]),
+        case(floats(3, 4, 5), host(2, 9), axes=[0, -1]),
+        case(floats(3, 4), host(2, 9), whole=True)
+    ],
+    "Compress": [
+        case(floats(3, 5, 4), Host(np.array([True, False, True, True, False])), axis=1),
+        case(floats(3, 4), Host(np.array([True, False])), axis=-1),
+        case(floats(3, 4), Host(np.array([True, False])), whole=True)
+    ],
+    "Concat": CONCAT,
+    "Split": SPLIT + OLD_SPLIT,
+    "Slice": SLICE + OLD_SLICE,
+    "Pad": PAD + OLD_PAD,
+    "Expand": EXPAND,
+    "Tile": TILE,
     "Constant": [case(value_ints=[1, 2, 3], whole=True)],
-    "ConstantOfShape": [case(host(3, 4)), case(host(5), value=numpy_helper.from_array(np.array([7], np.int64))), case(host()),
-                        case(np.array([2, 3], np.int64), symbols=[(2,)], declare=[("batch", "seq")])],
-    "DepthToSpace": [case(floats(2, 12, 3, 2), blocksize=2), case(floats(2, 12, 3, 2), blocksize=2, mode="CRD"), case(floats(1, 9, 2, 2), blocksize=3)],
+    "ConstantOfShape": [
+        case(host(3, 4)),
+        case(host(5), value=numpy_helper.from_array(np.array([7], np.int64))),
+        case(host()),
+        case(np.array([2, 3], np.int64), symbols=[(2, )], declare=[("batch", "seq")])
+    ],
+    "DepthToSpace": [
+        case(floats(2, 12, 3, 2), blocksize=2),
+        case(floats(2, 12, 3, 2), blocksize=2, mode="CRD"),
+        case(floats(1, 9, 2, 2), blocksize=3)
+    ],
     "SpaceToDepth": [case(floats(2, 3, 4, 6), blocksize=2), case(floats(2, 3, 6, 9), blocksize=3)],
-    "EyeLike": [case(floats(3, 4)), case(ints(5, 4), k=-1), case(floats(4, 7), k=2, dtype=T.INT64), case(floats(4, 4), k=9, dtype=T.DOUBLE)],
+    "EyeLike": [
+        case(floats(3, 4)),
+        case(ints(5, 4), k=-1),
+        case(floats(4, 7), k=2, dtype=T.INT64),
+        case(floats(4, 4), k=9, dtype=T.DOUBLE)
+    ],
     "Flatten": [case(floats(2, 3, 4), axis=a) for a in (0, 1, 2, 3, -1)] + [case(floats(5))],
-    "Gather": GATHER, "GatherElements": GATHER_ELEMENTS, "GatherND": GATHER_ND,
+    "Gather": GATHER,
+    "GatherElements": GATHER_ELEMENTS,
+    "GatherND": GATHER_ND,
     "NonZero": [case(floats(3, 4), whole=True)],
-    "OneHot": [case(ints(3, 4, low=-8, high=9), Host(np.int64(5)), Host(np.array([0, 1], np.float32)), axis=a) for a in (-1, 0, 1)]
-    + [case(ints(6, low=-4, high=5, dtype=np.int32), Host(np.array([4], np.int32)), Host(np.array([-1, 7], np.float32))),
-       case(ints(3, 4, low=-8, high=9), Host(np.int64(5)), Host(np.array([3, 9], np.int64)), axis=1, opset=11),
-       case(floats(3, 4), Host(np.int64(5)), Host(np.array([3, 9], np.int64)))],
-    "RandomNormal": [case(shape=[3, 4], whole=True)], "RandomNormalLike": [case(floats(3, 4), whole=True)],
-    "RandomUniform": [case(shape=[3, 4], whole=True)], "RandomUniformLike": [case(floats(3, 4), whole=True)],
-    "Range": [case(Host(np.int64(0)), Host(np.int64(9)), Host(np.int64(1))), case(Host(np.int64(-3)), Host(np.int64(4)), Host(np.int64(1)), opset=12),
-              case(Host(np.int64(0)), Host(np.int64(9)), Host(np.int64(2))), case(Host(np.float32(0)), Host(np.float32(9)), Host(np.float32(1))),
-              case(np.array(2, np.int64), np.array(5, np.int64), Host(np.int64(1)))],
-    "Resize": [case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 2, 2], np.float32)), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor", opset=18),
-               case(floats(2, 3, 4, 5), None, None, host(2, 3, 12, 10), mode="nearest", nearest_mode="round_prefer_ceil", opset=13),
-               case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 3, 4], np.float32)), mode="nearest", opset=19),
-               case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 2, 3], np.float32)), mode="nearest", coordinate_transformation_mode="align_corners"),
-               case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 2, 3], np.float32)), mode="nearest", coordinate_transformation_mode="asymmetric"),
-               case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 2, 3], np.float32)), mode="nearest"),
-               case(floats(2, 3, 4, 5), None, None, host(2, 3, 8, 5), mode="linear"),
-               case(floats(2, 3, 4, 5), None, None, host(2, 3, 12, 10), mode="linear", coordinate_transformation_mode="pytorch_half_pixel", opset=13),
-               case(floats(1, 2, 5, 4), None, Host(np.array([1, 1, 2, 4], np.float32)), mode="linear", coordinate_transformation_mode="asymmetric", opset=18),
-               case(floats(2, 2, 6, 5), None, Host(np.array([1, 1, 2, 2], np.float32)), mode="cubic"),
-               case(floats(1, 2, 7, 5), None, None, host(1, 2, 14, 10), mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1, opset=18),
-               case(floats(2, 3, 4, 5), None, None, host(2, 3, 8, 10), mode="linear", coordinate_transformation_mode="align_corners"),
-               case(floats(2, 3, 4, 5), None, None, host(8, 10), axes=[2, 3], mode="nearest"),
-               case(floats(2, 3, 4, 5), None, None, host(4, 10), axes=[2, 3], mode="nearest"),
-               case(floats(2, 3, 4, 5), None, None, host(1, 4), axes=[2, 3], mode="linear", keep_aspect_ratio_policy="not_smaller", opset=18),
-               case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 1.2, 3], np.float32)), mode="linear"),
-               case(floats(2, 3, 4, 5), Host(np.array([1, 1, 2, 3], np.float32)), opset=10, mode="nearest")],
-    "ReverseSequence": [case(floats(5, 3, 4), np.array([2, 5, 1], np.int64)),
-                        case(floats(3, 5, 4), np.array([2, 5, 1], np.int64), time_axis=1, batch_axis=0)],
+    "OneHot": [case(ints(3, 4, low=-8, high=9), Host(np.int64(5)), Host(np.array([0, 1], np.float32)), axis=a) for a in (-1, 0, 1)] + [
+        case(ints(6, low=-4, high=5, dtype=np.int32), Host(np.array([4], np.int32)), Host(np.array([-1, 7], np.float32))),
+        case(ints(3, 4, low=-8, high=9), Host(np.int64(5)), Host(np.array([3, 9], np.int64)), axis=1, opset=11),
+        case(floats(3, 4), Host(np.int64(5)), Host(np.array([3, 9], np.int64)))
+    ],
+    "RandomNormal": [case(shape=[3, 4], whole=True)],
+    "RandomNormalLike": [case(floats(3, 4), whole=True)],
+    "RandomUniform": [case(shape=[3, 4], whole=True)],
+    "RandomUniformLike": [case(floats(3, 4), whole=True)],
+    "Range": [
+        case(Host(np.int64(0)), Host(np.int64(9)), Host(np.int64(1))),
+        case(Host(np.int64(-3)), Host(np.int64(4)), Host(np.int64(1)), opset=12),
+        case(Host(np.int64(0)), Host(np.int64(9)), Host(np.int64(2))),
+        case(Host(np.float32(0)), Host(np.float32(9)), Host(np.float32(1))),
+        case(np.array(2, np.int64), np.array(5, np.int64), Host(np.int64(1)))
+    ],
+    "Resize": [
+        case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 2, 2], np.float32)), mode="nearest",
+             coordinate_transformation_mode="asymmetric", nearest_mode="floor", opset=18),
+        case(floats(2, 3, 4, 5), None, None, host(2, 3, 12, 10), mode="nearest", nearest_mode="round_prefer_ceil", opset=13),
+        case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 3, 4], np.float32)), mode="nearest", opset=19),
+        case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 2, 3], np.float32)), mode="nearest",
+             coordinate_transformation_mode="align_corners"),
+        case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 2, 3], np.float32)), mode="nearest",
+             coordinate_transformation_mode="asymmetric"),
+        case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 2, 3], np.float32)), mode="nearest"),
+        case(floats(2, 3, 4, 5), None, None, host(2, 3, 8, 5), mode="linear"),
+        case(floats(2, 3, 4, 5), None, None, host(2, 3, 12, 10), mode="linear", coordinate_transformation_mode="pytorch_half_pixel",
+             opset=13),
+        case(floats(1, 2, 5, 4), None, Host(np.array([1, 1, 2, 4], np.float32)), mode="linear", coordinate_transformation_mode="asymmetric",
+             opset=18),
+        case(floats(2, 2, 6, 5), None, Host(np.array([1, 1, 2, 2], np.float32)), mode="cubic"),
+        case(floats(1, 2, 7, 5), None, None, host(1, 2, 14, 10), mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1, opset=18),
+        case(floats(2, 3, 4, 5), None, None, host(2, 3, 8, 10), mode="linear", coordinate_transformation_mode="align_corners"),
+        case(floats(2, 3, 4, 5), None, None, host(8, 10), axes=[2, 3], mode="nearest"),
+        case(floats(2, 3, 4, 5), None, None, host(4, 10), axes=[2, 3], mode="nearest"),
+        case(floats(2, 3, 4, 5), None, None, host(1, 4), axes=[2, 3], mode="linear", keep_aspect_ratio_policy="not_smaller", opset=18),
+        case(floats(2, 3, 4, 5), None, Host(np.array([1, 1, 1.2, 3], np.float32)), mode="linear"),
+        case(floats(2, 3, 4, 5), Host(np.array([1, 1, 2, 3], np.float32)), opset=10, mode="nearest")
+    ],
+    "ReverseSequence": [
+        case(floats(5, 3, 4), np.array([2, 5, 1], np.int64)),
+        case(floats(3, 5, 4), np.array([2, 5, 1], np.int64), time_axis=1, batch_axis=0)
+    ],
     "Scatter": [case(floats(5, 4), scatter_index((3, 4), 0, 5), floats(3, 4), opset=10)],
-    "ScatterElements": SCATTER_ELEMENTS, "ScatterND": SCATTER_ND,
-    "Shape": [case(floats(3, 4)), case(floats(3, 4, 5), start=1), case(floats(3, 4, 5), start=-2, end=-1), case(floats(2, 3), symbols=[("batch", "seq")])],
+    "ScatterElements": SCATTER_ELEMENTS,
+    "ScatterND": SCATTER_ND,
+    "Shape": [
+        case(floats(3, 4)),
+        case(floats(3, 4, 5), start=1),
+        case(floats(3, 4, 5), start=-2, end=-1),
+        case(floats(2, 3), symbols=[("batch", "seq")])
+    ],
     "Size": [case(floats(3, 4)), case(floats(2, 3), symbols=[("batch", "seq")])],
-    "Squeeze": [case(floats(3, 1, 4), host(1)), case(floats(1, 5, 1), host(0, -1)), case(floats(1, 5), whole=True),
-                case(floats(3, 1, 4), axes=[1], opset=11)],
-    "Unsqueeze": [case(floats(3, 4), host(1)), case(floats(5), host(0, -1)), case(floats(2, 3), host(3, 0)), case(floats(3, 4), axes=[1], opset=11)],
-    "TensorScatter": [case(floats(2, 3, 6, 4), floats(2, 3, 2, 4), np.array([1, 3], np.int64)), case(floats(3, 5, 4), floats(3, 2, 4))],
-    "Trilu": [case(floats(3, 4, 5)), case(floats(2, 3, 4, 4), Host(np.int64(1)), upper=0), case(floats(2, 2, 3)), case(nans(2, 7, 4), Host(np.int64(-2))),
-              case(ints(5, 6), np.array(-1, np.int64), upper=0), case(bools(6, 6), Host(np.int64(1))), case(floats(4, 3), Host(np.int64(9))), case(floats(4, 5), Host(np.int64(-9)), upper=0)],
+    "Squeeze": [
+        case(floats(3, 1, 4), host(1)),
+        case(floats(1, 5, 1), host(0, -1)),
+        case(floats(1, 5), whole=True),
+        case(floats(3, 1, 4), axes=[1], opset=11)
+    ],
+    "Unsqueeze": [
+        case(floats(3, 4), host(1)),
+        case(floats(5), host(0, -1)),
+        case(floats(2, 3), host(3, 0)),
+        case(floats(3, 4), axes=[1], opset=11)
+    ],
+    "TensorScatter": [case(floats(2, 3, 6, 4), floats(2, 3, 2, 4), np.array([1, 3], np.int64)),
+                      case(floats(3, 5, 4), floats(3, 2, 4))],
+    "Trilu": [
+        case(floats(3, 4, 5)),
+        case(floats(2, 3, 4, 4), Host(np.int64(1)), upper=0),
+        case(floats(2, 2, 3)),
+        case(nans(2, 7, 4), Host(np.int64(-2))),
+        case(ints(5, 6), np.array(-1, np.int64), upper=0),
+        case(bools(6, 6), Host(np.int64(1))),
+        case(floats(4, 3), Host(np.int64(9))),
+        case(floats(4, 5), Host(np.int64(-9)), upper=0)
+    ],
     "Unique": [case(floats(3, 4), whole=True)],
-    "Upsample": [case(floats(2, 3, 2, 2), opset=8, mode="nearest", scales=[1.0, 1.0, 2.0, 3.0]),
-                 case(floats(2, 3, 2, 2), Host(np.array([1, 1, 2, 3], np.float32)), opset=9, mode="nearest")],
-    "Acos": one(low=-0.9, high=0.9), "Acosh": one(low=1.1, high=3), "Asin": one(low=-0.9, high=0.9), "Atanh": one(low=-0.9, high=0.9),
-    "Add": two(floats) + SYMBOLIC, "And": two(bools), "BitShift": two(unsigned, direction="LEFT"),
-    "BitwiseAnd": two(ints), "BitwiseNot": one(ints), "BitwiseOr": two(ints), "BitwiseXor": two(ints),
-    "Cast": one(to=T.INT32), "CastLike": [case(floats(3, 4), Host(np.int64(1))), case(ints(5), Host(floats(2)))],
-    "Clip": [case(floats(3, 4), Host(np.float32(-1)), Host(np.float32(1))), case(floats(5), None, Host(np.float32(0.5))), case(floats(2, 2))],
-    "Div": two(floats, away), "Mod": two(ints, positive) + [case(floats(3, 4), away(4), fmod=1)],
-    "Dropout": one() + [case(floats(3, 4), outputs=2, opset=9), case(floats(3, 4), Host(np.float32(0.5)), outputs=2), case(floats(6), None, Host(np.bool_(False))),
-                        case(floats(3, 4), None, Host(np.bool_(True)), whole=True)],
-    "Equal": two(ints), "Greater": two(floats), "GreaterOrEqual": two(ints), "Less": two(floats), "LessOrEqual": two(ints),
-    "Gelu": one() + one(approximate="tanh"), "Gemm": GEMM, "MatMul": MATMUL, "IsInf": one(special), "IsNaN": one(nans),
-    "Log": one(low=0.1, high=3), "Max": many(floats), "Mean": many(floats), "Min": many(floats), "Sum": many(floats), "Mul": two(floats),
-    "Not": one(bools), "Or": two(bools), "PRelu": [case(floats(3, 4), floats(4)), case(floats(2, 3, 4), floats(3, 1)), case(floats(5), floats(1))],
-    "Pow": two(away), "Reciprocal": one(low=0.5, high=2), "Reshape": RESHAPE, "Sqrt": one(low=0, high=3), "Sub": two(floats),
-    "Tan": one(low=-1, high=1), "Xor": two(bools), "LeakyRelu": one(alpha=0.1), "Celu": one(alpha=0.7), "Elu": one(alpha=0.7),
-    "Transpose": [case(floats(2, 3, 4)), case(floats(2, 3, 4), perm=[1, 2, 0]), case(floats(5, 2), perm=[1, 0]), case(floats()), case(floats(4))],
-    "Where": [case(bools(3, 4), floats(4), floats(3, 1)), case(bools(4), floats(3, 4), floats()), case(bools(2, 1, 3), floats(5, 1), floats(1))],
+    "Upsample": [
+        case(floats(2, 3, 2, 2), opset=8, mode="nearest", scales=[1.0, 1.0, 2.0, 3.0]),
+        case(floats(2, 3, 2, 2), Host(np.array([1, 1, 2, 3], np.float32)), opset=9, mode="nearest")
+    ],
+    "Acos": one(low=-0.9, high=0.9),
+    "Acosh": one(low=1.1, high=3),
+    "Asin": one(low=-0.9, high=0.9),
+    "Atanh": one(low=-0.9, high=0.9),
+    "Add": two(floats) + SYMBOLIC,
+    "And": two(bools),
+    "BitShift": two(unsigned, direction="LEFT"),
+    "BitwiseAnd": two(ints),
+    "BitwiseNot": one(ints),
+    "BitwiseOr": two(ints),
+    "BitwiseXor": two(ints),
+    "Cast": one(to=T.INT32),
+    "CastLike": [case(floats(3, 4), Host(np.int64(1))), case(ints(5), Host(floats(2)))],
+    "Clip": [
+        case(floats(3, 4), Host(np.float32(-1)), Host(np.float32(1))),
+        case(floats(5), None, Host(np.float32(0.5))),
+        case(floats(2, 2))
+    ],
+    "Div": two(floats, away),
+    "Mod": two(ints, positive) + [case(floats(3, 4), away(4), fmod=1)],
+    "Dropout": one() + [
+        case(floats(3, 4), outputs=2, opset=9),
+        case(floats(3, 4), Host(np.float32(0.5)), outputs=2),
+        case(floats(6), None, Host(np.bool_(False))),
+        case(floats(3, 4), None, Host(np.bool_(True)), whole=True)
+    ],
+    "Equal": two(ints),
+    "Greater": two(floats),
+    "GreaterOrEqual": two(ints),
+    "Less": two(floats),
+    "LessOrEqual": two(ints),
+    "Gelu": one() + one(approximate="tanh"),
+    "Gemm": GEMM,
+    "MatMul": MATMUL,
+    "IsInf": one(special),
+    "IsNaN": one(nans),
+    "Log": one(low=0.1, high=3),
+    "Max": many(floats),
+    "Mean": many(floats),
+    "Min": many(floats),
+    "Sum": many(floats),
+    "Mul": two(floats),
+    "Not": one(bools),
+    "Or": two(bools),
+    "PRelu": [case(floats(3, 4), floats(4)), case(floats(2, 3, 4), floats(3, 1)),
+              case(floats(5), floats(1))],
+    "Pow": two(away),
+    "Reciprocal": one(low=0.5, high=2),
+    "Reshape": RESHAPE,
+    "Sqrt": one(low=0, high=3),
+    "Sub": two(floats),
+    "Tan": one(low=-1, high=1),
+    "Xor": two(bools),
+    "LeakyRelu": one(alpha=0.1),
+    "Celu": one(alpha=0.7),
+    "Elu": one(alpha=0.7),
+    "Transpose": [
+        case(floats(2, 3, 4)),
+        case(floats(2, 3, 4), perm=[1, 2, 0]),
+        case(floats(5, 2), perm=[1, 0]),
+        case(floats()),
+        case(floats(4))
+    ],
+    "Where": [
+        case(bools(3, 4), floats(4), floats(3, 1)),
+        case(bools(4), floats(3, 4), floats()),
+        case(bools(2, 1, 3), floats(5, 1), floats(1))
+    ],
 }
 
 
@@ -370,7 +522,8 @@ def parts_of(rule, sizes, cuts):
 
 
 def routed(router, attributes):
-    """Weights of all experts for each token; 0 for experts that the router does not select. QMoE takes the softmax over the selected ones."""
+    """Weights of all experts for each token; 0 for experts that the router does not select. QMoE takes the softmax over the selected
+    ones."""
     chosen = np.argsort(router, 1)[:, -attributes["k"]:]
     shares = np.exp(router - router.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
@@ -577,7 +730,9 @@ def main(printer, only):
         for i, (op, since, domain, c) in enumerate(jobs):
             files.append(os.path.join(d, "%d.onnx" % i))
             onnx.save(node_model(op, since, c, True, domain), files[-1])
-        rules = [json.loads(line) for line in subprocess.run([printer] + files, check=True, capture_output=True, text=True).stdout.splitlines()]
+        rules = [
+            json.loads(line) for line in subprocess.run([printer] + files, check=True, capture_output=True, text=True).stdout.splitlines()
+        ]
     assert len(rules) == len(jobs), "a rule is missing"
     proved, wrong_of, cut_rows = 0, {full(r): [] for r in rows}, set()
     for (op, since, domain, c), rule in zip(jobs, rules):

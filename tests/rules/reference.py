@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reference implementations in numpy, from the definitions, of operators that neither ONNX Runtime (on the CPU) nor onnx's reference supports."""
+"""Reference implementations in numpy, from the definitions, of operators that neither ONNX Runtime (on the CPU) nor onnx's reference
+supports."""
 import numpy as np
 from onnx import helper
 
@@ -68,7 +69,8 @@ def packed_attention(x, weights, bias, offsets, starts, scores_bias=None, num_he
     return packed_multi_head(q, k, v, None, offsets, starts, scores_bias, num_heads)
 
 
-def paged_attention(q, k, v, keys, values, starts, past, table, cos=None, sin=None, slots=None, sink=None, *more, num_heads=1, kv_num_heads=1, **attributes):
+def paged_attention(q, k, v, keys, values, starts, past, table, cos=None, sin=None, slots=None, sink=None, *more, num_heads=1,
+                    kv_num_heads=1, **attributes):
     """New keys and values are stored in the blocks of the table; each query sees the tokens before it."""
     keys, values, block, size = keys.copy(), values.copy(), keys.shape[1], keys.shape[3]
     if k is None:
@@ -87,7 +89,8 @@ def paged_attention(q, k, v, keys, values, starts, past, table, cos=None, sin=No
     return [np.stack(rows).astype(np.float32), keys, values]
 
 
-def sparse_attention(q, k, v, keys, values, rows, cols, total, lengths, cos=None, sin=None, num_heads=1, kv_num_heads=1, sparse_block_size=1, scale=0.0, **attributes):
+def sparse_attention(q, k, v, keys, values, rows, cols, total, lengths, cos=None, sin=None, num_heads=1, kv_num_heads=1,
+                     sparse_block_size=1, scale=0.0, **attributes):
     """Causal attention over the key blocks that the head's layout has for the block of the query. Only for prompts."""
     b, t, each = q.shape[0], q.shape[1], num_heads // kv_num_heads
     keys, values, out = keys.copy(), values.copy(), np.zeros(q.shape, np.float32)
@@ -136,14 +139,14 @@ def nbits_qkv(a, skip, scale, *rest, K=0, bits=4, epsilon=1e-5, **more):
 OPERATORS = {
     "MatMulNBitsMlp": nbits_mlp,
     "MatMulNBitsQkv": nbits_qkv,
-    "GemmaRotaryEmbedding": lambda e, q, r, k, s: [(q * np.cos(e)[:, None] + r * np.sin(e)[:, None]).astype(np.float32), (k * np.cos(e)[:, None] + s * np.sin(e)[:, None]).astype(np.float32)],
+    "GemmaRotaryEmbedding": lambda e, q, r, k, s: [(q * np.cos(e)[:, None] + r * np.sin(e)[:, None]).astype(np.float32),
+                                                   (k * np.cos(e)[:, None] + s * np.sin(e)[:, None]).astype(np.float32)],
     "BiasSplitGelu": bias_split_gelu,
     "Adam": adam,
     "PackedMultiHeadAttention": packed_multi_head,
     "PackedAttention": packed_attention,
     "PagedAttention": paged_attention,
     "SparseAttention": sparse_attention,
-
     "SwiGLU": lambda a, b, alpha=1.0: [a * sigmoid(alpha * a) * b],
     "BiasAdd": lambda x, bias, skip: [x + bias + skip],
     "GroupNorm": group_norm,

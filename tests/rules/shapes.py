@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares shape inference with Python's onnx. After all stored shapes are removed, the inferred shapes must not contradict the declared ones
-or those of onnx.shape_inference, and must be at least as complete. Uses a sample of onnx's node tests; `all` uses all of them.
+"""Compares shape inference with Python's onnx. After all stored shapes are removed, the inferred shapes must not contradict the declared
+ones or those of onnx.shape_inference, and must be at least as complete. Uses a sample of onnx's node tests; `all` uses all of them.
 
 Usage: shapes.py TESSERA [all]
 """
@@ -86,7 +86,8 @@ def export_wrong(tessera, path, folder):
     subprocess.run([tessera, "shapes", src, "-o", out], check=True, capture_output=True)
     found, names = sizes(onnx.load(out)), dict(BOUNDS)
     for v, dims in want.items():
-        if v in kept and any(b is not None and (a is None or value(a, names) != value(b, names)) for a, b in zip(found.get(v, []), dims)) or v in kept and v not in found:
+        if v in kept and any(b is not None and (a is None or value(a, names) != value(b, names))
+                             for a, b in zip(found.get(v, []), dims)) or v in kept and v not in found:
             return "%s is %s, exported as %s" % (v, found.get(v), dims)
     return None
 
@@ -124,7 +125,8 @@ def session(model):
 
 
 def pool(**attributes):
-    graph = helper.make_graph([helper.make_node("MaxPool", ["x"], ["y"], **attributes)], "pool", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, "n"])],
+    graph = helper.make_graph([helper.make_node("MaxPool", ["x"], ["y"], **attributes)], "pool",
+                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, "n"])],
                               [helper.make_empty_tensor_value_info("y")])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
@@ -150,12 +152,15 @@ def test_pools(folder, tessera):
                 continue  # a negative size
             if size:
                 compared += 1
-                assert dim.HasField("dim_value") and dim.dim_value == want == value(formula, dict(BOUNDS, n=size)), (model.graph.node[0], size, formula, dim, want)
+                assert dim.HasField("dim_value") and dim.dim_value == want == value(formula, dict(BOUNDS, n=size)), (model.graph.node[0],
+                                                                                                                     size, formula, dim,
+                                                                                                                     want)
     assert compared > 100, compared
 
 
 def test_declared_pool(folder, tessera):
-    """Exporters declare the size of a pool for inputs that have at least one window. Their formula is kept, and so are those that follow."""
+    """Exporters declare the size of a pool for inputs that have at least one window. Their formula is kept, and so are those that
+    follow."""
     model = pool(kernel_shape=[2], strides=[2])
     model.graph.node.append(helper.make_node("Cos", ["y"], ["z"]))
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 1, "(n//2)"]))
@@ -170,7 +175,8 @@ def test_declared_pool(folder, tessera):
 
 def main(tessera, every):
     data = os.path.join(os.path.dirname(onnx.__file__), "backend/test/data")
-    models = sorted(glob.glob(data + "/node/*/model.onnx"))[::1 if every else STEP] + sorted(glob.glob(data + "/light/*.onnx"))[::1 if every else 3]
+    models = sorted(glob.glob(data + "/node/*/model.onnx"))[::1 if every else STEP] + sorted(
+        glob.glob(data + "/light/*.onnx"))[::1 if every else 3]
     exports = sorted(glob.glob(os.path.join(os.path.dirname(__file__), "../models/*/model.onnx")))
 
     def same(folder, path):
@@ -178,7 +184,8 @@ def main(tessera, every):
         assert not wrong, wrong
 
     harness.run([(test.__name__[5:], test, tessera) for test in (test_chain_of_states, test_pools, test_declared_pool)])
-    harness.run([(path.split("/")[-2] if path.endswith("/model.onnx") else os.path.basename(path), same, path) for path in models + exports])
+    harness.run([(path.split("/")[-2] if path.endswith("/model.onnx") else os.path.basename(path), same, path)
+                 for path in models + exports])
     harness.finish()
 
 

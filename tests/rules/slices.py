@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests size expressions of Slice. For an input of symbolic size, the inferred expression must give the size that ONNX Runtime gives. Tries every
-size up to 8, and all bounds near the ends, far beyond them and at the limits of the types, forward and backward.
+"""Tests size expressions of Slice. For an input of symbolic size, the inferred expression must give the size that ONNX Runtime gives. Tries
+every size up to 8, and all bounds near the ends, far beyond them and at the limits of the types, forward and backward.
 
 Usage: slices.py TESSERA
 """

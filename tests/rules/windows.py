@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the window arithmetic of rules: poolings and convolutions of one dimension, all small sizes, kernels, strides, dilations, pads, automatic
-pads and rounding modes. Each is sharded in 2, 3 and 4 parts and compared with the unsharded run in ONNX Runtime, as in prove.py but with
-many more numbers. Cases that the engine rejects unsharded are skipped.
+"""Tests the window arithmetic of rules: poolings and convolutions of one dimension, all small sizes, kernels, strides, dilations, pads,
+automatic pads and rounding modes. Each is sharded in 2, 3 and 4 parts and compared with the unsharded run in ONNX Runtime, as in prove.py
+but with many more numbers. Cases that the engine rejects unsharded are skipped.
 
 Usage: windows.py PRINT_RULE [all]    (without `all` every 67th case, and every 7th with automatic pads)
 """

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests which kernels of ONNX Runtime overwrite their inputs. Runs each case of prove.py with its results inside a graph (graph outputs would get
-their own memory) and compares its inputs before and after. The rows of the table must agree.
+"""Tests which kernels of ONNX Runtime overwrite their inputs. Runs each case of prove.py with its results inside a graph (graph outputs
+would get their own memory) and compares its inputs before and after. The rows of the table must agree.
 
-Also tests which kernels read values that they have overwritten. If inputs are computed by other nodes and sizes are declared, ONNX Runtime stores
-results in the memory of inputs where a kernel allows it. The results must be those of the node alone, except for UNSOUND (docs/numbers.md).
+Also tests which kernels read values that they have overwritten. If inputs are computed by other nodes and sizes are declared, ONNX Runtime
+stores results in the memory of inputs where a kernel allows it. The results must be those of the node alone, except for UNSOUND
+(docs/numbers.md).
 
 Usage: writes.py PRINT_RULE
 """
@@ -32,7 +33,8 @@ def run(model, feeds):
 
 def told(info, name, array):
     """A declaration of this value, with the type of `info` or `array`."""
-    return helper.make_tensor_value_info(name, info.type.tensor_type.elem_type if info else helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+    return helper.make_tensor_value_info(name, info.type.tensor_type.elem_type if info else helper.np_dtype_to_tensor_dtype(array.dtype),
+                                         array.shape)
 
 
 def inner(model):
@@ -110,7 +112,8 @@ def main(printer):
     for name in sorted(spoiled ^ UNSOUND):
         bad += 1
         print("%s: ONNX Runtime %s" % (name, "reads what it has written over" if name in spoiled else "is sound by now: UNSOUND has it"))
-    harness.check("rows say which inputs a kernel may overwrite", not bad and min(runs, among) >= 500, "%d runs, %d among other nodes, %d rows differ" % (runs, among, bad))
+    harness.check("rows say which inputs a kernel may overwrite", not bad and min(runs, among) >= 500,
+                  "%d runs, %d among other nodes, %d rows differ" % (runs, among, bad))
     harness.finish()
 
 

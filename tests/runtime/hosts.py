@@ -30,9 +30,14 @@ def start(hosts, ranks, command):
     """Start half of the ranks on each host, with the variables of a launcher."""
     started = []
     for r in reversed(range(ranks)):
-        env = {**os.environ, "RANK": str(r), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks // 2), "MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": "29511",
-               "TESSERA_SECRET": SECRET, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD)}
-        started.insert(0, subprocess.Popen([*hosts.words(2 * r // ranks), *command], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        env = {
+            **os.environ, "RANK": str(r), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks // 2), "MASTER_ADDR": hosts.addresses[0],
+            "MASTER_PORT": "29511", "TESSERA_SECRET": SECRET, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD)
+        }
+        started.insert(
+            0,
+            subprocess.Popen([*hosts.words(2 * r // ranks), *command], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             text=True))
     return started
 
 
@@ -60,7 +65,8 @@ def two_hosts(d):
         want = run(p, {"x": x}, threads=1).outputs["y"].tobytes()
         with Hosts() as hosts:
             before = hosts.received(0)
-            codes, said = end(start(hosts, n, [TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--threads", "1"]))
+            codes, said = end(start(hosts, n,
+                                    [TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--threads", "1"]))
             assert codes == [0] * n, said
             assert hosts.received(0) - before >= x.nbytes / 2, hosts.received(0) - before
         assert dict(np.load(d + "/out.npz"))["y"].tobytes() == want
@@ -109,7 +115,9 @@ def another_secret_on_the_other_host(d):
         return why_not()
     p, _ = big(d, 2)
     with Hosts() as hosts:
-        ranks = start(hosts, 2, ["sh", "-c", '[ $RANK = 1 ] && export TESSERA_SECRET=other; exec "$@"', "sh", TESSERA, "run", p, "--inputs", d + "/in.npz"])
+        ranks = start(
+            hosts, 2,
+            ["sh", "-c", '[ $RANK = 1 ] && export TESSERA_SECRET=other; exec "$@"', "sh", TESSERA, "run", p, "--inputs", d + "/in.npz"])
         text = ranks[1].communicate(timeout=30)[0]
         ranks[0].kill()
         ranks[0].communicate()
@@ -123,7 +131,8 @@ def listening(words):
 
 
 def can_connect(words, address, port):
-    return subprocess.run([*words, "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/%s/%s" % (address, port)], capture_output=True).returncode == 0
+    return subprocess.run(
+        [*words, "timeout", "1", "bash", "-c", "exec 3<>/dev/tcp/%s/%s" % (address, port)], capture_output=True).returncode == 0
 
 
 @case
@@ -172,8 +181,12 @@ def sshd(d, words=(), addresses=("127.0.0.2", "127.0.0.3")):
         f.write("".join("ListenAddress %s\n" % a for a in addresses))
         f.write("Port %d\nHostKey %s/host\nAuthorizedKeysFile %s/authorized\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n"
                 "AcceptEnv TESSERA_ORT\n" % (port, d, d))
-    process = subprocess.Popen([*words, os.path.abspath(server), "-D", "-e", "-f", d + "/config"], stdout=subprocess.DEVNULL, stderr=open(d + "/log", "w"))
-    shell = "ssh -x -p %d -i %s/own -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o SendEnv=TESSERA_ORT" % (port, d)
+    process = subprocess.Popen([*words, os.path.abspath(server), "-D", "-e", "-f", d + "/config"], stdout=subprocess.DEVNULL,
+                               stderr=open(d + "/log", "w"))
+    shell = (
+        "ssh -x -p %d -i %s/own -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o"
+        " SendEnv=TESSERA_ORT" % (port, d)
+    )
     for _ in range(100):
         if process.poll() is not None:
             return None, "sshd does not start: " + open(d + "/log").read().strip()
@@ -195,14 +208,18 @@ def launch_over_ssh(d):
         p, x = big(d, 4)
         want = run(p, {"x": x}, threads=1).outputs["y"].tobytes()
         env = {**os.environ, "TESSERA_RSH": shell, "TESSERA_ORT": engine()}
-        go = lambda *command, hosts="127.0.0.2:2,127.0.0.3:2": subprocess.run([TESSERA, "launch", "--hosts", hosts, "--", *command], capture_output=True, text=True, timeout=120, env=env)
+        go = lambda *command, hosts="127.0.0.2:2,127.0.0.3:2": subprocess.run([TESSERA, "launch", "--hosts", hosts, "--", *command],
+                                                                              capture_output=True, text=True, timeout=120, env=env)
         q = go(TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--threads", "1", "--transport", "ucx")
         assert q.returncode == 0 and q.stdout.startswith("[0] y"), (q.stdout, q.stderr)
         assert dict(np.load(d + "/out.npz"))["y"].tobytes() == want
         began = time.time()
         q = go("sh", "-c", "[ $RANK = 1 ] && exit 7; echo $$ >%s/pid; exec sleep 977" % d, hosts="127.0.0.2,127.0.0.3")
         assert q.returncode == 7 and time.time() - began < 30, (q.returncode, q.stderr)
-        ranks = subprocess.Popen([TESSERA, "launch", "--hosts", "127.0.0.2", "--", "sh", "-c", "echo $$ >%s/new; mv %s/new %s/lives; exec sleep 977" % (d, d, d)], env=env)
+        ranks = subprocess.Popen([
+            TESSERA, "launch", "--hosts", "127.0.0.2", "--", "sh", "-c",
+            "echo $$ >%s/new; mv %s/new %s/lives; exec sleep 977" % (d, d, d)
+        ], env=env)
         while not os.path.exists(d + "/lives"):
             time.sleep(0.05)
         ranks.send_signal(signal.SIGTERM)
@@ -218,7 +235,8 @@ def launch_over_ssh(d):
 
 @case
 def launch_between_hosts(d):
-    """Launch from one host to the other. This host is known by its address and by `localhost`; the other gets an address that it can reach."""
+    """Launch from one host to the other. This host is known by its address and by `localhost`; the other gets an address that it can
+    reach."""
     if why_not():
         return why_not()
     p, x = big(d, 2)
@@ -230,9 +248,11 @@ def launch_between_hosts(d):
         try:
             env = {**os.environ, "TESSERA_RSH": shell, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD)}
             for zero in (hosts.addresses[0], "localhost", hosts.names[0]):
-                q = subprocess.run([*hosts.words(0), TESSERA, "launch", "--hosts", "%s:1,%s:1" % (zero, hosts.addresses[1]), "--", "sh", "-c",
-                                    'echo "at $MASTER_ADDR"; exec "$@"', "sh", TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--threads", "1"],
-                                   capture_output=True, text=True, timeout=120, env=env)
+                q = subprocess.run([
+                    *hosts.words(0), TESSERA, "launch", "--hosts",
+                    "%s:1,%s:1" % (zero, hosts.addresses[1]), "--", "sh", "-c", 'echo "at $MASTER_ADDR"; exec "$@"', "sh", TESSERA, "run",
+                    p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--threads", "1"
+                ], capture_output=True, text=True, timeout=120, env=env)
                 assert q.returncode == 0 and q.stdout.count("at %s\n" % hosts.addresses[0]) == 2, (zero, q.stdout, q.stderr)
                 assert dict(np.load(d + "/out.npz"))["y"].tobytes() == want
                 os.remove(d + "/out.npz")
@@ -274,10 +294,15 @@ class Slurm:
 
     def __init__(self, d, hosts):
         self.d, self.hosts, self.started = d, hosts, []
-        self.env = {**os.environ, "SLURM_CONF": d + "/slurm.conf", "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD), "PATH": d + "/bin:" + os.environ["PATH"] + ":/usr/sbin"}
+        self.env = {
+            **os.environ, "SLURM_CONF": d + "/slurm.conf", "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD),
+            "PATH": d + "/bin:" + os.environ["PATH"] + ":/usr/sbin"
+        }
 
     def daemon(self, k, *words):
-        self.started.append(subprocess.Popen([*self.hosts.words(k), *words], env=self.env, stdout=subprocess.DEVNULL, stderr=open(self.d + "/daemons.log", "a")))
+        self.started.append(
+            subprocess.Popen([*self.hosts.words(k), *words], env=self.env, stdout=subprocess.DEVNULL,
+                             stderr=open(self.d + "/daemons.log", "a")))
 
     def call(self, *words, timeout=120):
         return subprocess.run([*self.hosts.words(0), *words], env=self.env, cwd=self.d, capture_output=True, text=True, timeout=timeout)
@@ -313,7 +338,8 @@ class Slurm:
         until = time.time() + 60
         while self.call("timeout", "10", "srun", "-N2", "-n2", "-t1", "true").returncode:
             if time.time() > until:
-                raise AssertionError("Slurm does not start: " + "".join(open(d + "/" + f).read()[-1500:] for f in os.listdir(d) if f.endswith(".log")))
+                raise AssertionError("Slurm does not start: " +
+                                     "".join(open(d + "/" + f).read()[-1500:] for f in os.listdir(d) if f.endswith(".log")))
             time.sleep(1)
 
     def __exit__(self, *_):
@@ -343,7 +369,8 @@ def slurm(d):
         command = ["tessera", "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--threads", "1", "--verbose"]
         offered = s.call("srun", "--mpi=list")
         ways = [(["-N1"], [], "shm with"), (["-N2"], ["--transport", "ucx"], "ucx with")]
-        ways += [(["-N1", "--mpi=" + mpi], [], " with ranks 0+1") for mpi in ("pmi2", "pmix") if mpi in (offered.stdout + offered.stderr).split()]
+        ways += [(["-N1", "--mpi=" + mpi], [], " with ranks 0+1") for mpi in ("pmi2", "pmix")
+                 if mpi in (offered.stdout + offered.stderr).split()]
         for nodes, more, seen in ways:
             q = s.call("srun", "-n2", "-t2", *nodes, *command, *more)
             assert q.returncode == 0 and seen in q.stdout, (nodes, q.stdout, q.stderr)

@@ -39,7 +39,10 @@ class Hosts:
             shutil.rmtree("/etc/netns/" + name, ignore_errors=True)
 
     def words(self, k):
-        return ["ip", "netns", "exec", self.names[k], "unshare", "--uts", "--ipc", "sh", "-c", 'hostname %s && exec "$@"' % self.names[k], "sh"]
+        return [
+            "ip", "netns", "exec", self.names[k], "unshare", "--uts", "--ipc", "sh", "-c",
+            'hostname %s && exec "$@"' % self.names[k], "sh"
+        ]
 
     def received(self, k):
         text = subprocess.run([*self.words(k), "cat", "/proc/net/dev"], capture_output=True, text=True).stdout

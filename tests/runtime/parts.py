@@ -69,8 +69,9 @@ def run(path, inputs, **options):
 def comm(op, x, y, number, group, kind, token=None, plan=PLAN, extra=(), name=None, **attributes):
     """A communication node; tokens are numbered in the order of the rank's nodes (token, else number)."""
     token = number if token is None else token
-    return h.make_node(op, [x, *extra, "token%d" % token if token else "ai.tessera.token"], [y, "token%d" % (token + 1)],
-                       name=name or "%s_%d" % (op, number), domain="ai.tessera", plan=plan, id=number, group=list(group), elem_type=kind, **attributes)
+    return h.make_node(op, [x, *extra, "token%d" % token if token else "ai.tessera.token"], [y, "token%d" % (token + 1)], name=name
+                       or "%s_%d" % (op, number), domain="ai.tessera", plan=plan, id=number, group=list(group), elem_type=kind,
+                       **attributes)
 
 
 def value(name, kind=F, shape=None):
@@ -102,10 +103,13 @@ def partition(folder, models, inputs=None, plan=PLAN):
         files[name], sizes[name] = hashlib.sha256(data).hexdigest(), len(data)
     dtype = lambda v: h.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type).name if v.type.tensor_type.elem_type else "float32"
     port = lambda v: {"name": v.name, "type": dtype(v), "shape": [], "sharding": ""}
-    doc = {"version": 1, "generator": "test", "model": {"name": "hand", "sha256": "0" * 64}, "configuration": "c", "plan": plan, "ranks": len(models),
-           "devices": [{"rank": r, "device": "", "file": "rank%d.onnx" % r, "data": []} for r in range(len(models))],
-           "inputs": [port(v) for v in models[0].graph.input], "outputs": [port(v) for v in models[0].graph.output if not v.name.startswith("ai.tessera")],
-           "collectives": [], "replicated": [], "weights": [{"elements": 0, "bytes": 0}] * len(models), "files": files, "sizes": sizes}
+    doc = {
+        "version": 1, "generator": "test", "model": {"name": "hand", "sha256": "0" * 64}, "configuration": "c", "plan": plan,
+        "ranks": len(models), "devices": [{"rank": r, "device": "", "file": "rank%d.onnx" % r, "data": []}
+                                          for r in range(len(models))], "inputs": [port(v) for v in models[0].graph.input],
+        "outputs": [port(v) for v in models[0].graph.output if not v.name.startswith("ai.tessera")], "collectives": [], "replicated": [],
+        "weights": [{"elements": 0, "bytes": 0}] * len(models), "files": files, "sizes": sizes
+    }
     with open(os.path.join(folder, "manifest.json"), "w") as f:
         json.dump(doc, f)
     return folder
@@ -121,8 +125,12 @@ def mlp(n, rows=5, inner=12, width=7, seed=1):
     parts = []
     for r in range(n):
         a, b = r * inner // n, (r + 1) * inner // n
-        parts.append(model(body + [h.make_node("MatMul", ["b", "down"], ["c"]), comm("AllReduce", "c", "y", 0, range(n), F, reduce="sum", name="down_sum")],
-                           ins, outs, {"up": up[:, a:b], "down": down[a:b]}))
+        parts.append(
+            model(
+                body +
+                [h.make_node("MatMul", ["b", "down"], ["c"]),
+                 comm("AllReduce", "c", "y", 0, range(n), F, reduce="sum", name="down_sum")], ins, outs,
+                {"up": up[:, a:b], "down": down[a:b]}))
     return whole, parts, rng.normal(size=(rows, width)).astype("f4")
 
 

@@ -26,7 +26,10 @@ with socket.socket() as s:
     port = s.getsockname()[1]
 ranks = []
 for rank in reversed(range(count)):  # the other ranks wait for rank 0
-    env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"), "MASTER_PORT": str(port)}
+    env = {
+        **os.environ, "RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": os.environ.get("MASTER_ADDR", "127.0.0.1"),
+        "MASTER_PORT": str(port)
+    }
     words = command
     if hosts > 1:
         words = ["unshare", "-u", "sh", "-c", 'hostname host%d && exec "$@"' % (rank * hosts // count), "sh", *command]

@@ -9,12 +9,13 @@ from parts import *
 FAIL = os.path.join(os.path.dirname(TOOL), "fail_tool")
 GENAI = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../folders/genai_tiny")
 ALLOCATION, READ, WRITE = 0, 1, 2
-LEAST = {"run": 8, "bench": 6, "job": 6, "verify": 10, "measure": 2, "generate": 6}  # failures of both ranks, so that the test cannot pass without any
+LEAST = {"run": 8, "bench": 6, "job": 6, "verify": 10, "measure": 2,
+         "generate": 6}  # failures of both ranks, so that the test cannot pass without any
 
 
 def step(work, kind):
-    """The sample tries every 31st allocation (of the few in a generation every 11th) and every 4th read and write. A measurement takes more than a
-    second of CPU time, so it tries few writes."""
+    """The sample tries every 31st allocation (of the few in a generation every 11th) and every 4th read and write. A measurement takes more
+    than a second of CPU time, so it tries few writes."""
     if harness.ALL:
         return 1
     if work == "measure":

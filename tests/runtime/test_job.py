@@ -9,7 +9,9 @@ def job(path, *words, timeout=harness.HANG_S):
     """(exit code, statuses of the words, all text)"""
     p = subprocess.run([JOB, engine(), path, *words], capture_output=True, text=True, errors="replace", timeout=timeout)
     lines = p.stdout.splitlines()
-    statuses = [int(x.split()[1]) for x, w in zip([x for x in lines if x.split() and x.split()[0] in {w.split(":")[0] for w in words}], words)]
+    statuses = [
+        int(x.split()[1]) for x, w in zip([x for x in lines if x.split() and x.split()[0] in {w.split(":")[0] for w in words}], words)
+    ]
     return p.returncode, statuses, p.stdout + p.stderr
 
 
@@ -74,7 +76,10 @@ def inputs_that_do_not_fit_end_nothing(d):
 def a_failure_ends_the_job(d):
     """A rank fails in its second run (the index of its Gather is out of range). Later calls must report the same error."""
     ins, outs = [value("x", F, [3]), value("i", I, [1])], [value("y", F, [1])]
-    ranks = [model([h.make_node("Gather", ["x", "i"], ["g"]), comm("AllReduce", "g", "y", 0, range(2), F, reduce="sum")], ins, outs) for _ in range(2)]
+    ranks = [
+        model([h.make_node("Gather", ["x", "i"], ["g"]),
+               comm("AllReduce", "g", "y", 0, range(2), F, reduce="sum")], ins, outs) for _ in range(2)
+    ]
     at = partition(d + "/p", ranks)
     sets(d, 2, lambda k: {"x": np.arange(3, dtype="f4"), "i": np.array([1 + 9 * k])})
     word = lambda k: "run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k)
@@ -93,7 +98,10 @@ def states_stay_with_their_ranks(d):
     ins = [value("x", F, ["n"]), value("past", F, ["n"])]
     whole = model(body + [h.make_node("Identity", ["s"], ["y"])], ins, [value("y", F, []), value("present", F, ["n"])])
     onnx.save(whole, d + "/w.onnx")
-    cut = [model(body + [comm("AllReduce", "s", "y", 0, range(2), F, reduce="sum")], ins, [value("y", F, []), value("present", F, ["n"])]) for _ in range(2)]
+    cut = [
+        model(body + [comm("AllReduce", "s", "y", 0, range(2), F, reduce="sum")], ins,
+              [value("y", F, []), value("present", F, ["n"])]) for _ in range(2)
+    ]
     at = partition(d + "/p", cut)
     sets(d, 4, lambda k: {"x": np.full(3, 10.0 ** k, "f4"), **({"past": np.zeros(3, "f4")} if k in (0, 3) else {})})
     words = ["run:%s/in%d.npz>%s/out%d.npz" % (d, k, d, k) for k in range(4)]
@@ -119,15 +127,18 @@ def a_state_may_be_of_one_rank(d):
     x = value("x", F, ["n"])
     sums = lambda v: comm("AllReduce", v, "y", 0, range(2), F, reduce="sum")
     first = model([h.make_node("Identity", ["x"], ["s"]), sums("s")], [x], [value("y", F, ["n"])])
-    second = model([h.make_node("Add", ["past", "x"], ["present"]), sums("present")], [x, value("past", F, ["n"])], [value("y", F, ["n"]), value("present", F, ["n"])])
+    second = model([h.make_node("Add", ["past", "x"], ["present"]), sums("present")], [x, value("past", F, ["n"])],
+                   [value("y", F, ["n"]), value("present", F, ["n"])])
     at = partition(d + "/p", [first, second])
     doc = json.load(open(at + "/manifest.json"))
     for device, m in zip(doc["devices"], (first, second)):
         device["inputs"], device["outputs"] = ([v.name for v in side] for side in (m.graph.input, m.graph.output))
     json.dump(doc, open(at + "/manifest.json", "w"))
     for present, status in (("present", 0), ("nothing", 5)):
-        p = subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), "started.py"), "2", "--", JOB, engine(), at, "keep:past=" + present],
-                           capture_output=True, text=True, errors="replace", timeout=harness.HANG_S)
+        p = subprocess.run(
+            [sys.executable,
+             os.path.join(os.path.dirname(__file__), "started.py"), "2", "--", JOB,
+             engine(), at, "keep:past=" + present], capture_output=True, text=True, errors="replace", timeout=harness.HANG_S)
         assert [x for x in p.stdout.splitlines() if x.startswith("keep ")] == ["keep %d" % status] * 2, p
 
 
@@ -162,26 +173,37 @@ def peak_of(path, *words):
 
 @case
 def a_run_keeps_the_buffers_that_the_plan_counts(d):
-    """A cache with one declared size must be one buffer in plan and run. A cache that may grow is two, even if the planned sizes are equal."""
+    """A cache with one declared size must be one buffer in plan and run. A cache that may grow is two, even if the planned sizes are
+    equal."""
     tokens, heads, size = 147456, 2, 64  # 36 MiB per rank and cache: malloc returns that much to the system
     cache, predicted, measured, answers = 2 * heads * tokens * size * 4, {}, {}, {}
     draw = np.random.default_rng(3)
-    rows = [{"q": draw.standard_normal((1, 1, heads * size), "f4"), "k": draw.standard_normal((1, 1, heads * size), "f4"), "v": draw.standard_normal((1, 1, heads * size), "f4"),
-             "lengths": np.array([k], "i4"), "total": np.array([k + 1], "i4")} for k in range(3)]
+    rows = [{
+        "q": draw.standard_normal((1, 1, heads * size), "f4"), "k": draw.standard_normal((1, 1, heads * size), "f4"),
+        "v": draw.standard_normal((1, 1, heads * size), "f4"), "lengths": np.array([k], "i4"), "total": np.array([k + 1], "i4")
+    } for k in range(3)]
     rows[0].update({"past_" + c: np.zeros((1, heads, tokens, size), "f4") for c in "kv"})
     for k, row in enumerate(rows):
         np.savez_compressed("%s/in%d.npz" % (d, k), **row)
-    node = h.make_node("GroupQueryAttention", ["q", "k", "v", "past_k", "past_v", "lengths", "total"], ["y", "present_k", "present_v"], name="attention", domain="com.microsoft", num_heads=heads, kv_num_heads=heads)
+    node = h.make_node("GroupQueryAttention", ["q", "k", "v", "past_k", "past_v", "lengths", "total"], ["y", "present_k", "present_v"],
+                       name="attention", domain="com.microsoft", num_heads=heads, kv_num_heads=heads)
     row, one = [1, 1, heads * size], T.INT32
     for how, past, present in (("fixed", tokens, tokens), ("named", "length", "length"), ("grows", "past", "now")):
-        ins = [value(n, F, row) for n in "qkv"] + [value("past_" + c, F, [1, heads, past, size]) for c in "kv"] + [value("lengths", one, [1]), value("total", one, [1])]
+        ins = [value(n, F, row)
+               for n in "qkv"] + [value("past_" + c, F, [1, heads, past, size])
+                                  for c in "kv"] + [value("lengths", one, [1]), value("total", one, [1])]
         outs = [value("y", F, row)] + [value("present_" + c, F, [1, heads, present, size]) for c in "kv"]
-        onnx.save(h.make_model(h.make_graph([node], "g", ins, outs), ir_version=10, opset_imports=[h.make_opsetid("", 21), h.make_opsetid("com.microsoft", 1)]), d + "/m.onnx")
+        onnx.save(
+            h.make_model(h.make_graph([node], "g", ins, outs), ir_version=10,
+                         opset_imports=[h.make_opsetid("", 21), h.make_opsetid("com.microsoft", 1)]), d + "/m.onnx")
         tessera = lambda *words: subprocess.run([os.path.join(BUILD, "tessera"), *words], check=True, capture_output=True, text=True).stdout
         spec = "{1,1,2:0,1}"
-        tessera("annotate", d + "/m.onnx", "--config", "c:2", *(w for n in "qkv" for w in ("--shard", "attention:%s=%s" % (n, spec))), "-o", d + "/c.onnx")
+        tessera("annotate", d + "/m.onnx", "--config", "c:2", *(w for n in "qkv" for w in ("--shard", "attention:%s=%s" % (n, spec))), "-o",
+                d + "/c.onnx")
         sizes = [w for n in sorted({past, present} - {tokens}) for w in ("--dim", "%s=%d" % (n, tokens))]
-        plan = json.loads(tessera("plan", d + "/c.onnx", "--config", "c", "--devices", "2", "--state", "past_*=present_*", *sizes, "-o", d + "/p.onnx", "--json"))
+        plan = json.loads(
+            tessera("plan", d + "/c.onnx", "--config", "c", "--devices", "2", "--state", "past_*=present_*", *sizes, "-o", d + "/p.onnx",
+                    "--json"))
         tessera("partition", d + "/p.onnx", "--config", "c", "-o", d + "/parts", "--force")
         states = json.load(open(d + "/parts/manifest.json"))["states"]
         assert len(states) == 2 and all(s["in_place"] == (how != "grows") for s in states), states
@@ -235,7 +257,8 @@ def a_child_that_dies_ends_the_job(d):
     sets(d, 1, lambda k: {"x": x})
     good, start, wait = "run:%s/in0.npz>%s/out0.npz" % (d, d), "start:%s/in0.npz" % d, "wait:%s/out0.npz" % d
     peer = STATUS.index("PEER")
-    for words, first in (([good, "kill:1", good, good, "barrier"], 2), ([good, start, "kill:2", start, wait, wait], 4), (["kill:0", "barrier", wait, start, wait], 1)):
+    for words, first in (([good, "kill:1", good, good, "barrier"], 2), ([good, start, "kill:2", start, wait,
+                                                                         wait], 4), (["kill:0", "barrier", wait, start, wait], 1)):
         rc, st, text = job(at, *words)
         bad = [i for i, s in enumerate(st) if s]
         assert rc == peer and bad and all(st[i] == peer for i in range(bad[0], len(st))), (words, st, text)
@@ -271,7 +294,8 @@ def common_weights_are_held_once(d):
     chain = [h.make_node("MatMul", ["x" if k == 0 else "a%d" % k, n], ["a%d" % (k + 1)]) for k, n in enumerate(names)]
     ranks = []
     for r in range(2):
-        m = model(chain + [comm("AllReduce", "a3", "y", 0, range(2), F, reduce="sum")], [value("x", F, [4, size])], [value("y", F, [4, size])])
+        m = model(chain + [comm("AllReduce", "a3", "y", 0, range(2), F, reduce="sum")], [value("x", F, [4, size])],
+                  [value("y", F, [4, size])])
         for k, n in enumerate(names):
             t = m.graph.initializer.add(name=n, data_type=F, dims=[size, size], data_location=T.EXTERNAL)
             for key, v in (("location", "common.data"), ("offset", k * size * size * 4), ("length", size * size * 4)):
@@ -301,10 +325,15 @@ def runs_through_stages(d):
     """Two stages with eight pending runs must give the results of a single run."""
     work = 40
     x = np.random.default_rng(0).normal(size=(160, 160)).astype("f4") / 13
-    chain = lambda a, b: [h.make_node("MatMul", ["%s%d" % (a, k) if k else a, "w"], ["%s%d" % (a, k + 1) if k + 1 < work else b]) for k in range(work)]
-    first = model(chain("x", "a") + [comm("Send", "a", "none", 0, range(2), F, **{"from": 0, "to": 1})], [value("x", F, x.shape)], [value("none", F, None)], {"w": x})
+    chain = lambda a, b: [
+        h.make_node("MatMul", ["%s%d" % (a, k) if k else a, "w"], ["%s%d" % (a, k + 1) if k + 1 < work else b]) for k in range(work)
+    ]
+    first = model(
+        chain("x", "a") + [comm("Send", "a", "none", 0, range(2), F, **{"from": 0, "to": 1})], [value("x", F, x.shape)],
+        [value("none", F, None)], {"w": x})
     empty = {"w": x, "empty": np.zeros(0, "f4")}
-    second = model([comm("Recv", "empty", "b", 0, range(2), F, **{"from": 0, "to": 1})] + chain("b", "y"), [], [value("y", F, x.shape)], empty)
+    second = model([comm("Recv", "empty", "b", 0, range(2), F, **{"from": 0, "to": 1})] + chain("b", "y"), [], [value("y", F, x.shape)],
+                   empty)
     at = partition(d + "/p", [first, second])
     sets(d, 2, lambda k: {"x": x + k})
     files = ",".join("%s/o%d.npz" % (d, r) for r in range(2))

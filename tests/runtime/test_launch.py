@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `tessera launch` with local ranks and ranks behind a substitute for ssh: output lines, exit codes, secrets; no process may remain."""
+"""Tests `tessera launch` with local ranks and ranks behind a substitute for ssh: output lines, exit codes, secrets; no process may
+remain."""
 import signal
 import time
 
@@ -11,19 +12,24 @@ SEVERAL = subprocess.run(["unshare", "-u", "hostname", "elsewhere"], capture_out
 
 
 def stand_in(d):
-    """A remote shell that runs on this host: in another folder, with few variables and, if allowed, another host name. It records its arguments."""
+    """A remote shell that runs on this host: in another folder, with few variables and, if allowed, another host name. It records its
+    arguments."""
     path = d + "/rsh"
     enter = 'exec env -i PATH="$PATH" TESSERA_ORT="$TESSERA_ORT" TESSERA_PLUGINS="$TESSERA_PLUGINS" sh -c "$2"'
     with open(path, "w") as f:
         f.write('#!/bin/sh\necho "$*" >>%s/words\ncd /\n' % d)
-        f.write("exec unshare -u sh -c 'hostname \"at-$1\"; %s' sh \"$1\" \"$2\"\n" % enter if SEVERAL else "set -- \"$1\" \"$2\"\n%s\n" % enter)
+        f.write("exec unshare -u sh -c 'hostname \"at-$1\"; %s' sh \"$1\" \"$2\"\n" % enter if SEVERAL else "set -- \"$1\" \"$2\"\n%s\n" %
+                enter)
     os.chmod(path, 0o755)
     return path
 
 
 def launch(d, hosts, command, *options, timeout=harness.HANG_S, env=None):
-    return subprocess.run([TESSERA, "launch", "--hosts", hosts, *options, "--", *command], capture_output=True, text=True, timeout=timeout, cwd=d,
-                          env={**without_ranks(), "TESSERA_RSH": stand_in(d), "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD), **(env or {})})
+    return subprocess.run([TESSERA, "launch", "--hosts", hosts, *options, "--", *command], capture_output=True, text=True, timeout=timeout,
+                          cwd=d, env={
+                              **without_ranks(), "TESSERA_RSH": stand_in(d), "TESSERA_ORT": engine(),
+                              "TESSERA_PLUGINS": os.path.abspath(BUILD), **(env or {})
+                          })
 
 
 def wait_until(condition):
@@ -38,7 +44,10 @@ def all_end(pids):
     wait_until(lambda: not any(os.path.exists("/proc/" + pid) for pid in pids))
 
 
-SAY = 'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR in $PWD"; echo "it is" >&2; [ ${#TESSERA_SECRET} -ge 64 ] && echo "has a secret"'
+SAY = (
+    'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR in $PWD"; echo "it is" >&2; [ ${#TESSERA_SECRET} -ge 64 ]'
+    ' && echo "has a secret"'
+)
 
 
 @case
@@ -46,7 +55,8 @@ def ranks_know_their_places(d):
     """Local and remote ranks get variables, folder and secret; output lines have the rank's number and are not split."""
     q = launch(d, "localhost:2,127.0.0.2:1,127.0.0.3", ["sh", "-c", SAY])
     lines = sorted(q.stdout.splitlines())
-    assert q.returncode == 0 and len(lines) == 8 and sorted(q.stderr.splitlines()) == ["[%d] it is" % r for r in range(4)], (q.stdout, q.stderr)
+    assert q.returncode == 0 and len(lines) == 8 and sorted(q.stderr.splitlines()) == ["[%d] it is" % r
+                                                                                       for r in range(4)], (q.stdout, q.stderr)
     for rank, local, of in ((0, 0, 2), (1, 1, 2), (2, 0, 1), (3, 0, 1)):
         line = next(l for l in lines if l.startswith("[%d] %d of 4, %d of %d at " % (rank, rank, local, of)))
         assert os.path.realpath(line.split(" in ")[1]) == os.path.realpath(d), line
@@ -91,13 +101,16 @@ def addresses_of_ipv6(d):
     """IPv6 addresses are written in brackets, since they contain colons; the remote shell and the ranks get them without."""
     q = launch(d, "[fd00::2]:2,[::1],[fd00::3]", ["sh", "-c", SAY])
     places = sorted(l.split(" in ")[0] for l in q.stdout.splitlines() if " of 4" in l)
-    assert q.returncode == 0 and places == ["[%d] %d of 4, %d of %d at fd00::2" % (r, r, l, n) for r, l, n in ((0, 0, 2), (1, 1, 2), (2, 0, 1), (3, 0, 1))], (q.stdout, q.stderr)
+    assert q.returncode == 0 and places == [
+        "[%d] %d of 4, %d of %d at fd00::2" % (r, r, l, n) for r, l, n in ((0, 0, 2), (1, 1, 2), (2, 0, 1), (3, 0, 1))
+    ], (q.stdout, q.stderr)
 
 
 @case
 def the_secret_is_in_no_argument(d):
     # The secret must reach the ranks, but not the command line of the remote shell, where other users could see it.
-    q = launch(d, "127.0.0.2:2", ["sh", "-c", 'echo "secret $TESSERA_SECRET"; tr "\\0" " " </proc/self/cmdline'], env={"TESSERA_SECRET": "twelve words of gold"})
+    q = launch(d, "127.0.0.2:2", ["sh", "-c", 'echo "secret $TESSERA_SECRET"; tr "\\0" " " </proc/self/cmdline'],
+               env={"TESSERA_SECRET": "twelve words of gold"})
     assert q.returncode == 0 and q.stdout.count("secret twelve words of gold") == 2, (q.stdout, q.stderr)
     assert "gold" not in open(d + "/words").read()
 
@@ -144,8 +157,11 @@ def a_rank_that_is_killed(d):
     _, parts, x = mlp(2)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
-    words = "%s run %s %s/in.npz %s/out.npz engine=%s plugins=%s times=2" % (os.path.abspath(TOOL), p, d, d, engine(), os.path.abspath(BUILD))
-    q = launch(d, "127.0.0.2,127.0.0.3", ["sh", "-c", "[ $RANK = 1 ] && exec %s transport=ucx kill=2; exec %s transport=ucx" % (words, words)], "--port", str(free_port()))
+    words = "%s run %s %s/in.npz %s/out.npz engine=%s plugins=%s times=2" % (os.path.abspath(TOOL), p, d, d, engine(),
+                                                                             os.path.abspath(BUILD))
+    q = launch(d, "127.0.0.2,127.0.0.3",
+               ["sh", "-c", "[ $RANK = 1 ] && exec %s transport=ucx kill=2; exec %s transport=ucx" % (words, words)], "--port",
+               str(free_port()))
     assert q.returncode == 128 + signal.SIGKILL and "rank 1 died" in q.stdout + q.stderr, (q.returncode, q.stdout, q.stderr)
 
 
@@ -154,8 +170,10 @@ def the_launcher_goes_away(d):
     """The launcher is interrupted or killed: no rank may remain."""
     for sign in (signal.SIGINT, signal.SIGKILL):
         env = {**os.environ, "TESSERA_RSH": stand_in(d)}
-        q = subprocess.Popen([TESSERA, "launch", "--hosts", "localhost,127.0.0.2", "--", "sh", "-c", "echo $$ >%s/pid$RANK.new; mv %s/pid$RANK.new %s/pid$RANK; exec sleep 977" % (d, d, d)],
-                             env=env, cwd=d, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        q = subprocess.Popen([
+            TESSERA, "launch", "--hosts", "localhost,127.0.0.2", "--", "sh", "-c",
+            "echo $$ >%s/pid$RANK.new; mv %s/pid$RANK.new %s/pid$RANK; exec sleep 977" % (d, d, d)
+        ], env=env, cwd=d, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(lambda: all(os.path.exists(d + "/pid%d" % r) for r in range(2)))
         pids = [open(d + "/pid%d" % r).read().strip() for r in range(2)]
         q.send_signal(sign)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests ranks as processes under each installed MPI: same bits as with threads, messages that name the failed rank, and a stock ONNX Runtime with
-the plug-in."""
+"""Tests ranks as processes under each installed MPI: same bits as with threads, messages that name the failed rank, and a stock ONNX
+Runtime with the plug-in."""
 import re
 import shutil
 
@@ -75,7 +75,8 @@ def nobody_leaves_a_barrier_before_all_have_come(d, launch):
 
 @for_each_family
 def a_barrier_names_who_does_not_come(d, launch):
-    # If rank 1 stops before a barrier, the others must fail and name it. (If it ended, a launcher might kill the others before they report.)
+    # If rank 1 stops before a barrier, the others must fail and name it. (If it ended, a launcher might kill the others before they
+    # report.)
     _, parts, x = mlp(3)
     at = partition(d + "/p", parts)
     rc, text = words(at, launch(3), "stop:1", "barrier", JOB_TIMEOUT="3")
@@ -88,19 +89,27 @@ def two_hosts(d, launch):
     """Four ranks that seem to be on two hosts: groups on one host use shared memory, others use messages. Same bits."""
     wrap = d + "/on_host"
     with open(wrap, "w") as f:
-        f.write('#!/bin/sh\nr=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexport r\nexec unshare -u sh -c \'hostname host$((r / 2)) && exec "$@"\' sh "$@"\n')
+        f.write(
+            '#!/bin/sh\nr=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexport r\nexec unshare -u sh -c \'hostname host$((r / 2)) && exec "$@"\' sh'
+            ' "$@"\n'
+        )
     os.chmod(wrap, 0o755)
     if subprocess.run(["unshare", "-u", "hostname", "elsewhere"], capture_output=True).returncode:
         return "no right to give a process another host name"
     parts = []
     for r in range(4):
         near = [0, 1] if r < 2 else [2, 3]
-        nodes = [h.make_node("Mul", ["x", "mine"], ["a"]), comm("AllReduce", "a", "b", r // 2, near, F, token=0, reduce="sum", name="near"),
-                 comm("AllReduce", "b", "c", 2, range(4), F, token=1, reduce="sum", name="all"), comm("AllGather", "c", "y", 3 + r // 2, near, F, token=2, axis=0, name="pair")]
+        nodes = [
+            h.make_node("Mul", ["x", "mine"], ["a"]),
+            comm("AllReduce", "a", "b", r // 2, near, F, token=0, reduce="sum", name="near"),
+            comm("AllReduce", "b", "c", 2, range(4), F, token=1, reduce="sum", name="all"),
+            comm("AllGather", "c", "y", 3 + r // 2, near, F, token=2, axis=0, name="pair")
+        ]
         parts.append(model(nodes, [value("x", F, [300, 70])], [value("y")], {"mine": np.float32(1.1 + r)}))
     p = partition(d + "/p", parts)
     x = np.random.default_rng(1).normal(size=(300, 70)).astype("f4")
-    a, b, c = run(p, {"x": x}, threads=1, times=2), mpi(p, {"x": x}, launch(4), threads=1, times=2), mpi(p, {"x": x}, [*launch(4), wrap], threads=1, times=2)
+    a, b, c = run(p, {"x": x}, threads=1, times=2), mpi(p, {"x": x}, launch(4), threads=1,
+                                                        times=2), mpi(p, {"x": x}, [*launch(4), wrap], threads=1, times=2)
     assert a.status == "OK" and b.code == 0 and c.code == 0, (str(a), str(b), str(c))
     assert a.outputs["y"].tobytes() == b.outputs["y"].tobytes() == c.outputs["y"].tobytes()
 
@@ -126,7 +135,8 @@ def another_number_of_ranks(d, launch):
     # A partition for two ranks must not start with three.
     _, parts, x = mlp(2)
     r = mpi(partition(d + "/p", parts), {"x": x}, launch(3))
-    assert r.code == STATUS.index("USAGE") and "ranks-differ" in r.text and "the partition has 2 ranks, but 3 were started" in r.text, str(r)
+    assert r.code == STATUS.index("USAGE") and "ranks-differ" in r.text and "the partition has 2 ranks, but 3 were started" in r.text, str(
+        r)
 
 
 @for_each_family
@@ -148,7 +158,8 @@ def another_plan_on_one_rank(d, launch):
     p, q = partition(d + "/p", parts), partition(d + "/q", parts, plan="f" * 16)
     np.savez(d + "/in.npz", x=x)
     words = [TOOL, "run", "$1", d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD]
-    script = 'case ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} in 0) set -- %s;; *) set -- %s;; esac; exec %s' % (p, q, " ".join('"%s"' % w for w in words))
+    script = 'case ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} in 0) set -- %s;; *) set -- %s;; esac; exec %s' % (p, q, " ".join('"%s"' % w
+                                                                                                                        for w in words))
     ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=harness.HANG_S)
     text = ended.stdout + ended.stderr
     assert ended.returncode == STATUS.index("PEER") and "rank-failed" in text and "different plans" in text, text
@@ -158,7 +169,10 @@ def another_plan_on_one_rank(d, launch):
 def ranks_that_disagree(d, launch):
     # Ranks whose models disagree must report rank 1 and the node.
     one = lambda **k: [comm("AllReduce", "mine", "y", 0, range(2), F, **{"reduce": "sum", "name": "here", **k})]
-    for k, nodes in enumerate([one(reduce="max"), one(plan="f" * 16), [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)], [h.make_node("Identity", ["mine"], ["y"])]]):
+    for k, nodes in enumerate([
+            one(reduce="max"),
+            one(plan="f" * 16), [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)], [h.make_node("Identity", ["mine"], ["y"])]
+    ]):
         models = [model(nodes if r else one(), [], [value("y")], {"mine": np.ones(4, "f4")}) for r in range(2)]
         r = mpi(partition(d + "/p%d" % k, models), {}, launch(2))
         assert r.code == STATUS.index("PEER") and "rank 1" in r.text and "here" in r.text, (k, str(r))
@@ -171,7 +185,8 @@ def a_stopped_rank_is_named(d, launch):
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
     # Rank 1 takes part in a first run, and stops itself before the second.
-    words = " ".join('"%s"' % w for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD, "timeout=2"])
+    words = " ".join('"%s"' % w
+                     for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD, "timeout=2"])
     script = '[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] && exec %s times=2; exec %s stop=1' % (words, words)
     ended = subprocess.run([*launch(2), "sh", "-c", script], capture_output=True, text=True, timeout=harness.HANG_S)
     text = ended.stdout + ended.stderr
@@ -218,7 +233,8 @@ def stock_python(d, launch):
         _, parts, x = mlp(n, rows=20)
         p = partition(d + "/p%d" % n, parts)
         np.savez(d + "/in.npz", x=x)
-        ended = subprocess.run([*launch(n), sys.executable, "-c", STOCK, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True, timeout=90)
+        ended = subprocess.run([*launch(n), sys.executable, "-c", STOCK, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True,
+                               text=True, timeout=90)
         assert ended.returncode == 0, ended.stderr
         assert dict(np.load(d + "/out.npz"))["y"].tobytes() == run(p, {"x": x}, threads=1).outputs["y"].tobytes()
 
@@ -253,7 +269,8 @@ def stock_python_with_ranks_as_threads(d):
     _, parts, x = mlp(3, rows=20)
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
-    ended = subprocess.run([sys.executable, "-c", THREADS, p, PLUGIN, d + "/in.npz", d + "/out.npz", "3"], capture_output=True, text=True, timeout=harness.HANG_S)
+    ended = subprocess.run([sys.executable, "-c", THREADS, p, PLUGIN, d + "/in.npz", d + "/out.npz", "3"], capture_output=True, text=True,
+                           timeout=harness.HANG_S)
     assert ended.returncode == 0, ended.stderr
     assert dict(np.load(d + "/out.npz"))["y"].tobytes() == run(p, {"x": x}, threads=1).outputs["y"].tobytes()
 
@@ -266,7 +283,8 @@ def stock_python_alone(d):
     _, parts, x = mlp(2)
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
-    ended = subprocess.run([sys.executable, "-c", STOCK, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True, timeout=harness.HANG_S)
+    ended = subprocess.run([sys.executable, "-c", STOCK, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True,
+                           timeout=harness.HANG_S)
     assert ended.returncode and "start it with mpirun" in ended.stderr and "down_sum" in ended.stderr, ended.stderr
 
 
@@ -308,7 +326,8 @@ def two_runs_at_a_time(d):
     _, parts, x = mlp(2)
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
-    ended = subprocess.run([sys.executable, "-c", TWICE, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True, timeout=harness.HANG_S)
+    ended = subprocess.run([sys.executable, "-c", TWICE, p, PLUGIN, d + "/in.npz", d + "/out.npz"], capture_output=True, text=True,
+                           timeout=harness.HANG_S)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     got, want = dict(np.load(d + "/out.npz")), run(p, {"x": x}, threads=1).outputs["y"]
     assert got["y"].tobytes() == got["z"].tobytes() == want.tobytes()
@@ -324,8 +343,8 @@ def measured(d):
         return "no MPI with a plug-in"
     n = 3 if harness.ALL else 2
     for launch in harness.sample(families().values(), 1):
-        q = subprocess.run([*launch(n), tessera, "topology", "measure", "--seconds", "0.02", "-o", d + "/t.json"], capture_output=True, text=True, timeout=120,
-                           env={**os.environ, "TESSERA_ORT": engine()})
+        q = subprocess.run([*launch(n), tessera, "topology", "measure", "--seconds", "0.02", "-o", d + "/t.json"], capture_output=True,
+                           text=True, timeout=120, env={**os.environ, "TESSERA_ORT": engine()})
         assert q.returncode == 0, q.stderr
         doc = json.load(open(d + "/t.json"))
         assert len(doc["devices"]) == n and len(doc["links"]) == n * (n - 1) and {c["devices"] for c in doc["collectives"]} == {n}, doc

@@ -76,7 +76,8 @@ def engine_that_does_not_start(d):
 @case
 def engine_refused(d):
     # Models that the engine cannot load.
-    onnx.save(model([h.make_node("NoSuchOperator", ["x"], ["y"], domain="elsewhere")], [value("x", F, [1])], [value("y", F, [1])]), d + "/w.onnx")
+    onnx.save(model([h.make_node("NoSuchOperator", ["x"], ["y"], domain="elsewhere")], [value("x", F, [1])], [value("y", F, [1])]),
+              d + "/w.onnx")
     r = run(d + "/w.onnx", {"x": np.zeros(1, "f4")})
     assert r.status == "ENGINE" and "engine-refused" in r.text, str(r)
     onnx.save(model([h.make_node("MatMul", ["x", "x"], ["y"])], [value("x", F, [2, 3])], [value("y", F, [2, 3])]), d + "/w.onnx")
@@ -130,7 +131,9 @@ def inputs(d):
 
 @case
 def output_types(d):
-    onnx.save(model([h.make_node("SequenceConstruct", ["x", "x"], ["y"])], [value("x", F, [1])], [h.make_tensor_sequence_value_info("y", F, [1])]), d + "/w.onnx")
+    onnx.save(
+        model([h.make_node("SequenceConstruct", ["x", "x"], ["y"])], [value("x", F, [1])],
+              [h.make_tensor_sequence_value_info("y", F, [1])]), d + "/w.onnx")
     r = run(d + "/w.onnx", {"x": np.zeros(1, "f4")})
     assert r.status == "OK" and list(r.outputs) == ["y.0", "y.1"], str(r)
     # A sequence of maps, which a tensor set cannot hold.
@@ -170,7 +173,9 @@ def another_plan_on_one_rank(d):
             if a.name == "plan":
                 a.s = b"ffffffffffffffff"
     r = run(partition(d + "/p", parts), {"x": x})
-    assert r.status == "PEER" and "rank-failed" in r.text and "different plans" in r.text and "rank 1" in r.text and "down_sum" in r.text, str(r)
+    assert (
+        r.status == "PEER" and "rank-failed" in r.text and "different plans" in r.text and "rank 1" in r.text and "down_sum" in r.text
+    ), str(r)
 
 
 @case
@@ -206,8 +211,8 @@ def more_ranks_than_this_host_starts(d):
     n = 66
     p = partition(d + "/parts", [model([h.make_node("Relu", ["x"], ["y"])], [value("x", F, [2])], [value("y")]) for _ in range(n)])
     np.savez(d + "/in.npz", x=np.ones(2, "f4"))
-    go = lambda command, *more: subprocess.run([os.path.join(BUILD, "tessera"), command, p, "--inputs", d + "/in.npz", *more], capture_output=True, text=True, timeout=120,
-                                               env={**os.environ, "TESSERA_ORT": engine()})
+    go = lambda command, *more: subprocess.run([os.path.join(BUILD, "tessera"), command, p, "--inputs", d + "/in.npz", *more],
+                                               capture_output=True, text=True, timeout=120, env={**os.environ, "TESSERA_ORT": engine()})
     for command, *more in (["run"], ["run", "--transport", "shm"], ["bench"], ["bench", "--transport", "shm"]):
         q = go(command, *more)
         assert q.returncode == 2 and "ranks-many" in q.stderr and "--ranks 66" in q.stderr, (command, more, q.stdout, q.stderr)
@@ -224,7 +229,8 @@ def another_file_called_manifest(d):
     with open(p + "/manifest.json", "w") as f:
         f.write('{"a": topsecretword}')
     np.savez(d + "/in.npz", x=np.ones(2, "f4"))
-    q = subprocess.run([os.path.join(BUILD, "tessera"), "run", p, "--inputs", d + "/in.npz"], env={**os.environ, "TESSERA_ORT": engine()}, capture_output=True, text=True, timeout=60)
+    q = subprocess.run([os.path.join(BUILD, "tessera"), "run", p, "--inputs", d + "/in.npz"], env={**os.environ, "TESSERA_ORT": engine()},
+                       capture_output=True, text=True, timeout=60)
     assert q.returncode == 3 and "manifest-malformed" in q.stderr and "topsecretword" not in q.stdout + q.stderr, (q.returncode, q.stderr)
 
 

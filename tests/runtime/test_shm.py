@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests ranks as child processes with shared memory: same bits as with threads. Whatever happens to a rank, all must end soon, the message names
-it, and nothing remains."""
+"""Tests ranks as child processes with shared memory: same bits as with threads. Whatever happens to a rank, all must end soon, the message
+names it, and nothing remains."""
 import os
 import re
 import signal
@@ -108,8 +108,12 @@ def out_of_memory(d):
         return "a sanitizer ends the process where memory is refused"
     _, parts, x = mlp(2)
     m = mlp(2)[1][1]
-    for n in reversed([h.make_node("Shape", ["x"], ["sizes"]), h.make_node("Mul", ["sizes", "many"], ["shape"]),
-                       h.make_node("ConstantOfShape", ["shape"], ["zeros"], name="too_big"), h.make_node("ReduceSum", ["zeros"], ["none"], keepdims=0)]):
+    for n in reversed([
+            h.make_node("Shape", ["x"], ["sizes"]),
+            h.make_node("Mul", ["sizes", "many"], ["shape"]),
+            h.make_node("ConstantOfShape", ["shape"], ["zeros"], name="too_big"),
+            h.make_node("ReduceSum", ["zeros"], ["none"], keepdims=0)
+    ]):
         m.graph.node.insert(0, n)
     m.graph.initializer.append(nh.from_array(np.array([1 << 22, 1 << 20], np.int64), "many"))
     next(n for n in m.graph.node if n.op_type == "Relu").CopyFrom(h.make_node("Add", ["a", "none"], ["b"]))
@@ -153,8 +157,8 @@ def bench_says(d):
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
     for transport in ("shm", "threads"):
-        q = subprocess.run([TESSERA, "bench", p, "--seconds", "0.3", "--json", "--inputs", d + "/in.npz", "--transport", transport], capture_output=True,
-                           text=True, env={**os.environ, "TESSERA_ORT": engine()})
+        q = subprocess.run([TESSERA, "bench", p, "--seconds", "0.3", "--json", "--inputs", d + "/in.npz", "--transport", transport],
+                           capture_output=True, text=True, env={**os.environ, "TESSERA_ORT": engine()})
         assert q.returncode == 0, q.stderr
         doc = json.loads(q.stdout)
         ms = doc["run_ms"]
@@ -243,9 +247,15 @@ def plain(d, path, x, n, tool=None, **options):
     np.savez(d + "/in.npz", x=x)
     ranks = []
     for r in reversed(range(n)):  # the other ranks wait for rank 0
-        env = {**os.environ, "RANK": str(r), "WORLD_SIZE": str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": "%d%d" % (os.getpid(), PORT[0]), "LOCAL_WORLD_SIZE": str(n)}
+        env = {
+            **os.environ, "RANK": str(r), "WORLD_SIZE": str(n), "MASTER_ADDR": "localhost", "MASTER_PORT": "%d%d" % (os.getpid(), PORT[0]),
+            "LOCAL_WORLD_SIZE": str(n)
+        }
         env.update({k: str(v) for k, v in options.get("env", {}).items()})
-        words = [TOOL, "run", path, d + "/in.npz", "%s/out%d.npz" % (d, r), "engine=" + engine(), *options.get("words", {}).get(r, []), "threads=1"]
+        words = [
+            TOOL, "run", path, d + "/in.npz",
+            "%s/out%d.npz" % (d, r), "engine=" + engine(), *options.get("words", {}).get(r, []), "threads=1"
+        ]
         ranks.insert(0, subprocess.Popen(tool or words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env))
     said = [ranks[0].communicate(timeout=harness.HANG_S)[0]]
     if options.get("kill"):

@@ -37,8 +37,14 @@ class Bench:
         self.n, self.before = n, segments()
         os.makedirs(d, exist_ok=True)
         np.savez(d + "/in.npz", x=x)
-        words = [TESSERA, "bench", partition(d + "/p", parts), "--transport", "shm", "--seconds", str(seconds), "--timeout", str(timeout), "--inputs", d + "/in.npz", *words]
-        self.p = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "TESSERA_ORT": engine()})
+        words = [
+            TESSERA, "bench",
+            partition(d + "/p", parts), "--transport", "shm", "--seconds",
+            str(seconds), "--timeout",
+            str(timeout), "--inputs", d + "/in.npz", *words
+        ]
+        self.p = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                                  env={**os.environ, "TESSERA_ORT": engine()})
         until = time.time() + harness.HANG_S
         while len(children(self.p.pid)) < n and self.p.poll() is None and time.time() < until:
             time.sleep(0.02)

@@ -102,7 +102,8 @@ def npy_of_every_kind(d):
                         continue
                     np.save(d + "/a.npy", b)
                     got = load(d + "/a.npy", m)
-                    assert got.status == "OK" and same(got.outputs["in"], np.ascontiguousarray(a).reshape(shape)), (t, order, shape, str(got))
+                    assert got.status == "OK" and same(got.outputs["in"],
+                                                       np.ascontiguousarray(a).reshape(shape)), (t, order, shape, str(got))
 
 
 @case
@@ -160,8 +161,8 @@ def texts_in_numpy_files(d):
 @case
 def npy_headers_that_end_early(d):
     """The file ends in its header, after a key (AddressSanitizer sees a read past the end); the byte order is a zero byte."""
-    for head in (b"{'descr': '<f4', 'fortran_order': False, 'shape':", b"{'descr': '<f4', 'shape': (), 'fortran_order':", b"{'shape': (), 'fortran_order': False, 'descr':",
-                 b"{'descr': '\0f4', 'fortran_order': False, 'shape': (0,), }"):
+    for head in (b"{'descr': '<f4', 'fortran_order': False, 'shape':", b"{'descr': '<f4', 'shape': (), 'fortran_order':",
+                 b"{'shape': (), 'fortran_order': False, 'descr':", b"{'descr': '\0f4', 'fortran_order': False, 'shape': (0,), }"):
         open(d + "/a.npy", "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head)
         r = load(d + "/a.npy")
         assert r.status == "MALFORMED" and "tensor-file" in r.text, (head, str(r))
@@ -285,7 +286,8 @@ def damaged_archives(d):
 def bombs(d):
     """False sizes in the file: they must not cause an allocation of that size."""
     z = zipfile.ZipFile(d + "/a.npz", "w", zipfile.ZIP_DEFLATED)
-    z.writestr("x.npy", b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(117) + b"\n")
+    z.writestr("x.npy",
+               b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }".ljust(117) + b"\n")
     z.close()
     assert load(d + "/a.npz").status in ("MALFORMED", "NOMEM")
     data = bytearray(open(d + "/a.npz", "rb").read())
@@ -371,7 +373,8 @@ def test_data_folders(d):
     open(folder + "/input_1.pb", "wb").write(h.make_tensor("", T.STRING, [1], [b"x"]).SerializeToString())
     r = load(folder, m)
     assert r.status == "OK" and list(r.outputs["b"]) == ["x"], str(r)
-    open(folder + "/input_1.pb", "wb").write(h.make_tensor("", T.STRING, [2], [b"x", b"y"]).SerializeToString().replace(b"\x08\x02", b"\x08\x03"))
+    open(folder + "/input_1.pb",
+         "wb").write(h.make_tensor("", T.STRING, [2], [b"x", b"y"]).SerializeToString().replace(b"\x08\x02", b"\x08\x03"))
     r = load(folder, m)  # two texts for three elements
     assert r.status == "MALFORMED" and "input_1.pb" in r.text, str(r)
 

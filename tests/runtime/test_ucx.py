@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests ranks as processes over UCX, started with plain environment variables: same bits as with threads, failures reported in time, secrets."""
+"""Tests ranks as processes over UCX, started with plain environment variables: same bits as with threads, failures reported in time,
+secrets."""
 import contextlib
 import random
 import socket
@@ -63,8 +64,12 @@ def two_hosts(d):
     parts = []
     for r in range(4):
         near = [0, 1] if r < 2 else [2, 3]
-        nodes = [h.make_node("Mul", ["x", "mine"], ["a"]), comm("AllReduce", "a", "b", r // 2, near, F, token=0, reduce="sum", name="near"),
-                 comm("AllReduce", "b", "c", 2, range(4), F, token=1, reduce="sum", name="all"), comm("AllGather", "c", "y", 3 + r // 2, near, F, token=2, axis=0, name="pair")]
+        nodes = [
+            h.make_node("Mul", ["x", "mine"], ["a"]),
+            comm("AllReduce", "a", "b", r // 2, near, F, token=0, reduce="sum", name="near"),
+            comm("AllReduce", "b", "c", 2, range(4), F, token=1, reduce="sum", name="all"),
+            comm("AllGather", "c", "y", 3 + r // 2, near, F, token=2, axis=0, name="pair")
+        ]
         parts.append(model(nodes, [value("x", F, [300, 70])], [value("y")], {"mine": np.float32(1.1 + r)}))
     p, x = partition(d + "/p", parts), np.random.default_rng(1).normal(size=(300, 70)).astype("f4")
     a, b = run(p, {"x": x}, threads=1, times=2), ucx(p, {"x": x}, 4, 2, {"UCX_TLS": "tcp"}, threads=1, times=2)
@@ -87,7 +92,8 @@ def every_operator(d):
 def another_number_of_ranks(d):
     _, parts, x = mlp(2)
     r = ucx(partition(d + "/p", parts), {"x": x}, 3)
-    assert r.code == STATUS.index("USAGE") and "ranks-differ" in r.text and "the partition has 2 ranks, but 3 were started" in r.text, str(r)
+    assert r.code == STATUS.index("USAGE") and "ranks-differ" in r.text and "the partition has 2 ranks, but 3 were started" in r.text, str(
+        r)
 
 
 @case
@@ -103,7 +109,10 @@ def a_file_of_one_rank_is_missing(d):
 @case
 def ranks_that_disagree(d):
     one = lambda **k: [comm("AllReduce", "mine", "y", 0, range(2), F, **{"reduce": "sum", "name": "here", **k})]
-    for k, nodes in enumerate([one(reduce="max"), one(plan="f" * 16), [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)], [h.make_node("Identity", ["mine"], ["y"])]]):
+    for k, nodes in enumerate([
+            one(reduce="max"),
+            one(plan="f" * 16), [comm("AllGather", "mine", "y", 0, range(2), F, axis=0)], [h.make_node("Identity", ["mine"], ["y"])]
+    ]):
         p = partition(d + "/p%d" % k, [model(nodes if r else one(), [], [value("y")], {"mine": np.ones(4, "f4")}) for r in range(2)])
         for name, hosts, env in harness.sample(ways(), 1, k):
             r = ucx(p, {}, 2, min(hosts, 2), env)
@@ -116,9 +125,12 @@ def end_of_rank(d, victim, how, env, n=3):
     d = tempfile.mkdtemp(dir=d)  # several jobs run at a time
     p = partition(d + "/p", parts)
     np.savez(d + "/in.npz", x=x)
-    words = " ".join('"%s"' % w for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD, "transport=ucx", "timeout=3"])
+    words = " ".join(
+        '"%s"' % w
+        for w in [TOOL, "run", p, d + "/in.npz", d + "/out.npz", "engine=" + engine(), "plugins=" + BUILD, "transport=ucx", "timeout=3"])
     script = '[ $RANK != %d ] && exec %s times=2; exec %s %s' % (victim, words, words, how)
-    ended = subprocess.run([*launch(n, n if SEVERAL else 1), "sh", "-c", script], capture_output=True, text=True, timeout=harness.HANG_S, env={**os.environ, **env})
+    ended = subprocess.run([*launch(n, n if SEVERAL else 1), "sh", "-c", script], capture_output=True, text=True, timeout=harness.HANG_S,
+                           env={**os.environ, **env})
     return ended, ended.stdout + ended.stderr
 
 
@@ -183,7 +195,8 @@ def hosts_by_hand(d):
         said = ranks_of(d, 2, lambda r: ({}, ["--hosts", hosts, "--rank", str(r), "--port", port, "--secret-file", d + "/secret"]))
         assert [c for c, _ in said] == [0, 0] and os.path.exists(d + "/out.npz"), said
         os.remove(d + "/out.npz")
-    said = ranks_of(d, 2, lambda r: ({}, ["--transport", "ucx", "--rank", str(r), "--ranks", "2"]))  # on this host, identified by the folder's name
+    said = ranks_of(d, 2, lambda r:
+                    ({}, ["--transport", "ucx", "--rank", str(r), "--ranks", "2"]))  # on this host, identified by the folder's name
     assert [c for c, _ in said] == [0, 0] and os.path.exists(d + "/out.npz"), said
 
 
@@ -208,10 +221,15 @@ def variables_of_launchers(d):
     store.bind(("127.0.0.1", int(port)))
     store.listen()
     job = str(os.getpid())
-    for tell in (lambda r: {"SLURM_PROCID": str(r), "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0"},
-                 lambda r: {"LWS_WORKER_INDEX": str(r), "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "127.0.0.1", "MASTER_PORT": str(int(port) + 2)},
-                 lambda r: {"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"},
-                 lambda r: {"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "job" + job}):
+    for tell in (
+            lambda r: {
+                "SLURM_PROCID": str(r), "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "localhost",
+                "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0"
+            }, lambda r:
+        {"LWS_WORKER_INDEX": str(r), "LWS_GROUP_SIZE": "2", "LWS_LEADER_ADDRESS": "127.0.0.1", "MASTER_PORT": str(int(port) + 2)}, lambda r:
+        {"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"},
+            lambda r:
+        {"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "job" + job}):
         said = ranks_of(d, 2, lambda r: ({**tell(r), "TESSERA_SECRET": "s" * 30}, ["--transport", "ucx"]))
         assert [c for c, _ in said] == [0, 0] and os.path.exists(d + "/out.npz"), (tell(0), said)
         os.remove(d + "/out.npz")
@@ -224,7 +242,8 @@ def verified_over_ucx(d):
     whole, _, x = mlp(2)
     onnx.save(whole, d + "/m.onnx")
     np.savez(d + "/in.npz", x=x)
-    q = subprocess.run([*launch(2), TESSERA, "verify", d + "/m.onnx", "--devices", "2", "--inputs", d + "/in.npz", "--transport", "ucx"], capture_output=True, text=True, timeout=harness.HANG_S,
+    q = subprocess.run([*launch(2), TESSERA, "verify", d + "/m.onnx", "--devices", "2", "--inputs", d + "/in.npz", "--transport", "ucx"],
+                       capture_output=True, text=True, timeout=harness.HANG_S,
                        env={**os.environ, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD})
     assert q.returncode == 0 and q.stdout.count("PASS") == 1 and "FAIL" not in q.stdout, (q.stdout, q.stderr)
 
@@ -237,9 +256,11 @@ def the_script_for_torchrun(d):
     partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
     with open(d + "/torchrun", "w") as f:
-        f.write('#!/bin/sh\n[ "$1 $2" = "--no-python --nproc-per-node" ] || exit 9\nn=$3; shift 3\n'
-                'export WORLD_SIZE=$n LOCAL_WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=%d TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=x%d\n'
-                'for r in $(seq 1 $((n - 1))); do RANK=$r LOCAL_RANK=$r "$@" & done\nRANK=0 LOCAL_RANK=0 "$@"; code=$?; wait; exit $code\n' % (free_port(), os.getpid()))
+        f.write(
+            '#!/bin/sh\n[ "$1 $2" = "--no-python --nproc-per-node" ] || exit 9\nn=$3; shift 3\nexport WORLD_SIZE=$n LOCAL_WORLD_SIZE=$n'
+            ' MASTER_ADDR=127.0.0.1 MASTER_PORT=%d TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=x%d\nfor r in $(seq 1 $((n - 1)));'
+            ' do RANK=$r LOCAL_RANK=$r "$@" & done\nRANK=0 LOCAL_RANK=0 "$@"; code=$?; wait; exit $code\n' % (free_port(), os.getpid())
+        )
     os.chmod(d + "/torchrun", 0o755)
     os.symlink(os.path.abspath(TESSERA), d + "/tessera")
     env = {**os.environ, "PATH": d + ":" + os.environ["PATH"], "TESSERA_ORT": engine(), "TESSERA_PLUGINS": os.path.abspath(BUILD)}
@@ -252,7 +273,10 @@ def another_secret_is_refused(d):
     """A rank with another secret tries until its timeout, then reports the reason; rank 0 reports which rank is missing, and why."""
     def one(secrets):
         port = str(free_port())
-        said = ranks_of(tempfile.mkdtemp(dir=d), 2, lambda r: ({"TESSERA_SECRET": secrets[r]}, ["--transport", "ucx", "--rank", str(r), "--ranks", "2", "--port", port, "--timeout", "3"]))
+        said = ranks_of(
+            tempfile.mkdtemp(dir=d), 2, lambda r:
+            ({"TESSERA_SECRET": secrets[r]}, ["--transport", "ucx", "--rank",
+                                              str(r), "--ranks", "2", "--port", port, "--timeout", "3"]))
         assert said[1][0] == 6 and "have different secrets" in said[1][1], said
         assert said[0][0] == 6 and "rank 1 did not connect" in said[0][1] and "used another secret" in said[0][1], said
         assert "right" not in said[0][1] + said[1][1] and "wrong" not in said[0][1] + said[1][1], said
@@ -275,11 +299,17 @@ def another_count_and_a_rank_twice(d):
 def strangers_do_not_disturb(d):
     """Connections that send nothing, garbage or half a message: the ranks must connect nevertheless."""
     port = free_port()
-    bad = [b"", b"GET / HTTP/1.0\r\n\r\n", b"TSRM" + b"\xff" * 76, b"TSRM\x01\x00\x00\x00" + b"\x01\0\0\0\x02\0\0\0" + b"\0" * 64, os.urandom(4000)]
+    bad = [
+        b"", b"GET / HTTP/1.0\r\n\r\n", b"TSRM" + b"\xff" * 76, b"TSRM\x01\x00\x00\x00" + b"\x01\0\0\0\x02\0\0\0" + b"\0" * 64,
+        os.urandom(4000)
+    ]
     _, parts, x = mlp(2)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
-    words = [TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--transport", "ucx", "--ranks", "2", "--port", str(port), "--rank"]
+    words = [
+        TESSERA, "run", p, "--inputs", d + "/in.npz", "--outputs", d + "/out.npz", "--transport", "ucx", "--ranks", "2", "--port",
+        str(port), "--rank"
+    ]
     env = {**os.environ, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD, "TESSERA_SECRET": "of this test"}
     zero = subprocess.Popen([*words, "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     kept = []
@@ -368,7 +398,10 @@ def silent_connections_do_not_stop_the_ranks(d):
     _, parts, x = mlp(2)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
-    words = [TESSERA, "run", p, "--inputs", d + "/in.npz", "--transport", "ucx", "--ranks", "2", "--port", str(port), "--timeout", "20", "--rank"]
+    words = [
+        TESSERA, "run", p, "--inputs", d + "/in.npz", "--transport", "ucx", "--ranks", "2", "--port",
+        str(port), "--timeout", "20", "--rank"
+    ]
     env = {**os.environ, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD, "TESSERA_SECRET": "of this test"}
     zero = subprocess.Popen([*words, "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     with contextlib.ExitStack() as held:
@@ -391,8 +424,12 @@ def another_user_is_no_rank(d):
     _, parts, x = mlp(2)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
-    words = [TESSERA, "run", p, "--inputs", d + "/in.npz", "--transport", "ucx", "--ranks", "2", "--port", str(port), "--timeout", "8", "--rank", "0"]
-    zero = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD})
+    words = [
+        TESSERA, "run", p, "--inputs", d + "/in.npz", "--transport", "ucx", "--ranks", "2", "--port",
+        str(port), "--timeout", "8", "--rank", "0"
+    ]
+    zero = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            env={**os.environ, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD})
     stranger = r"""
 import hashlib, hmac, os, socket, struct, sys, time
 os.setuid(65534)
@@ -440,7 +477,10 @@ def a_refusal_without_a_signature_is_not_believed(d):
     _, parts, x = mlp(2)
     p = partition(d + "/parts", parts)
     np.savez(d + "/in.npz", x=x)
-    words = [TESSERA, "run", p, "--inputs", d + "/in.npz", "--transport", "ucx", "--ranks", "2", "--port", str(port), "--timeout", "20", "--rank"]
+    words = [
+        TESSERA, "run", p, "--inputs", d + "/in.npz", "--transport", "ucx", "--ranks", "2", "--port",
+        str(port), "--timeout", "20", "--rank"
+    ]
     env = {**os.environ, "TESSERA_ORT": engine(), "TESSERA_PLUGINS": BUILD, "TESSERA_SECRET": "of this test"}
     with socket.socket() as impostor:
         impostor.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

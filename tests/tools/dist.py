@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uses the results of `make dist` like a recipient: dist.py DIST ROOT. Part of `make distcheck`, which is long.
 
-The files: digests, the tarball (built again: the same bytes; with TWICE=1 everything is built again), the bill of materials, the release notes.
-The wheel: auditwheel, and an empty environment in which it generates tokens and runs an EPContext model with ranks as processes (needs a
-package index). The Debian packages: lintian, and for every release in $DEBIAN an empty system in which they are installed and run `make
-demo` (needs root, debootstrap and a mirror). Packages of this machine's release are those of DIST; for another release they are built from
-the tarball, in a separate empty system."""
+The files: digests, the tarball (built again: the same bytes; with TWICE=1 everything is built again), the bill of materials, the release
+notes. The wheel: auditwheel, and an empty environment in which it generates tokens and runs an EPContext model with ranks as processes
+(needs a package index). The Debian packages: lintian, and for every release in $DEBIAN an empty system in which they are installed and run
+`make demo` (needs root, debootstrap and a mirror). Packages of this machine's release are those of DIST; for another release they are built
+from the tarball, in a separate empty system."""
 import contextlib
 import glob
 import hashlib
@@ -134,8 +134,8 @@ def contents_of_the_wheel(_):
     with zipfile.ZipFile(only("tessera_onnx-*.whl")) as wheel:
         names = wheel.namelist()
         metadata = wheel.read(next(name for name in names if name.endswith("/METADATA"))).decode()
-    for name in ("tessera/lib/libtessera_ep.so", "tessera/lib/tessera-ranks", "tessera/lib/tessera", "tessera/__main__.py", "tessera/schemas/plan.json",
-                 "tessera/licenses/jansson.txt"):
+    for name in ("tessera/lib/libtessera_ep.so", "tessera/lib/tessera-ranks", "tessera/lib/tessera", "tessera/__main__.py",
+                 "tessera/schemas/plan.json", "tessera/licenses/jansson.txt"):
         assert name in names, name
     assert any(name.endswith("/licenses/LICENSE") for name in names) and any(name.endswith("/licenses/NOTICE") for name in names), names
     assert not [name for name in names if "mpi" in name or "ucx" in name], "plug-ins that need libraries of the system"
@@ -157,7 +157,8 @@ def the_wheel(d):
     assert "PASS" in run([d + "/v/bin/tessera", "demo"], cwd=d)
     tokens = run([d + "/v/bin/tessera", "generate", FOLDER, "--devices", "2", "--ids", "1,7,11", "--max-tokens", "8"], cwd=d).split()
     assert len(tokens) == 8, tokens
-    said = run([python, "-c", "import sys, tessera; print(*tessera.generate(sys.argv[1], [1, 7, 11], devices=2, max_tokens=8))", FOLDER], cwd=d).split()
+    said = run([python, "-c", "import sys, tessera; print(*tessera.generate(sys.argv[1], [1, 7, 11], devices=2, max_tokens=8))", FOLDER],
+               cwd=d).split()
     assert said == tokens, (said, tokens)
     apart = float(run([python, "-c", CONTEXT, ROOT, d], cwd=d).split()[-1])
     assert apart < 5e-5, apart
@@ -167,10 +168,13 @@ def the_wheel(d):
 
 def contents_of_the_packages(_):
     listed = {name: run(["dpkg-deb", "-c", only(name + "_*.deb")]) for name in PACKAGES}
-    for package, name in (("tessera", "/bin/tessera\n"), ("tessera", "/tessera/libtessera_ops.so\n"), ("tessera", "/tessera/libtessera_ep.so\n"),
-                          ("tessera", "/tessera/tessera-ranks\n"), ("tessera", "/man1/tessera.1.gz\n"), ("libtessera1", "/libtessera.so.1 -> "),
-                          ("libtessera-dev", "/include/tessera.h\n"), ("libtessera-dev", "/include/tessera_graph.h\n"), ("libtessera-dev", "/libtessera.a\n"),
-                          ("libtessera-dev", "/tessera.pc\n"), ("tessera-plugins", "/libtessera_mpi_openmpi.so\n"), ("tessera-plugins", "/libtessera_mpi_mpich.so\n"),
+    for package, name in (("tessera", "/bin/tessera\n"), ("tessera", "/tessera/libtessera_ops.so\n"),
+                          ("tessera", "/tessera/libtessera_ep.so\n"), ("tessera", "/tessera/tessera-ranks\n"),
+                          ("tessera", "/man1/tessera.1.gz\n"), ("libtessera1", "/libtessera.so.1 -> "), ("libtessera-dev",
+                                                                                                         "/include/tessera.h\n"),
+                          ("libtessera-dev", "/include/tessera_graph.h\n"), ("libtessera-dev", "/libtessera.a\n"), ("libtessera-dev",
+                                                                                                                    "/tessera.pc\n"),
+                          ("tessera-plugins", "/libtessera_mpi_openmpi.so\n"), ("tessera-plugins", "/libtessera_mpi_mpich.so\n"),
                           ("tessera-plugins", "/libtessera_ucx.so\n"), ("python3-tessera-onnx", "/dist-packages/tessera/_api.py\n")):
         assert name in listed[package] + "\n", (package, name)
 
@@ -178,7 +182,10 @@ def contents_of_the_packages(_):
 def no_run_path(d):
     for name in PACKAGES:
         run(["dpkg-deb", "-x", only(name + "_*.deb"), d + "/" + name])
-    programs = [p for p in glob.glob(d + "/**/*", recursive=True) if os.path.isfile(p) and not os.path.islink(p) and open(p, "rb").read(4) == b"\x7fELF"]
+    programs = [
+        p for p in glob.glob(d + "/**/*", recursive=True)
+        if os.path.isfile(p) and not os.path.islink(p) and open(p, "rb").read(4) == b"\x7fELF"
+    ]
     assert len(programs) >= 7, programs
     for path in programs:
         assert not re.search(r"RPATH|RUNPATH", run(["readelf", "-d", path])), path
@@ -201,7 +208,8 @@ class Debian:
         mirror = re.search(r"^(?:URIs: |deb )(http\S+/debian)/? ?", "".join(open(p).read() for p in ["/etc/apt/sources.list", *glob.glob(
             "/etc/apt/sources.list.d/*")] if os.path.isfile(p)), re.M)
         # in its own namespace, because debootstrap may leave /proc mounted in the folder, which is removed later
-        run(["unshare", "--mount", "debootstrap", "--variant=minbase", release, folder, *([mirror.group(1)] if mirror else [])], timeout=HOUR_S)
+        run(["unshare", "--mount", "debootstrap", "--variant=minbase", release, folder, *([mirror.group(1)] if mirror else [])],
+            timeout=HOUR_S)
         with open(folder + "/usr/sbin/policy-rc.d", "w") as f:  # packages must start no services
             f.write("#!/bin/sh\nexit 101\n")
         os.chmod(folder + "/usr/sbin/policy-rc.d", 0o755)
@@ -234,7 +242,8 @@ cc /user.c -o /user-static -static $(pkg-config --static --cflags --libs tessera
 feeds = {"input_ids": numpy.ones((2, 9), "i8"), "attention_mask": numpy.ones((2, 9), "i8"), "token_type_ids": numpy.zeros((2, 9), "i8")}
 print("python", tessera.InferenceSession("/models/bert_tiny/model.onnx", devices=2).run(None, feeds)[0].shape)'
 MPI=$(command -v mpirun.openmpi)
-$MPI --allow-run-as-root --oversubscribe -n 2 tessera run /models/bert_tiny/model.onnx --devices 2 --outputs /out.npz && test -s /out.npz && echo mpirun ok
+$MPI --allow-run-as-root --oversubscribe -n 2 tessera run /models/bert_tiny/model.onnx --devices 2 --outputs /out.npz
+test -s /out.npz && echo mpirun ok
 '''
 
 
@@ -257,8 +266,10 @@ def use_packages(d, release):
     if os.getuid() or not shutil.which("debootstrap"):
         return "not root, or no debootstrap (tools/setup release)"
     with contextlib.ExitStack() as stack:
-        folders = [stack.enter_context(tempfile.TemporaryDirectory(prefix="tessera-debian-", dir=os.environ.get("DEBIAN_ROOTS", "/var/tmp")))
-                   for _ in range(2)]
+        folders = [
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="tessera-debian-", dir=os.environ.get("DEBIAN_ROOTS", "/var/tmp")))
+            for _ in range(2)
+        ]
         packages = DIST if release == this_release() else build_packages(release, folders[0])
         clean = Debian(release, folders[1])
         for name in PACKAGES:
@@ -273,7 +284,9 @@ def use_packages(d, release):
         assert not glob.glob(clean.root + "/usr/**/*tessera*", recursive=True), "something is left"
 
 
-harness.run([one_version, digests, the_tarball, everything_twice, bill_of_materials, release_notes, accepted_by_auditwheel, contents_of_the_wheel, the_wheel,
-             contents_of_the_packages, no_run_path, accepted_by_lintian])
+harness.run([
+    one_version, digests, the_tarball, everything_twice, bill_of_materials, release_notes, accepted_by_auditwheel, contents_of_the_wheel,
+    the_wheel, contents_of_the_packages, no_run_path, accepted_by_lintian
+])
 harness.run([("use_packages " + release, use_packages, release) for release in os.environ.get("DEBIAN", "").split()])
 harness.finish()

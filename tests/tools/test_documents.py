@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks facts that the documents state about the source: test_documents.py
 
-Files that they name exist, and so do names in these files. A neighbour in CONTRIBUTING.md is in the file where the change begins. ARCHITECTURE.md lists the modules of tools/lint in their order, has true line
-counts and is short. The man page has every environment variable of the command. C programs in the documents compile.
+Files that they name exist, and so do names in these files. A neighbour in CONTRIBUTING.md is in the file where the change begins.
+ARCHITECTURE.md lists the modules of tools/lint in their order, has true line counts and is short. The man page has every environment
+variable of the command. C programs in the documents compile.
 """
 import fnmatch
 import glob
@@ -50,7 +51,10 @@ def exists(name, sources):
 
 def missing_files():
     """Files such as `src/x.c`, `emit/x.c` and `x.c` in any document that do not exist."""
-    sources = {os.path.basename(path) for folder in FOLDERS.split("|") for path in glob.glob(folder + "/**/*.*", recursive=True) if path.endswith(ENDINGS)}
+    sources = {
+        os.path.basename(path) for folder in FOLDERS.split("|") for path in glob.glob(folder + "/**/*.*", recursive=True)
+        if path.endswith(ENDINGS)
+    }
     for page in documents():
         text = text_of(page)
         for name in re.findall(r"`((?:%s)/[\w./*-]+)`" % FOLDERS, text) + re.findall(r"`([\w/*-]+\.(?:c|h|def))`", text):
@@ -61,7 +65,8 @@ def missing_files():
 def has_name(where, name):
     """True if a file has the word, or a folder has the file or, in one of its files, the word."""
     if os.path.isdir(where):
-        return os.path.exists(os.path.join(where, name)) or any(has_name(path, name) for path in glob.glob(where + "/**/*.[ch]", recursive=True))
+        return os.path.exists(os.path.join(where, name)) or any(
+            has_name(path, name) for path in glob.glob(where + "/**/*.[ch]", recursive=True))
     return bool(re.search(r"\b%s\b" % re.escape(name), text_of(where)))
 
 
@@ -163,7 +168,8 @@ def broken_programs():
             with tempfile.NamedTemporaryFile("w", suffix=".c") as f:
                 f.write(code)
                 f.flush()
-                ended = subprocess.run(["cc", "-std=c11", "-Wall", "-Werror", "-fsyntax-only", "-Iinclude", f.name], capture_output=True, text=True)
+                ended = subprocess.run(["cc", "-std=c11", "-Wall", "-Werror", "-fsyntax-only", "-Iinclude", f.name], capture_output=True,
+                                       text=True)
             if ended.returncode:
                 yield "%s: %s" % (page, ended.stderr.strip()[:300])
 
@@ -189,7 +195,9 @@ def wrong_proof():
     weights = 4 * 12 * hidden**2 * layers  # float32; a layer has 12 matrices of hidden x hidden
     limit = int(proof.SHARE * weights) + proof.AddressSpace.base
     head = "%s of float32 weights; limit of each environment: %s " % (proof.gigabytes(weights), proof.gigabytes(limit))
-    shown = [re.findall(r"^```\n(\S+ GB of float32 weights.*?)^```", text_of(page), flags=re.M | re.S) for page in ("README.md", "docs/proof.md")]
+    shown = [
+        re.findall(r"^```\n(\S+ GB of float32 weights.*?)^```", text_of(page), flags=re.M | re.S) for page in ("README.md", "docs/proof.md")
+    ]
     if shown[0][:1] != shown[1][:1] or not shown[0]:
         yield "README.md and docs/proof.md show different tables"
     elif not shown[0][0].startswith(head):

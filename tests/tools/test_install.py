@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the results of `make install`: a program outside the tree builds against them with pkg-config and with CMake, also after they were moved,
-and runs; the installed command runs. usage: test_install.py BUILD [FLAG of the compiler ...]"""
+"""Tests the results of `make install`: a program outside the tree builds against them with pkg-config and with CMake, also after they were
+moved, and runs; the installed command runs. usage: test_install.py BUILD [FLAG of the compiler ...]"""
 import functools, glob, os, shutil, subprocess, sys, tempfile
 
 import harness
 
 BUILD = os.path.abspath(sys.argv[1])
 CC = ["cc", *sys.argv[2:]]
-PROGRAM = '#include <tessera.h>\n#include <stdio.h>\nint main(void)\n{\n    tsr_session *s = tsr_session_new(NULL);\n    printf("tessera %s\\n", tsr_version());\n    tsr_session_free(s);\n    return !s;\n}\n'
-CMAKE = 'cmake_minimum_required(VERSION 3.16)\nproject(user C)\nfind_package(tessera 1.0 REQUIRED)\nadd_executable(user user.c)\ntarget_link_libraries(user tessera::tessera)\n'
+PROGRAM = (
+    '#include <tessera.h>\n#include <stdio.h>\nint main(void)\n{\n    tsr_session *s = tsr_session_new(NULL);\n    printf("tessera %s\\n",'
+    ' tsr_version());\n    tsr_session_free(s);\n    return !s;\n}\n'
+)
+CMAKE = (
+    'cmake_minimum_required(VERSION 3.16)\nproject(user C)\nfind_package(tessera 1.0 REQUIRED)\nadd_executable(user'
+    ' user.c)\ntarget_link_libraries(user tessera::tessera)\n'
+)
 
 
 def run(words, **more):
@@ -50,7 +56,10 @@ def statically(d):
     stage, where = prefix()
     archive = glob.glob(where + "/**/libtessera.a", recursive=True)[0]
     env = environment(where, PKG_CONFIG_PATH=os.path.dirname(archive) + "/pkgconfig", PKG_CONFIG_SYSROOT_DIR=stage)
-    flags = [archive if word == "-ltessera" else word for word in run(["pkg-config", "--static", "--cflags", "--libs", "tessera"], env=env).split()]
+    flags = [
+        archive if word == "-ltessera" else word
+        for word in run(["pkg-config", "--static", "--cflags", "--libs", "tessera"], env=env).split()
+    ]
     assert archive in flags and {"-lz", "-ljansson"} <= set(flags), flags
     open(d + "/user.c", "w").write(PROGRAM)
     run([*CC, d + "/user.c", "-o", d + "/user", *flags])
@@ -70,7 +79,8 @@ def with_cmake(d):
     run(["cmake", "--build", d + "/build"])
     assert run([d + "/build/user"], env=environment(d + "/moved")).startswith("tessera 1.")
     open(d + "/source/CMakeLists.txt", "w").write(CMAKE.replace("tessera 1.0", "tessera 7.0"))
-    p = subprocess.run(["cmake", "-S", d + "/source", "-B", d + "/other", "-DCMAKE_PREFIX_PATH=" + d + "/moved"], capture_output=True, timeout=120)
+    p = subprocess.run(["cmake", "-S", d + "/source", "-B", d + "/other", "-DCMAKE_PREFIX_PATH=" + d + "/moved"], capture_output=True,
+                       timeout=120)
     assert p.returncode != 0, "a version that is not there was found"
 
 
@@ -81,7 +91,8 @@ def the_command(d):
     plugin = glob.glob(where + "/**/libtessera_ops.so", recursive=True)
     assert plugin, "the plug-in is not installed"
     assert os.access(os.path.join(os.path.dirname(plugin[0]), "tessera-ranks"), os.X_OK), "the program of the ranks is not next to it"
-    for name in glob.glob(BUILD + "/libtessera_mpi_*.so") + glob.glob(BUILD + "/libtessera_ucx.so"):  # plug-ins that were built must be installed
+    for name in glob.glob(BUILD + "/libtessera_mpi_*.so") + glob.glob(BUILD +
+                                                                      "/libtessera_ucx.so"):  # plug-ins that were built must be installed
         assert glob.glob(where + "/**/" + os.path.basename(name), recursive=True), name
     if os.path.exists(BUILD + "/libtessera_ucx.so"):
         told = subprocess.run([where + "/bin/tessera", "doctor"], capture_output=True, text=True, env=env).stdout

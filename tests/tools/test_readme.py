@@ -71,7 +71,8 @@ def try_command(name, command, expected, folder, env):
     ended = subprocess.run(command, shell=True, cwd=folder, env=env, text=True, errors="replace",
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=2 * harness.HANG_S)
     want = missing(expected, ended.stdout + ended.stderr) and missing(expected, ended.stderr + ended.stdout)
-    harness.check(name, ended.returncode == 0 and want is None, "exit %d, not shown: %s\n%s%s" % (ended.returncode, want, ended.stdout, ended.stderr))
+    harness.check(name, ended.returncode == 0 and want is None,
+                  "exit %d, not shown: %s\n%s%s" % (ended.returncode, want, ended.stdout, ended.stderr))
 
 
 def broken_links(page, text):
@@ -95,6 +96,7 @@ def page_is_true(folder, page, env):
         try_command("%s: %s" % (page, " ".join(command.split()[:3])), command, expected, folder, env)
 
 
-pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] + sorted("docs/" + name for name in os.listdir(os.path.join(ROOT, "docs")) if name.endswith(".md"))
+pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] + sorted(
+    "docs/" + name for name in os.listdir(os.path.join(ROOT, "docs")) if name.endswith(".md"))
 harness.run([(page, page_is_true, page, environment()) for page in pages])
 harness.finish()

@@ -2,8 +2,8 @@
 """Checks the documentation and the site that tools/site builds from it: test_site.py [SITE]
 
 Relative links and anchors of all Markdown files must work. The pages built from headers, docstrings and the man page must be complete. The
-navigation must have every document. With mkdocs (tools/setup docs), builds the site in strict mode and follows the relative links and anchors of
-its HTML. With SITE, only follows the links of that site. Uses no network."""
+navigation must have every document. With mkdocs (tools/setup docs), builds the site in strict mode and follows the relative links and
+anchors of its HTML. With SITE, only follows the links of that site. Uses no network."""
 import ast
 import glob
 import html.parser
@@ -179,8 +179,8 @@ def broken_in_site(site):
 
 def unnoticed_in_site():
     with tempfile.TemporaryDirectory(prefix="tessera-site-") as folder:
-        for body, good in (('<a id="b" href="#b">', True), ('<a href="#c">', False), ('<a href="no.html">', False), ('<img src="https://example.org/a.png">', False),
-                           ('<a href="https://example.org/">', True)):
+        for body, good in (('<a id="b" href="#b">', True), ('<a href="#c">', False), ('<a href="no.html">', False),
+                           ('<img src="https://example.org/a.png">', False), ('<a href="https://example.org/">', True)):
             with open(folder + "/index.html", "w") as f:
                 f.write(body)
             if good == bool(list(broken_in_site(folder))):
@@ -190,7 +190,8 @@ def unnoticed_in_site():
 def builds(tool):
     with tempfile.TemporaryDirectory(prefix="tessera-site-") as folder:
         with open(folder + "/log", "w+") as log:
-            code = subprocess.run([sys.executable, "-B", ROOT + "/tools/site", folder + "/site"], stdout=log, stderr=subprocess.STDOUT, timeout=LIMIT_S).returncode
+            code = subprocess.run([sys.executable, "-B", ROOT + "/tools/site", folder + "/site"], stdout=log, stderr=subprocess.STDOUT,
+                                  timeout=LIMIT_S).returncode
             log.seek(0)
             said = log.read()
         check("mkdocs builds the site in strict mode", [said[-2000:]] if code else [])

@@ -45,7 +45,8 @@ def links(user, name, owner, kind="T"):
     """The violations that lint reports if the file `user` uses a symbol that the file `owner` defines."""
     lint.violations.clear()
     lint.print = lambda *_: None
-    listing = "b/user.c.o:                 U %s\nb/owner.c.o:0000000000000010 %s %s\nb/owner.c.o:0000000000000040 t helper\n" % (name, kind, name)
+    listing = "b/user.c.o:                 U %s\nb/owner.c.o:0000000000000010 %s %s\nb/owner.c.o:0000000000000040 t helper\n" % (name, kind,
+                                                                                                                                 name)
     lint.check_links({"b/user.c.o": user, "b/owner.c.o": owner}, listing)
     return len(lint.violations)
 
@@ -84,12 +85,15 @@ check("a skipped program is one", counted("SKIP", "no MPI here\n", code=77), (0,
 check("a failed line counts whatever the exit code", counted("OK", "not ok a\n"), (0, 1, 0))
 check("other words are no cases", counted("OK", "okay\nnot okay\nbook 3\n"), (1, 0, 0))
 
-BUILD = {"tests": [{"name": "wire test_read", "cmd": ["/b/wire_read"], "depends": ["read@exe"], "suite": ["tessera"]},
-                   {"name": "plan test_joint", "cmd": ["/b/joint"], "depends": ["joint@exe", "ucx@sha"], "suite": ["tessera"]},
-                   {"name": "plan test_joint_blocks", "cmd": ["/b/blocks"], "depends": [], "suite": ["tessera:plan", "tessera:long"]},
-                   {"name": "e2e spine", "cmd": ["/s/tests/run-script", "/b/tessera"], "depends": ["tessera@exe"], "suite": ["tessera:e2e", "tessera:waits"]}],
-         "targets": [{"id": "read@exe", "filename": ["/b/wire_read"]}, {"id": "joint@exe", "filename": ["/b/tests/joint"]},
-                     {"id": "ucx@sha", "filename": ["/b/libucx.so"]}, {"id": "tessera@exe", "filename": ["/b/tessera"]}]}
+BUILD = {
+    "tests": [{"name": "wire test_read", "cmd": ["/b/wire_read"], "depends": ["read@exe"], "suite": ["tessera"]},
+              {"name": "plan test_joint", "cmd": ["/b/joint"], "depends": ["joint@exe", "ucx@sha"], "suite": ["tessera"]},
+              {"name": "plan test_joint_blocks", "cmd": ["/b/blocks"], "depends": [], "suite": ["tessera:plan", "tessera:long"]}, {
+                  "name": "e2e spine", "cmd": ["/s/tests/run-script", "/b/tessera"], "depends": ["tessera@exe"],
+                  "suite": ["tessera:e2e", "tessera:waits"]
+              }], "targets": [{"id": "read@exe", "filename": ["/b/wire_read"]}, {"id": "joint@exe", "filename": ["/b/tests/joint"]},
+                              {"id": "ucx@sha", "filename": ["/b/libucx.so"]}, {"id": "tessera@exe", "filename": ["/b/tessera"]}]
+}
 summary.described = lambda build, what: BUILD[what]
 names = lambda tests: [t["name"] for t in tests]
 chosen = lambda *words: names(summary.chosen("/b", *words))
@@ -99,9 +103,12 @@ check("long tests run alone", [chosen(None, None, ["plan"]), chosen("--long", No
 check("a name is a test", names(summary.selected(BUILD["tests"], ["plan test_joint"])), ["plan test_joint"])
 check("a part of a name is all tests that begin with it", names(summary.selected(BUILD["tests"], ["plan", "e2e s"])),
       ["plan test_joint", "plan test_joint_blocks", "e2e spine"])
-check("what waits comes last", [(names(tests), n) for tests, n in summary.groups(BUILD["tests"][2:], 2)], [(["plan test_joint_blocks"], 3), (["e2e spine"], 6)])
-check("targets are programs and what they open", summary.targets("/b", summary.chosen("/b", "--targets", "wire", [])), ["libucx.so", "tests/joint"])
-check("what begins first is named first", summary.in_order([{"name": "a", "priority": 0}, {"name": "z", "priority": 10}, {"name": "b", "priority": 0}]), ["z", "a", "b"])
+check("what waits comes last", [(names(tests), n) for tests, n in summary.groups(BUILD["tests"][2:], 2)], [(["plan test_joint_blocks"], 3),
+                                                                                                           (["e2e spine"], 6)])
+check("targets are programs and what they open", summary.targets("/b", summary.chosen("/b", "--targets", "wire", [])),
+      ["libucx.so", "tests/joint"])
+check("what begins first is named first",
+      summary.in_order([{"name": "a", "priority": 0}, {"name": "z", "priority": 10}, {"name": "b", "priority": 0}]), ["z", "a", "b"])
 check("no folder in memory where there is no place for it", summary.memory_folder("/nowhere"), None)
 with tempfile.TemporaryDirectory() as place:
     saved, summary.SPACE_NEEDED = summary.SPACE_NEEDED, 1 << 62
@@ -120,8 +127,12 @@ check("what passes alone is unsteady", summary.repeated("/b", [{"name": name} fo
 
 def harness_ends(body, case=""):
     """Runs a script with this list of cases. Returns its exit code and the case lines."""
-    script = "import harness\ndef good(_): pass\ndef bad(_): assert 0\ndef skipped(_): return 'no engine'\ndef nothing(_): return False\nharness.run([%s])\nharness.finish()" % body
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "CASE": case, "PYTHONPATH": os.path.join(ROOT, "tests")})
+    script = (
+        "import harness\ndef good(_): pass\ndef bad(_): assert 0\ndef skipped(_): return 'no engine'\ndef nothing(_): return"
+        " False\nharness.run([%s])\nharness.finish()" % body
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
+                           env={**os.environ, "CASE": case, "PYTHONPATH": os.path.join(ROOT, "tests")})
     return ended.returncode, [line for line in ended.stdout.splitlines() if line[0] != "#"]
 
 
@@ -162,7 +173,8 @@ check("lint: a pass links no later one", links("src/partition/facts/x.c", "tsr__
 check("lint: a pass does not link what is on top", links("src/partition/weights/x.c", "tsr__parts_build", "src/partition/y.c"), 1)
 check("lint: what is on top links every pass", links("src/partition/x.c", "tsr__emit_step", "src/partition/emit/y.c"), 0)
 check("lint: a pass includes no later one", violations("src/partition/steps/x.c", HEAD + '#include "partition/emit/emit.h"\n'), 1)
-check("lint: a pass includes the module's own header", violations("src/partition/facts/x.c", HEAD + '#include "partition/partition.h"\n'), 0)
+check("lint: a pass includes the module's own header", violations("src/partition/facts/x.c", HEAD + '#include "partition/partition.h"\n'),
+      0)
 check("lint: a folder that is no pass", violations("src/partition/other/x.c", HEAD), 1)
 check("lint: folders of a module without passes", links("src/ops/x.c", "tsr__a", "src/ops/plugin/y.c"), 0)
 check("lint: no SPDX line", violations("src/wire/x.c", "int f(int);\n"), 1)
@@ -190,12 +202,18 @@ def untested(tests):
 
 check("lint: findings that a test names", [untested(t) for t in ("DIAG_io_open", "(io_open)", "error[io-open]", "io-open.")], [0] * 4)
 check("lint: findings that none names", [untested(t) for t in ("DIAG_io_opened", "an-io-open", "io-open-late", "xio_open")], [1] * 4)
-CALLED = {"src/x.h": "int tsr__a(int);\nint tsr__b(int);\n", "src/x.c": "int tsr__a(int i)\n{\n}\nint tsr__b(int i)\n{\n}\n", "src/y.c": "int y(void)\n{\n    return tsr__a(1); // tsr__b\n}\n"}
+CALLED = {
+    "src/x.h": "int tsr__a(int);\nint tsr__b(int);\n", "src/x.c": "int tsr__a(int i)\n{\n}\nint tsr__b(int i)\n{\n}\n",
+    "src/y.c": "int y(void)\n{\n    return tsr__a(1); // tsr__b\n}\n"
+}
 for text, want in (("good('--no-pin')", 0), ("run(no_pin=True)", 0), ("good('--no-pins')", 1), ("", 1)):
-    check("lint: an option in a test with %r" % text, held(lint.check_options, "src/cli/x.c", '    {"--no-pin", NULL, "text"},\n', text), want)
+    check("lint: an option in a test with %r" % text, held(lint.check_options, "src/cli/x.c", '    {"--no-pin", NULL, "text"},\n', text),
+          want)
 check("lint: a function that is never called", held(lint.check_unused, CALLED), 1)
-check("lint: a comment on no parameter", held(lint.check_comments, "src/x.h", "// Room at r->at, or false.\nbool f(struct rope *rope);\n\n"), 1)
-check("lint: a comment on a parameter", held(lint.check_comments, "src/x.h", "// Room at r->at, or false; r NULL: none.\nbool f(struct rope *r);\n\n"), 0)
+check("lint: a comment on no parameter", held(lint.check_comments, "src/x.h",
+                                              "// Room at r->at, or false.\nbool f(struct rope *rope);\n\n"), 1)
+check("lint: a comment on a parameter",
+      held(lint.check_comments, "src/x.h", "// Room at r->at, or false; r NULL: none.\nbool f(struct rope *r);\n\n"), 0)
 LONG = HEAD + "static int f(int a)\n{\n" + "    a++;\n" * 69 + "    return a;\n}\n"
 check("lint: length of a function", [(n, name) for n, name, _ in lint.functions("x.c", LONG)], [(72, "f")])
 
@@ -219,7 +237,8 @@ VERSION = re.search(r"^  version: '([^']+)'", text_of("meson.build"), re.M).grou
 check("release: the header has the version", ".".join(re.findall(r"#define TSR_VERSION_\w+ (\d+)", text_of("include/tessera.h"))), VERSION)
 check("release: the man page has it", re.search(r"tessera ([\d.]+)\"", text_of("docs/tessera.1")).group(1), VERSION)
 check("release: the changelog has it", "\n## %s (" % VERSION in text_of("CHANGELOG.md"), True)
-check("release: the recipes have it", [VERSION in text_of("packaging", name) for name in ("conda/meta.yaml", "default.nix", "Dockerfile.cuda")], [True] * 3)
+check("release: the recipes have it",
+      [VERSION in text_of("packaging", name) for name in ("conda/meta.yaml", "default.nix", "Dockerfile.cuda")], [True] * 3)
 
 
 def asked_of_owner(maintainer, contact, urls):
@@ -236,6 +255,7 @@ check("owner: all is missing", asked_of_owner("A <a@tessera.invalid> (all)", "# 
       ["MAINTAINERS", "SECURITY_CONTACTS", "pyproject.toml"])
 check("owner: nothing is missing", asked_of_owner("A <a@b.org> (all)", "A <a@b.org>", 'urls = { Repository = "https://b.org" }'), [])
 BILL = bill()
-check("sbom: the file and its digest", [(f["fileName"], f["checksums"][1]["checksumValue"][:8]) for f in BILL["files"]], [("./tessera-1.tar.xz", "2d711642")])
+check("sbom: the file and its digest", [(f["fileName"], f["checksums"][1]["checksumValue"][:8]) for f in BILL["files"]],
+      [("./tessera-1.tar.xz", "2d711642")])
 check("sbom: version and time", (BILL["packages"][0]["versionInfo"], BILL["creationInfo"]["created"]), (VERSION, "1970-01-02T00:00:00Z"))
 harness.finish()

@@ -17,8 +17,8 @@ class Case:
     """words: {in} is the folder of inputs, {out} that of outputs. outputs: name -> EXACT or JSON. engine: the command runs models."""
 
     def __init__(self, name, words, outputs, engine=False, program=None, alone=False, also=(), starts=None):
-        """alone: the output contains its path, so all trials use the same one. also: other exit codes that are allowed after a fault. starts: input
-        folder that the output is copied from before the command, which changes it in place."""
+        """alone: the output contains its path, so all trials use the same one. also: other exit codes that are allowed after a fault.
+        starts: input folder that the output is copied from before the command, which changes it in place."""
         self.starts = starts
         self.name, self.words, self.outputs, self.engine, self.program = name, words.split(), outputs, engine, program
         self.alone, self.also = alone, set(also)
@@ -75,7 +75,8 @@ CASES = [
     Case("plan", "plan {in}/plain.onnx --devices hosts:2x2 -o {out}/o.onnx --plan {out}/plan.json --export-lp {out}/o.lp",
          {"o.onnx": EXACT, "o.topology.json": EXACT, "plan.json": EXACT, "o.lp": EXACT}),
     Case("plan-stages", "plan {in}/plain.onnx --devices 2 --stages 2 -o {out}/o.onnx", {"o.onnx": EXACT}),
-    Case("plan-with", "plan {in}/plain.onnx --devices 2 --with {in}/plain.onnx --with-output {out}/w.onnx -o {out}/o.onnx", {"o.onnx": EXACT, "w.onnx": EXACT}),
+    Case("plan-with", "plan {in}/plain.onnx --devices 2 --with {in}/plain.onnx --with-output {out}/w.onnx -o {out}/o.onnx",
+         {"o.onnx": EXACT, "w.onnx": EXACT}),
     Case("infer", "infer {in}/plain-planned.onnx --propagate -o {out}/o.onnx", {"o.onnx": EXACT}),
     Case("shapes", "shapes {in}/plain.onnx -o {out}/o.onnx", {"o.onnx": EXACT}),
     Case("partition", "partition {in}/plain-planned.onnx -o {out}/parts", {"parts": EXACT}),
@@ -102,9 +103,11 @@ CASES = [
          {"o.npz": EXACT, "t.json": JSON}, engine=True),
     Case("run-whole", "run {in}/large.onnx --threads 1 --outputs {out}/o.npz", {"o.npz": EXACT}, engine=True),
     Case("bench", "bench {in}/parts %s --seconds 0.01 --trace {out}/t.json" % RUN, {"t.json": JSON}, engine=True),
-    Case("bench-shm", "bench {in}/plain-planned.onnx %s --seconds 0.01 --transport shm --trace {out}/t.json" % RUN, {"t.json": JSON}, engine=True),
+    Case("bench-shm", "bench {in}/plain-planned.onnx %s --seconds 0.01 --transport shm --trace {out}/t.json" % RUN, {"t.json": JSON},
+         engine=True),
     Case("verify", "verify {in}/plain-planned.onnx %s --trace {out}/t.json" % RUN, {"t.json": JSON}, engine=True),
     Case("verify-random", "verify {in}/plain.onnx --random 2 --devices 2 %s" % RUN, {}, engine=True),
-    Case("generate", "generate %s --devices 2 --ids 1,7 --max-tokens 2 --threads 1 --trace {out}/t.json" % GENAI, {"t.json": JSON}, engine=True, also={2}),
+    Case("generate", "generate %s --devices 2 --ids 1,7 --max-tokens 2 --threads 1 --trace {out}/t.json" % GENAI, {"t.json": JSON},
+         engine=True, also={2}),
     Case("topology-measure", "topology measure --devices cpu:2 --seconds 0.01 --threads 1 -o {out}/t.json", {"t.json": JSON}, engine=True),
 ]

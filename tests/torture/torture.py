@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets memory, I/O and processes (SIGKILL) fail at every point of every command that writes: torture.py TESSERA SHIM CARELESS [KEY=VALUE ...]
+"""Lets memory, I/O and processes (SIGKILL) fail at every point of every command that writes: torture.py TESSERA SHIM CARELESS [KEY=VALUE
+...]
 
-POINTS  number of fault points per kind of fault and command, sampled evenly; a third of it for commands that run models (default: every point)
-SAMPLE  1: only one of the commands that run models
+POINTS  number of fault points per kind of fault and command, sampled evenly; a third of it for commands that run models (default: every
+point) SAMPLE  1: only one of the commands that run models
 JOBS    commands at a time (default 2)    ONLY  commands by the start of their names    KIND  kinds of calls by the start of their names
 
 SIGTERM or Ctrl-C: starts no more points and prints the counts so far.
 
-Faster if TMPDIR is in memory (/dev/shm), since it mostly waits for the disk. Prints counts at the end. Exit 1 if any output was lost or incomplete,
-any file or process remained, or any command crashed or ended with a wrong code.
+Faster if TMPDIR is in memory (/dev/shm), since it mostly waits for the disk. Prints counts at the end. Exit 1 if any output was lost or
+incomplete, any file or process remained, or any command crashed or ended with a wrong code.
 """
 import collections
 import concurrent.futures
@@ -76,9 +77,21 @@ class Tally:
             print("WRONG %s, %s: %s, at %s" % (case, fault, what, ", ".join(str(at) for at, _, _ in places[:20])))
             for at, code, err in places[:SHOWN]:
                 print("    at %d: exit %s: %s" % (at, code, err.replace("\n", "\n        ")))
-        print("%s: %d lost, %d half-written, %d wrong codes or messages, %d crashes, %d hangs, %d left behind, %d orphans, %d next runs failed" % (
-            told(self.tried), self.count("lost", "said done"), self.count("half-written"), self.count("wrong code", "no clear"), self.count("crash"),
-            self.count("hangs"), self.count("leaves"), self.count("orphan"), self.count("the next run")))
+        print(
+            "%s: %d lost, %d half-written, %d wrong codes or messages, %d crashes, %d hangs, %d left behind, %d orphans, %d next runs"
+            " failed"
+            % (
+                told(self.tried),
+                self.count("lost", "said done"),
+                self.count("half-written"),
+                self.count("wrong code", "no clear"),
+                self.count("crash"),
+                self.count("hangs"),
+                self.count("leaves"),
+                self.count("orphan"),
+                self.count("the next run"),
+            )
+        )
 
 
 class Torture:
@@ -114,13 +127,17 @@ class Torture:
         for (fault, at), verdict in zip(points, verdicts):
             tally.add(case, fault, at, verdict)
         found = sum(map(len, tally.wrong.values())) - before
-        print("%-18s %s, %.1f s%s" % (case.name, told(tally.tried - tried), time.time() - began, ", %d wrong" % found if found else ""), flush=True)
+        print("%-18s %s, %.1f s%s" % (case.name, told(tally.tried - tried), time.time() - began, ", %d wrong" % found if found else ""),
+              flush=True)
 
 
 def careless_cases(program):
     """Commands whose mistakes must be found: {case with that mode: the expected text}."""
-    return {cases.Case("careless-" + mode, mode + " {out}/o.bin", {"o.bin": cases.EXACT}, program=program): what
-            for mode, what in (("torn", "half-written"), ("deaf", "said done"), ("trusting", "crash"), ("messy", "leaves"), ("mute", "no clear"), ("liar", "wrong code"))}
+    return {
+        cases.Case("careless-" + mode, mode + " {out}/o.bin", {"o.bin": cases.EXACT}, program=program): what
+        for mode, what in (("torn", "half-written"), ("deaf", "said done"), ("trusting", "crash"), ("messy", "leaves"),
+                           ("mute", "no clear"), ("liar", "wrong code"))
+    }
 
 
 def self_test(torture, pool, program):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one command with one fault and checks the result: the output is completely old or completely new, the exit code is right, there is one
-clear error message, and no temporary file, process or crash."""
+"""Runs one command with one fault and checks the result: the output is completely old or completely new, the exit code is right, there is
+one clear error message, and no temporary file, process or crash."""
 import collections
 import errno
 import hashlib
@@ -19,21 +19,38 @@ OF_THE_ENGINE = {".ses"}  # a file that ONNX Runtime leaves in TMPDIR
 TEMPORARY = ".tessera-"  # prefix of files that are being written
 READ, WRITE, PEER, ENGINE = 3, 8, 6, 7
 
-# Failures of each kind of call, and the allowed exit codes besides 0 with the right result. A command that runs models may also report a failed rank
-# (6) or a failed engine (7).
+# Failures of each kind of call, and the allowed exit codes besides 0 with the right result. A command that runs models may also report a
+# failed rank (6) or a failed engine (7).
 Fault = collections.namedtuple("Fault", "kind how always codes")
 E = lambda name: str(getattr(errno, name))
 FAULTS = [
-    Fault("memory", E("ENOMEM"), False, {READ}), Fault("memory", E("ENOMEM"), True, {READ}),
-    Fault("map", E("ENOMEM"), False, {READ}), Fault("map", E("ENOMEM"), True, {READ}),
-    Fault("open", E("EMFILE"), False, {READ, WRITE}), Fault("open", E("EIO"), True, {READ, WRITE}),
-    Fault("read", E("EIO"), False, {READ, WRITE}), Fault("read", E("EINTR"), False, {READ, WRITE}), Fault("read", "short", False, set()),
-    Fault("write", E("ENOSPC"), False, {WRITE}), Fault("write", E("ENOSPC"), True, {WRITE}), Fault("write", E("EIO"), False, {WRITE}),
-    Fault("write", E("EINTR"), False, set()), Fault("write", "short", False, set()), Fault("write", "torn", False, set()),
-    Fault("sync", E("EIO"), False, {WRITE}), Fault("rename", E("EIO"), False, {WRITE}), Fault("rename", E("ENOSPC"), True, {WRITE}),
-    Fault("make", E("ENOSPC"), False, {WRITE}), Fault("remove", E("EBUSY"), False, {WRITE}), Fault("close", E("EIO"), False, {WRITE}),
-    Fault("stat", E("EIO"), False, {READ, WRITE}), Fault("stat", E("EACCES"), True, {READ, WRITE}), Fault("resize", E("ENOSPC"), False, {READ, WRITE}),
-    Fault("lock", E("ENOLCK"), True, set()), Fault("start", E("EAGAIN"), False, {READ}), Fault("any", "kill", False, set()),
+    Fault("memory", E("ENOMEM"), False, {READ}),
+    Fault("memory", E("ENOMEM"), True, {READ}),
+    Fault("map", E("ENOMEM"), False, {READ}),
+    Fault("map", E("ENOMEM"), True, {READ}),
+    Fault("open", E("EMFILE"), False, {READ, WRITE}),
+    Fault("open", E("EIO"), True, {READ, WRITE}),
+    Fault("read", E("EIO"), False, {READ, WRITE}),
+    Fault("read", E("EINTR"), False, {READ, WRITE}),
+    Fault("read", "short", False, set()),
+    Fault("write", E("ENOSPC"), False, {WRITE}),
+    Fault("write", E("ENOSPC"), True, {WRITE}),
+    Fault("write", E("EIO"), False, {WRITE}),
+    Fault("write", E("EINTR"), False, set()),
+    Fault("write", "short", False, set()),
+    Fault("write", "torn", False, set()),
+    Fault("sync", E("EIO"), False, {WRITE}),
+    Fault("rename", E("EIO"), False, {WRITE}),
+    Fault("rename", E("ENOSPC"), True, {WRITE}),
+    Fault("make", E("ENOSPC"), False, {WRITE}),
+    Fault("remove", E("EBUSY"), False, {WRITE}),
+    Fault("close", E("EIO"), False, {WRITE}),
+    Fault("stat", E("EIO"), False, {READ, WRITE}),
+    Fault("stat", E("EACCES"), True, {READ, WRITE}),
+    Fault("resize", E("ENOSPC"), False, {READ, WRITE}),
+    Fault("lock", E("ENOLCK"), True, set()),
+    Fault("start", E("EAGAIN"), False, {READ}),
+    Fault("any", "kill", False, set()),
 ]
 DIES = {"kill", "torn"}  # the process is killed at the fault
 # Files that could not be removed, or listed for removal, remain; the next run removes them.
@@ -146,7 +163,10 @@ class Slot:
 
     def remains(self, case):
         """Files that are neither outputs nor existed before."""
-        inside = [name for output in case.outputs if case.starts for name in os.listdir(os.path.join(self.out, output)) if name.startswith(TEMPORARY)]
+        inside = [
+            name for output in case.outputs if case.starts for name in os.listdir(os.path.join(self.out, output))
+            if name.startswith(TEMPORARY)
+        ]
         return inside + sorted(set(os.listdir(self.out)) - set(case.outputs)) + sorted(set(os.listdir(self.temporary)) - OF_THE_ENGINE)
 
     def refer(self, case):

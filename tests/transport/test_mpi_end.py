@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the end of MPI jobs: ranks that are done wait for a late one, and a stopped rank fails the job. Without MPI_Finalize, launchers kill
-the remaining ranks, and MPICH's launcher returns the exit code 0 of one rank for the job.
+"""Tests the end of MPI jobs: ranks that are done wait for a late one, and a stopped rank fails the job. Without MPI_Finalize, launchers
+kill the remaining ranks, and MPICH's launcher returns the exit code 0 of one rank for the job.
 
 usage: test_mpi_end.py FAMILY PROGRAM"""
 import os
@@ -17,7 +17,8 @@ LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscri
 def run(launcher, program, ranks, word):
     """Run a job: (exit code, output). The launcher should kill a stopped rank; otherwise this function does."""
     env = {**os.environ, "OMPI_MCA_plm": "isolated"}
-    p = subprocess.Popen([*launcher, "-n", str(ranks), program, word], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True)
+    p = subprocess.Popen([*launcher, "-n", str(ranks), program, word], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env,
+                         start_new_session=True)
     try:
         said = p.communicate(timeout=harness.HANG_S)[0]
     except subprocess.TimeoutExpired:

@@ -33,7 +33,8 @@ def export_torch(module, inputs, dynamic, folder, dynamo, opset):
     path, names = os.path.join(folder, "model.onnx"), list(inputs)
     options = dict(input_names=names, output_names=["y"], opset_version=opset, dynamo=dynamo)
     if dynamo:
-        torch.onnx.export(module, tuple(inputs.values()), dynamic_shapes=tuple(dynamic[n] for n in names), verbose=False, **options).save(path, external_data=False)
+        torch.onnx.export(module, tuple(inputs.values()), dynamic_shapes=tuple(dynamic[n] for n in names), verbose=False,
+                          **options).save(path, external_data=False)
     else:
         torch.onnx.export(module, tuple(inputs.values()), path, dynamic_axes=dynamic, **options)
     save_inputs(folder, {k: v.numpy() for k, v in inputs.items()})
@@ -55,7 +56,8 @@ def language_model(cls, config, folder, dynamo, attention="sdpa", opset=18):
             self.model = model
 
         def forward(self, input_ids, attention_mask):
-            found = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **({"use_cache": False} if "Causal" in cls or "LMHead" in cls else {}))
+            found = self.model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True,
+                               **({"use_cache": False} if "Causal" in cls or "LMHead" in cls else {}))
             return found.logits if hasattr(found, "logits") else found.last_hidden_state
 
     inputs = dict(input_ids=torch.randint(1, config.vocab_size, (2, 16)), attention_mask=torch.ones(2, 16, dtype=torch.int64))
@@ -95,13 +97,15 @@ def bert_torchscript(folder):
 @recipe
 def gpt2_torchscript(folder):
     import transformers
-    language_model("GPT2LMHeadModel", transformers.GPT2Config(vocab_size=512, n_positions=64, n_embd=64, n_layer=2, n_head=4), folder, False, "eager", 17)
+    language_model("GPT2LMHeadModel", transformers.GPT2Config(vocab_size=512, n_positions=64, n_embd=64, n_layer=2, n_head=4), folder,
+                   False, "eager", 17)
 
 
 @recipe
 def vit_dynamo(folder):
     import timm
-    vision_model(timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=10), folder, True, opset=18)
+    vision_model(timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=64, depth=2, num_heads=4, num_classes=10),
+                 folder, True, opset=18)
 
 
 @recipe
@@ -153,13 +157,15 @@ def quantize_static(folder, base, form, **types):
 @recipe
 def densenet_qoperator(folder):
     from onnxruntime import quantization as q
-    quantize_static(folder, "densenet_torchscript", q.QuantFormat.QOperator, activation_type=q.QuantType.QUInt8, weight_type=q.QuantType.QInt8)
+    quantize_static(folder, "densenet_torchscript", q.QuantFormat.QOperator, activation_type=q.QuantType.QUInt8,
+                    weight_type=q.QuantType.QInt8)
 
 
 @recipe
 def resnet_qoperator(folder):
     from onnxruntime import quantization as q
-    quantize_static(folder, "resnet_torchscript", q.QuantFormat.QOperator, activation_type=q.QuantType.QUInt8, weight_type=q.QuantType.QInt8, per_channel=True)
+    quantize_static(folder, "resnet_torchscript", q.QuantFormat.QOperator, activation_type=q.QuantType.QUInt8,
+                    weight_type=q.QuantType.QInt8, per_channel=True)
 
 
 @recipe
@@ -189,7 +195,8 @@ def llama_int4(folder):
 def bert_fused(folder):
     from onnxruntime.transformers import optimizer
     source, _ = beside(folder, "bert_torchscript")
-    optimizer.optimize_model(source, model_type="bert", num_heads=4, hidden_size=64, opt_level=0).save_model_to_file(os.path.join(folder, "model.onnx"))
+    optimizer.optimize_model(source, model_type="bert", num_heads=4, hidden_size=64,
+                             opt_level=0).save_model_to_file(os.path.join(folder, "model.onnx"))
 
 
 @recipe
@@ -232,7 +239,8 @@ def classical(folder, model, convert=None):
     y = (x[:, 0] * x[:, 1] + x[:, 2] > 0.2).astype("i8")
     model.fit(x, y)
     kinds = [("x", FloatTensorType([None, 8]))]
-    made = convert(model, kinds) if convert else to_onnx(model, initial_types=kinds, options={"zipmap": False} if hasattr(model, "classes_") else None, target_opset=17)
+    made = convert(model, kinds) if convert else to_onnx(model, initial_types=kinds,
+                                                         options={"zipmap": False} if hasattr(model, "classes_") else None, target_opset=17)
     made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
     with open(os.path.join(folder, "model.onnx"), "wb") as f:
         f.write(made.SerializeToString())
@@ -269,7 +277,8 @@ def sklearn_mlp(folder):
 def xgboost_trees(folder):
     import xgboost
     from onnxmltools import convert_xgboost
-    classical(folder, xgboost.XGBRegressor(n_estimators=20, max_depth=4), lambda model, kinds: convert_xgboost(model, initial_types=kinds, target_opset=15))
+    classical(folder, xgboost.XGBRegressor(n_estimators=20, max_depth=4),
+              lambda model, kinds: convert_xgboost(model, initial_types=kinds, target_opset=15))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests models of real exporters. Exports them with random weights, then checks, plans and verifies them on 2, 3 and 4 devices, also with random
-shardings. Needs a package index. The packages (tests/zoo/requirements.txt) are installed in FOLDER/venv, models are written to FOLDER/models; the
-next run uses both again.
+"""Tests models of real exporters. Exports them with random weights, then checks, plans and verifies them on 2, 3 and 4 devices, also with
+random shardings. Needs a package index. The packages (tests/zoo/requirements.txt) are installed in FOLDER/venv, models are written to
+FOLDER/models; the next run uses both again.
 
 usage: zoo.py TESSERA FOLDER [NAME...]      NAME: only these models, and those that they are derived from
 
@@ -36,8 +36,13 @@ def export(name):
     p = subprocess.run([PYTHON, os.path.join(HERE, "export.py"), name, MODELS], capture_output=True, text=True, timeout=900)
     if p.returncode:
         return "the exporter fails: " + (p.stderr.strip().splitlines() or [""])[-1][:200]
-    reference = "import onnxruntime as o, numpy as n, sys\ns = o.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\ns.run(None, dict(n.load(sys.argv[2])))"
-    p = subprocess.run([PYTHON, "-c", reference, os.path.join(MODELS, name, "model.onnx"), os.path.join(MODELS, name, "inputs.npz")], capture_output=True, text=True)
+    reference = (
+        "import onnxruntime as o, numpy as n, sys\ns = o.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\ns.run(None,"
+        " dict(n.load(sys.argv[2])))"
+    )
+    p = subprocess.run([PYTHON, "-c", reference,
+                        os.path.join(MODELS, name, "model.onnx"),
+                        os.path.join(MODELS, name, "inputs.npz")], capture_output=True, text=True)
     if p.returncode:
         return "ONNX Runtime refuses it: " + (p.stderr.strip().splitlines() or [""])[-1][:200]
     open(os.path.join(MODELS, name, "ready"), "w").close()
@@ -72,7 +77,8 @@ def judge(name):
             wrong.append("plan for %d exits %d after %.1f s: %s" % (devices, rc, seconds, err[-300:]))
         rc, doc, err = tessera("verify", model, "--devices", devices, "--inputs", inputs, *tolerance)
         if rc or not doc["ok"]:
-            wrong.append("verify on %d exits %d: %s %s" % (devices, rc, [o for o in (doc or {}).get("outputs", []) if not o["ok"]], err[-300:]))
+            wrong.append("verify on %d exits %d: %s %s" %
+                         (devices, rc, [o for o in (doc or {}).get("outputs", []) if not o["ok"]], err[-300:]))
         sharded.append(doc["cut_nodes"] if doc and "cut_nodes" in doc else 0)
     for devices, seed in ((3, 11), (4, 5)):
         rc, doc, err = tessera("verify", model, "--devices", devices, "--inputs", inputs, "--random", 3, "--seed", seed, *tolerance)

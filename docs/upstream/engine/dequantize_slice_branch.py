@@ -28,7 +28,12 @@ def branch(name, op):
 nodes = [helper.make_node("DequantizeLinear", ["x", "scale", "zero"], ["d"]), helper.make_node("Slice", ["d", "start", "stop"], ["p"]),
          helper.make_node("If", ["k"], ["y"], then_branch=branch("a", "Neg"), else_branch=branch("b", "Abs"))]
 inputs, outputs = [value("x", TensorProto.UINT8, [4]), value("k", TensorProto.BOOL, [])], [value("y", TensorProto.FLOAT, [2])]
-constants = [constant("scale", np.float32(1)), constant("zero", np.uint8(0)), constant("start", np.array([0])), constant("stop", np.array([2]))]
+constants = [
+    constant("scale", np.float32(1)),
+    constant("zero", np.uint8(0)),
+    constant("start", np.array([0])),
+    constant("stop", np.array([2]))
+]
 feeds = {"x": np.arange(4, dtype=np.uint8), "k": np.array(True)}
 expected = np.array([0, -1], np.float32)
 

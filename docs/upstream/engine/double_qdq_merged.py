@@ -21,9 +21,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 value, constant = helper.make_tensor_value_info, lambda name, data: numpy_helper.from_array(np.asarray(data), name)
 
-nodes = [helper.make_node("QuantizeLinear", ["x", "s0", "zero"], ["q0"]), helper.make_node("DequantizeLinear", ["q0", "s0", "zero"], ["d0"]),
-         helper.make_node("QuantizeLinear", ["d0", "s1", "zero"], ["q1"]), helper.make_node("DequantizeLinear", ["q1", "s1", "zero"], ["d1"]),
-         helper.make_node("Neg", ["d1"], ["y"])]
+nodes = [
+    helper.make_node("QuantizeLinear", ["x", "s0", "zero"], ["q0"]),
+    helper.make_node("DequantizeLinear", ["q0", "s0", "zero"], ["d0"]),
+    helper.make_node("QuantizeLinear", ["d0", "s1", "zero"], ["q1"]),
+    helper.make_node("DequantizeLinear", ["q1", "s1", "zero"], ["d1"]),
+    helper.make_node("Neg", ["d1"], ["y"])
+]
 inputs, outputs = [value("x", TensorProto.FLOAT, [5])], [value("y", TensorProto.FLOAT, [5])]
 constants = [constant("s0", np.float32(0.1)), constant("s1", np.float32(0.25)), constant("zero", np.int8(0))]
 feeds = {"x": np.array([0.12, 0.13, 0.3, 0.37, 0.38], np.float32)}

@@ -21,7 +21,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 value, constant = helper.make_tensor_value_info, lambda name, data: numpy_helper.from_array(np.asarray(data), name)
 
-body = helper.make_graph([helper.make_node("Identity", ["c"], ["d"])], "body", [value("i", TensorProto.INT64, []), value("c", TensorProto.BOOL, [])],
+body = helper.make_graph([helper.make_node("Identity", ["c"], ["d"])], "body",
+                         [value("i", TensorProto.INT64, []), value("c", TensorProto.BOOL, [])],
                          [value("d", TensorProto.BOOL, []), value("i", TensorProto.INT64, [])])
 nodes = [helper.make_node("Loop", ["n", "true"], ["y"], body=body)]
 inputs, outputs = [value("n", TensorProto.INT64, [])], [value("y", TensorProto.INT64, [None])]

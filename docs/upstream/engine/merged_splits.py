@@ -22,8 +22,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 value, constant = helper.make_tensor_value_info, lambda name, data: numpy_helper.from_array(np.asarray(data), name)
 
-nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Split", ["a"], ["h0", "h1"], axis=1), helper.make_node("Relu", ["h1"], ["half"]),
-         helper.make_node("Split", ["a"], ["t0", "t1", "t2"], axis=1), helper.make_node("Relu", ["t2"], ["third"])]
+nodes = [
+    helper.make_node("Neg", ["x"], ["a"]),
+    helper.make_node("Split", ["a"], ["h0", "h1"], axis=1),
+    helper.make_node("Relu", ["h1"], ["half"]),
+    helper.make_node("Split", ["a"], ["t0", "t1", "t2"], axis=1),
+    helper.make_node("Relu", ["t2"], ["third"])
+]
 inputs = [value("x", TensorProto.FLOAT, ["n", 12])]
 outputs, constants = [value("third", TensorProto.FLOAT, ["n", None]), value("half", TensorProto.FLOAT, ["n", None])], []
 feeds = {"x": -np.arange(24, dtype=np.float32).reshape(2, 12)}

@@ -28,7 +28,8 @@ names = ["a", "a_scale", "a_zero", "b", "b_scale", "b_zero", "y_scale", "y_zero"
 numbers = [f32(1), u8(0), f32(1), u8(0), f32(2), u8(3)]
 constants = [constant(n, d) for n, d in zip((n for n in names if len(n) > 1), numbers)]
 inputs = [value("a", TensorProto.UINT8, [1, 1]), value("b", TensorProto.UINT8, [1, 1])]
-graph = helper.make_graph([helper.make_node("QLinearMatMul", names, ["y"])], "g", inputs, [value("y", TensorProto.UINT8, [1, 1])], constants)
+graph = helper.make_graph([helper.make_node("QLinearMatMul", names, ["y"])], "g", inputs, [value("y", TensorProto.UINT8, [1, 1])],
+                          constants)
 model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 onnx.checker.check_model(model)
 if len(sys.argv) > 1:

@@ -21,8 +21,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 value, constant = helper.make_tensor_value_info, lambda name, data: numpy_helper.from_array(np.asarray(data), name)
 
-nodes = [helper.make_node("Neg", ["x"], ["o"]), helper.make_node("Transpose", ["o"], ["t"], perm=[1, 0]),
-         helper.make_node("QuantizeLinear", ["t", "scale", "zero"], ["q"]), helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"])]
+nodes = [
+    helper.make_node("Neg", ["x"], ["o"]),
+    helper.make_node("Transpose", ["o"], ["t"], perm=[1, 0]),
+    helper.make_node("QuantizeLinear", ["t", "scale", "zero"], ["q"]),
+    helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"])
+]
 inputs, outputs = [value("x", TensorProto.FLOAT, [2, 2])], [value(n, TensorProto.FLOAT, [2, 2]) for n in ("o", "y")]
 constants = [constant("scale", np.float32(0.5)), constant("zero", np.int8(0))]
 feeds = {"x": np.array([[0.1, 0.2], [0.3, 0.4]], np.float32)}

@@ -20,7 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 value, constant = helper.make_tensor_value_info, lambda name, data: numpy_helper.from_array(np.asarray(data), name)
 
-body = helper.make_graph([helper.make_node("Identity", ["p"], ["q"])], "body", [helper.make_tensor_value_info("p", TensorProto.FLOAT, None)],
+body = helper.make_graph([helper.make_node("Identity", ["p"], ["q"])], "body",
+                         [helper.make_tensor_value_info("p", TensorProto.FLOAT, None)],
                          [helper.make_tensor_value_info("q", TensorProto.FLOAT, None)])
 nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Scan", ["r"], ["s"], body=body, num_scan_inputs=1),
          helper.make_node("Reshape", ["s", "flat"], ["y"])]
