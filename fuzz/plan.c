@@ -11,16 +11,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     tsr_session *s = fuzz_session(n);
     tsr_model *m = NULL;
     tsr_plan_options o = {.size = sizeof o, .devices = 1 + data[0] % 4};
-    tsr_plan_summary x = {.size = sizeof x};
+    tsr_plan_result x = {0};
     if (data[0] & 128)
         o.memory = (int64_t)data[1] << 8;
     tsr_status status = tsr_model_load_bytes(s, data + 2, n - 2, &m);
     if (status == TSR_OK && tsr_model_config_count(m) == 0) {
         status = tsr__plan(m, &o, &x);
         if (status == TSR_OK) {
-            MUST(x.cost >= 0 && x.gap >= 0);
+            MUST(x.facts.cost >= 0 && x.facts.gap >= 0);
             size_t errors = tsr_finding_total(s, TSR_ERROR);
-            MUST(tsr_check_config(m, x.config) == TSR_OK &&
+            MUST(tsr_check_config(m, x.facts.config) == TSR_OK &&
                  tsr_finding_total(s, TSR_ERROR) == errors);
         }
     }

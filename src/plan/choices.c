@@ -26,13 +26,12 @@ struct choice_list {
 
 // True if the plan fits in the limit of the caller or, without a limit, in the memory of each
 // device.
-static bool keeps_memory(const tsr_plan_summary *summary, const tsr_topology *topology,
-                         int64_t limit)
+static bool keeps_memory(const tsr_plan_result *plan, const tsr_topology *topology, int64_t limit)
 {
-    if (!summary->feasible)
+    if (!plan->facts.feasible)
         return false;
-    for (size_t i = 0; i < summary->devices; i++)
-        if (summary->memory[i] > (limit > 0 ? limit : topology->device[i].memory))
+    for (size_t i = 0; i < plan->facts.devices; i++)
+        if (plan->facts.memory[i] > (limit > 0 ? limit : topology->device[i].memory))
             return false;
     return true;
 }
@@ -58,11 +57,11 @@ static tsr_plan_options options_for(const struct choice_list *list, tsr_topology
 }
 
 // Returns the predicted time of one run of one model; with stages or two models, the cost.
-static int64_t predicted_time(const tsr_plan_summary *summary)
+static int64_t predicted_time(const tsr_plan_result *plan)
 {
-    if (summary->n_parts || summary->n_stages)
-        return summary->cost;
-    return (int64_t)(summary->milliseconds * 1e9 + 0.5);
+    if (plan->n_parts || plan->facts.n_stages)
+        return plan->facts.cost;
+    return (int64_t)(plan->facts.milliseconds * 1e9 + 0.5);
 }
 
 // Plans the choice without writing it, and records the result. Diagnostics of choices are
@@ -71,11 +70,11 @@ static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_top
                              size_t left)
 {
     tsr_plan_options options = options_for(list, choice, left);
-    tsr_plan_summary summary = {.size = sizeof summary};
+    tsr_plan_result plan = {0};
     options.export_lp = NULL;
     options.explain = NULL;
     struct diag_mark before = tsr__diag_mark(list->session);
-    tsr_status status = tsr__plan_once(model, &options, false, &summary);
+    tsr_status status = tsr__plan_once(model, &options, false, &plan);
     // An infeasible choice is a valid result; any other failure ends the search.
     bool infeasible = status == TSR_INFEASIBLE;
     if (status != TSR_OK && !infeasible)
@@ -83,10 +82,10 @@ static tsr_status try_choice(struct choice_list *list, tsr_model *model, tsr_top
     tsr__diag_back(list->session, &before, false);
     tsr_plan_count count = {.devices = choice->n,
                             .ranks = choice->shared_by > 0,
-                            .undecided = infeasible && summary.undecided};
+                            .undecided = infeasible && plan.facts.undecided};
     if (!infeasible) {
-        count.cost = predicted_time(&summary);
-        count.fits = keeps_memory(&summary, choice, options.memory);
+        count.cost = predicted_time(&plan);
+        count.fits = keeps_memory(&plan, choice, options.memory);
     }
     if (!vec_add(&list->arena, &list->tried, count))
         return TSR_NOMEM;
@@ -112,7 +111,7 @@ static tsr_status try_all(struct choice_list *list, tsr_model *model)
 }
 
 // Copies the list into the summary of the final plan.
-static tsr_status copy_list(const struct choice_list *list, tsr_plan_summary *summary)
+static tsr_status copy_list(const struct choice_list *list, tsr_plan_result *plan)
 {
     struct arena *arena = &list->session->results[RESULT_PLAN];
     tsr_plan_count *tried = ARENA_ARRAY(arena, tsr_plan_count, list->tried.n + 1);
@@ -123,8 +122,8 @@ static tsr_status copy_list(const struct choice_list *list, tsr_plan_summary *su
         tried[i] = list->tried.at[i];
         tried[i].chosen = topology->choices.at[i] == list->best;
     }
-    summary->tried = tried;
-    summary->n_tried = list->tried.n;
+    plan->counts = tried;
+    plan->facts.n_counts = list->tried.n;
     return TSR_OK;
 }
 
@@ -148,26 +147,25 @@ static struct str list_text(struct arena *arena, const tsr_plan_count *tried, si
 }
 
 // Reports the chosen number of devices or ranks, and the predicted time of each number.
-static void report_choice(struct choice_list *list, const tsr_plan_summary *summary)
+static void report_choice(struct choice_list *list, const tsr_plan_result *plan)
 {
-    struct str text_list = list_text(&list->arena, summary->tried, summary->n_tried);
+    struct str text_list = list_text(&list->arena, plan->counts, plan->facts.n_counts);
     const char *what = "using %zu of %d devices is fastest";
     if (list->best->shared_by)
         what = "using %zu ranks on %d devices is fastest, with more ranks on faster devices";
     struct str text =
-        tsr__arena_printf(&list->arena, what, summary->devices, list->options->topology->n);
+        tsr__arena_printf(&list->arena, what, plan->facts.devices, list->options->topology->n);
     tsr__diag(list->session, DIAG_plan_count, NULL, "set the number with --devices N",
               STR_FMT "; predicted times: " STR_FMT, STR_ARG(text), STR_ARG(text_list));
 }
 
 // Plans all choices of the topology, then the best one again, so that its shardings, diagnostics
 // and summary are those of an ordinary plan. The time limit is divided among these plans.
-tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
-                             tsr_plan_summary *summary)
+tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given, tsr_plan_result *plan)
 {
     struct choice_list list = {.session = tsr_model_session(model), .options = given};
     if (!given->topology || !given->topology->choices.n)
-        return tsr__plan_once(model, given, true, summary);
+        return tsr__plan_once(model, given, true, plan);
     if (given->seconds > 0)
         list.end = tsr__now_s() + given->seconds;
     tsr__arena_init(&list.arena, list.session);
@@ -177,22 +175,22 @@ tsr_status tsr__plan_choices(tsr_model *model, const tsr_plan_options *given,
     if (!list.best) // no choice fits: report what the last one needs
         list.best = given->topology->choices.at[given->topology->choices.n - 1];
     tsr_plan_options options = options_for(&list, list.best, 1);
-    status = tsr__plan_once(model, &options, true, summary);
+    status = tsr__plan_once(model, &options, true, plan);
     if (status != TSR_OK)
         goto free_arena;
-    status = copy_list(&list, summary);
+    status = copy_list(&list, plan);
     if (status != TSR_OK)
         goto free_arena;
-    report_choice(&list, summary);
+    report_choice(&list, plan);
 free_arena:
     tsr__arena_free(&list.arena);
     return status;
 }
 
-const tsr_topology *tsr__plan_chosen(const tsr_topology *topology, const tsr_plan_summary *summary)
+const tsr_topology *tsr__plan_chosen(const tsr_topology *topology, const tsr_plan_result *plan)
 {
-    for (size_t i = 0; i < summary->n_tried; i++)
-        if (summary->tried[i].chosen)
+    for (size_t i = 0; i < plan->facts.n_counts; i++)
+        if (plan->counts[i].chosen)
             return tsr_topology_choice(topology, i);
     return topology;
 }

@@ -42,14 +42,14 @@ static tsr_status add_model(tsr_json *json, tsr_model *model)
 
 // Writes the options that the plan was made for.
 static void add_made_for(tsr_json *json, const tsr_plan_options *options,
-                         const tsr_plan_summary *summary)
+                         const tsr_plan_result *plan)
 {
-    tsr_json_string(json, "configuration", summary->config);
-    tsr_json_int(json, "devices", (int64_t)summary->devices);
-    tsr_json_bool(json, "assumed", summary->assumed);
+    tsr_json_string(json, "configuration", plan->facts.config);
+    tsr_json_int(json, "devices", (int64_t)plan->facts.devices);
+    tsr_json_bool(json, "assumed", plan->facts.assumed);
     if (options->topology) {
         tsr_json_begin(json, "topology", '{');
-        tsr_topology_add_json(tsr__plan_chosen(options->topology, summary), json);
+        tsr_topology_add_json(tsr__plan_chosen(options->topology, plan), json);
         tsr_json_end(json);
     }
     if (options->memory > 0)
@@ -61,17 +61,17 @@ static void add_made_for(tsr_json *json, const tsr_plan_options *options,
 }
 
 // Writes the result. Times are picoseconds; memory is bytes by device.
-static void add_result(tsr_json *json, const tsr_plan_summary *summary)
+static void add_result(tsr_json *json, const tsr_plan_result *plan)
 {
     static const tsr_json_field fields[] = {
-        {JSON_FIELD(tsr_plan_summary, "cost", cost)},
-        {JSON_FIELD(tsr_plan_summary, "bound", bound)},
-        {JSON_FIELD(tsr_plan_summary, "optimal", optimal)},
-        {JSON_LIST(tsr_plan_summary, "memory", memory, devices)},
-        {JSON_LIST(tsr_plan_summary, "collectives", collectives, n_collectives)},
+        {JSON_FIELD(tsr_plan_result, "cost", facts.cost)},
+        {JSON_FIELD(tsr_plan_result, "bound", facts.bound)},
+        {JSON_FIELD(tsr_plan_result, "optimal", facts.optimal)},
+        {JSON_LIST(tsr_plan_result, "memory", facts.memory, facts.devices)},
+        {JSON_LIST(tsr_plan_result, "collectives", collectives, facts.n_collectives)},
         {JSON_END},
     };
-    tsr_json_fields(json, fields, summary);
+    tsr_json_fields(json, fields, plan);
 }
 
 void tsr_json_plan_stages(tsr_json *json, const tsr_plan_result *plan)
@@ -89,21 +89,20 @@ void tsr_json_plan_stages(tsr_json *json, const tsr_plan_result *plan)
         {JSON_END},
     };
     static const tsr_json_field fields[] = {
-        {JSON_NAME(tsr_plan_summary, "objective", objective, objectives)},
-        {JSON_FIELD(tsr_plan_summary, "latency", latency)},
-        {JSON_FIELD(tsr_plan_summary, "period", period)},
-        {JSON_RECORDS(tsr_plan_summary, "stages", stages, n_stages, stage_fields)},
+        {JSON_NAME(tsr_plan_result, "objective", facts.objective, objectives)},
+        {JSON_FIELD(tsr_plan_result, "latency", facts.latency)},
+        {JSON_FIELD(tsr_plan_result, "period", facts.period)},
+        {JSON_RECORDS(tsr_plan_result, "stages", stages, facts.n_stages, stage_fields)},
         {JSON_END},
     };
-    if (plan->summary.n_stages)
-        tsr_json_fields(json, fields, &plan->summary);
+    if (plan->facts.n_stages)
+        tsr_json_fields(json, fields, plan);
 }
 
 // Writes the document. The file appears only when it is complete: a failure leaves no file.
 static tsr_status write_document(tsr_model *model, const tsr_plan_options *options,
-                                 const tsr_plan_result *result, const char *path)
+                                 const tsr_plan_result *plan, const char *path)
 {
-    const tsr_plan_summary *summary = &result->summary;
     tsr_session *session = tsr_model_session(model);
     tsr_json *json = tsr_json_new(session);
     if (!json)
@@ -115,10 +114,10 @@ static tsr_status write_document(tsr_model *model, const tsr_plan_options *optio
     tsr_status st = add_model(json, model);
     if (st != TSR_OK)
         goto free_json;
-    add_made_for(json, options, summary);
-    add_result(json, summary);
-    tsr_json_plan_stages(json, result);
-    st = tsr__document_nodes(json, model, summary->config);
+    add_made_for(json, options, plan);
+    add_result(json, plan);
+    tsr_json_plan_stages(json, plan);
+    st = tsr__document_nodes(json, model, plan->facts.config);
     if (st != TSR_OK)
         goto free_json;
     tsr_json_end(json);
@@ -139,8 +138,8 @@ tsr_status tsr_plan_save(tsr_model *model, const tsr_plan_options *given,
     TRY(OPTIONS_READ(session, &options, given, seconds));
     TRY(tsr__plan_options_owned(session, &options));
     TRY(tsr__same_session(session, result->head.session, "result"));
-    const char *config = result->summary.config;
-    if (!result->summary.feasible || !config || !tsr_model_find_config(model, config))
+    const char *config = result->facts.config;
+    if (!result->facts.feasible || !config || !tsr_model_find_config(model, config))
         return tsr__fail(session, TSR_INVALID, DIAG_plan_config,
                          &PLACE(.configuration = str_of(config)),
                          "save a plan that was found, with the model that it was made for",

@@ -79,11 +79,11 @@ static void report_too_large(tsr_session *session)
               "predicted times or bytes overflow with these sizes");
 }
 
-tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_summary *summary)
+tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options, tsr_plan_result *out)
 {
     TRY(tsr__given(tsr_model_session(model), "options", options));
     tsr_plan_options plan_options;
-    tsr_plan_summary plan_summary = {.size = sizeof plan_summary};
+    tsr_plan_result plan = {0};
     TRY(OPTIONS_READ(tsr_model_session(model), &plan_options, options, seconds));
     TRY(tsr__plan_options_owned(tsr_model_session(model), &plan_options));
     struct diag_mark mark = tsr__diag_mark(tsr_model_session(model));
@@ -93,14 +93,14 @@ tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options, tsr_plan
     if (plan_options.with)
         TRY(prepare(plan_options.with));
     tsr__warn_missing_rules(model);
-    tsr_status st = tsr__plan_choices(model, &plan_options, &plan_summary);
+    tsr_status st = tsr__plan_choices(model, &plan_options, &plan);
     tsr__model_forget_shapes(model, plan_options.sizes, plan_options.n_sizes);
     if (plan_options.with)
         tsr__model_forget_shapes(plan_options.with, plan_options.with_sizes,
                                  plan_options.n_with_sizes);
     if (st == TSR_INVALID && tsr_model_session(model)->counts[TSR_ERROR] == mark.counts[TSR_ERROR])
         report_too_large(tsr_model_session(model));
-    if (summary && (st == TSR_OK || st == TSR_INFEASIBLE))
-        *summary = plan_summary;
+    if (out && (st == TSR_OK || st == TSR_INFEASIBLE))
+        *out = plan;
     return st;
 }

@@ -55,79 +55,36 @@ int64_t tsr__gather_cost(tsr_topology *topology, int64_t devices, int64_t copies
 // unknown, and never to true: one flag serves many values.
 int64_t tsr__sized_bytes(const struct shapes *shapes, const tsr_value *value, bool *sized);
 
-// The result of a plan, as the planner makes it. Its lists belong to the session until the next
-// plan, or to a result handle.
-typedef struct tsr_plan_summary {
-    size_t size;
-    size_t devices;
-    bool feasible, optimal;
-    /* picoseconds of one run, and a lower bound for all plans of these candidates */
-    int64_t cost, bound;
-    double gap;
-    double solve_ms;
-    const int64_t *memory; /* peak bytes on each device */
-    const tsr_collective_count *collectives;
-    size_t n_collectives;
-    int64_t needs_bytes; /* not feasible: the least memory per device that suffices */
-    const char *config;
-    size_t nodes, cut_nodes;
-    const tsr_plan_choice *choices; /* of the explained node */
-    size_t n_choices;
-    /* not feasible: what uses the memory of the fullest device, largest first */
-    const tsr_plan_binding *binding;
-    size_t n_binding;
-    /* picoseconds of one run on one device; 0: it does not fit, or existing shardings are kept */
-    int64_t one_device;
-    tsr_objective objective;
-    const tsr_plan_stage *stages; /* in order */
-    size_t n_stages;              /* 0: no stages */
-    int64_t latency, period;      /* with stages: time of one run; time between consecutive runs */
-    /* If two models were planned together: the figures of each, the second model last. `cost` is
-     * that of one run of the first and `steps` runs of the second; all other figures are those
-     * of the first. */
-    const tsr_plan_part *parts;
-    size_t n_parts;
-    size_t shared; /* number of weights that both have */
-    /* predicted bytes of each device's process: `memory`, unused memory of the engine's arenas, and
-     * the engine itself */
-    const int64_t *peak;
-    /* a smaller number of devices that is at most 2 % slower, and its time; 0: none was found */
-    int64_t better_devices, better_cost;
-    /* not feasible: number of devices of the same memory that suffices; 0: not known */
-    int64_t fits_devices;
-    /* predicted time of one run; of two models, of the first */
-    double milliseconds;
-    int64_t used_devices; /* number of devices that run nodes; the others are idle */
-    int64_t copies;       /* blocks of devices with the same plan, each with a share of the batch */
-    bool stopped;         /* the time limit or tsr_session_cancel ended the search before its
-                           * work limit */
-    /* If the planner chooses the number of devices: one entry for each number. */
-    const tsr_plan_count *tried;
-    size_t n_tried;
-    bool assumed;        /* as tsr_topology_is_assumed; true if only a number of devices was
-                          * given */
-    double device_flops; /* of the first device, float32 operations per second */
-    /* not feasible: the search ended before it found a plan or proved infeasibility */
-    bool undecided;
-    /* experts' plans that fit, the fastest first; none is faster than this plan */
-    const tsr_plan_expert *compared;
-    size_t n_compared;
-    /* experts' plans that do not fit or were not found in time; they follow `compared` in memory */
-    const tsr_plan_expert *rejected;
-    size_t n_rejected;
-} tsr_plan_summary;
+// The result of a plan. Until tsr__plan_result makes a handle of it, the session owns its lists, up
+// to the next plan. The facts count the elements of the lists.
 struct tsr_plan_result {
     struct result_head head;
-    tsr_plan_summary summary;
+    tsr_plan_facts facts;
+    const tsr_collective_count *collectives;
+    const tsr_plan_stage *stages; // in order
+    // of the explained node
+    const tsr_plan_choice *choices;
+    // not feasible: what uses the memory of the fullest device, largest first
+    const tsr_plan_binding *bindings;
+    // If the planner chooses the number of devices: one entry for each number.
+    const tsr_plan_count *counts;
+    // experts' plans: those that fit, the fastest first, then the others
+    const tsr_plan_expert *compared;
+    // If two models were planned together: the figures of each, the second model last. The cost is
+    // that of one run of the first and `steps` runs of the second; all other facts are those of the
+    // first.
+    const tsr_plan_part *parts;
+    size_t n_parts;
+    size_t shared; // number of weights that both have
 };
 
 // plan.c: as tsr_plan, but fills a struct instead of making a result handle. The session owns the
 // lists of the struct until the next plan.
 tsr_status tsr__plan(tsr_model *model, const tsr_plan_options *options,
-                     tsr_plan_summary *summary) TSR_MUST_USE;
+                     tsr_plan_result *out) TSR_MUST_USE;
 // plan_result.c: creates the handle of a plan that ended with `st`. If `out` is NULL, or `st` is
 // neither TSR_OK nor TSR_INFEASIBLE, only returns `st`.
-tsr_status tsr__plan_result(tsr_session *session, tsr_status st, const tsr_plan_summary *summary,
+tsr_status tsr__plan_result(tsr_session *session, tsr_status st, const tsr_plan_result *plan,
                             tsr_plan_result **out) TSR_MUST_USE;
 // Returns TSR_OK if the handles in the options belong to the session; otherwise adds a diagnostic.
 tsr_status tsr__plan_options_owned(tsr_session *session,

@@ -329,16 +329,17 @@ static bool stages_win(const struct plans *plans)
 
 // Limits the bound of the summary to that of all plans that were searched, and updates gap and
 // `optimal`. Of the pipelines of hosts only one is searched, so its time is its bound.
-static void set_bound(const struct plans *plans, tsr_plan_summary *out)
+static void set_bound(const struct plans *plans, tsr_plan_result *out)
 {
     int64_t bound = PLAN_NEVER;
     if (!plans->found.result.infeasible)
         bound = plans->found.result.bound;
     if (!plans->stages.by_hosts)
         bound = int64_min(bound, tsr__plan_stages_least(&plans->stages));
-    out->bound = int64_min(out->cost, bound);
-    out->optimal = out->cost <= out->bound;
-    out->gap = (double)(out->cost - out->bound) / (double)int64_max(out->cost, 1);
+    out->facts.bound = int64_min(out->facts.cost, bound);
+    out->facts.optimal = out->facts.cost <= out->facts.bound;
+    out->facts.gap =
+        (double)(out->facts.cost - out->facts.bound) / (double)int64_max(out->facts.cost, 1);
 }
 
 // Returns the figures of the plan in stages.
@@ -346,14 +347,14 @@ static struct compared_plan staged_figures(const struct plans *plans)
 {
     const struct found_stages *stages = &plans->stages;
     struct compared_plan figures = {
-        .name = PIPELINE, .fits = stages->pipeline.n > 0, .time = stages->summary.cost};
+        .name = PIPELINE, .fits = stages->pipeline.n > 0, .time = stages->summary.facts.cost};
     if (stages->options.objective == TSR_LATENCY)
         figures.compute = stages->compute;
     return figures;
 }
 
 // Reports why there is no plan, and adds the expert plans that were tried.
-static tsr_status refuse(struct plans *plans, tsr_plan_summary *out)
+static tsr_status refuse(struct plans *plans, tsr_plan_result *out)
 {
     struct compared_plan none = {0};
     struct request *plain = plans->plain;
@@ -367,26 +368,26 @@ static tsr_status refuse(struct plans *plans, tsr_plan_summary *out)
 }
 
 // Makes the plan in stages the result, with the experts' plans that it was compared with.
-static tsr_status take_stages(struct plans *plans, bool write, tsr_plan_summary *out)
+static tsr_status take_stages(struct plans *plans, bool write, tsr_plan_result *out)
 {
     TRY(tsr__plan_stages_take(&plans->stages, write, out));
     if (!plans->plain)
         return TSR_OK;
     if (plans->stages.by_hosts) {
-        out->stopped = tsr__budget_over(plans->request->planners[0].budget);
-        out->used_devices = plans->request->planners[0].machine.n;
-        out->copies = 1;
+        out->facts.stopped = tsr__budget_over(plans->request->planners[0].budget);
+        out->facts.used_devices = plans->request->planners[0].machine.n;
+        out->facts.copies = 1;
     }
     struct plan_standing plain = plain_standing(plans);
     if ((plain.any && plain.fits) || plans->stages.by_hosts)
         set_bound(plans, out);
-    out->stopped = out->stopped && !out->optimal;
+    out->facts.stopped = out->facts.stopped && !out->facts.optimal;
     struct compared_plan own = staged_figures(plans);
     return tsr__compared_write(&plans->found, &own, out);
 }
 
 // Writes the better plan, or reports that there is none.
-static tsr_status take_better(struct plans *plans, bool write, tsr_plan_summary *out)
+static tsr_status take_better(struct plans *plans, bool write, tsr_plan_result *out)
 {
     struct compared_plan pipeline = staged_figures(plans);
     struct plan_standing plain = plain_standing(plans);
@@ -405,7 +406,7 @@ static tsr_status take_better(struct plans *plans, bool write, tsr_plan_summary 
 
 // Plans the request without stages or in stages. The configuration of the plan becomes that of the
 // request.
-static tsr_status plan_request(struct request *request, bool write, tsr_plan_summary *out)
+static tsr_status plan_request(struct request *request, bool write, tsr_plan_result *out)
 {
     struct plans *plans = ARENA_NEW(&request->planners[0].arena, struct plans);
     tsr_status st = TSR_OK;
@@ -416,7 +417,7 @@ static tsr_status plan_request(struct request *request, bool write, tsr_plan_sum
         st = find_staged(plans);
     else
         st = find_unstaged(plans);
-    out->undecided = st == TSR_INFEASIBLE && plans->found.undecided;
+    out->facts.undecided = st == TSR_INFEASIBLE && plans->found.undecided;
     if (st == TSR_OK)
         st = take_better(plans, write, out);
     if (st == TSR_OK && plans->other.models.n && plans->other.planners[0].config)
@@ -428,28 +429,28 @@ static tsr_status plan_request(struct request *request, bool write, tsr_plan_sum
 }
 
 // Returns the predicted time of one run of the first model.
-static int64_t own_time(const tsr_plan_summary *summary)
+static int64_t own_time(const tsr_plan_result *plan)
 {
-    if (summary->n_parts)
-        return summary->parts[0].cost;
-    return summary->n_stages ? summary->latency : summary->cost;
+    if (plan->n_parts)
+        return plan->parts[0].cost;
+    return plan->facts.n_stages ? plan->facts.latency : plan->facts.cost;
 }
 
 // Corrects the cost of the explained node's chosen candidate. The solve per candidate has less time
 // than that of the plan, so its result may be worse than the plan, or missing.
-static void correct_chosen(const tsr_plan_summary *summary)
+static void correct_chosen(const tsr_plan_result *plan)
 {
-    tsr_plan_choice *list = (tsr_plan_choice *)summary->choices;
-    for (size_t i = 0; i < summary->n_choices; i++)
-        if (list[i].chosen && (!list[i].feasible || list[i].cost > summary->cost)) {
+    tsr_plan_choice *list = (tsr_plan_choice *)plan->choices;
+    for (size_t i = 0; i < plan->facts.n_choices; i++)
+        if (list[i].chosen && (!list[i].feasible || list[i].cost > plan->facts.cost)) {
             list[i].feasible = true;
             list[i].undecided = false;
-            list[i].cost = summary->cost;
+            list[i].cost = plan->facts.cost;
         }
 }
 
 tsr_status tsr__plan_once(tsr_model *model, const tsr_plan_options *options, bool write,
-                          tsr_plan_summary *summary)
+                          tsr_plan_result *plan)
 {
     struct request request = {0};
     struct budget budget;
@@ -459,17 +460,17 @@ tsr_status tsr__plan_once(tsr_model *model, const tsr_plan_options *options, boo
     tsr__arena_free(&session->results[RESULT_PLAN]);
     tsr_status st = open_request(&request, model, options, &budget);
     if (st == TSR_OK)
-        st = plan_request(&request, write, summary);
+        st = plan_request(&request, write, plan);
     if (st == TSR_OK && write)
         st = keep_sizes(&request);
-    correct_chosen(summary);
+    correct_chosen(plan);
     const tsr_topology *topology = request.planners[0].machine.topology;
     if (topology) {
-        summary->assumed = topology->assumed;
-        summary->device_flops = topology->device[0].flops;
+        plan->facts.assumed = topology->assumed;
+        plan->facts.device_flops = topology->device[0].flops;
     }
-    if (summary->feasible && !(summary->milliseconds > 0))
-        summary->milliseconds = (double)own_time(summary) / 1e9;
+    if (plan->facts.feasible && !(plan->facts.milliseconds > 0))
+        plan->facts.milliseconds = (double)own_time(plan) / 1e9;
     close_request(&request);
     return st;
 }

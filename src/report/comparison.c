@@ -149,7 +149,7 @@ void tsr__comparison_write(struct report *report)
     other.session = tsr_model_session(side->model);
     other.simulation = tsr_simulation_read(side->simulation);
     other.topology = side->topology;
-    other.plan = side->plan ? &side->plan->summary : NULL;
+    other.plan = side->plan ? side->plan : NULL;
     other.config = tsr__report_config(side->model, side->config);
     struct side ours = side_of(report), theirs = side_of(&other);
     tsr_json_begin(json, "comparison", '{');

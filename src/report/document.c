@@ -14,28 +14,28 @@
 
 // Costs are in picoseconds, memory is in bytes.
 static const tsr_json_field plan_fields[] = {
-    {JSON_FIELD(tsr_plan_summary, "cost", cost)},
-    {JSON_FIELD(tsr_plan_summary, "bound", bound)},
-    {JSON_FIELD(tsr_plan_summary, "optimal", optimal)},
-    {JSON_LIST(tsr_plan_summary, "memory", memory, devices)},
-    {JSON_LIST(tsr_plan_summary, "collectives", collectives, n_collectives)},
-    {JSON_FIELD(tsr_plan_summary, "nodes", nodes)},
-    {JSON_FIELD(tsr_plan_summary, "cut_nodes", cut_nodes)},
-    {JSON_FIELD(tsr_plan_summary, "milliseconds", milliseconds)},
+    {JSON_FIELD(tsr_plan_result, "cost", facts.cost)},
+    {JSON_FIELD(tsr_plan_result, "bound", facts.bound)},
+    {JSON_FIELD(tsr_plan_result, "optimal", facts.optimal)},
+    {JSON_LIST(tsr_plan_result, "memory", facts.memory, facts.devices)},
+    {JSON_LIST(tsr_plan_result, "collectives", collectives, facts.n_collectives)},
+    {JSON_FIELD(tsr_plan_result, "nodes", facts.nodes)},
+    {JSON_FIELD(tsr_plan_result, "cut_nodes", facts.cut_nodes)},
+    {JSON_FIELD(tsr_plan_result, "milliseconds", facts.milliseconds)},
     {JSON_END},
 };
 
 // Writes the plan and the experts' plans that it was compared with.
 static void write_plan(const struct report *report)
 {
-    const tsr_plan_summary *plan = report->plan;
+    const tsr_plan_result *plan = report->plan;
     tsr_json *json = report->json;
     if (!plan)
         return;
     tsr_json_begin(json, "plan", '{');
     tsr_json_fields(json, plan_fields, plan);
     tsr_json_begin(json, "compared", '[');
-    for (size_t i = 0; i < plan->n_compared + plan->n_rejected; i++) {
+    for (size_t i = 0; i < plan->facts.n_compared; i++) {
         const tsr_plan_expert *expert = &plan->compared[i];
         tsr_json_begin(json, NULL, '{');
         tsr_json_string(json, "name", expert->name);

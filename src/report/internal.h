@@ -44,7 +44,7 @@ struct report {
     const tsr_config *config; // NULL: none
     const char *title;
     const tsr_topology *topology; // NULL: not shown; the same below
-    const tsr_plan_summary *plan;
+    const tsr_plan_result *plan;
     const tsr_simulation_view *simulation;
     const char *command;
     const tsr_report_side *comparison;

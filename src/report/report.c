@@ -166,8 +166,8 @@ static tsr_status collect(struct report *report, tsr_model *model, const tsr_rep
                               .sizes = given.sizes,
                               .n_sizes = given.n_sizes,
                               .memory = given.memory};
-    if (given.plan && given.plan->summary.feasible)
-        report->plan = &given.plan->summary;
+    if (given.plan && given.plan->facts.feasible)
+        report->plan = given.plan;
     TRY(find_config(report, given.config));
     if (given.trace)
         TRY(tsr__report_trace(report, given.trace));

@@ -79,7 +79,7 @@ static tsr_status infer(tsr_session *s, tsr_model *m)
 static tsr_status plan(tsr_session *s, tsr_model *m)
 {
     tsr_plan_options o = {.size = sizeof o, .devices = 2};
-    tsr_plan_summary x = {.size = sizeof x};
+    tsr_plan_result x = {0};
     (void)s;
     return tsr__plan(m, &o, &x);
 }

@@ -21,7 +21,7 @@ struct net {
     tsr_graph *g;
     tsr_topology *topology;
     tsr_plan_options o;
-    tsr_plan_summary p;
+    tsr_plan_result p;
 };
 #define DIMS(...) ((const int64_t[]){__VA_ARGS__, -1})
 
@@ -44,7 +44,6 @@ static inline struct net *net_new(const char *topology, double flops, double ban
     }
     tsr_topology_set_links(t->topology, latency, link);
     t->o = (tsr_plan_options){.size = sizeof t->o, .topology = t->topology, .memory = 1 << 30};
-    t->p.size = sizeof t->p;
     return t;
 }
 
@@ -129,15 +128,15 @@ static inline void plan(struct net *t, tsr_value *out)
 {
     assert_int_equal(tsr_graph_add_output(t->g, out), TSR_OK);
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.feasible && t->p.optimal);
+    assert_true(t->p.facts.feasible && t->p.facts.optimal);
     size_t errors = tsr_finding_total(t->session, TSR_ERROR);
-    assert_int_equal(tsr_check_config(t->m, t->p.config), TSR_OK);
+    assert_int_equal(tsr_check_config(t->m, t->p.facts.config), TSR_OK);
     assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), errors);
 }
 
 static inline size_t collectives(const struct net *t, const char *op)
 {
-    for (size_t i = 0; i < t->p.n_collectives; i++)
+    for (size_t i = 0; i < t->p.facts.n_collectives; i++)
         if (strcmp(t->p.collectives[i].op, op) == 0)
             return t->p.collectives[i].count;
     return 0;

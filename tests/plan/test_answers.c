@@ -94,7 +94,8 @@ static void agree_with_cbc(struct net *t)
     assert_non_null(fgets(line, sizeof line, f));
     fclose(f);
     assert_non_null(strstr(line, "Optimal"));
-    double found = strtod(strstr(line, "value") + strlen("value"), NULL), cost = (double)t->p.cost;
+    double found = strtod(strstr(line, "value") + strlen("value"), NULL),
+           cost = (double)t->p.facts.cost;
     assert_true(fabs(found - cost) <= 1e-6 * cost + 1);
     snprintf(command, sizeof command, "rm %s.*", t->o.export_lp);
     assert_int_equal(system(command), 0);
@@ -106,11 +107,11 @@ static void plan_tight(struct net *t, tsr_value *out, int64_t more)
     assert_int_equal(tsr_graph_add_output(t->g, out), TSR_OK);
     t->o.memory = 1;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
-    t->o.memory = t->p.needs_bytes + more;
+    t->o.memory = t->p.facts.needs_bytes + more;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.feasible && t->p.optimal);
+    assert_true(t->p.facts.feasible && t->p.facts.optimal);
     size_t errors = tsr_finding_total(t->session, TSR_ERROR);
-    assert_int_equal(tsr_check_config(t->m, t->p.config), TSR_OK);
+    assert_int_equal(tsr_check_config(t->m, t->p.facts.config), TSR_OK);
     assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), errors);
 }
 
@@ -181,7 +182,8 @@ static void batch_and_heads_take_an_axis_each(void **state)
     // The reader needs only shards of the sum, so a reduce-scatter (half of an all-reduce) is
     // enough.
     int64_t least = price_axis(t, TSR_REDUCE_SCATTER, 4, 4, 1, bytes);
-    assert_in_range(t->p.cost, least, price_axis(t, TSR_ALL_REDUCE, 4, 4, 1, bytes) + least / 4);
+    assert_in_range(t->p.facts.cost, least,
+                    price_axis(t, TSR_ALL_REDUCE, 4, 4, 1, bytes) + least / 4);
     assert_string_equal(made_as(t, tsr_graph_value(t->g, "as1")),
                         "{4,4,1,1:0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}");
     net_free(t);
@@ -208,7 +210,7 @@ static void sums_of_parts_take_one_reduction(void **state)
     plan(t, y);
     assert_int_equal(reductions(t), 1);
     // half of the time of two reductions
-    assert_in_range(t->p.cost - price(t, TSR_ALL_REDUCE, 16 * 64 * 4), 0, 100);
+    assert_in_range(t->p.facts.cost - price(t, TSR_ALL_REDUCE, 16 * 64 * 4), 0, 100);
     agree_with_cbc(t);
     net_free(t);
 }
@@ -231,7 +233,7 @@ static void statistics_of_logits_travel(void **state)
     assert_int_equal(collectives(t, "AllReduce"), 2);
     assert_int_equal(collectives(t, "Reduce"), 1); // only the caller reads the last value
     int64_t three = 2 * price(t, TSR_ALL_REDUCE, 4) + price(t, TSR_REDUCE, 4);
-    assert_in_range(t->p.cost, three, price(t, TSR_ALL_GATHER, WORDS_OF_ALL * 4));
+    assert_in_range(t->p.facts.cost, three, price(t, TSR_ALL_GATHER, WORDS_OF_ALL * 4));
     net_free(t);
 }
 
@@ -263,7 +265,7 @@ static void experts_take_two_exchanges(void **state)
     assert_int_equal(collectives(t, "AllToAll"), 2);
     assert_string_equal(made_as(t, tsr_graph_value(t->g, "u")), "{4,1,1:0,1,2,3}");
     int64_t two = 2 * price(t, TSR_ALL_TO_ALL, bytes);
-    assert_in_range(t->p.cost, two, two + price(t, TSR_ALL_REDUCE, 4) + 5000);
+    assert_in_range(t->p.facts.cost, two, two + price(t, TSR_ALL_REDUCE, 4) + 5000);
     agree_with_cbc(t);
     net_free(t);
 }
@@ -299,10 +301,10 @@ static void key_heads_are_repeated(void **state)
     assert_int_equal(reductions(t), 1);
     assert_string_equal(made_as(t, tsr_graph_value(t->g, "gk3")), "{1,2,1,1:(0,1,2,3),(4,5,6,7)}");
     agree_with_cbc(t);
-    int64_t by_heads = t->p.cost;
+    int64_t by_heads = t->p.facts.cost;
     net_free(t);
     t = plan_key_heads(false);
-    assert_true(t->p.cost < by_heads);
+    assert_true(t->p.facts.cost < by_heads);
     assert_true(reductions(t) <= 1);
     agree_with_cbc(t);
     net_free(t);
@@ -325,7 +327,7 @@ static int64_t cost_on_grid(double inside, double between, const char *given)
             tsr_node_shard_text(tsr_value_producer(h), tsr_graph_value(t->g, "w"), c, given),
             TSR_OK);
     plan_tight(t, node(t, "ReduceSum", y, NULL, "sum"), 30000);
-    int64_t cost = t->p.cost, part = 64 / 4 * 64 * 4;
+    int64_t cost = t->p.facts.cost, part = 64 / 4 * 64 * 4;
     int64_t fast = price_axis(t, TSR_REDUCE_SCATTER, 4, 4, inside > between, part);
     // the sum runs on the fast axis, in shards
     assert_true(given || (cost >= fast && cost < fast + fast / 4));
@@ -371,8 +373,9 @@ static void slow_links_carry_small_pieces(void **state)
     double fast_first = (0.75 * bytes / 2 / fast + 0.5 * bytes / slow) * 1e12;
     // Links of one host work in parallel, so the second part takes a third of the time of one link.
     double side_by_side = (0.5 * bytes / 4 / slow + 0.25 * bytes / fast) * 1e12;
-    assert_true((double)t->p.cost >= side_by_side * 0.99 && (double)t->p.cost <= slow_first * 1.01);
-    assert_true((double)t->p.cost < fast_first / 2);
+    assert_true((double)t->p.facts.cost >= side_by_side * 0.99 &&
+                (double)t->p.facts.cost <= slow_first * 1.01);
+    assert_true((double)t->p.facts.cost < fast_first / 2);
     agree_with_cbc(t);
     net_free(t);
 }
@@ -393,7 +396,7 @@ static int64_t cost_with_mask(bool pinned)
         x = node(t, "Add", x, attend(t, x, word("l", i), (struct shape_of_heads){1, 8, 8}, mask),
                  word("x", i));
     plan_tight(t, x, 8000);
-    int64_t cost = t->p.cost;
+    int64_t cost = t->p.facts.cost;
     net_free(t);
     return cost;
 }
@@ -425,7 +428,7 @@ static void the_best_of_many_hosts_is_taken(void **state)
     tsr_value *y = node(t, "MatMul", h, weight(t, "u", DIMS(1024, 1)), "y");
     assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_int_equal(t->p.used_devices, 2);
+    assert_int_equal(t->p.facts.used_devices, 2);
     assert_string_equal(made_as(t, tsr_graph_value(t->g, "h")), "{1,2:6,7}");
     net_free(t);
 }

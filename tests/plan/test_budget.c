@@ -75,7 +75,7 @@ static int64_t tight(struct net *t)
 {
     t->o.memory = 1;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
-    return t->p.needs_bytes + 300000;
+    return t->p.facts.needs_bytes + 300000;
 }
 
 struct interruption {
@@ -118,7 +118,7 @@ static void nothing_yet_is_said(void **state)
     t->session->progress_fn = NULL;
     tsr_session_cancel(t->session, false);
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_false(t->p.stopped);
+    assert_false(t->p.facts.stopped);
     net_free(t);
 }
 
@@ -144,7 +144,7 @@ static void needs_are_never_nothing(void **state)
             assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
             assert_false(says(t, " 0 bytes"));
             bool known = says(t, "is enough") || says(t, "is needed");
-            assert_true(t->p.needs_bytes > 0 ? known : says(t, "more time"));
+            assert_true(t->p.facts.needs_bytes > 0 ? known : says(t, "more time"));
             net_free(t);
         }
 }
@@ -162,7 +162,7 @@ static tsr_status plan_in(struct net *t, double seconds, int64_t most)
         st = tsr__plan(t->m, &t->o, &t->p);
         used = (double)(clock() - start) / CLOCKS_PER_SEC;
         t->o.seconds *= 2;
-    } while (used < seconds && (st == TSR_INFEASIBLE || t->p.cost > most));
+    } while (used < seconds && (st == TSR_INFEASIBLE || t->p.facts.cost > most));
     return st;
 }
 
@@ -175,7 +175,7 @@ static void seconds_end_it(void **state)
     t->o.memory = memory;
     t->o.config = "long";
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    int64_t best = t->p.cost;
+    int64_t best = t->p.facts.cost;
     for (double seconds = 1e-6; seconds < 1; seconds *= 100) {
         t->o.seconds = seconds;
         t->o.config = tsr__arena_printf(&t->arena, "for%g", seconds).p;
@@ -185,15 +185,15 @@ static void seconds_end_it(void **state)
             continue;
         }
         assert_int_equal(st, TSR_OK);
-        for (size_t d = 0; d < t->p.devices; d++)
-            assert_true(t->p.memory[d] <= memory);
-        assert_true(t->p.bound <= best && t->p.cost >= t->p.bound);
-        assert_true(t->p.optimal || t->p.gap > 0);
-        assert_true(t->p.milliseconds * 1e9 > 0.999 * (double)t->p.cost &&
-                    t->p.milliseconds * 1e9 < 1.001 * (double)t->p.cost);
+        for (size_t d = 0; d < t->p.facts.devices; d++)
+            assert_true(t->p.facts.memory[d] <= memory);
+        assert_true(t->p.facts.bound <= best && t->p.facts.cost >= t->p.facts.bound);
+        assert_true(t->p.facts.optimal || t->p.facts.gap > 0);
+        assert_true(t->p.facts.milliseconds * 1e9 > 0.999 * (double)t->p.facts.cost &&
+                    t->p.facts.milliseconds * 1e9 < 1.001 * (double)t->p.facts.cost);
     }
     assert_int_equal(plan_in(t, 60, best), TSR_OK);
-    assert_int_equal(t->p.cost, best);
+    assert_int_equal(t->p.facts.cost, best);
     net_free(t);
 }
 
@@ -205,14 +205,14 @@ static void ways_that_were_left_out_count(void **state)
     struct net *t = layers();
     t->o.config = "all";
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.optimal && !said(t, "plan-narrow"));
-    int64_t best = t->p.cost;
+    assert_true(t->p.facts.optimal && !said(t, "plan-narrow"));
+    int64_t best = t->p.facts.cost;
     tsr_session_cancel(t->session, true);
     t->o.config = "few";
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(said(t, "plan-narrow"));
-    assert_true(t->p.stopped && !t->p.optimal);
-    assert_true(t->p.bound <= best && t->p.cost >= best);
+    assert_true(t->p.facts.stopped && !t->p.facts.optimal);
+    assert_true(t->p.facts.bound <= best && t->p.facts.cost >= best);
     net_free(t);
 }
 
@@ -234,12 +234,12 @@ static void bounds_hold_for_what_was_not_planned(void **state)
     t->o.sizes = &size;
     t->o.n_sizes = 1;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    int64_t best = t->p.cost;
+    int64_t best = t->p.facts.cost;
     for (double seconds = 1e-4; seconds < 1; seconds *= 1.5) {
         t->o.seconds = seconds;
         t->o.config = tsr__arena_printf(&t->arena, "for%g", seconds).p;
         tsr_status st = tsr__plan(t->m, &t->o, &t->p);
-        assert_true(st == TSR_OK ? t->p.bound <= best : said(t, "plan-time"));
+        assert_true(st == TSR_OK ? t->p.facts.bound <= best : said(t, "plan-time"));
     }
     net_free(t);
 }
@@ -251,15 +251,15 @@ static void stages_end_in_time(void **state)
     struct net *t = layers();
     t->o.stages = TSR_STAGES_AUTO;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_false(t->p.stopped);
-    int64_t best = t->p.cost;
+    assert_false(t->p.facts.stopped);
+    int64_t best = t->p.facts.cost;
     int stopped = 0;
     for (double seconds = 1e-4; seconds < 1; seconds *= 2) {
         t->o.seconds = seconds;
         t->o.config = tsr__arena_printf(&t->arena, "for%g", seconds).p;
         if (tsr__plan(t->m, &t->o, &t->p) == TSR_OK) {
-            assert_true(t->p.bound <= best && t->p.cost >= best);
-            stopped += t->p.stopped;
+            assert_true(t->p.facts.bound <= best && t->p.facts.cost >= best);
+            stopped += t->p.facts.stopped;
         } else {
             assert_true(said(t, "plan-time"));
             stopped++;
@@ -286,7 +286,7 @@ static void some_stages_are_found_at_once(void **state)
         assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
         t->o.stages = stages[k];
         assert_int_equal(plan_in(t, 0.5, INT64_MAX), TSR_OK);
-        assert_true(t->p.feasible);
+        assert_true(t->p.facts.feasible);
         net_free(t);
     }
 }
@@ -304,7 +304,7 @@ static void memory_that_is_assumed(void **state)
     assert_int_equal(tsr_graph_add_output(t->g, node(t, "Relu", x, NULL, "y")), TSR_OK);
     t->o = (tsr_plan_options){.size = sizeof t->o, .devices = 2, .sizes = &size, .n_sizes = 1};
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(said(t, "plan-memory") && t->p.memory[0] > (int64_t)16 << 30);
+    assert_true(said(t, "plan-memory") && t->p.facts.memory[0] > (int64_t)16 << 30);
     t->o.memory = (int64_t)16 << 30;
     t->o.config = "kept";
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);

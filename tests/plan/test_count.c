@@ -27,7 +27,7 @@ static struct net *two_products(int n, const double *speed, double latency, bool
 static int64_t cost_of(int n, const double *speed, double latency)
 {
     struct net *t = two_products(n, speed, latency, false);
-    int64_t cost = t->p.cost;
+    int64_t cost = t->p.facts.cost;
     net_free(t);
     return cost;
 }
@@ -52,16 +52,16 @@ static void the_best_number_is_taken(void **state)
     } cases[] = {{1e-9, 4}, {1e-1, 1}};
     for (size_t c = 0; c < TSR_COUNT(cases); c++) {
         struct net *t = two_products(4, alike, cases[c].latency, true);
-        assert_int_equal(t->p.devices, cases[c].devices);
-        assert_int_equal(t->p.n_tried, 4);
+        assert_int_equal(t->p.facts.devices, cases[c].devices);
+        assert_int_equal(t->p.facts.n_counts, 4);
         assert_true(is_said(t));
         for (size_t i = 0; i < 4; i++) {
-            assert_int_equal(t->p.tried[i].devices, i + 1);
-            assert_true(t->p.tried[i].fits);
-            assert_int_equal(t->p.tried[i].cost, cost_of((int)i + 1, alike, cases[c].latency));
-            assert_true((double)t->p.cost <= 1.0102 * (double)t->p.tried[i].cost);
+            assert_int_equal(t->p.counts[i].devices, i + 1);
+            assert_true(t->p.counts[i].fits);
+            assert_int_equal(t->p.counts[i].cost, cost_of((int)i + 1, alike, cases[c].latency));
+            assert_true((double)t->p.facts.cost <= 1.0102 * (double)t->p.counts[i].cost);
         }
-        assert_int_equal(tsr_config_devices(tsr_model_find_config(t->m, t->p.config)),
+        assert_int_equal(tsr_config_devices(tsr_model_find_config(t->m, t->p.facts.config)),
                          cases[c].devices);
         net_free(t);
     }
@@ -73,12 +73,12 @@ static void the_fastest_are_taken(void **state)
     (void)state;
     static const double speed[] = {1, 8, 8, 1}, fast[] = {8, 8};
     struct net *t = two_products(4, speed, 1e-6, true);
-    assert_int_equal(t->p.tried[0].cost, cost_of(1, fast, 1e-6));
-    assert_int_equal(t->p.tried[1].cost, cost_of(2, fast, 1e-6));
-    assert_int_equal(t->p.devices, 2);
-    assert_true(t->p.tried[1].chosen && !t->p.tried[1].ranks);
+    assert_int_equal(t->p.counts[0].cost, cost_of(1, fast, 1e-6));
+    assert_int_equal(t->p.counts[1].cost, cost_of(2, fast, 1e-6));
+    assert_int_equal(t->p.facts.devices, 2);
+    assert_true(t->p.counts[1].chosen && !t->p.counts[1].ranks);
     tsr_topology *kept = NULL;
-    assert_int_equal(tsr_model_topology(t->m, t->p.config, &kept), TSR_OK);
+    assert_int_equal(tsr_model_topology(t->m, t->p.facts.config, &kept), TSR_OK);
     assert_int_equal(tsr_topology_devices(kept), 2);
     for (int i = 0; i < 2; i++)
         assert_true(tsr_topology_device_at(kept, i)->flops == 8e10);
@@ -93,15 +93,15 @@ static void memory_comes_first(void **state)
     (void)state;
     static const double alike[] = {1, 1, 1, 1};
     struct net *t = two_products(4, alike, 1e-1, true);
-    assert_int_equal(t->p.devices, 1);
-    t->o.memory = t->p.memory[0] - 1;
+    assert_int_equal(t->p.facts.devices, 1);
+    t->o.memory = t->p.facts.memory[0] - 1;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.devices > 1 && !t->p.tried[0].fits);
-    assert_true(t->p.memory[0] <= t->o.memory);
+    assert_true(t->p.facts.devices > 1 && !t->p.counts[0].fits);
+    assert_true(t->p.facts.memory[0] <= t->o.memory);
     t->o.memory = 100;
-    t->p = (tsr_plan_summary){.size = sizeof t->p};
+    t->p = (tsr_plan_result){0};
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
-    assert_true(t->p.needs_bytes > 100);
+    assert_true(t->p.facts.needs_bytes > 100);
     net_free(t);
 }
 
@@ -117,10 +117,11 @@ static void fast_devices_get_more(void **state)
         struct net *t = two_products(n, speeds[c], 1e-9, true);
         const double one[] = {1};
         double least = (double)cost_of(1, one, 1e-9) / sum;
-        assert_int_equal(t->p.devices, n);
-        assert_true(t->p.tried[t->p.n_tried - 1].ranks || t->p.tried[t->p.n_tried - 2].ranks);
-        assert_true((double)t->p.cost >= least && (double)t->p.cost <= 1.2 * least);
-        assert_true((double)t->p.cost < 0.99 * (double)t->p.tried[0].cost);
+        assert_int_equal(t->p.facts.devices, n);
+        assert_true(t->p.counts[t->p.facts.n_counts - 1].ranks ||
+                    t->p.counts[t->p.facts.n_counts - 2].ranks);
+        assert_true((double)t->p.facts.cost >= least && (double)t->p.facts.cost <= 1.2 * least);
+        assert_true((double)t->p.facts.cost < 0.99 * (double)t->p.counts[0].cost);
         net_free(t);
     }
 }

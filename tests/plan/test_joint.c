@@ -58,7 +58,7 @@ static int64_t plan_alone(int64_t rows, int up, int down, int64_t memory)
     }
     tsr_status st = tsr__plan(t->m, &t->o, &t->p);
     assert_true(st == TSR_OK || st == TSR_INFEASIBLE);
-    int64_t cost = st == TSR_OK ? t->p.cost : -1;
+    int64_t cost = st == TSR_OK ? t->p.facts.cost : -1;
     net_free(t);
     return cost;
 }
@@ -114,11 +114,11 @@ static void weights_lie_where_both_are_best(void **state)
         t->o.steps = steps[i];
         add_layer(t, t->o.with, 1, NULL);
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-        assert_true(t->p.optimal);
+        assert_true(t->p.facts.optimal);
         assert_int_equal(t->p.shared, 2);
         assert_int_equal(t->p.n_parts, 2);
-        assert_int_equal(t->p.cost, want);
-        assert_int_equal(t->p.cost, t->p.parts[0].cost + steps[i] * t->p.parts[1].cost);
+        assert_int_equal(t->p.facts.cost, want);
+        assert_int_equal(t->p.facts.cost, t->p.parts[0].cost + steps[i] * t->p.parts[1].cost);
         assert_true(t->p.parts[0].cost >= plan_alone(4096, -1, -1, 1 << 30));
         assert_true(t->p.parts[1].cost >= plan_alone(1, -1, -1, 1 << 30));
         check_same(t->m, t->o.with, "h", "up");
@@ -143,10 +143,10 @@ static void shared_weights_count_once(void **state)
     add_layer(t, t->o.with, 1, NULL);
     t->o.memory = weights / 2 + (600 << 10);
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_int_equal(t->p.cost, try_all(64, 1, 1, t->o.memory, &up, &down));
+    assert_int_equal(t->p.facts.cost, try_all(64, 1, 1, t->o.memory, &up, &down));
     assert_true(up > 0 && down > 0);
     for (int d = 0; d < 2; d++)
-        assert_true(t->p.memory[d] <= t->o.memory);
+        assert_true(t->p.facts.memory[d] <= t->o.memory);
     tsr_model_free(t->o.with);
     net_free(t);
 }
@@ -163,7 +163,7 @@ static void others_weights_are_counted(void **state)
         add_layer(t, t->o.with, 1024, bias ? "bias" : NULL);
         t->o.memory = 1;
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
-        needs[bias] = t->p.needs_bytes;
+        needs[bias] = t->p.facts.needs_bytes;
         assert_int_equal(tsr_model_config_count(t->m), 0);
         t->o.memory = needs[bias];
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
@@ -239,7 +239,7 @@ static void caches_lie_the_same(void **state)
         t->o.state = states;
         t->o.n_state = (size_t)stays;
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-        cost[stays] = t->p.cost;
+        cost[stays] = t->p.facts.cost;
         if (stays) {
             char text[64];
             snprintf(text, sizeof text, "%s", stored_as(t->m, "present", "present"));
@@ -260,7 +260,7 @@ static void caches_lie_the_same(void **state)
         assert_int_equal(tsr_model_set_metadata(with, "ai.tessera.state", "old=older"), TSR_OK);
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
         assert_string_equal(tsr_model_metadata(with, "ai.tessera.state"), "past=present");
-        assert_true(!stays || t->p.cost == cost[1]);
+        assert_true(!stays || t->p.facts.cost == cost[1]);
         tsr_model_free(with);
         net_free(t);
     }
@@ -287,8 +287,8 @@ static void wrong_states_are_refused(void **state)
 static int64_t beyond_first(const struct net *t)
 {
     int64_t more = 0;
-    for (size_t d = 0; d < t->p.devices; d++)
-        more += t->p.memory[d] - t->p.parts[0].memory[d];
+    for (size_t d = 0; d < t->p.facts.devices; d++)
+        more += t->p.facts.memory[d] - t->p.parts[0].memory[d];
     return more;
 }
 

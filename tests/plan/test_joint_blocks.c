@@ -80,9 +80,9 @@ static void as_good_as_all_at_once(void **state)
         assert_int_equal(tsr__plan(all->m, &all->o, &all->p), TSR_OK);
         struct net *blocks = two_models("hosts:12x8", sizes);
         assert_int_equal(tsr__plan(blocks->m, &blocks->o, &blocks->p), TSR_OK);
-        assert_true((double)blocks->p.cost <= 1.1 * (double)all->p.cost);
-        assert_true(blocks->p.bound <= all->p.cost && blocks->p.gap < 0.25);
-        assert_int_equal(blocks->p.used_devices, 96);
+        assert_true((double)blocks->p.facts.cost <= 1.1 * (double)all->p.facts.cost);
+        assert_true(blocks->p.facts.bound <= all->p.facts.cost && blocks->p.facts.gap < 0.25);
+        assert_int_equal(blocks->p.facts.used_devices, 96);
         assert_int_equal(blocks->p.shared, 2);
         check_same(blocks, "h", "up");
         check_same(blocks, "y", "down");
@@ -103,7 +103,7 @@ static int64_t plan_alone(const char *machine, const tsr_dim_size *sizes, int m)
     t->o.n_with_sizes = 0;
     t->o.sizes = &sizes[m];
     assert_int_equal(tsr__plan(models[m], &t->o, &t->p), TSR_OK);
-    int64_t cost = t->p.cost;
+    int64_t cost = t->p.facts.cost;
     tsr_model_free(models[1]);
     net_free(t);
     return cost;
@@ -120,15 +120,16 @@ static void both_have_the_same_copies(void **state)
         tsr_dim_size sizes[2];
         struct net *t = two_models("hosts:9x8", sizes_of(batches[i][0], batches[i][1], sizes));
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-        assert_true(batches[i][0] % t->p.copies == 0 && batches[i][1] % t->p.copies == 0);
-        assert_int_equal(t->p.cost, t->p.parts[0].cost + 16 * t->p.parts[1].cost);
+        assert_true(batches[i][0] % t->p.facts.copies == 0 &&
+                    batches[i][1] % t->p.facts.copies == 0);
+        assert_int_equal(t->p.facts.cost, t->p.parts[0].cost + 16 * t->p.parts[1].cost);
         int64_t first = plan_alone("hosts:9x8", sizes, 0);
         int64_t second = plan_alone("hosts:9x8", sizes, 1);
-        assert_true(t->p.cost >= first + 16 * second);
+        assert_true(t->p.facts.cost >= first + 16 * second);
         check_same(t, "h", "up");
         check_same(t, "y", "down");
         for (int64_t device = 0; device < 72; device++)
-            assert_int_equal(t->p.memory[device] > 0, device < t->p.used_devices);
+            assert_int_equal(t->p.facts.memory[device] > 0, device < t->p.facts.used_devices);
         free_models(t);
     }
 }
@@ -140,7 +141,7 @@ static void large_machines(void **state)
     tsr_dim_size sizes[2];
     struct net *t = two_models("hosts:1250x8", sizes_of(10000, 10000, sizes));
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.copies >= 1250 && t->p.used_devices == 10000);
+    assert_true(t->p.facts.copies >= 1250 && t->p.facts.used_devices == 10000);
     free_models(t);
     t = two_models("hosts:256x8", sizes);
     tsr_topology_set_device(t->topology, 0,
@@ -160,7 +161,7 @@ static void memory_is_kept(void **state)
     struct net *t = two_models("hosts:256x8", sizes_of(4096, 4096, sizes));
     t->o.memory = 2 << 20;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.used_devices > t->p.copies);
+    assert_true(t->p.facts.used_devices > t->p.facts.copies);
     free_models(t);
     t = two_models("hosts:256x8", sizes);
     t->o.memory = 1 << 10;

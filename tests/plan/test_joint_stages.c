@@ -51,7 +51,7 @@ static void plan_both(struct net *t, int from, int to, int64_t steps)
     add_layers(t, t->o.with, DECODE, from, to);
     t->o.steps = steps;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.optimal);
+    assert_true(t->p.facts.optimal);
 }
 
 static void free_both(struct net *t)
@@ -70,7 +70,7 @@ static int64_t time_alone(int from, int to, int devices, int64_t steps, int64_t 
     t->o.memory = memory;
     tsr_status st = tsr__plan(t->m, &t->o, &t->p);
     assert_true(st == TSR_OK || st == TSR_INFEASIBLE);
-    int64_t cost = st == TSR_OK ? t->p.cost : -1;
+    int64_t cost = st == TSR_OK ? t->p.facts.cost : -1;
     free_both(t);
     return cost;
 }
@@ -169,16 +169,16 @@ static int check_case(int64_t steps, int64_t memory)
         t->o.memory = memory;
         t->o.objective = (tsr_objective)what;
         plan_both(t, 0, LAYERS, steps);
-        assert_int_equal(t->p.n_stages, 2);
+        assert_int_equal(t->p.facts.n_stages, 2);
         assert_int_equal(t->p.n_parts, 2);
         assert_int_equal(t->p.shared, LAYERS);
-        assert_true(t->p.cost >= want[what] && t->p.cost <= want[what] + most_slices());
-        exact += t->p.cost == want[what];
+        assert_true(t->p.facts.cost >= want[what] && t->p.facts.cost <= want[what] + most_slices());
+        exact += t->p.facts.cost == want[what];
         if (what == TSR_LATENCY)
-            assert_true(t->p.cost >= t->p.parts[0].cost + steps * t->p.parts[1].cost);
-        assert_int_equal(t->p.latency, t->p.parts[0].cost);
+            assert_true(t->p.facts.cost >= t->p.parts[0].cost + steps * t->p.parts[1].cost);
+        assert_int_equal(t->p.facts.latency, t->p.parts[0].cost);
         for (int device = 0; device < 4; device++)
-            assert_true(t->p.memory[device] <= memory);
+            assert_true(t->p.facts.memory[device] <= memory);
         check_weights(t);
         free_both(t);
     }

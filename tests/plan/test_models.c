@@ -151,7 +151,7 @@ static int64_t by_hand(struct net *t, int layers, int devices)
     t->o.config = "hand";
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     t->o.config = "free";
-    return t->p.cost;
+    return t->p.facts.cost;
 }
 
 // The manual plan has exactly two reductions per layer, and gathers the input of queries, keys and
@@ -172,15 +172,15 @@ static void decoders_take_two_reductions_a_layer(void **state)
         assert_int_equal(collectives(t, "AllToAll"), 0);
         t->o.memory = 1;
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
-        t->o.memory = t->p.needs_bytes + 24000; // less than any unsharded matrix
+        t->o.memory = t->p.facts.needs_bytes + 24000; // less than any unsharded matrix
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-        assert_true(t->p.optimal);
+        assert_true(t->p.facts.optimal);
         assert_true(reductions(t) <= 2 * (size_t)layers);
         assert_true(collectives(t, "AllGather") <= 2 * (size_t)layers);
         if (reductions(t) < 2 * (size_t)layers || collectives(t, "AllToAll"))
-            assert_true(t->p.cost < hand);
+            assert_true(t->p.facts.cost < hand);
         else
-            assert_true(t->p.cost <= hand);
+            assert_true(t->p.facts.cost <= hand);
         net_free(t);
     }
 }
@@ -203,15 +203,15 @@ static void plans_beat_those_by_hand(void **state)
                 x = block(t, x, i);
             assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
             int64_t hand = by_hand(t, 2, devices), most = 0;
-            for (size_t i = 0; i < t->p.devices; i++)
-                most = t->p.memory[i] > most ? t->p.memory[i] : most;
+            for (size_t i = 0; i < t->p.facts.devices; i++)
+                most = t->p.facts.memory[i] > most ? t->p.facts.memory[i] : most;
             assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-            assert_true(t->p.optimal && t->p.cost <= hand);
+            assert_true(t->p.facts.optimal && t->p.facts.cost <= hand);
             // values that are not tracked are charged more than they hold
             t->o.memory = most + most / 50;
             t->o.config = "same";
             assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-            assert_true(t->p.optimal && t->p.cost <= hand);
+            assert_true(t->p.facts.optimal && t->p.facts.cost <= hand);
             net_free(t);
         }
 }
@@ -247,9 +247,9 @@ static void tables_stay_where_they_are(void **state)
     tsr_value *y = node(t, "MatMul", e, transpose(t, table, DIMS(1, 0), "head"), "y");
     t->o.memory = 110000; // a quarter of the table, the same transposed, and logits
     plan(t, y);
-    for (size_t i = 0; i < t->p.devices; i++)
-        assert_in_range(t->p.memory[i], 1000 * 32, 110000);
-    assert_true(t->p.cost < INT64_C(20000000)); // moving a table takes at least 128 us
+    for (size_t i = 0; i < t->p.facts.devices; i++)
+        assert_in_range(t->p.facts.memory[i], 1000 * 32, 110000);
+    assert_true(t->p.facts.cost < INT64_C(20000000)); // moving a table takes at least 128 us
     net_free(t);
 }
 
@@ -266,8 +266,8 @@ static void limits_between_give_mixed_plans(void **state)
         tsr_value *x = perceptron(t, 2 * layers, 1, 128, 128);
         t->o.memory = 2 * layers * weights / 4 + whole * 2 * weights * 3 / 4 + 8000;
         plan(t, x);
-        assert_true(t->p.cost < last);
-        last = t->p.cost;
+        assert_true(t->p.facts.cost < last);
+        last = t->p.facts.cost;
         costs++;
         assert_int_equal(reductions(t), layers - whole);
         net_free(t);
@@ -288,7 +288,7 @@ static void given_shardings_are_kept(void **state)
     assert_int_equal(tsr_model_add_config(t->m, "mine", 2, NULL, 0, &c), TSR_OK);
     assert_int_equal(tsr_node_shard_text(tsr_value_producer(h), w, c, "{2,1:1,0}"), TSR_OK);
     plan(t, y);
-    assert_string_equal(t->p.config, "mine");
+    assert_string_equal(t->p.facts.config, "mine");
     assert_int_equal(tsr_model_config_count(t->m), 1);
     assert_string_equal(sharding_at(t, tsr_value_producer(h), w), "{2,1:1,0}");
     assert_true(reductions(t) >= 1);
@@ -309,13 +309,13 @@ static void choices_are_explained(void **state)
     tsr_value *y = perceptron(t, 2, 16, 64, 256);
     t->o.explain = "h1";
     plan(t, y);
-    assert_true(t->p.n_choices > 3);
+    assert_true(t->p.facts.n_choices > 3);
     size_t chosen = 0;
-    for (size_t i = 0; i < t->p.n_choices; i++) {
+    for (size_t i = 0; i < t->p.facts.n_choices; i++) {
         const tsr_plan_choice *c = &t->p.choices[i];
         chosen += c->chosen;
-        assert_true(!c->chosen || c->cost == t->p.cost);
-        assert_true(!c->feasible || c->cost >= t->p.cost);
+        assert_true(!c->chosen || c->cost == t->p.facts.cost);
+        assert_true(!c->feasible || c->cost >= t->p.facts.cost);
     }
     assert_int_equal(chosen, 1);
     t->o.explain = "nobody";

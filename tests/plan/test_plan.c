@@ -24,11 +24,11 @@ static void written_plan_is_followed(void **state)
     struct net *t = two_layers("4");
     t->o.memory = 40000; // replicated weights do not fit
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.feasible && t->p.optimal);
-    assert_string_equal(t->p.config, "plan4");
-    for (size_t i = 0; i < t->p.devices; i++)
-        assert_in_range(t->p.memory[i], 65536 / 4, 40000);
-    tsr_config *c = tsr_model_find_config(t->m, t->p.config);
+    assert_true(t->p.facts.feasible && t->p.facts.optimal);
+    assert_string_equal(t->p.facts.config, "plan4");
+    for (size_t i = 0; i < t->p.facts.devices; i++)
+        assert_in_range(t->p.facts.memory[i], 65536 / 4, 40000);
+    tsr_config *c = tsr_model_find_config(t->m, t->p.facts.config);
     size_t findings = tsr_finding_count(t->session);
     struct flow *f = tsr__flow_new(&t->arena, t->m, c);
     assert_non_null(f);
@@ -36,7 +36,7 @@ static void written_plan_is_followed(void **state)
     for (size_t i = 0; i < f->n_nodes; i++)
         assert_null(f->nodes[i].replicated);
     assert_int_equal(tsr_finding_count(t->session), findings); // no resharding
-    assert_int_equal(t->p.cut_nodes, 2);
+    assert_int_equal(t->p.facts.cut_nodes, 2);
     net_free(t);
 }
 
@@ -147,7 +147,7 @@ static void folded_nodes_take_no_time(void **state)
         if (transposed)
             w = node(t, "Transpose", w, NULL, "wt");
         plan(t, node(t, "MatMul", x, w, "y"));
-        cost[transposed] = t->p.cost;
+        cost[transposed] = t->p.facts.cost;
         net_free(t);
     }
     assert_int_equal(cost[0], cost[1]);
@@ -194,7 +194,7 @@ static void widened_weights_count(void **state)
         tsr_value *w =
             tsr_graph_add_initializer(t->g, "w", TSR_FLOAT16, 2, square, zeros, sizeof zeros);
         plan(t, node(t, "MatMul", x, w, "y"));
-        memory[i] = t->p.memory[0];
+        memory[i] = t->p.facts.memory[0];
         net_free(t);
     }
     assert_int_equal(memory[1] - memory[0], sizeof zeros);
@@ -207,22 +207,22 @@ static void needed_memory_is_exact(void **state)
     struct net *t = two_layers("4");
     t->o.memory = 100;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
-    assert_false(t->p.feasible);
+    assert_false(t->p.facts.feasible);
     assert_int_equal(tsr_model_config_count(t->m), 0);
     assert_string_equal(tsr_finding_value(t->session, 0).code, "plan-infeasible");
-    int64_t needs = t->p.needs_bytes;
+    int64_t needs = t->p.facts.needs_bytes;
     assert_true(needs > 65536 / 4);
-    assert_in_range(t->p.n_binding, 2, 5);
-    for (size_t i = 1; i < t->p.n_binding; i++)
-        assert_true(t->p.binding[i].bytes <= t->p.binding[i - 1].bytes);
-    assert_int_equal(t->p.binding[0].bytes, 65536 / 8); // half of the weights, on 4 devices
-    assert_non_null(strstr(tsr_finding_value(t->session, 0).message, t->p.binding[0].value));
+    assert_in_range(t->p.facts.n_bindings, 2, 5);
+    for (size_t i = 1; i < t->p.facts.n_bindings; i++)
+        assert_true(t->p.bindings[i].bytes <= t->p.bindings[i - 1].bytes);
+    assert_int_equal(t->p.bindings[0].bytes, 65536 / 8); // half of the weights, on 4 devices
+    assert_non_null(strstr(tsr_finding_value(t->session, 0).message, t->p.bindings[0].value));
     t->o.memory = needs - 1;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     t->o.memory = needs;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    for (size_t i = 0; i < t->p.devices; i++)
-        assert_true(t->p.memory[i] <= needs);
+    for (size_t i = 0; i < t->p.facts.devices; i++)
+        assert_true(t->p.facts.memory[i] <= needs);
     net_free(t);
 }
 
@@ -238,12 +238,12 @@ static void values_are_counted_once(void **state)
     t->o.memory = 1000;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     // x replicated, half of w, half of the product, and a shard of the sum
-    assert_int_equal(t->p.needs_bytes, 1024 * 8 * 4 + 512 * 8 * 4 + 1024 * 512 * 4 + 4);
-    assert_string_equal(t->p.binding[0].value, "big");
-    t->o.memory = t->p.needs_bytes;
+    assert_int_equal(t->p.facts.needs_bytes, 1024 * 8 * 4 + 512 * 8 * 4 + 1024 * 512 * 4 + 4);
+    assert_string_equal(t->p.bindings[0].value, "big");
+    t->o.memory = t->p.facts.needs_bytes;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    for (size_t i = 0; i < t->p.devices; i++)
-        assert_int_equal(t->p.memory[i], t->o.memory);
+    for (size_t i = 0; i < t->p.facts.devices; i++)
+        assert_int_equal(t->p.facts.memory[i], t->o.memory);
     net_free(t);
 }
 
@@ -260,7 +260,7 @@ static void constants_are_counted_once(void **state)
     t->o.memory = 1000;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
     int64_t half = INT64_C(256) * 256 * 4 / 2;
-    assert_in_range(t->p.needs_bytes, half, half + 5 * 256 * 4);
+    assert_in_range(t->p.facts.needs_bytes, half, half + 5 * 256 * 4);
     t->o.memory = 3 * half / 2;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     net_free(t);
@@ -286,9 +286,10 @@ static void devices_may_have_unlike_memories(void **state)
         tsr_status st = tsr__plan(t->m, &t->o, &t->p);
         assert_int_equal(st, larger == 2 ? TSR_OK : TSR_INFEASIBLE);
         if (st == TSR_OK)
-            assert_true(t->p.memory[0] < 2 * column + more && t->p.memory[2] > 3 * column);
+            assert_true(t->p.facts.memory[0] < 2 * column + more &&
+                        t->p.facts.memory[2] > 3 * column);
         else
-            assert_in_range(t->p.needs_bytes, 2 * column + more, 3 * column);
+            assert_in_range(t->p.facts.needs_bytes, 2 * column + more, 3 * column);
         net_free(t);
     }
 }
@@ -305,9 +306,10 @@ static void larger_devices_take_more(void **state)
     }
     t->o.memory = 0;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.optimal);
-    assert_true(t->p.memory[0] <= 20000 && t->p.memory[2] <= 20000 && t->p.memory[1] > 32768);
-    assert_int_equal(tsr_check_config(t->m, t->p.config), TSR_OK);
+    assert_true(t->p.facts.optimal);
+    assert_true(t->p.facts.memory[0] <= 20000 && t->p.facts.memory[2] <= 20000 &&
+                t->p.facts.memory[1] > 32768);
+    assert_int_equal(tsr_check_config(t->m, t->p.facts.config), TSR_OK);
     assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), 0);
     net_free(t);
 }
@@ -340,12 +342,12 @@ static void one_device_is_told(void **state)
     struct net *one = two_layers("1"), *four = two_layers("4");
     assert_int_equal(tsr__plan(one->m, &one->o, &one->p), TSR_OK);
     assert_int_equal(tsr__plan(four->m, &four->o, &four->p), TSR_OK);
-    assert_int_equal(four->p.one_device, one->p.cost);
+    assert_int_equal(four->p.facts.one_device, one->p.facts.cost);
     net_free(four);
     four = two_layers("4");
     four->o.memory = 40000; // replicated weights do not fit
     assert_int_equal(tsr__plan(four->m, &four->o, &four->p), TSR_OK);
-    assert_int_equal(four->p.one_device, 0);
+    assert_int_equal(four->p.facts.one_device, 0);
     net_free(four);
     net_free(one);
 }
@@ -435,15 +437,15 @@ static void slow_hosts_stay_idle(void **state)
         tsr_value *y = node(t, "MatMul", h, weight(t, "w2", DIMS(128, 64)), "y");
         assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-        cost[hosts - 1] = t->p.cost;
+        cost[hosts - 1] = t->p.facts.cost;
     }
     assert_int_equal(cost[0], cost[1]);
-    assert_int_equal(t->p.used_devices, 4);
-    assert_int_equal(t->p.better_devices, 0);
+    assert_int_equal(t->p.facts.used_devices, 4);
+    assert_int_equal(t->p.facts.better_devices, 0);
     for (size_t i = 4; i < 8; i++)
-        assert_int_equal(t->p.memory[i], 0);
+        assert_int_equal(t->p.facts.memory[i], 0);
     const tsr_plan_expert *both = NULL;
-    for (size_t i = 0; i < t->p.n_compared; i++)
+    for (size_t i = 0; i < t->p.facts.n_compared; i++)
         if (strcmp(t->p.compared[i].name, "tensor parallel on 8 devices") == 0)
             both = &t->p.compared[i];
     assert_non_null(both);
@@ -457,7 +459,7 @@ static void slow_hosts_stay_idle(void **state)
         node(t, "MatMul", input(t, "x", DIMS(512, 64)), weight(t, "w", DIMS(64, 128)), "y");
     assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_int_equal(t->p.better_devices, 0);
+    assert_int_equal(t->p.facts.better_devices, 0);
     net_free(t);
 }
 
@@ -471,16 +473,16 @@ static void fitting_numbers_are_named(void **state)
     t->o.devices = 2;
     t->o.memory = 30000; // the weights have 65536 bytes
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
-    assert_int_equal(t->p.fits_devices, 3);
+    assert_int_equal(t->p.facts.fits_devices, 3);
     assert_non_null(strstr(tsr_finding_value(t->session, 0).hint, "or use 3 devices"));
-    assert_true(t->p.needs_bytes > 30000 && t->p.needs_bytes < 60000);
+    assert_true(t->p.facts.needs_bytes > 30000 && t->p.facts.needs_bytes < 60000);
     t->o.devices = 3;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     t->o.devices = 2;
     t->o.memory = 100; // no number of devices helps: the input is on every device
     t->o.config = "none";
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
-    assert_int_equal(t->p.fits_devices, 0);
+    assert_int_equal(t->p.facts.fits_devices, 0);
     t->o.topology = kept;
     net_free(t);
 }
@@ -533,9 +535,9 @@ static void one_device_is_left_whole(void **state)
     (void)state;
     struct net *t = two_layers("1");
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_int_equal(t->p.cut_nodes, 0);
-    assert_int_equal(t->p.n_collectives, 0);
-    assert_int_equal(t->p.one_device, t->p.cost);
+    assert_int_equal(t->p.facts.cut_nodes, 0);
+    assert_int_equal(t->p.facts.n_collectives, 0);
+    assert_int_equal(t->p.facts.one_device, t->p.facts.cost);
     net_free(t);
 }
 
@@ -592,7 +594,7 @@ static void documents_are_whole_or_refused(void **state)
         tsr__session_fault(t->session, 0, n, false);
         st = tsr_plan_compare(t->session, path, path, &c);
         assert_true(st == TSR_NOMEM || (st == TSR_OK && c.n_differences == 0));
-        assert_true(st == TSR_NOMEM || c.side[1].cost == kept->summary.cost);
+        assert_true(st == TSR_NOMEM || c.side[1].cost == kept->facts.cost);
     }
     tsr__session_fault(t->session, 0, 0, false);
     tsr_plan_comparison c = {.size = sizeof c};

@@ -29,10 +29,10 @@ static void parts_follow_speeds(void **state)
     set_device(t, 0, 3e12, 0);
     tsr_value *between = two_layers(t, 8192);
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.optimal);
+    assert_true(t->p.facts.optimal);
     assert_string_equal(made_as(t, between), "{4,1:0,0,0,1}");
-    assert_true((double)t->p.cost < 0.78 * (double)t->p.one_device);
-    assert_int_equal(tsr_check_config(t->m, t->p.config), TSR_OK);
+    assert_true((double)t->p.facts.cost < 0.78 * (double)t->p.facts.one_device);
+    assert_int_equal(tsr_check_config(t->m, t->p.facts.config), TSR_OK);
     assert_int_equal(tsr_finding_total(t->session, TSR_WARNING), 0);
     net_free(t);
 }
@@ -55,11 +55,11 @@ static void all_speeds_count(void **state)
         assert_int_equal(tsr_graph_add_output(t->g, x), TSR_OK);
         t->o.config = "all";
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-        int64_t best = t->p.cost;
+        int64_t best = t->p.facts.cost;
         tsr_session_cancel(t->session, true);
         t->o.config = "few";
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-        assert_true(t->p.bound <= best);
+        assert_true(t->p.facts.bound <= best);
         net_free(t);
     }
 }
@@ -99,7 +99,7 @@ static void producers_decide_on_halos(void **state)
             assert_int_equal(tsr_graph_add_output(t->g, y), TSR_OK);
         }
         assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-        cost[first] = t->p.cost;
+        cost[first] = t->p.facts.cost;
         net_free(t);
     }
     assert_int_equal(cost[0], cost[1]);
@@ -115,8 +115,8 @@ static void parts_follow_memory(void **state)
     t->o.memory = 0;
     two_layers(t, 4);
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.memory[0] <= 408 << 10 && t->p.memory[1] <= 204 << 10);
-    assert_true(t->p.memory[1] > 150 << 10);
+    assert_true(t->p.facts.memory[0] <= 408 << 10 && t->p.facts.memory[1] <= 204 << 10);
+    assert_true(t->p.facts.memory[1] > 150 << 10);
     net_free(t);
 }
 
@@ -132,8 +132,8 @@ static void parts_follow_speeds_as_far_as_memory_goes(void **state)
     t->o.memory = 0;
     two_layers(t, 4);
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.memory[0] <= 305 << 10);
-    assert_true(t->p.memory[0] > 280 << 10);
+    assert_true(t->p.facts.memory[0] <= 305 << 10);
+    assert_true(t->p.facts.memory[0] > 280 << 10);
     net_free(t);
 }
 

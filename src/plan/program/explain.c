@@ -104,7 +104,7 @@ bool tsr__choice_tensors(const struct planner *planner, const struct plan_node *
 }
 
 tsr_status tsr__planner_explain(struct planner *planner, const struct program *program,
-                                const char *name, tsr_plan_summary *out)
+                                const char *name, tsr_plan_result *out)
 {
     struct arena *arena = &planner->session->results[RESULT_PLAN];
     const struct plan_node *node = tsr__planner_find(planner, name);
@@ -136,6 +136,6 @@ tsr_status tsr__planner_explain(struct planner *planner, const struct program *p
             return TSR_NOMEM;
     }
     out->choices = list;
-    out->n_choices = k;
+    out->facts.n_choices = k;
     return arena_status(arena);
 }

@@ -60,7 +60,7 @@ struct collective_count {
 bool tsr__planner_add_counts(const struct planner *planner, const struct collective_count *counts,
                              size_t n, tsr_plan_part *out);
 // Copies the counts of the first model to the summary.
-void tsr__planner_copy_counts(const tsr_plan_part *part, tsr_plan_summary *out);
+void tsr__planner_copy_counts(const tsr_plan_part *part, tsr_plan_result *out);
 
 // borders.c: returns the time of moving the axis of a loop's iterations to the front or back of the
 // outer value at a border, in this layout. The partition does that for sharded values
@@ -79,7 +79,7 @@ bool tsr__choice_tensors(const struct planner *planner, const struct plan_node *
                          const struct candidate *candidate, tsr_plan_choice *out);
 // Lists the candidates of a node, and the cost of the best solution with each.
 tsr_status tsr__planner_explain(struct planner *planner, const struct program *program,
-                                const char *name, tsr_plan_summary *out) TSR_MUST_USE;
+                                const char *name, tsr_plan_result *out) TSR_MUST_USE;
 
 // overcharge.c: returns the picoseconds that the program charges too much for the chosen plan.
 int64_t tsr__planner_overcharge(struct planner *planner);

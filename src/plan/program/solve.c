@@ -217,11 +217,11 @@ bool tsr__planner_add_counts(const struct planner *planner, const struct collect
     return !arena->failed;
 }
 
-void tsr__planner_copy_counts(const tsr_plan_part *part, tsr_plan_summary *out)
+void tsr__planner_copy_counts(const tsr_plan_part *part, tsr_plan_result *out)
 {
-    out->config = part->config;
+    out->facts.config = part->config;
     out->collectives = part->collectives;
-    out->n_collectives = part->n_collectives;
-    out->nodes = part->nodes;
-    out->cut_nodes = part->cut_nodes;
+    out->facts.n_collectives = part->n_collectives;
+    out->facts.nodes = part->nodes;
+    out->facts.cut_nodes = part->cut_nodes;
 }

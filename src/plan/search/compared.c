@@ -174,7 +174,7 @@ static tsr_plan_expert expert_of(struct arena *arena, const struct compared_plan
 }
 
 tsr_status tsr__compared_write(const struct found_plan *found, const struct compared_plan *plan,
-                               tsr_plan_summary *out)
+                               tsr_plan_result *out)
 {
     struct arena *arena = &found->models->planners[0]->session->results[RESULT_PLAN];
     const struct compared_list *list = &found->compared;
@@ -182,17 +182,14 @@ tsr_status tsr__compared_write(const struct found_plan *found, const struct comp
     tsr_plan_expert *experts = ARENA_ARRAY(arena, tsr_plan_expert, list->n + 1);
     if (!sorted || !experts)
         return TSR_NOMEM;
-    out->n_compared = 0;
     for (size_t i = 0; i < list->n; i++) {
         sorted[i] = list->at[i];
         sorted[i].order = i;
-        out->n_compared += list->at[i].fits;
     }
     qsort(sorted, list->n, sizeof *sorted, in_order);
     for (size_t i = 0; i < list->n; i++)
         experts[i] = expert_of(arena, &sorted[i], plan);
     out->compared = experts;
-    out->rejected = experts + out->n_compared;
-    out->n_rejected = list->n - out->n_compared;
+    out->facts.n_compared = list->n;
     return arena->failed ? TSR_NOMEM : TSR_OK;
 }

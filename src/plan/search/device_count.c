@@ -79,14 +79,14 @@ static tsr_status cost_for(const struct planner *planner, const tsr_plan_options
 // divisors have the most candidates. Example: 3 devices of 10 GB would need 14 GB each: 5 are
 // tried, then 8.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
-                             tsr_plan_summary *out, bool *tried)
+                             tsr_plan_result *out, bool *tried)
 {
     int64_t cost = 0, power = 1;
     *tried = false;
     if (options->topology || options->memory <= 0 || options->n_state || any_given(planner) ||
-        out->needs_bytes / options->memory > ADVICE_MOST)
+        out->facts.needs_bytes / options->memory > ADVICE_MOST)
         return TSR_OK;
-    double times = (double)out->needs_bytes / (double)options->memory;
+    double times = (double)out->facts.needs_bytes / (double)options->memory;
     int64_t n = (int64_t)ceil(times * (double)planner->machine.n);
     n = int64_max(n, planner->machine.n + 1);
     while (power < n)
@@ -97,7 +97,7 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
         struct budget part = tsr__budget_quick(planner->budget, TRIES);
         TRY(cost_for(planner, options, &part, n, &cost));
         if (cost > 0) {
-            out->fits_devices = n;
+            out->facts.fits_devices = n;
             return TSR_OK;
         }
         n = n < power ? power : 2 * power;

@@ -35,32 +35,32 @@ static bool is_shardable(const struct planner *planner)
 
 // Lists the largest values on the fullest device, in the plan that needs the least memory. *more:
 // sharding saves memory there, so more devices would need less each.
-static tsr_status bind(struct planner *planner, tsr_plan_summary *out, bool *more)
+static tsr_status bind(struct planner *planner, tsr_plan_result *out, bool *more)
 {
     int64_t saved;
     struct arena *arena = &planner->session->results[RESULT_PLAN];
     tsr_plan_binding *list = ARENA_ARRAY(arena, tsr_plan_binding, PLAN_MAX_BINDING);
     if (!list)
         return TSR_NOMEM;
-    out->n_binding = tsr__planner_binding(planner, list, &saved);
-    *more = saved > out->needs_bytes / WORTH_SAVING;
+    out->facts.n_bindings = tsr__planner_binding(planner, list, &saved);
+    *more = saved > out->facts.needs_bytes / WORTH_SAVING;
     if (planner->machine.n == 1)
         *more = is_shardable(planner);
-    out->binding = list;
-    for (size_t i = 0; i < out->n_binding; i++)
+    out->bindings = list;
+    for (size_t i = 0; i < out->facts.n_bindings; i++)
         list[i].value = tsr__arena_str(arena, str_of(list[i].value)).p;
     return arena_status(arena);
 }
 
 // Formats the list: "; largest values: "w" (1.5 GiB), "cache" (512 MiB)"; "" if unknown.
-static struct str binding_text(struct planner *planner, const tsr_plan_summary *summary)
+static struct str binding_text(struct planner *planner, const tsr_plan_result *plan)
 {
     struct str text = STR("");
     const char *before = "; largest values: ";
-    for (size_t i = 0; i < summary->n_binding; i++) {
-        struct str size = tsr__plan_bytes_text(&planner->arena, summary->binding[i].bytes);
+    for (size_t i = 0; i < plan->facts.n_bindings; i++) {
+        struct str size = tsr__plan_bytes_text(&planner->arena, plan->bindings[i].bytes);
         text = tsr__arena_printf(&planner->arena, STR_FMT "%s\"%s\" (" STR_FMT ")", STR_ARG(text),
-                                 before, summary->binding[i].value, STR_ARG(size));
+                                 before, plan->bindings[i].value, STR_ARG(size));
         if (!text.p)
             return text;
         before = ", ";
@@ -99,19 +99,19 @@ struct advice {
 };
 
 // Suggests more memory per device and more devices, if they help, whichever is cheaper first.
-static struct str help_text(struct planner *planner, const tsr_plan_summary *summary,
+static struct str help_text(struct planner *planner, const tsr_plan_result *plan,
                             const struct advice *advice)
 {
     int64_t memory = advice->memory;
     const char *sizes = "";
-    long long devices = (long long)summary->fits_devices;
+    long long devices = (long long)plan->facts.fits_devices;
     // The bytes that are missing on all devices together. They can be provided as more memory per
     // device, or as more devices.
-    double more = (double)(summary->needs_bytes - memory) * (double)planner->machine.n;
-    struct str larger = memory_help(planner, summary->needs_bytes, advice->limited);
+    double more = (double)(plan->facts.needs_bytes - memory) * (double)planner->machine.n;
+    struct str larger = memory_help(planner, plan->facts.needs_bytes, advice->limited);
     if (planner->shapes.full != planner->shapes.known)
         sizes = ", or give sizes with --dim: symbolic dimensions without a size are not sharded";
-    if (!summary->needs_bytes)
+    if (!plan->facts.needs_bytes)
         return tsr__arena_printf(&planner->arena, "%s%s", time_help(planner), sizes);
     if (!devices)
         return tsr__arena_printf(&planner->arena, STR_FMT "%s%s", STR_ARG(larger),
@@ -130,13 +130,13 @@ static const char *which_device(const struct planner *planner)
 
 // Reports that no plan fits. `memory` is that of the smallest device.
 static tsr_status report_infeasible(struct planner *planner, int64_t memory, struct str hint,
-                                    const tsr_plan_summary *out)
+                                    const tsr_plan_result *out)
 {
     struct str what = binding_text(planner, out);
     struct str have = tsr__plan_bytes_text(&planner->arena, memory);
     struct str need = STR("the needed memory was not found in time");
-    struct str bytes = tsr__plan_bytes_text(&planner->arena, out->needs_bytes);
-    if (out->needs_bytes > 0)
+    struct str bytes = tsr__plan_bytes_text(&planner->arena, out->facts.needs_bytes);
+    if (out->facts.needs_bytes > 0)
         need = tsr__arena_printf(&planner->arena, STR_FMT " %s is needed", STR_ARG(bytes),
                                  which_device(planner));
     if (!what.p || !hint.p || !have.p || !need.p)
@@ -149,14 +149,15 @@ static tsr_status report_infeasible(struct planner *planner, int64_t memory, str
 // Reports that the search ended, by the time limit or because it was cancelled, before it found a
 // plan or a proof. Returns TSR_CANCELLED or TSR_INFEASIBLE.
 static tsr_status report_stopped(struct planner *planner, int64_t memory, struct str hint,
-                                 const tsr_plan_summary *out)
+                                 const tsr_plan_result *out)
 {
     struct str have = tsr__plan_bytes_text(&planner->arena, memory);
     struct str need = STR("");
-    if (out->needs_bytes > 0)
-        need = tsr__arena_printf(&planner->arena, "; " STR_FMT " %s is enough",
-                                 STR_ARG(tsr__plan_bytes_text(&planner->arena, out->needs_bytes)),
-                                 which_device(planner));
+    if (out->facts.needs_bytes > 0)
+        need = tsr__arena_printf(
+            &planner->arena, "; " STR_FMT " %s is enough",
+            STR_ARG(tsr__plan_bytes_text(&planner->arena, out->facts.needs_bytes)),
+            which_device(planner));
     if (!hint.p || !have.p || !need.p)
         return TSR_NOMEM;
     tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
@@ -228,7 +229,7 @@ int64_t tsr__plan_least_memory(const struct planner *planner)
 
 // Finds the plan that needs the least memory, and the bytes that each device needs. *more: as in
 // `bind`.
-static tsr_status find_least(struct models *models, tsr_plan_summary *out, bool *more)
+static tsr_status find_least(struct models *models, tsr_plan_result *out, bool *more)
 {
     struct planner *planner = models->planners[0];
     struct program_least least = {0};
@@ -241,30 +242,30 @@ static tsr_status find_least(struct models *models, tsr_plan_summary *out, bool 
     tsr__budget_spend(&part, least.work);
     if (!least.found)
         return TSR_OK;
-    out->needs_bytes = least.least;
+    out->facts.needs_bytes = least.least;
     tsr__models_take(models, least.choice);
     TRY(bind(planner, out, more));
     if (models->n > 1)
-        out->n_binding = 0; // these are only the values of the first model
+        out->facts.n_bindings = 0; // these are only the values of the first model
     return TSR_OK;
 }
 
 tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
-                            tsr_plan_summary *out)
+                            tsr_plan_result *out)
 {
     struct planner *planner = models->planners[0];
     struct advice advice = {tsr__plan_least_memory(planner), options->memory > 0, false};
     bool tried = false;
-    *out = (tsr_plan_summary){.size = sizeof *out, .devices = (size_t)planner->machine.n};
+    *out = (tsr_plan_result){.facts.devices = (size_t)planner->machine.n};
     TRY(find_least(models, out, &advice.more));
     if (models->n == 1 && !tsr__budget_over(planner->budget))
         TRY(tsr__plan_fitting(planner, options, out, &tried));
     advice.more = advice.more && !tried;
-    out->solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
-    out->stopped = tsr__budget_over(planner->budget);
-    out->undecided = !proved;
+    out->facts.solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
+    out->facts.stopped = tsr__budget_over(planner->budget);
+    out->facts.undecided = !proved;
     if (models->n > 1)
-        return tsr__plan_report_none(planner, "plan of both models", proved, out->needs_bytes,
+        return tsr__plan_report_none(planner, "plan of both models", proved, out->facts.needs_bytes,
                                      advice.more);
     struct str hint = help_text(planner, out, &advice);
     if (proved)

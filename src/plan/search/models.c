@@ -451,10 +451,10 @@ int64_t tsr__models_unscaled(const struct models *models, int64_t cost)
     return cost << models->shift;
 }
 
-void tsr__models_unscale_choices(const struct models *models, tsr_plan_summary *out)
+void tsr__models_unscale_choices(const struct models *models, tsr_plan_result *out)
 {
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
-    for (size_t i = 0; i < out->n_choices; i++)
+    for (size_t i = 0; i < out->facts.n_choices; i++)
         list[i].cost = tsr__models_unscaled(models, list[i].cost);
 }
 

@@ -66,7 +66,7 @@ int64_t tsr__models_time(const struct models *models, const int64_t *run);
 // Converts a cost or bound of models->program to picoseconds.
 int64_t tsr__models_unscaled(const struct models *models, int64_t cost);
 // Converts the costs of the summary's explained choices to picoseconds.
-void tsr__models_unscale_choices(const struct models *models, tsr_plan_summary *out);
+void tsr__models_unscale_choices(const struct models *models, tsr_plan_result *out);
 // Returns the memory limit of a device: the caller's, or that of the caller's topology. Two models
 // on assumed devices have no limit.
 int64_t tsr__models_limit(const struct models *models, const tsr_plan_options *options);

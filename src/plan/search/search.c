@@ -593,15 +593,15 @@ static tsr_status add_parts(const struct found_plan *found, struct chosen_set *c
 }
 
 static void add_devices(const struct found_plan *found, const struct model_memory *memory,
-                        tsr_plan_summary *out)
+                        tsr_plan_result *out)
 {
     struct planner *planner = found->models->planners[0];
     if (found->set) {
-        out->copies = found->set->set.copies;
-        out->used_devices = found->set->set.n * out->copies;
+        out->facts.copies = found->set->set.copies;
+        out->facts.used_devices = found->set->set.n * out->facts.copies;
     } else if (found->models->n == 1) {
-        out->copies = 1;
-        out->used_devices = tsr__planner_used(planner, memory->memory, memory->peak);
+        out->facts.copies = 1;
+        out->facts.used_devices = tsr__planner_used(planner, memory->memory, memory->peak);
     }
 }
 
@@ -625,7 +625,7 @@ struct plan_standing tsr__search_standing(const struct found_plan *found,
     return standing(planner, found->result.feasible, corrected_time(found), devices, options);
 }
 
-static tsr_status summarize(const struct found_plan *found, tsr_plan_summary *out)
+static tsr_status summarize(const struct found_plan *found, tsr_plan_result *out)
 {
     struct planner *planner = found->models->planners[0];
     struct arena *arena = &planner->session->results[RESULT_PLAN];
@@ -637,20 +637,20 @@ static tsr_status summarize(const struct found_plan *found, tsr_plan_summary *ou
     if (!parts || !add_memory(found, &chosen, parts, &memory))
         return TSR_NOMEM;
     TRY(add_parts(found, &chosen, parts));
-    *out = (tsr_plan_summary){
-        .size = sizeof *out, .devices = (size_t)planner->machine.n, .feasible = true};
-    out->optimal = result->optimal;
-    out->gap = result->gap;
-    out->cost = result->cost;
-    out->bound = result->bound;
-    out->solve_ms = found->ms;
-    out->stopped = !result->optimal && (tsr__budget_over(planner->budget) || is_narrow(planner));
-    out->memory = memory.memory;
-    out->peak = memory.peak;
+    *out = (tsr_plan_result){.facts = {.devices = (size_t)planner->machine.n, .feasible = true}};
+    out->facts.optimal = result->optimal;
+    out->facts.gap = result->gap;
+    out->facts.cost = result->cost;
+    out->facts.bound = result->bound;
+    out->facts.solve_ms = found->ms;
+    out->facts.stopped =
+        !result->optimal && (tsr__budget_over(planner->budget) || is_narrow(planner));
+    out->facts.memory = memory.memory;
+    out->facts.peak = memory.peak;
     add_devices(found, &memory, out);
     tsr__planner_copy_counts(parts, out);
     if (found->models->n == 1) {
-        out->milliseconds = (double)(result->cost - tsr__planner_overcharge(planner)) / 1e9;
+        out->facts.milliseconds = (double)(result->cost - tsr__planner_overcharge(planner)) / 1e9;
         return TSR_OK;
     }
     out->parts = parts;
@@ -685,38 +685,40 @@ static tsr_status best_device(struct models *models, const tsr_plan_options *opt
 
 // Sets better_devices to the smallest number of devices on which a plan is slower by less than
 // NEARLY, if it is smaller than that of the plan.
-static void name_fewer(const struct found_plan *found, tsr_plan_summary *out)
+static void name_fewer(const struct found_plan *found, tsr_plan_result *out)
 {
-    int64_t least = out->used_devices;
+    int64_t least = out->facts.used_devices;
     double time = (double)corrected_time(found);
     for (size_t i = 0; i < found->times.n; i++) {
         const struct device_time *other = &found->times.at[i];
-        bool fewer = other->devices < least ||
-                     (other->devices == out->better_devices && other->time < out->better_cost);
+        bool fewer = other->devices < least || (other->devices == out->facts.better_devices &&
+                                                other->time < out->facts.better_cost);
         if (!fewer || (double)other->time > (1 + NEARLY) * time)
             continue;
-        out->better_devices = least = other->devices;
-        out->better_cost = other->time;
+        out->facts.better_devices = least = other->devices;
+        out->facts.better_cost = other->time;
     }
 }
 
 // Finds the time on one device, if there is time left, and whether fewer devices would be as fast.
 static tsr_status compare_devices(struct found_plan *found, const tsr_plan_options *options,
-                                  tsr_plan_summary *out)
+                                  tsr_plan_result *out)
 {
     struct planner *planner = found->models->planners[0];
     bool over = tsr__budget_over(planner->budget);
     tsr_status st = TSR_OK;
     if (!found->set)
-        out->one_device = tsr__planner_one_device(planner);
+        out->facts.one_device = tsr__planner_one_device(planner);
     if (!over && (found->set || !tsr__planner_alike(planner)))
-        st = best_device(found->models, options, &out->one_device);
+        st = best_device(found->models, options, &out->facts.one_device);
     bool listed = false;
     for (size_t i = 0; i < found->compared.n; i++)
         listed = listed || strcmp(found->compared.at[i].name, ONE_DEVICE) == 0;
-    struct compared_plan one = {
-        .name = ONE_DEVICE, .fits = true, .time = out->one_device, .compute = out->one_device};
-    if (st == TSR_OK && out->one_device > 0 && !listed &&
+    struct compared_plan one = {.name = ONE_DEVICE,
+                                .fits = true,
+                                .time = out->facts.one_device,
+                                .compute = out->facts.one_device};
+    if (st == TSR_OK && out->facts.one_device > 0 && !listed &&
         !tsr__compared_add(&planner->arena, &found->compared, one))
         return TSR_NOMEM;
     if (st == TSR_OK)
@@ -736,7 +738,7 @@ static tsr_status report_lacks(const struct found_plan *found)
 
 // Lists the candidates of a node in the program of the chosen plan. If the plan repeats a device
 // set, these are the candidates in one copy, with its share of the batch.
-static tsr_status explain(const struct found_plan *found, const char *node, tsr_plan_summary *out)
+static tsr_status explain(const struct found_plan *found, const char *node, tsr_plan_result *out)
 {
     const struct models *models = found->set ? &found->set->models : found->models;
     tsr_status st = tsr__planner_explain(models->planners[0], models->program, node, out);
@@ -746,7 +748,7 @@ static tsr_status explain(const struct found_plan *found, const char *node, tsr_
 }
 
 tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *options, bool write,
-                            tsr_plan_summary *out)
+                            tsr_plan_result *out)
 {
     struct models *models = found->models;
     TRY(report_lacks(found));

@@ -24,7 +24,7 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
                             struct found_plan *out) TSR_MUST_USE;
 // Fills in the summary, and writes the plan into the models if `write` is set.
 tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *options, bool write,
-                            tsr_plan_summary *out) TSR_MUST_USE;
+                            tsr_plan_result *out) TSR_MUST_USE;
 
 // Returns what the found plan is compared by.
 struct plan_standing tsr__search_standing(const struct found_plan *found,
@@ -35,17 +35,17 @@ int64_t tsr__compared_compute(struct planner *planner);
 int64_t tsr__compared_compute_all(const struct models *models);
 // Adds found->compared to the summary, with the reason why `plan` is better than each entry.
 tsr_status tsr__compared_write(const struct found_plan *found, const struct compared_plan *plan,
-                               tsr_plan_summary *out) TSR_MUST_USE;
+                               tsr_plan_result *out) TSR_MUST_USE;
 
 // device_count.c: sets fits_devices, a larger number of devices on which the model fits. Sets
 // *tried if larger numbers were planned.
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
-                             tsr_plan_summary *out, bool *tried) TSR_MUST_USE;
+                             tsr_plan_result *out, bool *tried) TSR_MUST_USE;
 
 // infeasible.c: reports why there is no plan, and how much memory is needed. proved: no plan
 // exists; otherwise none was found in time.
 tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
-                            tsr_plan_summary *out) TSR_MUST_USE;
+                            tsr_plan_result *out) TSR_MUST_USE;
 // Reports "no WHAT fits ..." with the memory that each device needs (0: not known). `more`: more
 // devices would need less memory each.
 tsr_status tsr__plan_report_none(struct planner *planner, const char *what, bool proved,

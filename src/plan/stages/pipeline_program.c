@@ -233,7 +233,7 @@ end:
 }
 
 tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline *pipeline,
-                                 const char *name, tsr_plan_summary *out)
+                                 const char *name, tsr_plan_result *out)
 {
     struct pipeline_program setup;
     struct planner *planner = staging->planner;
@@ -244,7 +244,7 @@ tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline 
         planner->nodes[i].choice = pipeline->answer.choice[i];
     st = tsr__planner_explain(planner, &planner->program, name, out);
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
-    for (size_t i = 0; i < out->n_choices; i++)
+    for (size_t i = 0; i < out->facts.n_choices; i++)
         if (list[i].feasible)
             list[i].cost += staging->common;
 end:

@@ -120,10 +120,10 @@ static tsr_status check_number(const struct staging *staging, int64_t stages)
 // Adds to the summary one part for each of the two models.
 static bool summarize_parts(struct staging *staging, const struct pipeline *pipeline,
                             const struct model_memory *memory, tsr_plan_part *parts,
-                            tsr_plan_summary *out)
+                            tsr_plan_result *out)
 {
     struct pipeline other = *pipeline;
-    struct stage_totals totals[2] = {{out->stages, out->latency, out->period}};
+    struct stage_totals totals[2] = {{out->stages, out->facts.latency, out->facts.period}};
     for (size_t k = 0; k < pipeline->n; k++)
         other.at[k] = second_stage(&pipeline->at[k]);
     other.clock[0] = pipeline->clock[1];
@@ -140,7 +140,7 @@ static bool summarize_parts(struct staging *staging, const struct pipeline *pipe
 // Stores the chosen candidates of all nodes in the planners, and fills in the summary. parts: one
 // for each model.
 static tsr_status take_plan(struct staging *staging, const tsr_plan_options *options,
-                            struct pipeline *pipeline, tsr_plan_part *parts, tsr_plan_summary *out)
+                            struct pipeline *pipeline, tsr_plan_part *parts, tsr_plan_result *out)
 {
     struct planner *planner = staging->planner;
     struct arena *arena = &planner->session->results[RESULT_PLAN];
@@ -158,15 +158,15 @@ static tsr_status take_plan(struct staging *staging, const tsr_plan_options *opt
     if (staging->other && !tsr__pipeline_timing(staging->other, pipeline, &pipeline->clock[1]))
         return TSR_NOMEM;
     tsr__models_join_memory(staging->models, memory, n, &all);
-    out->memory = all.memory;
-    out->peak = all.peak;
+    out->facts.memory = all.memory;
+    out->facts.peak = all.peak;
     if (!tsr__stages_summarize(staging, pipeline, memory[0].memory, &totals))
         return TSR_NOMEM;
-    out->feasible = true;
+    out->facts.feasible = true;
     out->stages = totals.at;
-    out->n_stages = pipeline->n;
-    out->latency = totals.latency;
-    out->period = totals.period;
+    out->facts.n_stages = pipeline->n;
+    out->facts.latency = totals.latency;
+    out->facts.period = totals.period;
     if (staging->other && !summarize_parts(staging, pipeline, memory, parts, out))
         return TSR_NOMEM;
     return tsr__stages_bound(staging, pipeline, options, out);
@@ -213,7 +213,7 @@ static tsr_status write_model(struct staging *staging, const char *config,
 // Calls write_model for all models. Stages have the same numbers in both models.
 static tsr_status write_all(struct staging *staging, const char *config,
                             const struct pipeline *pipeline, bool write, tsr_plan_part *parts,
-                            tsr_plan_summary *out)
+                            tsr_plan_result *out)
 {
     tsr_status st = write_model(staging, config, pipeline, write, &parts[0]);
     tsr__planner_copy_counts(&parts[0], out);
@@ -295,8 +295,7 @@ tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *
     staging->end = tsr__budget_next(planner->budget, false).end;
     tsr_status st = find_stages(staging, &out->options, &out->pipeline);
     staging->end = planner->budget->end;
-    out->summary =
-        (tsr_plan_summary){.size = sizeof out->summary, .devices = (size_t)planner->machine.n};
+    out->summary = (tsr_plan_result){.facts.devices = (size_t)planner->machine.n};
     out->parts =
         ARENA_ARRAY(&planner->session->results[RESULT_PLAN], tsr_plan_part, PLAN_MAX_MODELS);
     if (st == TSR_OK && !out->parts)
@@ -306,12 +305,12 @@ tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *
         out->compute = tsr__compared_compute(planner);
     }
     if (out->by_hosts) // no other pipeline was compared, so the simulated time counts
-        out->summary.cost = out->summary.latency;
-    out->summary.solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
+        out->summary.facts.cost = out->summary.facts.latency;
+    out->summary.facts.solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     return st;
 }
 
-tsr_status tsr__plan_stages_take(struct found_stages *found, bool write, tsr_plan_summary *out)
+tsr_status tsr__plan_stages_take(struct found_stages *found, bool write, tsr_plan_result *out)
 {
     const tsr_plan_options *options = &found->options;
     *out = found->summary;
@@ -324,7 +323,7 @@ tsr_status tsr__plan_stages_take(struct found_stages *found, bool write, tsr_pla
 }
 
 // The search with memory as measure finds what the fullest device needs.
-tsr_status tsr__plan_stages_refuse(struct found_stages *found, tsr_plan_summary *out)
+tsr_status tsr__plan_stages_refuse(struct found_stages *found, tsr_plan_result *out)
 {
     struct staging *staging = &found->staging;
     struct planner *planner = staging->planner;
@@ -332,10 +331,10 @@ tsr_status tsr__plan_stages_refuse(struct found_stages *found, tsr_plan_summary 
     *out = found->summary;
     TRY(tsr__stages_search(staging, &found->options, MEASURE_MEMORY, &pipeline));
     if (pipeline.n)
-        out->needs_bytes = pipeline.most;
+        out->facts.needs_bytes = pipeline.most;
     bool proved = !staging->hasty && !tsr__budget_over(planner->budget);
-    out->undecided = !proved;
-    return tsr__plan_report_none(planner, "plan in stages", proved, out->needs_bytes,
+    out->facts.undecided = !proved;
+    return tsr__plan_report_none(planner, "plan in stages", proved, out->facts.needs_bytes,
                                  staging->n_ranges > 1);
 }
 
@@ -348,7 +347,7 @@ void tsr__plan_stages_end(struct found_stages *found)
 struct plan_standing tsr__plan_stages_standing(const struct found_stages *found)
 {
     struct plan_standing standing = {
-        .any = found->pipeline.n > 0, .fits = true, .time = found->summary.cost};
+        .any = found->pipeline.n > 0, .fits = true, .time = found->summary.facts.cost};
     for (size_t k = 0; k < found->pipeline.n; k++)
         standing.devices += (int64_t)found->pipeline.at[k].n;
     standing.hosts = tsr__planner_hosts(found->staging.planner, standing.devices);
@@ -358,6 +357,6 @@ struct plan_standing tsr__plan_stages_standing(const struct found_stages *found)
 int64_t tsr__plan_stages_least(const struct found_stages *found)
 {
     if (found->pipeline.n)
-        return found->summary.bound;
+        return found->summary.facts.bound;
     return found->staging.hasty ? 0 : PLAN_NEVER;
 }

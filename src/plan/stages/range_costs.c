@@ -476,7 +476,7 @@ tsr_status tsr__range_memory(struct staging *staging, const struct stage *stage,
 // Lists the candidates of a node with their costs in this range only; stage_summary.c adds the
 // other stages.
 tsr_status tsr__range_explain(struct staging *staging, const struct stage *stage, const char *node,
-                              tsr_plan_summary *out)
+                              tsr_plan_result *out)
 {
     struct range_solve solve = {.stage = stage};
     tsr_status st = begin_range(staging, &solve);

@@ -158,7 +158,7 @@ static int64_t cost_of(struct staging *staging, const struct pipeline *pipeline,
 
 // Sets out->one_device to the time of the model on device 0 alone, unless the model does not fit
 // there.
-static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
+static tsr_status one_device(struct staging *staging, tsr_plan_result *out)
 {
     struct point point = {0};
     int64_t first = 0, memory = staging->memory;
@@ -172,7 +172,7 @@ static tsr_status one_device(struct staging *staging, tsr_plan_summary *out)
     struct stage all = {.end = staging->n_ranges, .kind = kind, .memory = memory};
     tsr_status st = tsr__range_time(staging, &all, false, &point);
     if (point.feasible)
-        out->one_device = point.time + common_time(staging);
+        out->facts.one_device = point.time + common_time(staging);
     return st;
 }
 
@@ -211,7 +211,7 @@ static tsr_status find_bound(struct staging *staging, const tsr_plan_options *op
 // (pipeline->answer), the cost is that of this solution, and the bound is staging->least if there
 // is one.
 tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
-                             const tsr_plan_options *options, tsr_plan_summary *out)
+                             const tsr_plan_options *options, tsr_plan_result *out)
 {
     tsr_plan_stage at[STAGES_MOST];
     int64_t least = 0;
@@ -220,29 +220,30 @@ tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pip
     else if (!pipeline->answer.feasible)
         TRY(find_bound(staging, options, &least));
     add_runs(staging, pipeline, at);
-    out->objective = options->objective;
-    out->cost = cost_of(staging, pipeline, at, options->objective);
+    out->facts.objective = options->objective;
+    out->facts.cost = cost_of(staging, pipeline, at, options->objective);
     if (pipeline->answer.feasible) {
-        out->cost = pipeline->answer.cost + staging->common;
+        out->facts.cost = pipeline->answer.cost + staging->common;
         least = staging->least;
         if (!least)
             least = shared_out(staging);
     }
-    out->bound = int64_min(least + common_time(staging), out->cost);
-    out->optimal = out->bound == out->cost;
-    out->stopped = staging->hasty && !out->optimal;
-    out->gap = (double)(out->cost - out->bound) / (double)int64_max(out->cost, 1);
+    out->facts.bound = int64_min(least + common_time(staging), out->facts.cost);
+    out->facts.optimal = out->facts.bound == out->facts.cost;
+    out->facts.stopped = staging->hasty && !out->facts.optimal;
+    out->facts.gap =
+        (double)(out->facts.cost - out->facts.bound) / (double)int64_max(out->facts.cost, 1);
     return one_device(staging, out);
 }
 
 // Rewrites the shardings of the summary's choices: device numbers of the stage become those of the
 // topology.
 static tsr_status name_devices(struct planner *planner, const struct stage *stage, const char *name,
-                               tsr_plan_summary *out)
+                               tsr_plan_result *out)
 {
     const struct plan_node *node = tsr__planner_find(&stage->kind->planner, name);
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
-    for (size_t i = 0; i < out->n_choices; i++) {
+    for (size_t i = 0; i < out->facts.n_choices; i++) {
         struct candidate candidate;
         if (!tsr__stages_candidate(planner, stage, node, i, &candidate) ||
             !tsr__choice_tensors(planner, node, &candidate, &list[i]))
@@ -253,7 +254,7 @@ static tsr_status name_devices(struct planner *planner, const struct stage *stag
 
 // Explains a node outside of stages: every device runs it, and there is no other candidate.
 static tsr_status explain_common(const struct staging *staging, const struct plan_node *node,
-                                 tsr_plan_summary *out)
+                                 tsr_plan_result *out)
 {
     struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
     tsr_plan_choice *only = ARENA_NEW(arena, tsr_plan_choice);
@@ -262,16 +263,16 @@ static tsr_status explain_common(const struct staging *staging, const struct pla
     *only = (tsr_plan_choice){.name = "replicated in every stage",
                               .chosen = true,
                               .feasible = true,
-                              .cost = out->cost,
+                              .cost = out->facts.cost,
                               .compute = staging->times[node - staging->planner->nodes]};
     out->choices = only;
-    out->n_choices = 1;
+    out->facts.n_choices = 1;
     return TSR_OK;
 }
 
 // Explains a node with unchanged stages: only the node's candidate varies.
 tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
-                               const char *name, tsr_plan_summary *out)
+                               const char *name, tsr_plan_result *out)
 {
     const struct plan_node *node = tsr__planner_find(staging->planner, name);
     size_t k = 0;
@@ -286,7 +287,7 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *p
     const struct stage *stage = &pipeline->at[k];
     if (pipeline->answer.feasible) {
         tsr_status st = tsr__pipeline_explain(staging, pipeline, name, out);
-        if (st != TSR_OK || out->objective != TSR_THROUGHPUT)
+        if (st != TSR_OK || out->facts.objective != TSR_THROUGHPUT)
             return st;
         return tsr__throughput_explain(staging, pipeline, name, out);
     }
@@ -294,9 +295,9 @@ tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *p
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
     tsr_plan_stage at[STAGES_MOST];
     add_runs(staging, pipeline, at);
-    for (size_t i = 0; i < out->n_choices; i++) {
+    for (size_t i = 0; i < out->facts.n_choices; i++) {
         at[k].time = list[i].cost;
-        list[i].cost = list[i].feasible ? cost_of(staging, pipeline, at, out->objective) : 0;
+        list[i].cost = list[i].feasible ? cost_of(staging, pipeline, at, out->facts.objective) : 0;
     }
     return name_devices(staging->planner, stage, name, out);
 }

@@ -155,7 +155,7 @@ void tsr__range_choose(struct staging *staging, const struct stage *stage, const
 // Lists the candidates of a node, and the best cost of the range with each, as choices of the
 // summary.
 tsr_status tsr__range_explain(struct staging *staging, const struct stage *stage, const char *node,
-                              tsr_plan_summary *out) TSR_MUST_USE;
+                              tsr_plan_result *out) TSR_MUST_USE;
 // Writes the program of the range as an LP file.
 tsr_status tsr__range_export(struct staging *staging, const struct stage *stage,
                              const char *path) TSR_MUST_USE;
@@ -250,7 +250,7 @@ tsr_status tsr__pipeline_solve(struct staging *staging, const struct pipeline *p
 // Lists the candidates of a node, and the best cost of the pipeline with each, as choices of the
 // summary.
 tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline *pipeline,
-                                 const char *node, tsr_plan_summary *out) TSR_MUST_USE;
+                                 const char *node, tsr_plan_result *out) TSR_MUST_USE;
 
 // throughput.c: solves the pipeline for the shortest period of consecutive runs. least: a lower
 // bound.
@@ -262,7 +262,7 @@ tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *pipel
                                  struct pipeline_answer *out) TSR_MUST_USE;
 // Replaces the cost of each choice in the summary by the period of the pipeline with that choice.
 tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
-                                   const char *node, tsr_plan_summary *out) TSR_MUST_USE;
+                                   const char *node, tsr_plan_result *out) TSR_MUST_USE;
 
 // pipeline_timing.c: predicts the times of a pipeline. The planner's nodes have their candidates.
 // Returns false if out of memory.
@@ -274,10 +274,10 @@ bool tsr__stages_summarize(struct staging *staging, const struct pipeline *pipel
                            const int64_t *memory, struct stage_totals *out);
 // Computes cost, bound and gap of all runs of all models, and the time on one device.
 tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
-                             const tsr_plan_options *options, tsr_plan_summary *out) TSR_MUST_USE;
+                             const tsr_plan_options *options, tsr_plan_result *out) TSR_MUST_USE;
 // Computes the costs of a node's candidates with unchanged stages.
 tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
-                               const char *node, tsr_plan_summary *out) TSR_MUST_USE;
+                               const char *node, tsr_plan_result *out) TSR_MUST_USE;
 
 // plan_stages.c: the best plan in stages. The caller sets the fields before `staging`.
 struct found_stages {
@@ -288,7 +288,7 @@ struct found_stages {
     tsr_plan_options options;      // of the caller, with the number of manual stages
     struct pipeline pipeline;      // n 0: none was found
     tsr_plan_part *parts;          // by model
-    tsr_plan_summary summary;      // without what tsr__plan_stages_take adds
+    tsr_plan_result summary;       // without what tsr__plan_stages_take adds
     int64_t compute;               // the part of the time in which nodes run
 };
 // Finds the best plan in stages, and writes nothing into the models. The caller ends it in any
@@ -297,9 +297,9 @@ tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *
                                  struct found_stages *out) TSR_MUST_USE;
 // Completes the summary, and writes the plan into the models if `write` is set.
 tsr_status tsr__plan_stages_take(struct found_stages *found, bool write,
-                                 tsr_plan_summary *out) TSR_MUST_USE;
+                                 tsr_plan_result *out) TSR_MUST_USE;
 // Reports why no plan in stages was found, and how much memory is needed.
-tsr_status tsr__plan_stages_refuse(struct found_stages *found, tsr_plan_summary *out) TSR_MUST_USE;
+tsr_status tsr__plan_stages_refuse(struct found_stages *found, tsr_plan_result *out) TSR_MUST_USE;
 void tsr__plan_stages_end(struct found_stages *found);
 // Returns what the plan is compared by.
 struct plan_standing tsr__plan_stages_standing(const struct found_stages *found);

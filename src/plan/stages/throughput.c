@@ -168,7 +168,7 @@ static tsr_status pace_with(struct throughput *throughput, const struct plan_nod
 }
 
 tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
-                                   const char *name, tsr_plan_summary *out)
+                                   const char *name, tsr_plan_result *out)
 {
     struct throughput throughput = {0};
     tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
@@ -178,7 +178,7 @@ tsr_status tsr__throughput_explain(struct staging *staging, const struct pipelin
     tsr__pipeline_program_show(&throughput.setup);
     st = TSR_OK;
     const struct plan_node *node = tsr__planner_find(staging->planner, name);
-    for (size_t i = 0; i < out->n_choices && st == TSR_OK && node; i++) {
+    for (size_t i = 0; i < out->facts.n_choices && st == TSR_OK && node; i++) {
         struct pipeline_answer answer = {.feasible = list[i].chosen};
         if (!list[i].feasible)
             continue;
@@ -188,7 +188,7 @@ tsr_status tsr__throughput_explain(struct staging *staging, const struct pipelin
         list[i].undecided = !answer.feasible;
         list[i].cost = 0;
         if (answer.feasible)
-            list[i].cost = int64_max(answer.cost + staging->common, out->cost);
+            list[i].cost = int64_max(answer.cost + staging->common, out->facts.cost);
     }
 end:
     tsr__pipeline_program_end(&throughput.setup);
