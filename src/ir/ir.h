@@ -213,6 +213,10 @@ struct str tsr__attr_ref(const tsr_attr *attr); // referenced attribute of the f
 int64_t tsr__attr_floats(const tsr_attr *attr, float *out, int64_t cap);
 // Returns the number of elements of a list attribute; -1: the attribute is not a list.
 int64_t tsr__attr_length(const tsr_attr *attr);
+// Returns the elements of an attribute: a tensor, or integers (int64) or floats (float32) as a
+// tensor of rank 0 or 1; NULL: other kinds, and references. Valid as long as the attribute is not
+// changed.
+const tsr_tensor *tsr__attr_constant(const tsr_attr *attr);
 // Keeps only the elements first .. last - 1 of a list of strings, floats or integers.
 tsr_status tsr__attr_keep(tsr_attr *attr, int64_t first, int64_t last) TSR_MUST_USE;
 

@@ -88,12 +88,11 @@ const tsr_value *tsr__node_updated_cache(const tsr_node *node, size_t output)
 static bool read_integer(const tsr_value *value, int64_t *out)
 {
     const tsr_tensor *tensor = tsr__value_constant_tensor(value);
-    const tsr_node *maker = tsr_value_producer(value);
     const void *bytes = NULL;
     size_t size = 0;
     int32_t narrow;
-    if (maker && tsr__node_is_constant(maker))
-        tensor = tsr_attr_tensor(tsr_node_find_attr(maker, "value"));
+    if (!tensor)
+        tensor = tsr__node_constant(tsr_value_producer(value));
     if (!tensor || tsr_tensor_elements(tensor) != 1 ||
         tsr_tensor_data(tensor, &bytes, &size) != TSR_OK)
         return false;

@@ -54,9 +54,8 @@ bool tsr__node_input_is_off(const tsr_node *node, size_t at)
     if (!flag)
         return true;
     const tsr_tensor *tensor = tsr__value_constant_tensor(flag);
-    const tsr_node *maker = tsr_value_producer(flag);
-    if (maker && tsr__node_is_constant(maker))
-        tensor = tsr_attr_tensor(tsr_node_find_attr(maker, "value"));
+    if (!tensor)
+        tensor = tsr__node_constant(tsr_value_producer(flag));
     const void *bytes;
     size_t size;
     if (!tensor || tsr_tensor_dtype(tensor) != TSR_BOOL || tsr_tensor_elements(tensor) != 1)
@@ -77,15 +76,24 @@ bool tsr__node_is_constant(const tsr_node *node)
     return str_is(tsr__node_op_str(node), "Constant") && !tsr__node_domain_str(node).n;
 }
 
+const tsr_tensor *tsr__node_constant(const tsr_node *node)
+{
+    const tsr_tensor *tensor = NULL;
+    if (!node || !tsr__node_is_constant(node))
+        return NULL;
+    for (size_t i = 0; i < tsr_node_attr_count(node) && !tensor; i++)
+        tensor = tsr__attr_constant(tsr_node_attr(node, i));
+    return tensor;
+}
+
 // Constants below this size stay nodes: scalars, shapes and axes, which are not worth sharding.
 #define LEAST_WEIGHT_BYTES 256
 
 const tsr_tensor *tsr__node_weight(const tsr_node *node)
 {
-    if (!tsr__node_is_constant(node) || tsr_node_output_count(node) != 1 ||
-        !tsr_node_output(node, 0))
+    if (tsr_node_output_count(node) != 1 || !tsr_node_output(node, 0))
         return NULL;
-    const tsr_tensor *tensor = tsr_attr_tensor(tsr_node_find_attr(node, "value"));
+    const tsr_tensor *tensor = tsr__node_constant(node);
     if (!tensor || tsr_tensor_is_external(tensor))
         return tensor;
     return tsr_tensor_bytes(tensor) >= LEAST_WEIGHT_BYTES ? tensor : NULL;

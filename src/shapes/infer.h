@@ -197,6 +197,8 @@ int64_t tsr__job_floats(const struct shape_job *job, int i, float *out, int64_t 
 const tsr_attr *tsr__attr_of(const struct shapes *shapes, const tsr_node *node, const char *name);
 // Return attributes. An attribute in a function's body may refer to an attribute of the call.
 const tsr_attr *tsr__job_attr(const struct shape_job *job, const char *name);
+// Returns the elements of a Constant; NULL: strings.
+const tsr_tensor *tsr__job_constant(const struct shape_job *job);
 int64_t tsr__job_int(const struct shape_job *job, const char *name, int64_t otherwise);
 size_t tsr__job_ints(const struct shape_job *job, const char *name, const int64_t **out);
 bool tsr__job_text_is(const struct shape_job *job, const char *name, const char *text,

@@ -101,22 +101,11 @@ static int64_t count_of(struct shape shape)
 
 // ---- sources -----------------------------------------------------------------------------------
 
-// Reads a Constant, which has one of these attributes: a tensor, a number, or a list of numbers.
 void tsr__value_constant(struct shape_job *job)
 {
-    const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
-    const tsr_attr *one = tsr__job_attr(job, "value_int");
-    const int64_t *ints;
-    if (tensor) {
+    const tsr_tensor *tensor = tsr__job_constant(job);
+    if (tensor)
         job->value[0] = tsr__value_of_tensor(job->arena, tensor);
-    } else if (one) {
-        int64_t v = tsr_attr_int(one, 0);
-        job->value[0] = of_ints(job->arena, &v, 1);
-    } else {
-        size_t n = tsr__job_ints(job, "value_ints", &ints);
-        if (n && n <= VALUES_MAX)
-            job->value[0] = of_ints(job->arena, ints, (int64_t)n);
-    }
 }
 
 // Returns attribute start or end of Shape, which counts from the end if it is negative: -1 of rank

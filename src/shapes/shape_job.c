@@ -2,6 +2,7 @@
 // shape_job.c - access functions for shape functions: shapes and known elements of the inputs,
 // attributes, and arrays for results. Absent inputs, unknown shapes and attributes of another kind
 // are all "not known", so shape functions need no checks.
+#include "rules/rules.h"
 #include "shapes/infer.h"
 
 // Returns input i; NULL if it is absent, or i is -1.
@@ -43,10 +44,7 @@ const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i)
         return NULL;
     if (tsr_value_initializer(value))
         return tsr__value_constant_tensor(value);
-    const tsr_node *from = tsr_value_producer(value);
-    if (!from || !str_is(tsr__node_op_str(from), "Constant") || tsr__node_domain_str(from).n)
-        return NULL;
-    return tsr_attr_tensor(tsr_node_find_attr(from, "value"));
+    return tsr__node_constant(tsr_value_producer(value));
 }
 
 // ---- attributes --------------------------------------------------------------------------------
@@ -85,6 +83,16 @@ const tsr_attr *tsr__attr_of(const struct shapes *shapes, const tsr_node *node, 
 const tsr_attr *tsr__job_attr(const struct shape_job *job, const char *name)
 {
     return tsr__attr_of(job->shapes, job->node, name);
+}
+
+const tsr_tensor *tsr__job_constant(const struct shape_job *job)
+{
+    static const char *const names[] = {"value", "value_int", "value_ints", "value_float",
+                                        "value_floats"};
+    const tsr_tensor *tensor = NULL;
+    for (size_t i = 0; i < TSR_COUNT(names) && !tensor; i++)
+        tensor = tsr__attr_constant(tsr__job_attr(job, names[i]));
+    return tensor;
 }
 
 int64_t tsr__job_int(const struct shape_job *job, const char *name, int64_t otherwise)

@@ -39,28 +39,16 @@ static void set_tensor(struct shape_job *job, const tsr_tensor *tensor)
 // Infers the shape of Constant, which has one of these attributes: a tensor, a scalar, or a list.
 void tsr__infer_constant(struct shape_job *job)
 {
-    // If a node has two of these attributes, the last one applies.
-    static const struct {
-        const char *name;
-        tsr_dtype type;
-        bool list;
-    } forms[] = {{"value_int", TSR_INT64, false},     {"value_ints", TSR_INT64, true},
-                 {"value_float", TSR_FLOAT, false},   {"value_floats", TSR_FLOAT, true},
-                 {"value_string", TSR_STRING, false}, {"value_strings", TSR_STRING, true}};
-    const tsr_tensor *tensor = tsr_attr_tensor(tsr__job_attr(job, "value"));
+    const tsr_tensor *tensor = tsr__job_constant(job);
+    const tsr_attr *texts = tsr__job_attr(job, "value_strings");
     if (tensor) {
         set_tensor(job, tensor);
-        return;
-    }
-    for (size_t i = 0; i < TSR_COUNT(forms); i++) {
-        const tsr_attr *attr = tsr__job_attr(job, forms[i].name);
-        if (!attr)
-            continue;
-        job->out[0].dtype = forms[i].type;
-        if (forms[i].list)
-            set_vector(job, 0, dim_of(tsr__attr_length(attr)));
-        else
-            set_scalar(job, 0);
+    } else if (texts) {
+        job->out[0].dtype = TSR_STRING;
+        set_vector(job, 0, dim_of(tsr__attr_length(texts)));
+    } else if (tsr__job_attr(job, "value_string")) {
+        job->out[0].dtype = TSR_STRING;
+        set_scalar(job, 0);
     }
 }
 

@@ -145,7 +145,7 @@ static tsr_status change_constants(struct sensitivity *sensitivity, tsr_graph *g
     for (tsr_node *node = tsr_graph_first(graph); node && st == TSR_OK; node = tsr_node_next(node))
         if (tsr__node_is_constant(node) && tsr_node_output(node, 0))
             st = change_weight(sensitivity, graph, tsr_node_output(node, 0),
-                               tsr_attr_tensor(tsr_node_find_attr(node, "value")), number++);
+                               tsr__node_constant(node), number++);
     return st;
 }
 

@@ -135,33 +135,40 @@ def constants(d):
 
 
 def annotated_constants(d):
-    """A weight is stored the same as initializer and as Constant node, as annotated and after infer."""
+    """A weight is stored the same as initializer and as Constant node of any form, as annotated and after infer."""
     weight = np.random.default_rng(3).standard_normal((256, 256)).astype("f4")
-    value, node = helper.make_tensor_value_info, helper.make_node
-    for words in (["--shard", "n:k={1,2}"], ["--tile", "k={1,2}"], ["--shard", "n:x={1,2}"], ["--shard",
-                                                                                              "n:y={1,2}"], ["--shard", "k:k={1,2}"]):
-        stored = {}
-        for kind in ("node", "initializer"):
-            nodes, weights = [node("MatMul", ["x", "k"], ["y"], name="n")], [numpy_helper.from_array(weight, "k")]
-            if kind == "node":
-                nodes, weights = [node("Constant", [], ["k"], name="k", value=numpy_helper.from_array(weight)), *nodes], []
-            elif words[1].startswith("k:"):
-                words = ["--shard", "n:" + words[1][2:]]  # an initializer has no node of its own
-            graph = helper.make_graph(nodes, "g", [value("x", TensorProto.FLOAT, [4, 256])], [value("y", TensorProto.FLOAT, [4, 256])],
-                                      weights)
-            onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18)]), d + "/k.onnx")
-            rc, err = tessera("annotate", d + "/k.onnx", "--config", "c:2", *words, "-o", d + "/ka.onnx")
-            assert rc == 0, err
-            for way, more in (("as annotated", None), ("infer", []), ("infer --formalism", ["--formalism"])):
-                path = d + "/ka.onnx"
-                if more is not None:
-                    rc, err = tessera("infer", path, *more, "-o", d + "/ki.onnx")
-                    path = d + "/ki.onnx"
-                rc, err = (rc, err) if rc else tessera("partition", path, "-o", d + "/kp", "--force")
-                sizes = [sum(v[2] for v in outside("%s/kp/rank%d.onnx" % (d, rank)).values()) for rank in range(2)] if rc == 0 else err
-                rc, text, err = harness.call(TESSERA, "check", path, "--json")
-                stored[kind, way] = sizes, rc, json.loads(text)["warnings"]
-        case("a Constant node, %s" % " ".join(words), set(map(str, stored.values())) == {str(([weight.nbytes // 2] * 2, 0, 0))}, stored)
+    for words in (["--shard", "n:k={1,2}"], ["--tile", "k={1,2}"], ["--shard", "n:x={1,2}"], ["--shard", "n:y={1,2}"], ["--shard", "k:k={1,2}"]):
+        stored_alike(d, "MatMul", TensorProto.FLOAT, numpy_helper.from_array(weight, "k"), {"value": numpy_helper.from_array(weight)}, words)
+    for form, kind, values in (("value_floats", TensorProto.FLOAT, weight.flatten()), ("value_ints", TensorProto.INT64, np.arange(65536))):
+        for words in (["--shard", "n:k={2}"], ["--tile", "k={2}"]):
+            words += ["--shard", "n:x={1,2}"]
+            stored_alike(d, "Add", kind, numpy_helper.from_array(values, "k"), {form: values.tolist()}, words)
+
+
+def stored_alike(d, operator, kind, weight, attribute, words):
+    value, node, stored = helper.make_tensor_value_info, helper.make_node, {}
+    for way in ("node", "initializer"):
+        nodes, weights = [node(operator, ["x", "k"], ["y"], name="n")], [weight]
+        if way == "node":
+            nodes, weights = [node("Constant", [], ["k"], name="k", **attribute), *nodes], []
+        elif words[1].startswith("k:"):
+            words = ["--shard", "n:" + words[1][2:]]  # an initializer has no node of its own
+        shape = [4, weight.dims[-1]]
+        graph = helper.make_graph(nodes, "g", [value("x", kind, shape)], [value("y", kind, shape)], weights)
+        onnx.save(helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 18)]), d + "/k.onnx")
+        rc, err = tessera("annotate", d + "/k.onnx", "--config", "c:2", *words, "-o", d + "/ka.onnx")
+        assert rc == 0, err
+        for then, more in (("as annotated", None), ("infer", []), ("infer --formalism", ["--formalism"])):
+            path = d + "/ka.onnx"
+            if more is not None:
+                rc, err = tessera("infer", path, *more, "-o", d + "/ki.onnx")
+                path = d + "/ki.onnx"
+            rc, err = (rc, err) if rc else tessera("partition", path, "-o", d + "/kp", "--force")
+            sizes = [sum(v[2] for v in outside("%s/kp/rank%d.onnx" % (d, rank)).values()) for rank in range(2)] if rc == 0 else err
+            rc, text, err = harness.call(TESSERA, "check", path, "--json")
+            stored[way, then] = sizes, rc, json.loads(text)["warnings"]
+    half = [len(numpy_helper.to_array(weight).tobytes()) // 2] * 2
+    case("a Constant node with %s, %s" % (*attribute, " ".join(words)), set(map(str, stored.values())) == {str((half, 0, 0))}, stored)
 
 
 with tempfile.TemporaryDirectory(prefix="tessera-weights-") as d:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// attr_list.c - list attributes: reads their length and floats, and shortens lists.
+// attr_list.c - list attributes: reads their length and floats, shortens lists, makes tensors.
 //
 // Floats are packed (one field with all bytes) or one field each. A shortened list is a copy of the
 // bytes of the entries that are left.
@@ -49,6 +49,56 @@ int64_t tsr__attr_length(const tsr_attr *attr)
     default:
         return -1;
     }
+}
+
+// ---- as a tensor ----------------------------------------------------------------------------
+
+// Stores the numbers of an attribute as the tensor that a Constant node with it gives.
+static tsr_tensor *new_tensor(const tsr_attr *attr, tsr_dtype type, const void *scalar)
+{
+    struct arena *arena = &attr->node->graph->model->arena;
+    int64_t n = scalar ? 1 : tsr__attr_length(attr);
+    size_t bytes = (size_t)tsr_dtype_bytes(type, n);
+    tsr_tensor *tensor = ARENA_NEW(arena, tsr_tensor);
+    int64_t *dims = ARENA_ARRAY(arena, int64_t, 1);
+    char *data = ARENA_ARRAY(arena, char, bytes + 1);
+    if (!tensor || !dims || !data)
+        return NULL;
+    const int64_t *ints;
+    if (scalar)
+        memcpy(data, scalar, bytes);
+    else if (type == TSR_FLOAT)
+        tsr__attr_floats(attr, (float *)(void *)data, n);
+    else if (tsr_attr_ints(attr, &ints))
+        memcpy(data, ints, bytes);
+    dims[0] = n;
+    *tensor = (tsr_tensor){.model = attr->node->graph->model,
+                           .node = attr->node,
+                           .decoded = true,
+                           .has_raw = true,
+                           .type = (int32_t)type,
+                           .rank = scalar ? 0 : 1,
+                           .dims = dims,
+                           .raw = str_bytes(data, bytes)};
+    return tensor;
+}
+
+// The tensor is made at the first call and kept in the attribute.
+const tsr_tensor *tsr__attr_constant(const tsr_attr *asked)
+{
+    tsr_attr *attr = (tsr_attr *)asked;
+    if (!attr || attr->ref.n)
+        return NULL;
+    tsr__attr_decode(attr);
+    if (attr->tensor)
+        return attr->tensor;
+    if (attr->kind == TSR_ATTR_INT)
+        attr->tensor = new_tensor(attr, TSR_INT64, &attr->integer);
+    else if (attr->kind == TSR_ATTR_FLOAT)
+        attr->tensor = new_tensor(attr, TSR_FLOAT, &attr->real);
+    else if (attr->kind == TSR_ATTR_INTS || attr->kind == TSR_ATTR_FLOATS)
+        attr->tensor = new_tensor(attr, attr->kind == TSR_ATTR_INTS ? TSR_INT64 : TSR_FLOAT, NULL);
+    return attr->tensor;
 }
 
 // ---- keeping a range ------------------------------------------------------------------------
