@@ -36,7 +36,10 @@ struct measured {
     int64_t bytes[MEASURE_POINTS];       // bytes of the full tensor
     double seconds[MEASURE_KINDS][MEASURE_GROUPS][MEASURE_POINTS];
     bool unsteady; // a large transfer took no longer than a small one
+    double differ; // how many times as long the same work took at another time, in the median
+    double others; // share of the cores' time that other programs used; 0: not known
 };
+#define MEASURE_SECONDS 30.0 // default of --seconds
 
 // tsr__measure_fill fills a buffer with plausible numbers of a type, which depend on the seed.
 // tsr__measure measures with all ranks at once. Under a launcher every rank calls it, and only rank
@@ -46,8 +49,9 @@ void tsr__measure_fill(tsr_dtype type, uint64_t seed, void *out, size_t bytes);
 tsr_status tsr__measure(tsr_session *session, const tsr_measure_options *options,
                         const char *const *devices, struct measured *out) TSR_MUST_USE;
 
-// measured_topology.c: warns if the measured times are not possible: a link is much faster than the
-// memory of all devices together, or a transfer took no time.
+// measured_topology.c: warns if other programs disturbed the measurement. It is certain if times
+// are not possible: a link is much faster than the memory of all devices together, or a transfer
+// took no time.
 void tsr__measured_check(tsr_session *session, const struct measured *measured);
 
 // measured_model.c: checks that the model of the options and its inputs can be read.

@@ -10,9 +10,10 @@
 #include "measure/measure_rank.h"
 #include "runtime/spawn.h"
 
+#include <math.h>
 #include <stdlib.h>
 
-#define USUAL_SECONDS 5.0
+#define USUAL_SECONDS MEASURE_SECONDS
 #define MOST_SECONDS  600.0
 #define MOST_RUNS     2000
 #define LEAST_RUNS    5
@@ -114,7 +115,7 @@ free_times:
 static tsr_status time_runs(const struct measure_rank *rank, const struct sample *sample,
                             struct rank *model, const tsr_tensors *in, double *out)
 {
-    double seconds = sample->share * rank->seconds / rank->passes;
+    double seconds = sample->share * SHARE_SAMPLES * rank->seconds / rank->passes;
     bool tiny =
         sample->as == AS_OVERHEAD_FEW || sample->as == AS_OVERHEAD_MANY || sample->as == AS_NEAR;
     if (rank->large && !tiny)
@@ -186,6 +187,15 @@ free_model:
     return st;
 }
 
+#define MOST_PASSES 3
+
+// The best time of each sample so far (0: none), and how many times as long a sample took in
+// another pass, for each time after the first.
+struct sample_times {
+    double best[MEASURE_SAMPLES], differ[MOST_PASSES * MEASURE_SAMPLES];
+    size_t n;
+};
+
 // True if a sample is for the kind of device of these ranks (CPUs or GPUs), and is timed in this
 // pass. Samples with half a gigabyte of weights take a second to load, so they are timed only in
 // the first and last pass.
@@ -196,17 +206,42 @@ static bool is_timed(const struct measure_rank *rank, const struct sample *sampl
     return sample->on == ON_ALL || (sample->on == ON_GPUS) == rank->gpus;
 }
 
-// Times all samples once and keeps the best time of each so far.
-static tsr_status one_pass(struct measure_rank *rank, int pass, double *best,
+// The first pass times all samples, however long it takes. The others end when half of the time is
+// over, by the clock of rank 0.
+static tsr_status is_over(struct measure_rank *rank, int pass, bool *out, struct comm_trouble *why)
+{
+    *out = pass > 0 && tsr__now_s() - rank->began > rank->seconds / 2;
+    if (pass == 0)
+        return TSR_OK;
+    struct comm_call call = {.plan = MEASURE_PLAN,
+                             .id = -9,
+                             .kind = COMM_BROADCAST,
+                             .type = TSR_UINT8,
+                             .op = "measure",
+                             .node = "time"};
+    return tsr__comm_tell_all(rank->endpoint, &call, 0, out, sizeof *out, why);
+}
+
+// Times all samples once. Keeps the best time of each, and by how much its passes differ.
+static tsr_status one_pass(struct measure_rank *rank, int pass, struct sample_times *times,
                            struct comm_trouble *why)
 {
     for (size_t i = 0; i < rank->samples; i++) {
         double seconds = 0;
+        bool over;
         if (!is_timed(rank, &tsr__samples[i], pass))
             continue;
+        TRY(is_over(rank, pass, &over, why));
+        if (over)
+            return TSR_OK;
         TRY(time_sample(rank, i, &seconds, why));
-        if (seconds > 0 && (best[i] == 0 || seconds < best[i]))
-            best[i] = seconds;
+        if (seconds <= 0)
+            continue;
+        double best = times->best[i];
+        if (best > 0)
+            times->differ[times->n++] = fmax(best, seconds) / fmin(best, seconds);
+        if (best == 0 || seconds < best)
+            times->best[i] = seconds;
         if (rank->endpoint->rank == 0)
             tsr__progress(rank->session, "engine", (uint64_t)pass * rank->samples + i + 1,
                           (uint64_t)rank->passes * rank->samples);
@@ -218,11 +253,14 @@ static tsr_status one_pass(struct measure_rank *rank, int pass, double *best,
 // another uses the same physical core. So samples are timed again later, by threads on other cores.
 static tsr_status compute(struct measure_rank *rank, struct comm_trouble *why)
 {
-    double seconds[MEASURE_SAMPLES] = {0};
+    struct sample_times times = {0};
+    rank->began = tsr__now_s();
     for (int pass = 0; pass < rank->passes; pass++)
-        TRY(one_pass(rank, pass, seconds, why));
+        TRY(one_pass(rank, pass, &times, why));
     tsr_topology_device *self = &rank->out->self;
-    tsr__measure_summarize(rank, seconds);
+    tsr__measure_summarize(rank, times.best);
+    qsort(times.differ, times.n, sizeof *times.differ, by_double);
+    rank->out->differ = times.n ? times.differ[times.n / 2] : 1;
     if (rank->seat)
         return TSR_OK; // its memory is known (measure_gpu.c)
     self->memory = tsr__memory_available();
@@ -348,7 +386,7 @@ static int passes_for(const struct measuring *measuring)
 {
     if (measuring->seconds < 1)
         return 1;
-    return measuring->seconds < 2 ? 2 : 3;
+    return measuring->seconds < 2 ? 2 : MOST_PASSES;
 }
 
 #define MATRICES 8 // for all ranks together: 512 MiB, more than a shared cache holds
@@ -456,6 +494,7 @@ static void collect(struct measuring *measuring, const struct measure_rank *rank
         const struct rank_results *rank_results = &measuring->found[i];
         measured->rank[i] = rank_results->self;
         measured->unsteady = measured->unsteady || rank_results->unsteady;
+        measured->differ = fmax(measured->differ, rank_results->differ);
         for (int k = i + 1; k < measuring->n; k++) {
             measured->latency[i][k] = measured->latency[k][i] = rank_results->latency[k];
             measured->bandwidth[i][k] = measured->bandwidth[k][i] = rank_results->bandwidth[k];
@@ -670,7 +709,11 @@ static tsr_status measure(struct measuring *measuring, struct endpoint *place)
     st = make_models(measuring);
     if (st != TSR_OK)
         goto remove_models;
+    struct cores_use before = tsr__cores_use();
     st = all_ranks(measuring, place);
+    struct cores_use after = tsr__cores_use();
+    if (!place) // else ranks of this host are not children of this process
+        measuring->out->others = tsr__cores_others(&before, &after);
     if (st == TSR_OK && (!place || place->rank == 0))
         collect(measuring, &measuring->ranks[0]);
 remove_models:

@@ -14,8 +14,6 @@
 #define MOST_TIMES   400
 #define SMALL_BYTES  ((int64_t)128 << 10)
 #define CALLS_ON_END 8
-#define SHARE_PAIRS  0.15 // of the total time
-#define SHARE_ALL    0.35
 
 const int64_t tsr__measure_bytes[MEASURE_POINTS] = {1 << 10, 16 << 10, 128 << 10,
                                                     1 << 20, 4 << 20,  16 << 20};

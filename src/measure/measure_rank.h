@@ -83,7 +83,13 @@ struct rank_results {
     double latency[MEASURE_RANKS], bandwidth[MEASURE_RANKS]; // to ranks with higher numbers
     double seconds[MEASURE_KINDS][MEASURE_GROUPS][MEASURE_POINTS];
     bool unsteady; // 4 MiB took no longer than 8 bytes
+    double differ; // median, how many times as long a sample took in another pass
 };
+// Shares of the time: samples (their own shares add up to about 1.2), pairs, groups of ranks. The
+// rest is for opening the samples.
+#define SHARE_SAMPLES 0.4
+#define SHARE_PAIRS   0.1
+#define SHARE_ALL     0.25
 struct measure_rank {
     tsr_session *session; // for progress on rank 0 and for diagnostics
     struct engine *engine;
@@ -98,7 +104,7 @@ struct measure_rank {
     void *input;           // GPU memory of the current sample's input, if seat is set
     bool large;            // samples have the size that a GPU needs
     bool gpus;             // all ranks are on GPUs
-    double seconds;
+    double seconds, began;
     size_t samples; // number of timed samples
     int passes;     // number of passes
     int matrices;   // number of 64 MiB matrices that one row is multiplied with

@@ -26,7 +26,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#define USUAL_SECONDS  5.0
 #define RUN_SHARE      0.15 // of the measuring time, for the runs of each round
 #define PROFILE_SHARE  0.05
 #define PLANNED        4 // maximum number of rounds with a plan
@@ -457,7 +456,7 @@ static void prepare(struct modelled *of, const tsr_measure_options *options)
     if (options->run)
         of->run = *options->run;
     of->run.device = NULL;
-    of->seconds = options->seconds > 0 ? options->seconds : USUAL_SECONDS;
+    of->seconds = options->seconds > 0 ? options->seconds : MEASURE_SECONDS;
     for (int i = 0; i < of->topology->n; i++)
         of->queued = of->queued || of->topology->device[i].queued;
 }

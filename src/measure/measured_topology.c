@@ -9,6 +9,7 @@
 #include "runtime/runtime.h"
 #include "topology/topology.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static tsr_status begin(tsr_session *session, int n, tsr_topology **out)
@@ -56,11 +57,26 @@ static bool is_possible(const struct measured *measured)
     return !measured->unsteady;
 }
 
+#define MOST_DIFFERENCE 1.25 // of the times of the same work, on an idle machine
+#define MOST_OTHERS     0.15
+
 void tsr__measured_check(tsr_session *session, const struct measured *measured)
 {
+    static const char remedy[] = "run it again on an idle machine";
     if (!is_possible(measured))
-        tsr__diag(session, DIAG_topology_measured, NULL, "run it again on an idle machine",
+        tsr__diag(session, DIAG_topology_measured, NULL, remedy,
                   "the measured speeds of links are not possible: other programs disturbed them");
+    else if (measured->others > MOST_OTHERS)
+        tsr__diag(
+            session, DIAG_topology_measured, NULL, remedy,
+            "other programs used %.0f %% of the time of this machine's cores, so the measured "
+            "speeds are too low",
+            100 * fmin(measured->others, 1));
+    else if (measured->differ > MOST_DIFFERENCE)
+        tsr__diag(session, DIAG_topology_measured, NULL, remedy,
+                  "the same work took %.1f times as long a few seconds later: something else slows "
+                  "this machine down at times, so the measured speeds may be too low",
+                  measured->differ);
 }
 
 static void set_links(tsr_topology *topology, const struct measured *measured)

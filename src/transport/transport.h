@@ -368,6 +368,15 @@ bool tsr__cores_keep(int part, int parts);
 // cores / ranks on this host): binds it to its share of the launcher's cores instead. Returns false
 // if nothing was done.
 bool tsr__cores_unbind(int threads);
+// CPU time used so far, in seconds: of all programs on the cores of this process (busy; 0 if the
+// system does not say), and of this process and its children that have ended (own).
+struct cores_use {
+    double at, busy, own;
+    int cores;
+};
+struct cores_use tsr__cores_use(void);
+// Returns the share of the cores' time that other programs used in between: 0 to 1.
+double tsr__cores_others(const struct cores_use *before, const struct cores_use *after);
 // For tests: returns the number of cores that control groups allow; 0: no limit. root: the folder
 // of all control groups (/sys/fs/cgroup); groups: the content of /proc/self/cgroup.
 int tsr__cores_quota(const char *root, const char *groups);

@@ -50,6 +50,21 @@ static void possible_speeds(void **state)
     expect(&measured, false);
 }
 
+// Other programs that ran meanwhile, or passes whose times differ.
+static void disturbed(void **state)
+{
+    (void)state;
+    struct measured measured = usual();
+    measured.others = 0.1;
+    measured.differ = 1.2;
+    expect(&measured, false);
+    measured.others = 0.5;
+    expect(&measured, true);
+    measured.others = 0;
+    measured.differ = 1.9;
+    expect(&measured, true);
+}
+
 static void impossible_speeds(void **state)
 {
     (void)state;
@@ -75,6 +90,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(possible_speeds),
         cmocka_unit_test(impossible_speeds),
+        cmocka_unit_test(disturbed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

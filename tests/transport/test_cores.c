@@ -2,11 +2,13 @@
 // test_cores.c - how cores are divided among ranks, limits of control groups, and waiting.
 #include "transport/common/internal.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <setjmp.h>
 #include <cmocka.h>
@@ -176,6 +178,24 @@ static void test_waiting(void **state)
     assert_int_equal(n_yields, 10);
 }
 
+// Example: 4 cores were busy for 6 of 8 core seconds, 2 of them with this process.
+static void test_other_programs(void **state)
+{
+    (void)state;
+    struct cores_use before = {.at = 10, .busy = 100, .own = 1, .cores = 4};
+    struct cores_use after = {.at = 12, .busy = 106, .own = 3, .cores = 4};
+    assert_true(fabs(tsr__cores_others(&before, &after) - 0.5) < 1e-9);
+    after.own = 8; // the system counts in ticks
+    assert_true(tsr__cores_others(&before, &after) == 0);
+    after.cores = before.cores = 0; // not known
+    assert_true(tsr__cores_others(&before, &after) == 0);
+    before = tsr__cores_use();
+    while (clock() < CLOCKS_PER_SEC / 5) { // uses CPU time
+    }
+    after = tsr__cores_use();
+    assert_true(after.own > before.own && after.at > before.at && after.busy >= before.busy);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3) { // cores_of_rank
@@ -187,7 +207,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quota),     cmocka_unit_test(test_shares),
         cmocka_unit_test(test_keeping),   cmocka_unit_test(test_waiting),
-        cmocka_unit_test(test_unbinding),
+        cmocka_unit_test(test_unbinding), cmocka_unit_test(test_other_programs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

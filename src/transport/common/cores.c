@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define MAX_CORES 4096
@@ -179,6 +180,58 @@ bool tsr__cores_keep(int part, int parts)
     for (int i = 0; i < n; i++)
         CPU_SET(mine[i], &set);
     return n > 0 && sched_setaffinity(0, sizeof set, &set) == 0;
+}
+
+// ---- other programs -----------------------------------------------------------------------------
+
+// Returns the busy seconds of one core from its line of /proc/stat: user, nice, system, idle,
+// iowait, irq, softirq, steal. Everything but idle and iowait counts.
+static double busy_of(const char *line)
+{
+    double busy = 0;
+    char *at = strchr(line, ' ');
+    for (int field = 0; at && field < 8; field++) {
+        double ticks = strtod(at, &at);
+        busy += field == 3 || field == 4 ? 0 : ticks;
+    }
+    return busy / (double)sysconf(_SC_CLK_TCK);
+}
+
+static double seconds_of(int who)
+{
+    struct rusage use;
+    if (getrusage(who, &use) != 0)
+        return 0;
+    return (double)(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
+           1e-6 * (double)(use.ru_utime.tv_usec + use.ru_stime.tv_usec);
+}
+
+struct cores_use tsr__cores_use(void)
+{
+    struct cores_use use = {.at = tsr__now_s(),
+                            .own = seconds_of(RUSAGE_SELF) + seconds_of(RUSAGE_CHILDREN)};
+    char line[512];
+    cpu_set_t set;
+    int number;
+    FILE *f = sched_getaffinity(0, sizeof set, &set) == 0 ? fopen("/proc/stat", "re") : NULL;
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "cpu%d ", &number) != 1 || number < 0 || number >= CPU_SETSIZE)
+            continue;
+        if (!CPU_ISSET(number, &set))
+            continue;
+        use.cores++;
+        use.busy += busy_of(line);
+    }
+    if (f)
+        fclose(f);
+    return use;
+}
+
+double tsr__cores_others(const struct cores_use *before, const struct cores_use *after)
+{
+    double room = (after->at - before->at) * after->cores;
+    double others = after->busy - before->busy - (after->own - before->own);
+    return room > 0 && others > 0 ? others / room : 0;
 }
 
 // ---- ranks that a launcher has bound ------------------------------------------------------------
