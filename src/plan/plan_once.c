@@ -208,13 +208,13 @@ static tsr_status keep_sizes(struct request *request)
 
 // The best plan without stages and the best one in stages, of which the better one is written.
 struct plans {
-    struct request *request;    // the caller's, of the plan without stages or of that in stages
-    struct request other;       // of the other plan; closed if there is none
-    struct budget part;         // of `other`
-    struct request *plain;      // NULL: no plan without stages is searched
-    struct request *staged;     // NULL: no plan in stages is searched
-    struct found_plan found;    // without stages
-    struct found_stages stages; // in stages
+    struct request *request;   // the caller's, of the plan without stages or of that in stages
+    struct request other;      // of the other plan; closed if there is none
+    struct budget part;        // of `other`
+    struct request *plain;     // NULL: no plan without stages is searched
+    struct request *staged;    // NULL: no plan in stages is searched
+    struct plan found;         // without stages
+    struct stages_plan stages; // in stages
 };
 
 // True if the devices may be on several hosts. If the topology has no host size, unlike devices are
@@ -279,7 +279,7 @@ static tsr_status find_unstaged(struct plans *plans)
     plans->plain = plans->request;
     if (allows_pipeline(plans->request)) {
         plans->staged = &plans->other;
-        plans->stages = (struct found_stages){.beat = PLAN_NEVER, .by_hosts = true};
+        plans->stages = (struct stages_plan){.beat = PLAN_NEVER, .by_hosts = true};
         plans->part = tsr__budget_quick(plans->request->planners[0].budget, 1);
         TRY(find_other(plans, find_stages));
     }
@@ -303,105 +303,89 @@ static tsr_status find_staged(struct plans *plans)
     return find_stages(plans);
 }
 
-static struct plan_standing plain_standing(const struct plans *plans)
+// Returns what a plan is compared by. request NULL: no such plan is searched.
+static struct plan_standing standing_of(const struct request *request, const struct plan *plan)
 {
     struct plan_standing none = {0};
-    if (!plans->plain)
-        return none;
-    return tsr__search_standing(&plans->found, &plans->plain->options);
-}
-
-static struct plan_standing staged_standing(const struct plans *plans)
-{
-    struct plan_standing none = {0};
-    return plans->staged ? tsr__plan_stages_standing(&plans->stages) : none;
+    return request ? tsr__plan_standing(plan, &request->options) : none;
 }
 
 // True if the plan in stages is the better one. Of equal plans, the kind is chosen for which the
 // caller asked.
 static bool stages_win(const struct plans *plans)
 {
-    struct plan_standing plain = plain_standing(plans), staged = staged_standing(plans);
+    struct plan_standing plain = standing_of(plans->plain, &plans->found);
+    struct plan_standing staged = standing_of(plans->staged, &plans->stages.plan);
     if (plans->staged == plans->request)
-        return !tsr__plan_is_better(&plain, &staged, 0);
+        return staged.any && !tsr__plan_is_better(&plain, &staged, 0);
     return tsr__plan_is_better(&staged, &plain, 0);
 }
 
-// Limits the bound of the summary to that of all plans that were searched, and updates gap and
-// `optimal`. Of the pipelines of hosts only one is searched, so its time is its bound.
-static void set_bound(const struct plans *plans, tsr_plan_result *out)
+// Returns a lower bound of all plans that were searched. Of the pipelines of hosts only one is
+// searched.
+static int64_t least_of(const struct plans *plans)
 {
+    struct plan_standing plain = standing_of(plans->plain, &plans->found);
     int64_t bound = PLAN_NEVER;
-    if (!plans->found.result.infeasible)
+    if (plans->plain && !plans->found.result.infeasible &&
+        ((plain.any && plain.fits) || plans->plain == plans->request))
         bound = plans->found.result.bound;
-    if (!plans->stages.by_hosts)
+    if (plans->staged == plans->request)
         bound = int64_min(bound, tsr__plan_stages_least(&plans->stages));
-    out->facts.bound = int64_min(out->facts.cost, bound);
-    out->facts.optimal = out->facts.cost <= out->facts.bound;
-    out->facts.gap =
-        (double)(out->facts.cost - out->facts.bound) / (double)int64_max(out->facts.cost, 1);
+    return bound;
 }
 
-// Returns the figures of the plan in stages.
-static struct compared_plan staged_figures(const struct plans *plans)
+// Adds the pipeline of hosts to the experts' plans.
+static bool add_pipeline(struct plans *plans)
 {
-    const struct found_stages *stages = &plans->stages;
-    struct compared_plan figures = {
-        .name = PIPELINE, .fits = stages->pipeline.n > 0, .time = stages->summary.facts.cost};
-    if (stages->options.objective == TSR_LATENCY)
-        figures.compute = stages->compute;
-    return figures;
+    const struct plan *pipeline = &plans->stages.plan;
+    struct compared_plan compared = {.name = PIPELINE,
+                                     .fits = pipeline->result.feasible,
+                                     .time = pipeline->time,
+                                     .compute = pipeline->compute};
+    return !compared.fits ||
+           tsr__compared_add(&plans->plain->planners[0].arena, &plans->found.compared, compared);
 }
 
 // Reports why there is no plan, and adds the expert plans that were tried.
 static tsr_status refuse(struct plans *plans, tsr_plan_result *out)
 {
-    struct compared_plan none = {0};
     struct request *plain = plans->plain;
     if (plans->staged == plans->request)
         return tsr__plan_stages_refuse(&plans->stages, out);
     tsr_status added = TSR_OK, st = tsr__plan_refuse(&plain->models, &plain->options,
                                                      plans->found.result.infeasible, out);
     if (st == TSR_INFEASIBLE)
-        added = tsr__compared_write(&plans->found, &none, out);
+        added = tsr__compared_write(&plans->found, out);
     return added == TSR_OK ? st : added;
-}
-
-// Makes the plan in stages the result, with the experts' plans that it was compared with.
-static tsr_status take_stages(struct plans *plans, bool write, tsr_plan_result *out)
-{
-    TRY(tsr__plan_stages_take(&plans->stages, write, out));
-    if (!plans->plain)
-        return TSR_OK;
-    if (plans->stages.by_hosts) {
-        out->facts.stopped = tsr__budget_over(plans->request->planners[0].budget);
-        out->facts.used_devices = plans->request->planners[0].machine.n;
-        out->facts.copies = 1;
-    }
-    struct plan_standing plain = plain_standing(plans);
-    if ((plain.any && plain.fits) || plans->stages.by_hosts)
-        set_bound(plans, out);
-    out->facts.stopped = out->facts.stopped && !out->facts.optimal;
-    struct compared_plan own = staged_figures(plans);
-    return tsr__compared_write(&plans->found, &own, out);
 }
 
 // Writes the better plan, or reports that there is none.
 static tsr_status take_better(struct plans *plans, bool write, tsr_plan_result *out)
 {
-    struct compared_plan pipeline = staged_figures(plans);
-    struct plan_standing plain = plain_standing(plans);
-    if (plans->stages.by_hosts && pipeline.fits &&
-        !tsr__compared_add(&plans->plain->planners[0].arena, &plans->found.compared, pipeline))
+    struct plan_standing plain = standing_of(plans->plain, &plans->found);
+    struct request *request = plans->plain;
+    struct plan *plan = &plans->found;
+    if (plans->stages.by_hosts && !add_pipeline(plans))
         return TSR_NOMEM;
-    if (plans->stages.pipeline.n && stages_win(plans))
-        return take_stages(plans, write, out);
-    if (!plain.any || (plans->staged == plans->request && !plain.fits))
+    if (stages_win(plans)) {
+        request = plans->staged;
+        plan = &plans->stages.plan;
+        plan->compared = plans->found.compared;
+        plan->times = plans->found.times;
+    } else if (!plain.any || (plans->staged == plans->request && !plain.fits)) {
         return refuse(plans, out);
-    TRY(tsr__search_take(&plans->found, &plans->plain->options, write, out));
-    if (plans->staged == plans->request)
-        set_bound(plans, out);
-    return TSR_OK;
+    }
+    tsr__plan_settle(&plan->result, least_of(plans));
+    TRY(tsr__plan_take(plan, &request->options, write, out));
+    if (plan_is_staged(plan))
+        out->facts.objective = request->options.objective;
+    if (!write || !request->options.explain)
+        return TSR_OK;
+    if (!plan_is_staged(plan))
+        return tsr__search_explain(plan, request->options.explain, out);
+    return tsr__stages_explain(&plans->stages.staging, &plans->stages.pipeline,
+                               request->options.explain, out);
 }
 
 // Plans the request without stages or in stages. The configuration of the plan becomes that of the
@@ -426,14 +410,6 @@ static tsr_status plan_request(struct request *request, bool write, tsr_plan_res
         tsr__plan_stages_end(&plans->stages);
     close_request(&plans->other);
     return st;
-}
-
-// Returns the predicted time of one run of the first model.
-static int64_t own_time(const tsr_plan_result *plan)
-{
-    if (plan->n_parts)
-        return plan->parts[0].cost;
-    return plan->facts.n_stages ? plan->facts.latency : plan->facts.cost;
 }
 
 // Corrects the cost of the explained node's chosen candidate. The solve per candidate has less time
@@ -469,8 +445,6 @@ tsr_status tsr__plan_once(tsr_model *model, const tsr_plan_options *options, boo
         plan->facts.assumed = topology->assumed;
         plan->facts.device_flops = topology->device[0].flops;
     }
-    if (plan->facts.feasible && !(plan->facts.milliseconds > 0))
-        plan->facts.milliseconds = (double)own_time(plan) / 1e9;
     close_request(&request);
     return st;
 }

@@ -335,7 +335,8 @@ static void negative_sizes_are_refused(void **state)
 }
 
 // With an automatic number of stages, a plan without stages is found first, with a part of the
-// budget. Its work is charged to the budget, as it is without stages.
+// budget. Its work is charged to the budget, as it is without stages. The plan on one device, with
+// which a pipeline is compared, adds little.
 static void parts_are_charged(void **state)
 {
     (void)state;
@@ -350,7 +351,7 @@ static void parts_are_charged(void **state)
         net_free(t);
     }
     assert_true(charged[0] > 0);
-    assert_int_equal(charged[1], charged[0]);
+    assert_in_range(charged[1], charged[0], charged[0] + charged[0] / 100);
 }
 
 // Choices of a topology share the time limit. Plans that end early leave their time to the others,

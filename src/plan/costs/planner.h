@@ -218,10 +218,13 @@ struct planner_cache {
 };
 // Limits a plan that is a part of another plan: a range of nodes (stages/) or a device set
 // (search/). All zero: all nodes on all devices.
+struct plan_range;
 struct planner_scope {
-    bool sums_done; // partial sums are reduced before they leave the scope
-    bool staged;    // shardings are written even for replicated nodes
-    bool one_stage; // the device set does not contain device 0 and returns the outputs itself
+    bool sums_done;                  // partial sums are reduced before they leave the scope
+    bool staged;                     // shardings are written even for replicated nodes
+    const struct plan_range *ranges; // of the nodes, by device set; NULL: all devices run all nodes
+    size_t n_ranges;
+    const int64_t *numbers; // by range: its stage in the model; NULL: 0, 1 ...
     // by node id: 1 if the node belongs to any range; NULL: there are no ranges
     const unsigned char *staged_nodes;
     bool open; // values that cross the border of the range are not charged (range_costs.c)

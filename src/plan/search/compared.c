@@ -22,7 +22,7 @@ bool tsr__compared_add(struct arena *arena, struct compared_list *list,
     return vec_add(arena, list, compared);
 }
 
-int64_t tsr__compared_compute(struct planner *planner)
+static int64_t compute_time(struct planner *planner)
 {
     struct arena arena = {.session = planner->session};
     bool *unused;
@@ -41,7 +41,7 @@ int64_t tsr__compared_compute_all(const struct models *models)
 {
     int64_t sum = 0;
     for (size_t m = 0; m < models->n; m++)
-        sum += models->runs[m] * tsr__compared_compute(models->planners[m]);
+        sum += models->runs[m] * compute_time(models->planners[m]);
     return sum;
 }
 
@@ -116,7 +116,7 @@ static struct str parts_text(struct arena *arena, double communication, double c
 }
 
 static struct str slower_text(struct arena *arena, const struct compared_plan *compared,
-                              const struct compared_plan *plan)
+                              const struct plan *plan)
 {
     double slower = (double)(compared->time - plan->time);
     double compute = (double)(compared->compute - plan->compute);
@@ -156,7 +156,7 @@ static int in_order(const void *a, const void *b)
 }
 
 static tsr_plan_expert expert_of(struct arena *arena, const struct compared_plan *compared,
-                                 const struct compared_plan *plan)
+                                 const struct plan *plan)
 {
     tsr_plan_expert expert = {.size = sizeof expert,
                               .name = tsr__arena_str(arena, str_of(compared->name)).p,
@@ -173,11 +173,10 @@ static tsr_plan_expert expert_of(struct arena *arena, const struct compared_plan
     return expert;
 }
 
-tsr_status tsr__compared_write(const struct found_plan *found, const struct compared_plan *plan,
-                               tsr_plan_result *out)
+tsr_status tsr__compared_write(const struct plan *plan, tsr_plan_result *out)
 {
-    struct arena *arena = &found->models->planners[0]->session->results[RESULT_PLAN];
-    const struct compared_list *list = &found->compared;
+    struct arena *arena = &plan->models->planners[0]->session->results[RESULT_PLAN];
+    const struct compared_list *list = &plan->compared;
     struct compared_plan *sorted = ARENA_ARRAY(arena, struct compared_plan, list->n + 1);
     tsr_plan_expert *experts = ARENA_ARRAY(arena, tsr_plan_expert, list->n + 1);
     if (!sorted || !experts)

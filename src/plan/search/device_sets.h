@@ -58,6 +58,7 @@ struct device_times {
 // The best plan of all models on one set.
 struct set_plan {
     struct device_set set;
+    struct plan_range range; // all nodes, on the devices of the first copy
     struct planner planners[PLAN_MAX_MODELS];
     struct models models; // the models with the planners of this set, and their program
     size_t n_open;        // number of planners that must be freed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// search.c - finds the best plan without pipeline stages for a list of models, and fills in its
-// summary.
+// search.c - finds the best plan without pipeline stages for a list of models, and fills in the
+// result of any plan.
 //
 // Experts' plans come first: tensor parallel on every device set (device_sets.c), sequence
 // parallel, expert parallel and context parallel on all devices. They take milliseconds, so there
@@ -26,17 +26,14 @@
 // ---- all devices at once -----------------------------------------------------------------------
 
 // Converts costs of the joint program to picoseconds of all runs.
-static void unscale(struct found_plan *found)
+static void unscale(struct plan *found)
 {
     struct program_result *result = &found->result;
     result->cost = tsr__models_time(found->models, found->run);
     result->bound = int64_min(tsr__models_unscaled(found->models, result->bound), result->cost);
-    result->gap = 0;
-    if (!result->optimal)
-        result->gap = (double)(result->cost - result->bound) / (double)result->cost;
 }
 
-static tsr_status solve_at_once(struct found_plan *found, const tsr_plan_options *options)
+static tsr_status solve_at_once(struct plan *found, const tsr_plan_options *options)
 {
     struct models *models = found->models;
     struct planner *planner = models->planners[0];
@@ -56,7 +53,7 @@ static tsr_status solve_at_once(struct found_plan *found, const tsr_plan_options
 }
 
 // Solves the program with the next part of the budget.
-static tsr_status solve_next(struct found_plan *found, const tsr_plan_options *options, bool last)
+static tsr_status solve_next(struct plan *found, const tsr_plan_options *options, bool last)
 {
     struct models *models = found->models;
     struct budget *budget = models->planners[0]->budget;
@@ -324,8 +321,7 @@ static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bo
     return TSR_OK;
 }
 
-// Sets bound, gap and `optimal` of the result. `bound` is a lower bound for all plans.
-static void settle(struct program_result *result, int64_t bound)
+void tsr__plan_settle(struct program_result *result, int64_t bound)
 {
     result->bound = int64_min(result->cost, bound);
     if ((double)(result->cost - result->bound) < ROUNDING * (double)result->cost)
@@ -336,19 +332,23 @@ static void settle(struct program_result *result, int64_t bound)
 
 // Makes the plan of the set the result. Its planners stay in memory, because the nodes of the
 // planners for all devices refer to their rules and names.
-static tsr_status take_set(struct found_plan *found, const struct set_search *search, int64_t bound)
+static tsr_status take_set(struct plan *found, const struct set_search *search, int64_t bound)
 {
     struct set_plan *best = search->best;
+    best->range = (struct plan_range){SIZE_MAX, (int64_t *)best->set.devices, (size_t)best->set.n};
     found->result.feasible = true;
     found->result.cost = best->cost;
-    settle(&found->result, bound);
+    found->time = best->time;
+    found->compute = tsr__compared_compute_all(&best->models);
+    tsr__plan_settle(&found->result, bound);
     found->set = best;
     for (size_t m = 0; m < search->models->n; m++) {
         struct planner *planner = search->models->planners[m];
         // Nodes run on specific devices, as in a stage, so shardings are written even for
         // replicated nodes.
         planner->scope.staged = true;
-        planner->scope.one_stage = best->set.devices[0] != 0;
+        planner->scope.ranges = &best->range;
+        planner->scope.n_ranges = 1;
         planner->memory.exceeds = best->planners[m].memory.exceeds;
         planner->block = &best->planners[m];
         found->run[m] = best->run[m];
@@ -378,12 +378,14 @@ static tsr_status refuse_small(const struct planner *planner)
 
 // Plans all devices at once. If sets are planned as well, this plan gets only a share of the
 // budget. Drops the best plan of the sets if this one is not worse.
-static tsr_status find_at_once(struct found_plan *found, struct set_search *search)
+static tsr_status find_at_once(struct plan *found, struct set_search *search)
 {
     tsr_status st = solve_next(found, search->options, search->n == 0);
     if (st != TSR_OK || !found->result.feasible)
         return st;
-    search->all_time = found->result.cost - tsr__planner_overcharge(search->models->planners[0]);
+    search->all_time = found->result.cost;
+    if (search->models->n == 1)
+        search->all_time -= tsr__planner_overcharge(search->models->planners[0]);
     struct plan_standing all = standing_of_all(search);
     struct plan_standing best = {0};
     if (search->best)
@@ -395,7 +397,7 @@ static tsr_status find_at_once(struct found_plan *found, struct set_search *sear
     return TSR_OK;
 }
 
-static tsr_status find_best(struct found_plan *found, struct set_search *search, int64_t *bound)
+static tsr_status find_best(struct plan *found, struct set_search *search, int64_t *bound)
 {
     bool only_sets = tsr__sets_only(search->models);
     if (!tsr__sets_list(search))
@@ -417,7 +419,7 @@ static tsr_status find_best(struct found_plan *found, struct set_search *search,
     return tsr__sets_add_cubes(search) ? plan_sets(search, n, bound) : TSR_NOMEM;
 }
 
-static tsr_status find(struct found_plan *found, const tsr_plan_options *options)
+static tsr_status find(struct plan *found, const tsr_plan_options *options)
 {
     struct models *models = found->models;
     struct planner *planner = models->planners[0];
@@ -440,9 +442,11 @@ static tsr_status find(struct found_plan *found, const tsr_plan_options *options
         return take_set(found, search, bound);
     if (search->best)
         tsr__set_plan_end(search->best);
-    if (found->result.feasible)
-        settle(&found->result, bound);
-    else if (st == TSR_OK && tsr__sets_too_small(search))
+    if (found->result.feasible) {
+        found->time = search->all_time;
+        found->compute = tsr__compared_compute_all(models);
+        tsr__plan_settle(&found->result, bound);
+    } else if (st == TSR_OK && tsr__sets_too_small(search))
         found->result.infeasible = true; // proved, even if time is up
     if (st != TSR_OK || !only_sets || tsr__cancelled(planner->session))
         return st;
@@ -457,7 +461,7 @@ static tsr_status find(struct found_plan *found, const tsr_plan_options *options
 
 // Adds a node with one choice to the program of one copy. Its cost is the additional time that
 // several copies need.
-static bool add_copies_time(struct found_plan *found, struct program *program)
+static bool add_copies_time(struct plan *found, struct program *program)
 {
     int64_t *more = ARENA_NEW(program->arena, int64_t);
     if (!more)
@@ -469,7 +473,7 @@ static bool add_copies_time(struct found_plan *found, struct program *program)
 }
 
 // Writes the program of the chosen plan. Without a plan, writes the program of all devices at once.
-static tsr_status export(struct found_plan *found, const tsr_plan_options *options)
+static tsr_status export(struct plan *found, const tsr_plan_options *options)
 {
     tsr_session *session = found->models->planners[0]->session;
     struct program *program = found->set ? found->set->models.program : found->models->program;
@@ -481,17 +485,17 @@ static tsr_status export(struct found_plan *found, const tsr_plan_options *optio
 }
 
 tsr_status tsr__search_find(struct models *models, const tsr_plan_options *options,
-                            struct found_plan *out)
+                            struct plan *out)
 {
     const struct budget *budget = models->planners[0]->budget;
-    *out = (struct found_plan){.models = models};
+    *out = (struct plan){.models = models};
     tsr_status st = find(out, options);
     out->ms = 1e3 * (tsr__now_s() - budget->begin);
     tsr__budget_clear_progress(budget);
     return st == TSR_OK ? export(out, options) : st;
 }
 
-// ---- the summary -------------------------------------------------------------------------------
+// ---- the result --------------------------------------------------------------------------------
 
 // True if candidates were left out for lack of time.
 static bool is_narrow(const struct planner *planner)
@@ -505,7 +509,7 @@ struct chosen_set {
     struct models models;
 };
 
-static void choose_set(const struct found_plan *found, struct chosen_set *out)
+static void choose_set(const struct plan *found, struct chosen_set *out)
 {
     const struct models *models = found->models;
     const struct planner_machine *machine = &models->planners[0]->machine;
@@ -529,11 +533,31 @@ static void spread(const struct device_set *set, const struct model_memory *from
             int64_t device = copy * set->n + set->devices[i];
             to->memory[device] = from->memory[i] + inputs;
             to->peak[device] = from->peak[i] + inputs;
+            to->own[device] = from->own[i];
         }
 }
 
+bool tsr__plan_add_memory(struct plan *plan, const struct device_set *set,
+                          const struct models *block)
+{
+    for (size_t m = 0; m < block->n; m++) {
+        struct planner *planner = plan->models->planners[m];
+        struct arena *arena = &planner->session->results[RESULT_PLAN];
+        struct set_model model = {set, planner, block->planners[m]};
+        struct model_memory own;
+        if (!plan->memory[m].memory &&
+            !tsr__model_memory_init(&plan->memory[m], arena, (size_t)planner->machine.n))
+            return false;
+        if (!tsr__model_memory_init(&own, &planner->arena, (size_t)set->n) ||
+            !tsr__models_memory(block, m, &own))
+            return false;
+        spread(set, &own, tsr__set_more_bytes(&model), &plan->memory[m]);
+    }
+    return true;
+}
+
 // Clears the memory of the devices that are not in the set: they store nothing, not even inputs.
-static void clear_idle(const struct found_plan *found, const struct model_memory *memory)
+static void clear_idle(const struct plan *found, const struct model_memory *memory)
 {
     const struct planner_machine *machine = &found->models->planners[0]->machine;
     for (int64_t device = 0; found->set && device < machine->n; device++) {
@@ -548,36 +572,7 @@ static void clear_idle(const struct found_plan *found, const struct model_memory
     }
 }
 
-// Computes the memory of each model and of all together, on all devices.
-static bool add_memory(const struct found_plan *found, struct chosen_set *chosen,
-                       tsr_plan_part *parts, struct model_memory *all)
-{
-    struct planner *planner = found->models->planners[0];
-    struct arena *arena = &planner->session->results[RESULT_PLAN];
-    struct model_memory each[PLAN_MAX_MODELS];
-    int64_t most_inputs = 0;
-    for (size_t m = 0; m < found->models->n; m++) {
-        struct model_memory spread_out;
-        struct set_model model = {&chosen->set, found->models->planners[m],
-                                  chosen->models.planners[m]};
-        int64_t inputs = tsr__set_more_bytes(&model);
-        if (!tsr__model_memory_init(&each[m], &planner->arena, (size_t)chosen->set.n) ||
-            !tsr__models_memory(&chosen->models, m, &each[m]) ||
-            !tsr__model_memory_init(&spread_out, arena, (size_t)planner->machine.n))
-            return false;
-        spread(&chosen->set, &each[m], inputs, &spread_out);
-        parts[m].memory = spread_out.memory;
-        most_inputs = int64_max(most_inputs, inputs);
-    }
-    if (!tsr__model_memory_init(all, arena, (size_t)planner->machine.n))
-        return false;
-    tsr__models_join_memory(&chosen->models, each, (size_t)chosen->set.n, &each[0]);
-    spread(&chosen->set, &each[0], most_inputs, all);
-    clear_idle(found, all);
-    return true;
-}
-
-static tsr_status add_parts(const struct found_plan *found, struct chosen_set *chosen,
+static tsr_status add_parts(const struct plan *found, const struct chosen_set *chosen,
                             tsr_plan_part *parts)
 {
     for (size_t m = 0; m < found->models->n; m++) {
@@ -586,76 +581,139 @@ static tsr_status add_parts(const struct found_plan *found, struct chosen_set *c
         struct collective_count counts[PLAN_MAX_OPS];
         size_t n = tsr__set_collectives(&model, counts);
         parts[m].cost = found->run[m];
+        parts[m].memory = found->memory[m].memory;
         if (!tsr__planner_add_counts(planner, counts, n, &parts[m]))
             return TSR_NOMEM;
     }
     return TSR_OK;
 }
 
-static void add_devices(const struct found_plan *found, const struct model_memory *memory,
-                        tsr_plan_result *out)
+// Returns the number of devices that the plan is made for; some of them may be idle.
+static int64_t planned_devices(const struct plan *plan)
 {
-    struct planner *planner = found->models->planners[0];
-    if (found->set) {
-        out->facts.copies = found->set->set.copies;
-        out->facts.used_devices = found->set->set.n * out->facts.copies;
-    } else if (found->models->n == 1) {
-        out->facts.copies = 1;
-        out->facts.used_devices = tsr__planner_used(planner, memory->memory, memory->peak);
+    const struct planner *planner = plan->models->planners[0];
+    int64_t n = 0;
+    if (plan->set)
+        return plan->set->set.n * plan->set->set.copies;
+    for (size_t k = 0; k < planner->scope.n_ranges; k++)
+        n += (int64_t)planner->scope.ranges[k].n;
+    return n ? n : planner->machine.n;
+}
+
+struct plan_standing tsr__plan_standing(const struct plan *plan, const tsr_plan_options *options)
+{
+    return standing(plan->models->planners[0], plan->result.feasible, plan->time,
+                    planned_devices(plan), options);
+}
+
+// Counts the devices that run nodes, and clears the memory of the others.
+static void add_devices(const struct plan *plan, const struct model_memory *memory,
+                        tsr_plan_facts *facts)
+{
+    facts->copies = plan->set ? plan->set->set.copies : 1;
+    facts->used_devices = planned_devices(plan);
+    if (plan->set)
+        clear_idle(plan, memory);
+    else if (plan->models->n == 1)
+        facts->used_devices =
+            tsr__planner_used(plan->models->planners[0], memory->memory, memory->peak);
+}
+
+// Returns the index of the node, or of the node of the main graph that contains it.
+static int64_t index_in_main(const tsr_node *node)
+{
+    while (tsr_graph_owner(tsr_node_graph(node)))
+        node = tsr_graph_owner(tsr_node_graph(node));
+    return tsr_node_index(node);
+}
+
+// Describes one range of a pipeline: devices, memory and nodes.
+static bool describe_range(const struct plan *plan, size_t k, tsr_plan_stage *out)
+{
+    const struct planner *planner = plan->models->planners[0];
+    const struct plan_range *range = &planner->scope.ranges[k];
+    int64_t *devices = ARENA_ARRAY(&planner->session->results[RESULT_PLAN], int64_t, range->n);
+    if (!devices)
+        return false;
+    memcpy(devices, range->devices, range->n * sizeof *devices);
+    *out = (tsr_plan_stage){.devices = devices,
+                            .n_devices = range->n,
+                            .first = -1,
+                            .last = -1,
+                            .time = plan->played[0].time[k],
+                            .transfer = plan->played[0].transfer[k]};
+    for (size_t i = 0; i < range->n; i++)
+        out->memory = int64_max(out->memory, plan->memory[0].memory[devices[i]]);
+    for (size_t i = k ? range[-1].end : 0; i < range->end; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy || node->border)
+            continue;
+        if (out->nodes++ == 0)
+            out->first = index_in_main(node->node);
+        out->last = index_in_main(node->node);
     }
+    return true;
 }
 
-// Returns the time of all runs, corrected for devices of different speed.
-static int64_t corrected_time(const struct found_plan *found)
+// Adds the stages of a pipeline.
+static bool add_stages(const struct plan *plan, tsr_plan_result *out)
 {
-    if (found->set)
-        return found->set->time;
-    if (!found->result.feasible || found->models->n > 1)
-        return found->result.cost;
-    return found->result.cost - tsr__planner_overcharge(found->models->planners[0]);
+    const struct planner *planner = plan->models->planners[0];
+    size_t n = planner->scope.n_ranges;
+    tsr_plan_stage *list = ARENA_ARRAY(&planner->session->results[RESULT_PLAN], tsr_plan_stage, n);
+    for (size_t k = 0; k < n; k++)
+        if (!list || !describe_range(plan, k, &list[k]))
+            return false;
+    out->stages = list;
+    out->facts.n_stages = n;
+    out->facts.latency = plan->played[0].latency;
+    out->facts.period = plan->played[0].period;
+    return true;
 }
 
-struct plan_standing tsr__search_standing(const struct found_plan *found,
-                                          const tsr_plan_options *options)
+// Returns the predicted time of one run of the first model.
+static int64_t run_time(const struct plan *plan)
 {
-    const struct planner *planner = found->models->planners[0];
-    int64_t devices = planner->machine.n;
-    if (found->set)
-        devices = found->set->set.n * found->set->set.copies;
-    return standing(planner, found->result.feasible, corrected_time(found), devices, options);
+    if (plan->models->n > 1 || plan_is_staged(plan))
+        return plan->run[0];
+    return plan->result.cost - tsr__planner_overcharge(plan->models->planners[0]);
 }
 
-static tsr_status summarize(const struct found_plan *found, tsr_plan_result *out)
+static tsr_status summarize(struct plan *plan, tsr_plan_result *out)
 {
-    struct planner *planner = found->models->planners[0];
+    struct planner *planner = plan->models->planners[0];
     struct arena *arena = &planner->session->results[RESULT_PLAN];
-    const struct program_result *result = &found->result;
+    const struct program_result *result = &plan->result;
     struct chosen_set chosen;
-    struct model_memory memory;
+    struct model_memory all;
     tsr_plan_part *parts = ARENA_ARRAY(arena, tsr_plan_part, PLAN_MAX_MODELS);
-    choose_set(found, &chosen);
-    if (!parts || !add_memory(found, &chosen, parts, &memory))
+    choose_set(plan, &chosen);
+    if (!parts || !tsr__model_memory_init(&all, arena, (size_t)planner->machine.n) ||
+        (!plan_is_staged(plan) && !tsr__plan_add_memory(plan, &chosen.set, &chosen.models)))
         return TSR_NOMEM;
-    TRY(add_parts(found, &chosen, parts));
-    *out = (tsr_plan_result){.facts = {.devices = (size_t)planner->machine.n, .feasible = true}};
-    out->facts.optimal = result->optimal;
-    out->facts.gap = result->gap;
-    out->facts.cost = result->cost;
-    out->facts.bound = result->bound;
-    out->facts.solve_ms = found->ms;
-    out->facts.stopped =
-        !result->optimal && (tsr__budget_over(planner->budget) || is_narrow(planner));
-    out->facts.memory = memory.memory;
-    out->facts.peak = memory.peak;
-    add_devices(found, &memory, out);
+    tsr__models_join_memory(plan->models, plan->memory, (size_t)planner->machine.n, &all);
+    TRY(add_parts(plan, &chosen, parts));
+    *out = (tsr_plan_result){.facts = {.devices = (size_t)planner->machine.n,
+                                       .feasible = true,
+                                       .optimal = result->optimal,
+                                       .gap = result->gap,
+                                       .cost = result->cost,
+                                       .bound = result->bound,
+                                       .solve_ms = plan->ms,
+                                       .memory = all.memory,
+                                       .peak = all.peak}};
+    out->facts.stopped = !result->optimal &&
+                         (plan->hasty || is_narrow(planner) || tsr__budget_over(planner->budget));
+    out->facts.milliseconds = (double)run_time(plan) / 1e9;
+    add_devices(plan, &all, &out->facts);
     tsr__planner_copy_counts(parts, out);
-    if (found->models->n == 1) {
-        out->facts.milliseconds = (double)(result->cost - tsr__planner_overcharge(planner)) / 1e9;
+    if (plan_is_staged(plan) && !add_stages(plan, out))
+        return TSR_NOMEM;
+    if (plan->models->n == 1)
         return TSR_OK;
-    }
     out->parts = parts;
-    out->n_parts = found->models->n;
-    out->shared = found->models->shared.n;
+    out->n_parts = plan->models->n;
+    out->shared = plan->models->shared.n;
     return TSR_OK;
 }
 
@@ -685,10 +743,10 @@ static tsr_status best_device(struct models *models, const tsr_plan_options *opt
 
 // Sets better_devices to the smallest number of devices on which a plan is slower by less than
 // NEARLY, if it is smaller than that of the plan.
-static void name_fewer(const struct found_plan *found, tsr_plan_result *out)
+static void name_fewer(const struct plan *found, tsr_plan_result *out)
 {
     int64_t least = out->facts.used_devices;
-    double time = (double)corrected_time(found);
+    double time = (double)found->time;
     for (size_t i = 0; i < found->times.n; i++) {
         const struct device_time *other = &found->times.at[i];
         bool fewer = other->devices < least || (other->devices == out->facts.better_devices &&
@@ -701,15 +759,16 @@ static void name_fewer(const struct found_plan *found, tsr_plan_result *out)
 }
 
 // Finds the time on one device, if there is time left, and whether fewer devices would be as fast.
-static tsr_status compare_devices(struct found_plan *found, const tsr_plan_options *options,
+static tsr_status compare_devices(struct plan *found, const tsr_plan_options *options,
                                   tsr_plan_result *out)
 {
     struct planner *planner = found->models->planners[0];
     bool over = tsr__budget_over(planner->budget);
     tsr_status st = TSR_OK;
-    if (!found->set)
+    bool at_once = !found->set && !plan_is_staged(found) && found->models->n == 1;
+    if (at_once)
         out->facts.one_device = tsr__planner_one_device(planner);
-    if (!over && (found->set || !tsr__planner_alike(planner)))
+    if (!over && (!at_once || !tsr__planner_alike(planner)))
         st = best_device(found->models, options, &out->facts.one_device);
     bool listed = false;
     for (size_t i = 0; i < found->compared.n; i++)
@@ -728,7 +787,7 @@ static tsr_status compare_devices(struct found_plan *found, const tsr_plan_optio
 
 // Warns if candidates were skipped for lack of time, and if a plan that is not made from a set
 // exceeds the assumed memory.
-static tsr_status report_lacks(const struct found_plan *found)
+static tsr_status report_lacks(const struct plan *found)
 {
     struct planner *planner = found->models->planners[0];
     if (is_narrow(planner))
@@ -736,31 +795,23 @@ static tsr_status report_lacks(const struct found_plan *found)
     return planner->memory.exceeds && !found->set ? tsr__plan_warn_memory(planner) : TSR_OK;
 }
 
-// Lists the candidates of a node in the program of the chosen plan. If the plan repeats a device
-// set, these are the candidates in one copy, with its share of the batch.
-static tsr_status explain(const struct found_plan *found, const char *node, tsr_plan_result *out)
+tsr_status tsr__search_explain(const struct plan *plan, const char *node, tsr_plan_result *out)
 {
-    const struct models *models = found->set ? &found->set->models : found->models;
+    const struct models *models = plan->set ? &plan->set->models : plan->models;
     tsr_status st = tsr__planner_explain(models->planners[0], models->program, node, out);
     if (st == TSR_OK)
         tsr__models_unscale_choices(models, out);
     return st;
 }
 
-tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *options, bool write,
-                            tsr_plan_result *out)
+tsr_status tsr__plan_take(struct plan *plan, const tsr_plan_options *options, bool write,
+                          tsr_plan_result *out)
 {
-    struct models *models = found->models;
-    TRY(report_lacks(found));
-    for (size_t m = 0; m < models->n && write; m++)
-        TRY(tsr__planner_write(models->planners[m], options->config));
-    struct compared_plan own = {.time = corrected_time(found)};
-    own.compute = tsr__compared_compute_all(found->set ? &found->set->models : models);
-    TRY(summarize(found, out));
-    if (models->n == 1 && write)
-        TRY(compare_devices(found, options, out));
-    TRY(tsr__compared_write(found, &own, out));
-    if (!write || !options->explain)
-        return TSR_OK;
-    return explain(found, options->explain, out);
+    TRY(report_lacks(plan));
+    for (size_t m = 0; m < plan->models->n && write; m++)
+        TRY(tsr__planner_write(plan->models->planners[m], options->config));
+    TRY(summarize(plan, out));
+    if (write)
+        TRY(compare_devices(plan, options, out));
+    return tsr__compared_write(plan, out);
 }

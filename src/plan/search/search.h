@@ -1,41 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-// search.h - the best plan without pipeline stages: on all devices at once, or on a device set.
+// search.h - the plan: what it is, how the best one without pipeline stages is found, and its result.
 #ifndef TSR_PLAN_SEARCH_H
 #define TSR_PLAN_SEARCH_H
 
 #include "plan/search/device_sets.h"
 
-// A plan without stages. Its choices are set in the planners' nodes.
-struct found_plan {
+// A plan of all models. Every node has a placement: its choice in the planners of all devices. The
+// nodes are in ranges with the devices that run them (planner_scope.ranges); without a pipeline,
+// there is one range. Copies of a device set divide the batch.
+struct plan {
     struct models *models;
     struct program_result result; // costs in picoseconds, of all runs of all models
     int64_t run[PLAN_MAX_MODELS]; // time of one run of each model
-    struct set_plan *set;         // the set of the plan; NULL: all devices at once
-    bool planned;                 // all devices at once were planned
+    int64_t time;         // of all runs: `result.cost`, corrected for devices of different speed
+    int64_t compute;      // the part of the time in which nodes run
+    struct set_plan *set; // the device set of the plan; NULL: all devices at once, or a pipeline
+    // by model: predicted times of the ranges of a pipeline; `time` NULL: no pipeline
+    struct played_plan played[PLAN_MAX_MODELS];
+    struct model_memory memory[PLAN_MAX_MODELS]; // by model: bytes on all devices
+    bool planned;                                // all devices at once were planned
     bool undecided; // no plan was found in time, but it is not proved that none exists
+    bool hasty;     // parts of the search were left out for lack of time
     struct compared_list compared;
     struct device_times times; // of plans on device sets
     double ms;                 // milliseconds that the search took
 };
+// True if the plan has pipeline stages.
+static inline bool plan_is_staged(const struct plan *plan)
+{
+    return plan->played[0].time != NULL;
+}
 
-// Finds the best plan of the models, and writes nothing into them. Returns TSR_OK even if no plan
-// fits: then out->result.feasible is false.
+// Finds the best plan without stages, and writes nothing into the models. Returns TSR_OK even if no
+// plan fits: then out->result.feasible is false.
 tsr_status tsr__search_find(struct models *models, const tsr_plan_options *options,
-                            struct found_plan *out) TSR_MUST_USE;
-// Fills in the summary, and writes the plan into the models if `write` is set.
-tsr_status tsr__search_take(struct found_plan *found, const tsr_plan_options *options, bool write,
-                            tsr_plan_result *out) TSR_MUST_USE;
-
-// Returns what the found plan is compared by.
-struct plan_standing tsr__search_standing(const struct found_plan *found,
-                                          const tsr_plan_options *options);
+                            struct plan *out) TSR_MUST_USE;
+// Returns what a plan is compared by.
+struct plan_standing tsr__plan_standing(const struct plan *plan, const tsr_plan_options *options);
+// Sets bound, gap and `optimal` of a result. `bound` is a lower bound for all plans.
+void tsr__plan_settle(struct program_result *result, int64_t bound);
+// Adds the memory of all models on a device set, of which `block` has the planners. False: out of
+// memory.
+bool tsr__plan_add_memory(struct plan *plan, const struct device_set *set,
+                          const struct models *block);
+// Fills in the result, and writes the plan into the models if `write` is set.
+tsr_status tsr__plan_take(struct plan *plan, const tsr_plan_options *options, bool write,
+                          tsr_plan_result *out) TSR_MUST_USE;
+// Lists the candidates of a node. If the plan repeats a device set, these are the candidates in one
+// copy, with its share of the batch.
+tsr_status tsr__search_explain(const struct plan *plan, const char *node,
+                               tsr_plan_result *out) TSR_MUST_USE;
 
 // compared.c: returns the time of the chosen candidates of all nodes, without communication.
-int64_t tsr__compared_compute(struct planner *planner);
 int64_t tsr__compared_compute_all(const struct models *models);
-// Adds found->compared to the summary, with the reason why `plan` is better than each entry.
-tsr_status tsr__compared_write(const struct found_plan *found, const struct compared_plan *plan,
-                               tsr_plan_result *out) TSR_MUST_USE;
+// Adds plan->compared to the result, with the reason why the plan is better than each entry.
+tsr_status tsr__compared_write(const struct plan *plan, tsr_plan_result *out) TSR_MUST_USE;
 
 // device_count.c: sets fits_devices, a larger number of devices on which the model fits. Sets
 // *tried if larger numbers were planned.

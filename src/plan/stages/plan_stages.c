@@ -21,25 +21,16 @@ static bool take_stage(struct planner *planner, const struct stage *stage)
     return true;
 }
 
-// Stores the memory of the stage's devices, indexed by device number of the topology.
-static bool memory_of_stage(struct staging *staging, const struct stage *stage, size_t m,
-                            const struct model_memory *out)
+// Adds the memory of the stage's devices.
+static bool add_memory(struct stages_plan *found, const struct stage *stage)
 {
     struct planner *planners[PLAN_MAX_MODELS] = {&stage->kind->planner};
-    struct model_memory own;
-    struct models models;
+    struct device_set set = {.devices = stage->devices, .n = (int64_t)stage->n, .copies = 1};
+    struct models block;
     if (stage->kind->other)
         planners[1] = &stage->kind->other->planner;
-    tsr__models_with(staging->models, planners, &models);
-    if (!tsr__model_memory_init(&own, &staging->planner->arena, stage->n) ||
-        !tsr__models_memory(&models, m, &own))
-        return false;
-    for (size_t i = 0; i < stage->n; i++) {
-        out->memory[stage->devices[i]] = own.memory[i];
-        out->peak[stage->devices[i]] = own.peak[i];
-        out->own[stage->devices[i]] = own.own[i];
-    }
-    return true;
+    tsr__models_with(found->plan.models, planners, &block);
+    return tsr__plan_add_memory(&found->plan, &set, &block);
 }
 
 // Returns the same stage of the second model: same devices, nodes of that model.
@@ -55,50 +46,42 @@ static struct stage second_stage(const struct stage *stage)
 // Makes the chosen candidates of every stage the only ones in the planners of all devices, and
 // computes the memory. Stages that were not solved together (pipeline->answer) are solved again
 // first.
-static tsr_status take_pipeline(struct staging *staging, struct pipeline *pipeline,
-                                const struct model_memory memory[PLAN_MAX_MODELS])
+static tsr_status take_pipeline(struct stages_plan *found)
 {
+    struct staging *staging = &found->staging;
+    struct pipeline *pipeline = &found->pipeline;
     for (size_t k = 0; k < pipeline->n; k++) {
         struct stage *stage = &pipeline->at[k];
         if (pipeline->answer.feasible)
             tsr__range_choose(staging, stage, pipeline->answer.choice);
         else
             TRY(tsr__range_take(staging, stage));
-        if (!take_stage(staging->planner, stage) || !memory_of_stage(staging, stage, 0, &memory[0]))
-            return TSR_NOMEM;
-        if (!staging->other)
-            continue;
         struct stage other = second_stage(stage);
-        if (!take_stage(staging->other->planner, &other) ||
-            !memory_of_stage(staging, stage, 1, &memory[1]))
+        if (!take_stage(staging->planner, stage) ||
+            (staging->other && !take_stage(staging->other->planner, &other)) ||
+            !add_memory(found, stage))
             return TSR_NOMEM;
     }
     return TSR_OK;
 }
 
-// ---- stage numbers -----------------------------------------------------------------------------
-
-// Returns the number of stage k in the model.
-static int64_t number_of(const struct staging *staging, size_t k)
+// Sets the ranges of model m, and their predicted times.
+static bool play_model(struct stages_plan *found, struct staging *staging, size_t m)
 {
-    return staging->n_hand ? staging->numbers[k] : (int64_t)k;
-}
-
-// Writes the stages into the model. Manual stages keep their numbers. A single stage needs no
-// number if it has device 0, which returns the outputs anyway.
-static tsr_status set_stages(struct staging *staging, const struct pipeline *pipeline)
-{
-    if (pipeline->n == 1 && !staging->n_hand && pipeline->at[0].devices[0] == 0)
-        return TSR_OK;
-    for (size_t k = 0; k < pipeline->n; k++)
-        for (size_t i = staging->cut[pipeline->at[k].begin]; i < staging->cut[pipeline->at[k].end];
-             i++) {
-            struct plan_node *node = &staging->planner->nodes[i];
-            if (!node->strategy || !in_main_graph(node))
-                continue; // nodes of bodies run where their node runs
-            TRY(tsr_node_set_stage(node->node, staging->planner->config, number_of(staging, k)));
-        }
-    return TSR_OK;
+    struct planner *planner = staging->planner;
+    size_t n = found->pipeline.n;
+    struct plan_range *ranges = ARENA_ARRAY(&planner->arena, struct plan_range, n);
+    struct stage_clock *clock = ARENA_NEW(&planner->arena, struct stage_clock);
+    if (!ranges || !clock || !tsr__pipeline_timing(staging, &found->pipeline, clock))
+        return false;
+    tsr__pipeline_ranges(staging, &found->pipeline, ranges);
+    planner->scope.ranges = ranges;
+    planner->scope.n_ranges = n;
+    planner->scope.numbers = found->staging.n_hand ? found->staging.numbers : NULL;
+    found->plan.played[m] =
+        (struct played_plan){clock->latency, clock->period, clock->time, clock->transfer};
+    found->plan.run[m] = clock->latency;
+    return true;
 }
 
 // ---- why there is no plan -----------------------------------------------------------------------
@@ -117,59 +100,24 @@ static tsr_status check_number(const struct staging *staging, int64_t stages)
                      (long long)stages, (long long)staging->planner->machine.n, (long long)most);
 }
 
-// Adds to the summary one part for each of the two models.
-static bool summarize_parts(struct staging *staging, const struct pipeline *pipeline,
-                            const struct model_memory *memory, tsr_plan_part *parts,
-                            tsr_plan_result *out)
+// Makes the pipeline a plan.
+static tsr_status take_plan(struct stages_plan *found)
 {
-    struct pipeline other = *pipeline;
-    struct stage_totals totals[2] = {{out->stages, out->facts.latency, out->facts.period}};
-    for (size_t k = 0; k < pipeline->n; k++)
-        other.at[k] = second_stage(&pipeline->at[k]);
-    other.clock[0] = pipeline->clock[1];
-    if (!tsr__stages_summarize(staging->other, &other, memory[1].memory, &totals[1]))
-        return false;
-    for (int m = 0; m < 2; m++)
-        parts[m] = (tsr_plan_part){.cost = totals[m].latency, .memory = memory[m].memory};
-    out->parts = parts;
-    out->n_parts = 2;
-    out->shared = staging->models->shared.n;
-    return true;
-}
-
-// Stores the chosen candidates of all nodes in the planners, and fills in the summary. parts: one
-// for each model.
-static tsr_status take_plan(struct staging *staging, const tsr_plan_options *options,
-                            struct pipeline *pipeline, tsr_plan_part *parts, tsr_plan_result *out)
-{
-    struct planner *planner = staging->planner;
-    struct arena *arena = &planner->session->results[RESULT_PLAN];
-    struct model_memory memory[PLAN_MAX_MODELS], all;
-    size_t n = (size_t)planner->machine.n;
-    struct stage_totals totals;
-    for (size_t m = 0; m < PLAN_MAX_MODELS; m++)
-        if (!tsr__model_memory_init(&memory[m], arena, n))
-            return TSR_NOMEM;
-    if (!tsr__model_memory_init(&all, arena, n))
+    struct staging *staging = &found->staging;
+    struct plan *plan = &found->plan;
+    TRY(take_pipeline(found));
+    if (!play_model(found, staging, 0) || (staging->other && !play_model(found, staging->other, 1)))
         return TSR_NOMEM;
-    TRY(take_pipeline(staging, pipeline, memory));
-    if (!tsr__pipeline_timing(staging, pipeline, &pipeline->clock[0]))
-        return TSR_NOMEM;
-    if (staging->other && !tsr__pipeline_timing(staging->other, pipeline, &pipeline->clock[1]))
-        return TSR_NOMEM;
-    tsr__models_join_memory(staging->models, memory, n, &all);
-    out->facts.memory = all.memory;
-    out->facts.peak = all.peak;
-    if (!tsr__stages_summarize(staging, pipeline, memory[0].memory, &totals))
-        return TSR_NOMEM;
-    out->facts.feasible = true;
-    out->stages = totals.at;
-    out->facts.n_stages = pipeline->n;
-    out->facts.latency = totals.latency;
-    out->facts.period = totals.period;
-    if (staging->other && !summarize_parts(staging, pipeline, memory, parts, out))
-        return TSR_NOMEM;
-    return tsr__stages_bound(staging, pipeline, options, out);
+    plan->result.feasible = true;
+    TRY(tsr__stages_bound(staging, &found->pipeline, &found->options, &plan->result));
+    if (found->by_hosts) { // no other pipeline was compared, so the simulated time counts
+        plan->result.cost = plan->run[0];
+        tsr__plan_settle(&plan->result, plan->result.bound);
+    }
+    plan->time = plan->result.cost;
+    if (found->options.objective == TSR_LATENCY) // a period is not a sum
+        plan->compute = tsr__compared_compute_all(plan->models);
+    return TSR_OK;
 }
 
 // Returns the path of a stage's file. Example: "plan.lp" becomes "plan.2.lp" for stage 2. Without
@@ -193,33 +141,6 @@ static tsr_status export_stages(struct staging *staging, const struct pipeline *
         TRY(tsr__range_export(staging, &pipeline->at[k], name.p));
     }
     return TSR_OK;
-}
-
-// Writes the shardings and stages of one model, and adds its figures to `out`. If `write` is false,
-// only adds the figures.
-static tsr_status write_model(struct staging *staging, const char *config,
-                              const struct pipeline *pipeline, bool write, tsr_plan_part *out)
-{
-    struct planner *planner = staging->planner;
-    struct collective_count counts[PLAN_MAX_OPS];
-    if (write) {
-        TRY(tsr__planner_write(planner, config));
-        TRY(set_stages(staging, pipeline));
-    }
-    size_t n = tsr__planner_collectives(planner, counts);
-    return tsr__planner_add_counts(planner, counts, n, out) ? TSR_OK : TSR_NOMEM;
-}
-
-// Calls write_model for all models. Stages have the same numbers in both models.
-static tsr_status write_all(struct staging *staging, const char *config,
-                            const struct pipeline *pipeline, bool write, tsr_plan_part *parts,
-                            tsr_plan_result *out)
-{
-    tsr_status st = write_model(staging, config, pipeline, write, &parts[0]);
-    tsr__planner_copy_counts(&parts[0], out);
-    if (st != TSR_OK || !staging->other)
-        return st;
-    return write_model(staging->other, config, pipeline, write, &parts[1]);
 }
 
 // Finds the split points and the best pipeline; pipeline->n 0: none fits.
@@ -264,7 +185,7 @@ static bool staging_init(struct models *models, size_t m, const tsr_plan_options
 
 // Starts the staging of each model.
 static tsr_status begin(struct models *models, const tsr_plan_options *options,
-                        struct found_stages *found)
+                        struct stages_plan *found)
 {
     struct staging *staging = &found->staging;
     if (!staging_init(models, 0, options, staging))
@@ -282,11 +203,12 @@ static tsr_status begin(struct models *models, const tsr_plan_options *options,
 }
 
 tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *options,
-                                 struct found_stages *out)
+                                 struct stages_plan *out)
 {
     struct staging *staging = &out->staging;
     struct planner *planner = models->planners[0];
     out->options = *options;
+    out->plan = (struct plan){.models = models};
     TRY(begin(models, options, out));
     TRY(tsr__manual_stages(staging, options->stages));
     if (staging->n_hand)
@@ -295,40 +217,23 @@ tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *
     staging->end = tsr__budget_next(planner->budget, false).end;
     tsr_status st = find_stages(staging, &out->options, &out->pipeline);
     staging->end = planner->budget->end;
-    out->summary = (tsr_plan_result){.facts.devices = (size_t)planner->machine.n};
-    out->parts =
-        ARENA_ARRAY(&planner->session->results[RESULT_PLAN], tsr_plan_part, PLAN_MAX_MODELS);
-    if (st == TSR_OK && !out->parts)
-        st = TSR_NOMEM;
-    if (st == TSR_OK && out->pipeline.n) {
-        st = take_plan(staging, &out->options, &out->pipeline, out->parts, &out->summary);
-        out->compute = tsr__compared_compute(planner);
-    }
-    if (out->by_hosts) // no other pipeline was compared, so the simulated time counts
-        out->summary.facts.cost = out->summary.facts.latency;
-    out->summary.facts.solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
+    if (st == TSR_OK && out->pipeline.n)
+        st = take_plan(out);
+    if (st == TSR_OK && out->pipeline.n && options->export_lp)
+        st = export_stages(staging, &out->pipeline, options->export_lp);
+    out->plan.hasty = staging->hasty;
+    out->plan.ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     return st;
 }
 
-tsr_status tsr__plan_stages_take(struct found_stages *found, bool write, tsr_plan_result *out)
-{
-    const tsr_plan_options *options = &found->options;
-    *out = found->summary;
-    if (options->export_lp)
-        TRY(export_stages(&found->staging, &found->pipeline, options->export_lp));
-    TRY(write_all(&found->staging, options->config, &found->pipeline, write, found->parts, out));
-    if (!options->explain)
-        return TSR_OK;
-    return tsr__stages_explain(&found->staging, &found->pipeline, options->explain, out);
-}
-
 // The search with memory as measure finds what the fullest device needs.
-tsr_status tsr__plan_stages_refuse(struct found_stages *found, tsr_plan_result *out)
+tsr_status tsr__plan_stages_refuse(struct stages_plan *found, tsr_plan_result *out)
 {
     struct staging *staging = &found->staging;
     struct planner *planner = staging->planner;
     struct pipeline pipeline;
-    *out = found->summary;
+    *out = (tsr_plan_result){
+        .facts = {.devices = (size_t)planner->machine.n, .solve_ms = found->plan.ms}};
     TRY(tsr__stages_search(staging, &found->options, MEASURE_MEMORY, &pipeline));
     if (pipeline.n)
         out->facts.needs_bytes = pipeline.most;
@@ -338,25 +243,15 @@ tsr_status tsr__plan_stages_refuse(struct found_stages *found, tsr_plan_result *
                                  staging->n_ranges > 1);
 }
 
-void tsr__plan_stages_end(struct found_stages *found)
+void tsr__plan_stages_end(struct stages_plan *found)
 {
     tsr__stages_free(&found->staging);
     tsr__stages_free(&found->other);
 }
 
-struct plan_standing tsr__plan_stages_standing(const struct found_stages *found)
-{
-    struct plan_standing standing = {
-        .any = found->pipeline.n > 0, .fits = true, .time = found->summary.facts.cost};
-    for (size_t k = 0; k < found->pipeline.n; k++)
-        standing.devices += (int64_t)found->pipeline.at[k].n;
-    standing.hosts = tsr__planner_hosts(found->staging.planner, standing.devices);
-    return standing;
-}
-
-int64_t tsr__plan_stages_least(const struct found_stages *found)
+int64_t tsr__plan_stages_least(const struct stages_plan *found)
 {
     if (found->pipeline.n)
-        return found->summary.facts.bound;
+        return found->plan.result.bound;
     return found->staging.hasty ? 0 : PLAN_NEVER;
 }

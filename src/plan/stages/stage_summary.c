@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_summary.c - figures of a plan in stages: time, period, bound, and costs of a node's
-// candidates.
+// stage_summary.c - cost and bound of a plan in stages, and costs of a node's candidates.
 //
 // Example: three stages on four devices, in the order 3 2 1 0. Times are in ms; a transfer is what
 // a stage receives:
@@ -23,37 +22,6 @@
 #include "plan/stages/stages.h"
 
 // ---- times --------------------------------------------------------------------------------------
-
-// Returns the index of the node, or of the node of the main graph that contains it.
-static int64_t index_in_main(const tsr_node *node)
-{
-    while (tsr_graph_owner(tsr_node_graph(node)))
-        node = tsr_graph_owner(tsr_node_graph(node));
-    return tsr_node_index(node);
-}
-
-// Describes one stage: devices, memory and nodes.
-static bool summarize_stage(struct staging *staging, const struct stage *stage,
-                            const int64_t *memory, tsr_plan_stage *out)
-{
-    struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
-    int64_t *devices = ARENA_ARRAY(arena, int64_t, stage->n);
-    if (!devices)
-        return false;
-    memcpy(devices, stage->devices, stage->n * sizeof *devices);
-    *out = (tsr_plan_stage){.devices = devices, .n_devices = stage->n, .first = -1, .last = -1};
-    for (size_t i = 0; i < stage->n; i++)
-        out->memory = int64_max(out->memory, memory[devices[i]]);
-    for (size_t i = staging->cut[stage->begin]; i < staging->cut[stage->end]; i++) {
-        const struct plan_node *node = &staging->planner->nodes[i];
-        if (!node->strategy || node->border)
-            continue;
-        if (out->nodes++ == 0)
-            out->first = index_in_main(node->node);
-        out->last = index_in_main(node->node);
-    }
-    return true;
-}
 
 // Sums time and transfers of the stages from `from` to `to`, both included.
 static int64_t sum_of(const tsr_plan_stage *at, size_t from, size_t to)
@@ -104,24 +72,6 @@ static int64_t period_of(struct staging *staging, const struct pipeline *pipelin
     return most;
 }
 
-bool tsr__stages_summarize(struct staging *staging, const struct pipeline *pipeline,
-                           const int64_t *memory, struct stage_totals *out)
-{
-    struct arena *arena = &staging->planner->session->results[RESULT_PLAN];
-    const struct stage_clock *clock = &pipeline->clock[0];
-    tsr_plan_stage *list = ARENA_ARRAY(arena, tsr_plan_stage, pipeline->n);
-    if (!list)
-        return false;
-    *out = (struct stage_totals){.at = list, .latency = clock->latency, .period = clock->period};
-    for (size_t k = 0; k < pipeline->n; k++) {
-        if (!summarize_stage(staging, &pipeline->at[k], memory, &list[k]))
-            return false;
-        list[k].time = clock->time[k];
-        list[k].transfer = clock->transfer[k];
-    }
-    return true;
-}
-
 // Computes time and transfers of each stage, of all runs of all models.
 static void add_runs(const struct staging *staging, const struct pipeline *pipeline,
                      tsr_plan_stage *at)
@@ -156,26 +106,6 @@ static int64_t cost_of(struct staging *staging, const struct pipeline *pipeline,
 
 // ---- the answer ---------------------------------------------------------------------------------
 
-// Sets out->one_device to the time of the model on device 0 alone, unless the model does not fit
-// there.
-static tsr_status one_device(struct staging *staging, tsr_plan_result *out)
-{
-    struct point point = {0};
-    int64_t first = 0, memory = staging->memory;
-    if (memory == 0)
-        memory = staging->planner->machine.topology->device[0].memory;
-    if (memory <= 0)
-        memory = PLAN_NO_LIMIT;
-    struct kind *kind = tsr__stages_kind(staging, &first, 1);
-    if (!kind)
-        return TSR_NOMEM;
-    struct stage all = {.end = staging->n_ranges, .kind = kind, .memory = memory};
-    tsr_status st = tsr__range_time(staging, &all, false, &point);
-    if (point.feasible)
-        out->facts.one_device = point.time + common_time(staging);
-    return st;
-}
-
 // Returns a lower bound that holds even if ranges were skipped. It is the time of the nodes in
 // stages on the slowest device, divided by the speeds of all devices relative to that device.
 static int64_t shared_out(const struct staging *staging)
@@ -207,11 +137,10 @@ static tsr_status find_bound(struct staging *staging, const tsr_plan_options *op
     return st;
 }
 
-// Fills in cost, bound and gap, and the time on one device. If all stages were solved together
-// (pipeline->answer), the cost is that of this solution, and the bound is staging->least if there
-// is one.
+// Fills in cost and bound. If all stages were solved together (pipeline->answer), the cost is that of
+// this solution, and the bound is staging->least if there is one.
 tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
-                             const tsr_plan_options *options, tsr_plan_result *out)
+                             const tsr_plan_options *options, struct program_result *out)
 {
     tsr_plan_stage at[STAGES_MOST];
     int64_t least = 0;
@@ -220,20 +149,15 @@ tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pip
     else if (!pipeline->answer.feasible)
         TRY(find_bound(staging, options, &least));
     add_runs(staging, pipeline, at);
-    out->facts.objective = options->objective;
-    out->facts.cost = cost_of(staging, pipeline, at, options->objective);
+    out->cost = cost_of(staging, pipeline, at, options->objective);
     if (pipeline->answer.feasible) {
-        out->facts.cost = pipeline->answer.cost + staging->common;
+        out->cost = pipeline->answer.cost + staging->common;
         least = staging->least;
         if (!least)
             least = shared_out(staging);
     }
-    out->facts.bound = int64_min(least + common_time(staging), out->facts.cost);
-    out->facts.optimal = out->facts.bound == out->facts.cost;
-    out->facts.stopped = staging->hasty && !out->facts.optimal;
-    out->facts.gap =
-        (double)(out->facts.cost - out->facts.bound) / (double)int64_max(out->facts.cost, 1);
-    return one_device(staging, out);
+    tsr__plan_settle(out, least + common_time(staging));
+    return TSR_OK;
 }
 
 // Rewrites the shardings of the summary's choices: device numbers of the stage become those of the

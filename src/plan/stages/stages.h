@@ -189,7 +189,6 @@ struct pipeline {
     size_t n;
     struct pipeline_answer answer; // not feasible: each stage was solved by itself
     int64_t sum, most;             // sum and maximum of the costs if each stage is solved by itself
-    struct stage_clock clock[2];   // by model; set when all nodes have their candidates
 };
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct pipeline *out) TSR_MUST_USE;
@@ -206,12 +205,6 @@ tsr_status tsr__host_pipeline(struct staging *staging, struct pipeline *line) TS
 // proved.
 tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options *options,
                                 struct pipeline *pipeline, int64_t *least) TSR_MUST_USE;
-
-// Stages of one model for the summary. Times are those of one run of this model.
-struct stage_totals {
-    const tsr_plan_stage *at;
-    int64_t latency, period;
-};
 
 // pipeline_program.c: converts a candidate of the stage's planner to layouts of the planner of all
 // devices. False: out of memory.
@@ -264,46 +257,40 @@ tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *pipel
 tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
                                    const char *node, tsr_plan_result *out) TSR_MUST_USE;
 
-// pipeline_timing.c: predicts the times of a pipeline. The planner's nodes have their candidates.
+// pipeline_timing.c: lists the ranges of a pipeline.
+void tsr__pipeline_ranges(const struct staging *staging, const struct pipeline *pipeline,
+                          struct plan_range *out);
+// Predicts the times of a pipeline. The planner's nodes have their candidates.
 // Returns false if out of memory.
 bool tsr__pipeline_timing(struct staging *staging, const struct pipeline *pipeline,
                           struct stage_clock *out);
 
-// stage_summary.c
-bool tsr__stages_summarize(struct staging *staging, const struct pipeline *pipeline,
-                           const int64_t *memory, struct stage_totals *out);
-// Computes cost, bound and gap of all runs of all models, and the time on one device.
+// stage_summary.c: computes cost and bound of all runs of all models.
 tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
-                             const tsr_plan_options *options, tsr_plan_result *out) TSR_MUST_USE;
+                             const tsr_plan_options *options,
+                             struct program_result *out) TSR_MUST_USE;
 // Computes the costs of a node's candidates with unchanged stages.
 tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
                                const char *node, tsr_plan_result *out) TSR_MUST_USE;
 
-// plan_stages.c: the best plan in stages. The caller sets the fields before `staging`.
-struct found_stages {
-    int64_t
-        beat; // time of a plan without stages: slower stages need not be found; PLAN_NEVER: none
+// plan_stages.c: the search for the best plan in stages. The caller sets the fields before `staging`.
+struct stages_plan {
+    // time of a plan without stages: slower stages need not be found; PLAN_NEVER: none
+    int64_t beat;
     bool by_hosts; // plan only the pipeline with one stage on each host, tensor parallel inside
     struct staging staging, other; // of the first and the second model
     tsr_plan_options options;      // of the caller, with the number of manual stages
     struct pipeline pipeline;      // n 0: none was found
-    tsr_plan_part *parts;          // by model
-    tsr_plan_result summary;       // without what tsr__plan_stages_take adds
-    int64_t compute;               // the part of the time in which nodes run
+    struct plan plan;
 };
 // Finds the best plan in stages, and writes nothing into the models. The caller ends it in any
 // case.
 tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *options,
-                                 struct found_stages *out) TSR_MUST_USE;
-// Completes the summary, and writes the plan into the models if `write` is set.
-tsr_status tsr__plan_stages_take(struct found_stages *found, bool write,
-                                 tsr_plan_result *out) TSR_MUST_USE;
+                                 struct stages_plan *out) TSR_MUST_USE;
 // Reports why no plan in stages was found, and how much memory is needed.
-tsr_status tsr__plan_stages_refuse(struct found_stages *found, tsr_plan_result *out) TSR_MUST_USE;
-void tsr__plan_stages_end(struct found_stages *found);
-// Returns what the plan is compared by.
-struct plan_standing tsr__plan_stages_standing(const struct found_stages *found);
+tsr_status tsr__plan_stages_refuse(struct stages_plan *found, tsr_plan_result *out) TSR_MUST_USE;
+void tsr__plan_stages_end(struct stages_plan *found);
 // Returns a lower bound of all plans in stages; PLAN_NEVER: there is none, which is proved.
-int64_t tsr__plan_stages_least(const struct found_stages *found);
+int64_t tsr__plan_stages_least(const struct stages_plan *found);
 
 #endif

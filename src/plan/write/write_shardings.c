@@ -67,14 +67,28 @@ static tsr_status write_slot(const struct writing *writing, size_t at, enum slot
     return tsr__spec_write(node->node, writing->config, value, planner->layouts.at[layout].tiles);
 }
 
-// Writes the shardings of a node: inputs, then outputs. Without stages, the first device returns
-// the outputs. A single stage on other devices returns them itself; otherwise large caches would be
-// sent to a CPU that runs no node.
+// Returns the stage of a node; -1: it needs none. Without stages, the first device returns the
+// outputs. A single stage on other devices returns them itself; otherwise large caches would be sent
+// to a CPU that runs no node.
+static int64_t stage_of(const struct planner *planner, size_t at)
+{
+    const struct planner_scope *scope = &planner->scope;
+    size_t k = 0;
+    bool only = scope->n_ranges == 1 && !scope->numbers && scope->ranges[0].devices[0] == 0;
+    if (!scope->n_ranges || only || !in_main_graph(&planner->nodes[at]))
+        return -1; // nodes of bodies run where their node runs
+    while (k + 1 < scope->n_ranges && scope->ranges[k].end <= at)
+        k++;
+    return scope->numbers ? scope->numbers[k] : (int64_t)k;
+}
+
+// Writes the stage and the shardings of a node: inputs, then outputs.
 static tsr_status write_node(const struct writing *writing, size_t at)
 {
     const struct plan_node *node = &writing->planner->nodes[at];
-    if (writing->planner->scope.one_stage && in_main_graph(node))
-        TRY(tsr_node_set_stage(node->node, writing->config, 0));
+    int64_t stage = stage_of(writing->planner, at);
+    if (stage >= 0)
+        TRY(tsr_node_set_stage(node->node, writing->config, stage));
     mark_given(writing, at);
     for (size_t i = 0; i < tsr__plan_reads(node); i++)
         TRY(write_slot(writing, at, SIDE_INPUT, i));
