@@ -275,6 +275,12 @@ tsr_node_config *tsr_node_find_config(const tsr_node *node, const tsr_config *co
     return NULL;
 }
 
+int64_t tsr__node_stage(const tsr_node *node, const tsr_config *config)
+{
+    const tsr_node_config *nc = tsr_node_find_config(node, config);
+    return nc && nc->has_stage && nc->stage >= 0 ? nc->stage : -1;
+}
+
 // Removes an annotation from its node. The object can still be read afterwards.
 tsr_status tsr_node_remove_config(tsr_node *node, tsr_node_config *nc)
 {

@@ -106,6 +106,8 @@ bool tsr__slots_next(struct slots *slots, bool *is_output, size_t *slot);
 
 // Returns the first spec of the value in an annotation of a node, or NULL.
 tsr_spec *tsr__entry_spec(const tsr_node_config *nc, const tsr_value *value);
+// Returns the pipeline stage of a node in a configuration; -1: none, or a negative number.
+int64_t tsr__node_stage(const tsr_node *node, const tsr_config *config);
 // Return the node and the configuration of a spec (NULL: its annotation names no configuration).
 tsr_node *tsr__spec_node(const tsr_spec *spec);
 tsr_config *tsr__spec_config(const tsr_spec *spec);

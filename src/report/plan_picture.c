@@ -290,13 +290,11 @@ static bool describe(struct painter *painter, const tsr_node *node, size_t input
 // memory.
 static bool add_node(struct painter *painter, const tsr_node *node)
 {
-    int64_t bytes, stage = -1;
+    int64_t bytes, stage = tsr__node_stage(node, painter->config);
     size_t input = largest_weight(node, &bytes);
     if (input == SIZE_MAX)
         return true;
     const tsr_node_config *entry = tsr_node_find_config(node, painter->config);
-    if (!entry || !tsr_node_config_stage(entry, &stage))
-        stage = -1;
     struct folded name = tsr__fold_name(painter->arena, tsr__node_label(node));
     struct str key =
         tsr__arena_printf(painter->arena, "%s\n%s\n%s\n%lld", name.pattern,

@@ -60,9 +60,8 @@ static void find_stages(struct report *report)
     // By node name: stage + 1; 0: no stage.
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(report->model)); node;
          node = tsr_node_next(node)) {
-        int64_t stage;
-        const tsr_node_config *entry = tsr_node_find_config(node, report->config);
-        if (!entry || !tsr_node_config_stage(entry, &stage) || stage < 0 || stage >= INT32_MAX)
+        int64_t stage = tsr__node_stage(node, report->config);
+        if (stage < 0 || stage >= INT32_MAX)
             continue;
         tsr__map_set(&known, str_of(tsr__node_label(node)), (void *)(uintptr_t)(stage + 1));
         any = true;

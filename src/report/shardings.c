@@ -74,14 +74,6 @@ struct node_row {
 };
 typedef VEC(struct node_row *) node_rows;
 
-// Returns the pipeline stage of a node; -1: none.
-static int64_t stage_of(const struct report *report, const tsr_node *node)
-{
-    int64_t stage;
-    const tsr_node_config *entry = node_entry(report, node);
-    return entry && tsr_node_config_stage(entry, &stage) ? stage : -1;
-}
-
 // Adds a node to its row, which is created on first use. Nodes share a row if they have the same
 // `key`: name pattern, operator, stage and shardings. Returns false if out of memory.
 static bool add_node(struct report *report, struct map *seen, node_rows *rows, struct text *key,
@@ -89,7 +81,7 @@ static bool add_node(struct report *report, struct map *seen, node_rows *rows, s
 {
     struct arena *arena = report->arena;
     struct folded name = tsr__fold_name(arena, tsr__node_label(node));
-    int64_t stage = stage_of(report, node);
+    int64_t stage = report->config ? tsr__node_stage(node, report->config) : -1;
     key->n = 0;
     tsr__text_printf(key, "%s\n%s\n%lld", name.pattern, tsr_node_op(node), (long long)stage);
     tsr__node_specs_key(report, node, true, key);

@@ -393,6 +393,11 @@ bool tsr__owns_once(const struct tile_layout *layout); // no device owns two sha
 bool tsr__owns_all(const struct tile_layout *layout);  // every shard has an owner
 // Stores the devices of the layout in *out, ascending and without duplicates; returns their number.
 size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out);
+// The same for the devices of two layouts; b NULL: of one.
+size_t tsr__layouts_devices(struct arena *arena, const struct tile_layout *a,
+                            const struct tile_layout *b, int64_t **out);
+// True if no device is in two groups. False if out of memory.
+bool tsr__groups_disjoint(struct arena *arena, const struct device_group *groups, size_t n_groups);
 // Copies a group with its members sorted by device number, the order that communication nodes use.
 // The flow lists members by coordinate. Returns false if out of memory.
 bool tsr__group_sorted(struct arena *arena, const struct device_group *from,

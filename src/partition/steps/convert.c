@@ -244,20 +244,8 @@ static const struct tile_layout *unsharded_on_both(struct draft *draft, int rank
                                                    const struct tile_layout *b,
                                                    struct device_group *out)
 {
-    int64_t *x, *y, n = 0;
-    size_t n_x = tsr__layout_devices(draft->arena, a, &x),
-           n_y = tsr__layout_devices(draft->arena, b, &y);
-    int64_t *both = ARENA_ARRAY(draft->arena, int64_t, n_x + n_y + 1);
-    if (!both)
-        return NULL;
-    for (size_t i = 0, k = 0; i < n_x || k < n_y;) {
-        int64_t device;
-        device = k == n_y || (i < n_x && x[i] <= y[k]) ? x[i++] : y[k++];
-        if (n == 0 || both[n - 1] != device)
-            both[n++] = device;
-    }
-    *out = (struct device_group){both, (size_t)n};
-    return tsr__layout_whole(draft->arena, rank, both, (size_t)n);
+    out->n = tsr__layouts_devices(draft->arena, a, b, &out->devices);
+    return out->devices ? tsr__layout_whole(draft->arena, rank, out->devices, out->n) : NULL;
 }
 
 // Plans one Reshard on all devices that have or need a shard. `shape` is the full shape; NULL:

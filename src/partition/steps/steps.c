@@ -309,23 +309,13 @@ static bool draft_node(struct draft *draft, const struct node_flow *nf)
 
 // ---- stages ------------------------------------------------------------------------------------
 
-// Returns the stage of a node, or -1.
-static int64_t stage_of(const struct draft *draft, const tsr_node *node)
-{
-    int64_t stage;
-    const tsr_node_config *nc = tsr_node_find_config((tsr_node *)node, draft->flow->config);
-    if (nc && tsr_node_config_stage(nc, &stage) && stage >= 0)
-        return stage;
-    return -1;
-}
-
 // True if the value is produced by a node that has a stage other than `stage`.
 static bool produced_elsewhere(const struct draft *draft, const tsr_value *value, int64_t stage)
 {
     const tsr_node *maker = tsr_value_producer(value);
     if (!maker)
         return false;
-    int64_t there = stage_of(draft, maker);
+    int64_t there = tsr__node_stage(maker, draft->flow->config);
     return there >= 0 && there != stage;
 }
 
@@ -351,9 +341,9 @@ static bool transfer_inputs(struct draft *draft, const struct node_flow *nf, int
 static bool begin_stage(struct draft *draft, const struct node_flow *nodes, size_t n,
                         const bool *takes)
 {
-    int64_t stage = stage_of(draft, nodes[0].node);
+    int64_t stage = tsr__node_stage(nodes[0].node, draft->flow->config);
     for (size_t i = 0; i < n; i++)
-        if (takes[i] && stage_of(draft, nodes[i].node) == stage &&
+        if (takes[i] && tsr__node_stage(nodes[i].node, draft->flow->config) == stage &&
             !transfer_inputs(draft, &nodes[i], stage))
             return false;
     return true;
@@ -365,7 +355,7 @@ static bool is_first_of_stage(const struct draft *draft, const tsr_node *node, i
 {
     if (draft->scope->outer)
         return false;
-    int64_t stage = stage_of(draft, node);
+    int64_t stage = tsr__node_stage(node, draft->flow->config);
     if (stage <= *seen)
         return false;
     *seen = stage;

@@ -155,13 +155,6 @@ static struct str name_of(struct lister *lister, struct str before, const tsr_no
                              (long long)tsr_node_index(node));
 }
 
-static int64_t stage_of(const struct lister *lister, const tsr_node *node)
-{
-    int64_t stage;
-    const tsr_node_config *nc = tsr_node_find_config(node, lister->config);
-    return nc && tsr_node_config_stage(nc, &stage) ? stage : -1;
-}
-
 static tsr_status add_graph(struct lister *lister, const tsr_graph *graph,
                             const struct node_flow *flows, struct str before);
 
@@ -202,7 +195,7 @@ static tsr_status add_node(struct lister *lister, const tsr_node *node, const st
         .name = path.p,
         .op = tsr__arena_str(arena, str_of(tsr_node_op(node))).p,
         .index = tsr_node_index(node),
-        .stage = stage_of(lister, node),
+        .stage = tsr__node_stage(node, lister->config),
         .sharded = nf && tsr__flow_is_sharded(nf),
     };
     if (!nf)

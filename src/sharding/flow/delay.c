@@ -54,20 +54,6 @@ static bool same_groups(const struct node_flow *x, const struct node_flow *y)
     return true;
 }
 
-// True if no device is in two groups.
-static bool disjoint(const struct node_flow *nf, int64_t n_devices)
-{
-    for (int64_t d = 0; d < n_devices; d++) {
-        size_t times = 0;
-        for (size_t group = 0; group < nf->n_groups; group++)
-            for (size_t i = 0; i < nf->groups[group].n; i++)
-                times += nf->groups[group].devices[i] == d;
-        if (times > 1)
-            return false;
-    }
-    return true;
-}
-
 // True if both sizes are the same number or the same symbol. Two unknown sizes may differ.
 static bool same_size(const tsr_dim *a, const tsr_dim *b)
 {
@@ -149,14 +135,14 @@ static bool check_reader(void *data, tsr_node *node, size_t input)
 // lists and not an output of the model. All its readers must accept partial sums, and no spec may
 // request another layout. No device may be in two groups or have several turns, because it would
 // have two different partial sums.
-static bool may_delay(struct delay *delay, const struct node_flow *nf)
+static bool may_delay(struct arena *arena, struct delay *delay, const struct node_flow *nf)
 {
     const tsr_value *value =
         tsr_node_output_count(nf->node) == 1 ? tsr_node_output(nf->node, 0) : NULL;
     if (!value || !delay->asked[tsr__value_id(value)] || !nf->n_groups ||
         nf->combine != COMBINE_SUM || nf->wanted[0] || tsr_value_is_output(value) ||
         tsr__placement_has_turns(&nf->place) ||
-        !disjoint(nf, tsr_config_devices(delay->flow->config)))
+        !tsr__groups_disjoint(arena, nf->groups, nf->n_groups))
         return false;
     delay->from = nf;
     delay->fits = false; // it must have a reader
@@ -239,7 +225,7 @@ bool tsr__flow_delay(struct arena *arena, struct flow *flow)
     for (size_t i = 0; i < flow->n_nodes; i++) {
         if (!take_parts(arena, &delay, &flow->nodes[i]))
             return false;
-        flow->nodes[i].delayed = may_delay(&delay, &flow->nodes[i]);
+        flow->nodes[i].delayed = may_delay(arena, &delay, &flow->nodes[i]);
     }
     return true;
 }

@@ -21,22 +21,6 @@
 
 #define STAGES_MAX_CELLS ((size_t)1 << 24) // limit of stages times devices
 
-static const tsr_node_config *entry_of(const tsr_node *node, const tsr_config *config)
-{
-    for (size_t i = 0; i < tsr_node_config_count(node); i++)
-        if (tsr_node_config_target(tsr_node_config_at(node, i)) == config)
-            return tsr_node_config_at(node, i);
-    return NULL;
-}
-
-// Returns the stage of a node; -1: none.
-static int64_t own_stage(const tsr_node *node, const tsr_config *config)
-{
-    int64_t stage;
-    const tsr_node_config *nc = entry_of(node, config);
-    return nc && tsr_node_config_stage(nc, &stage) && stage >= 0 ? stage : -1;
-}
-
 // ---- devices ------------------------------------------------------------------------------------
 
 // Marks a device. Ignores numbers out of range, which the checker reports.
@@ -81,7 +65,7 @@ static bool add_specs(struct stages *stages, bool *on, const tsr_node *node,
                       const tsr_config *config)
 {
     bool any = false;
-    const tsr_node_config *nc = entry_of(node, config);
+    const tsr_node_config *nc = tsr_node_find_config(node, config);
     for (size_t i = 0; nc && i < tsr_node_config_spec_count(nc); i++)
         any |= add_spec(stages, on, tsr_node_config_spec(nc, i));
     for (size_t i = 0; i < tsr_node_attr_count(node); i++)
@@ -205,7 +189,7 @@ static bool follow_nodes(struct stages *stages, struct arena *arena, tsr_model *
         return false;
     for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
          node = tsr_node_next(node)) {
-        int64_t own = own_stage(node, config);
+        int64_t own = tsr__node_stage(node, config);
         int at = own >= 0 ? stage_index(stages, own) : latest_of(node, of_value);
         stages->of_node[tsr__node_id(node)] = (struct stage_of){at, own >= 0};
         if (own >= 0)
@@ -226,7 +210,7 @@ static size_t distinct(struct arena *arena, tsr_model *model, const tsr_config *
     int64_t *all = ARENA_ARRAY(arena, int64_t, cap + 1);
     for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node && all && n < cap;
          node = tsr_node_next(node)) {
-        int64_t own = own_stage(node, config);
+        int64_t own = tsr__node_stage(node, config);
         if (own >= 0 && (n == 0 || all[n - 1] != own))
             all[n++] = own;
     }
@@ -278,7 +262,7 @@ const bool *tsr__stages_devices(const struct stages *stages, const tsr_node *nod
 
 bool tsr__stage_ignored(const struct stages *stages, const tsr_node *node, const tsr_config *config)
 {
-    int64_t own = own_stage(node, config), number = -1;
+    int64_t own = tsr__node_stage(node, config), number = -1;
     const tsr_node *outer = node;
     while (tsr_graph_owner(tsr_node_graph(outer)))
         outer = tsr_graph_owner(tsr_node_graph(outer));

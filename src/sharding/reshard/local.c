@@ -44,29 +44,27 @@ bool tsr__layout_same(const struct tile_layout *a, const struct tile_layout *b)
     return tsr__layout_equal(a, b);
 }
 
-// Stores the owners of all shards, sorted, with duplicates. Returns their number, or 0 if out of
-// memory.
-static size_t sorted_owners(struct arena *arena, const struct tile_layout *layout, int64_t **out)
+size_t tsr__layouts_devices(struct arena *arena, const struct tile_layout *a,
+                            const struct tile_layout *b, int64_t **out)
 {
-    size_t n = (size_t)layout->first[layout->n_shards];
-    int64_t *all = ARENA_ARRAY(arena, int64_t, n + 1);
+    size_t n = (size_t)a->first[a->n_shards], kept = 0;
+    size_t m = b ? (size_t)b->first[b->n_shards] : 0;
+    int64_t *all = *out = ARENA_ARRAY(arena, int64_t, n + m + 1);
     if (!all)
         return 0;
-    memcpy(all, layout->owners, n * sizeof(*all));
-    qsort(all, n, sizeof(*all), by_int64);
-    *out = all;
-    return n;
+    memcpy(all, a->owners, n * sizeof(*all));
+    if (m)
+        memcpy(all + n, b->owners, m * sizeof(*all));
+    qsort(all, n + m, sizeof(*all), by_int64);
+    for (size_t i = 0; i < n + m; i++)
+        if (i == 0 || all[i] != all[i - 1])
+            all[kept++] = all[i];
+    return kept;
 }
 
 size_t tsr__layout_devices(struct arena *arena, const struct tile_layout *layout, int64_t **out)
 {
-    int64_t *all = NULL;
-    size_t n = sorted_owners(arena, layout, &all), kept = 0;
-    for (size_t i = 0; i < n; i++)
-        if (i == 0 || all[i] != all[i - 1])
-            all[kept++] = all[i];
-    *out = all;
-    return kept;
+    return tsr__layouts_devices(arena, layout, NULL, out);
 }
 
 bool tsr__group_sorted(struct arena *arena, const struct device_group *from,

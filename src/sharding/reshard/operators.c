@@ -703,18 +703,10 @@ static bool find_gather(struct arena *arena, const struct tile_layout *from,
 static bool make_reshard(struct arena *arena, const struct tile_layout *from,
                          const struct tile_layout *to, struct reshard_operator *out)
 {
-    int64_t *x, *y;
-    size_t n_x = tsr__layout_devices(arena, from, &x), n_y = tsr__layout_devices(arena, to, &y);
     struct device_group *group = ARENA_NEW(arena, struct device_group);
-    int64_t *both = ARENA_ARRAY(arena, int64_t, n_x + n_y + 1);
-    if (!group || !both)
+    if (!group)
         return false;
-    group->devices = both;
-    for (size_t i = 0, k = 0; i < n_x || k < n_y;) {
-        int64_t device = k == n_y || (i < n_x && x[i] <= y[k]) ? x[i++] : y[k++];
-        if (group->n == 0 || both[group->n - 1] != device)
-            both[group->n++] = device;
-    }
+    group->n = tsr__layouts_devices(arena, from, to, &group->devices);
     *out = (struct reshard_operator){
         .op = COMM_RESHARD, .layout = to, .groups = group, .n_groups = 1, .unit = 1};
     return !arena->failed;
@@ -747,18 +739,17 @@ tsr_status tsr__reshard_operators(struct arena *arena, const struct reshard_tens
 
 // ---- sums --------------------------------------------------------------------------------------
 
-// True if no device is in two groups.
-static bool are_disjoint(struct arena *arena, const struct partial *pending)
+bool tsr__groups_disjoint(struct arena *arena, const struct device_group *groups, size_t n_groups)
 {
     size_t n = 0, k = 0;
-    for (size_t g = 0; g < pending->n_groups; g++)
-        n += pending->groups[g].n;
+    for (size_t g = 0; g < n_groups; g++)
+        n += groups[g].n;
     int64_t *all = ARENA_ARRAY(arena, int64_t, n + 1);
     if (!all)
         return false;
-    for (size_t g = 0; g < pending->n_groups; g++)
-        for (size_t i = 0; i < pending->groups[g].n; i++)
-            all[k++] = pending->groups[g].devices[i];
+    for (size_t g = 0; g < n_groups; g++)
+        for (size_t i = 0; i < groups[g].n; i++)
+            all[k++] = groups[g].devices[i];
     qsort(all, n, sizeof *all, by_int64);
     for (size_t i = 1; i < n; i++)
         if (all[i] == all[i - 1])
@@ -783,7 +774,7 @@ tsr_status tsr__reshard_sum(struct arena *arena, const struct reshard_tensor *te
                             struct reshard_operators *out)
 {
     out->n = 0;
-    if (!are_disjoint(arena, pending))
+    if (!tsr__groups_disjoint(arena, pending->groups, pending->n_groups))
         return arena_status(arena);
     if (!want || tsr__layout_same(want, from))
         return make_all_reduce(arena, from, pending, out);

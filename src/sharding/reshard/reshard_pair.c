@@ -13,25 +13,6 @@
 
 #include <stdlib.h>
 
-// Lists the devices of both layouts, ascending, in pairing->devices. All other arrays of a pairing
-// use indices of this list instead of device numbers.
-static bool take_devices(struct pairing *pairing, const struct tile_layout *x,
-                         const struct tile_layout *y)
-{
-    size_t n_x = (size_t)x->first[x->n_shards], n_y = (size_t)y->first[y->n_shards];
-    pairing->devices = ARENA_ARRAY(pairing->arena, int64_t, n_x + n_y + 1);
-    if (!pairing->devices)
-        return false;
-    memcpy(pairing->devices, x->owners, n_x * sizeof *pairing->devices);
-    memcpy(pairing->devices + n_x, y->owners, n_y * sizeof *pairing->devices);
-    qsort(pairing->devices, n_x + n_y, sizeof *pairing->devices, by_int64);
-    for (size_t i = 0; i < n_x + n_y; i++)
-        if (pairing->n_devices == 0 ||
-            pairing->devices[pairing->n_devices - 1] != pairing->devices[i])
-            pairing->devices[pairing->n_devices++] = pairing->devices[i];
-    return true;
-}
-
 size_t tsr__pairing_search(const struct pairing *pairing, int64_t device)
 {
     const int64_t *at =
@@ -275,7 +256,9 @@ tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
     if (from->n_shards > RESHARD_MAX_PAIRS / to->n_shards ||
         from->first[from->n_shards] > RESHARD_MAX_PAIRS / (to->first[to->n_shards] + 1))
         return TSR_UNSUPPORTED;
-    if (!take_devices(out, from, to))
+    // all other arrays use indices of this list instead of device numbers
+    out->n_devices = tsr__layouts_devices(arena, from, to, &out->devices);
+    if (!out->devices)
         return TSR_NOMEM;
     TRY(take_side(out, &out->from, from, shape));
     TRY(take_side(out, &out->to, to, shape));

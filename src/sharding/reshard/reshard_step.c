@@ -49,14 +49,6 @@ static void load_take(const struct pairing *pairing, const struct load *load,
 
 // ---- nothing pending ---------------------------------------------------------------------------
 
-static bool all_owned(const struct tile_layout *layout)
-{
-    for (int64_t k = 0; k < layout->n_shards; k++)
-        if (layout->first[k] == layout->first[k + 1])
-            return false;
-    return true;
-}
-
 // True if each element of target shard j is on some device.
 static bool is_owned(const struct pairing *pairing, int64_t j)
 {
@@ -72,7 +64,7 @@ static bool is_owned(const struct pairing *pairing, int64_t j)
 // target needs elements that no device has.
 static bool find_missing(const struct pairing *pairing, struct load *load)
 {
-    bool complete = all_owned(pairing->from.layout);
+    bool complete = tsr__owns_all(pairing->from.layout);
     for (size_t t = 0; t < pairing->n_devices; t++)
         for (size_t i = pairing->to.first[t]; i < pairing->to.first[t + 1]; i++) {
             int64_t j = pairing->to.shards[i], has = 0;
