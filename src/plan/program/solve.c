@@ -81,12 +81,10 @@ static struct solve_shares shares_of(const struct planner *planner)
 
 // Solves the program without memory limits.
 static tsr_status solve_unlimited(struct planner *planner, const struct program *program,
-                                  struct program_result *result)
+                                  double share, struct program_result *result)
 {
     struct program free = *program;
     free.limits.n = 0;
-    struct solve_shares shares = shares_of(planner);
-    double share = program->limits.n ? shares.unlimited : shares.alone;
     struct program_options options = tsr__budget_share(planner->budget, share);
     TRY(tsr__program_solve(&free, &options, &planner->arena, result));
     tsr__budget_spend(planner->budget, result->work);
@@ -125,13 +123,30 @@ static bool is_beaten(int64_t beat, const struct program_result *unlimited)
     return beat > 0 && unlimited->feasible && unlimited->bound >= beat;
 }
 
+// The memory size was only assumed, and no plan fits: the plan without limits is the result, and
+// memory.exceeds is set. What is left of the budget serves its proof.
+static tsr_status exceed_limits(struct planner *planner, const struct program *program,
+                                const struct program_result *unlimited,
+                                struct program_result *result)
+{
+    planner->memory.exceeds = true;
+    *result = *unlimited;
+    if (is_good(planner, unlimited))
+        return TSR_OK;
+    TRY(solve_unlimited(planner, program, shares_of(planner).alone, result));
+    if (!result->feasible || result->cost > unlimited->cost)
+        *result = *unlimited;
+    return TSR_OK;
+}
+
 // Solves first without memory limits, then with them if the plan exceeds them or is not good enough
-// (is_good). If no plan fits and the memory size was only assumed, the result is the plan without
-// limits, and memory.exceeds is set.
+// (is_good).
 static tsr_status solve_built(struct planner *planner, const struct program *program, int64_t beat,
                               struct program_result *result)
 {
-    TRY(solve_unlimited(planner, program, result));
+    struct solve_shares shares = shares_of(planner);
+    double share = program->limits.n ? shares.unlimited : shares.alone;
+    TRY(solve_unlimited(planner, program, share, result));
     if (program->limits.n == 0 || (is_good(planner, result) && fits(program, result->choice)))
         return TSR_OK;
     if (is_beaten(beat, result)) {
@@ -141,10 +156,8 @@ static tsr_status solve_built(struct planner *planner, const struct program *pro
     struct program_result unlimited = *result;
     planner->memory.binds = true;
     TRY(solve_limited(planner, program, result));
-    if (!result->feasible && planner->memory.may_exceed && unlimited.feasible) {
-        *result = unlimited;
-        planner->memory.exceeds = true;
-    }
+    if (!result->feasible && planner->memory.may_exceed && unlimited.feasible)
+        return exceed_limits(planner, program, &unlimited, result);
     return TSR_OK;
 }
 
