@@ -494,7 +494,8 @@ static void collect(struct measuring *measuring, const struct measure_rank *rank
         const struct rank_results *rank_results = &measuring->found[i];
         measured->rank[i] = rank_results->self;
         measured->unsteady = measured->unsteady || rank_results->unsteady;
-        measured->differ = fmax(measured->differ, rank_results->differ);
+        // the fastest rank counts, as in use_fastest
+        measured->differ = i ? fmin(measured->differ, rank_results->differ) : rank_results->differ;
         for (int k = i + 1; k < measuring->n; k++) {
             measured->latency[i][k] = measured->latency[k][i] = rank_results->latency[k];
             measured->bandwidth[i][k] = measured->bandwidth[k][i] = rank_results->bandwidth[k];
