@@ -23,7 +23,7 @@ static void read_words(const uint8_t *data, size_t n)
         tsr__meet_key("secret", &greeting, &answer, &key);
     }
     if (tsr__meet_get_verdict(bytes, &verdict, code))
-        MUST(verdict >= MEET_WELCOME && verdict <= MEET_OTHER_VERSION);
+        MUST(verdict >= MEET_WELCOME && verdict <= MEET_OTHER_SERVICE);
 }
 
 static void read_list(const uint8_t *data, size_t n)

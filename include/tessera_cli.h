@@ -167,6 +167,33 @@ TSR_API bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks
  * plug-in was found. */
 TSR_API bool tsr_transport_available(const char *family);
 
+/* ---- workers ------------------------------------------------------------------------------- */
+
+/* Options of a worker, which runs ranks for sessions of other hosts (`hosts` of tsr_run_options). */
+typedef struct tsr_worker_options {
+    size_t size;
+    const char *host;      /* where it listens: an address or a name of this host */
+    int port;              /* 0: any free one */
+    const char *secret;    /* shared with the sessions */
+    const char *interface; /* network interface between hosts; NULL: by the route */
+    const char *cache;     /* folder for the files of sessions; created if it is not there */
+    int64_t cache_bytes;   /* its limit */
+    int64_t memory;        /* limit of the ranks of a session together in bytes; 0: none */
+    int sessions;          /* served at a time */
+    int most_ranks;        /* per session; 0: no limit */
+    bool gpus;             /* sessions may use GPUs */
+    bool check;            /* only check the options and that it can listen, then return */
+    const char *plugins, *gpu_driver, *gpu_nccl; /* as in tsr_run_options */
+    /* Called with the address of a session (NULL: the worker itself) and what it does. May be
+     * called in child processes. */
+    void (*log)(void *data, const char *from, const char *text);
+    void *log_data;
+} tsr_worker_options;
+/* Waits for sessions and serves them until tsr_session_cancel is called. The engine should be open:
+ * sessions with another version are refused. Starts processes, so call it in a program without
+ * threads. */
+TSR_API tsr_status tsr_worker(tsr_session *session, const tsr_worker_options *options);
+
 /* ---- text ---------------------------------------------------------------------------------- */
 
 /* Copies text so that it cannot change a terminal: control characters (except newline and tab),

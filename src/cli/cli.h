@@ -121,7 +121,7 @@ const struct command *cli_command_at(size_t i); // NULL: there is none
 extern const struct option cli_common[];        // options of every command
 const struct option *cli_common_of(const struct command *command);
 
-// One call of the program. Only main.c and model_folder.c write it.
+// One call of the program. Only main.c, model_folder.c and place.c write it.
 struct cli {
     const struct command *command;
     tsr_session *session;
@@ -183,11 +183,12 @@ bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, defa
      "core, 64 in all)"},                                                                          \
     {"--meet", "NAME", "name by which the ranks find each other (default: path of the argument)",  \
      INTO_RUN(meet)},                                                                              \
-    {"--hosts", "a:4,b:4", "hosts of the ranks, rank 0 on the first; implies --ranks and UCX",     \
-     INTO_RUN(hosts)}
+    {"--hosts", "a:4,b:4",                                                                         \
+     "devices of each host, this one first; the others have workers (or, with --rank: this "       \
+     "command runs on each). Implies UCX", INTO_RUN(hosts)}
 #define MEETING_OPTIONS                                                                            \
-    {"--port", "P", "ucx: port of rank 0 (default: MASTER_PORT, else 29500)", INTO_RUN(port),      \
-     .min = 1, .max = 65535},                                                                      \
+    {"--port", "P", "ucx: port of the workers, or of rank 0 (default: MASTER_PORT, else 29500)",   \
+     INTO_RUN(port), .min = 1, .max = 65535},                                                      \
     {"--secret-file", "FILE",                                                                      \
      "ucx: file with the shared secret, required between hosts (default: TESSERA_SECRET)"},        \
     {"--interface", "NAME|ADDRESS|NETWORK",                                                        \
@@ -289,6 +290,10 @@ const char *cli_temporary(void); // $TMPDIR, or NULL
 // Ranks and hosts (options/place.c).
 int cli_read_place(struct cli *cli, tsr_run_options *options);
 int cli_read_meeting(struct cli *cli, tsr_run_options *options); // --interface and the secret
+// True if this process starts the ranks of its host, and those of other hosts are in workers:
+// --hosts without --rank, and no launcher.
+bool cli_in_workers(const struct cli *cli);
+const char *cli_hosts_topology(const char *list); // the topology of a list: "hosts:2x4"
 int cli_count_hosts(const char *list); // number of ranks of "a:4,b:4"; 0: not a list of hosts
 char *cli_host_name(char *entry);      // cuts an entry off after its name: "[::1]:4" -> ::1
 int cli_hosts_wanted(struct cli *cli, const char *list); // reports an invalid list
@@ -304,6 +309,8 @@ const char *cli_near_command(const char *word);
 // Opens a generation folder and fills in options for it (model_folder.c). Returns 0, or an exit
 // code after a message.
 int cli_folder(struct cli *cli);
+// Adds an option as if the user had given it; the text is freed at the end.
+void cli_give(struct cli *cli, const struct option *option, char *text);
 int cli_bench_folder(struct cli *cli, double seconds); // `bench` of a generation folder
 // Labels the model if --labels is given, removes labels if --no-labels is, else updates existing
 // ones.

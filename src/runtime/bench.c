@@ -6,6 +6,7 @@
 // broadcasts the number of runs in the next batch; batches keep broadcasts rare. The time of a run
 // is measured by rank 0, or by the calling thread, from its start to its results. With overlapping
 // runs a broadcast synchronizes all ranks, so it is even rarer.
+#include "runtime/remote.h"
 #include "runtime/spawn.h"
 
 #include <math.h>
@@ -423,7 +424,7 @@ static tsr_status bench(tsr_session *session, const tsr_run_options *given, stru
     TRY(tsr__tensors_owned(session, work->inputs));
     TRY(tsr__run_options(session, given, &options));
     bool spawns = tsr__run_spawns(session, &options);
-    if (spawns && is_folder(work->path))
+    if (spawns && is_folder(work->path) && !tsr__run_in_workers(&options))
         return bench_children(session, &options, work);
     if (spawns && tsr__gpu_named(session, options.device, &options))
         return bench_model_in_child(session, &options, work);

@@ -10,8 +10,10 @@
 // it in any case).
 #include "runtime/children.h"
 #include "runtime/job.h"
+#include "runtime/remote.h"
 
 #include <errno.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 // One child. job is NULL until it is open; socket is the child's end of the pair.
@@ -19,6 +21,8 @@ struct child_loop {
     tsr_session *session;
     tsr_job *job;
     int socket;
+    int number;      // of the child
+    char place[280]; // where rank 0 is, if the ranks are on several hosts
 };
 
 // Sends the results of this rank to the parent, which joins the shards of all children. The parent
@@ -121,12 +125,44 @@ static tsr_status serve(struct child_loop *child_loop, struct note note, int fd)
     return TSR_OK;
 }
 
+// Limits what a rank of a worker can use. Mapped files do not count.
+static void limit_child(const struct children *children)
+{
+    struct rlimit data = {(rlim_t)children->memory, (rlim_t)children->memory}, none = {0, 0};
+    if (children->memory > 0) {
+        setrlimit(RLIMIT_DATA, &data);
+        setrlimit(RLIMIT_CORE, &none);
+    }
+}
+
+// Waits until the parent says where rank 0 is. The text is kept in the memory of the child.
+static tsr_status wait_for_open(struct child_loop *child_loop, const struct children *children,
+                                tsr_run_options *options)
+{
+    struct note note = {0};
+    struct message message;
+    int fd = -1;
+    if (!tsr__note_receive(child_loop->socket, &note, &fd) || note.word != OPEN)
+        return TSR_CANCELLED; // the parent has given up
+    TRY(tsr__message_open(fd, &message));
+    struct str place = tsr__message_text(&message);
+    options->port = (int)tsr__message_int(&message);
+    size_t n = size_min(place.n, sizeof child_loop->place - 1);
+    memcpy(child_loop->place, place.p, n);
+    options->hosts = child_loop->place;
+    options->rank = children->first + child_loop->number;
+    tsr__message_close(&message);
+    return TSR_OK;
+}
+
 // Opens the job of a child. The child has already joined the others (spawn.c), so its job is a
 // launched one.
 static tsr_status open_job(struct child_loop *child_loop, const struct children *children)
 {
     tsr_run_options options = children->options;
     options.check_files = false; // already checked by the parent
+    if (children->apart)
+        TRY(wait_for_open(child_loop, children, &options));
     TRY(tsr__job_new(child_loop->session, &options, &child_loop->job));
     tsr_job *job = child_loop->job;
     TRY(tsr__run_join(child_loop->session, &job->options, &job->endpoint));
@@ -134,15 +170,17 @@ static tsr_status open_job(struct child_loop *child_loop, const struct children 
     return job->kind->open(job, children->folder, children->states);
 }
 
-// Closes all sockets but the child's own, so that the child reads the end of the stream when the
+// Closes all sockets but those of n ranks, so that the child reads the end of the stream when the
 // parent is gone.
-static void keep_own_socket(const struct children *children, int rank)
+static void keep_own_sockets(const struct children *children, int from, int n)
 {
-    for (int i = 0; i < children->work.n; i++) {
+    for (int i = 0; i < children->ranks; i++) {
         close(children->sockets[i][0]);
-        if (i != rank)
+        if (i < from || i >= from + n)
             close(children->sockets[i][1]);
     }
+    if (children->line)
+        tsr__line_close(children->line);
 }
 
 // Runs a child until the parent closes it. open_job joins, loads and synchronizes with the other
@@ -152,11 +190,18 @@ tsr_status tsr__child_loop_work(struct spawn *spawn, tsr_session *session, int r
                                 struct message *out)
 {
     struct children *children = spawn->data;
-    struct child_loop child_loop = {.session = session, .socket = children->sockets[rank][1]};
     struct note note = {READY, TSR_OK};
     int fd;
     (void)out; // all results are sent as notes
-    keep_own_socket(children, rank);
+    if (rank >= children->here) {
+        const struct job_host *host = &children->hosts->at[rank - children->here + 1];
+        keep_own_sockets(children, host->first, host->ranks);
+        return tsr__relay_work(children, session, rank - children->here + 1);
+    }
+    struct child_loop child_loop = {
+        .session = session, .socket = children->sockets[rank][1], .number = rank};
+    keep_own_sockets(children, rank, 1);
+    limit_child(children);
     tsr_status st = open_job(&child_loop, children);
     if (st == TSR_OK)
         tsr__note_send(child_loop.socket, note);
@@ -167,5 +212,10 @@ tsr_status tsr__child_loop_work(struct spawn *spawn, tsr_session *session, int r
     }
     st = tsr__run_end(session, spawn->options, st); // closing the job may wait for the other ranks
     tsr_job_close(child_loop.job);
+    if (children->apart && session->engine) {
+        struct engine *engine = session->engine;
+        tsr__comm_close(engine->joined);
+        engine->joined = NULL;
+    }
     return st;
 }

@@ -16,12 +16,17 @@
 //                                   BARRIER                         START + ..., BARRIER
 //
 //   The parent keeps results that come before the answer that it waits for (struct results).
+//
+// With ranks on other hosts (remote.h), the ranks of this host are children as above. A further
+// child, the relay, has the connection to a worker and the sockets of its ranks. It passes on notes
+// in both directions, so the parent and each rank exchange the same notes as on one host. These
+// ranks wait for OPEN, which says where rank 0 is, and join each other over UCX.
 #ifndef TSR_CHILDREN_H
 #define TSR_CHILDREN_H
 
 #include "runtime/spawn.h"
 
-enum word { READY, START, START_CUT, KEEP, BARRIER, TRACE, CLOSE };
+enum word { READY, START, START_CUT, KEEP, BARRIER, TRACE, CLOSE, OPEN, FILLED };
 
 struct note {
     int32_t word, status;
@@ -34,6 +39,20 @@ struct results {
     uint64_t came, taken;
 };
 
+// The hosts of a job's ranks. The first is this one; the others have workers.
+struct job_host {
+    const char *name; // without brackets
+    int first, ranks;
+};
+struct job_hosts {
+    struct job_host *at;
+    int n;
+    int port;                  // of the workers
+    const char *secret;        // shared with the workers
+    const char *token;         // public text from which the secret of this job is derived
+    struct host_state *states; // [n], in memory that this process shares with its children
+};
+
 struct children {
     tsr_session *session;
     struct spawn work;
@@ -41,8 +60,15 @@ struct children {
     const char *folder;
     bool states; // keep the states that the manifest names
     struct child_set *child_set;
-    int (*sockets)[2];       // per child: the parent's end, the child's end
-    struct results *results; // per child
+    int ranks;               // number of sockets, one per rank
+    int first;               // rank of the first socket
+    int here;                // the first `here` ranks are children of this process
+    bool apart;              // ranks join each other over UCX, after OPEN
+    int64_t memory;          // limit of the data of each child in bytes; 0: none
+    struct job_hosts *hosts; // NULL: no ranks on other hosts
+    struct line *line;       // of a worker: closed in its ranks
+    int (*sockets)[2];       // per rank: the parent's end, the child's end
+    struct results *results; // per rank
     tsr_status failed;       // status that every later call returns; TSR_OK: nothing has failed
 };
 
@@ -56,6 +82,14 @@ bool tsr__note_receive(int from, struct note *note, int *fd);
 // its file, so this side need not keep the file open until the other side reads it. Returns false
 // with errno EPIPE if the other side has closed the socket.
 bool tsr__note_send_message(int to, struct note note, struct message *message);
+
+// ---- job_children.c
+// Creates the sockets of a set of children. Adds a diagnostic.
+tsr_status tsr__children_sockets(struct children *children, struct arena *arena);
+// Forks the children. The parent's ends of their sockets stay open. After a failure the set must
+// still be closed.
+tsr_status tsr__children_fork(struct children *children);
+void tsr__children_close_sockets(const struct children *children);
 
 // ---- child_loop.c
 // Runs the main loop of child `rank`: the work function of a spawn whose data are struct children.

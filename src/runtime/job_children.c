@@ -11,11 +11,14 @@
 // waiting.
 #include "runtime/children.h"
 #include "runtime/job.h"
+#include "runtime/remote.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#define RELAY_GRACE_S 6.0 // relays wait for the diagnostics of their workers
 
 #define LOOK_MS 20 // between two checks of the children while waiting for an answer
 
@@ -24,7 +27,7 @@
 // Ends all children and reports their diagnostics. Later calls return the same status.
 static tsr_status give_up(struct children *children)
 {
-    for (int i = 0; i < children->work.n; i++)
+    for (int i = 0; i < children->ranks; i++)
         shutdown(children->sockets[i][0], SHUT_RDWR); // children that wait for a note exit
     // Waits for the children, kills those that do not exit, and adds their diagnostics to the
     // session. Frees the set, so it is called once.
@@ -44,9 +47,11 @@ static tsr_status give_up(struct children *children)
 static tsr_status next_note(struct children *children, int rank, struct note *note, int *fd)
 {
     struct pollfd wait = {.fd = children->sockets[rank][0], .events = POLLIN};
-    while (poll(&wait, 1, LOOK_MS) <= 0)
+    while (poll(&wait, 1, LOOK_MS) <= 0) {
         if (tsr__child_set_over(children->child_set))
             return give_up(children);
+        tsr__job_hosts_progress(children);
+    }
     if (tsr__note_receive(wait.fd, note, fd))
         return TSR_OK;
     return give_up(children);
@@ -112,7 +117,7 @@ static tsr_status take_result(struct children *children, int rank, tsr_tensors *
 static tsr_status all_answers(struct children *children, tsr_status *best)
 {
     *best = TSR_INVALID;
-    for (int i = 0; i < children->work.n; i++) {
+    for (int i = 0; i < children->ranks; i++) {
         struct note note = {0};
         TRY(answer_of(children, i, &note));
         if (note.status == TSR_OK)
@@ -130,7 +135,7 @@ static tsr_status send_all(struct children *children, enum word word)
     struct note note = {(int32_t)word, TSR_OK};
     if (children->failed != TSR_OK)
         return children->failed;
-    for (int i = 0; i < children->work.n; i++)
+    for (int i = 0; i < children->ranks; i++)
         if (!tsr__note_send(children->sockets[i][0], note))
             return give_up(children);
     return TSR_OK;
@@ -158,12 +163,12 @@ static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs,
     TRY(tsr__job_sets_owned(job, inputs, form));
     if (children->failed != TSR_OK)
         return children->failed;
-    int sets = form == SET_PER_RANK ? children->work.n : 1;
+    int sets = form == SET_PER_RANK ? children->ranks : 1;
     for (int i = 0; i < sets; i++) // other processes cannot read this process's GPU memory
         TRY(tsr__tensors_on_host(inputs[i]));
     if (form == FULL_SET)
         TRY(check_inputs(job, inputs[0]));
-    for (int i = 0; i < children->work.n; i++) {
+    for (int i = 0; i < children->ranks; i++) {
         struct message message = tsr__message_new();
         bool cut = form == SET_PER_RANK;
         tsr__message_put_tensors(&message, inputs[cut ? i : 0]);
@@ -180,7 +185,7 @@ static tsr_status send_state(struct children *children, const char *past, const 
 {
     if (children->failed != TSR_OK)
         return children->failed;
-    for (int i = 0; i < children->work.n; i++) {
+    for (int i = 0; i < children->ranks; i++) {
         struct message message = tsr__message_new();
         tsr__message_put_text(&message, str_of(past));
         tsr__message_put_text(&message, str_of(present));
@@ -224,7 +229,7 @@ static tsr_status children_trace(tsr_job *job)
 static tsr_status take_results(tsr_job *job, void *data, tsr_tensors *const *sets)
 {
     (void)data;
-    for (int i = 0; i < job->children->work.n; i++)
+    for (int i = 0; i < job->children->ranks; i++)
         TRY(take_result(job->children, i, sets ? sets[i] : NULL));
     return TSR_OK;
 }
@@ -246,11 +251,11 @@ static tsr_status children_finish(tsr_job *job, tsr_tensors *const *outputs, enu
 
 // Creates the sockets. SOCK_SEQPACKET keeps notes separate: one send is one receive. All
 // descriptors are -1 first, so that close_sockets knows which were created.
-static bool make_sockets(struct children *children)
+static bool make_sockets(const struct children *children)
 {
-    for (int i = 0; i < children->work.n; i++)
+    for (int i = 0; i < children->ranks; i++)
         children->sockets[i][0] = children->sockets[i][1] = -1;
-    for (int i = 0; i < children->work.n; i++)
+    for (int i = 0; i < children->ranks; i++)
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, children->sockets[i]) != 0)
             return false;
     return true;
@@ -270,41 +275,84 @@ static tsr_status children_new(tsr_job *job, const char *folder, bool states)
     tsr_session *session = job->session;
     int ranks = (int)job->bundle.manifest.n_ranks;
     struct children *children = ARENA_NEW(&job->arena, struct children);
-    int(*sockets)[2] = (int(*)[2])ARENA_ARRAY(&job->arena, int, 2 * (size_t)ranks);
     struct results *results = ARENA_ARRAY(&job->arena, struct results, (size_t)ranks);
     if (job->arena.failed)
         return TSR_NOMEM;
-    *children = (struct children){
-        .session = session, .options = job->options, .folder = folder, .states = states};
-    children->work = (struct spawn){.n = ranks,
-                                    .stays = true,
-                                    .options = &children->options,
-                                    .work = tsr__child_loop_work,
-                                    .take = take_nothing,
-                                    .data = children};
-    children->sockets = sockets;
-    children->results = results;
+    *children = (struct children){.session = session,
+                                  .options = job->options,
+                                  .folder = folder,
+                                  .states = states,
+                                  .ranks = ranks,
+                                  .here = ranks,
+                                  .results = results};
+    if (tsr__run_in_workers(&job->options))
+        TRY(tsr__job_hosts_open(job, children));
+    TRY(tsr__children_sockets(children, &job->arena));
     job->children = children;
+    return TSR_OK;
+}
+
+tsr_status tsr__children_sockets(struct children *children, struct arena *arena)
+{
+    children->sockets = (int(*)[2])ARENA_ARRAY(arena, int, 2 * (size_t)children->ranks);
+    if (!children->sockets)
+        return TSR_NOMEM;
     if (make_sockets(children))
         return TSR_OK;
-    tsr__diag(session, DIAG_rank_start, NULL, "raise the limit of open files (ulimit -n)",
+    tsr__diag(children->session, DIAG_rank_start, NULL, "raise the limit of open files (ulimit -n)",
               "cannot open a channel to the processes of the ranks: %s", strerror(errno));
-    return children->failed = TSR_PEER;
+    tsr__children_close_sockets(children);
+    return TSR_PEER;
 }
 
 // Forks the children and closes their ends of the sockets, so that this process reads the end of
 // the stream when a child exits.
-static tsr_status fork_children(struct children *children)
+tsr_status tsr__children_fork(struct children *children)
 {
-    tsr_status best,
-        st = tsr__child_set_open(children->session, &children->work, &children->child_set);
-    for (int i = 0; i < children->work.n; i++) {
+    int relays = children->hosts ? children->hosts->n - 1 : 0;
+    children->work = (struct spawn){.n = children->here + relays,
+                                    .stays = true,
+                                    .apart = children->apart,
+                                    .pinned = children->here,
+                                    .first = children->first,
+                                    .grace_s = relays ? RELAY_GRACE_S : 0,
+                                    .options = &children->options,
+                                    .work = tsr__child_loop_work,
+                                    .take = take_nothing,
+                                    .data = children};
+    tsr_status st = tsr__child_set_open(children->session, &children->work, &children->child_set);
+    for (int i = 0; i < children->ranks; i++) {
         close(children->sockets[i][1]);
         children->sockets[i][1] = -1;
     }
+    return st;
+}
+
+// Sends OPEN to all ranks once the workers have their files.
+static tsr_status open_apart(struct children *children)
+{
+    struct note note = {OPEN, TSR_OK};
+    for (int i = 1; i < children->hosts->n; i++)
+        TRY(answer_of(children, children->hosts->at[i].first, &note));
+    tsr__job_hosts_progress(children);
+    children->options.port = tsr__meet_free_port();
+    for (int i = 0; i < children->ranks; i++) {
+        struct message message = tsr__message_new();
+        tsr__job_hosts_put_place(children, &message);
+        if (!tsr__note_send_message(children->sockets[i][0], (struct note){OPEN, TSR_OK}, &message))
+            return give_up(children);
+    }
+    return TSR_OK;
+}
+
+static tsr_status start_children(struct children *children)
+{
+    tsr_status best;
     // Some children may have been started: give_up ends them and reports the cause.
-    if (st != TSR_OK)
-        return give_up(children);
+    if (tsr__children_fork(children) != TSR_OK)
+        return children->child_set ? give_up(children) : (children->failed = TSR_NOMEM);
+    if (children->apart)
+        TRY(open_apart(children));
     // Each child sends READY when it has loaded its model and synchronized with the others.
     return all_answers(children, &best);
 }
@@ -322,16 +370,16 @@ static tsr_status children_open(tsr_job *job, const char *folder, bool states)
     if (!name)
         return TSR_NOMEM;
     TRY(children_new(job, name, states));
-    tsr_status st = fork_children(job->children);
+    tsr_status st = start_children(job->children);
     if (st != TSR_OK || !states)
         return st;
     return tsr__ranks_keep_named(
         job); // children keep them; this process does not expect them as results
 }
 
-static void close_sockets(const struct children *children)
+void tsr__children_close_sockets(const struct children *children)
 {
-    for (int i = 0; i < children->work.n; i++)
+    for (int i = 0; i < children->ranks; i++)
         for (int k = 0; k < 2; k++)
             if (children->sockets[i][k] >= 0)
                 close(children->sockets[i][k]);
@@ -339,7 +387,7 @@ static void close_sockets(const struct children *children)
 
 static void drop_results(const struct children *children)
 {
-    for (int i = 0; i < children->work.n; i++)
+    for (int i = 0; i < children->ranks; i++)
         for (struct results *kept = &children->results[i]; kept->taken < kept->came; kept->taken++)
             close(kept->fds[kept->taken % RUN_SLOTS]);
 }
@@ -356,8 +404,9 @@ static void children_close(tsr_job *job)
         if (children->child_set) // unless give_up has freed it
             tsr__child_set_close(children->child_set);
     }
-    close_sockets(children);
+    tsr__children_close_sockets(children);
     drop_results(children);
+    tsr__job_hosts_close(children->hosts);
 }
 
 // Returns the failure of the children. give_up has already reported the cause.

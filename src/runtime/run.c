@@ -5,6 +5,7 @@
 // The options decide between three ways. A job runs in this process, with threads or as a launched
 // rank. Or child processes run, each of which calls tsr_run again as a rank. Or one child process
 // runs an unsharded model, so that this process does not use a GPU.
+#include "runtime/remote.h"
 #include "runtime/spawn.h"
 
 // ---- in child processes -------------------------------------------------------------------------
@@ -161,7 +162,7 @@ tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_optio
     tsr_run_options run_options;
     tsr_job *job = NULL;
     TRY(check_call(session, options, inputs, outputs, &run_options));
-    if (tsr__run_spawns(session, &run_options))
+    if (tsr__run_spawns(session, &run_options) && !tsr__run_in_workers(&run_options))
         return run_processes(session, folder, &run_options, inputs, outputs);
     struct memory_mark before = tsr__memory_mark(folder);
     TRY(tsr__job_open(session, folder, &run_options, false, &job));

@@ -108,6 +108,15 @@ static void seal(struct message *out, tsr_session *session, tsr_status st)
     tsr__message_put(out, NULL, 0);
 }
 
+// Reports a failure of a child to the parent and its other children: without it they would not
+// learn of it if the children are not connected by this endpoint.
+static void report_failure(tsr_session *session, struct endpoint *endpoint, tsr_status status)
+{
+    size_t n = tsr_finding_count(session);
+    tsr__comm_fail(endpoint, status,
+                   n ? tsr_finding_value(session, n - 1).message : tsr_status_text(status));
+}
+
 // Runs a child. Does not return, and runs none of the parent's exit handlers.
 static void run_child(struct child_set *child_set, int rank, pid_t parent)
 {
@@ -115,8 +124,9 @@ static void run_child(struct child_set *child_set, int rank, pid_t parent)
     struct message out = {.fd = child_set->children[rank].fd};
     struct endpoint *endpoint = NULL;
     reset_signals(parent);
-    if (!child_set->work->options->no_pin)
-        tsr__cores_keep(rank, child_set->n);
+    bool pinned = !child_set->work->pinned || rank < child_set->work->pinned;
+    if (pinned && !child_set->work->options->no_pin)
+        tsr__cores_keep(rank, child_set->work->pinned ? child_set->work->pinned : child_set->n);
     // The copied session also has diagnostics of the parent; only those of this child are sent.
     tsr_finding_clear(session);
     struct engine *engine = tsr__engine_state(session);
@@ -125,10 +135,13 @@ static void run_child(struct child_set *child_set, int rank, pid_t parent)
     if (st == TSR_OK) {
         // From here on tsr__run_join returns this endpoint, so the child acts like a rank under a
         // launcher.
-        engine->joined = endpoint;
+        if (!child_set->work->apart)
+            engine->joined = endpoint;
         st = child_set->work->work(child_set->work, session, rank, &out);
     }
     st = tsr__run_end(session, child_set->work->options, st);
+    if (st != TSR_OK && child_set->work->apart && endpoint)
+        report_failure(session, endpoint, st);
     // The file is complete before the other ranks learn that this rank has left.
     seal(&out, session, st);
     tsr__comm_close(endpoint);
@@ -188,6 +201,21 @@ static void take_end(struct child *child, int status, double now)
         snprintf(child->how, sizeof child->how, "exited");
 }
 
+// Describes the first child that died while the job had not failed. The transport that would name
+// the rank does not connect children that are apart.
+static void note_end(const struct child_set *child_set, int i)
+{
+    const struct child *child = &child_set->children[i];
+    struct spawn *work = child_set->work;
+    if (!work->apart || !child->died || work->ended[0] || child_set->failed_s > 0)
+        return;
+    if (i < work->pinned)
+        snprintf(work->ended, sizeof work->ended, "rank %d %s", work->first + i, child->how);
+    else
+        snprintf(work->ended, sizeof work->ended, "the process that reaches a worker %s",
+                 child->how);
+}
+
 // Measures how long a child has sent no heartbeat, in this process's own time, and reports it as
 // lost after a limit. A step counts at most 0.5 s: if this process itself was stopped for a minute,
 // the children were not silent for that long. The limit is one second longer than that of the
@@ -223,9 +251,11 @@ static bool check_children(struct child_set *child_set)
         // ECHILD: the application ignores SIGCHLD or reaps all children itself. How the child ended
         // is unknown then; the other ranks notice that it is missing.
         pid_t got = child->pid ? waitpid(child->pid, &status, WNOHANG) : 0;
-        if (got == child->pid && got > 0)
+        if (got == child->pid && got > 0) {
             take_end(child, status, now);
-        else if (got < 0 && errno == ECHILD)
+            note_end(child_set, i);
+        }
+        if (got < 0 && errno == ECHILD)
             child->pid = 0;
         // Repeated at each check until a rank waits for the dead one, or MISSED_S is over.
         if (child->died && child_set->failed_s == 0)
@@ -237,8 +267,9 @@ static bool check_children(struct child_set *child_set)
     }
     if (child_set->failed_s == 0 && tsr__shm_trouble(child_set->job, &why))
         child_set->failed_s = now;
+    double grace_s = child_set->work->grace_s > 0 ? child_set->work->grace_s : GRACE_S;
     for (int i = 0; i < child_set->n; i++)
-        if (child_set->failed_s > 0 && now - child_set->failed_s > GRACE_S &&
+        if (child_set->failed_s > 0 && now - child_set->failed_s > grace_s &&
             child_set->children[i].pid)
             kill(child_set->children[i].pid, SIGKILL);
     return open;
@@ -296,6 +327,10 @@ static tsr_status verdict(struct child_set *child_set)
         read_findings(child_set, child, true);
         return child->status == TSR_NOMEM ? TSR_PEER : child->status;
     }
+    if (child_set->work->ended[0])
+        return tsr__fail(child_set->session, TSR_PEER, DIAG_rank_failed, NULL,
+                         "see its messages; a partition runs with all of its ranks or not at all",
+                         "%s", child_set->work->ended);
     if (!tsr__shm_trouble(child_set->job, &why))
         return TSR_OK;
     struct place at = PLACE_NONE;
@@ -312,7 +347,9 @@ static tsr_status take_one(struct child_set *child_set, int rank)
     struct child *child = &child_set->children[rank];
     if (!child->complete || child->status != TSR_OK)
         return TSR_MALFORMED;
-    read_findings(child_set, child, rank == 0); // warnings are the same on all ranks
+    // Warnings are the same on all ranks, but relays have their own.
+    bool other = child_set->work->pinned && rank >= child_set->work->pinned;
+    read_findings(child_set, child, rank == 0 || other);
     child->message.at = 0;
     child->message.failed = false;
     return child_set->work->take(child_set->work, child_set->session, rank, &child->message);

@@ -43,6 +43,11 @@ struct spawn {
     const tsr_run_options *options;
     // persistent: the parent may not poll for a while, so the children detect each other's death
     bool stays;
+    int first;       // rank of the first child, if they are apart
+    char ended[128]; // if they are apart: the first one that died by itself, and how
+    int pinned;      // number of the first children that share the cores; 0: all
+    bool apart; // children join each other by themselves; shared memory has their heartbeats only
+    double grace_s; // time for the other children to exit after a failure; 0: GRACE_S
     tsr_status (*work)(struct spawn *spawn, tsr_session *session, int rank, struct message *out);
     tsr_status (*take)(struct spawn *spawn, tsr_session *session, int rank, struct message *in);
     void *data;

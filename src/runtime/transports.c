@@ -7,6 +7,7 @@
 //   shm          child processes    MPI and shared memory  shared memory
 //   mpi          refused            MPI alone              refused
 //   ucx          refused            UCX and shared memory  UCX and shared memory
+#include "runtime/remote.h"
 #include "runtime/spawn.h"
 
 #include <stdio.h>
@@ -78,7 +79,11 @@ bool tsr__run_spawns(tsr_session *session, const tsr_run_options *options)
 {
     const struct engine *engine = session->engine;
     const struct transport_row *row = row_of(options->transport);
-    if (!row || !row->starts_ranks || (engine && engine->joined))
+    if (!row || (engine && engine->joined))
+        return false;
+    if (tsr__run_in_workers(options))
+        return true;
+    if (!row->starts_ranks)
         return false;
     return !tsr_run_place(options, NULL, NULL);
 }

@@ -270,6 +270,59 @@ bool tsr__env_one_host(const struct comm_options *options);
 // host.
 bool tsr__launcher_is_mpi(const char *family);
 
+// ---- connections between a session and a worker (meet_line.c, meet_greet.c) ---------------------
+
+#define LINE_BYTES     (1u << 20) // most data of a frame
+#define LINE_STOPPED_S 15.0       // the kernel gives up a host that does not answer for so long
+#define LINE_PORT      29500      // default port of workers
+
+// Where a worker listens, and the secret that both sides must have.
+struct line_place {
+    const char *host;
+    int port;
+    const char *secret;
+    const char *interface; // network interface by name, address or network; NULL: by the route
+    double join_s;         // how long a session tries to connect
+};
+struct line_frame {
+    uint32_t kind, rank, bytes;
+};
+// An authenticated connection between a session and a worker. One thread may send while another one
+// receives.
+struct line;
+// Connects to a worker and proves the secret. `why` has the reason of a failure: TSR_USAGE for an
+// invalid address, TSR_PEER if no worker accepts the connection.
+tsr_status tsr__line_open(tsr_session *session, const struct line_place *place, struct line **out,
+                          char *why, size_t n);
+// Sends a frame of at most LINE_BYTES. False: the other side is gone.
+bool tsr__line_send(struct line *line, uint32_t kind, uint32_t rank, const void *data,
+                    size_t bytes);
+// Receives a frame into `data`, a buffer of LINE_BYTES. False: the connection has ended, the frame
+// is not valid or too long, or the time is up.
+bool tsr__line_receive(struct line *line, struct line_frame *frame, void *data, double until);
+int tsr__line_fd(const struct line *line); // for poll
+void tsr__line_stop(struct line *line);    // ends both directions; from any thread
+void tsr__line_close(struct line *line);   // NULL is allowed
+
+// A worker's listening socket. Connections that have not proved the secret delay no others.
+struct line_door;
+tsr_status tsr__door_open(tsr_session *session, const struct line_place *place,
+                          struct line_door **out, char *why, size_t n);
+// Waits at most wait_s for a session that proves the secret. *out is NULL if none came; `from` gets
+// the address of the session.
+tsr_status tsr__door_next(struct line_door *door, double wait_s, struct line **out, char *from,
+                          size_t n);
+int tsr__door_refused(const struct line_door *door); // connections with another secret so far
+void tsr__door_close(struct line_door *door);        // NULL is allowed
+
+// Finds the address of this host on the route to another one. False: the name is unknown, or there
+// is no route.
+bool tsr__meet_route_to(const char *host, char *out, size_t n);
+// Returns a free port of this host at this moment; 0: none.
+int tsr__meet_free_port(void);
+// Derives a secret of 64 hexadecimal digits for one job from a shared secret and a public text.
+void tsr__meet_derive(const char *secret, const char *text, char out[65]);
+
 // ---- ranks on GPUs (device*.c) ------------------------------------------------------------------
 
 // How a group of GPUs communicates. Own: ranks read each other's GPU memory. Host: through host

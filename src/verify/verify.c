@@ -196,7 +196,7 @@ static tsr_run_options run_options(const tsr_verify_options *options)
     // Sharded and unsharded models are fused differently; with 8-bit arithmetic that difference
     // would dominate.
     run.float_products = true;
-    if (!run.transport && run.ranks == 0)
+    if (!run.transport && run.ranks == 0 && !run.hosts)
         run.transport = TSR_TRANSPORT_THREADS; // default: all ranks are threads of this process
     if (run.transport != TSR_TRANSPORT_THREADS)
         tsr_run_place(&run, &run.rank, &run.ranks); // from the launcher, if there is one

@@ -137,6 +137,7 @@ LINES = [
     ["bench", "tests/folders/genai_tiny", "--seconds", "0.05", "--prompt-tokens", "4", "--max-tokens", "4"],
     ["generate", "tests/folders/genai_tiny", "--devices", "2", "--ids", "1,7,11", "--max-tokens", "4"],
     ["launch", "--hosts", "localhost:1"],
+    ["worker", "--listen", "127.0.0.1:0", "--secret-file", "tests/models/secret", "--cache", "@cache", "--check"],
     ["verify", BERT, "--devices", "2", *SIZES],
     ["verify", BERT, "--devices", "2", "--inputs", "tests/models/bert_tiny/test_data_set_0", "--random", "2", "--seed", "1"],
     ["simulate", "@planned.onnx"],

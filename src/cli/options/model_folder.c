@@ -20,8 +20,7 @@
 #define PAST        5
 #define DECODE_PAST 256 // tokens in the cache that plans assume
 
-// Adds an option as if the user had given it.
-static void give(struct cli *cli, const struct option *option, char *text)
+void cli_give(struct cli *cli, const struct option *option, char *text)
 {
     cli->given = cli_grow(cli->given, cli->n_given + 1, sizeof *cli->given);
     cli->made = cli_grow(cli->made, cli->n_made + 1, sizeof *cli->made);
@@ -55,7 +54,7 @@ static tsr_status give_sizes(struct cli *cli, tsr_folder *folder, const struct o
         size_t bytes = strlen(sizes[i].name) + 24; // "=", digits, the end
         char *text = cli_alloc(bytes, 1);
         snprintf(text, bytes, "%s=%lld", sizes[i].name, (long long)sizes[i].size);
-        give(cli, dim, text);
+        cli_give(cli, dim, text);
     }
     return TSR_OK;
 }
@@ -72,7 +71,7 @@ static tsr_status give_inputs(struct cli *cli, tsr_folder *f, const struct optio
     size_t bytes = strlen(folder) + sizeof "/inputs.npz";
     char *path = cli_alloc(bytes, 1);
     snprintf(path, bytes, "%s/inputs.npz", folder);
-    give(cli, inputs, path);
+    cli_give(cli, inputs, path);
     status = tsr_tensors_new(cli->session, &set);
     if (status == TSR_OK)
         status = tsr_folder_inputs(f, 1, TOKENS, PAST, set);

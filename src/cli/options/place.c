@@ -4,6 +4,7 @@
 // A process becomes a rank in one of three ways:
 //   --rank K --ranks N          on one host, with shared memory
 //   --rank K --hosts a:4,b:4    on several hosts, with UCX
+//   --hosts a:4,b:4             this process starts the ranks of this host; workers have the others
 //   a launcher's environment    which the library reads (tsr_launcher)
 #include "cli/cli.h"
 
@@ -95,6 +96,54 @@ int cli_hosts_wanted(struct cli *cli, const char *list)
     return cli_usage(cli, "--hosts needs a list such as a:4,b:4 or a,[::1]:2, not '%s'", list);
 }
 
+bool cli_in_workers(const struct cli *cli)
+{
+    return cli_value(cli, "--hosts") && !cli_value(cli, "--rank") &&
+           !tsr_launcher(NULL, NULL, NULL);
+}
+
+// Returns the topology of a list of hosts: "hosts:2x4" for a:4,b:4. Hosts with different numbers of
+// devices have none; then it is the number of all devices.
+const char *cli_hosts_topology(const char *list)
+{
+    static char text[48];
+    int hosts = 0, each = 0, all = cli_count_hosts(list);
+    bool equal = true;
+    for (const char *at = list; *at;
+         at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strlen(at)) {
+        int here = ranks_on(at, strcspn(at, ","));
+        equal = equal && (each == 0 || each == here);
+        each = here;
+        hosts++;
+    }
+    if (equal && hosts > 1)
+        snprintf(text, sizeof text, "hosts:%dx%d", hosts, each);
+    else
+        snprintf(text, sizeof text, "%d", all);
+    return text;
+}
+
+// Reads --hosts without --rank. A model is planned for the devices of these hosts.
+static int read_workers(struct cli *cli, tsr_run_options *options)
+{
+    int ranks = cli_count_hosts(options->hosts);
+    const struct option *devices = cli_option(cli->command, "--devices", strlen("--devices"));
+    bool shards = cli_is_folder(cli->arguments[0]) || cli_value(cli, "--config") || !devices;
+    if (options->transport != TSR_TRANSPORT_DEFAULT && options->transport != TSR_TRANSPORT_UCX)
+        return cli_usage(cli, "--hosts needs UCX: remove --transport");
+    if (!options->secret || !*options->secret)
+        return cli_usage(cli, "--hosts needs --secret-file FILE with the secret of the workers, or "
+                              "--rank K, the rank of this process");
+    if (cli_value(cli, "--ranks"))
+        return cli_usage(cli, "--hosts has %d devices: remove --ranks", ranks);
+    if (!shards && !cli_value(cli, "--devices")) {
+        const char *topology = cli_hosts_topology(options->hosts);
+        cli_give(cli, devices, cli_copy(topology, strlen(topology)));
+    }
+    options->most_ranks = ranks;
+    return 0;
+}
+
 // Reads --rank and --ranks. Without --meet, the path of the first argument (a model or a partition)
 // is the name by which the ranks find each other.
 static int read_rank(struct cli *cli, tsr_run_options *options)
@@ -103,8 +152,8 @@ static int read_rank(struct cli *cli, tsr_run_options *options)
     uint64_t rank, ranks;
     char counted[16];
     const char *rank_text = cli_value(cli, "--rank"), *ranks_text = cli_value(cli, "--ranks");
-    if (options->hosts && !rank_text)
-        return cli_usage(cli, "--hosts needs --rank K, the rank of this process");
+    if (options->hosts && !rank_text && !tsr_launcher(NULL, NULL, NULL))
+        return read_workers(cli, options);
     if (!rank_text && !ranks_text)
         return options->meet ? cli_usage(cli, "--meet needs --rank K --ranks N") : 0;
     // --hosts implies --ranks; if both are given they must agree.

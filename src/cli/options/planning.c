@@ -29,7 +29,16 @@ static int read_devices(struct cli *cli, struct planning *planning)
         if (errno || n < 1)
             return cli_usage(cli, "--devices needs a number from 1 up, not '%s'", text);
         planning->options.devices = n;
-        return 0;
+        if (!cli_in_workers(cli))
+            return 0;
+        const char *hosts = cli_value(cli, "--hosts");
+        if (cli_count_hosts(hosts) != n)
+            return cli_usage(cli, "--hosts has %d devices, but --devices is %lld",
+                             cli_count_hosts(hosts), n);
+        text = cli_hosts_topology(hosts);
+        if (isdigit((unsigned char)text[0]))
+            return 0;
+        planning->options.devices = 0;
     }
     tsr_status status = cli_topology(cli, text, &planning->options.topology);
     if (status == TSR_OK)
@@ -142,7 +151,8 @@ void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         cores = CPU_COUNT(&set);
     // Ranks of a launcher may be on other hosts.
-    if (cores < 1 || ranks <= cores || tsr_launcher(NULL, &size, NULL) || cli_flag(cli, "--rank"))
+    if (cores < 1 || ranks <= cores || tsr_launcher(NULL, &size, NULL) || cli_flag(cli, "--rank") ||
+        cli_in_workers(cli))
         return;
     cli_print(cli,
               "warning: %lld ranks share %d core%s, so this run is slower than on %lld devices; "

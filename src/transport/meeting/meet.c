@@ -20,7 +20,7 @@ bool tsr__meet_nonce(uint8_t out[MEET_NONCE])
 }
 
 // Creates a meeting. Initially no rank is connected (fd -1) and none is lost.
-static struct meet *meet_new(tsr_session *session, const struct meet_place *place)
+struct meet *tsr__meet_new(tsr_session *session, const struct meet_place *place)
 {
     struct arena memory = {.session = session};
     struct meet *meet = ARENA_NEW(&memory, struct meet);
@@ -52,7 +52,7 @@ tsr_status tsr__meet_open(tsr_session *session, const struct meet_place *place, 
     }
     if (!tsr__meet_resolve(place, &found, why, n))
         return TSR_USAGE;
-    struct meet *meet = meet_new(session, place);
+    struct meet *meet = tsr__meet_new(session, place);
     if (!meet)
         return TSR_NOMEM;
     memcpy(meet->interface, interface, sizeof interface);

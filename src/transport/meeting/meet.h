@@ -24,13 +24,15 @@
 #define MEET_VERDICT  40 // magic, verdict, code
 #define MEET_HEAD     12 // kind, rank, bytes; then the bytes; then the code
 
-enum meet_flags { MEET_HAS_SECRET = 1 };
+// MEET_IS_WORKER: a worker and a session meet (meet_line.c), not the ranks of a job.
+enum meet_flags { MEET_HAS_SECRET = 1, MEET_IS_WORKER = 2 };
 enum meet_verdict {
     MEET_WELCOME = 1,
     MEET_OTHER_SECRET,
     MEET_OTHER_COUNT,
     MEET_PLACE_TAKEN,
-    MEET_OTHER_VERSION
+    MEET_OTHER_VERSION,
+    MEET_OTHER_SERVICE // a rank connected to a worker, or a session to a rank
 };
 enum meet_kind { MEET_CARD = 1, MEET_GONE, MEET_BYE };
 enum meet_side { MEET_FROM_ZERO = 0, MEET_FROM_OTHER = 1 };
@@ -91,6 +93,7 @@ struct meet_place {
         // network interface between hosts: a name, an address or a network; NULL: by the route
         interface;
     double join_s;    // how long a rank waits for the others
+    bool is_worker;   // a session (rank 1) connects to a worker (rank 0)
     const char *hint; // what to check if a rank does not connect
 };
 // Finds the address of rank 0 in the options or the launcher's variables. Returns false if it is

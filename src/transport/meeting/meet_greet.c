@@ -59,7 +59,7 @@ static void admit(struct reception *reception, int fd, bool is_local)
     int on = 1;
     struct caller caller = {.fd = fd, .is_local = is_local, .since_s = tsr__now_s()};
     caller.greeting.version = MEET_VERSION;
-    caller.greeting.flags = meet_has_secret(reception->place);
+    caller.greeting.flags = meet_flags(reception->place);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if ((is_local && !tsr__same_user(fd)) || !tsr__meet_nonce(caller.greeting.nonce)) {
         close(fd);
@@ -239,21 +239,104 @@ static bool describe_absent(const struct meet *meet, const struct meet_place *pl
     return false;
 }
 
+// Starts to listen. False: it is not possible, and `why` has the reason.
+static bool open_reception(struct reception *reception, const struct meet_addresses *found,
+                           char *why, size_t n)
+{
+    const struct meet_place *place = reception->place;
+    reception->n_listeners = tsr__meet_listen(place, found, reception->listeners);
+    if (reception->n_listeners == 0)
+        snprintf(why, n, "%s cannot listen on %s port %d: %s",
+                 place->is_worker ? "the worker" : "rank 0", place->host, place->port,
+                 strerror(errno));
+    return reception->n_listeners > 0;
+}
+
+static void close_reception(struct reception *reception)
+{
+    while (reception->n_callers)
+        drop(reception, 0);
+    for (int i = 0; i < reception->n_listeners; i++)
+        close(reception->listeners[i]);
+}
+
 bool tsr__meet_gather(struct meet *meet, const struct meet_place *place,
                       const struct meet_addresses *found, char *why, size_t n)
 {
     struct reception reception = {.meet = meet, .place = place, .absent = meet->ranks - 1};
-    reception.n_listeners = tsr__meet_listen(place, found, reception.listeners);
-    if (reception.n_listeners == 0) {
-        snprintf(why, n, "rank 0 cannot listen on %s port %d: %s", place->host, place->port,
-                 strerror(errno));
+    if (!open_reception(&reception, found, why, n))
         return false;
-    }
     while (reception.absent && turn(&reception, meet->until))
         ;
-    while (reception.n_callers)
-        drop(&reception, 0);
-    for (int i = 0; i < reception.n_listeners; i++)
-        close(reception.listeners[i]);
+    close_reception(&reception);
     return reception.absent == 0 || describe_absent(meet, place, why, n);
+}
+
+// ---- workers ------------------------------------------------------------------------------------
+
+// To a door, each session is rank 1 of a meeting of two. Its connection is handed to the caller,
+// and the door waits for the next one.
+struct line_door {
+    struct meet_place place;
+    struct reception reception;
+};
+
+tsr_status tsr__door_open(tsr_session *session, const struct line_place *at, struct line_door **out,
+                          char *why, size_t n)
+{
+    struct meet_addresses found;
+    struct meet_place place;
+    tsr__line_place(at, 0, &place);
+    if (!meet_has_secret(&place)) {
+        snprintf(why, n, "a worker needs a secret");
+        return TSR_USAGE;
+    }
+    if (!tsr__meet_resolve(&place, &found, why, n))
+        return TSR_USAGE;
+    struct meet *meet = tsr__meet_new(session, &place);
+    struct line_door *door = meet ? ARENA_NEW(&meet->memory, struct line_door) : NULL;
+    if (!door) {
+        tsr__meet_free(meet);
+        return TSR_NOMEM;
+    }
+    door->place = place;
+    door->reception = (struct reception){.meet = meet, .place = &door->place, .absent = 1};
+    if (!open_reception(&door->reception, &found, why, n)) {
+        tsr__meet_free(meet);
+        return TSR_USAGE;
+    }
+    *out = door;
+    return TSR_OK;
+}
+
+tsr_status tsr__door_next(struct line_door *door, double wait_s, struct line **out, char *from,
+                          size_t n)
+{
+    struct reception *reception = &door->reception;
+    double until = tsr__now_s() + wait_s;
+    *out = NULL;
+    while (reception->absent && turn(reception, until))
+        ;
+    if (reception->absent)
+        return TSR_OK;
+    reception->absent = 1;
+    *out = tsr__line_new(reception->meet->session, &reception->meet->wires[1], MEET_FROM_ZERO);
+    if (!*out)
+        return TSR_NOMEM;
+    if (!tsr__line_from(*out, from, n))
+        snprintf(from, n, "an unknown host");
+    return TSR_OK;
+}
+
+int tsr__door_refused(const struct line_door *door)
+{
+    return door->reception.meet->refused;
+}
+
+void tsr__door_close(struct line_door *door)
+{
+    if (!door)
+        return;
+    close_reception(&door->reception);
+    tsr__meet_free(door->reception.meet); // the door is in its memory
 }

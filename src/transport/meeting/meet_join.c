@@ -76,13 +76,17 @@ static bool introduce(struct attempt *attempt, int fd, double until)
     uint8_t in[MEET_GREETING], out[MEET_ANSWER];
     struct meet_greeting greeting;
     struct meet_answer answer = {.version = MEET_VERSION,
-                                 .flags = meet_has_secret(attempt->place),
+                                 .flags = meet_flags(attempt->place),
                                  .rank = (uint32_t)attempt->meet->rank,
                                  .ranks = (uint32_t)attempt->meet->ranks};
     struct meet_key key;
     if (!tsr__meet_read(fd, in, sizeof in, until) || !tsr__meet_get_greeting(in, &greeting) ||
         !tsr__meet_nonce(answer.nonce))
         return false;
+    if ((greeting.flags ^ answer.flags) & MEET_IS_WORKER) {
+        attempt->verdict = MEET_OTHER_SERVICE;
+        return true;
+    }
     tsr__meet_key(attempt->place->secret, &greeting, &answer, &key);
     tsr__meet_proof(&key, MEET_FROM_OTHER, answer.code);
     tsr__meet_put_answer(&answer, out);
@@ -114,6 +118,24 @@ static bool try_address(struct attempt *attempt, const struct meet_address *to)
     return false;
 }
 
+// Describes why a worker refused this session.
+static void describe_worker(const struct meet_place *place, enum meet_verdict verdict, char *why,
+                            size_t n)
+{
+    const char *reason = "is busy with other sessions";
+    if (verdict == MEET_OTHER_SECRET)
+        reason = "has another secret than this session";
+    if (verdict == MEET_OTHER_VERSION)
+        reason = "runs another version of Tessera";
+    if (verdict == MEET_OTHER_SERVICE)
+        reason = "is no worker but rank 0 of a job";
+    if (verdict == MEET_WELCOME)
+        snprintf(why, n, "no worker can be reached at %s port %d within %.0f s", place->host,
+                 place->port, place->join_s);
+    else
+        snprintf(why, n, "the worker at %s port %d %s", place->host, place->port, reason);
+}
+
 static void describe_verdict(const struct meet *meet, enum meet_verdict verdict, char *why,
                              size_t n)
 {
@@ -130,6 +152,9 @@ static void describe_verdict(const struct meet *meet, enum meet_verdict verdict,
         break;
     case MEET_OTHER_VERSION:
         snprintf(why, n, "rank 0 and rank %d run different versions of Tessera", meet->rank);
+        break;
+    case MEET_OTHER_SERVICE:
+        snprintf(why, n, "a worker listens at the address of rank 0: choose another port");
         break;
     case MEET_WELCOME:
         break;
@@ -158,7 +183,9 @@ bool tsr__meet_join(struct meet *meet, const struct meet_place *place,
             break;
         nanosleep(&nap, NULL);
     }
-    if (refusal != MEET_WELCOME)
+    if (place->is_worker)
+        describe_worker(place, refusal, why, n);
+    else if (refusal != MEET_WELCOME)
         describe_verdict(meet, refusal, why, n);
     else
         snprintf(why, n, "rank 0 cannot be reached at %s port %d within %.0f s", place->host,

@@ -59,15 +59,36 @@ bool tsr__meet_interface_of(const char *text, char name[IF_NAMESIZE]);
 
 // ---- rank 0 (meet_greet.c) and the others (meet_join.c) -----------------------------------------
 
+struct meet *tsr__meet_new(tsr_session *session, const struct meet_place *place); // meet.c
 static inline bool meet_has_secret(const struct meet_place *place)
 {
     return place->secret && *place->secret;
+}
+static inline uint16_t meet_flags(const struct meet_place *place)
+{
+    return (uint16_t)((meet_has_secret(place) ? MEET_HAS_SECRET : 0) |
+                      (place->is_worker ? MEET_IS_WORKER : 0));
 }
 bool tsr__meet_nonce(uint8_t out[MEET_NONCE]);
 bool tsr__meet_gather(struct meet *meet, const struct meet_place *place,
                       const struct meet_addresses *found, char *why, size_t n);
 bool tsr__meet_join(struct meet *meet, const struct meet_place *place,
                     const struct meet_addresses *found, char *why, size_t n);
+
+// ---- sessions and workers (meet_line.c) -------------------------------------------------------
+
+struct line {
+    tsr_session *session;
+    int fd;
+    enum meet_side side; // the worker is MEET_FROM_ZERO
+    struct meet_key key;
+    uint64_t sent, received; // number of frames
+};
+// Takes the connection of a wire. NULL: out of memory.
+struct line *tsr__line_new(tsr_session *session, struct meet_wire *wire, enum meet_side side);
+void tsr__line_place(const struct line_place *place, int rank, struct meet_place *out);
+// Finds the numeric address of the other side. False: it is unknown.
+bool tsr__line_from(const struct line *line, char *out, size_t n);
 
 // ---- bytes (meet_watch.c) -----------------------------------------------------------------------
 

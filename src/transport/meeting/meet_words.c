@@ -190,7 +190,7 @@ bool tsr__meet_get_verdict(const uint8_t in[MEET_VERDICT], enum meet_verdict *ve
 {
     uint32_t number = get32(in + 4);
     if (memcmp(in, magic, sizeof magic) != 0 || number < MEET_WELCOME ||
-        number > MEET_OTHER_VERSION)
+        number > MEET_OTHER_SERVICE)
         return false;
     *verdict = (enum meet_verdict)number;
     memcpy(code, in + 8, MEET_CODE);

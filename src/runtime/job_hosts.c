@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// job_hosts.c - the session's side of ranks on other hosts: the list of hosts, and the order in
+// which their ranks start.
+//
+// Example: --hosts a:2,b:2 for 4 ranks. Ranks 0 and 1 are children of this process. A third child
+// is the relay of b, whose worker has ranks 2 and 3.
+//
+//   fork      ranks 0 and 1, which wait; the relay, which fills the worker on b
+//   FILLED    from every relay; meanwhile this process reports progress
+//   OPEN      to all ranks, with the address and port of rank 0: they join over UCX and load
+//   READY     from all ranks
+#include "runtime/job.h"
+#include "runtime/remote.h"
+
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+#define MOST_HOSTS 1024
+
+bool tsr__run_in_workers(const tsr_run_options *options)
+{
+    bool other = options->transport != TSR_TRANSPORT_DEFAULT &&
+                 options->transport != TSR_TRANSPORT_UCX; // ranks are in this process, or children
+    return options->hosts && options->ranks == 0 && !other && !tsr_launcher(NULL, NULL, NULL);
+}
+
+static tsr_status refuse(tsr_session *session, const char *hint, const char *text)
+{
+    return tsr__run_refuse(session, DIAG_hosts_invalid, NULL, hint, text);
+}
+
+// ---- the list -----------------------------------------------------------------------------------
+
+// Reads an entry like "a", "a:4" or "[::1]:4".
+static bool read_host(struct arena *arena, const char *text, size_t length, struct job_host *out)
+{
+    struct str name = {text, length}, count = {"1", 1};
+    const char *close = memchr(text, ']', length), *colon = memchr(text, ':', length);
+    int64_t ranks;
+    if (*text == '[' && close) {
+        name = (struct str){text + 1, (size_t)(close - text) - 1};
+        colon = close + 1 < text + length ? close + 1 : NULL;
+    } else if (colon) {
+        name.n = (size_t)(colon - text);
+    }
+    if (colon)
+        count = (struct str){colon + 1, (size_t)(text + length - colon) - 1};
+    if (colon && *colon != ':')
+        return false;
+    if (name.n == 0 || name.n > 255 || *name.p == '-' || !tsr__str_int(count, &ranks) ||
+        ranks < 1 || ranks > COMM_MAX_RANKS)
+        return false;
+    *out = (struct job_host){.name = tsr__arena_str(arena, name).p, .ranks = (int)ranks};
+    return true;
+}
+
+static tsr_status read_hosts(tsr_job *job, struct job_hosts *hosts)
+{
+    const char *list = job->options.hosts;
+    size_t n = 1, at = 0;
+    int64_t ranks = 0;
+    char text[160];
+    for (const char *p = list; *p; p++)
+        n += *p == ',';
+    hosts->at = ARENA_ARRAY(&job->arena, struct job_host, n);
+    if (!hosts->at)
+        return TSR_NOMEM;
+    for (bool more = true; more; list++) {
+        size_t length = strcspn(list, ",");
+        more = list[length] == ',';
+        if (at == MOST_HOSTS || !read_host(&job->arena, list, length, &hosts->at[at]))
+            return refuse(job->session, "write a list such as a:4,b:4 or a,[fd00::2]:4",
+                          "the list of hosts is not valid");
+        hosts->at[at].first = (int)ranks;
+        ranks += hosts->at[at++].ranks;
+        list += length;
+    }
+    hosts->n = (int)at;
+    if (ranks == job->bundle.manifest.n_ranks)
+        return TSR_OK;
+    snprintf(text, sizeof text, "the hosts have %lld devices, but the partition has %lld ranks",
+             (long long)ranks, (long long)job->bundle.manifest.n_ranks);
+    return refuse(job->session, "give as many devices as the partition has ranks", text);
+}
+
+// ---- options ------------------------------------------------------------------------------------
+
+// Refuses options that a worker would not accept.
+static tsr_status check_options(const tsr_job *job)
+{
+    const tsr_run_options *options = &job->options;
+    if (!options->secret || !*options->secret)
+        return refuse(job->session, "use the file with the secret of the workers: --secret-file",
+                      "ranks on other hosts need a secret");
+    if (options->ort_ops)
+        return refuse(job->session, "register the operators in the engine of every host instead",
+                      "workers accept no operator libraries from a session");
+    if (options->n_provider_options)
+        return refuse(job->session, "leave them out, or start the ranks by `tessera launch`",
+                      "workers accept no options of execution providers from a session");
+    return TSR_OK;
+}
+
+// Makes the public text of which the secret of this job is derived.
+static const char *make_token(struct arena *arena)
+{
+    unsigned char bytes[32];
+    char text[65];
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        return NULL;
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    return tsr__arena_str(arena, str_of(text)).p;
+}
+
+// Sets the options with which the ranks of this host join.
+static tsr_status set_options(tsr_job *job, struct children *children, struct job_hosts *hosts)
+{
+    char secret[65];
+    hosts->port = job->options.port ? job->options.port : LINE_PORT;
+    hosts->secret = tsr__arena_str(&job->arena, str_of(job->options.secret)).p;
+    hosts->token = make_token(&job->arena);
+    if (!hosts->secret || !hosts->token)
+        return TSR_NOMEM;
+    tsr__meet_derive(hosts->secret, hosts->token, secret);
+    children->options.secret = tsr__arena_str(&job->arena, str_of(secret)).p;
+    children->options.transport = TSR_TRANSPORT_UCX;
+    children->options.ranks = (int)job->bundle.manifest.n_ranks;
+    return job->arena.failed ? TSR_NOMEM : TSR_OK;
+}
+
+tsr_status tsr__job_hosts_open(tsr_job *job, struct children *children)
+{
+    struct job_hosts *hosts = ARENA_NEW(&job->arena, struct job_hosts);
+    if (!hosts)
+        return TSR_NOMEM;
+    TRY(check_options(job));
+    TRY(read_hosts(job, hosts));
+    TRY(set_options(job, children, hosts));
+    size_t bytes = (size_t)hosts->n * sizeof(struct host_state);
+    hosts->states = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (hosts->states == MAP_FAILED) {
+        hosts->states = NULL;
+        return TSR_NOMEM;
+    }
+    children->hosts = hosts;
+    children->apart = true;
+    children->here = hosts->at[0].ranks;
+    return TSR_OK;
+}
+
+void tsr__job_hosts_close(struct job_hosts *hosts)
+{
+    if (hosts && hosts->states)
+        munmap(hosts->states, (size_t)hosts->n * sizeof(struct host_state));
+}
+
+// ---- the start ----------------------------------------------------------------------------------
+
+void tsr__job_hosts_progress(const struct children *children)
+{
+    uint64_t sent = 0, total = 0;
+    for (int i = 1; children->hosts && i < children->hosts->n; i++) {
+        sent += atomic_load(&children->hosts->states[i].sent);
+        total += atomic_load(&children->hosts->states[i].total);
+    }
+    if (total)
+        tsr__progress(children->session, "sending files to workers", sent < total ? sent : total,
+                      total);
+}
+
+static bool is_loopback_name(const char *name)
+{
+    return strncmp(name, "127.", 4) == 0 || strcmp(name, "::1") == 0 ||
+           strcmp(name, "localhost") == 0;
+}
+
+// Finds the address of rank 0 for the other hosts: as given, if the list has an address; else that
+// of the route to the first worker. The name of this host might lead to its loopback interface, or
+// be unknown elsewhere.
+static bool find_address(const struct children *children, char *out, size_t n)
+{
+    const struct job_hosts *hosts = children->hosts;
+    const char *own = hosts->at[0].name;
+    bool numeric = strspn(own, "0123456789.") == strlen(own) || strchr(own, ':');
+    if (hosts->n == 1 || (numeric && !is_loopback_name(own)))
+        return (size_t)snprintf(out, n, "%s", own) < n;
+    return tsr__meet_route_to(hosts->at[1].name, out, n);
+}
+
+// Writes the place of rank 0 to a message for each rank.
+void tsr__job_hosts_put_place(const struct children *children, struct message *message)
+{
+    char address[256] = "", place[280];
+    if (!find_address(children, address, sizeof address))
+        snprintf(address, sizeof address, "%s", children->hosts->at[0].name);
+    snprintf(place, sizeof place, strchr(address, ':') ? "[%s]" : "%s", address);
+    tsr__message_put_text(message, str_of(place));
+    tsr__message_put_int(message, children->options.port);
+}
