@@ -779,10 +779,11 @@ typedef struct tsr_run_options {
     /* Update all states in place, not only those that the model declares with equal sizes. */
     bool states_in_place;
     bool facts; /* keep what each rank used, for reports of the command */
-    /* ucx with `ranks`: "a:4,b:4", the hosts of the ranks, that of rank 0 first; NULL: this host.
-     * */
+    /* "a:4,b:4": the hosts and their numbers of ranks; NULL: this host. With `ranks`, over ucx, that
+     * of rank 0 is first. Without, this host is first, and workers have the ranks of the others
+     * (tsr_worker of tessera_cli.h). */
     const char *hosts;
-    int port; /* ucx: port of rank 0; 0: that of the launcher, or 29500 */
+    int port; /* ucx: port of rank 0 (0: that of the launcher, or 29500); or that of the workers */
     /* ucx: a secret shared by the ranks of the job; NULL: none, and the ranks must be on one host.
      * */
     const char *secret;
@@ -791,6 +792,9 @@ typedef struct tsr_run_options {
     const char *network_interface;
     /* Most ranks that this process starts; 0: 16 per core, at most 64; negative: no limit. */
     int most_ranks;
+    /* Remote shell for hosts that have no worker, such as "ssh -o BatchMode=yes": it starts one for
+     * this session. NULL: workers must be waiting. */
+    const char *rsh;
 } tsr_run_options;
 #define TSR_RUN_OPTIONS_INIT TSR_INIT(tsr_run_options)
 

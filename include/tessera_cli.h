@@ -194,6 +194,13 @@ typedef struct tsr_worker_options {
  * threads. */
 TSR_API tsr_status tsr_worker(tsr_session *session, const tsr_worker_options *options);
 
+/* Reads a list of hosts such as "a:4,b:4" or "a,[fd00::2]:2". Returns the number of their devices; 0:
+ * not a valid list. topology, if not NULL, gets n bytes for tsr_topology_find: "hosts:2x4", or the
+ * number of devices if hosts have different numbers. */
+TSR_API int tsr_hosts_read(const char *list, char *topology, size_t n);
+/* Reads the secret of a job, the first line of a file, into n bytes. */
+TSR_API tsr_status tsr_secret_read(tsr_session *session, const char *file, char *out, size_t n);
+
 /* ---- text ---------------------------------------------------------------------------------- */
 
 /* Copies text so that it cannot change a terminal: control characters (except newline and tab),

@@ -21,6 +21,7 @@ def _parser() -> Any:
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--devices", metavar="N|TOPOLOGY")
     parser.add_argument("--transport")
+    chat.add_host_arguments(parser)
     chat.add_search_arguments(parser)
     return parser
 
@@ -64,7 +65,8 @@ def _print(folder: str, prompt: Any, between: str, options: Dict[str, Any]) -> N
     from .errors import TesseraError
     from .generation import generate, launched
     place, k = launched(), 0
-    if options["transport"] and not options["devices"] and not place:
+    options.update(chat.host_options(options))
+    if options["transport"] and not options["devices"] and "hosts" not in options and not place:
         chat.fail("--transport needs --devices")
     try:
         for k, piece in enumerate(generate(folder, prompt, **options), 1):

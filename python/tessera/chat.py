@@ -13,6 +13,7 @@ from . import _api
 from ._library import library
 from .errors import TesseraError
 from .generation import Generator, search_options
+from .model import HOST_OPTIONS
 
 MARK = "Tessera: "  # the provider's errors start with it and the text of their status
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # except newline and tab
@@ -96,6 +97,20 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", metavar="DIR", help="folder that keeps the sharded model for the next start")
 
 
+def add_host_arguments(parser: argparse.ArgumentParser, port: str = "--port") -> None:
+    parser.add_argument("--hosts", metavar="a:4,b:4", help="devices of each host, this one first; the others have workers")
+    parser.add_argument(port, dest="worker_port", type=number(int, 1, 65535), metavar="P", help="port of the workers (default 29500)")
+    parser.add_argument("--secret-file", metavar="FILE", help="file with the secret of the workers (default: TESSERA_SECRET)")
+    parser.add_argument("--interface", metavar="NAME|ADDRESS|NETWORK", help="network interface between hosts (default: the route)")
+    parser.add_argument("--rsh", metavar="COMMAND", help="with --hosts: remote shell that starts workers where there are none")
+
+
+def host_options(options: Dict[str, Any]) -> Dict[str, Any]:
+    """Removes the options of hosts from those of a command, and returns those that were given."""
+    found = {name: options.pop("worker_port" if name == "port" else name) for name in HOST_OPTIONS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=number(int, 1), default=256, metavar="N",
                         help="maximum number of tokens per answer (default 256)")
@@ -108,10 +123,10 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
 
 def open_generator(words: argparse.Namespace) -> Generator:
     """Loads the model that a command's arguments name. Ends the program with a message if that fails."""
-    options = {
-        name: value for name, value in vars(words).items() if name in ("memory", "transport", "threads", "cache") and value is not None
-    }
-    if options and words.devices is None:
+    given = dict(vars(words))
+    options = host_options(given)
+    options.update({name: given[name] for name in ("memory", "transport", "threads", "cache") if given[name] is not None})
+    if options and words.devices is None and words.hosts is None:
         fail("--%s needs --devices" % next(iter(options)))
     try:
         generator = Generator(words.folder, devices=words.devices, **options)
@@ -126,6 +141,7 @@ def main(arguments: List[str]) -> None:
         prog="tessera chat", description="Talk to a language model on several devices. The answer to a line is printed "
         "as it is generated; Ctrl-C stops it, Ctrl-D ends the program.")
     add_model_arguments(parser)
+    add_host_arguments(parser)
     add_search_arguments(parser)
     parser.add_argument("--system", metavar="TEXT", help="instructions for the model, sent before the first line")
     words = parser.parse_args(arguments)

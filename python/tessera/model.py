@@ -370,6 +370,23 @@ def check_devices(devices: Any) -> Union[int, str, None]:
     return operator.index(devices)
 
 
+HOST_OPTIONS = ("hosts", "port", "secret_file", "interface", "rsh")
+
+
+def devices_on(hosts: Optional[str], devices: Any) -> Any:
+    """Returns the devices of a list of hosts such as "a:2,b:2", unless a topology is given."""
+    if hosts is None or (devices is not None and not is_count(devices)):
+        return devices
+    topology = ctypes.create_string_buffer(48)
+    count = library.tsr_hosts_read(hosts.encode(), topology, len(topology))
+    if count == 0:
+        raise ValueError("hosts must be a list such as 'a:4,b:4', this host first, not %r" % (hosts,))
+    if devices not in (None, count):
+        raise ValueError("hosts has %d devices, but devices is %r" % (count, devices))
+    text = topology.value.decode()
+    return int(text) if text.isdigit() else text
+
+
 def topology_of(session: Session, devices: Union[int, str]) -> Any:
     """Returns a topology for any value that --devices accepts: a generator, a list, a file, a planned model, or
     "auto" (the best number of devices). The caller frees it.

@@ -21,7 +21,7 @@ except ModuleNotFoundError:
 
 from ._library import FOLDER, Session, TemporaryFolder, check_keywords, library, need_devices
 from .errors import TesseraError
-from .model import Model, check_devices, html_table, topology_of
+from .model import Model, check_devices, devices_on, html_table, topology_of
 
 NAME = "TesseraExecutionProvider"
 LIBRARY = "libtessera_ep.so"
@@ -92,7 +92,8 @@ def _runtime_keywords() -> Set[str]:
 class SessionPlan:
     """How a session runs its model. milliseconds: predicted time of one run; None if the session did not plan the model
     itself (a given plan, annotations, a cache, an EPContext model). prepare_ms: time to plan, partition and start the
-    ranks. cached: the partition came from the folder `cache`.
+    ranks. cached: the partition came from the folder `cache`. hosts: for several hosts, name, number of ranks and
+    milliseconds until they were ready. sent_bytes: of files that workers did not have.
     """
 
     devices: int
@@ -101,6 +102,8 @@ class SessionPlan:
     milliseconds: Optional[float]
     prepare_ms: float
     cached: bool
+    hosts: Tuple[Tuple[str, int, int], ...] = ()
+    sent_bytes: int = 0
 
     def _repr_html_(self) -> str:
         predicted = "unknown" if self.milliseconds is None else "%.3f ms" % self.milliseconds
@@ -158,6 +161,10 @@ class InferenceSession(onnxruntime.InferenceSession):
     Further keywords are options of the provider: memory="8GiB", dims={"batch": 1, "seq": 128}, plan=PATH,
     transport="shm", threads=1, cache=FOLDER, strict=False, caches="ranks". onnxruntime's own keywords are passed on.
 
+    hosts="a:2,b:2", secret_file=PATH: devices of several hosts, this one first; the others run `tessera worker` with the
+    same secret. port: of the workers (29500). interface: network interface. rsh="ssh -o BatchMode=yes": starts workers
+    on hosts that have none.
+
     A model that is annotated for this number of devices keeps its shardings, also if it is given as bytes or as a
     tessera.Model. The attributes plan and sharded_nodes say how the model runs.
 
@@ -170,7 +177,9 @@ class InferenceSession(onnxruntime.InferenceSession):
                  memory: Union[int, str, None] = None, dims: Union[Mapping[str, int], str, None] = None, plan: Union[str, os.PathLike[str],
                                                                                                                      None] = None,
                  transport: Optional[str] = None, threads: Optional[int] = None, cache: Union[str, os.PathLike[str], None] = None,
-                 summary: Union[str, os.PathLike[str], None] = None, strict: bool = True, caches: Optional[str] = None, **keywords: Any):
+                 summary: Union[str, os.PathLike[str], None] = None, strict: bool = True, caches: Optional[str] = None,
+                 hosts: Optional[str] = None, port: Optional[int] = None, secret_file: Union[str, os.PathLike[str], None] = None,
+                 interface: Optional[str] = None, rsh: Optional[str] = None, **keywords: Any):
         model = path_or_bytes  # onnxruntime's name of the argument
         known = set(inspect.signature(InferenceSession.__init__).parameters) - {"self", "keywords"}
         check_keywords("InferenceSession", keywords, sorted(known | _runtime_keywords()))
@@ -178,7 +187,8 @@ class InferenceSession(onnxruntime.InferenceSession):
             raise ValueError("'%s' is a folder: run a partition with tessera.PartitionSession, a generation folder with tessera.Generator" %
                              model)
         options = dict(memory=memory, dims=dims, plan=plan, transport=transport, threads=threads, cache=cache, summary=summary,
-                       strict=strict, caches=caches)
+                       strict=strict, caches=caches, hosts=hosts, port=port, secret_file=secret_file, interface=interface, rsh=rsh)
+        devices = devices_on(hosts, devices)
         self._plan: Optional[SessionPlan] = None
         self._name = repr(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else "in memory"
         annotated = model if isinstance(model, Model) else None if plan is not None else _configured(model, devices)
@@ -251,7 +261,8 @@ def _read_summary(path: Union[str, os.PathLike[str]]) -> SessionPlan:
     with open(path, encoding="utf-8") as file:
         facts = json.load(file)
     return SessionPlan(facts["devices"], facts["nodes"], facts["cut_nodes"], facts.get("predicted_ms"), facts["milliseconds"],
-                       facts["cached"])
+                       facts["cached"], tuple((host["name"], host["ranks"], host["milliseconds"]) for host in facts["hosts"]),
+                       facts["sent_bytes"])
 
 
 def _with_provider(options: Dict[str, str], sess_options: Any, providers: Optional[Sequence[Any]],

@@ -20,7 +20,7 @@ import uuid
 from concurrent.futures import Future
 from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from .chat import add_model_arguments, fail, number, open_generator
+from .chat import add_host_arguments, add_model_arguments, fail, number, open_generator
 from .generation import Generator, StopText, check_length, is_chat, search_options
 
 MAX_BODY, MAX_BODIES = 4 << 20, 64 << 20  # bytes of one body, and of all that are being received
@@ -529,6 +529,7 @@ def main(arguments: List[str]) -> None:
     parser = argparse.ArgumentParser(prog="tessera serve", description="Serve a language model on several devices: an OpenAI-compatible "
                                      "endpoint (/v1/chat/completions, /v1/completions, /v1/models). It has no authentication.")
     add_model_arguments(parser)
+    add_host_arguments(parser, "--worker-port")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=number(int, 0, 65535), default=8000, help="port to listen on; 0: any free one (default 8000)")
     parser.add_argument("--name", help="model name in answers (default: the folder's name)")

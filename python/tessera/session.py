@@ -20,7 +20,8 @@ TRANSPORTS = ("threads", "shm", "mpi", "ucx")
 
 
 def run_options(transport: Optional[str] = None, threads: Optional[int] = None, map_devices: Optional[Mapping[str, str]] = None,
-                trace: Optional[str] = None, devices: Any = None) -> Any:
+                trace: Optional[str] = None, devices: Any = None, hosts: Optional[str] = None, port: Optional[int] = None,
+                secret_file: Union[str, os.PathLike[str], None] = None, interface: Optional[str] = None, rsh: Optional[str] = None) -> Any:
     if transport is not None and transport not in TRANSPORTS:
         raise ValueError("transport must be %s, not %r" % (" or ".join(TRANSPORTS), transport))
     if threads is not None and not (is_count(threads) and 0 <= threads < 2**31):
@@ -32,8 +33,22 @@ def run_options(transport: Optional[str] = None, threads: Optional[int] = None, 
                       n_map_devices=len(pairs), trace=os.fsencode(trace) if trace else None, work=os.fsencode(tempfile.gettempdir()),
                       gpu_driver=os.fsencode(os.environ.get("TESSERA_CUDA", "")) or None,
                       gpu_nccl=os.fsencode(os.environ.get("TESSERA_NCCL", "")) or None,
+                      hosts=_text(hosts), port=port or 0, secret=_read_secret(secret_file), network_interface=_text(interface),
+                      rsh=_text(rsh),
                       plugins=os.fsencode(FOLDER) if os.path.isdir(FOLDER) else None,
                       most_ranks=0 if devices is None else -1)  # if the caller chose the number of devices, it is not limited
+
+
+def _text(text: Optional[str]) -> Optional[bytes]:
+    return text.encode() if text else None
+
+
+def _read_secret(file: Union[str, os.PathLike[str], None]) -> Optional[bytes]:
+    """Reads the secret of workers, the first line of a file."""
+    if file is None:
+        return _text(os.environ.get("TESSERA_SECRET"))
+    with open(file, "rb") as lines:
+        return lines.readline().rstrip(b"\r\n")
 
 
 class PartitionSession:

@@ -176,16 +176,21 @@ bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, defa
     {"--shape", "NAME:1x3x224x224",                                                                \
      "shape of a random input (default: sizes of --dim or another --shape, else the first of " \
      "128, 64, 32 ... with which the unsharded model runs)"}
+#define HOSTS_OPTIONS                                                                              \
+    {"--hosts", "a:4,b:4",                                                                         \
+     "devices of each host, this one first; the others have workers. Implies UCX",                 \
+     INTO_RUN(hosts)},                                                                             \
+    {"--rsh", "COMMAND",                                                                           \
+     "with --hosts: remote shell that starts workers where there are none, such as \"ssh -x -o "   \
+     "BatchMode=yes\"", INTO_RUN(rsh)}
 #define PLACE_OPTIONS                                                                              \
-    {"--rank", "K", "run as rank K of --ranks N; start the other ranks the same way"},             \
+    {"--rank", "K", "run as rank K of --ranks N or --hosts; start the other ranks the same way"},  \
     {"--ranks", "N",                                                                               \
      "number of ranks; without --rank: allow a partition of N ranks (default: at most 16 per "     \
      "core, 64 in all)"},                                                                          \
     {"--meet", "NAME", "name by which the ranks find each other (default: path of the argument)",  \
      INTO_RUN(meet)},                                                                              \
-    {"--hosts", "a:4,b:4",                                                                         \
-     "devices of each host, this one first; the others have workers (or, with --rank: this "       \
-     "command runs on each). Implies UCX", INTO_RUN(hosts)}
+    HOSTS_OPTIONS
 #define MEETING_OPTIONS                                                                            \
     {"--port", "P", "ucx: port of the workers, or of rank 0 (default: MASTER_PORT, else 29500)",   \
      INTO_RUN(port), .min = 1, .max = 65535},                                                      \

@@ -6,7 +6,6 @@
 // processes of the program tessera-ranks. They start with the session. A failed run ends them, and
 // the next run starts them again.
 #include "ep/graph.h"
-#include "runtime/runtime.h"
 #include "transport/transport.h"
 
 #include <stdlib.h>
@@ -34,6 +33,11 @@ static tsr_status open_ranks(struct fused *fused)
                                .threads = provider->options.threads,
                                .gpu_driver = getenv("TESSERA_CUDA"),
                                .gpu_nccl = getenv("TESSERA_NCCL"),
+                               .hosts = provider->options.hosts,
+                               .port = provider->options.port,
+                               .secret = provider->options.secret,
+                               .rsh = provider->options.rsh,
+                               .network_interface = provider->options.interface,
                                .no_pin = true}; // the application's threads need cores too
     if (fused->job || fused->served)
         return TSR_OK;
@@ -42,9 +46,9 @@ static tsr_status open_ranks(struct fused *fused)
     bool processes = fused->parts.processes;
     if (provider->options.transport_given)
         processes = provider->options.processes;
-    if (processes)
-        return tsr__served_open(session, fused->parts.folder, base, options.threads,
-                                &fused->served);
+    if (processes || options.hosts)
+        return tsr__served_open(session, fused->parts.folder, base, &options, &fused->arena,
+                                &fused->hosts, &fused->served);
     TRY(tsr_job_open(session, fused->parts.folder, &options, &fused->job));
     tsr__job_take_rank_0(fused->job);
     return TSR_OK;

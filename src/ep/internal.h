@@ -9,6 +9,7 @@
 
 #include "ep/ort_ep.h"
 #include "bundle/bundle.h"
+#include "runtime/runtime.h"
 
 #define EP_NAME            CONTEXT_SOURCE
 #define EP_MAX_PATH        4096
@@ -45,6 +46,9 @@ struct ep_options {
     bool processes;                     // ranks are processes, not threads
     bool transport_given;
     int threads; // threads per rank; 0: cores / ranks
+    // Hosts of the ranks, this one first; NULL: this one. The others have workers.
+    const char *hosts, *secret, *rsh, *interface;
+    int port; // of the workers; 0: the default
     bool strict;
     bool ranks_keep;          // caches stay with the ranks (kept.c)
     bool context;             // an EPContext model is written ...
@@ -197,7 +201,8 @@ struct fused {
     int64_t n_runs;            // number of runs that the ranks have made
     struct file_stamp summary; // the summary that the session has written (parts.c)
     double opened_s;           // seconds that opening took
-    int64_t copied;            // bytes of caches that were copied in runs
+    struct run_hosts hosts;
+    int64_t copied; // bytes of caches that were copied in runs
     // Caches that stay with the ranks (kept.c). Per state of the manifest: its input and output
     // among those of the node, and its buffer in this run.
     bool keeps;

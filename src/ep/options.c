@@ -59,10 +59,29 @@ static const char *entry(struct reader *reader, const char *key)
     return NULL;
 }
 
+// Returns the devices of a list of hosts: its topology, unless `text` names one.
+static const char *devices_of_hosts(struct reader *reader, const char *text)
+{
+    char topology[48], hint[64];
+    int64_t given = 0;
+    int all = tsr_hosts_read(reader->to->hosts, topology, sizeof topology);
+    if (all == 0)
+        (void)refuse(reader, "hosts", "give a list such as a:4,b:4, this host first",
+                     reader->to->hosts);
+    if (all == 0 || (text && !tsr__str_int(str_of(text), &given)))
+        return text;
+    snprintf(hint, sizeof hint, "the hosts have %d devices", all);
+    if (text && given != all)
+        (void)refuse(reader, "devices", hint, text);
+    return tsr__arena_str(&reader->to->arena, str_of(topology)).p;
+}
+
 // Reads `devices`: "4" is a number of devices, any other text is a topology.
 static void read_devices(struct reader *reader, const char *text)
 {
     struct ep_options *options = reader->to;
+    if (options->hosts)
+        text = devices_of_hosts(reader, text);
     options->devices = text;
     if (!text)
         return;
@@ -136,11 +155,39 @@ static void read_run(struct reader *reader)
     int64_t n = 0;
     options->transport_given = transport != NULL;
     options->processes = transport && strcmp(transport, "shm") == 0;
-    if (transport && !options->processes && strcmp(transport, "threads") != 0)
+    if (transport && options->hosts)
+        (void)refuse(reader, "transport", "leave it out: ranks on several hosts use UCX",
+                     transport);
+    else if (transport && !options->processes && strcmp(transport, "threads") != 0)
         (void)refuse(reader, "transport", "give threads or shm", transport);
     if (threads && (!tsr__str_int(str_of(threads), &n) || n < 0 || n > MAX_THREADS))
         (void)refuse(reader, "threads", "give a number of threads per rank, or 0", threads);
     options->threads = (int)n;
+}
+
+// Reads the hosts of the ranks and how to reach their workers. The secret is in a file, because a
+// program may print its options.
+static void read_hosts(struct reader *reader)
+{
+    struct ep_options *options = reader->to;
+    const char *port = entry(reader, PREFIX "port"), *file = entry(reader, PREFIX "secret_file");
+    char secret[EP_MAX_PATH + 1];
+    int64_t n = 0;
+    options->hosts = entry(reader, PREFIX "hosts");
+    options->rsh = entry(reader, PREFIX "rsh");
+    options->interface = entry(reader, PREFIX "interface");
+    if (port && (!tsr__str_int(str_of(port), &n) || n < 1 || n > 65535))
+        (void)refuse(reader, "port", "give the port of the workers, from 1 to 65535", port);
+    options->port = (int)n;
+    if (!options->hosts)
+        return;
+    options->secret = getenv("TESSERA_SECRET");
+    if (file && tsr_secret_read(reader->session, file, secret, sizeof secret) == TSR_OK)
+        options->secret = tsr__arena_str(&options->arena, str_of(secret)).p;
+    else if (file)
+        reader->status = TSR_USAGE;
+    else if (!options->secret || !*options->secret)
+        (void)refuse(reader, "secret_file", "give the file with the secret of the workers", "");
 }
 
 // Reads `caches`. A session that writes an EPContext model is loaded by sessions without it.
@@ -167,8 +214,9 @@ static bool read_flag(struct reader *reader, const char *name, const char *key)
 
 // ---- names -------------------------------------------------------------------------------------
 
-static const char *const names[] = {"devices", "memory", "dims",    "plan",   "transport",
-                                    "threads", "cache",  "summary", "strict", "caches"};
+static const char *const names[] = {"devices",   "memory", "dims",    "plan",      "threads",
+                                    "transport", "cache",  "summary", "strict",    "caches",
+                                    "hosts",     "port",   "rsh",     "interface", "secret_file"};
 
 static void refuse_name(struct reader *reader, const char *name)
 {
@@ -218,6 +266,7 @@ tsr_status tsr__ep_options_read(tsr_session *session, const struct ep_api *api,
     *out = (struct ep_options){.plan_options = {.size = sizeof out->plan_options}};
     tsr__arena_init(&out->arena, session);
     read_names(&reader);
+    read_hosts(&reader);
     read_devices(&reader, entry(&reader, PREFIX "devices"));
     read_memory(&reader, entry(&reader, PREFIX "memory"));
     read_dims(&reader, entry(&reader, PREFIX "dims"));

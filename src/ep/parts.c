@@ -187,6 +187,17 @@ static tsr_status write_summary(const struct fused *fused)
     tsr_json_string(json, "route", fused->parts.route == ROUTE_FILE ? "file" : "graph");
     tsr_json_bool(json, "cached", fused->parts.cached);
     tsr_json_int(json, "copied_cache_bytes", fused->copied);
+    tsr_json_int(json, "sent_bytes", fused->hosts.sent_bytes);
+    tsr_json_begin(json, "hosts", '[');
+    for (int i = 0; i < fused->hosts.n; i++) {
+        const struct run_host *host = &fused->hosts.at[i];
+        tsr_json_begin(json, NULL, '{');
+        tsr_json_string(json, "name", host->name);
+        tsr_json_int(json, "ranks", host->ranks);
+        tsr_json_int(json, "milliseconds", host->start_ms);
+        tsr_json_end(json);
+    }
+    tsr_json_end(json);
     tsr_json_end(json);
     tsr_status st = tsr_json_write(json, provider->options.summary);
     tsr_json_free(json);

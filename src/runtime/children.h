@@ -43,6 +43,7 @@ struct results {
 struct job_host {
     const char *name; // without brackets
     int first, ranks;
+    double ready_s; // from the start of the job until its ranks were ready
 };
 struct job_hosts {
     struct job_host *at;

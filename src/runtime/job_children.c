@@ -345,16 +345,30 @@ static tsr_status open_apart(struct children *children)
     return TSR_OK;
 }
 
+// Waits until each child has sent READY: it has loaded its model and synchronized with the others.
+static tsr_status wait_until_ready(struct children *children, double began_s)
+{
+    struct job_host *host = children->hosts ? children->hosts->at : NULL;
+    for (int i = 0; i < children->ranks; i++) {
+        struct note note = {0};
+        TRY(answer_of(children, i, &note));
+        if (!host || i < host->first + host->ranks - 1)
+            continue;
+        host->ready_s = tsr__now_s() - began_s;
+        host++;
+    }
+    return TSR_OK;
+}
+
 static tsr_status start_children(struct children *children)
 {
-    tsr_status best;
+    double began_s = tsr__now_s();
     // Some children may have been started: give_up ends them and reports the cause.
     if (tsr__children_fork(children) != TSR_OK)
         return children->child_set ? give_up(children) : (children->failed = TSR_NOMEM);
     if (children->apart)
         TRY(open_apart(children));
-    // Each child sends READY when it has loaded its model and synchronized with the others.
-    return all_answers(children, &best);
+    return wait_until_ready(children, began_s);
 }
 
 static tsr_status children_open(tsr_job *job, const char *folder, bool states)

@@ -16,8 +16,6 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 
-#define MOST_HOSTS 1024
-
 bool tsr__run_in_workers(const tsr_run_options *options)
 {
     bool other = options->transport != TSR_TRANSPORT_DEFAULT &&
@@ -32,55 +30,31 @@ static tsr_status refuse(tsr_session *session, const char *hint, const char *tex
 
 // ---- the list -----------------------------------------------------------------------------------
 
-// Reads an entry like "a", "a:4" or "[::1]:4".
-static bool read_host(struct arena *arena, const char *text, size_t length, struct job_host *out)
-{
-    struct str name = {text, length}, count = {"1", 1};
-    const char *close = memchr(text, ']', length), *colon = memchr(text, ':', length);
-    int64_t ranks;
-    if (*text == '[' && close) {
-        name = (struct str){text + 1, (size_t)(close - text) - 1};
-        colon = close + 1 < text + length ? close + 1 : NULL;
-    } else if (colon) {
-        name.n = (size_t)(colon - text);
-    }
-    if (colon)
-        count = (struct str){colon + 1, (size_t)(text + length - colon) - 1};
-    if (colon && *colon != ':')
-        return false;
-    if (name.n == 0 || name.n > 255 || *name.p == '-' || !tsr__str_int(count, &ranks) ||
-        ranks < 1 || ranks > COMM_MAX_RANKS)
-        return false;
-    *out = (struct job_host){.name = tsr__arena_str(arena, name).p, .ranks = (int)ranks};
-    return true;
-}
-
 static tsr_status read_hosts(tsr_job *job, struct job_hosts *hosts)
 {
     const char *list = job->options.hosts;
-    size_t n = 1, at = 0;
-    int64_t ranks = 0;
+    int ranks = tsr_hosts_read(list, NULL, 0);
+    struct host_entry entry;
+    size_t n = 1;
     char text[160];
+    if (ranks == 0)
+        return refuse(job->session, "write a list such as a:4,b:4 or a,[fd00::2]:4",
+                      "the list of hosts is not valid");
     for (const char *p = list; *p; p++)
         n += *p == ',';
     hosts->at = ARENA_ARRAY(&job->arena, struct job_host, n);
     if (!hosts->at)
         return TSR_NOMEM;
-    for (bool more = true; more; list++) {
-        size_t length = strcspn(list, ",");
-        more = list[length] == ',';
-        if (at == MOST_HOSTS || !read_host(&job->arena, list, length, &hosts->at[at]))
-            return refuse(job->session, "write a list such as a:4,b:4 or a,[fd00::2]:4",
-                          "the list of hosts is not valid");
-        hosts->at[at].first = (int)ranks;
-        ranks += hosts->at[at++].ranks;
-        list += length;
+    for (int first = 0; list; first += entry.ranks) {
+        (void)tsr__hosts_next(&list, &entry);
+        hosts->at[hosts->n++] = (struct job_host){.name = tsr__arena_str(&job->arena, entry.name).p,
+                                                  .first = first,
+                                                  .ranks = entry.ranks};
     }
-    hosts->n = (int)at;
     if (ranks == job->bundle.manifest.n_ranks)
-        return TSR_OK;
-    snprintf(text, sizeof text, "the hosts have %lld devices, but the partition has %lld ranks",
-             (long long)ranks, (long long)job->bundle.manifest.n_ranks);
+        return arena_status(&job->arena);
+    snprintf(text, sizeof text, "the hosts have %d devices, but the partition has %lld ranks",
+             ranks, (long long)job->bundle.manifest.n_ranks);
     return refuse(job->session, "give as many devices as the partition has ranks", text);
 }
 
@@ -168,6 +142,20 @@ void tsr__job_hosts_progress(const struct children *children)
     if (total)
         tsr__progress(children->session, "sending files to workers", sent < total ? sent : total,
                       total);
+}
+
+tsr_status tsr__job_hosts_about(const tsr_job *job, struct arena *arena, struct run_hosts *out)
+{
+    const struct job_hosts *hosts = job->children ? job->children->hosts : NULL;
+    *out = (struct run_hosts){.n = hosts ? hosts->n : 0};
+    out->at = ARENA_ARRAY(arena, struct run_host, (size_t)out->n + 1);
+    for (int i = 0; out->at && i < out->n; i++) {
+        out->at[i] = (struct run_host){.name = tsr__arena_str(arena, str_of(hosts->at[i].name)).p,
+                                       .ranks = hosts->at[i].ranks,
+                                       .start_ms = (int64_t)(hosts->at[i].ready_s * 1e3 + 0.5)};
+        out->sent_bytes += (int64_t)atomic_load(&hosts->states[i].sent);
+    }
+    return arena_status(arena);
 }
 
 static bool is_loopback_name(const char *name)

@@ -15,6 +15,8 @@
 #include <unistd.h>
 
 #define CONNECT_S  10.0 // time to reach a worker
+#define LOOK_S     1.0  // the same, before one is started
+#define START_S    30.0 // the same, for one that was started
 #define ANSWER_S   60.0 // longest silence while the worker prepares a job
 #define FAREWELL_S 35.0 // for ranks that end after CLOSE
 #define END_S      4.0  // for ranks that are ended
@@ -30,6 +32,7 @@ struct relay {
     struct remote_job job;
     struct bridge bridge;
     struct line *line;
+    struct started_worker started; // by this session
 };
 
 static tsr_status fail(const struct relay *relay, const char *hint, const char *text)
@@ -54,18 +57,31 @@ static tsr_status lost(const struct relay *relay)
 
 // ---- connecting ---------------------------------------------------------------------------------
 
-static tsr_status connect_to_worker(struct relay *relay)
+// Tries for at most `join_s` to reach a worker. `why` gets the reason if that fails.
+static tsr_status reach(struct relay *relay, double join_s, char *why, size_t n)
 {
-    const tsr_run_options *options = &relay->children->options;
-    char why[512] = "";
+    double timeout_s = relay->children->options.timeout_s;
     struct line_place place = {.host = relay->host->name,
                                .port = relay->children->hosts->port,
                                .secret = relay->children->hosts->secret,
                                .interface = NULL,
-                               .join_s = CONNECT_S};
-    if (options->timeout_s > 0 && options->timeout_s < CONNECT_S)
-        place.join_s = options->timeout_s;
-    tsr_status st = tsr__line_open(relay->session, &place, &relay->line, why, sizeof why);
+                               .join_s = join_s};
+    if (timeout_s > 0 && timeout_s < join_s)
+        place.join_s = timeout_s;
+    return tsr__line_open(relay->session, &place, &relay->line, why, n);
+}
+
+static tsr_status connect_to_worker(struct relay *relay)
+{
+    const struct job_hosts *hosts = relay->children->hosts;
+    const char *rsh = relay->children->options.rsh;
+    char why[512] = "";
+    tsr_status st = reach(relay, rsh ? LOOK_S : CONNECT_S, why, sizeof why);
+    if (st == TSR_PEER && rsh) {
+        TRY(tsr__worker_start(relay->session, rsh, relay->host->name, hosts->port, hosts->secret,
+                              &relay->started));
+        st = reach(relay, START_S, why, sizeof why);
+    }
     if (st == TSR_OK || st == TSR_NOMEM)
         return st;
     return tsr__fail(relay->session, TSR_PEER, DIAG_worker_failed, NULL,
@@ -342,6 +358,7 @@ tsr_status tsr__relay_work(struct children *children, tsr_session *session, int 
                           .state = &children->hosts->states[at],
                           .arena = {.session = session},
                           .bundle.folder = {-1, -1},
+                          .started.input = -1,
                           .bridge = {.session = session,
                                      .children = children,
                                      .first = host->first,
@@ -356,5 +373,6 @@ tsr_status tsr__relay_work(struct children *children, tsr_session *session, int 
     }
     if (relay.line)
         tsr__bridge_end(&relay.bridge);
+    tsr__worker_stop(&relay.started);
     return st; // the process exits, which frees everything else
 }

@@ -21,6 +21,7 @@
 #define TSR_REMOTE_H
 
 #include "runtime/children.h"
+#include "runtime/runtime.h"
 
 #include <stdatomic.h>
 
@@ -136,17 +137,40 @@ void tsr__remote_put_job(struct message *message, const struct remote_job *job);
 // Checks all values. False: not valid.
 bool tsr__remote_get_job(struct message *message, struct arena *arena, struct remote_job *out);
 
+// ---- workers that a session starts (worker_start.c) ---------------------------------------------
+
+struct started_worker {
+    pid_t pid; // of the remote shell; 0: none
+    int input; // its standard input; -1: none
+};
+// Starts a worker on a host by a remote shell. It runs until tsr__worker_stop.
+tsr_status tsr__worker_start(tsr_session *session, const char *shell, const char *host, int port,
+                             const char *secret, struct started_worker *out) TSR_MUST_USE;
+void tsr__worker_stop(struct started_worker *worker);
+
+// ---- lists of hosts (hosts.c) -------------------------------------------------------------------
+
+struct host_entry {
+    struct str name; // without brackets
+    int ranks;
+};
+// Reads the next entry of a list and moves *list behind it; NULL: it was the last one. False: the
+// entry is not valid.
+bool tsr__hosts_next(const char **list, struct host_entry *out);
+
 // ---- the session (job_hosts.c, relay.c) ---------------------------------------------------------
 
 struct host_state {
     atomic_uint_fast64_t sent, total; // bytes of files
-    double began_s, ready_s;
 };
 // True if the options name hosts whose ranks live in workers.
 bool tsr__run_in_workers(const tsr_run_options *options);
 // Reads the list of hosts for a partition and sets the fields of the children.
 tsr_status tsr__job_hosts_open(tsr_job *job, struct children *children) TSR_MUST_USE;
 void tsr__job_hosts_close(struct job_hosts *hosts); // NULL is allowed
+// Reports the hosts of a job; their names are in the arena.
+tsr_status tsr__job_hosts_about(const tsr_job *job, struct arena *arena,
+                                struct run_hosts *out) TSR_MUST_USE;
 void tsr__job_hosts_progress(const struct children *children);
 // Writes the address and port of rank 0, for OPEN.
 void tsr__job_hosts_put_place(const struct children *children, struct message *message);

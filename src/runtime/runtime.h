@@ -13,16 +13,28 @@
 
 struct OrtApiBase;
 struct served;
+// The hosts of a job and how their ranks started.
+struct run_host {
+    const char *name;
+    int ranks;
+    int64_t start_ms; // until its ranks were ready
+};
+struct run_hosts {
+    struct run_host *at;
+    int n;              // 0: all ranks are on this host, and no list of hosts was given
+    int64_t sent_bytes; // of files to workers
+};
 // Starts the program tessera-ranks and waits until its ranks are ready. host: the ONNX Runtime of
-// this process; the ranks load the same library. threads: per rank; 0: cores / ranks. *out must be
-// closed.
+// this process; the ranks load the same library. Options: threads, hosts, port, secret, rsh,
+// network_interface. The names of the hosts are in the arena. *out must be closed.
 tsr_status tsr__served_open(tsr_session *session, const char *folder, const struct OrtApiBase *host,
-                            int threads, struct served **out);
+                            const tsr_run_options *options, struct arena *arena,
+                            struct run_hosts *hosts, struct served **out) TSR_MUST_USE;
 // Makes one run. After a failure `served` must be closed; no more runs are possible.
 tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr_tensors *outputs);
 void tsr__served_close(struct served *served); // NULL is allowed; no process is left
 // Main function of the program tessera-ranks (served.c). Returns its exit code.
-int tsr__served_work(const char *folder, const char *engine, int threads);
+int tsr__served_work(void);
 
 // ---- jobs (job_common.c)
 

@@ -7,20 +7,21 @@
 // Both sides exchange notes (children.h) over one socket, which the program has as descriptor
 // SERVED_SOCKET:
 //
-//   this process                    tessera-ranks FOLDER ENGINE THREADS
-//   (starts it)                     opens ONNX Runtime and the ranks, then sends READY
+//   this process                    tessera-ranks
+//   (starts it) OPEN + options -->  opens ONNX Runtime and the ranks, then sends READY + its hosts
 //   START + full inputs       -->   makes the run, then sends START + its full outputs
 //   (closes the socket)             reads the end of the stream, ends its ranks and itself
 //
-// After a failure the note has the status, and diagnostics are sent instead of tensors.
+// After a failure the note has the status, and diagnostics are sent instead. Options are no
+// arguments, because other users of the host can read those, and one is a secret.
 //
 // The program is not a rank but the parent of the ranks, so there are ranks + 1 processes. It has
 // its own process group: Ctrl-C in a terminal is for the program that loaded the model, which may
 // continue. It ends when its socket is closed, thus also when this process is killed. It does not
 // use PR_SET_PDEATHSIG, which is bound to a thread: the thread of the first run may end long before
 // the session.
-#include "runtime/children.h"
 #include "runtime/job.h"
+#include "runtime/remote.h"
 #include "runtime/runtime.h"
 #include "transport/transport.h"
 
@@ -54,11 +55,6 @@ struct served {
     int socket;
     double stopped_s; // time at which the program was stopped; 0: running
     char how[64];     // how the program ended
-};
-
-// Arguments of the program.
-struct served_start {
-    const char *folder, *engine, *threads;
 };
 
 // ---- starting ----------------------------------------------------------------------------------
@@ -119,12 +115,9 @@ static bool find_program(char *out, size_t n)
 
 // Starts the program of the ranks. It inherits no handler or blocked signal of this process, and
 // only standard output, standard error and the socket as open files.
-static int spawn_program(const char *program, const struct served_start *start, int socket,
-                         pid_t *pid)
+static int spawn_program(const char *program, int socket, pid_t *pid)
 {
-    char *const words[] = {(char *)(uintptr_t)SERVED_PROGRAM, (char *)(uintptr_t)start->folder,
-                           (char *)(uintptr_t)start->engine, (char *)(uintptr_t)start->threads,
-                           NULL};
+    char *const words[] = {(char *)(uintptr_t)SERVED_PROGRAM, NULL};
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     sigset_t none, all;
@@ -149,7 +142,7 @@ static int spawn_program(const char *program, const struct served_start *start, 
 // Starts the program with a socket. This process closes the child's end of the socket afterwards,
 // so that it reads the end of the stream when the program exits. The child's end must not have the
 // number SERVED_SOCKET already: dup2 onto itself would leave close-on-exec set.
-static tsr_status start_program(struct served *served, const struct served_start *start)
+static tsr_status start_program(struct served *served)
 {
     char program[PATH_MAX];
     int ends[2];
@@ -169,7 +162,7 @@ static tsr_status start_program(struct served *served, const struct served_start
     }
     if (theirs < 0)
         return cannot_start(session, "raise the limit of open files (ulimit -n)", strerror(errno));
-    int error = spawn_program(program, start, theirs, &served->pid);
+    int error = spawn_program(program, theirs, &served->pid);
     close(theirs);
     if (error == 0)
         return TSR_OK;
@@ -242,45 +235,111 @@ static tsr_status next_note(struct served *served, struct note *note, int *fd)
     return report_end(served, served->how);
 }
 
-// Reads the answer to a note: tensors into `to`, or diagnostics.
-static tsr_status take_answer(struct served *served, tsr_tensors *to)
+// Reads the answer to a note: a message, which the caller closes, or diagnostics.
+static tsr_status take_answer(struct served *served, struct message *out)
 {
     struct note note = {0};
-    struct message message;
     int fd = -1;
-    tsr_status st = next_note(served, &note, &fd);
-    if (st != TSR_OK)
-        return st;
-    if (note.status == TSR_OK && !to && fd < 0)
-        return TSR_OK;
-    if (tsr__message_open(fd, &message) != TSR_OK)
+    TRY(next_note(served, &note, &fd));
+    if (tsr__message_open(fd, out) != TSR_OK)
         return report_end(served, "sent an answer that cannot be read");
-    if (note.status != TSR_OK) {
-        (void)tsr__message_findings(&message, served->session, true);
-        st = (tsr_status)note.status;
-    } else if (to) {
-        st = tsr__message_tensors(&message, to);
+    if (note.status == TSR_OK)
+        return TSR_OK;
+    (void)tsr__message_findings(out, served->session, true);
+    tsr__message_close(out);
+    return (tsr_status)note.status;
+}
+
+// Sends a note with a message and reads the answer. If the program is gone, the note is lost;
+// waiting for the answer then reports how the program ended.
+static tsr_status ask(struct served *served, enum word word, struct message *message,
+                      struct message *out)
+{
+    bool complete = tsr__message_flush(message);
+    (void)tsr__note_send_message(served->socket, (struct note){(int32_t)word, TSR_OK}, message);
+    return complete ? take_answer(served, out) : TSR_NOMEM;
+}
+
+// ---- options and hosts --------------------------------------------------------------------------
+
+// What the program needs to open the ranks. In a message, an empty text is NULL.
+static void put_start(struct message *message, const char *folder, const char *engine,
+                      const tsr_run_options *options)
+{
+    const char *texts[] = {folder,          engine,       options->hosts,
+                           options->secret, options->rsh, options->network_interface};
+    for (size_t i = 0; i < TSR_COUNT(texts); i++)
+        tsr__message_put_text(message, str_of(texts[i]));
+    tsr__message_put_int(message, options->threads);
+    tsr__message_put_int(message, options->port);
+}
+
+static tsr_status get_start(struct message *message, struct arena *arena, const char **folder,
+                            const char **engine, tsr_run_options *options)
+{
+    const char **texts[] = {folder,           engine,        &options->hosts,
+                            &options->secret, &options->rsh, &options->network_interface};
+    for (size_t i = 0; i < TSR_COUNT(texts); i++) {
+        struct str text = tsr__message_text(message);
+        *texts[i] = text.n ? tsr__arena_str(arena, text).p : NULL;
     }
-    tsr__message_close(&message);
-    return st;
+    options->threads = (int)tsr__message_int(message);
+    options->port = (int)tsr__message_int(message);
+    return arena_status(arena);
+}
+
+static void put_hosts(struct message *message, const struct run_hosts *hosts)
+{
+    tsr__message_put_int(message, hosts->sent_bytes);
+    tsr__message_put_int(message, hosts->n);
+    for (int i = 0; i < hosts->n; i++) {
+        tsr__message_put_text(message, str_of(hosts->at[i].name));
+        tsr__message_put_int(message, hosts->at[i].ranks);
+        tsr__message_put_int(message, hosts->at[i].start_ms);
+    }
+}
+
+static tsr_status get_hosts(struct message *message, struct arena *arena, struct run_hosts *out)
+{
+    *out = (struct run_hosts){.sent_bytes = tsr__message_int(message)};
+    int64_t n = tsr__message_int(message);
+    out->at = ARENA_ARRAY(arena, struct run_host, (size_t)int64_max(n, 0) + 1);
+    for (out->n = 0; out->at && out->n < n && !message->failed; out->n++) {
+        struct run_host *host = &out->at[out->n];
+        host->name = tsr__arena_str(arena, tsr__message_text(message)).p;
+        host->ranks = (int)tsr__message_int(message);
+        host->start_ms = tsr__message_int(message);
+    }
+    return arena_status(arena);
 }
 
 // ---- calls -------------------------------------------------------------------------------------
 
-tsr_status tsr__served_open(tsr_session *session, const char *folder, const OrtApiBase *host,
-                            int threads, struct served **out)
+static tsr_status open_program(struct served *served, const char *folder, const OrtApiBase *host,
+                               const tsr_run_options *options, struct arena *arena,
+                               struct run_hosts *hosts)
 {
-    char engine[PATH_MAX], number[16];
-    struct served_start start = {folder, engine, number};
+    char engine[PATH_MAX];
+    struct message message, answer;
     find_engine(host, engine, sizeof engine);
-    snprintf(number, sizeof number, "%d", threads);
+    TRY(start_program(served));
+    message = tsr__message_new();
+    put_start(&message, folder, engine, options);
+    TRY(ask(served, OPEN, &message, &answer));
+    tsr_status st = get_hosts(&answer, arena, hosts);
+    tsr__message_close(&answer);
+    return st;
+}
+
+tsr_status tsr__served_open(tsr_session *session, const char *folder, const OrtApiBase *host,
+                            const tsr_run_options *options, struct arena *arena,
+                            struct run_hosts *hosts, struct served **out)
+{
     struct served *served = tsr__alloc(session, sizeof *served);
     if (!served)
         return TSR_NOMEM;
     *served = (struct served){.session = session, .socket = -1, .how = "is gone"};
-    tsr_status st = start_program(served, &start);
-    if (st == TSR_OK)
-        st = take_answer(served, NULL);
+    tsr_status st = open_program(served, folder, host, options, arena, hosts);
     if (st != TSR_OK) {
         tsr__served_close(served);
         return st;
@@ -292,13 +351,12 @@ tsr_status tsr__served_open(tsr_session *session, const char *folder, const OrtA
 tsr_status tsr__served_run(struct served *served, const tsr_tensors *inputs, tsr_tensors *outputs)
 {
     TRY(tsr__tensors_on_host(inputs)); // another process does not see this one's GPU memory
-    struct message message = tsr__message_new();
+    struct message message = tsr__message_new(), answer;
     tsr__message_put_tensors(&message, inputs);
-    bool complete = tsr__message_flush(&message);
-    // If the program is gone, the note is lost; waiting for the answer then reports how the program
-    // ended.
-    (void)tsr__note_send_message(served->socket, (struct note){START, TSR_OK}, &message);
-    return complete ? take_answer(served, outputs) : TSR_NOMEM;
+    TRY(ask(served, START, &message, &answer));
+    tsr_status st = tsr__message_tensors(&answer, outputs);
+    tsr__message_close(&answer);
+    return st;
 }
 
 // Ends the program. It exits when its socket is closed, and so do its ranks. If it is killed, the
@@ -325,19 +383,19 @@ void tsr__served_close(struct served *served)
 
 // ---- the program -------------------------------------------------------------------------------
 
-// Sends `results` if the status is TSR_OK, else the diagnostics. False: the note could not be sent.
-static bool answer(tsr_session *session, enum word word, tsr_status status,
-                   const tsr_tensors *results)
+// Sends an answer, or the diagnostics if the status is not TSR_OK. False: it could not be sent.
+static bool answer(tsr_session *session, enum word word, tsr_status status, struct message *message)
 {
-    struct note note = {(int32_t)word, (int32_t)status};
-    if (status == TSR_OK && !results)
-        return tsr__note_send(SERVED_SOCKET, note);
-    struct message message = tsr__message_new();
-    if (status == TSR_OK)
-        tsr__message_put_tensors(&message, results);
-    else
-        tsr__message_put_findings(&message, session);
-    return tsr__note_send_message(SERVED_SOCKET, note, &message);
+    struct message findings;
+    if (status != TSR_OK) {
+        close(message->fd);
+        tsr__message_drop(message);
+        findings = tsr__message_new();
+        message = &findings;
+        tsr__message_put_findings(message, session);
+    }
+    return tsr__note_send_message(SERVED_SOCKET, (struct note){(int32_t)word, (int32_t)status},
+                                  message);
 }
 
 // Runs the model once with the inputs of a request and sends the reply. Returns false if the
@@ -345,10 +403,9 @@ static bool answer(tsr_session *session, enum word word, tsr_status status,
 static bool serve_run(tsr_session *session, tsr_job *job, int fd)
 {
     tsr_tensors *inputs = NULL, *results = NULL;
-    struct message message;
-    bool goes_on = false;
+    struct message message, reply = tsr__message_new();
     if (tsr__message_open(fd, &message) != TSR_OK)
-        return false;
+        return false; // the program ends
     tsr_status st = tsr_tensors_new(session, &inputs);
     if (st == TSR_OK)
         st = tsr_tensors_new(session, &results);
@@ -357,38 +414,56 @@ static bool serve_run(tsr_session *session, tsr_job *job, int fd)
     tsr__message_close(&message);
     if (st == TSR_OK)
         st = tsr_job_run(job, inputs, results);
-    goes_on = answer(session, START, st, results) && st == TSR_OK;
+    if (st == TSR_OK)
+        tsr__message_put_tensors(&reply, results);
+    bool goes_on = answer(session, START, st, &reply) && st == TSR_OK;
     tsr_finding_clear(session);
     tsr_tensors_free(results);
     tsr_tensors_free(inputs);
     return goes_on;
 }
 
-static tsr_status open_ranks(tsr_session *session, const char *folder, const char *engine,
-                             int threads, tsr_job **out)
+// Opens the ranks with the options that the first note brings.
+static tsr_status open_ranks(tsr_session *session, int fd, struct arena *arena, tsr_job **out)
 {
-    tsr_run_options options = {
-        .size = sizeof options, .transport = TSR_TRANSPORT_SHM, .threads = threads};
-    const char *library = NULL;
-    if (engine[0])
-        library = engine;
-    TRY(tsr_engine_open(session, library, NULL, NULL));
+    tsr_run_options options = {.size = sizeof options};
+    const char *folder = NULL, *engine = NULL;
+    struct message message;
+    TRY(tsr__message_open(fd, &message));
+    tsr_status st = get_start(&message, arena, &folder, &engine, &options);
+    tsr__message_close(&message);
+    TRY(st);
+    if (!options.hosts)
+        options.transport = TSR_TRANSPORT_SHM;
+    else if (!tsr__run_in_workers(&options))
+        return tsr__run_refuse(session, DIAG_hosts_invalid, NULL,
+                               "start one process without the launcher",
+                               "a launcher has started this process, so it cannot use workers");
+    TRY(tsr_engine_open(session, engine, NULL, NULL));
     return tsr__job_open_children(session, folder, &options, out);
 }
 
-int tsr__served_work(const char *folder, const char *engine, int threads)
+int tsr__served_work(void)
 {
     tsr_job *job = NULL;
     tsr_session *session = tsr_session_new(NULL);
+    struct arena arena = {.session = session};
+    struct run_hosts hosts;
     struct note note;
     int fd;
-    if (!session)
+    if (!session || !tsr__note_receive(SERVED_SOCKET, &note, &fd))
         return 1;
-    tsr_status st = open_ranks(session, folder, engine, threads, &job);
-    bool goes_on = answer(session, READY, st, NULL) && st == TSR_OK;
+    struct message message = tsr__message_new();
+    tsr_status st = open_ranks(session, fd, &arena, &job);
+    if (st == TSR_OK)
+        st = tsr__job_hosts_about(job, &arena, &hosts);
+    if (st == TSR_OK)
+        put_hosts(&message, &hosts);
+    bool goes_on = answer(session, READY, st, &message) && st == TSR_OK;
     while (goes_on && tsr__note_receive(SERVED_SOCKET, &note, &fd))
         goes_on = serve_run(session, job, fd);
     tsr_job_close(job);
+    tsr__arena_free(&arena);
     tsr_session_free(session);
     return st != TSR_OK;
 }

@@ -180,6 +180,34 @@ def cache_is_bounded(d):
         assert still[0] == 6, still
 
 
+@case
+def started_by_a_remote_shell(d):
+    """Hosts without a worker: --rsh starts one, which ends with the session, also if that is killed."""
+    class Place:
+        folder, port = d, free_port()
+    write_secret(d, SECRET)
+    shell = d + "/shell"
+    with open(shell, "w") as f:
+        f.write('#!/bin/sh\necho "$1" >> %s/hosts\nPATH=%s:$PATH XDG_CACHE_HOME=%s exec sh -c "$2"\n' % (d, BUILD, d))
+    os.chmod(shell, 0o700)
+    code, _, err = session(Place, "--rsh", shell + " ")
+    assert code == 0 and open(d + "/hosts").read() == "127.0.0.2\n", err
+    assert SECRET not in err and [n for n in os.listdir(d + "/tessera-worker") if len(n) == 64]
+    wait_until(lambda: not is_listening(Place.port), lambda: "the worker is left")
+    p = bench(Place, "--rsh", shell)
+    wait_until(lambda: is_listening(Place.port) or p.poll() is not None, lambda: "no worker is started")
+    os.killpg(p.pid, signal.SIGKILL)
+    p.communicate()
+    wait_until(lambda: not is_listening(Place.port), lambda: "the worker is left after its session was killed")
+    code, _, err = session(Place, "--rsh", d + "/nothing")
+    assert code == 6 and "remote shell for 127.0.0.2" in err, err
+
+
+def is_listening(port):
+    with contextlib.closing(socket.socket()) as s:
+        return s.connect_ex(("127.0.0.2", port)) == 0
+
+
 # ---- refusals -----------------------------------------------------------------------------------
 
 
@@ -226,7 +254,7 @@ def what_a_session_must_not_ask(d):
         for more, what in ((["--ort-ops", "lib.so"], "libraries"), (["--provider-option", "a=b"], "providers")):
             code, _, err = session(worker, *more)
             assert code == 2 and "hosts-invalid" in err and what in err, (more, err)
-        for hosts in ("127.0.0.1:1,:2", "a:x,b:1", "a:0,b:1"):
+        for hosts in ("127.0.0.1:1,:2", "a:x,b:1", "a:0,b:1", "[a,b:1", "-a,b", "a,b:1:1", "a,"):
             assert session(worker, hosts=hosts)[0] == 2, hosts
         code, _, err = session(worker, "--devices", 3)
         assert code == 2 and "--hosts has 2 devices" in err, err

@@ -5,13 +5,20 @@
 // it starts this program. tests/python/test_wheel_command.py compares the options.
 #include "cli/cli.h"
 
-#define MODEL_OPTIONS                                                                              \
+#define MODEL_OPTIONS(port)                                                                        \
     {"--devices", "N|TOPOLOGY", "devices to shard the model over (default: unsharded)"},           \
         {"--memory", "SIZE", "memory limit per device, such as 8GiB"},                             \
         {"--transport", "threads|shm", "ranks as threads (default) or as processes"},              \
         {"--threads", "N", "threads per rank"},                                                    \
+        {"--cache", "DIR", "folder that keeps the sharded model for the next start"},              \
+        {"--hosts", "a:4,b:4", "devices of each host, this one first; the others have workers"},   \
+        {port, "P", "port of the workers (default 29500)"},                                        \
+        {"--secret-file", "FILE",                                                                  \
+         "file with the secret of the workers (default: TESSERA_SECRET)"},                         \
+        {"--interface", "NAME|ADDRESS|NETWORK",                                                    \
+         "network interface between hosts (default: the route)"},                                  \
     {                                                                                              \
-        "--cache", "DIR", "folder that keeps the sharded model for the next start"                 \
+        "--rsh", "COMMAND", "with --hosts: remote shell that starts workers where there are none"  \
     }
 
 static int run_chat(struct cli *cli)
@@ -20,7 +27,7 @@ static int run_chat(struct cli *cli)
 }
 
 static const struct option chat_options[] = {
-    MODEL_OPTIONS,
+    MODEL_OPTIONS("--port"),
     {"--max-tokens", "N", "maximum number of tokens per answer (default 256)"},
     {"--temperature", "T", "sampling temperature (default: the most likely token)"},
     {"--top-k", "K", "sample from the K most likely tokens"},
@@ -41,7 +48,7 @@ const struct command cmd_chat = {
 };
 
 static const struct option serve_options[] = {
-    MODEL_OPTIONS,
+    MODEL_OPTIONS("--worker-port"),
     {"--host", "HOST", "address to listen on (default 127.0.0.1)"},
     {"--port", "PORT", "port to listen on; 0: any free one (default 8000)"},
     {"--name", "NAME", "model name in answers (default: the folder's name)"},

@@ -186,6 +186,7 @@ static const struct option options_table[] = {
      .max = INT32_MAX},
     {"--top-p", "P", "nucleus sampling threshold (top-p)", INTO(tsr_generate_options, top_p)},
     {"--seed", "S", "random seed for sampling", INTO(tsr_generate_options, seed)},
+    HOSTS_OPTIONS,
     RUN_OPTIONS,
     END_OF_OPTIONS,
 };

@@ -29,63 +29,16 @@ int cli_rank(const struct cli *cli)
     return rank;
 }
 
-// Returns the length of the host name in an entry of --hosts, including the brackets of an IPv6
-// address: 1 for "a:4", 5 for "[::1]:4". 0: invalid.
-static size_t name_length(const char *entry, size_t length)
-{
-    if (*entry != '[') {
-        const char *colon = memchr(entry, ':', length);
-        return colon ? (size_t)(colon - entry) : length;
-    }
-    const char *close = memchr(entry, ']', length);
-    return close && close > entry + 1 ? (size_t)(close + 1 - entry) : 0;
-}
-
-// Returns the number of ranks of an entry of --hosts: 1 for "a", 4 for "a:4" and "[::1]:4". 0:
-// invalid, such as "a:", ":4", "a:x", "::1", and "-a", which a remote shell would read as an
-// option.
-static int ranks_on(const char *entry, size_t length)
-{
-    char number[16];
-    uint64_t ranks;
-    size_t name = name_length(entry, length);
-    if (*entry == '-' || (*entry == '[' && entry[1] == '-'))
-        return 0;
-    if (name == length)
-        return length > 0;
-    size_t digits = length - name - 1;
-    if (name == 0 || entry[name] != ':' || digits >= sizeof number)
-        return 0;
-    memcpy(number, entry + name + 1, digits);
-    number[digits] = 0;
-    return cli_count_of(number, &ranks) && ranks <= MAX_RANKS ? (int)ranks : 0;
-}
-
 char *cli_host_name(char *entry)
 {
-    char *name = entry;
-    size_t length = name_length(entry, strlen(entry));
-    if (*entry == '[') {
-        name++;
-        length--;
-    }
-    entry[length] = 0;
-    return name;
+    bool brackets = *entry == '[';
+    entry[strcspn(entry, brackets ? "]" : ":")] = 0;
+    return entry + brackets;
 }
 
 int cli_count_hosts(const char *list)
 {
-    int all = 0;
-    for (;;) {
-        size_t length = strcspn(list, ",");
-        int here = ranks_on(list, length);
-        if (here == 0 || all > MAX_RANKS - here)
-            return 0;
-        all += here;
-        if (!list[length])
-            return all;
-        list += length + 1;
-    }
+    return tsr_hosts_read(list, NULL, 0);
 }
 
 int cli_hosts_wanted(struct cli *cli, const char *list)
@@ -102,24 +55,10 @@ bool cli_in_workers(const struct cli *cli)
            !tsr_launcher(NULL, NULL, NULL);
 }
 
-// Returns the topology of a list of hosts: "hosts:2x4" for a:4,b:4. Hosts with different numbers of
-// devices have none; then it is the number of all devices.
 const char *cli_hosts_topology(const char *list)
 {
     static char text[48];
-    int hosts = 0, each = 0, all = cli_count_hosts(list);
-    bool equal = true;
-    for (const char *at = list; *at;
-         at += at[strcspn(at, ",")] ? strcspn(at, ",") + 1 : strlen(at)) {
-        int here = ranks_on(at, strcspn(at, ","));
-        equal = equal && (each == 0 || each == here);
-        each = here;
-        hosts++;
-    }
-    if (equal && hosts > 1)
-        snprintf(text, sizeof text, "hosts:%dx%d", hosts, each);
-    else
-        snprintf(text, sizeof text, "%d", all);
+    (void)tsr_hosts_read(list, text, sizeof text);
     return text;
 }
 
@@ -128,7 +67,8 @@ static int read_workers(struct cli *cli, tsr_run_options *options)
 {
     int ranks = cli_count_hosts(options->hosts);
     const struct option *devices = cli_option(cli->command, "--devices", strlen("--devices"));
-    bool shards = cli_is_folder(cli->arguments[0]) || cli_value(cli, "--config") || !devices;
+    bool parts = cli_is_folder(cli->arguments[0]) && !cli->folder;
+    bool shards = parts || cli_value(cli, "--config") || !devices;
     if (options->transport != TSR_TRANSPORT_DEFAULT && options->transport != TSR_TRANSPORT_UCX)
         return cli_usage(cli, "--hosts needs UCX: remove --transport");
     if (!options->secret || !*options->secret)
@@ -185,35 +125,21 @@ static int read_rank(struct cli *cli, tsr_run_options *options)
     return 0;
 }
 
-// Reads the secret, the first line of a file. Arguments are visible to all users of the host, so
-// the secret is not one of them.
-static int read_secret(struct cli *cli, const char *file, tsr_run_options *options)
-{
-    static char secret[MAX_SECRET + 2];
-    FILE *f = fopen(file, "re");
-    if (!f)
-        return cli_usage(cli, "--secret-file %s: %s", file, strerror(errno));
-    bool read = fgets(secret, sizeof secret, f) != NULL;
-    fclose(f);
-    secret[strcspn(secret, "\r\n")] = 0;
-    if (!read || !*secret)
-        return cli_usage(cli, "--secret-file %s: its first line is empty", file);
-    if (strlen(secret) > MAX_SECRET)
-        return cli_usage(cli, "--secret-file %s: a secret has at most %d characters", file,
-                         MAX_SECRET);
-    options->secret = secret;
-    return 0;
-}
-
 // Reads how ranks find each other. An option has priority over the environment.
 int cli_read_meeting(struct cli *cli, tsr_run_options *options)
 {
+    static char secret[MAX_SECRET + 1];
     const char *file = cli_value(cli, "--secret-file");
     options->secret = getenv("TESSERA_SECRET");
     if (!options->network_interface)
         options->network_interface = getenv("TESSERA_INTERFACE");
     options->network_interface = cli_text_or(options->network_interface, NULL);
-    return file ? read_secret(cli, file, options) : 0;
+    if (!file)
+        return 0;
+    // Arguments are visible to all users of the host, so the secret is not one of them.
+    options->secret = secret;
+    tsr_status status = tsr_secret_read(cli->session, file, secret, sizeof secret);
+    return status == TSR_OK ? 0 : cli_finish(cli, status);
 }
 
 int cli_partition_ranks(const struct cli *cli)
