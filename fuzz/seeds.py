@@ -169,6 +169,12 @@ def other_seeds():
     for rank in (2, 3):
         yield "meet", bytes([rank]) + b"\3\0\0\0\1\0\0\0\0\0\0\0" + bytes(32)
         yield "meet", bytes([rank]) + b"\1\0\0\0\1\0\0\0\5\0\0\0" + bytes(37)
+    yield "remote", b"\0" + word(b"1.0.0") + word(b"1.24.0") + word(b"x86_64") + word(b"a processor")
+    file = word(b"rank1.onnx") + number(80) + b"0" * 64
+    yield "remote", b"\1" + b"".join(map(number, (1, 2, 1, 1, 1))) + word(b"0123") + word(b"") + number(0) * 13 + number(1) + file
+    note = b"\1\1\x10\0" + (66).to_bytes(4, "little") + bytes(4) + number(5) + b"\2\1\5\0bytes"
+    for kind in (2, 3):
+        yield "remote", bytes([kind]) + note + b"\3\0\0\0" + note
     for c in COMMANDS:
         yield "command", c.encode()
     for k in range(60):  # each byte is a choice of the harness
