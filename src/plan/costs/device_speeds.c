@@ -45,9 +45,10 @@ static double bytes_touched(const struct planner *planner, const struct plan_nod
     return inputs + outputs;
 }
 
-// Adds the time of the unsharded node on every device. Leaves out the engine's overhead, because
-// sharding does not reduce it.
-static void add_times(struct planner *planner, const struct plan_node *node, double *times)
+// Adds the time of the unsharded node on the first n devices. Leaves out the engine's overhead,
+// because sharding does not reduce it.
+static void add_times(struct planner *planner, const struct plan_node *node, int64_t n,
+                      double *times)
 {
     const struct shapes *shapes = planner->shapes.full;
     int64_t sizes[RULE_MAX_FACTORS];
@@ -62,7 +63,7 @@ static void add_times(struct planner *planner, const struct plan_node *node, dou
     double held = 0;
     if (weights.input > 0)
         held = bytes_of(planner, tsr_node_input(node->node, (size_t)weights.input));
-    for (int64_t device = 0; device < planner->machine.n; device++) {
+    for (int64_t device = 0; device < n; device++) {
         tsr_topology_device at =
             planner->machine.topology->device[tsr__planner_device(planner, device)];
         at.overhead = 0;
@@ -86,11 +87,14 @@ bool tsr__planner_speed_up(struct planner *planner)
     machine->speed = ARENA_ARRAY(&planner->arena, double, (size_t)machine->n);
     if (!machine->speed)
         return false;
+    int64_t n = tsr__planner_alike(planner) ? 1 : machine->n;
     for (size_t i = 0; i < planner->n_nodes; i++)
         if (planner->nodes[i].rule)
-            add_times(planner, &planner->nodes[i], machine->speed);
-    for (int64_t device = 0; device < machine->n; device++)
+            add_times(planner, &planner->nodes[i], n, machine->speed);
+    for (int64_t device = 0; device < n; device++)
         machine->speed[device] = 1 / (machine->speed[device] + 1); // at least a picosecond
+    for (int64_t device = n; device < machine->n; device++)
+        machine->speed[device] = machine->speed[0];
     machine->kept = kept_bytes(planner);
     return true;
 }

@@ -192,10 +192,10 @@ static bool is_cpu(const tsr_topology_device *device)
 static double step_seconds(const struct node_weights *weights, double held,
                            const tsr_topology_device *device)
 {
-    tsr_topology_device cached = *device;
-    double far = tsr__far_speed(device, TSR_MOVE_WEIGHTS);
     if (weights->steps <= 0)
         return 0;
+    tsr_topology_device cached = *device;
+    double far = tsr__far_speed(device, TSR_MOVE_WEIGHTS);
     if (!is_gpu(device) && tsr__near_speed(device, TSR_MOVE_WEIGHTS) == far)
         cached.cached[TSR_MOVE_WEIGHTS] = far * WEIGHTS_IN_CACHE;
     double each = held / weights->parts, least = is_gpu(device) ? device->overhead : STEP;
@@ -207,6 +207,8 @@ static double step_seconds(const struct node_weights *weights, double held,
 static double unpack_seconds(const struct node_weights *weights, double held,
                              const tsr_topology_device *device)
 {
+    if (!(weights->unpacked > 0))
+        return 0;
     double speed = tsr__far_speed(device, TSR_MOVE_PACKED);
     bool measured = speed != tsr__far_speed(device, TSR_MOVE_STREAM) && speed != device->bandwidth;
     if ((weights->row && measured) || !is_cpu(device))
