@@ -91,31 +91,24 @@ static struct str memory_help(struct planner *planner, int64_t needs, bool limit
                              STR_ARG(need), (long long)needs);
 }
 
-// What is known about more devices or memory.
-struct advice {
-    int64_t memory; // bytes of the smallest device
-    bool limited;   // by --memory
-    bool more;      // more devices would need less memory each
-};
-
-// Suggests more memory per device and more devices, if they help, whichever is cheaper first.
-static struct str help_text(struct planner *planner, const tsr_plan_result *plan,
-                            const struct advice *advice)
+// Suggests more memory per device, and more devices if they help, whichever is cheaper first.
+static struct str help_text(struct planner *planner, const tsr_plan_options *options,
+                            bool more_help, const tsr_plan_result *plan)
 {
-    int64_t memory = advice->memory;
+    int64_t memory = tsr__plan_least_memory(planner);
     const char *sizes = "";
     long long devices = (long long)plan->facts.fits_devices;
     // The bytes that are missing on all devices together. They can be provided as more memory per
     // device, or as more devices.
     double more = (double)(plan->facts.needs_bytes - memory) * (double)planner->machine.n;
-    struct str larger = memory_help(planner, plan->facts.needs_bytes, advice->limited);
+    struct str larger = memory_help(planner, plan->facts.needs_bytes, options->memory > 0);
     if (planner->shapes.full != planner->shapes.known)
         sizes = ", or give sizes with --dim: symbolic dimensions without a size are not sharded";
     if (!plan->facts.needs_bytes)
         return tsr__arena_printf(&planner->arena, "%s%s", time_help(planner), sizes);
     if (!devices)
         return tsr__arena_printf(&planner->arena, STR_FMT "%s%s", STR_ARG(larger),
-                                 advice->more ? ", or use more devices" : "", sizes);
+                                 more_help ? ", or use more devices" : "", sizes);
     if (more <= (double)(devices - planner->machine.n) * (double)memory)
         return tsr__arena_printf(&planner->arena, STR_FMT ", or use %lld devices%s",
                                  STR_ARG(larger), devices, sizes);
@@ -128,74 +121,34 @@ static const char *which_device(const struct planner *planner)
     return planner->memory.n_classes > 1 ? "on the smallest device" : "per device";
 }
 
-// Reports that no plan fits. `memory` is that of the smallest device.
-static tsr_status report_infeasible(struct planner *planner, int64_t memory, struct str hint,
-                                    const tsr_plan_result *out)
+tsr_status tsr__plan_report_none(struct planner *planner, const tsr_plan_options *options,
+                                 const char *what, bool more_help, const tsr_plan_result *out)
 {
-    struct str what = binding_text(planner, out);
-    struct str have = tsr__plan_bytes_text(&planner->arena, memory);
-    struct str need = STR("the needed memory was not found in time");
-    struct str bytes = tsr__plan_bytes_text(&planner->arena, out->facts.needs_bytes);
-    if (out->facts.needs_bytes > 0)
-        need = tsr__arena_printf(&planner->arena, STR_FMT " %s is needed", STR_ARG(bytes),
-                                 which_device(planner));
-    if (!what.p || !hint.p || !have.p || !need.p)
-        return TSR_NOMEM;
-    return tsr__fail(planner->session, TSR_INFEASIBLE, DIAG_plan_infeasible, NULL, hint.p,
-                     "no plan fits in " STR_FMT " %s; " STR_FMT STR_FMT, STR_ARG(have),
-                     which_device(planner), STR_ARG(need), STR_ARG(what));
-}
-
-// Reports that the search ended, by the time limit or because it was cancelled, before it found a
-// plan or a proof. Returns TSR_CANCELLED or TSR_INFEASIBLE.
-static tsr_status report_stopped(struct planner *planner, int64_t memory, struct str hint,
-                                 const tsr_plan_result *out)
-{
-    struct str have = tsr__plan_bytes_text(&planner->arena, memory);
-    struct str need = STR("");
-    if (out->facts.needs_bytes > 0)
-        need = tsr__arena_printf(
-            &planner->arena, "; " STR_FMT " %s is enough",
-            STR_ARG(tsr__plan_bytes_text(&planner->arena, out->facts.needs_bytes)),
-            which_device(planner));
-    if (!hint.p || !have.p || !need.p)
-        return TSR_NOMEM;
-    tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
-              "no plan that fits in " STR_FMT " %s was found in time; one may exist" STR_FMT,
-              STR_ARG(have), which_device(planner), STR_ARG(need));
-    return tsr__cancelled(planner->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
-}
-
-// Formats "; 12 GiB per device is needed", or that the needed memory is unknown.
-static struct str need_text(struct planner *planner, int64_t needs)
-{
-    if (needs <= 0)
-        return STR("; the needed memory was not found in time");
-    struct str need = tsr__plan_bytes_text(&planner->arena, needs);
-    return tsr__arena_printf(&planner->arena, "; " STR_FMT " per device is needed", STR_ARG(need));
-}
-
-// Reports that there is no plan (if `proved`), or that none was found in time. Used for plans in
-// stages and for two models. Returns TSR_CANCELLED if the session was cancelled, otherwise
-// TSR_INFEASIBLE.
-tsr_status tsr__plan_report_none(struct planner *planner, const char *what, bool proved,
-                                 int64_t needs, bool more)
-{
-    struct str need = need_text(planner, needs);
-    struct str hint = str_of(time_help(planner));
+    struct arena *arena = &planner->arena;
+    int64_t memory = tsr__plan_least_memory(planner), needs = out->facts.needs_bytes;
+    bool proved = !out->facts.undecided;
+    const char *device = which_device(planner);
+    struct str hint = help_text(planner, options, more_help, out);
+    struct str have = STR("the memory of the devices"), need = STR("");
+    if (memory < PLAN_NO_LIMIT)
+        have = tsr__arena_printf(arena, STR_FMT " %s", STR_ARG(tsr__plan_bytes_text(arena, memory)),
+                                 device);
     if (needs > 0)
-        hint = tsr__arena_printf(&planner->arena, "give each device " STR_FMT " (--memory %lld)%s",
-                                 STR_ARG(tsr__plan_bytes_text(&planner->arena, needs)),
-                                 (long long)needs, more ? ", or use more devices" : "");
-    if (!need.p || !hint.p)
+        need = tsr__arena_printf(arena, "; " STR_FMT " %s is %s",
+                                 STR_ARG(tsr__plan_bytes_text(arena, needs)), device,
+                                 proved ? "needed" : "enough");
+    else if (proved)
+        need = STR("; the needed memory was not found in time");
+    struct str largest = binding_text(planner, out);
+    if (arena->failed)
         return TSR_NOMEM;
     if (proved)
-        tsr__diag(planner->session, DIAG_plan_infeasible, NULL, hint.p,
-                  "no %s fits in the memory of the devices" STR_FMT, what, STR_ARG(need));
-    else
-        tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
-                  "no %s that fits in the memory of the devices was found in time" STR_FMT, what,
-                  STR_ARG(need));
+        return tsr__fail(planner->session, TSR_INFEASIBLE, DIAG_plan_infeasible, NULL, hint.p,
+                         "no %s fits in " STR_FMT STR_FMT STR_FMT, what, STR_ARG(have),
+                         STR_ARG(need), STR_ARG(largest));
+    tsr__diag(planner->session, DIAG_plan_time, NULL, hint.p,
+              "no %s that fits in " STR_FMT " was found in time; one may exist" STR_FMT, what,
+              STR_ARG(have), STR_ARG(need));
     return tsr__cancelled(planner->session) ? TSR_CANCELLED : TSR_INFEASIBLE;
 }
 
@@ -254,21 +207,14 @@ tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *optio
                             tsr_plan_result *out)
 {
     struct planner *planner = models->planners[0];
-    struct advice advice = {tsr__plan_least_memory(planner), options->memory > 0, false};
-    bool tried = false;
-    *out = (tsr_plan_result){.facts.devices = (size_t)planner->machine.n};
-    TRY(find_least(models, out, &advice.more));
+    bool tried = false, more = false;
+    *out =
+        (tsr_plan_result){.facts = {.devices = (size_t)planner->machine.n, .undecided = !proved}};
+    TRY(find_least(models, out, &more));
     if (models->n == 1 && !tsr__budget_over(planner->budget))
         TRY(tsr__plan_fitting(planner, options, out, &tried));
-    advice.more = advice.more && !tried;
     out->facts.solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     out->facts.stopped = tsr__budget_over(planner->budget);
-    out->facts.undecided = !proved;
-    if (models->n > 1)
-        return tsr__plan_report_none(planner, "plan of both models", proved, out->facts.needs_bytes,
-                                     advice.more);
-    struct str hint = help_text(planner, out, &advice);
-    if (proved)
-        return report_infeasible(planner, advice.memory, hint, out);
-    return report_stopped(planner, advice.memory, hint, out);
+    const char *what = models->n > 1 ? "plan of both models" : "plan";
+    return tsr__plan_report_none(planner, options, what, more && !tried, out);
 }

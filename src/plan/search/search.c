@@ -368,14 +368,6 @@ static tsr_status refuse_unlike(const struct planner *planner)
         (long long)planner->machine.n);
 }
 
-static tsr_status refuse_small(const struct planner *planner)
-{
-    return tsr__fail(planner->session, TSR_INFEASIBLE, DIAG_plan_devices, NULL,
-                     "give the devices more memory",
-                     "the model does not fit in the memory of 64 of the %lld devices",
-                     (long long)planner->machine.n);
-}
-
 // Plans all devices at once. If sets are planned as well, this plan gets only a share of the
 // budget. Drops the best plan of the sets if this one is not worse.
 static tsr_status find_at_once(struct plan *found, struct set_search *search)
@@ -451,11 +443,10 @@ static tsr_status find(struct plan *found, const tsr_plan_options *options)
     if (st != TSR_OK || !only_sets || tsr__cancelled(planner->session))
         return st;
     found->undecided = bound < PLAN_NEVER;
-    if (many && found->undecided)
-        return tsr__plan_report_none(planner, "plan on a set of at most 64 devices", false, 0,
-                                     true);
+    tsr_plan_result none = {.facts.undecided = found->undecided};
     if (many)
-        return refuse_small(planner);
+        return tsr__plan_report_none(planner, options, "plan on a set of at most 64 devices", true,
+                                     &none);
     return solve_at_once(found, options);
 }
 

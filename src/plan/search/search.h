@@ -65,10 +65,11 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
 // exists; otherwise none was found in time.
 tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
                             tsr_plan_result *out) TSR_MUST_USE;
-// Reports "no WHAT fits ..." with the memory that each device needs (0: not known). `more`: more
-// devices would need less memory each.
-tsr_status tsr__plan_report_none(struct planner *planner, const char *what, bool proved,
-                                 int64_t needs, bool more) TSR_MUST_USE;
+// Reports that no WHAT fits, or that none was found in time (out->facts.undecided), and what would
+// help. more_help: more devices would need less memory each.
+tsr_status tsr__plan_report_none(struct planner *planner, const tsr_plan_options *options,
+                                 const char *what, bool more_help,
+                                 const tsr_plan_result *out) TSR_MUST_USE;
 // Formats a size: "16 GiB", "1.5 MiB", "100 bytes".
 struct str tsr__plan_bytes_text(struct arena *arena, int64_t bytes);
 // Returns the memory of the smallest device; PLAN_NO_LIMIT: there is no limit.

@@ -23,19 +23,11 @@ static uint32_t on_all_devices(void *context, const tsr_value *value, uint32_t l
     const struct stage_layouts *layouts = context;
     struct planner *planner = layouts->planner;
     const struct stage *stage = layouts->stage;
-    const struct tile_layout *tiles = stage->kind->planner.layouts.at[layout].tiles;
-    struct tile_layout *copy = tsr__layout_copy(&planner->arena, tiles);
-    size_t n = (size_t)tiles->first[tiles->n_shards], n_pairs = 0;
-    struct tile_owner *pairs = ARENA_ARRAY(&planner->arena, struct tile_owner, n + 1);
+    struct tile_repeat once = {1, (int64_t)stage->n, stage->devices};
     (void)value;
-    if (!copy || !pairs)
-        return PLAN_NO_LAYOUT;
-    for (int64_t shard = 0; shard < tiles->n_shards; shard++)
-        for (int64_t i = tiles->first[shard]; i < tiles->first[shard + 1]; i++)
-            pairs[n_pairs++] = (struct tile_owner){shard, stage->devices[tiles->owners[i]]};
-    if (!tsr__layout_own(&planner->arena, copy, pairs, n_pairs))
-        return PLAN_NO_LAYOUT;
-    return tsr__planner_layout(planner, copy);
+    struct tile_layout *tiles = tsr__layout_repeat(
+        &planner->arena, stage->kind->planner.layouts.at[layout].tiles, &once, BATCH_NOWHERE);
+    return tiles ? tsr__planner_layout(planner, tiles) : PLAN_NO_LAYOUT;
 }
 
 bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,

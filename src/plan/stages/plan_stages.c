@@ -237,10 +237,9 @@ tsr_status tsr__plan_stages_refuse(struct stages_plan *found, tsr_plan_result *o
     TRY(tsr__stages_search(staging, &found->options, MEASURE_MEMORY, &pipeline));
     if (pipeline.n)
         out->facts.needs_bytes = pipeline.most;
-    bool proved = !staging->hasty && !tsr__budget_over(planner->budget);
-    out->facts.undecided = !proved;
-    return tsr__plan_report_none(planner, "plan in stages", proved, out->facts.needs_bytes,
-                                 staging->n_ranges > 1);
+    out->facts.undecided = staging->hasty || tsr__budget_over(planner->budget);
+    return tsr__plan_report_none(planner, &found->options, "plan in stages", staging->n_ranges > 1,
+                                 out);
 }
 
 void tsr__plan_stages_end(struct stages_plan *found)
