@@ -138,13 +138,24 @@ static const char *required_layout(const struct agree *agree, const struct given
     return layout ? tsr__notation_print(agree->arena, layout).p : NULL;
 }
 
+// Returns a layout as stated and, if shards are merged or left out, as compared:
+// "{2,1:0,1} = {1,1:1}" of one row.
+static struct str layout_text(const struct agree *agree, const struct given *given)
+{
+    struct str stated = tsr__notation_print(agree->arena, given->stated),
+               compared = tsr__notation_print(agree->arena, given->layout);
+    if (str_eq(stated, compared))
+        return stated;
+    return tsr__arena_printf(agree->arena, STR_FMT " = " STR_FMT, STR_ARG(stated),
+                             STR_ARG(compared));
+}
+
 // Reports that `given` contradicts `by`, with the reason `why`.
 static void report_conflict(const struct agree *agree, const struct given *given,
                             const struct given *by, const char *why)
 {
     struct place at = tsr__place_spec(agree->node, agree->config, given->value);
-    struct str mine = tsr__notation_print(agree->arena, given->layout),
-               theirs = tsr__notation_print(agree->arena, by->layout);
+    struct str mine = layout_text(agree, given), theirs = layout_text(agree, by);
     const char *wanted = agree->rule ? required_layout(agree, by, given) : NULL;
     const char *hint =
         "shard the inputs so that shards that the operator combines are on the same devices";
@@ -283,7 +294,7 @@ static bool agreement(struct agree *agree, const struct shapes *shapes, const ts
     bool may_merge = !agree->assumed || agree->inherits;
     choose_layouts(agree, may_merge);
     for (size_t i = 0; i < agree->n; i++)
-        cut = cut || !tsr__layout_is_whole(agree->given[i].layout);
+        cut = cut || agree->given[i].sharded;
     if (!cut)
         return !agree->assumed || check_unsharded(agree);
     struct control bodies;
