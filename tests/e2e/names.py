@@ -171,19 +171,20 @@ def outcome(folder, parts, feeds, want, may_refuse, words):
 
 
 def shardings(folder, m):
-    """Writes partitions with random shardings, and one that the planner makes; yields their folders."""
+    """Writes partitions with random shardings, and one that the planner makes; yields their folders, and whether inputs stay sharded."""
     onnx.save(m, folder + "/m.onnx")
     for seed in range(SEEDS):
         devices, cut, parts = 2 + seed % 3, "%s/%d.onnx" % (folder, seed), "%s/parts%d" % (folder, seed)
         code, _, err = harness.call(TESSERA, "annotate", folder + "/m.onnx", "--config", "c:%d" % devices, "--random", seed, "-o", cut)
         assert code == 0, err
-        code, _, err = harness.call(TESSERA, "partition", cut, "-o", parts)
-        assert code == 0 or "not valid" in err or "partition-no-tensor" in err, err
-        if code == 0:
-            yield parts
+        for kept in ([], ["--keep-cut", "*"]):
+            code, _, err = harness.call(TESSERA, "partition", cut, *kept, "-o", parts + "k" * len(kept))
+            assert code == 0 or "not valid" in err or "partition-no-tensor" in err, err
+            if code == 0:
+                yield parts + "k" * len(kept), bool(kept)
     code, _, err = harness.call(TESSERA, "partition", folder + "/m.onnx", "--devices", 2, "-o", folder + "/planned")
     assert code == 0, err
-    yield folder + "/planned"
+    yield folder + "/planned", False
 
 
 def right(folder, make, transport="threads"):
@@ -191,10 +192,11 @@ def right(folder, make, transport="threads"):
     wants = [whole(m, feeds) for feeds in sets]
     assert any(w is not None for w in wants)
     n = 0
-    for parts in shardings(folder, m):
+    for parts, kept in shardings(folder, m):
         for feeds, want in zip(sets, wants):
             sizes = {k: v.shape for k, v in feeds.items()}
-            wrong = outcome(folder, parts, feeds, want, may_refuse, ["--transport", transport])
+            # a rank has only its part of an input that stays sharded, so the full size is read from another
+            wrong = outcome(folder, parts, feeds, want, may_refuse or kept, ["--transport", transport])
             assert not wrong, (os.path.basename(parts), sizes, wrong)
             n += want is not None
     assert n > SEEDS
@@ -235,13 +237,15 @@ def refused_in_a_branch(folder):
     ]
     code, _, err = harness.call(TESSERA, "annotate", folder + "/m.onnx", "--config", "c:2", *shards, "-o", folder + "/cut.onnx")
     assert code == 0, err
-    code, _, err = harness.call(TESSERA, "partition", folder + "/cut.onnx", "-o", folder + "/parts")
-    assert code == 0, err
-    for c, rows in ((True, (2, 2)), (True, (1, 2)), (False, (1, 2)), (False, (0, 3))):
-        feeds = dict(c=np.array([c]), a=f4(rows[0], 16), b=f4(rows[1], 16))
-        wrong = outcome(folder, folder + "/parts", feeds, whole(m, feeds), False, [])
-        assert bool(wrong) == (c and rows == (1, 2)), (c, rows, wrong)
-        assert not wrong or ("input-mismatch" in wrong and "branch or loop" in wrong and "'S' is 1" in wrong), wrong
+    for kept in ("", "a", "b", "*"):
+        parts = folder + "/parts" + kept.replace("*", "both")
+        code, _, err = harness.call(TESSERA, "partition", folder + "/cut.onnx", *(["--keep-cut", kept] if kept else []), "-o", parts)
+        assert code == 0, err
+        for c, rows in ((True, (2, 2)), (True, (3, 3)), (True, (1, 2)), (False, (1, 2)), (False, (0, 3))):
+            feeds = dict(c=np.array([c]), a=f4(rows[0], 16), b=f4(rows[1], 16))
+            wrong = outcome(folder, parts, feeds, whole(m, feeds), False, [])
+            assert bool(wrong) == (c and rows == (1, 2)), (kept, c, rows, wrong)
+            assert not wrong or ("input-mismatch" in wrong and "branch or loop" in wrong and "'S' is 1" in wrong), (kept, wrong)
 
 
 def main():

@@ -18,6 +18,51 @@ struct same_sizes *tsr__part_same_sizes(struct part *part)
     return in_body && part->draft->opset >= RESHAPE_TO_INPUT ? &part->same : &part->draft->same;
 }
 
+// True if tsr__part_source returns the full size, else that of the rank's shard.
+static bool is_full(const struct size_source *at)
+{
+    return at->readable || at->count;
+}
+
+// Finds which part of an input's dimension the rank has. Returns false if it has no shard.
+static bool part_here(const struct part *part, const struct size_source *at,
+                      struct local_size *size)
+{
+    const struct tile_layout *layout = part->draft->kept[tsr__value_id(at->input)];
+    int64_t coords[TILE_MAX_FACTORS];
+    *size = (struct local_size){1, 1, {0, 1, 1}};
+    if (!layout || at->axis >= layout->rank)
+        return true;
+    if (!tsr__device_coords(layout, part->rank, at->axis, coords))
+        return false;
+    if (tsr__dim_is_sharded(&layout->dims[at->axis]))
+        *size = tsr__local_size(&layout->dims[at->axis], coords);
+    return true;
+}
+
+static bool same_part(const struct local_size *a, const struct local_size *b)
+{
+    return a->unit == b->unit && a->scale == b->scale && a->part.first == b->part.first &&
+           a->part.stop == b->part.stop && a->part.of == b->part.of;
+}
+
+// Returns the difference of two dimensions. If inputs are kept sharded, the difference of what the
+// rank has of them. NULL: the rank cannot compare them.
+static tsr_value *difference(struct part *part, struct size_source *at, struct size_source *leader)
+{
+    struct size_source *a = is_full(leader) ? at : leader, *b = is_full(leader) ? leader : at;
+    struct local_size mine, theirs;
+    bool convert = is_full(b) && !is_full(a);
+    if (!is_full(a) && !part_here(part, a, &mine))
+        return NULL;
+    if (!is_full(b) && (!part_here(part, b, &theirs) || !same_part(&mine, &theirs)))
+        return NULL;
+    tsr_value *wanted = tsr__part_source(part, b);
+    if (convert)
+        wanted = tsr__part_local_size(part, wanted, mine);
+    return NODE(part, "Sub", tsr__part_source(part, a), wanted);
+}
+
 // Stores the squares of the differences that must be 0. Returns their number.
 static size_t differences(struct part *part, tsr_value **out)
 {
@@ -26,11 +71,9 @@ static size_t differences(struct part *part, tsr_value **out)
     for (size_t i = 0; part->same.leader && i < draft->shared.n; i++) {
         struct size_source *at = draft->shared.at[i];
         struct size_source *leader = tsr__same_size(draft, &part->same, at);
-        if (leader == at)
-            continue;
-        tsr_value *gap =
-            NODE(part, "Sub", tsr__part_source(part, at), tsr__part_source(part, leader));
-        out[n++] = NODE(part, "Mul", gap, gap);
+        tsr_value *gap = leader != at ? difference(part, at, leader) : NULL;
+        if (gap)
+            out[n++] = NODE(part, "Mul", gap, gap);
     }
     return n;
 }

@@ -128,6 +128,8 @@ bool tsr__shape_input_of(struct draft *draft, const struct node_flow *nf,
 // True if the local shape must consist of sizes only, without the special entries 0 and -1, because
 // a shard of the result may be empty.
 bool tsr__shape_input_is_sizes(struct draft *draft, const struct shape_input *shape);
+// Returns the size of the rank's part of a dimension with the full size `whole` (int64[1]).
+tsr_value *tsr__part_local_size(struct part *part, tsr_value *whole, struct local_size size);
 // Returns the local shape. `host` is the full shape, `data` the node's local input 0.
 tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *shape,
                                  tsr_value *host, tsr_value *data);

@@ -101,6 +101,13 @@ static void set_column(struct local_columns *columns, int64_t i, struct local_si
     columns->last[i] = size.part.stop == size.part.of;
 }
 
+tsr_value *tsr__part_local_size(struct part *part, tsr_value *whole, struct local_size size)
+{
+    struct local_columns columns;
+    set_column(&columns, 0, size);
+    return local_nodes(part, whole, &columns, 1, 0);
+}
+
 // Returns how the rank's size of a sharded axis follows from the full size. Coordinates are those
 // of the rank's shard. A node that computes windows has their size. Example: windows of 3 of 12
 // elements are units 0 to 2 of 12.

@@ -40,15 +40,9 @@ static const uint64_t *origins_of(const struct draft *draft, const struct item *
 struct size_source *tsr__size_source(const struct draft *draft, const struct item *it, int axis,
                                      struct size_source *first, const uint64_t **origins)
 {
-    *origins = NULL;
-    if (first->bit < 0)
-        return first;
-    const uint64_t *set = origins_of(draft, it, axis, first);
-    struct size_source *at = set ? first_in(first, set) : first;
-    if (at != first && !at->readable)
-        return first;
-    *origins = set;
-    return at;
+    *origins = first->bit < 0 ? NULL : origins_of(draft, it, axis, first);
+    struct size_source *at = *origins ? first_in(first, *origins) : first;
+    return at->readable ? at : first;
 }
 
 bool tsr__size_is_shared(struct draft *draft, const struct item *it, int axis)
