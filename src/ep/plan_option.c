@@ -2,12 +2,16 @@
 // plan_option.c - the option `plan`, which takes the sharding of the model from a plan document
 // (tessera plan --plan FILE) or from an annotated model.
 //
-// Each line of a document is an edit, which names nodes of the main graph by their index:
-//     --config plan2:2
+// Each line of a document is an edit (sharding/annotate/edits.c), which names nodes by their index,
+// and nodes of bodies by their path:
+//     --config plan2:2=CPU:0,CPU:1
 //     --shard "#12":"logits"={1,2:0,1}
+//     --shard "#3 > then_branch > #0":"y"={2,1:0,1}
 //     --stage #12=1
+//     --delay #4
 #include "ep/internal.h"
 
+#include "sharding/sharding.h"
 #include "tessera_cli.h"
 #include "tessera_graph.h"
 
@@ -50,24 +54,14 @@ static bool open_target(struct target *target)
     return true;
 }
 
-// Reads "#12" at the beginning of the text, with or without quotes, and advances the text. Returns
-// NULL if the graph has no such node.
-static tsr_node *read_node(const struct target *target, struct str *text)
+// Finds the node "#12", or that of a path. Returns NULL if there is none.
+static tsr_node *find_node(const struct target *target, struct str text)
 {
-    bool quoted = text->n && text->p[0] == '"';
-    size_t at = quoted, end;
     int64_t index = -1;
-    if (at >= text->n || text->p[at] != '#')
-        return NULL;
-    for (end = ++at; end < text->n && text->p[end] >= '0' && text->p[end] <= '9';)
-        end++;
-    if (!tsr__str_int((struct str){text->p + at, end - at}, &index) || index < 0 ||
-        (size_t)index >= target->n_nodes)
-        return NULL;
-    if (quoted && (end >= text->n || text->p[end++] != '"'))
-        return NULL;
-    *text = (struct str){text->p + end, text->n - end};
-    return target->nodes[index];
+    if (text.n && text.p[0] == '#' && tsr__str_int((struct str){text.p + 1, text.n - 1}, &index))
+        return index >= 0 && (size_t)index < target->n_nodes ? target->nodes[index] : NULL;
+    const char *path = tsr__arena_str(target->arena, text).p;
+    return path ? tsr_model_find_node(target->model, path) : NULL;
 }
 
 static tsr_value *value_of(const tsr_node *node, struct str name)
@@ -85,41 +79,80 @@ static tsr_value *value_of(const tsr_node *node, struct str name)
 // value's name.
 static bool apply_shard(const struct target *target, struct str text)
 {
-    tsr_node *node = read_node(target, &text);
-    if (!node || text.n < 4 || text.p[0] != ':' || text.p[1] != '"')
-        return false;
-    size_t end = 2;
+    static const char between[] = "\":\"";
+    size_t start = 1, n = sizeof between - 1;
+    while (start + n < text.n && memcmp(text.p + start, between, n) != 0)
+        start++;
+    size_t end = start + n;
     while (end + 1 < text.n && !(text.p[end] == '"' && text.p[end + 1] == '='))
         end++;
-    tsr_value *value = value_of(node, (struct str){text.p + 2, end - 2});
-    if (!value || end + 2 >= text.n)
+    if (text.n == 0 || text.p[0] != '"' || end + 2 >= text.n)
+        return false;
+    tsr_node *node = find_node(target, (struct str){text.p + 1, start - 1});
+    tsr_value *value =
+        node ? value_of(node, (struct str){text.p + start + n, end - start - n}) : NULL;
+    if (!value)
         return false;
     const char *sharding =
         tsr__arena_str(target->arena, (struct str){text.p + end + 2, text.n - end - 2}).p;
     return sharding && tsr_node_shard_text(node, value, target->config, sharding) == TSR_OK;
 }
 
+// Returns the position of the last `c` in the text, or the length of the text.
+static size_t last_of(struct str text, char c)
+{
+    for (size_t i = text.n; i > 0; i--)
+        if (text.p[i - 1] == c)
+            return i - 1;
+    return text.n;
+}
+
 static bool apply_stage(const struct target *target, struct str text)
 {
     int64_t stage = 0;
-    tsr_node *node = read_node(target, &text);
-    return node && text.n > 1 && text.p[0] == '=' &&
-           tsr__str_int((struct str){text.p + 1, text.n - 1}, &stage) &&
+    size_t at = last_of(text, '=');
+    tsr_node *node = find_node(target, (struct str){text.p, at});
+    return node && at < text.n &&
+           tsr__str_int((struct str){text.p + at + 1, text.n - at - 1}, &stage) &&
            tsr_node_set_stage(node, target->config, stage) == TSR_OK;
 }
 
-// Applies a line such as "plan2:2": a name and a number of devices.
+// Adds the line "CONFIG:VALUE" of the node's first output to the delayed sums.
+static bool apply_delay(const struct target *target, struct str text)
+{
+    const tsr_node *node = find_node(target, text);
+    const tsr_value *value = node ? tsr_node_output(node, 0) : NULL;
+    const char *before = tsr_model_metadata(target->model, META_DELAY);
+    if (!value)
+        return false;
+    const char *lines =
+        tsr__arena_printf(target->arena, "%s%s%s:%s", before ? before : "", before ? "\n" : "",
+                          tsr_config_name(target->config), tsr_value_name(value))
+            .p;
+    return lines && tsr_model_set_metadata(target->model, META_DELAY, lines) == TSR_OK;
+}
+
+// Applies a line such as "plan2:2" or "plan2:2=CPU:0,CPU:1": a name, a number of devices, and their
+// names.
 static bool apply_config(struct target *target, struct str text)
 {
-    size_t at = text.n;
+    size_t equals = 0;
+    while (equals < text.n && text.p[equals] != '=')
+        equals++;
+    size_t at = last_of((struct str){text.p, equals}, ':'), n = 0;
     int64_t devices = 0;
-    while (at > 0 && text.p[at - 1] != ':')
-        at--;
-    if (at < 2 || !tsr__str_int((struct str){text.p + at, text.n - at}, &devices))
+    const char *name = tsr__arena_str(target->arena, (struct str){text.p, at}).p;
+    if (at < 1 || at >= equals || !name ||
+        !tsr__str_int((struct str){text.p + at + 1, equals - at - 1}, &devices) || devices < 1)
         return false;
-    const char *name = tsr__arena_str(target->arena, (struct str){text.p, at - 1}).p;
-    return name &&
-           tsr_model_add_config(target->model, name, devices, NULL, 0, &target->config) == TSR_OK;
+    const char **names = ARENA_ARRAY(target->arena, const char *, (size_t)devices);
+    for (size_t i = equals; names && i < text.n && n < (size_t)devices; n++) {
+        size_t length = strcspn(text.p + i + 1, ",\n");
+        names[n] = tsr__arena_str(target->arena, (struct str){text.p + i + 1, length}).p;
+        i += length + 1;
+    }
+    return names && !target->arena->failed &&
+           tsr_model_add_config(target->model, name, devices, names, n, &target->config) == TSR_OK;
 }
 
 static bool starts_with(struct str *line, const char *word)
@@ -139,6 +172,8 @@ static bool apply_line(struct target *target, struct str line)
         return apply_config(target, line);
     if (target->config && starts_with(&line, "--shard "))
         return apply_shard(target, line);
+    if (target->config && starts_with(&line, "--delay "))
+        return apply_delay(target, line);
     return target->config && starts_with(&line, "--stage ") && apply_stage(target, line);
 }
 

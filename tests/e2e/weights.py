@@ -137,8 +137,10 @@ def constants(d):
 def annotated_constants(d):
     """A weight is stored the same as initializer and as Constant node of any form, as annotated and after infer."""
     weight = np.random.default_rng(3).standard_normal((256, 256)).astype("f4")
-    for words in (["--shard", "n:k={1,2}"], ["--tile", "k={1,2}"], ["--shard", "n:x={1,2}"], ["--shard", "n:y={1,2}"], ["--shard", "k:k={1,2}"]):
-        stored_alike(d, "MatMul", TensorProto.FLOAT, numpy_helper.from_array(weight, "k"), {"value": numpy_helper.from_array(weight)}, words)
+    for at in ("n:k", "k", "n:x", "n:y", "k:k"):
+        words = ["--shard" if ":" in at else "--tile", at + "={1,2}"]
+        tensor = numpy_helper.from_array(weight, "k")
+        stored_alike(d, "MatMul", TensorProto.FLOAT, tensor, {"value": tensor}, words)
     for form, kind, values in (("value_floats", TensorProto.FLOAT, weight.flatten()), ("value_ints", TensorProto.INT64, np.arange(65536))):
         for words in (["--shard", "n:k={2}"], ["--tile", "k={2}"]):
             words += ["--shard", "n:x={1,2}"]

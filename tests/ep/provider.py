@@ -330,6 +330,34 @@ def plans_from_files(folder):
     host.fails(lambda: host.session(model, devices=2, plan=folder + "/absent"), "absent")
 
 
+def plans_of_bodies_and_of_named_devices(folder):
+    """A plan document may name nodes of bodies, delay sums, and name the devices."""
+    nodes = [helper.make_node("MatMul", ["X", "W"], ["t"]), helper.make_node("MatMul", ["t", "V"], ["m"])]
+    then = helper.make_graph([helper.make_node("Tanh", ["m"], ["ty"])], "then", [], [info("ty", ["batch", 64])])
+    other = helper.make_graph([helper.make_node("MatMul", ["m", "V"], ["ey"])], "else", [], [info("ey", ["batch", 64])])
+    nodes += [helper.make_node("If", ["c"], ["i"], then_branch=then, else_branch=other), helper.make_node("Add", ["i", "X"], ["Y"])]
+    graph = helper.make_graph(nodes, "g", [info("X", ["batch", 64]), info("c", [], TensorProto.BOOL)], [info("Y", ["batch", 64])],
+                              [weight("W", 64, 64), weight("V", 64, 64)])
+    model, plan, note = host.save(folder + "/if.onnx", graph), folder + "/plan.json", folder + "/note.json"
+    edits = ["--config", "c:2=CPU:0,CPU:1"]
+    for at, shard in (("#0", "W={1,2}"), ("#1", "V={2,1}"), ("#2 > else_branch > #0", "V={1,2}"), ("#2 > then_branch > #0", "m={1,2}")):
+        edits += ["--shard", '"%s":"%s"=%s' % (at, shard.split("=")[0], shard.split("=")[1])]
+    code, _, err = harness.call(host.TESSERA, "annotate", model, *edits, "-o", folder + "/cut.onnx")
+    assert code == 0, err
+    code, _, err = harness.call(host.TESSERA, "plan", model, "--devices", "CPU,CPU", "--dim", "batch=4096", "--plan", plan)
+    assert code == 0 and "_branch > #0" in open(plan).read(), err
+    document = json.load(open(plan))
+    document["declares"] = "--config c:2=CPU:0,CPU:1"
+    document["nodes"][0]["edits"].append("--delay #1")
+    json.dump(document, open(plan, "w"))
+    for c in (True, False):
+        feeds = {"X": np.random.default_rng(1).standard_normal((6, 64)).astype("f4"), "c": np.array(c)}
+        for file in (plan, folder + "/cut.onnx"):
+            session = host.session(model, devices=2, plan=file, summary=note)
+            host.near(session.run(None, feeds), host.plain(model).run(None, feeds))
+            assert json.load(open(note))["cut_nodes"] > 1, note
+
+
 def a_cache_is_used_again(folder):
     model, cache, note = chain(folder), folder + "/cache", folder + "/note.json"
     feeds = {"X": np.ones((4, 64), np.float32)}
@@ -792,7 +820,8 @@ harness.run([
     models_are_right, sizes_other_than_planned, models_in_memory, annotated_models_run_as_annotated, texts_and_branches,
     functions_are_inlined, replaced_weights_are_used, unreadable_weights_are_reported, defaults_of_inputs, adapters_of_a_run,
     without_devices_nothing_is_taken, unknown_options_fail_the_session, sessions_that_shard_nothing_say_so, wrong_options_fail_the_session,
-    memory_and_threads, plans_from_files, a_cache_is_used_again, declined_models, custom_operators_are_declined, functions_alone_are_taken,
+    memory_and_threads, plans_from_files, plans_of_bodies_and_of_named_devices, a_cache_is_used_again, declined_models,
+    custom_operators_are_declined, functions_alone_are_taken,
     bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, states_in_one_buffer, windows_in_one_buffer,
     cache_buffers_change, decoders_are_sharded_by_heads, names_of_caches_do_not_matter, names_of_sizes_may_be_wrong,
     caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, no_thread_beside_the_ranks, asynchronous_runs,
