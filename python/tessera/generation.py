@@ -15,9 +15,9 @@ import threading
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union, overload
 
 from . import _api
-from ._library import Session, check_keywords, did_you_mean, library, need_devices, options_of, suggests
+from ._library import Session, did_you_mean, library, need_devices, options_of, suggests
 from .errors import TesseraError
-from .model import HOST_OPTIONS, Model, check_devices, devices_on, is_count, topology_of
+from .model import Model, check_devices, devices_on, is_count, topology_of
 from .session import run_options
 
 END = object()
@@ -485,35 +485,41 @@ def search_options(temperature: float, top_k: int, top_p: float, seed: int) -> D
 @overload
 def generate(folder: Union[str, os.PathLike[str]], prompt: Union[str, Chat], devices: Union[int, str, None] = None, *, max_tokens: int = 64,
              temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: Optional[str] = None,
-             stop: Union[str, Iterable[str], None] = None, **hosts: Any) -> Iterator[str]:    ...
+             stop: Union[str, Iterable[str], None] = None, hosts: Optional[str] = None,
+             port: Optional[int] = None, secret_file: Union[str, os.PathLike[str], None] = None, interface: Optional[str] = None,
+             rsh: Optional[str] = None) -> Iterator[str]:    ...
 
 
 @overload
 def generate(folder: Union[str, os.PathLike[str]], prompt: Iterable[int], devices: Union[int, str, None] = None, *, max_tokens: int = 64,
              temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: Optional[str] = None,
-             stop: None = None, **hosts: Any) -> Iterator[int]:    ...
+             stop: None = None, hosts: Optional[str] = None,
+             port: Optional[int] = None, secret_file: Union[str, os.PathLike[str], None] = None, interface: Optional[str] = None,
+             rsh: Optional[str] = None) -> Iterator[int]:    ...
 
 
 @suggests
 def generate(folder: Union[str, os.PathLike[str]], prompt: Any, devices: Union[int, str, None] = None, *, max_tokens: int = 64,
              temperature: float = 0.0, top_k: int = 0, top_p: float = 0.0, seed: int = 0, transport: Optional[str] = None,
-             stop: Union[str, Iterable[str], None] = None, **hosts: Any) -> Iterator[Any]:
+             stop: Union[str, Iterable[str], None] = None, hosts: Optional[str] = None,
+             port: Optional[int] = None, secret_file: Union[str, os.PathLike[str], None] = None, interface: Optional[str] = None,
+             rsh: Optional[str] = None) -> Iterator[Any]:
     """Continues a prompt by at most max_tokens tokens.
 
     Yields pieces of text for a string or a list of chat messages, and token ids for a list of token ids. stop:
-    strings that end the answer; they are not part of it. Further keywords are hosts, port, secret_file, interface
-    and rsh, as for InferenceSession. To generate several times, keep a tessera.Generator.
+    strings that end the answer; they are not part of it. hosts, port, secret_file, interface, rsh: as for InferenceSession.
+    To generate several times, keep a tessera.Generator.
 
     The folder is one of onnxruntime-genai or of Optimum. Without onnxruntime-genai, and for folders of Optimum,
     Tessera's own loop generates. Text then needs the package `tokenizers`, and chat templates are not supported.
     So it does in the processes of a launcher, which are the ranks. The model is loaded at the first next().
     """
-    check_keywords("generate", hosts, HOST_OPTIONS)
-    path, given, place = os.fspath(folder), devices_on(hosts.get("hosts"), check_devices(devices)), launched()
+    path, given, place = os.fspath(folder), devices_on(hosts, check_devices(devices)), launched()
+    elsewhere: Dict[str, Any] = dict(hosts=hosts, port=port, secret_file=secret_file, interface=interface, rsh=rsh)
     check_max_tokens(max_tokens)
     if given is None and not place:
-        need_devices("generate", {"transport": transport, **hosts})
-    options = run_options(transport or (None if place or hosts else "threads"), devices=given, **hosts)
+        need_devices("generate", {"transport": transport, **elsewhere})
+    options = run_options(transport or (None if place or hosts else "threads"), devices=given, **elsewhere)
     texts = check_stop(stop)
     if not isinstance(prompt, str) and not is_chat(prompt):
         prompt = _check_ids(prompt)
@@ -521,7 +527,7 @@ def generate(folder: Union[str, os.PathLike[str]], prompt: Any, devices: Union[i
             raise TypeError("stop needs a prompt that is text: token ids have no text to compare with")
     if has_genai(path) and not place:
         return _generate_with_genai(path, prompt, given, max_tokens, dict(search_options(temperature, top_k, top_p, seed), stop=texts),
-                                    dict(hosts, transport=transport))
+                                    dict(elsewhere, transport=transport))
     if is_chat(prompt):
         raise TypeError("prompt: chat messages need onnxruntime-genai (pip install onnxruntime-genai) and a folder with genai_config.json")
     fields = dict(max_tokens=operator.index(max_tokens) or _api.TSR_NO_TOKENS, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
