@@ -50,6 +50,8 @@ static tsr_status declare(struct part *part, tsr_value *value, const struct form
         return TSR_OK;
     if (form->windows)
         window_sizes(part, form->windows, dims);
+    if (!tsr__part_name_dims(part, dims, form->item->rank))
+        return TSR_NOMEM;
     return tsr_value_set_type(value, tsr__transfer_type(form->item->dtype), form->item->rank, dims);
 }
 

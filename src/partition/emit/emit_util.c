@@ -296,20 +296,20 @@ static tsr_dim named_part(struct part *part, const char *whole, const struct loc
     return name.p ? (tsr_dim){-1, name.p} : (tsr_dim){-1, ""};
 }
 
-// Returns the local size of an axis: a number, a symbol, or unknown.
-static tsr_dim dim_here(struct part *part, const struct form *form, int axis)
+// Returns the local size of an axis whose full size is `whole`: a number, a symbol, or unknown.
+static tsr_dim dim_here(struct part *part, const struct item *it, const struct tile_layout *layout,
+                        int axis, tsr_dim whole)
 {
     int64_t coords[TILE_MAX_FACTORS];
-    tsr_dim whole = form->item->dims[axis];
-    const struct tile_dim *dim = &form->layout->dims[axis];
+    const struct tile_dim *dim = &layout->dims[axis];
     bool named = whole.value < 0 && tsr__map_get(&part->draft->sizes, str_of(whole.symbol));
     if (whole.value < 0 && !named)
         return (tsr_dim){-1, ""};
     if (named)
-        whole = tsr__size_name(part->draft, form->item, axis, whole);
+        whole = tsr__size_name(part->draft, it, axis, whole);
     if (!tsr__dim_is_sharded(dim) || (named && !*whole.symbol))
         return whole;
-    if (!tsr__device_coords(form->layout, part->rank, axis, coords))
+    if (!tsr__device_coords(layout, part->rank, axis, coords))
         return (tsr_dim){-1, ""};
     struct local_size size = tsr__local_size(dim, coords);
     if (named)
@@ -333,8 +333,25 @@ bool tsr__part_dims_here(struct part *part, const struct form *form, tsr_dim *di
         !tsr__layout_has_device(form->layout, part->rank) || !tsr__owns_once(form->layout))
         return false;
     for (int axis = 0; axis < it->rank; axis++)
-        dims[axis] = dim_here(part, form, axis);
+        dims[axis] = dim_here(part, it, form->layout, axis, it->dims[axis]);
     return true;
+}
+
+bool tsr__part_name_dims(struct part *part, tsr_dim *dims, int rank)
+{
+    for (int axis = 0; axis < rank; axis++) {
+        if (dims[axis].value >= 0 || *dims[axis].symbol)
+            continue;
+        dims[axis].symbol = tsr__part_new_name(part).p;
+        if (!dims[axis].symbol)
+            return false;
+    }
+    return true;
+}
+
+static bool in_main_graph(const struct part *part)
+{
+    return part->graph == tsr_model_graph(part->model);
 }
 
 tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value, const struct form *form)
@@ -344,6 +361,8 @@ tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value, const stru
         return tsr__part_rank_known(part, value, form);
     if (form->item->dtype == TSR_UNDEFINED)
         return TSR_OK;
+    if (in_main_graph(part) && !tsr__part_name_dims(part, dims, form->item->rank))
+        return TSR_NOMEM;
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
@@ -364,33 +383,44 @@ static tsr_status declare_cache(struct part *part, tsr_value *value, const struc
     tsr_dim dims[TILE_MAX_RANK];
     if (form->item->dtype == TSR_UNDEFINED || !tsr__part_dims_here(part, form, dims))
         return tsr__part_rank_known(part, value, form);
-    for (int axis = 0; axis < form->item->rank; axis++) {
-        if (dims[axis].value >= 0 || *dims[axis].symbol)
-            continue;
-        dims[axis].symbol = tsr__part_new_name(part).p;
-        if (!dims[axis].symbol)
-            return TSR_NOMEM;
-    }
+    if (!tsr__part_name_dims(part, dims, form->item->rank))
+        return TSR_NOMEM;
     return tsr_value_set_type(value, form->item->dtype, form->item->rank, dims);
 }
 
-// Declares the ranks of a node's results that engines may not infer, and the sizes of caches.
-// Example: engines do not infer the rank of an Expand to computed sizes, and then reject a Scan of
-// the result.
+// True if a shape or another small tensor that the node reads determines the sizes of its results.
+// Engines do not infer them if nodes compute that tensor.
+static bool reads_sizes(const struct step *st)
+{
+    const struct rule *rule = st->flow->place.rule;
+    for (int i = 0; rule && i < rule->n_inputs; i++)
+        if (rule->inputs[i].host)
+            return true;
+    return false;
+}
+
+// Declares the results of a node that engines may not infer: their sizes, and in bodies their
+// ranks. Example: engines do not infer the rank of an Expand to computed sizes, and then reject a
+// Scan of the result. Sizes without a name make ONNX Runtime load a model several times slower.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
 {
-    bool of_list = reads_list(st);
+    bool reads = reads_list(st) || (in_main_graph(part) && reads_sizes(st));
     for (size_t i = 0; i < st->n_outputs; i++) {
         const struct form *form = st->outputs[i];
         if (!form || !form->local[part->rank] || form->item->list || form->item->rank < 0)
             continue;
         bool is_cache = tsr__is_cache_output(st->flow->node, i);
-        if (!of_list && !is_cache && tsr_value_rank(form->item->value) < 0)
+        if (!reads && !is_cache && tsr_value_rank(form->item->value) < 0)
             continue;
         tsr_value *local = form->local[part->rank];
         if (tsr_value_rank(local) >= 0)
             continue;
-        TRY(is_cache ? declare_cache(part, local, form) : tsr__part_rank_known(part, local, form));
+        if (is_cache)
+            TRY(declare_cache(part, local, form));
+        else if (in_main_graph(part))
+            TRY(tsr__part_sizes_known(part, local, form));
+        else
+            TRY(tsr__part_rank_known(part, local, form));
     }
     return TSR_OK;
 }
@@ -449,14 +479,12 @@ static tsr_dim port_dim(const struct item *it, const tsr_value *value, int axis)
     return dim;
 }
 
-// Declares the type and sizes of a rank's input or output. Sharded dimensions get their local size,
-// or none if it is unknown. They must not keep their symbol: elsewhere in the file it means the
-// full size.
+// Declares the type and sizes of a rank's input or output. Sharded dimensions get their local size.
+// They must not keep their symbol: elsewhere in the file it means the full size.
 tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *value,
                           const struct tile_layout *layout)
 {
     tsr_dim dims[TILE_MAX_RANK];
-    int64_t coords[TILE_MAX_FACTORS];
     const struct item *it = tsr__item_of(part->draft, value);
     int rank = tsr_value_rank(value);
     tsr_dtype type = tsr_value_dtype(value);
@@ -464,20 +492,15 @@ tsr_status tsr__port_type(struct part *part, tsr_value *local, const tsr_value *
         rank = it->rank;
     if (type == TSR_UNDEFINED && it) // an output may be declared by name only
         type = it->dtype;
-    if (type == TSR_UNDEFINED || rank < 0 || rank != layout->rank || rank > TILE_MAX_RANK)
+    if (!it || type == TSR_UNDEFINED || rank < 0 || rank != layout->rank || rank > TILE_MAX_RANK)
         return tsr__value_copy_type(local, value);
     for (int axis = 0; axis < rank; axis++) {
         dims[axis] = port_dim(it, value, axis);
-        if (!tsr__dim_is_sharded(&layout->dims[axis]))
-            continue;
-        if (!tsr__device_coords(layout, part->rank, axis, coords))
-            return TSR_BUG;
-        struct local_size size = tsr__local_size(&layout->dims[axis], coords);
-        int64_t whole = dims[axis].value;
-        dims[axis] = (tsr_dim){-1, ""};
-        if (whole >= 0)
-            dims[axis].value = tsr__local_size_of(&size, whole);
+        if (tsr__dim_is_sharded(&layout->dims[axis]))
+            dims[axis] = dim_here(part, it, layout, axis, dims[axis]);
     }
+    if (!tsr__part_name_dims(part, dims, rank))
+        return TSR_NOMEM;
     return tsr_value_set_type(local, type, rank, dims);
 }
 

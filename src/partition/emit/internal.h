@@ -51,6 +51,8 @@ tsr_value *tsr__part_concealed(struct part *part, tsr_value *x, int axis, int64_
 tsr_value *tsr__part_shielded(struct part *part, tsr_value *x);
 // Stores the local sizes of the form: numbers, symbols, or unknown. Returns false if none is known.
 bool tsr__part_dims_here(struct part *part, const struct form *form, tsr_dim *dims);
+// Gives each unknown size a new symbol. False: out of memory.
+bool tsr__part_name_dims(struct part *part, tsr_dim *dims, int rank);
 // Declares the type of a local tensor, and its rank if known.
 tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
                                 const struct form *form) TSR_MUST_USE;
