@@ -33,10 +33,11 @@ static int batch_factors(const struct rule_tensor *tensor, int back)
 
 // True if ONNX Runtime may move a Transpose behind the node. It does not move one behind a Reshape
 // to another rank.
-static bool moves_transposes(const tsr_node *node, enum op_work work)
+static bool moves_transposes(const tsr_node *node, enum op_work work, const struct shapes *shapes)
 {
     if (work == WORK_VIEW)
-        return tsr_value_rank(tsr_node_input(node, 0)) == tsr_value_rank(tsr_node_output(node, 0));
+        return tsr__shapes_of(shapes, tsr_node_input(node, 0)).rank ==
+               tsr__shapes_of(shapes, tsr_node_output(node, 0)).rank;
     return work == WORK_ELEMENTWISE || work == WORK_COPY || work == WORK_CURVE ||
            work == WORK_ERROR_FUNCTION || work == WORK_REDUCTION;
 }
@@ -47,16 +48,16 @@ static bool moves_transposes(const tsr_node *node, enum op_work work)
 // (Transpose, Concat, MatMul). From optimization level 2 on, ONNX Runtime fuses it into the
 // product, which then multiplies each matrix of the batch separately. `moved`: number of nodes
 // between the value and the product.
-static bool is_transposed(const tsr_value *value, int moved)
+static bool is_transposed(const tsr_value *value, const struct shapes *shapes, int moved)
 {
     const tsr_node *maker = value ? tsr_value_producer(value) : NULL;
     const struct op_row *row = maker ? tsr__row_of_node(maker) : NULL;
     if (!row || row->work == WORK_TRANSPOSE)
         return row;
-    if (moved >= MAX_MOVED || !moves_transposes(maker, row->work))
+    if (moved >= MAX_MOVED || !moves_transposes(maker, row->work, shapes))
         return false;
     for (size_t i = 0; i < tsr_node_input_count(maker) && i < 2; i++)
-        if (is_transposed(tsr_node_input(maker, i), moved + 1))
+        if (is_transposed(tsr_node_input(maker, i), shapes, moved + 1))
             return true;
     return false;
 }
@@ -65,7 +66,7 @@ static bool is_transposed(const tsr_value *value, int moved)
 // operand is a vector, or has a batch dimension that the other lacks. A batch times a single right
 // matrix works, because the kernel treats the batch as one tall matrix, unless ONNX Runtime fuses a
 // Transpose into the product.
-bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
+bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule, const struct shapes *shapes)
 {
     if (rule->n_inputs < 2)
         return false;
@@ -73,7 +74,7 @@ bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
     if (left->rank == 1 || right->rank == 1)
         return true;
     if (right->rank == 2)
-        return left->rank > 2 && is_transposed(tsr_node_input(node, 0), 0);
+        return left->rank > 2 && is_transposed(tsr_node_input(node, 0), shapes, 0);
     int most = left->rank > right->rank ? left->rank : right->rank;
     for (int back = 1; back <= most - 2; back++)
         if (!batch_factors(left, back) != !batch_factors(right, back))
@@ -83,16 +84,18 @@ bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule)
 
 // True if there is one scale per block of elements. Kernels read the first scale even if there are
 // no blocks.
-bool tsr__scales_of_blocks(const tsr_node *node, const struct rule *rule)
+bool tsr__scales_of_blocks(const tsr_node *node, const struct rule *rule,
+                           const struct shapes *shapes)
 {
-    (void)node;
+    (void)node, (void)shapes;
     return rule->n_inputs > 1 && rule->inputs[1].rank > 1;
 }
 
 // True for mode "wrap". In all other modes ONNX Runtime supports tensors without elements.
-bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
+bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule,
+                           const struct shapes *shapes)
 {
-    (void)rule;
+    (void)rule, (void)shapes;
     size_t n;
     const char *mode = tsr_attr_string(tsr_node_find_attr(node, "mode"), &n);
     return mode && str_is((struct str){mode, n}, "wrap");
@@ -101,7 +104,8 @@ bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule)
 // True if the kernel needs at least one element of the factor. Example: with "B~ m~ k q^" in column
 // `some`, the kernel always needs an element of k. It needs elements of B and m only if the row's
 // condition (`some_if`) holds, and of q only on CUDA.
-bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor, bool cuda)
+bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule,
+                          const struct shapes *shapes, int factor, bool cuda)
 {
     const struct op_row *row = tsr__row_of_node(node);
     const char *at = row && row->some ? row->some : "";
@@ -109,7 +113,7 @@ bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int fac
         size_t n = strcspn(at, " ~^");
         struct str letter = {at, n}, name = str_of(rule->factors[factor].name);
         bool named = str_is(letter, "*") || letter_is(letter, name);
-        if (named && (at[n] != '~' || row->some_if(node, rule)) && (at[n] != '^' || cuda))
+        if (named && (at[n] != '~' || row->some_if(node, rule, shapes)) && (at[n] != '^' || cuda))
             return true;
         at += n + strspn(at + n, " ~^");
     }

@@ -241,7 +241,7 @@ struct op_row {
     const char *some;  // factors that must not be empty in the kernel (empty.c); "*": all;
                        // "q^": q must not be empty on CUDA
     // Condition for the factors in `some` that have "~" after them.
-    bool (*some_if)(const tsr_node *node, const struct rule *rule);
+    bool (*some_if)(const tsr_node *node, const struct rule *rule, const struct shapes *shapes);
     bool bodies; // control flow: its bodies are sharded, not the node itself (control.c)
     struct {
         expand_fn build; // replaces a node of which a `stat` factor is sharded (expand.h)
@@ -285,9 +285,11 @@ struct op_row {
     } widens;
 };
 // Conditions of the column some_if (empty.c).
-bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule);
-bool tsr__scales_of_blocks(const tsr_node *node, const struct rule *rule);
-bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule);
+bool tsr__stacks_differ(const tsr_node *node, const struct rule *rule, const struct shapes *shapes);
+bool tsr__scales_of_blocks(const tsr_node *node, const struct rule *rule,
+                           const struct shapes *shapes);
+bool tsr__pads_by_wrapping(const tsr_node *node, const struct rule *rule,
+                           const struct shapes *shapes);
 // Returns why the factor of that name is not sharded; NULL: the row has no reason (words.c).
 const char *tsr__row_stays(const struct op_row *row, struct str factor);
 // Returns "" for NULL.

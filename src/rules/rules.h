@@ -290,7 +290,8 @@ bool tsr__value_is_quantized(const tsr_value *value);
 
 // True if the kernel of ONNX Runtime needs at least one element of the factor. Without one it
 // returns an error or a wrong result, or crashes (empty.c). cuda: the kernel of the CUDA provider.
-bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule, int factor, bool cuda);
+bool tsr__rule_wants_some(const tsr_node *node, const struct rule *rule,
+                          const struct shapes *shapes, int factor, bool cuda);
 // An empty input is replaced by a placeholder. Returns the input, a single number, whose value
 // minus one is the placeholder's value; -1: the placeholder is zeros, which most kernels accept.
 int tsr__rule_substitute(const tsr_node *node, int input);

@@ -122,7 +122,7 @@ static void print_one(const tsr_node *n, const struct rule *r, const struct shap
         printf("%s{\"name\": \"%s\", \"kind\": \"%s\", \"combine\": \"%s\", \"unit\": %lld, "
                "\"least\": %lld, \"some\": %s, \"size\": ",
                i ? ", " : "", f->name, kinds[f->kind], combines[f->combine], (long long)f->unit,
-               (long long)f->least, tsr__rule_wants_some(n, r, i, false) ? "true" : "false");
+               (long long)f->least, tsr__rule_wants_some(n, r, s, i, false) ? "true" : "false");
         print_size(f->size);
         printf("}");
     }

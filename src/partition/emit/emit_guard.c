@@ -161,7 +161,8 @@ static bool find_open(struct guard *guard)
         return false;
     for (int factor = 0; factor < rule->n_factors; factor++) {
         if (!may_be_empty(nf, guard->part->rank, factor) ||
-            !tsr__rule_wants_some(nf->node, rule, factor, tsr__part_on_cuda(guard->part)))
+            !tsr__rule_wants_some(nf->node, rule, guard->part->draft->flow->shapes, factor,
+                                  tsr__part_on_cuda(guard->part)))
             continue;
         guard->reduces |= rule->factors[factor].kind == FACTOR_RED;
         if (!find_input(guard, factor))
