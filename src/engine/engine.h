@@ -6,7 +6,6 @@
 #include "engine/ort.h"
 #include "tensors/tensors.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 struct endpoint;
@@ -47,7 +46,6 @@ struct engine {
     OrtAllocator *allocator;     // ONNX Runtime's own allocator
     struct shared_memory shared; // for ranks that are processes (reach.c)
     int minor;
-    bool primed;       // the domain of our operators is registered in the process
     struct gpu *gpu;   // CUDA driver; NULL: not opened, or not available
     char gpu_why[200]; // not empty: why the driver is not available
     char version[32];
@@ -56,10 +54,6 @@ struct engine {
     struct str *facts; // properties of each rank of the last run, as written by rank_facts.c
     tsr_rank_facts *read_facts; // the same, once tsr_run_rank was called; NULL: not yet
     int n_facts;
-    // ONNX Runtime registers a new operator domain in two steps without a lock, so its first
-    // session is created alone.
-    pthread_mutex_t first;
-    bool domain_known; // protected by `first`
 };
 
 // Uses an ONNX Runtime that the application has loaded, instead of opening one.

@@ -269,24 +269,24 @@ static tsr_status start_threads(tsr_job *job)
 
 // ---- opening -----------------------------------------------------------------------------------
 
-// Registers the operator domain before the ranks create their engine sessions. ONNX Runtime has one
-// list of operator domains per process. Creating an engine session with a new domain adds to this
-// list, but not thread-safely. Creating one without a model fails, but only after its domains are
-// in the list.
-static void prime(struct engine *engine, struct endpoint *any)
+// Registers our operator domain and those of the user's library before the ranks create their
+// engine sessions in parallel. ONNX Runtime has one list of operator domains per process. Creating
+// an engine session with a new domain adds to this list, but not thread-safely
+// (QUIRK_domain_race). Creating one without a model fails, but only after its domains are in the
+// list.
+static void prime(struct engine *engine, const struct rank *any)
 {
     const OrtApi *api = engine->api;
     OrtSessionOptions *options = NULL;
     OrtSession *none = NULL;
     struct ops *ops = NULL;
-    if (engine->primed)
-        return;
-    engine->primed = true;
     OrtStatus *failed = api->CreateSessionOptions(&options);
     if (!failed)
         failed = api->SetIntraOpNumThreads(options, 1);
     if (!failed)
-        failed = tsr__ops_add(api, engine->minor, options, any, NULL, &ops);
+        failed = tsr__ops_add(api, engine->minor, options, any->endpoint, NULL, &ops);
+    if (!failed && any->ort_ops)
+        failed = api->RegisterCustomOpsLibrary_V2(options, any->ort_ops);
     if (!failed)
         failed = api->CreateSessionFromArray(engine->env, "", 0, options, &none);
     if (failed)
@@ -341,7 +341,7 @@ static tsr_status threads_open(tsr_job *job, const char *folder, bool states)
 {
     TRY(tsr__ranks_prepare(job, folder));
     TRY(describe_ranks(job));
-    prime(job->engine, tsr__threads_endpoint(job->thread_transport, 0));
+    prime(job->engine, &job->rank_threads[0].rank);
     TRY(start_threads(job));
     note_unshared_packing(job);
     return states ? tsr__ranks_keep_named(job) : TSR_OK;

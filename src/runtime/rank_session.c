@@ -131,26 +131,6 @@ static OrtStatus *new_session(struct rank *rank, OrtSessionOptions *options)
     return open_model(rank, options);
 }
 
-// Opens the model in a session of the engine. The first session with our operators is created under
-// the lock, without others in parallel (QUIRK_domain_race). If that fails, the next one is created
-// under the lock, too. Later sessions are created in parallel, without the lock.
-static OrtStatus *open_session(struct rank *rank, OrtSessionOptions *options)
-{
-    struct engine *engine = rank->engine;
-    if (!rank->endpoint)
-        return new_session(rank, options);
-    pthread_mutex_lock(&engine->first);
-    bool alone = !engine->domain_known;
-    if (!alone)
-        pthread_mutex_unlock(&engine->first);
-    OrtStatus *st = new_session(rank, options);
-    if (alone) {
-        engine->domain_known = !st;
-        pthread_mutex_unlock(&engine->first);
-    }
-    return st;
-}
-
 // Creates the engine's session: options, our operators, shared weights, the provider, the user's
 // operators; then opens the model.
 static tsr_status create_session(struct rank *rank, OrtSessionOptions *options)
@@ -161,7 +141,7 @@ static tsr_status create_session(struct rank *rank, OrtSessionOptions *options)
     TRY(add_weights(rank, options));
     TRY(tsr__provider_set(rank, options));
     TRY(add_user_ops(rank, options));
-    return tsr__engine_loaded(rank, open_session(rank, options));
+    return tsr__engine_loaded(rank, new_session(rank, options));
 }
 
 // ---- inputs and outputs of the model ------------------------------------------------------------

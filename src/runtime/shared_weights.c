@@ -163,7 +163,8 @@ static bool own_alike(const struct common_file *common, const tsr_graph *graph,
     return false;
 }
 
-static bool has_alike(struct rank *rank, const struct common_file *common, const tsr_graph *graph)
+// Returns true if there is no common weight to pack, too: sharing has costs.
+static bool packs_alone(struct rank *rank, const struct common_file *common, const tsr_graph *graph)
 {
     size_t n = tsr_graph_initializer_count(graph), k = 0;
     struct common_weight *list = ARENA_ARRAY(&rank->arena, struct common_weight, n + 1);
@@ -179,7 +180,7 @@ static bool has_alike(struct rank *rank, const struct common_file *common, const
             return true;
         list[k++] = (struct common_weight){p, (size_t)length};
     }
-    return own_alike(common, graph, list, k);
+    return k == 0 || own_alike(common, graph, list, k);
 }
 
 // ---- providing weights --------------------------------------------------------------------------
@@ -214,7 +215,7 @@ static OrtStatus *add_all(struct rank *rank, OrtSessionOptions *options, tsr_mod
         return api->CreateStatus(ORT_FAIL, "out of memory");
     bool shares = rank->shared->packed && !rank->unpacked;
     if (shares && tsr__quirk_applies(QUIRK_shared_packed_weights, rank->engine->minor))
-        rank->packs_alone = has_alike(rank, &common, graph);
+        rank->packs_alone = packs_alone(rank, &common, graph);
     for (size_t i = 0; i < n; i++) {
         const tsr_value *value = tsr_graph_initializer(graph, i);
         uint64_t length = 0;
