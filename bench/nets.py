@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models for predict: nets.py NAME FOLDER writes FOLDER/model.onnx. Weights are random, sizes are fixed.
+"""Models for predict and session: nets.py NAME FOLDER writes FOLDER/model.onnx. Weights are random, sizes are fixed (blocks: open).
 
 convolutions    residual blocks of 3 x 3 and 1 x 1 convolutions, as in ResNet-50, 112 x 112
 depthwise       inverted residuals with convolutions of single channels, as in MobileNet, 112 x 112
 decode          one token of a decoder of 4 layers with a cache of 1,024: GroupQueryAttention, weights of 4 bits
-decode-float16  the same with float16 activations, for GPUs"""
+decode-float16  the same with float16 activations, for GPUs
+wide-blocks     8 transformer blocks of width 512, 200 nodes, 100 MB
+narrow-blocks   40 transformer blocks of width 256, 1,000 nodes, 126 MB"""
 import os, sys
 
 import numpy as np
@@ -104,7 +106,25 @@ def decode(folder, kind="f4", hidden=2048, heads=32, kv=8, head=64, layers=4, pa
     net.save(folder, [(packed(net, x, hidden, vocabulary), [1, 1, vocabulary]), *[(p, [1, kv, past + 1, head]) for p in presents]])
 
 
-MAKERS = {"convolutions": convolutions, "depthwise": depthwise, "decode": decode, "decode-float16": lambda folder: decode(folder, "f2")}
+def blocks(folder, layers, hidden, head=32):
+    net = Net()
+    x, heads = net.input("x", "batch", "seq", hidden), net.constant(np.array([0, 0, hidden // head, head]))
+    for _ in range(layers):
+        norm = net.node("LayerNormalization", [x, net.constant(np.ones(hidden, "f"))])
+        q, k, v = (net.node("Reshape", [net.node("MatMul", [norm, net.weight(hidden, hidden)]), heads]) for _ in range(3))
+        q, k, v = (net.node("Transpose", [t], perm=[0, 2, *last]) for t, last in ((q, (1, 3)), (k, (3, 1)), (v, (1, 3))))
+        scores = net.node("Mul", [net.node("MatMul", [q, k]), net.constant(np.float32(head**-0.5))])
+        mixed = net.node("Transpose", [net.node("MatMul", [net.node("Softmax", [scores]), v])], perm=[0, 2, 1, 3])
+        mixed = net.node("Reshape", [mixed, net.constant(np.array([0, 0, hidden]))])
+        x = net.node("Add", [x, net.node("MatMul", [mixed, net.weight(hidden, hidden)])])
+        norm = net.node("LayerNormalization", [x, net.constant(np.ones(hidden, "f"))])
+        wide = net.node("Relu", [net.node("Add", [net.node("MatMul", [norm, net.weight(hidden, 4 * hidden)]), net.weight(4 * hidden)])])
+        x = net.node("Add", [x, net.node("Add", [net.node("MatMul", [wide, net.weight(4 * hidden, hidden)]), net.weight(hidden)])])
+    net.save(folder, [(x, ["batch", "seq", hidden])])
+
+
+MAKERS = {"convolutions": convolutions, "depthwise": depthwise, "decode": decode, "decode-float16": lambda folder: decode(folder, "f2"),
+          "wide-blocks": lambda folder: blocks(folder, 8, 512), "narrow-blocks": lambda folder: blocks(folder, 40, 256)}
 if __name__ == "__main__":
     if len(sys.argv) != 3 or sys.argv[1] not in MAKERS:
         sys.exit(__doc__)
