@@ -311,6 +311,24 @@ static void memory_that_is_assumed(void **state)
     net_free(t);
 }
 
+// Two nodes read a weight of 16 KiB, which may be stored in three layouts. With little memory one
+// of them must be chosen, though the constant is small.
+static void shared_constants_in_little_memory(void **state)
+{
+    (void)state;
+    struct net *t = net_new("2", 1e12, 1e11, 1e-6, 1e9);
+    tsr_value *x = input(t, "x", DIMS(4, 64));
+    tsr_value *w1 = weight(t, "w1", DIMS(64, 128)), *w2 = weight(t, "w2", DIMS(128, 32));
+    tsr_value *h = node(t, "MatMul", x, w1, "h");
+    tsr_value *y = node(t, "MatMul", h, w2, "y"),
+              *z = node(t, "MatMul", node(t, "Relu", h, NULL, "r"), w2, "z");
+    assert_int_equal(tsr_graph_add_output(t->g, node(t, "Add", y, z, "sum")), TSR_OK);
+    t->o.memory = 30000; // half of both weights: 24,576
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+    assert_true(t->p.facts.feasible && t->p.facts.memory[0] <= t->o.memory);
+    net_free(t);
+}
+
 // Callers of the library may pass sizes that the command line rejects.
 static void negative_sizes_are_refused(void **state)
 {
@@ -404,6 +422,7 @@ int main(void)
         cmocka_unit_test(stages_end_in_time),
         cmocka_unit_test(some_stages_are_found_at_once),
         cmocka_unit_test(memory_that_is_assumed),
+        cmocka_unit_test(shared_constants_in_little_memory),
         cmocka_unit_test(parts_are_charged),
         cmocka_unit_test(choices_share_the_time_that_is_left),
         cmocka_unit_test(choices_end_together),

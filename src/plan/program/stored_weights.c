@@ -10,6 +10,8 @@
 //     device stores 12 MB; if all choose replicated, 8 MB.
 #include "plan/program/edges.h"
 
+#define SMALL_SHARE 1024 // a small constant takes at most this part of a device's memory
+
 // Lists the inputs with constants that only this node reads, each constant once. Returns their
 // number.
 static size_t list_own(const struct plan_node *node, const bool *own, uint32_t *slots)
@@ -164,6 +166,15 @@ static bool use_lone(struct edge *edge, struct wanted *wanted, struct reader *re
     return true;
 }
 
+// True if all layouts of a constant of that size take little of the memory of each device.
+static bool is_small(const struct planner *planner, int64_t whole)
+{
+    bool small = whole <= PLAN_SMALL_CONSTANT;
+    for (size_t c = 0; c < planner->memory.n_classes; c++)
+        small = small && whole <= planner->memory.bytes[c] / SMALL_SHARE;
+    return small;
+}
+
 // Charges a constant with several readers. False: out of memory, or more than MANY_LAYOUTS layouts.
 // A small constant, or one with a single layout, is always stored. Otherwise adds a variable for
 // each layout that several readers may want; other layouts are charged to their readers.
@@ -174,7 +185,7 @@ static bool use_shared(struct edge *edge, uint32_t fixed)
     int64_t whole = tsr__planner_bytes(edge->planner, layout, edge->value);
     if (!list_wanted(edge, &wanted))
         return false;
-    if (wanted.n == 1 || whole <= PLAN_SMALL_CONSTANT)
+    if (wanted.n == 1 || is_small(edge->planner, whole))
         return use_fixed(edge, &wanted, fixed);
     for (size_t i = 0; i < wanted.n; i++)
         if (wanted.readers[i] > 1 && !store(edge, wanted.layout[i]))
