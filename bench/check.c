@@ -91,7 +91,7 @@ static double check_once(tsr_session *s, tsr_model *m, size_t *errors)
 {
     tsr_finding_clear(s);
     double start = cpu_ms();
-    if (tsr_check_config(m, NULL) != TSR_OK)
+    if (tsr_check(m, NULL) != TSR_OK)
         die("checking");
     double ms = cpu_ms() - start;
     *errors = tsr_finding_total(s, TSR_ERROR);

@@ -135,7 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         for (tsr_node *v = tsr_model_next_node(m, NULL); v; v = tsr_model_next_node(m, v))
             look_at_node(v);
         if (dice % 32 == 0) // much slower than the rest
-            (void)!tsr_check_config(m, NULL);
+            (void)!tsr_check(m, NULL);
         MUST(tsr_model_save_bytes(m, &out, &size) == TSR_OK);
         MUST(size == n && (n == 0 || memcmp(out, data, n) == 0));
         tsr_bytes_free(s, out, size);

@@ -20,7 +20,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         if (status == TSR_OK) {
             MUST(x.facts.cost >= 0 && x.facts.gap >= 0);
             size_t errors = tsr_finding_total(s, TSR_ERROR);
-            MUST(tsr_check_config(m, x.facts.config) == TSR_OK &&
+            MUST(tsr_check(m, &(tsr_check_options){.size = sizeof(tsr_check_options),
+                                                   .config = x.facts.config}) == TSR_OK &&
                  tsr_finding_total(s, TSR_ERROR) == errors);
         }
     }

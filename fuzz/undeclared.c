@@ -278,7 +278,7 @@ static void use_copies(tsr_session *s, tsr_model *m, uint8_t dice)
             rewrite_copy(s, copy);
         MUST(tsr_model_clone(copy, &second) == TSR_OK);
         tsr_model_free(copy);
-        (void)!tsr_check_config(second, NULL);
+        (void)!tsr_check(second, NULL);
         tsr_model_free(second);
     }
 }

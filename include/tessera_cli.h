@@ -419,12 +419,6 @@ TSR_API tsr_status tsr_folder_inputs(tsr_folder *folder, uint64_t seed, int64_t 
 /* Returns diagnostic i; the oldest is 0. i must be below tsr_finding_count. */
 TSR_API tsr_finding tsr_finding_value(const tsr_session *session, size_t i);
 TSR_API tsr_piece tsr_pieces_value(const tsr_pieces *pieces, size_t i);
-/* tsr_check and tsr_infer with their options as arguments. */
-TSR_API tsr_status tsr_check_config(tsr_model *model, const char *config);
-TSR_API tsr_status tsr_check_formalism(tsr_model *model, const char *config);
-TSR_API tsr_status tsr_infer_config(tsr_model *model, const char *config);
-TSR_API tsr_status tsr_infer_opts(tsr_model *model, const char *config, bool propagate);
-TSR_API tsr_status tsr_infer_formalism(tsr_model *model, const char *config);
 
 /* Figures of one of two models that were planned together. */
 typedef struct tsr_plan_part {

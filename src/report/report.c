@@ -98,10 +98,12 @@ static tsr_status fill_in(struct report *report)
     status = tsr__shapes_declare(report->sized, report->sizes, report->n_sizes, NULL);
     if (status != TSR_OK)
         goto forget_findings;
-    // tsr_infer_config needs valid shardings.
-    status = tsr_check_config(report->sized, config);
+    // tsr_infer needs valid shardings.
+    status = tsr_check(report->sized,
+                       &(tsr_check_options){.size = sizeof(tsr_check_options), .config = config});
     if (status == TSR_OK && tsr__diag_errors(report->session) == errors)
-        status = tsr_infer_config(report->sized, config);
+        status = tsr_infer(report->sized, &(tsr_infer_options){.size = sizeof(tsr_infer_options),
+                                                               .config = config});
 forget_findings:
     tsr__diag_back(report->session, &before, false);
     return status == TSR_NOMEM ? TSR_NOMEM : TSR_OK;

@@ -119,7 +119,7 @@ static inline void refused(struct bench *b, tsr_status st, const char *code)
 static inline size_t check_errors(struct bench *b, tsr_model *m)
 {
     tsr_finding_clear(b->s);
-    assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(m, NULL), TSR_OK);
     return tsr_finding_total(b->s, TSR_ERROR);
 }
 

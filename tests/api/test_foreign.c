@@ -276,7 +276,7 @@ static void every_call_with_two_handles(void **state)
     size_t n;
     assert_int_equal(tsr_model_save_bytes(b->m, &bytes, &n), TSR_OK);
     tsr_bytes_free(b->s, bytes, n);
-    assert_int_equal(tsr_check_config(b->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(b->m, NULL), TSR_OK);
 }
 
 // A job rejects tensor sets of another session. It stays usable: z = Relu(W x) runs with zeros.

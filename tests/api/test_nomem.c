@@ -60,7 +60,7 @@ static tsr_status save_and_load(tsr_session *s, tsr_model *m)
 static tsr_status check_all(tsr_session *s, tsr_model *m)
 {
     (void)s;
-    return tsr_check_config(m, NULL);
+    return tsr_check(m, NULL);
 }
 
 static tsr_status shapes(tsr_session *s, tsr_model *m)
@@ -73,7 +73,7 @@ static tsr_status shapes(tsr_session *s, tsr_model *m)
 static tsr_status infer(tsr_session *s, tsr_model *m)
 {
     (void)s;
-    return tsr_infer_config(m, NULL);
+    return tsr_infer(m, NULL);
 }
 
 static tsr_status plan(tsr_session *s, tsr_model *m)

@@ -111,7 +111,9 @@ static void plan_tight(struct net *t, tsr_value *out, int64_t more)
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
     assert_true(t->p.facts.feasible && t->p.facts.optimal);
     size_t errors = tsr_finding_total(t->session, TSR_ERROR);
-    assert_int_equal(tsr_check_config(t->m, t->p.facts.config), TSR_OK);
+    assert_int_equal(tsr_check(t->m, &(tsr_check_options){.size = sizeof(tsr_check_options),
+                                                          .config = t->p.facts.config}),
+                     TSR_OK);
     assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), errors);
 }
 

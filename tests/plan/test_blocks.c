@@ -22,7 +22,9 @@ static void two_layers(struct net *t, int64_t batch, tsr_dim_size *size)
 static void valid(struct net *t)
 {
     size_t errors = tsr_finding_total(t->session, TSR_ERROR);
-    assert_int_equal(tsr_check_config(t->m, t->p.facts.config), TSR_OK);
+    assert_int_equal(tsr_check(t->m, &(tsr_check_options){.size = sizeof(tsr_check_options),
+                                                          .config = t->p.facts.config}),
+                     TSR_OK);
     assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), errors);
 }
 

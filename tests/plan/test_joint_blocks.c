@@ -86,8 +86,14 @@ static void as_good_as_all_at_once(void **state)
         assert_int_equal(blocks->p.shared, 2);
         check_same(blocks, "h", "up");
         check_same(blocks, "y", "down");
-        assert_int_equal(tsr_check_config(blocks->m, blocks->p.parts[0].config), TSR_OK);
-        assert_int_equal(tsr_check_config(blocks->o.with, blocks->p.parts[1].config), TSR_OK);
+        assert_int_equal(
+            tsr_check(blocks->m, &(tsr_check_options){.size = sizeof(tsr_check_options),
+                                                      .config = blocks->p.parts[0].config}),
+            TSR_OK);
+        assert_int_equal(
+            tsr_check(blocks->o.with, &(tsr_check_options){.size = sizeof(tsr_check_options),
+                                                           .config = blocks->p.parts[1].config}),
+            TSR_OK);
         assert_int_equal(tsr_finding_total(blocks->session, TSR_ERROR), 0);
         free_models(blocks);
         free_models(all);

@@ -309,7 +309,9 @@ static void larger_devices_take_more(void **state)
     assert_true(t->p.facts.optimal);
     assert_true(t->p.facts.memory[0] <= 20000 && t->p.facts.memory[2] <= 20000 &&
                 t->p.facts.memory[1] > 32768);
-    assert_int_equal(tsr_check_config(t->m, t->p.facts.config), TSR_OK);
+    assert_int_equal(tsr_check(t->m, &(tsr_check_options){.size = sizeof(tsr_check_options),
+                                                          .config = t->p.facts.config}),
+                     TSR_OK);
     assert_int_equal(tsr_finding_total(t->session, TSR_ERROR), 0);
     net_free(t);
 }

@@ -32,7 +32,9 @@ static void parts_follow_speeds(void **state)
     assert_true(t->p.facts.optimal);
     assert_string_equal(made_as(t, between), "{4,1:0,0,0,1}");
     assert_true((double)t->p.facts.cost < 0.78 * (double)t->p.facts.one_device);
-    assert_int_equal(tsr_check_config(t->m, t->p.facts.config), TSR_OK);
+    assert_int_equal(tsr_check(t->m, &(tsr_check_options){.size = sizeof(tsr_check_options),
+                                                          .config = t->p.facts.config}),
+                     TSR_OK);
     assert_int_equal(tsr_finding_total(t->session, TSR_WARNING), 0);
     net_free(t);
 }

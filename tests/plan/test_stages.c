@@ -101,7 +101,9 @@ static void plan_stages(struct net *t, const struct chain *c, int64_t stages, ts
     assert_true(t->p.facts.feasible && t->p.facts.bound <= t->p.facts.cost);
     // For throughput, the minimal transfer between stages of several devices is not known exactly.
     assert_true(t->p.facts.optimal || what == TSR_THROUGHPUT);
-    assert_int_equal(tsr_check_config(t->m, t->p.facts.config), TSR_OK);
+    assert_int_equal(tsr_check(t->m, &(tsr_check_options){.size = sizeof(tsr_check_options),
+                                                          .config = t->p.facts.config}),
+                     TSR_OK);
 }
 
 // Stages must cover the chain in order, on disjoint devices, and be written into the model.

@@ -117,7 +117,7 @@ static void check_case(const struct agree_case *k)
 {
     tsr_session *s = tsr_session_new(NULL);
     tsr_model *m = make(s, k);
-    assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(m, NULL), TSR_OK);
     if (!k->hint) {
         assert_int_equal(tsr_finding_total(s, TSR_ERROR), 0);
     } else {
@@ -148,9 +148,11 @@ static void formalism(void **state)
     for (size_t i = 0; i < sizeof formal_cases / sizeof *formal_cases; i++) {
         tsr_session *s = tsr_session_new(NULL);
         tsr_model *m = make(s, &formal_cases[i].k);
-        assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
+        assert_int_equal(tsr_check(m, NULL), TSR_OK);
         assert_int_equal(tsr_finding_total(s, TSR_ERROR), 0);
-        assert_int_equal(tsr_check_formalism(m, NULL), TSR_OK);
+        assert_int_equal(tsr_check(m, &(tsr_check_options){.size = sizeof(tsr_check_options),
+                                                           .formalism = true}),
+                         TSR_OK);
         assert_int_equal(tsr_finding_total(s, TSR_ERROR), !formal_cases[i].agrees);
         tsr_model_free(m);
         tsr_session_free(s);
@@ -174,13 +176,19 @@ static void inherited_shardings(void **state)
     assert_non_null(sum);
     assert_int_equal(tsr_node_shard_text(p, in[0], c, "{2,1:0,1}"), TSR_OK);
     assert_int_equal(tsr_node_shard_text(q, in[1], c, "{1,2:0,1}"), TSR_OK);
-    assert_int_equal(tsr_check_formalism(m, NULL), TSR_OK);
+    assert_int_equal(
+        tsr_check(m, &(tsr_check_options){.size = sizeof(tsr_check_options), .formalism = true}),
+        TSR_OK);
     assert_int_equal(tsr_finding_total(s, TSR_ERROR), 1);
     assert_string_equal(tsr_finding_value(s, 0).node, "sum");
-    assert_int_equal(tsr_infer_formalism(m, NULL), TSR_INVALID);
+    assert_int_equal(
+        tsr_infer(m, &(tsr_infer_options){.size = sizeof(tsr_infer_options), .formalism = true}),
+        TSR_INVALID);
     assert_null(tsr_node_find_config(sum, c)); // no inferred sharding was written
     assert_int_equal(tsr_node_shard_text(q, in[1], c, "{2,1:0,1}"), TSR_OK);
-    assert_int_equal(tsr_infer_formalism(m, NULL), TSR_OK);
+    assert_int_equal(
+        tsr_infer(m, &(tsr_infer_options){.size = sizeof(tsr_infer_options), .formalism = true}),
+        TSR_OK);
     assert_non_null(tsr_node_find_config(sum, c));
     tsr_model_free(m);
     tsr_session_free(s);
@@ -201,10 +209,14 @@ static void constants_match(void **state)
     set_shape(in[1], 2, (int64_t[]){4, 4});
     tsr_node *sum = tsr_graph_add_node(g, "", "Add", "sum", in, 2, (const char *[]){"y"}, 1);
     assert_int_equal(tsr_node_shard_text(sum, in[0], c, "{2,1:0,1}"), TSR_OK);
-    assert_int_equal(tsr_check_formalism(m, NULL), TSR_OK);
+    assert_int_equal(
+        tsr_check(m, &(tsr_check_options){.size = sizeof(tsr_check_options), .formalism = true}),
+        TSR_OK);
     assert_int_equal(tsr_finding_total(s, TSR_ERROR), 0);
     assert_int_equal(tsr_node_shard_text(made, in[1], c, "{1,2:0,1}"), TSR_OK);
-    assert_int_equal(tsr_check_formalism(m, NULL), TSR_OK);
+    assert_int_equal(
+        tsr_check(m, &(tsr_check_options){.size = sizeof(tsr_check_options), .formalism = true}),
+        TSR_OK);
     assert_int_equal(tsr_finding_total(s, TSR_ERROR), 1);
     tsr_model_free(m);
     tsr_session_free(s);
@@ -217,7 +229,7 @@ static void not_cut_is_a_warning(void **state)
     const struct agree_case k = {"NoSuchOperator", {8, 6}, {8, 6}, "{2,1:0,1}", NULL, NULL};
     tsr_session *s = tsr_session_new(NULL);
     tsr_model *m = make(s, &k);
-    assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(m, NULL), TSR_OK);
     assert_int_equal(tsr_finding_total(s, TSR_ERROR), 0);
     assert_int_equal(tsr_finding_total(s, TSR_WARNING), 1);
     assert_string_equal(tsr_finding_value(s, 0).code, "not-cut-here");
@@ -233,7 +245,7 @@ static void memory_fails(void **state)
         tsr_session *s = tsr_session_new(NULL);
         tsr_model *m = make(s, &cases[3]);
         tsr__session_fault(s, 0, n, true);
-        tsr_status status = tsr_check_config(m, NULL);
+        tsr_status status = tsr_check(m, NULL);
         tsr__session_fault(s, 0, 0, false);
         tsr_model_free(m);
         tsr_session_free(s);

@@ -173,7 +173,9 @@ static void test_infer_keeps_the_node(void **state)
 {
     struct bench *b = *state;
     struct one t = net_of(b, "Softmax", "{1,2:0,1}", 0);
-    assert_int_equal(tsr_infer_config(t.m, "c"), TSR_OK);
+    assert_int_equal(
+        tsr_infer(t.m, &(tsr_infer_options){.size = sizeof(tsr_infer_options), .config = "c"}),
+        TSR_OK);
     const tsr_spec *p = tsr_node_sharding_of(t.node, t.y, 0);
     const char *text;
     assert_non_null(p);
@@ -182,7 +184,9 @@ static void test_infer_keeps_the_node(void **state)
     void *first, *second;
     size_t n, m;
     assert_int_equal(tsr_model_save_bytes(t.m, &first, &n), TSR_OK);
-    assert_int_equal(tsr_infer_config(t.m, "c"), TSR_OK);
+    assert_int_equal(
+        tsr_infer(t.m, &(tsr_infer_options){.size = sizeof(tsr_infer_options), .config = "c"}),
+        TSR_OK);
     assert_int_equal(tsr_model_save_bytes(t.m, &second, &m), TSR_OK);
     assert_int_equal(n, m);
     assert_memory_equal(first, second, n);

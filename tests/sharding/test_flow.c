@@ -652,12 +652,16 @@ static void test_infer_completes_and_rests(void **state)
         size_t n1, n2;
         assert_int_equal(tsr_model_add_config(m, "tp", 3, NULL, 0, &c), TSR_OK);
         size_t blocks = annotate_blocks(m, c, 3), before = spec_count(m);
-        assert_int_equal(tsr_infer_config(m, NULL), TSR_OK);
+        assert_int_equal(tsr_infer(m, NULL), TSR_OK);
         assert_true(spec_count(m) > before + tsr_graph_node_count(tsr_model_graph(m)));
         assert_int_equal(tsr_model_save_bytes(m, &first, &n1), TSR_OK);
-        assert_int_equal(tsr_check_config(m, "tp"), TSR_OK);
+        assert_int_equal(
+            tsr_check(m, &(tsr_check_options){.size = sizeof(tsr_check_options), .config = "tp"}),
+            TSR_OK);
         assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 0);
-        assert_int_equal(tsr_infer_config(m, "tp"), TSR_OK);
+        assert_int_equal(
+            tsr_infer(m, &(tsr_infer_options){.size = sizeof(tsr_infer_options), .config = "tp"}),
+            TSR_OK);
         assert_int_equal(tsr_model_save_bytes(m, &second, &n2), TSR_OK);
         assert_int_equal(n1, n2);
         assert_memory_equal(first, second, n1);
@@ -682,7 +686,7 @@ static void test_infer_odd_cases(void **state)
     tsr_value *y = node(t, "MatMul", r, r, "y"), *z = node(t, "Frob", y, NULL, "z");
     shard(t, r, x, "{2,1:0,1}");
     shard(t, z, y, "{2,1:0,1}"); // not supported by the operator: kept
-    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_infer(t->m, NULL), TSR_OK);
     assert_null(tsr_node_sharding_of(tsr_value_producer(y), r, 0));
     assert_non_null(tsr_node_sharding_of(tsr_value_producer(y), y, 0));
     const char *text;
@@ -690,13 +694,15 @@ static void test_infer_odd_cases(void **state)
                      TSR_OK);
     assert_string_equal(text, "{2,1:0,1}");
     size_t n = spec_count(t->m);
-    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_infer(t->m, NULL), TSR_OK);
     assert_int_equal(spec_count(t->m), n);
-    assert_int_equal(tsr_infer_config(t->m, "other"), TSR_INVALID);
+    assert_int_equal(
+        tsr_infer(t->m, &(tsr_infer_options){.size = sizeof(tsr_infer_options), .config = "other"}),
+        TSR_INVALID);
     assert_int_equal(findings(t, "config-unknown"), 1);
     tsr_config *more;
     assert_int_equal(tsr_model_add_config(t->m, "d", 2, NULL, 0, &more), TSR_OK);
-    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_INVALID);
+    assert_int_equal(tsr_infer(t->m, NULL), TSR_INVALID);
     assert_int_equal(findings(t, "config-choice"), 1);
     done(t);
 }

@@ -68,13 +68,17 @@ static void infer(struct net *t)
 {
     void *first, *second;
     size_t n1, n2;
-    assert_int_equal(tsr_infer_opts(t->m, NULL, true), TSR_OK);
+    assert_int_equal(
+        tsr_infer(t->m, &(tsr_infer_options){.size = sizeof(tsr_infer_options), .propagate = true}),
+        TSR_OK);
     assert_int_equal(tsr_model_save_bytes(t->m, &first, &n1), TSR_OK);
     size_t before = tsr_finding_count(t->b->session);
-    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
     for (size_t i = before; i < tsr_finding_count(t->b->session); i++)
         assert_int_equal(tsr_finding_value(t->b->session, i).severity, TSR_NOTE);
-    assert_int_equal(tsr_infer_opts(t->m, NULL, true), TSR_OK);
+    assert_int_equal(
+        tsr_infer(t->m, &(tsr_infer_options){.size = sizeof(tsr_infer_options), .propagate = true}),
+        TSR_OK);
     assert_int_equal(tsr_model_save_bytes(t->m, &second, &n2), TSR_OK);
     assert_true(n1 == n2 && memcmp(first, second, n1) == 0);
     tsr_bytes_free(t->b->session, first, n1);
@@ -102,7 +106,7 @@ static void test_backwards_through_a_chain(void **state)
         if (propagate)
             infer(t);
         else
-            assert_int_equal(tsr_infer_config(t->m, NULL), TSR_OK);
+            assert_int_equal(tsr_infer(t->m, NULL), TSR_OK);
         lies(t, c, c, propagate ? "{1,2:0,1}" : "{1,1:0,1}");
         lies(t, b, b, propagate ? "{1,2:0,1}" : "{1,1:0,1}");
         lies(t, b, a, propagate ? "{2,1:0,1}" : "{1,1:0,1}");
@@ -298,7 +302,8 @@ static void test_lack_of_memory(void **state)
         tsr_model *copy;
         assert_int_equal(tsr_model_clone(t->m, &copy), TSR_OK);
         tsr__session_fault(t->b->session, 0, n, false);
-        status = tsr_infer_opts(copy, NULL, true);
+        status = tsr_infer(
+            copy, &(tsr_infer_options){.size = sizeof(tsr_infer_options), .propagate = true});
         tsr__session_fault(t->b->session, 0, 0, false);
         for (size_t i = 0;
              status != TSR_OK && status != TSR_NOMEM && i < tsr_finding_count(t->b->session); i++)

@@ -370,7 +370,7 @@ static void one_graph(struct drawn *t, uint64_t seed)
         check_node(t, &f->nodes[i]);
     tsr_finding_clear(t->b->session);
     // contradictory shardings are rejected; the flow had replicated such a node
-    tsr_status inferred = tsr_infer_config(t->m, NULL);
+    tsr_status inferred = tsr_infer(t->m, NULL);
     if (inferred == TSR_INVALID) {
         size_t whole = 0;
         for (size_t i = 0; i < f->n_nodes; i++)
@@ -385,7 +385,7 @@ static void one_graph(struct drawn *t, uint64_t seed)
     void *first, *second;
     size_t n1, n2;
     assert_int_equal(tsr_model_save_bytes(t->m, &first, &n1), TSR_OK);
-    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_infer(t->m, NULL), TSR_OK);
     assert_int_equal(tsr_model_save_bytes(t->m, &second, &n2), TSR_OK);
     assert_true(n1 == n2 && memcmp(first, second, n1) == 0);
     const struct flow *again = tsr__flow_new(&t->b->arena, t->m, t->c);
@@ -456,14 +456,16 @@ static void one_propagation(struct drawn *t, uint64_t seed, size_t *plain, size_
     size_t n1, n2;
     build(t, seed);
     assert_int_equal(tsr_model_clone(t->m, &original), TSR_OK);
-    if (tsr_infer_config(original, NULL) == TSR_OK) {
+    if (tsr_infer(original, NULL) == TSR_OK) {
         struct drawn simple = *t;
         simple.g = tsr_model_graph(original);
         simple.c = tsr_model_config(original, 0);
         *plain += cut_specs(&simple);
         tsr_model *copy;
         assert_int_equal(tsr_model_clone(t->m, &copy), TSR_OK);
-        assert_int_equal(tsr_infer_opts(copy, NULL, true), TSR_OK);
+        assert_int_equal(tsr_infer(copy, &(tsr_infer_options){.size = sizeof(tsr_infer_options),
+                                                              .propagate = true}),
+                         TSR_OK);
         check_explicit(t, copy, tsr_model_config(copy, 0));
         simple.g = tsr_model_graph(copy);
         simple.c = tsr_model_config(copy, 0);
@@ -473,7 +475,9 @@ static void one_propagation(struct drawn *t, uint64_t seed, size_t *plain, size_
         assert_int_equal(tsr__check(copy, NULL), TSR_OK);
         for (size_t i = 0; i < tsr_finding_count(t->b->session); i++)
             assert_int_not_equal(tsr_finding_value(t->b->session, i).severity, TSR_ERROR);
-        assert_int_equal(tsr_infer_opts(copy, NULL, seed % 2), TSR_OK);
+        assert_int_equal(tsr_infer(copy, &(tsr_infer_options){.size = sizeof(tsr_infer_options),
+                                                              .propagate = seed % 2}),
+                         TSR_OK);
         assert_int_equal(tsr_model_save_bytes(copy, &second, &n2), TSR_OK);
         assert_true(n1 == n2 && memcmp(first, second, n1) == 0);
         tsr_bytes_free(t->b->session, first, n1);

@@ -16,7 +16,7 @@ static size_t findings(const struct bench *b, const char *code)
 static void check(struct bench *b, tsr_model *m, const char *code, size_t n)
 {
     tsr_finding_clear(b->session);
-    assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(m, NULL), TSR_OK);
     assert_int_equal(findings(b, code), n);
     assert_int_equal(tsr_finding_count(b->session), n);
 }
@@ -78,13 +78,13 @@ static void test_output_that_cannot_be_cut(void **state)
     check(b, s.model, "not-cut-here", 1);
     shard(&s, z, s.y, "{2,1:0,1}"); // all its tensors have shardings: accepted as given
     tsr_finding_clear(b->session);
-    assert_int_equal(tsr_check_config(s.model, NULL), TSR_OK);
+    assert_int_equal(tsr_check(s.model, NULL), TSR_OK);
     assert_int_equal(findings(b, "not-cut-here"), 0);
     tsr_value *scan =
         after(&s, "CumSum", z, "t"); // rule without sharding: reported once, not by both checks
     shard(&s, scan, z, "{2,1:0,1}");
     shard(&s, scan, scan, "{2,1:0,1}");
-    assert_int_equal(tsr_check_config(s.model, NULL), TSR_OK);
+    assert_int_equal(tsr_check(s.model, NULL), TSR_OK);
     assert_int_equal(findings(b, "not-cut-here"), 1);
     tsr_model_free(s.model);
 }

@@ -63,20 +63,20 @@ static void lies(const tsr_value *at, const tsr_value *v, const char *text)
 // The checker must accept the model without a replicated node, and inference must complete it.
 static void infer(struct net *t)
 {
-    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
     assert_int_equal(errors(t), 0);
     assert_int_equal(tsr_shapes(t->m, NULL, 0, NULL), TSR_OK);
-    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_infer(t->m, NULL), TSR_OK);
     assert_false(found(t->b->session, "not-cut-here"));
-    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
     assert_int_equal(errors(t), 0);
 }
 
 static void refused(struct net *t)
 {
-    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
     assert_true(found(t->b->session, "spec-disagree"));
-    assert_int_equal(tsr_infer_config(t->m, NULL), TSR_INVALID);
+    assert_int_equal(tsr_infer(t->m, NULL), TSR_INVALID);
 }
 
 // ---- the proposal ------------------------------------------------------------------------------
@@ -185,11 +185,11 @@ static void test_pipeline_picture(void **state)
         v = NODE(t, "Relu", name, v);
         assert_int_equal(tsr_node_set_stage(tsr_value_producer(v), t->c, i < 5 ? 1 : 2), TSR_OK);
     }
-    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
     assert_int_equal(errors(t), 0);
     // a stage that decreases along the data flow is an error
     assert_int_equal(tsr_node_set_stage(tsr_graph_first(t->g), t->c, 3), TSR_OK);
-    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
     assert_true(found(t->b->session, "stage-order"));
     done(t);
 }
@@ -336,7 +336,7 @@ static void test_decoder_on_three_devices(void **state)
     assert_int_equal(placed, 12);
     assert_int_equal(tsr_shapes(t->m, NULL, 0, NULL), TSR_OK);
     assert_int_equal(tsr_value_rank(logits), 3);
-    assert_int_equal(tsr_check_config(t->m, NULL), TSR_OK);
+    assert_int_equal(tsr_check(t->m, NULL), TSR_OK);
     assert_int_equal(errors(t), 0);
     done(t);
 }

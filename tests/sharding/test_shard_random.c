@@ -52,7 +52,7 @@ static void valid_and_cut(void **state)
         tsr_model *m = net(b, 2 + (int64_t)(seed % 5), &c);
         assert_int_equal(tsr_model_shard_random(m, c, seed, &batch, 1), TSR_OK);
         tsr_finding_clear(b->session);
-        assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
+        assert_int_equal(tsr_check(m, NULL), TSR_OK);
         assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 0);
         assert_int_equal(tsr_finding_total(b->session, TSR_WARNING), 0);
         char *edits = edits_of(m, c);
@@ -119,7 +119,7 @@ static void read_twice(void **state)
                          TSR_OK);
         assert_int_equal(tsr_model_shard_random(m, c, seed, NULL, 0), TSR_OK);
         tsr_finding_clear(b->session);
-        assert_int_equal(tsr_check_config(m, NULL), TSR_OK);
+        assert_int_equal(tsr_check(m, NULL), TSR_OK);
         assert_int_equal(tsr_finding_total(b->session, TSR_ERROR), 0);
         char *edits = edits_of(m, c);
         cut += strstr(edits, "--shard") != NULL;

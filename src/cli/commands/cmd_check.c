@@ -233,18 +233,17 @@ static void check_topologies(tsr_model *model, const char *only)
 static void check_model(struct cli *cli, struct checked *checked)
 {
     tsr_model *model = NULL;
-    const char *only = cli_value(cli, "--config");
-    tsr_status (*check)(tsr_model * model, const char *config) = tsr_check_config;
-    if (cli_flag(cli, "--formalism"))
-        check = tsr_check_formalism;
+    tsr_check_options options = {.size = sizeof options,
+                                 .config = cli_value(cli, "--config"),
+                                 .formalism = cli_flag(cli, "--formalism")};
     tsr_status status = tsr_model_load(cli->session, checked->file, &model);
     if (status == TSR_OK)
-        status = check(model, only);
+        status = tsr_check(model, &options);
     checked->failed = status != TSR_OK;
     if (checked->failed) {
         checked->exit = cli_finish(cli, status);
     } else {
-        check_topologies(model, only);
+        check_topologies(model, options.config);
         checked->exit = tsr_finding_total(cli->session, TSR_ERROR) ? EXIT_NO : EXIT_DONE;
     }
     tsr_model_free(model);

@@ -92,7 +92,8 @@ static tsr_status simulate(struct report *report)
         status = tsr_model_topology(report->model, report->config, &report->kept);
     if (status != TSR_OK)
         return status;
-    return tsr_check_config(report->model, report->config);
+    return tsr_check(report->model, &(tsr_check_options){.size = sizeof(tsr_check_options),
+                                                         .config = report->config});
 }
 
 // Two requests per stage show the pipeline: 6 for three stages, at most MAX_REQUESTS.

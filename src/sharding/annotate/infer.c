@@ -319,23 +319,6 @@ tsr_status tsr_infer(tsr_model *model, const tsr_infer_options *options)
         return tsr__fail(tsr_model_session(model), TSR_INVALID, DIAG_argument_invalid, NULL,
                          "set one of them", "--propagate and --formalism exclude each other");
     if (given.formalism)
-        return tsr_infer_formalism(model, given.config);
-    return tsr_infer_opts(model, given.config, given.propagate);
-}
-
-tsr_status tsr_infer_config(tsr_model *model, const char *config)
-{
-    return infer(model, config, tsr__flow_new);
-}
-
-tsr_status tsr_infer_opts(tsr_model *model, const char *config, bool propagate)
-{
-    if (propagate)
-        return infer(model, config, tsr__flow_propagated);
-    return infer(model, config, tsr__flow_new);
-}
-
-tsr_status tsr_infer_formalism(tsr_model *model, const char *config)
-{
-    return infer(model, config, tsr__flow_formal);
+        return infer(model, given.config, tsr__flow_formal);
+    return infer(model, given.config, given.propagate ? tsr__flow_propagated : tsr__flow_new);
 }

@@ -796,19 +796,8 @@ tsr_status tsr_check(tsr_model *model, const tsr_check_options *options)
 {
     tsr_check_options given;
     TRY(OPTIONS_READ(tsr_model_session(model), &given, options, formalism));
-    if (given.formalism)
-        return tsr_check_formalism(model, given.config);
-    return tsr_check_config(model, given.config);
-}
-
-tsr_status tsr_check_config(tsr_model *model, const char *config)
-{
-    return check_as(model, (struct check){.only = config, .remarks = true});
-}
-
-tsr_status tsr_check_formalism(tsr_model *model, const char *config)
-{
-    return check_as(model, (struct check){.only = config, .remarks = true, .formal = true});
+    return check_as(
+        model, (struct check){.only = given.config, .remarks = true, .formal = given.formalism});
 }
 
 tsr_status tsr__check(tsr_model *model, const char *config)
