@@ -70,6 +70,10 @@ TSR_API void tsr_json_records(tsr_json *json, const char *key, const tsr_json_fi
 
 /* Adds "objective", "latency", "period" and "stages" of a plan that has stages. */
 TSR_API void tsr_json_plan_stages(tsr_json *json, const tsr_plan_result *plan);
+/* Adds "requests", "seconds", "first_s", "period_s" and "timeline" (one object per device). */
+TSR_API void tsr_json_simulation(tsr_json *json, const tsr_simulation_view *simulation);
+TSR_API void tsr_json_links(tsr_json *json, const char *key, const tsr_simulated_link *links,
+                            size_t n);
 
 /* Kinds by the types of members. Because of the `&` a char array, which is no pointer, does not
  * compile. */

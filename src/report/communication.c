@@ -150,14 +150,6 @@ static int by_load(const void *a, const void *b)
     return x->from != y->from ? x->from - y->from : x->to - y->to;
 }
 
-static const tsr_json_field link_fields[] = {
-    {JSON_FIELD(tsr_simulated_link, "from", from)},
-    {JSON_FIELD(tsr_simulated_link, "to", to)},
-    {JSON_FIELD(tsr_simulated_link, "bytes", bytes)},
-    {JSON_FIELD(tsr_simulated_link, "seconds", seconds)},
-    {JSON_END},
-};
-
 // Writes the MAX_LINKS busiest links, the busiest first.
 void tsr__links_write(struct report *report)
 {
@@ -170,7 +162,7 @@ void tsr__links_write(struct report *report)
         qsort(sorted, n, sizeof *sorted, by_load);
     }
     tsr_json_begin(report->json, "links", '{');
-    tsr_json_records(report->json, "rows", link_fields, sorted, shown, sizeof *sorted);
+    tsr_json_links(report->json, "rows", sorted, shown);
     tsr_json_int(report->json, "left_out", (int64_t)(n - shown));
     tsr_json_end(report->json);
 }

@@ -50,26 +50,6 @@ static void write_plan(const struct report *report)
     tsr_json_end(json);
 }
 
-static const tsr_json_field device_fields[] = {
-    {JSON_FIELD(tsr_simulated_device, "compute_s", compute)},
-    {JSON_FIELD(tsr_simulated_device, "communication_s", communication)},
-    {JSON_FIELD(tsr_simulated_device, "waiting_s", waiting)},
-    {JSON_FIELD(tsr_simulated_device, "idle_s", idle)},
-    {JSON_FIELD(tsr_simulated_device, "weights", weights)},
-    {JSON_FIELD(tsr_simulated_device, "memory", memory)},
-    {JSON_FIELD(tsr_simulated_device, "peak", peak)},
-    {JSON_END},
-};
-static const tsr_json_field simulation_fields[] = {
-    {JSON_FIELD(tsr_simulation_view, "requests", facts.requests)},
-    {JSON_FIELD(tsr_simulation_view, "seconds", facts.seconds)},
-    {JSON_FIELD(tsr_simulation_view, "first_s", facts.first)},
-    {JSON_FIELD(tsr_simulation_view, "period_s", facts.period)},
-    {JSON_RECORDS(tsr_simulation_view, "timeline", device, facts.devices, device_fields)},
-    {JSON_FIELD(tsr_simulation_view, "device_flops", facts.device_flops)},
-    {JSON_END},
-};
-
 // Writes the memory limit and the pipeline stage of each device.
 static void write_devices(const struct report *report)
 {
@@ -108,7 +88,8 @@ static void write_simulation(struct report *report)
     struct verdict verdict = tsr__verdict_of(report);
     tsr__verdict_write(report, &verdict);
     tsr_json_begin(json, "simulation", '{');
-    tsr_json_fields(json, simulation_fields, simulation);
+    tsr_json_simulation(json, simulation);
+    tsr_json_number(json, "device_flops", simulation->facts.device_flops);
     write_devices(report);
     tsr_json_end(json);
     tsr_json_int(json, "communications", (int64_t)simulation->n_comms);

@@ -93,20 +93,6 @@ static void print_text(const struct cli *cli, const tsr_simulation_view *simulat
                   simulation->facts.unsized);
 }
 
-static const tsr_json_field device_fields[] = {
-    {JSON_FIELD(tsr_simulated_device, "compute_s", compute)},
-    {JSON_FIELD(tsr_simulated_device, "communication_s", communication)},
-    {JSON_FIELD(tsr_simulated_device, "waiting_s", waiting)},
-    {JSON_FIELD(tsr_simulated_device, "idle_s", idle)},
-    {JSON_FIELD(tsr_simulated_device, "weights", weights)},
-    {JSON_FIELD(tsr_simulated_device, "memory", memory)},
-    {JSON_FIELD(tsr_simulated_device, "peak", peak)},
-    {JSON_FIELD(tsr_simulated_device, "arithmetic_s", arithmetic)},
-    {JSON_FIELD(tsr_simulated_device, "moving_s", moving)},
-    {JSON_FIELD(tsr_simulated_device, "overhead_s", overhead)},
-    {JSON_END},
-};
-
 static const tsr_json_field comm_fields[] = {
     {JSON_FIELD(tsr_simulated_comm, "id", id)},
     {JSON_FIELD(tsr_simulated_comm, "op", op)},
@@ -116,31 +102,17 @@ static const tsr_json_field comm_fields[] = {
     {JSON_END},
 };
 
-static const tsr_json_field link_fields[] = {
-    {JSON_FIELD(tsr_simulated_link, "from", from)},
-    {JSON_FIELD(tsr_simulated_link, "to", to)},
-    {JSON_FIELD(tsr_simulated_link, "bytes", bytes)},
-    {JSON_FIELD(tsr_simulated_link, "seconds", seconds)},
-    {JSON_END},
-};
-
 static const tsr_json_field total_fields[] = {
     {JSON_FIELD(tsr_simulation_view, "devices", facts.devices)},
     {JSON_FIELD(tsr_simulation_view, "assumed", facts.assumed)},
-    {JSON_FIELD(tsr_simulation_view, "requests", facts.requests)},
-    {JSON_FIELD(tsr_simulation_view, "seconds", facts.seconds)},
-    {JSON_FIELD(tsr_simulation_view, "first_s", facts.first)},
-    {JSON_FIELD(tsr_simulation_view, "period_s", facts.period)},
     {JSON_END},
 };
 
 // `spans` is their number; --trace writes them. For a partition, the one_device fields are absent.
 static const tsr_json_field detail_fields[] = {
-    {JSON_RECORDS(tsr_simulation_view, "timeline", device, facts.devices, device_fields)},
     {JSON_IF_KNOWN(tsr_simulation_view, "one_device_s", facts.one_device_s)},
     {JSON_IF_KNOWN(tsr_simulation_view, "one_device_memory", facts.one_device_memory)},
     {JSON_RECORDS(tsr_simulation_view, "communication", comms, n_comms, comm_fields)},
-    {JSON_RECORDS(tsr_simulation_view, "links", links, n_links, link_fields)},
     {JSON_FIELD(tsr_simulation_view, "spans", n_spans)},
     {JSON_FIELD(tsr_simulation_view, "unsized", facts.unsized)},
     {JSON_END},
@@ -150,8 +122,10 @@ static int print_json(struct cli *cli, const tsr_simulation_view *simulation)
 {
     tsr_json *json = cli_json(cli);
     tsr_json_fields(json, total_fields, simulation);
+    tsr_json_simulation(json, simulation);
     tsr_json_number(json, "requests_per_s", per_second(simulation));
     tsr_json_fields(json, detail_fields, simulation);
+    tsr_json_links(json, "links", simulation->links, simulation->n_links);
     tsr_json_findings(json, "findings");
     return cli_print_json(cli, json, EXIT_DONE);
 }
