@@ -62,6 +62,7 @@ struct rule_builder {
     const char *wrong;             // the first error
     bool begun;                    // something was added
     int rank, axis;                // of "@", "<" and ">" in texts; rank -1: not allowed
+    const bool *marked;            // of "@_", "@1" and "@-": rank entries
     struct letter letters[PATTERN_MAX_LETTERS];
 };
 void tsr__rule_start(struct rule_builder *rule, struct arena *arena);
@@ -80,6 +81,9 @@ void tsr__rule_clauses(struct rule_builder *rule, const char *clauses);
 // Sets what "@", "<" and ">" stand for in later texts: the dimensions d0 d1 .. of a tensor of that
 // rank, those before the axis, and those after it. With rank 3 and axis 1, "< v >" is "d0 v d2".
 void tsr__rule_axes(struct rule_builder *rule, int rank, int axis);
+// The same with a mark for each dimension: "@_" and "@1" have "_" or "1" for marked ones, "@-"
+// leaves them out. With d1 of three marked, "@1" is "d0 1 d2" and "@-" is "d0 d2".
+void tsr__rule_marks(struct rule_builder *rule, int rank, const bool *marked);
 
 // Add an empty tensor, to which the following calls add dimensions.
 void tsr__rule_input(struct rule_builder *rule);

@@ -25,6 +25,14 @@ void tsr__rule_start(struct rule_builder *rule, struct arena *arena)
     rule->wrong = NULL;
     rule->begun = false;
     rule->rank = -1;
+    rule->marked = NULL;
+}
+
+void tsr__rule_marks(struct rule_builder *rule, int rank, const bool *marked)
+{
+    rule->rank = rank;
+    rule->axis = -1;
+    rule->marked = marked;
 }
 
 void tsr__rule_axes(struct rule_builder *rule, int rank, int axis)

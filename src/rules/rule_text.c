@@ -7,7 +7,7 @@
 //   dim     := f | "(" f g … ")" | A | "1"    factor; product, outermost first; pack; size 1
 //            | "_"                            any size, no factor, not sharded
 //            | "@" | "<" | ">"                several dimensions, in derive functions only
-//                                             (tsr__rule_axes)
+//                                             (tsr__rule_axes, tsr__rule_marks)
 //              then "*" (a pack; no effect), "~" (broadcast: may be 1 or missing here) or
 //              "^" (another size here: a shard of the result needs a window of it)
 //   clause  := red f:op | rep f… | blk f/unit | gen f…      how the factors behave
@@ -93,6 +93,24 @@ static bool is_pack(const struct parser *parser, const struct pattern_dim *dim, 
     return parser->rule->letters[dim->letters[i]].pack;
 }
 
+// Reads what follows "@", and adds all dimensions. After "@_", "@1" and "@-", marked ones become
+// "_" or "1", or are left out.
+static void parse_marked(struct parser *parser)
+{
+    struct rule_builder *rule = parser->rule;
+    char mark = parser->text.n && rule->marked ? parser->text.p[0] : 0;
+    bool replaced = mark == '_' || mark == '1' || mark == '-';
+    if (replaced)
+        parser->text = (struct str){parser->text.p + 1, parser->text.n - 1};
+    for (int i = 0; i < rule->rank; i++)
+        if (!replaced || !rule->marked[i])
+            tsr__rule_dim(rule, 'd', i);
+        else if (mark == '_')
+            tsr__rule_any(rule, 1);
+        else if (mark == '1')
+            tsr__rule_ones(rule, 1);
+}
+
 // Reads "@", "<" or ">". False: none of them follows, or the rule has no axis.
 static bool parse_axes(struct parser *parser)
 {
@@ -100,7 +118,7 @@ static bool parse_axes(struct parser *parser)
     if (rule->rank < 0)
         return false;
     if (take(parser, "@"))
-        tsr__rule_range(rule, 'd', 0, rule->rank);
+        parse_marked(parser);
     else if (take(parser, "<"))
         tsr__rule_range(rule, 'd', 0, rule->axis);
     else if (take(parser, ">"))
@@ -236,138 +254,75 @@ static bool parse_letters(struct parser *parser, struct str clause)
     return true;
 }
 
-// Reads the number of an input.
-static bool parse_input(struct parser *parser, int *out)
-{
-    int64_t index;
-    if (!tsr__str_int(word(parser), &index) || index < 0 || index >= parser->rule->pattern.n_inputs)
-        return fail(parser, "shape, once and route need the number of an input");
-    *out = (int)index;
-    return true;
-}
-
-// Adds the rewrite to the rule and returns true.
-static bool add_rewrite(struct parser *parser, struct rule_rewrite rewrite)
-{
-    tsr__rule_rewrite(parser->rule, rewrite);
-    return true;
-}
+#define INPUT_WRONG "shape, once and route need the number of an input"
+#define NAMED_WRONG "word and share need name=factor"
 
 // Reads "shape 1", "shape 1 allowzero" or "shape 3 open". allowzero is the name of an attribute: if
 // it is 1, a size of 0 means an empty dimension. open: the shape cannot have a size of 0, because 0
 // copies a size of the input.
-static bool parse_shape(struct parser *parser, struct rule_rewrite rewrite)
+static bool parse_shape(struct parser *parser, struct rule_rewrite *rewrite)
 {
-    if (!parse_input(parser, &rewrite.input))
-        return false;
-    if (goes_on(parser)) {
-        struct str zeros = word(parser);
-        rewrite.shape.open = str_is(zeros, "open");
-        if (!rewrite.shape.open)
-            rewrite.attribute = tsr__arena_str(parser->rule->arena, zeros).p;
-    }
-    return add_rewrite(parser, rewrite);
-}
-
-// Reads the clause "once 2": only one device adds input 2 to the result.
-static bool parse_once(struct parser *parser, struct rule_rewrite rewrite)
-{
-    return parse_input(parser, &rewrite.input) && add_rewrite(parser, rewrite);
-}
-
-// Reads the start of "attr group=g": the name of an attribute and a factor.
-static bool parse_named(struct parser *parser, struct rule_rewrite *rewrite, const char *wrong)
-{
-    rewrite->input = -1;
-    rewrite->attribute = tsr__arena_str(parser->rule->arena, word(parser)).p;
-    rewrite->factor = take(parser, "=") ? find_letter(parser) : NO_LETTER;
-    return rewrite->factor != NO_LETTER || fail(parser, wrong);
+    if (!goes_on(parser))
+        return true;
+    struct str zeros = word(parser);
+    rewrite->shape.open = str_is(zeros, "open");
+    if (!rewrite->shape.open)
+        rewrite->attribute = tsr__arena_str(parser->rule->arena, zeros).p;
+    return true;
 }
 
 // Reads "attr group=g", or "attr K=w*64": the attribute is 64 times the size of factor w.
-static bool parse_attr(struct parser *parser, struct rule_rewrite rewrite)
+static bool parse_attr(struct parser *parser, struct rule_rewrite *rewrite)
 {
-    rewrite.attr.unit = 1;
-    if (!parse_named(parser, &rewrite, "attr needs name=factor"))
-        return false;
+    rewrite->attr.unit = 1;
     if (take(parser, "*") &&
-        (!tsr__str_int(word(parser), &rewrite.attr.unit) || rewrite.attr.unit < 1))
+        (!tsr__str_int(word(parser), &rewrite->attr.unit) || rewrite->attr.unit < 1))
         return fail(parser, "attr needs name=factor or name=factor*number");
-    return add_rewrite(parser, rewrite);
+    return true;
 }
 
 // Reads "sizes 0 1 4" or "size 0 1 4": dimensions 1 to 3 of input 0.
-static bool parse_sizes(struct parser *parser, struct rule_rewrite rewrite)
+static bool parse_sizes(struct parser *parser, struct rule_rewrite *rewrite)
 {
     int64_t first, last;
-    if (!parse_input(parser, &rewrite.input))
-        return false;
     if (!tsr__str_int(word(parser), &first) || !tsr__str_int(word(parser), &last) ||
         last > RULE_MAX_RANK)
         return fail(parser, "sizes needs an input, its first dimension and the end of the range");
-    rewrite.sizes = (struct sizes_rewrite){(int)first, (int)last};
-    return add_rewrite(parser, rewrite);
+    rewrite->sizes = (struct sizes_rewrite){(int)first, (int)last};
+    return true;
 }
+
+#define LOOKUP_WRONG "look needs an input, a factor and a number of dimensions"
 
 // Reads "look 1 v 2": elements of input 1 are indices into v, and the result has 2 dimensions after
 // those of the indices. In "look 1 v0 2 0" only element 0 of each index tuple is an index into v0.
 // Reads "scat 1 v 2" likewise, where v is dimension 2 of input 0.
-static bool parse_lookup(struct parser *parser, struct rule_rewrite rewrite)
+static bool parse_lookup(struct parser *parser, struct rule_rewrite *rewrite)
 {
-    static const char wrong[] = "look needs an input, a factor and a number of dimensions";
-    int64_t index, after, element = -1;
-    if (!tsr__str_int(word(parser), &index) || index < 0 || index >= parser->rule->pattern.n_inputs)
-        return fail(parser, wrong);
-    rewrite.factor = find_letter(parser);
-    if (rewrite.factor == NO_LETTER || !tsr__str_int(word(parser), &after) ||
-        after > RULE_MAX_RANK || (goes_on(parser) && !tsr__str_int(word(parser), &element)) ||
-        element > RULE_MAX_RANK)
-        return fail(parser, wrong);
-    rewrite.input = (int)index;
-    if (rewrite.kind == REWRITE_LOOKUP)
-        rewrite.lookup = (struct lookup_rewrite){(int)element, (int)after};
+    int64_t after, element = -1;
+    if (!tsr__str_int(word(parser), &after) || after > RULE_MAX_RANK ||
+        (goes_on(parser) && !tsr__str_int(word(parser), &element)) || element > RULE_MAX_RANK)
+        return fail(parser, LOOKUP_WRONG);
+    if (rewrite->kind == REWRITE_LOOKUP)
+        rewrite->lookup = (struct lookup_rewrite){(int)element, (int)after};
     else
-        rewrite.scatter = (struct scatter_rewrite){(int)element, (int)after};
-    return add_rewrite(parser, rewrite);
+        rewrite->scatter = (struct scatter_rewrite){(int)element, (int)after};
+    return true;
 }
 
-// Reads "route 1 e": input 1 selects elements of e for each token.
-static bool parse_route(struct parser *parser, struct rule_rewrite rewrite)
-{
-    if (!parse_input(parser, &rewrite.input))
-        return false;
-    rewrite.factor = find_letter(parser);
-    if (rewrite.factor == NO_LETTER)
-        return fail(parser, "route needs an input and a factor");
-    return add_rewrite(parser, rewrite);
-}
+#define RANGE_WRONG "range needs an input that another input follows, and a factor"
 
 // Reads "range 0 r": the elements of r are ascending numbers, from input 0 up to input 1, which is
 // excluded.
-static bool parse_range(struct parser *parser, struct rule_rewrite rewrite)
+static bool parse_range(struct parser *parser, struct rule_rewrite *rewrite)
 {
-    int64_t index;
-    bool known = tsr__str_int(word(parser), &index) && index >= 0 &&
-                 index + 1 < parser->rule->pattern.n_inputs;
-    rewrite.factor = find_letter(parser);
-    if (!known || rewrite.factor == NO_LETTER)
-        return fail(parser, "range needs an input that another input follows, and a factor");
-    rewrite.input = (int)index;
-    return add_rewrite(parser, rewrite);
-}
-
-static bool parse_share(struct parser *parser, struct rule_rewrite rewrite)
-{
-    return parse_named(parser, &rewrite, "word and share need name=factor") &&
-           add_rewrite(parser, rewrite);
+    return rewrite->input + 1 < parser->rule->pattern.n_inputs || fail(parser, RANGE_WRONG);
 }
 
 // Reads "word direction=v forward reverse": an attribute with one word for each element of v.
-static bool parse_words(struct parser *parser, struct rule_rewrite rewrite)
+static bool parse_words(struct parser *parser, struct rule_rewrite *rewrite)
 {
     struct str words = {0};
-    if (!parse_named(parser, &rewrite, "word and share need name=factor"))
-        return false;
     do {
         struct str next = word(parser);
         if (!next.n)
@@ -375,23 +330,62 @@ static bool parse_words(struct parser *parser, struct rule_rewrite rewrite)
         words = tsr__arena_printf(parser->rule->arena, STR_FMT "%s" STR_FMT, STR_ARG(words),
                                   words.n ? " " : "", STR_ARG(next));
     } while (goes_on(parser));
-    rewrite.word.words = words.p;
-    return add_rewrite(parser, rewrite);
+    rewrite->word.words = words.p;
+    return true;
 }
 
-// The clauses that add a rewrite.
+// The clauses that add a rewrite: what they begin with, and what reads the rest.
+enum operands { OF_INPUT, OF_INPUT_AND_FACTOR, OF_ATTRIBUTE }; // "once 2", "route 1 e", "attr n=g"
 static const struct {
     const char *name;
-    bool (*parse)(struct parser *parser, struct rule_rewrite rewrite);
     enum rewrite_kind kind;
+    enum operands operands;
+    bool (*rest)(struct parser *parser, struct rule_rewrite *rewrite); // NULL: nothing follows
+    const char *wrong;
 } rewrites[] = {
-    {"shape", parse_shape, REWRITE_SHAPE},   {"once", parse_once, REWRITE_ADD_ONCE},
-    {"attr", parse_attr, REWRITE_ATTR},      {"sizes", parse_sizes, REWRITE_SIZES},
-    {"size", parse_sizes, REWRITE_SIZE},     {"look", parse_lookup, REWRITE_LOOKUP},
-    {"scat", parse_lookup, REWRITE_SCATTER}, {"range", parse_range, REWRITE_RANGE},
-    {"route", parse_route, REWRITE_ROUTE},   {"word", parse_words, REWRITE_WORD},
-    {"share", parse_share, REWRITE_SHARE},
+    {"shape", REWRITE_SHAPE, OF_INPUT, parse_shape, INPUT_WRONG},
+    {"once", REWRITE_ADD_ONCE, OF_INPUT, NULL, INPUT_WRONG},
+    {"attr", REWRITE_ATTR, OF_ATTRIBUTE, parse_attr, "attr needs name=factor"},
+    {"sizes", REWRITE_SIZES, OF_INPUT, parse_sizes, INPUT_WRONG},
+    {"size", REWRITE_SIZE, OF_INPUT, parse_sizes, INPUT_WRONG},
+    {"look", REWRITE_LOOKUP, OF_INPUT_AND_FACTOR, parse_lookup, LOOKUP_WRONG},
+    {"scat", REWRITE_SCATTER, OF_INPUT_AND_FACTOR, parse_lookup, LOOKUP_WRONG},
+    {"range", REWRITE_RANGE, OF_INPUT_AND_FACTOR, parse_range, RANGE_WRONG},
+    {"route", REWRITE_ROUTE, OF_INPUT_AND_FACTOR, NULL, "route needs an input and a factor"},
+    {"word", REWRITE_WORD, OF_ATTRIBUTE, parse_words, NAMED_WRONG},
+    {"share", REWRITE_SHARE, OF_ATTRIBUTE, NULL, NAMED_WRONG},
 };
+
+// Reads the number of an input, the factor that it addresses, or an attribute and its factor.
+static bool parse_operands(struct parser *parser, enum operands operands,
+                           struct rule_rewrite *rewrite)
+{
+    int64_t index;
+    if (operands == OF_ATTRIBUTE) {
+        rewrite->input = NO_INPUT;
+        rewrite->attribute = tsr__arena_str(parser->rule->arena, word(parser)).p;
+        rewrite->factor = take(parser, "=") ? find_letter(parser) : NO_LETTER;
+        return rewrite->factor != NO_LETTER;
+    }
+    if (!tsr__str_int(word(parser), &index) || index < 0 || index >= parser->rule->pattern.n_inputs)
+        return false;
+    rewrite->input = (int)index;
+    if (operands == OF_INPUT_AND_FACTOR)
+        rewrite->factor = find_letter(parser);
+    return operands == OF_INPUT || rewrite->factor != NO_LETTER;
+}
+
+// Reads the clause of row k of the table.
+static bool parse_rewrite(struct parser *parser, size_t k)
+{
+    struct rule_rewrite rewrite = {.kind = rewrites[k].kind, .factor = NO_LETTER};
+    if (!parse_operands(parser, rewrites[k].operands, &rewrite))
+        return fail(parser, rewrites[k].wrong);
+    if (rewrites[k].rest && !rewrites[k].rest(parser, &rewrite))
+        return false;
+    tsr__rule_rewrite(parser->rule, rewrite);
+    return true;
+}
 
 // Reads a clause; its first word says which. P and flops are skipped up to the next ";".
 static bool parse_clause(struct parser *parser)
@@ -403,8 +397,7 @@ static bool parse_clause(struct parser *parser)
             return parse_letters(parser, clause);
     for (size_t i = 0; i < TSR_COUNT(rewrites); i++)
         if (str_is(clause, rewrites[i].name))
-            return rewrites[i].parse(
-                parser, (struct rule_rewrite){.kind = rewrites[i].kind, .factor = NO_LETTER});
+            return parse_rewrite(parser, i);
     if (!str_is(clause, "P") && !str_is(clause, "flops"))
         return fail(parser, "unknown clause");
     while (parser->text.n && parser->text.p[0] != ';')

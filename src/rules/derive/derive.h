@@ -39,6 +39,9 @@ int tsr__derive_rank(struct derivation *derivation, size_t i);
 // Returns the axis that the attribute names, counted from the front; -1: invalid, or the rank is
 // unknown, and the derivation has ended.
 int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t otherwise, int rank);
+// Marks axes of a tensor of that rank. False: one is invalid, and the derivation has ended.
+bool tsr__derive_mark(struct derivation *derivation, int rank, const int64_t *axes, int64_t n,
+                      bool *marked);
 // Returns FACTOR_STAT if the node can be expanded (expand.c), else FACTOR_REP.
 static inline enum factor_kind stat_if(bool expands)
 {

@@ -16,30 +16,6 @@
 
 // ---- cropping and resizing ---------------------------------------------------------------------
 
-// Adds the dimensions of a tensor, with "_" for marked ones: "d0 _ d2".
-static void add_unmarked(struct rule_builder *rule, int rank, const bool *marked)
-{
-    for (int i = 0; i < rank; i++) {
-        if (marked[i])
-            tsr__rule_any(rule, 1);
-        else
-            tsr__rule_dim(rule, 'd', i);
-    }
-}
-
-// Marks axes of a tensor of that rank. False: one is invalid, and the derivation has ended.
-static bool mark_axes(struct derivation *derivation, int rank, const int64_t *axes, int64_t n,
-                      bool *marked)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int axis = tsr__axis(axes[i], rank);
-        if (axis < 0)
-            return tsr__derive_none(derivation, DERIVE_NO_AXIS);
-        marked[axis] = true;
-    }
-    return true;
-}
-
 // Derives the rule of CenterCropPad. Example: cropping axes 2 and 3 of [n c h w] has the rule
 // "[d0 d1 _ _],· -> [d0 d1 t2 t3]". The crop is centered in the full tensor, so the axes are not
 // sharded. Input 1 has their new sizes.
@@ -58,14 +34,13 @@ void tsr__derive_center_crop_pad(struct derivation *derivation)
         derivation->whole = "all dimensions are cropped or padded";
     for (int64_t i = 0; i < (n ? n : rank); i++) {
         int64_t axis = n ? axes[i] : i;
-        if (!mark_axes(derivation, rank, &axis, 1, marked))
+        if (!tsr__derive_mark(derivation, rank, &axis, 1, marked))
             return;
         tsr__derive_numbered_size(derivation, 't', tsr__axis(axis, rank),
                                   tsr__expr_dim(shapes->exprs, element_of(sizes, i)));
     }
-    tsr__rule_input(rule);
-    add_unmarked(rule, rank, marked);
-    tsr__rule_inputs(rule, "·");
+    tsr__rule_marks(rule, rank, marked);
+    tsr__rule_inputs(rule, "[@_],·");
     tsr__rule_output(rule);
     for (int i = 0; i < rank; i++)
         tsr__rule_dim(rule, marked[i] ? 't' : 'd', i);
@@ -112,7 +87,7 @@ static bool mark_resampled(struct derivation *derivation, int rank, bool *marked
         // A scale of exactly 1 copies the dimension. The caller has already compared old and new
         // sizes.
         bool one = sizes || (i < n && scales[i] == 1.0f);
-        if ((all || !one) && !mark_axes(derivation, rank, &axis, 1, marked))
+        if ((all || !one) && !tsr__derive_mark(derivation, rank, &axis, 1, marked))
             return false;
     }
     return true;
@@ -386,7 +361,6 @@ void tsr__derive_size_of(struct derivation *derivation)
 // another dimension has size 1 would remove that dimension too.
 void tsr__derive_squeeze(struct derivation *derivation)
 {
-    struct rule_builder *rule = &derivation->rule;
     int64_t axes[MAX_RANK];
     bool removed[MAX_RANK] = {false};
     int rank = tsr__derive_rank(derivation, 0);
@@ -404,49 +378,30 @@ void tsr__derive_squeeze(struct derivation *derivation)
             given ? "the removed axes are known only at run time: make them an initializer"
                   : derivation->whole))
         return;
-    if (!mark_axes(derivation, rank, axes, n, removed))
+    if (!tsr__derive_mark(derivation, rank, axes, n, removed))
         return;
-    tsr__rule_input(rule);
-    for (int i = 0; i < rank; i++) {
-        if (removed[i])
-            tsr__rule_ones(rule, 1);
-        else
-            tsr__rule_dim(rule, 'd', i);
-    }
-    tsr__rule_inputs(rule, "·?");
-    tsr__rule_output(rule);
-    for (int i = 0; i < rank; i++)
-        if (!removed[i])
-            tsr__rule_dim(rule, 'd', i);
+    tsr__rule_marks(&derivation->rule, rank, removed);
+    tsr__rule_text(&derivation->rule, "[@1],·? -> [@-]");
 }
 
 // Derives the rule of Unsqueeze. Example: a new axis 1 in [2 5] has the rule
-// "[d0 d1],·? -> [d0 1 d1]". Axes refer to the result, so negative ones depend on the number of
+// "[d0 d2],·? -> [d0 1 d2]". Axes refer to the result, so negative ones depend on the number of
 // axes.
 void tsr__derive_unsqueeze(struct derivation *derivation)
 {
-    struct rule_builder *rule = &derivation->rule;
     int64_t axes[MAX_RANK];
     bool made[MAX_RANK] = {false};
-    int rank = tsr__derive_rank(derivation, 0), at = 0;
+    int rank = tsr__derive_rank(derivation, 0);
     int64_t n = tsr__derive_ints(derivation, "axes", 1, axes, MAX_RANK);
     if (rank < 0)
         return;
     if (tsr__derive_none_if(derivation, n < 0 || rank + n > MAX_RANK,
                             "the new axes are known only at run time: make them an initializer"))
         return;
-    if (!mark_axes(derivation, rank + (int)n, axes, n, made))
+    if (!tsr__derive_mark(derivation, rank + (int)n, axes, n, made))
         return;
-    tsr__rule_input(rule);
-    tsr__rule_range(rule, 'd', 0, rank);
-    tsr__rule_inputs(rule, "·?");
-    tsr__rule_output(rule);
-    for (int i = 0; i < rank + (int)n; i++) {
-        if (made[i])
-            tsr__rule_ones(rule, 1);
-        else if (at < rank)
-            tsr__rule_dim(rule, 'd', at++);
-    }
+    tsr__rule_marks(&derivation->rule, rank + (int)n, made);
+    tsr__rule_text(&derivation->rule, "[@-],·? -> [@1]");
 }
 
 // Adds a dimension that is the product of d(from) .. d(to-1); an empty product has size 1.

@@ -52,12 +52,8 @@ void tsr__derive_mvn(struct derivation *derivation)
         axes = usual;
         n = TSR_COUNT(usual);
     }
-    for (size_t i = 0; i < n; i++) {
-        int axis = tsr__axis(axes[i], rank);
-        if (tsr__derive_none_if(derivation, axis < 0, DERIVE_NO_AXIS))
-            return;
-        taken[axis] = true;
-    }
+    if (!tsr__derive_mark(derivation, rank, axes, (int64_t)n, taken))
+        return;
     tsr__rule_axes(&derivation->rule, rank, 0);
     tsr__rule_text(&derivation->rule, "[@] -> [@]");
     for (int i = 0; i < rank; i++)

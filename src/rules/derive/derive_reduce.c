@@ -84,6 +84,18 @@ int tsr__derive_axis(struct derivation *derivation, const char *name, int64_t ot
     return axis;
 }
 
+bool tsr__derive_mark(struct derivation *derivation, int rank, const int64_t *axes, int64_t n,
+                      bool *marked)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int axis = tsr__axis(axes[i], rank);
+        if (axis < 0)
+            return tsr__derive_none(derivation, DERIVE_NO_AXIS);
+        marked[axis] = true;
+    }
+    return true;
+}
+
 int64_t tsr__onnx_opset(const tsr_node *node)
 {
     return tsr__graph_opset(tsr_model_graph(tsr_graph_model(tsr_node_graph(node))), STR(""));
@@ -184,13 +196,7 @@ bool tsr__reduce_axes(struct derivation *derivation, int rank, bool *reduced)
     }
     for (int i = 0; i < rank; i++)
         reduced[i] = n == 0 && !tsr__derive_int(derivation, "noop_with_empty_axes", 0);
-    for (int64_t i = 0; i < n; i++) {
-        int axis = tsr__axis(axes[i], rank);
-        if (axis < 0)
-            return tsr__derive_none(derivation, DERIVE_NO_AXIS);
-        reduced[axis] = true;
-    }
-    return true;
+    return tsr__derive_mark(derivation, rank, axes, n, reduced);
 }
 
 // ---- reductions ---------------------------------------------------------------------------------
@@ -206,16 +212,8 @@ struct reduced_kind {
 static void build_reduction(struct rule_builder *rule, int rank, const bool *reduced, bool keep,
                             struct reduced_kind how)
 {
-    tsr__rule_input(rule);
-    tsr__rule_range(rule, 'd', 0, rank);
-    tsr__rule_inputs(rule, "·?");
-    tsr__rule_output(rule);
-    for (int i = 0; i < rank; i++) {
-        if (!reduced[i])
-            tsr__rule_dim(rule, 'd', i);
-        else if (keep)
-            tsr__rule_ones(rule, 1);
-    }
+    tsr__rule_marks(rule, rank, reduced);
+    tsr__rule_text(rule, keep ? "[@],·? -> [@1]" : "[@],·? -> [@-]");
     for (int i = 0; i < rank; i++) {
         if (reduced[i] && how.kind == FACTOR_RED)
             tsr__rule_reduce(rule, tsr__rule_numbered(rule, 'd', i), how.combine);
