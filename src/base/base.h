@@ -137,6 +137,11 @@ int64_t tsr__device_number(struct str name, const char *kind);
 bool tsr__device_is_cuda(struct str name);
 // Returns the element type of that name (dtype.c); TSR_UNDEFINED: there is none, or `name` is NULL.
 tsr_dtype tsr__dtype_named(const char *name);
+// True for the types of 16 bits or more in which kernels add floating-point numbers.
+static inline bool tsr__is_float(tsr_dtype t)
+{
+    return t == TSR_FLOAT || t == TSR_DOUBLE || t == TSR_FLOAT16 || t == TSR_BFLOAT16;
+}
 // Returns the edit distance, at most limit + 1.
 size_t tsr__str_distance(struct str a, struct str b, size_t limit);
 // Returns the candidate most similar to `wanted`, for "did you mean" hints; empty if none is close.

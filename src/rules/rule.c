@@ -228,9 +228,8 @@ static bool outputs_are_empty(const struct shapes *shapes, const tsr_node *node)
 static bool can_expand(const struct derivation *derivation, const struct op_row *row)
 {
     tsr_dtype t = tsr__derive_in(derivation, 0).dtype;
-    bool is_float = t == TSR_FLOAT || t == TSR_DOUBLE || t == TSR_FLOAT16 || t == TSR_BFLOAT16;
     bool is_number = t == TSR_INT32 || t == TSR_INT64;
-    bool fits = row->expand.types == EXPAND_ANY || is_float ||
+    bool fits = row->expand.types == EXPAND_ANY || tsr__is_float(t) ||
                 (is_number && row->expand.types == EXPAND_NUMBERS);
     return row->expand.build && fits && tsr__onnx_opset(derivation->node) >= row->expand.opset;
 }

@@ -96,7 +96,7 @@ tsr_status tsr__spec_write(tsr_node *node, tsr_config *config, tsr_value *value,
 // As tsr_check, without its remarks on valid annotations. Callers compute the flow next, which
 // reports nodes that are not sharded.
 tsr_status tsr__check(tsr_model *model, const char *config) TSR_MUST_USE;
-// As tsr_check_formalism, but reports errors only.
+// The same, by the published formalism.
 tsr_status tsr__check_formalism(tsr_model *model, const char *config) TSR_MUST_USE;
 
 // Returns the named configuration. If `name` is NULL, the model must declare exactly one. Returns

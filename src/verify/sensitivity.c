@@ -64,11 +64,6 @@ static uint64_t next_random(uint64_t *state)
     return *state;
 }
 
-static bool is_float(tsr_dtype type)
-{
-    return type == TSR_FLOAT || type == TSR_DOUBLE || type == TSR_FLOAT16 || type == TSR_BFLOAT16;
-}
-
 // Makes the magnitude of a float one unit larger or smaller.
 static void change_last_bit(unsigned char *at, size_t bytes, bool larger)
 {
@@ -100,7 +95,7 @@ static tsr_status change_inputs(struct sensitivity *sensitivity, tsr_tensors *in
         struct tensor *tensor = inputs->at[i];
         size_t bytes = 0;
         const void *data = tsr_tensors_data(inputs, i, &bytes);
-        if (data && is_float(tensor->type) && !tsr_tensors_sequence(inputs, i))
+        if (data && tsr__is_float(tensor->type) && !tsr_tensors_sequence(inputs, i))
             change_elements(sensitivity, tensor->type, tensor->data, bytes);
     }
     return TSR_OK;
@@ -111,7 +106,7 @@ static tsr_status change_weight(struct sensitivity *sensitivity, tsr_graph *grap
                                 tsr_value *weight, const tsr_tensor *tensor, size_t number)
 {
     struct arena arena = {.session = sensitivity->work->session};
-    if (!tensor || !is_float(tsr_tensor_dtype(tensor)))
+    if (!tensor || !tsr__is_float(tsr_tensor_dtype(tensor)))
         return TSR_OK;
     struct str name = tsr__arena_printf(&arena, "tessera_changed_%zu", number);
     const void *bytes = NULL;
@@ -255,7 +250,7 @@ static bool explains(const struct sensitivity *sensitivity, size_t i, const tsr_
         return false;
     if (rest.count == 0)
         return true;
-    return is_float(tsr_tensors_dtype(unsharded, i)) && rest.max_abs <= MARGIN * at->most &&
+    return tsr__is_float(tsr_tensors_dtype(unsharded, i)) && rest.max_abs <= MARGIN * at->most &&
            rest.max_abs <= at->limit && rest.count <= MARGIN * at->count;
 }
 

@@ -9,11 +9,6 @@
 #include "verify/internal.h"
 #include "rules/rules.h"
 
-static bool is_float(tsr_dtype type)
-{
-    return type == TSR_FLOAT16 || type == TSR_BFLOAT16 || type == TSR_FLOAT || type == TSR_DOUBLE;
-}
-
 // Returns the output of a node with one input and one output, and the input in *from. NULL: the
 // node has more or fewer.
 static const tsr_value *single(const tsr_node *node, const tsr_value **from)
@@ -37,9 +32,9 @@ static const tsr_node *narrowed_before_integer(const tsr_model *model, const str
             continue;
         tsr_dtype narrow = tsr__shapes_element(shapes, between).dtype;
         tsr_dtype before = tsr__shapes_element(shapes, wide).dtype;
-        if (is_float(narrow) && is_float(before) &&
+        if (tsr__is_float(narrow) && tsr__is_float(before) &&
             tsr_dtype_bits(before) > tsr_dtype_bits(narrow) &&
-            !is_float(tsr__shapes_element(shapes, to).dtype))
+            !tsr__is_float(tsr__shapes_element(shapes, to).dtype))
             return node;
     }
     return NULL;

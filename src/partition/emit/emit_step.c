@@ -122,17 +122,6 @@ static tsr_status emit_join(struct part *part, struct step *st)
     return shield(part, st->outputs[0]);
 }
 
-// Returns the type in which engines can combine partial results of `type`. They have no Add, Mul,
-// Max or Min for all integers.
-static tsr_dtype combined_as(tsr_dtype type)
-{
-    static const tsr_dtype plain[] = {TSR_FLOAT, TSR_DOUBLE, TSR_FLOAT16, TSR_BFLOAT16};
-    for (size_t i = 0; i < TSR_COUNT(plain); i++)
-        if (plain[i] == type)
-            return type;
-    return TSR_INT64;
-}
-
 // Combines two partial results. Integers are int64 here.
 static tsr_value *combine(struct part *part, enum combine how, tsr_dtype type, tsr_value *a,
                           tsr_value *b)
@@ -152,7 +141,8 @@ static tsr_value *combine(struct part *part, enum combine how, tsr_dtype type, t
 static tsr_status emit_sum(struct part *part, struct step *st)
 {
     struct str name = tsr__form_name(part, st->outputs[0]);
-    tsr_dtype type = st->outputs[0]->item->dtype, as = combined_as(type);
+    // engines have no Add, Mul, Max or Min for all integers
+    tsr_dtype type = st->outputs[0]->item->dtype, as = tsr__is_float(type) ? type : TSR_INT64;
     tsr_value *sum = NULL;
     for (size_t i = 0; i < st->n_inputs; i++) {
         tsr_value *value = NULL;

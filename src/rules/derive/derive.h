@@ -51,6 +51,9 @@ static inline enum factor_kind stat_if(bool expands)
 // partial sums. v is not sharded if the result's type (that of input `like`) cannot be summed.
 // `after`: number of dimensions that the result has after those of the indices.
 void tsr__derive_lookup(struct derivation *derivation, size_t like, int after);
+// Adds the result of a matrix product, "[B* m n]". As in numpy's matmul, an operand of one
+// dimension has no m or no n.
+void tsr__derive_product(struct rule_builder *rule, bool left_vector, bool right_vector);
 // Returns the opset of ai.onnx in the node's model; 0: not imported.
 int64_t tsr__onnx_opset(const tsr_node *node);
 // Sets reduced[i] for the dimensions that a reduction reduces. False: not known, and the derivation

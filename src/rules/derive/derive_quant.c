@@ -89,7 +89,7 @@ static void add_right(struct rule_builder *rule, bool vector)
     tsr__rule_inputs(rule, vector ? "[k]" : "[B~ k n]");
 }
 
-static void add_product(struct rule_builder *rule, bool left_vector, bool right_vector)
+void tsr__derive_product(struct rule_builder *rule, bool left_vector, bool right_vector)
 {
     tsr__rule_output(rule);
     tsr__rule_dims(rule, left_vector && right_vector ? "" : "B*");
@@ -106,7 +106,7 @@ void tsr__derive_matmul_integer(struct derivation *derivation)
     add_right(&derivation->rule, b);
     add_point(derivation, 2, POINT_OF_ROW, a);
     add_point(derivation, 3, POINT_OF_COLUMN, b);
-    add_product(&derivation->rule, a, b);
+    tsr__derive_product(&derivation->rule, a, b);
     tsr__rule_clauses(&derivation->rule, "red k:sum");
 }
 
@@ -148,7 +148,7 @@ void tsr__derive_qlinear_matmul(struct derivation *derivation)
     add_point(derivation, 5, POINT_OF_COLUMN, b);
     add_point(derivation, 6, POINT_OF_ROW, a);
     add_point(derivation, 7, POINT_OF_ROW, a);
-    add_product(&derivation->rule, a, b);
+    tsr__derive_product(&derivation->rule, a, b);
     // These inputs must be scalars: ONNX Runtime does not support one number per row.
     static const size_t single[] = {1, 2, 6, 7};
     for (size_t i = 0; i < TSR_COUNT(single); i++)

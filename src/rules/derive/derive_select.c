@@ -83,17 +83,6 @@ void tsr__derive_loss(struct derivation *derivation)
 
 // ---- fused products -----------------------------------------------------------------------------
 
-// Adds the dimensions of the left operand, plain or transposed.
-static void add_left(struct rule_builder *rule, bool transposed)
-{
-    tsr__rule_dims(rule, transposed ? "k m" : "m k");
-}
-
-static void add_right(struct rule_builder *rule, bool transposed)
-{
-    tsr__rule_dims(rule, transposed ? "n k" : "k n");
-}
-
 // Builds a rule that gives only the rank of the result: transposed batches are not supported.
 static void transposed_batch(struct derivation *derivation, int left, int right)
 {
@@ -118,18 +107,12 @@ void tsr__derive_fused_matmul(struct derivation *derivation)
         transposed_batch(derivation, left, right);
         return;
     }
-    tsr__rule_input(rule);
-    tsr__rule_dims(rule, left_vector ? "k" : "B~");
-    if (!left_vector)
-        add_left(rule, tsr__derive_int(derivation, "transA", 0) != 0);
-    tsr__rule_input(rule);
-    tsr__rule_dims(rule, right_vector ? "k" : "B~");
-    if (!right_vector)
-        add_right(rule, tsr__derive_int(derivation, "transB", 0) != 0);
-    tsr__rule_output(rule);
-    tsr__rule_dims(rule, left_vector && right_vector ? "" : "B*");
-    tsr__rule_dims(rule, left_vector ? "" : "m");
-    tsr__rule_dims(rule, right_vector ? "" : "n");
+    static const char *const lefts[] = {"[B~ m k]", "[B~ k m]"}, *const rights[] = {"[B~ k n]",
+                                                                                    "[B~ n k]"};
+    bool a = tsr__derive_int(derivation, "transA", 0), b = tsr__derive_int(derivation, "transB", 0);
+    tsr__rule_inputs(rule, left_vector ? "[k]" : lefts[a]);
+    tsr__rule_inputs(rule, right_vector ? "[k]" : rights[b]);
+    tsr__derive_product(rule, left_vector, right_vector);
     tsr__rule_clauses(rule, "red k:sum");
 }
 
@@ -137,10 +120,8 @@ void tsr__derive_fused_matmul(struct derivation *derivation)
 void tsr__derive_fused_gemm(struct derivation *derivation)
 {
     struct rule_builder *rule = &derivation->rule;
-    tsr__rule_input(rule);
-    add_left(rule, tsr__derive_int(derivation, "transA", 0) != 0);
-    tsr__rule_input(rule);
-    add_right(rule, tsr__derive_int(derivation, "transB", 0) != 0);
+    tsr__rule_inputs(rule, tsr__derive_int(derivation, "transA", 0) ? "[k m]" : "[m k]");
+    tsr__rule_inputs(rule, tsr__derive_int(derivation, "transB", 0) ? "[n k]" : "[k n]");
     tsr__rule_inputs(rule, "[m~ n~]?");
     tsr__rule_outputs(rule, "[m n]");
     tsr__rule_kind(rule, FACTOR_STAT, "k");
