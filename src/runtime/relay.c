@@ -17,7 +17,7 @@
 #define CONNECT_S  10.0 // time to reach a worker
 #define LOOK_S     1.0  // the same, before one is started
 #define START_S    30.0 // the same, for one that was started
-#define ANSWER_S   60.0 // longest silence while the worker prepares a job
+#define ANSWER_S   20.0 // longest silence while the worker prepares a job, unless --timeout is given
 #define FAREWELL_S 35.0 // for ranks that end after CLOSE
 #define END_S      4.0  // for ranks that are ended
 #define QUIET_S    3.0  // a worker that sent no beat for so long is named as the likely cause
@@ -95,9 +95,12 @@ static tsr_status take_answer(struct relay *relay, int32_t word, struct message 
 {
     struct remote_note in;
     struct remote_reader *reader = &relay->bridge.reader;
-    reader->silent_s = ANSWER_S;
+    double timeout_s = relay->children->options.timeout_s;
+    reader->silent_s = timeout_s > 0 ? timeout_s : ANSWER_S;
+    reader->heard_ms = &relay->bridge.heard_ms;
+    atomic_store(reader->heard_ms, (uint64_t)(tsr__now_s() * 1e3));
     if (!tsr__remote_receive(reader, &in))
-        return fail(relay, "see its messages", "ended or closed the connection");
+        return lost(relay);
     if (in.note.word != word && in.note.word != ENDED) {
         if (in.fd >= 0)
             close(in.fd);

@@ -92,9 +92,9 @@ def bench(worker, *more):
                             env=harness.environment(TESSERA_PLUGINS=BUILD))
 
 
-def begin(worker):
+def begin(worker, *more):
     """Starts a long session, and returns when its ranks are at work."""
-    p = bench(worker)
+    p = bench(worker, *more)
     wait_until(lambda: "runs a job" in worker.said() or p.poll() is not None, lambda: "the session does not start")
     assert p.poll() is None, p.communicate()
     time.sleep(1)  # the ranks load and run
@@ -278,7 +278,7 @@ def killed_worker(d):
 @case
 def stopped_worker(d):
     with Worker(d) as worker:
-        p = begin(worker)
+        p = begin(worker, "--timeout", "5")
         worker.signal(signal.SIGSTOP)
         err = end(p)
         assert "127.0.0.2" in err, err
@@ -506,12 +506,12 @@ def hostile_worker(d):
     release = harness.good(TESSERA, "--version").split()[1].encode()
     fake = FakeWorker(text(release) + text(engine_version()) + text(b"x86_64") + text(b"another processor"))
     Place.port = fake.port
-    code, _, err = session(Place)
-    assert code == 6 and "worker-unlike" in err and "another processor" in err, err
+    code, _, err = session(Place, "--timeout", 8)
+    assert code == 6 and "worker-unlike" in err and "another processor" in err and "has sent nothing for 8 s" in err, err
     for hello, secret in ((b"", SECRET), (os.urandom(200), SECRET), (text(b"x"), SECRET), (b"", "another secret")):
         fake = FakeWorker(hello, secret)
         Place.port = fake.port
-        code, _, err = session(Place)
+        code, _, err = session(Place, "--timeout", 8)
         assert code == 6 and "127.0.0.2" in err, err
         fake.thread.join()
         assert (fake.heard == b"") == (secret != SECRET), fake.heard
