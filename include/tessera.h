@@ -455,7 +455,7 @@ typedef struct tsr_plan_choice {
 /* What a plan costs. Times are in picoseconds, memory in bytes. */
 typedef struct tsr_plan_facts {
     size_t size;
-    size_t devices;
+    size_t devices; /* of the configuration: entries of `memory` and `peak` */
     bool feasible, optimal;
     bool undecided; /* not feasible: the search ended without a plan and without a proof */
     bool stopped;   /* by `seconds` or tsr_session_cancel */
@@ -469,7 +469,7 @@ typedef struct tsr_plan_facts {
     const int64_t *memory; /* per device: peak memory of tensors */
     const int64_t *peak;   /* per device: peak memory of the process, with the engine's own */
     size_t nodes, cut_nodes;
-    int64_t used_devices; /* devices that have work */
+    int64_t used_devices; /* devices that run nodes; the others are idle */
     int64_t copies;       /* groups of devices that do the same, each with a share of the batch */
     tsr_objective objective;
     int64_t latency, period; /* with stages: time of one run; time between runs */

@@ -33,16 +33,6 @@ static bool add_memory(struct stages_plan *found, const struct stage *stage)
     return tsr__plan_add_memory(&found->plan, &set, &block);
 }
 
-// Returns the same stage of the second model: same devices, nodes of that model.
-static struct stage second_stage(const struct stage *stage)
-{
-    struct stage other = *stage;
-    other.kind = stage->kind->other;
-    other.point.run[0] = stage->point.run[1];
-    other.transfer[0] = stage->transfer[1];
-    return other;
-}
-
 // Makes the chosen candidates of every stage the only ones in the planners of all devices, and
 // computes the memory. Stages that were not solved together (pipeline->answer) are solved again
 // first.
@@ -56,7 +46,8 @@ static tsr_status take_pipeline(struct stages_plan *found)
             tsr__range_choose(staging, stage, pipeline->answer.choice);
         else
             TRY(tsr__range_take(staging, stage));
-        struct stage other = second_stage(stage);
+        struct stage other = *stage;
+        other.kind = stage->kind->other;
         if (!take_stage(staging->planner, stage) ||
             (staging->other && !take_stage(staging->other->planner, &other)) ||
             !add_memory(found, stage))
@@ -65,22 +56,33 @@ static tsr_status take_pipeline(struct stages_plan *found)
     return TSR_OK;
 }
 
+void tsr__pipeline_ranges(const struct staging *staging, const struct pipeline *pipeline,
+                          struct plan_range *out)
+{
+    for (size_t k = 0; k < pipeline->n; k++) {
+        const struct stage *stage = &pipeline->at[k];
+        out[k] = (struct plan_range){staging->cut[stage->end], stage->devices, stage->n};
+    }
+}
+
 // Sets the ranges of model m, and their predicted times.
 static bool play_model(struct stages_plan *found, struct staging *staging, size_t m)
 {
     struct planner *planner = staging->planner;
+    struct played_plan *played = &found->plan.played[m];
     size_t n = found->pipeline.n;
     struct plan_range *ranges = ARENA_ARRAY(&planner->arena, struct plan_range, n);
-    struct stage_clock *clock = ARENA_NEW(&planner->arena, struct stage_clock);
-    if (!ranges || !clock || !tsr__pipeline_timing(staging, &found->pipeline, clock))
+    played->time = ARENA_ARRAY(&planner->arena, int64_t, n);
+    played->transfer = ARENA_ARRAY(&planner->arena, int64_t, n);
+    if (planner->arena.failed)
         return false;
     tsr__pipeline_ranges(staging, &found->pipeline, ranges);
     planner->scope.ranges = ranges;
     planner->scope.n_ranges = n;
     planner->scope.numbers = found->staging.n_hand ? found->staging.numbers : NULL;
-    found->plan.played[m] =
-        (struct played_plan){clock->latency, clock->period, clock->time, clock->transfer};
-    found->plan.run[m] = clock->latency;
+    if (!tsr__plan_play(planner, ranges, n, staging->times, played))
+        return false;
+    found->plan.run[m] = played->latency;
     return true;
 }
 

@@ -14,7 +14,7 @@
 // directly, stage 0 would also wait until stage 1 is done: 4 + 1 + 5 = 10. These costs apply if
 // each stage was solved by itself (two models, or no time left); otherwise the cost is that of all
 // stages together (pipeline_program.c, throughput.c). Reported latency, period and stage times come
-// from pipeline_timing.c, where shards are sent instead of full values.
+// from played_time.c, where shards are sent instead of full values.
 //
 // Transfers are charged to both sides: a rank computes nothing while it sends or receives
 // (ARCHITECTURE.md, rules of the code; tests/e2e/overlap.py checks it in traces). Stages overlap,

@@ -165,12 +165,6 @@ void tsr__stages_free(struct staging *staging);
 // charge for crossing values, memory of the fullest device. The search returns TSR_OK also if
 // nothing fits: then out->n is 0.
 enum measure { MEASURE_TIME, MEASURE_BOUND, MEASURE_OPEN, MEASURE_MEMORY };
-// Predicted times of the stages of a pipeline, in picoseconds of one run of a model: nodes, and
-// transfers from other stages. Latency and period come from a simulation (pipeline_timing.c).
-struct stage_clock {
-    int64_t time[STAGES_MOST], transfer[STAGES_MOST];
-    int64_t latency, period;
-};
 // The best candidates of all nodes of a pipeline, solved together.
 struct pipeline_answer {
     bool feasible;
@@ -257,13 +251,9 @@ tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *pipel
 tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
                                    const char *node, tsr_plan_result *out) TSR_MUST_USE;
 
-// pipeline_timing.c: lists the ranges of a pipeline.
+// plan_stages.c: lists the ranges of a pipeline.
 void tsr__pipeline_ranges(const struct staging *staging, const struct pipeline *pipeline,
                           struct plan_range *out);
-// Predicts the times of a pipeline. The planner's nodes have their candidates.
-// Returns false if out of memory.
-bool tsr__pipeline_timing(struct staging *staging, const struct pipeline *pipeline,
-                          struct stage_clock *out);
 
 // stage_summary.c: computes cost and bound of all runs of all models.
 tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
