@@ -19,8 +19,9 @@
 // The pass up gives the minimum, the pass back an assignment, the pass down the minimum through
 // every cell. The structure is built once; node costs may change between passes.
 
-// Marks nodes that are left out of the tree.
-enum { TREE_FIXED = 1 };
+// Marks of nodes. TREE_FIXED nodes are left out of the tree; TREE_FREE nodes only if there is no
+// other way to limit the tables.
+enum { TREE_FIXED = 1, TREE_FREE = 2 };
 
 struct tree_edge {
     uint32_t a, b;
@@ -190,6 +191,7 @@ struct region {
     const double *lambda; // by row
     double *weight; // running sum of weights by node; a node is drawn in proportion to its weight
     // the region
+    uint32_t center;               // the hub of the region (draw_hub), or NONE
     uint32_t n, *nodes, *place;    // place[v]: index in `nodes` of node v of `dense`
     uint32_t *k, *choice, *before; // by node of the region: indices into option[i]
     uint32_t **option;             // option[i]: choices that nodes[i] may take

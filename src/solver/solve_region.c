@@ -19,7 +19,8 @@
 #include <math.h>
 
 #define MOVE_CELLS 20000
-#define BRANCHES   12 // limit of neighbours of one node in a ball
+#define HUB_NODES  1200 // largest region around a hub
+#define BRANCHES   12   // limit of neighbours of one node in a ball
 
 // Allocates arrays that are large enough for a region of all nodes and one span (a range of rows,
 // see the top of this file) per row.
@@ -27,8 +28,11 @@ bool tsr__region_init(struct region *region, const struct dense *dense, struct e
                       uint64_t *random)
 {
     struct heap *heap = dense->heap;
-    *region = (struct region){
-        .dense = dense, .effort = effort, .random = random, .max_cells = MOVE_CELLS};
+    *region = (struct region){.dense = dense,
+                              .effort = effort,
+                              .random = random,
+                              .max_cells = MOVE_CELLS,
+                              .center = NONE};
     region->x = HEAP_ARRAY(heap, uint32_t, (size_t)dense->n + 1);
     region->row_slack = HEAP_ARRAY(heap, int64_t, (size_t)dense->n_rows + 1);
     region->weight = HEAP_ARRAY(heap, double, (size_t)dense->n + 1);
@@ -153,11 +157,37 @@ static uint32_t draw_live(struct region *region, uint32_t row)
     return NONE;
 }
 
-// Draws the region: one ball, or two to six smaller balls around nodes that use one row of the
-// first node. Sizes are random, too.
+// Adds a node with many of its neighbours, so that it may change together with them. The node is
+// drawn as the end of a random edge, so hubs are likely.
+static void draw_hub(struct region *region)
+{
+    const struct dense *dense = region->dense;
+    const struct tree_edge *edge = &dense->edges[random_next(region->random) % dense->n_edges];
+    uint32_t v = random_next(region->random) % 2 ? edge->a : edge->b;
+    // of every four neighbours, about this number is added
+    uint32_t keep = 1 + (uint32_t)(random_next(region->random) % 4);
+    if (dense->first[v + 1] - dense->first[v] < 8)
+        keep = 4;
+    region->center = v;
+    add_node(region, v);
+    for (uint32_t t = dense->first[v]; t < dense->first[v + 1] && region->n < HUB_NODES; t++) {
+        edge = &dense->edges[dense->touch[t]];
+        if (random_next(region->random) % 4 < keep)
+            add_node(region, edge->a == v ? edge->b : edge->a);
+    }
+    for (uint32_t i = 1, n = region->n; i < n && region->n < HUB_NODES; i++)
+        add_ball(region, region->nodes[1 + random_next(region->random) % (n - 1)], 2);
+}
+
+// Draws the region: one time in eight around a hub, else one ball, or two to six smaller balls
+// around nodes that use one row of the first node. Sizes are random, too.
 static void draw_region(struct region *region)
 {
     const struct dense *dense = region->dense;
+    if (dense->n_edges && random_next(region->random) % 8 == 0) {
+        draw_hub(region);
+        return;
+    }
     uint32_t v = draw_node(region), uses = dense->first_use[v + 1] - dense->first_use[v];
     uint32_t most = random_next(region->random) % 4 ? 60 : 300;
     uint32_t size = 4 + (uint32_t)(random_next(region->random) % most);
@@ -212,7 +242,7 @@ static bool fill_options(struct region *region, const struct dual *dual, uint32_
     for (uint32_t i = 0; i < region->n; i++) {
         uint32_t v = region->nodes[i], k = region->dense->k[v];
         region->option[i] = at;
-        region->whole[i] = !few || k <= few;
+        region->whole[i] = !few || k <= few || v == region->center;
         region->k[i] = region->whole[i] ? k : best_options(region, dual, v, few, at);
         region->before[i] = region->whole[i] ? region->x[v] : 0;
         for (uint32_t choice = 0; region->whole[i] && choice < k; choice++)
@@ -449,6 +479,7 @@ static void empty_region(struct region *region)
     for (uint32_t i = 0; i < region->n; i++)
         region->place[region->nodes[i]] = NONE;
     region->n = 0;
+    region->center = NONE;
 }
 
 // Builds the region's tree, costs and spans. Nodes that would make the treewidth too large stay
@@ -456,6 +487,8 @@ static void empty_region(struct region *region)
 static bool prepare(struct region *region, double factor)
 {
     memset(region->fixed, 0, region->n);
+    if (region->center != NONE)
+        region->fixed[region->place[region->center]] = TREE_FREE;
     if (!fill_edges(region))
         return false;
     if (!tsr__tree_init(&region->tree, region->dense->heap->session, region->n, region->k,
@@ -544,7 +577,8 @@ bool tsr__region_move(struct region *region, const struct dual *dual, uint32_t f
 {
     draw_region(region);
     // Large regions with all choices would have too large a treewidth.
-    if (region->n > 300 && (!few || few > 4))
+    uint32_t large = region->center == NONE ? 300 : 50;
+    if (region->n > large && (!few || few > 4))
         few = 3;
     bool taken = fill_options(region, dual, few) && improve(region, factor, most, 6);
     empty_region(region);

@@ -179,6 +179,8 @@ static bool fix_one(struct builder *builder, uint32_t around)
             continue;
         double score =
             (double)builder->near[v].n * (double)builder->log_k[v] * random_unit(builder->random);
+        if (builder->fixed[v] == TREE_FREE)
+            score *= 1e-6;
         if (score > most) {
             most = score;
             best = v;
