@@ -76,16 +76,6 @@ bool tsr__node_is_constant(const tsr_node *node)
     return str_is(tsr__node_op_str(node), "Constant") && !tsr__node_domain_str(node).n;
 }
 
-const tsr_tensor *tsr__node_constant(const tsr_node *node)
-{
-    const tsr_tensor *tensor = NULL;
-    if (!node || !tsr__node_is_constant(node))
-        return NULL;
-    for (size_t i = 0; i < tsr_node_attr_count(node) && !tensor; i++)
-        tensor = tsr__attr_constant(tsr_node_attr(node, i));
-    return tensor;
-}
-
 // Constants below this size stay nodes: scalars, shapes and axes, which are not worth sharding.
 #define LEAST_WEIGHT_BYTES 256
 

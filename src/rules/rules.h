@@ -247,8 +247,6 @@ bool tsr__node_draws(const tsr_node *node);
 
 // True for the operators Constant and Identity of ai.onnx.
 bool tsr__node_is_constant(const tsr_node *node);
-// Returns the elements of a Constant node; NULL: strings, or the node is another one.
-const tsr_tensor *tsr__node_constant(const tsr_node *node);
 // Returns the tensor of a Constant node that is treated like an initializer: a large or external
 // one. NULL: the node is another one.
 const tsr_tensor *tsr__node_weight(const tsr_node *node);

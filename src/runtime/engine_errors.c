@@ -252,9 +252,11 @@ static tsr_status kernel_failed(struct rank *rank, OrtStatus *status)
         return tsr__engine_failed(rank, status, DIAG_engine_failed, NULL, "ONNX Runtime failed");
     if (strstr(message, "Name:'" SAME_SIZES_NODE)) // names the nodes around it first
         return sizes_differ(rank, status);
-    tsr__diag(rank->session, DIAG_engine_failed, &at,
-              "give inputs whose shapes and values fit this node, or correct the model",
-              "ONNX Runtime failed: %s", message);
+    const char *hint = "give inputs whose shapes and values fit this node, or correct the model";
+    if (strstr(message, "must contain a constructed tensor")) // QLinearSoftmax of 0 elements
+        hint = "a kernel of ONNX Runtime before this node gives no result for an empty tensor: "
+               "give inputs with elements";
+    tsr__diag(rank->session, DIAG_engine_failed, &at, hint, "ONNX Runtime failed: %s", message);
     rank->engine->api->ReleaseStatus(status);
     return TSR_INVALID;
 }

@@ -2,7 +2,6 @@
 // shape_job.c - access functions for shape functions: shapes and known elements of the inputs,
 // attributes, and arrays for results. Absent inputs, unknown shapes and attributes of another kind
 // are all "not known", so shape functions need no checks.
-#include "rules/rules.h"
 #include "shapes/infer.h"
 
 // Returns input i; NULL if it is absent, or i is -1.
@@ -34,6 +33,16 @@ int64_t tsr__job_numbers(const struct shape_job *job, int i, int64_t *out, int64
 bool tsr__job_number(const struct shape_job *job, int i, int64_t *out)
 {
     return tsr__job_numbers(job, i, out, 1) == 1;
+}
+
+const tsr_tensor *tsr__node_constant(const tsr_node *node)
+{
+    const tsr_tensor *tensor = NULL;
+    if (!node || !str_is(tsr__node_op_str(node), "Constant") || tsr__node_domain_str(node).n)
+        return NULL;
+    for (size_t i = 0; i < tsr_node_attr_count(node) && !tensor; i++)
+        tensor = tsr__attr_constant(tsr_node_attr(node, i));
+    return tensor;
 }
 
 // Returns an initializer that a run cannot replace, or the tensor of a Constant node; else NULL.

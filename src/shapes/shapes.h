@@ -124,6 +124,8 @@ int64_t tsr__control_trips(const struct shapes *shapes, const tsr_node *node,
                            const struct control *control);
 // Returns the number of nodes in the graph and, recursively, in the bodies of If, Loop and Scan.
 size_t tsr__control_node_count(const tsr_graph *graph);
+// Returns the elements of a Constant node; NULL: strings, or the node is another one (shape_job.c).
+const tsr_tensor *tsr__node_constant(const tsr_node *node);
 // True if all devices compute the same bits of the value, because it depends only on integer
 // arithmetic and on inputs that are the same everywhere. Such a trip count or condition needs no
 // broadcast.

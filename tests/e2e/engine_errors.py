@@ -266,5 +266,22 @@ def windows_and_more(d):
                 case("%s, %s, level %d" % (name, "numbers" if static else "open", level), rc == 0, out[-300:] + err)
 
 
-harness.run([moe, splits, caches, rounded_activations, float8_products, branches, windows, windows_and_more])
+def no_result(d):
+    """QLinearSoftmax gives no result for an empty tensor: the error says so. Empty shards of a tensor with elements do not matter."""
+    weights = [("xs", np.float32(0.1)), ("xz", np.uint8(3)), ("ys", np.float32(1 / 256)), ("yz", np.uint8(0))]
+    nodes = [h.make_node("QLinearSoftmax", ["x", "xs", "xz", "ys", "yz"], ["y"], name="n", domain="com.microsoft", axis=-1, opset=13)]
+    x, y = (info(name, ["B", 3, 8], T.UINT8) for name in "xy")
+    f = save(d + "/q.onnx", nodes, [x], [y], [(k, np.array(v)) for k, v in weights])
+    rc, _, err = tessera("annotate", f, "--config", "c:2", "--shard", "n:x={2,1,1}", "--shard", "n:y={2,1,1}", "-o", d + "/a.onnx")
+    case("softmax: annotate", rc == 0, err)
+    for rows in (1, 2):
+        np.savez(d + "/in.npz", x=rng.integers(0, 255, (rows, 3, 8)).astype("u1"))
+        rc, out, err = tessera("verify", d + "/a.onnx", "--inputs", d + "/in.npz")
+        case("softmax of %d rows" % rows, rc == 0, out + err)
+    np.savez(d + "/in.npz", x=np.zeros((0, 3, 8), "u1"))
+    rc, out, err = tessera("verify", f, "--devices", 2, "--inputs", d + "/in.npz")
+    case("softmax of no rows", rc == 1 and "gives no result for an empty tensor" in err, "exit %d %s %s" % (rc, out, err))
+
+
+harness.run([no_result, moe, splits, caches, rounded_activations, float8_products, branches, windows, windows_and_more])
 harness.finish()
