@@ -305,7 +305,8 @@ static tsr_status partition_copy(struct round *round, tsr_model *model)
     if (tsr__plan_sizes_assume(&of->arena, model, &all, &n))
         st = tsr__shapes_declare(copy, all, n, NULL);
     if (st == TSR_OK)
-        st = tsr__partition_visit(copy, CONFIG, &(struct partition_visitor){use_parts, round});
+        st = tsr__partition_visit(copy, CONFIG,
+                                  &(struct partition_visitor){.visit = use_parts, .data = round});
     tsr_model_free(copy);
     return st;
 }

@@ -52,6 +52,8 @@ tsr_status tsr__context_model(struct draft *draft, tsr_model **out);
 // sizes. Fails if a dimension of an input has no size. `at` is the place of the model.
 tsr_status tsr__fix_sizes(struct arena *arena, tsr_model *model, const struct place *at,
                           const tsr_dim_size *sizes, size_t n) TSR_MUST_USE;
+// Replaces the symbols of a planned draft by the sizes of its visitor, if it has any.
+tsr_status tsr__draft_bind(struct draft *draft) TSR_MUST_USE;
 // prove.c: tsr__parts_agree proves that all ranks agree on their communication. When resealing, it
 // also compares the communication with the manifest. tsr__sizes_agree proves that shards which are
 // combined have matching sizes.

@@ -233,7 +233,8 @@ static tsr_status draft_steps(struct draft *draft, const tsr_partition_options *
     if (draft->context)
         TRY(tsr__context_check(draft));
     TRY(tsr__draft_build(draft));
-    return tsr__sizes_agree(draft);
+    TRY(tsr__sizes_agree(draft));
+    return tsr__draft_bind(draft);
 }
 
 static tsr_status build_parts(struct draft *draft, const tsr_partition_options *options,

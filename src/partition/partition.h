@@ -25,6 +25,9 @@ struct partition_part {
 struct partition_visitor {
     tsr_status (*visit)(void *data, const struct partition_part *parts, int64_t n);
     void *data;
+    // numbers for symbols: the rank models are those of the open model, with these sizes
+    const tsr_dim_size *sizes;
+    size_t n_sizes;
 };
 // Builds the rank models and passes all of them to one call of visitor->visit. Writes nothing.
 tsr_status tsr__partition_visit(tsr_model *model, const char *config,

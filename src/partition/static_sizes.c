@@ -5,6 +5,9 @@
 // removed.
 //
 //     Example: with seq=9, Shape(ids) -> Gather -> Concat -> Reshape becomes Reshape of a constant.
+//
+// A simulation needs the rank graphs of the model with open sizes, but with numbers. So its sizes
+// are fixed after planning: the steps are those of the open model.
 #include "internal.h"
 
 #define MOST_ELEMENTS 64 // of a tensor that becomes a constant
@@ -101,4 +104,33 @@ tsr_status tsr__fix_sizes(struct arena *arena, tsr_model *model, const struct pl
             if (tsr_node_output(node, i) && !tsr__node_is_constant(node))
                 TRY(replace_known(arena, shapes, tsr_node_output(node, i)));
     return remove_unused(arena, model);
+}
+
+// Gives an item the numbers of its value's shape.
+static bool bind_item(struct draft *draft, const struct shapes *shapes, struct item *it)
+{
+    struct shape shape = tsr__shapes_element(shapes, it->value);
+    if (tsr_value_initializer(it->value) || shape.rank != it->rank || it->rank < 0)
+        return true;
+    it->dims = shape.dims;
+    return tsr__item_sizes(draft, it);
+}
+
+tsr_status tsr__draft_bind(struct draft *draft)
+{
+    const struct partition_visitor *visitor = draft->visitor;
+    if (!visitor || !visitor->n_sizes)
+        return TSR_OK;
+    struct flow *flow = ARENA_NEW(draft->arena, struct flow);
+    const struct shapes *shapes =
+        tsr__shapes_bound(draft->arena, draft->model, visitor->sizes, visitor->n_sizes, false);
+    if (!flow || !shapes)
+        return TSR_NOMEM;
+    for (size_t id = 0; id < tsr__model_value_ids(draft->model); id++)
+        if (draft->items[id] && !bind_item(draft, shapes, draft->items[id]))
+            return TSR_NOMEM;
+    *flow = *draft->flow;
+    flow->shapes = shapes;
+    draft->flow = flow;
+    return TSR_OK;
 }

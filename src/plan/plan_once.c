@@ -297,7 +297,7 @@ static tsr_status find_staged(struct plans *plans)
         plans->part = tsr__budget_next(plans->request->planners[0].budget, false);
         TRY(find_other(plans, find_plain));
         if (plans->found.result.feasible && !plans->other.planners[0].memory.exceeds)
-            plans->stages.beat = plans->found.result.cost;
+            plans->stages.beat = plans->found.time;
         plans->other.planners[0].budget = plans->request->planners[0].budget;
     }
     return find_stages(plans);

@@ -170,6 +170,11 @@ struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shape
 {
     if (is_fused(node) || scales_product(node, shapes))
         return kinds[WORK_VIEW];
+    return tsr__node_kind_apart(node, shapes);
+}
+
+struct node_kind tsr__node_kind_apart(const tsr_node *node, const struct shapes *shapes)
+{
     const struct op_row *row = tsr__row_of_node(node);
     struct node_kind kind = kinds[row ? row->work : WORK_ELEMENTWISE];
     if (kind.rate == TSR_RATE_CONVOLUTION && is_depthwise(node, shapes))

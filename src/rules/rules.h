@@ -356,6 +356,9 @@ struct node_kind {
     const char *word; // key in "sizes" of a topology file; NULL: the name of its rate or move
 };
 struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shapes);
+// The kind of work of a node that the engine cannot fuse into the node before it, because
+// communication separates them.
+struct node_kind tsr__node_kind_apart(const tsr_node *node, const struct shapes *shapes);
 // The operator that slices a value during a resharding, and its kind of memory access.
 #define RULE_SLICE      "Slice"
 #define RULE_SLICE_MOVE TSR_MOVE_COPY
@@ -378,6 +381,11 @@ int tsr__node_widens(const tsr_node *node, size_t input);
 // True if the node becomes a constant when the model is loaded, provided all its inputs are
 // constants.
 bool tsr__node_folds(const tsr_node *node);
+// True if the node only computes sizes, which takes no time on the devices: it reads the shape of a
+// value, or constants and results of such nodes, and its results have at most one dimension
+// (size_values.c). Then marks its results by value id. Nodes come in graph order.
+bool tsr__node_computes_sizes(const tsr_node *node, const struct shapes *shapes,
+                              unsigned char *from_sizes);
 // True if the CPU kernel copies the first input into the blocked-channel layout, or the first
 // output out of that layout (blocked.c).
 bool tsr__node_copies_input(const tsr_node *node, const struct shapes *shapes);

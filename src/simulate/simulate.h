@@ -34,8 +34,9 @@ struct sim_comm {
     enum comm_kind kind;       // COMM_KIND_COUNT: not a known collective
     const char *op;
     VEC(struct sim_group) groups;
-    int64_t most_in, most_out;   // bytes of the largest piece that a member sends, and receives
-    int64_t moved;               // Reshard: bytes that the busiest member sends or receives
+    int64_t most_in, most_out; // bytes of the largest piece that a member sends, and receives
+    // Reshard: bytes that the busiest member sends or receives; HaloExchange: that it receives
+    int64_t moved;
     int64_t pair[2], pair_bytes; // Reshard: sender, receiver and bytes of the largest message
     bool shares;                 // members receive shards of different size
     int64_t ps;                  // predicted time in picoseconds

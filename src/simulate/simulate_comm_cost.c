@@ -52,12 +52,12 @@ static void carry(struct sim *sim, struct sim_comm *comm, tsr_collective what,
     }
 }
 
-// Predicts a halo exchange: one message of the additional elements of the output, and a copy of the
+// Predicts a halo exchange: one message of the elements that a member lacks, and a copy of the
 // output in memory. Each member exchanges half of these elements with each neighbour.
 static int64_t halo_cost(struct sim *sim, struct sim_comm *comm,
                          const struct topology_groups *groups)
 {
-    int64_t more = comm->most_out > comm->most_in ? comm->most_out - comm->most_in : 1;
+    int64_t more = int64_max(comm->moved, 1);
     struct topology_groups two = {1, 2, groups->device};
     double copied = 2 * (double)comm->most_out / sim->topology->device[groups->device[0]].bandwidth;
     double copied_ps = copied * 1e12;

@@ -189,7 +189,78 @@ struct reading {
     struct arena *scratch;
     int64_t times;             // executions in one request
     struct sim_branch *branch; // NULL: in no branch
+    unsigned char *from_sizes; // by value id: results of nodes that only compute sizes
 };
+
+// The windows of the members in a HaloExchange: attribute `windows` lists for each member and axis
+// the number of intervals and their bounds.
+struct window_list {
+    const int64_t *at;
+    size_t n;
+};
+
+// Takes the intervals of a member along an axis from the list. Returns the share of their elements
+// that are in `shard`; 0 if the list is malformed.
+static double next_share(struct window_list *list, struct tile_interval shard)
+{
+    int64_t many = list->n ? list->at[0] : -1, before = 0;
+    double size = 0, own = 0;
+    if (many < 0 || (uint64_t)many > (list->n - 1) / 2)
+        return 0;
+    const int64_t *bounds = list->at + 1;
+    *list = (struct window_list){bounds + 2 * many, list->n - 1 - 2 * (size_t)many};
+    for (int64_t k = 0; k < many; k++, bounds += 2) {
+        if (bounds[0] < before || bounds[1] < bounds[0])
+            return 0;
+        before = bounds[1];
+        int64_t first = int64_max(bounds[0], shard.start), stop = int64_min(before, shard.stop);
+        size += (double)(bounds[1] - bounds[0]);
+        own += (double)int64_max(stop - first, 0);
+    }
+    return size > 0 ? own / size : 1;
+}
+
+// Returns the share of a member's windows that are in its own shard.
+static double own_windows(const tsr_node *node, const struct tile_layout *source,
+                          const int64_t *shape, size_t member, int64_t device)
+{
+    struct window_list list = {0};
+    const int64_t *axes;
+    size_t n_axes = tsr_attr_ints(tsr_node_find_attr(node, "axes"), &axes);
+    list.n = tsr_attr_ints(tsr_node_find_attr(node, "windows"), &list.at);
+    double share = 1;
+    for (size_t i = 0; i < (member + 1) * n_axes; i++) {
+        int64_t axis = axes[i % n_axes], coords[TILE_MAX_FACTORS];
+        struct tile_interval shard;
+        if (axis < 0 || axis >= source->rank ||
+            !tsr__device_coords(source, device, (int)axis, coords) ||
+            tsr__dim_intervals(&source->dims[axis], shape[axis], coords, &shard, 1) != 1)
+            return 0;
+        double part = next_share(&list, shard);
+        share *= i >= member * n_axes ? part : 1;
+    }
+    return share;
+}
+
+// Returns the bytes that the device receives from its neighbours in a HaloExchange, which returns
+// `got` bytes.
+static int64_t halo_bytes(const struct reading *reading, const tsr_node *node,
+                          const int64_t *members, size_t n, int64_t got)
+{
+    const int64_t *source;
+    int64_t shape[TILE_MAX_RANK];
+    struct arena arena = {.session = reading->sim->session};
+    size_t length = tsr_attr_ints(tsr_node_find_attr(node, "source"), &source), member = 0;
+    struct tile_layout *from = length ? tsr__layout_decode(&arena, source, length) : NULL;
+    double share = 0;
+    while (member < n && members[member] != reading->device)
+        member++;
+    if (from && tsr__shapes_ints(reading->shapes, tsr_node_input(node, 1), shape, TILE_MAX_RANK) ==
+                    from->rank)
+        share = own_windows(node, from, shape, member, reading->device);
+    tsr__arena_free(&arena);
+    return (int64_t)((1 - share) * (double)got + 0.5);
+}
 
 // Adds a communication as a task of the device, and updates its bytes with those that this member
 // sends and receives. TSR_MALFORMED: see is_group_of.
@@ -228,6 +299,8 @@ static tsr_status add_comm(const struct reading *reading, const tsr_node *node)
     raise_to(&comm->most_out, got);
     if (tsr_node_find_attr(node, tsr__attribute_name(ATTRIBUTE_SHARES)))
         comm->shares = true;
+    if (comm->kind == COMM_HALO)
+        raise_to(&comm->moved, halo_bytes(reading, node, members, count, got));
     if (comm->kind == COMM_SEND)
         comm->groups.at[g].from = tsr_attr_int(tsr_node_find_attr(node, "from"), -1);
     if (comm->kind == COMM_RESHARD) {
@@ -265,14 +338,15 @@ static void divide(struct sim_task *task, const tsr_node *node, const struct sha
 }
 
 // Adds a communication (an operator of the domain ai.tessera) or a compute task. A node whose
-// inputs are all constants adds nothing.
+// inputs are all constants, or that only computes sizes, adds nothing.
 static tsr_status add_node(const struct reading *reading, const tsr_node *node)
 {
     struct sim *sim = reading->sim;
     const tsr_topology_device *device = &sim->topology->device[reading->device];
     if (strcmp(tsr_node_domain(node), DOMAIN) == 0)
         return add_comm(reading, node);
-    if (tsr__sim_folded(node))
+    if (tsr__node_computes_sizes(node, reading->shapes, reading->from_sizes) ||
+        tsr__sim_folded(node))
         return TSR_OK; // computed when the model is loaded
     struct sim_task *task = vec_push(sim->arena, &sim->devices[reading->device].tasks);
     if (!task)
@@ -351,10 +425,12 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     if (tsr__plan_sizes_assume(&scratch, part->model, &sizes, &n_sizes))
         shapes = tsr__shapes_bound(&scratch, part->model, sizes, n_sizes, false);
     tsr_status st = TSR_NOMEM;
-    if (shapes)
-        st = TSR_OK;
     struct reading reading = {
         .sim = sim, .device = device, .shapes = shapes, .scratch = &scratch, .times = 1};
+    reading.from_sizes =
+        ARENA_ARRAY(&scratch, unsigned char, tsr__model_value_ids(part->model) + 1);
+    if (shapes && reading.from_sizes)
+        st = TSR_OK;
     if (st == TSR_OK)
         st = add_graph(&reading, tsr_model_graph(part->model));
     if (st == TSR_OK)

@@ -370,12 +370,7 @@ static tsr_status with_sizes(struct run *run, tsr_model *model, tsr_model **out)
         *out = run->fold.model;
         return TSR_OK;
     }
-    TRY(tsr_model_clone(model, out));
-    const tsr_dim_size *all = run->options.sizes;
-    size_t n = run->options.n_sizes;
-    if (!tsr__plan_sizes_assume(run->kept, model, &all, &n))
-        return TSR_NOMEM;
-    return tsr__shapes_declare(*out, all, n, NULL);
+    return tsr_model_clone(model, out);
 }
 
 // Partitions and simulates the model, or one copy of it.
@@ -387,7 +382,10 @@ static tsr_status simulate_model(struct run *run, tsr_model *model, tsr_model **
                          &run->options.n_sizes))
         return TSR_NOMEM;
     TRY(with_sizes(run, model, copy));
-    return tsr__partition_visit(*copy, run->options.config, &(struct partition_visitor){look, run});
+    struct partition_visitor visitor = {look, run, run->options.sizes, run->options.n_sizes};
+    if (!tsr__plan_sizes_assume(run->kept, *copy, &visitor.sizes, &visitor.n_sizes))
+        return TSR_NOMEM;
+    return tsr__partition_visit(*copy, run->options.config, &visitor);
 }
 
 // ---- one device alone --------------------------------------------------------------------------
@@ -465,7 +463,8 @@ static tsr_status simulate_alone(struct run *run, tsr_model *model, tsr_model *s
     if (st != TSR_OK)
         goto free_all;
     alone.sim = (struct sim){.session = run->sim.session, .arena = &arena, .topology = one};
-    st = tsr__partition_visit(whole, "one", &(struct partition_visitor){look_alone, &alone});
+    struct partition_visitor visitor = {.visit = look_alone, .data = &alone};
+    st = tsr__partition_visit(whole, "one", &visitor);
     if (st != TSR_OK)
         goto free_all;
     run->out->facts.one_device_s = alone.seconds;

@@ -100,10 +100,10 @@ def with_the_plan(d):
 
 
 def one_answer(d):
-    """Plan and partition name the same communication and the same sharded nodes, on devices in rings, tori and hosts, with sizes and with
-    open sizes."""
+    """Plan, partition and simulation name the same communication, sharded nodes and time, on devices in rings, tori, hosts and boxes,
+    with sizes and with open sizes."""
     names = ("bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny")
-    cases = [(name, devices, sized) for name in names for devices in ("ring:6", "torus:2x3", "hosts:2x4", "hosts:3x2")
+    cases = [(name, devices, sized) for name in names for devices in ("ring:6", "torus:2x3", "hosts:2x4", "hosts:3x2", "h100:8")
              for sized in (False, True)]
     for name, devices, sized in harness.sample(cases, 10):
         path, planned = os.path.join(MODELS, name, "model.onnx"), d + "/one.onnx"
@@ -115,6 +115,8 @@ def one_answer(d):
         part = doc("partition", planned, "--dry-run", *words)
         assert plan["collectives"] == part["collectives"], (name, devices, dims, plan["collectives"], part["collectives"])
         assert plan["cut_nodes"] == part["cut_nodes"], (name, devices, dims, plan["cut_nodes"], part["cut_nodes"])
+        milliseconds = doc("simulate", planned, "--devices", devices, *words, *dims)["seconds"] * 1e3
+        assert abs(milliseconds / plan["milliseconds"] - 1) < 0.005, (name, devices, dims, milliseconds, plan["milliseconds"])
 
 
 def lookups(d):

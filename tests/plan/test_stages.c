@@ -229,6 +229,13 @@ static void stages_share_devices_best(void **state)
     }
 }
 
+// Returns what plans are compared by: the period of a pipeline, or the played time of one run.
+static int64_t compared_time(const struct net *t, int what)
+{
+    bool period = what == TSR_THROUGHPUT && t->p.facts.n_stages > 0;
+    return period ? t->p.facts.cost : (int64_t)(t->p.facts.milliseconds * 1e9 + 0.5);
+}
+
 // The planner chooses the number of stages; one stage on all devices is a plan without stages.
 static void the_number_of_stages_is_chosen(void **state)
 {
@@ -240,14 +247,14 @@ static void the_number_of_stages_is_chosen(void **state)
             struct net *t = net_new("full:4", FLOPS * SLOW, BANDWIDTH * SLOW, LATENCY, LINK);
             plan_stages(t, &c, k, (tsr_objective)what);
             int64_t *best = what == TSR_LATENCY ? &least : &period;
-            *best = t->p.facts.cost < *best ? t->p.facts.cost : *best;
+            *best = compared_time(t, what) < *best ? compared_time(t, what) : *best;
             net_free(t);
         }
     assert_true(least <= whole);
     for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
         struct net *t = net_new("full:4", FLOPS * SLOW, BANDWIDTH * SLOW, LATENCY, LINK);
         plan_stages(t, &c, TSR_STAGES_AUTO, (tsr_objective)what);
-        assert_int_equal(t->p.facts.cost, what == TSR_LATENCY ? least : period);
+        assert_int_equal(compared_time(t, what), what == TSR_LATENCY ? least : period);
         net_free(t);
     }
 }

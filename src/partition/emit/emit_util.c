@@ -399,6 +399,13 @@ static bool reads_sizes(const struct step *st)
     return false;
 }
 
+// True if the sizes of the value are declared for a simulation, which may not infer all of them.
+static bool is_simulated(const struct part *part, const struct form *form)
+{
+    const struct partition_visitor *visitor = part->draft->visitor;
+    return visitor && visitor->n_sizes && form->item->fixed && !form->windows;
+}
+
 // Declares the results of a node that engines may not infer: their sizes, and in bodies their
 // ranks. Example: engines do not infer the rank of an Expand to computed sizes, and then reject a
 // Scan of the result. Sizes without a name make ONNX Runtime load a model several times slower.
@@ -410,14 +417,15 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
         if (!form || !form->local[part->rank] || form->item->list || form->item->rank < 0)
             continue;
         bool is_cache = tsr__is_cache_output(st->flow->node, i);
-        if (!reads && !is_cache && tsr_value_rank(form->item->value) < 0)
+        bool sized = is_simulated(part, form);
+        if (!sized && !reads && !is_cache && tsr_value_rank(form->item->value) < 0)
             continue;
         tsr_value *local = form->local[part->rank];
         if (tsr_value_rank(local) >= 0)
             continue;
-        if (is_cache)
+        if (is_cache && !sized)
             TRY(declare_cache(part, local, form));
-        else if (in_main_graph(part))
+        else if (sized || in_main_graph(part))
             TRY(tsr__part_sizes_known(part, local, form));
         else
             TRY(tsr__part_rank_known(part, local, form));

@@ -7,6 +7,8 @@
 
 #include "partition/facts/forms.h"
 
+// Sets it->fixed if all sizes are numbers, and then it->shape. False: out of memory.
+bool tsr__item_sizes(struct draft *draft, struct item *it);
 // Returns the tensor of an item, as functions of resharding take it. Its shape is in `sizes`.
 struct reshard_tensor tsr__item_tensor(const struct draft *draft, const struct item *it,
                                        int64_t sizes[TILE_MAX_RANK]);

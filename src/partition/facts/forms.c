@@ -52,19 +52,17 @@ const struct tile_layout *tsr__port_layout(struct draft *draft, const tsr_value 
     return tsr__layout_whole(draft->arena, rank, draft->all_devices, n);
 }
 
-// Sets it->fixed if all sizes are numbers, and then it->shape.
-static void item_sizes(struct draft *draft, struct item *it)
+bool tsr__item_sizes(struct draft *draft, struct item *it)
 {
     it->fixed = it->rank >= 0;
     for (int axis = 0; axis < it->rank; axis++)
         it->fixed &= it->dims[axis].value >= 0;
     if (!it->fixed)
-        return;
+        return true;
     it->shape = ARENA_ARRAY(draft->arena, int64_t, (size_t)it->rank + 1);
-    if (!it->shape)
-        return;
-    for (int axis = 0; axis < it->rank; axis++)
+    for (int axis = 0; it->shape && axis < it->rank; axis++)
         it->shape[axis] = it->dims[axis].value;
+    return it->shape != NULL;
 }
 
 struct reshard_tensor tsr__item_tensor(const struct draft *draft, const struct item *it,
@@ -188,7 +186,7 @@ struct item *tsr__item_of(struct draft *draft, const tsr_value *value)
     item_type(draft, it);
     if (it->scope->loops)
         forget_symbols(draft, it);
-    item_sizes(draft, it);
+    (void)tsr__item_sizes(draft, it);
     *slot = it;
     return first_form(draft, it) ? it : NULL;
 }

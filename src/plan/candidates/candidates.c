@@ -17,6 +17,8 @@
 //     "k/2 > parts"         nothing: Y stays partial, if its readers can add it (partial_sums.c)
 #include "plan/candidates/candidates.h"
 
+#include <math.h>
+
 // Returns a builder. Callers set `place`, then call tsr__builder_take. `arena` holds temporary
 // data; data of finished candidates is in the planner's arena.
 struct candidate_builder tsr__builder_init(struct planner *planner, struct strategy *strategy,
@@ -130,23 +132,6 @@ static double local_work(const struct candidate_builder *builder, int64_t place)
     return tsr__node_work(builder->place.rule, builder->strategy->count, sizes.full, sizes.local);
 }
 
-// Returns the largest number of elements that a shard needs from its neighbours. Example: a
-// convolution with kernel 3 and padding 1 over 8 elements in 2 shards. The first shard has 0..3 and
-// needs 0..4, so the result is 1.
-static int64_t beyond(const struct rule_window *window, int64_t n, tile_shares shares)
-{
-    int64_t most = 0;
-    for (int64_t j = 0; j < n; j++) {
-        struct tile_units units = tsr__share_units(n, shares, j);
-        struct window_part part = tsr__window_part(window, units.of, units.first, units.stop);
-        int64_t begin = int64_max(tsr__tile_start(window->from, units.of, units.first), part.start);
-        int64_t end = int64_min(tsr__tile_start(window->from, units.of, units.stop), part.stop);
-        int64_t there = int64_max(end - begin, 0);
-        most = int64_max(most, part.stop - part.start - there);
-    }
-    return most;
-}
-
 // Returns the bytes of the largest shard of the value in this layout.
 static int64_t bytes_in(struct candidate_builder *builder, struct tile_layout *layout,
                         const struct plan_value *value)
@@ -197,34 +182,106 @@ bool tsr__window_is_free(const struct planner *planner, struct arena *arena, con
     return value && is_made_in_windows(planner, arena, value, window->dim, 0);
 }
 
-// Returns the time of exchanging halos with neighbours and concatenating them. Sets *is_free if
-// producers compute some of them.
-static int64_t halo_time(struct candidate_builder *builder, bool *is_free)
+// ---- windows -----------------------------------------------------------------------------------
+
+// What the devices need for the windows of an input, as multiples of the largest shard.
+struct input_windows {
+    struct candidate_builder *builder;
+    int input;
+    double reach; // largest number of elements that a device needs
+    double more;  // largest number of elements that a device needs from its neighbours
+    bool inside;  // the windows of some device have fewer elements than its shard
+};
+
+// Elements of one dimension that shard j needs, and those of them that are in the shard.
+struct window_part_need {
+    int64_t reach, own, shard;
+};
+
+// Adds up the windows of shard j along a dimension of the input. Example: a convolution with kernel
+// 3 and padding 1 over 8 elements in 2 shards. The first shard has 0..3 and needs 0..4: `reach` is
+// 5, `own` 4. Returns the number of shards; 0: the dimension has no windows or is not sharded.
+static int64_t need_along(const struct input_windows *windows, int dim, int64_t j,
+                          struct window_part_need *out)
+{
+    const struct placement *place = &windows->builder->place;
+    int64_t n = 0;
+    *out = (struct window_part_need){0};
+    for (int i = 0; i < place->rule->n_windows; i++) {
+        const struct rule_window *window = &place->rule->windows[i];
+        int64_t cuts = place->cuts[window->factor];
+        if (window->input != windows->input || window->dim != dim || cuts < 2 || window->from <= 0)
+            continue;
+        n = cuts;
+        struct tile_units units = tsr__share_units(n, placement_shares(place, window->factor), j);
+        struct window_part part = tsr__window_part(window, units.of, units.first, units.stop);
+        int64_t first = tsr__tile_start(window->from, units.of, units.first);
+        int64_t stop = tsr__tile_start(window->from, units.of, units.stop);
+        out->reach += part.stop - part.start;
+        out->own += int64_max(int64_min(stop, part.stop) - int64_max(first, part.start), 0);
+        out->shard = stop - first;
+    }
+    return n;
+}
+
+// Compares what each device needs: `reach` and `own` are products over the dimensions before `dim`.
+static void compare_needs(struct input_windows *windows, int dim, double reach, double own)
+{
+    struct window_part_need need, first;
+    if (dim == windows->builder->place.rule->inputs[windows->input].rank) {
+        windows->reach = fmax(windows->reach, reach);
+        windows->more = fmax(windows->more, reach - own);
+        return;
+    }
+    int64_t n = need_along(windows, dim, 0, &first);
+    if (n == 0) {
+        compare_needs(windows, dim + 1, reach, own);
+        return;
+    }
+    for (int64_t j = 0; j < n; j++) {
+        (void)need_along(windows, dim, j, &need);
+        double largest = (double)int64_max(first.shard, 1);
+        windows->inside = windows->inside || need.own < need.shard;
+        compare_needs(windows, dim + 1, reach * (double)need.reach / largest,
+                      own * (double)need.own / largest);
+    }
+}
+
+// True if producers compute the windows of the input that are beyond the shards.
+static bool windows_are_free(const struct input_windows *windows)
+{
+    const struct candidate_builder *builder = windows->builder;
+    const struct rule *rule = builder->place.rule;
+    for (int i = 0; i < rule->n_windows; i++)
+        if (rule->windows[i].input == windows->input &&
+            builder->place.cuts[rule->windows[i].factor] > 1 &&
+            !tsr__window_is_free(builder->planner, builder->arena, builder->node,
+                                 &rule->windows[i]))
+            return false;
+    return true;
+}
+
+// Adds the time in which the devices get the windows of an input: they exchange halos with
+// neighbours, or slice the windows out of their shards.
+static void add_windows(struct candidate_builder *builder, int input, struct candidate *candidate)
 {
     struct planner *planner = builder->planner;
-    const struct rule *rule = builder->place.rule;
-    int64_t ps = 0;
-    for (int i = 0; i < rule->n_windows; i++) {
-        const struct rule_window *window = &rule->windows[i];
-        int64_t n = builder->place.cuts[window->factor], more = 0;
-        if (n > 1)
-            more = beyond(window, n, placement_shares(&builder->place, window->factor));
-        if (more <= 0 || !builder->in[window->input] || window->from <= 0)
-            continue;
-        if (tsr__window_is_free(planner, builder->arena, builder->node, window)) {
-            *is_free = true;
-            continue;
-        }
-        const struct plan_value *value = value_at(builder, SIDE_INPUT, (size_t)window->input);
-        int64_t held = bytes_in(builder, builder->in[window->input], value);
-        // A shard of `held` bytes has from / n elements of the windowed dimension. `more` elements
-        // are exchanged.
-        double bytes = (double)held * (double)more * (double)n / (double)window->from;
-        struct device_group two = {planner->machine.all, 2};
-        ps += tsr__planner_combine(planner, TSR_SEND, &two, 1, (int64_t)bytes) +
-              tsr__planner_move_time(planner, 2 * ((double)held + bytes));
-    }
-    return ps;
+    struct input_windows windows = {.builder = builder, .input = input};
+    if (!builder->in[input])
+        return;
+    compare_needs(&windows, 0, 1, 1);
+    const struct plan_value *value = value_at(builder, SIDE_INPUT, (size_t)input);
+    double held = (double)bytes_in(builder, builder->in[input], value);
+    double bytes = held * windows.reach;
+    struct device_group two = {planner->machine.all, 2};
+    if (windows.more > 0)
+        *(windows_are_free(&windows) ? &candidate->free_halo : &candidate->halo) +=
+            tsr__planner_combine(planner, TSR_SEND, &two, 1, whole_number(held * windows.more)) +
+            tsr__planner_move_time(planner, 2 * bytes);
+    else if (windows.inside)
+        candidate->crop += tsr__work_cost(bytes * 8 / value->bits,
+                                          tsr__slice_kind(planner->machine.topology, value),
+                                          2 * bytes, &planner->machine.slowest);
 }
 
 #define ROUTE_NODES 26 // nodes that emit_route.c adds to a mixture of experts
@@ -331,7 +388,7 @@ static double bytes_moved(struct candidate_builder *builder, const struct candid
 
 // Returns the time of the shard of index `place` on a device.
 static int64_t shard_time(struct candidate_builder *builder, const struct candidate *candidate,
-                          int64_t place, const tsr_topology_device *device)
+                          struct work_kind kind, int64_t place, const tsr_topology_device *device)
 {
     struct part_sizes sizes;
     part_sizes(builder, place, &sizes);
@@ -341,7 +398,7 @@ static int64_t shard_time(struct candidate_builder *builder, const struct candid
     if (weights.input > 0 && candidate->in[weights.input] != PLAN_NO_LAYOUT)
         held = (double)bytes_at(builder, candidate->in[weights.input],
                                 value_at(builder, SIDE_INPUT, (size_t)weights.input), place);
-    return tsr__weights_cost(local_work(builder, place), builder->strategy->kind,
+    return tsr__weights_cost(local_work(builder, place), kind,
                              bytes_moved(builder, candidate, place), &weights, held, device);
 }
 
@@ -352,7 +409,8 @@ static int64_t part_time(struct candidate_builder *builder, const struct candida
 {
     const struct planner *planner = builder->planner;
     int64_t number = tsr__planner_device(planner, device);
-    return shard_time(builder, candidate, place, &planner->machine.topology->device[number]);
+    return shard_time(builder, candidate, builder->strategy->kind, place,
+                      &planner->machine.topology->device[number]);
 }
 
 // Stores the time of each device and charges the slowest, for devices of different speed or unequal
@@ -386,18 +444,21 @@ static bool has_shares(const struct placement *placement)
     return false;
 }
 
-// True if all inputs are constants, such as a weight to be transposed. The engine runs such a node
-// once, when it loads the model.
-static bool reads_constants_alone(const struct candidate_builder *builder)
+// True if the node only computes sizes, or if all inputs are constants, such as a weight to be
+// transposed. The engine runs such a node once, when it loads the model.
+static bool runs_at_load(const struct candidate_builder *builder)
 {
+    for (size_t i = 0; i < builder->n_out; i++)
+        if (tsr_node_output(builder->node, i) && value_at(builder, SIDE_OUTPUT, i)->free)
+            return true;
     for (size_t i = 0; i < builder->n_in; i++)
         if (tsr_node_input(builder->node, i) && !value_at(builder, SIDE_INPUT, i)->constant)
             return false;
     return true;
 }
 
-// Fills in `compute` and `weights` of the candidate. `compute` stays 0 for a node that reads only
-// constants. For equal devices and shares it is the time of the largest shard.
+// Fills in `compute` and `weights` of the candidate. `compute` stays 0 for a node that the engine
+// runs when it loads the model. For equal devices and shares it is the time of the largest shard.
 void tsr__builder_cost(struct candidate_builder *builder, struct candidate *candidate)
 {
     for (size_t i = 0; i < builder->n_in; i++) {
@@ -407,7 +468,7 @@ void tsr__builder_cost(struct candidate_builder *builder, struct candidate *cand
         if (value->constant)
             candidate->weights += tsr__planner_bytes(builder->planner, candidate->in[i], value);
     }
-    if (reads_constants_alone(builder))
+    if (runs_at_load(builder))
         return;
     if (has_shares(&builder->place) || builder->planner->machine.unlike) {
         each_part(builder, candidate);
@@ -417,7 +478,10 @@ void tsr__builder_cost(struct candidate_builder *builder, struct candidate *cand
     if (builder->place.devices)
         slowest = tsr__planner_slowest(builder->planner, builder->place.devices,
                                        builder->place.n_devices);
-    candidate->compute = shard_time(builder, candidate, LARGEST_PART, &slowest);
+    struct strategy *strategy = builder->strategy;
+    candidate->compute = shard_time(builder, candidate, strategy->kind, LARGEST_PART, &slowest);
+    if (strategy->apart.move != strategy->kind.move)
+        candidate->apart = shard_time(builder, candidate, strategy->apart, LARGEST_PART, &slowest);
 }
 
 // ---- one candidate -----------------------------------------------------------------------------
@@ -519,7 +583,11 @@ static void mark_spread(struct planner *planner, const uint32_t *layouts, size_t
 void tsr__candidate_repeat(struct candidate *candidate, int64_t times)
 {
     candidate->compute = times_ps(candidate->compute, times);
+    candidate->apart = times_ps(candidate->apart, times);
     candidate->comm = times_ps(candidate->comm, times);
+    candidate->halo = times_ps(candidate->halo, times);
+    candidate->free_halo = times_ps(candidate->free_halo, times);
+    candidate->crop = times_ps(candidate->crop, times);
     int64_t *each = (int64_t *)candidate->each; // made for this candidate
     for (size_t i = 0; i < candidate->n_each; i++)
         each[i] = times_ps(each[i], times);
@@ -532,10 +600,10 @@ static void keep(struct candidate_builder *builder, struct candidate *candidate,
     if (builder->strategy->at.n >= PLAN_MAX_CANDIDATES || !is_new(builder, candidate))
         return;
     tsr__builder_cost(builder, candidate);
-    int64_t halo = halo_time(builder, &candidate->free_halo);
-    candidate->comm += halo;
-    candidate->halo = halo > 0;
-    candidate->compute += route_time(builder) + lookup_time(builder);
+    for (int i = 0; builder->place.rule->n_windows && i < builder->place.rule->n_inputs; i++)
+        add_windows(builder, i, candidate);
+    candidate->comm += candidate->halo;
+    candidate->compute += candidate->crop + route_time(builder) + lookup_time(builder);
     for (int factor = 0; factor < builder->place.rule->n_factors; factor++)
         candidate->cut = candidate->cut || builder->place.cuts[factor] > 1;
     candidate->name = name_of(builder, suffix);

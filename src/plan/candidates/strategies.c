@@ -234,8 +234,8 @@ static void key_value(struct text *key, const struct planner *planner, const tsr
     const struct plan_value *value = &planner->values[tsr__value_id(v)];
     key_numbers(key,
                 (int64_t[]){value->rank, tsr__shapes_of(planner->shapes.full, v).dtype,
-                            value->constant, same},
-                4);
+                            value->constant, same, value->free},
+                5);
     key_numbers(key, value->shape, (size_t)value->rank);
 }
 
@@ -313,6 +313,15 @@ static bool gives_output(const struct planner *planner, const tsr_node *node)
     return first && planner->values[tsr__value_id(first)].returned;
 }
 
+// Returns the kind of work of the node if it is not fused into the one before it.
+static struct work_kind apart_kind(const struct planner *planner, const tsr_node *node,
+                                   struct work_kind kind)
+{
+    if (kind.move != NODE_MOVES_NOTHING)
+        return kind;
+    return tsr__work_kind_apart(node, planner->shapes.full, planner->machine.topology);
+}
+
 // Creates a strategy. `whole` is the reason why the node must be replicated, or NULL.
 static struct strategy *strategy_new(struct planner *planner, const struct plan_node *pn,
                                      const char *whole)
@@ -331,6 +340,7 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
         whole ? NULL : tsr__rule_strided(&planner->arena, node, planner->shapes.model);
     strategy->count = tsr__node_count(node, planner->shapes.full);
     strategy->kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
+    strategy->apart = apart_kind(planner, node, strategy->kind);
     strategy->delays = pn->delays;
     strategy->takes = pn->takes;
     strategy->gives = gives_output(planner, node);
@@ -368,11 +378,13 @@ struct strategy *tsr__planner_strategy(struct planner *planner, const struct pla
     // The key includes the kind of work: Identity and Relu have the same rule, but Identity moves
     // no data.
     struct work_kind kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
+    struct work_kind apart = apart_kind(planner, node, kind);
     int64_t given = is_annotated(planner, node) ? (int64_t)tsr__node_id(node) : -1;
     key_numbers(&key,
                 (int64_t[]){pn->delays, pn->takes, gives_output(planner, node), kind.type,
-                            kind.rate, kind.move, given, pn->times, !in_main_graph(pn)},
-                9);
+                            kind.rate, kind.move, apart.rate, apart.move, given, pn->times,
+                            !in_main_graph(pn)},
+                11);
     // two transposes may move memory differently, and two equal nodes may have different
     // measurements
     key_text(&key, kind.sizes ? kind.sizes->op : NULL);

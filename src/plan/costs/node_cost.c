@@ -48,10 +48,9 @@ const char *tsr__size_word(struct node_kind kind)
 }
 
 // Returns the kind of work of a node. The type is that of the first input.
-struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
-                                const tsr_topology *topology)
+static struct work_kind work_of(const tsr_node *node, const struct shapes *shapes,
+                                const tsr_topology *topology, struct node_kind kind)
 {
-    struct node_kind kind = tsr__node_kind(node, shapes);
     tsr_dtype type = type_of(node, shapes);
     struct work_kind work = {.type = type_rate(type), .rate = kind.rate, .move = kind.move};
     if (!topology)
@@ -61,6 +60,18 @@ struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shape
         work.sizes =
             tsr__topology_kind_profile(topology, tsr__size_word(kind), tsr_dtype_name(type));
     return work;
+}
+
+struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
+                                const tsr_topology *topology)
+{
+    return work_of(node, shapes, topology, tsr__node_kind(node, shapes));
+}
+
+struct work_kind tsr__work_kind_apart(const tsr_node *node, const struct shapes *shapes,
+                                      const tsr_topology *topology)
+{
+    return work_of(node, shapes, topology, tsr__node_kind_apart(node, shapes));
 }
 
 // Returns the kind of work of a slice. Slices were measured by element type, but a plan knows only

@@ -43,6 +43,7 @@ struct plan_value {
     // an updated cache that is also a state: it shares the memory of the previous cache
     bool shares_past;
     bool sized; // all sizes are known; false: some are assumed
+    bool free;  // its node only computes sizes, which takes no time (rules/size_values.c)
 };
 
 // Whether copies of a device set can divide the batch of a node (set_costs.c).
@@ -54,7 +55,9 @@ struct candidate {
     uint32_t *out; // by output: its layout after reductions
     // by output: its layout before reductions; PLAN_NO_LAYOUT: there is no reduction
     uint32_t *before;
-    int64_t compute;     // time of the slowest device
+    int64_t compute; // time of the slowest device
+    // the same if communication separates the node from the one into which the engine fuses it
+    int64_t apart;
     const int64_t *each; // time of each of n_each devices if they differ; NULL: all need `compute`
     size_t n_each;
     int64_t comm;          // time of the reduction
@@ -63,9 +66,14 @@ struct candidate {
     int reductions;        // number of reductions; 0: one for each output
     struct str name;       // the sharded factors: "m/4"
     bool cut;              // true if a tensor is sharded
-    bool halo; // true if neighbours exchange the borders of their shards before the node runs
-    // true if the producers of its inputs compute these borders, if they have the same layout
-    bool free_halo;
+    // time in which neighbours exchange the borders of their shards before the node runs: a part of
+    // `comm`
+    int64_t halo;
+    // time of exchanging the borders that the producers of its inputs compute, which they do if
+    // they have the same layout; not a part of `comm`
+    int64_t free_halo;
+    // time of slicing the windows of the node out of shards: a part of `compute`
+    int64_t crop;
     enum copies copies; // with this candidate on each copy; computed when it is needed
 };
 // The side of a node on which a tensor is. Side and slot identify a tensor.
@@ -118,7 +126,7 @@ struct strategy {
     bool border;                     // of borders of bodies, or of nodes with bodies
     const struct rule *rule, *other; // other: an alternative rule of the same node, or NULL
     double count;                    // operations of the unsharded node; 0: use those of the rule
-    struct work_kind kind;
+    struct work_kind kind, apart;    // apart: if the engine cannot fuse it into the node before it
     bool delays, takes; // delays: its sum may stay partial; takes: it may read partial sums
     bool gives;         // its result is an output of the model
     const char *whole;  // not NULL: why the node must be replicated
@@ -525,6 +533,9 @@ double tsr__unhidden(const tsr_topology_device *device);
 // Returns the kind of work of a node, with the topology's measurements; topology NULL: without.
 struct work_kind tsr__work_kind(const tsr_node *node, const struct shapes *shapes,
                                 const tsr_topology *topology);
+// As tsr__work_kind, for a node that is not fused into the node before it.
+struct work_kind tsr__work_kind_apart(const tsr_node *node, const struct shapes *shapes,
+                                      const tsr_topology *topology);
 // Returns the kind of work of slicing a value.
 struct work_kind tsr__slice_kind(const tsr_topology *topology, const struct plan_value *value);
 
@@ -566,12 +577,6 @@ uint32_t tsr__planner_sum(struct planner *planner, const struct planned_sum *sum
 int64_t tsr__planner_operators_time(struct planner *planner,
                                     const struct reshard_operators *operators, uint32_t from,
                                     const struct plan_value *value);
-// Adds the bytes that each link carries during the resharding to by_link.
-void tsr__resharding_load(struct planner *planner, uint32_t from, uint32_t to,
-                          const struct plan_value *value, double *by_link);
-// Marks the devices that take part in the resharding. False: no path, or out of memory.
-bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to,
-                             const struct plan_value *value, bool *takes);
 // Returns the time of a collective in the groups. `bytes` is the size of the full tensor of a
 // group.
 int64_t tsr__planner_combine(struct planner *planner, enum tsr_collective what,

@@ -65,11 +65,12 @@ static int64_t shared_slice_time(struct planner *planner, const struct plan_valu
     return longest;
 }
 
-// Returns the time of a Slice, which is a node that reads and writes every element.
+// Returns the time of a Slice, which is a node that reads and writes every element. Slicing sizes
+// takes no time.
 static int64_t slice_time(struct planner *planner, const struct plan_value *value, uint32_t layout)
 {
     const struct tile_layout *tiles = planner->layouts.at[layout].tiles;
-    if (tsr__layout_is_whole(tiles))
+    if (tsr__layout_is_whole(tiles) || value->free)
         return 0;
     if (tsr__layout_shared(tiles))
         return shared_slice_time(planner, value, layout);
@@ -305,34 +306,12 @@ static struct known_resharding compute(struct planner *planner, uint32_t from, u
     return known;
 }
 
-// The devices that take part in a resharding.
-struct participants {
-    const struct planner *planner;
-    bool *takes;
-};
-
-static void mark_members(void *data, const struct planned_operator *planned)
-{
-    struct participants *participants = data;
-    const struct reshard_operator *operator= planned->operator;
-    for (size_t g = 0; g < operator->n_groups; g++)
-        for (size_t i = 0; i < operator->groups[g].n; i++)
-            participants->takes[operator->groups[g].devices[i]] = true;
-}
-
-bool tsr__resharding_devices(struct planner *planner, uint32_t from, uint32_t to,
-                             const struct plan_value *value, bool *takes)
-{
-    struct participants participants = {planner, takes};
-    return tsr__planner_operators(planner, from, to, value, mark_members, &participants);
-}
-
 // Writes the key into the buffer: both layout numbers, bits, the rank, which dimensions are open,
-// then the sizes.
+// whether it is a size, then the sizes.
 static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct plan_value *value)
 {
     size_t n = 0;
-    int64_t head[5] = {from, to, value->bits, value->rank, 0};
+    int64_t head[6] = {from, to, value->bits, value->rank, 0, value->free};
     for (int axis = 0; axis < value->rank; axis++)
         head[4] |= (int64_t)(value->open[axis] < 0) << (axis % 63);
     memcpy(buffer, head, sizeof head);
@@ -399,12 +378,4 @@ size_t tsr__resharding_source(struct planner *planner, const uint32_t *layouts, 
         }
     }
     return best;
-}
-
-void tsr__resharding_load(struct planner *planner, uint32_t from, uint32_t to,
-                          const struct plan_value *value, double *by_link)
-{
-    planner->link_load = by_link;
-    (void)compute(planner, from, to, value);
-    planner->link_load = NULL;
 }

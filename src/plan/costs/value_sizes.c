@@ -139,36 +139,43 @@ void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const
     }
 }
 
-static bool fill_output(struct planner *planner, const tsr_node *node, size_t i, int64_t times)
+static bool fill_output(struct planner *planner, const tsr_node *node, size_t i, bool free,
+                        int64_t times)
 {
     const tsr_value *value = tsr_node_output(node, i);
     if (!fill(planner, value, times))
         return false;
     planner->values[tsr__value_id(value)].updated = tsr__node_updated_cache(node, i) != NULL;
+    planner->values[tsr__value_id(value)].free = free;
     return true;
 }
 
-static bool fill_graph(struct planner *planner, const tsr_graph *graph, int64_t times);
+// `from_sizes` marks the results of nodes that compute sizes, by value id.
+static bool fill_graph(struct planner *planner, const tsr_graph *graph, int64_t times,
+                       unsigned char *from_sizes);
 
 // Fills in the outputs of a node, and the values of its bodies if it is an If, Loop or Scan. Values
 // of other subgraphs have no separate costs.
-static bool fill_node(struct planner *planner, const tsr_node *node, int64_t times)
+static bool fill_node(struct planner *planner, const tsr_node *node, int64_t times,
+                      unsigned char *from_sizes)
 {
     struct control control;
+    bool free = tsr__node_computes_sizes(node, planner->shapes.full, from_sizes);
     for (size_t i = 0; i < tsr_node_output_count(node); i++)
-        if (tsr_node_output(node, i) && !fill_output(planner, node, i, times))
+        if (tsr_node_output(node, i) && !fill_output(planner, node, i, free, times))
             return false;
     if (!tsr__control_of(node, &control))
         return true;
     int64_t trips = tsr__control_trips(planner->shapes.full, node, &control);
     for (int k = 0; k < control.n_bodies; k++)
-        if (!fill_graph(planner, control.bodies[k], mul_cap(times, trips)))
+        if (!fill_graph(planner, control.bodies[k], mul_cap(times, trips), from_sizes))
             return false;
     return true;
 }
 
 // Fills in the values of a graph that runs `times` times.
-static bool fill_graph(struct planner *planner, const tsr_graph *graph, int64_t times)
+static bool fill_graph(struct planner *planner, const tsr_graph *graph, int64_t times,
+                       unsigned char *from_sizes)
 {
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
         if (!fill(planner, tsr_graph_input(graph, i), times))
@@ -177,7 +184,7 @@ static bool fill_graph(struct planner *planner, const tsr_graph *graph, int64_t 
         if (!fill(planner, tsr_graph_initializer(graph, i), times))
             return false;
     for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node))
-        if (!fill_node(planner, node, times))
+        if (!fill_node(planner, node, times, from_sizes))
             return false;
     return true;
 }
@@ -185,7 +192,9 @@ static bool fill_graph(struct planner *planner, const tsr_graph *graph, int64_t 
 static bool fill_all(struct planner *planner)
 {
     const tsr_graph *graph = tsr_model_graph(planner->model);
-    if (!fill_graph(planner, graph, 1))
+    unsigned char *from_sizes =
+        ARENA_ARRAY(&planner->arena, unsigned char, tsr__model_value_ids(planner->model) + 1);
+    if (!from_sizes || !fill_graph(planner, graph, 1, from_sizes))
         return false;
     for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
         planner->values[tsr__value_id(tsr_graph_output(graph, i))].returned = true;

@@ -580,20 +580,26 @@ int64_t tsr__planner_moved(struct planner *planner, size_t node, size_t slot)
     return times_ps(after.ps, value->times);
 }
 
-// True if the partition exchanges the borders of shards before the node. Their producer computes
-// them only if its result need not be resharded for the node.
-static bool exchanges_halo(struct planner *planner, const struct plan_node *node)
+// The producer of a value computes the borders only if its result need not be resharded for the
+// node. Every device slices them out of a full value.
+enum plan_windows tsr__plan_windows(const struct planner *planner, const struct plan_node *node)
 {
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
-    for (int i = 0; candidate->free_halo && !candidate->halo && i < node->rule->n_windows; i++) {
-        size_t input = (size_t)node->rule->windows[i].input;
+    const struct rule *rule = node->strategy->rule;
+    enum plan_windows windows = WINDOWS_OF_FULL;
+    if (!candidate->halo && !candidate->free_halo && !candidate->crop)
+        return windows;
+    for (int i = 0; rule && i < rule->n_windows; i++) {
+        size_t input = (size_t)rule->windows[i].input;
         const tsr_value *value = tsr__plan_read(node, input);
         uint32_t from = value ? tsr__plan_layout(planner, value) : PLAN_NO_LAYOUT;
-        if (from != PLAN_NO_LAYOUT && from != candidate->in[input] &&
-            !tsr__layout_is_whole(planner->layouts.at[from].tiles))
-            return true;
+        if (from == PLAN_NO_LAYOUT || tsr__layout_is_whole(planner->layouts.at[from].tiles))
+            continue;
+        windows = WINDOWS_OF_SHARDS;
+        if (candidate->halo || (candidate->free_halo && from != candidate->in[input]))
+            return WINDOWS_EXCHANGED;
     }
-    return candidate->halo;
+    return windows;
 }
 
 // Counts the halo exchanges and reductions of nodes, and the resharding between nodes. A node that
@@ -606,7 +612,7 @@ size_t tsr__planner_collectives(struct planner *planner, struct collective_count
         if (!node->strategy)
             continue;
         const struct candidate *candidate = &node->strategy->at.at[node->choice];
-        if (exchanges_halo(planner, node))
+        if (tsr__plan_windows(planner, node) == WINDOWS_EXCHANGED)
             count(&counts, tsr__collective(COMM_HALO)->op);
         for (int k = 0; k < candidate->reductions; k++)
             count(&counts, candidate->reduction);

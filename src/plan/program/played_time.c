@@ -25,6 +25,19 @@ struct pending {
     int64_t ps;
     const int64_t *each; // by index in devices: their times, if they differ; else NULL
 };
+// An operator of a resharding or reduction: the devices of each group synchronize, or every device
+// slices for itself.
+struct event {
+    bool slices; // there is one group, of the devices that slice
+    struct device_group *groups;
+    size_t n_groups;
+    int64_t ps;  // of one execution
+    uint32_t to; // layout after it
+    struct player_uses uses;
+};
+struct events {
+    VEC(struct event) list;
+};
 // Nodes that only the first device runs, by index.
 struct first_only {
     const struct planner *planner;
@@ -39,69 +52,75 @@ struct timing {
     struct value_forms *forms; // by value id
     struct player player;
     struct first_only first;
-    struct map moves;            // links that reshardings use, by layouts and value
+    struct map moves;            // struct events of reshardings, by layouts and value
     VEC(struct pending) pending; // of the current range since its devices last communicated
     struct played_plan *out;
 };
 
-// ---- links -------------------------------------------------------------------------------------
+// ---- operators ---------------------------------------------------------------------------------
 
-// Returns the links that a resharding uses. If memory runs out, it returns none, and the arena has
-// failed.
-static struct player_uses uses_of_move(struct timing *timing, uint32_t from, uint32_t to,
-                                       const struct plan_value *value)
+// Copies the groups of an operator. A slice has one group, of all devices with the new layout.
+static bool copy_groups(struct timing *timing, const struct planned_operator *planned,
+                        struct event *event)
 {
-    struct player_uses none = {0};
-    size_t n = 3 + (size_t)value->rank;
-    int64_t key[3 + TILE_MAX_RANK] = {from, to, value->bits};
-    double *load = tsr__player_load(&timing->player);
-    if (!load)
-        return none;
-    memcpy(key + 3, value->shape, (n - 3) * sizeof *key);
-    void **kept = tsr__map_at_copy(&timing->moves, str_bytes(key, n * sizeof *key));
-    struct player_uses *uses = kept ? *kept : NULL;
-    if (uses || !kept)
-        return uses ? *uses : none;
-    uses = ARENA_NEW(&timing->arena, struct player_uses);
-    if (!uses)
-        return none;
-    tsr__resharding_load(timing->planner, from, to, value, load);
-    *uses = tsr__player_uses(&timing->player);
-    *kept = uses;
-    return *uses;
-}
-
-// Adds the load of a reduction in its groups; without groups, over all devices of the range.
-static void add_sum(struct timing *timing, enum tsr_collective what, uint32_t layout,
-                    const struct plan_value *value, const struct plan_range *range, double *load)
-{
-    struct planner *planner = timing->planner;
-    const struct parts *parts = planner->layouts.at[layout].parts;
-    struct device_group all = {range->devices, range->n};
-    planner->link_load = load;
-    tsr__planner_combine(planner, what, parts ? parts->groups : &all, parts ? parts->n : 1,
-                         tsr__planner_bytes(planner, layout, value));
-    planner->link_load = NULL;
-}
-
-// Returns the links that the reduction after a node uses.
-static struct player_uses uses_of_sum(struct timing *timing, const struct plan_node *node,
-                                      const struct plan_range *range)
-{
-    const struct candidate *candidate = &node->strategy->at.at[node->choice];
-    enum comm_kind what = COMM_KIND_COUNT;
-    if (candidate->reduction)
-        what = tsr__collective_find(str_of(candidate->reduction));
-    double *load = tsr__player_load(&timing->player);
-    if (!load || (int)what >= TSR_COLLECTIVE_COUNT)
-        return (struct player_uses){0};
-    for (size_t i = 0; i < tsr__plan_makes(node); i++) {
-        const tsr_value *value = tsr__plan_made(node, i);
-        if (value && candidate->before && candidate->before[i] != PLAN_NO_LAYOUT)
-            add_sum(timing, (enum tsr_collective)what, candidate->before[i],
-                    &timing->planner->values[tsr__value_id(value)], range, load);
+    const struct tile_layout *to = timing->planner->layouts.at[planned->to].tiles;
+    const struct device_group slices = {to->owners, (size_t)to->first[to->n_shards]};
+    const struct device_group *groups = event->slices ? &slices : planned->operator->groups;
+    event->n_groups = event->slices ? 1 : planned->operator->n_groups;
+    event->groups = ARENA_ARRAY(&timing->arena, struct device_group, event->n_groups + 1);
+    for (size_t g = 0; event->groups && g < event->n_groups; g++) {
+        int64_t *devices = ARENA_ARRAY(&timing->arena, int64_t, groups[g].n + 1);
+        if (!devices)
+            return false;
+        memcpy(devices, groups[g].devices, groups[g].n * sizeof *devices);
+        event->groups[g] = (struct device_group){devices, groups[g].n};
     }
-    return tsr__player_uses(&timing->player);
+    return event->groups != NULL;
+}
+
+// The list to which operators are added, and the bytes that they have put on the links.
+struct recording {
+    struct timing *timing;
+    struct events *events;
+};
+
+static void record(void *data, const struct planned_operator *planned)
+{
+    struct recording *recording = data;
+    struct timing *timing = recording->timing;
+    struct event event = {.ps = planned->ps, .to = planned->to};
+    if (planned->operator->op == RESHARD_NOTHING)
+        return;
+    event.slices = planned->operator->op == RESHARD_SLICE;
+    if (timing->planner->link_load) {
+        event.uses = tsr__player_uses(&timing->player);
+        (void)tsr__player_load(&timing->player); // of the next operator
+    }
+    if (copy_groups(timing, planned, &event))
+        vec_add(&timing->arena, &recording->events->list, event);
+}
+
+// Returns the operators of a resharding. NULL: there are none, or out of memory.
+static struct events *events_of_move(struct timing *timing, uint32_t from, uint32_t to,
+                                     const struct plan_value *value)
+{
+    size_t n = 4 + (size_t)value->rank;
+    int64_t key[4 + 2 * TILE_MAX_RANK] = {from, to, value->bits, value->free};
+    memcpy(key + 4, value->shape, (size_t)value->rank * sizeof *key);
+    memcpy(key + n, value->open, (size_t)value->rank * sizeof *key);
+    n += (size_t)value->rank;
+    void **kept = tsr__map_at_copy(&timing->moves, str_bytes(key, n * sizeof *key));
+    if (!kept || *kept)
+        return kept ? *kept : NULL;
+    struct recording recording = {timing, ARENA_NEW(&timing->arena, struct events)};
+    struct planner *planner = timing->planner;
+    planner->link_load = tsr__player_load(&timing->player);
+    bool found =
+        recording.events && tsr__planner_operators(planner, from, to, value, record, &recording);
+    planner->link_load = NULL;
+    if (found)
+        *kept = recording.events;
+    return found ? recording.events : NULL;
 }
 
 // ---- steps -------------------------------------------------------------------------------------
@@ -120,46 +139,53 @@ static void flush(struct timing *timing)
     timing->pending.n = 0;
 }
 
-// Adds work or, with `uses`, a communication, in the order in which the engine runs them. A range
-// receives as soon as the order of communication allows (simulate/simulate_order.c): before nodes
-// that do not communicate. So the sender need not wait for these nodes.
-static void add_in_order(struct timing *timing, const struct pending *work,
-                         const struct player_uses *uses, bool transfer)
+// Adds work in the order in which the engine runs it. A range receives as soon as the order of
+// communication allows (simulate/simulate_order.c): before nodes that do not communicate. So the
+// sender need not wait for these nodes.
+static void add_in_order(struct timing *timing, const struct pending *work, bool transfer)
 {
-    if (!uses && !transfer) {
-        vec_add(&timing->arena, &timing->pending, *work);
-        return;
-    }
-    if (!transfer)
-        flush(timing);
-    if (!uses) {
+    if (transfer)
         add_work(timing, work);
-        return;
-    }
-    struct player *player = &timing->player;
-    struct player_meeting meeting = {.devices = work->devices,
-                                     .n = work->n,
-                                     .ps = work->ps,
-                                     .id = player->meetings.n,
-                                     .uses = *uses};
-    size_t number = tsr__player_meeting(player, &meeting);
-    for (size_t i = 0; i < work->n; i++)
-        tsr__player_join(player, work->devices[i], number);
+    else
+        vec_add(&timing->arena, &timing->pending, *work);
 }
 
-// Returns work of the marked devices.
-static struct pending work_of(struct timing *timing, const bool *takes, int64_t ps)
+// Adds a meeting for each group of a communication. The first one occupies the links for all.
+static void add_meetings(struct timing *timing, const struct event *event, int64_t ps)
 {
-    struct pending work = {.ps = ps};
-    int64_t n = timing->planner->machine.n;
-    int64_t *devices = ARENA_ARRAY(&timing->arena, int64_t, (size_t)n);
-    if (!devices)
-        return work;
-    for (int64_t device = 0; device < n; device++)
-        if (takes[device])
-            devices[work.n++] = device;
-    work.devices = devices;
-    return work;
+    struct player *player = &timing->player;
+    size_t id = player->meetings.n;
+    for (size_t g = 0; g < event->n_groups; g++) {
+        const struct device_group *group = &event->groups[g];
+        struct player_meeting meeting = {
+            .devices = group->devices, .n = group->n, .ps = ps, .id = id};
+        if (g == 0)
+            meeting.uses = event->uses;
+        size_t number = tsr__player_meeting(player, &meeting);
+        for (size_t i = 0; i < group->n; i++)
+            tsr__player_join(player, group->devices[i], number);
+    }
+}
+
+// Adds the operators, which a run executes `times` times. Returns their time.
+static int64_t add_events(struct timing *timing, const struct events *events, int64_t times,
+                          bool transfer)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < events->list.n; i++) {
+        const struct event *event = &events->list.at[i];
+        int64_t ps = times_ps(event->ps, times);
+        const struct device_group *group = event->groups;
+        sum = int64_min(sum + ps, PLAN_NEVER);
+        if (event->slices) {
+            add_in_order(timing, &(struct pending){group->devices, group->n, ps, NULL}, transfer);
+            continue;
+        }
+        if (!transfer)
+            flush(timing);
+        add_meetings(timing, event, ps);
+    }
+    return sum;
 }
 
 // ---- nodes of the first device -----------------------------------------------------------------
@@ -228,40 +254,6 @@ static struct value_forms *forms_of(struct timing *timing, const tsr_value *valu
     return forms;
 }
 
-// True if every device that needs a part already has the full value and only slices it.
-static bool is_there(const struct planner *planner, uint32_t from, uint32_t want)
-{
-    const struct tile_layout *has = planner->layouts.at[from].tiles,
-                             *wanted = planner->layouts.at[want].tiles;
-    for (int64_t i = 0; i < wanted->first[wanted->n_shards]; i++)
-        if (!tsr__layout_has_device(has, wanted->owners[i]))
-            return false;
-    return tsr__layout_is_whole(has);
-}
-
-// Adds a resharding. Devices that have the full value slice it; otherwise the devices that send and
-// receive synchronize.
-static bool add_move(struct timing *timing, uint32_t from, uint32_t want,
-                     const struct plan_value *value, int64_t ps, bool transfer)
-{
-    struct planner *planner = timing->planner;
-    bool *takes = ARENA_ARRAY(&timing->arena, bool, (size_t)planner->machine.n);
-    if (!takes)
-        return false;
-    bool local = is_there(planner, from, want);
-    if (!local && !tsr__resharding_devices(planner, from, want, value, takes))
-        return false;
-    const struct tile_layout *wanted = planner->layouts.at[want].tiles;
-    for (int64_t i = 0; local && i < wanted->first[wanted->n_shards]; i++)
-        takes[wanted->owners[i]] = true;
-    struct pending work = work_of(timing, takes, ps);
-    struct player_uses uses = {0};
-    if (!local)
-        uses = uses_of_move(timing, from, want, value);
-    add_in_order(timing, &work, local ? NULL : &uses, transfer);
-    return true;
-}
-
 // Reshards a value to the layout that range k needs. From another range this is a transfer.
 static bool bring(struct timing *timing, const tsr_value *v, uint32_t want, size_t k)
 {
@@ -273,16 +265,16 @@ static bool bring(struct timing *timing, const tsr_value *v, uint32_t want, size
         return false;
     uint32_t from = forms->layouts.at[tsr__resharding_source(timing->planner, forms->layouts.at,
                                                              forms->layouts.n, want, value)];
-    int64_t ps = tsr__resharding_time(timing->planner, from, want, value);
-    if (ps == 0)
+    if (tsr__resharding_time(timing->planner, from, want, value) == 0)
         return true;
     bool transfer = forms->range != SIZE_MAX && forms->range != k;
-    if (!add_move(timing, from, want, value, ps, transfer))
+    const struct events *events = events_of_move(timing, from, want, value);
+    if (!events)
         return false;
-    if (transfer)
-        timing->out->transfer[k] += ps;
-    else
-        timing->out->time[k] += ps;
+    *(transfer ? &timing->out->transfer[k] : &timing->out->time[k]) +=
+        add_events(timing, events, value->times, transfer);
+    for (size_t i = 0; i < events->list.n; i++) // later readers may use layouts between
+        vec_add(&timing->arena, &forms->layouts, events->list.at[i].to);
     return vec_add(&timing->arena, &forms->layouts, want);
 }
 
@@ -315,34 +307,95 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
     return true;
 }
 
-// Adds the events of a node on its devices, then of its reduction. Records the layouts of its
-// outputs. Returns false if out of memory.
-static bool run_node(struct timing *timing, const struct plan_node *node, size_t k)
+// Adds a communication of all devices of the range.
+static void add_common(struct timing *timing, const struct plan_range *range, int64_t ps)
 {
-    const struct candidate *candidate = &node->strategy->at.at[node->choice];
-    const struct plan_range *range = &timing->ranges[k];
-    struct pending work = {.devices = range->devices, .n = range->n, .ps = candidate->compute};
-    if (candidate->each && candidate->n_each == range->n)
-        work.each = candidate->each;
-    if (timing->first.nodes && timing->first.nodes[node - timing->planner->nodes])
-        work.n = 1;
-    add_in_order(timing, &work, NULL, false);
-    if (candidate->comm > 0) {
-        struct player_uses uses = uses_of_sum(timing, node, range);
-        work = (struct pending){range->devices, range->n, candidate->comm, NULL};
-        add_in_order(timing, &work, &uses, false);
-    }
-    timing->out->time[k] += candidate->compute + candidate->comm;
+    struct device_group all = {range->devices, range->n};
+    struct event event = {.groups = &all, .n_groups = 1};
+    flush(timing);
+    add_meetings(timing, &event, ps);
+}
+
+// Adds the reductions of a node's partial sums, and records the layouts of its outputs. Returns the
+// time of the reductions.
+static int64_t add_sums(struct timing *timing, const struct plan_node *node, size_t k)
+{
+    struct planner *planner = timing->planner;
+    int64_t ps = 0;
     for (size_t i = 0; i < tsr__plan_makes(node); i++) {
         const tsr_value *value = tsr__plan_made(node, i);
         if (!value)
             continue;
+        struct events events = {0};
+        struct recording recording = {timing, &events};
         struct value_forms *forms = &timing->forms[tsr__value_id(value)];
-        if (!vec_add(&timing->arena, &forms->layouts, candidate->out[i]))
-            return false;
+        planner->link_load = tsr__player_load(&timing->player);
+        uint32_t after =
+            tsr__plan_sum(planner, (size_t)(node - planner->nodes), i, record, &recording);
+        planner->link_load = NULL;
+        ps += add_events(timing, &events, planner->values[tsr__value_id(value)].times, false);
+        vec_add(&timing->arena, &forms->layouts, after);
         forms->range = k;
     }
-    return true;
+    return ps;
+}
+
+// True if the groups of the node's partial sums are known.
+static bool has_sums(const struct planner *planner, const struct plan_node *node,
+                     const struct candidate *candidate)
+{
+    for (size_t i = 0; i < tsr__plan_makes(node); i++)
+        if (tsr__plan_made(node, i) && candidate->before[i] != PLAN_NO_LAYOUT &&
+            planner->layouts.at[candidate->before[i]].parts)
+            return true;
+    return false;
+}
+
+// True if the node reads a result in another layout than its producer left it in, or after a
+// reduction: communication or a slice comes between.
+static bool is_apart(const struct timing *timing, const struct plan_node *node,
+                     const struct candidate *candidate)
+{
+    const struct planner *planner = timing->planner;
+    for (size_t i = 0; candidate->apart && i < tsr__plan_reads(node); i++) {
+        const tsr_value *value = tsr__plan_read(node, i);
+        int64_t at = value ? tsr__planned_producer(planner, value) : -1;
+        if (at < 0 || !planner->nodes[at].strategy)
+            continue;
+        const struct plan_node *producer = &planner->nodes[at];
+        const struct candidate *made = &producer->strategy->at.at[producer->choice];
+        if (tsr__plan_layout(planner, value) != candidate->in[i] || made->comm > made->halo)
+            return true;
+    }
+    return false;
+}
+
+// Adds the events of a node on its devices: halos, the node, its reductions.
+static void run_node(struct timing *timing, const struct plan_node *node, size_t k)
+{
+    const struct candidate *candidate = &node->strategy->at.at[node->choice];
+    const struct plan_range *range = &timing->ranges[k];
+    int64_t compute = is_apart(timing, node, candidate) ? candidate->apart : candidate->compute;
+    struct pending work = {.devices = range->devices, .n = range->n, .ps = compute};
+    int64_t halo = 0,
+            sums = 0; // sums without known groups, as between simpler nodes that replace it
+    enum plan_windows windows = tsr__plan_windows(timing->planner, node);
+    if (windows == WINDOWS_EXCHANGED)
+        halo = candidate->halo + candidate->free_halo;
+    if (windows == WINDOWS_OF_FULL)
+        work.ps -= candidate->crop;
+    if (!has_sums(timing->planner, node, candidate))
+        sums = candidate->comm - candidate->halo;
+    if (candidate->each && candidate->n_each == range->n)
+        work.each = candidate->each;
+    if (timing->first.nodes && timing->first.nodes[node - timing->planner->nodes])
+        work.n = 1;
+    if (halo > 0)
+        add_common(timing, range, halo);
+    add_in_order(timing, &work, false);
+    if (sums > 0)
+        add_common(timing, range, sums);
+    timing->out->time[k] += work.ps + halo + sums + add_sums(timing, node, k);
 }
 
 // Adds the transfer of outputs to the first device of their range. States are not moved.
@@ -368,14 +421,34 @@ static void run_common(struct timing *timing, int64_t ps)
     add_work(timing, &(struct pending){.devices = machine->all, .n = (size_t)machine->n, .ps = ps});
 }
 
+// The program adds up both branches of an If, so that both are planned well, but a run takes one.
+bool tsr__planner_unused(struct planner *planner, struct arena *arena, bool **out)
+{
+    int64_t *cost = ARENA_ARRAY(arena, int64_t, planner->n_nodes + 1);
+    bool *unused = *out = ARENA_ARRAY(arena, bool, planner->n_nodes + 1);
+    if (!cost || !unused || !planner->body_outputs)
+        return !arena->failed;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        const struct plan_node *node = &planner->nodes[i];
+        if (!node->strategy)
+            continue;
+        const struct candidate *candidate = &node->strategy->at.at[node->choice];
+        cost[i] = candidate->compute + candidate->comm;
+        for (size_t o = 0; o < tsr__plan_makes(node); o++)
+            if (tsr__plan_made(node, o))
+                cost[i] += tsr__planner_moved(planner, i, o);
+    }
+    (void)tsr__branches_sum(planner, cost, unused);
+    return true;
+}
+
 // Lists all steps of one run, in graph order, without branches of If that are not taken.
 static bool list_steps(struct timing *timing, const int64_t *common)
 {
     struct planner *planner = timing->planner;
     size_t k = 0;
     bool *unused;
-    int64_t ps;
-    if (!tsr__planner_unused(planner, &timing->arena, &unused, &ps))
+    if (!tsr__planner_unused(planner, &timing->arena, &unused))
         return false;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
@@ -384,8 +457,11 @@ static bool list_steps(struct timing *timing, const int64_t *common)
             k++;
         }
         if (node->strategy) {
-            if (!unused[i] && (!bring_inputs(timing, node, k) || !run_node(timing, node, k)))
+            if (unused[i])
+                continue;
+            if (!bring_inputs(timing, node, k))
                 return false;
+            run_node(timing, node, k);
         } else if (planner->node_at[tsr__node_id(node->node)] >= 0) {
             run_common(timing, common ? common[i] : 0);
         }
@@ -419,4 +495,12 @@ bool tsr__plan_play(struct planner *planner, const struct plan_range *ranges, si
     }
     tsr__arena_free(&timing.arena);
     return ok;
+}
+
+int64_t tsr__planner_played(struct planner *planner, int64_t cost)
+{
+    int64_t time = 0, transfer = 0;
+    struct plan_range all = {planner->n_nodes, planner->machine.all, (size_t)planner->machine.n};
+    struct played_plan played = {.time = &time, .transfer = &transfer};
+    return tsr__plan_play(planner, &all, 1, NULL, &played) ? played.latency : cost;
 }

@@ -81,12 +81,6 @@ bool tsr__choice_tensors(const struct planner *planner, const struct plan_node *
 tsr_status tsr__planner_explain(struct planner *planner, const struct program *program,
                                 const char *name, tsr_plan_result *out) TSR_MUST_USE;
 
-// overcharge.c: returns the picoseconds that the program charges too much for the chosen plan.
-int64_t tsr__planner_overcharge(struct planner *planner);
-// Marks the entries of branches of If that are not the most expensive ones (unused, by index), and
-// sets *ps to their time. False: out of memory.
-bool tsr__planner_unused(struct planner *planner, struct arena *arena, bool **unused, int64_t *ps);
-
 // A range of nodes that some devices run. The devices belong to the topology.
 struct plan_range {
     size_t end; // index after its last node; it begins at the end of the range before it
@@ -102,6 +96,12 @@ struct played_plan {
 // range, or NULL. Returns false if out of memory.
 bool tsr__plan_play(struct planner *planner, const struct plan_range *ranges, size_t n,
                     const int64_t *common, struct played_plan *out);
+// Marks the entries of branches of If that are not the most expensive ones, by index. False: out of
+// memory.
+bool tsr__planner_unused(struct planner *planner, struct arena *arena, bool **unused);
+// Returns the time of one run of the plan that the nodes have chosen, on all devices of the
+// planner. `cost`: what the program charges; returned if memory runs out.
+int64_t tsr__planner_played(struct planner *planner, int64_t cost);
 
 // states.c: reads the states from "past=present" texts or from the model's metadata. The values
 // must be filled in before.
@@ -133,6 +133,10 @@ size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out, int6
 int64_t tsr__planner_one_device(struct planner *planner);
 int64_t tsr__planner_unsharded_time(const struct planner *planner); // ignores memory
 size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out);
+// Where the windows of a node come from: full values, of which every device slices what it needs,
+// its own shards, or also those of its neighbours (a HaloExchange).
+enum plan_windows { WINDOWS_OF_FULL, WINDOWS_OF_SHARDS, WINDOWS_EXCHANGED };
+enum plan_windows tsr__plan_windows(const struct planner *planner, const struct plan_node *node);
 // Calls `call` for each operator that reduces the partial sums of an output of the entry at index
 // `node`, as its readers need them. Returns the layout after them; without partial sums, the layout
 // in which the node leaves the output. PLAN_NO_LAYOUT: out of memory. Later reshardings start from

@@ -26,8 +26,8 @@ static int64_t compute_time(struct planner *planner)
 {
     struct arena arena = {.session = planner->session};
     bool *unused;
-    int64_t sum = 0, ps;
-    bool ok = tsr__planner_unused(planner, &arena, &unused, &ps);
+    int64_t sum = 0;
+    bool ok = tsr__planner_unused(planner, &arena, &unused);
     for (size_t i = 0; ok && i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
         if (node->strategy && !unused[i])

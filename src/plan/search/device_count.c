@@ -51,7 +51,7 @@ static tsr_status solve_for(const struct planner *planner, struct planner *other
     if (st != TSR_OK || !result.feasible)
         return st;
     tsr__planner_take(other, result.choice);
-    *cost = result.cost - tsr__planner_overcharge(other);
+    *cost = tsr__planner_played(other, result.cost);
     return TSR_OK;
 }
 

@@ -12,7 +12,7 @@ struct plan {
     struct models *models;
     struct program_result result; // costs in picoseconds, of all runs of all models
     int64_t run[PLAN_MAX_MODELS]; // time of one run of each model
-    int64_t time;         // of all runs: `result.cost`, corrected for devices of different speed
+    int64_t time;         // played time, of all runs of all models
     int64_t compute;      // the part of the time in which nodes run
     struct set_plan *set; // the device set of the plan; NULL: all devices at once, or a pipeline
     // by model: predicted times of the ranges of a pipeline; `time` NULL: no pipeline

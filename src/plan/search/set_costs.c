@@ -487,6 +487,14 @@ static int64_t reslice_time(const struct set_model *model, const struct plan_nod
     return ps;
 }
 
+int64_t tsr__set_full_time(const struct set_model *model, const struct plan_node *node)
+{
+    int64_t compute = node->strategy->at.at[node->choice].compute;
+    int64_t overhead = whole_number(1e12 * model->part->machine.slowest.overhead);
+    int64_t fixed = int64_min(compute, times_ps(overhead, node->times));
+    return fixed + whole_number((double)(compute - fixed) * growth(model, node));
+}
+
 // Returns the additional time of all nodes that the copies do not divide. Every copy gathers the
 // inputs of such a node. With `computes`, includes the time of computing the full node instead of
 // one copy's share, and of slicing its results.
@@ -499,12 +507,9 @@ static int64_t undivided_time(const struct set_model *model, bool computes)
             (computes ? tsr__set_divides(model, node) : divides(model, node, REPLICATED)))
             continue;
         ps = int64_min(ps + regather_time(model, node), PLAN_NEVER);
-        int64_t compute = node->strategy->at.at[node->choice].compute;
-        int64_t overhead = whole_number(1e12 * model->part->machine.slowest.overhead);
-        compute -= int64_min(compute, times_ps(overhead, node->times));
         if (computes)
-            ps = int64_min(ps + reslice_time(model, node) +
-                               whole_number((double)compute * (growth(model, node) - 1)),
+            ps = int64_min(ps + reslice_time(model, node) + tsr__set_full_time(model, node) -
+                               node->strategy->at.at[node->choice].compute,
                            PLAN_NEVER);
     }
     return ps;
@@ -606,8 +611,13 @@ bool tsr__set_fits(const struct set_model *model, int64_t reserved)
 
 int64_t tsr__set_copies_time(const struct set_model *model)
 {
-    return gather_time(model) + slice_time(model) + sums_of(model).ps + decisions_time(model) +
-           borders_time(model) + undivided_time(model, true);
+    return gather_time(model) + slice_time(model) + tsr__set_unplayed_time(model) +
+           undivided_time(model, true);
+}
+
+int64_t tsr__set_unplayed_time(const struct set_model *model)
+{
+    return sums_of(model).ps + decisions_time(model) + borders_time(model);
 }
 
 // Returns a lower bound for the additional time of copies. On a set of one device each node has one

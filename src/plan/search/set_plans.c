@@ -82,10 +82,10 @@ static void add_costs(const struct set_search *search, const struct models *mode
     int64_t waiting = 0;
     for (size_t m = 0; m < models->n; m++) {
         struct set_model model = set_model(search, plan, m);
-        plan->run[m] =
-            tsr__program_cost(&plan->planners[m].program, plan->result.choice + models->first[m]) +
-            tsr__set_copies_time(&model);
-        waiting += models->runs[m] * tsr__planner_overcharge(&plan->planners[m]);
+        int64_t cost =
+            tsr__program_cost(&plan->planners[m].program, plan->result.choice + models->first[m]);
+        plan->run[m] = cost + tsr__set_copies_time(&model);
+        waiting += models->runs[m] * (cost - tsr__planner_played(&plan->planners[m], cost));
     }
     plan->cost = tsr__models_time(models, plan->run);
     plan->time = plan->cost - waiting;
@@ -240,6 +240,8 @@ static bool expand_node(struct expansion *expansion, size_t i)
     if (!only || !tsr__candidate_translate(planner, node, &node->strategy->at.at[node->choice],
                                            expand_value, expansion, only))
         return false;
+    if (expansion->unsharded)
+        only->compute = tsr__set_full_time(&expansion->model, node);
     only->cut = has_sharded(planner, only->in, tsr__plan_reads(node)) ||
                 has_sharded(planner, only->out, tsr__plan_makes(node));
     return true;
