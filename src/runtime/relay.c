@@ -17,7 +17,7 @@
 #define CONNECT_S  10.0 // time to reach a worker
 #define LOOK_S     1.0  // the same, before one is started
 #define START_S    30.0 // the same, for one that was started
-#define ANSWER_S   20.0 // longest silence while the worker prepares a job, unless --timeout is given
+#define ANSWER_S   20.0 // longest silence while the worker prepares a job (or --timeout)
 #define FAREWELL_S 35.0 // for ranks that end after CLOSE
 #define END_S      4.0  // for ranks that are ended
 #define QUIET_S    3.0  // a worker that sent no beat for so long is named as the likely cause
