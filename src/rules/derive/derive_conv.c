@@ -124,6 +124,13 @@ static bool read_sizes(const struct derivation *derivation, struct space *space,
     return is_size(space->size[i]) && is_size(space->out[i]) && is_size(space->stride[i]);
 }
 
+// True if attribute `pads` gives the pads, not auto_pad.
+static bool pads_are_listed(const struct derivation *derivation)
+{
+    return !tsr__derive_attr(derivation, "auto_pad") ||
+           tsr__derive_text_is(derivation, "auto_pad", "NOTSET");
+}
+
 // Reads the window of dimension i. False: the dimension cannot be sharded, because a number is
 // unknown or a window has no element. ONNX Runtime requires pads of a pool to be smaller than its
 // undilated kernel.
@@ -140,16 +147,13 @@ static bool read_window(const struct derivation *derivation, int weights, struct
     space->reach[i] = (kernel - 1) * dilation + 1;
     if (!read_pads(derivation, space, i))
         return false;
+    // A kernel beyond listed pads gives a result in ONNX Runtime alone, which more pads would change.
+    bool listed = pads_are_listed(derivation) && !tsr__derive_int(derivation, "ceil_mode", 0);
+    if (listed && space->after[i] > entry(derivation, "pads", space->n + i, 0))
+        return false;
     int64_t most = weights == NO_WEIGHTS ? kernel : space->reach[i];
     return space->before[i] >= 0 && space->before[i] < most && space->after[i] < most &&
            entry(derivation, "pads", space->n + i, 0) >= 0;
-}
-
-// True if attribute `pads` gives the pads, not auto_pad.
-static bool pads_are_listed(const struct derivation *derivation)
-{
-    return !tsr__derive_attr(derivation, "auto_pad") ||
-           tsr__derive_text_is(derivation, "auto_pad", "NOTSET");
 }
 
 static void read_windows(const struct derivation *derivation, int weights, struct space *space)
