@@ -248,11 +248,31 @@ def refused_in_a_branch(folder):
             assert not wrong or ("input-mismatch" in wrong and "branch or loop" in wrong and "'S' is 1" in wrong), (kept, wrong)
 
 
+def compared_by_the_runtime(folder):
+    """A branch whose ranks have only shards of an input, or lack it, cannot compare its sizes: the runtime does, or the branch asks for the
+    input."""
+    then = branch("then", [node("Add", ["a", "b"], ["ty"], name="ta")], "ty")
+    other = branch("else", [node("Neg", ["b"], ["ey"], name="en")], "ey")
+    nodes = [node("If", ["c"], ["h"], name="i", then_branch=then, else_branch=other), node("Relu", ["h"], ["y"], name="r")]
+    m = model(nodes, {"c": None, **AB}, {"y": None}, {})
+    onnx.save(m, folder + "/m.onnx")
+    for name, devices, words in (("kept", "0,1", ["--keep-cut", "a"]), ("two of three", "1,2", [])):
+        shards = [w for at in ("ta:a", "ta:b", "ta:ty") for w in ("--shard", "i > then_branch > %s={2,1:%s}" % (at, devices))]
+        cut, parts = folder + "/cut.onnx", folder + "/" + name
+        code, _, err = harness.call(TESSERA, "annotate", folder + "/m.onnx", "--config", "c:3", *shards, "-o", cut)
+        assert code == 0, err
+        code, _, err = harness.call(TESSERA, "partition", cut, *words, "-o", parts)
+        assert code == 0, err
+        feeds = dict(c=np.array([True]), a=f4(4, 16), b=f4(4, 16))
+        wrong = outcome(folder, parts, feeds, whole(m, feeds), False, [])
+        assert not wrong, (name, wrong)
+
+
 def main():
     cases = [("%s, %s" % (make.__name__, transport), right, make, transport)
              for make in (apart, attended, added, chosen, chosen_and_used, cached, looped)
              for transport in (("threads", "shm") if harness.ALL or make is chosen else ("threads", ))]
-    harness.run(cases + [refused_before_a_run, refused_in_a_branch])
+    harness.run(cases + [refused_before_a_run, refused_in_a_branch, compared_by_the_runtime])
     harness.finish()
 
 
