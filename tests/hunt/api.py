@@ -257,13 +257,14 @@ class Model:
     def check(self):
         """Errors that the checker reports for the annotations."""
         self.lib.finding_clear(self.session.handle)
-        self.session.must("check", self.lib.check_config(self.handle, None))
+        self.session.must("check", self.lib.check(self.handle, None))
         out = [f for f in self.session.findings() if f[2] == ERROR]
         self.lib.finding_clear(self.session.handle)
         return out
 
     def infer(self, propagate):
-        self.session.must("infer", self.lib.infer_opts(self.handle, None, propagate))
+        options = sized(API.tsr_infer_options, propagate=propagate)
+        self.session.must("infer", self.lib.infer(self.handle, c.byref(options)))
 
     def plan(self, devices, inputs, memory=0, stages=0):
         tensors = self.session.tensors(inputs)
