@@ -65,12 +65,14 @@ static tsr_value *output_of_cache(const tsr_node *node, size_t input)
     return is_cache ? output : NULL;
 }
 
-// Callback for the readers of a past: stops at the first one that returns a present.
+// Callback for the readers of a past: stops at the first one that returns a present. A reader in a
+// body does not: what it returns may be an output of the body.
 static bool find_present(void *data, tsr_node *node, size_t input)
 {
     tsr_value **present = data;
     tsr_value *output = output_of_cache(node, input);
-    if (output && tsr_value_is_output(output))
+    if (output && tsr_value_is_output(output) &&
+        tsr_value_graph(output) == tsr_value_graph(tsr_node_input(node, input)))
         *present = output;
     return !*present;
 }

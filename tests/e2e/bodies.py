@@ -282,5 +282,22 @@ def scan_batch():
                                                                                                              "Reshard"], {"reader": False}
 
 
+@case
+def loop_returns_what_looks_like_a_cache():
+    """A node in the body adds elements to an input of the model, and the body reads the result and returns it: it is no cache of the
+    model, which does not have that output."""
+    lp = node("Loop", ["two", "on", "s0"], ["last"], name="loop", body=body(
+        [node("ScatterElements", ["cache", "at", "new"], ["grown"], name="scatter", axis=2), node("Identity", ["go"], ["go2"]),
+         node("ReduceMax", ["grown"], ["m"], keepdims=0), node("Greater", ["m", "zero"], ["unused"])],
+        [info("i", T.INT64, []), info("go", T.BOOL, []), info("s", T.FLOAT, [2, 3, 4, 5])],
+        [info("go2", T.BOOL, []), info("grown", T.FLOAT, [2, 3, 4, 5])]))
+    m = model([lp, node("Neg", ["cache"], ["y"], name="neg")],
+              [info("cache", T.FLOAT, [2, 3, 4, 5]), info("s0", T.FLOAT, [2, 3, 4, 5])],
+              [info("last", T.FLOAT, [2, 3, 4, 5]), info("y", T.FLOAT, [2, 3, 4, 5])],
+              [tensor(I64(2).reshape(()), "two"), tensor(np.array(True), "on"), tensor(np.zeros((2, 3, 1, 5), "i8"), "at"),
+               tensor(f4(2, 3, 1, 5), "new"), tensor(np.float32(0).reshape(()), "zero")])
+    return m, 2, {"neg:cache": "{2,1,1,1:0,1}"}, {"cache": f4(2, 3, 4, 5), "s0": f4(2, 3, 4, 5)}, None, {"reader": False}
+
+
 if __name__ == "__main__":
     special.main()
