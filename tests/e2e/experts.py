@@ -139,6 +139,23 @@ def some_token_on_gpus(d, name):
     assert next(node.op_type for node in nodes if local.input[0] in node.output) == "Where", [node.op_type for node in nodes]
 
 
+def weights_of_unknown_sizes(d, name):
+    """Only the first weight is a constant with sizes. The others are inputs of the model, and must be sharded with it."""
+    first, *others = build(d + "/m.onnx", **RUN[name])
+    model = onnx.load(d + "/m.onnx")
+    arrays = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    keep = [t for t in model.graph.initializer if t.name == first]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(keep)
+    for w in others:
+        sizes = ["%s_%d" % (w, axis) for axis in range(arrays[w].ndim)]
+        model.graph.input.append(helper.make_tensor_value_info(w, helper.np_dtype_to_tensor_dtype(arrays[w].dtype), sizes))
+    onnx.save(model, d + "/m.onnx")
+    np.savez(d + "/m.onnx.npz", **np.load(d + "/m.onnx.npz"), **{w: arrays[w] for w in others})
+    rc, doc, err = tessera("verify", sharded(d, [first], 2), "--config", "c", "--inputs", d + "/m.onnx.npz", "--threads", 1)
+    verified(doc, rc, err, name)
+
+
 def random_shardings(d, name):
     """Random shardings of experts together with tokens and the inner size."""
     build(d + "/m.onnx", **RUN[name])
@@ -274,6 +291,7 @@ def exported_experts_are_spread(d, form):
 
 
 CASES = [(equal_to_the_unsharded_run, sorted(RUN)), (some_token_on_gpus, ["one_token", "float16", "packed4"]),
+         (weights_of_unknown_sizes, ["relu", "packed4", "packed4_blocks", "packed4_points", "packed8_swiglu"]),
          (random_shardings, sorted(RUN)), (candidate, sorted(PLANNED) + ["swiglu", "packed4_swiglu", "router_weights"]),
          (memory_spreads_experts, ["swiglu", "packed8_swiglu"]), (exported_experts_are_spread, ["gather", "gather_nd", "masks", "stacked"])]
 if DEVICE:

@@ -49,6 +49,22 @@ static void add_tokens(struct derivation *derivation)
 #define ROUTE_OPSET 13   // oldest opset for which local nodes are written (emit_route.c)
 #define ROUTE_MOST  1024 // largest number of experts, which bounds the constants of local nodes
 
+// Inputs of QMoE: scales of experts (global ones, and of activations), and of blocks of activations.
+enum { GLOBAL_SCALES = 15, BLOCK_SCALES = 19 };
+
+// True if it is known for each input whether it has a row per expert. Weights have one, scales of
+// experts have one if they have as many rows. The weights of MoE all have a place in its rule.
+static bool rows_are_known(const struct derivation *derivation)
+{
+    for (size_t i = 2; i < BLOCK_SCALES; i++) {
+        struct shape shape = tsr__derive_in(derivation, i);
+        if (tsr__derive_has(derivation, i) &&
+            (shape.rank < 0 || (i >= GLOBAL_SCALES && shape.rank > 0 && shape.dims[0].value < 0)))
+            return false;
+    }
+    return true;
+}
+
 // True if experts can be sharded: their number, the size of a token and k are known, there are at
 // most ROUTE_MOST experts, and the opset is at least ROUTE_OPSET.
 static bool can_route(const struct derivation *derivation)
@@ -57,7 +73,7 @@ static bool can_route(const struct derivation *derivation)
     int64_t k = tsr__derive_int(derivation, "k", 1);
     return tsr__onnx_opset(derivation->node) >= ROUTE_OPSET && x.rank >= 2 &&
            x.dims[x.rank - 1].value > 0 && w.rank == 3 && k >= 1 && k <= w.dims[0].value &&
-           w.dims[0].value <= ROUTE_MOST;
+           w.dims[0].value <= ROUTE_MOST && rows_are_known(derivation);
 }
 
 // Adds the result, and the clauses of tokens and experts.
@@ -185,7 +201,7 @@ static void add_units(struct derivation *derivation, size_t i, const char *units
 }
 
 // Adds the inputs `from` to `to` - 1. Only their first dimension can be sharded, and only if its
-// size is the number of experts.
+// size is the number of experts. Weights of unknown size have that many, or the kernel refuses them.
 static void add_rest(struct derivation *derivation, size_t from, size_t to)
 {
     struct shape w = tsr__derive_in(derivation, 2);
@@ -193,7 +209,9 @@ static void add_rest(struct derivation *derivation, size_t from, size_t to)
     for (size_t i = from; i < to; i++) {
         struct shape shape = tsr__derive_in(derivation, i);
         int rank = (int)clamped(shape.rank, 0, DERIVE_MAX_RANK);
-        bool by_expert = rank > 0 && experts > 0 && shape.dims[0].value == experts;
+        bool by_expert =
+            rank > 0 && experts > 0 &&
+            (shape.dims[0].value == experts || (i < GLOBAL_SCALES && shape.dims[0].value < 0));
         tsr__rule_input(&derivation->rule);
         if (by_expert)
             tsr__rule_dims(&derivation->rule, "e");
@@ -207,8 +225,8 @@ static void add_rest(struct derivation *derivation, size_t from, size_t to)
 static void add_later(struct derivation *derivation)
 {
     tsr__rule_inputs(&derivation->rule, in_batches(derivation) ? "[(b t) r]?" : "[t r]?");
-    add_rest(derivation, 15, 19);
-    for (size_t i = 19; i < 21; i++) {
+    add_rest(derivation, GLOBAL_SCALES, BLOCK_SCALES);
+    for (size_t i = BLOCK_SCALES; i < BLOCK_SCALES + 2; i++) {
         tsr__rule_input(&derivation->rule);
         tsr__rule_any(&derivation->rule,
                       (int)clamped(tsr__derive_in(derivation, i).rank, 0, DERIVE_MAX_RANK));
