@@ -395,7 +395,9 @@ def cases(p):
             case(floats(3, 10, 15), host(5, 5), host(1, 5), pads=[0, 1, 0, 1]),
             case(floats(2, 12, 9), np.array([4, 4]), np.array([2, 2]), declare=[(2, 3, 4, 4)]),
         ],
-        "AveragePool": pools + [case(images, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)],
+        "AveragePool": pools + [case(images, kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1),
+            # One window of two elements in a row of one: the engine divides by 3, with pads by 6.
+            case(floats(2, 3, 5, 1), kernel_shape=[3, 2], strides=[1, 2], count_include_pad=1)],
         "LpPool": (
             [c for c in pools if c["opset"] is None]
             + [
