@@ -99,3 +99,11 @@ bool tsr__node_writes(const tsr_node *node, size_t i)
     const struct op_row *row = tsr__row_of_node(node);
     return row && i < 32 && (row->writes >> i & 1) && tsr_node_output_count(node) > 1;
 }
+
+tsr_dtype tsr__node_stash(const tsr_node *node)
+{
+    const struct op_row *row = tsr__row_of_node(node);
+    if (!row || !row->stash)
+        return TSR_UNDEFINED;
+    return (tsr_dtype)tsr_attr_int(tsr_node_find_attr(node, "stash_type"), TSR_FLOAT);
+}

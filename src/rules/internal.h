@@ -257,6 +257,7 @@ struct op_row {
     // Attribute that sets the accuracy of the kernel. Above 1, the kernel rounds input 0
     // (workarounds.c). NULL: none.
     const char *rounding;
+    bool stash;    // ONNX Runtime computes in the type of attribute stash_type, by default float32
     unsigned kept; // bits of inputs whose constants ONNX Runtime does not replace (kept_inputs.c)
     // Inputs that may have unused space at their end, and the outputs that share their memory;
     // zeros: none (cache_buffers.c).

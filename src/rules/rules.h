@@ -244,6 +244,9 @@ const char *tsr__rule_immovable(const struct shapes *shapes, const tsr_node *nod
 // True if the node gives another result each time it runs: it draws random numbers without a seed,
 // or a node in its bodies or in the function that it calls does (draws.c).
 bool tsr__node_draws(const tsr_node *node);
+// Returns the type in which ONNX Runtime computes the node, if that is not the type of its values;
+// TSR_UNDEFINED otherwise.
+tsr_dtype tsr__node_stash(const tsr_node *node);
 
 // True for the operators Constant and Identity of ai.onnx.
 bool tsr__node_is_constant(const tsr_node *node);

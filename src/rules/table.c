@@ -260,7 +260,7 @@ static const struct op_row rows[] = {
     {"GroupNormalization", .since = 21,
      .rule = "[n (g c) S*],[(g c)],[(g c)] -> [n (g c) S*]; stat c S; attr num_groups=g",
      .derive = tsr__derive_group_norm, .expand = {tsr__expand_group_norm, 11, EXPAND_FLOATS},
-     .some = "n", .work = WORK_NORM},
+     .some = "n", .work = WORK_NORM, .stash = true},
     {"HammingWindow", .since = 17, .rule = "· -> [w]; gen w", .type = TYPE_OUTPUT_DATATYPE,
      .shape = tsr__infer_window, .whole = PLACES},
     {"HannWindow", .since = 17, .rule = "· -> [w]; gen w", .type = TYPE_OUTPUT_DATATYPE,

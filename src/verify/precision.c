@@ -39,11 +39,12 @@ static double visit_bodies(struct precision_pass *precision_pass, const tsr_node
 }
 
 // Sets the tolerance of each output of a node: the largest tolerance among the output's type, the
-// node's inputs and the node's bodies. Returns the largest tolerance of the outputs and the bodies.
+// type in which the engine computes it, the node's inputs and the node's bodies. Returns the largest tolerance of the outputs and the bodies.
 static double visit_node(struct precision_pass *precision_pass, const tsr_node *node)
 {
     double read = tsr__node_draws(node) ? INFINITY : visit_bodies(precision_pass, node),
            most = read;
+    read = fmax(read, tsr__tolerance(tsr__node_stash(node)));
     for (size_t i = 0; i < tsr_node_input_count(node); i++)
         read = fmax(read, of_value(precision_pass, tsr_node_input(node, i)));
     for (size_t i = 0; i < tsr_node_output_count(node); i++) {

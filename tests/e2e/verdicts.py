@@ -292,6 +292,22 @@ def test_results_near_zero(d):
     check("their relative difference is large", doc["outputs"][0]["max_rel"] > 0.05, doc)
 
 
+def test_doubles_computed_as_floats(d):
+    """GroupNormalization computes in the type of stash_type, by default float32, also for doubles: the tolerance is that of float32."""
+    rng = np.random.default_rng(4)
+    np.savez(d + "/group.npz", x=rng.standard_normal((4, 6, 8)))
+    scales = [numpy_helper.from_array(rng.standard_normal(6), name) for name in "sb"]
+    for more in ({}, dict(stash_type=T.DOUBLE)):
+        m = save(d + "/group.onnx", [helper.make_node("GroupNormalization", ["x", "s", "b"], ["y"], name="norm", num_groups=2, **more)],
+                 [("x", T.DOUBLE, [4, 6, 8])], [("y", T.DOUBLE, [4, 6, 8])], scales, (("", 21), ))
+        rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "norm:x={1,1,2}")
+        check("shards of parts of groups", rc == 0, err)
+        rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", d + "/group.npz")
+        check("they agree %s" % more, rc == 0 and doc["ok"] and not doc["findings"], (rc, doc, err))
+        rough = doc["outputs"][0]["max_rel"] > 1e-12
+        check("the difference is that of the type %s" % more, rough == (not more), doc)
+
+
 def normalized(path, others=True, constant=False):
     """MeanVarianceNormalization of rows, of which eight have equal values: x - mean is then only the rounding error of the mean. With
     others=False all have. With constant=True the rows are a Constant node, not an input."""
@@ -345,6 +361,6 @@ def test_amplified_errors_are_found(d):
 
 harness.run([
     test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_device_varies, test_rounding_errors_are_amplified,
-    test_random_sequence, test_results_near_zero, test_rounding_errors_alone, test_amplified_errors_are_found
+    test_random_sequence, test_results_near_zero, test_doubles_computed_as_floats, test_rounding_errors_alone, test_amplified_errors_are_found
 ])
 harness.finish()
