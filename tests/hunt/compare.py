@@ -222,9 +222,10 @@ def differences(case, k, got):
     return out
 
 
-def excuse(case, model, cut, k, wrong):
-    """(excuse for the differences of set k or None; outputs that it does not excuse; how far noise moves each output)"""
-    moved = sensitivity(model, case.sets[k], case.wanted[k])
+def excuse(case, model, cut, k, wrong, rounding=True):
+    """(excuse for the differences of set k or None; outputs that it does not excuse; how far noise moves each output). With
+    rounding=False, noise is no excuse."""
+    moved = sensitivity(model, case.sets[k], case.wanted[k]) if rounding else {name: 0.0 for name in case.wanted[k]}
     real = [(name, far) for name, far in wrong if not far <= 8 * moved[name]]
     if not real:
         return Verdict("ill", str(wrong[0])), [], moved
@@ -363,8 +364,7 @@ def excused_verdict(case, cut, k, errors, outputs):
     wrong = [(o["name"], float("inf") if o["max_rel"] is None else o["max_rel"]) for o in outputs if not o["ok"]]
     if not wrong:
         return Verdict("open", texts[:200]) if failing_is_open(case, texts) else None
-    why, _, _ = excuse(case, inside.inlined(case.model), cut, k, wrong)
-    return why if why and why.kind != "ill" else None
+    return excuse(case, inside.inlined(case.model), cut, k, wrong, rounding=False)[0]
 
 
 def verified(tessera, model, case, cut, work):

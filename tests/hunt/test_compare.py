@@ -473,6 +473,17 @@ def sets_after_an_excuse():
     assert compare.compare(case, CUT, [wrong, wrong]).kind == "different"
 
 
+def rounding_and_what_is_not_promised():
+    """A maximum of a NaN is not promised, also if noise moves it. A sum that noise moves is no excuse: `verify` must know it."""
+    cut = dict(CUT, kind="random", oracle="verify")
+    reported = lambda case: compare.excused_verdict(case, cut, 0, [("verify-different", "")], [dict(name="y0", ok=False, max_rel=None)])
+    nodes = [h.make_node("ReduceSum", ["x"], ["s"], keepdims=1), h.make_node("Sqrt", ["s"], ["r"]),
+             h.make_node("Concat", ["r", "one"], ["pair"], axis=0), h.make_node("ReduceMax", ["pair"], ["y0"])]
+    case = case_of(nodes, dict(x=f4(1, -1.0000001), one=f4(1)), ["y0"])
+    assert reported(case).kind == "open"
+    assert reported(one_node("ReduceSum", [f4(1e8, 1, -1e8)], keepdims=0)) is None
+
+
 def scales_of_nothing():
     quantised = lambda scale: case_of([h.make_node("QuantizeLinear", ["x", "s"], ["y"])], dict(x=f4(0, 1), s=np.array(scale, "f4")), ["y"])
     assert verdict(quantised(0), y=np.array([9, 9], "u1")) == "open"
@@ -668,7 +679,7 @@ CHECKS = [
     statistics_that_are_written_over, terms_that_cancel_out, terms_of_groups, signs_that_rounding_decides,
     sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan,
     means_of_infinities, sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside,
-    letters_summed_before, sets_after_an_excuse, scales_of_nothing, deviations_of_nothing, inside_of_bodies,
+    letters_summed_before, sets_after_an_excuse, rounding_and_what_is_not_promised, scales_of_nothing, deviations_of_nothing, inside_of_bodies,
     inside_of_functions, outputs_quantised_too, laws, laws_in_functions, operators_of_later_sets,
     products_beyond_doubles, pixels_that_cancel_out, sizes_of_what_is_greatest, names_that_slices_keep,
     turns_of_infinities, sizes_that_rounding_decides, states_that_grow, turns_of_other_shapes,
