@@ -58,7 +58,7 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
 // itself. An output becomes ok if it differs at most twice as much as the engine differs from
 // itself. Returns true if all are ok.
 bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs, size_t n);
-// sensitivity.c: runs the unsharded model with inputs and weights whose last bit is changed. An
+// sensitivity.c: runs the unsharded model with inputs and weights whose last bits are changed. An
 // output becomes ok, with a warning, if that changes it by a quarter of the difference or more, and
 // in a quarter of the elements or more. Elements that are rounding errors are not compared. Does
 // nothing if the caller has set a tolerance. Returns true if all are ok.

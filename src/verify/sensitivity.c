@@ -6,8 +6,9 @@
 // 100.00001 - 200 + 100 is mostly the rounding error of the three sums. Any other order of these
 // sums gives another result, which is neither better nor worse.
 //
-// The unsharded model is run again with inputs and weights whose last bit is changed. Such numbers
-// are as good as the given ones, and so are their results. A sharded output that differs at most
+// The unsharded model is run again with inputs and weights whose last bits are changed by as much as
+// a sum of some hundred numbers is wrong: up to MOST_UNITS units. Such numbers are as good as the
+// given ones, and so are their results. A sharded output that differs at most
 // MARGIN times as much as these results, and in at most MARGIN times as many elements, is not an
 // error of the sharding.
 //
@@ -25,8 +26,9 @@
 #include <float.h>
 #include <math.h>
 
-#define RUNS   6
-#define MARGIN 4 // a few runs do not show the largest possible change
+#define RUNS       6
+#define MARGIN     4 // a few runs do not show the largest possible change
+#define MOST_UNITS 8 // 16-bit floats, whose sums are computed in float32: one unit
 // An element with less precision than a bfloat16 would have shows nothing. Exception: differences
 // of LEAST_ABS, a few rounding errors of 1. Sigmoid computes in the range 0 to 1, so if all its
 // results are about 1e-7, they are mostly rounding errors.
@@ -53,7 +55,7 @@ struct sensitivity {
     const struct differing *differing; // by output: elements of the sharded run out of tolerance
 };
 
-// ---- changing the last bit ---------------------------------------------------------------------
+// ---- changing the last bits --------------------------------------------------------------------
 
 // Returns the next number of a generator (xorshift), the same ones on every machine.
 static uint64_t next_random(uint64_t *state)
@@ -64,16 +66,18 @@ static uint64_t next_random(uint64_t *state)
     return *state;
 }
 
-// Makes the magnitude of a float one unit larger or smaller.
-static void change_last_bit(unsigned char *at, size_t bytes, bool larger)
+// Makes the magnitude of a float, which is not 0, larger or smaller by 1 to MOST_UNITS units.
+static void change_last_bits(unsigned char *at, size_t bytes, uint64_t random)
 {
     uint64_t bits = 0; // tensors are little-endian: the lowest bytes come first
     memcpy(&bits, at, bytes);
-    bits += larger ? 1 : UINT64_MAX;
+    uint64_t units = bytes > 2 ? 1 + random % MOST_UNITS : 1;
+    uint64_t magnitude = bits & (UINT64_MAX >> (65 - 8 * bytes));
+    bits += random >> 63 || magnitude <= units ? units : 0 - units;
     memcpy(at, &bits, bytes);
 }
 
-// Changes the last bit of about all elements. Integers stay: they are exact, and models compare
+// Changes the last bits of about all elements. Integers stay: they are exact, and models compare
 // masks and flags with 0 and 1. Other numbers are far from infinity and not 0.
 static void change_elements(struct sensitivity *sensitivity, tsr_dtype type, void *data, size_t n)
 {
@@ -82,8 +86,8 @@ static void change_elements(struct sensitivity *sensitivity, tsr_dtype type, voi
         double value = tsr__compare_element(type, data, i);
         if (!isfinite(value) || value == rint(value))
             continue;
-        bool larger = next_random(&sensitivity->random) >> 63;
-        change_last_bit((unsigned char *)data + i * bytes, bytes, larger);
+        change_last_bits((unsigned char *)data + i * bytes, bytes,
+                         next_random(&sensitivity->random));
         sensitivity->changed = true;
     }
 }
@@ -278,16 +282,17 @@ static void report(const struct sensitivity *sensitivity, size_t i, const tsr_di
     static const char hint[] = "the difference is accepted; --tolerance sets another limit";
     size_t noise = count_noise(sensitivity, i);
     if (noise)
-        tsr__diag(work->session, DIAG_verify_sensitive, &at, hint,
-                  "sharded and unsharded outputs differ by %.3g (%.3g of the largest magnitude), "
-                  "but %zu of %zu elements are rounding errors and were not compared: changing the "
-                  "last bit of the inputs changes them by more than %g %% of the largest magnitude",
-                  output->max_abs, output->max_rel, noise, tsr__compare_numbers(work->unsharded, i),
-                  100 * MOST_REL);
+        tsr__diag(
+            work->session, DIAG_verify_sensitive, &at, hint,
+            "sharded and unsharded outputs differ by %.3g (%.3g of the largest magnitude), "
+            "but %zu of %zu elements are rounding errors and were not compared: changing the "
+            "last bits of the inputs changes them by more than %g %% of the largest magnitude",
+            output->max_abs, output->max_rel, noise, tsr__compare_numbers(work->unsharded, i),
+            100 * MOST_REL);
     else
         tsr__diag(work->session, DIAG_verify_sensitive, &at, hint,
                   "sharded and unsharded outputs differ by %.3g (%.3g of the largest magnitude), "
-                  "but changing the last bit of the inputs changes the unsharded output by %.3g: "
+                  "but changing the last bits of the inputs changes the unsharded output by %.3g: "
                   "the model amplifies rounding errors",
                   output->max_abs, output->max_rel, sensitivity->changes[i].most);
 }

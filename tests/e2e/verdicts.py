@@ -340,6 +340,21 @@ def test_rounding_errors_alone(d):
             check("at least one element must be compared", rc == 1 and doc["findings"][0]["code"] == "verify-different", (rc, err))
 
 
+def test_rounding_errors_of_long_sums(d):
+    """864 numbers that differ from -0.7 in the last bits: their normalization is mostly the error of their mean, which is several bits."""
+    rng = np.random.default_rng(5)
+    x = (np.float32(-0.7) + rng.integers(-8, 9, (6, 144)) * np.float32(2.0 ** -24)).astype("f4")
+    np.savez(d + "/nearly.npz", x=x)
+    scale = numpy_helper.from_array(rng.standard_normal((6, 144)).astype("f4"), "scale")
+    m = save(d + "/nearly.onnx", [helper.make_node("LayerNormalization", ["x", "scale"], ["y"], name="norm", axis=0)],
+             [("x", T.FLOAT, [6, 144])], [("y", T.FLOAT, [6, 144])], [scale])
+    rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "norm:x={1,2}")
+    check("a sharded mean of many", rc == 0, err)
+    rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", d + "/nearly.npz")
+    check("an error of several bits passes", rc == 0 and doc["ok"] and [f["code"] for f in doc["findings"]] == ["verify-sensitive"],
+          (rc, doc, err))
+
+
 def test_amplified_errors_are_found(d):
     """An operator adds to each element its index in the tensor, so its rule is wrong: in the second shard the indices start with 0 again.
 
@@ -361,6 +376,6 @@ def test_amplified_errors_are_found(d):
 
 harness.run([
     test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_device_varies, test_rounding_errors_are_amplified,
-    test_random_sequence, test_results_near_zero, test_doubles_computed_as_floats, test_rounding_errors_alone, test_amplified_errors_are_found
+    test_random_sequence, test_results_near_zero, test_doubles_computed_as_floats, test_rounding_errors_alone, test_rounding_errors_of_long_sums, test_amplified_errors_are_found
 ])
 harness.finish()
