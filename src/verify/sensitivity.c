@@ -6,11 +6,11 @@
 // 100.00001 - 200 + 100 is mostly the rounding error of the three sums. Any other order of these
 // sums gives another result, which is neither better nor worse.
 //
-// The unsharded model is run again with inputs and weights whose last bits are changed by as much as
-// a sum of some hundred numbers is wrong: up to MOST_UNITS units. Such numbers are as good as the
-// given ones, and so are their results. A sharded output that differs at most
-// MARGIN times as much as these results, and in at most MARGIN times as many elements, is not an
-// error of the sharding.
+// The unsharded model is run again with inputs and weights whose last bits are changed by as much
+// as a sum of some hundred numbers is wrong: up to MOST_UNITS units. Such numbers are as good as
+// the given ones, and so are their results. A sharded output that differs at most MARGIN times as
+// much as these results, and in at most MARGIN times as many elements, is not an error of the
+// sharding.
 //
 // Why elements are counted: the distances of equal points change by 1e-3, all others by 1e-7. A
 // sharding error of 1e-3 in all distances must be found.

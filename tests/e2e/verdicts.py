@@ -376,6 +376,7 @@ def test_amplified_errors_are_found(d):
 
 harness.run([
     test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_device_varies, test_rounding_errors_are_amplified,
-    test_random_sequence, test_results_near_zero, test_doubles_computed_as_floats, test_rounding_errors_alone, test_rounding_errors_of_long_sums, test_amplified_errors_are_found
+    test_random_sequence, test_results_near_zero, test_doubles_computed_as_floats, test_rounding_errors_alone,
+    test_rounding_errors_of_long_sums, test_amplified_errors_are_found
 ])
 harness.finish()

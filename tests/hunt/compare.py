@@ -419,6 +419,8 @@ def attempt(lib, tessera, path, case, cut, work):
         except api.Failed as why:
             if names_differ(case, [f[0] for f in why.findings]):
                 return Verdict("told no", "input-mismatch")
+            if why.what == "infer" and cut["kind"] == "hand" and refusals.edits_may(why.findings):
+                return Verdict("told no", " ".join(sorted({f[0] for f in why.findings})))
             if cut["level"] and any(engine_differs(case, k, cut["level"], []) for k in range(len(case.sets))):
                 return Verdict("engine", "optimised, it refuses the whole model too")
             known = refusals.engine_mistake(case.model, str(why)) if why.what in ("open", "run") else ""

@@ -49,7 +49,7 @@ static void add_tokens(struct derivation *derivation)
 #define ROUTE_OPSET 13   // oldest opset for which local nodes are written (emit_route.c)
 #define ROUTE_MOST  1024 // largest number of experts, which bounds the constants of local nodes
 
-// Inputs of QMoE: scales of experts (global ones, and of activations), and of blocks of activations.
+// Inputs of QMoE: scales of experts (global ones, of activations), and of blocks of activations.
 enum { GLOBAL_SCALES = 15, BLOCK_SCALES = 19 };
 
 // True if it is known for each input whether it has a row per expert. Weights have one, scales of
@@ -201,7 +201,8 @@ static void add_units(struct derivation *derivation, size_t i, const char *units
 }
 
 // Adds the inputs `from` to `to` - 1. Only their first dimension can be sharded, and only if its
-// size is the number of experts. Weights of unknown size have that many, or the kernel refuses them.
+// size is the number of experts. Weights of unknown size have that many, or the kernel refuses
+// them.
 static void add_rest(struct derivation *derivation, size_t from, size_t to)
 {
     struct shape w = tsr__derive_in(derivation, 2);
