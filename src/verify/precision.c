@@ -39,8 +39,8 @@ static double visit_bodies(struct precision_pass *precision_pass, const tsr_node
 }
 
 // Sets the tolerance of each output of a node: the largest tolerance among the output's type, the
-// type in which the engine computes it, the node's inputs and the node's bodies. Returns the largest
-// tolerance of the outputs and the bodies.
+// type in which the engine computes it, the node's inputs and the node's bodies. Returns the
+// largest tolerance of the outputs and the bodies.
 static double visit_node(struct precision_pass *precision_pass, const tsr_node *node)
 {
     double read = tsr__node_draws(node) ? INFINITY : visit_bodies(precision_pass, node),
