@@ -399,7 +399,8 @@ static const struct option options[] = {
      "measure: number of ranks on this host (default: one per core), or GPUs: cuda:2, cuda:2@0, "
      "CUDA:0,CPU; with --model also the file of an earlier measurement"},
     {"--seconds", "S",
-     "measure: duration (default 30, of which the first pass over all kinds needs about 10); below 0.5 operator kinds are not distinguished",
+     "measure: duration (default 30; all kinds of work need about 10); below 0.5 operator kinds "
+     "are not distinguished",
      NUMBER(seconds)},
     {"--model", "MODEL",
      "measure: also run this model unsharded and sharded; plan and simulate then use the measured "

@@ -37,11 +37,8 @@ static struct form *plain_form(struct part *part, const struct item *it)
     return plain;
 }
 
-// Returns the name of a form's tensor on this rank. The form of plain_form has the name of the
-// value; the others get a number. Example: y/2 is form 2 of y. If the model already has a y/2, the
-// name is y/1002.
-// True for a shard in a body of a value that is an input of the model. The input itself may be added
-// to the main graph later, to read its sizes.
+// True for a shard in a body of a value that is an input of the model. The input itself may be
+// added to the main graph later, to read its sizes.
 static bool hides_input(const struct part *part, struct form *form)
 {
     const tsr_value *value = form->item->value;
@@ -50,6 +47,9 @@ static bool hides_input(const struct part *part, struct form *form)
            tsr_value_graph(value) == tsr_model_graph(part->draft->model);
 }
 
+// Returns the name of a form's tensor on this rank. The form of plain_form has the name of the
+// value; the others get a number. Example: y/2 is form 2 of y. If the model already has a y/2, the
+// name is y/1002.
 struct str tsr__form_name(struct part *part, struct form *form)
 {
     struct item *it = form->item;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// search.h - the plan: what it is, how the best one without pipeline stages is found, and its result.
+// search.h - the plan and its result; finds the best plan without pipeline stages.
 #ifndef TSR_PLAN_SEARCH_H
 #define TSR_PLAN_SEARCH_H
 
@@ -12,8 +12,8 @@ struct plan {
     struct models *models;
     struct program_result result; // costs in picoseconds, of all runs of all models
     int64_t run[PLAN_MAX_MODELS]; // time of one run of each model
-    int64_t time;         // played time, of all runs of all models
-    int64_t compute;      // the part of the time in which nodes run
+    int64_t time;                 // played time, of all runs of all models
+    int64_t compute;              // the part of the time in which nodes run
     struct set_plan *set; // the device set of the plan; NULL: all devices at once, or a pipeline
     // by model: predicted times of the ranges of a pipeline; `time` NULL: no pipeline
     struct played_plan played[PLAN_MAX_MODELS];

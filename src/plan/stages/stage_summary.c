@@ -137,8 +137,8 @@ static tsr_status find_bound(struct staging *staging, const tsr_plan_options *op
     return st;
 }
 
-// Fills in cost and bound. If all stages were solved together (pipeline->answer), the cost is that of
-// this solution, and the bound is staging->least if there is one.
+// Fills in cost and bound. If all stages were solved together (pipeline->answer), the cost is that
+// of this solution, and the bound is staging->least if there is one.
 tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
                              const tsr_plan_options *options, struct program_result *out)
 {

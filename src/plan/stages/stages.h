@@ -263,7 +263,8 @@ tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pip
 tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
                                const char *node, tsr_plan_result *out) TSR_MUST_USE;
 
-// plan_stages.c: the search for the best plan in stages. The caller sets the fields before `staging`.
+// plan_stages.c: the search for the best plan in stages. The caller sets the fields before
+// `staging`.
 struct stages_plan {
     // time of a plan without stages: slower stages need not be found; PLAN_NEVER: none
     int64_t beat;

@@ -68,8 +68,8 @@ static tsr_status write_slot(const struct writing *writing, size_t at, enum slot
 }
 
 // Returns the stage of a node; -1: it needs none. Without stages, the first device returns the
-// outputs. A single stage on other devices returns them itself; otherwise large caches would be sent
-// to a CPU that runs no node.
+// outputs. A single stage on other devices returns them itself; otherwise large caches would be
+// sent to a CPU that runs no node.
 static int64_t stage_of(const struct planner *planner, size_t at)
 {
     const struct planner_scope *scope = &planner->scope;

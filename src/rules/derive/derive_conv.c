@@ -147,7 +147,7 @@ static bool read_window(const struct derivation *derivation, int weights, struct
     space->reach[i] = (kernel - 1) * dilation + 1;
     if (!read_pads(derivation, space, i))
         return false;
-    // A kernel beyond listed pads gives a result in ONNX Runtime alone, which more pads would change.
+    // A kernel beyond listed pads gives a result in ONNX Runtime only; more pads would change it.
     bool listed = pads_are_listed(derivation) && !tsr__derive_int(derivation, "ceil_mode", 0);
     if (listed && space->after[i] > entry(derivation, "pads", space->n + i, 0))
         return false;
