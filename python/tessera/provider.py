@@ -274,7 +274,9 @@ def _with_provider(options: Dict[str, str], sess_options: Any, providers: Option
         sess_options = sess_options or onnxruntime.SessionOptions()
         sess_options.add_provider_for_devices([d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME][:1], options)
         return sess_options, None, None
-    others: List[Any] = list(providers if providers is not None else onnxruntime.get_available_providers())
+    # onnxruntime's own default falls back where TensorRT is not installed, which is usual beside its wheel for GPUs.
+    usual = [p for p in onnxruntime.get_available_providers() if "tensorrt" not in p.lower()]
+    others: List[Any] = list(providers if providers is not None else usual)
     names = [NAME] + [p for p in others if p != NAME]
     if provider_options is None:
         return sess_options, [(NAME, options)] + names[1:], None

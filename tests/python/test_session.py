@@ -245,6 +245,20 @@ def test_arguments_have_the_names_of_onnxruntime():
                                                                           "seq": 9}).get_providers()[0] == "TesseraExecutionProvider"
 
 
+def test_absent_libraries_of_other_providers():
+    """The wheel of onnxruntime for GPUs lists TensorRT, which is rarely installed. It must not be opened."""
+    import onnxruntime
+    from tessera import provider
+    known = onnxruntime.get_available_providers
+    onnxruntime.get_available_providers = lambda: ["TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"] + known()
+    try:
+        _, providers, _ = provider._with_provider({"devices": "2"}, None, None, None)
+    finally:
+        onnxruntime.get_available_providers = known
+    names = [p if isinstance(p, str) else p[0] for p in providers or []]
+    assert not any("tensorrt" in name.lower() for name in names) and (not names or names[1:] == known()), names
+
+
 def test_context_models_need_no_devices():
     """An EPContext model has its devices itself. onnxruntime alone refuses it."""
     with tempfile.TemporaryDirectory() as folder:

@@ -265,6 +265,8 @@ static bool bring(struct timing *timing, const tsr_value *v, uint32_t want, size
         return false;
     uint32_t from = forms->layouts.at[tsr__resharding_source(timing->planner, forms->layouts.at,
                                                              forms->layouts.n, want, value)];
+    if (from == PLAN_NO_LAYOUT)
+        return false; // out of memory
     if (tsr__resharding_time(timing->planner, from, want, value) == 0)
         return true;
     bool transfer = forms->range != SIZE_MAX && forms->range != k;
