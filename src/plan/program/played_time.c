@@ -501,6 +501,8 @@ bool tsr__plan_play(struct planner *planner, const struct plan_range *ranges, si
 
 int64_t tsr__planner_played(struct planner *planner, int64_t cost)
 {
+    if (planner->machine.topology->unsharded_penalty)
+        return cost; // which has the penalties
     int64_t time = 0, transfer = 0;
     struct plan_range all = {planner->n_nodes, planner->machine.all, (size_t)planner->machine.n};
     struct played_plan played = {.time = &time, .transfer = &transfer};
