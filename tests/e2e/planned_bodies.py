@@ -64,7 +64,8 @@ def agree(folder, model, devices, words=(), feeds=None, sized=True):
     if sized:
         assert plan["collectives"] == parts["collectives"], (plan["collectives"], parts["collectives"])
         played = doc("simulate", out, *config)["seconds"] * 1e3
-        assert abs(played / plan["milliseconds"] - 1) < 0.005, (played, plan["milliseconds"])
+        # a plan charges the slice of an input that a branch reads sharded; a rank file slices it outside, like every input, at no charge
+        assert 0.98 < played / plan["milliseconds"] < 1.005, (played, plan["milliseconds"])
     return plan
 
 

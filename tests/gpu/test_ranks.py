@@ -104,7 +104,7 @@ else:
     print("ok facts: MPI # SKIP no mpirun")
 rc, out, err = call("run", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", "2", "--json")
 ranks = json.loads(out)["ranks"] if rc == 0 else []
-case("planned and measured memory agree", len(ranks) == 2 and all(abs(r["memory"] / r["planned_memory"] - 1) < 0.05 for r in ranks), ranks)
+case("planned and measured memory agree", len(ranks) == 2 and all(abs(r["memory"] / r["planned_memory"] - 1) < 0.06 for r in ranks), ranks)
 rc, out, err = call("run", BERT + "/model.onnx", "--inputs", BERT + "/test_data_set_0", "--devices", "2", "--verbose")
 case("--verbose says what the ranks are", rc == 0 and "rank 1: CPU (CPU), " in out and "threads with ranks 0+1" in out, out + err)
 

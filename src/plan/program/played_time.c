@@ -265,10 +265,10 @@ static bool bring(struct timing *timing, const tsr_value *v, uint32_t want, size
         return false;
     uint32_t from = forms->layouts.at[tsr__resharding_source(timing->planner, forms->layouts.at,
                                                              forms->layouts.n, want, value)];
-    if (from == PLAN_NO_LAYOUT)
-        return false; // out of memory
     if (tsr__resharding_time(timing->planner, from, want, value) == 0)
         return true;
+    if (from == PLAN_NO_LAYOUT)
+        return false; // out of memory
     bool transfer = forms->range != SIZE_MAX && forms->range != k;
     const struct events *events = events_of_move(timing, from, want, value);
     if (!events)
