@@ -117,7 +117,8 @@ def one_answer(d):
         assert plan["cut_nodes"] == part["cut_nodes"], (name, devices, dims, plan["cut_nodes"], part["cut_nodes"])
         milliseconds = doc("simulate", planned, "--devices", devices, *words, *dims)["seconds"] * 1e3
         # the time of copies is that of one of them and what they share; sums over an open batch are written in another way
-        assert abs(milliseconds / plan["milliseconds"] - 1) < (0.02 if plan["copies"] > 1 else 0.005), (name, devices, dims, milliseconds, plan["milliseconds"])
+        most = 0.02 if plan["copies"] > 1 else 0.005
+        assert abs(milliseconds / plan["milliseconds"] - 1) < most, (name, devices, dims, milliseconds, plan["milliseconds"])
 
 
 def lookups(d):
