@@ -52,6 +52,7 @@ struct timing {
     struct value_forms *forms; // by value id
     struct player player;
     struct first_only first;
+    bool *unused;                // nodes of branches that are not taken, by index
     struct map moves;            // struct events of reshardings, by layouts and value
     VEC(struct pending) pending; // of the current range since its devices last communicated
     struct played_plan *out;
@@ -290,8 +291,15 @@ static uint32_t whole_on(struct timing *timing, const struct plan_range *range,
     return tsr__planner_replicated_on(timing->planner, rank, range->devices, n);
 }
 
+// True if the value is made in a branch that is not taken.
+static bool is_unmade(const struct timing *timing, const tsr_value *value)
+{
+    int64_t at = tsr__planned_producer(timing->planner, value);
+    return at >= 0 && timing->unused[at];
+}
+
 // Reshards the inputs to the candidate's layouts. Subgraphs read full values on all devices of the
-// range.
+// range. A branch that is not taken has its inputs, too: they are resharded outside of the If.
 static bool bring_inputs(struct timing *timing, const struct plan_node *node, size_t k)
 {
     tsr_value **captures;
@@ -300,7 +308,8 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
     const struct plan_range *range = &timing->ranges[k];
     for (size_t i = 0; i < n_reads; i++) {
         const tsr_value *value = plan_any_read(node, captures, i);
-        if (!value || (i < n_in && !node->border && read_before(node->node, i)))
+        if (!value || (i < n_in && !node->border && read_before(node->node, i)) ||
+            is_unmade(timing, value))
             continue;
         uint32_t want = i < n_in ? candidate->in[i] : whole_on(timing, range, value, range->n);
         if (!bring(timing, value, want, k))
@@ -444,13 +453,12 @@ bool tsr__planner_unused(struct planner *planner, struct arena *arena, bool **ou
     return true;
 }
 
-// Lists all steps of one run, in graph order, without branches of If that are not taken.
+// Lists all steps of one run, in graph order. Nodes of branches that are not taken do not run.
 static bool list_steps(struct timing *timing, const int64_t *common)
 {
     struct planner *planner = timing->planner;
     size_t k = 0;
-    bool *unused;
-    if (!tsr__planner_unused(planner, &timing->arena, &unused))
+    if (!tsr__planner_unused(planner, &timing->arena, &timing->unused))
         return false;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
@@ -459,11 +467,10 @@ static bool list_steps(struct timing *timing, const int64_t *common)
             k++;
         }
         if (node->strategy) {
-            if (unused[i])
-                continue;
             if (!bring_inputs(timing, node, k))
                 return false;
-            run_node(timing, node, k);
+            if (!timing->unused[i])
+                run_node(timing, node, k);
         } else if (planner->node_at[tsr__node_id(node->node)] >= 0) {
             run_common(timing, common ? common[i] : 0);
         }
