@@ -24,10 +24,11 @@ struct node_cost_result {
     double work, bytes; // number of operations; bytes read and written
     const char *type;   // type of the first input, as tsr_dtype_name returns it
     bool sized;         // all sizes are known
+    bool moves;         // moving the bytes takes longer than the operations
 };
 // Returns the time of a node on a device, for values of these shapes. `seen` is a topology with
 // measurements of similar nodes, which correct the time; NULL: no correction.
-struct node_cost_result tsr__node_cost(struct arena *arena, const tsr_node *node,
+struct node_cost_result tsr__node_cost(tsr_session *session, const tsr_node *node,
                                        const struct shapes *shapes, const tsr_topology *seen,
                                        const tsr_topology_device *device);
 // Returns the time of `work` operations of this kind that read and write `bytes`. Uses only the

@@ -320,23 +320,6 @@ static tsr_status add_comm(const struct reading *reading, const tsr_node *node)
 
 // ---- nodes -------------------------------------------------------------------------------------
 
-// Sets the overhead of the task and whether it is bandwidth-bound. A task is bandwidth-bound if its
-// node takes longer on a device with infinite compute speed than on one with infinite bandwidth.
-static void divide(struct sim_task *task, const tsr_node *node, const struct shapes *shapes,
-                   const tsr_topology_device *device, struct arena *scratch)
-{
-    tsr_topology_device moves = *device, computes = *device;
-    int64_t overhead = (int64_t)(device->overhead * 1e12);
-    moves.overhead = computes.overhead = 0;
-    moves.flops = computes.bandwidth = 1e30;
-    memset(moves.rates, 0, sizeof moves.rates);
-    memset(computes.moves, 0, sizeof computes.moves);
-    memset(computes.cached, 0, sizeof computes.cached);
-    task->overhead = int64_min(overhead, task->ps);
-    task->moves = tsr__node_cost(scratch, node, shapes, NULL, &moves).ps >
-                  tsr__node_cost(scratch, node, shapes, NULL, &computes).ps;
-}
-
 // Adds a communication (an operator of the domain ai.tessera) or a compute task. A node whose
 // inputs are all constants, or that only computes sizes, adds nothing.
 static tsr_status add_node(const struct reading *reading, const tsr_node *node)
@@ -352,19 +335,19 @@ static tsr_status add_node(const struct reading *reading, const tsr_node *node)
     if (!task)
         return TSR_NOMEM;
     struct node_cost_result cost =
-        tsr__node_cost(reading->scratch, node, reading->shapes, sim->topology, device);
+        tsr__node_cost(sim->session, node, reading->shapes, sim->topology, device);
+    int64_t overhead = int64_min((int64_t)(device->overhead * 1e12), cost.ps);
     *task = (struct sim_task){.branch = reading->branch,
                               .op = tsr_node_op(node),
                               .node = tsr__node_label(node),
                               .from = node,
-                              .ps = cost.ps,
+                              .ps = mul_cap(cost.ps, reading->times),
+                              .overhead = mul_cap(overhead, reading->times),
+                              .moves = cost.moves,
                               .work = cost.work * (double)reading->times,
                               .bytes = cost.bytes * (double)reading->times,
                               .type = cost.type};
     sim->unsized += !cost.sized;
-    divide(task, node, reading->shapes, device, reading->scratch);
-    task->ps = mul_cap(task->ps, reading->times);
-    task->overhead = mul_cap(task->overhead, reading->times);
     return TSR_OK;
 }
 

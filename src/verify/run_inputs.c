@@ -177,7 +177,8 @@ static bool is_bounded(struct loading *loading)
         return false;
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
          node = tsr_node_next(node)) {
-        struct node_cost_result cost = tsr__node_cost(&loading->arena, node, shapes, NULL, &any);
+        struct node_cost_result cost =
+            tsr__node_cost(loading->arena.session, node, shapes, NULL, &any);
         work += cost.work;
         bytes += cost.bytes;
     }

@@ -48,7 +48,8 @@ static int64_t price_of(const char *op, const tsr_topology_device *device)
     tsr_value *y = node(t, op, input(t, "x", DIMS(1024, 1024)), NULL, "y");
     struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
     assert_non_null(shapes);
-    int64_t price = tsr__node_cost(&t->arena, tsr_value_producer(y), shapes, NULL, device).ps;
+    int64_t price =
+        tsr__node_cost(t->arena.session, tsr_value_producer(y), shapes, NULL, device).ps;
     net_free(t);
     return price;
 }
@@ -92,8 +93,10 @@ static void convolutions_swallow_what_follows(void **state)
             node(t, "Neg", made, NULL, "other");
         struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
         assert_non_null(shapes);
-        int64_t add = tsr__node_cost(&t->arena, tsr_value_producer(sum), shapes, NULL, &device).ps;
-        int64_t cut = tsr__node_cost(&t->arena, tsr_value_producer(end), shapes, NULL, &device).ps;
+        int64_t add =
+            tsr__node_cost(t->arena.session, tsr_value_producer(sum), shapes, NULL, &device).ps;
+        int64_t cut =
+            tsr__node_cost(t->arena.session, tsr_value_producer(end), shapes, NULL, &device).ps;
         assert_true(read_twice ? add > 0 && cut > 0 : add == 0 && cut == 0);
         net_free(t);
     }
@@ -124,14 +127,15 @@ static void sightings_count(void **state)
     const tsr_node *neg = tsr_value_producer(node(t, "Neg", (tsr_value *)x, NULL, "y"));
     const tsr_node *abs = tsr_value_producer(node(t, "Abs", (tsr_value *)x, NULL, "z"));
     struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
-    struct node_cost_result plain = tsr__node_cost(&t->arena, neg, shapes, t->o.topology, &device);
+    struct node_cost_result plain =
+        tsr__node_cost(t->arena.session, neg, shapes, t->o.topology, &device);
     struct profile_point twice = {plain.work, plain.bytes, 2};
     assert_true(plain.work == 1 << 20 && plain.bytes == 8 << 20);
     assert_string_equal(plain.type, "float32");
     assert_true(tsr__topology_add_profile(t->o.topology, "Neg", plain.type, &twice));
-    int64_t seen = tsr__node_cost(&t->arena, neg, shapes, t->o.topology, &device).ps;
+    int64_t seen = tsr__node_cost(t->arena.session, neg, shapes, t->o.topology, &device).ps;
     assert_true(llabs(seen - 2 * plain.ps) < 4);
-    int64_t other = tsr__node_cost(&t->arena, abs, shapes, t->o.topology, &device).ps;
+    int64_t other = tsr__node_cost(t->arena.session, abs, shapes, t->o.topology, &device).ps;
     assert_int_equal(other, plain.ps);
     net_free(t);
 }
@@ -163,16 +167,17 @@ static void sizes_count(void **state)
     const tsr_node *neg = tsr_value_producer(node(t, "Neg", (tsr_value *)x, NULL, "y"));
     const tsr_node *tanh = tsr_value_producer(node(t, "Tanh", (tsr_value *)x, NULL, "z"));
     struct shapes *shapes = tsr__shapes_new(&t->arena, t->m);
-    struct node_cost_result plain = tsr__node_cost(&t->arena, neg, shapes, NULL, &device);
-    int64_t curve = tsr__node_cost(&t->arena, tanh, shapes, NULL, &device).ps;
+    struct node_cost_result plain = tsr__node_cost(t->arena.session, neg, shapes, NULL, &device);
+    int64_t curve = tsr__node_cost(t->arena.session, tanh, shapes, NULL, &device).ps;
     struct profile_point twice = {plain.work, plain.bytes, 2},
                          half = {plain.work, plain.bytes, 0.5};
     assert_true(tsr__topology_add_kind_profile(t->o.topology, "stream", plain.type, &twice));
-    int64_t sized = tsr__node_cost(&t->arena, neg, shapes, t->o.topology, &device).ps;
+    int64_t sized = tsr__node_cost(t->arena.session, neg, shapes, t->o.topology, &device).ps;
     assert_true(llabs(sized - 2 * plain.ps) < 4);
-    assert_int_equal(tsr__node_cost(&t->arena, tanh, shapes, t->o.topology, &device).ps, curve);
+    assert_int_equal(tsr__node_cost(t->arena.session, tanh, shapes, t->o.topology, &device).ps,
+                     curve);
     assert_true(tsr__topology_add_profile(t->o.topology, "Neg", plain.type, &half));
-    int64_t both = tsr__node_cost(&t->arena, neg, shapes, t->o.topology, &device).ps;
+    int64_t both = tsr__node_cost(t->arena.session, neg, shapes, t->o.topology, &device).ps;
     assert_true(llabs(both - plain.ps) < 4);
     net_free(t);
 }

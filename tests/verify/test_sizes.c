@@ -35,7 +35,7 @@ static void compare_nodes(tsr_model *model, const struct sample *sample)
         if (tsr__sim_folded(node))
             continue;
         struct node_kind kind = tsr__node_kind(node, shapes);
-        struct node_cost_result cost = tsr__node_cost(&arena, node, shapes, NULL, &device);
+        struct node_cost_result cost = tsr__node_cost(arena.session, node, shapes, NULL, &device);
         assert_int_equal(kind.rate, sample->node.rate);
         assert_int_equal(kind.move, sample->node.move);
         assert_string_equal(tsr__size_word(kind),

@@ -532,8 +532,7 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
 {
     const struct step *st = copy->step;
     copy->n_inputs = st->n_node_inputs;
-    copy->inputs =
-        ARENA_ARRAY(copy->part->draft->arena, tsr_value *, copy->n_inputs + RULE_MAX_RANK);
+    copy->inputs = ARENA_ARRAY(copy->part->draft->arena, tsr_value *, copy->n_inputs + MORE_INPUTS);
     if (!copy->inputs)
         return TSR_NOMEM;
     for (size_t i = 0; i < st->n_node_inputs; i++)

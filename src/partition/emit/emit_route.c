@@ -159,13 +159,13 @@ static tsr_value *local_weights(const struct mixture *mixture, tsr_value **input
 {
     struct part *part = mixture->part;
     const tsr_node *node = mixture->st->flow->node;
-    tsr_value **tiny = ARENA_ARRAY(part->draft->arena, tsr_value *, n_inputs + 8);
+    tsr_value **tiny = ARENA_ARRAY(part->draft->arena, tsr_value *, n_inputs + MORE_INPUTS);
     struct str name = tsr__part_new_name(part);
     if (!tiny || !name.p)
         return NULL;
     fill_tiny(mixture, inputs, tiny);
     size_t n = 0;
-    for (size_t i = 0; i < n_inputs + 8; i++) {
+    for (size_t i = 0; i < n_inputs + MORE_INPUTS; i++) {
         if (i < n_inputs && i != (size_t)mixture->rewrite->input && is_by_router(mixture, i)) {
             tiny[i] = inputs[i];
             inputs[i] = NULL; // the weights of the local node are in its router input

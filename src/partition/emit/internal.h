@@ -5,6 +5,10 @@
 
 #include "partition/emit/emit.h"
 
+// A local node has at most this many inputs more than the model's node: an operator's last optional
+// inputs.
+#define MORE_INPUTS 8
+
 // emit_util.c: helpers that add small nodes and constants. All return NULL after a failure, with a
 // diagnostic.
 // Adds a constant to the graph: the current one, or the main graph, which bodies can read too.

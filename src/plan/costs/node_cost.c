@@ -233,6 +233,23 @@ int64_t tsr__work_cost(double work, struct work_kind kind, double bytes,
     return tsr__weights_cost(work, kind, bytes, &(struct node_weights){0}, 0, device);
 }
 
+// The seconds that a node computes and the seconds that it moves data. They overlap.
+struct busy {
+    double computing, moving;
+};
+
+static struct busy busy_of(double work, struct work_kind kind, double bytes,
+                           const struct node_weights *weights, double held,
+                           const tsr_topology_device *device)
+{
+    if (kind.move == NODE_MOVES_NOTHING)
+        return (struct busy){0};
+    return (struct busy){
+        .computing = work / rate_of(kind, device) + unpack_seconds(weights, held, device),
+        .moving = bytes / move_rate(kind.move, bytes, device) + step_seconds(weights, held, device),
+    };
+}
+
 // Returns the time of `work` operations. A node that only changes a shape costs its overhead. If
 // the device queues nodes, earlier nodes hide the overhead, so only the longer of work and overhead
 // is charged.
@@ -242,16 +259,15 @@ int64_t tsr__weights_cost(double work, struct work_kind kind, double bytes,
 {
     if (kind.move == NODE_MOVES_NOTHING)
         return as_seen(device->overhead, kind, work, bytes);
-    double seconds = work / rate_of(kind, device) + unpack_seconds(weights, held, device);
-    double moving =
-        bytes / move_rate(kind.move, bytes, device) + step_seconds(weights, held, device);
-    double most = fmax(seconds, moving), least = seconds + moving - most;
-    double busy = most + least * tsr__unhidden(device);
-    if (kind.rate >= 0 && device->rates[kind.rate] > 0)
-        busy = most; // measurements of this kind include its memory traffic
+    struct busy busy = busy_of(work, kind, bytes, weights, held, device);
+    double most = fmax(busy.computing, busy.moving);
+    double least = fmin(busy.computing, busy.moving), seconds = most;
+    // measurements of this kind include its memory traffic
+    if (kind.rate < 0 || device->rates[kind.rate] <= 0)
+        seconds += least * tsr__unhidden(device);
     if (device->queued)
-        return as_seen(fmax(busy, device->overhead), kind, work, bytes);
-    return as_seen(busy + device->overhead, kind, work, bytes);
+        return as_seen(fmax(seconds, device->overhead), kind, work, bytes);
+    return as_seen(seconds + device->overhead, kind, work, bytes);
 }
 
 int64_t tsr__kind_cost(struct node_kind kind, tsr_dtype type, double work, double bytes,
@@ -299,29 +315,40 @@ static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
     return bytes + outputs;
 }
 
-// Returns the cost of a node. The simulation calls this for graphs of single devices, where all
-// sizes are local.
-struct node_cost_result tsr__node_cost(struct arena *arena, const tsr_node *node,
-                                       const struct shapes *shapes, const tsr_topology *seen,
-                                       const tsr_topology_device *device)
+// Sets everything but the type. The rule has all sizes that the cost needs.
+static void add_cost(struct node_cost_result *cost, const tsr_node *node,
+                     const struct shapes *shapes, const struct rule *rule, const tsr_topology *seen,
+                     const tsr_topology_device *device)
 {
     int64_t sizes[RULE_MAX_FACTORS];
-    const struct rule *rule = tsr__rule_of(arena, node, shapes);
-    struct node_cost_result cost = {.type = tsr_dtype_name(type_of(node, shapes)), .sized = true};
-    if (!rule)
-        return cost;
     tsr__planner_sizes(shapes, node, rule, sizes);
     for (int factor = 0; factor < rule->n_factors; factor++)
         sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // unknown size
-    cost.bytes = bytes_touched(node, shapes, rule, sizes, &cost.sized);
-    cost.work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
+    cost->bytes = bytes_touched(node, shapes, rule, sizes, &cost->sized);
+    cost->work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
     struct node_weights weights = tsr__node_weights(node, rule, sizes);
     double held = 0;
     if (weights.input > 0)
         held = (double)tsr__sized_bytes(shapes, tsr_node_input(node, (size_t)weights.input),
-                                        &cost.sized);
-    cost.ps = tsr__weights_cost(cost.work, tsr__work_kind(node, shapes, seen), cost.bytes, &weights,
-                                held, device);
+                                        &cost->sized);
+    struct work_kind kind = tsr__work_kind(node, shapes, seen);
+    struct busy busy = busy_of(cost->work, kind, cost->bytes, &weights, held, device);
+    cost->moves = busy.moving > busy.computing;
+    cost->ps = tsr__weights_cost(cost->work, kind, cost->bytes, &weights, held, device);
+}
+
+// Returns the cost of a node. The simulation calls this for graphs of single devices, where all
+// sizes are local. The rule is not kept: a graph may have 100,000 nodes.
+struct node_cost_result tsr__node_cost(tsr_session *session, const tsr_node *node,
+                                       const struct shapes *shapes, const tsr_topology *seen,
+                                       const tsr_topology_device *device)
+{
+    struct arena scratch = {.session = session};
+    struct node_cost_result cost = {.type = tsr_dtype_name(type_of(node, shapes)), .sized = true};
+    const struct rule *rule = tsr__rule_of(&scratch, node, shapes);
+    if (rule)
+        add_cost(&cost, node, shapes, rule, seen, device);
+    tsr__arena_free(&scratch);
     return cost;
 }
 

@@ -307,21 +307,29 @@ static bool own_without_empty(struct arena *arena, const struct tile_layout *l,
     return pairs && tsr__layout_own(arena, m, pairs, n);
 }
 
+// True if a dimension has an empty shard (has_empty). Most layouts have none.
+static bool any_empty(const struct tile_layout *layout, const struct shape *shape)
+{
+    int64_t sizes[TILE_MAX_FACTORS];
+    for (int axis = 0; shape->rank == layout->rank && axis < layout->rank; axis++)
+        if (has_empty(&layout->dims[axis], shape->dims[axis], sizes))
+            return true;
+    return false;
+}
+
 struct tile_layout *tsr__layout_filled(struct arena *arena, struct tile_layout *given,
                                        const struct shape *shape)
 {
+    if (!any_empty(given, shape))
+        return given;
     size_t rank = (size_t)given->rank;
     int64_t(*sizes)[TILE_MAX_FACTORS] =
         tsr__arena_array(arena, rank + 1, sizeof(int64_t[TILE_MAX_FACTORS]), _Alignof(int64_t));
-    bool *empty = ARENA_ARRAY(arena, bool, rank + 1), any = false;
+    bool *empty = ARENA_ARRAY(arena, bool, rank + 1);
     if (!sizes || !empty)
         return NULL;
-    for (int axis = 0; shape->rank == given->rank && axis < given->rank; axis++) {
+    for (int axis = 0; axis < given->rank; axis++)
         empty[axis] = has_empty(&given->dims[axis], shape->dims[axis], sizes[axis]);
-        any = any || empty[axis];
-    }
-    if (!any)
-        return given;
     struct tile_layout *l = tsr__layout_units(arena, given);
     struct tile_layout *m = l ? tsr__layout_cut(arena, l->rank, l->dims) : NULL;
     if (!m)
