@@ -392,7 +392,7 @@ def text_array(texts: Any) -> Any:
 
 def did_you_mean(name: Any, known: List[str]) -> str:
     """Returns "; did you mean 'x'?" for a misspelt name, or an empty string."""
-    near = library.tsr_nearest(str(name).encode(), text_array(known), len(known))
+    near = library.tsr_nearest(str(name).encode(errors="replace"), text_array(known), len(known))
     return "; did you mean '%s'?" % near.decode() if near else ""
 
 

@@ -25,6 +25,7 @@ Chat = Sequence[Mapping[str, Any]]  # messages such as {"role": "user", "content
 # Search options of onnxruntime-genai, for "did you mean" only: it knows itself which ones it has.
 SEARCH = ("do_sample", "early_stopping", "length_penalty", "min_length", "no_repeat_ngram_size", "num_beams", "num_return_sequences",
           "random_seed", "repetition_penalty", "temperature", "top_k", "top_p")
+MOST_INCOMPLETE = 16  # tokens; the bytes of a character need 4, more are no text
 NO_TEMPLATE = "Empty chat template."  # onnxruntime-genai's error for folders without one
 
 
@@ -47,17 +48,21 @@ def tokenizer_of(folder: str) -> Any:
 class Pieces:
     """Converts tokens to pieces of text. An incomplete character is kept until the token with the rest of it
     arrives.
+
+    Only the tokens of the last piece and those after it are decoded: with all of them, the time per token would grow
+    with the answer. (The last piece is needed because the first token of a text may lose its space.)
     """
 
     def __init__(self, tokenizer: Any):
-        self._tokenizer, self._ids, self._shown = tokenizer, [], ""  # type: Any, List[int], str
+        self._tokenizer, self._last, self._new = tokenizer, [], []  # type: Any, List[int], List[int]
 
     def decode(self, token: int) -> str:
-        self._ids.append(token)
-        text = self._tokenizer.decode(self._ids)
-        if text.endswith("\ufffd"):
+        self._new.append(token)
+        text = self._tokenizer.decode(self._last + self._new)
+        if text.endswith("\ufffd") and len(self._new) < MOST_INCOMPLETE:
             return ""
-        piece, self._shown = str(text[len(self._shown):]), text
+        piece = str(text[len(self._tokenizer.decode(self._last)):])
+        self._last, self._new = self._new, []
         return piece
 
 
@@ -347,6 +352,14 @@ def check_stop(stop: Union[str, Iterable[str], None]) -> List[str]:
     return texts
 
 
+def _overlap(text: str, stop: str) -> int:
+    """Returns the length of the longest end of the text with which the stop string begins."""
+    at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while at >= 0 and not stop.startswith(text[at:]):
+        at = text.find(stop[0], at + 1)
+    return len(text) - at if at >= 0 else 0
+
+
 class StopText:
     """Passes text on up to the first stop string, which is left out. Text that may be the beginning of a stop string
     is held back.
@@ -364,7 +377,7 @@ class StopText:
         if at >= 0:
             self.held = ""
             return held[:at], True
-        keep = max((n for s in self._stop for n in range(1, min(len(s), len(held) + 1)) if held.endswith(s[:n])), default=0)
+        keep = max((_overlap(held, s) for s in self._stop), default=0)
         self.held = held[len(held) - keep:]
         return held[:len(held) - keep], False
 

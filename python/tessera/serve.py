@@ -20,6 +20,7 @@ import uuid
 from concurrent.futures import Future
 from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
+from ._library import did_you_mean
 from .chat import add_host_arguments, add_model_arguments, fail, number, open_generator
 from .generation import Generator, StopText, check_length, is_chat, search_options
 
@@ -27,12 +28,17 @@ MAX_BODY, MAX_BODIES = 4 << 20, 64 << 20  # bytes of one body, and of all that a
 MAX_TOKENS = 1 << 20
 MAX_REQUESTS = 256  # that are answered at a time
 MAX_STOPS, MAX_STOP = 16, 1000  # every piece of an answer is compared with every stop string
+READ = ("max_completion_tokens", "max_tokens", "model", "seed", "stop", "stream", "stream_options", "temperature", "top_p")
+# Fields that do not change the answer. (`model`: the server has one.)
+IGNORED = ("metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+           "safety_identifier", "service_tier", "store", "user")
 # Fields that would change the answer but are not supported, and their values (as JSON) that change nothing.
 NOT_SUPPORTED = {
     "n": ("1", ), "best_of": ("1", ), "echo": ("false", ), "suffix": ('""', ), "logprobs": ("false", ), "top_logprobs": ("0", ),
     "logit_bias": ("{}", ), "presence_penalty": ("0", "0.0"), "frequency_penalty": ("0", "0.0"), "repetition_penalty": ("1", "1.0"),
     "top_k": ("-1", "0"), "min_p": ("0", "0.0"), "response_format": ('{"type": "text"}', ), "tools": ("[]", ), "functions": ("[]", ),
-    "tool_choice": ('"none"', '"auto"'), "function_call": ('"none"', '"auto"'), "modalities": ('["text"]', ), "audio": ()
+    "tool_choice": ('"none"', '"auto"'), "function_call": ('"none"', '"auto"'), "modalities": ('["text"]', ), "audio": (),
+    "reasoning_effort": ('"none"', ), "verbosity": ('"medium"', ), "web_search_options": (), "moderation": ()
 }
 EVENTS = 64  # maximum number of events from one call of the engine
 MOST_BEHIND = 4096  # tokens that a client may be behind the model
@@ -286,27 +292,26 @@ def read_request(body: Any, text: Any, context: int, chat: bool) -> Request:
         raise ValueError("messages must be a list of objects with role and content")
     if not chat and not isinstance(prompt, str):
         raise ValueError("prompt must be a string")
-    for name, neutral in NOT_SUPPORTED.items():
-        if body.get(name) is not None and json.dumps(body[name]) not in neutral:
-            raise ValueError("%s is not supported; leave it out%s" % (name, " or set it to " + neutral[0] if neutral else ""))
+    _check_fields(body, "messages" if chat else "prompt")
     stop = body.get("stop") or []
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(s, str) and s for s in stop):
         raise ValueError("stop must be a string or a list of strings")
     if len(stop) > MAX_STOPS or any(len(s) > MAX_STOP for s in stop):
         raise ValueError("stop must have at most %d strings of %d characters" % (MAX_STOPS, MAX_STOP))
+    if not isinstance(body.get("stream"), (bool, type(None))):
+        raise ValueError("stream must be true or false")
     stream = body.get("stream_options")
     if stream is not None and not isinstance(stream, dict):
         raise ValueError("stream_options must be an object")
     usage = bool(stream and stream.get("include_usage"))
-    number = lambda name, default, low, high: _number(body, name, default, low, high)
     seed, ids = body.get("seed"), text.encode(prompt)
     check_length(ids, context)  # onnxruntime-genai would fail, together with the requests that run at the same time
-    max_tokens = int(number("max_completion_tokens", number("max_tokens", 256, 1, MAX_TOKENS), 1, MAX_TOKENS))
+    max_tokens = _count(body, "max_completion_tokens", _count(body, "max_tokens", 256, 1, MAX_TOKENS), 1, MAX_TOKENS)
     if seed is not None:
-        seed = int(number("seed", 0, 0, 2**31 - 1))
-    top_p = number("top_p", 1.0, 0, 1)
-    temperature = number("temperature", 0.0, 0, 100) if top_p else 0.0  # top_p 0: only the most likely token remains
+        seed = _count(body, "seed", 0, 0, 2**31 - 1)
+    top_p = _number(body, "top_p", 1.0, 0, 1)
+    temperature = _number(body, "temperature", 0.0, 0, 100) if top_p else 0.0  # top_p 0: only the most likely token remains
     return Request(ids, min(max_tokens, context - len(ids)), temperature, top_p, seed, stop, usage)
 
 
@@ -317,6 +322,24 @@ def _number(body: Dict[str, Any], name: str, default: float, low: float, high: f
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise ValueError("%s must be a number from %d to %d" % (name, low, high))
     return value
+
+
+def _count(body: Dict[str, Any], name: str, default: int, low: int, high: int) -> int:
+    value = _number(body, name, default, low, high)
+    if value != int(value):
+        raise ValueError("%s must be a whole number" % name)
+    return int(value)
+
+
+def _check_fields(body: Dict[str, Any], prompt: str) -> None:
+    """Raises ValueError for a field that would change the answer but is not supported, and for one that is not known."""
+    known = [prompt, *READ, *IGNORED, *NOT_SUPPORTED]
+    for name, value in body.items():
+        neutral = NOT_SUPPORTED.get(name)
+        if name not in known:
+            raise ValueError("unknown field %s%s" % (json.dumps(name[:100]), did_you_mean(name[:100], known)))
+        if neutral is not None and value is not None and json.dumps(value) not in neutral:
+            raise ValueError("%s is not supported; leave it out%s" % (name, " or set it to " + neutral[0] if neutral else ""))
 
 
 async def while_connected(receive: Any, work: Any) -> Any:

@@ -248,6 +248,64 @@ def test_command():
     assert json.loads(call("generate", FOLDER, "--ids", ids, "--max-tokens", "4", "--json").stdout)["tokens"] == unsharded(IDS, 4)
 
 
+class Counted(str):
+    """A stop string that counts how often it is read."""
+    read = 0
+
+    def startswith(self, *words):
+        self.read += 1
+        return super().startswith(*words)
+
+    def __getitem__(self, at):
+        self.read += 1
+        return super().__getitem__(at)
+
+
+def test_long_stop_texts():
+    """A text that may be the beginning of a stop string is held back, and is not compared again at each of its lengths."""
+    if missing("onnxruntime_genai", "tokenizers"):
+        return missing("onnxruntime_genai", "tokenizers")
+    from tessera.generation import until_stop
+    pieces = lambda text: [text[i:i + 3] for i in range(0, len(text), 3)]
+    for text in ("abab" * 3 + "c", "aab" * 4, "abcabcabd", "aaaa"):
+        for stop in ("abababc", "aabb", "abcabd", "b", "aaaaab", "abcabcabd"):
+            assert "".join(until_stop(pieces(text), [stop])) == text.partition(stop)[0], (text, stop)
+    stop = Counted("a" * 999 + "b")
+    assert "".join(until_stop(["a"] * 2000, [stop])) == "a" * 2000 and stop.read <= 3 * 2000, stop.read
+
+
+def test_time_of_a_token_does_not_grow():
+    """Tokens become text as if all were decoded together, but only the last ones are decoded."""
+    if missing("tokenizers"):
+        return missing("tokenizers")
+    from tokenizers import Tokenizer, decoders, models
+    from tessera.generation import Pieces
+
+    class Watched:
+        most = 0
+
+        def __init__(self, decoder):
+            words = ["\u2581Hello", "\u2581you", "s", "\u2581", ","] + ["<0x%02X>" % b for b in range(256)]
+            self.tokenizer = Tokenizer(models.BPE({w: i for i, w in enumerate(words)}, [], byte_fallback=True))
+            self.tokenizer.decoder = decoder
+
+        def decode(self, ids):
+            self.most = max(self.most, len(ids))
+            return self.tokenizer.decode(ids)
+
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    emoji, broken = [5 + b for b in "\U0001f600\u00e9".encode()], [5 + 0xff] * 40
+    for ids in ([0, 1, 2, 4, 3, 1], [0, *emoji, 2, *emoji], [3, 0] * 200, [*emoji] * 50, [0, *broken, 1]):
+        watched = Watched(decoders.Sequence(steps))
+        decode = Pieces(watched).decode
+        text = "".join(map(decode, ids))
+        assert text == watched.tokenizer.decode(ids) or broken[0] in ids and text.endswith(" you"), (ids, text)
+        watched.most = 0
+        for token in ids * 3:
+            decode(token)
+        assert watched.most <= 40, watched.most
+
+
 def test_stop_texts():
     reason = missing("onnxruntime_genai", "tokenizers")
     if reason:

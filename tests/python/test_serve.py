@@ -105,9 +105,11 @@ BAD_BODIES = (b"", b"{", b"[]", b"1", b'{"messages": 5}', b'{"messages": []}', b
 # Fields that change an answer are refused instead of ignored, each with its name; values that change nothing are accepted.
 NOT_SUPPORTED = dict(n=2, logprobs=True, top_logprobs=2, logit_bias={"5": 1}, presence_penalty=1, frequency_penalty=0.5, top_k=3,
                      response_format={"type": "json_object"}, tools=[{"type": "function"}], tool_choice="required", audio={"voice": "x"},
+                     reasoning_effort="high", web_search_options={}, max_token=4, ignore_eos=True, prompt="Hello", seed=1.5, stream="false",
                      stream_options=5)
 NEUTRAL = dict(n=1, logprobs=False, logit_bias={}, presence_penalty=0, frequency_penalty=0.0, response_format={"type": "text"}, tools=[],
-               tool_choice="auto", user="me")
+               tool_choice="auto", reasoning_effort="none", user="me", store=True, metadata={"a": "b"}, service_tier="auto",
+               safety_identifier="x", prompt_cache_key="y", parallel_tool_calls=False)
 STRANGE_MESSAGES = ([{"role": 5, "content": None}], [{"role": "user",
                                                       "content": "\ud800"}], [{}], [{"role": "user", "content": [{"type": "image"}]}])
 
@@ -138,6 +140,9 @@ def test_serve():
         for name, value in NOT_SUPPORTED.items():
             status, text = server.ask("/v1/chat/completions", dict(messages=MESSAGES, max_tokens=2, **{name: value}))
             assert status == 400 and name in json.loads(text)["error"]["message"], (name, status, text)
+        for name, hint in (("max_token", "did you mean 'max_tokens'?"), ("\ud800", "unknown field"), ("x" * 4000000, "unknown field")):
+            status, text = server.ask("/v1/chat/completions", dict(messages=MESSAGES, **{name: 1}))
+            assert status == 400 and hint in json.loads(text)["error"]["message"] and len(text) < 1000, text[:1000]
         assert server.content(**NEUTRAL) == (want, "length")
         status, text = server.ask("/v1/chat/completions",
                                   dict(messages=MESSAGES, max_tokens=8, stream=True, stream_options={"include_usage": True}))
