@@ -206,15 +206,18 @@ static tsr_status keep_sizes(struct request *request)
 #define PIPELINE      "pipeline of hosts, tensor parallel inside" // name of an expert's plan
 #define PIPELINE_MOST 64 // largest number of devices of such a pipeline
 
-// The best plan without stages and the best one in stages, of which the better one is written.
+// A plan has one range of nodes, or several in stages.
+enum plan_kind { PLAIN, STAGED, KINDS };
+
+// The best plan of each kind, of which the better one is written. The caller asks for one kind. The
+// other one may be the answer too, and is searched first.
 struct plans {
-    struct request *request;   // the caller's, of the plan without stages or of that in stages
-    struct request other;      // of the other plan; closed if there is none
-    struct budget part;        // of `other`
-    struct request *plain;     // NULL: no plan without stages is searched
-    struct request *staged;    // NULL: no plan in stages is searched
-    struct plan found;         // without stages
-    struct stages_plan stages; // in stages
+    struct request *request;
+    enum plan_kind asked;
+    struct plan *of[KINDS];    // models NULL: this kind is not searched
+    struct budget part;        // of the other kind
+    struct plan plain;         // of[PLAIN]
+    struct stages_plan stages; // its plan is of[STAGED]
 };
 
 // True if the devices may be on several hosts. If the topology has no host size, unlike devices are
@@ -225,190 +228,153 @@ static bool may_have_hosts(const struct planner *planner)
     return host > 0 ? planner->machine.n > host : !tsr__planner_alike(planner);
 }
 
-// True if a pipeline of hosts may be compared with this plan. A pipeline is not compared if the
-// caller exports the program or explains a node: both refer to the plan without stages.
-static bool allows_pipeline(const struct request *request)
+// True if a plan of the other kind may be the answer: a pipeline of hosts to a request without
+// stages, or a plan without stages if the number of stages is automatic. The exported program and
+// the explained node are always those of the kind that is asked for.
+static bool allows_other(const struct plans *plans)
 {
-    const struct planner *planner = &request->planners[0];
-    const tsr_plan_options *options = &request->options;
-    return request->models.n == 1 && options->objective == TSR_LATENCY && !planner->config &&
-           options->stages != 1 && !options->export_lp && !options->explain &&
+    const struct planner *planner = &plans->request->planners[0];
+    const tsr_plan_options *options = &plans->request->options;
+    if (plans->request->models.n > 1 || options->export_lp || options->explain)
+        return false;
+    if (plans->asked == STAGED)
+        return options->stages == TSR_STAGES_AUTO && !planner->hand_staged;
+    return options->objective == TSR_LATENCY && !planner->config && options->stages != 1 &&
            planner->machine.n > 1 && planner->machine.n <= PIPELINE_MOST && may_have_hosts(planner);
 }
 
-// True if a plan without stages may be the answer to a request for stages: their number is
-// automatic, and there are no manual stages, second model, exported program or explained node.
-static bool allows_plain(const struct request *request)
+static tsr_status find_kind(struct plans *plans, enum plan_kind kind)
 {
-    const tsr_plan_options *options = &request->options;
-    return options->stages == TSR_STAGES_AUTO && !request->planners[0].hand_staged &&
-           !options->export_lp && !options->explain && request->models.n == 1;
-}
-
-// Searches for the plan without stages. That no such plan is found is no error.
-static tsr_status find_plain(struct plans *plans)
-{
-    struct request *plain = plans->plain;
-    tsr_status st = tsr__search_find(&plain->models, &plain->options, &plans->found);
-    bool none = st == TSR_INFEASIBLE || st == TSR_UNSUPPORTED;
-    return none && plain == &plans->other ? TSR_OK : st;
-}
-
-static tsr_status find_stages(struct plans *plans)
-{
-    return tsr__plan_stages_find(&plans->staged->models, &plans->staged->options, &plans->stages);
-}
-
-// Finds the plan of `other`. Discards its diagnostics: those of the caller's request are alike.
-static tsr_status find_other(struct plans *plans, tsr_status (*find)(struct plans *plans))
-{
-    tsr_session *session = plans->request->planners[0].session;
-    struct diag_mark before = tsr__diag_mark(session);
-    tsr_model *model = plans->request->planners[0].model;
-    tsr_status st = open_request(&plans->other, model, &plans->request->options, &plans->part);
+    struct request *request = plans->request;
+    struct plan *plan = plans->of[kind];
+    tsr_status st = TSR_OK;
+    if (kind == PLAIN)
+        st = tsr__search_find(&request->models, &request->options, plan);
+    else
+        st = tsr__plan_stages_find(&request->models, &request->options, &plans->stages);
     if (st == TSR_OK)
-        st = find(plans);
-    if (st == TSR_OK)
-        tsr__diag_back(session, &before, false);
+        plan->standing = tsr__plan_standing(plan, &request->options);
     return st;
 }
 
-// Searches for a plan without stages, after the pipeline of hosts, which takes little time.
-static tsr_status find_unstaged(struct plans *plans)
+// Finds the plan that is not asked for, and takes it out of the planner. That there is none is no
+// error. Discards its diagnostics: those of the plan that is asked for are alike.
+static tsr_status find_other(struct plans *plans)
 {
-    plans->plain = plans->request;
-    if (allows_pipeline(plans->request)) {
-        plans->staged = &plans->other;
-        plans->stages = (struct stages_plan){.beat = PLAN_NEVER, .by_hosts = true};
-        plans->part = tsr__budget_quick(plans->request->planners[0].budget, 1);
-        TRY(find_other(plans, find_stages));
-    }
-    return find_plain(plans);
+    struct planner *planner = &plans->request->planners[0];
+    struct budget *budget = planner->budget;
+    struct diag_mark before = tsr__diag_mark(planner->session);
+    enum plan_kind other = plans->asked == PLAIN ? STAGED : PLAIN;
+    plans->stages.by_hosts = other == STAGED; // takes little time
+    plans->part = other == STAGED ? tsr__budget_quick(budget, 1) : tsr__budget_next(budget, false);
+    planner->budget = &plans->part;
+    tsr_status st = find_kind(plans, other);
+    planner->budget = budget;
+    if (st != TSR_OK && st != TSR_INFEASIBLE && st != TSR_UNSUPPORTED)
+        return st;
+    tsr__diag_back(planner->session, &before, false);
+    return tsr__plan_put_aside(plans->of[other]) ? TSR_OK : TSR_NOMEM;
 }
 
-// Searches for a plan in stages. A plan without stages comes first, if it may be the answer: it has
-// candidates that stages lack, such as delayed partial sums, and is found sooner on unlike devices.
-static tsr_status find_staged(struct plans *plans)
+// Finds the plans. One without stages comes before those in stages: it has candidates that stages
+// lack, such as delayed partial sums, and is found sooner on unlike devices.
+static tsr_status find_plans(struct plans *plans)
 {
-    plans->staged = plans->request;
-    plans->stages.beat = PLAN_NEVER;
-    if (allows_plain(plans->request)) {
-        plans->plain = &plans->other;
-        plans->part = tsr__budget_next(plans->request->planners[0].budget, false);
-        TRY(find_other(plans, find_plain));
-        if (plans->found.result.feasible && !plans->other.planners[0].memory.exceeds)
-            plans->stages.beat = plans->found.time;
-        plans->other.planners[0].budget = plans->request->planners[0].budget;
-    }
-    return find_stages(plans);
+    if (allows_other(plans))
+        TRY(find_other(plans));
+    if (plans->plain.standing.any && plans->plain.standing.fits)
+        plans->stages.beat = plans->plain.time;
+    return find_kind(plans, plans->asked);
 }
 
-// Returns what a plan is compared by. request NULL: no such plan is searched.
-static struct plan_standing standing_of(const struct request *request, const struct plan *plan)
+// Returns the kind of the better plan. Of equal plans, it is the one for which the caller asked.
+static enum plan_kind better_kind(const struct plans *plans)
 {
-    struct plan_standing none = {0};
-    return request ? tsr__plan_standing(plan, &request->options) : none;
-}
-
-// True if the plan in stages is the better one. Of equal plans, the kind is chosen for which the
-// caller asked.
-static bool stages_win(const struct plans *plans)
-{
-    struct plan_standing plain = standing_of(plans->plain, &plans->found);
-    struct plan_standing staged = standing_of(plans->staged, &plans->stages.plan);
-    if (plans->staged == plans->request)
-        return staged.any && !tsr__plan_is_better(&plain, &staged, 0);
-    return tsr__plan_is_better(&staged, &plain, 0);
+    enum plan_kind asked = plans->asked, other = asked == PLAIN ? STAGED : PLAIN;
+    bool better = tsr__plan_is_better(&plans->of[other]->standing, &plans->of[asked]->standing, 0);
+    return better ? other : asked;
 }
 
 // Returns a lower bound of all plans that were searched. Of the pipelines of hosts only one is
-// searched.
-static int64_t least_of(const struct plans *plans)
+// searched, so their bound counts only if it is the answer.
+static int64_t least_of(const struct plans *plans, enum plan_kind answer)
 {
-    struct plan_standing plain = standing_of(plans->plain, &plans->found);
     int64_t bound = PLAN_NEVER;
-    if (plans->plain && !plans->found.result.infeasible &&
-        ((plain.any && plain.fits) || plans->plain == plans->request))
-        bound = plans->found.result.bound;
-    if (plans->staged == plans->request)
-        bound = int64_min(bound, tsr__plan_stages_least(&plans->stages));
+    for (enum plan_kind kind = PLAIN; kind < KINDS; kind++) {
+        const struct plan *plan = plans->of[kind];
+        bool counts = plan->standing.any && plan->standing.fits && !plans->stages.by_hosts;
+        if (plan->models && !plan->result.infeasible &&
+            (counts || kind == plans->asked || kind == answer))
+            bound = int64_min(bound, plan->result.bound);
+    }
     return bound;
 }
 
 // Adds the pipeline of hosts to the experts' plans.
 static bool add_pipeline(struct plans *plans)
 {
-    const struct plan *pipeline = &plans->stages.plan;
-    struct compared_plan compared = {.name = PIPELINE,
-                                     .fits = pipeline->result.feasible,
-                                     .time = pipeline->time,
-                                     .compute = pipeline->compute};
-    return !compared.fits ||
-           tsr__compared_add(&plans->plain->planners[0].arena, &plans->found.compared, compared);
+    const struct plan *pipeline = plans->of[STAGED];
+    struct compared_plan compared = {
+        .name = PIPELINE, .fits = true, .time = pipeline->time, .compute = pipeline->compute};
+    return !plans->stages.by_hosts || !pipeline->result.feasible ||
+           tsr__compared_add(&plans->request->planners[0].arena, &plans->plain.compared, compared);
 }
 
 // Reports why there is no plan, and adds the expert plans that were tried.
 static tsr_status refuse(struct plans *plans, tsr_plan_result *out)
 {
-    struct request *plain = plans->plain;
-    if (plans->staged == plans->request)
+    struct request *request = plans->request;
+    if (plans->asked == STAGED)
         return tsr__plan_stages_refuse(&plans->stages, out);
-    tsr_status added = TSR_OK, st = tsr__plan_refuse(&plain->models, &plain->options,
-                                                     plans->found.result.infeasible, out);
+    tsr_status added = TSR_OK, st = tsr__plan_refuse(&request->models, &request->options,
+                                                     plans->plain.result.infeasible, out);
     if (st == TSR_INFEASIBLE)
-        added = tsr__compared_write(&plans->found, out);
+        added = tsr__compared_write(&plans->plain, out);
     return added == TSR_OK ? st : added;
 }
 
 // Writes the better plan, or reports that there is none.
 static tsr_status take_better(struct plans *plans, bool write, tsr_plan_result *out)
 {
-    struct plan_standing plain = standing_of(plans->plain, &plans->found);
-    struct request *request = plans->plain;
-    struct plan *plan = &plans->found;
-    if (plans->stages.by_hosts && !add_pipeline(plans))
+    const tsr_plan_options *options = &plans->request->options;
+    enum plan_kind kind = better_kind(plans);
+    struct plan *plan = plans->of[kind];
+    if (!add_pipeline(plans))
         return TSR_NOMEM;
-    if (stages_win(plans)) {
-        request = plans->staged;
-        plan = &plans->stages.plan;
-        plan->compared = plans->found.compared;
-        plan->times = plans->found.times;
-    } else if (!plain.any || (plans->staged == plans->request && !plain.fits)) {
+    if (!plan->standing.any || (kind != plans->asked && !plan->standing.fits))
         return refuse(plans, out);
-    }
-    tsr__plan_settle(&plan->result, least_of(plans));
-    TRY(tsr__plan_take(plan, &request->options, write, out));
-    if (plan_is_staged(plan))
-        out->facts.objective = request->options.objective;
-    if (!write || !request->options.explain)
+    if (kind != plans->asked)
+        tsr__plan_put_back(plan);
+    plan->compared = plans->plain.compared;
+    plan->times = plans->plain.times;
+    tsr__plan_settle(&plan->result, least_of(plans, kind));
+    TRY(tsr__plan_take(plan, options, write, out));
+    if (kind == STAGED)
+        out->facts.objective = options->objective;
+    if (!write || !options->explain)
         return TSR_OK;
-    if (!plan_is_staged(plan))
-        return tsr__search_explain(plan, request->options.explain, out);
-    return tsr__stages_explain(&plans->stages.staging, &plans->stages.pipeline,
-                               request->options.explain, out);
+    if (kind == PLAIN)
+        return tsr__search_explain(plan, options->explain, out);
+    return tsr__stages_explain(&plans->stages.staging, &plans->stages.pipeline, options->explain,
+                               out);
 }
 
-// Plans the request without stages or in stages. The configuration of the plan becomes that of the
-// request.
+// Plans the request without stages or in stages.
 static tsr_status plan_request(struct request *request, bool write, tsr_plan_result *out)
 {
     struct plans *plans = ARENA_NEW(&request->planners[0].arena, struct plans);
-    tsr_status st = TSR_OK;
     if (!plans)
         return TSR_NOMEM;
-    plans->request = request;
+    *plans = (struct plans){.request = request,
+                            .of = {&plans->plain, &plans->stages.plan},
+                            .stages = {.beat = PLAN_NEVER}};
     if (wants_stages(&request->options) || request->planners[0].hand_staged)
-        st = find_staged(plans);
-    else
-        st = find_unstaged(plans);
-    out->facts.undecided = st == TSR_INFEASIBLE && plans->found.undecided;
+        plans->asked = STAGED;
+    tsr_status st = find_plans(plans);
+    out->facts.undecided = st == TSR_INFEASIBLE && plans->plain.undecided;
     if (st == TSR_OK)
         st = take_better(plans, write, out);
-    if (st == TSR_OK && plans->other.models.n && plans->other.planners[0].config)
-        request->planners[0].config = plans->other.planners[0].config;
-    if (plans->staged)
-        tsr__plan_stages_end(&plans->stages);
-    close_request(&plans->other);
+    tsr__plan_stages_end(&plans->stages);
     return st;
 }
 

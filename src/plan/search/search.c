@@ -486,12 +486,47 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
     return st == TSR_OK ? export(out, options) : st;
 }
 
+// ---- plans that are compared -------------------------------------------------------------------
+
+bool tsr__plan_put_aside(struct plan *plan)
+{
+    struct planner *planner = plan->models->planners[0];
+    struct plan_aside *aside = &plan->aside;
+    *aside = (struct plan_aside){
+        .nodes = ARENA_ARRAY(&planner->arena, struct plan_node, planner->n_nodes + 1),
+        .scope = planner->scope,
+        .pace = planner->pace,
+        .memory = planner->memory};
+    if (!aside->nodes)
+        return false;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        aside->nodes[i] = planner->nodes[i];
+        planner->nodes[i].strategy = NULL;
+        planner->nodes[i].choice = 0;
+    }
+    planner->scope = (struct planner_scope){0};
+    planner->pace = (struct planner_pace){0};
+    planner->memory = (struct planner_memory){.may_exceed = planner->memory.may_exceed};
+    return true;
+}
+
+void tsr__plan_put_back(struct plan *plan)
+{
+    struct planner *planner = plan->models->planners[0];
+    memcpy(planner->nodes, plan->aside.nodes, planner->n_nodes * sizeof *planner->nodes);
+    planner->scope = plan->aside.scope;
+    planner->pace = plan->aside.pace;
+    planner->memory = plan->aside.memory;
+    plan->aside.nodes = NULL;
+}
+
 // ---- the result --------------------------------------------------------------------------------
 
 // True if candidates were left out for lack of time.
-static bool is_narrow(const struct planner *planner)
+static bool is_narrow(const struct plan *plan)
 {
-    return planner->pace.candidates > 0 || (planner->block && planner->block->pace.candidates > 0);
+    return plan->models->planners[0]->pace.candidates > 0 ||
+           (plan->set && plan->set->planners[0].pace.candidates > 0);
 }
 
 // The set on which a plan runs, and the planners of its models.
@@ -693,8 +728,8 @@ static tsr_status summarize(struct plan *plan, tsr_plan_result *out)
                                        .solve_ms = plan->ms,
                                        .memory = all.memory,
                                        .peak = all.peak}};
-    out->facts.stopped = !result->optimal &&
-                         (plan->hasty || is_narrow(planner) || tsr__budget_over(planner->budget));
+    out->facts.stopped =
+        !result->optimal && (plan->hasty || is_narrow(plan) || tsr__budget_over(planner->budget));
     out->facts.milliseconds = (double)run_time(plan) / 1e9;
     add_devices(plan, &all, &out->facts);
     tsr__planner_copy_counts(parts, out);
@@ -781,7 +816,7 @@ static tsr_status compare_devices(struct plan *found, const tsr_plan_options *op
 static tsr_status report_lacks(const struct plan *found)
 {
     struct planner *planner = found->models->planners[0];
-    if (is_narrow(planner))
+    if (is_narrow(found))
         tsr__build_report_narrow(planner);
     return planner->memory.exceeds && !found->set ? tsr__plan_warn_memory(planner) : TSR_OK;
 }

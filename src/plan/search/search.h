@@ -5,6 +5,14 @@
 
 #include "plan/search/device_sets.h"
 
+// What the planner of the first model holds for a plan that was put aside.
+struct plan_aside {
+    struct plan_node *nodes; // NULL: the plan is in the planner
+    struct planner_scope scope;
+    struct planner_pace pace;
+    struct planner_memory memory;
+};
+
 // A plan of all models. Every node has a placement: its choice in the planners of all devices. The
 // nodes are in ranges with the devices that run them (planner_scope.ranges); without a pipeline,
 // there is one range. Copies of a device set divide the batch.
@@ -22,8 +30,10 @@ struct plan {
     bool undecided; // no plan was found in time, but it is not proved that none exists
     bool hasty;     // parts of the search were left out for lack of time
     struct compared_list compared;
-    struct device_times times; // of plans on device sets
-    double ms;                 // milliseconds that the search took
+    struct device_times times;     // of plans on device sets
+    double ms;                     // milliseconds that the search took
+    struct plan_standing standing; // what it is compared by with a plan of another kind
+    struct plan_aside aside;
 };
 // True if the plan has pipeline stages.
 static inline bool plan_is_staged(const struct plan *plan)
@@ -39,6 +49,11 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
 struct plan_standing tsr__plan_standing(const struct plan *plan, const tsr_plan_options *options);
 // Sets bound, gap and `optimal` of a result. `bound` is a lower bound for all plans.
 void tsr__plan_settle(struct program_result *result, int64_t bound);
+// Takes the plan of one model out of its planner, so that another plan can be searched with it.
+// False: out of memory.
+bool tsr__plan_put_aside(struct plan *plan);
+// Makes the plan that was put aside the planner's plan again.
+void tsr__plan_put_back(struct plan *plan);
 // Adds the memory of all models on a device set, of which `block` has the planners. False: out of
 // memory.
 bool tsr__plan_add_memory(struct plan *plan, const struct device_set *set,

@@ -20,6 +20,18 @@ static int64_t cheapest(const struct plan_node *node)
     return least;
 }
 
+int64_t tsr__stages_floor(const struct staging *staging)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < staging->planner->n_nodes; i++) {
+        int64_t least = PLAN_NEVER;
+        for (size_t k = 0; k < staging->all_kinds.n; k++)
+            least = int64_min(least, cheapest(&staging->all_kinds.at[k]->nodes[i]));
+        sum = int64_min(sum + least, PLAN_NEVER);
+    }
+    return sum;
+}
+
 // Fills in kind->floor, unless it is filled: prefix sums of the cheapest times of the nodes. False:
 // out of memory.
 static bool fill_floor(const struct staging *staging, struct kind *kind)

@@ -194,8 +194,6 @@ static tsr_status begin(struct models *models, const tsr_plan_options *options,
         return TSR_NOMEM;
     staging->rival = found->beat < PLAN_NEVER ? found->beat : INT64_MAX;
     staging->by_hosts = found->by_hosts;
-    if (found->by_hosts)
-        staging->planner->machine.expert = EXPERT_TENSOR;
     if (models->n == 1)
         return TSR_OK;
     if (!staging_init(models, 1, options, &found->other))
@@ -217,13 +215,18 @@ tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *
         out->options.stages = (int64_t)staging->n_hand;
     // The rest of the time is for solving the chosen stages.
     staging->end = tsr__budget_next(planner->budget, false).end;
+    enum expert expert = planner->machine.expert;
+    if (out->by_hosts)
+        planner->machine.expert = EXPERT_TENSOR;
     tsr_status st = find_stages(staging, &out->options, &out->pipeline);
+    planner->machine.expert = expert;
     staging->end = planner->budget->end;
     if (st == TSR_OK && out->pipeline.n)
         st = take_plan(out);
     if (st == TSR_OK && out->pipeline.n && options->export_lp)
         st = export_stages(staging, &out->pipeline, options->export_lp);
     out->plan.hasty = staging->hasty;
+    out->plan.result.infeasible = !out->pipeline.n && !staging->hasty;
     out->plan.ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     return st;
 }
@@ -248,11 +251,4 @@ void tsr__plan_stages_end(struct stages_plan *found)
 {
     tsr__stages_free(&found->staging);
     tsr__stages_free(&found->other);
-}
-
-int64_t tsr__plan_stages_least(const struct stages_plan *found)
-{
-    if (found->pipeline.n)
-        return found->plan.result.bound;
-    return found->staging.hasty ? 0 : PLAN_NEVER;
 }

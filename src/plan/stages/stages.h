@@ -251,6 +251,10 @@ tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *pipel
 tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
                                    const char *node, tsr_plan_result *out) TSR_MUST_USE;
 
+// lower_bounds.c: returns a lower bound of the latency of all pipelines whose stages are on the kinds
+// of blocks that were used: the sum of the cheapest candidates of all nodes.
+int64_t tsr__stages_floor(const struct staging *staging);
+
 // plan_stages.c: lists the ranges of a pipeline.
 void tsr__pipeline_ranges(const struct staging *staging, const struct pipeline *pipeline,
                           struct plan_range *out);
@@ -281,7 +285,5 @@ tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *
 // Reports why no plan in stages was found, and how much memory is needed.
 tsr_status tsr__plan_stages_refuse(struct stages_plan *found, tsr_plan_result *out) TSR_MUST_USE;
 void tsr__plan_stages_end(struct stages_plan *found);
-// Returns a lower bound of all plans in stages; PLAN_NEVER: there is none, which is proved.
-int64_t tsr__plan_stages_least(const struct stages_plan *found);
 
 #endif
