@@ -557,7 +557,8 @@ void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n)
 void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t length);
 // Returns the number of bytes that were written to the file, without those in the buffer.
 uint64_t tsr__out_flushed(const struct outfile *outfile);
-// Completes the file: flushes it, calls fsync (except for large new files) and renames it.
+// Completes the file: flushes it, calls fsync (except for large new files and in temporary folders)
+// and renames it.
 tsr_status tsr__out_commit(struct outfile *outfile) TSR_MUST_USE;
 void tsr__out_abort(struct outfile *outfile); // removes the temporary file; harmless after commit
 
@@ -619,6 +620,9 @@ void tsr__temporary_remove(struct temporary *temporary);
 // this process is killed, tsr__temporary_sweep of a later one removes the path.
 struct temporary *tsr__temporary_note(tsr_session *session, const char *path);
 void tsr__temporary_forget(struct temporary *temporary); // NULL is allowed
+// True if the path is inside a temporary folder of the session. No one reads such files after a
+// crash, so they are not synced.
+bool tsr__is_temporary(const tsr_session *session, const char *path);
 // Locks a file or folder that was just created as `name` in `parent` and opened as fd. Then
 // tsr__temporary_sweep of another process does not remove it. Returns false if another process
 // removed or locked it; the caller then tries another name.

@@ -413,13 +413,19 @@ void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t le
     }
 }
 
+// True if the output must still be there after a power failure.
+static bool is_durable(const struct outfile *outfile)
+{
+    return outfile->temporary && !tsr__is_temporary(outfile->session, outfile->path);
+}
+
 // True if the file must be synced before it is renamed. fsync makes the rename safe against a power
 // failure. Small files and files that replace a target are always synced. Large new files are not,
 // which doubles the speed. After a power failure the command can write them again.
 static bool must_sync(const struct outfile *outfile)
 {
     struct stat st;
-    return outfile->temporary &&
+    return is_durable(outfile) &&
            (outfile->offset <= SYNC_LEAST ||
             fstatat(outfile->dir_fd, path_name(outfile->path), &st, AT_SYMLINK_NOFOLLOW) == 0);
 }
@@ -458,7 +464,7 @@ tsr_status tsr__out_commit(struct outfile *outfile)
         tsr__out_abort(outfile);
         return status;
     }
-    if (outfile->temporary)
+    if (is_durable(outfile))
         fsync(outfile->dir_fd); // not supported by every file system
     release(outfile);
     return TSR_OK;

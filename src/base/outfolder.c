@@ -334,7 +334,9 @@ tsr_status tsr__outfolder_commit(struct outfolder *outfolder)
         tsr__outfolder_abort(outfolder);
         return status;
     }
-    int parent = tsr__path_open_parent(outfolder->path, O_RDONLY);
+    int parent = -1;
+    if (!tsr__is_temporary(outfolder->session, outfolder->path))
+        parent = tsr__path_open_parent(outfolder->path, O_RDONLY);
     if (parent >= 0) {
         fsync(parent);
         close(parent);

@@ -207,6 +207,19 @@ void tsr__temporary_remove(struct temporary *temporary)
     tsr__temporary_forget(temporary);
 }
 
+bool tsr__is_temporary(const tsr_session *session, const char *path)
+{
+    for (size_t i = 0; i < TSR_COUNT(session->temporaries); i++) {
+        const struct temporary *temporary = &session->temporaries[i];
+        size_t n = strlen(temporary->path);
+        // Only folders have a descriptor; outputs that will be renamed have none.
+        if (atomic_load(&temporary->used) && temporary->fd >= 0 &&
+            strncmp(path, temporary->path, n) == 0 && path[n] == '/')
+            return true;
+    }
+    return false;
+}
+
 // ---- sweeping -----------------------------------------------------------------------------------
 
 // Returns 4711 for "tessera-verify-4711-x3Fq9z" and the prefix "tessera-verify-"; 0 for other

@@ -31,6 +31,46 @@ int flock(int fd, int operation)
     return (int)syscall(SYS_flock, fd, operation);
 }
 
+// Replaces fsync of the C library, and counts its calls.
+static int syncs;
+
+int fsync(int fd)
+{
+    syncs++;
+    return (int)syscall(SYS_fsync, fd);
+}
+
+// Writes a folder with a file, and returns the number of syncs.
+static int syncs_of_output(tsr_session *session, const char *path)
+{
+    struct outfolder folder;
+    struct outfile file;
+    struct arena arena = {.session = session};
+    syncs = 0;
+    assert_int_equal(tsr__outfolder_open(session, path, false, &folder), TSR_OK);
+    assert_int_equal(tsr__out_open(session, tsr__outfolder_path(&folder, &arena, "file").p, &file),
+                     TSR_OK);
+    tsr__out_write(&file, "x", 1);
+    assert_int_equal(tsr__out_commit(&file), TSR_OK);
+    assert_int_equal(tsr__outfolder_commit(&folder), TSR_OK);
+    tsr__arena_free(&arena);
+    return syncs;
+}
+
+static void outputs_in_temporary_folders_are_not_synced(void **state)
+{
+    struct scratch *t = *state;
+    struct temporary *at = NULL;
+    char below[TEMPORARY_PATH + 32];
+    assert_int_equal(syncs_of_output(t->s, "kept"), 3); // the file, its folder, and their parent
+    assert_int_equal(tsr__temporary_folder(t->s, t->folder, "verify", &at), TSR_OK);
+    snprintf(below, sizeof below, "%s/parts", at->path);
+    assert_int_equal(syncs_of_output(t->s, below), 0);
+    snprintf(below, sizeof below, "%s-parts", at->path); // beside the folder
+    assert_int_equal(syncs_of_output(t->s, below), 3);
+    tsr__temporary_remove(at);
+}
+
 static void folders_go_with_what_is_in_them(void **state)
 {
     struct scratch *t = *state;
@@ -309,6 +349,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_open, scratch_close)
+        TEST(outputs_in_temporary_folders_are_not_synced),
         TEST(folders_go_with_what_is_in_them),
         TEST(links_are_removed_and_not_followed),
         TEST(the_session_sweeps_all_of_it),
