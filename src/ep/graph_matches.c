@@ -4,12 +4,13 @@
 // ONNX Runtime has optimized the graph: nodes and constants differ from the file. Inputs, outputs
 // and the initializers that are left keep their names. An application can replace only weights
 // that are external data (AddExternalInitializers); then the graph has no external record of them.
+// So the weights inside of the file need no comparison, which would read the whole file.
 //
 //     in the file                 in the graph                    result
 //     W in w.data at 4096         W in w.data at 4096             equal
 //     W in w.data at 4096         W in memory                     equal if the bytes are equal
 //     W in w.data at 4096         missing: folded or replaced     unknown, counts as different
-//     B in model.onnx             missing: folded                 equal, cannot be replaced
+//     B in model.onnx             B in memory, or folded          equal, cannot be replaced
 //     nothing                     F in memory: folded             equal
 #include "ep/graph.h"
 
@@ -79,20 +80,7 @@ static OrtStatus *compare_ports(const struct comparison *with, const struct grap
     return NULL;
 }
 
-static bool equal_texts(const struct comparison *with, const tsr_tensor *tensor,
-                        const struct graph_tensor *seen)
-{
-    const struct str *texts = NULL;
-    if (tsr__tensor_texts(tensor, with->reader.arena, &texts) != TSR_OK)
-        return false;
-    for (size_t i = 0; i < seen->elements; i++)
-        if (!str_eq(texts[i], seen->texts[i]))
-            return false;
-    return true;
-}
-
-static bool equal_tensors(const struct comparison *with, const tsr_tensor *tensor,
-                          const struct graph_tensor *seen)
+static bool equal_tensors(const tsr_tensor *tensor, const struct graph_tensor *seen)
 {
     const void *bytes = NULL;
     size_t n = 0;
@@ -102,8 +90,6 @@ static bool equal_tensors(const struct comparison *with, const tsr_tensor *tenso
     for (size_t i = 0; i < seen->shape.rank; i++)
         if (tsr_tensor_dims(tensor)[i] != seen->shape.dims[i])
             return false;
-    if (seen->texts)
-        return equal_texts(with, tensor, seen);
     return tsr_tensor_data(tensor, &bytes, &n) == TSR_OK &&
            str_eq(str_bytes(bytes, n), seen->bytes);
 }
@@ -130,11 +116,13 @@ static OrtStatus *compare_initializer(const struct comparison *with, const OrtVa
                  str_eq(location, external.location);
         return NULL;
     }
+    if (!tsr_tensor_is_external(tensor))
+        return NULL;
     TRY(api->ValueInfo_GetInitializerValue(value, &constant));
     if (!constant)
         return tsr__ep_refuse(&with->reader, "initializer '%s' has no value", name);
     TRY(tsr__ep_tensor_read(&with->reader, constant, &seen));
-    *equal = equal_tensors(with, tensor, &seen);
+    *equal = equal_tensors(tensor, &seen);
     return NULL;
 }
 

@@ -233,6 +233,19 @@ def replaced_weights(folder):
     agrees(folder, path, ROWS, route="file", tune=replace("w", WEIGHT))  # the same values, so the file can be used
 
 
+def changed_by_optimizer(folder):
+    """ONNX Runtime transposes w in its graph. Weights inside of the file cannot be replaced, so the file can be used."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
+        helper.make_node("Add", ["t", "w"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["y"], perm=[1, 0])
+    ]
+    sizes = [(name, TensorProto.FLOAT, [2, 4]) for name in "xy"]
+    model = made(nodes, sizes[:1], sizes[1:], [numpy_helper.from_array(WEIGHT[:4, :2].copy(), "w")])
+    onnx.save(model, folder + "/changed.onnx")
+    agrees(folder, folder + "/changed.onnx", {"x": X}, route="file")
+
+
 def replaced_and_folded(folder):
     """The replaced weight is no longer in the graph; only its transposed values are."""
     path = write_external(folder, "folded", transposed=True)
@@ -305,7 +318,7 @@ assert models, "no models in " + MODELS
 harness.run([("tiny_" + os.path.basename(os.path.dirname(m)), tiny, m) for m in models])
 harness.run([
     branches, loops, inputs_of_subgraphs, nested_subgraphs, functions, attributes, absent_values, custom_operators, strings, sequences,
-    element_types, inputs_with_defaults, external_files, replaced_weights, replaced_and_folded, bytes_with_folder, linked_files,
-    files_in_memory, fixed_sizes, same_name_in_folder, many_sessions
+    element_types, inputs_with_defaults, external_files, replaced_weights, changed_by_optimizer, replaced_and_folded, bytes_with_folder,
+    linked_files, files_in_memory, fixed_sizes, same_name_in_folder, many_sessions
 ])
 harness.finish()
