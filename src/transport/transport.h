@@ -44,6 +44,7 @@ struct comm_call {
     uint64_t detail;      // hash of everything else that must agree (axis, layouts)
     const int64_t *group; // ranks that take part, ascending, this one among them
     int n_group;
+    uint64_t whole;        // a step of a call of a larger group: hash of that group; else 0
     const char *op, *node; // for error messages
     enum comm_place place;
     void *stream; // COMM_DEVICE: stream of the GPU on which the call enqueues its work

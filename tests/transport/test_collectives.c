@@ -333,7 +333,9 @@ static void check_disagreement(const char *kind, int n, enum wrong which)
         assert_non_null(strstr(actors[k].why.text, "rank 1"));
         assert_non_null(strstr(actors[k].why.text, "good_one"));
         assert_non_null(strstr(actors[k].why.text, "bad_one"));
-        assert_non_null(strstr(actors[k].why.text, wrong_words[which]));
+        // On several hosts, another operator may wait on another path, which is found as a deadlock.
+        if (which != KIND || !strstr(actors[k].why.text, "deadlock"))
+            assert_non_null(strstr(actors[k].why.text, wrong_words[which]));
     }
     world_close(&w);
 }
@@ -685,7 +687,7 @@ static void test_closed_at_once(void **state)
     assert_true(least_s < 0.02);
 }
 
-static char net[] = "net", crowded[] = "crowded", shm[] = "shm",
+static char net[] = "net", crowded[] = "crowded", shm[] = "shm", hosts[] = "hosts",
             ucx[] = "ucx"; // cmocka takes non-const pointers
 
 // clang-format off
@@ -693,6 +695,7 @@ static char net[] = "net", crowded[] = "crowded", shm[] = "shm",
     {#name " (threads)", name, NULL, NULL, NULL},                                                  \
     {#name " (net)", name, NULL, NULL, net},                                                       \
     {#name " (shm)", name, NULL, NULL, shm},                                                       \
+    {#name " (hosts)", name, NULL, NULL, hosts},                                                   \
     {#name " (ucx)", name, NULL, NULL, ucx}
 // Ranks that share cores add up with another algorithm; everything else is the same.
 #define SUMS(name)                                                                                \

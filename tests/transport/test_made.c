@@ -254,7 +254,7 @@ static void test_stranger(void **state)
     world_close(&w);
 }
 
-static char net[] = "net", shm[] = "shm",
+static char net[] = "net", shm[] = "shm", hosts[] = "hosts",
             ucx[] = "ucx"; // cmocka takes non-const pointers
 
 // clang-format off
@@ -262,6 +262,7 @@ static char net[] = "net", shm[] = "shm",
     {#name " (threads)", name, NULL, NULL, NULL},                                                  \
     {#name " (net)", name, NULL, NULL, net},                                                       \
     {#name " (shm)", name, NULL, NULL, shm},                                                       \
+    {#name " (hosts)", name, NULL, NULL, hosts},                                                   \
     {#name " (ucx)", name, NULL, NULL, ucx}
 // clang-format on
 

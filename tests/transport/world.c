@@ -324,13 +324,52 @@ static void open_ucx(struct world *w, int n, double timeout_s)
         for (size_t k = 0; k < tsr_finding_count(w->own[i]); k++)
             print_error("rank %d: %s", i, tsr_finding_text(w->own[i], k));
         assert_int_equal(joiners[i].status, TSR_OK);
+        w->messages[i] = w->e[i];
     }
+}
+
+// ---- hosts --------------------------------------------------------------------------------------
+
+// A rank that joins the others of its host.
+struct lodger {
+    struct world *w;
+    int rank;
+    uint64_t host;
+    double timeout_s;
+    tsr_status status;
+};
+
+static void *join_host(void *data)
+{
+    struct lodger *lodger = data;
+    struct comm_options options = {.timeout_s = lodger->timeout_s};
+    struct world *w = lodger->w;
+    lodger->status = tsr__hosts_open(w->own[lodger->rank], w->messages[lodger->rank], lodger->host,
+                                     &options, &w->e[lodger->rank]);
+    return NULL;
+}
+
+// Every rank waits for all others while it joins. hosts: a letter per rank; NULL: two halves.
+static void join_hosts(struct world *w, const char *hosts, double timeout_s)
+{
+    pthread_t threads[MAX_WORLD];
+    struct lodger lodgers[MAX_WORLD];
+    for (int i = 0; i < w->n; i++) {
+        uint64_t host = hosts ? (uint64_t)hosts[i] : 1 + (uint64_t)(2 * i >= w->n + w->n % 2);
+        lodgers[i] = (struct lodger){.w = w, .rank = i, .host = host, .timeout_s = timeout_s};
+        pthread_create(&threads[i], NULL, join_host, &lodgers[i]);
+    }
+    for (int i = 0; i < w->n; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < w->n; i++)
+        assert_int_equal(lodgers[i].status, TSR_OK);
 }
 
 void world_open(struct world *w, int n, const char *kind, double timeout_s)
 {
+    bool hosts = kind && strncmp(kind, "hosts", 5) == 0;
     bool crowded = kind && strcmp(kind, "crowded") == 0;
-    bool net = crowded || (kind && strcmp(kind, "net") == 0);
+    bool net = hosts || crowded || (kind && strcmp(kind, "net") == 0);
     bool shm = kind && strcmp(kind, "shm") == 0;
     if (kind && strcmp(kind, "ucx") == 0) {
         open_ucx(w, n, timeout_s);
@@ -353,7 +392,10 @@ void world_open(struct world *w, int n, const char *kind, double timeout_s)
             assert_int_equal(tsr__shm_endpoint(w->own[i], w->memory, i, &w->e[i]), TSR_OK);
         else
             w->e[i] = tsr__threads_endpoint(w->job, i);
+        w->messages[i] = w->e[i];
     }
+    if (hosts)
+        join_hosts(w, kind[5] ? kind + 6 : NULL, timeout_s);
 }
 
 struct endpoint *actor_endpoint(struct actor *a)
@@ -400,7 +442,7 @@ static void *actor_thread(void *data)
     a->act(a);
     // otherwise closing frees it; a failure reported by another rank may come that late
     if (a->w->net)
-        a->w->failed[a->rank] = atomic_load(&((struct net *)actor_endpoint(a))->failed);
+        a->w->failed[a->rank] = atomic_load(&((struct net *)a->w->messages[a->rank])->failed);
     tsr__comm_close(actor_endpoint(a));
     return NULL;
 }
@@ -435,9 +477,9 @@ void world_close(struct world *w)
         boxes_free(w->boxes);
     for (int i = 0; i < w->n; i++) {
         if (w->ucx && w->failed[i])
-            end_ucx((struct net *)w->e[i]);
+            end_ucx((struct net *)w->messages[i]);
         if (w->net && w->failed[i])
-            tsr__net_free(w->e[i]);
+            tsr__net_free(w->messages[i]);
         tsr_session_free(w->own[i]);
     }
     tsr_session_free(w->session);

@@ -24,6 +24,7 @@ struct world {
     struct thread_job *job;
     struct mailbox_net *boxes;
     struct endpoint *e[MAX_WORLD];
+    struct endpoint *messages[MAX_WORLD]; // net: the endpoint that sends messages
     bool failed[MAX_WORLD];
 };
 
@@ -37,7 +38,9 @@ struct actor {
     struct comm_trouble why;
 };
 
-// kind: NULL (threads), "net", "crowded" (net, of ranks that share cores), "shm" or "ucx".
+// kind: NULL (threads), "net", "crowded" (net, of ranks that share cores), "shm", "ucx", "hosts"
+// (two hosts, with equal numbers of ranks or one more on the first), or "hosts " and the host of
+// each rank: "hosts aab".
 void world_open(struct world *w, int n, const char *kind, double timeout_s);
 void world_run(struct world *w, struct actor *actors, void (*act)(struct actor *), void *data);
 void world_close(struct world *w);

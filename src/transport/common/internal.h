@@ -93,6 +93,14 @@ int tsr__reduce_level(void);
 size_t tsr__reduce_wide(int level, tsr_dtype type, enum comm_reduce op, const char *const *in,
                         int n, char *const *out, int n_out, size_t at, size_t end, bool large);
 
+// A reduction in several steps, each of which folds the inputs of some members. The partial result
+// between two steps has the type tsr__partial_type: float for 16-bit floats, so that they are
+// rounded once, as tsr__reduce does. continues: in[0] is the partial result of the step before.
+// last: `out` gets the result, else a partial one.
+tsr_dtype tsr__partial_type(tsr_dtype type);
+void tsr__reduce_step(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
+                      bool continues, bool last, void *out, int64_t count);
+
 // Computes the elements [first, first + length) that member k of n folds: full cache lines, nearly
 // equal shares.
 void tsr__slice(int64_t count, size_t elem_bytes, int n, int k, int64_t *first, int64_t *length);

@@ -204,3 +204,39 @@ void tsr__reduce_piece(tsr_dtype type, enum comm_reduce op, const void *const *i
     bool large = (size_t)count_of_all * tsr__elem_bytes(type) >= LARGE_OUTPUT;
     reduce(type, op, in, n, &out, 1, 0, count, large);
 }
+
+tsr_dtype tsr__partial_type(tsr_dtype type)
+{
+    return kernels[type].load ? TSR_FLOAT : type;
+}
+
+// Folds n elements from element `at` on as floats, for types that are not folded in their own type.
+static void step_block(const struct kernel *kernel, enum comm_reduce op, const void *const *in,
+                       int n_in, bool continues, bool last, void *out, size_t at, size_t n)
+{
+    float sum[BLOCK], x[BLOCK];
+    if (continues)
+        memcpy(sum, (const float *)in[0] + at, n * sizeof *sum);
+    else
+        kernel->load(sum, (const uint16_t *)in[0] + at, n);
+    for (int r = 1; r < n_in; r++) {
+        kernel->load(x, (const uint16_t *)in[r] + at, n);
+        kernel->fold(sum, x, n, op);
+    }
+    if (last)
+        kernel->store((uint16_t *)out + at, sum, n);
+    else
+        memcpy((float *)out + at, sum, n * sizeof *sum);
+}
+
+void tsr__reduce_step(tsr_dtype type, enum comm_reduce op, const void *const *in, int n,
+                      bool continues, bool last, void *out, int64_t count)
+{
+    if (!kernels[type].load) {
+        tsr__reduce(type, op, in, n, &out, 1, 0, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i += BLOCK)
+        step_block(&kernels[type], op, in, n, continues, last, out, (size_t)i,
+                   (size_t)(count - i < BLOCK ? count - i : BLOCK));
+}

@@ -112,7 +112,7 @@ void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct c
     out->run = call->run;
     out->count = call->count;
     out->detail = call->detail;
-    out->group = tsr__hash64(call->group, (size_t)call->n_group * sizeof *call->group, 0);
+    out->group = tsr__hash64(call->group, (size_t)call->n_group * sizeof *call->group, call->whole);
     if (notes)
         memcpy(out->notes, notes, sizeof out->notes);
     else if (out->notes[0] || out->notes[COMM_NOTES - 1])

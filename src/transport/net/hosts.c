@@ -1,42 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // hosts.c - ranks on several hosts: shared memory inside a host, messages between hosts.
 //
-// A group on one host uses that host's memory, any other group uses messages. Both fold in group
-// order, so the results are equal. When the ranks join, they find out by messages which of them
-// share a host and can map the same memory. Heartbeats always use messages.
+// A group on one host uses that host's memory. A group that spans hosts uses both (by_hosts.c), or
+// messages between all its members. All fold in group order, so the results are equal. When the
+// ranks join, they find out by messages which of them share a host and can map the same memory.
+// Heartbeats always use messages.
 //
 // Example: ranks 0 to 3 on host a, 4 to 7 on b: a group {0, 1, 2, 3} uses a's memory, {2, 5}
-// messages. A failure that is reported on one path is forwarded to the other at once, so that ranks
-// which wait in memory and ranks which wait for messages both end.
-#include "transport/net/net.h"
-#include "transport/shm/shm.h"
+// messages, {0, 1, 4, 5} both. A failure that is reported on one path is forwarded to the other at
+// once, so that ranks which wait in memory and ranks which wait for messages both end.
+#include "transport/net/hosts.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
-// An endpoint that forwards calls to one of the two endpoints that it owns: `shm` or `net`. `here`
-// is equal on all ranks of a host, so all members of a group choose the same one.
-struct hosts {
-    struct endpoint endpoint; // must be first: endpoints are cast to this struct
-    tsr_session *session;
-    struct arena memory; // this struct and all that it points to
-    struct endpoint *net, *shm;
-    struct shm_job *job;
-    bool *here; // [rank]: on this host, and shares memory
-};
-
 static struct endpoint *path_of_group(const struct hosts *hosts, const int64_t *group, int n)
 {
     for (int i = 0; i < n; i++)
-        if (!hosts->here[group[i]])
+        if (hosts->host[group[i]] != hosts->host[hosts->net->rank])
             return hosts->net;
     return hosts->shm;
-}
-
-static struct endpoint *path_of(const struct hosts *hosts, const struct comm_call *call)
-{
-    return path_of_group(hosts, call->group, call->n_group);
 }
 
 static const char *hosts_method(const struct endpoint *endpoint, const int64_t *group, int n)
@@ -55,20 +39,38 @@ static tsr_status forward_failure(const struct hosts *hosts, tsr_status st,
     return st;
 }
 
+// Runs a call on its path. Counts it: a rank that waits, continues and waits again is not part of a
+// deadlock (net_beat.c).
+static tsr_status run_call(struct hosts *hosts, const struct hosts_call *what,
+                           struct comm_trouble *why)
+{
+    const struct comm_call *call = what->call;
+    struct endpoint *path = path_of_group(hosts, call->group, call->n_group);
+    bool mine = false;
+    atomic_fetch_add(&((struct net *)hosts->net)->calls, 1);
+    if (path == hosts->net)
+        TRY(tsr__by_hosts(hosts, what, &mine, why));
+    if (mine)
+        return TSR_OK;
+    if (what->exchange)
+        return path->transport->exchange(path, call, what->exchange, why);
+    return path->transport->all_reduce(path, call, what->in, what->out, why);
+}
+
 static tsr_status hosts_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                    const void *in, void *out, struct comm_trouble *why)
 {
     struct hosts *hosts = (struct hosts *)endpoint;
-    struct endpoint *path = path_of(hosts, call);
-    return forward_failure(hosts, path->transport->all_reduce(path, call, in, out, why), why);
+    struct hosts_call what = {.call = call, .in = in, .out = out};
+    return forward_failure(hosts, run_call(hosts, &what, why), why);
 }
 
 static tsr_status hosts_exchange(struct endpoint *endpoint, const struct comm_call *call,
                                  struct comm_exchange *exchange, struct comm_trouble *why)
 {
     struct hosts *hosts = (struct hosts *)endpoint;
-    struct endpoint *path = path_of(hosts, call);
-    return forward_failure(hosts, path->transport->exchange(path, call, exchange, why), why);
+    struct hosts_call what = {.call = call, .exchange = exchange};
+    return forward_failure(hosts, run_call(hosts, &what, why), why);
 }
 
 static void hosts_fail(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
@@ -90,6 +92,7 @@ static void hosts_free(struct hosts *hosts)
     struct arena memory = hosts->memory;
     tsr__comm_close(hosts->shm);
     tsr__shm_free(hosts->session, hosts->job);
+    tsr__free(hosts->session, hosts->scratch, hosts->scratch_bytes);
     tsr__arena_free(&memory);
 }
 
@@ -217,11 +220,11 @@ static bool open_memory(struct hosts *hosts, const struct card *head,
 
 // Connects the ranks of this host. In three rounds all ranks exchange: their host; the memory that
 // the first rank of each host has created; whether they could open it.
-static tsr_status meet_host(struct hosts *hosts, const struct comm_options *options,
+static tsr_status meet_host(struct hosts *hosts, uint64_t host, const struct comm_options *options,
                             struct card *all, struct comm_trouble *why)
 {
     struct endpoint *net = hosts->net;
-    struct card mine = {.host = tsr__host_id(), .pid = getpid(), .fd = -1};
+    struct card mine = {.host = host, .pid = getpid(), .fd = -1};
     TRY(deal(net, &mine, all, 1, why));
     int head = 0;
     // Ends at this rank at the latest.
@@ -244,9 +247,13 @@ static tsr_status meet_host(struct hosts *hosts, const struct comm_options *opti
     if (!mine.ok)
         tsr_finding_clear(hosts->session);
     TRY(deal(net, &mine, all, 3, why));
-    // A rank that could not open the memory is reached by messages, also from its own host.
-    for (int i = 0; i < net->size; i++)
-        hosts->here[i] = mine.ok && all[i].ok && all[i].host == mine.host;
+    // A rank that could not open the memory is reached by messages, also from its own host: it gets
+    // a number of its own.
+    hosts->joined = true;
+    for (int i = 0; i < net->size; i++) {
+        hosts->joined &= all[i].ok != 0;
+        hosts->host[i] = all[i].ok ? all[i].host : all[i].host + 1 + (uint64_t)i;
+    }
     return TSR_OK;
 }
 
@@ -254,29 +261,29 @@ static struct hosts *hosts_new(tsr_session *session, struct endpoint *net)
 {
     struct arena memory = {.session = session};
     struct hosts *hosts = ARENA_NEW(&memory, struct hosts);
-    bool *here = ARENA_ARRAY(&memory, bool, (size_t)net->size);
+    uint64_t *host = ARENA_ARRAY(&memory, uint64_t, (size_t)net->size);
     if (memory.failed) {
         tsr__arena_free(&memory);
         return NULL;
     }
-    *hosts = (struct hosts){.session = session, .memory = memory, .net = net, .here = here};
+    *hosts = (struct hosts){.session = session, .memory = memory, .net = net, .host = host};
     return hosts;
 }
 
 // Finds the ranks of this host: allocates the list for meet_host and calls it.
-static tsr_status find_host(struct hosts *hosts, const struct comm_options *options,
+static tsr_status find_host(struct hosts *hosts, uint64_t host, const struct comm_options *options,
                             struct comm_trouble *why)
 {
     struct arena arena = {.session = hosts->session};
     struct card *all = ARENA_ARRAY(&arena, struct card, (size_t)hosts->net->size);
-    tsr_status st = all ? meet_host(hosts, options, all, why) : TSR_NOMEM;
+    tsr_status st = all ? meet_host(hosts, host, options, all, why) : TSR_NOMEM;
     tsr__arena_free(&arena);
     return st;
 }
 
 // Opens the endpoint: ranks on one host share memory, all others use the network. A rank that
 // cannot open its host's memory keeps the network's endpoint.
-tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
+tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net, uint64_t host,
                            const struct comm_options *options, struct endpoint **out)
 {
     struct comm_trouble why = {0};
@@ -284,7 +291,7 @@ tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
     *out = net;
     if (!hosts)
         return TSR_NOMEM;
-    tsr_status st = find_host(hosts, options, &why);
+    tsr_status st = find_host(hosts, host, options, &why);
     if (st != TSR_OK && why.text[0])
         tsr__diag(session, DIAG_rank_failed, NULL, "see the messages of that rank", "%s", why.text);
     if (st != TSR_OK || !hosts->shm) {
@@ -305,7 +312,7 @@ tsr_status tsr__hosts_join(tsr_session *session, const struct comm_options *opti
                            struct endpoint **out)
 {
     struct endpoint *net = *out;
-    tsr_status st = tsr__hosts_open(session, net, options, out);
+    tsr_status st = tsr__hosts_open(session, net, tsr__host_id(), options, out);
     if (st == TSR_OK)
         return st;
     tsr__comm_fail(net, st, "the ranks of a host could not be connected");

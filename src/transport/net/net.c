@@ -30,30 +30,45 @@ static tsr_status call_arrived(struct net *net, const struct comm_call *call,
     return st;
 }
 
-// Receives the part of member i, from its frame or from further messages.
-static tsr_status take_part(struct net *net, const struct comm_call *call,
-                            const struct comm_exchange *exchange, int i, struct comm_trouble *why)
+// Returns the size of the part of member i.
+static uint64_t part_bytes(struct net *net, const struct comm_call *call,
+                           const struct comm_exchange *exchange, int i)
 {
     struct comm_header header;
+    if (call->group[i] == net->endpoint.rank)
+        return exchange->send[i].bytes;
+    memcpy(&header, tsr__net_frame(net, i), sizeof header);
+    return header.bytes;
+}
+
+// Checks the size of member i's part, and stores the part if it is this member's own or came in the
+// frame.
+static tsr_status take_small(struct net *net, const struct comm_call *call,
+                             const struct comm_exchange *exchange, int i, struct comm_trouble *why)
+{
     int peer = (int)call->group[i];
-    struct comm_buffer *to = &exchange->recv[i];
-    // A member's part for itself is not sent; it may already be in place.
-    if (peer == net->endpoint.rank) {
-        if (exchange->send[i].bytes && to->bytes == exchange->send[i].bytes &&
-            to->p != exchange->send[i].p)
-            memcpy(to->p, exchange->send[i].p, to->bytes);
-        header.bytes = exchange->send[i].bytes;
-    } else {
-        memcpy(&header, tsr__net_frame(net, i), sizeof header);
-    }
-    if (header.bytes != to->bytes)
-        return tsr__trouble_size(why, call, peer, header.bytes, net->endpoint.rank, to->bytes);
-    if (peer == net->endpoint.rank || to->bytes == 0)
-        return TSR_OK;
-    if (!tsr__net_inline(call, to->bytes))
-        return tsr__net_post(net, call, peer, true, to->p, to->bytes, why);
-    memcpy(to->p, tsr__net_frame(net, i) + sizeof header, to->bytes);
+    bool self = peer == net->endpoint.rank;
+    const struct comm_buffer *to = &exchange->recv[i];
+    uint64_t bytes = part_bytes(net, call, exchange, i);
+    const void *from = tsr__net_frame(net, i) + sizeof(struct comm_header);
+    if (bytes != to->bytes)
+        return tsr__trouble_size(why, call, peer, bytes, net->endpoint.rank, to->bytes);
+    if (self)
+        from = exchange->send[i].p; // not sent; it may already be in place
+    if (to->bytes && to->p != from && (self || tsr__net_inline(call, to->bytes)))
+        memcpy(to->p, from, to->bytes);
     return TSR_OK;
+}
+
+// Receives the part of member i, if it was too large for the frame.
+static tsr_status take_large(struct net *net, const struct comm_call *call,
+                             const struct comm_exchange *exchange, int i, struct comm_trouble *why)
+{
+    const struct comm_buffer *to = &exchange->recv[i];
+    int peer = (int)call->group[i];
+    if (peer == net->endpoint.rank || tsr__net_inline(call, to->bytes))
+        return TSR_OK;
+    return tsr__net_post(net, call, peer, true, to->p, to->bytes, why);
 }
 
 // Prepares the memory for parts that will be folded: scratch memory, except for this member's own
@@ -101,17 +116,26 @@ static tsr_status send_part(struct net *net, const struct comm_call *call,
     return tsr__net_post(net, call, (int)call->group[i], false, part->p, part->bytes, why);
 }
 
-// Exchanges parts: first headers and small data (tsr__net_meet), then larger data. Receives are
-// posted before sends, member by member, and tsr__net_complete waits for all of them together.
-static tsr_status exchange_parts(struct net *net, const struct comm_call *call,
-                                 struct comm_exchange *exchange, struct comm_trouble *why)
+tsr_status tsr__net_exchange_small(struct net *net, const struct comm_call *call,
+                                   struct comm_exchange *exchange, struct comm_trouble *why)
 {
     TRY(tsr__net_meet(net, call, exchange->notes, exchange->send, false, why));
     TRY(call_arrived(net, call, exchange, why));
     if (exchange->folded)
         TRY(place_parts(net, call, exchange, why));
+    for (int i = 0; i < call->n_group; i++)
+        TRY(take_small(net, call, exchange, i, why));
+    return TSR_OK;
+}
+
+// Exchanges parts: first headers and small data, then larger data. Receives are posted before
+// sends, member by member, and tsr__net_complete waits for all of them together.
+static tsr_status exchange_parts(struct net *net, const struct comm_call *call,
+                                 struct comm_exchange *exchange, struct comm_trouble *why)
+{
+    TRY(tsr__net_exchange_small(net, call, exchange, why));
     for (int i = 0; i < call->n_group; i++) {
-        TRY(take_part(net, call, exchange, i, why));
+        TRY(take_large(net, call, exchange, i, why));
         TRY(send_part(net, call, exchange, i, why));
     }
     tsr_status st = tsr__net_complete(net, call, why);

@@ -155,6 +155,8 @@ static inline bool net_patience(const struct net *net, struct patience *patience
 // Waits for some messages of a call. The others make progress meanwhile.
 tsr_status tsr__net_wait(struct net *net, const struct comm_call *call, struct net_range range,
                          struct comm_trouble *why);
+// True if some messages of a call are done; makes progress once.
+bool tsr__net_is_done(struct net *net, struct net_range range);
 // Waits for the data of a call and forgets its messages.
 tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
                              struct comm_trouble *why);
@@ -178,19 +180,38 @@ void tsr__net_quiet(struct net *net);
 tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                const void *in, void *out, struct comm_trouble *why);
 
+// ---- net_chain.c
+// One member's part in a reduction along a chain: each member folds its inputs after those of the
+// members before it, and the last one has the result.
+struct net_chain {
+    const struct comm_call *call; // the group is the chain, from its first member to its last
+    int me;                       // index of this member
+    const void *const *ins;       // this member's inputs, in the order in which they are folded
+    int n_ins;
+    int64_t count;
+    int first; // the result is sent back from member to member, down to this one
+    void *out; // result, on the members from `first` on. Scratch memory or an input is allowed
+};
+// The members have compared their headers before (tsr__net_meet), and no message is pending.
+tsr_status tsr__net_chain(struct net *net, const struct net_chain *chain, struct comm_trouble *why);
+
 // ---- net.c
+// The first half of an exchange: headers, notes, and all parts that fit into frames. Receive
+// buffers of larger parts are set, and the sizes agree.
+tsr_status tsr__net_exchange_small(struct net *net, const struct comm_call *call,
+                                   struct comm_exchange *exchange, struct comm_trouble *why);
 // Opens an endpoint over a link. The link must outlive it, unless the link has a close function:
 // then the endpoint owns it. The endpoint also owns `meet` (or NULL), even after a failure. job:
 // number of earlier jobs of this process, plus 1.
 tsr_status tsr__net_open(tsr_session *session, struct link *link, struct meet *meet, uint32_t job,
                          const struct comm_options *options, struct endpoint **out);
 // ---- hosts.c
-// Opens an endpoint for the same job with shared memory between the ranks of each host. *out is
-// `net` itself if that is not possible.
-tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net,
+// Opens an endpoint for the same job with shared memory between the ranks of each host. host: a
+// number, equal for ranks of one host. *out is `net` itself if that is not possible.
+tsr_status tsr__hosts_open(tsr_session *session, struct endpoint *net, uint64_t host,
                            const struct comm_options *options, struct endpoint **out);
-// Replaces *out by an endpoint of tsr__hosts_open; closes *out after a failure. All ranks call it,
-// also those that are alone on their host.
+// Replaces *out by an endpoint of tsr__hosts_open for tsr__host_id; closes *out after a failure.
+// All ranks call it, also those that are alone on their host.
 tsr_status tsr__hosts_join(tsr_session *session, const struct comm_options *options,
                            struct endpoint **out);
 uint64_t tsr__host_id(void); // equal for ranks of one host

@@ -264,10 +264,10 @@ tsr_status tsr__beat_failure(struct net *net, struct comm_trouble *why)
 // Follows "waits for" from rank `at`. Returns a number that identifies the ring if this leads back
 // to this rank, else 0. Example: 0 waits for 1, 1 for 2, 2 for 0: on rank 0 with at = 1, the search
 // returns to 0 after two steps. The number includes each rank's number of calls, so ranks that
-// continue and wait again form another ring.
+// continue and wait again form another ring. So does this rank's number.
 static uint64_t ring_of(const struct net *net, int at)
 {
-    uint64_t hash = 1;
+    uint64_t hash = 1 + atomic_load(&net->calls);
     for (int steps = 0; steps < net->endpoint.size; steps++) {
         const struct beat *beat = &net->peers[at].latest;
         if (beat->state != BEAT_WAITING || tsr__now_s() - net->peers[at].seen_s > 2 * BEAT_S)

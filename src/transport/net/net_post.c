@@ -129,6 +129,13 @@ static bool has_progress(struct net *net, struct net_range range)
     return test_range(net, range, &open, &moved) && moved;
 }
 
+bool tsr__net_is_done(struct net *net, struct net_range range)
+{
+    struct pending *open;
+    bool moved;
+    return test_range(net, range, &open, &moved) && !open;
+}
+
 // Waits for a range of the pending messages, while the others make progress, too.
 static tsr_status complete(struct net *net, const struct comm_call *call, struct net_range range,
                            enum beat_state doing, struct comm_trouble *why)
