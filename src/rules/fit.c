@@ -469,6 +469,8 @@ static bool product_size(const struct fit_dim *dim)
             open = dim->factors[k];
             continue;
         }
+        if (!rest.poly && rest.number == 0 && !size.poly && size.number == 0)
+            return true; // the other factors may have any size
         struct expr less = tsr__expr_exact(exprs, rest, size);
         if (!less.known)
             return rest.poly || size.poly || tsr__fit_refuse(fit, unfit);

@@ -24,8 +24,9 @@ static bool map_dim(const struct fit_dim *dim)
     memcpy(copy, dim->factors, (size_t)dim->n * sizeof(int));
     dims[dim->axis] =
         (struct rule_dim){.factors = copy, .n = dim->n, .window = dim->pattern->window};
-    if (dim->pattern->broadcast && tsr__fit_here(dim).value == 1)
-        dims[dim->axis].n = 0; // all devices read this one element
+    bool longer = dim->n != 1 || dim->fit->factors[copy[0]].size.value != 1;
+    if (dim->pattern->broadcast && tsr__fit_here(dim).value == 1 && longer)
+        dims[dim->axis] = (struct rule_dim){.broadcast = true}; // all devices read this one element
     return true;
 }
 
@@ -199,29 +200,6 @@ static const struct rule *unsharded_rule(struct arena *arena, const tsr_node *no
     return rule;
 }
 
-// True if a size is known to be 0. empty.c handles sizes that become 0 in a run.
-static bool is_empty(const struct shapes *shapes, const tsr_value *value)
-{
-    struct shape shape = tsr__shapes_of(shapes, value);
-    for (int i = 0; i < shape.rank; i++)
-        if (shape.dims[i].value == 0)
-            return true;
-    return false;
-}
-
-// True if no output has an element.
-static bool outputs_are_empty(const struct shapes *shapes, const tsr_node *node)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
-        const tsr_value *value = value_at(node, SIDE_OUT, i);
-        if (value && !is_empty(shapes, value))
-            return false;
-        n += value != NULL;
-    }
-    return n > 0;
-}
-
 // ---- the rule of a node ------------------------------------------------------------------------
 
 // True if the operator has an expansion, for the opset and the element type of the node.
@@ -286,7 +264,7 @@ const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
 
 // Makes the rule of a node. Checks in this order: control flow (bodies are sharded, not the node),
 // other nodes with bodies, calls of functions without a row, unknown operators, rows that are not
-// sharded, results without elements, and the row's rule.
+// sharded, and the row's rule.
 const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
                                 const struct shapes *shapes)
 {
@@ -316,8 +294,6 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
     }
     if (row->whole)
         return unsharded_rule(arena, node, row->whole);
-    if (outputs_are_empty(shapes, node))
-        return unsharded_rule(arena, node, "its results have no elements");
     return derived(arena, node, shapes, row, row->derive);
 }
 

@@ -62,11 +62,11 @@ struct rule_factor {
     int64_t unit;    // shards have a multiple of this number of elements; 1: any number
     int64_t least;   // size of the shortest dimension with this factor; 0: all have `size`
 };
-// One dimension of one tensor: its factors, outermost first. n 0: the dimension has size 1
-// (broadcast), or is not sharded.
+// One dimension of one tensor: its factors, outermost first. n 0: it is not sharded.
 struct rule_dim {
     const int *factors;
     int n;
+    bool broadcast; // it has size 1, and another tensor may have more elements
     // the size differs from the factor's; the dimension is sharded by windows (struct rule_window)
     bool window;
 };

@@ -497,7 +497,7 @@ static void test_reshape_factors(void **state)
             fail_msg("%s -> %s: %s, not %s", cases[i].from, cases[i].to, got, cases[i].rule);
     }
     assert_string_equal(rule_text(b, reshape(b, "0 4", "0 4")),
-                        "whole: its results have no elements");
+                        "whole: a dimension has no elements");
     assert_string_equal(rule_text(b, reshape(b, "12", "5 x")),
                         "whole: the sizes of the tensors do not fit together");
 }

@@ -38,6 +38,15 @@ static const struct agree_case cases[] = {
      "{1,2:(0,1),(2,3)}",
      "to match 'A', shard it as {1,1:0,1,2,3}"},
     {"Add", {8, 1}, {1, 6}, "{2,1:0,1}", "{1,2:2,3}", "to match 'A', shard it as {1,1:0,1}"},
+    // one input is sharded, the other one replicated on the same devices
+    {"Add", {8, 6}, {8, 6}, "{2,1:0,1}", "{1:0,1}", NULL},
+    {"Add", {8, 6}, {8, 6}, "{2,1:0,1}", "{1:0}", "to match 'A', shard it as {2,1:0,1}"},
+    // more shards than elements, as if there were more elements
+    {"Add", {1, 6}, {1, 6}, "{2,1:0,1}", "{2,1:0,1}", NULL},
+    {"Add", {1, 6}, {1, 6}, "{2,1:0,1}", "{2,1:2,3}", "to match 'A', shard it as {2,1:0,1}"},
+    {"Add", {0, 6}, {0, 6}, "{2,1:0,1}", "{2,1:2,3}", "to match 'A', shard it as {2,1:0,1}"},
+    {"Add", {1, 6}, {8, 6}, "{2,1:0,1}", "{2,1:0,1}", NULL},
+    {"MatMul", {8, 1}, {1, 6}, "{1,2:0,1}", "{2,1:1,0}", "to match 'A', shard it as {2,1:0,1}"},
     // a device that owns several shards: each pair of shards has a common device
     {"Add", {8, 1}, {1, 6}, "{2,1:(0,1),2}", "{1,2:(0,2),(1,2)}", NULL},
     {"Add", {8, 6}, {8, 6}, "{2,1:(0,1),2}", "{1,2:(0,2),(1,2)}", NULL},
@@ -89,6 +98,11 @@ static const struct {
     {{"Add", {4, 4}, {4, 4}, "{2,1:(0,1),(0,1)}", "{2,1:0,1}", NULL}, true},
     {{"MatMul", {4, 4}, {4, 4}, "{1,2:(0,1),(0,1)}", "{2,1:0,1}", NULL}, true},
     {{"MatMul", {4, 4}, {4, 4}, "{1,2:(0,1),(0,1)}", "{1:0,1}", NULL}, false},
+    // more shards than elements; an axis of size 1 that is broadcast must be replicated
+    {{"Add", {1, 4}, {1, 4}, "{2,1:0,1}", "{2,1:0,1}", NULL}, true},
+    {{"Add", {1, 4}, {4, 4}, "{2,1:0,1}", "{2,1:0,1}", NULL}, false},
+    {{"MatMul", {4, 1}, {1, 4}, "{1,2:0,1}", "{2,1:0,1}", NULL}, true},
+    {{"Add", {0, 4}, {0, 4}, "{2,1:0,1}", NULL, NULL}, false},
     {{"MatMul", {4, 4}, {4, 4}, "{2,1:(0,1),2}", "{1,2:(0,2),(1,2)}", NULL}, true},
 };
 

@@ -23,8 +23,8 @@
 
 // The layout of an input: from a spec or, under the published formalism, from the producer of the
 // value. Adjacent shards with the same owners can be merged: {4,1:0,0,1,1} has the same elements on
-// each device as {2,1:0,1}, and {2,1:(0,1),(0,1)} the same as {1:0,1}. Shards without elements can
-// be left out.
+// each device as {2,1:0,1}, and {2,1:(0,1),(0,1)} the same as {1:0,1}. Shards without elements stay:
+// whether shardings agree does not depend on the number of elements, which may be unknown.
 struct given {
     int input;
     const tsr_value *value;
@@ -55,8 +55,6 @@ static bool add_given(struct agree *agree, struct given given, const struct tile
 {
     given.stated = tsr__layout_canonical_dims(agree->arena, layout, &given.shape);
     given.merged = tsr__layout_canonical(agree->arena, layout, &given.shape);
-    if (given.merged)
-        given.merged = tsr__layout_filled(agree->arena, given.merged, &given.shape);
     if (!given.stated || !given.merged)
         return false;
     given.sharded = !tsr__layout_is_whole(given.stated);
@@ -101,12 +99,12 @@ static void choose_layouts(const struct agree *agree, bool merged)
         agree->given[i].layout = merged ? agree->given[i].merged : agree->given[i].stated;
 }
 
-// Adds an explicit layout to the placement. Every sharded axis must fit the rule. Axes that the
-// layout does not shard are fixed as unsharded: by the formalism, inputs must shard a common axis
-// alike. Returns false if it does not fit the rule or the layouts added before.
+// Adds an explicit layout to the placement. Every sharded axis must fit the rule. By the formalism,
+// inputs must shard a common axis alike, so axes that the layout does not shard are fixed as
+// unsharded. Returns false if it does not fit the rule or the layouts added before.
 static bool take(const struct agree *agree, struct solve *solve, const struct given *given)
 {
-    solve->strict = agree->assumed || !given->sharded;
+    solve->strict = agree->assumed;
     solve->strict_sums = true;
     return tsr__solve_add(solve, false, given->input, given->layout, &given->shape, false, true);
 }
@@ -138,8 +136,7 @@ static const char *required_layout(const struct agree *agree, const struct given
     return layout ? tsr__notation_print(agree->arena, layout).p : NULL;
 }
 
-// Returns a layout as stated and, if shards are merged or left out, as compared:
-// "{2,1:0,1} = {1,1:1}" of one row.
+// Returns a layout as stated and, if shards are merged, as compared: "{4,1:0,0,1,1} = {2,1:0,1}".
 static struct str layout_text(const struct agree *agree, const struct given *given)
 {
     struct str stated = tsr__notation_print(agree->arena, given->stated),
@@ -183,6 +180,18 @@ static const struct given *find_contradiction(const struct agree *agree, size_t 
     return &agree->given[i - 1];
 }
 
+// Reports that the layout shards an axis that broadcasts.
+static void report_broadcast(const struct agree *agree, const struct given *given)
+{
+    struct place at = tsr__place_spec(agree->node, agree->config, given->value);
+    struct str mine = layout_text(agree, given);
+    tsr__diag(agree->arena->session, DIAG_spec_disagree, &at,
+              "replicate an axis of size 1 on the devices of the node",
+              "the sharding of '" STR_FMT "', " STR_FMT
+              ", shards an axis of size 1 that is broadcast: all devices of the node need it",
+              STR_ARG(at.value), STR_ARG(mine));
+}
+
 static void report_uncut(const struct agree *agree, const tsr_value *value, const char *why)
 {
     if (!agree->remarks)
@@ -219,7 +228,9 @@ static bool check_layouts(const struct agree *agree)
         if (!begin(agree, &alone))
             return false;
         if (!take(agree, &alone, given)) {
-            if (!agree->arena->failed && !tsr__layout_is_whole(given->layout))
+            if (agree->assumed && alone.broadcast)
+                report_broadcast(agree, given);
+            else if (!agree->arena->failed && !tsr__layout_is_whole(given->layout))
                 report_uncut(agree, given->value, alone.wrong);
             return !agree->arena->failed;
         }

@@ -65,6 +65,9 @@ static void report(struct flow_work *work, const struct node_flow *nf, const str
                    bool out, size_t i)
 {
     const tsr_value *value = slot_value(nf->node, out, i);
+    if (!(work->report & REPORT_UNSHARDED) ||
+        (work->reported && work->reported[tsr__node_id(nf->node)]))
+        return;
     struct place at = tsr__place_spec(nf->node, work->flow->config, value);
     struct str spec = tsr__notation_print(&work->scratch, out ? specs->out[i] : specs->in[i]);
     struct str used =
@@ -148,8 +151,7 @@ void tsr__flow_misplaced(struct flow_work *work, struct node_flow *nf,
         if (is_followed(nf, &specs, is_out, i))
             continue;
         nf->replicated = reason(work, nf, &specs);
-        if (work->report & REPORT_UNSHARDED)
-            report(work, nf, &specs, is_out, i);
+        report(work, nf, &specs, is_out, i);
     }
     if (!nf->replicated && work->within)
         nf->replicated = check_stage(work, nf->node);

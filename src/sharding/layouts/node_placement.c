@@ -357,6 +357,8 @@ static int factor_alike(const struct solve *solve, const struct rule_dim *dim,
     for (int i = 0; i < dim->n; i++)
         if (dim->n == l->n || size_of(solve, dim->factors[i]) != 1)
             factors[n++] = dim->factors[i];
+    if (n == 0 && l->n == 1)
+        factors[n++] = dim->factors[dim->n - 1]; // a dimension of one element
     if (n != l->n)
         return -1;
     for (int i = 0; n > 1 && i < n; i++) {
@@ -444,6 +446,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
     int64_t sizes[TILE_MAX_FACTORS], below = 1, product = 1, cuts = l->factors[k].cuts;
     if (dim->n == 0) {
+        solve->broadcast = dim->broadcast;
         fail(solve, size == 1 ? "a dimension of size 1 is sharded"
                               : "a dimension is sharded that the operator's rule does not shard");
         return 0;
@@ -453,7 +456,7 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
     for (int j = 0; j < dim->n; j++)
         known = known && size_of(solve, dim->factors[j]) > 0 &&
                 mul_ok(product, size_of(solve, dim->factors[j]), &product);
-    if ((dim->n == 1 && l->n == 1) || !known)
+    if ((dim->n == 1 && l->n == 1) || size == 1 || !known)
         return targets_alike(solve, dim, l, k, size, target);
     for (int j = k + 1; j < l->n; j++)
         below *= sizes[j];
@@ -756,8 +759,10 @@ bool tsr__solve_add(struct solve *solve, bool out, int i, const struct tile_layo
             return fail(solve, "out of memory");
         if (add_loop(&attempt, out, i, layout, loop, shape, shards))
             *solve = attempt;
-        else if (!each_loop)
+        else if (!each_loop) {
+            solve->broadcast = attempt.broadcast;
             return fail(solve, attempt.wrong);
+        }
     }
     drop_repeats(solve);
     // While inputs are added, tsr__solve_even has not yet chosen the devices of each part.

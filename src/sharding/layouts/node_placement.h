@@ -42,6 +42,7 @@ struct solve {
     bool filled;                   // every part of a factor must have elements, if sizes are known
     bool drop_empty;               // parts without elements are not placed, if sizes are known
     const char *wrong;             // reason of the last failure
+    bool broadcast;                // that reason is a sharded dimension of size 1 that broadcasts
     const struct rule *written;    // rule and cuts for which all_writable was true; NULL: none yet
     int64_t written_cuts[RULE_MAX_FACTORS];
 };
