@@ -144,6 +144,16 @@ int64_t tsr__control_trips(const struct shapes *shapes, const tsr_node *node,
     return trips < 0 ? CONTROL_USUAL_TRIPS : int64_max(trips, 1);
 }
 
+int tsr__control_taken(const struct shapes *shapes, const tsr_node *node,
+                       const struct control *control)
+{
+    int64_t condition;
+    if (control->n_bodies < 2 ||
+        tsr__shapes_ints(shapes, tsr_node_input(node, 0), &condition, 1) != 1)
+        return -1;
+    return condition == 0;
+}
+
 size_t tsr__control_node_count(const tsr_graph *graph)
 {
     size_t n = 0;

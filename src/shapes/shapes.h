@@ -122,6 +122,9 @@ int tsr__control_out_axis(const struct control *control, int result, int rank);
 #define CONTROL_USUAL_TRIPS 16
 int64_t tsr__control_trips(const struct shapes *shapes, const tsr_node *node,
                            const struct control *control);
+// Returns the body of an If that runs at these sizes, if inference knows the condition; else -1.
+int tsr__control_taken(const struct shapes *shapes, const tsr_node *node,
+                       const struct control *control);
 // Returns the number of nodes in the graph and, recursively, in the bodies of If, Loop and Scan.
 size_t tsr__control_node_count(const tsr_graph *graph);
 // Returns the elements of a Constant node; NULL: strings, or the node is another one (shape_job.c).

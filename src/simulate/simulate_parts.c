@@ -4,7 +4,7 @@
 //
 // Nodes of bodies come in the place of the node that contains the body. The time of a loop counts
 // as often as its body runs (tsr__control_trips), that of an If for its most expensive branch
-// (simulate_branches.c).
+// (simulate_branches.c). If the sizes decide which branch runs, only its nodes are read.
 //
 //     Example: rank0.onnx has MatMul, then ai.tessera AllReduce with id 3 and group [0, 1], then
 //     Relu. The device computes 1e12 operations per second. Tasks: {MatMul, 2 ms}, {AllReduce,
@@ -378,8 +378,14 @@ static tsr_status add_graph(const struct reading *reading, const tsr_graph *grap
 {
     for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
         struct control control;
+        bool bodies = tsr__control_of(node, &control);
+        int taken = bodies ? tsr__control_taken(reading->shapes, node, &control) : -1;
+        if (taken >= 0) {
+            TRY(add_graph(reading, control.bodies[taken]));
+            continue;
+        }
         TRY(add_node(reading, node));
-        if (tsr__control_of(node, &control)) {
+        if (bodies) {
             TRY(add_bodies(reading, node, &control));
             continue;
         }

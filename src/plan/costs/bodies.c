@@ -218,6 +218,7 @@ static struct plan_bodies *bodies_new(struct planner *planner, const tsr_node *n
                                    .n_enter = tsr_graph_input_count(control->bodies[0]),
                                    .n_leave = tsr_graph_output_count(control->bodies[0]),
                                    .trips = tsr__control_trips(planner->shapes.full, node, control),
+                                   .taken = tsr__control_taken(planner->shapes.full, node, control),
                                    .exact = is_exact(planner, node, control)};
     if (!planner->body_outputs)
         planner->body_outputs = ARENA_ARRAY(&planner->arena, struct body_output *,
@@ -299,8 +300,11 @@ int64_t tsr__branches_sum(const struct planner *planner, int64_t *cost, bool *un
             continue;
         size_t first = bodies_begin(bodies, i) + bodies->n_enter;
         size_t second = first + bodies->n_nodes[0];
-        if (sum_range(cost, second, bodies->n_nodes[1]) >
-            sum_range(cost, first, bodies->n_nodes[0]))
+        int taken = bodies->taken;
+        if (taken < 0)
+            taken = sum_range(cost, second, bodies->n_nodes[1]) >
+                    sum_range(cost, first, bodies->n_nodes[0]);
+        if (taken)
             leave_out(cost, unused, first, bodies->n_nodes[0]);
         else
             leave_out(cost, unused, second, bodies->n_nodes[1]);

@@ -357,6 +357,7 @@ struct plan_bodies {
     struct control control;
     size_t n_enter, n_nodes[2], n_leave; // numbers of these entries
     int64_t trips;                       // how often the bodies run
+    int taken;  // the branch of an If that runs at these sizes, without a cost; -1: not known
     bool exact; // all devices compute the same decisions; otherwise one device broadcasts them
 };
 // Input or output `index` of a body. Its candidates are layouts, which the value has outside and
@@ -442,8 +443,9 @@ static inline int64_t times_ps(int64_t ps, int64_t times)
 {
     return times <= 1 ? ps : int64_min(mul_cap(ps, times), PLAN_NEVER);
 }
-// Sums costs by entry, where only the most expensive branch of each If counts. `unused`, if not
-// NULL, marks the entries of the other branches, whose costs become 0.
+// Sums costs by entry, where only one branch of each If counts: the most expensive one, unless
+// sizes decide which is taken. `unused`, if not NULL, marks the entries of the other branches,
+// whose costs become 0.
 int64_t tsr__branches_sum(const struct planner *planner, int64_t *cost, bool *unused);
 
 // planner.c

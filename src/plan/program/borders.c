@@ -339,6 +339,8 @@ static bool fill_owner(struct planner *planner, struct plan_node *node)
     struct work_kind kind =
         tsr__work_kind(node->node, planner->shapes.full, planner->machine.topology);
     int64_t compute = tsr__work_cost(0, kind, 0, &planner->machine.slowest);
+    if (node->bodies->taken >= 0)
+        compute = 0; // like a node that only computes sizes
     struct strategy *strategy = node->strategy = strategy_new(planner, node);
     if (!strategy)
         return false;
