@@ -17,6 +17,7 @@ static const char *const attribute_names[ATTRIBUTE_COUNT] = {[ATTRIBUTE_REDUCE] 
                                                              [ATTRIBUTE_SPLIT_AXIS] = "split_axis",
                                                              [ATTRIBUTE_UNIT] = "unit",
                                                              [ATTRIBUTE_SHARES] = "shares",
+                                                             [ATTRIBUTE_PART] = "part",
                                                              [ATTRIBUTE_ROOT] = "root",
                                                              [ATTRIBUTE_FROM] = "from",
                                                              [ATTRIBUTE_TO] = "to",

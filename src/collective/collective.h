@@ -27,6 +27,7 @@ enum comm_attribute {
     ATTRIBUTE_SPLIT_AXIS, // axis that becomes sharded
     ATTRIBUTE_UNIT,       // block size of the sharded axis
     ATTRIBUTE_SHARES,     // share of each member of the sharded axis; absent: equal shares
+    ATTRIBUTE_PART,       // units first to stop of the full axis, which the members divide
     ATTRIBUTE_ROOT,       // source or destination
     ATTRIBUTE_FROM,       // sender
     ATTRIBUTE_TO,         // receiver
@@ -110,6 +111,14 @@ static inline bool comm_has(int kind, enum comm_trait trait)
 static inline bool comm_carries(int kind, enum comm_attribute attribute)
 {
     return tsr__collective(kind)->attributes >> attribute & 1;
+}
+
+// Returns the index of the token, the input that orders the communications of a rank. Before it are
+// the tensor and the shape, if the operator takes one. After it is the size of the full axis, if
+// the node has the attribute `part`.
+static inline size_t comm_token(int kind)
+{
+    return comm_has(kind, TRAIT_TAKES_SHAPE) ? 2 : 1;
 }
 
 #endif

@@ -5,21 +5,45 @@
 // the last may be short, and share j of n has units floor(j F / n) .. floor((j + 1) F / n) - 1. So
 // a rank can compute all shares from its own tensor. With fewer units than ranks some shares are
 // empty: 1 element over 3 ranks belongs to the last. With the attribute `shares` the members'
-// shares of the units differ (tsr__division_start). A receiver that cannot know the shape gets it
+// shares of the units differ (tsr__division_start). If the tensor is already a shard along this
+// axis, its shares follow from the size of the full axis: the attribute `part` says which part the
+// shard is, and an input has the size. A receiver that cannot know the shape gets it
 // in the notes of the call (integers that members exchange before the data). A rank that gets no
 // result returns an empty tensor, because all operators have two outputs.
 //
 //     Example: 7 rows over 2 ranks. With unit 1 the shares are 3 and 4 rows. With unit 4 there are
 //     F = 2 units, of 4 and 3 rows. With unit 1 and `shares` 3 and 1, the ranks get
-//     floor(3 * 7 / 4) = 5 rows and 2 rows.
+//     floor(3 * 7 / 4) = 5 rows and 2 rows. With `part` 1, 2, 2 they have the second half of 15
+//     rows, rows 7..14: the shares end at floor(3 * 15 / 4) = 11 and 15, so they are 4 and 4 rows.
 #include "ops/internal.h"
 
 #define NOTED_RANK (COMM_NOTES - 1) // dimensions of a shape that can be sent
 
-static struct tile_interval part_of(const struct kernel *kernel, const struct along *along, int j)
+static struct tile_interval part_of(const struct kernel *kernel, int j)
 {
-    return (struct tile_interval){tsr__division_start(&kernel->division, along->length, j),
-                                  tsr__division_start(&kernel->division, along->length, j + 1)};
+    return (struct tile_interval){
+        tsr__division_start(&kernel->division, kernel->full_length, j),
+        tsr__division_start(&kernel->division, kernel->full_length, j + 1)};
+}
+
+// Finds the size of the full axis that is divided: if the members divide a part of it, this is the
+// last input, from which the size of the part must follow.
+static OrtStatus *read_length(struct kernel *kernel, OrtKernelContext *context,
+                              const struct along *along)
+{
+    struct tensor_view size;
+    kernel->full_length = along->length;
+    if (!kernel->division.part.of)
+        return NULL;
+    TRY(tsr__kernel_input(kernel, context, comm_token(kernel->op->kind) + 1, TSR_INT64, &size));
+    if (size.elements == 1)
+        kernel->full_length = *(const int64_t *)size.data;
+    if (size.elements != 1 || kernel->full_length < along->length ||
+        kernel->full_length > INT64_MAX / 2 ||
+        tsr__division_start(&kernel->division, kernel->full_length, kernel->division.n) !=
+            along->length)
+        return tsr__kernel_error(kernel, "the shard does not have its part of the full axis");
+    return NULL;
 }
 
 static OrtStatus *copy_part(struct kernel *kernel, const struct along *along, const char *data,
@@ -56,26 +80,56 @@ static OrtStatus *read_axis(struct kernel *kernel, const OrtKernelInfo *info,
     return read_int(kernel, info, attribute, -OPS_MAX_RANK, OPS_MAX_RANK - 1, out);
 }
 
-// Reads the attribute `shares`, if the node has it: the members' shares of the axis. They are part
-// of the call's fingerprint.
-static OrtStatus *read_shares(struct kernel *kernel, const OrtKernelInfo *info)
+// Reads a list, which is part of the call's fingerprint. *n is 0 if the node does not have it.
+static OrtStatus *read_optional(struct kernel *kernel, const OrtKernelInfo *info,
+                                enum comm_attribute attribute, int64_t **out, size_t *n)
 {
-    const char *name = tsr__attribute_name(ATTRIBUTE_SHARES);
-    int64_t *shares;
-    size_t n = 0;
-    OrtStatus *absent = kernel->api->KernelInfoGetAttributeArray_int64(info, name, NULL, &n);
+    const char *name = tsr__attribute_name(attribute);
+    *n = 0;
+    OrtStatus *absent = kernel->api->KernelInfoGetAttributeArray_int64(info, name, NULL, n);
     if (absent) {
+        *n = 0;
         kernel->api->ReleaseStatus(absent);
         return NULL;
     }
-    TRY(tsr__kernel_ints(kernel, info, name, &shares, &n));
+    TRY(tsr__kernel_ints(kernel, info, name, out, n));
+    kernel->call.detail = tsr__hash64(*out, *n * sizeof **out, kernel->call.detail);
+    return NULL;
+}
+
+// Reads the attribute `shares`, if the node has it: the members' shares of the axis.
+static OrtStatus *read_shares(struct kernel *kernel, const OrtKernelInfo *info)
+{
+    int64_t *shares;
+    size_t n;
+    TRY(read_optional(kernel, info, ATTRIBUTE_SHARES, &shares, &n));
+    if (n == 0)
+        return NULL;
     if (!tsr__division_holds(shares, n, kernel->call.n_group))
         return tsr__kernel_error(kernel,
                                  "attribute '%s' does not have one share for each of the %d "
                                  "ranks",
-                                 name, kernel->call.n_group);
-    kernel->call.detail = tsr__hash64(shares, n * sizeof *shares, kernel->call.detail);
+                                 tsr__attribute_name(ATTRIBUTE_SHARES), kernel->call.n_group);
     kernel->division.shares = shares;
+    return NULL;
+}
+
+// Reads the attribute `part`, if the node has it.
+static OrtStatus *read_part(struct kernel *kernel, const OrtKernelInfo *info)
+{
+    const int64_t *shares = kernel->division.shares;
+    int64_t *part, all = shares ? 0 : kernel->division.n;
+    size_t n;
+    TRY(read_optional(kernel, info, ATTRIBUTE_PART, &part, &n));
+    if (n == 0)
+        return NULL;
+    for (int64_t i = 0; shares && i < kernel->division.n; i++)
+        all += shares[i];
+    if (n != 3 || part[0] < 0 || part[1] <= part[0] || part[2] < part[1] ||
+        !mul_ok(all, part[2], &all))
+        return tsr__kernel_error(kernel, "attribute '%s' is not a part of an axis",
+                                 tsr__attribute_name(ATTRIBUTE_PART));
+    kernel->division.part = (struct tile_units){part[0], part[1], part[2]};
     return NULL;
 }
 
@@ -83,7 +137,8 @@ static OrtStatus *read_division(struct kernel *kernel, const OrtKernelInfo *info
 {
     kernel->division.n = kernel->call.n_group;
     TRY(read_int(kernel, info, ATTRIBUTE_UNIT, 1, INT64_MAX, &kernel->division.unit));
-    return read_shares(kernel, info);
+    TRY(read_shares(kernel, info));
+    return read_part(kernel, info);
 }
 
 // Reads a member of the group: a rank, not an index in the group.
@@ -130,7 +185,7 @@ static OrtStatus *parts_in_order(struct kernel *kernel, const struct along *alon
         *out = at;
     }
     for (int j = 0; j < n; j++) {
-        struct tile_interval part = part_of(kernel, along, j);
+        struct tile_interval part = part_of(kernel, j);
         size_t width = along->outer * (size_t)(part.stop - part.start) * along->inner;
         // Elements per member. The transport checks that all members have the same list.
         counts[j] = (int64_t)(width / unit);
@@ -151,8 +206,9 @@ static OrtStatus *reduce_scatter(struct kernel *kernel, OrtKernelContext *contex
     void *out;
     int64_t dims[OPS_MAX_RANK];
     TRY(tsr__along_axis(kernel, view, kernel->axis, &along));
+    TRY(read_length(kernel, context, &along));
     memcpy(dims, view->dims, (size_t)view->rank * sizeof *dims);
-    struct tile_interval own = part_of(kernel, &along, kernel->self);
+    struct tile_interval own = part_of(kernel, kernel->self);
     dims[along.axis] = own.stop - own.start;
     TRY(tsr__kernel_output(kernel, context, 0, dims, view->rank, &out));
     const char *parts;
@@ -283,7 +339,7 @@ static OrtStatus *pack_parts(struct all_to_all_call *state)
     char *at;
     TRY(tsr__kernel_scratch(kernel, 0, along->outer * (size_t)along->length * along->inner, &at));
     for (int j = 0; j < kernel->call.n_group; j++) {
-        struct tile_interval part = part_of(kernel, along, j);
+        struct tile_interval part = part_of(kernel, j);
         TRY(copy_part(kernel, along, state->view->data, part, at));
         state->send[j] = (struct comm_buffer){
             .p = at, .bytes = along->outer * (size_t)(part.stop - part.start) * along->inner};
@@ -303,7 +359,8 @@ static OrtStatus *all_to_all(struct all_to_all_call *state)
     if (state->split.axis == state->concat.axis)
         return tsr__kernel_error(kernel, "both axes are %d, but must differ", state->split.axis);
     memcpy(state->dims, state->view->dims, (size_t)state->view->rank * sizeof *state->dims);
-    struct tile_interval own = part_of(kernel, &state->split, kernel->self);
+    TRY(read_length(kernel, state->context, &state->split));
+    struct tile_interval own = part_of(kernel, kernel->self);
     state->dims[state->split.axis] = own.stop - own.start;
     TRY(pack_parts(state));
     struct comm_exchange exchange = {

@@ -35,12 +35,6 @@ struct op {
     struct ops *ops;
     enum op_side side;
 };
-// Returns the number of inputs: the tensor, its shape if the operator takes one, and the token,
-// which orders the communications of a rank.
-static inline size_t op_inputs(enum comm_kind kind)
-{
-    return comm_has(kind, TRAIT_TAKES_SHAPE) ? 3 : 2;
-}
 struct ops {
     tsr_session *session; // for kernels; used only by the rank's thread
     const OrtApi *api;
@@ -71,6 +65,7 @@ struct kernel {
     int self;                      // index of this rank in the group
     int64_t axis, split_axis;      // the attributes of these names
     struct tile_division division; // how the members divide the axis
+    int64_t full_length;           // of the axis, in this run
     // ranks. root: root of Broadcast and Reduce, sender of Send; to: receiver of Send
     int64_t root, to;
     struct reshard *reshard;

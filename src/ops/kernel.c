@@ -154,7 +154,7 @@ OrtStatus *tsr__pass_token(struct kernel *kernel, OrtKernelContext *context)
     struct tensor_view token;
     void *out;
     int64_t one = 1;
-    TRY(tsr__kernel_input(kernel, context, op_inputs(kernel->op->kind) - 1, TSR_INT64, &token));
+    TRY(tsr__kernel_input(kernel, context, comm_token(kernel->op->kind), TSR_INT64, &token));
     if (token.elements != 1)
         return tsr__kernel_error(kernel, "the token has %lld elements; it must have one",
                                  (long long)token.elements);

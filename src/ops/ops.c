@@ -132,29 +132,36 @@ static const char *get_provider(const OrtCustomOp *op)
     return op_of(op)->side == SIDE_CUDA ? "CUDAExecutionProvider" : NULL; // NULL: CPU
 }
 
-// Returns the type of memory of an input. Shapes are always in host memory.
+// Returns the type of memory of an input. Shapes and sizes are always in host memory.
 static int get_memory(const OrtCustomOp *op, size_t i)
 {
-    bool shape = i == 1 && comm_has(op_of(op)->kind, TRAIT_TAKES_SHAPE);
-    return shape ? ORT_MEMORY_CPU_INPUT : ORT_MEMORY_DEFAULT;
+    bool size = i > 0 && i != comm_token(op_of(op)->kind);
+    return size ? ORT_MEMORY_CPU_INPUT : ORT_MEMORY_DEFAULT;
 }
 
 // Returns the type of an input or output; 0: any type. The attribute elem_type names the type, and
 // every run checks it.
 static int get_type(const OrtCustomOp *op, size_t i)
 {
-    return i == 0 ? (int)op_of(op)->only : (int)TSR_INT64; // shape and token
+    return i == 0 ? (int)op_of(op)->only : (int)TSR_INT64; // shape, token and size
 }
 
 static size_t get_inputs(const OrtCustomOp *op)
 {
-    return op_inputs(op_of(op)->kind);
+    enum comm_kind kind = op_of(op)->kind;
+    return comm_token(kind) + (comm_carries((int)kind, ATTRIBUTE_PART) ? 2 : 1);
 }
 
 static size_t get_outputs(const OrtCustomOp *op)
 {
     (void)op;
     return 2;
+}
+
+// Returns whether an input is required (0) or optional (1).
+static int is_optional(const OrtCustomOp *op, size_t i)
+{
+    return i > comm_token(op_of(op)->kind);
 }
 
 static int get_zero(const OrtCustomOp *op, size_t i)
@@ -407,7 +414,7 @@ static void op_init(struct op *op, int minor)
         .GetOutputType = get_type,
         .GetOutputTypeCount = get_outputs,
         .KernelDestroy = kernel_destroy,
-        .GetInputCharacteristic = get_zero,
+        .GetInputCharacteristic = is_optional,
         .GetOutputCharacteristic = get_zero,
         .GetInputMemoryType = get_memory,
         .GetVariadicInputMinArity = get_one,

@@ -270,10 +270,11 @@ static tsr_status check_graph(struct rank_check *check, const tsr_graph *graph);
 static tsr_status check_comm(struct rank_check *check, const tsr_node *node)
 {
     int64_t id = tsr_attr_int(tsr_node_find_attr(node, "id"), -1);
-    size_t last = tsr_node_input_count(node);
+    enum comm_kind kind = tsr__collective_find(tsr__node_op_str(node));
+    size_t token = kind == COMM_KIND_COUNT ? SIZE_MAX : comm_token((int)kind);
     if (id <= check->before)
         return report_difference(check->part, node, "communications are not in ascending order");
-    if (last == 0 || tsr_node_input(node, last - 1) != check->token)
+    if (token >= tsr_node_input_count(node) || tsr_node_input(node, token) != check->token)
         return report_difference(check->part, node,
                                  "a communication is not in the chain of tokens");
     check->before = id;

@@ -376,10 +376,15 @@ const char *tsr__reshard_op_name(int op); // "all-gather"
 
 // ---- what one device stores (local.c) -----------------------------------------------------------
 
+// Sizes that may differ from run to run. SIZE_OPEN: every rank can compute it from sizes of model
+// inputs.
+#define SIZE_OPEN    (-1)
+#define SIZE_UNKNOWN (-2)
+
 // A tensor that is resharded.
 struct reshard_tensor {
     int rank;             // negative: unknown
-    const int64_t *shape; // -1: a size that may differ from run to run
+    const int64_t *shape; // may be SIZE_OPEN or SIZE_UNKNOWN
     int bits;             // of an element as it is transferred; 0: strings
     bool constant_bounds; // the operator Slice takes no computed bounds (before opset 10)
 };
@@ -411,9 +416,9 @@ struct dim_slice {
     enum dim_source source;
     struct tile_interval *at; // DIM_STATIC: the slices, as indices of the local tensor
     int64_t n;
-    // DIM_DYNAMIC: the new shard is `part`, in units of `unit` elements.
+    // DIM_DYNAMIC: the new shard is `part`, the old one `stored`, in units of `unit` elements.
     int64_t unit;
-    struct tile_units part;
+    struct tile_units part, stored;
 };
 struct dim_slice tsr__dim_source(struct arena *arena, const struct reshard_tensor *tensor,
                                  const struct tile_layout *from, const struct tile_layout *to,
@@ -452,7 +457,8 @@ struct reshard_operator {
     int axis, split_axis;   // of an all-to-all: joined and divided; of others: `axis`
     int64_t unit;           // size of the blocks in which the axis is divided
     const int64_t **shares; // by group: the members' shares of the divided axis; NULL: equal
-    int64_t *roots;         // by group: root, or sender; NULL: none
+    const struct tile_units *parts; // by group: the part of an open axis that is divided; NULL: all
+    int64_t *roots;                 // by group: root, or sender; NULL: none
 };
 // The operators that turn one layout into another, in order.
 struct reshard_operators {

@@ -52,9 +52,10 @@ tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits);
 struct tile_division {
     int64_t unit, n;
     const int64_t *shares;
+    struct tile_units part; // of the full axis, which the members divide; of 0: all of it
 };
-// Returns the first index of the part of member j; with j = n, the end of the last part. The shares
-// must be valid.
+// Returns the first index of the share of member j in the part; with j = n, the end of the part.
+// `length` is the size of the full axis. The shares must be valid.
 int64_t tsr__division_start(const struct tile_division *division, int64_t length, int64_t j);
 // True if there are n shares, none is negative, and their sum is positive and does not overflow.
 bool tsr__division_holds(const int64_t *shares, size_t n_shares, int64_t n);

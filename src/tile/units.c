@@ -89,7 +89,8 @@ tile_shares tsr__shares_of(const int64_t *units, int64_t n, bool *fits)
 
 // Returns the first element of part j. Example: 10 elements in units of 4 are 3 units. With two
 // equal parts the second begins at unit 1, element 4. With shares 3 and 1 it begins at unit floor(3
-// * 3 / 4) = 2, element 8.
+// * 3 / 4) = 2, element 8. If two members divide the second half of 7 elements (3..6), they have
+// quarters of the axis: the second begins at floor(3 * 7 / 4) = 5, which is element 2 of the half.
 int64_t tsr__division_start(const struct tile_division *division, int64_t length, int64_t j)
 {
     int64_t units = length / division->unit + (length % division->unit != 0);
@@ -102,8 +103,15 @@ int64_t tsr__division_start(const struct tile_division *division, int64_t length
             all += division->shares[i];
         }
     }
+    const struct tile_units *part = &division->part;
+    int64_t first = 0;
+    if (part->of) {
+        first = tsr__tile_start(units, part->of, part->first) * division->unit;
+        before = part->first * all + (part->stop - part->first) * before;
+        all *= part->of;
+    }
     int64_t at = tsr__tile_start(units, all, before) * division->unit;
-    return at < length ? at : length;
+    return int64_min(at, length) - int64_min(first, length);
 }
 
 bool tsr__division_holds(const int64_t *shares, size_t n_shares, int64_t n)

@@ -24,7 +24,8 @@ static bool local(struct bench *b, const int64_t *shape, const char *from, const
 static void what_a_device_holds_suffices(void **state)
 {
     struct bench *b = *state;
-    static const int64_t fixed[2] = {8, 6}, open[2] = {-1, 6};
+    static const int64_t fixed[2] = {8, 6}, open[2] = {SIZE_OPEN, 6},
+                         unknown[2] = {SIZE_UNKNOWN, 6};
     bool same;
     assert_true(local(b, fixed, "{1,1:(0,1)}", "{2,1:0,1}", &same) && !same);
     assert_true(local(b, open, "{1,1:(0,1)}", "{2,1:0,1}", &same) && !same);
@@ -32,8 +33,9 @@ static void what_a_device_holds_suffices(void **state)
     assert_true(local(b, fixed, "{2,1:0,1}", "{4,1:0,(0,1),(0,1),1}", &same) ==
                 false); // two shards need more
     assert_true(local(b, fixed, "{2,1:(0,1),(2,3)}", "{4,1:0,1,2,3}", &same) && !same);
-    // Not decidable for unknown sizes.
-    assert_false(local(b, open, "{2,1:(0,1),(2,3)}", "{4,1:0,1,2,3}", &same));
+    assert_true(local(b, open, "{2,1:(0,1),(2,3)}", "{4,1:0,1,2,3}", &same) && !same);
+    assert_false(local(b, open, "{2,1:(0,1),(2,3)}", "{4,1:0,2,1,3}", &same));
+    assert_false(local(b, unknown, "{2,1:(0,1),(2,3)}", "{4,1:0,1,2,3}", &same)); // not decidable
     assert_true(local(b, fixed, "{1,2:(0,1),(2,3)}", "{2,2:0,2,1,3}", &same) && !same);
     assert_false(local(b, fixed, "{2,1:0,1}", "{1,1:(0,1)}", &same));
     assert_false(local(b, fixed, "{1,1:0}", "{1,1:(0,1)}", &same));

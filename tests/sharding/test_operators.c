@@ -21,7 +21,7 @@ struct lot {
     struct arena *arena;
     uint64_t seed;
     size_t mesh[2];         // axes of the mesh
-    int64_t shape[RANK];    // -1: open
+    int64_t shape[RANK];    // SIZE_OPEN, SIZE_UNKNOWN, or a size
     int64_t concrete[RANK]; // the shape of one run
     struct tensor at[DEVICES];
 };
@@ -189,10 +189,14 @@ static struct tensor joined(struct lot *l, const struct tensor *x, const struct 
 static struct tensor part_of(struct lot *l, const struct reshard_operator *op, size_t g,
                              const struct tensor *t, int axis, size_t i)
 {
-    struct tile_division division = {op->unit, (int64_t)op->groups[g].n,
-                                     op->shares ? op->shares[g] : NULL};
-    return range_of(l, t, axis, tsr__division_start(&division, t->dims[axis], (int64_t)i),
-                    tsr__division_start(&division, t->dims[axis], (int64_t)i + 1));
+    struct tile_division division = {.unit = op->unit,
+                                     .n = (int64_t)op->groups[g].n,
+                                     .shares = op->shares ? op->shares[g] : NULL};
+    if (op->parts)
+        division.part = op->parts[g];
+    int64_t length = op->parts ? l->concrete[axis] : t->dims[axis];
+    return range_of(l, t, axis, tsr__division_start(&division, length, (int64_t)i),
+                    tsr__division_start(&division, length, (int64_t)i + 1));
 }
 
 // What member i of group g has after the operator.
@@ -313,7 +317,7 @@ static void random_pairs(void **state)
 {
     static const size_t meshes[][2] = {{2, 1}, {2, 2}, {3, 1}, {2, 3}, {4, 1}, {2, 4}, {6, 1}};
     struct bench *b = *state;
-    size_t ops[RESHARD_EXCHANGE + 1] = {0}, refused = 0;
+    size_t ops[RESHARD_EXCHANGE + 1] = {0}, refused = 0, parts = 0;
     for (long i = 0; i < pairs; i++) {
         struct arena arena = {.session = b->session};
         struct lot l = {.arena = &arena, .seed = (uint64_t)i * 7919 + 5};
@@ -323,7 +327,7 @@ static void random_pairs(void **state)
         for (int d = 0, open = 0; d < RANK; d++) {
             l.shape[d] = 1 + (int64_t)draw(&l, 12);
             if (open < 2 && draw(&l, 3) == 0)
-                l.shape[d] = -1, open++;
+                l.shape[d] = draw(&l, 4) ? SIZE_OPEN : SIZE_UNKNOWN, open++;
         }
         struct reshard_tensor tensor = {.rank = RANK, .shape = l.shape, .bits = 32};
         const struct tile_layout *from = random_layout(&l), *to = random_layout(&l);
@@ -333,7 +337,7 @@ static void random_pairs(void **state)
             TSR_OK);
         assert_true(list.n > 0 || pending);
         for (int k = 0; k < list.n; k++)
-            ops[list.at[k].op]++;
+            ops[list.at[k].op]++, parts += list.at[k].parts != NULL;
         refused += list.n == 0;
         all_runs(&l, from, to, &list);
         tsr__arena_free(&arena);
@@ -347,6 +351,7 @@ static void random_pairs(void **state)
                               RESHARD_SLICE,   RESHARD_NOTHING, COMM_RESHARD};
     for (size_t i = 0; i < TSR_COUNT(all); i++)
         assert_true(ops[all[i]] > 0);
+    assert_true(parts > 0); // divisions of parts of open axes
 }
 
 // ---- known lists -------------------------------------------------------------------------------
@@ -382,7 +387,8 @@ static void expect(struct bench *b, const int64_t *shape, const char *from, cons
 static void known_lists(void **state)
 {
     struct bench *b = *state;
-    static const int64_t fixed[2] = {8, 6}, open[2] = {-1, 6}, both[2] = {-1, -1};
+    static const int64_t fixed[2] = {8, 6}, open[2] = {SIZE_OPEN, 6},
+                         both[2] = {SIZE_OPEN, SIZE_OPEN}, unknown[2] = {SIZE_UNKNOWN, 6};
     expect(b, fixed, "{2,1}", "{2,1}", "nothing");
     expect(b, open, "{1,1:0,1}", "{2,1}", "slice");
     expect(b, open, "{2,1}", "{1,1:0,1}", "all-gather");
@@ -391,7 +397,10 @@ static void known_lists(void **state)
     expect(b, open, "{2,1}", "{1,1:0}", "reshard"); // a gather to one device has no operator
     expect(b, fixed, "{1,1:0}", "{2,1:1,2}", "reshard");
     expect(b, fixed, "{2,2:0,1,2,3}", "{4,1:0,1,2,3}", "all-to-all");
-    expect(b, open, "{2,2:0,1,2,3}", "{4,1:0,1,2,3}", "reshard");
+    expect(b, open, "{2,2:0,1,2,3}", "{4,1:0,1,2,3}", "all-to-all");
+    expect(b, unknown, "{2,2:0,1,2,3}", "{4,1:0,1,2,3}", "reshard");
+    expect(b, open, "{2,1:(0,1),(2,3)}", "{4,1}", "slice");
+    expect(b, unknown, "{2,1:(0,1),(2,3)}", "{4,1}", "reshard");
     expect(b, open, "{1,1:0}", "{1,1:1}", "send");
     expect(b, open, "{4,1}", "{2,1:(0,1),(2,3)}", "all-gather");
 }

@@ -63,11 +63,11 @@ static int64_t counted_start(const struct tile_division *division, int64_t lengt
 static void an_axis_is_divided(void **state)
 {
     (void)state;
-    struct tile_division two = {1, 2, (int64_t[]){3, 1}};
+    struct tile_division two = {.unit = 1, .n = 2, .shares = (int64_t[]){3, 1}};
     assert_int_equal(tsr__division_start(&two, 10, 1), 7);
     for (int trial = 0; trial < 2000; trial++) {
         int64_t shares[5], sum = 0, length = rand() % 40;
-        struct tile_division some = {1 + rand() % 4, 1 + rand() % 5, NULL};
+        struct tile_division some = {.unit = 1 + rand() % 4, .n = 1 + rand() % 5};
         for (int64_t i = 0; i < some.n; i++)
             sum += shares[i] = rand() % 4;
         if (rand() % 4)
@@ -77,11 +77,22 @@ static void an_axis_is_divided(void **state)
             assert_int_equal(tsr__division_start(&some, length, j),
                              counted_start(&some, length, j));
     }
+    // the parts of halves are quarters, for every length
+    for (int64_t length = 0; length < 40; length++)
+        for (int64_t j = 0; j < 4; j++) {
+            struct tile_division half = {.unit = 1 + j % 3, .n = 2, .part = {j / 2, j / 2 + 1, 2}};
+            struct tile_division all = {.unit = half.unit, .n = 4};
+            int64_t start = tsr__division_start(&all, length, j - j % 2);
+            assert_int_equal(tsr__division_start(&half, length, j % 2),
+                             tsr__division_start(&all, length, j) - start);
+            assert_int_equal(tsr__division_start(&half, length, 2),
+                             tsr__division_start(&all, length, j - j % 2 + 2) - start);
+        }
     // invalid shares
     assert_false(tsr__division_holds((int64_t[]){1, 1}, 2, 3));
     assert_false(tsr__division_holds((int64_t[]){2, -1}, 2, 2));
     assert_false(tsr__division_holds((int64_t[]){INT64_MAX, 1}, 2, 2));
-    struct tile_division large = {1, 2, (int64_t[]){INT64_MAX - 1, 1}};
+    struct tile_division large = {.unit = 1, .n = 2, .shares = (int64_t[]){INT64_MAX - 1, 1}};
     assert_int_equal(tsr__division_start(&large, INT64_MAX, 2), INT64_MAX);
 }
 

@@ -119,9 +119,13 @@ static size_t count_registered(const char *name, int kind)
         const struct op *op = registered[i];
         if (strcmp(op->ort.GetName(&op->ort), name) != 0)
             continue;
-        bool shape = comm_has(kind, TRAIT_TAKES_SHAPE);
+        size_t inputs = op->ort.GetInputTypeCount(&op->ort), token = comm_token(kind);
         assert_int_equal(op->kind, kind);
-        assert_int_equal(op->ort.GetInputTypeCount(&op->ort), shape ? 3 : 2);
+        assert_int_equal(inputs, token + (comm_carries(kind, ATTRIBUTE_PART) ? 2 : 1));
+        assert_int_equal(op->ort.GetInputCharacteristic(&op->ort, inputs - 1), inputs - 1 > token);
+        for (size_t k = 0; k < inputs; k++)
+            assert_int_equal(op->ort.GetInputMemoryType(&op->ort, k) == ORT_MEMORY_CPU_INPUT,
+                             k > 0 && k != token);
         assert_true(op->create && op->compute);
         n++;
     }
@@ -197,7 +201,7 @@ static bool documented(const char *op, char *line, int bytes)
     assert_non_null(file);
     bool found = false;
     while (!found && fgets(line, bytes, file))
-        found = strncmp(line, start, strlen(start)) == 0 && strstr(line, ", token |");
+        found = strncmp(line, start, strlen(start)) == 0 && strstr(line, ", token");
     fclose(file);
     return found;
 }
@@ -210,8 +214,9 @@ static void is_documented(void **state)
     for (int kind = 0; kind < COMM_KIND_COUNT; kind++) {
         const struct collective *row = tsr__collective(kind);
         assert_true(documented(row->op, line, sizeof line));
-        const char *inputs =
-            comm_has(kind, TRAIT_TAKES_SHAPE) ? "| X, shape, token |" : "| X, token |";
+        const char *inputs = comm_has(kind, TRAIT_TAKES_SHAPE)    ? "| X, shape, token |"
+                             : comm_carries(kind, ATTRIBUTE_PART) ? "| X, token, size (optional) |"
+                                                                  : "| X, token |";
         char *attributes = strstr(line, inputs);
         assert_non_null(attributes);
         attributes += strlen(inputs);

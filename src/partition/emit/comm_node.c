@@ -88,6 +88,12 @@ static tsr_status set_one(struct draft *draft, tsr_node *node, const struct step
         if (!st->shares)
             return TSR_OK;
         return tsr_node_set_ints(node, name, st->shares[group], st->groups[group].n);
+    case ATTRIBUTE_PART:
+        if (!st->parts)
+            return TSR_OK;
+        return tsr_node_set_ints(
+            node, name,
+            (int64_t[]){st->parts[group].first, st->parts[group].stop, st->parts[group].of}, 3);
     case ATTRIBUTE_ROOT:
     case ATTRIBUTE_FROM:
         return tsr_node_set_int(node, name, st->roots[group]);
@@ -140,8 +146,8 @@ static const char *local_op(const struct part *part, const struct step *st, size
     return row->other_end && st->roots[group] != part->rank ? row->other_end : row->op;
 }
 
-// Adds the node of a communication. The last input is the token. Output 1 becomes the new token of
-// the rank, so the next communication waits for this one.
+// Adds the node of a communication. Output 1 becomes the new token of the rank, so the next
+// communication waits for this one.
 tsr_node *tsr__comm_node(struct part *part, const struct step *st, size_t group, tsr_value **inputs,
                          size_t n_inputs, const char *const outputs[2])
 {

@@ -55,8 +55,8 @@ static tsr_status declare(struct part *part, tsr_value *value, const struct form
     return tsr_value_set_type(value, tsr__transfer_type(form->item->dtype), form->item->rank, dims);
 }
 
-// Lists the inputs: the shard, the full shape if the collective needs it, the token. Returns their
-// number, or 0 if out of memory.
+// Lists the inputs: the shard, the full shape if the collective needs it, the token, and the full
+// size of the axis if shards are divided. Returns their number, or 0 if out of memory.
 static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **inputs)
 {
     size_t n = 0;
@@ -64,6 +64,9 @@ static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **
     if (comm_has(st->kind, TRAIT_TAKES_SHAPE))
         inputs[n++] = comm_shape(part, st);
     inputs[n++] = part->token;
+    if (st->parts)
+        inputs[n++] = tsr__part_size(part, st->inputs[0]->item,
+                                     st->kind == COMM_ALL_TO_ALL ? st->split_axis : st->axis);
     for (size_t i = 0; i < n; i++)
         if (!inputs[i])
             return 0;

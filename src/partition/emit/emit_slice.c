@@ -9,12 +9,14 @@
 
 // Bounds of a Slice, one entry per sliced axis. Axes of known size use `starts` and `stops`. Axes
 // of unknown size use the other arrays (see slice_dynamic). `spare` is unit - 1. The shard is
-// `part` to `next` of `parts` equal shares of the units.
+// `part` to `next` of `parts` equal shares of the units; the tensor begins with share `first` of
+// `of`.
 struct bounds {
     int64_t axes[TILE_MAX_RANK], starts[TILE_MAX_RANK], stops[TILE_MAX_RANK];
     int64_t unit[TILE_MAX_RANK], spare[TILE_MAX_RANK], part[TILE_MAX_RANK], next[TILE_MAX_RANK],
-        parts[TILE_MAX_RANK];
+        parts[TILE_MAX_RANK], first[TILE_MAX_RANK], of[TILE_MAX_RANK];
     int64_t n;
+    bool inner; // the tensor is a shard along some of the axes
 };
 
 // Adds a Slice of an opset before 10, whose bounds are attributes.
@@ -45,27 +47,46 @@ tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_
     return slice_static(part, x, &bounds, out);
 }
 
+// Adds nodes that compute where shares start: share j of n at floor(j units / n) * unit.
+static tsr_value *start_of(struct part *part, tsr_value *units, const struct bounds *bounds,
+                           const int64_t *shares, const int64_t *of)
+{
+    tsr_value *start = NODE(part, "Mul", units, tsr__part_ints(part, shares, bounds->n));
+    start = NODE(part, "Div", start, tsr__part_ints(part, of, bounds->n));
+    return NODE(part, "Mul", start, tsr__part_ints(part, bounds->unit, bounds->n));
+}
+
+// Returns the full sizes of the axes.
+static tsr_value *full_sizes(struct part *part, const struct item *it, tsr_value *x,
+                             const struct bounds *bounds, tsr_value *axes)
+{
+    tsr_value *sizes[TILE_MAX_RANK];
+    if (!bounds->inner)
+        return NODE(part, "Gather", NODE(part, "Shape", x), axes);
+    for (int64_t i = 0; i < bounds->n; i++)
+        sizes[i] = tsr__part_size(part, it, (int)bounds->axes[i]);
+    return tsr__part_concat(part, sizes, (size_t)bounds->n, 0, NEW_NAME);
+}
+
 // Adds a Slice with bounds that nodes compute. A dimension of size D has F = ceil(D / unit) units.
 // Shard j of n starts at floor(j F / n) * unit and stops where shard j + 1 starts; Slice clamps the
-// stop to D.
+// stop to D. If the tensor is a shard itself, its start is subtracted.
 //     Example: D = 10 rows in units of 4, shard 1 of 2: F = (10 + 3) / 4 = 3;
 //     from 1 * 3 / 2 * 4 = 4 to 2 * 3 / 2 * 4 = 12, so rows 4..9
-static tsr_value *slice_dynamic(struct part *part, tsr_value *x, const struct bounds *bounds,
-                                struct str out)
+static tsr_value *slice_dynamic(struct part *part, const struct item *it, tsr_value *x,
+                                const struct bounds *bounds, struct str out)
 {
-    tsr_value *axes = tsr__part_ints(part, bounds->axes, bounds->n),
-              *unit = tsr__part_ints(part, bounds->unit, bounds->n);
-    tsr_value *parts = tsr__part_ints(part, bounds->parts, bounds->n);
-    tsr_value *value = NODE(part, "Shape", x);
-    value = NODE(part, "Gather", value, axes);
-    value = NODE(part, "Add", value, tsr__part_ints(part, bounds->spare, bounds->n));
-    value = NODE(part, "Div", value, unit);
-    tsr_value *start = NODE(part, "Mul", value, tsr__part_ints(part, bounds->part, bounds->n));
-    tsr_value *stop = NODE(part, "Mul", value, tsr__part_ints(part, bounds->next, bounds->n));
-    start = NODE(part, "Div", start, parts);
-    stop = NODE(part, "Div", stop, parts);
-    start = NODE(part, "Mul", start, unit);
-    stop = NODE(part, "Mul", stop, unit);
+    tsr_value *axes = tsr__part_ints(part, bounds->axes, bounds->n);
+    tsr_value *units = full_sizes(part, it, x, bounds, axes);
+    units = NODE(part, "Add", units, tsr__part_ints(part, bounds->spare, bounds->n));
+    units = NODE(part, "Div", units, tsr__part_ints(part, bounds->unit, bounds->n));
+    tsr_value *start = start_of(part, units, bounds, bounds->part, bounds->parts);
+    tsr_value *stop = start_of(part, units, bounds, bounds->next, bounds->parts);
+    if (bounds->inner) {
+        tsr_value *origin = start_of(part, units, bounds, bounds->first, bounds->of);
+        start = NODE(part, "Sub", start, origin);
+        stop = NODE(part, "Sub", stop, origin);
+    }
     return NAMED_NODE(part, "Slice", out, x, start, stop, axes);
 }
 
@@ -155,6 +176,9 @@ static void add_dynamic(struct bounds *bounds, int axis, const struct dim_slice 
     bounds->spare[bounds->n] = cut->unit - 1;
     bounds->part[bounds->n] = cut->part.first;
     bounds->next[bounds->n] = cut->part.stop;
+    bounds->first[bounds->n] = cut->stored.first;
+    bounds->of[bounds->n] = cut->stored.of;
+    bounds->inner = bounds->inner || cut->stored.of > 1;
     bounds->parts[bounds->n++] = cut->part.of;
 }
 
@@ -205,7 +229,7 @@ static tsr_value *add_slices(struct part *part, const struct form *to,
     if (plan->fixed.n)
         x = slice_static(part, x, &plan->fixed, next_name(&names));
     if (plan->dynamic.n)
-        x = slice_dynamic(part, x, &plan->dynamic, next_name(&names));
+        x = slice_dynamic(part, to->item, x, &plan->dynamic, next_name(&names));
     return x;
 }
 

@@ -10,7 +10,7 @@
 // Sets it->fixed if all sizes are numbers, and then it->shape. False: out of memory.
 bool tsr__item_sizes(struct draft *draft, struct item *it);
 // Returns the tensor of an item, as functions of resharding take it. Its shape is in `sizes`.
-struct reshard_tensor tsr__item_tensor(const struct draft *draft, const struct item *it,
+struct reshard_tensor tsr__item_tensor(struct draft *draft, const struct item *it,
                                        int64_t sizes[TILE_MAX_RANK]);
 // Finds the elements of the device's shard along the axis. Returns false if the device has no
 // shard, if the size is not known, or if they are not one interval.

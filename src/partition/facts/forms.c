@@ -65,11 +65,14 @@ bool tsr__item_sizes(struct draft *draft, struct item *it)
     return it->shape != NULL;
 }
 
-struct reshard_tensor tsr__item_tensor(const struct draft *draft, const struct item *it,
+struct reshard_tensor tsr__item_tensor(struct draft *draft, const struct item *it,
                                        int64_t sizes[TILE_MAX_RANK])
 {
-    for (int axis = 0; axis < it->rank; axis++)
-        sizes[axis] = it->dims[axis].value;
+    for (int axis = 0; axis < it->rank; axis++) {
+        bool known = tsr__size_known(draft, it, axis) && !tsr__shape_varies(draft, it);
+        int64_t size = it->dims[axis].value;
+        sizes[axis] = size >= 0 ? size : known ? SIZE_OPEN : SIZE_UNKNOWN;
+    }
     return (struct reshard_tensor){.rank = it->rank,
                                    .shape = sizes,
                                    .bits = tsr_dtype_bits(tsr__transfer_type(it->dtype)),

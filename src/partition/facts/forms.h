@@ -146,6 +146,9 @@ struct step {
     int64_t unit;
     // For each group: the shares of its members of the divided axis. NULL: equal shares.
     const int64_t **shares;
+    // For each group: the part of an axis, open and sharded already, that its members divide. NULL:
+    // all of the axis. The operators need its full size.
+    const struct tile_units *parts;
     int64_t *roots; // for each group: the root or sender
     int64_t id;     // number of the communication; -1: it does not communicate, or no rank needs it
 };

@@ -47,6 +47,7 @@ static struct step *operator_step(struct draft *draft, const struct reshard_oper
     st->split_axis = operator->split_axis;
     st->unit = operator->unit;
     st->shares = operator->shares;
+    st->parts = operator->parts;
     st->roots = operator->roots;
     return st;
 }

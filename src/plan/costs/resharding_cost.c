@@ -306,14 +306,15 @@ static struct known_resharding compute(struct planner *planner, uint32_t from, u
     return known;
 }
 
-// Writes the key into the buffer: both layout numbers, bits, the rank, which dimensions are open,
-// whether it is a size, then the sizes.
+// Writes the key into the buffer: both layout numbers, bits, the rank, which dimensions are open or
+// unknown, whether it is a size, then the sizes.
 static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct plan_value *value)
 {
     size_t n = 0;
     int64_t head[6] = {from, to, value->bits, value->rank, 0, value->free};
     for (int axis = 0; axis < value->rank; axis++)
-        head[4] |= (int64_t)(value->open[axis] < 0) << (axis % 63);
+        if (value->open[axis] < 0)
+            head[4] |= -value->open[axis] << (2 * axis % 62);
     memcpy(buffer, head, sizeof head);
     n = sizeof head;
     memcpy(buffer + n, value->shape, (size_t)value->rank * sizeof(int64_t));

@@ -31,10 +31,11 @@ static int wider_by(const struct planner *planner, const tsr_value *constant)
     return more;
 }
 
-// Returns the sizes with -1 for those that the model leaves open. Returns `shape` if it gives all.
+// Returns the sizes with SIZE_OPEN or SIZE_UNKNOWN for those that the model leaves open. In a loop,
+// a symbol may have another size in each iteration. Returns `shape` if the model gives all sizes.
 // NULL: out of memory.
 static const int64_t *open_sizes(struct planner *planner, const struct shape *own,
-                                 const int64_t *shape, int rank)
+                                 const int64_t *shape, int rank, bool loops)
 {
     bool open = own->rank != rank;
     int64_t *out;
@@ -43,8 +44,11 @@ static const int64_t *open_sizes(struct planner *planner, const struct shape *ow
     if (!open)
         return shape;
     out = ARENA_ARRAY(&planner->arena, int64_t, (size_t)rank + 1);
-    for (int d = 0; out && d < rank; d++)
-        out[d] = own->rank == rank ? own->dims[d].value : -1;
+    for (int d = 0; out && d < rank; d++) {
+        tsr_dim dim = own->rank == rank ? own->dims[d] : (tsr_dim){-1, ""};
+        bool known = !loops && tsr__dim_sizes_of(planner->shapes.by_symbol, dim) >= 0;
+        out[d] = dim.value >= 0 ? dim.value : known ? SIZE_OPEN : SIZE_UNKNOWN;
+    }
     return out;
 }
 
@@ -68,7 +72,7 @@ static bool fill(struct planner *planner, const tsr_value *value, int64_t times)
     }
     out->rank = rank;
     out->shape = shape;
-    out->open = open_sizes(planner, &own, shape, rank);
+    out->open = open_sizes(planner, &own, shape, rank, times > 1);
     if (!out->open)
         return false;
     out->bits = tsr_dtype_bits(s.dtype) ? tsr_dtype_bits(s.dtype) : 8;
@@ -236,7 +240,8 @@ static bool find_shapes(struct planner *planner, const tsr_dim_size *sizes, size
     shapes->model = tsr__model_shapes(planner->model);
     shapes->known = tsr__model_shapes_for(planner->model, sizes, n);
     shapes->full = tsr__model_shapes_for(planner->model, shapes->sizes, shapes->n_sizes);
-    return shapes->model && shapes->known && shapes->full;
+    shapes->by_symbol = tsr__dim_sizes_new(&planner->arena, shapes->sizes, shapes->n_sizes);
+    return shapes->model && shapes->known && shapes->full && shapes->by_symbol;
 }
 
 const struct rule *tsr__planner_rule(const struct planner *planner, const tsr_node *node)

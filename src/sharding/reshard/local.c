@@ -161,24 +161,18 @@ static struct dim_slice rebase_intervals(struct arena *arena, const struct tile_
     return cut;
 }
 
-// Returns the slice of a dimension of unknown size, at bounds that nodes compute. Returns DIM_NO
-// unless `from` is unsharded, only the outermost factor of `to` is sharded, and the sizes of the
-// inner factors are known.
-static struct dim_slice dynamic_slice(const struct reshard_tensor *tensor,
-                                      const struct tile_dim *from, const struct tile_dim *to,
-                                      const int64_t *coords)
+// Finds the units of a part of a dimension of unknown size. False: the part is strided, or the unit
+// is unknown.
+static bool units_of(const struct tile_dim *dim, const int64_t *coords, int64_t *unit,
+                     struct tile_units *out)
 {
-    struct dim_slice cut = {.source = DIM_NO};
-    if (tsr__dim_is_sharded(from) || tensor->constant_bounds)
-        return cut;
-    int64_t unit = 1;
-    for (int factor = 1; factor < to->n; factor++)
-        if (to->factors[factor].cuts > 1 || to->factors[factor].size <= 0 ||
-            !mul_ok(unit, to->factors[factor].size, &unit))
-            return cut; // the shard is strided, or the unit is unknown
-    struct tile_units part =
-        tsr__share_units(to->factors[0].cuts, to->factors[0].shares, coords[0]);
-    return (struct dim_slice){.source = DIM_DYNAMIC, .unit = unit, .part = part};
+    *unit = 1;
+    for (int factor = 1; factor < dim->n; factor++)
+        if (dim->factors[factor].cuts > 1 || dim->factors[factor].size <= 0 ||
+            !mul_ok(*unit, dim->factors[factor].size, unit))
+            return false;
+    *out = tsr__share_units(dim->factors[0].cuts, dim->factors[0].shares, coords[0]);
+    return true;
 }
 
 // Returns a dimension of the layout. Dimensions beyond the rank of the layout are unsharded.
@@ -196,10 +190,31 @@ struct two_layouts {
     int64_t has, wants;
 };
 
+// Returns the slice of an open dimension, at bounds that nodes compute. If the device has a part of
+// the dimension, they need the full size, and the wanted part must be in it.
+static struct dim_slice dynamic_slice(const struct two_layouts *two, int axis, const int64_t *x,
+                                      const int64_t *y)
+{
+    const struct reshard_tensor *tensor = two->tensor;
+    const struct tile_dim *from = dim_of(two->from, axis);
+    struct dim_slice cut = {.source = DIM_DYNAMIC, .stored = {0, 1, 1}}, no = {.source = DIM_NO};
+    struct tile_units *a = &cut.stored, *b = &cut.part;
+    int64_t unit;
+    if (tensor->constant_bounds || !units_of(dim_of(two->to, axis), y, &cut.unit, b))
+        return no;
+    if (tsr__dim_is_sharded(from) &&
+        (axis >= tensor->rank || tensor->shape[axis] != SIZE_OPEN || !units_of(from, x, &unit, a) ||
+         unit != cut.unit || b->first * a->of < a->first * b->of ||
+         b->stop * a->of > a->stop * b->of))
+        return no;
+    return cut;
+}
+
 // Returns how a device gets its shard of `to` from its shard of `from`, along one axis. Examples:
 //     [8] {2} -> {2}          DIM_SAME: each device keeps its shard
 //     [8] {2} -> unsharded    DIM_NO: each device lacks 4 elements
 //     [n] unsharded -> {4}    DIM_DYNAMIC: nodes compute the bounds
+//     [n] {2} -> {4:0,2,1,3}  DIM_DYNAMIC: they need n, which the shard does not tell
 //     [8] unsharded -> {4}    DIM_STATIC: device 1 takes elements 2..3
 static struct dim_slice slice_of(const struct two_layouts *two, int axis)
 {
@@ -213,7 +228,7 @@ static struct dim_slice slice_of(const struct two_layouts *two, int axis)
     if (!tsr__dim_is_sharded(b))
         return (struct dim_slice){.source = DIM_NO};
     if (axis >= tensor->rank || tensor->shape[axis] < 0)
-        return dynamic_slice(tensor, a, b, y);
+        return dynamic_slice(two, axis, x, y);
     int64_t size = tensor->shape[axis];
     int64_t n_a, n_b;
     struct tile_interval *held = intervals(two->arena, a, size, x, &n_a),

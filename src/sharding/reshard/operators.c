@@ -14,7 +14,8 @@
 // from run to run) gets an example size that all numbers of parts divide. Its shards end at
 // fractions of the dimension, rounded down to units. So shards that are equal, adjacent or complete
 // for the example are so for every size, if both layouts use the same unit. One thing differs: the
-// part of a part is rounded twice. So operators divide only open dimensions that are not sharded.
+// part of a part is rounded twice. So an operator that divides shards of an open dimension needs
+// the full size at run time.
 //
 // Examples:
 //     [8,6] {2,1} -> {1,2} on ranks 0 and 1: the path is an all-to-all.
@@ -22,8 +23,9 @@
 //         [8,3], its shard of {1,2}. Accepted.
 //     [n,6] the same, n open: the example is n = 128. Rank 0 has rows [0, n/2), rank 1 the rest;
 //         stacked they are all rows, for every n. Columns are divided as before. Accepted.
-//     [n,6] {2,2:0,1,2,3} -> {4,1:0,1,2,3}: rank 0 would divide its n/2 rows, and n/4 rows are
-//         not half of n/2 for every n. Reshard.
+//     [n,6] {2,2:0,1,2,3} -> {4,1:0,1,2,3}: rank 0 divides its n/2 rows, and n/4 rows are not half
+//         of n/2 for every n. AllToAll(axis 1, split_axis 0) with n as an input, or Reshard if the
+//         ranks do not know n.
 //     [8,6] {1,1:0} -> {2,1:1,2}: the path is a scatter, which has no operator: Reshard.
 //     partial sums on ranks 0 and 1, [8,6] unsharded -> {2,1}: ReduceScatter along axis 0, unit 1.
 //     the same sums -> {4,1:0,0,0,1}: ReduceScatter along axis 0 with shares 3 and 1: 6 rows and 2.
@@ -173,8 +175,9 @@ static bool divides(const struct pairing *pairing, const struct device_group *gr
             if (d != but_axis &&
                 part_index(&pairing->from, t, d) != part_index(&pairing->from, first, d))
                 return false;
-        int64_t start = tsr__division_start(division, held->size, (int64_t)i);
-        int64_t stop = tsr__division_start(division, held->size, (int64_t)i + 1);
+        int64_t length = division->part.of ? pairing->shape[axis] : held->size;
+        int64_t start = tsr__division_start(division, length, (int64_t)i);
+        int64_t stop = tsr__division_start(division, length, (int64_t)i + 1);
         if (!same_parts(pairing, t, t, axis, but_axis) ||
             !is_subrange(held, part_at(&pairing->to, t, axis), start, stop))
             return false;
@@ -219,6 +222,8 @@ static bool fits_group(const struct pairing *pairing, const struct reshard_opera
     struct tile_division division = {.unit = operator->unit, .n = (int64_t)group->n};
     if (operator->shares)
         division.shares = operator->shares[g];
+    if (operator->parts)
+        division.part = operator->parts[g];
     bool complete =
         all_have(pairing, &pairing->from, group) && all_have(pairing, &pairing->to, group);
     switch (operator->op) {
@@ -319,15 +324,38 @@ static const int64_t **shares_of(const struct lowering *lower,
     return out;
 }
 
+// Finds which part of an open axis the members of each group have, if they have shards of it. False
+// if they cannot divide it: ranks do not know the full size, the parts are strided, or the wanted
+// layout has another unit.
+static bool find_parts(const struct lowering *lower, struct reshard_operator *operator, int axis)
+{
+    const struct tile_layout *from = lower->pairing.from.layout;
+    operator->parts = NULL;
+    if (!is_open(lower, axis) || !tsr__dim_is_sharded(&from->dims[axis]))
+        return true;
+    struct tile_units *parts = ARENA_ARRAY(lower->arena, struct tile_units, operator->n_groups + 1);
+    for (size_t g = 0; parts && g < operator->n_groups; g++) {
+        int64_t coords[TILE_MAX_FACTORS];
+        if (!tsr__device_coords(from, operator->groups[g].devices[0], axis, coords))
+            return false;
+        struct local_size size = tsr__local_size(&from->dims[axis], coords);
+        if (size.scale != size.unit || size.unit != unit_of(&lower->pairing.to.layout->dims[axis]))
+            return false;
+        parts[g] = size.part;
+    }
+    operator->parts = parts;
+    return parts && lower->tensor->shape[axis] == SIZE_OPEN;
+}
+
 // Finds shares and a unit with which the operator returns the wanted shards. Returns false if there
-// are none. An open axis is divided only if it is not sharded yet, and only in the unit of the
-// wanted layout: any other division is right for some sizes only.
+// are none. An open axis is divided only in the unit of the wanted layout: any other division is
+// right for some sizes only.
 static bool find_division(const struct lowering *lower, struct reshard_operator *operator, int axis,
                           enum division_kind kind)
 {
     const struct pairing *pairing = &lower->pairing;
     int64_t unit = unit_of(&pairing->to.layout->dims[axis]);
-    if (is_open(lower, axis) && tsr__dim_is_sharded(&pairing->from.layout->dims[axis]))
+    if (!find_parts(lower, operator, axis))
         return false;
     operator->shares = NULL;
     if (kind != DIVISION_EQUAL) {

@@ -27,6 +27,7 @@ struct pairing {
     struct arena *made; // arena for the results of a step
     bool brief;         // only name and bytes of a step are needed, not all of its moves
     int rank;
+    const int64_t *shape;
     int64_t unit; // bytes per element
     int64_t *devices;
     size_t n_devices; // devices of both sides, ascending

@@ -251,6 +251,7 @@ tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
     *out = (struct pairing){.arena = arena,
                             .made = arena,
                             .rank = from->rank,
+                            .shape = shape,
                             .unit = (int64_t)elem_bytes,
                             .pending = pending};
     if (from->n_shards > RESHARD_MAX_PAIRS / to->n_shards ||
