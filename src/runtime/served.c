@@ -17,9 +17,10 @@
 //
 // The program is not a rank but the parent of the ranks, so there are ranks + 1 processes. It has
 // its own process group: Ctrl-C in a terminal is for the program that loaded the model, which may
-// continue. It ends when its socket is closed, thus also when this process is killed. It does not
-// use PR_SET_PDEATHSIG, which is bound to a thread: the thread of the first run may end long before
-// the session.
+// continue. It ends when its socket is closed. It reads that after a run only; if this process was
+// killed, the kernel ends it at once, because the other end of the pipe SERVED_LIFE is closed. It
+// does not use PR_SET_PDEATHSIG, which is bound to a thread: the thread of the first run may end
+// long before the session.
 #include "runtime/job.h"
 #include "runtime/remote.h"
 #include "runtime/runtime.h"
@@ -40,6 +41,7 @@
 
 #define SERVED_PROGRAM "tessera-ranks"
 #define SERVED_SOCKET  3 // the program's end of the socket
+#define SERVED_LIFE    4 // and of a pipe, whose other end only this process has
 
 #define LOOK_MS 20  // between two checks of the program while waiting for an answer
 #define TELL_S  1.0 // time for the kernel to report how the program ended
@@ -52,7 +54,7 @@ extern char **environ;
 struct served {
     tsr_session *session;
     pid_t pid; // 0: not started, or ended and reaped
-    int socket;
+    int socket, life;
     double stopped_s; // time at which the program was stopped; 0: running
     char how[64];     // how the program ended
 };
@@ -114,8 +116,8 @@ static bool find_program(char *out, size_t n)
 }
 
 // Starts the program of the ranks. It inherits no handler or blocked signal of this process, and
-// only standard output, standard error and the socket as open files.
-static int spawn_program(const char *program, int socket, pid_t *pid)
+// only standard output, standard error, the socket and the pipe as open files.
+static int spawn_program(const char *program, int socket, int life, pid_t *pid)
 {
     char *const words[] = {(char *)(uintptr_t)SERVED_PROGRAM, NULL};
     posix_spawn_file_actions_t files;
@@ -127,7 +129,8 @@ static int spawn_program(const char *program, int socket, pid_t *pid)
     posix_spawnattr_init(&attributes);
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&files, socket, SERVED_SOCKET);
-    posix_spawn_file_actions_addclosefrom_np(&files, SERVED_SOCKET + 1);
+    posix_spawn_file_actions_adddup2(&files, life, SERVED_LIFE);
+    posix_spawn_file_actions_addclosefrom_np(&files, SERVED_LIFE + 1);
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &all);
     posix_spawnattr_setpgroup(&attributes, 0);
@@ -139,35 +142,55 @@ static int spawn_program(const char *program, int socket, pid_t *pid)
     return error;
 }
 
-// Starts the program with a socket. This process closes the child's end of the socket afterwards,
-// so that it reads the end of the stream when the program exits. The child's end must not have the
-// number SERVED_SOCKET already: dup2 onto itself would leave close-on-exec set.
+// Moves a descriptor that the program gets above the numbers that it has there: dup2 onto itself
+// would leave close-on-exec set, and dup2 onto the other one would close that.
+static int move_up(int fd)
+{
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, SERVED_LIFE + 1);
+    close(fd);
+    return moved;
+}
+
+// Makes the socket and the pipe; theirs: the program's ends.
+static bool make_channels(struct served *served, int theirs[2])
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+        return false;
+    served->socket = ends[0];
+    theirs[0] = move_up(ends[1]);
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return false;
+    served->life = ends[1];
+    theirs[1] = move_up(ends[0]);
+    return theirs[0] >= 0 && theirs[1] >= 0;
+}
+
+// Starts the program. This process closes the program's ends afterwards, so that it reads the end
+// of the stream when the program exits.
 static tsr_status start_program(struct served *served)
 {
     char program[PATH_MAX];
-    int ends[2];
+    int theirs[2] = {-1, -1}, error = 0;
     tsr_session *session = served->session;
     if (!find_program(program, sizeof program))
         return cannot_start(session,
                             "copy it from the installation to the folder of Tessera's library, or "
                             "use threads instead of shm",
                             "it is not in the folder of Tessera's library");
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-        return cannot_start(session, "raise the limit of open files (ulimit -n)", strerror(errno));
-    served->socket = ends[0];
-    int theirs = ends[1];
-    if (theirs == SERVED_SOCKET) {
-        theirs = fcntl(ends[1], F_DUPFD_CLOEXEC, SERVED_SOCKET + 1);
-        close(ends[1]);
-    }
-    if (theirs < 0)
-        return cannot_start(session, "raise the limit of open files (ulimit -n)", strerror(errno));
-    int error = spawn_program(program, theirs, &served->pid);
-    close(theirs);
-    if (error == 0)
+    bool made = make_channels(served, theirs);
+    if (!made)
+        (void)cannot_start(session, "raise the limit of open files (ulimit -n)", strerror(errno));
+    else
+        error = spawn_program(program, theirs[0], theirs[1], &served->pid);
+    for (int i = 0; i < 2; i++)
+        if (theirs[i] >= 0)
+            close(theirs[i]);
+    if (made && error == 0)
         return TSR_OK;
     served->pid = 0;
-    return cannot_start(session, "raise the limit of processes (ulimit -u)", strerror(error));
+    return made ? cannot_start(session, "raise the limit of processes (ulimit -u)", strerror(error))
+                : TSR_PEER;
 }
 
 // ---- waiting -----------------------------------------------------------------------------------
@@ -338,7 +361,7 @@ tsr_status tsr__served_open(tsr_session *session, const char *folder, const OrtA
     struct served *served = tsr__alloc(session, sizeof *served);
     if (!served)
         return TSR_NOMEM;
-    *served = (struct served){.session = session, .socket = -1, .how = "is gone"};
+    *served = (struct served){.session = session, .socket = -1, .life = -1, .how = "is gone"};
     tsr_status st = open_program(served, folder, host, options, arena, hosts);
     if (st != TSR_OK) {
         tsr__served_close(served);
@@ -378,6 +401,8 @@ void tsr__served_close(struct served *served)
             kill(served->pid, SIGKILL);
         nanosleep(&nap, NULL);
     }
+    if (served->life >= 0)
+        close(served->life);
     tsr__free(served->session, served, sizeof *served);
 }
 
@@ -443,6 +468,15 @@ static tsr_status open_ranks(tsr_session *session, int fd, struct arena *arena, 
     return tsr__job_open_children(session, folder, &options, out);
 }
 
+// Asks the kernel to end this process (SIGIO) when the program that started it is gone, also in the
+// middle of a run. The ranks end with it (spawn.c). False: it is gone already.
+static bool end_with_starter(void)
+{
+    struct pollfd life = {.fd = SERVED_LIFE};
+    return fcntl(SERVED_LIFE, F_SETOWN, getpid()) == 0 &&
+           fcntl(SERVED_LIFE, F_SETFL, O_ASYNC) == 0 && poll(&life, 1, 0) == 0;
+}
+
 int tsr__served_work(void)
 {
     tsr_job *job = NULL;
@@ -451,7 +485,7 @@ int tsr__served_work(void)
     struct run_hosts hosts;
     struct note note;
     int fd;
-    if (!session || !tsr__note_receive(SERVED_SOCKET, &note, &fd))
+    if (!session || !end_with_starter() || !tsr__note_receive(SERVED_SOCKET, &note, &fd))
         return 1;
     struct message message = tsr__message_new();
     tsr_status st = open_ranks(session, fd, &arena, &job);

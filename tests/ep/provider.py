@@ -6,6 +6,7 @@ import collections
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -751,8 +752,8 @@ def asynchronous_runs(folder):
         host.near(got, host.plain(host.BERT).run(None, feeds))
 
 
-def a_run_can_be_terminated(folder):
-    """A long loop must end soon after terminate is set, and the session must run again."""
+def loop(folder):
+    """Writes a model that takes as long as its input N says."""
     body = helper.make_graph(
         [helper.make_node("MatMul", ["x", "W"], ["y"]),
          helper.make_node("Tanh", ["y"], ["z"]),
@@ -761,7 +762,12 @@ def a_run_can_be_terminated(folder):
          info("x", [64, 256])], [info("d", [], TensorProto.BOOL), info("z", [64, 256])])
     graph = helper.make_graph([helper.make_node("Loop", ["N", "", "X"], ["Y"], body=body)], "g",
                               [info("N", [], TensorProto.INT64), info("X", [64, 256])], [info("Y", [64, 256])], [weight("W", 256, 256)])
-    session = host.session(host.save(folder + "/m.onnx", graph), devices=2, strict=0)
+    return host.save(folder + "/loop.onnx", graph)
+
+
+def a_run_can_be_terminated(folder):
+    """A long loop must end soon after terminate is set, and the session must run again."""
+    session = host.session(loop(folder), devices=2, strict=0)
     x, options = np.ones((64, 256), np.float32), ort.RunOptions()
     threading.Timer(0.5, lambda: setattr(options, "terminate", True)).start()
     began = time.monotonic()
@@ -790,9 +796,41 @@ def ranks_as_processes(folder):
     assert "tessera-ranks" not in children, children
 
 
+def started(program, *words):
+    """Starts a Python program that uses the provider, with words as its arguments after those of this script."""
+    return subprocess.Popen([sys.executable, "-B", "-c", program, host.TESSERA, host.LIBRARY, *words], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, cwd=os.path.dirname(os.path.abspath(__file__)))
+
+
+def a_killed_program_leaves_no_ranks(folder):
+    """It is killed in the middle of a long run of ranks that are processes."""
+    program = """
+import os, subprocess, sys, threading, time
+import host, numpy as np
+host.register()
+session = host.session(sys.argv[3], devices=2, strict=0, transport="shm")
+run = lambda n: session.run(None, {"N": np.array(n), "X": np.ones((64, 256), np.float32)})
+run(1)
+list = lambda pid: subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout.split()
+parent = subprocess.run(["pgrep", "-P", str(os.getpid()), "tessera-ranks"], capture_output=True, text=True).stdout.strip()
+print(parent, *list(parent), flush=True)
+threading.Timer(1, lambda: print("runs", flush=True)).start()
+run(10 ** 9)
+"""
+    running = started(program, loop(folder))
+    ranks, runs = running.stdout.readline().split(), running.stdout.readline()
+    assert len(ranks) == 3 and runs == "runs\n", (ranks, runs, running.kill(), running.stderr.read())
+    running.kill()
+    running.wait()
+    end = time.monotonic() + harness.HANG_S
+    left = lambda: [pid for pid in ranks if os.path.exists("/proc/%s/exe" % pid)]
+    while left():
+        assert time.monotonic() < end, [left(), *(os.kill(int(pid), signal.SIGKILL) for pid in left())]
+        time.sleep(0.05)
+
+
 def unregistered_with_live_sessions(folder):
     program = """
-import sys; sys.argv[1:] = %r
 import host, onnxruntime as ort
 host.register()
 feeds, session = host.feeds(host.BERT), host.session(host.BERT, devices=2)
@@ -804,10 +842,10 @@ other = host.session(host.BERT, devices=2)
 host.near(other.run(None, feeds), want)
 del session
 print("right")
-""" % [host.TESSERA, host.LIBRARY]
-    ended = subprocess.run([sys.executable, "-B", "-c", program], cwd=os.path.dirname(os.path.abspath(__file__)), capture_output=True,
-                           text=True, timeout=harness.HANG_S)
-    assert ended.returncode == 0 and "right" in ended.stdout, (ended.returncode, ended.stdout, ended.stderr[-1500:])
+"""
+    ended = started(program)
+    out, err = ended.communicate(timeout=harness.HANG_S)
+    assert ended.returncode == 0 and "right" in out, (ended.returncode, out, err[-1500:])
 
 
 def nothing_is_left(folder):
@@ -825,6 +863,7 @@ harness.run([
     bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, states_in_one_buffer, windows_in_one_buffer,
     cache_buffers_change, decoders_are_sharded_by_heads, names_of_caches_do_not_matter, names_of_sizes_may_be_wrong,
     caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, no_thread_beside_the_ranks, asynchronous_runs,
-    a_run_can_be_terminated, wrong_inputs_leave_the_session_usable, ranks_as_processes, unregistered_with_live_sessions, nothing_is_left
+    a_run_can_be_terminated, wrong_inputs_leave_the_session_usable, ranks_as_processes, a_killed_program_leaves_no_ranks,
+    unregistered_with_live_sessions, nothing_is_left
 ])
 harness.finish()
