@@ -61,11 +61,13 @@ tsan: ## long: the C tests and ranks that run models under ThreadSanitizer
 # Part of .ci/run. Without optimization, because compiling takes longer than it saves. Skips searches that take minutes under a sanitizer and read no
 # untrusted input; `make check SANITIZE=1 CC=clang` runs them too.
 SEARCHES := plan test_(answers|budget|stages)|solver test_(family|cbc)|api test_hand|topology test_closed|sharding test_random
-sanitize: $(BUILD)/build.ninja ## the C tests built by clang, under AddressSanitizer and UBSan
+sanitize: $(BUILD)/build.ninja ## the C tests and workers built by clang, under AddressSanitizer and UBSan
 	@$(MAKE) --no-print-directory check SANITIZE=1 CC=clang OPTIMIZE=0 WITHOUT='$(SEARCHES)'
-	@ninja -C build-asan-clang libtessera_ep.so tests/ep/ep_host tessera && ninja -C $(BUILD) tessera
+	@ninja -C build-asan-clang $$(tools/test-summary build-asan-clang --targets 'ep host program' 'runtime test_workers') && ninja -C $(BUILD) tessera
 	@tests/run-script tests/e2e/compilers.py $(BUILD)/tessera build-asan-clang/tessera tests/models || [ $$? = 77 ]
 	@TESSERA_SANITIZED=1 tests/run-script tests/ep/host_program.py build-asan-clang/tests/ep/ep_host build-asan-clang/libtessera_ep.so || [ $$? = 77 ]
+	@TESSERA_SANITIZED=1 UBSAN_OPTIONS=halt_on_error=1 UCX_MEM_EVENTS=no UCX_MEM_MMAP_HOOK_MODE=none \
+	  tests/run-script tests/runtime/test_workers.py build-asan-clang/tests/runtime/run_tool build-asan-clang || [ $$? = 77 ]
 
 # Searches beyond test-long: PAIRS random reshardings, every rule sharded in every way, BODIES random control-flow graphs.
 prove: all ## long: more random reshardings, every rule sharded in every way, random control flow
