@@ -340,6 +340,9 @@ const struct op_row *tsr__row_find(const tsr_session *session, struct str op, st
                                    int64_t opset);
 const struct op_row *tsr__row_of_node(const tsr_node *node);
 
+// True for a QuantizeLinear that ONNX Runtime may move before a MaxPool that returns indices, too
+// (kept_inputs.c).
+bool tsr__quantizes_pool(const tsr_node *node);
 // True if input `at` is absent, or a constant that is false (draws.c).
 bool tsr__node_input_is_off(const tsr_node *node, size_t at);
 

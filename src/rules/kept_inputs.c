@@ -29,20 +29,43 @@ static bool moves_elements(struct str op)
     return false;
 }
 
-bool tsr__value_is_dequantized(const tsr_value *value)
+// True if one of the nodes `is_it` computes the value, directly or through nodes that move elements.
+static bool comes_from(const tsr_value *value, bool (*is_it)(const tsr_node *))
 {
     for (int left = MAX_MOVES; left > 0; left--) {
         const tsr_node *maker = value ? tsr_value_producer(value) : NULL;
         if (!maker)
             return false;
-        struct str op = tsr__node_op_str(maker);
-        if (str_is(op, "DequantizeLinear"))
+        if (is_it(maker))
             return true;
-        if (!moves_elements(op))
+        if (!moves_elements(tsr__node_op_str(maker)))
             return false;
         value = tsr_node_input(maker, 0);
     }
     return true; // assumed beyond the limit: costs only a barrier
+}
+
+static bool dequantizes(const tsr_node *node)
+{
+    return str_is(tsr__node_op_str(node), "DequantizeLinear");
+}
+
+bool tsr__value_is_dequantized(const tsr_value *value)
+{
+    return comes_from(value, dequantizes);
+}
+
+// True for a MaxPool that returns indices, too.
+static bool returns_indices(const tsr_node *node)
+{
+    return str_is(tsr__node_op_str(node), "MaxPool") && tsr_node_output_count(node) > 1 &&
+           tsr_node_output(node, 1);
+}
+
+bool tsr__quantizes_pool(const tsr_node *node)
+{
+    return str_is(tsr__node_op_str(node), "QuantizeLinear") &&
+           comes_from(tsr_node_input(node, 0), returns_indices);
 }
 
 // State of a search for a QuantizeLinear after a value. left: number of nodes that may still be

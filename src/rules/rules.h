@@ -272,11 +272,9 @@ bool tsr__node_rereads(const tsr_node *node);
 // result has the memory of the input. The caller uses Identity instead. It may also read an
 // optional value or a sequence, which needs the operator itself.
 bool tsr__node_opens_optional(const tsr_node *node);
-// Returns the position of the node's output count in the ascending list of output counts of all
-// Splits that read its input; 0 for other operators. Example: Splits of x into 2, 2 and 3 outputs
-// have results 0, 0 and 1. Before opset 18, ONNX Runtime merges Splits of one value without sizes,
-// even if their output counts differ. So Splits with different results must read separate copies.
-size_t tsr__node_split_rank(const tsr_node *node);
+// Returns how many copies of input 0, each of the one before, the node must be given instead, so
+// that ONNX Runtime neither merges nor moves it (workarounds.c); mostly 0.
+size_t tsr__node_copies(const tsr_node *node);
 
 // True if ONNX Runtime leaves the constant at this input as it is. At other inputs it may transpose
 // the constant and keep its name (kept_inputs.c).
@@ -362,6 +360,9 @@ struct node_kind tsr__node_kind(const tsr_node *node, const struct shapes *shape
 // The kind of work of a node that the engine cannot fuse into the node before it, because
 // communication separates them.
 struct node_kind tsr__node_kind_apart(const tsr_node *node, const struct shapes *shapes);
+// True if the last bits of the result may depend on how the node is sharded: a kernel adds numbers
+// in some order, or computes a function for several elements at once.
+bool tsr__node_rounds(const tsr_node *node, const struct rule *rule);
 // The operator that slices a value during a resharding, and its kind of memory access.
 #define RULE_SLICE      "Slice"
 #define RULE_SLICE_MOVE TSR_MOVE_COPY

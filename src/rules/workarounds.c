@@ -6,12 +6,14 @@
 //                                                the kernel reads afterwards
 //     a, b = Split(x); c, d, e = Split(x):       before opset 18, ONNX Runtime merges the second
 //                                                into the first
+//     p, i = MaxPool(x); q = QuantizeLinear(p):  ONNX Runtime quantizes x, so i has the indices of
+//                                                equal quantized numbers
 //     y = OptionalGetElement(x), x is a tensor:  the kernel for CUDA refuses a y that is in the
 //                                                memory of x
 #include "rules/internal.h"
 
 #define MAX_READERS                                                                                \
-    256 // Splits of a value with more readers are not compared: tsr__node_split_rank returns 0
+    256 // Splits of a value with more readers are not compared: split_rank returns 0
 
 bool tsr__node_rereads(const tsr_node *node)
 {
@@ -55,7 +57,10 @@ static bool visit_split(void *data, tsr_node *node, size_t slot)
     return true;
 }
 
-size_t tsr__node_split_rank(const tsr_node *node)
+// Returns the position of the node's output count in the ascending list of output counts of all
+// Splits that read its input; 0 for other operators. Example: Splits of x into 2, 2 and 3 outputs
+// have results 0, 0 and 1.
+static size_t split_rank(const tsr_node *node)
 {
     if (!is_plain_split(node) || !tsr_node_input(node, 0) ||
         tsr_value_use_count(tsr_node_input(node, 0)) > MAX_READERS)
@@ -68,4 +73,9 @@ size_t tsr__node_split_rank(const tsr_node *node)
             return rank;
         next.above = next.found;
     }
+}
+
+size_t tsr__node_copies(const tsr_node *node)
+{
+    return tsr__quantizes_pool(node) ? 1 : split_rank(node);
 }

@@ -29,7 +29,7 @@ bool tsr__reference_needs_copy(tsr_model *model)
     const struct shapes *shapes = tsr__model_shapes(model);
     for (const tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node))
-        if (tsr__node_rereads(node) || tsr__node_split_rank(node) ||
+        if (tsr__node_rereads(node) || tsr__node_copies(node) ||
             (shapes && hidden_axes(shapes, node)))
             return true;
     return false;
@@ -84,10 +84,8 @@ static tsr_status keep_first_input(struct arena *arena, tsr_node *node, size_t n
     return st;
 }
 
-// Inserts a chain of `copies` copying nodes (Concat of one input) before a Split. `copies` is the
-// result of tsr__node_split_rank, so Splits with different numbers of outputs read different
-// copies.
-static tsr_status copy_split(struct arena *arena, tsr_node *node, size_t copies, size_t number)
+// Inserts a chain of `copies` copying nodes (Concat of one input) before a node.
+static tsr_status copy_input(struct arena *arena, tsr_node *node, size_t copies, size_t number)
 {
     tsr_value *x = tsr_node_input(node, 0);
     for (size_t i = 0; i < copies; i++) {
@@ -123,7 +121,7 @@ static tsr_status hide_size(struct arena *arena, tsr_node *node, int axis, int64
 // What the reference changes at one node.
 struct rewriting {
     tsr_node *node;
-    size_t copies;            // before a Split
+    size_t copies;            // before input 0
     unsigned hidden;          // bits of axes of input 0
     int64_t sizes[MOST_AXES]; // of these axes
 };
@@ -131,7 +129,7 @@ struct rewriting {
 static void plan_rewriting(const struct shapes *shapes, tsr_node *node, struct rewriting *out)
 {
     struct shape x = tsr__shapes_of(shapes, tsr_node_input(node, 0));
-    *out = (struct rewriting){.node = node, .copies = tsr__node_split_rank(node)};
+    *out = (struct rewriting){.node = node, .copies = tsr__node_copies(node)};
     out->hidden = hidden_axes(shapes, node);
     for (int axis = 0; axis < x.rank && axis < MOST_AXES; axis++)
         out->sizes[axis] = x.dims[axis].value;
@@ -144,7 +142,7 @@ static tsr_status rewrite(struct arena *arena, const struct rewriting *rewriting
         if (rewriting->hidden >> axis & 1)
             TRY(hide_size(arena, node, axis, rewriting->sizes[axis], number));
     if (rewriting->copies)
-        return copy_split(arena, node, rewriting->copies, number);
+        return copy_input(arena, node, rewriting->copies, number);
     if (tsr__node_rereads(node) && tsr_node_output(node, 0))
         return keep_first_input(arena, node, number);
     return TSR_OK;

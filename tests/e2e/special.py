@@ -830,6 +830,21 @@ def quantised_beside_a_branch():
 
 
 @case
+def indices_of_a_quantised_pool():
+    """From level 1 the engine moves QuantizeLinear in front of the Transpose and the MaxPool, whose indices would be those of equal
+    bytes."""
+    nodes = [
+        node("MaxPool", ["x"], ["p", "i"], name="pool", kernel_shape=[2]),
+        node("Transpose", ["p"], ["t"], perm=[0, 2, 1]),
+        node("QuantizeLinear", ["t", "s", "zero"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "zero"], ["y"])
+    ]
+    m = model(nodes, [info("x", T.FLOAT, [2, 3, 9])], [info("i", T.INT64, [2, 3, 8]), info("y", T.FLOAT, [2, 8, 3])],
+              [tensor(np.float32(0.4), "s"), tensor(np.int8(1), "zero")], opset=21)
+    return m, 2, {"pool:x": "{2,1,1:0,1}"}, {"x": f4(2, 3, 9)}, None, {"optimize": 1}
+
+
+@case
 def size_with_a_minus():
     """Width minus kernel, both symbols: the expression of the result's size begins with a minus."""
     m = model([

@@ -118,6 +118,15 @@ def matmul_of_empty_stack():
     return any(np.any(run(m, feeds, OFF)[0] != 64) for _ in range(20))
 
 
+def quantize_moved_through_pool():
+    """0.1 and 0.2 are the same byte, so the index becomes that of the first."""
+    m = model([h.make_node("MaxPool", ["x"], ["p", "i"], kernel_shape=[2]), h.make_node("QuantizeLinear", ["p", "s", "z"], ["q"]),
+               h.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])], [value("x", T.FLOAT, [1, 1, 2])],
+              [value("y", T.FLOAT, None), value("i", T.INT64, None)],
+              [numpy_helper.from_array(np.float32(1), "s"), numpy_helper.from_array(np.uint8(0), "z")])
+    return run(m, {"x": np.array([[[0.1, 0.2]]], np.float32)})[1].item() != 1
+
+
 def merged_splits():
     x, nodes, outputs, want = np.arange(48, dtype=np.float32).reshape(4, 12), [h.make_node("Neg", ["x"], ["a"])], [], []
     for n in (2, 3, 4):

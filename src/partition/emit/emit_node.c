@@ -199,12 +199,11 @@ static tsr_status copy_written(struct local_copy *copy)
     return TSR_OK;
 }
 
-// Inserts copies before a Split, because ONNX Runtime merges some different Splits of one value
-// (quirk merged_splits). Their number depends on the number of outputs of the Split
-// (tsr__node_split_rank). Each copy reads the one before, because equal nodes are merged, too.
-static tsr_status copy_split(struct local_copy *copy)
+// Inserts copies before a node that ONNX Runtime would merge or move (tsr__node_copies). Each copy
+// reads the one before, because equal nodes are merged, too.
+static tsr_status copy_input(struct local_copy *copy)
 {
-    for (size_t n = tsr__node_split_rank(copy->flow->node); n > 0; n--) {
+    for (size_t n = tsr__node_copies(copy->flow->node); n > 0; n--) {
         copy->inputs[0] = tsr__part_barrier(copy->part, copy->inputs[0]);
         if (!copy->inputs[0])
             return TSR_NOMEM;
@@ -540,7 +539,7 @@ static tsr_status make_inputs(struct local_copy *copy, tsr_value **here)
             copy->inputs[i] = form_root(st->inputs[i])->local[copy->part->rank];
     TRY(rewrite_inputs(copy));
     TRY(copy_written(copy));
-    TRY(copy_split(copy));
+    TRY(copy_input(copy));
     TRY(hide_sizes(copy));
     TRY(rewrite_lists(copy));
     TRY(rewrite_axes_input(copy));
