@@ -90,10 +90,12 @@ def leaves_range(node, values, opset):
     if vanishes(node, values, opset):
         return True
     total = totals(node, values, opset)
-    limit = np.finfo(result.dtype).max if result.dtype.kind == "f" else np.iinfo(result.dtype).max
+    limit = np.finfo(result.dtype).max if result.dtype.kind == "f" else float(np.iinfo(result.dtype).max) + 1
     if node.op_type in PRODUCTS and result.dtype.kind != "f":
-        limit = min(limit, 2 ** 53)  # the engine multiplies doubles
-    return total is not None and total.size > 0 and not bool((total <= float(limit)).all())
+        limit = min(limit, 2.0 ** 53)  # the engine multiplies doubles
+    if result.dtype.kind != "f":  # the largest int64 is no double: 2^63 - 1 and 2^63, the magnitude of the smallest, are both 2^63
+        limit = np.nextafter(limit, 0)
+    return total is not None and total.size > 0 and not bool((total <= limit).all())
 
 
 def followers(model, names):

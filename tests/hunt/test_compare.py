@@ -70,6 +70,14 @@ def sums_of_squares():
     assert verdict(square(np.array([6000, 3], "i4")), y=np.array([7], "i4")) == "different"
 
 
+def magnitude_of_the_least_integer():
+    """Its magnitude, 2^63, is no int64, although it is the double of 2^63 - 1."""
+    least = np.iinfo("i8").min
+    sums = lambda *numbers: case_of([h.make_node("ReduceL1", ["x"], ["y"])], dict(x=np.array([numbers], "i8")), ["y"])
+    assert verdict(sums(least, 2), y=np.array([[7]])) == "range"
+    assert verdict(sums(2 ** 62, 2), y=np.array([[7]])) == "different"
+
+
 def statistics_that_are_written_over():
     """The engine overwrites the old variance with the new one: if it is also the bias of the node, or read by another node, the result
     changes."""
@@ -675,7 +683,7 @@ def letters_of_one():
 
 
 CHECKS = [
-    products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares,
+    products_beyond_the_range, products_that_vanish, halves_next_to_nothing, sums_of_squares, magnitude_of_the_least_integer,
     statistics_that_are_written_over, terms_that_cancel_out, terms_of_groups, signs_that_rounding_decides,
     sums_that_may_be_nothing, refused_for_a_nan, wide_integers, greatest_of_nan, exponentials_of_nan,
     means_of_infinities, sums_that_slide, infinite_scales, squares_too_large, hidden_keys, pixels_outside,
