@@ -186,3 +186,45 @@ struct node_kind tsr__node_kind_apart(const tsr_node *node, const struct shapes 
     kind.word = access_name(node, shapes, &kind);
     return kind;
 }
+
+// ---- rounding ------------------------------------------------------------------------------------
+
+// True if the result is some of the elements, so it has no rounding error.
+static bool selects(const tsr_node *node)
+{
+    static const char *const ops[] = {"GlobalMaxPool", "Hardmax",   "MaxPool", "MaxRoiPool",
+                                      "ReduceMax",     "ReduceMin", "TopK"};
+    for (size_t i = 0; i < TSR_COUNT(ops); i++)
+        if (is_op(node, ops[i]))
+            return true;
+    return false;
+}
+
+static bool has_sums(const struct rule *rule)
+{
+    for (int i = 0; i < rule->n_factors; i++) {
+        const struct rule_factor *factor = &rule->factors[i];
+        if (factor->kind == FACTOR_STAT)
+            return true;
+        if (factor->kind == FACTOR_RED &&
+            (factor->combine == COMBINE_SUM || factor->combine == COMBINE_PROD))
+            return true;
+    }
+    return false;
+}
+
+bool tsr__node_rounds(const tsr_node *node, const struct rule *rule)
+{
+    const struct op_row *row = tsr__row_of_node(node);
+    if (!row || selects(node))
+        return false;
+    switch (row->work) {
+    case WORK_COPY:
+    case WORK_ELEMENTWISE:
+    case WORK_TRANSPOSE:
+    case WORK_VIEW:
+        return has_sums(rule);
+    default:
+        return true;
+    }
+}

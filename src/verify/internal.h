@@ -58,11 +58,16 @@ tsr_status tsr__verify_sharding(struct work *work, tsr_model *model, const char 
 // itself. An output becomes ok if it differs at most twice as much as the engine differs from
 // itself. Returns true if all are ok.
 bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs, size_t n);
-// sensitivity.c: runs the unsharded model with inputs and weights whose last bits are changed. An
-// output becomes ok, with a warning, if that changes it by a quarter of the difference or more, and
-// in a quarter of the elements or more. Elements that are rounding errors are not compared. Does
-// nothing if the caller has set a tolerance. Returns true if all are ok.
+// sensitivity.c: runs the unsharded model with artificial rounding errors. An output becomes ok,
+// with a warning, if they change it by a quarter of the difference or more, and in a quarter of the
+// elements or more. Elements that are rounding errors are not compared. Does nothing if the caller
+// has set a tolerance. Returns true if all are ok.
 bool tsr__verify_sensitivity(struct work *work, struct outcome *out);
+// rounding.c: writes a copy of the unsharded model with artificial rounding errors to `path`. They
+// differ for each number in its additional input ROUNDING_RUN. weights: constants are changed too,
+// if they are small.
+#define ROUNDING_RUN "tessera_rounding_run"
+tsr_status tsr__rounding_save(struct work *work, bool weights, const char *path) TSR_MUST_USE;
 // locate.c: finds and reports the first value that differs, among all values of the main graph.
 // Sets *out if there is one; finding none is not an error.
 void tsr__verify_locate(struct work *work, tsr_model *model, const char *config,

@@ -355,6 +355,39 @@ def test_rounding_errors_of_long_sums(d):
           (rc, doc, err))
 
 
+def test_ties_of_rounded_numbers(d):
+    """Norms of normalized columns are all the same but for rounding, which decides which is the largest."""
+    differ = 0
+    for seed in range(8):
+        np.savez(d + "/tie.npz", x=np.random.default_rng(seed).standard_normal((16, 2, 7, 24)).astype("f4"))
+        nodes = [
+            helper.make_node("LpNormalization", ["x"], ["u"], name="unit", axis=1),
+            helper.make_node("ReduceL2", ["u", "axes"], ["norm"], name="norm", keepdims=0),
+            helper.make_node("ArgMax", ["norm"], ["y"], axis=0)
+        ]
+        m = save(d + "/tie.onnx", nodes, [("x", T.FLOAT, [16, 2, 7, 24])], [("y", T.INT64, [1]), ("norm", T.FLOAT, [24])],
+                 [numpy_helper.from_array(np.array([0, 1, 2]), "axes")])
+        rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:4", "--shard", "norm:u={4,1,1,1}")
+        check("sharded norms", rc == 0, err)
+        rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", d + "/tie.npz")
+        differ += doc["outputs"][0]["max_abs"] > 0
+        check("a tie that rounding decides passes", rc == 0 and {f["code"] for f in doc["findings"]} <= {"verify-sensitive"}, (rc, err))
+    check("rounding decides", differ, differ)
+
+
+def test_rounding_of_exact_inputs(d):
+    """The inputs are integers, so they are exact; the roots of equal numbers are equal, and InstanceNormalization rounds their mean."""
+    np.savez(d + "/root.npz", x=np.full((2, 3, 8), 7, "f4"))
+    weights = [numpy_helper.from_array(np.ones(3, "f4"), "s"), numpy_helper.from_array(np.full(3, 0.1, "f4"), "b")]
+    m = save(d + "/root.onnx", [helper.make_node("Sqrt", ["x"], ["e"]),
+                                helper.make_node("InstanceNormalization", ["e", "s", "b"], ["y"], name="norm")],
+             [("x", T.FLOAT, [2, 3, 8])], [("y", T.FLOAT, [2, 3, 8])], weights)
+    rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:2", "--shard", "norm:e={1,1,2}")
+    check("sharded roots", rc == 0, err)
+    rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", d + "/root.npz")
+    check("rounding of a mean passes", rc == 0 and [f["code"] for f in doc["findings"]] == ["verify-sensitive"], (rc, err))
+
+
 def test_amplified_errors_are_found(d):
     """An operator adds to each element its index in the tensor, so its rule is wrong: in the second shard the indices start with 0 again.
 
@@ -377,6 +410,6 @@ def test_amplified_errors_are_found(d):
 harness.run([
     test_sizes, test_kept_sizes, test_forced, test_assumed, test_engine_varies, test_device_varies, test_rounding_errors_are_amplified,
     test_random_sequence, test_results_near_zero, test_doubles_computed_as_floats, test_rounding_errors_alone,
-    test_rounding_errors_of_long_sums, test_amplified_errors_are_found
+    test_rounding_errors_of_long_sums, test_ties_of_rounded_numbers, test_rounding_of_exact_inputs, test_amplified_errors_are_found
 ])
 harness.finish()
