@@ -81,37 +81,65 @@ struct known_sizes {
     int n;
 };
 
+// Returns the size that the inputs have in dimensions of this name; -1: none has it, or sizes
+// differ. Example: a branch does not read a past of length 1 where the name has the size 6.
+static int64_t find_size(const struct manifest *manifest, const tsr_tensors *inputs,
+                         const char *symbol)
+{
+    int64_t size = -1;
+    for (size_t i = 0; i < manifest->n_inputs; i++) {
+        const struct manifest_port *port = &manifest->inputs[i];
+        const struct tensor *given = tsr__tensors_get(inputs, port->name);
+        for (int axis = 0; given && axis < port->rank; axis++) {
+            const tsr_dim *dim = &port->dims[axis];
+            if (given->rank != port->rank || dim->value >= 0 || !dim->symbol ||
+                strcmp(dim->symbol, symbol) != 0)
+                continue;
+            if (size >= 0 && size != given->dims[axis])
+                return -1;
+            size = given->dims[axis];
+        }
+    }
+    return size;
+}
+
 static int64_t size_of(const struct fused *fused, const tsr_tensors *inputs, const char *symbol,
                        struct known_sizes *known)
 {
-    for (int i = 0; i < known->n && symbol; i++)
+    if (!symbol)
+        return -1;
+    for (int i = 0; i < known->n; i++)
         if (strcmp(known->symbols[i], symbol) == 0)
             return known->sizes[i];
-    int64_t size = tsr__ep_size_of(fused, inputs, symbol);
-    if (symbol && known->n < (int)TSR_COUNT(known->sizes)) {
+    int64_t size = find_size(&fused->manifest, inputs, symbol);
+    if (known->n < (int)TSR_COUNT(known->sizes)) {
         known->symbols[known->n] = symbol;
         known->sizes[known->n++] = size;
     }
     return size;
 }
 
-// Returns false if the declared shape of the output needs more elements than the cache has.
-// Example: the other inputs give total_length 33, so a cache of length 32 must grow. *used is the
-// axis of which only a part is needed, and its length; used->axis -1: none, or several.
-static bool is_large_enough(const struct fused *fused, const struct cache_pair *cache,
-                            const tsr_tensors *inputs, struct known_sizes *known,
-                            struct used_length *used)
+// True if the output of this run has the shape of the cache. An attention with spare capacity
+// returns its buffer unless it needs a longer one: with total_length 33 in the other inputs, a
+// cache of length 32 must grow. *used is the axis of which only a part is needed, and its length;
+// used->axis -1: none, or several. Of other caches the inputs must give every size: the length of
+// one that a branch computes without its past may change, although the last run kept it.
+static bool keeps_shape(const struct fused *fused, const struct cache_pair *cache,
+                        const tsr_tensors *inputs, struct known_sizes *known,
+                        struct used_length *used)
 {
     int shorter = 0;
     const struct manifest_port *port = cache->present;
     int rank = port && port->rank == cache->rank ? port->rank : 0;
+    if (!cache->has_room && rank == 0)
+        return false;
     for (int axis = 0; axis < rank; axis++) {
-        if (port->dims[axis].value >= 0)
-            continue;
-        int64_t size = size_of(fused, inputs, port->dims[axis].symbol, known);
-        if (size > cache->dims[axis])
+        int64_t size = port->dims[axis].value;
+        if (size < 0)
+            size = size_of(fused, inputs, port->dims[axis].symbol, known);
+        if (size > cache->dims[axis] || (!cache->has_room && size < cache->dims[axis]))
             return false;
-        if (size == 1 || size == cache->dims[axis]) // 1: the size may be unknown
+        if (size < 0 || size == cache->dims[axis])
             continue;
         shorter++;
         used->axis = axis;
@@ -255,7 +283,7 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, 
             cache->steady = false;
         }
         if ((!cache->steady && !cache->slides) || !has_shape(past, cache->rank, cache->dims) ||
-            !is_large_enough(fused, cache, inputs, &known, &used))
+            !keeps_shape(fused, cache, inputs, &known, &used))
             continue;
         TRY(place_cache(fused, context, cache, past, &used, places));
     }

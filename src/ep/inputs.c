@@ -8,7 +8,8 @@
 
 // ---- inputs that nothing reads -----------------------------------------------------------------
 
-int64_t tsr__ep_size_of(const struct fused *fused, const tsr_tensors *given, const char *symbol)
+// Returns the size that the first input with a dimension of this name gives it; 1: there is none.
+static int64_t size_of(const struct fused *fused, const tsr_tensors *given, const char *symbol)
 {
     const struct manifest *manifest = &fused->manifest;
     for (size_t i = 0; symbol && i < manifest->n_inputs; i++) {
@@ -53,7 +54,7 @@ static tsr_status add_zeros(const struct fused *fused, const struct manifest_por
     for (int axis = 0; axis < rank; axis++) {
         dims[axis] = port->dims[axis].value;
         if (dims[axis] < 0)
-            dims[axis] = tsr__ep_size_of(fused, to, port->dims[axis].symbol);
+            dims[axis] = size_of(fused, to, port->dims[axis].symbol);
     }
     if (type == TSR_STRING)
         return add_texts(port, rank, dims, to);

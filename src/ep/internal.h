@@ -327,9 +327,6 @@ tsr_status tsr__ep_context_node(const struct fused *fused, const OrtNode *node,
 tsr_status tsr__ep_inputs_read(struct fused *fused, OrtKernelContext *context,
                                tsr_tensors *to) TSR_MUST_USE;
 
-// Returns the size of a named dimension, found in the shapes of the given inputs; 1: not found.
-int64_t tsr__ep_size_of(const struct fused *fused, const tsr_tensors *given, const char *symbol);
-
 // ---- states.c
 bool tsr__ep_is_past(const struct fused *fused, const char *name);    // input of a state
 bool tsr__ep_is_present(const struct fused *fused, const char *name); // output of a state

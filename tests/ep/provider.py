@@ -654,6 +654,37 @@ def names_of_sizes_may_be_wrong(folder):
         host.near(session.run(None, feeds), plain.run(None, feeds))
 
 
+def caches_of_branches(folder):
+    """A decoder as optimum merges it. The first run gives caches of any length to a branch that does not read them. If it has the length of
+    the new cache, the run keeps the shape, but the next one does not."""
+    def branch(name, nodes):
+        outputs = [info(name + port, ["b", 4, size, None]) for port, size in (("k", None), ("e", None), ("y", "t"))]
+        return helper.make_graph(nodes, name, [], outputs)
+    new = lambda name: [helper.make_node("MatMul", ["x", "w"], [name + "n"]), helper.make_node("MatMul", ["hidden", "w"], [name + "h"])]
+    scores = lambda name: [helper.make_node("Transpose", [name + "k"], [name + "kt"], perm=[0, 1, 3, 2]),
+                           helper.make_node("MatMul", [name + "n", name + "kt"], [name + "y"])]
+    first = new("f") + [helper.make_node("Identity", ["fn"], ["fk"]), helper.make_node("Identity", ["fh"], ["fe"])] + scores("f")
+    later = new("l") + [helper.make_node("Concat", ["past.key", "ln"], ["lk"], axis=2), helper.make_node("Identity", ["past.e"], ["le"])
+                        ] + scores("l")
+    node = helper.make_node("If", ["cached"], ["present.key", "present.e", "y"],
+                            then_branch=branch("l", later), else_branch=branch("f", first))
+    inputs = [info("cached", [1], TensorProto.BOOL), info("x", ["b", 4, "t", 32]), info("hidden", ["b", 4, "s", 32]),
+              info("past.key", ["b", 4, "p", 16]), info("past.e", ["b", 4, "s", 16])]
+    outputs = [info("present.key", ["b", 4, "p + t", 16]), info("present.e", ["b", 4, "s", 16]), info("y", ["b", 4, "t", "p + t"])]
+    model = host.save(folder + "/m.onnx", helper.make_graph([node], "g", inputs, outputs, [weight("w", 32, 16)]))
+    plain, random = host.plain(model), np.random.default_rng(3)
+    for devices, options in ((2, {}), (3, {}), (2, dict(transport="shm"))):
+        session = host.session(model, devices=devices, **options)
+        for batch, length, dummy in ((1, 6, 0), (1, 6, 1), (2, 6, 1), (2, 1, 1), (2, 5, 1), (1, 6, 8), (1, 5, 6)):
+            caches = {name: np.zeros((batch, 4, dummy, 16), "f4") for name in ("past.key", "past.e")}
+            hidden = random.standard_normal((batch, 4, length, 32)).astype("f4")
+            for step in range(4):
+                feeds = dict(caches, cached=np.array([step > 0]), x=random.standard_normal((batch, 4, 1, 32)).astype("f4"), hidden=hidden)
+                want = plain.run(None, feeds)
+                host.near(session.run(None, feeds), want)
+                caches = {"past.key": want[0], "past.e": want[1]}
+
+
 def only_used_tokens_are_copied(session, length):
     caches = [np.zeros((4, 4, length, 32), np.float32) for _ in range(2 * decoder.LAYERS)]
     past = [i.name for i in session.get_inputs() if i.name.startswith("past")]
@@ -861,7 +892,7 @@ harness.run([
     memory_and_threads, plans_from_files, plans_of_bodies_and_of_named_devices, a_cache_is_used_again, declined_models,
     custom_operators_are_declined, functions_alone_are_taken,
     bound_buffers_are_filled, outputs_are_joined_with_one_copy, caches_in_one_buffer, states_in_one_buffer, windows_in_one_buffer,
-    cache_buffers_change, decoders_are_sharded_by_heads, names_of_caches_do_not_matter, names_of_sizes_may_be_wrong,
+    cache_buffers_change, decoders_are_sharded_by_heads, names_of_caches_do_not_matter, names_of_sizes_may_be_wrong, caches_of_branches,
     caches_of_several_sequences, small_decoders_are_sharded, threads_and_sessions, no_thread_beside_the_ranks, asynchronous_runs,
     a_run_can_be_terminated, wrong_inputs_leave_the_session_usable, ranks_as_processes, a_killed_program_leaves_no_ranks,
     unregistered_with_live_sessions, nothing_is_left
