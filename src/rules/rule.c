@@ -200,6 +200,29 @@ static const struct rule *unsharded_rule(struct arena *arena, const tsr_node *no
     return rule;
 }
 
+// True if a size is known to be 0. empty.c handles sizes that become 0 in a run.
+static bool is_empty(const struct shapes *shapes, const tsr_value *value)
+{
+    struct shape shape = tsr__shapes_of(shapes, value);
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.dims[i].value == 0)
+            return true;
+    return false;
+}
+
+// True if no output has an element.
+static bool outputs_are_empty(const struct shapes *shapes, const tsr_node *node)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
+        const tsr_value *value = value_at(node, SIDE_OUT, i);
+        if (value && !is_empty(shapes, value))
+            return false;
+        n += value != NULL;
+    }
+    return n > 0;
+}
+
 // ---- the rule of a node ------------------------------------------------------------------------
 
 // True if the operator has an expansion, for the opset and the element type of the node.
@@ -265,8 +288,8 @@ const struct rule *tsr__rule_strided(struct arena *arena, const tsr_node *node,
 // Makes the rule of a node. Checks in this order: control flow (bodies are sharded, not the node),
 // other nodes with bodies, calls of functions without a row, unknown operators, rows that are not
 // sharded, and the row's rule.
-const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
-                                const struct shapes *shapes)
+const struct rule *tsr__rule_of_any_size(struct arena *arena, const tsr_node *node,
+                                         const struct shapes *shapes)
 {
     const struct op_row *row = tsr__row_of(shapes, node);
     struct control control;
@@ -295,6 +318,18 @@ const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
     if (row->whole)
         return unsharded_rule(arena, node, row->whole);
     return derived(arena, node, shapes, row, row->derive);
+}
+
+const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
+                                const struct shapes *shapes)
+{
+    const struct rule *rule = tsr__rule_of_any_size(arena, node, shapes);
+    if (!rule || rule->whole || !outputs_are_empty(shapes, node))
+        return rule;
+    struct rule *unsharded = ARENA_NEW(arena, struct rule);
+    if (unsharded)
+        *unsharded = (struct rule){.whole = "its results have no elements", .empty = true};
+    return unsharded;
 }
 
 // ---- what cannot be moved ----------------------------------------------------------------------

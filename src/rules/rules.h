@@ -224,12 +224,17 @@ struct rule {
     // the operator has no row: shardings that the user gives for all its tensors are accepted
     bool open;
     bool single; // the node gives another result each time it runs: only one device may run it
+    bool empty;  // nothing is sharded because the results have no elements
 };
 
 // Returns the rule of a node; NULL: out of memory. If the node cannot be sharded (no row,
 // subgraphs, unknown shapes, ...), `whole` is the reason and the rule has no factors.
 const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
                                 const struct shapes *shapes);
+// As tsr__rule_of, but also has factors if the results have no elements. Such a node is not sharded,
+// because some kernels refuse shards without elements, but its annotations are checked.
+const struct rule *tsr__rule_of_any_size(struct arena *arena, const tsr_node *node,
+                                         const struct shapes *shapes);
 
 // Returns a second rule of the same node, if there is one: it needs no windows, but its shards are
 // strided. NULL: none, or out of memory.

@@ -311,7 +311,7 @@ static bool agreement(struct agree *agree, const struct shapes *shapes, const ts
     struct control bodies;
     if (tsr__control_of(agree->node, &bodies))
         return true; // the flow checks the inputs of bodies
-    agree->rule = tsr__rule_of(agree->arena, agree->node, shapes);
+    agree->rule = tsr__rule_of_any_size(agree->arena, agree->node, shapes);
     if (!agree->rule)
         return false;
     if (agree->rule->open)

@@ -776,13 +776,15 @@ static bool follow(struct node_context *step)
     tsr__step_take_lists(step);
     if (step->bound && !work->within)
         step->stage = tsr__stages_devices(&work->stages, step->node, true);
-    const struct rule *rule = tsr__rule_of(work->arena, step->node, work->flow->shapes);
+    const struct shapes *shapes = work->flow->shapes;
+    const struct rule *rule = work->keep_empty
+                                  ? tsr__rule_of_any_size(work->arena, step->node, shapes)
+                                  : tsr__rule_of(work->arena, step->node, shapes);
     // a rule is NULL only if memory runs out
     work->base->failed = work->base->failed || !rule;
     if (!rule)
         return false;
-    const char *whole =
-        rule->whole ? rule->whole : tsr__rule_immovable(work->flow->shapes, step->node);
+    const char *whole = rule->whole ? rule->whole : tsr__rule_immovable(shapes, step->node);
     bool ok;
     struct control control;
     if (tsr__step_produces_kept(step) && tsr__node_draws(step->node)) {
@@ -795,7 +797,7 @@ static bool follow(struct node_context *step)
     } else if (rule->open && step->explicit_cut && all_explicit(step)) {
         ok = place_by_specs(step, whole);
     } else if (whole) {
-        if (step->explicit_cut && !tsr__node_weight(step->node))
+        if (step->explicit_cut && !rule->empty && !tsr__node_weight(step->node))
             tsr__step_unsharded(step, whole);
         ok = place_unsharded(step, whole, rule->single);
     } else {
@@ -810,7 +812,8 @@ static bool follow(struct node_context *step)
     if (!ok)
         return false;
     tsr__step_keep_lists(step);
-    tsr__flow_misplaced(work, step->nf, step->spec_in, step->spec_out);
+    if (!rule->empty)
+        tsr__flow_misplaced(work, step->nf, step->spec_in, step->spec_out);
     return true;
 }
 
