@@ -320,6 +320,16 @@ def children_of(pid):
 
 
 @case
+def ipv4_addresses_are_plain(d):
+    """A socket of IPv6 that accepts IPv4 too, as a worker's of all addresses, sees "::ffff:127.0.0.1"."""
+    port = free_port()
+    with Worker(d, "--listen", "[::ffff:127.0.0.2]:%d" % port, port=port) as worker:
+        code, _, err = session(worker)
+        assert code == 0, err
+        wait_until(lambda: "\n127.0.0.1: has ended\n" in worker.said(), worker.said)
+
+
+@case
 def told_to_end(d):
     """A worker that gets SIGTERM during a session ends with its processes, and leaves only its cache."""
     with Worker(d) as worker:

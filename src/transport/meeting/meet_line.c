@@ -138,8 +138,13 @@ static bool address_of(int fd, int (*which)(int, struct sockaddr *, socklen_t *)
     struct sockaddr_storage address;
     socklen_t bytes = sizeof address;
     struct sockaddr *plain = (struct sockaddr *)(void *)&address;
-    return which(fd, plain, &bytes) == 0 &&
-           getnameinfo(plain, bytes, out, (socklen_t)n, NULL, 0, NI_NUMERICHOST) == 0;
+    if (which(fd, plain, &bytes) != 0 ||
+        getnameinfo(plain, bytes, out, (socklen_t)n, NULL, 0, NI_NUMERICHOST) != 0)
+        return false;
+    // A socket that listens at all addresses sees IPv4 addresses as "::ffff:10.0.0.1".
+    if (strncmp(out, "::ffff:", 7) == 0 && strchr(out, '.'))
+        memmove(out, out + 7, strlen(out + 7) + 1);
+    return true;
 }
 
 bool tsr__line_from(const struct line *line, char *out, size_t n)
