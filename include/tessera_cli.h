@@ -166,6 +166,12 @@ TSR_API bool tsr_run_place(const tsr_run_options *options, int *rank, int *ranks
 /* True if ranks can communicate over "threads", "openmpi", "mpich" or "ucx" on this machine: its
  * plug-in was found. */
 TSR_API bool tsr_transport_available(const char *family);
+/* Returns how to install the plug-in of "openmpi", "mpich" or "ucx", or what a plug-in that was
+ * found needs. */
+TSR_API const char *tsr_plugin_remedy(const char *family);
+/* True if this library is part of the Python package of a wheel, which has other remedies than a
+ * source tree: nothing can be rebuilt there. */
+TSR_API bool tsr_in_wheel(void);
 
 /* ---- workers ------------------------------------------------------------------------------- */
 

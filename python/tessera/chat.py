@@ -49,8 +49,11 @@ def complain(text: str) -> None:
 
 def fail(error: object) -> NoReturn:
     """Prints a message and ends the program with the exit code of the error; a text is a usage error."""
-    text = str(error)
-    complain("tessera: %s" % text[text.startswith(MARK) and len(MARK):].rstrip())
+    text = str(error).rstrip()
+    if text.startswith(MARK) and "\n" in text:
+        complain(text.split("\n", 1)[1])  # the diagnostics say more than the text of the status
+    else:
+        complain("tessera: %s" % text[text.startswith(MARK) and len(MARK):])
     sys.exit(exit_code(error))
 
 

@@ -111,7 +111,7 @@ const char *tsr_status_text(tsr_status status)
         [TSR_INVALID] = "not valid",
         [TSR_UNSUPPORTED] = "not supported",
         [TSR_INFEASIBLE] = "no plan fits the limits",
-        [TSR_ENGINE] = "ONNX Runtime was not found or refused the model",
+        [TSR_ENGINE] = "ONNX Runtime, a provider or a plug-in is missing or failed",
         [TSR_PEER] = "a rank or the network failed",
         [TSR_DIFFERENT] = "the results differ",
         [TSR_USAGE] = "invalid use of a call or option",

@@ -346,7 +346,6 @@ _Noreturn void cli_die(const char *text, int code);
 // Loads ONNX Runtime (find_engine.c). Returns TSR_ENGINE with one diagnostic if it is not found.
 tsr_status cli_engine(struct cli *cli, const char **found, const char **version);
 bool cli_program_folder(char *out, size_t cap);
-bool cli_in_wheel(void);               // the program is part of the Python package
 bool cli_is_trusted(const char *path); // owned by root, the user or the program's owner
 // Finds Python: in TESSERA_PYTHON, which the wheel's command sets, of .venv beside or above the
 // program, else of the active environment, else `python3`.

@@ -109,16 +109,6 @@ bool cli_program_folder(char *out, size_t cap)
     return slash != NULL;
 }
 
-// In a wheel, the program is tessera/lib/tessera beside the modules of the package.
-bool cli_in_wheel(void)
-{
-    char folder[PATH_MAX], module[PATH_MAX + 32];
-    if (!cli_program_folder(folder, sizeof folder) || !cli_ends_with(folder, "/tessera/lib"))
-        return false;
-    snprintf(module, sizeof module, "%s/../_command.py", folder);
-    return access(module, F_OK) == 0;
-}
-
 // Finds onnxruntime with Python. Tried last, since starting Python is slow. With -I, Python ignores
 // the working directory, PYTHONPATH and the user's packages.
 static bool try_python(struct cli *cli, const char **found, const char **version)

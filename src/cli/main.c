@@ -62,7 +62,7 @@ static int help_all(FILE *to)
         tsr_version());
     for (size_t i = 0; cli_command_at(i); i++)
         fprintf(to, "  %-12s%s\n", cli_command_at(i)->name, cli_command_at(i)->summary);
-    if (!cli_in_wheel())
+    if (!tsr_in_wheel())
         fprintf(to, "\nThe Python package tessera-onnx adds chat and serve, and text for "
                     "generate.");
     fprintf(to, "\nSee `tessera COMMAND --help` for options and an example. Exit codes: 0 done, "

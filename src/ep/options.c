@@ -187,7 +187,9 @@ static void read_hosts(struct reader *reader)
     else if (file)
         reader->status = TSR_USAGE;
     else if (!options->secret || !*options->secret)
-        (void)refuse(reader, "secret_file", "give the file with the secret of the workers", "");
+        reader->status = tsr__fail(reader->session, TSR_USAGE, DIAG_ep_option, NULL,
+                                   "give the file with the secret of the workers as secret_file",
+                                   "the provider option hosts needs a secret");
 }
 
 // Reads `caches`. A session that writes an EPContext model is loaded by sessions without it.

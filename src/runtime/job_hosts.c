@@ -64,6 +64,7 @@ static tsr_status read_hosts(tsr_job *job, struct job_hosts *hosts)
 static tsr_status check_options(const tsr_job *job)
 {
     const tsr_run_options *options = &job->options;
+    TRY(tsr__plugin_need(job->session, options->plugins));
     if (!options->secret || !*options->secret)
         return refuse(job->session, "use the file with the secret of the workers: --secret-file",
                       "ranks on other hosts need a secret");

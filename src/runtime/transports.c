@@ -117,9 +117,10 @@ static tsr_status join(tsr_session *session, const tsr_run_options *options, enu
         return tsr__mpi_open(session, family, &comm, out);
     // No transport was requested, and the launcher's ranks are on several hosts: shared memory
     // cannot serve them.
-    bool apart = !row->name && !tsr__env_one_host(&comm);
-    if (apart && tsr__plugin_present("ucx", comm.plugins))
+    if (!row->name && !tsr__env_one_host(&comm)) {
+        TRY(tsr__plugin_need(session, comm.plugins));
         return tsr__ucx_open(session, &comm, out);
+    }
     return tsr__env_open(session, &comm, out);
 }
 

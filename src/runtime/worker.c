@@ -170,10 +170,7 @@ static tsr_status check(const struct worker *worker)
         options->cache_bytes < 1 || options->port < 0 || options->port > 65535)
         return tsr__fail(worker->session, TSR_USAGE, DIAG_run_options, NULL, NULL,
                          "an option of the worker is out of range");
-    if (!tsr__plugin_present("ucx", options->plugins))
-        return tsr__fail(worker->session, TSR_USAGE, DIAG_plugin_absent, NULL,
-                         "install Tessera with UCX on this host",
-                         "the plug-in libtessera_ucx.so, which connects hosts, is not installed");
+    TRY(tsr__plugin_need(worker->session, options->plugins));
     TRY(tsr__cache_open(worker->session, options->cache, options->cache_bytes, &cache));
     tsr__cache_close(&cache);
     return TSR_OK;

@@ -312,7 +312,7 @@ tsr_status tsr__env_open(tsr_session *session, const struct comm_options *option
         return report_rank_error(
             session, DIAG_transport_absent,
             "use --transport ucx, or start the ranks with mpirun or srun --mpi=pmix (or pmi2)",
-            "these ranks are on several hosts, but no network transport was chosen");
+            "these ranks are on several hosts, but the transport shm connects ranks of one host");
     tsr_status st = open_memory(session, options, &meeting, &job);
     if (st != TSR_OK)
         goto free_job;

@@ -257,6 +257,8 @@ tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *option
 // True if the plug-in of a family ("ucx", "openmpi") is in that folder (NULL: none) or beside this
 // library.
 bool tsr__plugin_present(const char *family, const char *folder);
+// Checks that the plug-in for UCX is there, before other hosts are contacted. Adds plugin-absent.
+tsr_status tsr__plugin_need(tsr_session *session, const char *folder);
 
 // Joins ranks of one host that a launcher started with environment variables alone ("torchrun",
 // "slurm" without PMI), through shared memory (env.c). Adds its own diagnostics: transport-absent,

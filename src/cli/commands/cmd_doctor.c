@@ -46,7 +46,7 @@ static void check_engine(struct cli *cli, struct item *item)
     tsr_finding_clear(cli->session);
     const char *remedy =
         "run tools/setup, or `pip install onnxruntime`, or set TESSERA_ORT to the library's path";
-    if (cli_in_wheel())
+    if (tsr_in_wheel())
         remedy = "pip install onnxruntime (onnxruntime-gpu for NVIDIA GPUs), or set TESSERA_ORT to "
                  "the library's path";
     set(item, "ONNX Runtime", ok, remedy);
@@ -91,37 +91,25 @@ static void check_bytes(struct cli *cli, struct item *item)
     snprintf(item->detail, sizeof item->detail, "%s", detail);
 }
 
-// Plug-ins depend on the MPI and UCX of the system, so a wheel has none.
-#define IN_A_WHEEL                                                                                 \
-    "only ranks on several hosts need it; the wheel has no plug-ins: install the Debian package "  \
-    "tessera-plugins of this release, or build from source"
-
-// Checks one MPI implementation. It needs the launcher and our plug-in, which is built if the
-// headers are installed.
+// Checks one MPI implementation. It needs the launcher and our plug-in.
 static void check_mpi(struct item *item, const char *what, const char *program, const char *family,
-                      const char *remedy)
+                      const char *launcher_remedy)
 {
     char path[PATH_MAX];
     which(program, path, sizeof path);
     bool plugin = tsr_transport_available(family);
-    if (path[0])
-        remedy = "rebuild: the plug-in is built if this MPI's headers are installed";
-    if (cli_in_wheel())
-        remedy = IN_A_WHEEL;
-    set(item, what, path[0] && plugin, remedy);
-    snprintf(item->detail, sizeof item->detail, "%.400s%s", path,
-             path[0] && !plugin ? " (no plug-in)" : "");
+    set(item, what, path[0] && plugin, plugin ? launcher_remedy : tsr_plugin_remedy(family));
+    snprintf(item->detail, sizeof item->detail, "%.400s%s%s", path, path[0] ? " " : "",
+             plugin ? "plug-in found" : "no plug-in; only mpirun needs it");
 }
 
 static void check_ucx(struct item *item)
 {
     bool plugin = tsr_transport_available("ucx");
-    set(item, "UCX", plugin,
-        cli_in_wheel() ? IN_A_WHEEL
-                       : "for ranks on several hosts without MPI: apt install libucx-dev and "
-                         "rebuild");
+    set(item, "UCX", plugin, tsr_plugin_remedy("ucx"));
     snprintf(item->detail, sizeof item->detail, "%s",
-             plugin ? "plug-in found; --transport ucx" : "no plug-in");
+             plugin ? "plug-in found; for several hosts"
+                    : "no plug-in; only several hosts need it");
 }
 
 #define VERSIONS                                                                                   \
@@ -258,11 +246,11 @@ static int run_doctor(struct cli *cli)
     check_engine(cli, &items[ENGINE]);
     check_bytes(cli, &items[4]);
     check_mpi(&items[5], "Open MPI", "mpirun.openmpi", "openmpi",
-              "apt install openmpi-bin libopenmpi-dev; threads need no MPI");
+              "only mpirun needs it: apt install openmpi-bin");
     check_mpi(&items[6], "MPICH", "mpirun.mpich", "mpich",
-              "apt install mpich libmpich-dev; threads need no MPI");
+              "only mpirun needs it: apt install mpich");
     check_ucx(&items[7]);
-    if (cli_in_wheel())
+    if (tsr_in_wheel())
         check_packages(&items[8]);
     else
         check_python(&items[8]);

@@ -44,7 +44,7 @@ static const struct command *const commands[] = {
 const struct command *cli_command_at(size_t i)
 {
     const struct command *command = commands[i];
-    return command && command->python && !cli_in_wheel() ? NULL : command;
+    return command && command->python && !tsr_in_wheel() ? NULL : command;
 }
 
 // ---- look-up -----------------------------------------------------------------------------------

@@ -48,10 +48,8 @@ tsr_status tsr__mpi_open(tsr_session *session, const char *family,
     family = family_of(family);
     void *handle = tsr__plugin_open(family, options ? options->plugins : NULL, why, sizeof why);
     if (!handle)
-        return report_mpi_error(
-            session, DIAG_plugin_absent,
-            "build Tessera where this MPI is installed (Debian: libopenmpi-dev or libmpich-dev)",
-            "the plug-in for this MPI cannot be loaded", why);
+        return report_mpi_error(session, DIAG_plugin_absent, tsr_plugin_remedy(family),
+                                "the plug-in for this MPI cannot be loaded", why);
     struct link *link = open_link(handle, why, sizeof why);
     if (!link)
         return report_mpi_error(session, DIAG_mpi_failed,

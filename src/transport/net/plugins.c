@@ -4,10 +4,12 @@
 //
 // Searches the folder that the caller names, the folder of the library that contains this code, and
 // the subfolder "tessera" of the latter.
+#include "tessera_cli.h"
 #include "transport/net/net.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static const char here = 0; // its address is inside this library
@@ -62,6 +64,40 @@ bool tsr__plugin_present(const char *family, const char *folder)
     if (!tsr__folder_at(&here, own, sizeof own))
         return false;
     return is_at(own, "", family) || is_at(own, "/tessera", family);
+}
+
+// In a wheel, the library is in tessera/lib, below the modules of the package.
+bool tsr_in_wheel(void)
+{
+    char own[4096], module[4200];
+    if (!tsr__folder_at(&here, own, sizeof own))
+        return false;
+    size_t n = strlen(own), m = strlen("/tessera/lib");
+    if (n < m || strcmp(own + n - m, "/tessera/lib") != 0)
+        return false;
+    snprintf(module, sizeof module, "%s/../_command.py", own);
+    return access(module, F_OK) == 0;
+}
+
+const char *tsr_plugin_remedy(const char *family)
+{
+    if (tsr__plugin_present(family, NULL))
+        return "install its library, or name the folder of that library in LD_LIBRARY_PATH";
+    if (tsr_in_wheel())
+        return "pip install 'tessera-onnx[hosts]'; with the wheels of a release in FOLDER, add "
+               "--find-links FOLDER";
+    if (strcmp(family, "ucx") == 0)
+        return "install the package tessera-plugins, or libucx-dev and build Tessera again";
+    return "install the package tessera-plugins, or libopenmpi-dev or libmpich-dev, and build "
+           "Tessera again";
+}
+
+tsr_status tsr__plugin_need(tsr_session *session, const char *folder)
+{
+    if (tsr__plugin_present("ucx", folder))
+        return TSR_OK;
+    return tsr__fail(session, TSR_USAGE, DIAG_plugin_absent, NULL, tsr_plugin_remedy("ucx"),
+                     "the plug-in libtessera_ucx.so, which several hosts need, is not installed");
 }
 
 bool tsr_transport_available(const char *family)

@@ -212,8 +212,7 @@ tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *option
     char why[512] = "";
     void *handle = tsr__plugin_open("ucx", options->plugins, why, sizeof why);
     if (!handle)
-        return report_ucx_error(session, DIAG_plugin_absent,
-                                "build Tessera where UCX is installed (Debian: libucx-dev)",
+        return report_ucx_error(session, DIAG_plugin_absent, tsr_plugin_remedy("ucx"),
                                 "the plug-in for UCX cannot be loaded", why);
     TRY(meet(session, options, &joining));
     struct link *link = NULL;
