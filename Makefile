@@ -134,6 +134,11 @@ hosts: SETUP := tools/setup hosts
 hosts: all ## long: UCX, sshd and Slurm between two hosts made of network namespaces
 	@tests/run-script tests/runtime/hosts.py $(BUILD)/tests/runtime/run_tool $(BUILD)
 
+# WHEELS=dist: tries these, builds none. RELEASE=trixie: another Debian.
+bare: SETUP := tools/setup release
+bare: ready ## long: build the wheels in an empty Debian system, and use them on two such systems as docs/two_machines.md says
+	@WHEELS='$(WHEELS)' RELEASE='$(or $(RELEASE),bookworm)' tests/run-script tests/tools/bare.py .
+
 # SIZE=small: 0.3 GB instead of 3.2 GB. GPU=FOLDER: instead, 24 GB of weights on two ranks of GPU 0 with 16 GB each; files in FOLDER.
 proof: all ## a model that one memory-limited environment cannot run, as two ranks in two of them
 	@tests/run-script $(if $(GPU),bench/proof_gpu.py $(BUILD) $(GPU),bench/proof.py $(BUILD) $(SIZE))
@@ -171,8 +176,11 @@ install: all ## install into PREFIX (and DESTDIR)
 	@[ -n "$(DESTDIR)" ] || ldconfig 2>/dev/null || true
 
 # Keeps its build folder, so that the next wheel compiles only what changed. Needs a compiler, zlib, jansson and pip, which gets Meson and ninja.
-wheel: ready ## build the Python package, in dist/
-	@.deps/wheel/bin/python -m pip wheel -q --no-deps -Cbuild-dir=build-wheel -w dist . && ls dist
+# The second wheel, tessera-onnx-hosts, needs libucx-dev (and libopenmpi-dev, libmpich-dev for their plug-ins).
+wheel: ready ## build the Python package, in dist/; with UCX installed, also the wheel for several hosts
+	@rm -f dist/tessera_onnx*.whl
+	@.deps/wheel/bin/python -m pip wheel -q --no-deps -Cbuild-dir=build-wheel -Chosts=dist -w dist . && ls dist
+	@ls dist | grep -q '^tessera_onnx_hosts' || echo 'No wheel for several hosts (tessera-onnx-hosts): UCX is not installed (Debian: libucx-dev).'
 
 deb: ready ## build the Debian packages, in dist/
 	@tools/deb dist
@@ -206,4 +214,4 @@ uninstall:
 clean: ## remove the build folders
 	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-arm64-wheel build-clang build-cov build-fuzz build-deb build-dist build-wheel
 
-.PHONY: ready programs docs proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel wheel-arm64 all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: bare ready programs docs proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel wheel-arm64 all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean

@@ -20,12 +20,11 @@ import tempfile
 import zipfile
 
 import harness
+from debian import ENV, HOUR_S, Debian, run, why_not
 
 DIST, ROOT = map(os.path.abspath, sys.argv[1:3])
 FOLDER = ROOT + "/tests/folders/genai_tiny"
-ENV = {k: v for k, v in os.environ.items() if not k.startswith("TESSERA") and k not in ("LD_LIBRARY_PATH", "PYTHONPATH")}
 PACKAGES = ("libtessera1", "libtessera-dev", "tessera", "tessera-plugins", "python3-tessera-onnx")
-HOUR_S = 3600
 CONTEXT = r'''
 import glob, os, sys, numpy as np, onnxruntime as ort, tessera
 model = tessera.load(sys.argv[1] + "/tests/models/bert_tiny/model.onnx")
@@ -39,12 +38,6 @@ feeds = {i.name: np.ones((2, 9), {"tensor(int64)": "i8", "tensor(int32)": "i4"}.
 whole = ort.InferenceSession(sys.argv[1] + "/tests/models/bert_tiny/model.onnx").run(None, feeds)[0]
 print("apart by", float(np.abs(session.run(None, feeds)[0] - whole).max() / np.abs(whole).max()))
 '''
-
-
-def run(words, timeout=900, **more):
-    p = subprocess.run(words, capture_output=True, text=True, timeout=timeout, **{"env": ENV, **more})
-    assert p.returncode == 0, (words, p.returncode, p.stdout[-800:], p.stderr[-1500:])
-    return p.stdout
 
 
 def only(pattern, folder=DIST):
@@ -70,7 +63,9 @@ def one_version(_):
     assert ".".join(numbers) == number, numbers
     assert "tessera %s\"" % number in text_of("docs/tessera.1"), "docs/tessera.1"
     assert "\n## %s " % number in text_of("CHANGELOG.md") or "\n## %s\n" % number in text_of("CHANGELOG.md"), "CHANGELOG.md"
-    for pattern in ("tessera-%s.tar.xz", "tessera_onnx-%s-*.whl", "tessera-%s.spdx.json", "libtessera1_%s-1_*.deb"):
+    assert "tessera-onnx-hosts==%s\"" % number in text_of("pyproject.toml"), "pyproject.toml"
+    for pattern in ("tessera-%s.tar.xz", "tessera_onnx-%s-*.whl", "tessera_onnx_hosts-%s-*.whl", "tessera-%s.spdx.json",
+                    "libtessera1_%s-1_*.deb"):
         only(pattern % number)
 
 
@@ -138,10 +133,20 @@ def contents_of_the_wheel(_):
                  "tessera/schemas/plan.json", "tessera/licenses/jansson.txt"):
         assert name in names, name
     assert any(name.endswith("/licenses/LICENSE") for name in names) and any(name.endswith("/licenses/NOTICE") for name in names), names
-    assert not [name for name in names if "mpi" in name or "ucx" in name], "plug-ins that need libraries of the system"
+    assert not [name for name in names if "mpi" in name or "ucx" in name], "plug-ins, which belong to the other wheel"
     for field in ("Author: ", "License-Expression: Apache-2.0", "Classifier: ", "Keywords: ", "Provides-Extra: cpu", "Provides-Extra: gpu"):
         assert field in metadata, field
     assert not re.search(r"\]\((?!https?://|#)", metadata), "a relative link, which a package index cannot follow"
+
+
+def contents_of_the_wheel_for_hosts(_):
+    with zipfile.ZipFile(only("tessera_onnx_hosts-*.whl")) as wheel:
+        names = wheel.namelist()
+        metadata = wheel.read(next(name for name in names if name.endswith("/METADATA"))).decode()
+    for name in ("libtessera_ucx.so", "libtessera_mpi_openmpi.so", "libtessera_mpi_mpich.so", "ucx/libucp.so.0", "ucx/ucx/libuct_ib.so.0"):
+        assert "tessera/lib/" + name in names, name
+    assert {"ucx.txt", "numactl.txt", "LGPL-2.1.txt"} <= {os.path.basename(name) for name in names if "/licenses/" in name}, names
+    assert "Requires-Dist: tessera-onnx==%s\n" % version() in metadata, metadata
 
 
 def the_wheel(d):
@@ -200,30 +205,6 @@ def accepted_by_lintian(_):
     assert p.returncode == 0, p.stdout + p.stderr
 
 
-class Debian:
-    """An empty Debian system in a folder. Commands run in their own namespaces, so that nothing stays mounted."""
-
-    def __init__(self, release, folder):
-        self.root = folder
-        mirror = re.search(r"^(?:URIs: |deb )(http\S+/debian)/? ?", "".join(open(p).read() for p in ["/etc/apt/sources.list", *glob.glob(
-            "/etc/apt/sources.list.d/*")] if os.path.isfile(p)), re.M)
-        # in its own namespace, because debootstrap may leave /proc mounted in the folder, which is removed later
-        run(["unshare", "--mount", "debootstrap", "--variant=minbase", release, folder, *([mirror.group(1)] if mirror else [])],
-            timeout=HOUR_S)
-        with open(folder + "/usr/sbin/policy-rc.d", "w") as f:  # packages must start no services
-            f.write("#!/bin/sh\nexit 101\n")
-        os.chmod(folder + "/usr/sbin/policy-rc.d", 0o755)
-
-    def run(self, script):
-        inside = 'mount -t proc proc "$0/proc" && mount -t tmpfs tmpfs "$0/dev/shm" && exec chroot "$0" /bin/sh -euc "$1"'
-        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
-        os.makedirs(self.root + "/dev/shm", exist_ok=True)
-        return run(["unshare", "--mount", "--pid", "--fork", "sh", "-c", inside, self.root, script], timeout=HOUR_S, env=env)
-
-    def apt(self, *words):
-        return self.run("apt-get -qq update; apt-get -qq -y --no-install-recommends install %s" % " ".join(words))
-
-
 def download_onnxruntime(system, folder):
     """Download wheels of ONNX Runtime for the Python of that system, with the pip of this one."""
     number = system.run("python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'").strip()
@@ -263,8 +244,8 @@ def build_packages(release, folder):
 
 
 def use_packages(d, release):
-    if os.getuid() or not shutil.which("debootstrap"):
-        return "not root, or no debootstrap (tools/setup release)"
+    if why_not():
+        return why_not()
     with contextlib.ExitStack() as stack:
         folders = [
             stack.enter_context(tempfile.TemporaryDirectory(prefix="tessera-debian-", dir=os.environ.get("DEBIAN_ROOTS", "/var/tmp")))
@@ -286,7 +267,7 @@ def use_packages(d, release):
 
 harness.run([
     one_version, digests, the_tarball, everything_twice, bill_of_materials, release_notes, accepted_by_auditwheel, contents_of_the_wheel,
-    the_wheel, contents_of_the_packages, no_run_path, accepted_by_lintian
+    contents_of_the_wheel_for_hosts, the_wheel, contents_of_the_packages, no_run_path, accepted_by_lintian
 ])
 harness.run([("use_packages " + release, use_packages, release) for release in os.environ.get("DEBIAN", "").split()])
 harness.finish()
