@@ -320,10 +320,14 @@ static bool add_pipeline(struct plans *plans)
            tsr__compared_add(&plans->request->planners[0].arena, &plans->plain.compared, compared);
 }
 
-// Reports why there is no plan, and adds the expert plans that were tried.
-static tsr_status refuse(struct plans *plans, tsr_plan_result *out)
+// Reports why there is no plan, and adds the expert plans that were tried. If the plan would not be
+// written, another choice is reported: only says whether it is proved that there is none.
+static tsr_status refuse(struct plans *plans, bool write, tsr_plan_result *out)
 {
     struct request *request = plans->request;
+    out->facts.undecided = !plans->of[plans->asked]->result.infeasible;
+    if (!write && !tsr__cancelled(request->planners[0].session))
+        return TSR_INFEASIBLE;
     if (plans->asked == STAGED)
         return tsr__plan_stages_refuse(&plans->stages, out);
     tsr_status added = TSR_OK, st = tsr__plan_refuse(&request->models, &request->options,
@@ -342,7 +346,7 @@ static tsr_status take_better(struct plans *plans, bool write, tsr_plan_result *
     if (!add_pipeline(plans))
         return TSR_NOMEM;
     if (!plan->standing.any || (kind != plans->asked && !plan->standing.fits))
-        return refuse(plans, out);
+        return refuse(plans, write, out);
     if (kind != plans->asked)
         tsr__plan_put_back(plan);
     plan->compared = plans->plain.compared;

@@ -79,7 +79,7 @@ static bool play_model(struct stages_plan *found, struct staging *staging, size_
     tsr__pipeline_ranges(staging, &found->pipeline, ranges);
     planner->scope.ranges = ranges;
     planner->scope.n_ranges = n;
-    planner->scope.numbers = found->staging.n_hand ? found->staging.numbers : NULL;
+    planner->scope.numbers = found->staging.numbers;
     if (!tsr__plan_play(planner, ranges, n, staging->times, played))
         return false;
     found->plan.run[m] = played->latency;
@@ -147,14 +147,14 @@ static tsr_status export_stages(struct staging *staging, const struct pipeline *
 
 // Finds the split points and the best pipeline; pipeline->n 0: none fits.
 static tsr_status find_stages(struct staging *staging, const tsr_plan_options *options,
-                              struct pipeline *pipeline)
+                              bool by_hosts, struct pipeline *pipeline)
 {
     if (!tsr__split_points(staging))
         return TSR_NOMEM;
     if (staging->other && !tsr__second_model_cuts(staging))
         return TSR_NOMEM;
     TRY(check_number(staging, options->stages));
-    if (staging->by_hosts)
+    if (by_hosts)
         return tsr__host_pipeline(staging, pipeline);
     tsr_status st = tsr__stages_search(staging, options, MEASURE_TIME, pipeline);
     if (st != TSR_OK || !pipeline->n || staging->other)
@@ -193,7 +193,6 @@ static tsr_status begin(struct models *models, const tsr_plan_options *options,
     if (!staging_init(models, 0, options, staging))
         return TSR_NOMEM;
     staging->rival = found->beat < PLAN_NEVER ? found->beat : INT64_MAX;
-    staging->by_hosts = found->by_hosts;
     if (models->n == 1)
         return TSR_OK;
     if (!staging_init(models, 1, options, &found->other))
@@ -218,7 +217,7 @@ tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *
     enum expert expert = planner->machine.expert;
     if (out->by_hosts)
         planner->machine.expert = EXPERT_TENSOR;
-    tsr_status st = find_stages(staging, &out->options, &out->pipeline);
+    tsr_status st = find_stages(staging, &out->options, out->by_hosts, &out->pipeline);
     planner->machine.expert = expert;
     staging->end = planner->budget->end;
     if (st == TSR_OK && out->pipeline.n)

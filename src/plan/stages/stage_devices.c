@@ -19,17 +19,44 @@ size_t tsr__search_devices(const struct stage_search *search)
     return (size_t)search->staging->planner->machine.n;
 }
 
+// Returns the number of devices of a host.
+static size_t host_size(const struct staging *staging, int host)
+{
+    size_t n = 0;
+    for (int64_t device = 0; device < staging->planner->machine.n; device++)
+        n += staging->host_of[device] == host;
+    return n;
+}
+
+static bool some_host_has(const struct staging *staging, size_t n)
+{
+    bool found = false;
+    for (size_t host = 0; host < staging->n_hosts && !found; host++)
+        found = host_size(staging, (int)host) == n;
+    return found;
+}
+
+// True if the devices of a host begin at index `start` of the order, and there are n.
+static bool is_host(const struct stage_search *search, size_t start, size_t n)
+{
+    const int *host_of = search->staging->host_of;
+    int host = host_of[search->order[start]];
+    return (start == 0 || host_of[search->order[start - 1]] != host) &&
+           host_size(search->staging, host) == n;
+}
+
 // Lists the sizes of blocks. Example: 4 devices have blocks of 1, 2, 3 and 4; 12 devices have
-// blocks of 1, 2, 3, 4, 6, 8 and 12.
+// blocks of 1, 2, 3, 4, 6, 8 and 12. If stages are hosts, their sizes.
 void tsr__search_sizes(struct stage_search *search)
 {
+    const struct staging *staging = search->staging;
     size_t n = tsr__search_devices(search);
     search->n_sizes = 0;
     for (size_t k = 1; k <= n; k++) {
-        bool power_of_two = (k & (k - 1)) == 0;
+        bool listed = n <= ALL_SIZES || n % k == 0 || (k & (k - 1)) == 0;
         if (search->n_sizes == MAX_SIZES)
             return;
-        if (n <= ALL_SIZES || n % k == 0 || power_of_two)
+        if (staging->host_of ? some_host_has(staging, k) : listed)
             search->sizes[search->n_sizes++] = k;
     }
 }
@@ -41,6 +68,8 @@ void tsr__search_sizes(struct stage_search *search)
 bool tsr__search_may_start(const struct stage_search *search, size_t start, size_t n)
 {
     bool coarse = search->grain > 1, power_of_two = (n & (n - 1)) == 0;
+    if (search->staging->host_of)
+        return is_host(search, start, n);
     if (start + n > tsr__search_devices(search) || n < search->smallest || n > search->largest)
         return false;
     if (coarse && !power_of_two && n != tsr__search_devices(search))
@@ -93,7 +122,10 @@ bool tsr__search_blocks(struct stage_search *search)
             block->memory = tsr__stages_memory(search->staging, block->devices, block->n);
         }
     // Ranges are described by the nodes of the first kind.
-    return search->staging->all_kinds.n > 0 || tsr__search_kind(search, block_at(search, 0, 0));
+    struct block *first = block_at(search, 0, 0);
+    while (!first->devices)
+        first++;
+    return search->staging->all_kinds.n > 0 || tsr__search_kind(search, first);
 }
 
 // ---- transfers ---------------------------------------------------------------------------------

@@ -146,14 +146,24 @@ static bool is_descending(const struct stage_search *search)
     return true;
 }
 
+// Sets the descending order of devices, in which the devices of a host stay together.
+static void order_descending(struct stage_search *search)
+{
+    const struct staging *staging = search->staging;
+    size_t at = 0;
+    for (size_t host = staging->host_of ? staging->n_hosts : 1; host-- > 0;)
+        for (size_t device = tsr__search_devices(search); device-- > 0;)
+            if (!staging->host_of || (size_t)staging->host_of[device] == host)
+                search->order[at++] = (int64_t)device;
+}
+
 // Tries the descending order of devices. If there are at most ALL_SIZES devices, also tries other
 // orders of unlike devices, fewer than MAX_ORDERS. A coarse search, or one with a fixed number of
 // devices per stage, tries no other orders.
 static void try_orders(struct stage_search *search, tsr_objective objective, struct pipeline *best)
 {
     size_t n = tsr__search_devices(search), own[ALL_SIZES], label[ALL_SIZES];
-    for (size_t device = 0; device < n; device++)
-        search->order[device] = (int64_t)(n - 1 - device);
+    order_descending(search);
     try_order(search, objective, best);
     if (n > ALL_SIZES || search->grain > 1 || search->smallest == search->largest)
         return;
@@ -249,7 +259,8 @@ static void find_any(struct stage_search *search, tsr_objective objective, struc
 {
     try_blocks_of(search, 1, objective, out);
     size_t share = tsr__search_devices(search) / search->least;
-    if (search->status == TSR_OK && !search->staging->hasty && share > 1)
+    bool hosts = search->staging->host_of; // of which there is only one list of blocks
+    if (search->status == TSR_OK && !search->staging->hasty && !hosts && share > 1)
         try_blocks_of(search, share, objective, out);
 }
 
@@ -269,7 +280,7 @@ static void limit_search(struct stage_search *search, tsr_objective objective,
 static void refine(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     find_any(search, objective, out);
-    if (search->status != TSR_OK || search->staging->hasty)
+    if (search->status != TSR_OK || search->staging->hasty || search->staging->host_of)
         return;
     for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
         struct pipeline pipeline = {0};

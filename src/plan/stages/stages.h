@@ -98,9 +98,10 @@ struct staging {
     struct map strategies; // strategies of kinds on the devices of a block (pipeline_program.c)
     double end;            // by tsr__now_s: no range is solved afterwards; 0: no limit
     bool hasty;            // ranges were left out for lack of time
-    bool by_hosts;         // only the pipeline of host_pipeline.c is planned
-    int64_t rival;         // time of a plan without stages, which stages must beat; INT64_MAX: none
-    int64_t least;         // lower bound over all pipelines (pipeline_search.c); 0: none was proved
+    int *host_of;          // by device: its host, if stages are whole hosts; else NULL
+    size_t n_hosts;
+    int64_t rival; // time of a plan without stages, which stages must beat; INT64_MAX: none
+    int64_t least; // lower bound over all pipelines (pipeline_search.c); 0: none was proved
 };
 
 // manual_stages.c: reads the stages that nodes already have. TSR_INVALID: they contradict the node
@@ -190,9 +191,10 @@ tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *o
 // stage_devices.c: returns the least memory limit of the devices.
 int64_t tsr__stages_memory(const struct staging *staging, const int64_t *devices, size_t n);
 
-// host_pipeline.c: makes a stage of each host. line->n is 0 if there is one host only, or if a
-// stage does not fit in memory. It is also 0 if there are more hosts than ranges or STAGES_MOST.
-tsr_status tsr__host_pipeline(struct staging *staging, struct pipeline *line) TSR_MUST_USE;
+// host_pipeline.c: finds the pipeline with one stage on each host. pipeline->n is 0 if there is one
+// host only, or if a stage does not fit in memory. It is also 0 if there are more hosts than ranges
+// or STAGES_MOST.
+tsr_status tsr__host_pipeline(struct staging *staging, struct pipeline *pipeline) TSR_MUST_USE;
 
 // pipeline_search.c: solves pipelines that may be better than this one, all stages together; the
 // best replaces *pipeline. For one model only. *least: lower bound over all pipelines; 0: none was
