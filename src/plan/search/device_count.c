@@ -17,58 +17,34 @@ static bool any_given(const struct planner *planner)
     return false;
 }
 
-// Gives `other` the first n devices of the planner's topology, or n devices of the default topology
-// if the planner has fewer.
-static tsr_status take_devices(struct planner *other, const struct planner *planner, int64_t n)
+// Finds out whether a plan for n devices of the default topology fits in this memory per device.
+// n is larger than the planner's number of devices.
+static tsr_status fits_on(const struct planner *planner, int64_t memory, struct budget *budget,
+                          int64_t n, bool *fits)
 {
-    int64_t *first = ARENA_ARRAY(&other->arena, int64_t, (size_t)n + 1);
-    if (!first)
-        return TSR_NOMEM;
-    for (int64_t device = 0; device < n; device++)
-        first[device] = device;
-    other->machine.n = n;
-    other->machine.topology = planner->machine.topology;
-    if (n <= planner->machine.n) {
-        other->machine.numbers = first;
-    } else {
-        struct str text = tsr__arena_printf(&other->arena, "%lld", (long long)n);
-        if (!text.p)
-            return TSR_NOMEM;
-        TRY(tsr_topology_parse(planner->session, text.p, &other->machine.topology));
-    }
-    return tsr__planner_devices(other) ? TSR_OK : TSR_NOMEM;
-}
-
-// Solves the program of `other`. *cost: its predicted time; stays 0 if no plan fits.
-static tsr_status solve_for(const struct planner *planner, struct planner *other,
-                            const tsr_plan_options *options, int64_t *cost)
-{
+    struct planner root = *planner, other = {0};
     struct program_result result = {0};
-    if (!tsr__planner_values(other, options->sizes, options->n_sizes, planner) ||
-        !tsr__planner_list(other) || !tsr__planner_build(other, options->memory))
-        return TSR_NOMEM;
-    tsr_status st = tsr__planner_solve(other, &other->program, 0, &result);
-    if (st != TSR_OK || !result.feasible)
-        return st;
-    tsr__planner_take(other, result.choice);
-    *cost = tsr__planner_played(other, result.cost);
-    return TSR_OK;
-}
-
-// Returns the predicted time of the best plan for n devices in *cost; 0: no plan fits.
-static tsr_status cost_for(const struct planner *planner, const tsr_plan_options *options,
-                           struct budget *budget, int64_t n, int64_t *cost)
-{
-    struct planner other = {0};
-    *cost = 0;
-    tsr__planner_start(&other, planner->model);
-    other.budget = budget;
-    tsr_status st = take_devices(&other, planner, n);
-    if (st == TSR_OK)
-        st = solve_for(planner, &other, options, cost);
-    if (other.machine.topology != planner->machine.topology)
-        tsr_topology_free(other.machine.topology);
+    struct arena scratch = {.session = planner->session};
+    tsr_status st = TSR_NOMEM;
+    int64_t *devices = ARENA_ARRAY(&scratch, int64_t, (size_t)n + 1);
+    struct str text = tsr__arena_printf(&scratch, "%lld", (long long)n);
+    root.budget = budget;
+    root.machine.topology = NULL;
+    if (devices && text.p)
+        st = tsr_topology_parse(planner->session, text.p, &root.machine.topology);
+    if (st != TSR_OK)
+        goto free_scratch;
+    for (int64_t device = 0; device < n; device++)
+        devices[device] = device;
+    st = TSR_NOMEM;
+    if (tsr__planner_fork(&root, NULL, devices, (size_t)n, &other) &&
+        tsr__planner_build(&other, memory))
+        st = tsr__planner_solve(&other, &other.program, 0, &result);
+    *fits = result.feasible;
     tsr__planner_end(&other);
+    tsr_topology_free(root.machine.topology);
+free_scratch:
+    tsr__arena_free(&scratch);
     return st;
 }
 
@@ -81,7 +57,8 @@ static tsr_status cost_for(const struct planner *planner, const tsr_plan_options
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_result *out, bool *tried)
 {
-    int64_t cost = 0, power = 1;
+    int64_t power = 1;
+    bool fits = false;
     *tried = false;
     if (options->topology || options->memory <= 0 || options->n_state || any_given(planner) ||
         out->facts.needs_bytes / options->memory > ADVICE_MOST)
@@ -95,8 +72,8 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
         if (n > ADVICE_MOST || tsr__budget_over(planner->budget))
             return TSR_OK;
         struct budget part = tsr__budget_quick(planner->budget, TRIES);
-        TRY(cost_for(planner, options, &part, n, &cost));
-        if (cost > 0) {
+        TRY(fits_on(planner, options->memory, &part, n, &fits));
+        if (fits) {
             out->facts.fits_devices = n;
             return TSR_OK;
         }

@@ -413,37 +413,27 @@ static bool list_by_speed(struct set_search *search)
 
 // ---- logical grids -----------------------------------------------------------------------------
 
-// Adds a logical grid of all devices. third 1: it has two sides.
-static bool add_grid(struct set_search *search, int64_t first, int64_t second, int64_t third)
+// Adds the logical grids of all devices that have these first sides and `left` sides more. Example:
+// 2 x 4 and 4 x 2 for eight devices and two sides.
+static bool list_grids(struct set_search *search, int64_t *grid, int side, int left)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;
+    int64_t n = machine->n;
     size_t before = search->n;
+    for (int i = 0; i < side; i++)
+        n /= grid[i];
+    for (int64_t size = 2; left > 1 && size <= n / 2; size++) {
+        grid[side] = size;
+        if (n % size == 0 && !list_grids(search, grid, side + 1, left - 1))
+            return false;
+    }
+    if (left > 1)
+        return true;
+    grid[side] = n;
     if (!add_set(search, machine->all, machine->n, 1))
         return false;
     if (search->n > before)
-        memcpy(search->sets[before].grid, (int64_t[PLAN_MAX_AXES]){first, second, third},
-               sizeof search->sets[before].grid);
-    return true;
-}
-
-// Adds logical grids of two sides. Example: 2 x 4 and 4 x 2 for eight devices.
-static bool list_grids(struct set_search *search)
-{
-    int64_t n = search->models->planners[0]->machine.n;
-    for (int64_t side = 2; side <= n / 2; side++)
-        if (n % side == 0 && !add_grid(search, side, n / side, 1))
-            return false;
-    return true;
-}
-
-// Adds logical grids of three sides. Example: 2 x 2 x 2 for eight devices.
-static bool list_cubes(struct set_search *search)
-{
-    int64_t n = search->models->planners[0]->machine.n;
-    for (int64_t side = 2; side <= n / 4; side++)
-        for (int64_t next = 2; n % side == 0 && next <= n / side / 2; next++)
-            if (n / side % next == 0 && !add_grid(search, side, next, n / side / next))
-                return false;
+        memcpy(search->sets[before].grid, grid, (size_t)(side + 1) * sizeof *grid);
     return true;
 }
 
@@ -525,26 +515,23 @@ bool tsr__sets_list(struct set_search *search)
            (!unlike || subsets || list_by_speed(search));
 }
 
-static bool may_have_grids(const struct set_search *search)
+// True if grids of two sides may be much better than the plans so far: the plan of all devices is
+// not nearly optimal, or memory limited it. Grids help if memory is short: weights are sharded along
+// one side, tokens along the other.
+static bool may_be_better(const struct set_search *search)
 {
-    const struct planner *planner = search->models->planners[0];
-    return search->models->n == 1 && tsr__sets_free(search->models) &&
-           tsr__planner_alike(planner) && planner->machine.n <= GRID_MOST;
+    return !search->all->feasible || search->all->gap > GOOD_GAP ||
+           search->models->planners[0]->memory.binds;
 }
 
-// Adds logical grids, unless the plan of all devices is nearly optimal and memory did not limit it.
-// Grids help if memory is short: weights are sharded along one side, tokens along the other.
-bool tsr__sets_add_grids(struct set_search *search)
+bool tsr__sets_add_grids(struct set_search *search, int sides)
 {
     const struct planner *planner = search->models->planners[0];
-    bool good = search->all->feasible && search->all->gap <= GOOD_GAP && !planner->memory.binds;
-    return good || !may_have_grids(search) || list_grids(search);
-}
-
-// Adds logical grids of three sides. Their programs are large, so they are planned only if no other
-// plan fits in memory.
-bool tsr__sets_add_cubes(struct set_search *search)
-{
     bool any = search->all->feasible || search->best;
-    return any || !may_have_grids(search) || list_cubes(search);
+    bool allowed = search->models->n == 1 && tsr__sets_free(search->models) &&
+                   tsr__planner_alike(planner) && planner->machine.n <= GRID_MOST;
+    int64_t grid[PLAN_MAX_AXES];
+    if (!allowed || (sides > 2 ? any : !may_be_better(search)))
+        return true;
+    return list_grids(search, grid, 0, sides);
 }

@@ -398,17 +398,14 @@ static tsr_status find_best(struct plan *found, struct set_search *search, int64
     if (!only_sets)
         TRY(find_at_once(found, search));
     sort_sets(search);
-    tsr_status st = plan_sets(search, 0, bound);
-    size_t n = search->n;
-    if (st != TSR_OK || only_sets)
-        return st;
-    if (!tsr__sets_add_grids(search))
-        return TSR_NOMEM;
-    st = plan_sets(search, n, bound);
-    n = search->n;
-    if (st != TSR_OK)
-        return st;
-    return tsr__sets_add_cubes(search) ? plan_sets(search, n, bound) : TSR_NOMEM;
+    TRY(plan_sets(search, 0, bound));
+    for (int sides = 2; sides <= PLAN_MAX_AXES && !only_sets; sides++) {
+        size_t n = search->n;
+        if (!tsr__sets_add_grids(search, sides))
+            return TSR_NOMEM;
+        TRY(plan_sets(search, n, bound));
+    }
+    return TSR_OK;
 }
 
 static tsr_status find(struct plan *found, const tsr_plan_options *options)
