@@ -244,6 +244,27 @@ def the_first_token_has_a_limit(folder):
     assert rc == 4 and json.loads(out)["rows"][0]["reason"] == "the first token is too slow", out
 
 
+def prompts_and_tokens_share_weights(folder):
+    """advise --prefill: both models fit although two copies of the weights would not, and the times are those of one plan of both."""
+    paths = []
+    for name, shape in (("prompts", ["batch", 256]), ("tokens", ["batch", 1])):
+        nodes, before = [], "x"
+        for i in range(4):
+            nodes.append(helper.make_node("MatMul", [before, "w%d" % i], ["y%d" % i], name="m%d" % i))
+            before = "y%d" % i
+        paths.append(write("%s/%s.onnx" % (folder, name), nodes, [("x", [*shape, 4096])], [(before, [*shape, 4096])],
+                           [weight("w%d" % i, 4096, 4096) for i in range(4)]))
+    prompts, tokens = paths
+    memory = int(1.6 * 4 * 4096 * 4096 * 2 / 2)  # of each of two devices: 1.6 copies of the weights
+    words = ["--memory", memory, "--time", 20]
+    advised = document("advise", tokens, "--boxes", "h200:2", "--prefill", prompts, "--slo", "tpot=1s,ttft=1s", "--max-batch", 4, *words)["best"]
+    assert advised["batch"] == 4, advised
+    plan = document("plan", prompts, "--devices", "h200:2", "--with", tokens, "--dim", "batch=1", "--with-dim", "batch=4", "--steps", 256, *words)
+    for key, part in (("ttft_milliseconds", plan["parts"][0]), ("milliseconds", plan["parts"][1])):
+        assert abs(advised[key] / (part["cost"] / 1e9) - 1) < 0.01, (key, advised, plan["parts"])
+    assert max(advised["memory"]) <= memory, advised
+
+
 def less_memory_takes_longer(folder):
     """plan --pareto: the first point is the plan without a memory limit, the last needs the least memory."""
     nodes, before = [], "x"
@@ -294,7 +315,8 @@ harness.run([
     published_measurements, fused_experts_count_both_halves, tokens_read_the_experts_that_they_use, recurrent_nodes_take_every_step,
     cpus_unpack_the_weights_of_several_rows, a_cache_that_is_updated_in_place_counts_once, a_cache_that_grows_counts_twice,
     plan_and_simulation_count_the_same_caches, collectives_have_a_start, stages_share_links, advice_is_the_largest_batch_within_the_limit,
-    prices_decide, machines_that_cannot_are_listed, the_first_token_has_a_limit, less_memory_takes_longer,
+    prices_decide, machines_that_cannot_are_listed, the_first_token_has_a_limit, prompts_and_tokens_share_weights,
+    less_memory_takes_longer,
     plans_stay_within_the_memory_limit, wrong_words_are_usage_errors
 ])
 harness.finish()

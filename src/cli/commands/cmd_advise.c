@@ -3,7 +3,9 @@
 //
 // Each machine is planned with 1, 2, 4 ... requests until a plan does not fit or takes too long.
 // Bisection then finds the largest batch to within 1/16. Every request gets one token per run,
-// so a batch of B requests that takes T seconds gives B / T tokens per second.
+// so a batch of B requests that takes T seconds gives B / T tokens per second. A model that reads
+// prompts is planned together with that batch: both have the same weights in memory, with the same
+// shardings.
 #include "cli/cli.h"
 
 #include <ctype.h>
@@ -15,6 +17,7 @@
 #define MAX_BATCH  ((int64_t)1 << 20)
 #define NEAR       16  // bisection stops within 1/16 of the batch
 #define SECONDS    2.0 // default time limit of one plan
+#define ANSWER     256 // assumed number of tokens that are generated for one prompt
 
 // Limits in milliseconds; 0: none.
 struct limits {
@@ -245,103 +248,125 @@ static int find_batch(struct advice *advice, const tsr_model *model)
 
 struct outcome {
     bool fits;
-    double milliseconds;
+    double milliseconds, ttft; // of one token; of one prompt, or 0
     int64_t needs_bytes;
     tsr_status status; // TSR_OK, or an error other than a plan that does not fit
 };
 
-// Plans a fresh copy of the model. If a plan fits the memory, stores its batch, time and memory in
-// *row, unless row is NULL.
-static struct outcome plan_once(struct advice *advice, const char *path, tsr_topology *topology,
-                                const struct cli_dims *dims, int64_t batch, struct row *row)
+// Fills in the sizes of a model: those that the user gave, and the batch.
+static size_t fill_sizes(const struct advice *advice, const struct cli_dims *dims, int64_t batch,
+                         tsr_dim_size *sizes)
 {
-    tsr_dim_size sizes[CLI_MAX_DIMS + 1];
+    memcpy(sizes, dims->at, dims->n * sizeof *sizes);
+    sizes[dims->n] = (tsr_dim_size){advice->batch, batch};
+    return dims->n + 1;
+}
+
+// Stores the plan of that batch if it meets the limits.
+static void keep_plan(const struct advice *advice, const struct outcome *outcome,
+                      const tsr_plan_facts *facts, int64_t batch, struct row *row)
+{
+    if (!outcome->fits || outcome->milliseconds > advice->limits.tpot ||
+        (advice->limits.ttft > 0 && outcome->ttft > advice->limits.ttft))
+        return;
+    row->memory = cli_alloc((size_t)row->devices, sizeof *row->memory);
+    memcpy(row->memory, facts->memory, (size_t)row->devices * sizeof *row->memory);
+    row->batch = batch;
+    row->milliseconds = outcome->milliseconds;
+    row->ttft = outcome->ttft;
+}
+
+// Reads the times and the memory of a plan. The first part of a plan of two models is the prompt.
+static tsr_plan_facts read_plan(const tsr_plan_result *plan, struct outcome *outcome)
+{
+    size_t n = 0, shared;
+    tsr_plan_facts facts = cli_plan_facts(plan);
+    const tsr_plan_part *parts = tsr_plan_result_parts(plan, &n, &shared);
+    outcome->milliseconds = n ? (double)parts[1].cost / 1e9 : facts.milliseconds;
+    outcome->ttft = n ? (double)parts[0].cost / 1e9 : 0;
+    outcome->needs_bytes = facts.needs_bytes;
+    return facts;
+}
+
+// Plans a fresh copy of the model, after the model that reads prompts if `prompt` is set. Stores
+// the plan in *row if it meets the limits.
+static struct outcome plan_batch(struct advice *advice, tsr_topology *topology, int64_t batch,
+                                 bool prompt, struct row *row)
+{
+    tsr_dim_size sizes[CLI_MAX_DIMS + 1], prompt_sizes[CLI_MAX_DIMS + 1];
     tsr_plan_options options = {.size = sizeof options,
                                 .topology = topology,
                                 .memory = advice->memory,
                                 .sizes = sizes,
+                                .n_sizes = fill_sizes(advice, &advice->dims, batch, sizes),
                                 .state = advice->states,
+                                .n_state = advice->n_states,
                                 .seconds = advice->seconds};
+    tsr_session *session = advice->cli->session;
     tsr_plan_result *plan = NULL;
     struct outcome outcome = {0};
-    tsr_model *model = NULL;
-    memcpy(sizes, dims->at, dims->n * sizeof *sizes);
-    options.n_sizes = dims->n;
-    sizes[options.n_sizes++] = (tsr_dim_size){advice->batch, batch};
-    if (path == advice->cli->arguments[0])
-        options.n_state = advice->n_states;
-    outcome.status = tsr_model_load(advice->cli->session, path, &model);
+    tsr_model *model = NULL, *first = NULL;
+    outcome.status = tsr_model_load(session, advice->cli->arguments[0], &model);
+    if (outcome.status == TSR_OK && prompt) {
+        outcome.status = tsr_model_load(session, advice->prefill, &first);
+        options.with = model;
+        options.with_sizes = sizes;
+        options.n_with_sizes = options.n_sizes;
+        options.sizes = prompt_sizes;
+        options.n_sizes = fill_sizes(advice, &advice->prefill_dims, 1, prompt_sizes);
+        options.steps = ANSWER;
+    }
     if (outcome.status == TSR_OK)
-        outcome.status = tsr_plan(model, &options, &plan);
+        outcome.status = tsr_plan(first ? first : model, &options, &plan);
     outcome.fits = outcome.status == TSR_OK;
-    tsr_plan_facts facts = {0};
-    if (plan)
-        facts = cli_plan_facts(plan);
-    outcome.milliseconds = facts.milliseconds;
-    outcome.needs_bytes = facts.needs_bytes;
-    if (outcome.fits && row) {
-        row->memory = cli_alloc((size_t)row->devices, sizeof *row->memory);
-        memcpy(row->memory, facts.memory, (size_t)row->devices * sizeof *row->memory);
-        row->batch = batch;
-        row->milliseconds = outcome.milliseconds;
+    if (plan) {
+        tsr_plan_facts facts = read_plan(plan, &outcome);
+        keep_plan(advice, &outcome, &facts, batch, row);
     }
     if (outcome.status == TSR_INFEASIBLE) {
         outcome.status = TSR_OK;
-        tsr_finding_clear(advice->cli->session);
+        tsr_finding_clear(session);
     }
     tsr_plan_result_free(plan);
+    tsr_model_free(first);
     tsr_model_free(model);
     return outcome;
 }
 
-static struct outcome plan_batch(struct advice *advice, tsr_topology *topology, int64_t batch,
-                                 struct row *row)
+// Finds the largest batch that meets the limits, from `batch` on: doubles it while it meets them,
+// then bisects below `high`. The result may be too small by 1/NEAR. A batch for which no plan was
+// found in time counts as one that does not fit.
+static tsr_status find_largest(struct advice *advice, tsr_topology *topology, int64_t batch,
+                               int64_t high, bool prompt, struct row *row)
 {
-    struct row found = *row;
-    struct outcome outcome =
-        plan_once(advice, advice->cli->arguments[0], topology, &advice->dims, batch, &found);
-    if (outcome.fits && outcome.milliseconds <= advice->limits.tpot)
-        *row = found;
-    return outcome;
-}
-
-// Finds the largest batch that meets the limit: doubles it while it meets the limit, then bisects.
-// The result may be too small by 1/NEAR. A batch for which no plan was found in time counts as one
-// that does not fit.
-static tsr_status find_largest(struct advice *advice, tsr_topology *topology, struct row *row)
-{
-    int64_t low = 0, high = advice->most + 1;
-    for (int64_t batch = 1; batch < high;
-         batch = low * 2 < high ? low * 2 : low + (high - low) / 2) {
-        struct outcome outcome = plan_batch(advice, topology, batch, row);
+    int64_t low = 0;
+    row->batch = 0;
+    while (high > 1 && (low == 0 || high - low > 1 + low / NEAR)) {
+        struct outcome outcome = plan_batch(advice, topology, batch, prompt, row);
         if (outcome.status != TSR_OK)
             return outcome.status;
         if (row->batch == batch)
             low = batch;
         else
             high = batch;
-        if (batch == 1 && !row->batch) {
+        if (!row->batch) {
+            row->ttft = outcome.ttft;
             row->milliseconds = outcome.fits ? outcome.milliseconds : 0;
             row->needs_bytes = outcome.fits ? 0 : outcome.needs_bytes;
         }
-        if (low == 0 || high - low <= 1 + low / NEAR)
-            break;
+        batch = low > 0 && low * 2 < high ? low * 2 : low + (high - low) / 2;
     }
     return TSR_OK;
 }
 
-// Plans one prompt (prefill) on the same machine and stores its time in row->ttft. Sets row->batch
-// to 0 if the prompt does not fit in memory or exceeds the time limit.
-static tsr_status check_prompt(struct advice *advice, tsr_topology *topology, struct row *row)
+// Finds the largest batch without prompts, which is quick, then the largest one with them.
+static tsr_status find_batches(struct advice *advice, tsr_topology *topology, struct row *row)
 {
-    if (!advice->prefill || !row->batch)
-        return TSR_OK;
-    struct outcome outcome =
-        plan_once(advice, advice->prefill, topology, &advice->prefill_dims, 1, NULL);
-    row->ttft = outcome.milliseconds;
-    if (!outcome.fits || (advice->limits.ttft > 0 && outcome.milliseconds > advice->limits.ttft))
-        row->batch = 0;
-    return outcome.status;
+    tsr_status status = find_largest(advice, topology, 1, advice->most + 1, false, row);
+    int64_t most = row->batch;
+    if (status != TSR_OK || !advice->prefill || !most)
+        return status;
+    return find_largest(advice, topology, most, most + 1, true, row);
 }
 
 static int advise_box(struct advice *advice, struct row *row)
@@ -354,9 +379,7 @@ static int advise_box(struct advice *advice, struct row *row)
     }
     row->devices = tsr_topology_devices(topology);
     row->dollars = price_of(&advice->prices, row);
-    status = find_largest(advice, topology, row);
-    if (status == TSR_OK)
-        status = check_prompt(advice, topology, row);
+    status = find_batches(advice, topology, row);
     tsr_topology_free(topology);
     return status == TSR_OK ? 0 : cli_finish(advice->cli, status);
 }
@@ -527,7 +550,8 @@ static const struct option options[] = {
     {"--state", "PAST=PRESENT",
      "output that becomes the next run's input and stays on its devices (repeatable; each name may "
      "have one *)"},
-    {"--prefill", "MODEL", "model that reads prompts, for ttft; planned for one prompt",
+    {"--prefill", "MODEL",
+     "model that reads prompts, for ttft; planned for one prompt, with one set of weights for both",
      INTO(struct advice, prefill)},
     {"--prefill-dim", "NAME=SIZE", "size of a symbolic dimension of that model (repeatable)"},
     {"--time", "S", "time limit of each plan in seconds (default 2)", INTO(struct advice, seconds)},
