@@ -147,6 +147,9 @@ bool tsr__set_divides(const struct set_model *model, const struct plan_node *nod
 // Returns the time that copies need in addition to their own computation: sums over the batch,
 // gathering of outputs, slicing of inputs.
 int64_t tsr__set_copies_time(const struct set_model *model);
+// Returns the part of that time that playing the plan on all devices does not include: sums over
+// the batch, decisions, moving axes at borders.
+int64_t tsr__set_unplayed_time(const struct set_model *model);
 // Returns the time of a node that every copy computes in full.
 int64_t tsr__set_full_time(const struct set_model *model, const struct plan_node *node);
 // Returns a lower bound of this additional time for all plans of the set.

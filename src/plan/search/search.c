@@ -330,6 +330,16 @@ void tsr__plan_settle(struct program_result *result, int64_t bound)
     result->gap = (double)(result->cost - result->bound) / (double)int64_max(result->cost, 1);
 }
 
+// Sets the time of the copies of a set. On few devices, they are played as they are written, with
+// the slices of inputs and the gathering of outputs.
+static void play_copies(struct plan *found)
+{
+    struct planner *planner = found->models->planners[0];
+    struct set_model model = {&found->set->set, planner, &found->set->planners[0]};
+    if (found->models->n == 1 && model.set->copies > 1 && planner->machine.n <= SUMMED_MOST)
+        found->time = tsr__planner_played(planner, found->time) + tsr__set_unplayed_time(&model);
+}
+
 // Makes the plan of the set the result. Its planners stay in memory, because the nodes of the
 // planners for all devices refer to their rules and names.
 static tsr_status take_set(struct plan *found, const struct set_search *search, int64_t bound)
@@ -353,7 +363,10 @@ static tsr_status take_set(struct plan *found, const struct set_search *search, 
         planner->block = &best->planners[m];
         found->run[m] = best->run[m];
     }
-    return tsr__set_expand(search, best) ? TSR_OK : TSR_NOMEM;
+    if (!tsr__set_expand(search, best))
+        return TSR_NOMEM;
+    play_copies(found);
+    return TSR_OK;
 }
 
 // ---- the search --------------------------------------------------------------------------------

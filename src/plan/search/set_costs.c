@@ -611,8 +611,13 @@ bool tsr__set_fits(const struct set_model *model, int64_t reserved)
 
 int64_t tsr__set_copies_time(const struct set_model *model)
 {
-    return gather_time(model) + slice_time(model) + sums_of(model).ps + decisions_time(model) +
-           borders_time(model) + undivided_time(model, true);
+    return gather_time(model) + slice_time(model) + tsr__set_unplayed_time(model) +
+           undivided_time(model, true);
+}
+
+int64_t tsr__set_unplayed_time(const struct set_model *model)
+{
+    return sums_of(model).ps + decisions_time(model) + borders_time(model);
 }
 
 // Returns a lower bound for the additional time of copies. On a set of one device each node has one
