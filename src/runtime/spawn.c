@@ -62,6 +62,7 @@ struct child_set {
     int n;
     double looked_s, failed_s; // failed_s 0: not failed
     bool started;
+    bool stopped;      // by tsr__child_set_stop
     tsr_status status; // result of starting
 };
 
@@ -238,6 +239,13 @@ static void check_heartbeat(struct child_set *child_set, int rank, double step)
     tsr__shm_lost(child_set->job, rank, how, true);
 }
 
+// A rank that waits for hosts which are gone does not exit by itself.
+static double grace_of(const struct spawn *work, int i)
+{
+    bool is_rank = !work->pinned || i < work->pinned;
+    return is_rank || work->grace_s <= 0 ? GRACE_S : work->grace_s;
+}
+
 // Checks all children once; false when none is left.
 static bool check_children(struct child_set *child_set)
 {
@@ -267,9 +275,8 @@ static bool check_children(struct child_set *child_set)
     }
     if (child_set->failed_s == 0 && tsr__shm_trouble(child_set->job, &why))
         child_set->failed_s = now;
-    double grace_s = child_set->work->grace_s > 0 ? child_set->work->grace_s : GRACE_S;
     for (int i = 0; i < child_set->n; i++)
-        if (child_set->failed_s > 0 && now - child_set->failed_s > grace_s &&
+        if (child_set->failed_s > 0 && now - child_set->failed_s > grace_of(child_set->work, i) &&
             child_set->children[i].pid)
             kill(child_set->children[i].pid, SIGKILL);
     return open;
@@ -332,7 +339,7 @@ static tsr_status verdict(struct child_set *child_set)
                          "see its messages; a partition runs with all of its ranks or not at all",
                          "%s", child_set->work->ended);
     if (!tsr__shm_trouble(child_set->job, &why))
-        return TSR_OK;
+        return child_set->stopped ? TSR_PEER : TSR_OK; // the one that stopped it knows why
     struct place at = PLACE_NONE;
     at.rank = why.rank;
     tsr__diag(child_set->session, DIAG_rank_failed, &at,
@@ -412,6 +419,13 @@ bool tsr__child_set_over(struct child_set *child_set)
     for (int i = 0; i < child_set->n; i++)
         over |= child_set->children[i].pid == 0;
     return over;
+}
+
+void tsr__child_set_stop(struct child_set *child_set)
+{
+    child_set->stopped = true;
+    if (child_set->failed_s == 0)
+        child_set->failed_s = tsr__now_s();
 }
 
 // Waits for the children and reads their results. A partly started set is watched too: the job has

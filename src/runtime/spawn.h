@@ -47,7 +47,7 @@ struct spawn {
     char ended[128]; // if they are apart: the first one that died by itself, and how
     int pinned;      // number of the first children that share the cores; 0: all
     bool apart; // children join each other by themselves; shared memory has their heartbeats only
-    double grace_s; // time for the other children to exit after a failure; 0: GRACE_S
+    double grace_s; // time for children that are no ranks to exit after a failure; 0: GRACE_S
     tsr_status (*work)(struct spawn *spawn, tsr_session *session, int rank, struct message *out);
     tsr_status (*take)(struct spawn *spawn, tsr_session *session, int rank, struct message *in);
     void *data;
@@ -58,11 +58,12 @@ tsr_status tsr__spawn(tsr_session *session, struct spawn *spawn);
 
 // As tsr__spawn, in steps, for persistent children. tsr__child_set_open starts them.
 // tsr__child_set_over is true once one of them has ended or the job has failed.
-// tsr__child_set_close waits for them and reads their results. If *out is not NULL, it must be
-// closed even after a failure.
+// tsr__child_set_stop limits the time in which they must exit. tsr__child_set_close waits for them
+// and reads their results. If *out is not NULL, it must be closed even after a failure.
 struct child_set;
 tsr_status tsr__child_set_open(tsr_session *session, struct spawn *spawn, struct child_set **out);
 bool tsr__child_set_over(struct child_set *child_set);
+void tsr__child_set_stop(struct child_set *child_set);
 tsr_status tsr__child_set_close(struct child_set *child_set);
 
 // ---- transports.c

@@ -305,6 +305,9 @@ static tsr_status run_ranks(struct service *service)
         pass_on(service);
     for (int i = 0; i < children->ranks; i++)
         shutdown(children->sockets[i][0], SHUT_RDWR);
+    // A session that is gone, or has given up, does not wait for the end of a run.
+    if (atomic_load(&bridge->state) != BRIDGE_OPEN)
+        tsr__child_set_stop(children->child_set);
     tsr_status ended = tsr__child_set_close(children->child_set);
     if (ended != TSR_OK && children->work.ended[0]) // not only because of ranks elsewhere
         (void)refuse(service, "see the messages of the worker", children->work.ended);

@@ -110,6 +110,38 @@ def the_cable_is_cut(d):
 
 
 @case
+def the_cable_of_a_worker_is_cut(d):
+    """The session ends after its timeout and names the worker. The worker ends the session's ranks when the kernel gives up the
+    connection (15 s), and goes on."""
+    if why_not():
+        return why_not()
+    p, _ = big(d, 2)
+    with open(d + "/secret", "w") as f:
+        f.write(SECRET + "\n")
+    env = harness.environment(TESSERA_PLUGINS=BUILD)
+    with Hosts() as hosts:
+        secret = ["--secret-file", d + "/secret"]
+        worker = subprocess.Popen([*hosts.words(1), TESSERA, "worker", "--listen", hosts.addresses[1], *secret, "--cache", d + "/cache"],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=env)
+        time.sleep(2)
+        session = subprocess.Popen([*hosts.words(0), TESSERA, "bench", p, "--inputs", d + "/in.npz", "--seconds", "60", "--timeout", "5",
+                                    "--hosts", "%s:1,%s:1" % tuple(hosts.addresses), *secret], stderr=subprocess.PIPE, text=True, env=env)
+        time.sleep(4)
+        assert session.poll() is None, session.communicate()
+        hosts.cut()
+        began = time.time()
+        said = session.communicate(timeout=60)[1]
+        took = time.time() - began
+        assert session.returncode == 6 and took < 10 and "worker on " + hosts.addresses[1] in said, (took, said)
+        while subprocess.run(["pgrep", "-P", str(worker.pid)], stdout=subprocess.DEVNULL).returncode == 0:
+            assert time.time() - began < 25, "the worker keeps the session"
+            time.sleep(0.1)
+        assert worker.poll() is None and all(len(n) == 64 for n in os.listdir(d + "/cache")), os.listdir(d + "/cache")
+        worker.kill()
+        worker.wait()
+
+
+@case
 def another_secret_on_the_other_host(d):
     if why_not():
         return why_not()

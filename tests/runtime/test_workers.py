@@ -298,6 +298,38 @@ def killed_session(d):
 
 
 @case
+def killed_session_in_a_long_run(d):
+    """The worker's ranks would compute for hours; the worker ends them and serves the next session."""
+    step = [h.make_node("MatMul", ["x", "W"], ["y"]), h.make_node("Tanh", ["y"], ["z"]), h.make_node("Identity", ["c"], ["d"])]
+    body = model(step, [value("i", I, []), value("c", T.BOOL, []), value("x", F, [64, 256])],
+                 [value("d", T.BOOL, []), value("z", F, [64, 256])])
+    loop = [h.make_node("Loop", ["N", "", "X"], ["Y"], body=body.graph)]
+    weights = {"W": np.ones((256, 256), np.float32)}
+    onnx.save(model(loop, [value("N", I, []), value("X", F, [64, 256])], [value("Y", F, [64, 256])], weights), d + "/loop.onnx")
+    np.savez(d + "/in.npz", N=np.array(10 ** 9), X=np.ones((64, 256), np.float32))
+    with Worker(d) as worker:
+        p = subprocess.Popen([TESSERA, "run", d + "/loop.onnx", "--inputs", d + "/in.npz", *map(str, words(worker))],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                             env=harness.environment(TESSERA_PLUGINS=BUILD))
+        ranks = lambda: [r for s in children_of(worker.process.pid) for r in children_of(s)]
+        wait_until(lambda: p.poll() is not None or sum(map(cpu_of, ranks())) > 1, lambda: "no rank computes\n" + worker.said())
+        assert p.poll() is None, p.communicate()
+        os.killpg(p.pid, signal.SIGKILL)
+        p.communicate()
+        still_serves(worker)
+        nothing_left(worker)
+
+
+def cpu_of(pid):
+    """Seconds of processor time that a process has used."""
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0
+
+
+@case
 def killed_rank(d):
     """Only a rank in the worker is killed, not the worker."""
     with Worker(d) as worker:
