@@ -149,6 +149,31 @@ static void needs_are_never_nothing(void **state)
         }
 }
 
+// With little time, the search for the needed memory ends early. What it says must still be true.
+static void needs_are_not_overstated(void **state)
+{
+    (void)state;
+    struct net *all = layers();
+    all->o.memory = 111;
+    assert_int_equal(tsr__plan(all->m, &all->o, &all->p), TSR_INFEASIBLE);
+    assert_true(says(all, "is needed"));
+    for (double seconds = 1e-9; seconds < 1; seconds *= 3) {
+        struct net *t = layers();
+        t->o.memory = 111;
+        t->o.seconds = seconds;
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_INFEASIBLE);
+        int64_t needs = t->p.facts.needs_bytes;
+        assert_true(!needs || needs >= 0.99 * (double)all->p.facts.needs_bytes);
+        assert_true(!says(t, "is needed") || needs <= 1.01 * (double)all->p.facts.needs_bytes);
+        for (size_t i = 0; needs && i < t->p.facts.n_compared; i++)
+            assert_true(!t->p.compared[i].needs_bytes ||
+                        strstr(t->p.compared[i].reason, "more than") ||
+                        needs <= t->p.compared[i].needs_bytes);
+        net_free(t);
+    }
+    net_free(all);
+}
+
 // Plans with a time limit in CPU time, for a plan of at most that cost. On a busy machine the limit
 // is extended until the process had that time.
 static tsr_status plan_in(struct net *t, double seconds, int64_t most)
@@ -416,6 +441,7 @@ int main(void)
         cmocka_unit_test(nothing_yet_is_said),
         cmocka_unit_test(negative_sizes_are_refused),
         cmocka_unit_test(needs_are_never_nothing),
+        cmocka_unit_test(needs_are_not_overstated),
         cmocka_unit_test(seconds_end_it),
         cmocka_unit_test(ways_that_were_left_out_count),
         cmocka_unit_test(bounds_hold_for_what_was_not_planned),

@@ -122,7 +122,8 @@ static const char *which_device(const struct planner *planner)
 }
 
 tsr_status tsr__plan_report_none(struct planner *planner, const tsr_plan_options *options,
-                                 const char *what, bool more_help, const tsr_plan_result *out)
+                                 const char *what, bool more_help, const tsr_plan_result *out,
+                                 bool is_least)
 {
     struct arena *arena = &planner->arena;
     int64_t memory = tsr__plan_least_memory(planner), needs = out->facts.needs_bytes;
@@ -136,7 +137,7 @@ tsr_status tsr__plan_report_none(struct planner *planner, const tsr_plan_options
     if (needs > 0)
         need = tsr__arena_printf(arena, "; " STR_FMT " %s is %s",
                                  STR_ARG(tsr__plan_bytes_text(arena, needs)), device,
-                                 proved ? "needed" : "enough");
+                                 is_least ? "needed" : "enough");
     else if (proved)
         need = STR("; the needed memory was not found in time");
     struct str largest = binding_text(planner, out);
@@ -180,9 +181,23 @@ int64_t tsr__plan_least_memory(const struct planner *planner)
     return least;
 }
 
+// Takes the memory of an expert's plan if it needs less than the plan that was found.
+static void take_expert_need(const struct compared_list *experts, tsr_plan_result *out)
+{
+    for (size_t i = 0; i < experts->n; i++) {
+        const struct compared_plan *expert = &experts->at[i];
+        if (expert->needs && !expert->weights_only &&
+            (!out->facts.needs_bytes || expert->needs < out->facts.needs_bytes)) {
+            out->facts.needs_bytes = expert->needs;
+            out->facts.n_bindings = 0; // these are the values of the other plan
+        }
+    }
+}
+
 // Finds the plan that needs the least memory, and the bytes that each device needs. *more: as in
-// `bind`.
-static tsr_status find_least(struct models *models, tsr_plan_result *out, bool *more)
+// `bind`. *is_least: it is proved that less is not enough.
+static tsr_status find_least(struct models *models, tsr_plan_result *out, bool *more,
+                             bool *is_least)
 {
     struct planner *planner = models->planners[0];
     struct program_least least = {0};
@@ -195,6 +210,9 @@ static tsr_status find_least(struct models *models, tsr_plan_result *out, bool *
     tsr__budget_spend(&part, least.work);
     if (!least.found)
         return TSR_OK;
+    // a narrow program lacks candidates, which may need less
+    *is_least = planner->pace.candidates == 0 &&
+                (double)least.bound >= (1 - ADVICE_NEAR) * (double)least.least;
     out->facts.needs_bytes = least.least;
     tsr__models_take(models, least.choice);
     TRY(bind(planner, out, more));
@@ -203,18 +221,20 @@ static tsr_status find_least(struct models *models, tsr_plan_result *out, bool *
     return TSR_OK;
 }
 
-tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
-                            tsr_plan_result *out)
+tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options,
+                            const struct plan *plan, tsr_plan_result *out)
 {
     struct planner *planner = models->planners[0];
-    bool tried = false, more = false;
-    *out =
-        (tsr_plan_result){.facts = {.devices = (size_t)planner->machine.n, .undecided = !proved}};
-    TRY(find_least(models, out, &more));
+    bool tried = false, more = false, is_least = false;
+    *out = (tsr_plan_result){
+        .facts = {.devices = (size_t)planner->machine.n, .undecided = !plan->result.infeasible}};
+    TRY(find_least(models, out, &more, &is_least));
+    if (!is_least)
+        take_expert_need(&plan->compared, out);
     if (models->n == 1 && !tsr__budget_over(planner->budget))
         TRY(tsr__plan_fitting(planner, options, out, &tried));
     out->facts.solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     out->facts.stopped = tsr__budget_over(planner->budget);
     const char *what = models->n > 1 ? "plan of both models" : "plan";
-    return tsr__plan_report_none(planner, options, what, more && !tried, out);
+    return tsr__plan_report_none(planner, options, what, more && !tried, out, is_least);
 }

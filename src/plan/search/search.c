@@ -456,7 +456,7 @@ static tsr_status find(struct plan *found, const tsr_plan_options *options)
     tsr_plan_result none = {.facts.undecided = found->undecided};
     if (many)
         return tsr__plan_report_none(planner, options, "plan on a set of at most 64 devices", true,
-                                     &none);
+                                     &none, false);
     return solve_at_once(found, options);
 }
 

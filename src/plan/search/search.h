@@ -76,15 +76,16 @@ tsr_status tsr__compared_write(const struct plan *plan, tsr_plan_result *out) TS
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_result *out, bool *tried) TSR_MUST_USE;
 
-// infeasible.c: reports why there is no plan, and how much memory is needed. proved: no plan
-// exists; otherwise none was found in time.
-tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options, bool proved,
-                            tsr_plan_result *out) TSR_MUST_USE;
+// infeasible.c: reports why there is no plan, and how much memory is needed. plan: the result of the
+// search; if it is not infeasible, no plan was found in time.
+tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options,
+                            const struct plan *plan, tsr_plan_result *out) TSR_MUST_USE;
 // Reports that no WHAT fits, or that none was found in time (out->facts.undecided), and what would
-// help. more_help: more devices would need less memory each.
+// help. more_help: more devices would need less memory each. is_least: less than needs_bytes is not
+// enough; otherwise a smaller number may be.
 tsr_status tsr__plan_report_none(struct planner *planner, const tsr_plan_options *options,
-                                 const char *what, bool more_help,
-                                 const tsr_plan_result *out) TSR_MUST_USE;
+                                 const char *what, bool more_help, const tsr_plan_result *out,
+                                 bool is_least) TSR_MUST_USE;
 // Formats a size: "16 GiB", "1.5 MiB", "100 bytes".
 struct str tsr__plan_bytes_text(struct arena *arena, int64_t bytes);
 // Returns the memory of the smallest device; PLAN_NO_LIMIT: there is no limit.

@@ -243,7 +243,7 @@ tsr_status tsr__plan_stages_refuse(struct stages_plan *found, tsr_plan_result *o
         out->facts.needs_bytes = pipeline.most;
     out->facts.undecided = staging->hasty || tsr__budget_over(planner->budget);
     return tsr__plan_report_none(planner, &found->options, "plan in stages", staging->n_ranges > 1,
-                                 out);
+                                 out, !out->facts.undecided);
 }
 
 void tsr__plan_stages_end(struct stages_plan *found)
