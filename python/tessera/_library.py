@@ -396,12 +396,22 @@ def did_you_mean(name: Any, known: List[str]) -> str:
     return "; did you mean '%s'?" % near.decode() if near else ""
 
 
+# Keywords of other libraries and of the command -> ours.
+SYNONYMS = {
+    "ids": "prompt", "input_ids": "prompt", "text": "prompt", "messages": "prompt", "max_length": "max_tokens",
+    "max_new_tokens": "max_tokens", "num_devices": "devices"
+}
+
+
 def check_keywords(name: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raises TypeError for the first keyword that a function does not have, and names the nearest one."""
+    """Raises TypeError for the first keyword that a function does not have, and names the one that was meant, or all."""
     names = list(known)
     for keyword in given:
-        if keyword not in names:
-            raise TypeError("%s() got an unexpected keyword argument '%s'%s" % (name, keyword, did_you_mean(keyword, names)))
+        if keyword in names:
+            continue
+        meant = SYNONYMS.get(keyword)
+        hint = "; did you mean '%s'?" % meant if meant in names else did_you_mean(keyword, names)
+        raise TypeError("%s() got an unexpected keyword argument '%s'%s" % (name, keyword, hint or "; it takes " + ", ".join(names)))
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -409,7 +419,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def suggests(function: Function) -> Function:
     """Decorates a public function: a misspelt keyword is a TypeError with "did you mean"."""
-    known = [name for name, p in inspect.signature(function).parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    parameters = inspect.signature(function).parameters.values()
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "self"]
     name = function.__qualname__.replace(".__init__", "")
 
     @functools.wraps(function)

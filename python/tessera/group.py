@@ -54,6 +54,7 @@ class Group:
         self.session.check_open()
         self._do(lambda: library.tsr_process_group_barrier(self._handle))
 
+    @suggests
     def broadcast(self, data: Optional[bytes] = None, root: int = 0) -> bytes:
         """Returns the bytes that rank `root` passes. The other ranks pass none."""
         self.session.check_open()

@@ -197,6 +197,7 @@ class Plan:
     compared: List[ComparedPlan] = field(default_factory=list)
     assumed: bool = False
 
+    @suggests
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes the plan as a JSON document, as `tessera plan --plan` does. InferenceSession(plan=path) and
         `tessera annotate --script` read it.
@@ -400,6 +401,7 @@ def topology_of(session: Session, devices: Union[int, str]) -> Any:
 class Model:
     """An ONNX model in memory, created by load()."""
 
+    @suggests
     def __init__(self, source: Any, progress: Optional[Callable[[str, int, int], None]] = None):
         self.session = Session(progress)
         self._handle = ctypes.c_void_p()
@@ -771,6 +773,7 @@ class Model:
         self.session.status(library.tsr_partition(self._handle, os.fsencode(folder), ctypes.byref(options), ctypes.byref(result)))
         return self._partitioned(result)
 
+    @suggests
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes the model. Parts that were not changed keep their bytes."""
         self.session.do(lambda: self.session.status(library.tsr_model_save(self._handle, os.fsencode(path))))

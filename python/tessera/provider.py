@@ -19,7 +19,7 @@ try:
 except ModuleNotFoundError:
     raise ImportError("tessera.InferenceSession needs onnxruntime 1.24 or later: pip install 'tessera-onnx[cpu]'") from None
 
-from ._library import FOLDER, Session, TemporaryFolder, check_keywords, library, need_devices
+from ._library import FOLDER, Session, TemporaryFolder, check_keywords, library, need_devices, suggests
 from .errors import TesseraError
 from .model import Model, check_devices, devices_on, html_table, topology_of
 
@@ -36,6 +36,7 @@ def library_path() -> str:
     return os.path.join(os.path.dirname(os.path.abspath(named)) if named else FOLDER, LIBRARY)
 
 
+@suggests
 def register(runtime: Any = onnxruntime) -> str:
     """Registers the provider with onnxruntime, or with another module that has register_execution_provider_library
     (onnxruntime_genai). Returns the provider's name. Further calls do nothing.

@@ -130,6 +130,7 @@ class PartitionSession:
 
         return self._in_order(self.session.do(work), names)
 
+    @suggests
     def start(self, feeds: Mapping[str, Any]) -> None:
         """Starts a run. Up to 16 may be pending. Do not change the arrays until wait() has returned the results of
         this run.
@@ -137,6 +138,7 @@ class PartitionSession:
         self._prepare(feeds)
         self.session.do(lambda: self._start(feeds))
 
+    @suggests
     def wait(self, output_names: Optional[Sequence[str]] = None, out: Optional[Mapping[str, Any]] = None) -> List[Any]:
         """Waits for the oldest pending run and returns its outputs. If it raises, that run is discarded, and the
         next wait() is for the next run.
@@ -248,6 +250,7 @@ class PartitionSession:
             library.tsr_job_close(self._job)
             self._job = ctypes.c_void_p()
 
+    @suggests
     def trace(self, path: Optional[str] = None) -> None:
         """Writes a trace of all runs for Perfetto to the file that the session was opened with, and copies it to
         `path`.

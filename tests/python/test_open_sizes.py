@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a verdict does not depend on how many elements an axis has, nor on whether its size is a number or a symbol.
 
-Nodes of many operators get random shardings, often with more shards than elements. Each is checked with small sizes (0 and 1 too), with large
-ones, and with symbols. Errors must be the same, with and without the formalism, and small sizes must not add warnings. A sample also runs.
+Nodes of many operators get random shardings, often with more shards than elements. Each is checked with small sizes (0 and 1 too), with
+large ones, and with symbols. Errors must be the same, with and without the formalism, and small sizes must not add warnings. A sample
+also runs.
 
 usage: test_open_sizes.py BUILD [all]     `all`: more seeds. A failure names the seed"""
 import collections

@@ -80,12 +80,30 @@ def test_misspelt_keywords_are_type_errors():
         refused(TypeError, ["unexpected keyword", "did you mean '%s'" % wanted], work)
 
 
+def public_functions():
+    """Yields (name, function) of the public functions, methods and constructors whose arguments have names."""
+    for name in [*tessera.__all__, "topology.show", "topology.measure"]:
+        found = getattr(tessera.topology, name.partition(".")[2]) if "." in name else getattr(tessera, name)
+        if inspect.isfunction(found):
+            yield name, found
+        elif inspect.isclass(found) and not issubclass(found, Exception):
+            for method, function in vars(found).items():
+                made = method == "__init__" and not dataclasses.is_dataclass(found)
+                if inspect.isfunction(function) and (made or method[0] != "_") and list(inspect.signature(function).parameters)[1:]:
+                    yield name + "." + method, function
+
+
 def test_every_public_function_suggests():
-    """A function whose keywords are not checked would say nothing more than Python itself."""
-    for name in tessera.__all__:
-        found = getattr(tessera, name)
-        if inspect.isfunction(found) and name != "register":
-            refused(TypeError, "unexpected keyword argument 'nothing_like_it'", lambda: found(nothing_like_it=1))
+    """Without a hint, an unknown keyword names all keywords. Two functions take keywords of onnxruntime or of onnxruntime-genai too."""
+    names = [name for name, _ in public_functions()]
+    for name, function in public_functions():
+        if name not in ("Generator.generate", "InferenceSession.__init__"):
+            known = [p for p in inspect.signature(function).parameters if p != "self"]
+            refused(TypeError, ["unexpected keyword argument 'qqq'", "; it takes " + ", ".join(known)], lambda: function(qqq=1))
+    wanted = {"generate", "load", "register", "topology.show", "Model.__init__", "Model.plan", "Plan.save", "PartitionSession.run"}
+    assert wanted <= set(names), names
+    for keyword, wanted in (("ids", "prompt"), ("input_ids", "prompt"), ("max_new_tokens", "max_tokens"), ("max_length", "max_tokens")):
+        refused(TypeError, "did you mean '%s'" % wanted, lambda: tessera.generate(FOLDER, **{keyword: [1, 2]}))
 
 
 def test_onnxruntime_keywords_stay():
