@@ -7,6 +7,7 @@ the call (tsr_session_cancel).
 """
 from __future__ import annotations
 
+import argparse
 import atexit
 import ctypes
 import functools
@@ -18,7 +19,7 @@ import queue
 import sys
 import tempfile
 import threading
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Set, TypeVar, cast
+from typing import Any, Callable, Iterable, List, Mapping, NoReturn, Optional, Set, TypeVar, cast
 
 from . import _api
 from .errors import Finding, TesseraError, error_of
@@ -394,6 +395,20 @@ def did_you_mean(name: Any, known: List[str]) -> str:
     """Returns "; did you mean 'x'?" for a misspelt name, or an empty string."""
     near = library.tsr_nearest(str(name).encode(errors="replace"), text_array(known), len(known))
     return "; did you mean '%s'?" % near.decode() if near else ""
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads the options of a command. An unknown option is an error that names the one that was meant."""
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, allow_abbrev=False, **keywords)
+
+    def error(self, message: str) -> NoReturn:
+        unknown = message.partition("unrecognized arguments: ")[2]
+        if unknown:
+            known = [text for action in self._actions for text in action.option_strings]
+            message += did_you_mean(unknown.split()[0].partition("=")[0], known)
+        super().error(message)
 
 
 # Keywords of other libraries and of the command -> ours.

@@ -10,7 +10,7 @@ import sys
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from . import _api
-from ._library import library
+from ._library import Parser, library
 from .errors import TesseraError
 from .generation import Generator, search_options
 from .model import HOST_OPTIONS
@@ -129,8 +129,10 @@ def open_generator(words: argparse.Namespace) -> Generator:
     given = dict(vars(words))
     options = host_options(given)
     options.update({name: given[name] for name in ("memory", "transport", "threads", "cache") if given[name] is not None})
-    if options and words.devices is None and words.hosts is None:
-        fail("--%s needs --devices" % next(iter(options)))
+    is_sharded = words.devices is not None or words.hosts is not None
+    if options and not is_sharded:
+        name = next(iter(options)).replace("_", "-")
+        fail("%s has no effect without --devices: add --devices 2, or remove it" % ("the port of workers" if name == "port" else "--" + name))
     try:
         generator = Generator(words.folder, devices=words.devices, **options)
         generator.text  # loads the tokenizer
@@ -140,7 +142,7 @@ def open_generator(words: argparse.Namespace) -> Generator:
 
 
 def main(arguments: List[str]) -> None:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="tessera chat", description="Talk to a language model on several devices. The answer to a line is printed "
         "as it is generated; Ctrl-C stops it, Ctrl-D ends the program.")
     add_model_arguments(parser)

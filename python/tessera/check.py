@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any, Dict, List, Optional, TextIO, Tuple
 
-from ._library import FOLDER
+from ._library import FOLDER, Parser
 
 SHOWN = {"error": 0, "warning": 1, "note": 2}  # levels of SARIF; notes are shown with --verbose only
 
@@ -52,7 +52,7 @@ def _joined(runs: List[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def _options(arguments: Optional[List[str]]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tessera-check", description="Check the device annotations of ONNX models.")
+    parser = Parser(prog="tessera-check", description="Check the device annotations of ONNX models.")
     parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--config", metavar="NAME", help="check only this configuration (default: all)")
     parser.add_argument("--formalism", action="store_true", help="check by the published formalism")

@@ -6,7 +6,6 @@ install "tessera-onnx[serve]").
 """
 from __future__ import annotations
 
-import argparse
 import asyncio
 import ipaddress
 import json
@@ -20,7 +19,7 @@ import uuid
 from concurrent.futures import Future
 from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from ._library import did_you_mean
+from ._library import Parser, did_you_mean
 from .chat import add_host_arguments, add_model_arguments, fail, number, open_generator
 from .generation import Generator, StopText, check_length, is_chat, search_options
 
@@ -549,7 +548,7 @@ def check_sender(headers: Any) -> None:
 
 
 def main(arguments: List[str]) -> None:
-    parser = argparse.ArgumentParser(prog="tessera serve", description="Serve a language model on several devices: an OpenAI-compatible "
+    parser = Parser(prog="tessera serve", description="Serve a language model on several devices: an OpenAI-compatible "
                                      "endpoint (/v1/chat/completions, /v1/completions, /v1/models). It has no authentication.")
     add_model_arguments(parser)
     add_host_arguments(parser, "--worker-port")

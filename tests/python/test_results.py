@@ -2,9 +2,12 @@
 """Tests arguments and results: misspelt keywords, options without devices, nodes of plans, candidates, shardings, sessions.
 
 usage: test_results.py BUILD"""
+import contextlib
 import copy
 import dataclasses
+import importlib
 import inspect
+import io
 import json
 import os
 import pickle
@@ -104,6 +107,19 @@ def test_every_public_function_suggests():
     assert wanted <= set(names), names
     for keyword, wanted in (("ids", "prompt"), ("input_ids", "prompt"), ("max_new_tokens", "max_tokens"), ("max_length", "max_tokens")):
         refused(TypeError, "did you mean '%s'" % wanted, lambda: tessera.generate(FOLDER, **{keyword: [1, 2]}))
+
+
+def test_misspelt_options_of_commands():
+    for command, words, wanted in (("chat", [FOLDER, "--devces", "2"], "did you mean '--devices'?"),
+                                   ("serve", [FOLDER, "--max-token=2", "--memry=1KiB"], "unrecognized arguments: --max-token=2"),
+                                   ("serve", [FOLDER, "--hots", "a:2"], "did you mean '--hosts'?"),
+                                   ("check", [MODEL, "--formal"], "did you mean '--formalism'?"),
+                                   ("chat", [FOLDER, "--secret-file", "x"], "--secret-file has no effect without --devices"),
+                                   ("serve", [FOLDER, "--port", "0", "--worker-port", "1"], "the port of workers has no effect")):
+        text = io.StringIO()
+        with contextlib.redirect_stderr(text):
+            refused(SystemExit, "2", lambda: importlib.import_module("tessera." + command).main(words))
+        assert wanted in text.getvalue(), (command, words, text.getvalue())
 
 
 def test_onnxruntime_keywords_stay():
