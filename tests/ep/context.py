@@ -3,6 +3,7 @@
 refused.
 
 usage: context.py TESSERA LIBRARY"""
+import hashlib
 import json
 import os
 import shutil
@@ -214,6 +215,57 @@ def what_is_refused(folder):
     host.fails(lambda: host.plain(path), host.NAME)  # a session without the provider must fail
 
 
+def links_that_lead_out(folder):
+    """No file of a partition is read through a link out of its folder, also if the folder or its parent is a link, and in processes."""
+    made, outside = written(folder + "/a"), folder + "/outside"
+    shutil.copytree(folder + "/a/bert_ctx.parts", outside)
+    files = sorted(os.listdir(outside))
+    assert {"manifest.json", "rank0.onnx", "rank1.onnx", "common.data"} <= set(files), files
+    for k, name in enumerate(files):  # each file of the partition, as a link of any kind
+        for kind, target in (("absolute", outside + "/" + name), ("relative", "../../outside/" + name), ("two", "hop")):
+            here = "%s/%d%s" % (folder, k, kind)
+            shutil.copytree(folder + "/a", here)
+            os.remove(here + "/bert_ctx.parts/" + name)
+            os.symlink(target, here + "/bert_ctx.parts/" + name)
+            if kind == "two":
+                os.symlink("../../outside/" + name, here + "/bert_ctx.parts/hop")
+            for transport in ("threads", "shm")[:1 + (name == "rank1.onnx")]:
+                host.fails(lambda: host.session(here + "/bert_ctx.onnx", transport=transport), "leads outside")
+    os.makedirs(folder + "/up/x")
+    shutil.copy(made, folder + "/up/x")
+    os.symlink("../../a/bert_ctx.parts", folder + "/up/x/bert_ctx.parts")
+    host.fails(lambda: host.session(folder + "/up/x/bert_ctx.onnx"), "leads outside")
+    os.symlink(folder + "/a", folder + "/linked")  # the folder of the model may be reached through a link
+    right(folder + "/linked/bert_ctx.onnx")
+
+
+def forge(path):
+    """Records a changed file in the manifest, as an attacker would."""
+    manifest, data = os.path.dirname(path) + "/manifest.json", open(path, "rb").read()
+    document = json.load(open(manifest))
+    document["files"][os.path.basename(path)] = hashlib.sha256(data).hexdigest()
+    document["sizes"][os.path.basename(path)] = len(data)
+    with open(manifest, "w") as f:
+        json.dump(document, f)
+
+
+def external_data_stays_inside(folder):
+    """A rank file cannot name data outside of the partition."""
+    for k, location in enumerate(("../secret", "/etc/passwd", "sub/../../secret", folder + "/secret")):
+        made = written("%s/%d" % (folder, k))
+        rank = os.path.dirname(made) + "/bert_ctx.parts/rank0.onnx"
+        model = onnx.load(rank, load_external_data=False)
+        tensors = [t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+        assert tensors, "no external data"
+        for entry in tensors[0].external_data:
+            if entry.key == "location":
+                entry.value = location
+        onnx.save(model, rank)
+        shutil.copy(os.path.dirname(made) + "/bert_ctx.parts/common.data", folder + "/secret")
+        forge(rank)
+        host.fails(lambda: host.session(made), "outside")
+
+
 def nothing_is_left(folder):
     here = {f for f in os.listdir(tempfile.gettempdir()) if f.startswith("tessera-ep-%d-" % os.getpid())}
     assert not here, here
@@ -223,6 +275,7 @@ host.register()
 harness.run([
     a_session_writes_one, it_can_be_moved, from_memory_it_needs_a_path, the_compile_interface_writes_one, the_command_writes_one,
     the_summary_counts_nodes, states_stay_with_the_ranks, states_in_processes, expired_states_are_refused, states_in_metadata,
-    states_need_a_rank, what_is_refused, nothing_is_left
+    states_need_a_rank, what_is_refused, links_that_lead_out,
+    external_data_stays_inside, nothing_is_left
 ])
 harness.finish()
