@@ -179,7 +179,7 @@ install: all ## install into PREFIX (and DESTDIR)
 # The second wheel, tessera-onnx-hosts, needs libucx-dev (and libopenmpi-dev, libmpich-dev for their plug-ins).
 wheel: ready ## build the Python package, in dist/; with UCX installed, also the wheel for several hosts
 	@rm -f dist/tessera_onnx*.whl
-	@.deps/wheel/bin/python -m pip wheel -q --no-deps -Cbuild-dir=build-wheel -Chosts=dist -w dist . && ls dist
+	@.deps/wheel/bin/python -m pip wheel -q --no-deps --config-settings=build-dir=build-wheel --config-settings=hosts=dist -w dist . && ls dist
 	@ls dist | grep -q '^tessera_onnx_hosts' || echo 'No wheel for several hosts (tessera-onnx-hosts): UCX is not installed (Debian: libucx-dev).'
 
 deb: ready ## build the Debian packages, in dist/

@@ -2,9 +2,9 @@
 """meson-python with corrected wheel tags, and a second wheel. meson-python regards every *.so as an extension module of one Python version.
 Ours are opened by ctypes, so the wheel is py3-none, and it runs on every Linux with the glibc version that its files need.
 
--Chosts=FOLDER also writes tessera-onnx-hosts to FOLDER: the plug-ins for UCX and MPI, which tessera-onnx[hosts] installs beside the
-library. It has a copy of UCX, so that pip is enough on any system. It has no MPI: ranks must use that of their mpirun. Needs -Cbuild-dir.
-Where UCX is not installed, nothing is written."""
+--config-settings=hosts=FOLDER also writes tessera-onnx-hosts to FOLDER: the plug-ins for UCX and MPI, which tessera-onnx[hosts] installs
+beside the library. It has a copy of UCX, so that pip is enough on any system. It has no MPI: ranks must use that of their mpirun. Needs the
+setting build-dir. Where UCX is not installed, nothing is written."""
 import glob
 import os
 import re
