@@ -32,7 +32,8 @@ setup: ## print what is missing, then install it
 	@tools/setup
 
 BERT := tests/models/bert_tiny
-demo: all ## shard a small block and a real model over 4 local devices and compare the results
+demo: $(BUILD)/build.ninja ## build the command, shard a small block and a real model over 4 local devices and compare the results
+	@ninja -C $(BUILD) tessera
 	@$(BUILD)/tessera demo
 	@printf '\n$$ tessera verify $(BERT)/model.onnx --devices 4 --inputs $(BERT)/test_data_set_0\n'
 	@$(BUILD)/tessera verify $(BERT)/model.onnx --devices 4 --inputs $(BERT)/test_data_set_0
