@@ -21,13 +21,15 @@ static bool count_reader(void *data, tsr_node *node, size_t input)
 
 // True if `present` can reuse the memory of `past`: the node that returns `present` appends to
 // `past` and is its only reader. With another reader, the order of the nodes would decide whether
-// that reader gets the appended data.
+// that reader gets the appended data. The engine copies what a body reads and returns, so both are
+// values of the main graph.
 bool tsr_cache_has_room(const tsr_value *past, const tsr_value *present)
 {
     struct readers readers = {0};
+    const tsr_graph *graph = tsr_value_graph(past);
     tsr_value_uses(past, count_reader, &readers);
-    if (readers.count != 1 || tsr_value_is_output(past) ||
-        tsr_value_producer(present) != readers.node)
+    if (readers.count != 1 || tsr_value_is_output(past) || tsr_graph_owner(graph) ||
+        tsr_value_graph(present) != graph || tsr_value_producer(present) != readers.node)
         return false;
     const struct op_row *row = tsr__row_of_node(readers.node);
     for (size_t i = 0; row && i < TSR_COUNT(row->caches); i++) {
