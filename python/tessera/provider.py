@@ -182,8 +182,9 @@ class InferenceSession(onnxruntime.InferenceSession):
                  hosts: Optional[str] = None, port: Optional[int] = None, secret_file: Union[str, os.PathLike[str], None] = None,
                  interface: Optional[str] = None, rsh: Optional[str] = None, **keywords: Any):
         model = path_or_bytes  # onnxruntime's name of the argument
-        known = set(inspect.signature(InferenceSession.__init__).parameters) - {"self", "keywords"}
-        check_keywords("InferenceSession", keywords, sorted(known | _runtime_keywords()))
+        if keywords:
+            known = set(inspect.signature(InferenceSession.__init__).parameters) - {"self", "keywords"}
+            check_keywords("InferenceSession", keywords, sorted(known | _runtime_keywords()))
         if isinstance(model, (str, os.PathLike)) and os.path.isdir(model):
             raise ValueError("'%s' is a folder: run a partition with tessera.PartitionSession, a generation folder with tessera.Generator" %
                              model)
