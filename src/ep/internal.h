@@ -116,6 +116,7 @@ struct kept_plan {
 struct kept_buffer {
     void *data;
     size_t bytes;
+    int gpu; // that has the buffer; -1: in host memory
     struct value_shape shape;
 };
 struct kept_set;

@@ -19,9 +19,11 @@
 // count, unless a cache is a sliding window.
 //
 // onnxruntime-genai skips one token if tokens are appended after an answer: it has not run the last
-// token of the answer, and the attention reads zeros in its place. So a length may be one too
-// large. A new generator may get the buffers of an old one, which it fills with zeros; so do the
-// ranks behind the tokens of a new sequence.
+// token of the answer, and the attention reads what the buffer has in its place. So a length may
+// be one too large. In a buffer that a new generator has filled with zeros this is zero, also if an
+// old generator had the same buffer. After a cut it is an old token. To know which, the provider
+// writes a mark to the buffer when a sequence begins. If the next sequence finds no mark, the
+// ranks write zeros behind its tokens.
 //
 // The provider does not learn when the application frees a buffer. New buffers replace older ones
 // that they overlap; others are dropped, the oldest first, when memory is needed.
@@ -30,6 +32,8 @@
 
 #include "tessera_cli.h"
 #include "tessera_graph.h"
+
+#define KEPT_MARK 0x7465737365726121u // of a buffer that the application has not filled since
 
 // Caches that the application uses together, such as those of one generator.
 struct kept_set {
@@ -40,7 +44,9 @@ struct kept_set {
     int64_t last_run;
     struct kept_buffer *buffers; // per state of the manifest
     int64_t n_sequences;
-    bool is_reused; // tokens of an earlier sequence are behind those that count
+    // The application has filled the buffers again, and on the ranks tokens of an earlier sequence
+    // are behind those that count.
+    bool is_refilled;
     int64_t *used;  // tokens on the ranks, per sequence; those of each struct kept_lengths follow
 };
 
@@ -267,6 +273,7 @@ static OrtStatus *read_buffer(const struct fused *fused, OrtKernelContext *conte
     TRY(tsr__engine_shape(ort, past, &out->shape));
     TRY(ort->GetTensorMutableData((OrtValue *)(uintptr_t)past, &out->data));
     TRY(ort->GetTensorSizeInBytes(past, &out->bytes));
+    out->gpu = tsr__ep_value_gpu(&fused->provider->factory->api, past);
     // An output that is bound with another shape is an error of ONNX Runtime, and another buffer.
     OrtStatus *other = ort->KernelContext_GetOutput(context, fused->kept_outputs[k],
                                                     out->shape.dims, out->shape.rank, &present);
@@ -299,7 +306,7 @@ static tsr_status add_order(struct fused *fused, tsr_tensors *inputs)
 {
     struct tensor *order = NULL;
     const struct kept_set *set = fused->kept_sets;
-    int64_t n_clear = set->is_reused ? set->n_sequences : 0, n = 3 + n_clear;
+    int64_t n_clear = set->is_refilled ? set->n_sequences : 0, n = 3 + n_clear;
     for (const struct kept_set *old = fused->kept_dropped; old; old = old->next)
         n++;
     for (size_t k = 0; k < fused->manifest.n_states; k++)
@@ -394,6 +401,31 @@ static tsr_status refuse_length(const struct fused *fused, int64_t sequence, int
                      (long long)read, (long long)sequence, (long long)used);
 }
 
+// True if the first buffer of this run has the mark of its set. Writes it if not: the application
+// does not read the buffer.
+static bool find_mark(const struct fused *fused)
+{
+    const struct ep_factory *factory = fused->provider->factory;
+    const struct kept_buffer *buffer = &fused->kept_buffers[0];
+    uint64_t mark[2] = {KEPT_MARK ^ (uintptr_t)fused, (uint64_t)fused->kept_sets->id}, found[2];
+    if (buffer->bytes < sizeof mark)
+        return false;
+    OrtStatus *failed = NULL;
+    if (buffer->gpu < 0)
+        memcpy(found, buffer->data, sizeof found);
+    else
+        failed = tsr__ep_memory_copy(factory->memory, found, -1, buffer->data, buffer->gpu,
+                                     sizeof found);
+    bool is_marked = !failed && memcmp(found, mark, sizeof mark) == 0;
+    if (buffer->gpu < 0)
+        memcpy(buffer->data, mark, sizeof mark);
+    else if (!failed && !is_marked)
+        failed = tsr__ep_memory_copy(factory->memory, buffer->data, buffer->gpu, mark, -1,
+                                     sizeof mark);
+    factory->api.ort->ReleaseStatus(failed); // NULL is allowed
+    return is_marked;
+}
+
 // Compares the lengths that the attention has read with those that the ranks had, and sets them.
 static tsr_status check_lengths(const struct fused *fused, size_t i, const tsr_tensors *inputs,
                                 const tsr_tensors *outputs, struct arena *arena)
@@ -411,11 +443,12 @@ static tsr_status check_lengths(const struct fused *fused, size_t i, const tsr_t
             return TSR_NOMEM;
     }
     int64_t tokens = new_tokens(lengths, inputs), *used = set->used + i * (size_t)n;
-    for (int64_t b = 0; b < n && n_total > 0 && total[0] != tokens; b++)
+    bool begins = n_total > 0 && total[0] == tokens;
+    for (int64_t b = 0; b < n && n_total > 0 && !begins; b++)
         if (last[b] + 1 - tokens > used[b] + (used[b] > 0)) // see the head of the file
             return refuse_length(fused, b, last[b] + 1 - tokens, used[b]);
     if (i == 0)
-        set->is_reused = !fused->kept_is_new && n_total > 0 && total[0] == tokens;
+        set->is_refilled = begins && !find_mark(fused) && !fused->kept_is_new;
     for (int64_t b = 0; b < n; b++)
         used[b] = last[b] + 1;
     return TSR_OK;

@@ -263,6 +263,10 @@ def genai_story(folder):
         first.rewind_to(4)
         first.append_tokens(np.array([[7, 7]], np.int32))
         out += some(first, 5)
+        first.rewind_to(0)  # old tokens stay in the buffer, and the next turn reads one of them
+        for turn in ([3, 4], [7, 8], [2]):
+            first.append_tokens(np.array([turn], np.int32))
+            out += some(first, 3)
         a, b = start(made, [[1, 2, 3]]), start(made, [[9, 8, 7, 6]])
         for _ in range(3):
             out += some(a, 2) + some(b, 2)
