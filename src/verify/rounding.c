@@ -9,7 +9,11 @@
 // Example: y = Softmax(x) becomes y = Softmax(x * UNIT ^ noise), where UNIT is 1 + MOST_UNITS units
 // and noise is between -1 and 1. The noise of an element differs from run to run:
 //
-//     noise = sin(random * run)    random: RandomUniformLike with a seed; run: an input of the copy
+//     noise = sin(run * sin((i + k)^2))    i: index of the element; k: another one for each x;
+//                                          run: an input of the copy, above 1000
+//
+// These sines are as irregular as random numbers. ONNX Runtime has no random operators of operator
+// set 22 and later, but com.microsoft:Range works with all.
 //
 // Integers stay (noise 0): they are exact, and models compare masks and flags with 0 and 1.
 #include "verify/internal.h"
@@ -18,13 +22,13 @@
 
 #include <float.h>
 
-#define MOST_UNITS   8       // 16-bit floats, whose sums are computed in float32: one unit
-#define LEAST_RANDOM 1000.0f // near 0, the noises of all runs would be small
-#define MOST_RANDOM  2000.0f
-#define UNIT_FLOAT   (1 + MOST_UNITS * FLT_EPSILON)
-#define UNIT_DOUBLE  (1 + MOST_UNITS * DBL_EPSILON)
-#define UNIT_HALF    (1 + 0x1p-10F)
-#define UNIT_BFLOAT  (1 + 0x1p-7F)
+#define CONTRIB     "com.microsoft"
+#define THIRD       0x1.555556p-2F
+#define MOST_UNITS  8 // 16-bit floats, whose sums are computed in float32: one unit
+#define UNIT_FLOAT  (1 + MOST_UNITS * FLT_EPSILON)
+#define UNIT_DOUBLE (1 + MOST_UNITS * DBL_EPSILON)
+#define UNIT_HALF   (1 + 0x1p-10F)
+#define UNIT_BFLOAT (1 + 0x1p-7F)
 // More weights than this are not changed, because each gets a changed copy in memory.
 #define MOST_WEIGHTS ((size_t)64 << 20)
 
@@ -41,7 +45,8 @@ struct rounding {
     const struct shapes *shapes;
     bool weights; // they are changed too
     VEC(struct operand) operands;
-    tsr_value *run;   // number of the run
+    tsr_value *run; // number of the run
+    tsr_value *zero, *one;
     tsr_node *before; // new nodes are added in front of it
     size_t n_names;   // of new values so far
     bool failed;
@@ -101,20 +106,27 @@ static const char *new_name(struct rounding *rounding)
     return tsr__arena_printf(rounding->arena, "tessera_rounding_%zu", rounding->n_names++).p;
 }
 
-// Adds a node with one or two inputs. After a failure, this and later calls return NULL.
-static tsr_value *add(struct rounding *rounding, const char *op, tsr_value *x, tsr_value *y)
+// Adds a node before rounding->before. After a failure, this and later calls return NULL.
+static tsr_value *add_node(struct rounding *rounding, const char *domain, const char *op,
+                           tsr_value *const *inputs, size_t n)
 {
     const char *name = new_name(rounding);
-    tsr_value *in[2] = {x, y};
     rounding->failed = rounding->failed || !name;
     tsr_node *node = rounding->failed ? NULL
-                                      : tsr_graph_add_node(tsr_node_graph(rounding->before), "", op,
-                                                           name, in, y ? 2 : 1, &name, 1);
+                                      : tsr_graph_add_node(tsr_node_graph(rounding->before), domain,
+                                                           op, name, inputs, n, &name, 1);
     if (!node || tsr_node_move_before(node, rounding->before) != TSR_OK) {
         rounding->failed = true;
         return NULL;
     }
     return tsr_node_output(node, 0);
+}
+
+// Adds a node with one or two inputs.
+static tsr_value *add(struct rounding *rounding, const char *op, tsr_value *x, tsr_value *y)
+{
+    tsr_value *inputs[2] = {x, y};
+    return add_node(rounding, "", op, inputs, y ? 2 : 1);
 }
 
 static tsr_value *cast(struct rounding *rounding, tsr_value *x, tsr_dtype type)
@@ -125,17 +137,31 @@ static tsr_value *cast(struct rounding *rounding, tsr_value *x, tsr_dtype type)
     return y;
 }
 
+// Adds a constant of one element.
+static tsr_value *constant(struct rounding *rounding, tsr_dtype type, const void *data, size_t size)
+{
+    const char *name = new_name(rounding);
+    tsr_value *value =
+        name ? tsr_graph_add_initializer(rounding->graph, name, type, 0, NULL, data, size) : NULL;
+    rounding->failed = rounding->failed || !value;
+    return value;
+}
+
+static tsr_value *float_constant(struct rounding *rounding, float number)
+{
+    return constant(rounding, TSR_FLOAT, &number, sizeof number);
+}
+
 // Returns numbers between -1 and 1, one for each element of x, other ones in each run.
 static tsr_value *noise(struct rounding *rounding, tsr_value *x)
 {
-    tsr_value *random = add(rounding, "RandomUniformLike", x, NULL);
-    tsr_node *node = random ? tsr_value_producer(random) : NULL;
-    if (!node || tsr_node_set_int(node, "dtype", TSR_FLOAT) != TSR_OK ||
-        tsr_node_set_float(node, "low", LEAST_RANDOM) != TSR_OK ||
-        tsr_node_set_float(node, "high", MOST_RANDOM) != TSR_OK ||
-        tsr_node_set_float(node, "seed", (float)rounding->n_names) != TSR_OK)
-        rounding->failed = true;
-    return add(rounding, "Sin", add(rounding, "Mul", random, rounding->run), NULL);
+    tsr_value *count = cast(rounding, add(rounding, "Size", x, NULL), TSR_FLOAT);
+    tsr_value *bounds[] = {rounding->zero, count, rounding->one};
+    tsr_value *at = add_node(rounding, CONTRIB, "Range", bounds, TSR_COUNT(bounds));
+    at = add(rounding, "Add", at, float_constant(rounding, THIRD + (float)rounding->n_names));
+    tsr_value *wave = add(rounding, "Sin", add(rounding, "Mul", at, at), NULL);
+    wave = add(rounding, "Sin", add(rounding, "Mul", wave, rounding->run), NULL);
+    return add(rounding, "Reshape", wave, add(rounding, "Shape", x, NULL));
 }
 
 // Adds the constant 1 + MOST_UNITS units of a type. Doubles are multiplied as doubles, other types
@@ -146,16 +172,9 @@ static tsr_value *add_unit(struct rounding *rounding, tsr_dtype type)
     float unit = type == TSR_FLOAT16 ? UNIT_HALF : UNIT_FLOAT;
     if (type == TSR_BFLOAT16)
         unit = UNIT_BFLOAT;
-    bool wide = type == TSR_DOUBLE;
-    const char *name = new_name(rounding);
-    tsr_value *value =
-        name
-            ? tsr_graph_add_initializer(rounding->graph, name, wide ? TSR_DOUBLE : TSR_FLOAT, 0,
-                                        NULL, wide ? (const void *)&of_double : (const void *)&unit,
-                                        wide ? sizeof of_double : sizeof unit)
-            : NULL;
-    rounding->failed = rounding->failed || !value;
-    return value;
+    if (type == TSR_DOUBLE)
+        return constant(rounding, type, &of_double, sizeof of_double);
+    return float_constant(rounding, unit);
 }
 
 // Makes the node read a changed copy of the operand.
@@ -188,10 +207,13 @@ static tsr_status change_all(struct rounding *rounding, tsr_model *model)
     for (tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node))
         add_operands(rounding, node);
+    TRY(tsr_model_set_opset(model, CONTRIB, 1));
     rounding->run = tsr_graph_add_input(rounding->graph, ROUNDING_RUN);
     if (rounding->arena->failed || !rounding->run)
         return TSR_NOMEM;
     TRY(tsr_value_set_type(rounding->run, TSR_FLOAT, 0, NULL));
+    rounding->zero = float_constant(rounding, 0);
+    rounding->one = float_constant(rounding, 1);
     for (size_t i = 0; i < rounding->operands.n; i++)
         TRY(change(rounding, &rounding->operands.at[i]));
     return TSR_OK;

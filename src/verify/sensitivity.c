@@ -26,7 +26,9 @@
 
 #define MOST_RUNS 16        // there are fewer if they explain all differences
 #define MARGIN    4         // a few runs do not show the largest possible change
-#define NEXT_RUN  0.618034f // no multiple of it is an integer, so the noises of runs are unlike
+// Numbers of the runs (rounding.c): they are large, and no two of them have a simple ratio.
+#define FIRST_RUN 1000.0f
+#define NEXT_RUN  618.034f
 // An element with less precision than a bfloat16 would have shows nothing. Exception: differences
 // of LEAST_ABS, a few rounding errors of 1. Sigmoid computes in the range 0 to 1, so if all its
 // results are about 1e-7, they are mostly rounding errors.
@@ -69,7 +71,7 @@ static void keep_changes(struct sensitivity *sensitivity, const tsr_tensors *cha
 static tsr_status run_changed(struct sensitivity *sensitivity, const char *path, int run)
 {
     struct work *work = sensitivity->work;
-    float number = 1 + NEXT_RUN * (float)run;
+    float number = FIRST_RUN + NEXT_RUN * (float)run;
     tsr_tensors *inputs = NULL, *outputs = NULL;
     tsr_status st = tsr_tensors_new(work->session, &inputs);
     if (st == TSR_OK)

@@ -356,22 +356,25 @@ def test_rounding_errors_of_long_sums(d):
 
 
 def test_ties_of_rounded_numbers(d):
-    """Norms of normalized columns are all the same but for rounding, which decides which is the largest."""
+    """Norms of normalized columns are all the same but for rounding, which decides which is the largest. ONNX Runtime has no random
+    operators of opset 22 and later."""
     differ = 0
-    for seed in range(8):
+    for seed in range(12):
+        opset = (11, 18, 22, 26)[seed % 4]
         np.savez(d + "/tie.npz", x=np.random.default_rng(seed).standard_normal((16, 2, 7, 24)).astype("f4"))
         nodes = [
             helper.make_node("LpNormalization", ["x"], ["u"], name="unit", axis=1),
-            helper.make_node("ReduceL2", ["u", "axes"], ["norm"], name="norm", keepdims=0),
+            helper.make_node("ReduceL2", ["u", "axes"], ["norm"], name="norm", keepdims=0) if opset > 17 else
+            helper.make_node("ReduceL2", ["u"], ["norm"], name="norm", keepdims=0, axes=[0, 1, 2]),
             helper.make_node("ArgMax", ["norm"], ["y"], axis=0)
         ]
         m = save(d + "/tie.onnx", nodes, [("x", T.FLOAT, [16, 2, 7, 24])], [("y", T.INT64, [1]), ("norm", T.FLOAT, [24])],
-                 [numpy_helper.from_array(np.array([0, 1, 2]), "axes")])
+                 [numpy_helper.from_array(np.array([0, 1, 2]), "axes")], [("", opset)])
         rc, out, err = call("annotate", m, "-o", d + "/cut.onnx", "--config", "tp:4", "--shard", "norm:u={4,1,1,1}")
         check("sharded norms", rc == 0, err)
         rc, doc, err = document("verify", d + "/cut.onnx", "--inputs", d + "/tie.npz")
         differ += doc["outputs"][0]["max_abs"] > 0
-        check("a tie that rounding decides passes", rc == 0 and {f["code"] for f in doc["findings"]} <= {"verify-sensitive"}, (rc, err))
+        check("a tie that rounding decides passes in opset %d" % opset, rc == 0 and {f["code"] for f in doc["findings"]} <= {"verify-sensitive"}, (rc, err))
     check("rounding decides", differ, differ)
 
 
