@@ -115,7 +115,7 @@ boxes: all
 
 # Searches for wrong results: random graphs, each sharded in several ways and compared with Python's ONNX Runtime. GRAPHS=1000, SEED=1,
 # MINUTES=m, JOBS=k; the same SEED continues where it ended. Failures are reduced and written to build/hunt/SEED. FOCUS=windows, rounding, bodies,
-# names or groups: graphs and shardings of one kind (tests/hunt/focus.py), failures in build/hunt/FOCUS/SEED.
+# names, groups, odd or structures: graphs and shardings of one kind (tests/hunt/focus.py), failures in build/hunt/FOCUS/SEED.
 HUNT := SEED=$(or $(SEED),1) OUT=$(BUILD)/hunt/$(FOCUS)/$(or $(SEED),1) $(foreach v,GRAPHS MINUTES JOBS CUTS FOCUS,$(if $($(v)),$(v)=$($(v))))
 hunt: all
 	@tests/run-script tests/hunt/hunt.py $(BUILD)/tessera $(HUNT)

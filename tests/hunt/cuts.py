@@ -120,7 +120,7 @@ def draw(rng, mpi, change=lambda rng, cut: None):
 def keep_cut(case, model, cut):
     """Write into the model which of its inputs and outputs stay sharded."""
     rng = random.Random(cut["seed"] + 1)
-    names = [v.name for v in list(case.model.graph.input) + list(case.model.graph.output)]
+    names = list(case.sets[0]) + [v.name for v in case.model.graph.output]  # not of constants that are inputs too
     kept = [n for n in names if rng.random() < cut.get("keep", 0)]
     if kept:
         model.lib.model_set_metadata(model.handle, b"ai.tessera.keep_cut", "\n".join(kept).encode())

@@ -59,7 +59,7 @@ def one_size_each(model, arrays):
     """True if each named size has one value in a set of inputs; otherwise a sharding may reject the set (`input-mismatch`)."""
     sizes = {}
     for i in model.graph.input:
-        for dim, size in zip(i.type.tensor_type.shape.dim, arrays[i.name].shape):
+        for dim, size in zip(i.type.tensor_type.shape.dim, arrays[i.name].shape if i.name in arrays else ()):
             if dim.dim_param and sizes.setdefault(dim.dim_param, size) != size:
                 return False
     return True
@@ -125,7 +125,10 @@ class Scope:
             self.nodes.append(helper.make_node("Constant", [], [name], value=numpy_helper.from_array(a, name)))
         elif self.outer and r < 0.4:
             self.maker.main.inits[name] = a
-            self.maker.main.values[name] = a
+            scope = self.outer
+            while scope:
+                scope.values[name] = a
+                scope = scope.outer
         else:
             self.inits[name] = a
         return name

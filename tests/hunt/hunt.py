@@ -5,7 +5,8 @@ usage: hunt.py TESSERA [GRAPHS=n] [SEED=s] [MINUTES=m] [JOBS=k] [CUTS=c] [FOCUS=
 
 FOCUS concentrates on graphs and shardings of one kind, which then occur in most graphs (focus.py): windows (pools and convolutions whose
 windows are as large as the input), rounding (statistics of nearly constant values, compared by `verify`), bodies (If, Loop and Scan,
-`verify --devices`), names (dimensions with one name and several sizes), groups (more shards than elements, groups that share devices).
+`verify --devices`), names (dimensions with one name and several sizes), groups (more shards than elements, groups that share devices),
+odd (rare attributes and inputs), structures (bodies with many results, odd outputs and names).
 
 TESSERA may be the program of another tree or release, in its build folder: to see whether the hunt finds an old bug, hunt in the program
 before the fix.

@@ -9,7 +9,9 @@ import cases
 import focus
 import inside
 import nodes
+import odd
 import shapes
+import structures
 import compare
 from graph import Maker, as_declared, fits, free_names, one_size_each, run_model
 from lawful import LAWS, LAWS_OF_TURNS, lawful
@@ -17,7 +19,8 @@ from refusals import all_nodes
 
 MAKERS = nodes.MAKERS + shapes.MAKERS + bodies.MAKERS + cases.MAKERS
 FAMILIES = [MAKERS, MAKERS, nodes.MAKERS + shapes.MAKERS, nodes.MAKERS + bodies.MAKERS * 4 + shapes.MAKERS, cases.MAKERS + nodes.MAKERS[:3],
-            blocks.MAKERS + nodes.MAKERS[:2] + shapes.MAKERS]
+            blocks.MAKERS + nodes.MAKERS[:2] + shapes.MAKERS, odd.MAKERS * 2 + nodes.MAKERS + shapes.MAKERS,
+            structures.MAKERS * 3 + nodes.MAKERS + shapes.MAKERS]
 
 
 class Case:
@@ -99,6 +102,8 @@ def other_set(maker, model, sizes, names):
         now = dict(names, **{n: rng.choice([1, 2, 3, 5, 6, 9, names[n] + 1, 2 * names[n]]) for n in changed})
         feeds = {}
         for i in model.graph.input:
+            if i.name not in maker.inputs:  # a constant
+                continue
             old = maker.inputs[i.name]
             shape = tuple(now.get(d, d) for d in sizes[i.name])
             if shape == old.shape:
@@ -144,6 +149,15 @@ def share_names(maker, model, names):
         o.type.tensor_type.ClearField("shape")
 
 
+def rewritten(maker, model, sizes):
+    """Rewrites the model (structures.py); returns the sizes of its inputs by their new names."""
+    values = {n: a for n, a in maker.main.values.items() if n in maker.shapes}
+    names = structures.rewrite(maker.rng, model, values)
+    renamed = lambda table: {names.get(n, n): x for n, x in table.items()}
+    maker.inputs, maker.shapes, maker.main.values = renamed(maker.inputs), renamed(maker.shapes), renamed(maker.main.values)
+    return renamed(sizes)
+
+
 def same(a, b):
     """True if the run of the complete model equals the runs of single nodes; otherwise the engine reads uninitialized memory."""
     if isinstance(a, list) or a.dtype.kind != "f":
@@ -173,14 +187,16 @@ def make(seed):
         return None
     model, sizes, names = maker.model(outputs)
     prune(model)
+    if rng.random() < aim.rewrite:
+        sizes = rewritten(maker, model, sizes)
     if aim.names and names:
         share_names(maker, model, names)
-    feeds = {i.name: maker.inputs[i.name] for i in model.graph.input}
+    feeds = {i.name: maker.inputs[i.name] for i in model.graph.input if i.name in maker.inputs}
     try:
         wanted = run_model(model, feeds)
     except Exception as why:
         return str(why)
-    if not all(same(wanted[n], s.values[n]) for n in wanted):
+    if not all(same(wanted[n], s.values[n]) for n in wanted if n in s.values):
         return "the engine gives another result when it runs a node alone"
     sets = [(feeds, names, wanted)]
     if names and rng.random() < 0.7:
