@@ -53,6 +53,7 @@ class Verdict:
 
     def __init__(self, kind, text="", cut_nodes=0):
         self.kind, self.text, self.cut_nodes = kind, text, cut_nodes
+        self.warnings = []  # codes of what `verify` reports besides errors
 
     @property
     def find(self):
@@ -372,7 +373,7 @@ def verified(tessera, model, case, cut, work):
     rounding."""
     annotated, inputs = os.path.join(work, "annotated.onnx"), os.path.join(work, "inputs.npz")
     model.save(annotated)
-    verdict = Verdict("ok")
+    verdict, warnings = Verdict("ok"), []
     for k, arrays in enumerate(case.sets):
         np.savez(inputs, **{n: a.astype("U") if a.dtype.kind == "O" else a for n, a in arrays.items()})
         words = [
@@ -384,6 +385,7 @@ def verified(tessera, model, case, cut, work):
                                                                                                 TESSERA_ORT=api.engine_library()))
         found = json.loads(p.stdout) if p.stdout.startswith("{") else {}
         errors = [(f["code"], f["message"]) for f in found.get("findings", []) if f["severity"] == "error"]
+        warnings += sorted({f["code"] for f in found.get("findings", []) if f["severity"] != "error"})
         if p.returncode == 0:
             verdict.cut_nodes = found["cut_nodes"]
             continue
@@ -392,6 +394,7 @@ def verified(tessera, model, case, cut, work):
             return Verdict("blamed",
                            "set %d: verify exits %d; %s" % (k, p.returncode, "; ".join("%s: %s" % e for e in errors) or p.stderr[-300:]))
         verdict = why if verdict.kind == "ok" else verdict
+    verdict.warnings = warnings
     return verdict
 
 

@@ -32,6 +32,9 @@ import focus  # noqa: E402
 SILENCE_S = 150  # a worker without output for this time hangs
 SEEDS = 10000000  # graphs of a seed
 
+# Codes with which `verify` accepts or explains a difference (src/verify): their numbers show which are needed.
+REASONS = ("engine-rounds", "engine-varies", "verify-sensitive", "engine-saturates", "engine-shortcut")
+
 # Rows of the table that are in no graph, and why. Rows that are neither listed here nor generated are printed.
 NEVER = {
     "drawn at random, so two runs are never equal (tests/e2e/special.py)": (
@@ -94,7 +97,7 @@ def try_case(lib, tessera, case, count, mpi, out, work):
         verdict = compare.attempt(lib, tessera, path, case, cut, work)
         folder = write_find(out, case, cut, verdict, number) if verdict.find else ""
         done.append(dict(kind=verdict.kind, how=cut["kind"], transport=cut["transport"], level=cut["level"], cut_nodes=verdict.cut_nodes,
-                         text=verdict.text[:300], folder=folder))
+                         text=verdict.text[:300], folder=folder, warnings=verdict.warnings))
     return done
 
 
@@ -129,6 +132,7 @@ class Hunt:
         os.makedirs(self.out, exist_ok=True)
         self.file = os.path.join(self.out, "progress.json")
         self.done, self.counts, self.operators, self.finds = set(), collections.Counter(), collections.Counter(), []
+        self.counts.update({"verify: " + code: 0 for code in REASONS})
         self.reasons = collections.Counter()  # why shardings were excused, in this run
         if os.path.exists(self.file):
             with open(self.file) as f:
@@ -168,6 +172,7 @@ class Hunt:
             self.counts["cuts that cut nodes"] += c["cut_nodes"] > 0
             for key in (c["kind"], "by " + c["how"], "over " + c["transport"], "level %d" % c["level"]):
                 self.counts[key] += 1
+            self.counts.update("verify: " + code for code in c["warnings"] if code in REASONS)
             if c["text"] and not c["folder"]:
                 self.reasons["%s: %s" % (c["kind"], c["text"] if c["kind"] in ("told no", "engine") else "")] += 1
             if c["folder"]:

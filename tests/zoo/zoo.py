@@ -5,14 +5,16 @@ FOLDER/models; the next run uses both again.
 
 usage: zoo.py TESSERA FOLDER [NAME...]      NAME: only these models, and those that they are derived from
 
-Prints one line per model and a count at the end. A model that its exporter or ONNX Runtime rejects is skipped; its line says so."""
-import json, os, re, subprocess, sys, time
+Prints one line per model, and at the end their number and how often `verify` accepted a difference for which reason. A model that its exporter or ONNX Runtime rejects is skipped; its line says so."""
+import collections, json, os, re, subprocess, sys, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TESSERA, FOLDER = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 MODELS, PYTHON = os.path.join(FOLDER, "models"), os.path.join(FOLDER, "venv", "bin", "python")
 LIMIT = 300  # seconds per command
 PLAN_SECONDS = 20
+# Codes with which `verify` accepts or explains a difference.
+REASONS = ("engine-rounds", "engine-varies", "verify-sensitive", "engine-saturates", "engine-shortcut")
 # Tolerances for rounding of the model's own types: float16, and integers, which may be off by one.
 LOOSE = {"float16": "2e-2", "qdq16": "1e-3", "dynamic8": "2e-2", "int4": "2e-2"}
 
@@ -61,8 +63,8 @@ def tessera(*words):
         return p.returncode, None, p.stderr
 
 
-def judge(name):
-    """(errors of Tessera with the model as texts, number of nodes that plans shard)."""
+def judge(name, accepted):
+    """(errors of Tessera with the model as texts, number of nodes that plans shard). accepted: counts the codes of REASONS."""
     model, inputs = os.path.join(MODELS, name, "model.onnx"), os.path.join(MODELS, name, "inputs.npz")
     wrong, sharded = [], []
     tolerance = [w for part, value in LOOSE.items() if part in name for w in ("--tolerance", value)]
@@ -79,6 +81,7 @@ def judge(name):
         if rc or not doc["ok"]:
             wrong.append("verify on %d exits %d: %s %s" %
                          (devices, rc, [o for o in (doc or {}).get("outputs", []) if not o["ok"]], err[-300:]))
+        accepted.update({f["code"] for f in (doc or {}).get("findings", [])} & set(REASONS))
         sharded.append(doc["cut_nodes"] if doc and "cut_nodes" in doc else 0)
     for devices, seed in ((3, 11), (4, 5)):
         rc, doc, err = tessera("verify", model, "--devices", devices, "--inputs", inputs, "--random", 3, "--seed", seed, *tolerance)
@@ -104,17 +107,19 @@ def main():
     known = subprocess.run([PYTHON, os.path.join(HERE, "export.py"), "--list"], check=True, capture_output=True, text=True).stdout.split()
     names = with_sources(sys.argv[3:], known) if sys.argv[3:] else known
     passed = failed = skipped = 0
+    accepted = collections.Counter(dict.fromkeys(REASONS, 0))
     for name in names:
         why = export(name)
         if why:
             skipped += 1
             print("skip zoo %s: %s" % (name, why), flush=True)
             continue
-        wrong, sharded = judge(name)
+        wrong, sharded = judge(name, accepted)
         failed, passed = failed + bool(wrong), passed + (not wrong)
         print("%s zoo %s, sharded nodes on 2, 3, 4 devices: %s" % ("not ok" if wrong else "ok", name, sharded), flush=True)
         for line in wrong:
             print("# " + line.replace("\n", " "), flush=True)
+    print("reasons of verify: " + ", ".join("%s %d" % x for x in accepted.items()))
     print("%d passed, %d failed, %d skipped" % (passed, failed, skipped))
     return failed > 0
 
