@@ -55,10 +55,10 @@ def result(body, like):
 
 
 def graph_of(body, name, inputs, outputs, open_shapes):
-    """inputs, outputs: names. Shapes of carried values are declared or omitted."""
+    """inputs, outputs: names. Shapes of carried values are declared or omitted; the engine wants to know those of scalars."""
     def told(n):
         a = body.values[n]
-        return info(n, type_number(a), None if open_shapes or a.ndim and body.maker.mode != "static" else a.shape)
+        return info(n, type_number(a), None if a.ndim and (open_shapes or body.maker.mode != "static") else a.shape)
     inits = [numpy_helper.from_array(a, n) for n, a in body.inits.items()]
     return helper.make_graph(body.nodes, name, [told(n) for n in inputs], [told(n) for n in outputs], inits)
 
