@@ -47,7 +47,7 @@ struct kept_set {
     // The application has filled the buffers again, and on the ranks tokens of an earlier sequence
     // are behind those that count.
     bool is_refilled;
-    int64_t *used;  // tokens on the ranks, per sequence; those of each struct kept_lengths follow
+    int64_t *used; // tokens on the ranks, per sequence; those of each struct kept_lengths follow
 };
 
 // ---- the model ---------------------------------------------------------------------------------
@@ -420,8 +420,8 @@ static bool find_mark(const struct fused *fused)
     if (buffer->gpu < 0)
         memcpy(buffer->data, mark, sizeof mark);
     else if (!failed && !is_marked)
-        failed = tsr__ep_memory_copy(factory->memory, buffer->data, buffer->gpu, mark, -1,
-                                     sizeof mark);
+        failed =
+            tsr__ep_memory_copy(factory->memory, buffer->data, buffer->gpu, mark, -1, sizeof mark);
     factory->api.ort->ReleaseStatus(failed); // NULL is allowed
     return is_marked;
 }
