@@ -143,6 +143,28 @@ def looped():
                  {**W, "n": np.array(3)}), [dict(a=f4(m, 16), b=f4(n, 16)) for m, n in ((6, 3), (1, 2), (2, 2))], False
 
 
+def subsampled():
+    """Keys of a shorter sequence than the mask, as in a decoder of speech. Their shape has a size of q, which has seen the mask."""
+    nodes = [
+        node("ReduceSum", ["mask", "one"], ["sum"], name="s", keepdims=1),
+        node("Unsqueeze", ["sum", "one"], ["bias"], name="u"),
+        node("Add", ["q", "bias"], ["x"], name="a"),
+        node("Shape", ["x"], ["xs"], name="xs"),
+        node("Gather", ["xs", "zero"], ["batch"], name="g"),
+        node("Shape", ["h"], ["hs"], name="hs"),
+        node("Gather", ["hs", "one"], ["rows"], name="r"),
+        node("Concat", ["batch", "rows", "heads"], ["target"], name="c", axis=0),
+        node("MatMul", ["h", "w"], ["p"], name="m"),
+        node("Reshape", ["p", "target"], ["k"], name="k"),
+        node("Relu", ["k"], ["y"], name="y"),
+        node("MatMul", ["x", "v"], ["z"], name="z")
+    ]
+    values = {**W, "one": np.array([1]), "zero": np.array([0]), "heads": np.array([2, 8])}
+    m = model(nodes, {"mask": ["B", "S"], "q": ["B", "Q", 16], "h": ["B", "S", 16]}, {"y": ["B", "S", 2, 8], "z": ["B", "Q", 16]}, values)
+    sets = [dict(mask=f4(b, s), q=f4(b, 3, 16), h=f4(b, n, 16)) for b, s, n in ((2, 20, 5), (1, 1, 4), (3, 4, 4), (2, 2, 0))]
+    return m, sets, True
+
+
 def whole(m, feeds):
     """ONNX Runtime's outputs; None: it refuses these sizes."""
     options = ort.SessionOptions()
@@ -225,6 +247,21 @@ def refused_before_a_run(folder):
                                     for w in ("input-mismatch", "'S' is 1", "value 'b', axis 0", "give both the same size")), wrong
 
 
+def heads_need_no_equal_rows(folder):
+    """A Reshape that is sharded along axes of known size does not depend on the sizes before them."""
+    m, sets, _ = subsampled()
+    onnx.save(m, folder + "/m.onnx")
+    for name, shard, refuses in (("heads", "{1,1,2,1:0,1}", False), ("rows", "{1,2,1,1:0,1}", True)):
+        cut, parts = "%s/%s.onnx" % (folder, name), "%s/%s" % (folder, name)
+        shards = [w for at in ("k:k", "y:k", "y:y") for w in ("--shard", "%s=%s" % (at, shard))]
+        assert harness.call(TESSERA, "annotate", folder + "/m.onnx", "--config", "c:2", *shards, "-o", cut)[0] == 0
+        code, _, err = harness.call(TESSERA, "partition", cut, "-o", parts)
+        assert code == 0, err
+        for feeds in sets:
+            wrong = outcome(folder, parts, feeds, whole(m, feeds), refuses, [])
+            assert not wrong, (name, wrong)
+
+
 def refused_in_a_branch(folder):
     """A branch that combines rows of two inputs checks them when it runs, and only then."""
     then = branch("then", [node("Add", ["a", "b"], ["ty"], name="ta")], "ty")
@@ -270,9 +307,9 @@ def compared_by_the_runtime(folder):
 
 def main():
     cases = [("%s, %s" % (make.__name__, transport), right, make, transport)
-             for make in (apart, attended, added, chosen, chosen_and_used, cached, looped)
+             for make in (apart, attended, added, chosen, chosen_and_used, cached, looped, subsampled)
              for transport in (("threads", "shm") if harness.ALL or make is chosen else ("threads", ))]
-    harness.run(cases + [refused_before_a_run, refused_in_a_branch, compared_by_the_runtime])
+    harness.run(cases + [refused_before_a_run, heads_need_no_equal_rows, refused_in_a_branch, compared_by_the_runtime])
     harness.finish()
 
 

@@ -80,11 +80,15 @@ static void join(const struct same_sizes *same, const struct size_source *a,
     same->leader[x < y ? y : x] = x < y ? x : y;
 }
 
-// Requires that dimensions of the set (NULL: all) that have the same symbol are equal.
-static void join_set(const struct draft *draft, const struct same_sizes *same, const uint64_t *set)
+// Requires that dimensions of the set (NULL: all) that have the same symbol are equal. `symbols`:
+// only these, given by the bits of their first dimensions.
+static void join_set(const struct draft *draft, const struct same_sizes *same, const uint64_t *set,
+                     const uint64_t *symbols)
 {
     for (size_t i = 0; i < draft->shared.n; i++) {
         const struct size_source *at = draft->shared.at[i];
+        if (symbols && !origins_have(symbols, at->first->bit))
+            continue;
         if (!set)
             join(same, at, at->first);
         else if (origins_have(set, at->bit))
@@ -123,6 +127,53 @@ struct size_source *tsr__same_size(const struct draft *draft, const struct same_
     return draft->shared.at[leader_of(same, (size_t)at->bit)];
 }
 
+static bool has_shape_input(const struct rule *rule)
+{
+    for (int i = 0; i < rule->n_rewrites; i++)
+        if (rule->rewrites[i].kind == REWRITE_SHAPE)
+            return true;
+    return false;
+}
+
+static bool is_sharded(const struct node_flow *nf, const struct rule_dim *dim)
+{
+    for (int i = 0; i < dim->n; i++)
+        if (nf->place.cuts[dim->factors[i]] > 1)
+            return true;
+    return false;
+}
+
+// Returns the symbols that must have one value in the node's target shape (of a Reshape) and in its
+// data, as the bits of their first dimensions: those of sharded axes and of the axes behind them.
+// Elements are in row-major order, so other axes may be combined in any way. NULL: not known.
+//
+//     Example: Reshape of keys [batch,S,32] to [Shape(x)[0],S,4,8], sharded by heads: none,
+//     although x may have been computed from a mask [batch,S] with another S
+static const uint64_t *shape_symbols(const struct draft *draft, const struct node_flow *nf)
+{
+    const struct rule *rule = nf->place.rule;
+    uint64_t *symbols = ARENA_ARRAY(draft->arena, uint64_t, draft->n_words);
+    for (int i = 0; symbols && i < rule->n_outputs; i++) {
+        const struct rule_tensor *tensor = &rule->outputs[i];
+        struct shape shape =
+            tsr__shapes_element(draft->flow->shapes, tsr_node_output(nf->node, (size_t)i));
+        if (shape.rank != tensor->rank)
+            return NULL;
+        for (int axis = 0, behind = 0; axis < shape.rank; axis++) {
+            behind = behind || is_sharded(nf, &tensor->dims[axis]);
+            if (!behind || shape.dims[axis].value >= 0)
+                continue;
+            struct size_source *first =
+                tsr__map_get(&draft->sizes, str_of(shape.dims[axis].symbol));
+            if (!first) // an expression, or unknown
+                return NULL;
+            if (first->bit >= 0)
+                symbols[first->bit / 64] |= (uint64_t)1 << (first->bit % 64);
+        }
+    }
+    return symbols;
+}
+
 // Joins the origins of axes that have one factor, of each factor or of those that are sharded. If a
 // sharded node has a shape as input, joins those of the shape with those of the data.
 static bool join_factors(struct draft *draft, struct same_sizes *same, const struct node_flow *nf,
@@ -142,15 +193,15 @@ static bool join_factors(struct draft *draft, struct same_sizes *same, const str
         sharded = true;
         memset(set, 0, draft->n_words * sizeof *set);
         if (!draft->origins)
-            join_set(draft, same, NULL);
+            join_set(draft, same, NULL, NULL);
         else if (tsr__linked_origins(draft, nf, &dim, all, set) > 1)
-            join_set(draft, same, set);
+            join_set(draft, same, set, NULL);
     }
     if (all || !sharded || !draft->origins || !tsr__host_origins(draft, nf, set))
         return true;
     for (int factor = 0; factor < rule->n_factors; factor++)
         tsr__linked_origins(draft, nf, &(struct rule_dim){.factors = &factor, .n = 1}, false, set);
-    join_set(draft, same, set);
+    join_set(draft, same, set, has_shape_input(rule) ? shape_symbols(draft, nf) : NULL);
     return true;
 }
 
