@@ -156,6 +156,11 @@ programs: $(BUILD)/build.ninja ## build every program, also those that the bench
 bench: programs ## benchmarks, together with other tools for comparison (BENCH=group)
 	@tools/bench $(BUILD) $(BENCH)
 
+# Needs an idle machine: refuses on a busy one (FORCE=1 measures anyway, and the pages say so). GROUPS="scaling memory": only these.
+figures: all ## measure the figures of README.md and docs/measured.md on this idle machine, and write these pages
+	@tests/run-script tools/figures measure $(BUILD) $(GROUPS) $(if $(FORCE),--force)
+	@tools/figures write
+
 gpu: all ## the tests that need a GPU
 	@tools/gpu $(BUILD)
 
@@ -215,4 +220,4 @@ uninstall:
 clean: ## remove the build folders
 	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-arm64-wheel build-clang build-cov build-fuzz build-deb build-dist build-wheel
 
-.PHONY: bare ready programs docs proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel wheel-arm64 all soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: bare ready programs docs proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel wheel-arm64 all figures soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean

@@ -2,8 +2,8 @@
 """The model of tools/block in PyTorch with tensor parallelism over gloo: torch_parallel.py RANKS THREADS TOKENS HIDDEN HEADS LAYERS
 
 Each line of the input is a number of seconds; the answer is the median time of a run in milliseconds. The first product of each pair is
-sharded by columns and the second by rows, with an all-reduce after it. Ranks are processes with THREADS threads, on equal shares of the cores
-that this process may use."""
+sharded by columns and the second by rows, with an all-reduce after it. Ranks are processes with THREADS threads, on equal shares of the
+cores that this process may use."""
 import os, statistics, sys, time
 
 import torch
