@@ -163,6 +163,21 @@ static double share_of_experts(const tsr_node *node, const struct rule *rule, in
     return fmax(1 - pow(1 - used / experts, tokens), 1 / fmax((double)sizes[expert], 1));
 }
 
+// Returns the share of a dimension of the input that the windows read. The outputs of a Split have
+// windows of their own, which add up. 1 if it is unknown.
+static double window_share(const struct rule *rule, int input, int dim)
+{
+    double reads = 0;
+    for (int i = 0; i < rule->n_windows; i++) {
+        const struct rule_window *window = &rule->windows[i];
+        if (window->input != input || window->dim != dim || window->from <= 0 || window->to <= 0)
+            continue;
+        struct window_part all = tsr__window_part(window, 1, 0, 1);
+        reads += (double)(all.stop - all.start) / (double)window->from;
+    }
+    return reads > 0 && reads < 1 ? reads : 1;
+}
+
 double tsr__node_reads(const tsr_node *node, const struct rule *rule, int input,
                        const int64_t *sizes)
 {
@@ -171,14 +186,8 @@ double tsr__node_reads(const tsr_node *node, const struct rule *rule, int input,
     double share = share_of_experts(node, rule, input, sizes);
     if (reads_sizes(rule, input))
         return 0;
-    for (int i = 0; i < rule->n_windows; i++) {
-        const struct rule_window *window = &rule->windows[i];
-        if (window->input != input || window->from <= 0 || window->to <= 0)
-            continue;
-        struct window_part all = tsr__window_part(window, 1, 0, 1);
-        double reads = (double)(all.stop - all.start) / (double)window->from;
-        share *= reads > 0 && reads < 1 ? reads : 1;
-    }
+    for (int dim = 0; dim < rule->inputs[input].rank; dim++)
+        share *= window_share(rule, input, dim);
     return share;
 }
 
