@@ -105,18 +105,32 @@ def one_answer(d):
     names = ("bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny")
     cases = [(name, devices, sized) for name in names for devices in ("ring:6", "torus:2x3", "hosts:2x4", "hosts:3x2", "h100:8")
              for sized in (False, True)]
-    for name, devices, sized in harness.sample(cases, 10):
+    # shards of different size, and partial sums in a stage
+    always = [("gpt2_tiny", "hosts:3x2", True), ("gpt2_tiny", 7, True), ("gpt2_tiny", 3, True, "--stages", 2)]
+    for name, devices, sized, *more in always + harness.sample(cases, 10):
         path, planned = os.path.join(MODELS, name, "model.onnx"), d + "/one.onnx"
         open_dims = {x.dim_param for v in onnx.load(path, load_external_data=False).graph.input
                      for x in v.type.tensor_type.shape.dim} - {""}
         dims = [word for k in sorted(open_dims) for word in ("--dim", "%s=%d" % (k, 8 if k == "batch" else 64))] if sized else []
-        plan = doc("plan", path, "--devices", devices, *dims, "-o", planned)
+        plan = doc("plan", path, "--devices", devices, *dims, *more, "-o", planned)
         words = ("--config", plan["configuration"]) if plan.get("configuration") else ()
         part = doc("partition", planned, "--dry-run", *words)
         assert plan["collectives"] == part["collectives"], (name, devices, dims, plan["collectives"], part["collectives"])
         assert plan["cut_nodes"] == part["cut_nodes"], (name, devices, dims, plan["cut_nodes"], part["cut_nodes"])
         milliseconds = doc("simulate", planned, "--devices", devices, *words, *dims)["seconds"] * 1e3
         assert abs(milliseconds / plan["milliseconds"] - 1) < 0.005, (name, devices, dims, milliseconds, plan["milliseconds"])
+
+
+def split(d):
+    """A Split reads its whole input and writes it again, as a Relu does."""
+    f, milliseconds = TensorProto.FLOAT, {}
+    for op, outputs in (("Split", "abc"), ("Relu", "a")):
+        ends = [helper.make_tensor_value_info(v, f, [64, 64, 192 // len(outputs)]) for v in outputs]
+        node = helper.make_node(op, ["x"], list(outputs), **({"axis": 2, "num_outputs": 3} if op == "Split" else {}))
+        graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", f, [64, 64, 192])], ends)
+        onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), d + "/s.onnx")
+        milliseconds[op] = doc("plan", d + "/s.onnx", "--devices", 1, "-o", d + "/p.onnx")["milliseconds"]
+    assert abs(milliseconds["Split"] / milliseconds["Relu"] - 1) < 0.05, milliseconds
 
 
 def parts_of_parts(d):
@@ -313,7 +327,7 @@ def refused(d):
 
 
 harness.run([
-    with_the_plan, one_answer, parts_of_parts, lookups, merged_tokens, stages, planned_stages, trace, speeds_count, in_place,
+    with_the_plan, one_answer, split, parts_of_parts, lookups, merged_tokens, stages, planned_stages, trace, speeds_count, in_place,
     without_weights, caches, refused
 ])
 harness.finish()

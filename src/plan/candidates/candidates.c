@@ -101,6 +101,7 @@ static bool comes_back(struct candidate_builder *builder, struct tile_layout *co
 // ---- costs -------------------------------------------------------------------------------------
 
 #define LARGEST_PART (-1)
+#define EACH_MOST    64 // on more devices all are charged for the largest part
 
 // Sizes of the factors: full sizes, and local sizes of the device with index `place` in the
 // placement. With LARGEST_PART, `local` is for the largest shard. Example: 10 rows in 4 shards give
@@ -436,6 +437,25 @@ static void each_part(struct candidate_builder *builder, struct candidate *candi
     candidate->n_each = n;
 }
 
+// True if the parts of a factor have different sizes.
+static bool is_uneven(const struct candidate_builder *builder)
+{
+    const struct placement *placement = &builder->place;
+    struct part_sizes sizes;
+    part_sizes(builder, LARGEST_PART, &sizes);
+    for (int factor = 0; factor < placement->rule->n_factors; factor++)
+        if (sizes.full[factor] % placement->cuts[factor])
+            return true;
+    return false;
+}
+
+static void repeat_each(struct candidate *candidate, int64_t times)
+{
+    int64_t *each = (int64_t *)candidate->each; // made for this candidate
+    for (size_t i = 0; each && i < candidate->n_each; i++)
+        each[i] = times_ps(each[i], times);
+}
+
 static bool has_shares(const struct placement *placement)
 {
     for (int factor = 0; factor < placement->rule->n_factors; factor++)
@@ -479,9 +499,50 @@ void tsr__builder_cost(struct candidate_builder *builder, struct candidate *cand
         slowest = tsr__planner_slowest(builder->planner, builder->place.devices,
                                        builder->place.n_devices);
     struct strategy *strategy = builder->strategy;
+    candidate->uneven = is_uneven(builder);
     candidate->compute = shard_time(builder, candidate, strategy->kind, LARGEST_PART, &slowest);
     if (strategy->apart.move != strategy->kind.move)
         candidate->apart = shard_time(builder, candidate, strategy->apart, LARGEST_PART, &slowest);
+}
+
+// Finds the placement of a candidate again, from its layouts. False: not with this rule.
+static bool place_again(struct candidate_builder *builder, const struct candidate *candidate,
+                        const struct rule *rule)
+{
+    struct planner *planner = builder->planner;
+    builder->in = ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_in + 1);
+    builder->out = ARENA_ARRAY(builder->arena, struct tile_layout *, builder->n_out + 1);
+    if (!rule || !builder->in || !builder->out)
+        return false;
+    for (size_t i = 0; i < builder->n_in; i++)
+        if (candidate->in[i] != PLAN_NO_LAYOUT && !rule_steers(rule, SIDE_INPUT, i))
+            builder->in[i] = (struct tile_layout *)planner->layouts.at[candidate->in[i]].tiles;
+    for (size_t i = 0; i < builder->n_out; i++)
+        if (candidate->out[i] != PLAN_NO_LAYOUT)
+            builder->out[i] = (struct tile_layout *)planner->layouts.at[candidate->out[i]].tiles;
+    return tsr__placement_explicit(builder->arena, builder->arena, builder->node,
+                                   planner->shapes.model, rule, planner->machine.n, builder->in,
+                                   builder->out, true, &builder->place) &&
+           project(builder, &builder->place, builder->in, builder->out);
+}
+
+// Only candidates that are chosen need the times of all devices.
+void tsr__candidate_each(struct planner *planner, struct strategy *strategy,
+                         struct candidate *candidate)
+{
+    if (!candidate->uneven || candidate->each || planner->machine.n > EACH_MOST)
+        return;
+    candidate->uneven = false; // tried
+    struct arena scratch = {.session = planner->session};
+    struct candidate_builder builder =
+        tsr__builder_init(planner, strategy, strategy->node, &scratch);
+    if (place_again(&builder, candidate, strategy->rule) ||
+        place_again(&builder, candidate, strategy->other)) {
+        each_part(&builder, candidate);
+        repeat_each(candidate, strategy->times);
+    }
+    planner->arena.failed = planner->arena.failed || scratch.failed;
+    tsr__arena_free(&scratch);
 }
 
 // ---- one candidate -----------------------------------------------------------------------------
@@ -588,9 +649,7 @@ void tsr__candidate_repeat(struct candidate *candidate, int64_t times)
     candidate->halo = times_ps(candidate->halo, times);
     candidate->free_halo = times_ps(candidate->free_halo, times);
     candidate->crop = times_ps(candidate->crop, times);
-    int64_t *each = (int64_t *)candidate->each; // made for this candidate
-    for (size_t i = 0; i < candidate->n_each; i++)
-        each[i] = times_ps(each[i], times);
+    repeat_each(candidate, times);
 }
 
 // Adds the candidate, with its cost and name, to the strategy. Does nothing if it is a duplicate or

@@ -16,6 +16,11 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
 void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
                             const tsr_node *node, size_t slot, uint32_t layout);
 
+// candidates.c: finds the time of each device for a candidate with parts of different size, unless
+// it is known.
+void tsr__candidate_each(struct planner *planner, struct strategy *strategy,
+                         struct candidate *candidate);
+
 // partial_sums.c: marks the nodes whose sums may stay partial, and those that may read partial
 // sums.
 bool tsr__partial_sums_mark(struct planner *planner);

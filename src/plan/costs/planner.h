@@ -60,6 +60,7 @@ struct candidate {
     int64_t apart;
     const int64_t *each; // time of each of n_each devices if they differ; NULL: all need `compute`
     size_t n_each;
+    bool uneven;           // shards have different sizes, so that `each` is worth finding
     int64_t comm;          // time of the reduction
     int64_t weights;       // bytes of constants on a device
     const char *reduction; // operator of the reduction, or NULL

@@ -507,38 +507,16 @@ int64_t tsr__planner_one_device(struct planner *planner)
 
 // ---- communication -----------------------------------------------------------------------------
 
-struct counts {
-    struct collective_count *at;
-    size_t n;
-};
-
-// Counts an operator. Kinds beyond PLAN_MAX_OPS are ignored; no plan has that many.
-static void count(void *data, const char *op)
-{
-    struct counts *counts = data;
-    size_t i = 0;
-    while (i < counts->n && strcmp(counts->at[i].op, op) != 0)
-        i++;
-    if (i == PLAN_MAX_OPS)
-        return;
-    if (i == counts->n)
-        counts->at[counts->n++] = (struct collective_count){op, 0};
-    counts->at[i].count++;
-}
-
-// What the operators after an output do: counts of them, their time, and the layouts between that
-// later reshardings may start from.
+// The time of the operators after an output, and the layouts between that later reshardings may
+// start from.
 struct after_output {
-    struct counts *counts; // NULL: not counted
-    int64_t ps;            // of one execution
+    int64_t ps; // of one execution
     struct forms forms;
 };
 
 static void take_operator(void *data, const struct planned_operator *planned)
 {
     struct after_output *after = data;
-    if (after->counts && planned->operator->op<COMM_KIND_COUNT)
-        count(after->counts, tsr__collective(planned->operator->op)->op);
     after->ps = int64_min(after->ps + planned->ps, PLAN_NEVER);
 }
 
@@ -558,15 +536,6 @@ static bool bring_to_readers(struct planner *planner, size_t node, size_t slot, 
                                          after);
     }
     return true;
-}
-
-// Counts the operators that reduce an output and bring it to its readers.
-static void count_output(struct planner *planner, size_t node, size_t slot, struct counts *counts)
-{
-    struct after_output after = {.counts = counts};
-    uint32_t first = tsr__plan_sum(planner, node, slot, take_operator, &after);
-    if (first != PLAN_NO_LAYOUT)
-        (void)bring_to_readers(planner, node, slot, first, &after);
 }
 
 int64_t tsr__planner_moved(struct planner *planner, size_t node, size_t slot)
@@ -600,25 +569,4 @@ enum plan_windows tsr__plan_windows(const struct planner *planner, const struct 
             return WINDOWS_EXCHANGED;
     }
     return windows;
-}
-
-// Counts the halo exchanges and reductions of nodes, and the resharding between nodes. A node that
-// is replaced by simpler ones has reductions between these.
-size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out)
-{
-    struct counts counts = {.at = out};
-    for (size_t i = 0; i < planner->n_nodes; i++) {
-        const struct plan_node *node = &planner->nodes[i];
-        if (!node->strategy)
-            continue;
-        const struct candidate *candidate = &node->strategy->at.at[node->choice];
-        if (tsr__plan_windows(planner, node) == WINDOWS_EXCHANGED)
-            count(&counts, tsr__collective(COMM_HALO)->op);
-        for (int k = 0; k < candidate->reductions; k++)
-            count(&counts, candidate->reduction);
-        for (size_t o = 0; o < tsr__plan_makes(node); o++)
-            if (tsr__plan_made(node, o))
-                count_output(planner, i, o, &counts);
-    }
-    return counts.n;
 }

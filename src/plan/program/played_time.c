@@ -24,11 +24,12 @@ struct pending {
     size_t n;
     int64_t ps;
     const int64_t *each; // by index in devices: their times, if they differ; else NULL
+    int64_t more;        // to be added to the times of `each`
 };
 // An operator of a resharding or reduction: the devices of each group synchronize, or every device
 // slices for itself.
 struct event {
-    bool slices; // there is one group, of the devices that slice
+    int op; // a collective, or RESHARD_SLICE: there is one group, of the devices that slice
     struct device_group *groups;
     size_t n_groups;
     int64_t ps;  // of one execution
@@ -53,6 +54,7 @@ struct timing {
     struct player player;
     struct first_only first;
     bool *unused;                // nodes of branches that are not taken, by index
+    bool counts_only;            // in such a branch: communication is counted, and not played
     struct map moves;            // struct events of reshardings, by layouts and value
     VEC(struct pending) pending; // of the current range since its devices last communicated
     struct played_plan *out;
@@ -60,14 +62,32 @@ struct timing {
 
 // ---- operators ---------------------------------------------------------------------------------
 
+static bool is_slice(const struct event *event)
+{
+    return event->op == RESHARD_SLICE;
+}
+
+// Counts a collective of the plan. Kinds beyond PLAN_MAX_OPS are ignored; no plan has that many.
+static void count(struct played_plan *out, const char *op)
+{
+    size_t i = 0;
+    while (i < out->n_counts && strcmp(out->counts[i].op, op) != 0)
+        i++;
+    if (i == PLAN_MAX_OPS)
+        return;
+    if (i == out->n_counts)
+        out->counts[out->n_counts++] = (struct collective_count){op, 0};
+    out->counts[i].count++;
+}
+
 // Copies the groups of an operator. A slice has one group, of all devices with the new layout.
 static bool copy_groups(struct timing *timing, const struct planned_operator *planned,
                         struct event *event)
 {
     const struct tile_layout *to = timing->planner->layouts.at[planned->to].tiles;
     const struct device_group slices = {to->owners, (size_t)to->first[to->n_shards]};
-    const struct device_group *groups = event->slices ? &slices : planned->operator->groups;
-    event->n_groups = event->slices ? 1 : planned->operator->n_groups;
+    const struct device_group *groups = is_slice(event) ? &slices : planned->operator->groups;
+    event->n_groups = is_slice(event) ? 1 : planned->operator->n_groups;
     event->groups = ARENA_ARRAY(&timing->arena, struct device_group, event->n_groups + 1);
     for (size_t g = 0; event->groups && g < event->n_groups; g++) {
         int64_t *devices = ARENA_ARRAY(&timing->arena, int64_t, groups[g].n + 1);
@@ -89,10 +109,9 @@ static void record(void *data, const struct planned_operator *planned)
 {
     struct recording *recording = data;
     struct timing *timing = recording->timing;
-    struct event event = {.ps = planned->ps, .to = planned->to};
+    struct event event = {.op = planned->operator->op, .ps = planned->ps, .to = planned->to};
     if (planned->operator->op == RESHARD_NOTHING)
         return;
-    event.slices = planned->operator->op == RESHARD_SLICE;
     if (timing->planner->link_load) {
         event.uses = tsr__player_uses(&timing->player);
         (void)tsr__player_load(&timing->player); // of the next operator
@@ -128,8 +147,10 @@ static struct events *events_of_move(struct timing *timing, uint32_t from, uint3
 
 static void add_work(struct timing *timing, const struct pending *work)
 {
-    for (size_t i = 0; i < work->n; i++)
-        tsr__player_work(&timing->player, work->devices[i], work->each ? work->each[i] : work->ps);
+    for (size_t i = 0; i < work->n; i++) {
+        int64_t ps = work->each ? int64_max(work->each[i] + work->more, 0) : work->ps;
+        tsr__player_work(&timing->player, work->devices[i], ps);
+    }
 }
 
 // Adds the pending work, that of the range since its devices last communicated.
@@ -168,7 +189,7 @@ static void add_meetings(struct timing *timing, const struct event *event, int64
     }
 }
 
-// Adds the operators, which a run executes `times` times. Returns their time.
+// Adds the operators, which a run executes `times` times, and counts them. Returns their time.
 static int64_t add_events(struct timing *timing, const struct events *events, int64_t times,
                           bool transfer)
 {
@@ -177,9 +198,15 @@ static int64_t add_events(struct timing *timing, const struct events *events, in
         const struct event *event = &events->list.at[i];
         int64_t ps = times_ps(event->ps, times);
         const struct device_group *group = event->groups;
+        if (!is_slice(event))
+            count(timing->out, tsr__collective(event->op)->op);
+        if (timing->counts_only)
+            continue;
         sum = int64_min(sum + ps, PLAN_NEVER);
-        if (event->slices) {
-            add_in_order(timing, &(struct pending){group->devices, group->n, ps, NULL}, transfer);
+        if (is_slice(event)) {
+            add_in_order(timing,
+                         &(struct pending){.devices = group->devices, .n = group->n, .ps = ps},
+                         transfer);
             continue;
         }
         if (!transfer)
@@ -308,11 +335,13 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
     const struct plan_range *range = &timing->ranges[k];
     for (size_t i = 0; i < n_reads; i++) {
         const tsr_value *value = plan_any_read(node, captures, i);
-        if (!value || (i < n_in && !node->border && read_before(node->node, i)) ||
-            is_unmade(timing, value))
+        if (!value || (i < n_in && !node->border && read_before(node->node, i)))
             continue;
+        timing->counts_only = is_unmade(timing, value);
         uint32_t want = i < n_in ? candidate->in[i] : whole_on(timing, range, value, range->n);
-        if (!bring(timing, value, want, k))
+        bool brought = bring(timing, value, want, k);
+        timing->counts_only = false;
+        if (!brought)
             return false;
     }
     return true;
@@ -322,7 +351,7 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
 static void add_common(struct timing *timing, const struct plan_range *range, int64_t ps)
 {
     struct device_group all = {range->devices, range->n};
-    struct event event = {.groups = &all, .n_groups = 1};
+    struct event event = {.op = COMM_SEND, .groups = &all, .n_groups = 1};
     flush(timing);
     add_meetings(timing, &event, ps);
 }
@@ -381,6 +410,19 @@ static bool is_apart(const struct timing *timing, const struct plan_node *node,
     return false;
 }
 
+// Uses the times of the single devices. What the candidate has in addition to their longest, such
+// as slices of windows, all of them have.
+static void use_each(struct pending *work, const struct candidate *candidate)
+{
+    int64_t most = 0;
+    if (!candidate->each || candidate->n_each != work->n)
+        return;
+    for (size_t i = 0; i < candidate->n_each; i++)
+        most = int64_max(most, candidate->each[i]);
+    work->each = candidate->each;
+    work->more = work->ps - most;
+}
+
 // Adds the events of a node on its devices: halos, the node, its reductions.
 static void run_node(struct timing *timing, const struct plan_node *node, size_t k)
 {
@@ -391,22 +433,28 @@ static void run_node(struct timing *timing, const struct plan_node *node, size_t
     int64_t halo = 0,
             sums = 0; // sums without known groups, as between simpler nodes that replace it
     enum plan_windows windows = tsr__plan_windows(timing->planner, node);
-    if (windows == WINDOWS_EXCHANGED)
+    if (windows == WINDOWS_EXCHANGED) {
         halo = candidate->halo + candidate->free_halo;
+        count(timing->out, tsr__collective(COMM_HALO)->op);
+    }
+    for (int i = 0; i < candidate->reductions; i++)
+        count(timing->out, candidate->reduction);
     if (windows == WINDOWS_OF_FULL)
         work.ps -= candidate->crop;
     if (!has_sums(timing->planner, node, candidate))
         sums = candidate->comm - candidate->halo;
-    if (candidate->each && candidate->n_each == range->n)
-        work.each = candidate->each;
+    use_each(&work, candidate);
     if (timing->first.nodes && timing->first.nodes[node - timing->planner->nodes])
         work.n = 1;
-    if (halo > 0)
-        add_common(timing, range, halo);
-    add_in_order(timing, &work, false);
-    if (sums > 0)
-        add_common(timing, range, sums);
-    timing->out->time[k] += work.ps + halo + sums + add_sums(timing, node, k);
+    if (!timing->counts_only) {
+        if (halo > 0)
+            add_common(timing, range, halo);
+        add_in_order(timing, &work, false);
+        if (sums > 0)
+            add_common(timing, range, sums);
+        timing->out->time[k] += work.ps + halo + sums;
+    }
+    timing->out->time[k] += add_sums(timing, node, k);
 }
 
 // Adds the transfer of outputs to the first device of their range. States are not moved.
@@ -469,8 +517,9 @@ static bool list_steps(struct timing *timing, const int64_t *common)
         if (node->strategy) {
             if (!bring_inputs(timing, node, k))
                 return false;
-            if (!timing->unused[i])
-                run_node(timing, node, k);
+            timing->counts_only = timing->unused[i];
+            run_node(timing, node, k);
+            timing->counts_only = false;
         } else if (planner->node_at[tsr__node_id(node->node)] >= 0) {
             run_common(timing, common ? common[i] : 0);
         }
@@ -485,6 +534,7 @@ bool tsr__plan_play(struct planner *planner, const struct plan_range *ranges, si
                     const int64_t *common, struct played_plan *out)
 {
     struct timing timing = {.planner = planner, .ranges = ranges, .n_ranges = n, .out = out};
+    out->n_counts = 0;
     tsr__arena_init(&timing.arena, planner->session);
     tsr__map_init(&timing.moves, &timing.arena, 64);
     timing.forms =
@@ -514,4 +564,21 @@ int64_t tsr__planner_played(struct planner *planner, int64_t cost)
     struct plan_range all = {planner->n_nodes, planner->machine.all, (size_t)planner->machine.n};
     struct played_plan played = {.time = &time, .transfer = &transfer};
     return tsr__plan_play(planner, &all, 1, NULL, &played) ? played.latency : cost;
+}
+
+size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out)
+{
+    const struct planner_scope *scope = &planner->scope;
+    bool staged = scope->n_ranges > 1;
+    struct plan_range all = {planner->n_nodes, planner->machine.all, (size_t)planner->machine.n};
+    size_t n = staged ? scope->n_ranges : 1;
+    struct arena scratch = {.session = planner->session};
+    struct played_plan played = {.time = ARENA_ARRAY(&scratch, int64_t, n),
+                                 .transfer = ARENA_ARRAY(&scratch, int64_t, n)};
+    bool ok = played.time && played.transfer &&
+              tsr__plan_play(planner, staged ? scope->ranges : &all, n, NULL, &played);
+    tsr__arena_free(&scratch);
+    for (size_t i = 0; i < played.n_counts && ok; i++)
+        out[i] = played.counts[i];
+    return ok ? played.n_counts : 0;
 }

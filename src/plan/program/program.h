@@ -28,8 +28,12 @@ void tsr__build_settle(const struct planner *planner, struct program_result *res
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out);
 
-// translate.c: returns the layout of `value` in another planner. PLAN_NO_LAYOUT: out of memory,
-// which the arena records.
+// translate.c: returns the number that the layout of a block of devices has in the planner `to`,
+// on all copies of the block, with the groups of partial sums. PLAN_NO_LAYOUT: out of memory.
+uint32_t tsr__layout_translate(struct planner *to, const struct planner *from, uint32_t layout,
+                               const struct tile_repeat *repeat, int dim);
+// Returns the layout of `value` in another planner. PLAN_NO_LAYOUT: out of memory, which the arena
+// records.
 // `value` NULL: the slot of a border without an outer value.
 typedef uint32_t layout_map_fn(void *context, const tsr_value *value, uint32_t layout);
 // Translates the layouts of a candidate to those of the planner `to`. False: out of memory.
@@ -45,6 +49,8 @@ struct candidate *tsr__candidate_only(struct planner *to, size_t index,
 // can be cheaper, the result is not feasible.
 tsr_status tsr__planner_solve(struct planner *planner, const struct program *program, int64_t beat,
                               struct program_result *result) TSR_MUST_USE;
+// Chooses a candidate of a node.
+void tsr__planner_choose(struct planner *planner, struct plan_node *node, uint32_t choice);
 // Sets the choices of the nodes from a solution.
 void tsr__planner_take(struct planner *planner, const uint32_t *choice);
 // Writes the program as an LP file.
@@ -91,6 +97,9 @@ struct plan_range {
 struct played_plan {
     int64_t latency, period;  // of one run; between the ends of consecutive runs
     int64_t *time, *transfer; // by range, of the caller: nodes, and transfers from other ranges
+    // its collectives, also those in branches of an If that are not taken
+    struct collective_count counts[PLAN_MAX_OPS];
+    size_t n_counts;
 };
 // played_time.c: plays the plan that the nodes have chosen. common: by node, times of nodes in no
 // range, or NULL. Returns false if out of memory.
@@ -102,6 +111,9 @@ bool tsr__planner_unused(struct planner *planner, struct arena *arena, bool **un
 // Returns the time of one run of the plan that the nodes have chosen, on all devices of the
 // planner. `cost`: what the program charges; returned if memory runs out.
 int64_t tsr__planner_played(struct planner *planner, int64_t cost);
+// Lists the collectives of that plan, or of its stages. Returns their number; 0: none, or out of
+// memory.
+size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out);
 
 // states.c: reads the states from "past=present" texts or from the model's metadata. The values
 // must be filled in before.
@@ -132,7 +144,6 @@ size_t tsr__planner_binding(struct planner *planner, tsr_plan_binding *out, int6
 // largest device, or a node has no such candidate.
 int64_t tsr__planner_one_device(struct planner *planner);
 int64_t tsr__planner_unsharded_time(const struct planner *planner); // ignores memory
-size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out);
 // Where the windows of a node come from: full values, of which every device slices what it needs,
 // its own shards, or also those of its neighbours (a HaloExchange).
 enum plan_windows { WINDOWS_OF_FULL, WINDOWS_OF_SHARDS, WINDOWS_EXCHANGED };

@@ -10,11 +10,17 @@
 #include <math.h>
 
 // Sets the choices of the nodes. `choice` is indexed by variable of the planner's program.
+void tsr__planner_choose(struct planner *planner, struct plan_node *node, uint32_t choice)
+{
+    node->choice = choice;
+    tsr__candidate_each(planner, node->strategy, &node->strategy->at.at[choice]);
+}
+
 void tsr__planner_take(struct planner *planner, const uint32_t *choice)
 {
     for (size_t i = 0; i < planner->n_nodes; i++)
         if (planner->nodes[i].strategy)
-            planner->nodes[i].choice = choice[planner->nodes[i].var];
+            tsr__planner_choose(planner, &planner->nodes[i], choice[planner->nodes[i].var]);
 }
 
 static bool fits(const struct program *program, const uint32_t *choice)

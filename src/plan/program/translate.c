@@ -6,6 +6,46 @@
 //     all devices the same candidate has {2, 1} on 4 5.
 #include "plan/program/program.h"
 
+// Returns the groups of the block's partial sums, repeated for every copy. NULL: out of memory.
+static struct device_group *repeat_groups(struct arena *arena, const struct parts *parts,
+                                          const struct tile_repeat *repeat)
+{
+    size_t copies = (size_t)repeat->copies;
+    struct device_group *groups = ARENA_ARRAY(arena, struct device_group, parts->n * copies + 1);
+    for (size_t copy = 0; groups && copy < copies; copy++)
+        for (size_t g = 0; g < parts->n; g++) {
+            const struct device_group *from = &parts->groups[g];
+            int64_t *devices = ARENA_ARRAY(arena, int64_t, from->n + 1);
+            if (!devices)
+                return NULL;
+            for (size_t i = 0; i < from->n; i++)
+                devices[i] = (int64_t)copy * repeat->devices + repeat->device[from->devices[i]];
+            groups[copy * parts->n + g] = (struct device_group){devices, from->n};
+        }
+    return groups;
+}
+
+uint32_t tsr__layout_translate(struct planner *to, const struct planner *from, uint32_t layout,
+                               const struct tile_repeat *repeat, int dim)
+{
+    const struct numbered_layout *block = &from->layouts.at[layout];
+    struct arena scratch = {.session = to->session};
+    uint32_t number = PLAN_NO_LAYOUT;
+    struct tile_layout *all = tsr__layout_repeat(&scratch, block->tiles, repeat, dim);
+    struct tile_layout *kept = all ? tsr__layout_copy(&to->arena, all) : NULL;
+    if (kept)
+        number = tsr__planner_layout(to, kept);
+    if (number != PLAN_NO_LAYOUT && block->parts) {
+        struct device_group *groups = repeat_groups(&scratch, block->parts, repeat);
+        number = groups ? tsr__planner_parts(to, number, groups,
+                                             block->parts->n * (size_t)repeat->copies)
+                        : PLAN_NO_LAYOUT;
+    }
+    to->arena.failed = to->arena.failed || scratch.failed;
+    tsr__arena_free(&scratch);
+    return number;
+}
+
 bool tsr__candidate_translate(struct planner *to, const struct plan_node *node,
                               const struct candidate *from, layout_map_fn *map, void *context,
                               struct candidate *out)

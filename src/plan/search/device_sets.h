@@ -147,8 +147,8 @@ bool tsr__set_divides(const struct set_model *model, const struct plan_node *nod
 // Returns the time that copies need in addition to their own computation: sums over the batch,
 // gathering of outputs, slicing of inputs.
 int64_t tsr__set_copies_time(const struct set_model *model);
-// Returns the part of that time that playing the plan on all devices does not include: sums over
-// the batch, decisions, moving axes at borders.
+// Returns the part of that time that playing the plan on all devices does not include: decisions,
+// moving axes at borders.
 int64_t tsr__set_unplayed_time(const struct set_model *model);
 // Returns the time of a node that every copy computes in full.
 int64_t tsr__set_full_time(const struct set_model *model, const struct plan_node *node);
@@ -156,6 +156,9 @@ int64_t tsr__set_full_time(const struct set_model *model, const struct plan_node
 int64_t tsr__set_least_time(const struct set_model *model);
 // Returns the number of sums over the batch.
 size_t tsr__set_sums(const struct set_model *model);
+// True if the node reduces over the batch, such as a mean: copies must combine their partial sums.
+bool tsr__set_reduces_batch(const struct set_model *model, const struct plan_node *node,
+                            size_t slot);
 // Returns the bytes that every device needs for inputs that it receives in full, beyond the share
 // of its copy.
 int64_t tsr__set_input_bytes(const struct set_model *model);

@@ -276,8 +276,8 @@ static int64_t slice_time(const struct set_model *model)
 
 // ---- sums over the batch -----------------------------------------------------------------------
 
-// True if the node reduces over the batch, such as a mean: copies must combine their partial sums.
-static bool reduces_batch(const struct set_model *model, const struct plan_node *node, size_t slot)
+bool tsr__set_reduces_batch(const struct set_model *model, const struct plan_node *node,
+                            size_t slot)
 {
     const tsr_value *out = tsr_node_output(node->node, slot);
     if (!out || rule_steers(node->rule, SIDE_OUTPUT, slot) ||
@@ -333,7 +333,7 @@ static struct sums sums_of(const struct set_model *model)
             continue;
         for (size_t slot = 0; slot < tsr__plan_makes(node); slot++) {
             uint32_t layout = node->strategy->at.at[node->choice].out[slot];
-            if (layout == PLAN_NO_LAYOUT || !reduces_batch(model, node, slot))
+            if (layout == PLAN_NO_LAYOUT || !tsr__set_reduces_batch(model, node, slot))
                 continue;
             const struct plan_value *value =
                 &planner->values[tsr__value_id(tsr_node_output(node->node, slot))];
@@ -611,13 +611,13 @@ bool tsr__set_fits(const struct set_model *model, int64_t reserved)
 
 int64_t tsr__set_copies_time(const struct set_model *model)
 {
-    return gather_time(model) + slice_time(model) + tsr__set_unplayed_time(model) +
-           undivided_time(model, true);
+    return gather_time(model) + slice_time(model) + sums_of(model).ps +
+           tsr__set_unplayed_time(model) + undivided_time(model, true);
 }
 
 int64_t tsr__set_unplayed_time(const struct set_model *model)
 {
-    return sums_of(model).ps + decisions_time(model) + borders_time(model);
+    return decisions_time(model) + borders_time(model);
 }
 
 // Returns a lower bound for the additional time of copies. On a set of one device each node has one

@@ -153,25 +153,6 @@ struct expansion {
     bool unsharded;     // every copy computes the full node
 };
 
-// Returns the groups of devices, repeated for every copy. NULL: out of memory.
-static struct device_group *expand_groups(const struct device_set *set, struct arena *arena,
-                                          const struct parts *parts)
-{
-    size_t copies = (size_t)set->copies;
-    struct device_group *groups = ARENA_ARRAY(arena, struct device_group, parts->n * copies);
-    for (size_t copy = 0; groups && copy < copies; copy++)
-        for (size_t g = 0; g < parts->n; g++) {
-            const struct device_group *from = &parts->groups[g];
-            int64_t *devices = ARENA_ARRAY(arena, int64_t, from->n);
-            if (!devices)
-                return NULL;
-            for (size_t i = 0; i < from->n; i++)
-                devices[i] = (int64_t)copy * set->n + set->devices[from->devices[i]];
-            groups[copy * parts->n + g] = (struct device_group){devices, from->n};
-        }
-    return groups;
-}
-
 // Returns the number of a repeated layout in the planner of all devices; PLAN_NO_LAYOUT: out of
 // memory. Results are cached, because there are few different layouts and each lists every device.
 static uint32_t expand_layout(struct expansion *expansion, uint32_t layout, int dim)
@@ -184,24 +165,12 @@ static uint32_t expand_layout(struct expansion *expansion, uint32_t layout, int 
     if (known)
         return *known;
     struct tile_repeat repeat = {set->copies, set->n, set->devices};
-    const struct numbered_layout *from = &expansion->model.part->layouts.at[layout];
-    struct arena scratch = {.session = planner->session};
-    struct tile_layout *all = tsr__layout_repeat(&scratch, from->tiles, &repeat, dim);
-    struct tile_layout *kept = all ? tsr__layout_copy(&planner->arena, all) : NULL;
-    tsr__arena_free(&scratch);
     uint32_t *number = ARENA_NEW(&planner->arena, uint32_t);
     void **at = tsr__map_at_copy(&expansion->layouts, name);
-    if (!kept || !number || !at)
+    if (!number || !at)
         return PLAN_NO_LAYOUT;
-    *number = tsr__planner_layout(planner, kept);
+    *number = tsr__layout_translate(planner, expansion->model.part, layout, &repeat, dim);
     *at = number;
-    if (from->parts && *number != PLAN_NO_LAYOUT) {
-        struct device_group *groups = expand_groups(set, &planner->arena, from->parts);
-        if (!groups)
-            return PLAN_NO_LAYOUT;
-        *number =
-            tsr__planner_parts(planner, *number, groups, from->parts->n * (size_t)set->copies);
-    }
     return *number;
 }
 
@@ -224,6 +193,74 @@ static bool has_sharded(const struct planner *planner, const uint32_t *layouts, 
     return false;
 }
 
+// Returns the groups in which the copies combine an output: the devices of a group of the block, or
+// a single device, together with those of the other copies. NULL: out of memory.
+static struct device_group *groups_over_copies(const struct device_set *set, struct arena *arena,
+                                               const struct parts *parts, size_t *n)
+{
+    size_t copies = (size_t)set->copies;
+    *n = parts ? parts->n : (size_t)set->n;
+    struct device_group *groups = ARENA_ARRAY(arena, struct device_group, *n + 1);
+    for (size_t g = 0; groups && g < *n; g++) {
+        const int64_t one = (int64_t)g;
+        struct device_group from = parts ? parts->groups[g] : (struct device_group){NULL, 1};
+        int64_t *devices = ARENA_ARRAY(arena, int64_t, copies * from.n);
+        if (!devices)
+            return NULL;
+        for (size_t i = 0; i < copies * from.n; i++)
+            devices[i] = (int64_t)(i / from.n) * set->n +
+                         set->devices[from.devices ? from.devices[i % from.n] : one];
+        groups[g] = (struct device_group){devices, copies * from.n};
+    }
+    return groups;
+}
+
+// Makes the outputs for which the node reduces over the batch partial sums of the copies.
+static bool add_sums(const struct expansion *expansion, const struct plan_node *node,
+                     struct candidate *only)
+{
+    const struct set_model *model = &expansion->model;
+    const struct candidate *own = &node->strategy->at.at[node->choice];
+    if (expansion->unsharded || node->border || model->set->copies < 2 ||
+        model->all->machine.n > EXACT_MOST)
+        return true;
+    for (size_t i = 0; i < tsr__plan_makes(node); i++) {
+        if (only->out[i] == PLAN_NO_LAYOUT || !tsr__set_reduces_batch(model, node, i))
+            continue;
+        size_t n;
+        uint32_t before = only->before[i] == PLAN_NO_LAYOUT ? only->out[i] : only->before[i];
+        const struct parts *parts =
+            own->before[i] == PLAN_NO_LAYOUT ? NULL : model->part->layouts.at[own->before[i]].parts;
+        struct device_group *groups = groups_over_copies(model->set, &model->all->arena, parts, &n);
+        if (model->all->layouts.at[before].parts)
+            before = model->all->layouts.at[before].parts->layout;
+        only->before[i] =
+            groups ? tsr__planner_parts(model->all, before, groups, n) : PLAN_NO_LAYOUT;
+        if (only->before[i] == PLAN_NO_LAYOUT)
+            return false;
+    }
+    return true;
+}
+
+// Repeats the times of the single devices for every copy. They are not known for a node that every
+// copy computes in full.
+static bool repeat_times(const struct expansion *expansion, struct candidate *only)
+{
+    const struct device_set *set = expansion->model.set;
+    struct planner *planner = expansion->model.all;
+    const int64_t *each = expansion->unsharded ? NULL : only->each;
+    only->each = NULL;
+    if (!each || only->n_each != (size_t)set->n || planner->machine.n > EXACT_MOST)
+        return true;
+    int64_t *all = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n);
+    for (int64_t copy = 0; all && copy < set->copies; copy++)
+        for (int64_t i = 0; i < set->n; i++)
+            all[copy * set->n + set->devices[i]] = each[i];
+    only->each = all;
+    only->n_each = (size_t)planner->machine.n;
+    return all != NULL;
+}
+
 // Makes the chosen candidate of a node its only one in the planner of all devices.
 static bool expand_node(struct expansion *expansion, size_t i)
 {
@@ -239,6 +276,8 @@ static bool expand_node(struct expansion *expansion, size_t i)
     struct candidate *only = tsr__candidate_only(planner, i, node);
     if (!only || !tsr__candidate_translate(planner, node, &node->strategy->at.at[node->choice],
                                            expand_value, expansion, only))
+        return false;
+    if (!repeat_times(expansion, only) || !add_sums(expansion, node, only))
         return false;
     if (expansion->unsharded)
         only->compute = tsr__set_full_time(&expansion->model, node);

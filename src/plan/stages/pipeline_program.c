@@ -25,9 +25,7 @@ static uint32_t on_all_devices(void *context, const tsr_value *value, uint32_t l
     const struct stage *stage = layouts->stage;
     struct tile_repeat once = {1, (int64_t)stage->n, stage->devices};
     (void)value;
-    struct tile_layout *tiles = tsr__layout_repeat(
-        &planner->arena, stage->kind->planner.layouts.at[layout].tiles, &once, BATCH_NOWHERE);
-    return tiles ? tsr__planner_layout(planner, tiles) : PLAN_NO_LAYOUT;
+    return tsr__layout_translate(planner, &stage->kind->planner, layout, &once, BATCH_NOWHERE);
 }
 
 bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,

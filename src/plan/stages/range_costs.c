@@ -434,7 +434,7 @@ void tsr__range_choose(struct staging *staging, const struct stage *stage, const
     select_range(staging, kind, stage);
     for (size_t n = kind->begin; n < kind->end; n++)
         if (kind->nodes[n].strategy)
-            kind->nodes[n].choice = choice[n];
+            tsr__planner_choose(&kind->planner, &kind->nodes[n], choice[n]);
 }
 
 // Finds the least memory of the range, with a program that has memory rows but no effective limit.
