@@ -7,12 +7,13 @@
 // that grows has another shape in every run (grow.c). If its new length is not known, its shards
 // are copied.
 //
-//     Example of four runs:
-//     run 1   past [1,8,512,64] -> present [1,8,512,64]   copied; the shape stayed
-//     run 2   past [1,8,512,64]                           written in place
-//     run 3   past [1,8,1024,64]                          another buffer: copied
-//     run 4   past [4,8,1024,64], 33 tokens               heads of a rank are not contiguous: the
-//                                                         33 tokens are copied
+//     Examples:
+//     past [1,8,512,64], 9 tokens    written in place
+//     past [1,8,512,64], ? tokens    copied; if the shape stayed, the next run writes in place
+//     past [4,8,512,64], 9 tokens    heads of a rank are not contiguous: the 9 tokens are copied
+//
+// Behind the tokens the buffer keeps its contents. onnxruntime-genai reads one of them if tokens
+// are appended after an answer.
 #include "ep/internal.h"
 #include "runtime/runtime.h"
 
@@ -121,7 +122,7 @@ static int64_t size_of(const struct fused *fused, const tsr_tensors *inputs, con
 
 // True if the output of this run has the shape of the cache. An attention with spare capacity
 // returns its buffer unless it needs a longer one: with total_length 33 in the other inputs, a
-// cache of length 32 must grow. *used is the axis of which only a part is needed, and its length;
+// cache of length 32 must grow. If no input has the length, the last run must have kept it. *used is the axis of which only a part is needed, and its length;
 // used->axis -1: none, or several. Of other caches the inputs must give every size: the length of
 // one that a branch computes without its past may change, although the last run kept it.
 static bool keeps_shape(const struct fused *fused, const struct cache_pair *cache,
@@ -138,6 +139,8 @@ static bool keeps_shape(const struct fused *fused, const struct cache_pair *cach
         if (size < 0)
             size = size_of(fused, inputs, port->dims[axis].symbol, known);
         if (size > cache->dims[axis] || (!cache->has_room && size < cache->dims[axis]))
+            return false;
+        if (size < 0 && !cache->steady && !cache->slides)
             return false;
         if (size < 0 || size == cache->dims[axis])
             continue;
@@ -220,9 +223,9 @@ static void end_copies(struct fused *fused, bool succeeded)
 // Returns where the ranks write a cache in this run: to the buffer of the output, or to a copy of
 // the past. NULL: to memory of their own. `data` is the buffer of the output.
 static void *place_of(struct fused *fused, struct cache_pair *cache, const struct tensor *past,
-                      void *data, bool seen)
+                      void *data)
 {
-    if (seen && !is_read_late(cache, past, data))
+    if ((cache->steady || !cache->slides) && !is_read_late(cache, past, data))
         return data;
     if (cache->slides && past->device == 0 && data == past->data)
         return copy_past(fused, cache, past, data);
@@ -250,7 +253,7 @@ static tsr_status place_cache(struct fused *fused, OrtKernelContext *context,
         use_part(fused, cache, used);
     if (!in_place || !data || 1 + tsr__ep_value_gpu(api, value) != past->device)
         return TSR_OK;
-    data = place_of(fused, cache, past, data, cache->steady);
+    data = place_of(fused, cache, past, data);
     if (!data)
         return TSR_OK;
     return tsr__tensors_add_foreign(places, str_of(wanted.name), past->type, past->rank, past->dims,
@@ -262,6 +265,44 @@ static void set_shape(struct cache_pair *cache, int rank, const int64_t *dims)
     cache->checked = false;
     cache->rank = rank <= RUN_MAX_RANK ? rank : 0;
     memcpy(cache->dims, dims, (size_t)cache->rank * sizeof *dims);
+}
+
+// Sets the shape of a cache with spare capacity, which its output keeps, if the last run had another
+// one.
+static void begin_shape(struct cache_pair *cache, const struct tensor *past)
+{
+    if (!cache->has_room || has_shape(past, cache->rank, cache->dims))
+        return;
+    set_shape(cache, past->rank, past->dims);
+    cache->steady = false;
+}
+
+bool tsr__ep_caches_give(struct fused *fused, const tsr_tensors *inputs, size_t output,
+                         const struct tensor *tensor, void *data)
+{
+    struct known_sizes known = {.n = 0};
+    struct used_length used = {.axis = -1};
+    size_t i = 0;
+    while (i < fused->n_caches && fused->caches[i].output != output)
+        i++;
+    struct cache_pair *cache = i < fused->n_caches ? &fused->caches[i] : NULL;
+    const struct tensor *past =
+        cache ? tsr__tensors_get(inputs, fused->inputs[cache->input]) : NULL;
+    if (!past || !cache->has_room || cache->slides || past->device || past->data != data ||
+        tsr_dtype_bits(past->type) < 8 || !has_shape(tensor, past->rank, past->dims))
+        return false;
+    begin_shape(cache, past);
+    if (!keeps_shape(fused, cache, inputs, &known, &used) || used.axis < 0)
+        return false;
+    size_t rows = 1, row = tensor->bytes, token;
+    for (int axis = 0; axis < used.axis; axis++)
+        rows *= (size_t)tensor->dims[axis];
+    row = rows ? row / rows : 0;
+    token = row / (size_t)tensor->dims[used.axis];
+    for (size_t k = 0; k < rows; k++)
+        memcpy((char *)data + k * row, (const char *)tensor->data + k * row,
+               (size_t)used.used * token);
+    return true;
 }
 
 tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, tsr_tensors *inputs,
@@ -278,11 +319,8 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, 
         const struct tensor *past = tsr__tensors_get(inputs, fused->inputs[cache->input]);
         if (cache->grown || !past)
             continue;
-        if (cache->slides && !has_shape(past, cache->rank, cache->dims)) {
-            set_shape(cache, past->rank, past->dims);
-            cache->steady = false;
-        }
-        if ((!cache->steady && !cache->slides) || !has_shape(past, cache->rank, cache->dims) ||
+        begin_shape(cache, past);
+        if ((!cache->steady && !cache->has_room) || !has_shape(past, cache->rank, cache->dims) ||
             !keeps_shape(fused, cache, inputs, &known, &used))
             continue;
         TRY(place_cache(fused, context, cache, past, &used, places));

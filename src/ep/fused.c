@@ -68,9 +68,10 @@ static OrtStatus *give_texts(const OrtApi *ort, const struct tensor *tensor, Ort
     return NULL;
 }
 
-static OrtStatus *give_output(const struct ep_factory *factory, OrtKernelContext *context, size_t i,
-                              const struct tensor *tensor)
+static OrtStatus *give_output(struct fused *fused, OrtKernelContext *context,
+                              const tsr_tensors *inputs, size_t i, const struct tensor *tensor)
 {
+    const struct ep_factory *factory = fused->provider->factory;
     const OrtApi *ort = factory->api.ort;
     OrtValue *value = NULL;
     void *data = NULL;
@@ -83,13 +84,14 @@ static OrtStatus *give_output(const struct ep_factory *factory, OrtKernelContext
     int gpu = tsr__ep_value_gpu(&factory->api, value);
     if (gpu >= 0)
         return tsr__ep_memory_copy(factory->memory, data, gpu, tensor->data, -1, tensor->bytes);
-    if (tensor->bytes)
+    if (tensor->bytes && !tsr__ep_caches_give(fused, inputs, i, tensor, data))
         memcpy(data, tensor->data, tensor->bytes);
     return NULL;
 }
 
-static OrtStatus *give_outputs(const struct fused *fused, OrtKernelContext *context,
-                               const tsr_tensors *places, const tsr_tensors *outputs)
+static OrtStatus *give_outputs(struct fused *fused, OrtKernelContext *context,
+                               const tsr_tensors *inputs, const tsr_tensors *places,
+                               const tsr_tensors *outputs)
 {
     const OrtApi *ort = fused->provider->factory->api.ort;
     for (size_t i = 0; i < fused->n_outputs; i++) {
@@ -103,7 +105,7 @@ static OrtStatus *give_outputs(const struct fused *fused, OrtKernelContext *cont
             continue;
         if (at < 0 || outputs->at[at]->rank < 0)
             return ort->CreateStatus(ORT_FAIL, "Tessera: the ranks did not return an output");
-        TRY(give_output(fused->provider->factory, context, i, outputs->at[at]));
+        TRY(give_output(fused, context, inputs, i, outputs->at[at]));
     }
     return NULL;
 }
@@ -169,7 +171,7 @@ static OrtStatus *run(struct fused *fused, OrtKernelContext *context)
         st = compared;
     if (st == TSR_OK) {
         fused->n_runs++;
-        failed = give_outputs(fused, context, places, outputs);
+        failed = give_outputs(fused, context, inputs, places, outputs);
         fused->has_states = !failed; // without handles, the states are lost
     } else {
         failed = tsr__ep_failed(api, session, st);

@@ -350,6 +350,10 @@ tsr_status tsr__ep_caches_place(struct fused *fused, OrtKernelContext *context, 
 void tsr__ep_caches_returned(struct fused *fused, size_t output, const struct tensor *present);
 // Sets the shape of the application's buffer if the output is the used part of a cache.
 void tsr__ep_caches_full_shape(const struct fused *fused, size_t output, struct tensor *to);
+// If the output is a cache with spare capacity, and its past is the same buffer: copies only its
+// tokens to `data`, so that the rest keeps its contents. Returns false for other outputs.
+bool tsr__ep_caches_give(struct fused *fused, const tsr_tensors *inputs, size_t output,
+                         const struct tensor *tensor, void *data);
 // Returns the bytes of caches that a run has copied.
 int64_t tsr__ep_caches_copied(const struct fused *fused, const tsr_tensors *inputs,
                               const tsr_tensors *places, const tsr_tensors *outputs);

@@ -267,7 +267,7 @@ def genai_story(folder):
         for turn in ([3, 4], [7, 8], [2]):
             first.append_tokens(np.array([turn], np.int32))
             out += some(first, 3)
-        a, b = start(made, [[1, 2, 3]]), start(made, [[9, 8, 7, 6]])
+        a, b = start(made, [[1, 2, 3]], max_length=96), start(made, [[9, 8, 7, 6]])
         for _ in range(3):
             out += some(a, 2) + some(b, 2)
         del a
@@ -275,6 +275,10 @@ def genai_story(folder):
         out += some(c, 3)
         c.append_tokens(np.array([[8, 6]], np.int32))
         out += some(c, 4)
+        first.rewind_to(3)
+        for generator in (first, b):
+            generator.append_tokens(np.array([[6, 2]], np.int32))
+            out += some(generator, 3)
         return out + some(c, 4) + some(b, 3) + some(start(made, [[1, 5, 9], [2, 6, 3], [7, 0, 0]]), 6)
 
     genai.register_execution_provider_library("tessera", host.LIBRARY)
@@ -282,7 +286,7 @@ def genai_story(folder):
     for number, kind in enumerate(kinds):
         path = decoder.write("%s/%d" % (folder, number), norms=True, **kind)
         want = told(model(path, None))
-        for more in ({}, dict(devices="3"), dict(transport="shm")):
+        for more in ({}, dict(devices="3"), dict(transport="shm"), dict(caches="application"), dict(caches="application", transport="shm")):
             assert told(model(path, dict(more))) == want, (kind, more)
     made = model(path, {})
     host.fails(lambda: some(start(made, [[1, 2, 3]], num_beams=2), 3), "caches=ranks", "one buffer")
