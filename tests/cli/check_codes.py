@@ -262,12 +262,13 @@ case("stage-unchecked", lambda: many_configs(257), lambda: many_configs(256))
 
 
 def long_chain(n):
-    m = base()
+    """Two configurations: the first one is always checked completely."""
+    m = base(configs=(("c", 2, ()), ("again", 2, ())))
     before = "z"
     for i in range(n):
         m.graph.node.append(helper.make_node("Neg", [before], ["n%d" % i], name="n%d" % i))
         before = "n%d" % i
-    return entry(m, "mm", Spec("w", [(1, 2)], [0, 1]))
+    return entry(entry(m, "mm", Spec("w", [(1, 2)], [0, 1])), "mm", Spec("w", [(1, 2)], [0, 1]), config="again")
 
 
 case("flow-unchecked", lambda: long_chain(20000), lambda: long_chain(20))

@@ -137,6 +137,25 @@ def placed_apart(d):
     assert n > 30 and not missed and not wrong, (n, missed, wrong)
 
 
+def few_elements(d):
+    """An axis with fewer elements than shards: one device or none has all of it, so nothing that could be sharded stays unsharded."""
+    value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
+    operators = {"Slice": ["from", "to", "axis"], "Pad": ["pads"], "Reshape": ["shape"], "Concat": ["x"], "CumSum": ["axis"],
+                 "Flatten": [], "Tile": ["times"]}
+    for op, more in operators.items():
+        for size in (0, 1, 2):
+            known = {"from": [1], "to": [9], "axis": [0], "pads": [1, 0, 1, 0], "shape": [4, size], "times": [2, 1]}
+            weights = [onnx.helper.make_tensor(k, onnx.TensorProto.INT64, [] if op == "CumSum" else [len(known[k])], known[k])
+                       for k in more if k in known]
+            attributes = {"Concat": {"axis": 0}, "Reshape": {"allowzero": 1}, "Flatten": {"axis": 2}}.get(op, {})
+            ports = [value("x", onnx.TensorProto.FLOAT, [size, 4])], [value("y", onnx.TensorProto.FLOAT, [None, None])]
+            graph = onnx.helper.make_graph([node(op, ["x", *more], ["y"], **attributes)], "g", *ports, weights)
+            opsets = [onnx.helper.make_opsetid("", 18)]
+            onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=11), d + "/few.onnx")
+            compare(d, d + "/few.onnx", ["--shard", '"#0":x={2,1:0,1}'])
+            assert not wrong, (op, size, wrong)
+
+
 def bodies(d):
     """Annotations in bodies that have no effect. Softmax cannot be sharded along its axis inside of a body, Relu can."""
     value, node = onnx.helper.make_tensor_value_info, onnx.helper.make_node
@@ -170,5 +189,5 @@ def enough(d):
     assert harness.PATTERN or (DONE["cases"] > 100 and DONE["refused"] > 5), DONE
 
 
-harness.run([replaced, staged_lists, placed_apart, bodies, node_tests, models, enough])
+harness.run([replaced, staged_lists, placed_apart, few_elements, bodies, node_tests, models, enough])
 harness.finish()

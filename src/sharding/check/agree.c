@@ -3,10 +3,10 @@
 // operator.
 //
 // Each explicit layout is tested alone, then together with those before it. If a layout does not
-// fit alone, this operator does not support the sharding: a warning. If it fits alone but not
-// together, it contradicts another sharding: an error that names both shardings and gives the
-// layout that the second should have. Outputs are not checked: an output that is requested in
-// another layout is resharded.
+// fit alone, this operator does not support the sharding: the flow reports it if the node runs
+// unsharded. If it fits alone but not together, it contradicts another sharding: an error that
+// names both shardings and gives the layout that the second should have. Outputs are not checked:
+// an output that is requested in another layout is resharded.
 //
 // Examples, in the notation of notation.c:
 //     MatMul X [8,6] x W [6,4] on devices 0 and 1; factors m = 8, k = 6, n = 4
@@ -41,8 +41,6 @@ struct agree {
     const tsr_config *config;
     const struct rule *rule;
     int64_t n_all;
-    bool remarks;
-    bool *uncut; // set if a warning reports that the node runs unsharded
     // provides layouts for inputs without a spec; NULL: those inputs are not checked
     const struct flow *assumed;
     bool inherits; // an input has the layout of its producer
@@ -192,18 +190,6 @@ static void report_broadcast(const struct agree *agree, const struct given *give
               STR_ARG(at.value), STR_ARG(mine));
 }
 
-static void report_uncut(const struct agree *agree, const tsr_value *value, const char *why)
-{
-    if (!agree->remarks)
-        return;
-    *agree->uncut = true;
-    tsr__diag(
-        agree->arena->session, DIAG_not_cut_here,
-        PLACE_AT(tsr__place_spec(agree->node, agree->config, value)),
-        "choose a sharding that the operator's rule allows (`tessera rules OP`), or remove it",
-        "the node has a sharding, but runs replicated on its devices: %s", why);
-}
-
 // True if all layouts fit agree->rule together. Reports nothing.
 static bool fits_all(const struct agree *agree)
 {
@@ -230,8 +216,6 @@ static bool check_layouts(const struct agree *agree)
         if (!take(agree, &alone, given)) {
             if (agree->assumed && alone.broadcast)
                 report_broadcast(agree, given);
-            else if (!agree->arena->failed && !tsr__layout_is_whole(given->layout))
-                report_uncut(agree, given->value, alone.wrong);
             return !agree->arena->failed;
         }
         if (take(agree, &all, given))
@@ -314,12 +298,8 @@ static bool agreement(struct agree *agree, const struct shapes *shapes, const ts
     agree->rule = tsr__rule_of_any_size(agree->arena, agree->node, shapes);
     if (!agree->rule)
         return false;
-    if (agree->rule->open)
+    if (agree->rule->open || agree->rule->whole)
         return true; // the flow checks whether the node can be sharded as requested
-    if (agree->rule->whole) {
-        report_uncut(agree, NULL, agree->rule->whole);
-        return true;
-    }
     const struct rule *second = tsr__rule_strided(agree->arena, agree->node, shapes);
     if ((may_merge && fits_any(agree, second, true)) || fits_any(agree, second, false))
         return true;
@@ -328,20 +308,14 @@ static bool agreement(struct agree *agree, const struct shapes *shapes, const ts
 }
 
 bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, const tsr_node *node,
-                          const tsr_node_config *nc, bool remarks, bool *uncut)
+                          const tsr_node_config *nc)
 {
-    struct agree agree = {.arena = scratch,
-                          .node = node,
-                          .config = tsr_node_config_target(nc),
-                          .remarks = remarks,
-                          .uncut = uncut};
+    struct agree agree = {.arena = scratch, .node = node, .config = tsr_node_config_target(nc)};
     return agreement(&agree, shapes, nc);
 }
 
 bool tsr__check_formal(struct arena *scratch, const struct flow *flow, const tsr_node *node)
 {
-    bool uncut = false;
-    struct agree agree = {
-        .arena = scratch, .node = node, .config = flow->config, .uncut = &uncut, .assumed = flow};
+    struct agree agree = {.arena = scratch, .node = node, .config = flow->config, .assumed = flow};
     return agreement(&agree, flow->shapes, tsr_node_find_config(node, flow->config));
 }

@@ -7,10 +7,9 @@
 #include "sharding/layouts/node_placement.h"
 
 // Reports an error if two shardings of the entry's inputs contradict each other (spec-disagree).
-// With `remarks`, reports a warning if a sharding is not supported here (not-cut-here) and then
-// sets *uncut. Each spec must already be valid by itself. Returns false if out of memory.
+// Each spec must already be valid by itself. Returns false if out of memory.
 bool tsr__check_agreement(struct arena *scratch, const struct shapes *shapes, const tsr_node *node,
-                          const tsr_node_config *nc, bool remarks, bool *uncut);
+                          const tsr_node_config *nc);
 // As tsr__check_agreement, but by the published formalism: an input without a spec has the layout
 // in which its producer leaves it in the flow. A value without any spec is unsharded. No input is
 // resharded to fit the others.

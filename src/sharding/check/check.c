@@ -22,8 +22,7 @@
 #define CANDIDATES_MAX  256 // limit of names that are searched for a "did you mean"
 #define STAGE_WALKS_MAX 256 // limit of configurations whose stages are checked along the graph
 #define SCRATCH_MAX     1048576
-#define FLOW_NODES_MAX                                                                             \
-    20000 // nodes times configurations; above this limit, the flow of shardings is not checked
+#define FLOW_NODES_MAX  20000 // limit of nodes times configurations whose flow is checked
 
 // What the check of the nodes finds out about a declared configuration.
 struct config_state {
@@ -33,12 +32,6 @@ struct config_state {
     int64_t last_stage;     // stage of the last node in file order; -1: none yet
     bool descends;          // a stage is smaller than the one before it
     const tsr_node *beyond; // first node whose stage is not a device index; NULL: none
-};
-
-// A node that a warning has already reported as running unsharded.
-struct reported_node {
-    uint32_t node;
-    const tsr_config *config;
 };
 
 struct check {
@@ -54,7 +47,6 @@ struct check {
     uint32_t *of_node; // by value id: mark of the last node that has it as input or output
     uint32_t *of_spec; // by value id: mark of the last entry with a spec for it
     size_t n_ids;
-    VEC(struct reported_node) reported; // node ids refer to model_to_follow
     uint32_t node_mark, entry_mark;
     size_t errors; // errors in the session before this check
     bool annotated;
@@ -320,23 +312,19 @@ static void check_stage(const struct check *check, const tsr_node *node, const t
                   (long long)stage);
 }
 
-// Returns the model to which the node ids in check->reported refer.
+// Returns the model that is checked against the rules of the operators.
 static tsr_model *model_to_follow(const struct check *check)
 {
     return check->inlined ? check->inlined : check->model;
 }
 
-// Checks the specs of a node against the rule of its operator. A node with a warning is added to
-// check->reported, so that the flow does not report it again. Sets scratch.failed if out of memory.
+// Checks the specs of a node against the rule of its operator. Sets scratch.failed if out of
+// memory.
 static void check_operator(struct check *check, const tsr_node *node, const tsr_node_config *nc)
 {
     const struct shapes *shapes = tsr__model_shapes(model_to_follow(check));
-    bool uncut = false;
-    if (!shapes || !tsr__check_agreement(&check->scratch, shapes, node, nc, check->remarks, &uncut))
+    if (!shapes || !tsr__check_agreement(&check->scratch, shapes, node, nc))
         check->scratch.failed = true;
-    struct reported_node *reported = uncut ? vec_push(&check->arena, &check->reported) : NULL;
-    if (reported)
-        *reported = (struct reported_node){tsr__node_id(node), tsr_node_config_target(nc)};
 }
 
 // Checks the annotation of a node for one configuration: stage and specs. Compares the specs with
@@ -602,19 +590,12 @@ static bool check_formally(struct arena *arena, const struct flow *flow)
 // Propagates the shardings of one configuration through the graph as partition does. With
 // `remarks`, reports nodes that run unsharded despite their annotation, reshards, and repeated
 // work. With `formal`, also checks the inputs without specs. Errors of the flow itself are not
-// reported. Nodes that check_operator has already reported (check->reported) get no second warning.
+// reported.
 static void report_remarks(struct check *check, const tsr_config *config)
 {
     tsr_model *model = model_to_follow(check), *made = NULL;
     struct arena arena = {.session = check->session};
-    bool *reported = ARENA_ARRAY(&arena, bool, tsr__model_node_ids(model) + (size_t)1);
-    if (!reported) {
-        check->arena.failed = true;
-        return; // the arena is empty
-    }
-    for (size_t i = 0; i < check->reported.n; i++)
-        reported[check->reported.at[i].node] |= check->reported.at[i].config == config;
-    struct flow_work work = {.reported = reported, .keep_empty = check->formal};
+    struct flow_work work = {.keep_empty = check->formal};
     int report = REPORT_NO_ERRORS;
     if (check->remarks)
         report |= REPORT_UNSHARDED | REPORT_RESHARDS | REPORT_REPEATED_WORK;
@@ -629,11 +610,12 @@ static void report_remarks(struct check *check, const tsr_config *config)
 }
 
 // Runs one flow for each selected configuration that has annotations, until FLOW_NODES_MAX nodes
-// are visited in all. The limit is for files with thousands of configurations.
+// are visited in all. The limit is for files with thousands of configurations: the first one is
+// always checked.
 static void check_flows(struct check *check)
 {
     tsr_model *model = model_to_follow(check);
-    size_t n = tsr_graph_node_count(tsr_model_graph(model)), left = FLOW_NODES_MAX;
+    size_t n = tsr_graph_node_count(tsr_model_graph(model)), visited = 0;
     for (size_t i = 0; i < check->n_states; i++) {
         const tsr_config *config = check->states[i].config;
         if (model != check->model) // a copy with inlined calls
@@ -641,13 +623,14 @@ static void check_flows(struct check *check)
         if (!chosen(check, tsr_config_name(config)) ||
             tsr_config_devices(config) > SOLVE_MAX_DEVICES || !has_annotations(check, config))
             continue;
-        if (n > left) {
+        if (visited && visited + n > FLOW_NODES_MAX) {
             tsr__diag(check->session, DIAG_flow_unchecked, PLACE_AT(place_model(check, config)),
-                      NULL,
-                      "resharding and duplicate work were not checked: %zu nodes are too many", n);
+                      "name the configuration to check with --config",
+                      "it was not checked how the shardings fit together in this configuration and "
+                      "those after it: too many nodes and configurations");
             return;
         }
-        left -= n;
+        visited += n;
         report_remarks(check, config);
         if (check->arena.failed)
             return;
@@ -720,7 +703,7 @@ static bool check_order(const struct check *check, bool *sorted)
     tsr__diag(check->session, DIAG_nodes_unsorted, &at,
               "sort the nodes; the files that plan and partition write are sorted",
               "this node reads a value that a later node computes, which ONNX does not allow; "
-              "resharding and duplicate work were not checked");
+              "how the shardings fit together was not checked");
     return true;
 }
 

@@ -144,9 +144,7 @@ void tsr__step_unsharded(struct node_context *step, const char *why)
     if (step->nf->replicated)
         return;
     step->nf->replicated = why;
-    const bool *reported = step->work->reported;
-    if (!(step->work->report & REPORT_UNSHARDED) ||
-        (reported && reported[tsr__node_id(step->node)]))
+    if (!(step->work->report & REPORT_UNSHARDED))
         return;
     tsr__diag(
         step->work->arena->session, DIAG_not_cut_here,
@@ -652,8 +650,9 @@ static void report_repeated_work(const struct node_context *step)
     tsr__diag(step->work->arena->session, DIAG_work_twice,
               PLACE_AT(tsr__place_spec(step->node, step->work->flow->config, NULL)),
               "shard another dimension over these devices, or name fewer devices",
-              "several devices compute the same shard: %zu devices, %lld different shards",
-              placement->n_devices, (long long)parts);
+              "several devices compute the same shard: %lld different shards are computed %zu "
+              "times in all",
+              (long long)parts, placement->n_devices);
 }
 
 // Reports outer values that the subgraphs of a node read and that must be resharded: they are

@@ -57,7 +57,6 @@ struct flow_work {
     bool formal;          // an input without a spec is needed in the layout of its producer
     bool trial;           // one node is tried: layouts of values do not change
     bool *within;         // by device: whether it runs the current body; NULL: all do
-    const bool *reported; // by node id: already reported as replicated; NULL: none
     size_t body_work;     // number of nodes of bodies that were visited
     // by value id: lists that must be replicated everywhere; NULL: the model has no lists
     bool *kept_whole;

@@ -65,8 +65,7 @@ static void report(struct flow_work *work, const struct node_flow *nf, const str
                    bool out, size_t i)
 {
     const tsr_value *value = slot_value(nf->node, out, i);
-    if (!(work->report & REPORT_UNSHARDED) ||
-        (work->reported && work->reported[tsr__node_id(nf->node)]))
+    if (!(work->report & REPORT_UNSHARDED))
         return;
     struct place at = tsr__place_spec(nf->node, work->flow->config, value);
     struct str spec = tsr__notation_print(&work->scratch, out ? specs->out[i] : specs->in[i]);
