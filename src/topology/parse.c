@@ -84,6 +84,11 @@ static tsr_status read_neighbours(tsr_topology *topology, struct cursor *cursor,
     return TSR_OK;
 }
 
+static tsr_status report_malformed(tsr_session *session)
+{
+    return report_text(session, "write {4, [[1],[2],[3],[0]]}", "the adjacency list is malformed");
+}
+
 // Reads an adjacency list. Example: {4, [[1],[2],[3],[0]]} is a one-way ring of 4 devices.
 static tsr_status read_list(tsr_session *session, struct str text, tsr_topology **out)
 {
@@ -91,24 +96,27 @@ static tsr_status read_list(tsr_session *session, struct str text, tsr_topology 
     int n;
     if (!skip_char(&cursor, '{') || !read_number(&cursor, &n) || n < 1 ||
         !skip_char(&cursor, ',') || !skip_char(&cursor, '['))
-        return report_text(session, "write {4, [[1],[2],[3],[0]]}",
-                           "the adjacency list is malformed");
+        return report_malformed(session);
     tsr_topology *topology = tsr__topology_new(session, n);
     if (!topology)
         return TSR_NOMEM;
     tsr_status status = TSR_OK;
     int listed = 0;
     while (status == TSR_OK && !skip_char(&cursor, ']')) {
-        if (listed == n)
+        if (listed == n && skip_char(&cursor, '['))
             status = report_text(session, "give one list for each device",
                                  "more lists than %d devices", n);
+        else if (listed == n)
+            status = report_malformed(session); // a bracket is missing
         else
             status = read_neighbours(topology, &cursor, listed++);
         skip_char(&cursor, ',');
     }
-    if (status == TSR_OK && (listed != n || !skip_char(&cursor, '}')))
+    if (status == TSR_OK && listed != n)
         status = report_text(session, "give one list for each device", "%d lists for %d devices",
                              listed, n);
+    else if (status == TSR_OK && !skip_char(&cursor, '}'))
+        status = report_malformed(session);
     if (status == TSR_OK)
         status = tsr__topology_finish(topology, true);
     return tsr__topology_hand_over(topology, status, out);

@@ -863,6 +863,10 @@ def test_topology(d):
     check("links inside and between hosts", {(l["from"] // 2 == l["to"] // 2, l["latency"], l["bandwidth"]) for l in made["links"]} ==
           {(True, 1e-6, 5e9), (False, 9e-6, 3e9)} and {x["overhead"] for x in made["devices"]} == {4e-6}, made)
     rc, out, err = call("topology", "show", "{3, [[1,2],[0,2],[1,2]]}")
+    for text, word in (("{2,[[1],[0]", "malformed"), ("{2,[[1],[0]]", "malformed"), ("{2,[[1],[0],[]]}", "more lists"),
+                       ("{2,[[1]]}", "1 lists")):
+        got = call("topology", "show", text)
+        check("adjacency %s" % text, got[0] == 2 and word in got[2], got)
     check("odd adjacency", rc == 0 and "lists itself" not in err and "not the other way round" in err, (rc, err))
     check("an instance map without the entries that mean nothing",
           call("topology", "show", "{3, [[2,1,1],[1,0,2],[]]}", "--instance-map")[:2] == (0, "{3, [[1,2],[0,2],[]]}\n"))
