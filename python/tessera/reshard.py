@@ -60,7 +60,11 @@ def connect(shape: Sequence[int], from_: str, to: str, devices: Union[int, str],
     devices: a number or a topology such as "hosts:2x4"; its grid is the mesh of shardings without "@". partial: "sum",
     "max", "min" or "prod" if the devices have partial results.
     """
-    given, sizes = check_devices(devices), (ctypes.c_int64 * len(shape))(*shape)
+    given = check_devices(devices)
+    for size in shape:
+        if not hasattr(size, "__index__"):
+            raise TypeError("shape must be a list of sizes such as [8, 8]: %r is not a number" % (size,))
+    sizes = (ctypes.c_int64 * len(shape))(*shape)
     if given is None:
         raise TypeError("devices must be a number or a topology such as 'ring:4', not None")
     session = Session()

@@ -8,6 +8,7 @@
 #include "ir/ir.h"
 #include "sharding/sharding.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -71,6 +72,22 @@ static const char *own_config(const tsr_model *model, int64_t devices)
     return NULL;
 }
 
+// Logs that the annotations of the model are not used, because they are for other numbers of
+// devices.
+static void log_other_configs(const struct provider *provider, const tsr_model *model,
+                              int64_t devices)
+{
+    const tsr_config *config = tsr_model_config(model, 0);
+    char message[300];
+    if (!config)
+        return;
+    snprintf(message, sizeof message,
+             "no configuration of the model is for %lld devices, so it is planned anew; "
+             "configuration '%.100s' is for %lld",
+             (long long)devices, tsr_config_name(config), (long long)tsr_config_devices(config));
+    tsr__ep_log(provider, ORT_LOG_WARNING, message);
+}
+
 // Chooses the configuration. A model that is annotated for this number of devices keeps its
 // sharding; other models are planned.
 static tsr_status choose_config(const struct provider *provider, tsr_model *model,
@@ -85,6 +102,7 @@ static tsr_status choose_config(const struct provider *provider, tsr_model *mode
     *config = own_config(model, devices);
     if (*config)
         return TSR_OK;
+    log_other_configs(provider, model, devices);
     bool forced =
         provider->options.strict && devices > 1 && strcmp(provider->options.devices, "auto") != 0;
     tsr_status st = tsr__ep_plan(model, options, forced, &plan);

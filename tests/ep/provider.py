@@ -87,6 +87,9 @@ def annotated_models_run_as_annotated(folder):
     code, out, err = harness.call(host.TESSERA, "partition", folder + "/cut.onnx", "-o", folder + "/parts", "--json")
     want, got = json.loads(out), json.load(open(note))
     assert (want["nodes"], want["cut_nodes"]) == (got["nodes"], got["cut_nodes"]) and got["cut_nodes"] > 0, (want, got)
+    open_session = "options = host.options(devices=%d); options.log_severity_level = 2; ort.InferenceSession(%r, options)"
+    other = "no configuration of the model is for 2 devices"
+    assert other in logged(open_session % (2, folder + "/cut.onnx")) and other not in logged(open_session % (3, folder + "/cut.onnx"))
 
 
 def texts_and_branches(folder):

@@ -326,7 +326,8 @@ def test_connect():
     for kinds, words, work in ((tessera.TesseraError, "sharding-misfit", lambda: tessera.connect([8, 8], "{8,1}", "{1:0}", 2)),
                                (tessera.TesseraError, "reduction", lambda: tessera.connect([8], "{2}", "{1:0}", 2, partial="mean")),
                                (ValueError, "float32", lambda: tessera.connect([8], "{2}", "{1:0}", 2, type="flaot32")),
-                               (TypeError, "devices", lambda: tessera.connect([8], "{2}", "{1:0}", None))):
+                               (TypeError, "devices", lambda: tessera.connect([8], "{2}", "{1:0}", None)),
+                               (TypeError, "'rows' is not a number", lambda: tessera.connect(["rows"], "{2}", "{1:0}", 2))):
         refused(kinds, words, work)
 
 
