@@ -23,7 +23,7 @@ NAMES = sorted(BY_NAME)
 def other_sizes(rng, arrays):
     """Another size for each size of the case; equal sizes stay equal."""
     sizes = sorted({d for a in arrays if a is not None for d in a.shape if d > 1})
-    return {d: rng.choice([d, d, d + 1, 2 * d, 1, 2, 3, 4, 6, 8]) for d in sizes}
+    return {d: 0 if rng.random() < 0.01 else rng.choice([d, d, d + 1, 2 * d, 1, 2, 3, 4, 6, 8]) for d in sizes}
 
 
 def resized(s, a, sizes):
@@ -34,6 +34,12 @@ def resized(s, a, sizes):
     if a.dtype.kind == "f" and np.isfinite(a).all():
         return s.maker.np.uniform(a.min(), a.max(), shape).astype(a.dtype)
     return s.maker.np.choice(a.ravel(), shape).astype(a.dtype)
+
+
+def retyped(rng, arrays):
+    """The arrays, sometimes with floats of another type."""
+    to = rng.choice(["f2", "f8"]) if rng.random() < 0.12 else "f4"
+    return [a if a is None or a.dtype != np.float32 else a.astype(to) for a in arrays]
 
 
 def adapted(s, shape, dtype):
@@ -83,6 +89,7 @@ def case(s):
     for attempt in range(3):
         sizes = other_sizes(rng, plain) if attempt < 2 else {}
         here = [a if a is None or h else resized(s, a, sizes) for a, h in zip(arrays, hosts)]
+        here = retyped(rng, here) if attempt == 0 else here
         mark = len(s.nodes), len(s.pool), dict(s.maker.inputs), dict(s.inits), dict(s.maker.operators)
         made = s.add(op, inputs_of(s, here, hosts, attempt == 2), outputs=c["outputs"], domain=domain, **c["attributes"])
         if made:

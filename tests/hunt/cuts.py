@@ -82,7 +82,9 @@ def draw_sharding(rng, shape, devices, sizes, fixed, scarcity=0.04, shared=0):
         if units and rng.random() < 0.25:
             unit = rng.choice(units)
             outer = shape[axis] // unit
-            if n <= outer and rng.random() < 0.6:
+            if n == 4 and outer > 1 and rng.random() < 0.6:
+                parts[axis] = "%d/2*%d/2" % (outer, unit)
+            elif n <= outer and rng.random() < 0.6:
                 parts[axis] = "%d/%d*%d" % (outer, n, unit)
             elif n <= unit:
                 parts[axis] = "%d*%d/%d" % (outer, unit, n)
@@ -211,7 +213,8 @@ def apply(session, path, case, cut):
         try:
             model.plan(cut["devices"], case.sets[0], cut["memory"], cut["stages"])
         except api.Failed as why:
-            if why.status == api.INFEASIBLE:
+            too_few_nodes = cut["stages"] > 1 and any(f[0] == "plan-stages" for f in why.findings)
+            if why.status == api.INFEASIBLE or too_few_nodes:
                 return None
             raise
     if cut["infer"]:

@@ -176,6 +176,8 @@ class Scope:
         names = [self.maker.name("v") if x == "y" else "" for x in wanted]
         named = {} if self.maker.rng.random() < 0.08 else {"name": self.maker.name(op.lower() + "_")}
         attributes = {k: v for k, v in attributes.items() if v is not None}
+        if self.maker.rng.random() < 0.04:
+            inputs = self.with_one_twice(inputs)
         if not in_opset(op, domain, self.maker.opset):
             return None
         try:
@@ -194,6 +196,16 @@ class Scope:
         if keep:
             self.pool += made
         return made
+
+    def with_one_twice(self, inputs):
+        """The inputs of a node, of which one replaces another of the same shape and type."""
+        kind = lambda n: (self.values[n].shape, self.values[n].dtype) if n and isinstance(self.values[n], np.ndarray) else None
+        pairs = [(i, j) for i, a in enumerate(inputs) for j, b in enumerate(inputs) if a != b and kind(a) and kind(a) == kind(b)]
+        out = list(inputs)
+        if pairs:
+            i, j = self.maker.rng.choice(pairs)
+            out[j] = out[i]
+        return out
 
     def through(self, op, x, there, move, back, last=None):
         """Add op, an operator that moves elements, and op (or last) back; run as one, since the values in between have no array type."""
