@@ -227,3 +227,59 @@ bool tsr__control_exact(const struct shapes *shapes, const tsr_value *value)
     int budget = MAX_EXACT;
     return is_exact(shapes, value, &budget);
 }
+
+// ---- stacked results of loops without iterations ------------------------------------------------
+
+#define MOST_DECLARED 16 // dimensions
+
+// Returns the shape of stacked result i inside of the loop if only inference knows it; otherwise an
+// unknown shape.
+static struct shape undeclared(const struct shapes *shapes, const struct control *loop, size_t i)
+{
+    const tsr_graph *body = loop->bodies[0];
+    size_t first = tsr_graph_output_count(body) - (size_t)loop->n_results;
+    const tsr_value *value = tsr_graph_output(body, first + i);
+    struct shape shape = SHAPE_UNKNOWN;
+    if (value && tsr_value_rank(value) < 0 && !tsr__shapes_misread(shapes, value))
+        shape = tsr__shapes_of(shapes, value);
+    return shape.dtype != TSR_UNDEFINED && shape.rank <= MOST_DECLARED ? shape : SHAPE_UNKNOWN;
+}
+
+bool tsr__control_is_vague(const struct shapes *shapes, const tsr_node *node)
+{
+    struct control control;
+    if (!tsr__control_of(node, &control) || !control.loops)
+        return false;
+    for (int i = 0; i < control.n_results; i++)
+        if (undeclared(shapes, &control, (size_t)i).rank >= 0)
+            return true;
+    return false;
+}
+
+// Declares a type without symbols, whose meaning differs from graph to graph.
+static tsr_status declare(tsr_value *value, struct shape shape)
+{
+    tsr_dim dims[MOST_DECLARED];
+    if (!value || shape.rank < 0)
+        return TSR_OK;
+    for (int axis = 0; axis < shape.rank; axis++)
+        dims[axis] = (tsr_dim){shape.dims[axis].value, ""};
+    return tsr_value_set_type(value, shape.dtype, shape.rank, dims);
+}
+
+tsr_status tsr__control_declare(const struct shapes *shapes, const tsr_node *node, tsr_node *copy)
+{
+    struct control own, made;
+    if (!tsr__control_of(node, &own) || !tsr__control_of(copy, &made))
+        return TSR_OK;
+    size_t first = tsr_graph_output_count(made.bodies[0]) - (size_t)made.n_results;
+    for (size_t i = 0; own.loops && i < (size_t)own.n_results; i++)
+        TRY(declare(tsr_graph_output(made.bodies[0], first + i), undeclared(shapes, &own, i)));
+    for (int k = 0; k < own.n_bodies; k++) {
+        const tsr_node *inner = tsr_graph_first(own.bodies[k]);
+        tsr_node *copied = tsr_graph_first(made.bodies[k]);
+        for (; inner && copied; inner = tsr_node_next(inner), copied = tsr_node_next(copied))
+            TRY(tsr__control_declare(shapes, inner, copied));
+    }
+    return TSR_OK;
+}

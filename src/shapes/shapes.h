@@ -125,6 +125,13 @@ int64_t tsr__control_trips(const struct shapes *shapes, const tsr_node *node,
 // Returns the body of an If that runs at these sizes, if inference knows the condition; else -1.
 int tsr__control_taken(const struct shapes *shapes, const tsr_node *node,
                        const struct control *control);
+// True for a loop that does not declare the rank of a stacked result, although inference knows it.
+// If it has no iterations, the engine then returns [0] instead of, for example, [0,8,4].
+bool tsr__control_is_vague(const struct shapes *shapes, const tsr_node *node);
+// Declares these ranks and the known sizes in a copy of the node, which may be the node itself, and
+// in loops inside of it.
+tsr_status tsr__control_declare(const struct shapes *shapes, const tsr_node *node,
+                                tsr_node *copy) TSR_MUST_USE;
 // Returns the number of nodes in the graph and, recursively, in the bodies of If, Loop and Scan.
 size_t tsr__control_node_count(const tsr_graph *graph);
 // Returns the elements of a Constant node; NULL: strings, or the node is another one (shape_job.c).

@@ -30,7 +30,7 @@ bool tsr__reference_needs_copy(tsr_model *model)
     for (const tsr_node *node = tsr_model_next_node(model, NULL); node;
          node = tsr_model_next_node(model, node))
         if (tsr__node_rereads(node) || tsr__node_copies(node) ||
-            (shapes && hidden_axes(shapes, node)))
+            (shapes && (hidden_axes(shapes, node) || tsr__control_is_vague(shapes, node))))
             return true;
     return false;
 }
@@ -165,6 +165,8 @@ tsr_status tsr__reference_rewrite(struct arena *arena, tsr_model *model)
          node = tsr_model_next_node(model, node))
         plan_rewriting(shapes, node, &list[n++]);
     tsr_status st = TSR_OK;
+    for (size_t i = 0; i < n && st == TSR_OK; i++)
+        st = tsr__control_declare(shapes, list[i].node, list[i].node);
     for (size_t i = 0; i < n && st == TSR_OK; i++)
         st = rewrite(arena, &list[i], i);
     return st;

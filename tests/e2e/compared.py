@@ -244,6 +244,22 @@ def ranks_of_no_turns(p):
 
 
 @case
+def results_of_no_turns(p):
+    """The model does not declare what a Loop stacks. Without iterations ONNX Runtime returns [0] then, in which readers find no columns."""
+    for dims in ([8, 4], ["a", "b"]):
+        body = helper.make_graph([node("Identity", ["go"], ["on"]), node("Tanh", ["v"], ["next"]), node("Neg", ["v"], ["each"])], "body",
+                                 [info("turn", T.INT64, []), info("go", T.BOOL, []), info("v", T.FLOAT, None)],
+                                 [info("on", T.BOOL, []), info("next", T.FLOAT, None), info("each", T.FLOAT, None)])
+        nodes = [node("Loop", ["times", "", "start"], ["y", "turns"], name="loop", body=body), node("Abs", ["turns"], ["z"], name="abs")]
+        m = model(nodes, {"start": (T.FLOAT, dims), "times": (T.INT64, [])}, {n: (T.FLOAT, None) for n in ("y", "turns", "z")})
+        p.annotate(m, "abs:turns={1,1,2:1,0}", "abs:z={1,1,2:0,1}")
+        for times in (0, 2):
+            np.savez(p.at + "/in.npz", start=np.ones((8, 4), "f4"), times=np.array(times))
+            rc, out, err = p.call("verify", p.at + "/a.onnx", "--inputs", p.at + "/in.npz")
+            assert rc == 0, (dims, times, out, err)
+
+
+@case
 def inputs_that_are_known_to_fit(p):
     """The engine refuses these inputs. With recorded outputs it lacks a feature (exit 7), else the inputs may be wrong (exit 1)."""
     arrays = {"x": np.ones((1, 1, 3, 3), "u1"), "w": np.ones((2, 1, 2, 2), "u1"), "zx": np.array(1, "u1"), "zw": np.ones(2, "u1")}

@@ -83,6 +83,11 @@ def hidden_no_numbers(node, values):
     return not node.domain and bool(hides) and not all(np.isfinite(given(node, i, values)).all() for i in (0, 1))
 
 
+def stacks_nothing(node, values):
+    """A Loop without iterations returns [0] if the engine does not know the rank of a result; a shard declares it."""
+    return any(getattr(values.get(o), "shape", None) == (0,) for o in node.output[max(0, len(node.input) - 2):])
+
+
 def summed_before(node, values):
     """An Einsum with an infinity and a letter that is in one operand only and not in the result: it is summed before the product."""
     equation = inside.attribute(node, "equation", b"").decode().replace(" ", "")
@@ -110,6 +115,7 @@ NOT_PROMISED = [
     ("Einsum", summed_before, ALL),
     ("Attention", hidden_no_numbers, ALL),
     ("RNN GRU LSTM", no_numbers, ALL),
+    ("Loop", stacks_nothing, ALL),
 ]
 
 
@@ -117,7 +123,8 @@ def open_outputs(node, values):
     """Outputs of the node that are not promised for these values."""
     for operators, holds, outputs in NOT_PROMISED:
         if node.op_type in operators.split() and holds(node, values):
-            return [o for i, o in enumerate(node.output) if o and (outputs is ALL or i in outputs)]
+            states = len(node.input) - 2 if node.op_type == "Loop" else 0
+            return [o for i, o in enumerate(node.output) if o and i >= states and (outputs is ALL or i in outputs)]
     return []
 
 
@@ -127,9 +134,9 @@ def not_promised(model, values):
 
 
 def not_promised_by_verify(model, values):
-    """The same without rounding errors, which `verify` recognises."""
-    known = "MeanVarianceNormalization"
-    return inside.marked(model, model.graph.node, values, lambda node, inner: [] if node.op_type == known else open_outputs(node, inner))
+    """The same without what `verify` recognises: rounding errors, loops without iterations."""
+    known = ("MeanVarianceNormalization", "Loop")
+    return inside.marked(model, model.graph.node, values, lambda node, inner: [] if node.op_type in known else open_outputs(node, inner))
 
 
 # Operators whose output sizes depend on the values of an input, and the first such input.

@@ -324,6 +324,17 @@ def turns_of_infinities():
     assert verdict(cell(np.ones((2, 4, 2), "f4")), y=np.full((1, 4, 3), 7, "f4")) == "different"
 
 
+def stacks_of_nothing():
+    """A Loop without iterations whose scan output has no declared rank: other empty sizes are right, another state is not."""
+    value = lambda n, t, shape: h.make_tensor_value_info(n, t, shape)
+    body = h.make_graph([h.make_node("Identity", ["go"], ["on"]), h.make_node("Neg", ["v"], ["w"]), h.make_node("Abs", ["v"], ["each"])], "b",
+                        [value("i", T.INT64, []), value("go", T.BOOL, []), value("v", T.FLOAT, None)],
+                        [value("on", T.BOOL, []), value("w", T.FLOAT, None), value("each", T.FLOAT, None)])
+    case = case_of([h.make_node("Loop", ["n", "", "x"], ["y", "z"], body=body)], dict(x=f4(1, 2), n=np.array(0)), ["y", "z"])
+    assert case.wanted[0]["z"].shape == (0,)
+    assert verdict(case, z=np.zeros((0, 2), "f4")) == "open" and verdict(case, y=f4(3, 2)) == "different"
+
+
 def sizes_that_rounding_decides():
     close = case_of([h.make_node("ReduceSum", ["x", "one"], ["s"], keepdims=0),
                      h.make_node("Unique", ["s"], ["y"])], dict(x=np.array([[1 / 3, 1 / 7], [1 / 7, 1 / 3]], "f4")), ["y"],
@@ -691,7 +702,7 @@ CHECKS = [
     deviations_of_nothing, inside_of_bodies,
     inside_of_functions, outputs_quantised_too, laws, laws_in_functions, operators_of_later_sets,
     products_beyond_doubles, pixels_that_cancel_out, sizes_of_what_is_greatest, names_that_slices_keep,
-    turns_of_infinities, sizes_that_rounding_decides, states_that_grow, turns_of_other_shapes,
+    turns_of_infinities, stacks_of_nothing, sizes_that_rounding_decides, states_that_grow, turns_of_other_shapes,
     mistakes_of_the_engine, shapes_of_open_weights, sizes_as_declared, branches_put_in_place, branches_put_in_bodies,
     splits_taken_for_one, rows_of_doubles, halves_between_casts, values_quantised_twice, doubles_clipped,
     wide_integers_moved, pads_put_into_windows, shapes_of_four_bits, sizes_wanted_early,

@@ -470,8 +470,10 @@ static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
         return NULL;
     struct captured captured = {.step = st, .rank = copy->part->rank};
     tsr__node_captures(node, &captured.list);
-    return tsr__node_copy_deep(graph, node, copy->inputs, n_inputs, copy->outputs, st->n_outputs,
-                               find_captured, &captured);
+    tsr_node *made = tsr__node_copy_deep(graph, node, copy->inputs, n_inputs, copy->outputs,
+                                         st->n_outputs, find_captured, &captured);
+    const struct shapes *shapes = copy->part->draft->flow->shapes;
+    return made && tsr__control_declare(shapes, node, made) == TSR_OK ? made : NULL;
 }
 
 static tsr_node *add_identity(const struct local_copy *copy)
