@@ -131,8 +131,10 @@ def open_generator(words: argparse.Namespace) -> Generator:
     options.update({name: given[name] for name in ("memory", "transport", "threads", "cache") if given[name] is not None})
     is_sharded = words.devices is not None or words.hosts is not None
     if options and not is_sharded:
-        name = next(iter(options)).replace("_", "-")
-        fail("%s has no effect without --devices: add --devices 2, or remove it" % ("the port of workers" if name == "port" else "--" + name))
+        name = next(iter(options))
+        what = "the port of workers" if name == "port" else "--" + name.replace("_", "-")
+        wanted = "--hosts a:1,b:1" if name in HOST_OPTIONS else "--devices 2"
+        fail("%s has no effect without %s: add %s, or remove it" % (what, wanted.split()[0], wanted))
     try:
         generator = Generator(words.folder, devices=words.devices, **options)
         generator.text  # loads the tokenizer

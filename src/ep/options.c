@@ -165,6 +165,16 @@ static void read_run(struct reader *reader)
     options->threads = (int)n;
 }
 
+// Refuses an option that has no effect because the session has no hosts.
+static void need_hosts(struct reader *reader, const char *option, const char *value)
+{
+    if (value)
+        reader->status =
+            tsr__fail(reader->session, TSR_USAGE, DIAG_ep_option, &PLACE(.value = str_of(option)),
+                      "add the option hosts, such as a:2,b:2, or remove this one",
+                      "the provider option %s has no effect without hosts", option);
+}
+
 // Reads the hosts of the ranks and how to reach their workers. The secret is in a file, because a
 // program may print its options.
 static void read_hosts(struct reader *reader)
@@ -179,8 +189,13 @@ static void read_hosts(struct reader *reader)
     if (port && (!tsr__str_int(str_of(port), &n) || n < 1 || n > 65535))
         (void)refuse(reader, "port", "give the port of the workers, from 1 to 65535", port);
     options->port = (int)n;
-    if (!options->hosts)
+    if (!options->hosts) {
+        need_hosts(reader, "port", port);
+        need_hosts(reader, "secret_file", file);
+        need_hosts(reader, "interface", options->interface);
+        need_hosts(reader, "rsh", options->rsh);
         return;
+    }
     options->secret = getenv("TESSERA_SECRET");
     if (file && tsr_secret_read(reader->session, file, secret, sizeof secret) == TSR_OK)
         options->secret = tsr__arena_str(&options->arena, str_of(secret)).p;
