@@ -18,6 +18,11 @@ import host
 sys.path.insert(0, host.ROOT + "/tests/genai")
 import decoder  # noqa: E402
 
+try:
+    import onnxruntime_genai as genai
+except ImportError:
+    genai = None
+
 CAPACITY = 48
 
 
@@ -225,21 +230,21 @@ def failed_runs_and_partitions_in_a_cache(folder):
         assert "caches=ranks" in str(error) and "failed run" in str(error), error
 
 
+def genai_model(path, more):
+    """Loads a folder in onnxruntime-genai, with these options of the provider. None: without the provider."""
+    config = genai.Config(path)
+    if more is not None:
+        config.clear_providers()
+        config.append_provider(host.NAME)
+        for key, value in {**dict(strict="1", devices="2", caches="ranks"), **more}.items():
+            config.set_provider_option(host.NAME, key, value)
+    return genai.Model(config)
+
+
 def genai_story(folder):
     """onnxruntime-genai: turns, rewinds, generators in turn, freed buffers, batches."""
-    try:
-        import onnxruntime_genai as genai
-    except ImportError:
+    if not genai:
         return "no onnxruntime-genai"
-
-    def model(path, more):
-        config = genai.Config(path)
-        if more is not None:
-            config.clear_providers()
-            config.append_provider(host.NAME)
-            for key, value in {**dict(strict="1", devices="2", caches="ranks"), **more}.items():
-                config.set_provider_option(host.NAME, key, value)
-        return genai.Model(config)
 
     def start(made, ids, **search):
         parameters = genai.GeneratorParams(made)
@@ -281,15 +286,77 @@ def genai_story(folder):
             out += some(generator, 3)
         return out + some(c, 4) + some(b, 3) + some(start(made, [[1, 5, 9], [2, 6, 3], [7, 0, 0]]), 6)
 
-    genai.register_execution_provider_library("tessera", host.LIBRARY)
     kinds = [dict(), dict(kv_heads=1, form="norm"), dict(heads=6, kv_heads=3, bits=4)]
     for number, kind in enumerate(kinds):
         path = decoder.write("%s/%d" % (folder, number), norms=True, **kind)
-        want = told(model(path, None))
+        want = told(genai_model(path, None))
         for more in ({}, dict(devices="3"), dict(transport="shm"), dict(caches="application"), dict(caches="application", transport="shm")):
-            assert told(model(path, dict(more))) == want, (kind, more)
-    made = model(path, {})
+            assert told(genai_model(path, more)) == want, (kind, more)
+    made = genai_model(path, {})
     host.fails(lambda: some(start(made, [[1, 2, 3]], num_beams=2), 3), "caches=ranks", "one buffer")
+    return None
+
+
+def add_adapter_inputs(path, **layers):
+    """Adds a low-rank branch to each of these MatMul nodes, NAME=width, and writes the adapters `1` and `2` for it. Without an adapter its
+    inputs are zeros."""
+    model = onnx.load(path + "/model.onnx")
+    graph, shapes = model.graph, {}
+    for name, width in layers.items():
+        at = next(i for i, node in enumerate(graph.node) if node.output[0] == name)
+        x, ports = graph.node[at].input[0], {name + ".A": [decoder.HIDDEN, 4], name + ".B": [4, width]}
+        graph.node[at].output[0] = name + ".plain"
+        for k, node in enumerate((onnx.helper.make_node("MatMul", [x, name + ".A"], [name + ".low"]),
+                                  onnx.helper.make_node("MatMul", [name + ".low", name + ".B"], [name + ".more"]),
+                                  onnx.helper.make_node("Add", [name + ".plain", name + ".more"], [name]))):
+            graph.node.insert(at + 1 + k, node)
+        graph.input.extend(onnx.helper.make_tensor_value_info(port, onnx.TensorProto.FLOAT, shape) for port, shape in ports.items())
+        graph.initializer.extend(onnx.numpy_helper.from_array(np.zeros(shape, np.float32), port) for port, shape in ports.items())
+        shapes.update(ports)
+    onnx.save(model, path + "/model.onnx")
+    for which in (1, 2):
+        dice, written = np.random.default_rng(which), ort.AdapterFormat()
+        written.set_adapter_version(1)
+        written.set_model_version(1)
+        written.set_parameters({port: ort.OrtValue.ortvalue_from_numpy(dice.standard_normal(shape).astype(np.float32) * 0.3)
+                                for port, shape in shapes.items()})
+        written.export_adapter("%s/%d.onnx_adapter" % (path, which))
+
+
+def adapters(folder):
+    """onnxruntime-genai with LoRA adapters, which change what is in the caches: generators with different ones take turns."""
+    if not genai:
+        return "no onnxruntime-genai"
+    path = decoder.write(folder + "/m", heads=4, kv_heads=2, norms=True)
+    add_adapter_inputs(path, qkv0=8 * decoder.HEAD, out1=decoder.HIDDEN)
+
+    def told(more):
+        model = genai_model(path, more)
+        loaded, generators, out = genai.Adapters(model), [], []
+        for which in ("1", "2"):
+            loaded.load("%s/%s.onnx_adapter" % (path, which), which)
+        for which in ("", "1", "2"):
+            parameters = genai.GeneratorParams(model)
+            parameters.set_search_options(max_length=64, do_sample=False)
+            generators.append(genai.Generator(model, parameters))
+            if which:
+                generators[-1].set_active_adapter(loaded, which)
+            generators[-1].append_tokens(np.array([[1, 72, 101, 108]], np.int32))
+        for generator in generators * 4:
+            generator.generate_next_token()
+            generator.generate_next_token()
+            out.append(generator.get_next_tokens().tolist())
+        for generator in generators:
+            generator.rewind_to(5)
+            generator.append_tokens(np.array([[6, 2]], np.int32))
+            generator.generate_next_token()
+            out.append(generator.get_sequence(0).tolist())
+        return out
+
+    want = told(None)
+    assert want[-3:] != 3 * [want[-1]], "the adapters change nothing"
+    for more in ({}, dict(devices="3"), dict(transport="shm"), dict(caches="application")):
+        assert told(more) == want, more
     return None
 
 
@@ -303,9 +370,11 @@ def in_folder(test):
 
 
 host.register()
+if genai:
+    genai.register_execution_provider_library("tessera", host.LIBRARY)
 harness.run([
     in_folder(test)
     for test in (contents_do_not_matter, quantized_and_windowed_caches, padding, lengths_are_checked, separate_buffers_are_refused,
-                 buffers_are_used_again, old_caches_are_dropped, summary_counts_copies, failed_runs_and_partitions_in_a_cache, genai_story)
+                 buffers_are_used_again, old_caches_are_dropped, summary_counts_copies, failed_runs_and_partitions_in_a_cache, genai_story, adapters)
 ])
 harness.finish()
