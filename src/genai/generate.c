@@ -9,6 +9,12 @@
 // mask [1,4]; then [1,1], [1,5] ... If the model's operators accept caches with spare capacity,
 // each cache is one fixed buffer for all tokens. Otherwise it grows, and is copied, with every
 // token.
+//
+// chat, serve and tessera.Generator use the loop of onnxruntime-genai instead. With caches=ranks it
+// moves no more between runs than this one. Without this one, `tessera generate` would need Python
+// and onnxruntime-genai, and these would be lost: folders of Optimum, whose caches grow; states of
+// convolutions that stay on the ranks; ranks of a launcher (the other loop would search on each of
+// them); tests that compare the tokens of two loops.
 #include "genai/internal.h"
 
 #include <math.h>
