@@ -19,7 +19,8 @@ TYPES = {"f4": TensorProto.FLOAT, "u1": TensorProto.UINT8, "i8": TensorProto.INT
 
 
 class Net:
-    """A graph whose large weights are in one file."""
+    """A graph whose large weights are in one file. Without `stored` that file is not written: planning needs the sizes only."""
+    stored = True
 
     def __init__(self):
         self.nodes, self.inits, self.inputs, self.outputs, self.fills, self.bytes, self.n = [], [], [], [], [], 0, 0
@@ -39,6 +40,8 @@ class Net:
     def constant(self, array):
         self.n += 1
         array = np.asarray(array)
+        if not self.stored and array.dtype.kind == "f" and array.size > 1:
+            return self.weight(*array.shape)
         self.inits.append(helper.make_tensor("c%d" % self.n, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, array.tobytes(),
                                              raw=True))
         return "c%d" % self.n
@@ -60,12 +63,16 @@ class Net:
         graph = helper.make_graph(self.nodes, "g", self.inputs, self.outputs, self.inits)
         domains = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
         os.makedirs(folder, exist_ok=True)
-        with open(folder + "/weights.bin", "wb") as file:
+        if self.stored:
+            self.store(folder + "/weights.bin")
+        with open(folder + "/model.onnx", "wb") as file:
+            file.write(helper.make_model(graph, ir_version=10, opset_imports=domains).SerializeToString())
+
+    def store(self, path):
+        with open(path, "wb") as file:
             file.truncate(self.bytes)
             with concurrent.futures.ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
                 list(pool.map(lambda piece: fill(file, *piece), self.fills))  # raises the first error
-        with open(folder + "/model.onnx", "wb") as file:
-            file.write(helper.make_model(graph, ir_version=10, opset_imports=domains).SerializeToString())
 
 
 def fill(file, at, size, kind, scale):

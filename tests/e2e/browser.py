@@ -80,10 +80,13 @@ class Browser:
 
 
 class Tab:
-    """Shows a file in a window of the given size. errors() returns console errors; requests() returns the other URLs that were loaded."""
+    """Shows a file or an address in a window of the given size. errors() returns console errors; requests() returns the other URLs that were
+    loaded."""
 
     def __init__(self, browser, path, width, height=900, touch=False, dark=False):
-        self.browser, self.url = browser, "file://" + os.path.abspath(path).replace("%", "%25").replace("#", "%23").replace("?", "%3F")
+        self.browser, self.url = browser, path
+        if not path.startswith("http://"):
+            self.url = "file://" + os.path.abspath(path).replace("%", "%25").replace("#", "%23").replace("?", "%3F")
         self.target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = browser.call("Target.attachToTarget", targetId=self.target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):

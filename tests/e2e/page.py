@@ -7,22 +7,16 @@ axe-core is installed, it must find no violation at 400, 900 and 1600 pixels: `n
 `npm install -g axe-core`.
 
 usage: page.py TESSERA MODELS"""
-import json, os, shutil, subprocess, sys
+import json, os, subprocess, sys
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-import browser, layers
+import browser, layers, pages
 
 import harness
 
 TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
-EVIL = [
-    '<script>window.evil=1</script>', '"onmouseover="window.evil=1', "'><img src=x onerror=window.evil=1>",
-    "</title></style></script><script>window.evil=1</script>", "</script><svg onload=window.evil=1>", "javascript:window.evil=1", "]]><!--",
-    "bad\x7fname\tx", "\u2028\u2029", "a" * 300, "layer_007#1"
-]
 ARROWS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9}
 
 
@@ -34,12 +28,7 @@ def sized(chromium, path, name):
     """Checks for overflow, requests and errors, at both widths and in both color schemes."""
     for width, touch, dark in ((390, True, False), (1280, False, False), (1280, False, True)):
         tab = browser.Tab(chromium, path, width, touch=touch, dark=dark)
-        wide = tab.run(
-            "[...document.querySelectorAll('body *')].filter(e => { const r = e.getBoundingClientRect();let p = e.parentElement; for (; p;"
-            " p = p.parentElement) if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(p).overflowX)) return false;return r.right >"
-            " innerWidth + 0.5; }).map(e => e.tagName + '.' + e.className + '#' + e.id).slice(0, 5)"
-        )
-        assert tab.run("document.documentElement.scrollWidth") <= width and not wide, (name, width, wide)
+        pages.fits(tab, width, name)
         assert not tab.errors() and not tab.requests(), (name, width, tab.errors(), tab.requests())
         assert tab.run("typeof window.evil") == "undefined", "a name of the model was run as a script"
         if os.environ.get("TESSERA_PICTURES"):
@@ -147,28 +136,12 @@ def llama(chromium, d):
     works(chromium, d + "/page.html")
 
 
-def axe_core():
-    """Returns the text of axe-core's script, or None."""
-    folders = [os.environ.get("AXE_CORE", "")]
-    if not folders[0] and shutil.which("npm"):
-        found = subprocess.run(["npm", "root", "-g"], capture_output=True, text=True, timeout=harness.HANG_S)
-        folders = [found.stdout.strip()]
-    for folder in folders:
-        for path in (folder + "/node_modules/axe-core/axe.min.js", folder + "/axe-core/axe.min.js"):
-            if folder and os.path.exists(path):
-                return open(path, encoding="utf-8").read()
-    return None
-
-
 def violations(chromium, path, script):
     """Returns the axe-core rules that the page violates, with the first element, at three widths and in both color schemes."""
     found = []
     for width, dark in ((400, False), (900, False), (900, True), (1600, False), (1600, True)):
         tab = browser.Tab(chromium, path, width, touch=width == 400, dark=dark)
-        tab.run(script + "; 0")
-        rules = tab.run(
-            "axe.run().then(r => r.violations.map(v => [v.id, v.nodes.length, v.nodes[0].target.join(' '), v.nodes[0].failureSummary]))")
-        found += [(width, "dark" if dark else "light", *rule) for rule in rules]
+        found += [(width, "dark" if dark else "light", *rule) for rule in pages.violations(tab, script)]
         if os.environ.get("TESSERA_PICTURES"):
             tab.picture("%s/axe-%d%s.png" % (os.environ["TESSERA_PICTURES"], width, "-dark" if dark else ""))
         tab.close()
@@ -177,7 +150,7 @@ def violations(chromium, path, script):
 
 def accessible(chromium, d):
     """A plan for two hosts, with experts' plans for comparison, must not violate axe-core's rules."""
-    script = axe_core()
+    script = pages.axe_core()
     if not script:
         return "axe-core is not installed (npm install -g axe-core)"
     model = os.path.join(MODELS, "llama_tiny", "model.onnx")
@@ -233,29 +206,18 @@ def long_list(chromium, d):
 def hostile(chromium, d):
     """Names of nodes, values, operators, domains, sizes, configurations, devices and files that contain scripts or have no place for a line
     break."""
-    f = TensorProto.FLOAT
-    nodes = [
-        helper.make_node("MatMul", ["x" if i == 0 else EVIL[i - 1] + "v", "w%d" % i + EVIL[i]], [EVIL[i] + "v"], name=EVIL[i])
-        for i in range(len(EVIL))
-    ]
-    nodes.append(helper.make_node(EVIL[0], ["s"], ["custom"], name="custom", domain=EVIL[3]))
-    shapes = dict(x=[16, 16], s=[EVIL[1], 4], custom=[EVIL[4], 4])
-    ends = [helper.make_tensor_value_info(v, f, shapes.get(v, [16, 16])) for v in ("x", "s", EVIL[-1] + "v", "custom")]
-    w = [numpy_helper.from_array(np.zeros((16, 16), "f"), "w%d" % i + EVIL[i]) for i in range(len(EVIL))]
-    path = d + "/<svg onload=window.evil=1>.onnx"
-    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:2], ends[2:], w), ir_version=10,
-                                 opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid(EVIL[3], 1)]), path)
+    path = pages.hostile_model(d)
     t = json.loads(good("topology", "show", "cpu:2", "--json"))
-    for device, name in zip(t["devices"], EVIL):
+    for device, name in zip(t["devices"], pages.EVIL):
         device["name"] = name
     json.dump({k: t[k] for k in ("devices", "links")}, open(d + "/t.json", "w"))
-    good("plan", path, "--devices", d + "/t.json", "--config", EVIL[2], "-o", d + "/planned.onnx")
+    good("plan", path, "--devices", d + "/t.json", "--config", pages.EVIL[2], "-o", d + "/planned.onnx")
     good("simulate", d + "/planned.onnx", "--trace", d + "/trace.json")
     good("report", d + "/planned.onnx", "--trace", d + "/trace.json", "--beside", d + "/planned.onnx", "-o", d + "/page.html")
     sized(chromium, d + "/page.html", "hostile")
     tab = browser.Tab(chromium, d + "/page.html", 1280)
     shown = tab.run("document.getElementById('report').textContent")
-    assert all(e.replace("\x7f", "\ufffd").replace("\t", "\ufffd") in shown for e in EVIL), [e for e in EVIL if e not in shown]
+    assert all(e.replace("\x7f", "\ufffd").replace("\t", "\ufffd") in shown for e in pages.EVIL), [e for e in pages.EVIL if e not in shown]
     tab.run("[...document.querySelectorAll('[data-tip]')].forEach(e => e.dispatchEvent(new PointerEvent('pointerover', {bubbles: true})))")
     tab.run(
         "[...document.getElementById('tensor').options].forEach(o => { const s = document.getElementById('tensor'); s.value = o.value;"

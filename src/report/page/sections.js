@@ -94,5 +94,3 @@ function draw(report, target) {
         make('footer', null, 'Made by Tessera ' + report.release + '. This page loads nothing from the network.'));
     for (const call of later) call();
 }
-
-draw(JSON.parse(byId('data').textContent), byId('report'));
