@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+// app.js - the page in the browser: opens a model, runs commands of Tessera on it in a worker, and draws their documents with the scripts
+// of `tessera report`.
+//
+// A version is the model with some shardings: as it was opened, planned, or edited. Its files are what the next command reads. The fragment
+// of the address holds what is needed to come back: model of the examples, machine, options, whether it was planned, and edits.
+import { Tool, Cancelled, saved } from './tool.js';
+
+const EXAMPLES = await (await fetch('examples.json')).json();
+const MACHINES = [
+    ['2', '2 assumed CPUs'], ['4', '4 assumed CPUs'], ['ring:4', 'ring of 4 CPUs'],
+    ['torus:2x2x2', 'torus of 2 \u00d7 2 \u00d7 2 CPUs'], ['hosts:2x4', '2 hosts of 4 CPUs'], ['4090:2', '2 RTX 4090'], ['l40s:4', '4 L40S'], ['a100:8', '8 A100'], ['h100:4', '4 H100'],
+    ['h100:8', '8 H100'], ['h200:8', '8 H200'], ['b200:8', '8 B200'], ['mi300x:8', '8 MI300X'], ['hosts:2xh100:8', '2 hosts of 8 H100'],
+    ['', 'another: a topology or an instance map'],
+];
+const BY_HAND = 'by-hand'; // name of a configuration that no plan made
+
+const tool = new Tool();
+let model = null; // what is open: { name, example, source, info, versions, shown }
+let busy = null; // what is being done
+const work = byId('work'); // plans and edits, below the verdict
+
+// ---- running commands --------------------------------------------------------------------------
+
+// What a command refused, in its own words.
+class Refused extends Error {}
+
+// Runs a command on files. Returns its document and the files it wrote. Exit code 1 of `check` says that it found something.
+async function run(args, files, accepted) {
+    const result = await tool.run([...args, '--json'], files, line => { if (busy) status(busy + ' ' + line); });
+    if (result.code !== 0 && result.code !== accepted) throw new Refused(result.stderr.trim() || 'the command ended with code ' + result.code);
+    return { document: JSON.parse(result.stdout), files: result.files };
+}
+
+function status(words) {
+    byId('status').textContent = clean(words);
+}
+
+function refuse(words) {
+    const box = byId('error');
+    box.hidden = !words;
+    box.textContent = '';
+    if (words) add(box, make('pre', null, words.split('\n').flatMap((line, i) => [i > 0 && make('br'), line])));
+}
+
+function buttons() {
+    for (const id of ['go', 'hand']) byId(id).disabled = !model || busy !== null;
+    for (const button of all('#work button, #history button')) button.disabled = busy !== null;
+    byId('cancel').hidden = busy === null;
+}
+
+// Does one thing at a time, says what, and shows why it failed. A version that was there before stays.
+async function doing(words, action) {
+    if (busy !== null) return false;
+    const began = performance.now();
+    busy = words;
+    refuse('');
+    status(words + ' \u2026');
+    buttons();
+    const clock = setInterval(() => status(busy + ' \u2026 ' + ((performance.now() - began) / 1e3).toFixed(0) + ' s'), 1000);
+    try {
+        await action();
+        status('');
+        return true;
+    } catch (error) {
+        status(error instanceof Cancelled ? 'Cancelled.' : '');
+        if (!(error instanceof Cancelled)) refuse(error instanceof Refused ? error.message : 'This page failed: ' + error.message);
+        return false;
+    } finally {
+        clearInterval(clock);
+        busy = null;
+        buttons();
+    }
+}
+
+// ---- options -----------------------------------------------------------------------------------
+
+function machine() {
+    return byId('machine').value || byId('other').value.trim();
+}
+
+function chooseMachine(name) {
+    const known = MACHINES.some(([value]) => value === name && value);
+    byId('machine').value = known ? name : '';
+    byId('other').hidden = known;
+    if (!known) byId('other').value = name;
+}
+
+function dims() {
+    return all('#dims input').filter(input => input.value !== '').map(input => input.dataset.dim + '=' + input.value);
+}
+
+function sizeOptions() {
+    return dims().flatMap(size => ['--dim', size]);
+}
+
+function planOptions() {
+    const options = [];
+    for (const [id, name] of [['limit', '--memory'], ['stages', '--stages'], ['objective', '--objective']])
+        if (byId(id).value.trim()) options.push(name, byId(id).value.trim());
+    return options;
+}
+
+// Makes a field for each size of the inputs that is open, as `--dim` names it.
+function drawSizes(given) {
+    const open = new Map();
+    for (const input of model.info.inputs)
+        (input.shape || []).forEach((size, axis) => {
+            if (typeof size === 'string') open.set(size, size);
+            else if (size === null) open.set(input.name + '.' + axis, input.name + '.' + axis);
+        });
+    const place = byId('dims');
+    place.textContent = '';
+    for (const name of open.keys()) {
+        const field = make('input', { type: 'number', min: '1', placeholder: '128', 'data-dim': name });
+        if (given[name]) field.value = given[name];
+        add(place, make('label', null, name + ' ', field));
+    }
+    byId('sizes').hidden = open.size === 0;
+}
+
+// ---- the model ---------------------------------------------------------------------------------
+
+function fact(name, ...words) {
+    return make('tr', null, make('td', null, name), make('td.name', null, ...words));
+}
+
+function valueWords(values) {
+    return values.flatMap((value, i) => [i > 0 && make('br'),
+        value.name + ' ', make('code', null, value.type + (value.shape ? ' [' + value.shape.map(n => n === null ? '?' : n).join(', ') + ']' : ''))]);
+}
+
+const OPERATORS = 12; // more kinds are counted
+
+function about(check) {
+    const { info, name } = model, kinds = Object.entries(info.operators), shown = kinds.slice(0, OPERATORS);
+    const operators = shown.map(([op, n]) => op + ' \u00d7\u202f' + n).join(', ') +
+        (kinds.length > shown.length ? ', ' + plural(kinds.length - shown.length, 'other kind') : '');
+    const configurations = info.configurations.map(c => c.name + ' (' + plural(c.devices, 'device') + ')').join(', ');
+    const found = check.findings.length ? plural(check.findings.length, 'finding') : 'no findings';
+    const place = byId('about');
+    place.textContent = '';
+    add(place, make('details.card', model.shown && !check.errors ? null : { open: '' },
+        make('summary', null, name + ': ' + plural(info.nodes, 'node') + ', ' + bytes(info.weight_bytes) + ' of weights, ' + found),
+        make('div.scroll', { tabindex: '0' }, make('table', { id: 'facts' }, make('tbody', null,
+            fact('operators', operators),
+            fact('weights', info.initializers + ', ' + bytes(info.weight_bytes)),
+            fact('inputs', valueWords(info.inputs)),
+            fact('outputs', valueWords(info.outputs)),
+            fact('configurations', configurations || 'none: the model is not annotated')))),
+        make('h3', null, 'Check'),
+        check.findings.length ? table('model-findings', [
+            column('severity', f => make('span.' + f.severity, null, f.severity), 'sev'),
+            column('code', f => make('code', null, f.code)),
+            column('where', f => [f.node || '', f.node && f.value ? ': ' : '', f.value || ''], 'name'),
+            column('message', f => [f.message, f.hint && make('br'), f.hint], 'name'),
+        ], check.findings) : make('p', null, 'No findings: the annotations are valid.')));
+}
+
+// Reads a model: its facts and findings. An annotated one is shown at once.
+async function open(name, blob, example, sizes) {
+    const source = await tool.open(blob), first = { label: 'as opened', files: { [name]: source.bytes } };
+    const { document: info } = await run(['info', name], first.files);
+    const { document: check } = await run(['check', name], first.files, 1);
+    model = { name, example, source, info, versions: [first], shown: null };
+    byId('opened').textContent = clean(name + ', ' + bytes(blob.size));
+    byId('report').textContent = '';
+    byId('report').before(work);
+    work.hidden = true;
+    drawSizes(sizes);
+    about(check);
+    if (info.configurations.length) await present(first);
+}
+
+// ---- versions ----------------------------------------------------------------------------------
+
+// Checks and predicts a version and shows it. Of several configurations it is the last, which the latest edit concerns. A version with
+// errors has no prediction; the list of findings says where they are.
+async function present(version) {
+    if (!version.check) {
+        const { document: info } = await run(['info', model.name], version.files);
+        const { document: check } = await run(['check', model.name], version.files, 1);
+        Object.assign(version, { info, check, config: version.config || info.configurations[info.configurations.length - 1].name });
+    }
+    if (!version.report && !version.check.errors) {
+        const { document: report } = await run(['report', model.name, '--config', version.config, ...sizeOptions()], version.files);
+        report.findings = version.check.findings;
+        report.command = version.command || report.command;
+        if (version.plan && report.plan) report.plan.compared = version.plan.compared;
+        version.report = report;
+    }
+    if (!model.versions.includes(version)) model.versions.push(version);
+    model.shown = version;
+    drawVersion(version);
+    keepAddress();
+}
+
+function drawVersion(version) {
+    const place = byId('report');
+    place.before(work);
+    place.textContent = '';
+    drawWork(version);
+    if (version.report) {
+        draw(version.report, place);
+        place.querySelector('nav').before(work);
+    }
+    about(version.check);
+}
+
+async function plan() {
+    const target = ['--devices', machine(), ...planOptions(), ...sizeOptions()], start = model.versions[0];
+    const { document, files } = await run(['plan', model.name, ...target, '-o', 'out/' + model.name], start.files);
+    if (!document.feasible) throw new Refused('no plan fits in the memory of these devices');
+    await present({
+        label: 'plan for ' + machine(), files, plan: document, config: document.configuration, edits: [], machine: machine(),
+        command: ['tessera report', model.name, ...target, '-o page.html'].join(' '),
+    });
+}
+
+// Declares a configuration for the machine without sharding anything.
+async function byHand() {
+    const { document: topology } = await run(['topology', 'show', machine()], {});
+    const devices = topology.devices.length, edits = ['--config', BY_HAND + ':' + devices, '--topology', machine()];
+    const { files } = await run(['annotate', model.name, ...edits, '-o', 'out/' + model.name], model.versions[0].files);
+    await present({ label: 'by hand on ' + machine(), files, config: BY_HAND, edits: [], machine: machine(), hand: true });
+}
+
+// Changes one sharding of a version, infers what is missing and predicts the result.
+async function edit(version, words) {
+    const name = model.name, { files: edited } = await run(
+        ['annotate', name, '--config', version.config, ...words, '-o', 'out/' + name], version.files);
+    let files = { ...version.files, ...edited };
+    const { document: check } = await run(['check', name], files, 1);
+    if (!check.errors) {
+        const inferred = await run(['infer', name, '--config', version.config, '-o', 'out/' + name], files);
+        files = { ...files, ...inferred.files };
+    }
+    await present({
+        label: words.join(' '), files, config: version.config,
+        edits: [...(version.edits || []), words], machine: version.machine, hand: version.hand, planned: version.plan || version.planned,
+    });
+}
+
+function download(name, blob) {
+    const link = make('a', { href: URL.createObjectURL(blob), download: name });
+    document.body.append(link);
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+}
+
+async function downloadModel(version) {
+    download(model.name, saved(model.source, version.files[model.name]));
+}
+
+async function downloadPlan(version) {
+    const { document } = await run(['info', model.name], version.files);
+    const script = [`--config ${version.config}`, ...document.shardings.filter(s => s.configuration === version.config)
+        .map(s => `--shard "#${s.index}":${JSON.stringify(s.value)}=${s.sharding}`)];
+    download(model.name.replace(/\.onnx$/, '') + '.plan.txt', new Blob([script.join('\n') + '\n']));
+}
+
+// ---- the card of versions and edits ------------------------------------------------------------
+
+function history() {
+    const rows = model.versions.filter(version => version.check);
+    return table('history', [
+        column('shardings', version => version.label, 'name'),
+        column('predicted', version => version.report ? time(version.report.simulation.first_s) : '\u2013', 'n'),
+        column('memory of the fullest device', version => version.report ? bytes(version.report.verdict.memory) : '\u2013', 'n'),
+        column('errors', version => version.check.errors || '', 'n'),
+        column('', version => version === model.shown ? 'shown' : showButton(version)),
+    ], rows);
+}
+
+function showButton(version) {
+    const button = make('button', { type: 'button' }, 'Show');
+    button.addEventListener('click', () => doing('Reading', () => present(version)));
+    return button;
+}
+
+function drawWork(version) {
+    work.hidden = false;
+    work.textContent = '';
+    const model_ = make('button', { type: 'button' }, 'Download the annotated model');
+    const plan_ = make('button', { type: 'button' }, 'Download the plan');
+    model_.addEventListener('click', () => doing('Writing', () => downloadModel(version)));
+    plan_.addEventListener('click', () => doing('Writing', () => downloadPlan(version)));
+    add(work, section('versions', 'Plans and edits', null, history(), editForm(version), make('div.row actions', null, model_, plan_)));
+}
+
+const OFFERED = 100; // nodes that the list of names offers
+
+// Makes the form that changes one sharding.
+function editForm(version) {
+    const node = make('input', { type: 'text', id: 'node', list: 'names', spellcheck: 'false', autocomplete: 'off', placeholder: 'name or #index' });
+    const names = make('datalist', { id: 'names' });
+    const value = make('select', { id: 'value' });
+    const spec = make('input', { type: 'text', id: 'spec', spellcheck: 'false', autocomplete: 'off', placeholder: '{2,1:0,1}' });
+    const apply = make('button', { type: 'submit' }, 'Apply'), drop = make('button', { type: 'button' }, 'Remove');
+    const { nodes } = model.source, found = () => nodes.find((n, i) => n.name === node.value || '#' + i === node.value.split(' ')[0]);
+    const current = () => {
+        const at = found(), index = nodes.indexOf(at);
+        const known = version.info.shardings.find(s => s.configuration === version.config && s.index === index && s.value === value.value);
+        spec.value = known ? known.sharding : '';
+    };
+    node.addEventListener('input', () => {
+        const typed = node.value.toLowerCase(), offers = [];
+        for (let i = 0; i < nodes.length && offers.length < OFFERED; i++) {
+            const words = nodes[i].name || '#' + i + ' ' + nodes[i].op;
+            if (words.toLowerCase().includes(typed)) offers.push(make('option', { value: words }, nodes[i].op));
+        }
+        names.textContent = '';
+        add(names, offers);
+        const at = found();
+        value.textContent = '';
+        if (at) add(value, [...new Set([...at.inputs, ...at.outputs])].filter(Boolean).map(name => make('option', { value: name }, name)));
+        current();
+    });
+    value.addEventListener('change', current);
+    const place = () => '"#' + nodes.indexOf(found()) + '":' + JSON.stringify(value.value);
+    const ready = () => {
+        if (found() && value.value) return true;
+        refuse(node.value ? 'there is no node "' + node.value + '"' : 'choose a node first');
+        return false;
+    };
+    drop.addEventListener('click', () => ready() && doing('Removing', () => edit(version, ['--unshard', place()])));
+    const form = make('form', { id: 'edit' },
+        make('h3', null, 'Change a sharding'),
+        lead('Numbers of shards per dimension, then the device of each: {2,1:0,1} shards dimension 0 in two, {1:0,1} copies to both. ' +
+            'Missing shardings are inferred; conversions are added where two nodes disagree.'),
+        make('div.field two-fields', null,
+            make('label', null, 'node', node), make('label', null, 'tensor', value), make('label', null, 'sharding', spec)),
+        names, make('div.row actions', null, apply, drop));
+    form.addEventListener('submit', event => {
+        event.preventDefault();
+        if (ready()) doing('Changing', () => edit(version, ['--shard', place() + '=' + spec.value.trim()]));
+    });
+    return form;
+}
+
+// ---- the address -------------------------------------------------------------------------------
+
+// Writes the state into the fragment of the address.
+function keepAddress() {
+    const state = new URLSearchParams(), version = model.shown;
+    if (model.example) state.set('model', model.example);
+    state.set('machine', machine());
+    for (const size of dims()) state.append('dim', size);
+    for (const id of ['limit', 'stages', 'objective']) if (byId(id).value.trim()) state.set(id, byId(id).value.trim());
+    if (version && (version.plan || version.planned)) state.set('do', 'plan');
+    if (version && version.hand) state.set('do', 'hand');
+    for (const words of version && version.edits || []) state.append('edit', words.join(' '));
+    window.history.replaceState(null, '', '#' + state);
+}
+
+function splitEdit(words) {
+    const at = words.indexOf(' ');
+    return [words.slice(0, at), words.slice(at + 1)];
+}
+
+async function openExample(id, sizes) {
+    const example = EXAMPLES.find(one => one.id === id);
+    if (!example) throw new Refused('there is no example "' + id + '"');
+    byId('example').value = id;
+    const answer = await fetch('examples/' + example.file);
+    if (!answer.ok) throw new Refused('the example was not found: ' + answer.status);
+    await open(example.file, await answer.blob(), id, { ...example.dims, ...sizes });
+}
+
+// Goes back to the state that the address holds.
+async function fromAddress() {
+    const state = new URLSearchParams(location.hash.slice(1));
+    chooseMachine(state.get('machine') || '4');
+    for (const id of ['limit', 'stages', 'objective']) byId(id).value = state.get(id) || '';
+    if (!state.get('model')) return;
+    await openExample(state.get('model'), Object.fromEntries(state.getAll('dim').map(size => size.split(/=(?=[^=]*$)/))));
+    if (state.get('do') === 'plan') await plan();
+    if (state.get('do') === 'hand') await byHand();
+    for (const words of state.getAll('edit')) if (model.shown) await edit(model.shown, splitEdit(words));
+}
+
+// ---- events ------------------------------------------------------------------------------------
+
+function openFile(file) {
+    if (file) doing('Reading ' + file.name, () => open(file.name, file, null, {}));
+}
+
+add(byId('example'), make('option', { value: '' }, 'choose an example'),
+    EXAMPLES.map(one => make('option', { value: one.id }, one.title)));
+add(byId('machine'), MACHINES.map(([value, words]) => make('option', { value }, words)));
+byId('example').addEventListener('change', event => event.target.value && doing('Reading', () => openExample(event.target.value, {})));
+byId('machine').addEventListener('change', () => { byId('other').hidden = byId('machine').value !== ''; });
+byId('open').addEventListener('click', () => byId('file').click());
+byId('file').addEventListener('change', event => openFile(event.target.files[0]));
+byId('start').addEventListener('submit', event => {
+    event.preventDefault();
+    if (model) doing('Planning', plan);
+});
+byId('hand').addEventListener('click', () => doing('Preparing', byHand));
+byId('cancel').addEventListener('click', () => tool.cancel());
+addEventListener('dragover', event => {
+    event.preventDefault();
+    document.body.classList.add('dropping');
+});
+addEventListener('dragleave', event => event.relatedTarget || document.body.classList.remove('dropping'));
+addEventListener('drop', event => {
+    event.preventDefault();
+    document.body.classList.remove('dropping');
+    openFile([...event.dataTransfer.files].find(file => !/\.(data|bin|weight|npy)$/.test(file.name)) || event.dataTransfer.files[0]);
+});
+addEventListener('hashchange', () => doing('Reading', fromAddress));
+doing('Reading', fromAddress);

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// worker.js - runs commands of Tessera in a web worker, and reads models by ranges.
+//
+// Messages to the worker, each with a number `id` that its answer repeats:
+//     { id, blob }           reads a model: answers { id, bytes, left }, see weights.js
+//     { id, args, files }    runs a command in a folder with these files, name: bytes, and an empty folder "out": answers
+//                            { id, code, stdout, stderr, files }; files are those in "out"
+// While a command runs, the worker sends { id, line } for each line on stderr. `{ id, error }` says that the worker itself failed, mostly for
+// want of memory. To cancel, end the worker.
+'use strict';
+
+importScripts('weights.js', 'tessera.js');
+
+let compiled = null; // the program, which is compiled once
+
+async function program() {
+    compiled = compiled || WebAssembly.compileStreaming(fetch('tessera.wasm'));
+    return compiled;
+}
+
+// Runs a command in a process of its own: memory that it uses is free afterwards.
+async function run(id, args, files) {
+    const wasm = await program(), stdout = [], stderr = [];
+    let code = null;
+    const process = await Tessera({
+        noInitialRun: true,
+        thisProgram: 'tessera',
+        print: line => stdout.push(line),
+        printErr: line => {
+            stderr.push(line);
+            postMessage({ id, line });
+        },
+        instantiateWasm(imports, done) {
+            WebAssembly.instantiate(wasm, imports).then(instance => done(instance, wasm));
+            return {};
+        },
+        quit(status, reason) {
+            code = status;
+            throw reason;
+        },
+    });
+    process.FS.mkdirTree('/model/out');
+    process.FS.chdir('/model');
+    for (const [name, bytes] of Object.entries(files)) process.FS.writeFile(name, bytes);
+    try {
+        const returned = process.callMain(args);
+        if (code === null) code = returned;
+    } catch (reason) {
+        if (code === null) throw reason;
+    }
+    const written = {};
+    for (const name of process.FS.readdir('/model/out'))
+        if (name !== '.' && name !== '..' && process.FS.isFile(process.FS.stat('/model/out/' + name).mode))
+            written[name] = process.FS.readFile('/model/out/' + name);
+    return { code, stdout: stdout.join('\n'), stderr: stderr.join('\n'), files: written };
+}
+
+function readModel(blob) {
+    const reader = new FileReaderSync();
+    return Weights.leaveOut({ size: blob.size, read: (from, to) => new Uint8Array(reader.readAsArrayBuffer(blob.slice(from, to))) });
+}
+
+onmessage = async ({ data: { id, blob, args, files } }) => {
+    try {
+        postMessage({ id, ...(blob ? readModel(blob) : await run(id, args, files)) });
+    } catch (error) {
+        postMessage({ id, error: String(error && error.message || error) });
+    }
+};
