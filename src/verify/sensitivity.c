@@ -24,8 +24,8 @@
 #include <float.h>
 #include <math.h>
 
-#define MOST_RUNS 16        // there are fewer if they explain all differences
-#define MARGIN    4         // a few runs do not show the largest possible change
+#define MOST_RUNS 16 // there are fewer if they explain all differences
+#define MARGIN    4  // a few runs do not show the largest possible change
 // Numbers of the runs (rounding.c): they are large, and no two of them have a simple ratio.
 #define FIRST_RUN 1000.0f
 #define NEXT_RUN  618.034f

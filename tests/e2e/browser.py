@@ -80,8 +80,8 @@ class Browser:
 
 
 class Tab:
-    """Shows a file or an address in a window of the given size. errors() returns console errors; requests() returns the other URLs that were
-    loaded."""
+    """Shows a file or an address in a window of the given size. errors() returns console errors; requests() returns the other URLs that
+    were loaded."""
 
     def __init__(self, browser, path, width, height=900, touch=False, dark=False):
         self.browser, self.url = browser, path

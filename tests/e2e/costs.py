@@ -257,9 +257,11 @@ def prompts_and_tokens_share_weights(folder):
     prompts, tokens = paths
     memory = int(1.6 * 4 * 4096 * 4096 * 2 / 2)  # of each of two devices: 1.6 copies of the weights
     words = ["--memory", memory, "--time", 20]
-    advised = document("advise", tokens, "--boxes", "h200:2", "--prefill", prompts, "--slo", "tpot=1s,ttft=1s", "--max-batch", 4, *words)["best"]
+    advised = document("advise", tokens, "--boxes", "h200:2", "--prefill", prompts, "--slo", "tpot=1s,ttft=1s", "--max-batch", 4,
+                       *words)["best"]
     assert advised["batch"] == 4, advised
-    plan = document("plan", prompts, "--devices", "h200:2", "--with", tokens, "--dim", "batch=1", "--with-dim", "batch=4", "--steps", 256, *words)
+    plan = document("plan", prompts, "--devices", "h200:2", "--with", tokens, "--dim", "batch=1", "--with-dim", "batch=4",
+                    "--steps", 256, *words)
     for key, part in (("ttft_milliseconds", plan["parts"][0]), ("milliseconds", plan["parts"][1])):
         assert abs(advised[key] / (part["cost"] / 1e9) - 1) < 0.01, (key, advised, plan["parts"])
     assert max(advised["memory"]) <= memory, advised

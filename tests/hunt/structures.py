@@ -177,7 +177,8 @@ def collecting(s):
         return None
     sequence = lambda n: helper.make_tensor_sequence_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), None)
     info = lambda n, t: helper.make_tensor_value_info(n, t, [])
-    g = helper.make_graph(body.nodes, s.maker.name("collecting"), [info(turn, 7), info(go, 9), sequence(state)], [info(on, 9), sequence(out)],
+    g = helper.make_graph(body.nodes, s.maker.name("collecting"), [info(turn, 7), info(go, 9), sequence(state)],
+                          [info(on, 9), sequence(out)],
                           [numpy_helper.from_array(v, n) for n, v in body.inits.items()])
     made = s.add("Loop", [s.constant(np.array(rng.choice([1, 2, 3]), "i8")), "", first_list], body=g, keep=False)
     if not made:

@@ -327,7 +327,8 @@ def turns_of_infinities():
 def stacks_of_nothing():
     """A Loop without iterations whose scan output has no declared rank: other empty sizes are right, another state is not."""
     value = lambda n, t, shape: h.make_tensor_value_info(n, t, shape)
-    body = h.make_graph([h.make_node("Identity", ["go"], ["on"]), h.make_node("Neg", ["v"], ["w"]), h.make_node("Abs", ["v"], ["each"])], "b",
+    nodes = [h.make_node("Identity", ["go"], ["on"]), h.make_node("Neg", ["v"], ["w"]), h.make_node("Abs", ["v"], ["each"])]
+    body = h.make_graph(nodes, "b",
                         [value("i", T.INT64, []), value("go", T.BOOL, []), value("v", T.FLOAT, None)],
                         [value("on", T.BOOL, []), value("w", T.FLOAT, None), value("each", T.FLOAT, None)])
     case = case_of([h.make_node("Loop", ["n", "", "x"], ["y", "z"], body=body)], dict(x=f4(1, 2), n=np.array(0)), ["y", "z"])

@@ -128,8 +128,8 @@ def serve(d):
     folder = templated_folder(d + "/folder", TEMPLATE)
     with contextlib.ExitStack() as stack:
         with worker(d) as options:
-            server = subprocess.Popen([sys.executable, "-m", "tessera", "serve", folder, "--port", "0", *words_of(options, "--worker-port")],
-                                      stderr=open(d + "/log", "w"), env=harness.environment(PYTHONPATH=BUILD + "/python"))
+            words = [sys.executable, "-m", "tessera", "serve", folder, "--port", "0", *words_of(options, "--worker-port")]
+            server = subprocess.Popen(words, stderr=open(d + "/log", "w"), env=harness.environment(PYTHONPATH=BUILD + "/python"))
             stack.callback(server.wait)
             stack.callback(server.kill)
             printed = lambda: open(d + "/log").read()
@@ -152,8 +152,8 @@ def mistakes(d):
     for error, text, options in ((ValueError, "list such as", {"hosts": "a:x"}),
                                  (ValueError, "hosts has 2 devices", {"hosts": "a,b", "devices": 3}),
                                  (TypeError, "no effect", {"port": 29500}), (TypeError, "no effect", {"rsh": "ssh"}),
-                                 *((Exception, name + " has no effect without hosts", {"devices": 2, name: value})
-                                   for name, value in (("port", 29500), ("secret_file", d + "/secret"), ("interface", "lo"), ("rsh", "ssh"))),
+                                 *((Exception, name + " has no effect without hosts", {"devices": 2, name: value}) for name, value in
+                                   (("port", 29500), ("secret_file", d + "/secret"), ("interface", "lo"), ("rsh", "ssh"))),
                                  (Exception, "secret_file", {"hosts": "a,b"}),
                                  (Exception, "transport", {**secret, "transport": "shm"}),
                                  (Exception, "secret", {**secret, "secret_file": d + "/absent"}),

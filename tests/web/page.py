@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the page in the browser (`make web`) in a headless Chromium, behind a web server on the loopback. What the page says is compared with
-what the command says about the same model.
+"""Tests the page in the browser (`make web`) in a headless Chromium, behind a web server on the loopback. What the page says is compared
+with what the command says about the same model.
 
-Nothing may be wider than the screen at 390, 900 and 1280 pixels; all controls are reached by keyboard; the page loads nothing from elsewhere,
-treats no name as markup and leaves the console empty. TESSERA_PICTURES=FOLDER stores pictures. If axe-core is installed (see
+Nothing may be wider than the screen at 390, 900 and 1280 pixels; all controls are reached by keyboard; the page loads nothing from
+elsewhere, treats no name as markup and leaves the console empty. TESSERA_PICTURES=FOLDER stores pictures. If axe-core is installed (see
 tests/e2e/page.py), it must find no violation.
 
 usage: page.py TESSERA FOLDER MODELS, FOLDER has the page"""
@@ -46,8 +46,8 @@ class Page(browser.Tab):
             time.sleep(0.05)
 
     def choose(self, name, value):
-        self.run("(() => { const e = document.getElementById('%s'); e.value = %s; for (const kind of ['input', 'change']) e.dispatchEvent(new"
-                 " Event(kind)) })()" % (name, json.dumps(value)))
+        self.run("(() => { const e = document.getElementById('%s'); e.value = %s; for (const kind of ['input', 'change'])"
+                 " e.dispatchEvent(new Event(kind)) })()" % (name, json.dumps(value)))
 
     def press(self, name):
         self.run("document.getElementById('%s').click()" % name)

@@ -5,7 +5,8 @@ FOLDER/models; the next run uses both again.
 
 usage: zoo.py TESSERA FOLDER [NAME...]      NAME: only these models, and those that they are derived from
 
-Prints one line per model, and at the end their number and how often `verify` accepted a difference for which reason. A model that its exporter or ONNX Runtime rejects is skipped; its line says so."""
+Prints one line per model, and at the end their number and how often `verify` accepted a difference for which reason. A model that
+its exporter or ONNX Runtime rejects is skipped; its line says so."""
 import collections, json, os, re, subprocess, sys, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))

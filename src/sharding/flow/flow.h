@@ -51,13 +51,13 @@ struct flow_work {
     struct tile_layout **whole_all; // by rank: the layout that is replicated on all devices
     // By value id: a layout that a reader requests, or NULL. The output gets it if possible.
     struct tile_layout **requests;
-    int report;           // REPORT_...
-    bool keep;            // the node must not be replaced by simpler ones
-    bool keep_empty;      // plan shards without elements too, as specs state them
-    bool formal;          // an input without a spec is needed in the layout of its producer
-    bool trial;           // one node is tried: layouts of values do not change
-    bool *within;         // by device: whether it runs the current body; NULL: all do
-    size_t body_work;     // number of nodes of bodies that were visited
+    int report;       // REPORT_...
+    bool keep;        // the node must not be replaced by simpler ones
+    bool keep_empty;  // plan shards without elements too, as specs state them
+    bool formal;      // an input without a spec is needed in the layout of its producer
+    bool trial;       // one node is tried: layouts of values do not change
+    bool *within;     // by device: whether it runs the current body; NULL: all do
+    size_t body_work; // number of nodes of bodies that were visited
     // by value id: lists that must be replicated everywhere; NULL: the model has no lists
     bool *kept_whole;
     bool keeps_more; // another such list was found
