@@ -352,6 +352,10 @@ TSR_API void tsr_topology_set_links(tsr_topology *topology, double latency, doub
 TSR_API bool tsr_topology_set_network(tsr_topology *topology, double latency, double bandwidth);
 /* Returns name and source of box i of tsr_topology_parse ("h100:8"); NULL: there is no such box. */
 TSR_API const char *tsr_topology_box(size_t i, const char **source);
+/* Returns what the speeds rest on: "measured" (on real devices, or described in a file),
+ * "published" (a box whose predictions docs/published.md compares with published measurements),
+ * "data sheet" (other boxes), or "assumed" (defaults). */
+TSR_API const char *tsr_topology_basis(const tsr_topology *topology);
 TSR_API size_t tsr_topology_links(const tsr_topology *topology);
 /* Returns the number of devices whose links are listed: all, or in a machine with very many hosts
  * those of the first hosts. The other hosts have the same links. */

@@ -18,6 +18,7 @@ tsr_status tsr__topology_forced(tsr_session *session, const tsr_topology *real, 
     if (!real)
         return TSR_OK;
     (*out)->memory_assumed = real->memory_assumed;
+    (*out)->basis = real->basis;
     for (int i = 0; i < (*out)->n; i++) {
         (*out)->device[i].name = real->device[i].name;
         (*out)->device[i].memory = real->device[i].memory;

@@ -129,6 +129,7 @@ static tsr_status make_ranks(const struct rank_shares *shares, tsr_topology **ou
     for (size_t i = 0; i < from->links.n; i++)
         link_devices(to, shares, &from->links.at[i]);
     to->memory_assumed = from->memory_assumed;
+    to->basis = from->basis;
     to->assumed = from->assumed;
     return tsr__topology_finish_copy(to, from, out);
 }

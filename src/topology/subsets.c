@@ -21,6 +21,7 @@ static void copy_devices(tsr_topology *to, const tsr_topology *from, const int *
         to->device[i].name = tsr__arena_str(&to->arena, str_of(to->device[i].name)).p;
     }
     to->memory_assumed = from->memory_assumed;
+    to->basis = from->basis;
     to->assumed = from->assumed;
 }
 

@@ -96,6 +96,13 @@ bool tsr_topology_is_assumed(const tsr_topology *topology)
     return topology->assumed;
 }
 
+const char *tsr_topology_basis(const tsr_topology *topology)
+{
+    if (!topology->assumed)
+        return "measured";
+    return topology->basis ? topology->basis : "assumed";
+}
+
 int tsr_topology_devices(const tsr_topology *topology)
 {
     return topology->n;

@@ -68,6 +68,7 @@ struct tsr_topology {
     int host;            // number of consecutive devices in one host; 0: unknown
     bool assumed;        // speeds are defaults or those of a predefined machine, not measured
     bool memory_assumed; // the memory size is a default
+    const char *basis;   // of the speeds, if it is a predefined machine; NULL: see `assumed`
     int n_grid;          // number of sides of the grid that the devices form, row-major; 0: unknown
     int grid[8];
     VEC(struct topology_times) times;      // measured collectives

@@ -118,6 +118,8 @@ LINES = [
     ["plan", BERT, "--devices", "2", *SIZES, "--memory", "1000"],
     ["advise", BERT, "--boxes", "l4:1,4090:2", "--dim", "seq=9", "--max-batch", "8", "--slo", "tpot=40ms"],
     ["advise", BERT, "--boxes", "l4:1", "--dim", "seq=9", "--max-batch", "8", "--slo", "tpot=0.001ms"],
+    ["advise", BERT, "--boxes", "l4:1", "--dim", "seq=9", "--users", "9", "--slo", "tpot=40ms", "--prefill", BERT, "--prefill-dim", "seq=8"],
+    ["advise", BERT, "--boxes", "l4:1", "--dim", "seq=9", "--max-batch", "8", "--slo", "tpot=40ms", "--prefill", BERT, "--load", "rate=1,answer=9,seq=8", "--pools"],
     ["info", "@planned.onnx"],
     ["info", "@h100.onnx"],
     ["annotate", BERT, "--config", "tp2:2", "--random", "3", *SIZES, "-o", "@random.onnx"],

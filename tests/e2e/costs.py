@@ -3,7 +3,7 @@
 advise`.
 
 usage: costs.py TESSERA"""
-import json, os, subprocess, sys
+import json, os, random, subprocess, sys
 
 import harness
 from onnx import TensorProto, helper, save
@@ -261,10 +261,99 @@ def prompts_and_tokens_share_weights(folder):
                        *words)["best"]
     assert advised["batch"] == 4, advised
     plan = document("plan", prompts, "--devices", "h200:2", "--with", tokens, "--dim", "batch=1", "--with-dim", "batch=4",
-                    "--steps", 256, *words)
+                    "--steps", 256 // 4, *words)
     for key, part in (("ttft_milliseconds", plan["parts"][0]), ("milliseconds", plan["parts"][1])):
         assert abs(advised[key] / (part["cost"] / 1e9) - 1) < 0.01, (key, advised, plan["parts"])
     assert max(advised["memory"]) <= memory, advised
+
+
+def machines_are_counted_for_users(folder):
+    model = attention(folder)
+    words = ["advise", model, "--boxes", "l4:1,h200:1,t4:1", "--slo", "tpot=1ms", *STATES]
+    alone = {row["devices"]: row for row in document(*words)["rows"]}
+    users = 3 * alone["h200:1"]["batch"] + 1
+    open(folder + "/prices", "w").write("l4 0.7\nh200 3\nt4 0.5\n")
+    doc = document(*words, "--users", users, "--prices", folder + "/prices")
+    for row in doc["rows"]:
+        assert row["count"] == -(-users // alone[row["devices"]]["batch"]), (row, alone)
+        assert row["batch"] == -(-users // row["count"]), row
+        assert abs(row["dollars_per_hour_of_all"] - row["count"] * row["dollars_per_hour"]) < 1e-9, row
+    costs = [row["dollars_per_hour_of_all"] for row in doc["rows"]]
+    assert costs == sorted(costs) and doc["best"] == doc["rows"][0], costs
+    assert {row["devices"]: row["basis"] for row in doc["rows"]} == {"l4:1": "data sheet", "h200:1": "published", "t4:1": "data sheet"}
+    assert document("advise", model, "--boxes", "2", "--slo", "tpot=1s", "--max-batch", 1, *STATES)["best"]["basis"] == "assumed"
+
+
+def prompt_model(folder):
+    return write(folder + "/prompt.onnx", [helper.make_node("MatMul", ["x", "w"], ["y"], name="m")], [("x", ["batch", "seq", 8192])],
+                 [("y", ["batch", "seq", 8192])], [weight("w", 8192, 8192)])
+
+
+def prompts_take_time_from_tokens(folder):
+    """With B users each of whom has a prompt for every answer, a token takes its step and B / answer prompts."""
+    words = ["advise", attention(folder), "--boxes", "h200:1", *STATES, "--prefill", prompt_model(folder), "--slo", "tpot=3ms", "--users", 20]
+    for more, answer, together in (([], 256, 1), (["--answer", 50], 50, 1), (["--prefill-dim", "batch=4"], 256, 4)):
+        row = document(*words, "--prefill-dim", "seq=2048", *more)["best"]
+        token = row["milliseconds"] + row["batch"] * row["ttft_milliseconds"] / together / answer
+        assert abs(row["token_milliseconds"] / token - 1) < 1e-6 and token <= 3, (row, token)
+        assert abs(row["tokens_per_second"] / (row["batch"] * 1e3 / token) - 1) < 1e-6, row
+        assert len(row["prefill_memory"]) == 1 and row["prefill_memory"][0] <= row["memory"][0], row
+
+
+def served(kinds, prompts, step, slots, rate, requests=20000):
+    """The queue of `advise --load` again, one token at a time. kinds: (rate, answer). Returns the times to the first token and per token
+    within which 95 % of the requests stay."""
+    draw, now, at, waiting, batch, done = random.Random(7), 0.0, 0.0, [], [], []
+    arrivals = []
+    for _ in range(requests):
+        at += draw.expovariate(rate) * 1e3
+        arrivals.append((at, draw.choices(range(len(kinds)), [k[0] for k in kinds])[0]))
+    arrivals.reverse()
+    while len(done) < requests:
+        while arrivals and arrivals[-1][0] <= now:
+            waiting.append(arrivals.pop())
+        if waiting and len(batch) < slots:
+            arrival, kind = waiting.pop(0)
+            now += prompts[kind]
+            batch.append({"arrival": arrival, "first": now, "left": kinds[kind][1] - 1, "tokens": kinds[kind][1] - 1})
+        elif batch:
+            now += step
+            for request in batch:
+                request["left"] -= 1
+            done += [(r["first"] - r["arrival"], (now - r["first"]) / r["tokens"]) for r in batch if not r["left"]]
+            batch = [r for r in batch if r["left"]]
+        else:
+            now = arrivals[-1][0]
+    return [sorted(times)[int(0.95 * requests)] for times in zip(*done)]
+
+
+def requests_wait_in_a_queue(folder):
+    """advise --load: the times within which 95 % of the requests stay are those of another simulation, and the rate is the largest."""
+    kinds = [(200, 20), (600, 5)]
+    words = ["advise", attention(folder), "--boxes", "h200:1,l4:1", *STATES, "--prefill", prompt_model(folder), "--prefill-dim", "batch=1",
+             "--slo", "tpot=1ms,ttft=20ms"]
+    for (rate, answer), seq in zip(kinds, (2048, 512)):
+        words += ["--load", "rate=%d,answer=%d,seq=%d" % (rate, answer, seq)]
+    total, doc = sum(k[0] for k in kinds), document(*words)
+    for row in doc["rows"]:
+        queue = (kinds, row["prompt_milliseconds"], row["milliseconds"], row["batch"])
+        assert row["prompt_milliseconds"][0] > 2 * row["prompt_milliseconds"][1] > 0, row
+        assert row["count"] == -(-total // row["requests_per_second"]), row
+        ttft, tpot = served(*queue, total / row["count"])
+        assert abs(row["ttft_95_milliseconds"] / ttft - 1) < 0.15 and abs(row["tpot_95_milliseconds"] / tpot - 1) < 0.05, (row, ttft, tpot)
+        assert row["ttft_95_milliseconds"] <= 20 and row["tpot_95_milliseconds"] <= 1, row
+        ttft, tpot = served(*queue, 1.15 * row["requests_per_second"])
+        assert ttft > 20 or tpot > 1, (row, ttft, tpot)
+    text = call(*words)[1]
+    assert "requests/s" in text and "ttft 95 %" in text and "published" in text, text
+    pools = document(*words, "--pools")
+    assert [row["role"] for row in pools["rows"]] == ["answers"] * 2 + ["prompts"] * 2, pools
+    assert pools["best"]["role"] == "answers" and pools["best_for_prompts"]["role"] == "prompts", pools
+    for row in pools["rows"]:  # no machine serves fewer requests when it has less to do
+        both = next(r for r in doc["rows"] if r["devices"] == row["devices"])
+        assert row["requests_per_second"] > both["requests_per_second"], (row, both)
+    rc, out, err = call(*words, "--slo", "tpot=1ms,ttft=10us", "--json")
+    assert rc == 4 and json.loads(out)["best"] is None, (rc, out)
 
 
 def less_memory_takes_longer(folder):
@@ -308,7 +397,11 @@ def wrong_words_are_usage_errors(folder):
                                                                   "tpot=fast"], ["--boxes", "h100:1", "--slo",
                                                                                  "ttft=2s"], ["--boxes", "nobox:1", "--slo", "tpot=1ms"],
                   ["--boxes", "h100:1,", "--slo", "tpot=1ms"], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--prices",
-                                                                bad], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--batch", "rows"]):
+                                                                bad], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--batch", "rows"],
+                  ["--boxes", "h100:1", "--slo", "tpot=1ms", "--load", "rate=1,answer=9"], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--pools"],
+                  *(["--boxes", "h100:1", "--slo", "tpot=1ms", "--prefill", prompt_model(folder), *more]
+                    for more in (["--load", "rate=1"], ["--load", "rate=0,answer=9"], ["--load", "rate=1,answer=9,seq=0"],
+                                 ["--load", "rate=1,answer=9", "--users", 2], ["--load", "rate=1,answer=9", "--answer", 2]))):
         rc, out, err = call("advise", model, *words, *STATES)
         assert rc == 2 and err, (words, rc, err)
 
@@ -317,8 +410,8 @@ harness.run([
     published_measurements, fused_experts_count_both_halves, tokens_read_the_experts_that_they_use, recurrent_nodes_take_every_step,
     cpus_unpack_the_weights_of_several_rows, a_cache_that_is_updated_in_place_counts_once, a_cache_that_grows_counts_twice,
     plan_and_simulation_count_the_same_caches, collectives_have_a_start, stages_share_links, advice_is_the_largest_batch_within_the_limit,
-    prices_decide, machines_that_cannot_are_listed, the_first_token_has_a_limit, prompts_and_tokens_share_weights,
-    less_memory_takes_longer,
+    prices_decide, machines_that_cannot_are_listed, the_first_token_has_a_limit, prompts_and_tokens_share_weights, machines_are_counted_for_users,
+    prompts_take_time_from_tokens, requests_wait_in_a_queue, less_memory_takes_longer,
     plans_stay_within_the_memory_limit, wrong_words_are_usage_errors
 ])
 harness.finish()

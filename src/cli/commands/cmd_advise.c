@@ -1,28 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// cmd_advise.c - compares machines: finds for each the largest batch within a latency limit.
-//
-// Each machine is planned with 1, 2, 4 ... requests until a plan does not fit or takes too long.
-// Bisection then finds the largest batch to within 1/16. Every request gets one token per run,
-// so a batch of B requests that takes T seconds gives B / T tokens per second. A model that reads
-// prompts is planned together with that batch: both have the same weights in memory, with the same
-// shardings.
-#include "cli/cli.h"
+// cmd_advise.c - compares machines for a model under a limit of time: for the largest batch, for a
+// number of users, or for a mix of requests. advise_plans.c plans each machine.
+#include "cli/commands/advise.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_BOXES  64
 #define MAX_PRICES 256
 #define MAX_BATCH  ((int64_t)1 << 20)
-#define NEAR       16  // bisection stops within 1/16 of the batch
 #define SECONDS    2.0 // default time limit of one plan
-#define ANSWER     256 // assumed number of tokens that are generated for one prompt
-
-// Limits in milliseconds; 0: none.
-struct limits {
-    double tpot, ttft;
-};
+#define ANSWER     256 // default number of tokens that are generated for one prompt
 
 struct price {
     char name[64]; // "h100" (dollars per device and hour) or "h100:8" (per machine and hour)
@@ -34,36 +22,9 @@ struct prices {
     size_t n;
 };
 
-// One machine and its best plan.
-struct row {
-    const char *box;
-    int devices;
-    int64_t batch;       // 0: no plan meets the limits
-    double milliseconds; // time of that batch, or of a single request if even one is too slow
-    double ttft;         // milliseconds of one prompt; 0: not planned
-    int64_t *memory;     // bytes by device, or NULL
-    int64_t needs_bytes; // memory that each device needs, if even one request does not fit
-    double dollars;      // per hour; 0: unknown
-};
-
-struct advice {
-    struct cli *cli;
-    struct limits limits;
-    const char *batch;   // name of the dimension
-    const char *prefill; // model, or NULL
-    int64_t memory, most;
-    double seconds;
-    struct cli_dims dims, prefill_dims;
-    const char **states;
-    size_t n_states;
-    struct prices prices;
-    struct row rows[MAX_BOXES];
-    size_t n_rows;
-};
-
 static double tokens_per_second(const struct row *row)
 {
-    return row->batch ? (double)row->batch * 1e3 / row->milliseconds : 0;
+    return row->batch && row->token > 0 ? (double)row->batch * 1e3 / row->token : 0;
 }
 static double per_device(const struct row *row)
 {
@@ -72,6 +33,15 @@ static double per_device(const struct row *row)
 static double per_dollar(const struct row *row)
 {
     return row->dollars > 0 ? tokens_per_second(row) * 3600 / row->dollars : 0;
+}
+static double dollars_of_all(const struct row *row)
+{
+    return row->dollars * (double)row->count;
+}
+// True if machines are counted, for a number of users or a load.
+static bool is_counted(const struct advice *advice)
+{
+    return advice->users || advice->n_kinds;
 }
 
 // ---- options -----------------------------------------------------------------------------------
@@ -208,6 +178,75 @@ static int read_boxes(struct advice *advice)
                              MAX_BOXES);
         advice->rows[advice->n_rows++].box = box;
     }
+    // With pools each machine is planned twice, for prompts and for answers.
+    size_t n = advice->n_rows;
+    for (size_t i = 0; advice->pools && i < n; i++) {
+        advice->rows[i].role = ANSWERS;
+        advice->rows[n + i] = (struct row){.box = advice->rows[i].box, .role = PROMPTS};
+        advice->n_rows++;
+    }
+    return 0;
+}
+
+// Reads one --load: "rate=2,answer=500,seq=4096". NULL, or the word that is not valid.
+static const char *read_kind(char *text, struct kind *kind)
+{
+    for (char *word = text, *next; word; word = next) {
+        next = strchr(word, ',');
+        if (next)
+            *next++ = 0;
+        char *sign = strchr(word, '=');
+        uint64_t size = 0;
+        if (sign && strncmp(word, "rate=", 5) == 0) {
+            if (!cli_number(sign + 1, &kind->rate))
+                return word;
+            continue;
+        }
+        if (!sign || sign == word || !cli_count_of(sign + 1, &size) || size < 1 ||
+            size > (uint64_t)1 << 40 || kind->dims.n == CLI_MAX_DIMS)
+            return word;
+        *sign = 0;
+        if (strcmp(word, "answer") == 0)
+            kind->answer = (int64_t)size;
+        else
+            kind->dims.at[kind->dims.n++] = (tsr_dim_size){word, (int64_t)size};
+    }
+    return kind->rate > 0 && kind->answer > 0 ? NULL : "rate and answer are required";
+}
+
+static int read_loads(struct advice *advice)
+{
+    struct cli *cli = advice->cli;
+    const char **given = cli_alloc(cli->n_given + 1, sizeof *given);
+    size_t n = cli_values(cli, "--load", given);
+    if (n > MAX_KINDS)
+        return cli_usage(cli, "at most %d --load", MAX_KINDS);
+    for (size_t i = 0; i < n; i++) {
+        const char *wrong =
+            read_kind(cli_copy(given[i], strlen(given[i])), &advice->kinds[advice->n_kinds++]);
+        if (wrong)
+            return cli_usage(cli,
+                             "--load needs rate=REQUESTS PER SECOND,answer=TOKENS and the sizes of "
+                             "the prompt, such as rate=2,answer=500,seq=4096, not '%s': %s",
+                             given[i], wrong);
+    }
+    return 0;
+}
+
+static int check_options(struct advice *advice)
+{
+    struct cli *cli = advice->cli;
+    if (advice->n_kinds && advice->users)
+        return cli_usage(cli, "give --users or --load, not both");
+    if (advice->n_kinds && cli_value(cli, "--answer"))
+        return cli_usage(cli, "--load has the length of its answers: leave out --answer");
+    if (advice->n_kinds && !advice->prefill)
+        return cli_usage(cli, "--load needs the model that reads prompts: --prefill MODEL");
+    if (advice->pools && !advice->n_kinds)
+        return cli_usage(cli, "--pools needs --load rate=2,answer=500,seq=4096");
+    if (advice->limits.ttft > 0 && !advice->prefill)
+        fprintf(stderr, "warning: ttft is not checked: it needs the model that reads prompts, "
+                        "--prefill MODEL\n");
     return 0;
 }
 
@@ -244,157 +283,12 @@ static int find_batch(struct advice *advice, const tsr_model *model)
     return 0;
 }
 
-// ---- plans -------------------------------------------------------------------------------------
-
-struct outcome {
-    bool fits;
-    double milliseconds, ttft; // of one token; of one prompt, or 0
-    int64_t needs_bytes;
-    tsr_status status; // TSR_OK, or an error other than a plan that does not fit
-};
-
-// Fills in the sizes of a model: those that the user gave, and the batch.
-static size_t fill_sizes(const struct advice *advice, const struct cli_dims *dims, int64_t batch,
-                         tsr_dim_size *sizes)
-{
-    memcpy(sizes, dims->at, dims->n * sizeof *sizes);
-    sizes[dims->n] = (tsr_dim_size){advice->batch, batch};
-    return dims->n + 1;
-}
-
-// Stores the plan of that batch if it meets the limits.
-static void keep_plan(const struct advice *advice, const struct outcome *outcome,
-                      const tsr_plan_facts *facts, int64_t batch, struct row *row)
-{
-    if (!outcome->fits || outcome->milliseconds > advice->limits.tpot ||
-        (advice->limits.ttft > 0 && outcome->ttft > advice->limits.ttft))
-        return;
-    row->memory = cli_alloc((size_t)row->devices, sizeof *row->memory);
-    memcpy(row->memory, facts->memory, (size_t)row->devices * sizeof *row->memory);
-    row->batch = batch;
-    row->milliseconds = outcome->milliseconds;
-    row->ttft = outcome->ttft;
-}
-
-// Reads the times and the memory of a plan. The first part of a plan of two models is the prompt.
-static tsr_plan_facts read_plan(const tsr_plan_result *plan, struct outcome *outcome)
-{
-    size_t n = 0, shared;
-    tsr_plan_facts facts = cli_plan_facts(plan);
-    const tsr_plan_part *parts = tsr_plan_result_parts(plan, &n, &shared);
-    outcome->milliseconds = n ? (double)parts[1].cost / 1e9 : facts.milliseconds;
-    outcome->ttft = n ? (double)parts[0].cost / 1e9 : 0;
-    outcome->needs_bytes = facts.needs_bytes;
-    return facts;
-}
-
-// Plans a fresh copy of the model, after the model that reads prompts if `prompt` is set. Stores
-// the plan in *row if it meets the limits.
-static struct outcome plan_batch(struct advice *advice, tsr_topology *topology, int64_t batch,
-                                 bool prompt, struct row *row)
-{
-    tsr_dim_size sizes[CLI_MAX_DIMS + 1], prompt_sizes[CLI_MAX_DIMS + 1];
-    tsr_plan_options options = {.size = sizeof options,
-                                .topology = topology,
-                                .memory = advice->memory,
-                                .sizes = sizes,
-                                .n_sizes = fill_sizes(advice, &advice->dims, batch, sizes),
-                                .state = advice->states,
-                                .n_state = advice->n_states,
-                                .seconds = advice->seconds};
-    tsr_session *session = advice->cli->session;
-    tsr_plan_result *plan = NULL;
-    struct outcome outcome = {0};
-    tsr_model *model = NULL, *first = NULL;
-    outcome.status = tsr_model_load(session, advice->cli->arguments[0], &model);
-    if (outcome.status == TSR_OK && prompt) {
-        outcome.status = tsr_model_load(session, advice->prefill, &first);
-        options.with = model;
-        options.with_sizes = sizes;
-        options.n_with_sizes = options.n_sizes;
-        options.sizes = prompt_sizes;
-        options.n_sizes = fill_sizes(advice, &advice->prefill_dims, 1, prompt_sizes);
-        options.steps = ANSWER;
-    }
-    if (outcome.status == TSR_OK)
-        outcome.status = tsr_plan(first ? first : model, &options, &plan);
-    outcome.fits = outcome.status == TSR_OK;
-    if (plan) {
-        tsr_plan_facts facts = read_plan(plan, &outcome);
-        keep_plan(advice, &outcome, &facts, batch, row);
-    }
-    if (outcome.status == TSR_INFEASIBLE) {
-        outcome.status = TSR_OK;
-        tsr_finding_clear(session);
-    }
-    tsr_plan_result_free(plan);
-    tsr_model_free(first);
-    tsr_model_free(model);
-    return outcome;
-}
-
-// Finds the largest batch that meets the limits, from `batch` on: doubles it while it meets them,
-// then bisects below `high`. The result may be too small by 1/NEAR. A batch for which no plan was
-// found in time counts as one that does not fit.
-static tsr_status find_largest(struct advice *advice, tsr_topology *topology, int64_t batch,
-                               int64_t high, bool prompt, struct row *row)
-{
-    int64_t low = 0;
-    row->batch = 0;
-    while (high > 1 && (low == 0 || high - low > 1 + low / NEAR)) {
-        struct outcome outcome = plan_batch(advice, topology, batch, prompt, row);
-        if (outcome.status != TSR_OK)
-            return outcome.status;
-        if (row->batch == batch)
-            low = batch;
-        else
-            high = batch;
-        if (!row->batch) {
-            row->ttft = outcome.ttft;
-            row->milliseconds = outcome.fits ? outcome.milliseconds : 0;
-            row->needs_bytes = outcome.fits ? 0 : outcome.needs_bytes;
-        }
-        batch = low > 0 && low * 2 < high ? low * 2 : low + (high - low) / 2;
-    }
-    return TSR_OK;
-}
-
-// Finds the largest batch without prompts, which is quick, then the largest one with them.
-static tsr_status find_batches(struct advice *advice, tsr_topology *topology, struct row *row)
-{
-    tsr_status status = find_largest(advice, topology, 1, advice->most + 1, false, row);
-    int64_t most = row->batch;
-    if (status != TSR_OK || !advice->prefill || !most)
-        return status;
-    return find_largest(advice, topology, most, most + 1, true, row);
-}
-
-static int advise_box(struct advice *advice, struct row *row)
-{
-    tsr_topology *topology = NULL;
-    tsr_status status = cli_topology(advice->cli, row->box, &topology);
-    if (status != TSR_OK) {
-        int code = cli_finish(advice->cli, status);
-        return status == TSR_MALFORMED ? EXIT_USAGE : code;
-    }
-    row->devices = tsr_topology_devices(topology);
-    row->dollars = price_of(&advice->prices, row);
-    status = find_batches(advice, topology, row);
-    tsr_topology_free(topology);
-    return status == TSR_OK ? 0 : cli_finish(advice->cli, status);
-}
-
 // ---- results -----------------------------------------------------------------------------------
 
-// Compares two rows. Machines with a plan come first; among them, those with a price. Rows with a
-// price are ordered by tokens per dollar, others by tokens per device.
-static int better_first(const void *a, const void *b)
+// Compares two rows with a plan, for the most tokens: per dollar if they have prices, else per
+// device.
+static int most_tokens_first(const struct row *x, const struct row *y)
 {
-    const struct row *x = a, *y = b;
-    if (!x->batch != !y->batch)
-        return x->batch ? -1 : 1;
-    if ((x->dollars > 0) != (y->dollars > 0))
-        return x->dollars > 0 ? -1 : 1;
     double left = x->dollars > 0 ? per_dollar(x) : per_device(x);
     double right = y->dollars > 0 ? per_dollar(y) : per_device(y);
     if (left != right)
@@ -402,13 +296,92 @@ static int better_first(const void *a, const void *b)
     return x->devices - y->devices;
 }
 
-static const char *reason_of(const struct advice *advice, const struct row *row)
+// Compares two rows whose machines were counted: the cheapest first, else the fewest devices.
+static int cheapest_first(const struct row *x, const struct row *y)
 {
-    if (row->needs_bytes || !(row->milliseconds > 0))
-        return "does not fit";
-    if (row->milliseconds > advice->limits.tpot)
-        return "too slow";
-    return "the first token is too slow";
+    double left = x->dollars > 0 ? dollars_of_all(x) : (double)(x->count * x->devices);
+    double right = y->dollars > 0 ? dollars_of_all(y) : (double)(y->count * y->devices);
+    if (left != right)
+        return left < right ? -1 : 1;
+    if (x->count != y->count)
+        return x->count < y->count ? -1 : 1;
+    return x->token < y->token ? -1 : x->token > y->token;
+}
+
+// Machines for answers come before those for prompts, machines with a plan before those without,
+// machines with a price before those without.
+static int compare_rows(const struct row *x, const struct row *y, bool counted)
+{
+    if (x->role != y->role)
+        return x->role == PROMPTS ? 1 : -1;
+    if (!x->batch != !y->batch)
+        return x->batch ? -1 : 1;
+    if ((x->dollars > 0) != (y->dollars > 0))
+        return x->dollars > 0 ? -1 : 1;
+    return counted ? cheapest_first(x, y) : most_tokens_first(x, y);
+}
+
+static int better_first(const void *a, const void *b)
+{
+    return compare_rows(a, b, false);
+}
+static int better_counted_first(const void *a, const void *b)
+{
+    return compare_rows(a, b, true);
+}
+
+// The best row of that role, or NULL.
+static const struct row *best_of(const struct advice *advice, bool prompts)
+{
+    for (size_t i = 0; i < advice->n_rows; i++)
+        if ((advice->rows[i].role == PROMPTS) == prompts)
+            return advice->rows[i].batch ? &advice->rows[i] : NULL;
+    return NULL;
+}
+
+// "does not fit: needs 40.2 GiB per device". In JSON only the part before the colon.
+static void print_reason(const struct advice *advice, const struct row *row, char *out, size_t cap,
+                         bool figures)
+{
+    const struct limits *limits = &advice->limits;
+    bool of_prompts = row->role == PROMPTS;
+    *out = 0;
+    if (row->needs_bytes || !((of_prompts ? row->ttft : row->milliseconds) > 0)) {
+        cli_append(out, cap, "does not fit");
+        if (figures && row->needs_bytes)
+            cli_append(out, cap, ": needs %s per device", cli_bytes(row->needs_bytes));
+    } else if (row->milliseconds > limits->tpot) {
+        cli_append(out, cap, "too slow");
+        if (figures)
+            cli_append(out, cap, ": %.2f ms for one request", row->milliseconds);
+    } else if (limits->ttft > 0 && row->ttft > limits->ttft) {
+        cli_append(out, cap, "the first token is too slow");
+        if (figures)
+            cli_append(out, cap, ": %.2f ms for one prompt", row->ttft);
+    } else {
+        cli_append(out, cap, "too slow with prompts");
+        if (figures && advice->n_kinds)
+            cli_append(out, cap, ": no rate of requests is within the limits");
+        else if (figures)
+            cli_append(out, cap, ": %.2f ms per token for one request", row->token);
+    }
+}
+
+static const char *const role_names[] = {
+    [BOTH] = "both", [PROMPTS] = "prompts", [ANSWERS] = "answers"};
+
+static void json_service(tsr_json *json, const struct advice *advice, const struct row *row)
+{
+    tsr_json_number(json, "requests_per_second", row->rate);
+    if (row->role != PROMPTS)
+        tsr_json_number(json, "tpot_95_milliseconds", row->tpot_95);
+    if (row->role == ANSWERS)
+        return;
+    tsr_json_number(json, "ttft_95_milliseconds", row->ttft_95);
+    tsr_json_begin(json, "prompt_milliseconds", '[');
+    for (size_t i = 0; i < advice->n_kinds; i++)
+        tsr_json_number(json, NULL, row->prompts[i]);
+    tsr_json_end(json);
 }
 
 static void json_row(tsr_json *json, const struct advice *advice, const char *name,
@@ -416,31 +389,53 @@ static void json_row(tsr_json *json, const struct advice *advice, const char *na
 {
     tsr_json_begin(json, name, '{');
     tsr_json_string(json, "devices", row->box);
+    tsr_json_string(json, "basis", row->basis);
+    if (advice->pools)
+        tsr_json_string(json, "role", role_names[row->role]);
     tsr_json_int(json, "batch", row->batch);
     tsr_json_number(json, "milliseconds", row->milliseconds);
     tsr_json_number(json, "tokens_per_second", tokens_per_second(row));
     tsr_json_number(json, "tokens_per_second_per_device", per_device(row));
     tsr_json_ints(json, "memory", row->memory, row->memory ? (size_t)row->devices : 0);
-    if (row->ttft > 0)
+    if (row->prefill_memory)
+        tsr_json_ints(json, "prefill_memory", row->prefill_memory, (size_t)row->devices);
+    if (row->ttft > 0) {
         tsr_json_number(json, "ttft_milliseconds", row->ttft);
+        tsr_json_number(json, "token_milliseconds", row->token);
+    }
+    if (row->batch)
+        tsr_json_int(json, "count", row->count);
+    if (row->rate > 0)
+        json_service(json, advice, row);
     if (row->dollars > 0) {
         tsr_json_number(json, "dollars_per_hour", row->dollars);
+        tsr_json_number(json, "dollars_per_hour_of_all", dollars_of_all(row));
         tsr_json_number(json, "tokens_per_dollar", per_dollar(row));
     }
     if (!row->batch) {
-        tsr_json_string(json, "reason", reason_of(advice, row));
+        char reason[128];
+        print_reason(advice, row, reason, sizeof reason, false);
+        tsr_json_string(json, "reason", reason);
         tsr_json_int(json, "needs_bytes", row->needs_bytes);
     }
     tsr_json_end(json);
 }
 
+static void json_best(tsr_json *json, const struct advice *advice, const char *name, bool prompts)
+{
+    const struct row *best = best_of(advice, prompts);
+    if (best)
+        json_row(json, advice, name, best);
+    else
+        tsr_json_null(json, name);
+}
+
 static int print_json(const struct advice *advice, int code)
 {
     tsr_json *json = cli_json(advice->cli);
-    if (advice->rows[0].batch)
-        json_row(json, advice, "best", &advice->rows[0]);
-    else
-        tsr_json_null(json, "best");
+    json_best(json, advice, "best", false);
+    if (advice->pools)
+        json_best(json, advice, "best_for_prompts", true);
     tsr_json_begin(json, "rows", '[');
     for (size_t i = 0; i < advice->n_rows; i++)
         json_row(json, advice, NULL, &advice->rows[i]);
@@ -449,38 +444,156 @@ static int print_json(const struct advice *advice, int code)
     return cli_print_json(advice->cli, json, code);
 }
 
-static void print_rows(const struct advice *advice)
+// ---- the table ---------------------------------------------------------------------------------
+
+static bool counted(const struct advice *advice)
 {
-    bool prices = advice->prices.n > 0;
-    printf("%-20s %8s %10s %12s %12s%s\n", "machine", "batch", "ms", "tokens/s", "per device",
-           prices ? "   per dollar" : "");
-    for (size_t i = 0; i < advice->n_rows; i++) {
-        const struct row *row = &advice->rows[i];
-        if (row->batch) {
-            printf("%-20s %8lld %10.2f %12.1f %12.1f", row->box, (long long)row->batch,
-                   row->milliseconds, tokens_per_second(row), per_device(row));
-            if (row->dollars > 0)
-                printf(" %12.0f", per_dollar(row));
-        } else {
-            printf("%-20s %8s %s", row->box, "-", reason_of(advice, row));
-            if (row->needs_bytes)
-                printf(": needs %s per device", cli_bytes(row->needs_bytes));
-            else if (row->milliseconds > advice->limits.tpot)
-                printf(": %.2f ms for one request", row->milliseconds);
-        }
-        printf("\n");
-    }
+    return is_counted(advice);
+}
+static bool by_rate(const struct advice *advice)
+{
+    return !advice->n_kinds;
+}
+static bool by_load(const struct advice *advice)
+{
+    return advice->n_kinds > 0;
+}
+static bool with_prompts(const struct advice *advice)
+{
+    return advice->prefill && !advice->n_kinds;
+}
+static bool pools(const struct advice *advice)
+{
+    return advice->pools;
 }
 
-static int advise(struct advice *advice)
+static double largest_memory(const struct row *row)
+{
+    int64_t most = 0;
+    for (int i = 0; row->memory && i < row->devices; i++)
+        most = row->memory[i] > most ? row->memory[i] : most;
+    return (double)most / 1073741824.0;
+}
+static double number_of_batch(const struct row *row)
+{
+    return (double)row->batch;
+}
+static double number_of_count(const struct row *row)
+{
+    return (double)row->count;
+}
+static double milliseconds_of(const struct row *row)
+{
+    return row->role == PROMPTS ? row->ttft : row->milliseconds;
+}
+static double token_of(const struct row *row)
+{
+    return row->token;
+}
+static double ttft_of(const struct row *row)
+{
+    return row->ttft;
+}
+static double rate_of(const struct row *row)
+{
+    return row->rate;
+}
+static double ttft_95_of(const struct row *row)
+{
+    return row->ttft_95;
+}
+static double tpot_95_of(const struct row *row)
+{
+    return row->tpot_95;
+}
+static double dollars_per_hour(const struct row *row)
+{
+    return dollars_of_all(row);
+}
+
+// Columns after the machine. A column without `shown` is in every table; 0 prints as "-".
+static const struct column {
+    const char *title;
+    int width, digits;
+    double (*number)(const struct row *);
+    bool (*shown)(const struct advice *);
+    bool dollars; // only where a price is known
+} columns[] = {
+    {"machines", 8, 0, number_of_count, counted},
+    {"batch", 8, 0, number_of_batch},
+    {"ms", 10, 2, milliseconds_of},
+    {"GiB", 7, 1, largest_memory},
+    {"ttft ms", 10, 1, ttft_of, with_prompts},
+    {"tpot ms", 10, 2, token_of, with_prompts},
+    {"requests/s", 11, 2, rate_of, by_load},
+    {"ttft 95 %", 10, 1, ttft_95_of, by_load},
+    {"tpot 95 %", 10, 2, tpot_95_of, by_load},
+    {"tokens/s", 12, 1, tokens_per_second, by_rate},
+    {"per device", 12, 1, per_device, by_rate},
+    {"per dollar", 12, 0, per_dollar, by_rate, true},
+    {"dollars/h", 12, 2, dollars_per_hour, counted, true},
+};
+
+static bool has_prices(const struct advice *advice)
+{
+    for (size_t i = 0; i < advice->n_rows; i++)
+        if (advice->rows[i].dollars > 0)
+            return true;
+    return false;
+}
+
+static bool is_shown(const struct advice *advice, const struct column *column)
+{
+    return (!column->shown || column->shown(advice)) && (!column->dollars || has_prices(advice));
+}
+
+static void print_row(const struct advice *advice, const struct row *row)
+{
+    printf("%-20s", row->box);
+    if (pools(advice))
+        printf(" %-8s", role_names[row->role]);
+    if (!row->batch) {
+        char reason[256];
+        print_reason(advice, row, reason, sizeof reason, true);
+        printf(" %8s %s\n", "-", reason);
+        return;
+    }
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        const struct column *column = &columns[i];
+        if (!is_shown(advice, column))
+            continue;
+        if (column->number(row) > 0)
+            printf(" %*.*f", column->width, column->digits, column->number(row));
+        else
+            printf(" %*s", column->width, "-");
+    }
+    printf("  %s\n", row->basis);
+}
+
+static void print_rows(const struct advice *advice)
+{
+    printf("%-20s", "machine");
+    if (pools(advice))
+        printf(" %-8s", "for");
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        if (is_shown(advice, &columns[i]))
+            printf(" %*s", columns[i].width, columns[i].title);
+    printf("  rests on\n");
+    for (size_t i = 0; i < advice->n_rows; i++)
+        print_row(advice, &advice->rows[i]);
+}
+
+static int advise(struct advice *advice, const struct prices *prices)
 {
     for (size_t i = 0; i < advice->n_rows; i++) {
-        int code = advise_box(advice, &advice->rows[i]);
+        int code = advise_machine(advice, &advice->rows[i]);
         if (code)
             return code;
+        advice->rows[i].dollars = price_of(prices, &advice->rows[i]);
     }
-    qsort(advice->rows, advice->n_rows, sizeof *advice->rows, better_first);
-    bool found = advice->rows[0].batch > 0;
+    qsort(advice->rows, advice->n_rows, sizeof *advice->rows,
+          is_counted(advice) ? better_counted_first : better_first);
+    bool found = best_of(advice, false) && (!advice->pools || best_of(advice, true));
     int code = cli_finish(advice->cli, TSR_OK);
     if (!code && !found)
         code = EXIT_INFEASIBLE;
@@ -492,7 +605,18 @@ static int advise(struct advice *advice)
     return code;
 }
 
-static int read_options(struct advice *advice)
+// Takes the size of the batch out of the sizes of the model that reads prompts: so many prompts are
+// read in one run.
+static void read_together(struct advice *advice)
+{
+    struct cli_dims *dims = &advice->prefill_dims;
+    advice->together = 1;
+    for (size_t i = 0; i < dims->n; i++)
+        if (strcmp(dims->at[i].name, advice->batch) == 0)
+            advice->together = dims->at[i].size;
+}
+
+static int read_options(struct advice *advice, struct prices *prices)
 {
     struct cli *cli = advice->cli;
     int code = cli_fill(cli, OPTION_OWN, advice);
@@ -501,7 +625,9 @@ static int read_options(struct advice *advice)
     if (!code)
         code = read_boxes(advice);
     if (!code)
-        code = read_prices(cli, &advice->prices);
+        code = read_loads(advice);
+    if (!code)
+        code = read_prices(cli, prices);
     if (!code)
         code = cli_read_dims(cli, &advice->dims);
     if (!code)
@@ -512,25 +638,26 @@ static int read_options(struct advice *advice)
     advice->n_states = cli_values(cli, "--state", advice->states);
     if (!(advice->seconds > 0))
         advice->seconds = SECONDS;
-    if (advice->limits.ttft > 0 && !advice->prefill)
-        fprintf(stderr, "warning: ttft is not checked: it needs the model that reads prompts, "
-                        "--prefill MODEL\n");
-    return 0;
+    return check_options(advice);
 }
 
 static int run_advise(struct cli *cli)
 {
     struct advice *advice = cli_alloc(1, sizeof *advice);
+    struct prices *prices = cli_alloc(1, sizeof *prices);
     tsr_model *model = NULL;
     advice->cli = cli;
     advice->most = MAX_BATCH;
-    int code = read_options(advice);
+    advice->answer = ANSWER;
+    int code = read_options(advice, prices);
     if (!code) {
         tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
         code = status == TSR_OK ? find_batch(advice, model) : cli_finish(cli, status);
     }
-    if (!code)
-        code = advise(advice);
+    if (!code) {
+        read_together(advice);
+        code = advise(advice, prices);
+    }
     tsr_model_free(model);
     return code;
 }
@@ -539,6 +666,14 @@ static const struct option options[] = {
     {"--boxes", "A,B", "machines to compare, as in `plan --devices`: h100:2,h100:8,l40s:4"},
     {"--slo", "tpot=40ms[,ttft=2s]",
      "limit of the time per output token, and of the time to the first token"},
+    {"--users", "N", "count the machines that serve N users at a time", INTO(struct advice, users),
+     .min = 1, .max = (int64_t)1 << 40},
+    {"--load", "rate=R,answer=N[,NAME=SIZE]",
+     "count the machines for R requests per second with answers of N tokens and prompts of these "
+     "sizes of the --prefill model (repeatable: a mix)"},
+    {"--pools", NULL,
+     "with --load: separate machines for prompts and for answers (without the time to move caches)",
+     INTO(struct advice, pools)},
     {"--prices", "FILE",
      "dollars per hour as JSON: {\"h100\": 2.5} per device or {\"h100:8\": 20} per machine"},
     {"--batch", "NAME", "dimension that counts requests (default: batch, batch_size or N)"},
@@ -546,14 +681,19 @@ static const struct option options[] = {
      .min = 1, .max = MAX_BATCH},
     {"--memory", "SIZE", "memory per device: 8GiB, 500MB or bytes (default: all its memory)",
      INTO_BYTES(struct advice, memory)},
-    {"--dim", "NAME=SIZE", "size of another symbolic dimension (repeatable)"},
+    {"--dim", "NAME=SIZE",
+     "size of another symbolic dimension, such as the length of the caches (repeatable)"},
     {"--state", "PAST=PRESENT",
      "output that becomes the next run's input and stays on its devices (repeatable; each name may "
      "have one *)"},
     {"--prefill", "MODEL",
-     "model that reads prompts, for ttft; planned for one prompt, with one set of weights for both",
+     "model that reads prompts, for ttft; planned with one set of weights for both",
      INTO(struct advice, prefill)},
-    {"--prefill-dim", "NAME=SIZE", "size of a symbolic dimension of that model (repeatable)"},
+    {"--prefill-dim", "NAME=SIZE",
+     "size of a symbolic dimension of that model (repeatable); its batch: prompts in one run "
+     "(default 1)"},
+    {"--answer", "N", "tokens that are generated for one prompt (default 256)",
+     INTO(struct advice, answer), .min = 1, .max = (int64_t)1 << 40},
     {"--time", "S", "time limit of each plan in seconds (default 2)", INTO(struct advice, seconds)},
     RULES_OPTION,
     END_OF_OPTIONS,
@@ -568,8 +708,13 @@ const struct command cmd_advise = {
               "within tpot and that fits in memory. The machine with the most tokens per second\n"
               "and dollar (with --prices), else per device, comes first. Exits with 4 if no\n"
               "machine meets the limit.\n"
+              "With --users or --load machines are counted, and the cheapest come first. --load\n"
+              "plays 10,000 requests that arrive at random with a fixed seed; 95 % of them must\n"
+              "meet each limit. Prompts are read before the next tokens are made.\n"
+              "'rests on': measured; published (docs/published.md compares this machine with\n"
+              "measurements); data sheet; assumed.\n"
               "--json: best, and rows with devices, batch, milliseconds, tokens_per_second,\n"
-              "tokens_per_second_per_device and memory (bytes of each device).",
+              "tokens_per_second_per_device, memory (bytes of each device), count and basis.",
     .example = "tessera advise tests/models/bert_tiny/model.onnx --boxes l4:1,4090:2 --dim seq=9 "
                "--max-batch 8 --slo tpot=40ms",
     .options = options,
