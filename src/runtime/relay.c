@@ -17,6 +17,7 @@
 #define CONNECT_S  10.0 // time to reach a worker
 #define LOOK_S     1.0  // the same, before one is started
 #define START_S    30.0 // the same, for one that was started
+#define STEP_S     2.0  // between two looks whether what should start it has failed
 #define ANSWER_S   20.0 // longest silence while the worker prepares a job (or --timeout)
 #define FAREWELL_S 35.0 // for ranks that end after CLOSE
 #define END_S      4.0  // for ranks that are ended
@@ -60,28 +61,61 @@ static tsr_status lost(const struct relay *relay)
 // Tries for at most `join_s` to reach a worker. `why` gets the reason if that fails.
 static tsr_status reach(struct relay *relay, double join_s, char *why, size_t n)
 {
-    double timeout_s = relay->children->options.timeout_s;
     struct line_place place = {.host = relay->host->name,
                                .port = relay->children->hosts->port,
                                .secret = relay->children->hosts->secret,
                                .interface = NULL,
                                .join_s = join_s};
-    if (timeout_s > 0 && timeout_s < join_s)
-        place.join_s = timeout_s;
     return tsr__line_open(relay->session, &place, &relay->line, why, n);
+}
+
+// Returns the smaller of a limit and the session's own.
+static double limited(const struct relay *relay, double limit_s)
+{
+    double timeout_s = relay->children->options.timeout_s;
+    return timeout_s > 0 && timeout_s < limit_s ? timeout_s : limit_s;
+}
+
+// Starts a worker by the remote shell and connects to it. In steps, to notice a shell that ends:
+// it may have no key, or find no `tessera` in the PATH there.
+static tsr_status start_worker(struct relay *relay, const char *rsh, char *why, size_t n)
+{
+    const struct job_hosts *hosts = relay->children->hosts;
+    const char *host = relay->host->name;
+    double limit_s = limited(relay, START_S), until = tsr__now_s() + limit_s;
+    TRY(tsr__worker_start(relay->session, rsh, host, hosts->port, hosts->secret, &relay->started));
+    for (double left_s = limit_s; left_s > 0; left_s = until - tsr__now_s()) {
+        double step_s = left_s < STEP_S ? left_s : STEP_S, began = tsr__now_s();
+        tsr_status st = reach(relay, step_s, why, n);
+        if (st != TSR_PEER)
+            return st;
+        int code = tsr__worker_start_failed(&relay->started);
+        if (code != 0)
+            return tsr__fail(
+                relay->session, TSR_PEER, DIAG_worker_failed, NULL,
+                "see its message; it must reach the host without a question, and "
+                "`tessera` must be in the PATH there",
+                "the remote shell for %s ended with exit code %d and started no worker", host,
+                code);
+        if (tsr__now_s() - began < step_s / 2) // not a matter of time: the worker has refused
+            return tsr__fail(relay->session, TSR_PEER, DIAG_worker_failed, NULL,
+                             "start `tessera worker` there with the same secret, or free the port",
+                             "%s", why);
+    }
+    return tsr__fail(relay->session, TSR_PEER, DIAG_worker_failed, NULL,
+                     "check that the hosts reach each other at this port, and the remote shell",
+                     "no worker can be reached at %s port %d within %.0f s, although the remote "
+                     "shell runs",
+                     host, hosts->port, limit_s);
 }
 
 static tsr_status connect_to_worker(struct relay *relay)
 {
-    const struct job_hosts *hosts = relay->children->hosts;
     const char *rsh = relay->children->options.rsh;
     char why[512] = "";
-    tsr_status st = reach(relay, rsh ? LOOK_S : CONNECT_S, why, sizeof why);
-    if (st == TSR_PEER && rsh) {
-        TRY(tsr__worker_start(relay->session, rsh, relay->host->name, hosts->port, hosts->secret,
-                              &relay->started));
-        st = reach(relay, START_S, why, sizeof why);
-    }
+    tsr_status st = reach(relay, limited(relay, rsh ? LOOK_S : CONNECT_S), why, sizeof why);
+    if (st == TSR_PEER && rsh)
+        return start_worker(relay, rsh, why, sizeof why);
     if (st == TSR_OK || st == TSR_NOMEM)
         return st;
     return tsr__fail(relay->session, TSR_PEER, DIAG_worker_failed, NULL,

@@ -120,6 +120,16 @@ tsr_status tsr__worker_start(tsr_session *session, const char *shell, const char
         "the remote shell for %s cannot be started: %s", host, strerror(error));
 }
 
+int tsr__worker_start_failed(const struct started_worker *worker)
+{
+    siginfo_t ended = {0};
+    if (worker->pid <= 0 ||
+        waitid(P_PID, (id_t)worker->pid, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        ended.si_pid != worker->pid)
+        return 0;
+    return ended.si_code == CLD_EXITED ? ended.si_status : 128 + ended.si_status;
+}
+
 void tsr__worker_stop(struct started_worker *worker)
 {
     double until = tsr__now_s() + STOP_S;

@@ -2,6 +2,7 @@
 """Tests runs on two hosts, which it creates as connected network namespaces: UCX, a real sshd, a real Slurm. A long test.
 
 Cases that the machine does not allow are skipped with a message. SSHD: path of the server (default: the installed one)."""
+import contextlib
 import shutil
 import signal
 import socket
@@ -195,8 +196,9 @@ def one_interface(d):
 # ---- ssh -----------------------------------------------------------------------------------------------------------------
 
 
-def sshd(d, words=(), addresses=("127.0.0.2", "127.0.0.3")):
-    """Start a server with new keys: (process, words of the remote shell), or (None, the reason why that is impossible)."""
+def sshd(d, words=(), addresses=("127.0.0.2", "127.0.0.3"), path=""):
+    """Start a server with new keys: (process, words of the remote shell), or (None, the reason why that is impossible). path: PATH of the
+    commands that it runs, if not the usual one."""
     server = os.environ.get("SSHD") or shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
     if not server or not shutil.which("ssh") or not shutil.which("ssh-keygen"):
         return None, "no sshd"
@@ -212,7 +214,7 @@ def sshd(d, words=(), addresses=("127.0.0.2", "127.0.0.3")):
     with open(d + "/config", "w") as f:
         f.write("".join("ListenAddress %s\n" % a for a in addresses))
         f.write("Port %d\nHostKey %s/host\nAuthorizedKeysFile %s/authorized\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n"
-                "AcceptEnv TESSERA_ORT\n" % (port, d, d))
+                "AcceptEnv TESSERA_ORT\n%s" % (port, d, d, "SetEnv PATH=%s\n" % path if path else ""))
     process = subprocess.Popen([*words, os.path.abspath(server), "-D", "-e", "-f", d + "/config"], stdout=subprocess.DEVNULL,
                                stderr=open(d + "/log", "w"))
     shell = (
@@ -263,6 +265,67 @@ def launch_over_ssh(d):
     finally:
         process.terminate()
         process.wait()
+
+
+def workers_at(port):
+    """Processes of a worker that --rsh has started: the shell's script, the worker, its sessions and their ranks."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open("/proc/%s/cmdline" % entry, "rb") as f:
+            words = f.read()
+            if b"worker" in words and b"127.0.0.2:%d" % port in words:
+                found.append(int(entry))
+    return found
+
+
+def wait_for(is_so, seconds):
+    until = time.time() + seconds
+    while not is_so() and time.time() < until:
+        time.sleep(0.05)
+    return is_so()
+
+
+@case
+def workers_over_ssh(d):
+    """run --rsh ssh starts a worker on the other host, which ends with the session, also if that is killed. If `tessera` is not in the
+    PATH there, the error names the host."""
+    if not os.path.exists(PLUGIN):
+        return "no UCX"
+    p, x = big(d, 2)
+    want = run(p, {"x": x}, threads=1).outputs["y"].tobytes()
+    with open(d + "/secret", "w") as f:
+        f.write(SECRET + "\n")
+    with socket.socket() as s:
+        s.bind(("127.0.0.2", 0))
+        port = s.getsockname()[1]
+    env = harness.environment(TESSERA_PLUGINS=os.path.abspath(BUILD), TESSERA_ORT=engine(), XDG_CACHE_HOME=d)
+    words = ["--inputs", d + "/in.npz", "--threads", "1", "--hosts", "127.0.0.1:1,127.0.0.2:1", "--secret-file", d + "/secret", "--port", port]
+    call = lambda shell: subprocess.run([TESSERA, "run", p, "--outputs", d + "/out.npz", *map(str, words), "--rsh", shell],
+                                        capture_output=True, text=True, timeout=120, env=env)
+    for path in (os.path.abspath(BUILD) + ":/usr/bin:/bin", "/usr/bin:/bin"):
+        keys = tempfile.mkdtemp(dir=d)
+        process, shell = sshd(keys, path=path)
+        if not process:
+            return shell
+        try:
+            began = time.time()
+            q = call(shell)
+            if not path.startswith(os.path.abspath(BUILD)):
+                assert q.returncode == 6 and "127.0.0.2" in q.stderr and "PATH" in q.stderr and time.time() - began < 15, q.stderr
+                continue
+            assert q.returncode == 0 and dict(np.load(d + "/out.npz"))["y"].tobytes() == want and SECRET not in q.stderr, q.stderr
+            assert wait_for(lambda: not workers_at(port), 10), "the worker outlives its session"
+            session = subprocess.Popen([TESSERA, "bench", p, "--seconds", "600", *map(str, words), "--rsh", shell], env=env,
+                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            began = wait_for(lambda: len(workers_at(port)) >= 5 or session.poll() is not None, 60)
+            left = session.poll()
+            session.kill()
+            session.wait()
+            assert began and left is None, "the session does not start"
+            assert wait_for(lambda: not workers_at(port), 30), "the worker outlives a session that was killed"
+        finally:
+            process.terminate()
+            process.wait()
 
 
 @case
@@ -367,7 +430,7 @@ class Slurm:
         self.daemon(0, "slurmctld", "-D")
         for k in range(2):
             self.daemon(k, "slurmd", "-D", "-N", self.hosts.names[k])
-        until = time.time() + 60
+        until = time.time() + 6
         while self.call("timeout", "10", "srun", "-N2", "-n2", "-t1", "true").returncode:
             if time.time() > until:
                 raise AssertionError("Slurm does not start: " +

@@ -200,6 +200,12 @@ def started_by_a_remote_shell(d):
     os.killpg(p.pid, signal.SIGKILL)
     p.communicate()
     wait_until(lambda: not is_listening(Place.port), lambda: "the worker is left after its session was killed")
+    with open(shell, "w") as f:
+        f.write("#!/bin/sh\necho no key >&2\nexit 3\n")
+    began = time.monotonic()
+    code, _, err = session(Place, "--rsh", shell)
+    assert code == 6 and "remote shell for 127.0.0.2 ended with exit code 3" in err and "no key" in err, err
+    assert time.monotonic() - began < 20
     code, _, err = session(Place, "--rsh", d + "/nothing")
     assert code == 6 and "remote shell for 127.0.0.2" in err, err
 
@@ -409,7 +415,8 @@ class Peer:
         claim = b"TSRM" + struct.pack("<HHII", 2, flags, 1, 2) + os.urandom(32) + bytes(32)
         self.key = hmac.digest(secret.encode(), b"tessera meeting 2\0" + self.greeting + claim, "sha256")
         proof = hmac.digest(self.key, b"proof of others\0", "sha256")
-        self.socket.sendall(claim[:48] + proof)
+        self.claim = claim[:48] + proof
+        self.socket.sendall(self.claim)
         self.verdict = struct.unpack_from("<I", self.read(40), 4)[0]
 
     def read(self, n):
@@ -516,6 +523,28 @@ def replayed_and_changed_frames(d):
         peer.socket.shutdown(socket.SHUT_WR)
         assert peer.refused()
         assert Peer(worker, "another secret").verdict == 2
+        still_serves(worker)
+
+
+@case
+def replayed_handshake(d):
+    """Everything that a session has sent is sent again: the worker answers with another nonce, so the proof is not valid."""
+    with Worker(d) as worker:
+        peer = Peer(worker)
+        assert peer.verdict == 1
+        recorded, hello = peer.claim, peer.frame(1, struct.pack("<iiq", HELLO, 0, -1))
+        peer.socket.close()
+        wait_until(lambda: not children_of(worker.process.pid), lambda: "the worker keeps a session")
+        before = worker.said().count("has connected")
+        for data in (recorded + hello, recorded):
+            with contextlib.closing(socket.create_connection(("127.0.0.2", worker.port), harness.HANG_S)) as s:
+                assert s.recv(40, socket.MSG_WAITALL) != peer.greeting
+                s.sendall(data)
+                verdict = s.recv(40, socket.MSG_WAITALL)
+                assert struct.unpack_from("<I", verdict, 4)[0] == 2, verdict
+                with contextlib.suppress(ConnectionResetError):  # if it has not read everything
+                    assert s.recv(100) == b""
+        assert worker.said().count("has connected") == before, worker.said()
         still_serves(worker)
 
 
