@@ -122,9 +122,10 @@ static int64_t size_of(const struct fused *fused, const tsr_tensors *inputs, con
 
 // True if the output of this run has the shape of the cache. An attention with spare capacity
 // returns its buffer unless it needs a longer one: with total_length 33 in the other inputs, a
-// cache of length 32 must grow. If no input has the length, the last run must have kept it. *used is the axis of which only a part is needed, and its length;
-// used->axis -1: none, or several. Of other caches the inputs must give every size: the length of
-// one that a branch computes without its past may change, although the last run kept it.
+// cache of length 32 must grow. If no input has the length, the last run must have kept it. *used
+// is the axis of which only a part is needed, and its length; used->axis -1: none, or several. Of
+// other caches the inputs must give every size: the length of one that a branch computes without
+// its past may change, although the last run kept it.
 static bool keeps_shape(const struct fused *fused, const struct cache_pair *cache,
                         const tsr_tensors *inputs, struct known_sizes *known,
                         struct used_length *used)
@@ -267,8 +268,8 @@ static void set_shape(struct cache_pair *cache, int rank, const int64_t *dims)
     memcpy(cache->dims, dims, (size_t)cache->rank * sizeof *dims);
 }
 
-// Sets the shape of a cache with spare capacity, which its output keeps, if the last run had another
-// one.
+// Sets the shape of a cache with spare capacity, which its output keeps, if the last run had
+// another one.
 static void begin_shape(struct cache_pair *cache, const struct tensor *past)
 {
     if (!cache->has_room || has_shape(past, cache->rank, cache->dims))

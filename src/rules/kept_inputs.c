@@ -29,7 +29,8 @@ static bool moves_elements(struct str op)
     return false;
 }
 
-// True if one of the nodes `is_it` computes the value, directly or through nodes that move elements.
+// True if one of the nodes `is_it` computes the value, directly or through nodes that move
+// elements.
 static bool comes_from(const tsr_value *value, bool (*is_it)(const tsr_node *))
 {
     for (int left = MAX_MOVES; left > 0; left--) {

@@ -187,7 +187,7 @@ struct node_kind tsr__node_kind_apart(const tsr_node *node, const struct shapes 
     return kind;
 }
 
-// ---- rounding ------------------------------------------------------------------------------------
+// ---- rounding ---------------------------------------------------------------------------------
 
 // True if the result is some of the elements, so it has no rounding error.
 static bool selects(const tsr_node *node)

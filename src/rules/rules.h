@@ -231,8 +231,8 @@ struct rule {
 // subgraphs, unknown shapes, ...), `whole` is the reason and the rule has no factors.
 const struct rule *tsr__rule_of(struct arena *arena, const tsr_node *node,
                                 const struct shapes *shapes);
-// As tsr__rule_of, but also has factors if the results have no elements. Such a node is not sharded,
-// because some kernels refuse shards without elements, but its annotations are checked.
+// As tsr__rule_of, but also has factors if the results have no elements. Such a node is not
+// sharded, because some kernels refuse shards without elements, but its annotations are checked.
 const struct rule *tsr__rule_of_any_size(struct arena *arena, const tsr_node *node,
                                          const struct shapes *shapes);
 

@@ -3,8 +3,8 @@
 // are as right as those of the model.
 //
 // A kernel that adds some hundred numbers returns the exact sum of slightly different numbers: each
-// differs in its last bits. So does a kernel on shards, but in other bits. The copy changes the last
-// bits of the inputs of all such nodes, and of the model's inputs, by up to MOST_UNITS units.
+// differs in its last bits. So does a kernel on shards, but in other bits. The copy changes the
+// last bits of the inputs of all such nodes, and of the model's inputs, by up to MOST_UNITS units.
 //
 // Example: y = Softmax(x) becomes y = Softmax(x * UNIT ^ noise), where UNIT is 1 + MOST_UNITS units
 // and noise is between -1 and 1. The noise of an element differs from run to run:

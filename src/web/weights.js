@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // weights.js - leaves the data of weights out of an ONNX model and puts it back, so that a model of any size can be planned in a browser.
 //
-// A model is bytes of Protocol Buffers. It is read by ranges, and never where weights are. A tensor whose data is left out says that its data
-// is in a file that does not exist; its "offset" is the key of what was left out. Everything else stays as it is, byte for byte, also what
-// is malformed: the commands report that.
+// A model is bytes of Protocol Buffers. It is read by ranges, and never where weights are. A tensor whose data is left out says that its
+// data is in a file that does not exist; its "offset" is the key of what was left out. Everything else stays as it is, byte for byte, also
+// what is malformed: the commands report that.
 //
 // Used by the page (putBack, listNodes) and by the worker (leaveOut).
 'use strict';
@@ -47,7 +47,8 @@ const Weights = (() => {
             }
             return this.window[position - this.from];
         }
-        // Reads a number. Returns it with the position behind it, or null where it does not end in time. Only the 53 bits that are exact count.
+        // Reads a number. Returns it with the position behind it, or null where it does not end in time. More than 53
+        // bits are not exact.
         number(position, end) {
             let value = 0, scale = 1;
             for (let i = 0; i < 10 && position < end; i++, scale *= 128) {
@@ -181,14 +182,14 @@ const Weights = (() => {
         const source = new Source(from), out = new Pieces(), left = [];
         rewrite(source, 'model', 0, source.size, (_, fields, pieces) => {
             const data = fields.filter(field => DATA.includes(field.number));
-            if (data.length !== 1 || data[0].kind !== 2 || data[0].value <= SMALL || fields.some(f => f.number === LOCATION || f.number === EXTERNAL))
-                return false;
+            if (data.length !== 1 || data[0].kind !== 2 || data[0].value <= SMALL) return false;
+            if (fields.some(field => field.number === LOCATION || field.number === EXTERNAL)) return false;
             const size = data[0].number === RAW ? data[0].value : sizeOf(source, fields);
             if (!(size <= Number.MAX_SAFE_INTEGER)) return false;
             for (const field of fields)
                 if (field !== data[0]) pieces.range(field.from, field.to);
-                else pieces.bytes([...entry('location', ABSENT), ...entry('offset', String(left.length * 4096)), ...entry('length', String(size)),
-                    ...number(LOCATION * 8), 1]);
+                else pieces.bytes([...entry('location', ABSENT), ...entry('offset', String(left.length * 4096)),
+                    ...entry('length', String(size)), ...number(LOCATION * 8), 1]);
             left.push([data[0].from, data[0].to]);
             return true;
         }, out, 0);
@@ -233,7 +234,8 @@ const Weights = (() => {
             for (const node of source.fields(graph.payload, graph.to) || []) {
                 if (node.number !== 1 || node.kind !== 2) continue;
                 const texts = { 1: [], 2: [], 3: [], 4: [] };
-                for (const field of source.fields(node.payload, node.to) || []) if (texts[field.number]) texts[field.number].push(source.text(field));
+                for (const field of source.fields(node.payload, node.to) || [])
+                    if (texts[field.number]) texts[field.number].push(source.text(field));
                 nodes.push({ inputs: texts[1], outputs: texts[2], name: texts[3][0] || '', op: texts[4][0] || '' });
             }
         return nodes;

@@ -5,8 +5,8 @@
 //     { id, blob }           reads a model: answers { id, bytes, left }, see weights.js
 //     { id, args, files }    runs a command in a folder with these files, name: bytes, and an empty folder "out": answers
 //                            { id, code, stdout, stderr, files }; files are those in "out"
-// While a command runs, the worker sends { id, line } for each line on stderr. `{ id, error }` says that the worker itself failed, mostly for
-// want of memory. To cancel, end the worker.
+// While a command runs, the worker sends { id, line } for each line on stderr. `{ id, error }` says that the worker itself failed, mostly
+// for want of memory. To cancel, end the worker.
 'use strict';
 
 importScripts('weights.js', 'tessera.js');

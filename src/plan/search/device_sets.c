@@ -516,8 +516,8 @@ bool tsr__sets_list(struct set_search *search)
 }
 
 // True if grids of two sides may be much better than the plans so far: the plan of all devices is
-// not nearly optimal, or memory limited it. Grids help if memory is short: weights are sharded along
-// one side, tokens along the other.
+// not nearly optimal, or memory limited it. Grids help if memory is short: weights are sharded
+// along one side, tokens along the other.
 static bool may_be_better(const struct set_search *search)
 {
     return !search->all->feasible || search->all->gap > GOOD_GAP ||

@@ -114,9 +114,9 @@ bool tsr__sets_free(const struct models *models);
 bool tsr__sets_list(struct set_search *search);
 // True if the weights exceed the memory of all devices together.
 bool tsr__sets_too_small(const struct set_search *search);
-// Adds logical grids of all devices with two or three sides, after all devices were planned at once.
-// Programs of three sides are large, so these grids are added only if there is no plan. False: out
-// of memory.
+// Adds logical grids of all devices with two or three sides, after all devices were planned at
+// once. Programs of three sides are large, so these grids are added only if there is no plan.
+// False: out of memory.
 bool tsr__sets_add_grids(struct set_search *search, int sides);
 // Returns the set of all devices.
 struct device_set tsr__sets_all(const struct set_search *search);

@@ -76,8 +76,8 @@ tsr_status tsr__compared_write(const struct plan *plan, tsr_plan_result *out) TS
 tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *options,
                              tsr_plan_result *out, bool *tried) TSR_MUST_USE;
 
-// infeasible.c: reports why there is no plan, and how much memory is needed. plan: the result of the
-// search; if it is not infeasible, no plan was found in time.
+// infeasible.c: reports why there is no plan, and how much memory is needed. plan: the result of
+// the search; if it is not infeasible, no plan was found in time.
 tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options,
                             const struct plan *plan, tsr_plan_result *out) TSR_MUST_USE;
 // Reports that no WHAT fits, or that none was found in time (out->facts.undecided), and what would

@@ -253,8 +253,8 @@ tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *pipel
 tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
                                    const char *node, tsr_plan_result *out) TSR_MUST_USE;
 
-// lower_bounds.c: returns a lower bound of the latency of all pipelines whose stages are on the kinds
-// of blocks that were used: the sum of the cheapest candidates of all nodes.
+// lower_bounds.c: returns a lower bound of the latency of all pipelines whose stages are on the
+// kinds of blocks that were used: the sum of the cheapest candidates of all nodes.
 int64_t tsr__stages_floor(const struct staging *staging);
 
 // plan_stages.c: lists the ranges of a pipeline.

@@ -23,8 +23,8 @@
 
 // The layout of an input: from a spec or, under the published formalism, from the producer of the
 // value. Adjacent shards with the same owners can be merged: {4,1:0,0,1,1} has the same elements on
-// each device as {2,1:0,1}, and {2,1:(0,1),(0,1)} the same as {1:0,1}. Shards without elements stay:
-// whether shardings agree does not depend on the number of elements, which may be unknown.
+// each device as {2,1:0,1}, and {2,1:(0,1),(0,1)} the same as {1:0,1}. Shards without elements
+// stay: whether shardings agree does not depend on the number of elements, which may be unknown.
 struct given {
     int input;
     const tsr_value *value;

@@ -8,8 +8,8 @@ import { Tool, Cancelled, saved } from './tool.js';
 
 const EXAMPLES = await (await fetch('examples.json')).json();
 const MACHINES = [
-    ['2', '2 assumed CPUs'], ['4', '4 assumed CPUs'], ['ring:4', 'ring of 4 CPUs'],
-    ['torus:2x2x2', 'torus of 2 \u00d7 2 \u00d7 2 CPUs'], ['hosts:2x4', '2 hosts of 4 CPUs'], ['4090:2', '2 RTX 4090'], ['l40s:4', '4 L40S'], ['a100:8', '8 A100'], ['h100:4', '4 H100'],
+    ['2', '2 assumed CPUs'], ['4', '4 assumed CPUs'], ['ring:4', 'ring of 4 CPUs'], ['torus:2x2x2', 'torus of 2 \u00d7 2 \u00d7 2 CPUs'],
+    ['hosts:2x4', '2 hosts of 4 CPUs'], ['4090:2', '2 RTX 4090'], ['l40s:4', '4 L40S'], ['a100:8', '8 A100'], ['h100:4', '4 H100'],
     ['h100:8', '8 H100'], ['h200:8', '8 H200'], ['b200:8', '8 B200'], ['mi300x:8', '8 MI300X'], ['hosts:2xh100:8', '2 hosts of 8 H100'],
     ['', 'another: a topology or an instance map'],
 ];
@@ -28,7 +28,8 @@ class Refused extends Error {}
 // Runs a command on files. Returns its document and the files it wrote. Exit code 1 of `check` says that it found something.
 async function run(args, files, accepted) {
     const result = await tool.run([...args, '--json'], files, line => { if (busy) status(busy + ' ' + line); });
-    if (result.code !== 0 && result.code !== accepted) throw new Refused(result.stderr.trim() || 'the command ended with code ' + result.code);
+    if (result.code !== 0 && result.code !== accepted)
+        throw new Refused(result.stderr.trim() || 'the command ended with code ' + result.code);
     return { document: JSON.parse(result.stdout), files: result.files };
 }
 
@@ -126,8 +127,9 @@ function fact(name, ...words) {
 }
 
 function valueWords(values) {
-    return values.flatMap((value, i) => [i > 0 && make('br'),
-        value.name + ' ', make('code', null, value.type + (value.shape ? ' [' + value.shape.map(n => n === null ? '?' : n).join(', ') + ']' : ''))]);
+    const shape = sizes => ' [' + sizes.map(n => n === null ? '?' : n).join(', ') + ']';
+    return values.flatMap((value, i) => [i > 0 && make('br'), value.name + ' ',
+        make('code', null, value.type + (value.shape ? shape(value.shape) : ''))]);
 }
 
 const OPERATORS = 12; // more kinds are counted
@@ -293,10 +295,11 @@ const OFFERED = 100; // nodes that the list of names offers
 
 // Makes the form that changes one sharding.
 function editForm(version) {
-    const node = make('input', { type: 'text', id: 'node', list: 'names', spellcheck: 'false', autocomplete: 'off', placeholder: 'name or #index' });
+    const typed = { type: 'text', spellcheck: 'false', autocomplete: 'off' };
+    const node = make('input', { ...typed, id: 'node', list: 'names', placeholder: 'name or #index' });
     const names = make('datalist', { id: 'names' });
     const value = make('select', { id: 'value' });
-    const spec = make('input', { type: 'text', id: 'spec', spellcheck: 'false', autocomplete: 'off', placeholder: '{2,1:0,1}' });
+    const spec = make('input', { ...typed, id: 'spec', placeholder: '{2,1:0,1}' });
     const apply = make('button', { type: 'submit' }, 'Apply'), drop = make('button', { type: 'button' }, 'Remove');
     const { nodes } = model.source, found = () => nodes.find((n, i) => n.name === node.value || '#' + i === node.value.split(' ')[0]);
     const current = () => {
@@ -305,10 +308,10 @@ function editForm(version) {
         spec.value = known ? known.sharding : '';
     };
     node.addEventListener('input', () => {
-        const typed = node.value.toLowerCase(), offers = [];
+        const wanted = node.value.toLowerCase(), offers = [];
         for (let i = 0; i < nodes.length && offers.length < OFFERED; i++) {
             const words = nodes[i].name || '#' + i + ' ' + nodes[i].op;
-            if (words.toLowerCase().includes(typed)) offers.push(make('option', { value: words }, nodes[i].op));
+            if (words.toLowerCase().includes(wanted)) offers.push(make('option', { value: words }, nodes[i].op));
         }
         names.textContent = '';
         add(names, offers);
