@@ -55,15 +55,15 @@ struct box {
 
 static const struct box boxes[] = {
     {"a100", 8, 80e9, 2.039e12, 19.5e12, .rates = RATES(156e12, 312e12, 0, 624e12, 1248e12),
-     .link = 300e9, .port = 300e9, .network = 25e9, .reach = &ampere,
-     .compared = true, .source = "NVIDIA A100 80GB SXM datasheet; DGX A100: 200 Gb/s for each GPU"},
+     .link = 300e9, .port = 300e9, .network = 25e9, .reach = &ampere, .compared = true,
+     .source = "NVIDIA A100 80GB SXM datasheet; DGX A100: 200 Gb/s for each GPU"},
     {"h100", 8, 80e9, 3.35e12, 67e12, .rates = RATES(494.5e12, 989.5e12, 1979e12, 1979e12, 0),
-     .link = 450e9, .port = 450e9, .network = 50e9, .reach = &hopper,
-     .compared = true, .source = "NVIDIA H100 SXM datasheet, half of the figures with sparsity; DGX H100: 400 Gb/s "
+     .link = 450e9, .port = 450e9, .network = 50e9, .reach = &hopper, .compared = true,
+     .source = "NVIDIA H100 SXM datasheet, half of the figures with sparsity; DGX H100: 400 Gb/s "
                "for each GPU"},
     {"h200", 8, 141e9, 4.8e12, 67e12, .rates = RATES(494.5e12, 989.5e12, 1979e12, 1979e12, 0),
-     .link = 450e9, .port = 450e9, .network = 50e9, .reach = &hopper_141,
-     .compared = true, .source = "NVIDIA H200 SXM datasheet, half of the figures with sparsity; DGX H200: 400 Gb/s "
+     .link = 450e9, .port = 450e9, .network = 50e9, .reach = &hopper_141, .compared = true,
+     .source = "NVIDIA H200 SXM datasheet, half of the figures with sparsity; DGX H200: 400 Gb/s "
                "for each GPU"},
     {"b200", 8, 180e9, 8e12, 75e12, .rates = RATES(1.1e15, 2.25e15, 4.5e15, 4.5e15, 9e15),
      .link = 900e9, .port = 900e9, .network = 50e9, .reach = &blackwell,
@@ -79,8 +79,8 @@ static const struct box boxes[] = {
      .source =
          "AMD Instinct MI300X datasheet: 7 links of 128 GB/s both ways; 400 Gb/s for each GPU"},
     {"rtx6000", 8, 48e9, 960e9, 91.1e12, .rates = RATES(182e12, 364e12, 728e12, 728e12, 1457e12),
-     .link = 32e9, .port = 32e9, .network = 12.5e9, .reach = &ada,
-     .compared = true, .source =
+     .link = 32e9, .port = 32e9, .network = 12.5e9, .reach = &ada, .compared = true,
+     .source =
          "NVIDIA RTX 6000 Ada datasheet, half of the figures with sparsity; PCIe 4.0 x16; 100 "
          "Gb/s for each GPU is a guess"},
     {"5090", 8, 32e9, 1.792e12, 104.8e12,
@@ -90,13 +90,13 @@ static const struct box boxes[] = {
                "Gb/s for each GPU is a guess"},
     {"4090", 8, 24e9, 1.008e12, 82.6e12,
      .rates = RATES(82.6e12, 165.2e12, 330.3e12, 660.6e12, 1321.2e12), .link = 32e9, .port = 32e9,
-     .network = 1.25e9, .reach = &ada,
-     .compared = true, .source =
+     .network = 1.25e9, .reach = &ada, .compared = true,
+     .source =
          "NVIDIA Ada architecture paper: dense, sums in float32; PCIe 4.0 x16; 10 Gb/s for each "
          "GPU is a guess"},
     {"3090", 8, 24e9, 936e9, 35.6e12, .rates = RATES(35.6e12, 71e12, 0, 284e12, 568e12),
-     .link = 32e9, .port = 32e9, .network = 1.25e9, .reach = &ampere,
-     .compared = true, .source =
+     .link = 32e9, .port = 32e9, .network = 1.25e9, .reach = &ampere, .compared = true,
+     .source =
          "NVIDIA GA102 architecture paper: dense, sums in float32; PCIe 4.0 x16 without NVLink; "
          "10 Gb/s for each GPU is a guess"},
     {"l4", 8, 24e9, 300e9, 30.3e12, .rates = RATES(60e12, 121e12, 242.5e12, 242.5e12, 0),
@@ -114,11 +114,11 @@ static const struct box boxes[] = {
      .link = 16e9, .port = 16e9, .network = 6.25e9, .reach = &turing,
      .source = "NVIDIA T4 datasheet; PCIe 3.0 x16; 50 Gb/s for each GPU is a guess"},
     {"m1max", 1, 64e9, 400e9, 10.4e12, .link = 5e9, .port = 5e9, .network = 1.25e9, .reach = &apple,
-     .provider = "CoreML",
-     .compared = true, .source = "Apple, M1 Pro and M1 Max (2021): 400 GB/s, 10.4 TFLOP/s; 10 Gb/s Ethernet"},
+     .provider = "CoreML", .compared = true,
+     .source = "Apple, M1 Pro and M1 Max (2021): 400 GB/s, 10.4 TFLOP/s; 10 Gb/s Ethernet"},
     {"m2ultra", 1, 192e9, 800e9, 27.2e12, .link = 5e9, .port = 5e9, .network = 1.25e9,
-     .reach = &apple, .provider = "CoreML",
-     .compared = true, .source = "Apple, M2 Ultra (2023): 192 GB, 800 GB/s, 27.2 TFLOP/s; 10 Gb/s Ethernet"},
+     .reach = &apple, .provider = "CoreML", .compared = true,
+     .source = "Apple, M2 Ultra (2023): 192 GB, 800 GB/s, 27.2 TFLOP/s; 10 Gb/s Ethernet"},
     {"m4max", 1, 128e9, 546e9, 18.4e12, .link = 5e9, .port = 5e9, .network = 1.25e9,
      .reach = &apple, .provider = "CoreML",
      .source =
