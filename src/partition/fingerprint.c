@@ -74,8 +74,7 @@ static int stamp_of(const struct step *st)
 {
     static const int stamps[] = {[STEP_NODE - STEP_NODE] = 0,  [STEP_SLICE - STEP_NODE] = 1,
                                  [STEP_SHAPE - STEP_NODE] = 2, [STEP_LIST - STEP_NODE] = 10,
-                                 [STEP_CROP - STEP_NODE] = 12, [STEP_JOIN - STEP_NODE] = 13,
-                                 [STEP_SUM - STEP_NODE] = 14};
+                                 [STEP_JOIN - STEP_NODE] = 13, [STEP_SUM - STEP_NODE] = 14};
     if (st->kind < COMM_KIND_COUNT)
         return tsr__collective(st->kind)->stamp;
     return stamps[st->kind - STEP_NODE];

@@ -99,16 +99,34 @@ def with_the_plan(d):
             agrees(path, n, dims, d)
 
 
+def convolutions(path):
+    """Writes convolutions whose windows overlap and whose channels and positions shards of 3 and 6 devices divide unequally."""
+    f, rng = TensorProto.FLOAT, np.random.default_rng(0)
+    nodes, weights, x = [], [], "x"
+    for i, (c_in, c_out, kernel, stride) in enumerate(((16, 64, 3, 1), (64, 64, 3, 2), (64, 128, 1, 2), (128, 128, 3, 1))):
+        weights.append(numpy_helper.from_array(rng.standard_normal((c_out, c_in, kernel, kernel)).astype("f"), "w%d" % i))
+        nodes.append(helper.make_node("Conv", [x, "w%d" % i], ["c%d" % i], name="c%d" % i, pads=[kernel // 2] * 4, strides=[stride] * 2))
+        nodes.append(helper.make_node("Tanh", ["c%d" % i], ["t%d" % i], name="t%d" % i))
+        x = "t%d" % i
+    ends = [helper.make_tensor_value_info(v, f, ["batch"] + shape) for v, shape in (("x", [16, 58, 58]), (x, [128, 15, 15]))]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights), ir_version=10,
+                                opset_imports=[helper.make_opsetid("", 18)]), path)
+
+
 def one_answer(d):
     """Plan, partition and simulation name the same communication, sharded nodes and time, on devices in rings, tori, hosts and boxes,
     with sizes and with open sizes."""
+    convolutions(d + "/convolutions.onnx")
     names = ("bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny")
     cases = [(name, devices, sized) for name in names for devices in ("ring:6", "torus:2x3", "hosts:2x4", "hosts:3x2", "h100:8")
              for sized in (False, True)]
     # shards of different size, and partial sums in a stage
     always = [("gpt2_tiny", "hosts:3x2", True), ("gpt2_tiny", 7, True), ("gpt2_tiny", 3, True, "--stages", 2)]
+    always += [("convolutions", devices, sized) for devices in (3, "ring:6", "torus:2x3", "hosts:2x4") for sized in (False, True)]
     for name, devices, sized, *more in always + harness.sample(cases, 10):
         path, planned = os.path.join(MODELS, name, "model.onnx"), d + "/one.onnx"
+        if name == "convolutions":
+            path = d + "/convolutions.onnx"
         open_dims = {x.dim_param for v in onnx.load(path, load_external_data=False).graph.input
                      for x in v.type.tensor_type.shape.dim} - {""}
         dims = [word for k in sorted(open_dims) for word in ("--dim", "%s=%d" % (k, 8 if k == "batch" else 64))] if sized else []

@@ -195,16 +195,46 @@ static bool is_picked(const struct dim_slice *cut)
     return cut->source == DIM_STATIC && cut->n != 1;
 }
 
-static void sort_axes(const struct part *part, const struct step *st, struct slice_plan *out)
+// Returns the windows of the rank along an axis, window number k, as positions in its tensor of the
+// form `from`. Windows without elements are one empty interval.
+static struct dim_slice cropped(struct part *part, const struct form *from,
+                                const struct windows *windows, int k)
+{
+    const struct dim_slice *all = &windows->parts[part->rank * windows->n_axes + k];
+    struct dim_slice cut = {.source = DIM_STATIC, .n = int64_max(all->n, 1)};
+    struct tile_interval own = {0, 0};
+    int axis = windows->axes[k];
+    cut.at = ARENA_ARRAY(part->draft->arena, struct tile_interval, (size_t)cut.n);
+    if (tsr__dim_is_sharded(&from->layout->dims[axis]))
+        (void)tsr__own_interval(from->item, from->layout, part->rank, axis, &own);
+    for (int64_t i = 0; cut.at && i < all->n; i++)
+        cut.at[i] =
+            (struct tile_interval){all->at[i].start - own.start, all->at[i].stop - own.start};
+    return cut;
+}
+
+// Returns how the rank slices its part along the axis: its window, if the result has windows along
+// it, else its shard.
+static struct dim_slice cut_along(struct part *part, const struct step *st, int axis)
 {
     const struct form *from = st->inputs[0], *to = st->outputs[0];
     int64_t sizes[TILE_MAX_RANK];
     struct reshard_tensor tensor = tsr__item_tensor(part->draft, to->item, sizes);
+    for (int k = 0; to->windows && k < to->windows->n_axes; k++)
+        if (to->windows->axes[k] == axis)
+            return cropped(part, from, to->windows, k);
+    return tsr__dim_source(part->draft->arena, &tensor, from->layout, to->layout, part->rank, axis);
+}
+
+static tsr_status sort_axes(struct part *part, const struct step *st, struct slice_plan *out)
+{
+    const struct form *to = st->outputs[0];
     *out = (struct slice_plan){0};
     for (int axis = 0; axis < to->layout->rank && axis < TILE_MAX_RANK; axis++) {
         struct dim_slice *cut = &out->cuts[axis];
-        *cut = tsr__dim_source(part->draft->arena, &tensor, from->layout, to->layout, part->rank,
-                               axis);
+        *cut = cut_along(part, st, axis);
+        if (part->draft->arena->failed)
+            return TSR_NOMEM;
         if (is_picked(cut))
             out->n_picks++;
         else if (cut->source == DIM_STATIC)
@@ -212,6 +242,7 @@ static void sort_axes(const struct part *part, const struct step *st, struct sli
         else if (cut->source == DIM_DYNAMIC)
             add_dynamic(&out->dynamic, axis, cut);
     }
+    return TSR_OK;
 }
 
 // Adds the nodes of the plan. The output of the last one gets the name `last`.
@@ -233,14 +264,14 @@ static tsr_value *add_slices(struct part *part, const struct form *to,
     return x;
 }
 
-// Writes a slice of the rank's tensor. Types without a Slice kernel are cast before and after it
-// (quirks slice_of_float8, identity_of_4_bits).
+// Writes a slice of the rank's tensor: its shard, or its windows. Types without a Slice kernel are
+// cast before and after it (quirks slice_of_float8, identity_of_4_bits).
 tsr_status tsr__emit_slice(struct part *part, struct step *st)
 {
     struct form *to = st->outputs[0];
     tsr_value **local = &to->local[part->rank], *x = local_of(part, st->inputs[0]);
     struct slice_plan plan;
-    sort_axes(part, st, &plan);
+    TRY(sort_axes(part, st, &plan));
     struct str name = tsr__form_name(part, to);
     tsr_dtype type = to->item->dtype;
     if (tsr__sliced_as(type) != type) {
@@ -252,61 +283,10 @@ tsr_status tsr__emit_slice(struct part *part, struct step *st)
     }
     if (!*local)
         return TSR_NOMEM;
-    if (*local == x) // nothing was sliced: the producer already declared the type
+    // If nothing was sliced, the producer has declared the type. Windows have own sizes.
+    if (*local == x || to->windows)
         return TSR_OK;
     return tsr__part_sizes_known(part, *local, to);
-}
-
-// Returns the windows of the rank as positions in its tensor of the form. NULL: out of memory.
-static const struct dim_slice *cropped(struct part *part, const struct form *from,
-                                       const struct windows *windows)
-{
-    const struct dim_slice *all = &windows->parts[part->rank * windows->n_axes];
-    struct arena *arena = part->draft->arena;
-    struct dim_slice *cuts = ARENA_ARRAY(arena, struct dim_slice, (size_t)windows->n_axes + 1);
-    for (int k = 0; cuts && k < windows->n_axes; k++) {
-        struct tile_interval own = {0, 0};
-        int axis = windows->axes[k];
-        cuts[k] = all[k];
-        if (!tsr__dim_is_sharded(&from->layout->dims[axis]) ||
-            !tsr__own_interval(from->item, from->layout, part->rank, axis, &own))
-            continue;
-        cuts[k].at = ARENA_ARRAY(arena, struct tile_interval, (size_t)all[k].n + 1);
-        for (int64_t i = 0; cuts[k].at && i < all[k].n; i++)
-            cuts[k].at[i] = (struct tile_interval){all[k].at[i].start - own.start,
-                                                   all[k].at[i].stop - own.start};
-    }
-    return arena->failed ? NULL : cuts;
-}
-
-// Writes a step that slices windows from a tensor that is unsharded along the axes of the windows.
-tsr_status tsr__emit_crop(struct part *part, struct step *st)
-{
-    static const struct tile_interval none = {0, 0};
-    struct form *to = st->outputs[0];
-    const struct windows *windows = to->windows;
-    const struct dim_slice *cuts = cropped(part, st->inputs[0], windows);
-    if (!cuts)
-        return TSR_NOMEM;
-    struct bounds fixed = {.n = 0};
-    struct row_names names = {.last = tsr__form_name(part, to)};
-    for (int k = 0; k < windows->n_axes; k++) {
-        if (cuts[k].n >= 2)
-            names.left++;
-        else if (cuts[k].n == 1)
-            add_static(&fixed, windows->axes[k], &cuts[k].at[0]);
-        else
-            add_static(&fixed, windows->axes[k], &none);
-    }
-    names.left += fixed.n > 0;
-    tsr_value *x = local_of(part, st->inputs[0]);
-    for (int k = 0; k < windows->n_axes; k++)
-        if (cuts[k].n >= 2)
-            x = pick(part, x, windows->axes[k], &cuts[k], to->item->dtype, next_name(&names));
-    if (fixed.n)
-        x = slice_static(part, x, &fixed, next_name(&names));
-    to->local[part->rank] = x;
-    return status_of_alloc(x);
 }
 
 // Adds a Slice that removes elements of x, the result of the local node, that do not belong to the

@@ -4,7 +4,7 @@
 //     STEP_NODE               on each rank of its placement that needs an output: emit_node.c,
 //                             or emit_guard.c around it
 //     a communication         on all ranks of its groups at once: emit_comm.c
-//     STEP_SLICE, STEP_CROP   on each rank that needs the result: emit_slice.c
+//     STEP_SLICE              on each rank that needs the result: emit_slice.c
 //     STEP_SHAPE, STEP_JOIN,
 //     STEP_SUM                on each rank that needs the result: here
 //     with bodies             the node, then the steps of each body on all ranks: emit_body.c
@@ -70,7 +70,7 @@ static tsr_status shield(struct part *part, struct form *form)
 
 static tsr_status emit_slice_step(struct part *part, struct step *st)
 {
-    TRY(st->kind == STEP_SLICE ? tsr__emit_slice(part, st) : tsr__emit_crop(part, st));
+    TRY(tsr__emit_slice(part, st));
     return shield(part, st->outputs[0]);
 }
 

@@ -88,7 +88,6 @@ static inline struct str next_name(struct row_names *names)
 tsr_value *tsr__part_slice(struct part *part, tsr_value *x, int64_t axis, int64_t start,
                            int64_t stop, struct str out);
 tsr_status tsr__emit_slice(struct part *part, struct step *st) TSR_MUST_USE;
-tsr_status tsr__emit_crop(struct part *part, struct step *st) TSR_MUST_USE;
 tsr_status tsr__emit_trim(struct part *part, struct step *st, tsr_value *x,
                           struct str name) TSR_MUST_USE;
 

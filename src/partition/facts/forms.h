@@ -107,10 +107,9 @@ struct body {
 // groups have two devices.
 enum step_kind {
     STEP_NODE = COMM_KIND_COUNT,
-    STEP_SLICE,
+    STEP_SLICE, // slices out a shard, or windows
     STEP_SHAPE,
     STEP_LIST, // broadcasts the tensors of a list one by one
-    STEP_CROP, // slices out windows
     STEP_JOIN, // concatenates all shards to the full tensor
     STEP_SUM,  // combines the partial results of a device's turns (turns.c)
 };

@@ -128,23 +128,30 @@ static struct form *const_form(struct draft *draft, struct item *it, const struc
     return tsr__form_new(draft, it, want, FORM_CONST);
 }
 
+// Returns the first form of which each device of `want` can slice its shard; *identity: the shards
+// are equal. NULL: there is none.
+static struct form *slice_source(struct draft *draft, struct item *it,
+                                 const struct tile_layout *want, bool *identity)
+{
+    int64_t sizes[TILE_MAX_RANK];
+    struct reshard_tensor tensor = tsr__item_tensor(draft, it, sizes);
+    struct form *from = it->first;
+    while (from && (from->partial ||
+                    !tsr__can_convert_locally(draft->arena, &tensor, from->layout, want, identity)))
+        from = from->next;
+    return from;
+}
+
 // If each device of `want` has its wanted shard in an existing form, plans a slice of that form and
 // returns the result. Otherwise returns NULL.
 static struct form *local_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
-    int64_t sizes[TILE_MAX_RANK];
-    struct reshard_tensor tensor = tsr__item_tensor(draft, it, sizes);
-    for (struct form *from = it->first; from; from = from->next) {
-        bool identity;
-        if (from->partial ||
-            !tsr__can_convert_locally(draft->arena, &tensor, from->layout, want, &identity))
-            continue;
-        if (identity)
-            return same_form(draft, from, want);
-        struct step *slice = step_to(draft, STEP_SLICE, from, want);
-        return slice ? slice->outputs[0] : NULL;
-    }
-    return NULL;
+    bool identity = false;
+    struct form *from = slice_source(draft, it, want, &identity);
+    if (!from || identity)
+        return from ? same_form(draft, from, want) : NULL;
+    struct step *slice = step_to(draft, STEP_SLICE, from, want);
+    return slice ? slice->outputs[0] : NULL;
 }
 
 // Plans a copy of a Constant node on the devices of `on`.
@@ -394,6 +401,15 @@ struct form *tsr__draft_convert_local(struct draft *draft, struct item *it,
     if (form || draft_status(draft) != TSR_OK)
         return form;
     return local_form(draft, it, want);
+}
+
+struct form *tsr__draft_source(struct draft *draft, struct item *it, const struct tile_layout *want)
+{
+    bool identity = false;
+    struct form *form = find_form(it, want);
+    if (!form && it->first && it->first->kind == FORM_CONST)
+        return tsr__draft_convert_local(draft, it, want);
+    return form ? form : slice_source(draft, it, want, &identity);
 }
 
 // Plans the number of tensors in a list as a value of its own, on the devices of the list. Returns

@@ -200,7 +200,7 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
     struct form *made = tsr__draft_relayout(draft, it, base, windows);
     if (made || draft->arena->failed)
         return made;
-    struct form *from = tsr__draft_convert_local(draft, it, open);
+    struct form *from = tsr__draft_source(draft, it, open);
     if (!from && draft_status(draft) != TSR_OK)
         return NULL;
     bool moves = tsr_dtype_bits(it->dtype) >= 8 && tsr__shape_known(draft, it) &&
@@ -209,7 +209,7 @@ static struct form *draft_windows(struct draft *draft, const struct node_flow *n
         return exchange(draft, it, base, windows, nf->node);
     if (!from)
         from = tsr__draft_convert(draft, it, kind == WINDOWS_INSIDE ? base : open, nf->node);
-    struct step *crop = from ? window_step(draft, STEP_CROP, from, base, windows) : NULL;
+    struct step *crop = from ? window_step(draft, STEP_SLICE, from, base, windows) : NULL;
     return crop ? crop->outputs[0] : NULL;
 }
 

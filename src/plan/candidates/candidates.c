@@ -228,24 +228,64 @@ static int64_t need_along(const struct input_windows *windows, int dim, int64_t 
 // Compares what each device needs: `reach` and `own` are products over the dimensions before `dim`.
 static void compare_needs(struct input_windows *windows, int dim, double reach, double own)
 {
-    struct window_part_need need, first;
+    struct window_part_need need;
     if (dim == windows->builder->place.rule->inputs[windows->input].rank) {
         windows->reach = fmax(windows->reach, reach);
         windows->more = fmax(windows->more, reach - own);
         return;
     }
-    int64_t n = need_along(windows, dim, 0, &first);
+    int64_t n = need_along(windows, dim, 0, &need), most = int64_max(need.shard, 1);
     if (n == 0) {
         compare_needs(windows, dim + 1, reach, own);
         return;
     }
+    for (int64_t j = 1; j < n; j++) {
+        (void)need_along(windows, dim, j, &need);
+        most = int64_max(most, need.shard);
+    }
+    double largest = (double)most;
     for (int64_t j = 0; j < n; j++) {
         (void)need_along(windows, dim, j, &need);
-        double largest = (double)int64_max(first.shard, 1);
         windows->inside = windows->inside || need.own < need.shard;
         compare_needs(windows, dim + 1, reach * (double)need.reach / largest,
                       own * (double)need.own / largest);
     }
+}
+
+// Returns the coordinate of the device with index `place` in the placement along the windows of a
+// dimension of the input; -1: it has none.
+static int64_t window_coord(const struct input_windows *windows, int dim, int64_t place)
+{
+    const struct placement *at = &windows->builder->place;
+    for (int i = 0; i < at->rule->n_windows; i++) {
+        const struct rule_window *window = &at->rule->windows[i];
+        if (window->input == windows->input && window->dim == dim && at->cuts[window->factor] > 1)
+            return at->coords[place * at->rule->n_factors + window->factor];
+    }
+    return -1;
+}
+
+// Returns the number of elements that a device reads at an input, as a multiple of those of its
+// shard; LARGEST_PART: the largest such number, as a multiple of the largest shard. Example: the
+// first of 2 shards of 8 elements, of which a convolution reads 5, gives 5/4.
+static double window_reach(struct candidate_builder *builder, size_t input, int64_t place)
+{
+    struct input_windows windows = {.builder = builder, .input = (int)input};
+    const struct rule *rule = builder->place.rule;
+    struct window_part_need need;
+    double reach = 1;
+    if (!rule->n_windows || (int)input >= rule->n_inputs || !builder->in[input])
+        return 1;
+    if (place == LARGEST_PART) {
+        compare_needs(&windows, 0, 1, 1);
+        return windows.reach;
+    }
+    for (int dim = 0; dim < rule->inputs[input].rank; dim++) {
+        int64_t j = window_coord(&windows, dim, place);
+        if (j >= 0 && need_along(&windows, dim, j, &need) && need.shard > 0)
+            reach *= (double)need.reach / (double)need.shard;
+    }
+    return reach;
 }
 
 // True if producers compute the windows of the input that are beyond the shards.
@@ -382,7 +422,8 @@ static double bytes_moved(struct candidate_builder *builder, const struct candid
             continue;
         const struct plan_value *value = value_at(builder, SIDE_INPUT, i);
         bytes += bytes_read(builder, i, bytes_at(builder, candidate->in[i], value, place), outputs,
-                            sizes.local);
+                            sizes.local) *
+                 window_reach(builder, i, place);
     }
     return bytes + outputs;
 }
@@ -406,35 +447,51 @@ static int64_t shard_time(struct candidate_builder *builder, const struct candid
 // Returns the time of `device`, which has index `place` in the placement; LARGEST_PART: its time
 // for the largest part.
 static int64_t part_time(struct candidate_builder *builder, const struct candidate *candidate,
-                         int64_t place, int64_t device)
+                         struct work_kind kind, int64_t place, int64_t device)
 {
     const struct planner *planner = builder->planner;
     int64_t number = tsr__planner_device(planner, device);
-    return shard_time(builder, candidate, builder->strategy->kind, place,
-                      &planner->machine.topology->device[number]);
+    return shard_time(builder, candidate, kind, place, &planner->machine.topology->device[number]);
 }
 
-// Stores the time of each device and charges the slowest, for devices of different speed or unequal
-// shards.
-static void each_part(struct candidate_builder *builder, struct candidate *candidate)
+// Returns the time of each device for work of this kind, and raises *most to the longest. NULL: out
+// of memory.
+static int64_t *each_of(struct candidate_builder *builder, const struct candidate *candidate,
+                        struct work_kind kind, int64_t *most)
 {
     struct planner *planner = builder->planner;
     size_t n = (size_t)planner->machine.n;
     int64_t *each = ARENA_ARRAY(&planner->arena, int64_t, n);
     if (!each)
-        return;
+        return NULL;
     if (builder->place.devices) {
         for (size_t i = 0; i < builder->place.n_devices; i++)
             each[builder->place.devices[i]] =
-                part_time(builder, candidate, (int64_t)i, builder->place.devices[i]);
+                part_time(builder, candidate, kind, (int64_t)i, builder->place.devices[i]);
     } else {
         for (size_t device = 0; device < n; device++)
-            each[device] = part_time(builder, candidate, LARGEST_PART, (int64_t)device);
+            each[device] = part_time(builder, candidate, kind, LARGEST_PART, (int64_t)device);
     }
     for (size_t device = 0; device < n; device++)
-        candidate->compute = int64_max(candidate->compute, each[device]);
-    candidate->each = each;
-    candidate->n_each = n;
+        *most = int64_max(*most, each[device]);
+    return each;
+}
+
+// True if the node takes longer where communication separates it from its producer.
+static bool may_be_apart(const struct strategy *strategy)
+{
+    return strategy->apart.move != strategy->kind.move;
+}
+
+// Stores the times of each device and charges the slowest, for devices of different speed or
+// unequal shards.
+static void each_part(struct candidate_builder *builder, struct candidate *candidate)
+{
+    const struct strategy *strategy = builder->strategy;
+    candidate->n_each = (size_t)builder->planner->machine.n;
+    candidate->each = each_of(builder, candidate, strategy->kind, &candidate->compute);
+    if (may_be_apart(strategy))
+        candidate->each_apart = each_of(builder, candidate, strategy->apart, &candidate->apart);
 }
 
 // True if the parts of a factor have different sizes.
@@ -451,9 +508,10 @@ static bool is_uneven(const struct candidate_builder *builder)
 
 static void repeat_each(struct candidate *candidate, int64_t times)
 {
-    int64_t *each = (int64_t *)candidate->each; // made for this candidate
-    for (size_t i = 0; each && i < candidate->n_each; i++)
-        each[i] = times_ps(each[i], times);
+    int64_t *lists[] = {(int64_t *)candidate->each, (int64_t *)candidate->each_apart};
+    for (size_t k = 0; k < TSR_COUNT(lists); k++) // made for this candidate
+        for (size_t i = 0; lists[k] && i < candidate->n_each; i++)
+            lists[k][i] = times_ps(lists[k][i], times);
 }
 
 static bool has_shares(const struct placement *placement)
@@ -501,7 +559,7 @@ void tsr__builder_cost(struct candidate_builder *builder, struct candidate *cand
     struct strategy *strategy = builder->strategy;
     candidate->uneven = is_uneven(builder);
     candidate->compute = shard_time(builder, candidate, strategy->kind, LARGEST_PART, &slowest);
-    if (strategy->apart.move != strategy->kind.move)
+    if (may_be_apart(strategy))
         candidate->apart = shard_time(builder, candidate, strategy->apart, LARGEST_PART, &slowest);
 }
 
@@ -873,7 +931,7 @@ static void add_stat(struct candidate_builder *builder)
     keep(builder, &candidate, NULL);
     if (builder->strategy->at.n > before) {
         builder->strategy->at.at[before].compute = cost.compute;
-        builder->strategy->at.at[before].each = NULL;
+        builder->strategy->at.at[before].each = builder->strategy->at.at[before].each_apart = NULL;
     }
 }
 

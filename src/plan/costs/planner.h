@@ -58,7 +58,8 @@ struct candidate {
     int64_t compute; // time of the slowest device
     // the same if communication separates the node from the one into which the engine fuses it
     int64_t apart;
-    const int64_t *each; // time of each of n_each devices if they differ; NULL: all need `compute`
+    // `compute` and `apart` of each of n_each devices if they differ; NULL: they are equal
+    const int64_t *each, *each_apart;
     size_t n_each;
     bool uneven;           // shards have different sizes, so that `each` is worth finding
     int64_t comm;          // time of the reduction

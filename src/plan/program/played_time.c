@@ -412,14 +412,14 @@ static bool is_apart(const struct timing *timing, const struct plan_node *node,
 
 // Uses the times of the single devices. What the candidate has in addition to their longest, such
 // as slices of windows, all of them have.
-static void use_each(struct pending *work, const struct candidate *candidate)
+static void use_each(struct pending *work, const int64_t *each, size_t n)
 {
     int64_t most = 0;
-    if (!candidate->each || candidate->n_each != work->n)
+    if (!each || n != work->n)
         return;
-    for (size_t i = 0; i < candidate->n_each; i++)
-        most = int64_max(most, candidate->each[i]);
-    work->each = candidate->each;
+    for (size_t i = 0; i < n; i++)
+        most = int64_max(most, each[i]);
+    work->each = each;
     work->more = work->ps - most;
 }
 
@@ -428,8 +428,10 @@ static void run_node(struct timing *timing, const struct plan_node *node, size_t
 {
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
     const struct plan_range *range = &timing->ranges[k];
-    int64_t compute = is_apart(timing, node, candidate) ? candidate->apart : candidate->compute;
-    struct pending work = {.devices = range->devices, .n = range->n, .ps = compute};
+    bool apart = is_apart(timing, node, candidate);
+    struct pending work = {.devices = range->devices,
+                           .n = range->n,
+                           .ps = apart ? candidate->apart : candidate->compute};
     int64_t halo = 0,
             sums = 0; // sums without known groups, as between simpler nodes that replace it
     enum plan_windows windows = tsr__plan_windows(timing->planner, node);
@@ -443,7 +445,7 @@ static void run_node(struct timing *timing, const struct plan_node *node, size_t
         work.ps -= candidate->crop;
     if (!has_sums(timing->planner, node, candidate))
         sums = candidate->comm - candidate->halo;
-    use_each(&work, candidate);
+    use_each(&work, apart ? candidate->each_apart : candidate->each, candidate->n_each);
     if (timing->first.nodes && timing->first.nodes[node - timing->planner->nodes])
         work.n = 1;
     if (!timing->counts_only) {

@@ -242,23 +242,32 @@ static bool add_sums(const struct expansion *expansion, const struct plan_node *
     return true;
 }
 
-// Repeats the times of the single devices for every copy. They are not known for a node that every
-// copy computes in full.
-static bool repeat_times(const struct expansion *expansion, struct candidate *only)
+// Repeats the times of the devices of a set for every copy. NULL: they are not known, or out of
+// memory.
+static const int64_t *repeated(const struct expansion *expansion, const int64_t *each)
 {
     const struct device_set *set = expansion->model.set;
     struct planner *planner = expansion->model.all;
-    const int64_t *each = expansion->unsharded ? NULL : only->each;
-    only->each = NULL;
-    if (!each || only->n_each != (size_t)set->n || planner->machine.n > EXACT_MOST)
-        return true;
+    if (!each)
+        return NULL;
     int64_t *all = ARENA_ARRAY(&planner->arena, int64_t, (size_t)planner->machine.n);
     for (int64_t copy = 0; all && copy < set->copies; copy++)
         for (int64_t i = 0; i < set->n; i++)
             all[copy * set->n + set->devices[i]] = each[i];
-    only->each = all;
+    return all;
+}
+
+// Repeats the times of the single devices for every copy. They are not known for a node that every
+// copy computes in full.
+static bool repeat_times(const struct expansion *expansion, struct candidate *only)
+{
+    struct planner *planner = expansion->model.all;
+    bool known = !expansion->unsharded && only->n_each == (size_t)expansion->model.set->n &&
+                 planner->machine.n <= EXACT_MOST;
+    only->each = repeated(expansion, known ? only->each : NULL);
+    only->each_apart = repeated(expansion, known ? only->each_apart : NULL);
     only->n_each = (size_t)planner->machine.n;
-    return all != NULL;
+    return !planner->arena.failed;
 }
 
 // Makes the chosen candidate of a node its only one in the planner of all devices.
@@ -281,8 +290,10 @@ static bool expand_node(struct expansion *expansion, size_t i)
         return false;
     if (expansion->unsharded)
         only->compute = tsr__set_full_time(&expansion->model, node);
-    only->cut = has_sharded(planner, only->in, tsr__plan_reads(node)) ||
-                has_sharded(planner, only->out, tsr__plan_makes(node));
+    // A sum that is scattered has a sharded result, and its node may be unsharded.
+    if (expansion->model.set->copies > 1 && !expansion->unsharded)
+        only->cut = only->cut || has_sharded(planner, only->in, tsr__plan_reads(node)) ||
+                    has_sharded(planner, only->out, tsr__plan_makes(node));
     return true;
 }
 
