@@ -15,10 +15,11 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define BLOCK_MIN ((size_t)64 << 10)
-#define BLOCK_MAX ((size_t)4 << 20)
-#define PAGE_MAX  ((size_t)64 << 10) // the largest base page size of any kernel
-#define CLEAR_MIN ((size_t)1 << 10)  // smallest number of bytes that is cleared at a time
+#define BLOCK_MIN   ((size_t)64 << 10)
+#define BLOCK_MAX   ((size_t)4 << 20)
+#define PAGE_MAX    ((size_t)64 << 10)   // the largest base page size of any kernel
+#define BLOCK_ALIGN (2 * sizeof(void *)) // what every malloc guarantees
+#define CLEAR_MIN   ((size_t)1 << 10)    // smallest number of bytes that is cleared at a time
 
 #if defined(__SANITIZE_ADDRESS__) || defined(TSR_TORTURE)
 #define PLAIN_MALLOC 1
@@ -29,14 +30,18 @@
 #endif
 #endif
 #ifndef PLAIN_MALLOC
+#ifdef __linux__
 #define PLAIN_MALLOC 0
+#else
+#define PLAIN_MALLOC 1 // no huge pages to ask for
+#endif
 #endif
 
 // Sanitizers abort on very large sizes where malloc should return NULL.
-#if PLAIN_MALLOC
+#if SIZE_MAX > UINT32_MAX && PLAIN_MALLOC
 #define LARGEST ((size_t)1 << 38)
 #else
-#define LARGEST ((size_t)1 << 62)
+#define LARGEST ((size_t)PTRDIFF_MAX)
 #endif
 
 // ---- the default allocator ---------------------------------------------------------------------
@@ -181,7 +186,8 @@ void tsr__free(tsr_session *session, void *p, size_t bytes)
 
 // ---- arenas ------------------------------------------------------------------------------------
 
-// Header of each block. It has 16 bytes, so that the memory after it is aligned as malloc's is.
+// Header of each block. It has BLOCK_ALIGN bytes, so that the memory after it is aligned as the
+// block is.
 struct arena_block {
     struct arena_block *next;
     size_t bytes; // including this header
@@ -274,8 +280,8 @@ static char *align_up(char *p, size_t align)
 // this request alone.
 static struct arena_block *block_for(struct arena *arena, size_t bytes, size_t align, bool *own)
 {
-    // Blocks and their headers are aligned to 16 bytes, so only larger alignments need extra bytes.
-    size_t slack = align > 16 ? align - 16 : 0;
+    // Blocks and their headers are aligned to BLOCK_ALIGN, so only larger alignments need more.
+    size_t slack = align > BLOCK_ALIGN ? align - BLOCK_ALIGN : 0;
     size_t most = SIZE_MAX - sizeof(struct arena_block) - slack;
     if (bytes > most) {
         arena->failed = true;
@@ -323,7 +329,7 @@ void *tsr__arena_slow(struct arena *arena, size_t bytes, size_t align)
     return p;
 }
 
-// Allocates memory that is not zeroed, aligned to 16.
+// Allocates memory that is not zeroed, aligned as malloc does.
 void *tsr__arena_raw(struct arena *arena, size_t bytes)
 {
     if (arena->failed)

@@ -149,6 +149,22 @@ struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t 
 
 // ---- arithmetic --------------------------------------------------------------------------------
 
+// Returns the low 64 bits of a product; *high gets the other 64.
+static inline uint64_t multiply_wide(uint64_t a, uint64_t b, uint64_t *high)
+{
+#ifdef __SIZEOF_INT128__
+    __extension__ typedef unsigned __int128 wide;
+    wide product = (wide)a * b;
+    *high = (uint64_t)(product >> 64);
+    return (uint64_t)product;
+#else // systems of 32 bits: four products of halves
+    uint64_t a0 = (uint32_t)a, a1 = a >> 32, b0 = (uint32_t)b, b1 = b >> 32;
+    uint64_t low = a0 * b0, middle = a1 * b0 + (low >> 32), other = a0 * b1 + (uint32_t)middle;
+    *high = a1 * b1 + (middle >> 32) + (other >> 32);
+    return other << 32 | (uint32_t)low;
+#endif
+}
+
 // mul_ok and add_ok compute a product and a sum. They return false on overflow.
 static inline bool mul_ok(int64_t a, int64_t b, int64_t *out)
 {

@@ -58,7 +58,7 @@ static const char *why_unread(int error)
 
 // Reads at most n bytes at offset `at` and adds their number to *done. Returns 0 or an errno,
 // ENODATA at the end of the file.
-static int read_some(int fd, char *p, size_t n, size_t at, size_t *done)
+static int read_some(int fd, char *p, size_t n, uint64_t at, uint64_t *done)
 {
     ssize_t got;
     do {
@@ -66,17 +66,17 @@ static int read_some(int fd, char *p, size_t n, size_t at, size_t *done)
     } while (got < 0 && errno == EINTR);
     if (got < 0)
         return errno;
-    *done += (size_t)got;
+    *done += (uint64_t)got;
     return got ? 0 : ENODATA;
 }
 
 // Reads the first n bytes. Returns 0 or an errno. Does not move the position of the descriptor.
 static int read_all(tsr_session *session, int fd, char *p, size_t n)
 {
-    for (size_t done = 0; done < n;) {
+    for (uint64_t done = 0; done < n;) {
         if (fault_io(session, FAULT_READ))
             return errno;
-        int error = read_some(fd, p + done, n - done, done, &done);
+        int error = read_some(fd, p + done, n - (size_t)done, done, &done);
         if (error)
             return error;
     }
@@ -103,6 +103,10 @@ static void *read_pages(tsr_session *session, int fd, size_t n)
 // 0.
 static void *file_pages(tsr_session *session, int fd, off_t bytes)
 {
+    if (bytes > PTRDIFF_MAX) { // more than this process can address
+        errno = EFBIG;
+        return MAP_FAILED;
+    }
     if (bytes <= READ_MOST)
         return read_pages(session, fd, (size_t)bytes);
     if (fault_io(session, FAULT_READ))
@@ -193,15 +197,17 @@ bool tsr__same_file(const char *a, const char *b)
 #define DIGEST_BYTES (256u << 10)
 
 // Adds the contents of a file to a digest. Returns 0 or an errno.
-static int digest_file(tsr_session *session, int fd, size_t n, char *buffer, struct sha256 *sha256)
+static int digest_file(tsr_session *session, int fd, uint64_t n, char *buffer,
+                       struct sha256 *sha256)
 {
-    for (size_t done = 0, before = 0; done < n; before = done) {
+    for (uint64_t done = 0, before = 0; done < n; before = done) {
         if (fault_io(session, FAULT_READ))
             return errno;
-        int error = read_some(fd, buffer, size_min(n - done, DIGEST_BYTES), done, &done);
+        int error = read_some(fd, buffer, (size_t)int64_min((int64_t)(n - done), DIGEST_BYTES),
+                              done, &done);
         if (error)
             return error;
-        tsr__sha256_add(sha256, buffer, done - before);
+        tsr__sha256_add(sha256, buffer, (size_t)(done - before));
     }
     return 0;
 }
@@ -217,7 +223,7 @@ tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha25
     tsr_status st = buffer ? TSR_OK : TSR_NOMEM;
     int error = 0;
     if (buffer)
-        error = digest_file(session, fd, (size_t)info.st_size, buffer, sha256);
+        error = digest_file(session, fd, (uint64_t)info.st_size, buffer, sha256);
     if (error)
         st = report_unreadable(session, DIAG_io_read, path, NULL, why_unread(error));
     tsr__free(session, buffer, DIGEST_BYTES);

@@ -11,7 +11,6 @@
 // started, tsr__follow_finish computes the digests of its files.
 #include "base/internal.h"
 
-#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -98,11 +97,7 @@ static void *follow_main(void *data)
 // Returns the least of: number of files, cores of this process, FOLLOW_THREADS.
 static size_t threads_for(size_t files)
 {
-    cpu_set_t set;
-    size_t cores = 1;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        cores = (size_t)CPU_COUNT(&set);
-    return size_min(size_min(files, cores), FOLLOW_THREADS);
+    return size_min(size_min(files, tsr__kernel_cores()), FOLLOW_THREADS);
 }
 
 // Starts the threads that compute digests. n_threads is not changed, because it assigns files to

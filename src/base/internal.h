@@ -6,6 +6,7 @@
 #include "base/base.h"
 
 #include <errno.h>
+#include <sys/types.h>
 
 // As tsr__fault, for a system call: also sets errno.
 static inline bool fault_io(tsr_session *session, enum fault_kind kind)
@@ -40,6 +41,26 @@ void tsr__double_text(double value, char out[32]);
 int tsr__open_beneath(int root, const char *name, bool use_kernel);
 // Moves a descriptor that is 0, 1 or 2 to a higher number.
 int tsr__fd_above(int fd);
+
+// Calls that only Linux has (kernel.c). They fail with ENOSYS where the system has none.
+struct dirent;
+// openat2: opens a name beneath the folder `root`; links: follows links that stay beneath it.
+int tsr__kernel_open(int root, const char *name, int flags, bool links);
+// Exchanges two names in one step.
+int tsr__kernel_exchange(const char *a, const char *b);
+// Reads entries of an open folder, each of d_reclen bytes. Uses a system call only. Returns the
+// bytes read, 0 at the end, -1 on failure.
+long tsr__kernel_entries(int fd, struct dirent *entries, size_t bytes);
+// Copies at most n bytes from *at of one file to the position of another one. May copy fewer.
+ssize_t tsr__kernel_copy(int from, off_t *at, int to, size_t n);
+// Writes the file system of the file to disk; elsewhere only the file.
+int tsr__kernel_sync(int fd);
+// Draws n random bytes, different ones in each call. False: the system has none.
+bool tsr__kernel_random(void *out, size_t n);
+// Sixteen random bytes. On Linux they are the same in each call of a process, and cost no system
+// call. False: the system has none.
+bool tsr__kernel_secret(uint64_t out[2]);
+size_t tsr__kernel_cores(void); // that this process may use
 
 // Paths of outputs (outfile.c). tsr__path_copy returns a copy of n bytes (NULL: out of memory).
 // tsr__path_open_parent opens the parent folder (-1:

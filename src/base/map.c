@@ -10,8 +10,6 @@
 //     tried up to the first free slot.
 #include "base/internal.h"
 
-#include <sys/auxv.h>
-
 #define MAP_MIN 16
 
 // Read a number at any address; both functions compile to one load.
@@ -31,14 +29,12 @@ static uint32_t read32(const unsigned char *p)
 
 // ---- the hash of maps --------------------------------------------------------------------------
 
-__extension__ typedef unsigned __int128 uint128;
-
 // Combines two numbers: multiplies to 128 bits and joins both halves with xor, so that every input
 // bit affects all output bits.
 static inline uint64_t fold(uint64_t a, uint64_t b)
 {
-    uint128 product = (uint128)a * b;
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
+    uint64_t high, low = multiply_wide(a, b, &high);
+    return low ^ high;
 }
 
 // Returns the hash of a key. Both factors of the multiplication contain a secret (map->key);
@@ -74,9 +70,7 @@ static void draw_key(uint64_t key[2])
 {
     key[0] = 0x9E3779B97F4A7C15u;
     key[1] = 0xC2B2AE3D27D4EB4Fu;
-    uintptr_t drawn = getauxval(AT_RANDOM);
-    if (drawn)
-        memcpy(key, (const void *)drawn, 16);
+    (void)tsr__kernel_secret(key);
 }
 
 // ---- the map -----------------------------------------------------------------------------------

@@ -13,11 +13,9 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #define OPEN_FLAGS (O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) // opening a FIFO must not block
@@ -35,11 +33,10 @@ int tsr__fd_above(int fd)
 
 // Opens a file by openat2. The number of tries is bounded, because an attacker could rename
 // forever.
-static int open_kernel(int root, const char *name, uint64_t resolve)
+static int open_kernel(int root, const char *name, bool links)
 {
-    struct open_how how = {.flags = OPEN_FLAGS, .resolve = resolve | RESOLVE_NO_MAGICLINKS};
     for (int i = 0; i < OPEN_TRIES; i++) {
-        int fd = (int)syscall(SYS_openat2, root, name, &how, sizeof how);
+        int fd = tsr__kernel_open(root, name, OPEN_FLAGS, links);
         if (fd >= 0 || (errno != EAGAIN && errno != EINTR))
             return fd;
     }
@@ -113,7 +110,7 @@ static int open_no_links(int root, const char *name, bool use_kernel)
 {
     if (!use_kernel)
         return open_walking(root, name);
-    int fd = open_kernel(root, name, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS);
+    int fd = open_kernel(root, name, false);
     return is_answer(fd) ? fd : open_walking(root, name);
 }
 
@@ -145,7 +142,7 @@ static int open_through(int folder, const char *name, int root, bool use_kernel)
 int tsr__open_beneath(int root, const char *name, bool use_kernel)
 {
     if (use_kernel) {
-        int found = open_kernel(root, name, RESOLVE_BENEATH);
+        int found = open_kernel(root, name, true);
         if (is_answer(found))
             return found;
     }

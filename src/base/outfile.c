@@ -12,7 +12,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -84,8 +83,7 @@ void tsr__path_free(tsr_session *session, char **path)
 void tsr__path_draw(char out[TEMPORARY_NAME])
 {
     uint64_t drawn = 0;
-    // GRND_NONBLOCK: do not wait for entropy after boot.
-    if (getrandom(&drawn, sizeof drawn, GRND_NONBLOCK) != (ssize_t)sizeof drawn)
+    if (!tsr__kernel_random(&drawn, sizeof drawn))
         drawn = (uint64_t)getpid() << 32 ^ (uintptr_t)out; // need not be secret
     snprintf(out, TEMPORARY_NAME, TEMPORARY_PREFIX "%d-%012llx", (int)getpid(),
              (unsigned long long)(drawn >> 16));
@@ -358,7 +356,7 @@ static uint64_t copy_in_kernel(struct outfile *outfile, int fd, uint64_t offset,
         }
         size_t some = (size_t)int64_min((int64_t)(length - done), COPY_MOST);
         off_t from = (off_t)(offset + done);
-        ssize_t n = copy_file_range(fd, &from, outfile->fd, NULL, some, 0);
+        ssize_t n = tsr__kernel_copy(fd, &from, outfile->fd, some);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))

@@ -273,7 +273,7 @@ static void sync_all(const char *path)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return;
-    syncfs(fd);
+    tsr__kernel_sync(fd);
     close(fd);
 }
 
@@ -282,8 +282,7 @@ static void sync_all(const char *path)
 tsr_status tsr__outfolder_replace(struct outfolder *outfolder, bool use_kernel)
 {
     sync_all(outfolder->temporary);
-    if (use_kernel && renameat2(AT_FDCWD, outfolder->temporary, AT_FDCWD, outfolder->path,
-                                RENAME_EXCHANGE) == 0) {
+    if (use_kernel && tsr__kernel_exchange(outfolder->temporary, outfolder->path) == 0) {
         remove_replaced(outfolder->temporary); // after the exchange it is the old folder
         return TSR_OK;
     }

@@ -27,7 +27,6 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,34 +40,25 @@
 
 // ---- removing, also inside a signal handler -----------------------------------------------------
 
-// A directory entry in the format of getdents64.
-struct entry {
-    uint64_t inode;
-    int64_t next;
-    unsigned short bytes;
-    unsigned char kind;
-    char name[];
-};
-
 static bool remove_tree(int parent, const char *name, int depth);
 
 // Removes all contents of an open folder. Uses system calls only.
 static void empty_folder(int fd, int depth)
 {
-    _Alignas(struct entry) char buffer[2048];
+    _Alignas(struct dirent) char buffer[2048];
     for (;;) {
-        long n = syscall(SYS_getdents64, fd, buffer, sizeof buffer);
+        long n = tsr__kernel_entries(fd, (struct dirent *)buffer, sizeof buffer);
         // End of the folder, or an error, which appears again when the folder itself is removed.
         // Some file systems skip names during removal; callers try again.
         if (n <= 0)
             return;
         for (long at = 0; at < n;) {
-            const struct entry *entry = (const struct entry *)(buffer + at);
-            at += entry->bytes;
-            bool itself = entry->name[0] == '.' &&
-                          (!entry->name[1] || (entry->name[1] == '.' && !entry->name[2]));
+            const struct dirent *entry = (const struct dirent *)(buffer + at);
+            const char *name = entry->d_name;
+            at += entry->d_reclen;
+            bool itself = name[0] == '.' && (!name[1] || (name[1] == '.' && !name[2]));
             if (!itself)
-                (void)remove_tree(fd, entry->name, depth + 1);
+                (void)remove_tree(fd, name, depth + 1);
         }
     }
 }

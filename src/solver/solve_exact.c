@@ -10,16 +10,14 @@
 
 #include <math.h>
 
-__extension__ typedef __int128 integer;
-
-// largest absolute value: sums of a few such numbers fit into 64 bits, sums of many into 128
+// largest absolute value: sums of a few such numbers fit into 64 bits, sums of many are saturated
 #define ROOM (INT64_C(1) << 57)
 
 // The state of one pass down. All numbers are costs times 2^shift.
 struct exact {
     const struct dual *dual;
     int shift;
-    integer bound;
+    int64_t bound;
     int64_t **down;       // by edge: the message to its earlier node
     int64_t *sum, *parts; // scratch: one entry per choice
     bool failed;
@@ -44,11 +42,21 @@ static int64_t cell(const struct exact *exact, int64_t cost)
     return cost > most ? ROOM : cost * (INT64_C(1) << exact->shift);
 }
 
+// Adds to a sum. A sum that is too large for 64 bits becomes the largest number, which can only
+// lower the bound; one that is too small makes the pass fail.
+static void add(struct exact *exact, int64_t *sum, int64_t more)
+{
+    if (add_ok(*sum, more, sum))
+        return;
+    exact->failed |= more < 0;
+    *sum = INT64_MAX;
+}
+
 // Limits a sum to at most ROOM. A sum below -ROOM makes the pass fail.
-static int64_t clamp(struct exact *exact, integer y)
+static int64_t clamp(struct exact *exact, int64_t y)
 {
     exact->failed |= y < -ROOM;
-    return y > ROOM ? ROOM : (int64_t)y;
+    return y > ROOM ? ROOM : y;
 }
 
 // Returns the cost that the multipliers add to a choice, rounded down by more than the rounding
@@ -67,17 +75,18 @@ static void gather(struct exact *exact, uint32_t v)
 {
     const struct dense *dense = exact->dual->dense;
     for (uint32_t choice = 0; choice < dense->k[v]; choice++) {
-        integer sum = cell(exact, dense->cost[v][choice]);
+        int64_t sum = cell(exact, dense->cost[v][choice]);
         for (uint32_t i = dense->first_use[v]; i < dense->first_use[v + 1]; i++)
-            sum += scale_down(exact, multiplier_cost(exact->dual, &dense->uses[i], choice));
+            add(exact, &sum,
+                scale_down(exact, multiplier_cost(exact->dual, &dense->uses[i], choice)));
         for (uint32_t t = dense->first[v]; t < dense->first[v + 1]; t++) {
             uint32_t i = dense->touch[t];
             if ((dense->edges[i].a == v ? dense->edges[i].b : dense->edges[i].a) > v)
-                sum += exact->down[i][choice];
+                add(exact, &sum, exact->down[i][choice]);
             else if (dense->edges[i].a == v)
-                sum += scale_down(exact, exact->dual->to_a[i][choice]);
+                add(exact, &sum, scale_down(exact, exact->dual->to_a[i][choice]));
             else
-                sum += scale_down(exact, exact->dual->to_b[i][choice]);
+                add(exact, &sum, scale_down(exact, exact->dual->to_b[i][choice]));
         }
         exact->sum[choice] = clamp(exact, sum);
     }
@@ -90,8 +99,8 @@ static void take_least(struct exact *exact, int64_t *m, uint32_t k)
     for (uint32_t choice = 1; choice < k; choice++)
         least = int64_min(least, m[choice]);
     for (uint32_t choice = 0; choice < k; choice++)
-        m[choice] = clamp(exact, (integer)m[choice] - least);
-    exact->bound += least;
+        m[choice] = clamp(exact, m[choice] - least);
+    add(exact, &exact->bound, least);
 }
 
 // Computes the message of v over edge i to its earlier node. The edge gets one of `shares` equal
@@ -111,11 +120,11 @@ static void send(struct exact *exact, uint32_t v, uint32_t i, int64_t shares)
             exact->sum[choice] / shares -
             scale_down(exact, (a ? exact->dual->to_a : exact->dual->to_b)[i][choice]);
     for (uint32_t o = 0; o < ko; o++) {
-        integer least = ROOM;
+        int64_t least = ROOM;
         for (uint32_t choice = 0; choice < kv; choice++) {
             int64_t y = cell(exact, edge->cell[choice * row + o * step]);
-            if (y < NEVER && (integer)exact->parts[choice] + y < least)
-                least = (integer)exact->parts[choice] + y;
+            if (y < NEVER)
+                least = int64_min(least, exact->parts[choice] + y);
         }
         out[o] = clamp(exact, least);
     }
@@ -172,6 +181,6 @@ int64_t tsr__dual_exact(const struct dual *dual)
     double over = ldexp(pays * (1 + ldexp(1, -44)), x.shift);
     if (dense->heap->failed || x.failed || x.shift < 0 || over > (double)ROOM)
         return 0;
-    integer units = (integer)1 << x.shift, bound = x.bound - (integer)ceil(over);
-    return bound <= 0 ? 0 : (int64_t)((bound + units - 1) / units);
+    int64_t units = INT64_C(1) << x.shift, bound = x.bound - (int64_t)ceil(over);
+    return bound <= 0 ? 0 : bound / units + (bound % units != 0);
 }

@@ -17,13 +17,28 @@
 
 // ---- bounds ------------------------------------------------------------------------------------
 
+// Returns floor(a * b / n), which must fit into 63 bits. A product of more than 64 bits is divided
+// bit by bit.
+static int64_t scaled(int64_t a, int64_t b, int64_t n)
+{
+    uint64_t rest, low = multiply_wide((uint64_t)a, (uint64_t)b, &rest), quotient = 0;
+    if (rest == 0)
+        return (int64_t)(low / (uint64_t)n);
+    for (int bit = 63; bit >= 0; bit--) {
+        rest = rest << 1 | (low >> bit & 1);
+        quotient <<= 1;
+        if (rest >= (uint64_t)n) {
+            rest -= (uint64_t)n;
+            quotient |= 1;
+        }
+    }
+    return (int64_t)quotient;
+}
+
 int64_t tsr__tile_start(int64_t size, int64_t n, int64_t j)
 {
-    // Computes floor(j * size / n) = j * floor(size / n) + floor(j * (size mod n) / n), without
-    // overflow.
-    __extension__ typedef unsigned __int128 wide;
-    int64_t q = size / n, r = size % n;
-    return j * q + (int64_t)((wide)j * (wide)r / (wide)n);
+    // floor(j * size / n) = j * floor(size / n) + floor(j * (size mod n) / n), without overflow
+    return j * (size / n) + scaled(j, size % n, n);
 }
 
 // Returns the end of part j - 1 in units: the j-th set bit, counted from 1; 0 for j = 0.

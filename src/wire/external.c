@@ -163,9 +163,10 @@ tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
         uint64_t skip = external->offset % page;
         map.size = (size_t)(length + skip);
         off_t start = (off_t)(external->offset - skip);
-        if (tsr__fault(session, FAULT_READ))
-            map.base = MAP_FAILED;
-        else
+        map.base = MAP_FAILED;
+        if (length + skip > PTRDIFF_MAX)
+            errno = EFBIG; // more than this process can address
+        else if (!tsr__fault(session, FAULT_READ))
             map.base = mmap(NULL, map.size, PROT_READ, MAP_PRIVATE, fd, start);
         if (map.base == MAP_FAILED) {
             tsr__diag(session, DIAG_io_read, at, NULL,

@@ -72,7 +72,7 @@ static void odd_keys(void **state)
     assert_null(*tsr__map_at(&m, STR("made, not filled")));
     assert_null(tsr__map_get(&m, STR("made, not filled")));
     assert_int_equal(m.n, 3);
-    assert_int_equal(sizeof(struct map_slot), 24);
+    assert_int_equal(sizeof(struct map_slot), 8 + 2 * sizeof(void *));
     tsr__arena_free(&a);
 }
 

@@ -57,7 +57,7 @@ int cli_memory_limit(const struct cli *cli, size_t *out)
         bytes = default_limit();
     else if (!cli_read_bytes(text, &bytes))
         return cli_usage(cli, "--memory-limit needs a size such as 2GiB, not '%s'", text);
-    *out = (size_t)bytes;
+    *out = (uint64_t)bytes < SIZE_MAX ? (size_t)bytes : SIZE_MAX;
     return 0;
 }
 

@@ -7,7 +7,7 @@
 // and, in the graph, field 5 (initializer).
 #include "ir/serde/serde.h"
 
-#define MAX_TENSOR_FILE ((size_t)1 << 40)
+#define MAX_TENSOR_FILE (SIZE_MAX / 2)
 #define FIELD_GRAPH     (7 << 3 | 2)
 #define FIELD_TENSOR    (5 << 3 | 2)
 // Fields of SequenceProto and OptionalProto.

@@ -188,7 +188,7 @@ tsr_status tsr__planner_export(tsr_session *session, const struct program *progr
 {
     struct outfile outfile = {0};
     struct text text = {.session = session};
-    text.max = (size_t)1 << 32;
+    text.max = UINT32_MAX;
     tsr_status st = tsr__program_lp(program, &text);
     if (st != TSR_OK)
         goto free_text;

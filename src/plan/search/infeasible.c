@@ -141,7 +141,8 @@ tsr_status tsr__plan_report_none(struct planner *planner, const tsr_plan_options
     else if (proved)
         need = STR("; the needed memory was not found in time");
     struct str largest = binding_text(planner, out);
-    if (arena->failed)
+    // Without memory for the times of collectives no candidate seems to be possible.
+    if (arena->failed || planner->session->out_of_memory)
         return TSR_NOMEM;
     if (proved)
         return tsr__fail(planner->session, TSR_INFEASIBLE, DIAG_plan_infeasible, NULL, hint.p,
