@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// config.h - what cmocka's configure would find out about WebAssembly and Linux.
+#define HAVE_ASSERT_H                 1
+#define HAVE_INTTYPES_H               1
+#define HAVE_SETJMP_H                 1
+#define HAVE_SIGNAL_H                 1
+#define HAVE_STDINT_H                 1
+#define HAVE_STRINGS_H                1
+#define HAVE_SYS_STAT_H               1
+#define HAVE_SYS_TYPES_H              1
+#define HAVE_TIME_H                   1
+#define HAVE_UNISTD_H                 1
+#define HAVE_STRUCT_TIMESPEC          1
+#define HAVE_SNPRINTF                 1
+#define HAVE_VSNPRINTF                1
+#define HAVE_STRSIGNAL                1
+#define HAVE_CLOCK_GETTIME            1
+#define HAVE_CLOCK_REALTIME           1
+#define HAVE_GCC_THREAD_LOCAL_STORAGE 1
+#define WORDS_SIZEOF_VOID_P           4
