@@ -146,7 +146,7 @@ struct started_worker {
 // Starts a worker on a host by a remote shell. It runs until tsr__worker_stop.
 tsr_status tsr__worker_start(tsr_session *session, const char *shell, const char *host, int port,
                              const char *secret, struct started_worker *out) TSR_MUST_USE;
-// Returns the exit code (128 + signal) of a remote shell that has ended with an error; 0: it has not.
+// Returns the exit code (128 + signal) of a remote shell that ended with an error; 0: it has not.
 int tsr__worker_start_failed(const struct started_worker *worker);
 void tsr__worker_stop(struct started_worker *worker);
 

@@ -291,7 +291,8 @@ def prompt_model(folder):
 
 def prompts_take_time_from_tokens(folder):
     """With B users each of whom has a prompt for every answer, a token takes its step and B / answer prompts."""
-    words = ["advise", attention(folder), "--boxes", "h200:1", *STATES, "--prefill", prompt_model(folder), "--slo", "tpot=3ms", "--users", 20]
+    words = ["advise", attention(folder), "--boxes", "h200:1", *STATES, "--prefill", prompt_model(folder),
+             "--slo", "tpot=3ms", "--users", 20]
     for more, answer, together in (([], 256, 1), (["--answer", 50], 50, 1), (["--prefill-dim", "batch=4"], 256, 4)):
         row = document(*words, "--prefill-dim", "seq=2048", *more)["best"]
         token = row["milliseconds"] + row["batch"] * row["ttft_milliseconds"] / together / answer
@@ -398,7 +399,8 @@ def wrong_words_are_usage_errors(folder):
                                                                                  "ttft=2s"], ["--boxes", "nobox:1", "--slo", "tpot=1ms"],
                   ["--boxes", "h100:1,", "--slo", "tpot=1ms"], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--prices",
                                                                 bad], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--batch", "rows"],
-                  ["--boxes", "h100:1", "--slo", "tpot=1ms", "--load", "rate=1,answer=9"], ["--boxes", "h100:1", "--slo", "tpot=1ms", "--pools"],
+                  ["--boxes", "h100:1", "--slo", "tpot=1ms", "--load", "rate=1,answer=9"],
+                  ["--boxes", "h100:1", "--slo", "tpot=1ms", "--pools"],
                   *(["--boxes", "h100:1", "--slo", "tpot=1ms", "--prefill", prompt_model(folder), *more]
                     for more in (["--load", "rate=1"], ["--load", "rate=0,answer=9"], ["--load", "rate=1,answer=9,seq=0"],
                                  ["--load", "rate=1,answer=9", "--users", 2], ["--load", "rate=1,answer=9", "--answer", 2]))):
@@ -410,7 +412,8 @@ harness.run([
     published_measurements, fused_experts_count_both_halves, tokens_read_the_experts_that_they_use, recurrent_nodes_take_every_step,
     cpus_unpack_the_weights_of_several_rows, a_cache_that_is_updated_in_place_counts_once, a_cache_that_grows_counts_twice,
     plan_and_simulation_count_the_same_caches, collectives_have_a_start, stages_share_links, advice_is_the_largest_batch_within_the_limit,
-    prices_decide, machines_that_cannot_are_listed, the_first_token_has_a_limit, prompts_and_tokens_share_weights, machines_are_counted_for_users,
+    prices_decide, machines_that_cannot_are_listed, the_first_token_has_a_limit, prompts_and_tokens_share_weights,
+    machines_are_counted_for_users,
     prompts_take_time_from_tokens, requests_wait_in_a_queue, less_memory_takes_longer,
     plans_stay_within_the_memory_limit, wrong_words_are_usage_errors
 ])

@@ -299,7 +299,8 @@ def workers_over_ssh(d):
         s.bind(("127.0.0.2", 0))
         port = s.getsockname()[1]
     env = harness.environment(TESSERA_PLUGINS=os.path.abspath(BUILD), TESSERA_ORT=engine(), XDG_CACHE_HOME=d)
-    words = ["--inputs", d + "/in.npz", "--threads", "1", "--hosts", "127.0.0.1:1,127.0.0.2:1", "--secret-file", d + "/secret", "--port", port]
+    words = ["--inputs", d + "/in.npz", "--threads", "1", "--hosts", "127.0.0.1:1,127.0.0.2:1", "--secret-file", d + "/secret", "--port",
+             port]
     call = lambda shell: subprocess.run([TESSERA, "run", p, "--outputs", d + "/out.npz", *map(str, words), "--rsh", shell],
                                         capture_output=True, text=True, timeout=120, env=env)
     for path in (os.path.abspath(BUILD) + ":/usr/bin:/bin", "/usr/bin:/bin"):
