@@ -60,6 +60,22 @@ def progress(d):
     assert rc == 0 and os.path.exists(d + "/parts/manifest.json") and "weights" in out, said
 
 
+def decoder(d):
+    if not has("onnx"):
+        return "no onnx"
+    import onnx
+    here = os.getcwd()
+    os.chdir(d)
+    for size, kind in (("8b", "int4"), ("8x7b", "float8")):
+        rc, out, said = example("decoder", size, kind, "1")
+        assert rc == 0, said
+        for what in ("tokens", "prompts"):
+            names = [i.name for i in onnx.load("%s-%s-%s.onnx" % (size, kind, what), load_external_data=False).graph.input]
+            assert ("layer0.past_k" in names) == (what == "tokens"), names
+    os.chdir(here)
+    assert example("decoder", "9b")[0] != 0
+
+
 def generate(d):
     if not has("tokenizers"):
         return "no tokenizers"
@@ -85,5 +101,5 @@ def text_by_command(d):
     case("tokens need none", rc == 0 and len(text.split()) == 12, said)
 
 
-harness.run([plan_and_run, annotate_and_check, plot, progress, generate, text_by_command])
+harness.run([plan_and_run, annotate_and_check, decoder, plot, progress, generate, text_by_command])
 harness.finish()
