@@ -46,10 +46,24 @@ bool tsr__builder_number(struct candidate_builder *builder, struct tile_layout *
 void tsr__builder_cost(struct candidate_builder *builder, struct candidate *candidate);
 // Multiplies the times of a candidate for one execution by the number of executions in a run.
 void tsr__candidate_repeat(struct candidate *candidate, int64_t times);
+// Returns the bytes of the largest shard of the value in this layout.
+int64_t tsr__builder_bytes(struct candidate_builder *builder, struct tile_layout *layout,
+                           const struct plan_value *value);
+bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts);
+
+// windows.c
+#define LARGEST_PART (-1) // instead of a device's index in the placement: the largest shard
 // True if the window needs no halo exchange, because the input is computed from constants.
 bool tsr__window_is_free(const struct planner *planner, struct arena *arena, const tsr_node *node,
                          const struct rule_window *window);
-bool tsr__unit_fits(const struct rule_factor *factor, int64_t size, int64_t cuts);
+// Returns the number of elements that a device reads at an input, as a multiple of those of its
+// shard; LARGEST_PART: the largest such number, as a multiple of the largest shard. Example: the
+// first of 2 shards of 8 elements, of which a convolution reads 5, gives 5/4.
+double tsr__window_reach(struct candidate_builder *builder, size_t input, int64_t place);
+// Adds the time in which the devices get the windows of an input: they exchange halos with
+// neighbours, or slice the windows out of their shards.
+void tsr__builder_add_windows(struct candidate_builder *builder, int input,
+                              struct candidate *candidate);
 
 // expansions.c: true if the node can be replaced by simpler ones with this placement.
 bool tsr__builder_expands(struct candidate_builder *builder);
