@@ -69,6 +69,8 @@ def left_out(command):
     """The reason why this machine cannot run the command, or nothing."""
     if NEEDS_ENGINE.search(command) and not has_engine():
         return "no ONNX Runtime"
+    if command.startswith("python3 ") and not has_onnx():
+        return "no onnx package"
     if command.startswith("mpirun") and not shutil.which("mpirun"):
         return "no MPI"
     return ""
