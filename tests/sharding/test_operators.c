@@ -398,9 +398,9 @@ static void known_lists(void **state)
     expect(b, fixed, "{1,1:0}", "{2,1:1,2}", "reshard");
     expect(b, fixed, "{2,2:0,1,2,3}", "{4,1:0,1,2,3}", "all-to-all");
     expect(b, open, "{2,2:0,1,2,3}", "{4,1:0,1,2,3}", "all-to-all");
-    expect(b, unknown, "{2,2:0,1,2,3}", "{4,1:0,1,2,3}", "reshard");
+    expect(b, unknown, "{2,2:0,1,2,3}", "{4,1:0,1,2,3}", "all-gather all-gather slice");
     expect(b, open, "{2,1:(0,1),(2,3)}", "{4,1}", "slice");
-    expect(b, unknown, "{2,1:(0,1),(2,3)}", "{4,1}", "reshard");
+    expect(b, unknown, "{2,1:(0,1),(2,3)}", "{4,1}", "all-gather slice");
     expect(b, open, "{1,1:0}", "{1,1:1}", "send");
     expect(b, open, "{4,1}", "{2,1:(0,1),(2,3)}", "all-gather");
 }

@@ -177,12 +177,14 @@ void tsr__builder_add_windows(struct candidate_builder *builder, int input,
     double held = (double)tsr__builder_bytes(builder, builder->in[input], value);
     double bytes = held * windows.reach;
     struct device_group two = {planner->machine.all, 2};
-    if (windows.more > 0)
+    if (windows.more > 0) {
+        candidate->halos++;
         *(windows_are_free(&windows) ? &candidate->free_halo : &candidate->halo) +=
             tsr__planner_combine(planner, TSR_SEND, &two, 1, whole_number(held * windows.more)) +
             tsr__planner_move_time(planner, 2 * bytes);
-    else if (windows.inside)
+    } else if (windows.inside) {
         candidate->crop += tsr__work_cost(bytes * 8 / value->bits,
                                           tsr__slice_kind(planner->machine.topology, value),
                                           2 * bytes, &planner->machine.slowest);
+    }
 }

@@ -74,6 +74,7 @@ struct candidate {
     // time of exchanging the borders that the producers of its inputs compute, which they do if
     // they have the same layout; not a part of `comm`
     int64_t free_halo;
+    int halos; // number of inputs whose borders are exchanged, if `halo` or `free_halo` is charged
     // time of slicing the windows of the node out of shards: a part of `compute`
     int64_t crop;
     enum copies copies; // with this candidate on each copy; computed when it is needed

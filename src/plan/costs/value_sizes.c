@@ -143,6 +143,35 @@ void tsr__planner_sizes(const struct shapes *shapes, const tsr_node *node, const
     }
 }
 
+static bool same_size(const tsr_dim *a, const tsr_dim *b)
+{
+    return a->value == b->value && (a->value >= 0 || (*a->symbol && !strcmp(a->symbol, b->symbol)));
+}
+
+// Corrects the sizes of output i of an If. Where its branches return different sizes, the larger
+// one is assumed, which the more expensive branch most likely has, and no rank can compute the
+// size before the If.
+static void size_result(struct planner *planner, const struct control *control, size_t i,
+                        struct plan_value *value)
+{
+    const tsr_value *results[2] = {tsr_graph_output(control->bodies[0], i),
+                                   tsr_graph_output(control->bodies[1], i)};
+    struct shape own[2], full[2];
+    for (int k = 0; k < 2; k++) {
+        own[k] = tsr__shapes_of(planner->shapes.model, results[k]);
+        full[k] = tsr__shapes_of(planner->shapes.full, results[k]);
+        if (own[k].rank != value->rank || full[k].rank != value->rank)
+            return;
+    }
+    for (int d = 0; d < value->rank && value->open != value->shape; d++) {
+        if (value->open[d] >= 0 || same_size(&own[0].dims[d], &own[1].dims[d]))
+            continue;
+        ((int64_t *)value->open)[d] = SIZE_UNKNOWN; // made by `fill` for this value
+        ((int64_t *)value->shape)[d] =
+            int64_max(1, int64_max(full[0].dims[d].value, full[1].dims[d].value));
+    }
+}
+
 static bool fill_output(struct planner *planner, const tsr_node *node, size_t i, bool free,
                         int64_t times)
 {
@@ -170,6 +199,10 @@ static bool fill_node(struct planner *planner, const tsr_node *node, int64_t tim
             return false;
     if (!tsr__control_of(node, &control))
         return true;
+    for (size_t i = 0; i < tsr_node_output_count(node) && control.n_bodies == 2; i++)
+        if (tsr_node_output(node, i))
+            size_result(planner, &control, i,
+                        &planner->values[tsr__value_id(tsr_node_output(node, i))]);
     int64_t trips = tsr__control_trips(planner->shapes.full, node, &control);
     for (int k = 0; k < control.n_bodies; k++)
         if (!fill_graph(planner, control.bodies[k], mul_cap(times, trips), from_sizes))

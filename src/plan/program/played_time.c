@@ -437,7 +437,8 @@ static void run_node(struct timing *timing, const struct plan_node *node, size_t
     enum plan_windows windows = tsr__plan_windows(timing->planner, node);
     if (windows == WINDOWS_EXCHANGED) {
         halo = candidate->halo + candidate->free_halo;
-        count(timing->out, tsr__collective(COMM_HALO)->op);
+        for (int i = 0; i < candidate->halos; i++)
+            count(timing->out, tsr__collective(COMM_HALO)->op);
     }
     for (int i = 0; i < candidate->reductions; i++)
         count(timing->out, candidate->reduction);

@@ -4,7 +4,9 @@
 //     1. nothing, or a slice, if every device stores all elements that it needs
 //     2. one AllGather along a sharded factor
 //     3. the operators of the cheapest path (reshard.c)
-//     4. Reshard, from any layout to any other
+//     4. gathers along all sharded factors and a slice, if ranks cannot compute the full shape,
+//        which a Reshard needs
+//     5. Reshard, from any layout to any other
 //
 // A path names only the pattern of each step, and an operator is less general than a pattern. So
 // the result of the operator is compared with the wanted shards, dimension by dimension. If a step
@@ -704,6 +706,19 @@ static bool has_path(const struct reshard_tensor *tensor, const struct tile_layo
 
 // ---- the list -----------------------------------------------------------------------------------
 
+// Returns the AllGather along a loop (sharded factor) of `from`, which gives `to`.
+static struct reshard_operator gather_along(const struct tile_layout *from, int loop,
+                                            const struct tile_layout *to,
+                                            struct device_group *groups, size_t n)
+{
+    return (struct reshard_operator){.op = COMM_ALL_GATHER,
+                                     .layout = to,
+                                     .groups = groups,
+                                     .n_groups = n,
+                                     .axis = from->loops[loop].dim,
+                                     .unit = 1};
+}
+
 // Returns true if one AllGather along a sharded factor gives `to`.
 static bool find_gather(struct arena *arena, const struct tile_layout *from,
                         const struct tile_layout *to, struct reshard_operator *out)
@@ -716,15 +731,54 @@ static bool find_gather(struct arena *arena, const struct tile_layout *from,
                                             : NULL;
         if (!got || !tsr__layout_same(got, to))
             continue;
-        *out = (struct reshard_operator){.op = COMM_ALL_GATHER,
-                                         .layout = to,
-                                         .groups = groups,
-                                         .n_groups = n,
-                                         .axis = from->loops[loop].dim,
-                                         .unit = 1};
+        *out = gather_along(from, loop, to, groups, n);
         return true;
     }
     return false;
+}
+
+static bool shape_is_known(const struct reshard_tensor *tensor)
+{
+    for (int axis = 0; axis < tensor->rank; axis++)
+        if (tensor->shape[axis] == SIZE_UNKNOWN)
+            return false;
+    return tensor->rank >= 0;
+}
+
+// Adds an AllGather along a sharded factor. Returns its layout; NULL: no factor can be gathered.
+static const struct tile_layout *add_gather(struct arena *arena, const struct tile_layout *from,
+                                            struct reshard_operators *out)
+{
+    struct device_group *groups;
+    size_t n;
+    for (int loop = 0; loop < from->n_loops; loop++) {
+        const struct tile_layout *to = tsr__gathered_layout(arena, from, loop, &groups, &n);
+        if (to) {
+            out->at[out->n++] = gather_along(from, loop, to, groups, n);
+            return to;
+        }
+    }
+    return NULL;
+}
+
+// Gathers along one sharded factor after the other, then slices. Returns false if that is not
+// possible, or if devices without a shard of `from` need one of `to`.
+static bool gather_and_slice(struct arena *arena, const struct reshard_tensor *tensor,
+                             const struct tile_layout *from, const struct tile_layout *to,
+                             struct reshard_operators *out)
+{
+    bool same = false;
+    while (from && from->n_loops && out->n < RESHARD_MAX_STEPS)
+        from = add_gather(arena, from, out);
+    if (!from || from->n_loops || !tsr__can_convert_locally(arena, tensor, from, to, &same) ||
+        (out->n == RESHARD_MAX_STEPS && !tsr__layout_same(from, to))) {
+        out->n = 0;
+        return false;
+    }
+    if (!tsr__layout_same(from, to))
+        out->at[out->n++] = (struct reshard_operator){
+            .op = same ? RESHARD_NOTHING : RESHARD_SLICE, .layout = to, .unit = 1};
+    return out->n > 0;
 }
 
 // Makes a Reshard on all devices that have or need a shard.
@@ -760,6 +814,9 @@ tsr_status tsr__reshard_operators(struct arena *arena, const struct reshard_tens
     if (has_path(tensor, from, to) && set_example(&lower, from, to))
         out->n = find_path(&lower, from, pending, to, out);
     if (out->n || pending)
+        return arena_status(arena);
+    if (!shape_is_known(tensor) && from->rank == to->rank && tsr__owns_all(from) &&
+        gather_and_slice(arena, tensor, from, to, out))
         return arena_status(arena);
     out->n = 1;
     return make_reshard(arena, from, to, &out->at[0]) ? TSR_OK : TSR_NOMEM;
