@@ -172,7 +172,7 @@ NOT_ZERO = {
 
 
 def each_command(d):
-    commands = set(re.findall(r"COMMAND\((\w+)\)", open(ROOT + "/src/cli/commands.def", encoding="utf-8").read()))
+    commands = set(re.findall(r"^(?:COMMAND|RUNS)\((\w+)\)", open(ROOT + "/src/cli/commands.def", encoding="utf-8").read(), re.M))
     for words in LINES:
         codes = next((codes for word, codes in NOT_ZERO.items() if word in words), (0,))
         name = " ".join(words).replace(BERT, "MODEL")

@@ -6,6 +6,10 @@
 // it partitions.
 #include "cli/options/job.h"
 
+#include <sched.h>
+#include <string.h>
+#include <unistd.h>
+
 int job_read(struct job *job, struct cli *cli)
 {
     *job = (struct job){
@@ -44,6 +48,26 @@ static tsr_status choose_config(struct job *job)
         job->config = cli_text_or(job->plan.config, ""); // "": rank 0 plans
     }
     return status;
+}
+
+void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t ranks)
+{
+    cpu_set_t set;
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), size = 0;
+    if (topology && strncmp(tsr_topology_device_at(topology, 0)->name, "CPU", 3) != 0)
+        return;
+    if (ranks == 0)
+        ranks = cli_partition_ranks(cli);
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        cores = CPU_COUNT(&set);
+    // Ranks of a launcher may be on other hosts.
+    if (cores < 1 || ranks <= cores || tsr_launcher(NULL, &size, NULL) || cli_flag(cli, "--rank") ||
+        cli_in_workers(cli))
+        return;
+    cli_print(cli,
+              "warning: %lld ranks share %d core%s, so this run is slower than on %lld devices; "
+              "use fewer ranks to measure times\n",
+              (long long)ranks, cores, cli_plural((size_t)cores), (long long)ranks);
 }
 
 // Prepares the run: joins the ranks, finds the engine, loads the inputs, and plans. After tsr_join

@@ -4,7 +4,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -138,26 +137,6 @@ void cli_print_assumed(FILE *to, struct prediction prediction)
         "plan for this machine: --devices auto\n",
         (long long)prediction.devices, cli_plural((size_t)prediction.devices),
         tera ? giga / 1000 : giga, tera ? "T" : "G");
-}
-
-void cli_warn_ranks(const struct cli *cli, const tsr_topology *topology, int64_t ranks)
-{
-    cpu_set_t set;
-    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), size = 0;
-    if (topology && strncmp(tsr_topology_device_at(topology, 0)->name, "CPU", 3) != 0)
-        return;
-    if (ranks == 0)
-        ranks = cli_partition_ranks(cli);
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        cores = CPU_COUNT(&set);
-    // Ranks of a launcher may be on other hosts.
-    if (cores < 1 || ranks <= cores || tsr_launcher(NULL, &size, NULL) || cli_flag(cli, "--rank") ||
-        cli_in_workers(cli))
-        return;
-    cli_print(cli,
-              "warning: %lld ranks share %d core%s, so this run is slower than on %lld devices; "
-              "use fewer ranks to measure times\n",
-              (long long)ranks, cores, cli_plural((size_t)cores), (long long)ranks);
 }
 
 void cli_json_prediction(tsr_json *json, struct prediction prediction)
