@@ -132,7 +132,7 @@ static bool has_progress(struct net *net, struct net_range range)
 bool tsr__net_is_done(struct net *net, struct net_range range)
 {
     struct pending *open;
-    bool moved;
+    bool moved = false;
     return test_range(net, range, &open, &moved) && !open;
 }
 
