@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -305,6 +306,26 @@ tsr_status tsr__children_sockets(struct children *children, struct arena *arena)
     return TSR_PEER;
 }
 
+// Writes a hint for failed ranks: "see the messages of that rank; ranks 1 to 3 are in the worker on
+// b". Lists that are too long end early.
+static void describe_hosts(const struct job_hosts *hosts, char *out, size_t n)
+{
+    size_t used = (size_t)snprintf(out, n, "see the messages of that rank");
+    for (int i = 1; i < hosts->n && used < n; i++) {
+        const struct job_host *host = &hosts->at[i];
+        int last = host->first + host->ranks - 1;
+        char text[400];
+        if (host->ranks == 1)
+            snprintf(text, sizeof text, "; rank %d is in the worker on %s", last, host->name);
+        else
+            snprintf(text, sizeof text, "; ranks %d to %d are in the worker on %s", host->first,
+                     last, host->name);
+        if (used + strlen(text) >= n)
+            return;
+        used += (size_t)snprintf(out + used, n - used, "%s", text);
+    }
+}
+
 // Forks the children and closes their ends of the sockets, so that this process reads the end of
 // the stream when a child exits.
 tsr_status tsr__children_fork(struct children *children)
@@ -320,6 +341,8 @@ tsr_status tsr__children_fork(struct children *children)
                                     .work = tsr__child_loop_work,
                                     .take = take_nothing,
                                     .data = children};
+    if (relays)
+        describe_hosts(children->hosts, children->work.where, sizeof children->work.where);
     tsr_status st = tsr__child_set_open(children->session, &children->work, &children->child_set);
     for (int i = 0; i < children->ranks; i++) {
         close(children->sockets[i][1]);

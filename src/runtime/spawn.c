@@ -341,9 +341,12 @@ static tsr_status verdict(struct child_set *child_set)
     if (!tsr__shm_trouble(child_set->job, &why))
         return child_set->stopped ? TSR_PEER : TSR_OK; // the one that stopped it knows why
     struct place at = PLACE_NONE;
+    const char *where = child_set->work->where;
     at.rank = why.rank;
     tsr__diag(child_set->session, DIAG_rank_failed, &at,
-              "see the messages of that rank; a partition runs with all of its ranks or not at all",
+              *where ? where
+                     : "see the messages of that rank; a partition runs with all of its ranks or "
+                       "not at all",
               "%s", why.text);
     return why.status == TSR_NOMEM ? TSR_PEER : why.status;
 }

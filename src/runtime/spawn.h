@@ -45,6 +45,7 @@ struct spawn {
     bool stays;
     int first;       // rank of the first child, if they are apart
     char ended[128]; // if they are apart: the first one that died by itself, and how
+    char where[256]; // ranks on other hosts, for messages; empty: none
     int pinned;      // number of the first children that share the cores; 0: all
     bool apart; // children join each other by themselves; shared memory has their heartbeats only
     double grace_s; // time for children that are no ranks to exit after a failure; 0: GRACE_S

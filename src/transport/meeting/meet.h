@@ -117,6 +117,8 @@ bool tsr__meet_interfaces(const struct meet *meet, char *out, size_t n, char *wh
 bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
                     bool (*take)(void *data, int rank, const struct link_card *card), void *data,
                     char *why, size_t n);
+// True if tsr__meet_swap failed because a rank disconnected.
+bool tsr__meet_has_lost(const struct meet *meet);
 // Handles frames that have arrived; does not wait for others. Call it from one thread at a time.
 void tsr__meet_check(struct meet *meet);
 // Returns the seconds since the rank was found to have died: its connection ended without a

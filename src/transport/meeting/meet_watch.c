@@ -107,8 +107,9 @@ static bool receive_card(struct meet *meet, int from, int about, struct link_car
 
 // ---- cards --------------------------------------------------------------------------------------
 
-static bool lost(const struct meet *meet, int rank, char *why, size_t n)
+static bool lost(struct meet *meet, int rank, char *why, size_t n)
 {
+    meet->lost = true;
     snprintf(why, n, "rank %d disconnected before all ranks were connected; rank %d waits for it",
              rank, meet->rank);
     return false;
@@ -164,6 +165,11 @@ bool tsr__meet_swap(struct meet *meet, const struct link_card *mine,
             swapped = refused(meet, i, why, n);
     tsr__free(meet->session, all, bytes);
     return swapped;
+}
+
+bool tsr__meet_has_lost(const struct meet *meet)
+{
+    return meet->lost;
 }
 
 // ---- notices ------------------------------------------------------------------------------------

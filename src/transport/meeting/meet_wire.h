@@ -31,6 +31,7 @@ struct meet {
     char interface[IF_NAMESIZE]; // chosen by the user, or ""
     double until;                // deadline for connecting
     int refused;                 // connections with another secret
+    bool lost;                   // a rank disconnected before all were connected
     struct meet_wire *wires;     // [rank]
     struct meet_state *states;   // [rank]
 };

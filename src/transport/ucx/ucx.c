@@ -219,7 +219,11 @@ tsr_status tsr__ucx_open(tsr_session *session, const struct comm_options *option
     if (swap_hosts(&joining, why, sizeof why))
         link = wire(handle, &joining, why, sizeof why);
     if (!link) {
+        bool lost = tsr__meet_has_lost(joining.meet);
         tsr__meet_free(joining.meet);
+        if (lost)
+            return report_ucx_error(session, DIAG_rank_failed, "see the messages of that rank",
+                                    "the ranks did not connect", why);
         return report_ucx_error(
             session, DIAG_ucx_failed,
             "set UCX_TLS and UCX_NET_DEVICES to choose a network; UCX_LOG_LEVEL=info prints more",
