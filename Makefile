@@ -100,7 +100,7 @@ trials: all
 torture: all ## long: out of memory, failing I/O and SIGKILL at every point of every command that writes
 	@tests/run-script tests/torture/torture.py $(BUILD)/tessera $(BUILD)/tests/torture/libshim.so $(BUILD)/tests/torture/careless $(foreach v,POINTS JOBS ONLY KIND,$(if $($(v)),$(v)=$($(v))))
 
-# COUNT=1000 events on each transport. SEED=1, TRANSPORT=shm,ucx,openmpi..., MINUTES=m, JOBS=2, TIMEOUT=4.
+# COUNT=1000 events on each transport. SEED=1, TRANSPORT=shm,ucx,openmpi,workers,cable..., MINUTES=m, JOBS=2, TIMEOUT=4.
 nemesis: all ## long: kill, stop and delay ranks at random moments on every transport
 	@tests/run-script tests/nemesis/nemesis.py $(BUILD)/tessera $(foreach v,COUNT SEED TRANSPORT MINUTES JOBS TIMEOUT,$(if $($(v)),$(v)=$($(v))))
 

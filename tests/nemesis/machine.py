@@ -6,8 +6,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 
-TRANSPORTS = ["threads", "shm", "env", "ucx", "openmpi", "openmpi-messages", "mpich", "mpich-messages"]
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../runtime"))
+import namespaces  # noqa: E402
+
+TRANSPORTS = ["threads", "shm", "env", "ucx", "openmpi", "openmpi-messages", "mpich", "mpich-messages", "workers", "cable"]
 LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"], "mpich": ["mpirun.mpich"]}
 STARTED_BY_US = ("env", "ucx")  # one process per rank, identified by environment variables
 OF_OTHERS = {".ses"}  # ONNX Runtime leaves it in TMPDIR
@@ -35,9 +39,9 @@ def lacks(transport, build):
         return "no %s" % words[0]
     if words and not os.path.exists(os.path.join(build, "libtessera_mpi_%s.so" % family(transport))):
         return "no plug-in for it"
-    if transport == "ucx" and not os.path.exists(os.path.join(build, "libtessera_ucx.so")):
+    if transport in ("ucx", "workers", "cable") and not os.path.exists(os.path.join(build, "libtessera_ucx.so")):
         return "no plug-in for it"
-    return ""
+    return namespaces.why_not() if transport == "cable" else ""
 
 
 def free_port():
@@ -134,6 +138,19 @@ def with_environment(word):
         try:
             with open("/proc/%s/environ" % entry, "rb") as f:
                 if word in f.read().split(b"\0") and is_running(int(entry)):
+                    found.append(int(entry))
+        except OSError:
+            pass
+    return found
+
+
+def with_word(word):
+    """Running processes that were started with an argument that contains this text."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/cmdline" % entry, "rb") as f:
+                if word in f.read() and is_running(int(entry)):
                     found.append(int(entry))
         except OSError:
             pass

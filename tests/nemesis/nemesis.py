@@ -2,7 +2,8 @@
 """Kills, stops and delays ranks at random times, on every transport: nemesis.py TESSERA [KEY=VALUE ...]
 
 COUNT      events on each transport (default 1000)      SEED     random seed (default 1)
-TRANSPORT  threads, shm, env, ucx, openmpi, openmpi-messages, mpich, mpich-messages; several with commas (default: all installed ones)
+TRANSPORT  threads, shm, env, ucx, openmpi, openmpi-messages, mpich, mpich-messages, workers (ranks in a worker on another address),
+           cable (between two network namespaces, whose link is cut); several with commas (default: all that this machine allows)
 MINUTES    time limit for all transports together       JOBS     runs that compute at a time (default 2); runs that only wait come on top
 TIMEOUT    seconds after which ranks give up a silent rank (default 4); use less on an idle machine
 
@@ -86,6 +87,7 @@ class Run:
         self.event = Event(dice, transport, self.ranks, self.span.seconds)
         self.folder = tempfile.mkdtemp(prefix="tessera-nemesis-")
         self.number = dice.randrange(10000, 60000)
+        self.target = None  # process that the event struck
         self.ended, self.hung = {}, False  # exit codes; whether only the launcher did not end
         self.out = os.path.join(self.folder, "out.npz")
         self.temporary = os.path.join(self.folder, "tmp")
@@ -134,6 +136,7 @@ class Run:
         target = self.started[0].pid if self.event.launcher else (victims[self.event.rank % len(victims)] if victims else None)
         if target is None or not machine.is_running(target):
             return False
+        self.target = target
         if self.event.kind in ("kill", "term"):
             machine.send(target, signal.SIGKILL if self.event.kind == "kill" else signal.SIGTERM)
         elif self.event.kind == "stop":
@@ -298,6 +301,144 @@ class Run:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class WorkerRun(Run):
+    """A session with ranks in a worker. The event strikes a process of one side. The worker goes on, or ends with all that it started."""
+    hosts = None  # network namespaces of this and of the other side; None: two addresses of the loopback interface
+
+    def here_and_there(self):
+        return ("127.0.0.1", "127.0.0.2"), ([], [])
+
+    def start(self):
+        (here, there), (self.around, other_side) = self.here_and_there()
+        self.name, self.port, self.cache = there, machine.free_port(), self.folder + "/cache"
+        with open(self.folder + "/secret", "w") as f:
+            f.write("a secret of this run alone\n")
+        self.more = ["--hosts", "%s:1,%s:%d" % (here, there, self.ranks - 1), "--port", str(self.port), "--secret-file",
+                     self.folder + "/secret"]
+        self.log = open(self.folder + "/worker.log", "w+")
+        self.worker = subprocess.Popen([*other_side, self.nemesis.tessera, "worker", "--listen", "%s:%d" % (there, self.port),
+                                        "--secret-file", self.folder + "/secret", "--cache", self.cache], start_new_session=True,
+                                       env={**self.nemesis.env, "TMPDIR": self.temporary}, stdin=subprocess.DEVNULL, stdout=self.log,
+                                       stderr=subprocess.STDOUT)
+        until = time.time() + STARTING_S
+        while "waits" not in self.said() and self.worker.poll() is None and time.time() < until:
+            time.sleep(0.02)
+        return [self.session(self.words())]
+
+    def said(self):
+        with open(self.folder + "/worker.log") as f:
+            return f.read()
+
+    def session(self, words):
+        return subprocess.Popen([*self.around, *words, *self.more], env={**self.nemesis.env, "TMPDIR": self.temporary},
+                                start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def victims(self):
+        there = machine.below(self.worker.pid)
+        every = (self.started[0].pid, self.worker.pid, *there, *machine.below(self.started[0].pid))
+        return [pid for pid in every if machine.is_running(pid)]
+
+    def processes(self):
+        mine = b"%s:%d" % (self.name.encode(), self.port)  # worker processes hide their environment
+        return sorted({*super().processes(), *machine.with_word(mine)})
+
+    def wait_for_all(self, seconds):
+        """A session that is stopped itself continues after the worker has given it up."""
+        if self.event.kind == "stop" and self.target not in self.worker_processes:
+            self.wait(TIMEOUT_S * 2)
+            machine.send(self.target, signal.SIGCONT)
+        return self.wait(seconds)
+
+    def strike(self):
+        self.worker_processes = {self.worker.pid, *machine.below(self.worker.pid)}
+        return super().strike()
+
+    def judge(self, struck, codes, text):
+        if struck and self.event.kind in ("kill", "term") and self.target == self.started[0].pid:
+            return []  # the session itself
+        wrong = super().judge(struck, codes, text)
+        if not wrong and struck and self.target in self.worker_processes and codes != [DONE] and self.name not in text:
+            wrong = ["the error does not name the host"]
+        return wrong
+
+    def left_behind(self, struck):
+        wrong = self.worker_goes_on(struck)
+        self.worker.terminate()
+        try:
+            self.worker.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            wrong.append("the worker does not end")
+            self.worker.kill()
+            self.worker.wait()
+        if os.path.isdir(self.cache) and any(len(name) != 64 for name in os.listdir(self.cache)):
+            wrong.append("files in the cache: %s" % os.listdir(self.cache))
+        return wrong + super().left_behind(struck)
+
+    def worker_goes_on(self, struck):
+        """Errors of a worker that was not killed and does not run another session rightly."""
+        if struck and self.target == self.worker.pid and self.event.kind in ("kill", "term"):
+            return []
+        for pid in (self.worker.pid, *machine.below(self.worker.pid)):
+            machine.send(pid, signal.SIGCONT)
+        until = time.time() + DEADLINE_S + TIMEOUT_S * 2
+        while machine.below(self.worker.pid) and time.time() < until:
+            time.sleep(0.05)
+        if machine.below(self.worker.pid) or self.worker.poll() is not None:
+            return ["the worker %s; it said %s" % ("keeps the session" if self.worker.poll() is None else "has ended", self.said()[-300:])]
+        again = os.path.join(self.folder, "again.npz")
+        words = ["run", "%s/parts%d" % (self.nemesis.inputs, self.ranks), "--inputs", self.nemesis.inputs + "/in", "--outputs", again]
+        session = self.session([self.nemesis.tessera, *words, "--threads", "1", "--no-pin"])
+        try:
+            text = session.communicate(timeout=LONG_ENOUGH_S)[0].decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            session.kill()
+            text = "no answer" + session.communicate()[0].decode(errors="replace")
+        right = session.returncode == DONE and self.nemesis.is_right(again, self.ranks)
+        return [] if right else ["the next session fails: exit %s, %s" % (session.returncode, text.strip()[-300:])]
+
+    def clean(self):
+        for pid in self.processes():
+            machine.send(pid, signal.SIGKILL)
+        self.worker.wait()
+        self.log.close()
+        super().clean()
+
+
+class CableRun(WorkerRun):
+    """The same between two network namespaces. The event cuts their link, for good or for a moment; it is mended for the next session."""
+
+    def here_and_there(self):
+        self.hosts = machine.namespaces.Hosts(self.number)
+        self.hosts.__enter__()
+        return self.hosts.addresses, (self.hosts.words(0), self.hosts.words(1))
+
+    def strike(self):
+        self.target, self.worker_processes = self.worker.pid, {self.worker.pid}
+        if not machine.is_running(self.started[0].pid):
+            return False
+        self.hosts.cut()
+        if self.event.kind in ("delay", "all-delay"):
+            time.sleep(self.event.for_s)
+            self.hosts.mend()
+        self.event.kind, self.event.launcher = "cut", False
+        return True
+
+    def judge(self, struck, codes, text):
+        here = "no usable network" in text  # found by the session's own rank: its interface is down, whatever the worker does
+        return [] if struck and here and codes != [DONE] else super().judge(struck, codes, text)
+
+    def worker_goes_on(self, struck):
+        self.hosts.mend()
+        return super().worker_goes_on(struck)
+
+    def clean(self):
+        super().clean()
+        self.hosts.__exit__()
+
+
+RUNS = {"workers": WorkerRun, "cable": CableRun}  # others: Run
+
+
 class Nemesis:
     def __init__(self, tessera, folder):
         self.tessera, self.inputs, self.env = os.path.abspath(tessera), folder, machine.environment()
@@ -323,7 +464,7 @@ def rounds(nemesis, transport, until):
                 if events_of(counts) >= COUNT or time.time() > until or STOPPED.is_set():
                     turn.release()
                     return
-                run = Run(nemesis, transport, dice, spans)
+                run = RUNS.get(transport, Run)(nemesis, transport, dice, spans)
             verdict, why = run.verdict(turn)
             if verdict is None:
                 return

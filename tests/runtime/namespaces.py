@@ -9,9 +9,10 @@ import time
 class Hosts:
     """Two connected namespaces: hosts.words(k) are the words that start a command on host k. They are removed at the end."""
 
-    def __init__(self):
-        self.names = ["tsr%d%s" % (os.getpid() % 100000, k) for k in "ab"]
-        self.addresses = ["10.93.%d.%d" % (os.getpid() % 250, k + 1) for k in range(2)]
+    def __init__(self, number=None):
+        number = os.getpid() if number is None else number  # another one for each pair that exists at the same time
+        self.names = ["tsr%d%s" % (number % 100000, k) for k in "ab"]
+        self.addresses = ["10.93.%d.%d" % (number % 250, k + 1) for k in range(2)]
 
     def __enter__(self):
         ip = lambda *words: subprocess.run(["ip", *words], check=True, capture_output=True)
@@ -26,12 +27,15 @@ class Hosts:
             ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "addr", "add", address + "/24", "dev", name)
             ip("-n", name, "link", "set", name, "up")
+        self.wait_for_link()
+        return self
+
+    def wait_for_link(self):
         for name in self.names:  # the connection needs some time
             for _ in range(100):
                 if b"state UP" in subprocess.run(["ip", "-n", name, "link", "show", name], capture_output=True).stdout:
                     break
                 time.sleep(0.05)
-        return self
 
     def __exit__(self, *_):
         for name in self.names:
@@ -50,3 +54,18 @@ class Hosts:
 
     def cut(self):
         subprocess.run(["ip", "-n", self.names[0], "link", "set", self.names[0], "down"], check=True)
+
+    def mend(self):
+        subprocess.run(["ip", "-n", self.names[0], "link", "set", self.names[0], "up"], check=True)
+        self.wait_for_link()
+
+
+def why_not():
+    """Why this machine cannot have such hosts; empty: it can."""
+    try:
+        with Hosts() as hosts:
+            if subprocess.run([*hosts.words(0), "true"], capture_output=True).returncode:
+                return "no right to give a process another host name"
+    except (OSError, subprocess.CalledProcessError) as e:
+        return "no right to make network namespaces (%s)" % e
+    return ""
