@@ -186,7 +186,8 @@ static const char *const kinds[] = {"cpu",  "full",  "ring", "star",
 static tsr_status refuse_unknown(tsr_session *session, struct str kind, struct str sizes)
 {
     static const char hint[] =
-        "write a number, cpu:4, cuda:2, cuda:2@0, full:4, ring:4, star:4@1, tree:2x3, torus:3x3, "
+        "write a number, auto (the best number of this machine's devices), cpu:4, cuda:2, "
+        "cuda:2@0, full:4, ring:4, star:4@1, tree:2x3, torus:3x3, "
         "grid:2x4, "
         "hosts:2x8, hosts:2x2x4, h100:8, hosts:2xh100:8, an adjacency list {2,[[1],[0]]}, or the "
         "name of a JSON file or of a planned model";
