@@ -39,6 +39,17 @@ def is_external(link):
     return bool(re.match(r"[a-z][a-z0-9+.-]*:|//", link))
 
 
+def wrong_commands(tool):
+    """Prompts and output in what a copy button copies."""
+    page = "Text\n\n```console\n$ a --b\n$ c\nout\n\n$ d\n```\n\n```sh\ne\n```\n"
+    wanted = "Text\n\n``` sh\na --b\nc\n```\n\n``` { .text .no-copy }\nout\n\n```\n\n``` sh\nd\n```\n\n```sh\ne\n```\n"
+    if tool.commands_apart(page) != wanted:
+        yield tool.commands_apart(page)
+    for name in documents():
+        if re.search(r"^\$ ", tool.commands_apart(text_of(os.path.join(ROOT, name))), re.M):
+            yield "%s: a prompt" % name
+
+
 # ---- Markdown files of the repository
 
 
@@ -211,6 +222,8 @@ def main():
     check("page of the Python package", missing_from_python(tool))
     check("page of the command", missing_from_command(tool))
     check("navigation", missing_from_navigation(tool))
+    check("copy buttons copy commands", wrong_commands(tool))
+    check("the first page has a picture", [] if re.search(r"!\[.+\]\(\S+\.svg\)", text_of(os.path.join(ROOT, "docs", "index.md"))) else ["none"])
     check("broken links of a site are noticed", unnoticed_in_site())
     if os.path.exists(tool.MKDOCS):
         builds(tool)
