@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from .provider import InferenceSession, SessionPlan, register
     from .reshard import Connection, connect
     from .session import PartitionSession
-    from .tools import Simulation, Verification, report, simulate, verify
+    from .tools import Simulation, Verification, check, report, simulate, verify
     __version__: str
 
 __all__ = [
     "Candidate", "Connection", "EngineError", "Finding", "Generator", "Group", "InferenceSession", "Infeasible", "Model", "Node",
     "Partition", "PartitionSession", "Plan", "PlannedNode", "RankFailed", "SessionPlan", "Simulation", "TesseraError", "Value",
-    "Verification", "connect", "generate", "load", "register", "report", "simulate", "topology", "verify"
+    "Verification", "check", "connect", "generate", "load", "register", "report", "simulate", "topology", "verify"
 ]
 
 # ONNX Runtime reads it once, when it is loaded: it then sends no telemetry, writes no $TMPDIR/.ses, and does not hang forked
@@ -41,7 +41,7 @@ _MODULES = {
     "errors": ("EngineError", "Finding", "Infeasible", "RankFailed", "TesseraError"), "generation": ("Generator", "generate"),
     "group": ("Group", ), "model": ("Candidate", "Model", "Node", "Partition", "Plan", "PlannedNode", "Value", "load"),
     "provider": ("InferenceSession", "SessionPlan", "register"), "reshard": ("Connection", "connect"), "session": ("PartitionSession", ),
-    "tools": ("Simulation", "Verification", "report", "simulate", "verify"), "topology": (), "tensors": ()
+    "tools": ("Simulation", "Verification", "check", "report", "simulate", "verify"), "topology": (), "tensors": ()
 }
 
 

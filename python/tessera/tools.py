@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions on models: verify, simulate and report."""
+"""Functions on models: check, verify, simulate and report."""
 from __future__ import annotations
 
 import ctypes
@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _api
 from ._library import Session, TemporaryFolder, library, options_of, read, sizes_array, suggests
-from .errors import Different
+from .errors import Different, Finding
 from .model import Model, Plan, bytes_of, check_devices, html_table, load, partition_counts, plan_of, topology_of
 from .session import run_options
 from .tensors import array_of
@@ -112,6 +112,16 @@ def _inputs_path(folder: str, inputs: Union[str, os.PathLike[str], Mapping[str, 
 def _random_inputs(seed: int, dims: Mapping[str, int]) -> str:
     """Returns the set of random inputs in which the symbolic dimensions have these sizes."""
     return "random:%d%s" % (seed, "".join(",%s=%d" % (name, size) for name, size in dims.items()))
+
+
+@suggests
+def check(model: Any, *, formalism: bool = False) -> List[Finding]:
+    """Returns all errors, warnings and notes about the annotations of a model.
+
+    model: a path, bytes, an onnx.ModelProto, an onnx_ir.Model or a Model. formalism: by the published formalism. Raises
+    TesseraError if the model cannot be read.
+    """
+    return (model if isinstance(model, Model) else Model(model)).check(formalism=formalism)
 
 
 @suggests

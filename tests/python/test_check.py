@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the command tessera-check on several models without ONNX Runtime: exit codes, text, SARIF, and the files for pre-commit and GitHub.
+"""Tests the command tessera-check, which is `tessera check`, without ONNX Runtime: exit codes, text, SARIF, and the files for pre-commit
+and GitHub; and the function tessera.check.
 
 usage: test_check.py BUILD"""
-import atexit
-import functools
 import importlib.util
 import json
 import os
@@ -22,42 +21,22 @@ WARNED = CASES + "group-unused.onnx"
 ENVIRONMENT = {"PATH": BUILD + ":" + os.environ["PATH"], "PYTHONPATH": BUILD + "/python", "TESSERA_LIBRARY": BUILD + "/libtessera.so",
                "TESSERA_ORT": "/nonexistent"}
 # Makes an import of onnxruntime fail as if it were not installed.
-PROGRAM = "import sys; sys.modules['onnxruntime'] = None; import tessera.check; "
-# Runs the command for every line of stdin, which has its folder and arguments. Prints the exit code, stdout and stderr as a line.
-LOOP = PROGRAM + r"""
-import contextlib, io, json, os
-for line in sys.stdin:
-    folder, *sys.argv[1:] = json.loads(line)
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    os.chdir(folder)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            tessera.check.main()
-        except SystemExit as end:
-            code = end.code or 0
-    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
-"""
-
-
-@functools.cache
-def loop():
-    process = subprocess.Popen([sys.executable, "-B", "-c", LOOP], env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               text=True)
-    atexit.register(process.kill)
-    return process
+PROGRAM = "import sys; sys.modules['onnxruntime'] = None; from tessera import _command; _command.check()"
 
 
 def check(*words, cwd=ROOT):
-    """Returns exit code, stdout and stderr. One process makes all calls: a start takes longer than a check."""
-    print(json.dumps([cwd, *words]), file=loop().stdin, flush=True)
-    return json.loads(loop().stdout.readline())
+    """Returns exit code, stdout and stderr of tessera-check."""
+    ended = subprocess.run([sys.executable, "-B", "-c", PROGRAM, *words], env=ENVIRONMENT, cwd=cwd, capture_output=True, text=True,
+                           timeout=harness.HANG_S)
+    return ended.returncode, ended.stdout, ended.stderr
 
 
-def as_process(folder):
-    for models, wanted in (([GOOD], 0), ([BAD], 1)):
-        ended = subprocess.run([sys.executable, "-B", "-c", PROGRAM + "tessera.check.main()", *models], env=ENVIRONMENT,
-                               capture_output=True, text=True, timeout=harness.HANG_S)
-        assert ended.returncode == wanted and [ended.returncode, ended.stdout, ended.stderr] == check(*models), ended
+def one_program(folder):
+    """tessera-check prints and returns what `tessera check` does."""
+    for words in ([GOOD], [BAD, GOOD, OTHER], ["--strict", WARNED], ["--json", BAD], ["--quiet", BAD], [BAD, folder + "/absent.onnx"]):
+        ended = subprocess.run([BUILD + "/tessera", "check", *words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True,
+                               timeout=harness.HANG_S)
+        assert check(*words) == (ended.returncode, ended.stdout, ended.stderr), words
 
 
 def exit_codes(folder):
@@ -67,16 +46,17 @@ def exit_codes(folder):
                                                                                                                 ROOT + "/README.md"], 3)):
         code, out, err = check(*models)
         assert code == wanted, (models, code, out, err)
-    assert check()[0] == 2
-    code, out, _ = check(GOOD, "--config", "no-such")
-    assert code == 1 and "error[config-unknown]" in out, out
+    code, out, err = check("--formal", GOOD)
+    assert check()[0] == 2 and code == 2 and "did you mean '--formalism'?" in err, err
+    code, out, err = check(GOOD, "--config", "no-such")
+    assert code == 1 and "error[config-unknown]" in err, err
 
 
 def text(folder):
-    code, out, err = check(GOOD, BAD, OTHER)
-    assert re.search(r"axis-rank2-too-high\.onnx: error\[shard-axis\]: .*\(main#0 n:x\)$", out, flags=re.M), out + err
-    assert "device-list-short.onnx: error[spec-owners]" in out and "matmul-k" not in out and "note[" not in out, out
-    assert "note[spec-devices-open]" in check("--verbose", BAD)[1]
+    """Of several models, everything that was found is printed, also if one cannot be read."""
+    code, out, err = check(GOOD, BAD, folder + "/absent.onnx", OTHER)
+    assert code == 3 and "axis-rank2-too-high.onnx: error[shard-axis]" in out, out + err
+    assert "device-list-short.onnx: error[spec-owners]" in out and "matmul-k.onnx: 0 errors" in out and "error[io-open]" in err, out + err
 
 
 def names_that_look_like_options(folder):
@@ -104,6 +84,10 @@ def sarif(folder):
     assert code == 3 and document["version"] == "2.1.0" and {"shard-axis", "spec-owners", "model-kind"} <= used, (code, document)
     ids = [r["id"] for r in run["tool"]["driver"]["rules"]]
     assert sorted(ids) == sorted(used) and run["tool"]["driver"]["name"] == "tessera", ids
+    assert "axis-rank2-too-high.onnx: error[shard-axis]" in out, out
+    code, out, err = check("--sarif", folder + "/absent/out.sarif", GOOD)
+    assert code == 8 and "out.sarif" in err, (code, err)
+    assert check("--sarif")[0] == 2 and check("--sarif", path)[0] == 2
     code, out, err = check("--sarif", "-", GOOD)
     assert code == 0 and json.loads(out)["runs"][0]["results"] == [], (out, err)
 
@@ -111,7 +95,7 @@ def sarif(folder):
 def entry_points(folder):
     """The hook and the examples must call a script that the package has."""
     with open(ROOT + "/pyproject.toml", encoding="utf-8") as f:
-        assert re.search(r'^tessera-check = "tessera\.check:main"$', f.read(), flags=re.M)
+        assert re.search(r'^tessera-check = "tessera\._command:check"$', f.read(), flags=re.M)
     if not importlib.util.find_spec("yaml"):
         return "PyYAML is not installed"
     import yaml
@@ -126,5 +110,27 @@ def entry_points(folder):
     assert [s["with"]["sarif_file"] for s in steps if "upload-sarif" in s.get("uses", "")] == [written], steps
 
 
-harness.run([as_process, exit_codes, text, names_that_look_like_options, strict, formalism, sarif, entry_points])
+FUNCTION = r"""
+import sys
+import onnx, onnx_ir, tessera
+for model in (sys.argv[1], onnx.load(sys.argv[1]), onnx_ir.load(sys.argv[1]), tessera.load(sys.argv[1]), open(sys.argv[1], "rb").read()):
+    print([f.code for f in tessera.check(model) if f.severity == "error"])
+print([f.code for f in tessera.check(sys.argv[2], formalism=True) if f.severity == "error"] != [])
+try:
+    tessera.check(sys.argv[3])
+except tessera.TesseraError as error:
+    print(error.findings[0].code)
+"""
+
+
+def function(folder):
+    """tessera.check takes paths, bytes and models of onnx, onnx_ir and Tessera."""
+    if not (importlib.util.find_spec("onnx") and importlib.util.find_spec("onnx_ir")):
+        return "onnx or onnx_ir is not installed"
+    ended = subprocess.run([sys.executable, "-B", "-c", FUNCTION, BAD, CASES + "missing-model-input.onnx", folder + "/absent.onnx"],
+                           env=ENVIRONMENT, capture_output=True, text=True, timeout=harness.HANG_S)
+    assert ended.stdout.splitlines() == ["['shard-axis']"] * 5 + ["True", "io-open"], ended
+
+
+harness.run([one_program, exit_codes, text, names_that_look_like_options, strict, formalism, sarif, entry_points, function])
 harness.finish()

@@ -113,7 +113,6 @@ def test_misspelt_options_of_commands():
     for command, words, wanted in (("chat", [FOLDER, "--devces", "2"], "did you mean '--devices'?"),
                                    ("serve", [FOLDER, "--max-token=2", "--memry=1KiB"], "unrecognized arguments: --max-token=2"),
                                    ("serve", [FOLDER, "--hots", "a:2"], "did you mean '--hosts'?"),
-                                   ("check", [MODEL, "--formal"], "did you mean '--formalism'?"),
                                    ("chat", [FOLDER, "--secret-file", "x"], "--secret-file has no effect without --hosts"),
                                    ("serve", [FOLDER, "--port", "0", "--worker-port", "1"], "the port of workers has no effect")):
         text = io.StringIO()

@@ -3,7 +3,9 @@
 //
 // The diagnostics are the result, so they go to stdout. Exit code 1 if there are errors. Several
 // models are checked one after the other and become one document; the exit code is the highest:
-// 3 if one cannot be read, even if another has errors.
+// 3 if one cannot be read, even if another has errors. The diagnostics of all models are printed.
+//
+// `tessera-check` of the wheel is this command, for hooks of version control.
 #include "cli/cli.h"
 
 #include <ctype.h>
@@ -20,7 +22,8 @@ struct checked {
 // The command. With --json and --sarif, `json` is the document.
 struct check {
     struct cli *cli;
-    bool sarif;
+    bool sarif;             // print SARIF
+    const char *sarif_file; // write SARIF to this file and print text; or NULL
     tsr_json *json;
     bool *codes;           // by index of the code: it occurred
     struct checked *files; // of each argument
@@ -244,7 +247,9 @@ static void check_model(struct cli *cli, struct checked *checked)
         checked->exit = cli_finish(cli, status);
     } else {
         check_topologies(model, options.config);
-        checked->exit = tsr_finding_total(cli->session, TSR_ERROR) ? EXIT_NO : EXIT_DONE;
+        bool found = tsr_finding_total(cli->session, TSR_ERROR) ||
+                     (cli_flag(cli, "--strict") && tsr_finding_total(cli->session, TSR_WARNING));
+        checked->exit = found ? EXIT_NO : EXIT_DONE;
     }
     tsr_model_free(model);
 }
@@ -260,25 +265,40 @@ static void check_file(struct check *check, struct checked *checked)
     checked->warnings = (int64_t)tsr_finding_total(cli->session, TSR_WARNING);
     checked->notes = (int64_t)tsr_finding_total(cli->session, TSR_NOTE);
     note_codes(check);
-    if (check->sarif)
+    if (check->sarif || check->sarif_file)
         sarif_results(cli, check->json, checked->file); // also of models that cannot be read
     else if (cli->json)
         tsr_json_finding_items(check->json);
-    else if (!checked->failed)
+    if (!check->sarif && !cli->json && !checked->failed)
         print_findings(cli, checked);
+}
+
+static int write_sarif(const struct check *check, int code)
+{
+    tsr_json_end(check->json);
+    tsr_finding_clear(check->cli->session);
+    tsr_status status = tsr_json_write(check->json, check->sarif_file);
+    tsr_json_free(check->json);
+    return status == TSR_OK ? code : cli_finish(check->cli, status);
 }
 
 static int run_check(struct cli *cli)
 {
-    struct check check = {.cli = cli, .sarif = cli_flag(cli, "--sarif")};
+    struct check check = {.cli = cli,
+                          .sarif = cli_flag(cli, "--sarif"),
+                          .sarif_file = cli_value(cli, "--sarif-file")};
     size_t codes = 0;
     int code = EXIT_DONE;
+    if (check.sarif_file && (check.sarif || cli->json))
+        return cli_usage(cli, "--sarif-file prints text: leave out --sarif and --json");
     while (tsr_code_at(codes, NULL, NULL, NULL, NULL))
         codes++;
     check.codes = cli_alloc(codes + 1, sizeof *check.codes);
     check.files = cli_alloc(cli->n_arguments, sizeof *check.files);
-    if (check.sarif || cli->json)
-        check.json = check.sarif ? begin_sarif(cli) : begin_json(cli);
+    if (check.sarif || check.sarif_file)
+        check.json = begin_sarif(cli);
+    else if (cli->json)
+        check.json = begin_json(cli);
     for (size_t i = 0; i < cli->n_arguments; i++) {
         check.files[i].file = cli->arguments[i];
         check_file(&check, &check.files[i]);
@@ -286,16 +306,16 @@ static int run_check(struct cli *cli)
             code = (int)check.files[i].exit;
     }
     // One model that cannot be checked: main.c prints the document of a failed command.
-    bool no_result = !check.sarif && cli->n_arguments == 1 && check.files[0].failed;
+    bool no_result = cli->json && !check.sarif && cli->n_arguments == 1 && check.files[0].failed;
     if (no_result)
         tsr_json_free(check.json);
-    if (no_result || !(check.sarif || cli->json))
+    if (no_result || !check.json)
         return code;
-    if (check.sarif)
+    if (check.sarif || check.sarif_file)
         end_sarif(&check);
     else
         end_json(&check);
-    return cli_print_json(cli, check.json, code);
+    return check.sarif_file ? write_sarif(&check, code) : cli_print_json(cli, check.json, code);
 }
 
 static const struct option options[] = {
@@ -304,7 +324,9 @@ static const struct option options[] = {
      "check by the published formalism: an input without a sharding has that of its producer, or "
      "is "
      "unsharded; the inputs of a node must agree"},
+    {"--strict", NULL, "exit with 1 for warnings too: shardings that Tessera cannot execute"},
     {"--sarif", NULL, "print a SARIF 2.1.0 document for code-scanning tools"},
+    {"--sarif-file", "FILE", "print text, and write the SARIF document to this file"},
     RULES_OPTION,
     END_OF_OPTIONS,
 };
@@ -313,8 +335,10 @@ const struct command cmd_check = {
     .name = "check",
     .arguments = "MODEL...",
     .summary = "check the device annotations of models",
-    .detail = "Exit code 1: a model has errors; 3: a model cannot be read, whether or not another\n"
-              "has errors.",
+    .detail =
+        "Exit code 0: no errors; 1: a model has errors; 3: a model cannot be read. If one has\n"
+        "errors and another cannot be read, the exit code is 3, and the errors are printed.\n"
+        "tessera-check of the Python package is the same command.",
     .example = "tessera check tests/models/bert_tiny/model.onnx",
     .options = options,
     .takes = {1, INT_MAX},

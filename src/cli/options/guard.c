@@ -20,7 +20,8 @@ static bool is(const struct cli *cli, const char *command)
 // True if the option names a file that the command writes. `plan` writes --plan, `report` reads it.
 static bool writes(const struct cli *cli, const char *option)
 {
-    static const char *const names[] = {"-o", "--outputs", "--with-output", "--export-lp"};
+    static const char *const names[] = {"-o", "--outputs", "--with-output", "--export-lp",
+                                        "--sarif-file"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i], option))
             return true;
