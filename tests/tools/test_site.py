@@ -223,7 +223,8 @@ def main():
     check("page of the command", missing_from_command(tool))
     check("navigation", missing_from_navigation(tool))
     check("copy buttons copy commands", wrong_commands(tool))
-    check("the first page has a picture", [] if re.search(r"!\[.+\]\(\S+\.svg\)", text_of(os.path.join(ROOT, "docs", "index.md"))) else ["none"])
+    picture = re.search(r"!\[.+\]\(\S+\.svg\)", text_of(os.path.join(ROOT, "docs", "index.md")))
+    check("the first page has a picture", [] if picture else ["none"])
     check("broken links of a site are noticed", unnoticed_in_site())
     if os.path.exists(tool.MKDOCS):
         builds(tool)
