@@ -135,6 +135,16 @@ static double batch_seconds(const struct bench *bench, double seconds)
     return batch_s < seconds / 4 ? batch_s : seconds / 4;
 }
 
+// Reports the elapsed seconds on rank 0, once per second.
+static void report_seconds(const struct bench *bench, double elapsed, uint64_t *reported)
+{
+    const struct endpoint *place = tsr__job_place(bench->job);
+    if ((place && place->rank) || (uint64_t)elapsed == *reported || elapsed >= bench->seconds)
+        return;
+    *reported = (uint64_t)elapsed;
+    tsr__progress(bench->session, "runs: second", *reported, (uint64_t)ceil(bench->seconds));
+}
+
 // Runs for `seconds`, and at least `at_least` times; no run is pending at the end. Rank 0 sets the
 // number of runs of each batch, so that all ranks make the same number. The number doubles (1, 2,
 // 4, ...) while batches are too short, because each broadcast costs time, and halves if they are
@@ -143,8 +153,10 @@ static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
 {
     double began = tsr__now_s(), last = began, batch_s = batch_seconds(bench, seconds);
     int64_t batch = 1, runs = 0;
+    uint64_t reported = 0;
     for (;;) {
         double now = tsr__now_s();
+        report_seconds(bench, now - began, &reported);
         if (now - last < batch_s && runs && batch < MAX_BATCH)
             batch *= 2;
         else if (now - last > 2 * batch_s && batch > 1)
@@ -160,6 +172,8 @@ static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
     }
     tsr_status st = collect_down_to(bench, 0);
     bench->wall_s = tsr__now_s() - began;
+    if (reported)
+        tsr__progress(bench->session, "runs: second", 1, 1); // clears the line
     return st;
 }
 

@@ -3,7 +3,7 @@
 their replacements, user-defined operators, ranks started by hand, traces of all ranks.
 
 usage: run_options.py TESSERA USER_OPS"""
-import glob, json, os, shutil, subprocess, sys, time
+import glob, json, os, pty, shutil, subprocess, sys, time
 
 import numpy as np
 import onnx
@@ -442,8 +442,35 @@ def bound_ranks(d):
     assert launched(("taskset", "-c", str(min(os.sched_getaffinity(0)))), ()) == (1, False)
 
 
+def on_terminal(*words):
+    """What a command writes to a terminal."""
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(TESSERA, [TESSERA, *map(str, words)])
+    shown = b""
+    while True:
+        try:
+            shown += os.read(terminal, 4096)
+        except OSError:  # the command has ended
+            break
+    os.close(terminal)
+    assert os.waitpid(child, 0)[1] == 0, shown
+    return shown.decode()
+
+
+def bench_is_not_silent(d):
+    """On a terminal, bench counts the seconds and clears the line before its result; elsewhere it does not."""
+    path = mlp(d + "/m.onnx")
+    words = ["bench", path, "--seconds", 2, "--dim", "n=4", "--transport", "threads"]
+    shown = on_terminal(*words)
+    assert "\rruns: second 1/2" in shown, shown
+    assert shown.index("runs: second 1/2") < shown.rindex("\r\x1b[K") < shown.index("runs in"), shown
+    assert "second" not in on_terminal(*words, "--quiet").replace("per second", "")
+    assert "runs: second" not in good(*words)
+
+
 harness.run([
-    bound_ranks, alike, turned_weights, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told,
+    bench_is_not_silent, bound_ranks, alike, turned_weights, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told,
     planned_devices, own_operators, trace, long_trace
 ])
 harness.finish()
