@@ -40,6 +40,9 @@ extern FILE *cli_stdout, *cli_stderr;
 #define printf(...) fprintf(cli_stdout, __VA_ARGS__)
 #define putchar(c)  fputc(c, cli_stdout)
 void cli_streams(void); // opens them
+// Changes the colour of text on a terminal: "31" red, "32" green, "33" yellow, "36" cyan, "" the
+// usual one. Does nothing elsewhere, with the variable NO_COLOR, and with TERM=dumb.
+void cli_color(FILE *stream, const char *color);
 
 // ---- options -----------------------------------------------------------------------------------
 
@@ -355,6 +358,8 @@ void cli_python(char *out, size_t cap);
 
 // Prints diagnostics on stderr (notes only with --verbose) and returns the exit code.
 int cli_finish(struct cli *cli, tsr_status status);
+// Prints a diagnostic of the session, with a colour for its severity.
+void cli_print_finding(const struct cli *cli, size_t i, FILE *to);
 // Prints progress and other remarks to stderr, unless --quiet or --json is given.
 void cli_print(const struct cli *cli, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

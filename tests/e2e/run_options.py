@@ -442,10 +442,11 @@ def bound_ranks(d):
     assert launched(("taskset", "-c", str(min(os.sched_getaffinity(0)))), ()) == (1, False)
 
 
-def on_terminal(*words):
+def on_terminal(*words, code=0, **variables):
     """What a command writes to a terminal."""
     child, terminal = pty.fork()
     if not child:
+        os.environ.update({"TERM": "xterm", **variables})
         os.execv(TESSERA, [TESSERA, *map(str, words)])
     shown = b""
     while True:
@@ -454,7 +455,7 @@ def on_terminal(*words):
         except OSError:  # the command has ended
             break
     os.close(terminal)
-    assert os.waitpid(child, 0)[1] == 0, shown
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code, shown
     return shown.decode()
 
 
@@ -469,8 +470,20 @@ def bench_is_not_silent(d):
     assert "runs: second" not in good(*words)
 
 
+def colors(d):
+    """On a terminal, the severity of a diagnostic and the result of verify have colours, unless NO_COLOR or TERM=dumb is set."""
+    path, red, green = mlp(d + "/m.onnx"), "\x1b[31merror[io-open]\x1b[m", "\x1b[32mPASS\x1b[m"
+    absent, verify = ["check", d + "/absent.onnx"], ["verify", path, "--devices", 2, "--dim", "n=4", "--allow-unsharded"]
+    assert red in on_terminal(*absent, code=3) and green in on_terminal(*verify)
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        plain = on_terminal(*absent, code=3, **variables)
+        assert "error[io-open]" in plain and "\x1b[3" not in plain, plain
+    assert "\x1b" not in good(*verify)
+
+
 harness.run([
-    bench_is_not_silent, bound_ranks, alike, turned_weights, bench, inputs_and_outputs, random_inputs, levels, devices, own_files, rank_by_option, kept_as_told,
+    bench_is_not_silent, colors, bound_ranks, alike, turned_weights, bench, inputs_and_outputs, random_inputs, levels, devices, own_files,
+    rank_by_option, kept_as_told,
     planned_devices, own_operators, trace, long_trace
 ])
 harness.finish()

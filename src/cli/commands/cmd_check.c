@@ -36,7 +36,7 @@ static void print_findings(struct cli *cli, const struct checked *checked)
     size_t n = tsr_finding_count(cli->session);
     for (size_t i = 0; i < n; i++)
         if (!cli->quiet || tsr_finding_value(cli->session, i).severity == TSR_ERROR)
-            fputs(tsr_finding_text(cli->session, i), stdout);
+            cli_print_finding(cli, i, stdout);
     if (cli->n_arguments > 1)
         printf("%s: ", checked->file);
     printf("%lld errors, %lld warnings, %lld notes\n", (long long)checked->errors,

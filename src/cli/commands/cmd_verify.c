@@ -160,7 +160,10 @@ static int print_verify_json(struct cli *cli, const tsr_verify_options *options,
 
 static void print_verdict(const tsr_verify_facts *facts)
 {
-    printf("%s\n", facts->ok ? "PASS" : "FAIL");
+    cli_color(stdout, facts->ok ? "32" : "31");
+    printf("%s", facts->ok ? "PASS" : "FAIL");
+    cli_color(stdout, "");
+    printf("\n");
 }
 
 static void print_outputs(const struct outcome *outcome, const tsr_verify_facts *facts)

@@ -51,6 +51,30 @@ static bool is_shown(const struct cli *cli, const tsr_finding *finding)
            strcmp(finding->code, "plan-count") == 0;
 }
 
+// Example: in "m.onnx: error[shard-axis]: axis 2 is ...", error[shard-axis] is red.
+void cli_print_finding(const struct cli *cli, size_t i, FILE *to)
+{
+    static const char *const colors[] = {
+        [TSR_ERROR] = "31", [TSR_WARNING] = "33", [TSR_NOTE] = "36"};
+    const char *text = tsr_finding_text(cli->session, i);
+    tsr_finding finding = tsr_finding_value(cli->session, i);
+    char code[160];
+    snprintf(code, sizeof code, "[%s]: ", finding.code);
+    const char *end = strstr(text, code), *begin = end;
+    while (begin && begin > text && begin[-1] != ' ')
+        begin--;
+    if (!begin) {
+        fputs(text, to);
+        return;
+    }
+    end += strlen(code) - strlen(": ");
+    fprintf(to, "%.*s", (int)(begin - text), text);
+    cli_color(to, colors[finding.severity]);
+    fprintf(to, "%.*s", (int)(end - begin), begin);
+    cli_color(to, "");
+    fputs(end, to);
+}
+
 // Prints the diagnostics of the session and returns the exit code. Commands call it when they are
 // done. A status without a diagnostic (a cancelled plan, or no memory for the diagnostic) gets a
 // line too, so that no failure is silent.
@@ -69,7 +93,7 @@ int cli_finish(struct cli *cli, tsr_status status)
             same_code_before(cli, i) >= MAX_SAME_CODE)
             more++;
         else
-            fputs(tsr_finding_text(cli->session, i), stderr);
+            cli_print_finding(cli, i, stderr);
     }
     if (more)
         fprintf(stderr, "... and %zu more warnings of the same kind (--verbose shows all)\n", more);

@@ -3,11 +3,12 @@
 // a line and broken UTF-8 as \xNN, so that names from files cannot control the terminal.
 //
 // cli.h redirects stdout, stderr and printf here. A value whose name contains ESC [2J is printed as
-// \x1B[2J and does not clear the screen. show_progress in main.c and the handlers in signals.c
-// bypass these streams with write(2).
+// \x1B[2J and does not clear the screen. cli_color, show_progress in main.c and the handlers in
+// signals.c bypass these streams with write(2).
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -69,6 +70,18 @@ static ssize_t stream_write(void *cookie, const char *text, size_t n)
             return 0;
     }
     return put(stream, text + taken, n - taken, false) ? (ssize_t)n : 0;
+}
+
+void cli_color(FILE *stream, const char *color)
+{
+    const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
+    int fd = stream == cli_stdout ? STDOUT_FILENO : STDERR_FILENO;
+    char escape[16];
+    if (!isatty(fd) || (no_color && *no_color) || !term || strcmp(term, "dumb") == 0)
+        return;
+    fflush(stream);
+    int n = snprintf(escape, sizeof escape, "\x1b[%.8sm", color);
+    (void)write_all(fd, escape, (size_t)n);
 }
 
 static FILE *open_stream(struct stream *stream, int fd, int mode)
