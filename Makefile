@@ -191,6 +191,29 @@ wheel: ready ## build the Python package, in dist/; with UCX installed, also the
 deb: ready ## build the Debian packages, in dist/
 	@tools/deb dist
 
+# The page in build-web/page, which any web server of static files offers: (cd build-web/page && python3 -m http.server -b 127.0.0.1).
+# Emscripten finds its scripts by NODE_PATH. `make web-build` leaves out the test in the browser.
+EMSCRIPTEN := NODE_PATH=/usr/share/nodejs
+web web-build web-test: SETUP := tools/setup web
+web: web-build all ## build the page that plans models in the browser, in build-web/page, and test it
+	@tests/run-script tests/web/page.py $(BUILD)/tessera build-web/page tests/models || [ $$? = 77 ]
+
+web-build: ready
+	@[ -f build-web/build.ninja ] || $(EMSCRIPTEN) meson setup build-web -Dportable=true -Dbuildtype=release --cross-file packaging/web/emscripten.ini
+	@$(EMSCRIPTEN) ninja -C build-web src/web/tessera.js
+	@mkdir -p build-web/page
+	@cp src/web/page/* src/web/*.js src/report/page/*.js src/report/page/page.css build-web/src/web/tessera.js build-web/src/web/tessera.wasm build-web/page
+	@tests/run-script src/web/examples.py build-web/page
+
+# WebAssembly and 32-bit x86 have the same sizes; the second one is much faster to build and to test.
+web-test: web-build ## long: the C tests of the portable modules under Node
+	@$(EMSCRIPTEN) ninja -C build-web && meson test -C build-web --no-rebuild
+
+m32: SETUP := tools/setup m32
+m32: ready ## the C tests of the portable modules with 32 bits
+	@[ -f build-m32/build.ninja ] || meson setup build-m32 -Dportable=true --cross-file packaging/web/m32.ini
+	@ninja -C build-m32 && meson test -C build-m32 --no-rebuild --quiet
+
 # From docs/, the headers and the docstrings; needs no build. Fails if a link is broken.
 docs: ## build the documentation site, in build/site
 	@tools/setup docs
@@ -218,6 +241,6 @@ uninstall:
 	@ninja -C $(BUILD) uninstall
 
 clean: ## remove the build folders
-	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-arm64-wheel build-clang build-cov build-fuzz build-deb build-dist build-wheel
+	rm -rf build build-asan build-asan-clang build-tsan build-arm64 build-arm64-wheel build-clang build-cov build-fuzz build-deb build-dist build-wheel build-web build-m32
 
-.PHONY: bare ready programs docs proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel wheel-arm64 all figures soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean
+.PHONY: web web-build web-test m32 bare ready programs docs proof growth boxes deb dist distcheck release hosts hand gpu help check sanitize tsan arm wheel wheel-arm64 all figures soak setup demo test test-long prove zoo trials torture nemesis hunt compat bench fuzz lint install uninstall clean

@@ -91,7 +91,7 @@ static void *read_pages(tsr_session *session, int fd, size_t n)
         return p;
     int error = read_all(session, fd, p, n);
     if (!error) {
-        mprotect(p, n, PROT_READ);
+        tsr__kernel_protect(p, n);
         return p;
     }
     munmap(p, n);

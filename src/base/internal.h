@@ -60,6 +60,8 @@ bool tsr__kernel_random(void *out, size_t n);
 // Sixteen random bytes. On Linux they are the same in each call of a process, and cost no system
 // call. False: the system has none.
 bool tsr__kernel_secret(uint64_t out[2]);
+// Makes mapped pages read-only, where memory has protection.
+void tsr__kernel_protect(void *p, size_t n);
 size_t tsr__kernel_cores(void); // that this process may use
 
 // Paths of outputs (outfile.c). tsr__path_copy returns a copy of n bytes (NULL: out of memory).

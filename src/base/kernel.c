@@ -15,6 +15,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <sys/auxv.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
 
@@ -58,6 +59,11 @@ bool tsr__kernel_secret(uint64_t out[2])
     if (drawn)
         memcpy(out, (const void *)drawn, 16);
     return drawn != 0;
+}
+
+void tsr__kernel_protect(void *p, size_t n)
+{
+    mprotect(p, n, PROT_READ);
 }
 
 size_t tsr__kernel_cores(void)
@@ -112,6 +118,11 @@ bool tsr__kernel_random(void *out, size_t n)
 bool tsr__kernel_secret(uint64_t out[2])
 {
     return getentropy(out, 16) == 0;
+}
+
+void tsr__kernel_protect(void *p, size_t n)
+{
+    (void)p, (void)n;
 }
 
 size_t tsr__kernel_cores(void)
