@@ -13,12 +13,14 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LOOK_S  0.2  // between two checks for processes that have ended
 #define SWEEP_S 5.0  // between two searches for folders of sessions that were killed
 #define REFUSED 16   // most sessions that are being refused at a time
 #define BUSY_S  10.0 // for a session to read that it was refused
+#define LEAVE_S 2.0  // for a session that its host has ended to remove its files
 
 struct worker {
     tsr_session *session;
@@ -91,9 +93,23 @@ static void serve(struct worker *worker, struct line *line, const char *from, bo
     _exit(st != TSR_OK);
 }
 
+// Returns a free slot for a session, NULL if all are in use. A host that has ended its session may
+// start the next one at once, while the process of the first still removes its files.
+static pid_t *session_slot(struct worker *worker)
+{
+    const struct timespec nap = {.tv_nsec = 10000000};
+    double until = tsr__now_s() + LEAVE_S;
+    pid_t *slot;
+    while (!(slot = free_slot(worker->running, worker->options.sessions)) && tsr__now_s() < until) {
+        nanosleep(&nap, NULL);
+        reap(worker->running, worker->options.sessions);
+    }
+    return slot;
+}
+
 static void start(struct worker *worker, struct line *line, const char *from)
 {
-    pid_t parent = getpid(), *slot = free_slot(worker->running, worker->options.sessions);
+    pid_t parent = getpid(), *slot = session_slot(worker);
     bool busy = !slot;
     if (busy)
         slot = free_slot(worker->refused, REFUSED);
