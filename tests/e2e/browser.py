@@ -109,7 +109,7 @@ class Tab:
 
     def key(self, name, code=0):
         for kind in ("keyDown", "keyUp"):
-            text = {"text": name} if len(name) == 1 and kind == "keyDown" else {}
+            text = {"text": "\r" if name == "Enter" else name} if kind == "keyDown" and (len(name) == 1 or name == "Enter") else {}
             self.call("Input.dispatchKeyEvent", type=kind, key=name, windowsVirtualKeyCode=code, **text)
 
     def tap(self, x, y):

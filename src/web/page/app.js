@@ -257,7 +257,8 @@ async function downloadModel(version) {
 
 async function downloadPlan(version) {
     const { document } = await run(['info', model.name], version.files);
-    const script = [`--config ${version.config}`, ...document.shardings.filter(s => s.configuration === version.config)
+    const { devices } = document.configurations.find(c => c.name === version.config);
+    const script = [`--config ${version.config}:${devices}`, ...document.shardings.filter(s => s.configuration === version.config)
         .map(s => `--shard "#${s.index}":${JSON.stringify(s.value)}=${s.sharding}`)];
     download(model.name.replace(/\.onnx$/, '') + '.plan.txt', new Blob([script.join('\n') + '\n']));
 }
