@@ -440,6 +440,10 @@ def test_check_several(d):
           and {r["id"] for r in run["tool"]["driver"]["rules"]} == {"shard-axis", "io-open"}, text)
     uris = [r["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for r in run["results"]]
     check("several: --sarif names the files", uris == ["file://" + bad, "file://" + absent], uris)
+    written = os.path.join(d, "found.sarif")
+    rc, printed, err = call("check", bad, absent, good, "--sarif-file", written)
+    same = json.loads(open(written).read()) == json.loads(text)
+    check("several: --sarif-file prints text too", rc == 3 and same and "shard-axis" in printed and "io-open" in err, (rc, printed, err))
 
 
 def test_completion(d):

@@ -322,8 +322,7 @@ static const struct option options[] = {
     {"--config", "NAME", "check only this configuration (default: all)"},
     {"--formalism", NULL,
      "check by the published formalism: an input without a sharding has that of its producer, or "
-     "is "
-     "unsharded; the inputs of a node must agree"},
+     "is unsharded; the inputs of a node must agree"},
     {"--strict", NULL, "exit with 1 for warnings too: shardings that Tessera cannot execute"},
     {"--sarif", NULL, "print a SARIF 2.1.0 document for code-scanning tools"},
     {"--sarif-file", "FILE", "print text, and write the SARIF document to this file"},

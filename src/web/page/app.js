@@ -134,15 +134,15 @@ function valueWords(values) {
 
 const OPERATORS = 12; // more kinds are counted
 
-function about(check) {
+function about(findings) {
     const { info, name } = model, kinds = Object.entries(info.operators), shown = kinds.slice(0, OPERATORS);
     const operators = shown.map(([op, n]) => op + ' \u00d7\u202f' + n).join(', ') +
         (kinds.length > shown.length ? ', ' + plural(kinds.length - shown.length, 'other kind') : '');
     const configurations = info.configurations.map(c => c.name + ' (' + plural(c.devices, 'device') + ')').join(', ');
-    const found = check.findings.length ? plural(check.findings.length, 'finding') : 'no findings';
+    const found = findings.length ? plural(findings.length, 'finding') : 'no findings';
     const place = byId('about');
     place.textContent = '';
-    add(place, make('details.card', model.shown && !check.errors ? null : { open: '' },
+    add(place, make('details.card', model.shown && !errorsOf(findings) ? null : { open: '' },
         make('summary', null, name + ': ' + plural(info.nodes, 'node') + ', ' + bytes(info.weight_bytes) + ' of weights, ' + found),
         make('div.scroll', { tabindex: '0' }, make('table', { id: 'facts' }, make('tbody', null,
             fact('operators', operators),
@@ -150,13 +150,13 @@ function about(check) {
             fact('inputs', valueWords(info.inputs)),
             fact('outputs', valueWords(info.outputs)),
             fact('configurations', configurations || 'none: the model is not annotated')))),
-        make('h3', null, 'Check'),
-        check.findings.length ? table('model-findings', [
+        make('h2', null, 'Check'),
+        findings.length ? table('model-findings', [
             column('severity', f => make('span.' + f.severity, null, f.severity), 'sev'),
             column('code', f => make('code', null, f.code)),
             column('where', f => [f.node || '', f.node && f.value ? ': ' : '', f.value || ''], 'name'),
             column('message', f => [f.message, f.hint && make('br'), f.hint], 'name'),
-        ], check.findings) : make('p', null, 'No findings: the annotations are valid.')));
+        ], findings) : make('p', null, 'No findings: the annotations are valid.')));
 }
 
 // Reads a model: its facts and findings. An annotated one is shown at once.
@@ -170,23 +170,33 @@ async function open(name, blob, example, sizes) {
     byId('report').before(work);
     work.hidden = true;
     drawSizes(sizes);
-    about(check);
+    about(check.findings);
     if (info.configurations.length) await present(first);
 }
 
 // ---- versions ----------------------------------------------------------------------------------
 
+// Returns what concerns a configuration, of what `check` found.
+function concerning(findings, config) {
+    return findings.filter(f => f.configuration === null || f.configuration === config);
+}
+
+function errorsOf(findings) {
+    return findings.filter(f => f.severity === 'error').length;
+}
+
 // Checks and predicts a version and shows it. Of several configurations it is the last, which the latest edit concerns. A version with
 // errors has no prediction; the list of findings says where they are.
 async function present(version) {
-    if (!version.check) {
+    if (!version.findings) {
         const { document: info } = await run(['info', model.name], version.files);
         const { document: check } = await run(['check', model.name], version.files, 1);
-        Object.assign(version, { info, check, config: version.config || info.configurations[info.configurations.length - 1].name });
+        const config = version.config || info.configurations[info.configurations.length - 1].name;
+        Object.assign(version, { info, config, findings: concerning(check.findings, config) });
     }
-    if (!version.report && !version.check.errors) {
+    if (!version.report && !errorsOf(version.findings)) {
         const { document: report } = await run(['report', model.name, '--config', version.config, ...sizeOptions()], version.files);
-        report.findings = version.check.findings;
+        report.findings = version.findings;
         report.command = version.command || report.command;
         if (version.plan && report.plan) report.plan.compared = version.plan.compared;
         version.report = report;
@@ -206,7 +216,7 @@ function drawVersion(version) {
         draw(version.report, place);
         place.querySelector('nav').before(work);
     }
-    about(version.check);
+    about(version.findings);
 }
 
 async function plan() {
@@ -233,7 +243,7 @@ async function edit(version, words) {
         ['annotate', name, '--config', version.config, ...words, '-o', 'out/' + name], version.files);
     let files = { ...version.files, ...edited };
     const { document: check } = await run(['check', name], files, 1);
-    if (!check.errors) {
+    if (!errorsOf(concerning(check.findings, version.config))) {
         const inferred = await run(['infer', name, '--config', version.config, '-o', 'out/' + name], files);
         files = { ...files, ...inferred.files };
     }
@@ -266,13 +276,13 @@ async function downloadPlan(version) {
 // ---- the card of versions and edits ------------------------------------------------------------
 
 function history() {
-    const rows = model.versions.filter(version => version.check);
+    const rows = model.versions.filter(version => version.findings);
     return table('history', [
         column('shardings', version => version.label, 'name'),
         column('predicted', version => version.report ? time(version.report.simulation.first_s) : '\u2013', 'n'),
         column('memory of the fullest device', version => version.report ? bytes(version.report.verdict.memory) : '\u2013', 'n'),
-        column('errors', version => version.check.errors || '', 'n'),
-        column('', version => version === model.shown ? 'shown' : showButton(version)),
+        column('errors', version => errorsOf(version.findings) || '', 'n'),
+        column('shown', version => version === model.shown ? 'yes' : showButton(version)),
     ], rows);
 }
 
