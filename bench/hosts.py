@@ -8,10 +8,10 @@
 1. All-reduces between two hosts: small ones compared with the round trip of a byte, 64 MiB of 2 x 4 ranks with messages only.
 2. Tokens per second of a random 4-bit decoder (default: the sizes of Qwen3-0.6B) on 1, 2 and 4 hosts, of Tessera and of the peers that
    are given: the program `dllama`, and the folder with `llama-bench` and `ggml-rpc-server` or `rpc-server`. Nothing is downloaded.
-   All sides run in turn; the best round counts.
+   All sides run in turn. Figures are medians of the rounds; the table also has the least and the greatest.
 
 Prints one line per figure: name, ours, peer, ratio, goal, ok or short; then the second part as a table."""
-import argparse, contextlib, json, os, re, shutil, signal, socket, subprocess, sys, tempfile, time
+import argparse, contextlib, json, os, re, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.getcwd()  # tools/bench starts it in the root of the project
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -43,7 +43,8 @@ class Network:
                 ",".join(map(str, self.cores[k]))]
 
     def start(self, k, *command, **how):
-        process = subprocess.Popen([*self.words(k), *map(str, command)], start_new_session=True, stdin=subprocess.DEVNULL, **how)
+        # A session of its own would not have the priority of this one (sched_autogroup).
+        process = subprocess.Popen([*self.words(k), *map(str, command)], process_group=0, stdin=subprocess.DEVNULL, **how)
         self.started.append(process)
         return process
 
@@ -233,15 +234,16 @@ def compare_decoders(folder, shape, options):
         for n in options.counts:
             if n == 1 and link != options.link[0]:
                 continue  # a single host does not use its link
-            best = {side.name: (0, 0) for side in sides}
+            rounds = {side.name: [] for side in sides}
             for _ in range(options.rounds):
                 for side in sides:
                     with Network(n, *link, options.cores) as network:
-                        best[side.name] = tuple(map(max, best[side.name], side.run(network)))
-            speeds[None if n == 1 else link, n] = best
+                        rounds[side.name].append(side.run(network))
+            speeds[None if n == 1 else link, n] = {name: list(zip(*of)) for name, of in rounds.items()}
             for k, what in enumerate(("prefill", "decode")):
                 for side in sides[1:]:
-                    ours, peer, goal = best["Tessera"][k], best[side.name][k], 2 if side.name == "distributed-llama" and n > 1 else 1
+                    ours, peer = (statistics.median(row[k] for row in rounds[name]) for name in ("Tessera", side.name))
+                    goal = 2 if side.name == "distributed-llama" and n > 1 else 1
                     say("%s, %d hosts%s, against %s" % (what, n, ", " + text_of(link) if n > 1 else "", side.name), "%.1f/s" % ours,
                         "%.1f/s" % peer, ours / peer, ">=%gx" % goal, ours >= goal * peer)
     print_table(speeds, sides)
@@ -250,8 +252,8 @@ def compare_decoders(folder, shape, options):
 def print_table(speeds, sides):
     print("\n| link | hosts | " + " | ".join("%s, prefill | decode" % side.name for side in sides) + " |")
     print("|---|---|" + "---|---|" * len(sides))
-    for (link, n), best in speeds.items():
-        cells = ["%.1f" % speed for side in sides for speed in best[side.name]]
+    for (link, n), of in speeds.items():
+        cells = ["%.1f (%.1f to %.1f)" % (statistics.median(row), min(row), max(row)) for side in sides for row in of[side.name]]
         print("| %s | %d | %s |" % (text_of(link) if link else "", n, " | ".join(cells)))
 
 
@@ -262,7 +264,7 @@ def read_options():
     p.add_argument("--layers", type=int, default=28)
     p.add_argument("--vocabulary", type=int, default=151936)
     p.add_argument("--tokens", type=int, default=64, help="tokens after the prompt of %d" % PROMPT)
-    p.add_argument("--rounds", type=int, default=2)
+    p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--link", type=pair, action="append", metavar="US,MBIT", help="delay and rate; default: " + " and ".join(LINKS))
     p.add_argument("--counts", type=lambda s: list(map(int, s.split(","))), default=[1, 2, 4], help="numbers of hosts")
     p.add_argument("--cores", type=int, default=max(1, spare // 4), help="cores of each host")

@@ -5,8 +5,9 @@
 //
 // Creates HOSTS namespaces with the addresses 10.93.0.1, 10.93.0.2, ... and host names of their
 // own, prints one line "ADDRESS PID" for each (start a command there with `nsenter --target PID
-// --net --uts --mount`), and moves packets between them until its input ends. Every host has one interface:
-// what it sends leaves at MBIT Mbit/s (0: no limit) and arrives DELAY_US microseconds later.
+// --net --uts --mount`), and moves packets between them until its input ends. Every host has one
+// interface: what it sends leaves at MBIT Mbit/s (0: no limit) and arrives DELAY_US microseconds
+// later.
 //
 // This is what `tc netem delay ... rate ...` does in kernels that have it. The interfaces are TUN
 // devices. Large TCP segments pass unsplit, as they do between the two ends of a veth, but their
@@ -230,10 +231,14 @@ static struct packet *take(int fd)
     return packet;
 }
 
-// Moves the packets that one host sends.
+// Moves the packets that one host sends. With real-time priority, because programs that poll on all
+// cores would delay packets by milliseconds. A link needs little of a core: it sleeps between
+// packets.
 static void *carry(void *data)
 {
     int fd = tun[(intptr_t)data];
+    struct sched_param priority = {.sched_priority = 10};
+    (void)pthread_setschedparam(pthread_self(), SCHED_FIFO, &priority);
     struct packet *first = NULL, **last = &first;
     size_t queued = 0;
     double idle_at = 0; // when the interface has sent everything so far
