@@ -8,7 +8,7 @@
 // growing text           text.c                    struct text, UTF-8, text that is safe to print
 // maps and hashes        map.c, digest.c           struct map, XXH64, SHA-256
 // diagnostics            diag.c, diag.def          tsr__diag: errors, warnings, notes
-// reading files          file.c, open.c, json_load.c
+// reading files          file.c, open.c, descriptor.c, json_load.c
 // writing files          outfile.c, outfolder.c, follow.c
 // temporary files        temporary.c
 // fault injection        fault.c
@@ -539,9 +539,40 @@ tsr_status tsr__folder_open(tsr_session *session, const char *path,
 tsr_status tsr__folder_of_file(tsr_session *session, const char *file,
                                struct folder *out) TSR_MUST_USE;
 void tsr__folder_close(struct folder *folder);
+// True if the folder itself, not a subfolder, has an entry of this name.
+bool tsr__folder_has(const struct folder *folder, struct str name);
 // Opens a regular file of the folder for reading. `at` is the location of diagnostics.
 tsr_status tsr__folder_file(tsr_session *session, const struct folder *folder, struct str name,
                             const struct place *at, int *fd_out) TSR_MUST_USE;
+
+// ---- open files and paths (descriptor.c) --------------------------------------------------------
+
+void tsr__fd_close(int fd);
+bool tsr__fd_size(int fd, uint64_t *out); // false: failed, with errno
+// Reads n bytes at an offset. Returns NULL, or why it failed.
+const char *tsr__fd_read(tsr_session *session, int fd, void *out, size_t n, uint64_t at);
+// Adds the first bytes of the file to a digest. On TSR_IO the caller reports *why.
+tsr_status tsr__fd_digest(tsr_session *session, int fd, uint64_t bytes, struct sha256 *sha256,
+                          const char **why) TSR_MUST_USE;
+// A mapped range of a file: `base` and `size` are the mapped pages. An empty range has none, but
+// its bytes.p is not NULL.
+struct mapped_range {
+    void *base;
+    size_t size;
+    struct str bytes;
+};
+// Maps a range that is inside the file, for reading. Returns NULL, or why it failed.
+const char *tsr__fd_map(tsr_session *session, int fd, uint64_t offset, uint64_t length,
+                        struct mapped_range *out);
+void tsr__fd_unmap(struct mapped_range *range);
+
+// What a path names; links are followed. False: it does not exist.
+struct path_facts {
+    int64_t bytes, modified_s, modified_ns;
+};
+bool tsr__path_facts(const char *path, struct path_facts *out);
+// Makes a folder. An existing one is accepted, a link to one is not. False: failed.
+bool tsr__path_make_folder(const char *path);
 
 // ---- writing files (outfile.c) -----------------------------------------------------------------
 
@@ -566,8 +597,7 @@ struct outfile {
 tsr_status tsr__out_open(tsr_session *session, const char *path, struct outfile *out) TSR_MUST_USE;
 void tsr__out_write(struct outfile *outfile, const void *p, size_t n);
 // Writes many pieces with few system calls and without copying them.
-struct iovec;
-void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n);
+void tsr__out_gather(struct outfile *outfile, const struct str *pieces, size_t n);
 // Copies a range of another file, with copy_file_range if possible. If `digest` is set, the bytes
 // are read and written instead. A source that is too short is an error.
 void tsr__out_copy(struct outfile *outfile, int fd, uint64_t offset, uint64_t length);

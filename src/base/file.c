@@ -49,69 +49,37 @@ static tsr_status open_regular(tsr_session *session, const char *path, int *fd_o
 // (cli/signals.c).
 #define READ_MOST ((off_t)4 << 20)
 
-// Returns the reason of a failed read. read_all returns ENODATA if the file is shorter than
-// expected.
-static const char *why_unread(int error)
-{
-    return error == ENODATA ? "the file became shorter while it was read" : strerror(error);
-}
-
-// Reads at most n bytes at offset `at` and adds their number to *done. Returns 0 or an errno,
-// ENODATA at the end of the file.
-static int read_some(int fd, char *p, size_t n, uint64_t at, uint64_t *done)
-{
-    ssize_t got;
-    do {
-        got = pread(fd, p, n, (off_t)at);
-    } while (got < 0 && errno == EINTR);
-    if (got < 0)
-        return errno;
-    *done += (uint64_t)got;
-    return got ? 0 : ENODATA;
-}
-
-// Reads the first n bytes. Returns 0 or an errno. Does not move the position of the descriptor.
-static int read_all(tsr_session *session, int fd, char *p, size_t n)
-{
-    for (uint64_t done = 0; done < n;) {
-        if (fault_io(session, FAULT_READ))
-            return errno;
-        int error = read_some(fd, p + done, n - (size_t)done, done, &done);
-        if (error)
-            return error;
-    }
-    return 0;
-}
-
-// Reads a file into new pages. Returns MAP_FAILED and sets errno on failure.
-static void *read_pages(tsr_session *session, int fd, size_t n)
+// Reads a file into new pages. Returns NULL, or why it failed.
+static const char *read_pages(tsr_session *session, int fd, size_t n, void **out)
 {
     void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return p;
-    int error = read_all(session, fd, p, n);
-    if (!error) {
-        tsr__kernel_protect(p, n);
-        return p;
+        return strerror(errno);
+    const char *why = tsr__fd_read(session, fd, p, n, 0);
+    if (why) {
+        munmap(p, n);
+        return why;
     }
-    munmap(p, n);
-    errno = error;
-    return MAP_FAILED;
+    tsr__kernel_protect(p, n);
+    *out = p;
+    return NULL;
 }
 
-// Returns the contents of a file, read or mapped; MAP_FAILED with errno on failure. `bytes` is not
-// 0.
-static void *file_pages(tsr_session *session, int fd, off_t bytes)
+// Reads or maps a file. Returns NULL, or why it failed.
+static const char *file_pages(tsr_session *session, int fd, off_t bytes, struct str *out)
 {
-    if (bytes > PTRDIFF_MAX) { // more than this process can address
-        errno = EFBIG;
-        return MAP_FAILED;
+    struct mapped_range range = {0};
+    void *p = NULL;
+    const char *why = NULL;
+    if (bytes > READ_MOST) {
+        why = tsr__fd_map(session, fd, 0, (uint64_t)bytes, &range);
+        *out = range.bytes;
+    } else {
+        if (bytes > 0)
+            why = read_pages(session, fd, (size_t)bytes, &p);
+        *out = (struct str){p, (size_t)bytes};
     }
-    if (bytes <= READ_MOST)
-        return read_pages(session, fd, (size_t)bytes);
-    if (fault_io(session, FAULT_READ))
-        return MAP_FAILED;
-    return mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    return why;
 }
 
 // Maps a file into memory. The descriptor stays open, because outfile.c copies from it without
@@ -121,17 +89,14 @@ tsr_status tsr__file_map(tsr_session *session, const char *path, struct mapped *
     struct stat st;
     int fd;
     TRY(open_regular(session, path, &fd, &st));
-    void *p = NULL;
-    if (st.st_size > 0) {
-        p = file_pages(session, fd, st.st_size);
-        if (p == MAP_FAILED) {
-            tsr_status status =
-                report_unreadable(session, DIAG_io_read, path, NULL, why_unread(errno));
-            close(fd);
-            return status;
-        }
+    struct str bytes;
+    const char *why = file_pages(session, fd, st.st_size, &bytes);
+    if (why) {
+        tsr_status status = report_unreadable(session, DIAG_io_read, path, NULL, why);
+        close(fd);
+        return status;
     }
-    *out = (struct mapped){.bytes = {p, (size_t)st.st_size}, .fd = fd};
+    *out = (struct mapped){.bytes = bytes, .fd = fd};
     return TSR_OK;
 }
 
@@ -163,9 +128,9 @@ tsr_status tsr__file_read(tsr_session *session, struct arena *arena, const char 
         status = TSR_NOMEM;
         goto close_file;
     }
-    int error = read_all(session, fd, p, n);
-    if (error)
-        status = report_unreadable(session, DIAG_io_read, path, NULL, why_unread(error));
+    const char *why = tsr__fd_read(session, fd, p, n, 0);
+    if (why)
+        status = report_unreadable(session, DIAG_io_read, path, NULL, why);
     else
         *out = (struct str){p, n};
 close_file:
@@ -194,39 +159,16 @@ bool tsr__same_file(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-#define DIGEST_BYTES (256u << 10)
-
-// Adds the contents of a file to a digest. Returns 0 or an errno.
-static int digest_file(tsr_session *session, int fd, uint64_t n, char *buffer,
-                       struct sha256 *sha256)
-{
-    for (uint64_t done = 0, before = 0; done < n; before = done) {
-        if (fault_io(session, FAULT_READ))
-            return errno;
-        int error = read_some(fd, buffer, (size_t)int64_min((int64_t)(n - done), DIGEST_BYTES),
-                              done, &done);
-        if (error)
-            return error;
-        tsr__sha256_add(sha256, buffer, (size_t)(done - before));
-    }
-    return 0;
-}
-
-// Adds the contents of a file to a digest. Uses pread, so that a file that shrinks meanwhile is
-// an error, not a signal.
+// Adds the contents of a file to a digest.
 tsr_status tsr__sha256_file(tsr_session *session, const char *path, struct sha256 *sha256)
 {
     struct stat info;
+    const char *why;
     int fd;
     TRY(open_regular(session, path, &fd, &info));
-    char *buffer = tsr__alloc(session, DIGEST_BYTES);
-    tsr_status st = buffer ? TSR_OK : TSR_NOMEM;
-    int error = 0;
-    if (buffer)
-        error = digest_file(session, fd, (uint64_t)info.st_size, buffer, sha256);
-    if (error)
-        st = report_unreadable(session, DIAG_io_read, path, NULL, why_unread(error));
-    tsr__free(session, buffer, DIGEST_BYTES);
+    tsr_status st = tsr__fd_digest(session, fd, (uint64_t)info.st_size, sha256, &why);
+    if (st == TSR_IO)
+        st = report_unreadable(session, DIAG_io_read, path, NULL, why);
     close(fd);
     return st;
 }

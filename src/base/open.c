@@ -196,6 +196,15 @@ void tsr__folder_close(struct folder *folder)
     *folder = (struct folder){.fd = -1, .real_fd = -1};
 }
 
+bool tsr__folder_has(const struct folder *folder, struct str name)
+{
+    char path[NAME_MAX + 1];
+    if (name.n >= sizeof path)
+        return false;
+    snprintf(path, sizeof path, STR_FMT, STR_ARG(name));
+    return faccessat(folder->fd, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 // ---- files beneath them ------------------------------------------------------------------------
 
 // Returns NULL, or why the name is rejected.

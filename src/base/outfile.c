@@ -285,39 +285,43 @@ void tsr__out_write(struct outfile *outfile, const void *p, size_t n)
     outfile->n += n;
 }
 
-#define GATHER_MOST 1024 // pieces per call (Linux' IOV_MAX)
+#define GATHER_MOST 256 // pieces per call; systems accept at least 1024
 
 // Writes several pieces by writev. After a partial write, writes the rest of the interrupted piece
 // alone and continues.
-static void gather_all(struct outfile *outfile, const struct iovec *iovec, int n)
+static void gather_all(struct outfile *outfile, const struct str *pieces, size_t n)
 {
     while (n > 0 && !outfile->failed) {
+        struct iovec iovec[GATHER_MOST];
+        size_t count = size_min(n, GATHER_MOST);
+        for (size_t i = 0; i < count; i++)
+            iovec[i] = (struct iovec){(void *)(uintptr_t)pieces[i].p, pieces[i].n};
         ssize_t done = -1;
         if (!fault_io(outfile->session, FAULT_WRITE))
-            done = writev(outfile->fd, iovec, (int)int64_min(n, GATHER_MOST));
+            done = writev(outfile->fd, iovec, (int)count);
         if (done < 0 && errno == EINTR)
             continue;
         if (done < 0) {
             fail_write(outfile, errno);
             return;
         }
-        for (; n > 0 && (size_t)done >= iovec->iov_len; iovec++, n--)
-            done -= (ssize_t)iovec->iov_len;
+        for (; n > 0 && (size_t)done >= pieces->n; pieces++, n--)
+            done -= (ssize_t)pieces->n;
         if (n > 0 && done > 0) {
-            write_all(outfile, (const char *)iovec->iov_base + done, iovec->iov_len - (size_t)done);
-            iovec++, n--;
+            write_all(outfile, pieces->p + done, pieces->n - (size_t)done);
+            pieces++, n--;
         }
     }
 }
 
-void tsr__out_gather(struct outfile *outfile, const struct iovec *pieces, int n)
+void tsr__out_gather(struct outfile *outfile, const struct str *pieces, size_t n)
 {
     if (outfile->failed || !flush(outfile))
         return;
-    for (int i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (outfile->digest)
-            tsr__sha256_add(outfile->digest, pieces[i].iov_base, pieces[i].iov_len);
-        outfile->offset += pieces[i].iov_len;
+            tsr__sha256_add(outfile->digest, pieces[i].p, pieces[i].n);
+        outfile->offset += pieces[i].n;
     }
     gather_all(outfile, pieces, n);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // bundle.c - opens the folder of a partition and checks that its files are unchanged. Files are
-// opened only inside the folder and read by pread in blocks of limited size.
+// opened only inside the folder and read in blocks of limited size.
 //
 //     out/manifest.json     ranks, ports, collectives, files
 //     out/rank0.onnx        the graph of rank 0;  out/rank0.data: its own weights
@@ -11,10 +11,6 @@
 #include "bundle/bundle.h"
 
 #include <errno.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#define READ_BYTES (256u << 10)
 
 // Returns the path of the file `name` in the folder; p is NULL if out of memory.
 struct str tsr__bundle_file_path(const struct bundle *bundle, struct arena *arena, const char *name)
@@ -51,67 +47,36 @@ void tsr__bundle_close(struct bundle *bundle)
 
 // ---- checking files ----------------------------------------------------------------------------
 
-// Reads bytes at an offset, as pread does, but retries after signals. Tests can make it fail
-// (FAULT_READ).
-static ssize_t read_at(tsr_session *session, int fd, char *buffer, size_t want, uint64_t at)
-{
-    for (;;) {
-        if (tsr__fault(session, FAULT_READ)) {
-            errno = EIO;
-            return -1;
-        }
-        ssize_t got = pread(fd, buffer, want, (off_t)at);
-        if (got >= 0 || errno != EINTR)
-            return got;
-    }
-}
-
 // Computes the digest of the first `bytes` bytes of an open file. `at` is the place for
 // diagnostics.
 static tsr_status digest_of(const struct bundle *bundle, int fd, uint64_t bytes,
                             const struct place *at, char out[65])
 {
-    char *buffer = tsr__alloc(bundle->session, READ_BYTES);
-    if (!buffer)
-        return TSR_NOMEM;
     struct sha256 digest;
+    const char *why;
     tsr__sha256_init(&digest);
-    tsr_status st = TSR_OK;
-    uint64_t done = 0;
-    while (done < bytes) {
-        size_t want = size_min(bytes - done, READ_BYTES);
-        ssize_t got = read_at(bundle->session, fd, buffer, want, done);
-        if (got <= 0) {
-            tsr__diag(bundle->session, DIAG_io_read, at, NULL, "cannot read: %s",
-                      got < 0 ? strerror(errno) : "it became shorter while it was read");
-            st = TSR_IO;
-            break;
-        }
-        tsr__sha256_add(&digest, buffer, (size_t)got);
-        done += (uint64_t)got;
-    }
+    tsr_status st = tsr__fd_digest(bundle->session, fd, bytes, &digest, &why);
+    if (st == TSR_IO)
+        tsr__diag(bundle->session, DIAG_io_read, at, NULL, "cannot read: %s", why);
     tsr__sha256_hex(&digest, out);
-    tsr__free(bundle->session, buffer, READ_BYTES);
     return st;
 }
 
 tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file *file)
 {
-    struct stat info;
     int fd;
     struct place at = PLACE(.file = str_of(file->name));
     tsr_status st =
         tsr__folder_file(bundle->session, &bundle->folder, str_of(file->name), &at, &fd);
     if (st != TSR_OK)
         return st;
-    if (fstat(fd, &info) == 0) {
-        file->bytes = (uint64_t)info.st_size;
+    if (tsr__fd_size(fd, &file->bytes)) {
         st = digest_of(bundle, fd, file->bytes, &at, file->sha256);
     } else {
         tsr__diag(bundle->session, DIAG_io_read, &at, NULL, "cannot read: %s", strerror(errno));
         st = TSR_IO;
     }
-    close(fd);
+    tsr__fd_close(fd);
     return st;
 }
 
@@ -120,12 +85,12 @@ tsr_status tsr__bundle_digest(const struct bundle *bundle, struct manifest_file 
 static tsr_status check_open_file(const struct bundle *bundle, const struct manifest_file *file,
                                   int fd, bool check_files, const struct place *at)
 {
-    struct stat info = {0}; // if fstat fails, 0 bytes are reported
-    if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != file->bytes)
+    uint64_t bytes = 0;
+    if (!tsr__fd_size(fd, &bytes) || bytes != file->bytes)
         return tsr__fail(bundle->session, TSR_MALFORMED, DIAG_partition_file_size, at,
                          "copy the folder again, or partition the model again",
-                         "%s has %lld bytes, but the manifest records %llu", file->name,
-                         (long long)info.st_size, (unsigned long long)file->bytes);
+                         "%s has %llu bytes, but the manifest records %llu", file->name,
+                         (unsigned long long)bytes, (unsigned long long)file->bytes);
     bool small = file->bytes <= MANIFEST_SMALL_BYTES;
     if ((!check_files && !small) || strcmp(file->sha256, NO_DIGEST) == 0)
         return TSR_OK;
@@ -146,7 +111,7 @@ static tsr_status check_file(const struct bundle *bundle, const char *name, bool
     TRY(tsr__folder_file(bundle->session, &bundle->folder, str_of(name), &at, &fd));
     tsr_status st = check_open_file(bundle, tsr__manifest_find(&bundle->manifest, str_of(name)), fd,
                                     check_files, &at);
-    close(fd);
+    tsr__fd_close(fd);
     return st;
 }
 

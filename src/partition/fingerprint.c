@@ -5,8 +5,6 @@
 // communicate.
 #include "internal.h"
 
-#include <sys/stat.h>
-
 // Adds the bytes that saving the model would write to the digest, for a model that was not loaded
 // from a file.
 static tsr_status digest_memory(struct draft *draft, struct sha256 *sha256)
@@ -22,11 +20,10 @@ static tsr_status digest_memory(struct draft *draft, struct sha256 *sha256)
 // Adds what distinguishes the file from others on this host, without reading it.
 static tsr_status digest_identity(const char *path, struct sha256 *sha256)
 {
-    struct stat facts = {0};
-    (void)stat(path, &facts); // the path alone would do
+    struct path_facts facts = {0};
+    (void)tsr__path_facts(path, &facts); // the path alone would do
     tsr__sha256_add(sha256, path, strlen(path) + 1);
-    tsr__sha256_add(sha256, &facts.st_size, sizeof facts.st_size);
-    tsr__sha256_add(sha256, &facts.st_mtim, sizeof facts.st_mtim);
+    tsr__sha256_add(sha256, &facts, sizeof facts);
     return TSR_OK;
 }
 

@@ -11,8 +11,6 @@
 //              tsr__partition_visit passes the graphs to a callback
 #include "internal.h"
 
-#include <unistd.h>
-
 // The arguments of a call of tsr_partition.
 struct request {
     tsr_model *model;

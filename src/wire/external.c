@@ -11,11 +11,6 @@
 //     "../w.bin", "/etc/passwd", a link that leads out of m/: rejected by tsr__folder_file
 #include "wire/internal.h"
 
-#include <errno.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 // ONNX Runtime marks data in its own memory with this location. In a file it is an attack or a
 // leaked address.
 #define MEMORY_MARKER "*/_ORT_MEM_ADDR_/*"
@@ -129,63 +124,36 @@ tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
     tsr_status st = tsr__folder_file(session, folder, external->location, at, &fd);
     if (st != TSR_OK)
         return st;
-    struct stat info;
-    if (tsr__fault(session, FAULT_READ) || fstat(fd, &info) != 0) {
+    uint64_t size;
+    if (tsr__fault(session, FAULT_READ) || !tsr__fd_size(fd, &size)) {
         tsr__diag(session, DIAG_io_read, at, NULL,
                   "external data: the size of \"" STR_FMT "\" is unknown",
                   STR_ARG(external->location));
         st = TSR_IO;
     } else {
-        st = check_window(session, external, at, (uint64_t)info.st_size, length_out);
+        st = check_window(session, external, at, size, length_out);
     }
     if (st != TSR_OK) {
-        close(fd);
+        tsr__fd_close(fd);
         return st;
     }
     *fd_out = fd;
     return TSR_OK;
 }
 
-// Maps external data into memory. An empty range has no mapping (out->base is NULL), but
-// out->bytes.p is not NULL.
+// Maps external data into memory.
 tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
                              const struct wire_external *external, const struct place *at,
-                             struct external_map *out)
+                             struct mapped_range *out)
 {
     int fd = -1;
     uint64_t length = 0;
-    tsr_status st = tsr__external_open(session, folder, external, at, &fd, &length);
-    if (st != TSR_OK)
-        return st;
-    struct external_map map = {.bytes = {"", 0}};
-    if (length > 0) {
-        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-        uint64_t skip = external->offset % page;
-        map.size = (size_t)(length + skip);
-        off_t start = (off_t)(external->offset - skip);
-        map.base = MAP_FAILED;
-        if (length + skip > PTRDIFF_MAX)
-            errno = EFBIG; // more than this process can address
-        else if (!tsr__fault(session, FAULT_READ))
-            map.base = mmap(NULL, map.size, PROT_READ, MAP_PRIVATE, fd, start);
-        if (map.base == MAP_FAILED) {
-            tsr__diag(session, DIAG_io_read, at, NULL,
-                      "external data: \"" STR_FMT "\" cannot be mapped: %s",
-                      STR_ARG(external->location), strerror(errno));
-            st = TSR_IO;
-        } else {
-            map.bytes = (struct str){(const char *)map.base + skip, (size_t)length};
-        }
-    }
-    close(fd);
-    if (st == TSR_OK)
-        *out = map;
-    return st;
-}
-
-void tsr__external_unmap(struct external_map *map)
-{
-    if (map->base)
-        munmap(map->base, map->size);
-    *map = (struct external_map){0};
+    TRY(tsr__external_open(session, folder, external, at, &fd, &length));
+    const char *why = tsr__fd_map(session, fd, external->offset, length, out);
+    tsr__fd_close(fd);
+    if (!why)
+        return TSR_OK;
+    return tsr__fail(session, TSR_IO, DIAG_io_read, at, NULL,
+                     "external data: \"" STR_FMT "\" cannot be mapped: %s",
+                     STR_ARG(external->location), why);
 }

@@ -216,15 +216,9 @@ tsr_status tsr__external_parse(tsr_session *session, struct str tensor, const st
 tsr_status tsr__external_open(tsr_session *session, const struct folder *folder,
                               const struct wire_external *external, const struct place *at,
                               int *fd_out, uint64_t *length_out) TSR_MUST_USE;
-// Maps the range for reading. `bytes` is the range, `base` and `size` are the mapped pages.
-struct external_map {
-    void *base;
-    size_t size;
-    struct str bytes;
-};
+// Maps the range for reading. tsr__fd_unmap ends it.
 tsr_status tsr__external_map(tsr_session *session, const struct folder *folder,
                              const struct wire_external *external, const struct place *at,
-                             struct external_map *out) TSR_MUST_USE;
-void tsr__external_unmap(struct external_map *map);
+                             struct mapped_range *out) TSR_MUST_USE;
 
 #endif

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -134,26 +133,26 @@ static void gathered_pieces(void **state)
 {
     struct bench *b = *state;
     static char data[5000];
-    static struct iovec pieces[2500];
+    static struct str pieces[2500];
     char folder[] = "/tmp/tessera-gather-XXXXXX", path[64];
     for (size_t i = 0; i < sizeof data; i++)
         data[i] = (char)(i * 7);
     for (size_t i = 0; i < TSR_COUNT(pieces); i++)
-        pieces[i] = (struct iovec){&data[i], i % 3 == 0 ? 0 : 1 + i % 50};
+        pieces[i] = (struct str){&data[i], i % 3 == 0 ? 0 : 1 + i % 50};
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/f", folder);
     struct outfile o;
     assert_int_equal(tsr__out_open(b->s, path, &o), TSR_OK);
     tsr__out_write(&o, "head", 4);
     assert_int_equal(tsr__out_flushed(&o), 0);
-    tsr__out_gather(&o, pieces, (int)TSR_COUNT(pieces));
+    tsr__out_gather(&o, pieces, TSR_COUNT(pieces));
     assert_int_equal(tsr__out_flushed(&o), o.offset);
     assert_int_equal(tsr__out_commit(&o), TSR_OK);
     FILE *f = fopen(path, "rb");
     char head[4];
     assert_int_equal(fread(head, 1, 4, f), 4);
     for (size_t i = 0; i < TSR_COUNT(pieces); i++)
-        for (size_t k = 0; k < pieces[i].iov_len; k++)
+        for (size_t k = 0; k < pieces[i].n; k++)
             assert_int_equal(fgetc(f), (unsigned char)data[i + k]);
     assert_int_equal(fgetc(f), EOF);
     fclose(f);

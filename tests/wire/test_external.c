@@ -161,7 +161,7 @@ static void test_windows(void **state)
                                   .length = windows[i].length,
                                   .has_length = windows[i].has_length};
         struct place at = PLACE_NONE;
-        struct external_map map;
+        struct mapped_range map;
         tsr_finding_clear(x.s);
         assert_int_equal(tsr__external_map(x.s, &x.folder, &e, &at, &map), windows[i].status);
         if (windows[i].status != TSR_OK) {
@@ -171,7 +171,7 @@ static void test_windows(void **state)
         assert_int_equal(map.bytes.n, windows[i].wanted);
         for (uint64_t k = 0; k < map.bytes.n; k++)
             assert_int_equal((unsigned char)map.bytes.p[k], (windows[i].offset + k) % 251);
-        tsr__external_unmap(&map);
+        tsr__fd_unmap(&map);
     }
     teardown(&x);
 }
@@ -219,7 +219,7 @@ static void test_100_gib(void **state)
     close(fd);
     struct wire_external e = {.location = STR("large"), .length = size, .has_length = true};
     struct place at = PLACE_NONE;
-    struct external_map map;
+    struct mapped_range map;
     bool addressable = size <= PTRDIFF_MAX;
     assert_int_equal(tsr__external_map(x.s, &x.folder, &e, &at, &map),
                      addressable ? TSR_OK : TSR_IO);
@@ -231,7 +231,7 @@ static void test_100_gib(void **state)
     }
     assert_int_equal(map.bytes.n, size);
     assert_memory_equal(map.bytes.p + size - 3, "end", 3);
-    tsr__external_unmap(&map);
+    tsr__fd_unmap(&map);
     teardown(&x);
 }
 
@@ -245,13 +245,13 @@ static void test_faults(void **state)
     for (uint64_t nth = 1; nth < 10; nth++) {
         struct wire_external e = {.location = STR("w")};
         struct place at = PLACE_NONE;
-        struct external_map map;
+        struct mapped_range map;
         tsr_finding_clear(x.s);
         tsr__session_fault(x.s, FAULT_READ, nth, false);
         tsr_status st = tsr__external_map(x.s, &x.folder, &e, &at, &map);
         tsr__session_fault(x.s, FAULT_READ, 0, false);
         if (st == TSR_OK) {
-            tsr__external_unmap(&map);
+            tsr__fd_unmap(&map);
         } else {
             assert_int_equal(st, TSR_IO);
             assert_int_equal(tsr_finding_count(x.s), 1);

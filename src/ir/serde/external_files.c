@@ -7,8 +7,6 @@
 #include "ir/serde/serde.h"
 
 #include <errno.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 struct walk {
     tsr_model *model;
@@ -95,10 +93,8 @@ static tsr_status make_folders(tsr_model *model, struct str location, char *full
 {
     for (char *p = full + base; (p = strchr(p, '/')); p++) {
         // "out/a/b/w.bin" with base 4: creates the folders out/a and out/a/b.
-        struct stat st;
         *p = 0;
-        bool ok = (mkdir(full, 0777) == 0 || errno == EEXIST) && lstat(full, &st) == 0 &&
-                  S_ISDIR(st.st_mode);
+        bool ok = tsr__path_make_folder(full);
         *p = '/';
         if (!ok)
             return refuse_external(model, location, "a folder of its path cannot be created");
@@ -122,12 +118,12 @@ static bool leads_out(struct str location)
 static tsr_status copy_file(tsr_model *model, int fd, const char *full)
 {
     struct outfile file;
-    struct stat st;
-    if (fstat(fd, &st) != 0)
+    uint64_t size;
+    if (!tsr__fd_size(fd, &size))
         return tsr__fail(model->session, TSR_IO, DIAG_io_read, &PLACE(.file = str_of(full)), NULL,
                          "the data for '%s' cannot be read: %s", full, strerror(errno));
     TRY(tsr__out_open(model->session, full, &file));
-    tsr__out_copy(&file, fd, 0, (uint64_t)st.st_size);
+    tsr__out_copy(&file, fd, 0, size);
     return tsr__out_commit(&file);
 }
 
@@ -148,7 +144,7 @@ static tsr_status copy_one(tsr_model *model, const struct folder *from, struct s
     tsr_status status = make_folders(model, location, (char *)full.p, to.n);
     if (status == TSR_OK)
         status = copy_file(model, fd, full.p);
-    close(fd);
+    tsr__fd_close(fd);
     return status;
 }
 
@@ -199,7 +195,7 @@ static tsr_status find_readable(tsr_model *model, struct walk *walk)
 void tsr__external_warn(tsr_model *model, const char *path)
 {
     struct walk walk;
-    struct stat st;
+    struct path_facts facts;
     if (!model->path || !model->path[0] || same_folder(model, path))
         return;
     if (find_readable(model, &walk) != TSR_OK)
@@ -208,7 +204,7 @@ void tsr__external_warn(tsr_model *model, const char *path)
         struct str to = folder_of(path), location = walk.locations.at[i];
         struct str full =
             tsr__arena_printf(&model->arena, STR_FMT STR_FMT, STR_ARG(to), STR_ARG(location));
-        if (!full.p || leads_out(location) || stat(full.p, &st) == 0)
+        if (!full.p || leads_out(location) || tsr__path_facts(full.p, &facts))
             continue;
         tsr__diag(model->session, DIAG_external_elsewhere, &PLACE(.file = str_of(path)),
                   "copy the file to the folder of the model, or use `annotate --copy-data`",

@@ -6,16 +6,10 @@
 // on demand.
 #include "ir/serde/serde.h"
 
-#include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 // A mapped range of a data file.
 struct window {
     struct window *next;
-    struct external_map map;
+    struct mapped_range map;
 };
 // A data file that is open for copying, by its name in the model.
 struct opened {
@@ -45,9 +39,9 @@ struct store *tsr__store_hold(struct store *store)
 static void close_data_files(struct store *store)
 {
     for (struct window *window = store->windows; window; window = window->next)
-        tsr__external_unmap(&window->map);
+        tsr__fd_unmap(&window->map);
     for (struct opened *opened = store->opened; opened; opened = opened->next)
-        close(opened->fd);
+        tsr__fd_close(opened->fd);
 }
 
 void tsr__store_drop(struct store *store)
@@ -94,16 +88,9 @@ tsr_status tsr__store_add_data(struct store *store, const char *file)
 static tsr_status find_folder(struct store *store, struct str location, const struct place *at,
                               const struct folder **out)
 {
-    char name[NAME_MAX + 1];
     TRY(open_folder(store, at));
-    *out = &store->folder;
-    if (!store->has_more_data)
-        return TSR_OK;
-    bool is_short = location.n < sizeof name;
-    if (is_short)
-        snprintf(name, sizeof name, STR_FMT, STR_ARG(location));
-    if (!is_short || faccessat(store->folder.fd, name, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
-        *out = &store->more_data;
+    bool here = !store->has_more_data || tsr__folder_has(&store->folder, location);
+    *out = here ? &store->folder : &store->more_data;
     return TSR_OK;
 }
 
@@ -126,10 +113,9 @@ tsr_status tsr__store_map(struct store *store, const struct wire_external *exter
 // True if the open file has this name and contains the range.
 static bool serves(const struct opened *opened, const struct wire_external *external)
 {
-    struct stat info;
-    return str_eq(opened->location, external->location) && fstat(opened->fd, &info) == 0 &&
-           external->offset <= (uint64_t)info.st_size &&
-           external->length <= (uint64_t)info.st_size - external->offset;
+    uint64_t size;
+    return str_eq(opened->location, external->location) && tsr__fd_size(opened->fd, &size) &&
+           external->offset <= size && external->length <= size - external->offset;
 }
 
 // Opens an external file. Reuses an open one, unless it was truncated since.

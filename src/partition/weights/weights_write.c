@@ -12,10 +12,6 @@
 //     20 ranks: batches of 16 and 4, so W is read twice, not 20 times
 #include "internal.h"
 
-#include <errno.h>
-#include <sys/uio.h>
-#include <unistd.h>
-
 #define BLOCK_BYTES ((int64_t)1 << 20)
 #define BATCH_RANKS 16                  // data files that are open at a time; each has a buffer
 #define COPY_LEAST  ((int64_t)16 << 10) // shortest run that copy_file_range copies
@@ -52,23 +48,12 @@ static tsr_status source_open(struct draft *draft, const struct item *it, struct
 static tsr_status source_read(const struct source *source, int64_t at, int64_t n,
                               unsigned char *out)
 {
-    struct place place = PLACE(.value = source->name);
-    for (int64_t done = 0; done < n;) {
-        off_t from = (off_t)(source->offset + (uint64_t)(at + done));
-        ssize_t got = -1;
-        if (tsr__fault(source->session, FAULT_READ))
-            errno = EIO;
-        else
-            got = pread(source->fd, out + done, (size_t)(n - done), from);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return tsr__fail(source->session, TSR_IO, DIAG_io_read, &place, NULL,
-                             "cannot read the weight: %s",
-                             got < 0 ? strerror(errno) : "its file became shorter");
-        done += got;
-    }
-    return TSR_OK;
+    const char *why =
+        tsr__fd_read(source->session, source->fd, out, (size_t)n, source->offset + (uint64_t)at);
+    if (!why)
+        return TSR_OK;
+    return tsr__fail(source->session, TSR_IO, DIAG_io_read, &PLACE(.value = source->name), NULL,
+                     "cannot read the weight: %s", why);
 }
 
 // ---- one constant ------------------------------------------------------------------------------
@@ -108,7 +93,7 @@ static void advance_digest(const struct writer *writer)
                           tsr__out_flushed(writer_file(writer)));
 }
 
-static void flush_pieces(const struct writer *writer, struct iovec *pieces, int *n)
+static void flush_pieces(const struct writer *writer, const struct str *pieces, size_t *n)
 {
     if (*n)
         tsr__out_gather(writer_file(writer), pieces, *n);
@@ -122,8 +107,8 @@ static void write_block(struct writer *writer, const unsigned char *block, int64
                         int64_t bytes)
 {
     struct runs *runs = &writer->runs;
-    struct iovec pieces[GATHER_MOST];
-    int n_pieces = 0;
+    struct str pieces[GATHER_MOST];
+    size_t n_pieces = 0;
     bool left = false;
     while (!left && !runs->done && runs->start * bytes < at + n) {
         int64_t from = runs->start * bytes, to = runs->stop * bytes;
@@ -134,7 +119,7 @@ static void write_block(struct writer *writer, const unsigned char *block, int64
         if (stop - from < GATHER_LEAST)
             tsr__out_write(writer_file(writer), start, (size_t)(stop - from));
         else
-            pieces[n_pieces++] = (struct iovec){(void *)start, (size_t)(stop - from)};
+            pieces[n_pieces++] = str_bytes(start, (size_t)(stop - from));
         left = to > at + n;
         if (left)
             runs->start = (at + n) / bytes; // a block consists of complete elements
