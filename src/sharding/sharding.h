@@ -374,6 +374,57 @@ struct reshard_pair tsr__reshard_largest(struct arena *arena, const struct resha
                                          size_t elem_bytes);
 const char *tsr__reshard_op_name(int op); // "all-gather"
 
+// ---- from which inputs a size comes (size_origins.c) --------------------------------------------
+
+struct size_dim {
+    const tsr_value *input;
+    int axis;
+};
+// Dimensions of inputs that have their symbol in common with others, and for each axis of each
+// value the set of those from which its size comes. A set has a bit for each dimension, in
+// `n_words` words, and one for sizes that depend on the branch that an If takes. The caller sets
+// `arena` and `shapes`.
+struct size_origins {
+    struct arena *arena;
+    const struct shapes *shapes;
+    VEC(struct size_dim) dims;
+    size_t n_words;
+    uint64_t **sets; // by value id: a set for each axis, then one for the value; NULL: not known
+};
+struct size_origins_source {
+    void *data;
+    const struct rule *(*rule_of)(void *data, const tsr_node *node); // NULL: no rule
+    bool (*is_last)(void *data, struct size_dim dim); // comes after the others; NULL: none does
+};
+static inline bool origins_have(const uint64_t *set, int64_t bit)
+{
+    return set && bit >= 0 && (set[bit / 64] >> (bit % 64) & 1);
+}
+static inline int64_t origins_branch(const struct size_origins *o)
+{
+    return (int64_t)o->dims.n;
+}
+// Finds the origins of all sizes. Without memory for them, or in very large models, `sets` stays
+// NULL.
+void tsr__size_origins_find(struct size_origins *o, const tsr_model *model,
+                            const struct size_origins_source *source);
+// Returns the symbol of an unknown size of a model input: the declared one, else the one that shape
+// inference chose (INPUT.AXIS), else empty.
+struct str tsr__input_symbol(const struct shapes *shapes, const tsr_value *input, int axis);
+// Adds the origins of the axes of inputs that have a factor of `dim`, with `exact` only of those
+// whose origins are certain. Returns the number of such axes.
+int tsr__linked_origins(const struct size_origins *o, const tsr_node *node, const struct rule *rule,
+                        const struct rule_dim *dim, bool exact, uint64_t *to);
+// Adds the origins of inputs that control the shape of the result (of a Reshape, an Expand). If
+// these are not the sizes that the data has, the rule of the node does not hold. Returns false if
+// there are none.
+bool tsr__host_origins(const struct size_origins *o, const tsr_node *node, const struct rule *rule,
+                       uint64_t *to);
+// True if a size of the value with these sets (NULL: not known) and dimensions depends on the
+// branch that an If takes, so that no input has it in every run.
+bool tsr__size_varies(const struct size_origins *o, const uint64_t *sets, const tsr_dim *dims,
+                      int rank);
+
 // ---- what one device stores (local.c) -----------------------------------------------------------
 
 // Sizes that may differ from run to run. SIZE_OPEN: every rank can compute it from sizes of model

@@ -113,8 +113,9 @@ def convolutions(path):
                                 opset_imports=[helper.make_opsetid("", 18)]), path)
 
 
-def branches(path):
-    """Writes an If whose branches return different lengths: the rows of x, or those of a cache and x."""
+def branches(path, lengths):
+    """Writes an If whose branches return different lengths, the rows of x, or those of a cache and x; or whose branches compute the
+    result from different inputs, which share the name of a dimension and may differ in it."""
     f, rng = TensorProto.FLOAT, np.random.default_rng(0)
     value = lambda name, *shape: helper.make_tensor_value_info(name, f, shape)
 
@@ -122,11 +123,14 @@ def branches(path):
         out = helper.make_node("MatMul", [nodes[-1].output[0], "w"], [name], name=name + "_matmul")
         return helper.make_graph(nodes + [out], name + "_body", [], [value(name, "batch", None, 1024)])
 
-    some = body("long", [helper.make_node("Concat", ["past", "x"], ["z"], name="z", axis=1)])
+    some = body("long", [helper.make_node("Concat", ["past", "x"], ["z"], name="z", axis=1) if lengths else
+                         helper.make_node("Tanh", ["past"], ["z"], name="z")])
     none = body("short", [helper.make_node("Tanh", ["x"], ["t"], name="t")])
     nodes = [helper.make_node("If", ["c"], ["y"], name="if", then_branch=some, else_branch=none)]
-    inputs = [helper.make_tensor_value_info("c", TensorProto.BOOL, []), value("x", "batch", "seq", 1024), value("past", "batch", "p", 1024)]
-    graph = helper.make_graph(nodes, "g", inputs, [value("y", "batch", "p + seq", 1024)],
+    past, rows = ("p", "p + seq") if lengths else ("seq", "seq")
+    inputs = [helper.make_tensor_value_info("c", TensorProto.BOOL, []), value("x", "batch", "seq", 1024),
+              value("past", "batch", past, 1024)]
+    graph = helper.make_graph(nodes, "g", inputs, [value("y", "batch", rows, 1024)],
                               [numpy_helper.from_array(rng.standard_normal((1024, 1024)).astype("f"), "w")])
     onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
 
@@ -135,17 +139,18 @@ def one_answer(d):
     """Plan, partition and simulation name the same communication, sharded nodes and time, on devices in rings, tori, hosts and boxes,
     with sizes and with open sizes."""
     convolutions(d + "/convolutions.onnx")
-    branches(d + "/branches.onnx")
+    branches(d + "/branches.onnx", lengths=True)
+    branches(d + "/sources.onnx", lengths=False)
     names = ("bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny")
     cases = [(name, devices, sized) for name in names for devices in ("ring:6", "torus:2x3", "hosts:2x4", "hosts:3x2", "h100:8")
              for sized in (False, True)]
     # shards of different size, and partial sums in a stage
     always = [("gpt2_tiny", "hosts:3x2", True), ("gpt2_tiny", 7, True), ("gpt2_tiny", 3, True, "--stages", 2)]
     always += [("convolutions", devices, sized) for devices in (3, "ring:6", "torus:2x3", "hosts:2x4") for sized in (False, True)]
-    always += [("branches", devices, False) for devices in (4, "ring:6", "hosts:2x4")]
+    always += [(name, devices, False) for name in ("branches", "sources") for devices in (4, "ring:6", "hosts:2x4")]
     for name, devices, sized, *more in always + harness.sample(cases, 10):
         path, planned = os.path.join(MODELS, name, "model.onnx"), d + "/one.onnx"
-        if name in ("convolutions", "branches"):
+        if name in ("convolutions", "branches", "sources"):
             path = d + "/%s.onnx" % name
         open_dims = {x.dim_param for v in onnx.load(path, load_external_data=False).graph.input
                      for x in v.type.tensor_type.shape.dim} - {""}

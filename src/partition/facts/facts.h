@@ -36,28 +36,6 @@ struct size_maker {
 tsr_value *tsr__size_make(struct draft *draft, const struct size_maker *maker,
                           const struct item *it, int axis);
 
-// ---- origins.c: from which inputs a size comes --------------------------------------------------
-
-// Bits after those of the dimensions in draft->shared: the size depends on the branch that an If
-// takes; the set may be too large, because no rule says from which axes the size comes.
-#define BIT_BRANCH(draft) ((int64_t)(draft)->shared.n)
-#define BIT_GUESS(draft)  ((int64_t)(draft)->shared.n + 1)
-static inline bool origins_have(const uint64_t *set, int64_t bit)
-{
-    return set && bit >= 0 && (set[bit / 64] >> (bit % 64) & 1);
-}
-// Finds the origins of all sizes. Without memory for them, or in very large models, draft->origins
-// stays NULL, and sizes of one name that sharded nodes need must be equal.
-void tsr__origins_find(struct draft *draft);
-// Adds the origins of the axes of inputs that have a factor of `dim`, with `exact` only of those
-// whose origins are certain. Returns the number of such axes.
-int tsr__linked_origins(const struct draft *draft, const struct node_flow *nf,
-                        const struct rule_dim *dim, bool exact, uint64_t *to);
-// Adds the origins of inputs that control the shape of the result (of a Reshape, an Expand). If
-// these are not the sizes that the data has, the rule of the node does not hold. Returns false if
-// there are none.
-bool tsr__host_origins(const struct draft *draft, const struct node_flow *nf, uint64_t *to);
-
 // ---- same_sizes.c: which dimensions of inputs are equal -----------------------------------------
 
 // Returns the dimension from which ranks read a symbol for an axis of the item, given the first
@@ -77,9 +55,9 @@ bool tsr__same_sizes_add(struct draft *draft, struct same_sizes *same, struct si
 // Requires equal sizes where axes of several inputs of a sharded node have one sharded factor.
 bool tsr__same_sizes_add_node(struct draft *draft, struct same_sizes *same,
                               const struct node_flow *nf);
-// Records in draft->met which sizes are equal in every run that ONNX Runtime accepts, because the
-// node combines them.
-bool tsr__same_sizes_meet(struct draft *draft, const struct node_flow *nf);
+// Records in draft->met which sizes are equal in every run that ONNX Runtime accepts, because nodes
+// of the main graph combine them. Returns false if out of memory.
+bool tsr__same_sizes_meet(struct draft *draft);
 // Returns the first dimension that must be equal to this one; itself if there is none.
 struct size_source *tsr__same_size(const struct draft *draft, const struct same_sizes *same,
                                    struct size_source *at);

@@ -111,8 +111,8 @@ static void item_type(struct draft *draft, struct item *it)
     if (it->rank > TILE_MAX_RANK)
         it->rank = -1; // tensors of such a rank are never sharded: treat the rank as unknown
     it->dims = shape.dims;
-    if (draft->origins && it->rank == shape.rank)
-        it->origins = draft->origins[tsr__value_id(it->value)];
+    if (draft->origins.sets && it->rank == shape.rank)
+        it->origins = draft->origins.sets[tsr__value_id(it->value)];
     if (!tensor || it->rank < 0)
         return;
     tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, (size_t)it->rank + 1);

@@ -84,7 +84,7 @@ struct item {
     tsr_dtype dtype;
     int rank; // -1: unknown
     const tsr_dim *dims;
-    const uint64_t *origins;  // from which inputs the sizes come (origins.c); NULL: not known
+    const uint64_t *origins;  // from which inputs the sizes come (size_origins.c); NULL: not known
     bool fixed;               // all sizes are known; `shape` has them
     bool list;                // an ONNX sequence or optional of tensors; it is never sharded
     enum list_form list_form; // for lists: how they are transferred
@@ -206,11 +206,10 @@ struct draft {
     VEC(struct draft_state) states;
     struct map sizes; // symbol -> struct size_source, the first of a list
 
-    // Dimensions of inputs that share their name with others. A set of them (origins.c) has a bit
-    // for each in `n_words` words.
+    // From which inputs sizes come. By bit: the dimensions of inputs that share their name with
+    // others.
+    struct size_origins origins;
     VEC(struct size_source *) shared;
-    size_t n_words;
-    uint64_t **origins;     // by value id: a set for each axis, then one for the value; or NULL
     struct same_sizes met;  // dimensions that nodes of the main graph combine
     struct same_sizes same; // dimensions that must be equal in every run
 

@@ -30,7 +30,7 @@ static const uint64_t *origins_of(const struct draft *draft, const struct item *
 {
     const int axes[] = {axis, it->rank};
     for (size_t i = 0; it->origins && i < TSR_COUNT(axes); i++) {
-        const uint64_t *set = it->origins + (size_t)axes[i] * draft->n_words;
+        const uint64_t *set = it->origins + (size_t)axes[i] * draft->origins.n_words;
         if (first_in(first, set))
             return set;
     }
@@ -57,11 +57,7 @@ bool tsr__size_is_shared(struct draft *draft, const struct item *it, int axis)
 
 bool tsr__shape_varies(const struct draft *draft, const struct item *it)
 {
-    for (int axis = 0; it->origins && axis < it->rank; axis++)
-        if (it->dims[axis].value < 0 &&
-            origins_have(it->origins + (size_t)axis * draft->n_words, BIT_BRANCH(draft)))
-            return true;
-    return false;
+    return tsr__size_varies(&draft->origins, it->origins, it->dims, it->rank);
 }
 
 // ---- classes of dimensions ---------------------------------------------------------------------
@@ -152,7 +148,7 @@ static bool is_sharded(const struct node_flow *nf, const struct rule_dim *dim)
 static const uint64_t *shape_symbols(const struct draft *draft, const struct node_flow *nf)
 {
     const struct rule *rule = nf->place.rule;
-    uint64_t *symbols = ARENA_ARRAY(draft->arena, uint64_t, draft->n_words);
+    uint64_t *symbols = ARENA_ARRAY(draft->arena, uint64_t, draft->origins.n_words);
     for (int i = 0; symbols && i < rule->n_outputs; i++) {
         const struct rule_tensor *tensor = &rule->outputs[i];
         struct shape shape =
@@ -182,7 +178,7 @@ static bool join_factors(struct draft *draft, struct same_sizes *same, const str
     const struct rule *rule = nf->place.rule;
     if (!draft->shared.n || !rule || rule->whole)
         return true;
-    uint64_t *set = ARENA_ARRAY(draft->arena, uint64_t, draft->n_words);
+    uint64_t *set = ARENA_ARRAY(draft->arena, uint64_t, draft->origins.n_words);
     if (!set || !start(draft, same))
         return false;
     bool sharded = false;
@@ -191,16 +187,18 @@ static bool join_factors(struct draft *draft, struct same_sizes *same, const str
         if (!all && nf->place.cuts[factor] < 2)
             continue;
         sharded = true;
-        memset(set, 0, draft->n_words * sizeof *set);
-        if (!draft->origins)
+        memset(set, 0, draft->origins.n_words * sizeof *set);
+        if (!draft->origins.sets)
             join_set(draft, same, NULL, NULL);
-        else if (tsr__linked_origins(draft, nf, &dim, all, set) > 1)
+        else if (tsr__linked_origins(&draft->origins, nf->node, rule, &dim, all, set) > 1)
             join_set(draft, same, set, NULL);
     }
-    if (all || !sharded || !draft->origins || !tsr__host_origins(draft, nf, set))
+    if (all || !sharded || !draft->origins.sets ||
+        !tsr__host_origins(&draft->origins, nf->node, rule, set))
         return true;
     for (int factor = 0; factor < rule->n_factors; factor++)
-        tsr__linked_origins(draft, nf, &(struct rule_dim){.factors = &factor, .n = 1}, false, set);
+        tsr__linked_origins(&draft->origins, nf->node, rule,
+                            &(struct rule_dim){.factors = &factor, .n = 1}, false, set);
     join_set(draft, same, set, has_shape_input(rule) ? shape_symbols(draft, nf) : NULL);
     return true;
 }
@@ -211,9 +209,13 @@ bool tsr__same_sizes_add_node(struct draft *draft, struct same_sizes *same,
     return join_factors(draft, same, nf, false);
 }
 
-bool tsr__same_sizes_meet(struct draft *draft, const struct node_flow *nf)
+bool tsr__same_sizes_meet(struct draft *draft)
 {
-    return join_factors(draft, &draft->met, nf, true);
+    for (size_t i = 0; draft->origins.sets && i < draft->flow->n_nodes; i++)
+        if (!draft->flow->nodes[i].bodies &&
+            !join_factors(draft, &draft->met, &draft->flow->nodes[i], true))
+            return false;
+    return true;
 }
 
 // ---- names -------------------------------------------------------------------------------------
@@ -222,11 +224,11 @@ tsr_dim tsr__size_name(struct draft *draft, const struct item *it, int axis, tsr
 {
     struct size_source *first =
         declared.value < 0 ? tsr__map_get(&draft->sizes, str_of(declared.symbol)) : NULL;
-    if (!first || first->bit < 0 || !draft->origins)
+    if (!first || first->bit < 0 || !draft->origins.sets)
         return declared;
     const uint64_t *set = origins_of(draft, it, axis, first);
     struct size_source *own = set ? first_in(first, set) : NULL;
-    if (!own || origins_have(set, BIT_BRANCH(draft)))
+    if (!own || origins_have(set, origins_branch(&draft->origins)))
         return (tsr_dim){-1, ""};
     own = tsr__same_size(draft, &draft->met, own);
     for (struct size_source *at = first_in(first, set); at; at = first_in(at->next, set))

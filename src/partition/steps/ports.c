@@ -300,22 +300,12 @@ static tsr_status place_outputs(struct draft *draft)
 
 // ---- nodes that only read sizes -----------------------------------------------------------------
 
-// Returns the symbol of an unknown size of a model input: the declared one, else the one that shape
-// inference chose (INPUT.AXIS), else empty.
-static struct str size_symbol(const struct draft *draft, const tsr_value *value, int axis)
-{
-    struct str symbol = tsr__dim_symbol(value, axis);
-    struct shape shape = tsr__shapes_of(draft->flow->shapes, value);
-    if (!symbol.n && axis < shape.rank && shape.dims[axis].value < 0)
-        symbol = str_of(shape.dims[axis].symbol);
-    return symbol;
-}
-
 // True if every dimension of the input has a number or a name.
 static bool sizes_named(const struct draft *draft, const tsr_value *value)
 {
     for (int axis = 0; axis < tsr_value_rank(value); axis++)
-        if (tsr_value_dim(value, axis).value < 0 && !size_symbol(draft, value, axis).n)
+        if (tsr_value_dim(value, axis).value < 0 &&
+            !tsr__input_symbol(draft->flow->shapes, value, axis).n)
             return false;
     return tsr_value_rank(value) >= 0;
 }
@@ -421,18 +411,11 @@ static struct form *sum_shape(struct draft *draft, const tsr_value *value)
     return form;
 }
 
-// Gives a dimension that has its symbol in common with others a bit in sets of dimensions.
-static void share(struct draft *draft, struct size_source *at)
-{
-    if (at->bit < 0 && vec_add(draft->arena, &draft->shared, at))
-        at->bit = (int64_t)draft->shared.n - 1;
-}
-
 // Adds an input dimension to the sources of its symbol.
 static void add_source(struct draft *draft, const tsr_value *value, int axis)
 {
     bool readable = port_readable(draft, value, axis);
-    struct str symbol = size_symbol(draft, value, axis);
+    struct str symbol = tsr__input_symbol(draft->flow->shapes, value, axis);
     void **slot = symbol.n ? tsr__map_at(&draft->sizes, symbol) : NULL;
     struct size_source *at = slot ? ARENA_NEW(draft->arena, struct size_source) : NULL;
     if (!at)
@@ -447,14 +430,13 @@ static void add_source(struct draft *draft, const tsr_value *value, int axis)
     while (last->next)
         last = last->next;
     last->next = at;
-    share(draft, at->first);
-    share(draft, at);
 }
 
 // If ranks cannot read the size that a symbol is read from, plans the sum that gives it.
 static void count_source(struct draft *draft, const tsr_value *value, int axis)
 {
-    struct size_source *first = tsr__map_get(&draft->sizes, size_symbol(draft, value, axis));
+    struct size_source *first =
+        tsr__map_get(&draft->sizes, tsr__input_symbol(draft->flow->shapes, value, axis));
     if (first && first->input == value && first->axis == axis)
         first->count = sum_shape(draft, value);
 }
@@ -473,6 +455,39 @@ static void each_dimension(struct draft *draft, bool readable,
     }
 }
 
+static const struct rule *rule_of(void *data, const tsr_node *node)
+{
+    const struct draft *draft = data;
+    const struct node_flow *nf = draft->flows[tsr__node_id(node)];
+    return nf ? nf->place.rule : tsr__rule_of(draft->arena, node, draft->flow->shapes);
+}
+
+static bool is_unreadable(void *data, struct size_dim dim)
+{
+    return !port_readable(data, dim.input, dim.axis);
+}
+
+// Finds from which inputs sizes come, and gives the sources of sizes their bits.
+static void find_origins(struct draft *draft)
+{
+    struct size_origins *origins = &draft->origins;
+    *origins = (struct size_origins){.arena = draft->arena, .shapes = draft->flow->shapes};
+    tsr__size_origins_find(origins, draft->model,
+                           &(struct size_origins_source){draft, rule_of, is_unreadable});
+    for (size_t i = 0; i < origins->dims.n; i++) {
+        struct size_dim dim = origins->dims.at[i];
+        struct str symbol = tsr__input_symbol(origins->shapes, dim.input, dim.axis);
+        struct size_source *at = tsr__map_get(&draft->sizes, symbol);
+        while (at && (at->input != dim.input || at->axis != dim.axis))
+            at = at->next;
+        if (!at || !vec_add(draft->arena, &draft->shared, at))
+            return; // out of memory
+        at->bit = (int64_t)i;
+    }
+    if (!tsr__same_sizes_meet(draft))
+        origins->sets = NULL;
+}
+
 // Finds the input dimensions that have each symbol. Sizes that every rank can read come before
 // those that must be summed over the ranks.
 void tsr__draft_find_sizes(struct draft *draft)
@@ -480,6 +495,6 @@ void tsr__draft_find_sizes(struct draft *draft)
     tsr__map_init(&draft->sizes, draft->arena, 16);
     each_dimension(draft, true, add_source);
     each_dimension(draft, false, add_source);
-    tsr__origins_find(draft);
+    find_origins(draft);
     each_dimension(draft, false, count_source);
 }

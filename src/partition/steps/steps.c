@@ -382,7 +382,6 @@ static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size
     for (size_t i = n; i-- > 0;)
         takes_part[i] = tsr__node_needed(nodes[i].node, needed);
     for (size_t i = 0; i < n; i++) {
-        draft->flows[tsr__node_id(nodes[i].node)] = &nodes[i];
         if (takes_part[i])
             node_wants(draft, &nodes[i], draft->scope->graph);
     }
@@ -390,6 +389,12 @@ static bool draft_nodes(struct draft *draft, const struct node_flow *nodes, size
         if (takes_part[i] && !draft_next(draft, nodes + i, n - i, takes_part + i, &seen))
             return false;
     return true;
+}
+
+static void add_flow(void *data, const struct node_flow *nf)
+{
+    struct draft *draft = data;
+    draft->flows[tsr__node_id(nf->node)] = nf;
 }
 
 static bool draft_outputs(struct draft *draft)
@@ -471,6 +476,7 @@ tsr_status tsr__draft_build(struct draft *draft)
     draft->scope = &draft->main;
     collect_names(draft);
     TRY(refuse_reserved(draft));
+    tsr__flow_visit(draft->flow, add_flow, draft);
     tsr__draft_find_sizes(draft);
     bool all = draft_nodes(draft, draft->flow->nodes, draft->flow->n_nodes, needed) &&
                draft_outputs(draft);

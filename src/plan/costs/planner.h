@@ -215,9 +215,10 @@ struct planner_shapes {
     const struct shapes *full;  // shapes with sizes for all symbols
     const tsr_dim_size *sizes;  // the sizes of all symbols, the caller's first
     size_t n_sizes;
-    struct dim_sizes *by_symbol; // the same
-    bool constant_bounds;        // the model's opset has no Slice with computed bounds
-    struct planner_rules *rules; // of all planners of the model (value_sizes.c)
+    struct dim_sizes *by_symbol;        // the same
+    bool constant_bounds;               // the model's opset has no Slice with computed bounds
+    struct planner_rules *rules;        // of all planners of the model (value_sizes.c)
+    const struct size_origins *origins; // the same; NULL: no node has branches
 };
 struct planner_cache {
     struct map layouts;    // numbers of layouts (layouts.c)

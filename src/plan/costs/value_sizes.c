@@ -31,11 +31,19 @@ static int wider_by(const struct planner *planner, const tsr_value *constant)
     return more;
 }
 
+// True if a size of the value depends on the branch that an If takes.
+static bool varies(const struct planner *planner, const tsr_value *value, const struct shape *own)
+{
+    const struct size_origins *origins = planner->shapes.origins;
+    return origins && origins->sets &&
+           tsr__size_varies(origins, origins->sets[tsr__value_id(value)], own->dims, own->rank);
+}
+
 // Returns the sizes with SIZE_OPEN or SIZE_UNKNOWN for those that the model leaves open. In a loop,
-// a symbol may have another size in each iteration. Returns `shape` if the model gives all sizes.
-// NULL: out of memory.
+// a symbol may have another size in each iteration; without `symbols`, none has a known size.
+// Returns `shape` if the model gives all sizes. NULL: out of memory.
 static const int64_t *open_sizes(struct planner *planner, const struct shape *own,
-                                 const int64_t *shape, int rank, bool loops)
+                                 const int64_t *shape, int rank, bool symbols)
 {
     bool open = own->rank != rank;
     int64_t *out;
@@ -46,7 +54,7 @@ static const int64_t *open_sizes(struct planner *planner, const struct shape *ow
     out = ARENA_ARRAY(&planner->arena, int64_t, (size_t)rank + 1);
     for (int d = 0; out && d < rank; d++) {
         tsr_dim dim = own->rank == rank ? own->dims[d] : (tsr_dim){-1, ""};
-        bool known = !loops && tsr__dim_sizes_of(planner->shapes.by_symbol, dim) >= 0;
+        bool known = symbols && tsr__dim_sizes_of(planner->shapes.by_symbol, dim) >= 0;
         out[d] = dim.value >= 0 ? dim.value : known ? SIZE_OPEN : SIZE_UNKNOWN;
     }
     return out;
@@ -72,7 +80,7 @@ static bool fill(struct planner *planner, const tsr_value *value, int64_t times)
     }
     out->rank = rank;
     out->shape = shape;
-    out->open = open_sizes(planner, &own, shape, rank, times > 1);
+    out->open = open_sizes(planner, &own, shape, rank, times == 1 && !varies(planner, value, &own));
     if (!out->open)
         return false;
     out->bits = tsr_dtype_bits(s.dtype) ? tsr_dtype_bits(s.dtype) : 8;
@@ -285,6 +293,34 @@ const struct rule *tsr__planner_rule(const struct planner *planner, const tsr_no
     return *at;
 }
 
+static const struct rule *rule_of(void *data, const tsr_node *node)
+{
+    return tsr__planner_rule(data, node);
+}
+
+// Finds from which inputs the sizes of values come, if a node has branches.
+static bool find_origins(struct planner *planner, const struct planner *other)
+{
+    struct control control;
+    bool branches = false;
+    if (other)
+        planner->shapes.origins = other->shapes.origins;
+    const tsr_graph *graph = tsr_model_graph(planner->model);
+    for (const tsr_node *node = tsr_graph_first(graph); node && !branches;
+         node = tsr_node_next(node))
+        branches = tsr__control_of(node, &control);
+    if (other || !branches)
+        return true;
+    struct size_origins *origins = ARENA_NEW(&planner->arena, struct size_origins);
+    if (!origins)
+        return false;
+    *origins = (struct size_origins){.arena = &planner->arena, .shapes = planner->shapes.model};
+    tsr__size_origins_find(origins, planner->model,
+                           &(struct size_origins_source){planner, rule_of, NULL});
+    planner->shapes.origins = origins;
+    return !planner->arena.failed;
+}
+
 bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, size_t n,
                          const struct planner *other)
 {
@@ -294,7 +330,7 @@ bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, siz
     for (size_t id = 0; planner->values && id <= ids; id++)
         planner->values[id].shape = planner->values[id].open = scalar; // of values in subgraphs
     return planner->values && find_rules(planner, other) && find_shapes(planner, sizes, n) &&
-           fill_all(planner);
+           find_origins(planner, other) && fill_all(planner);
 }
 
 int64_t tsr__value_bytes(const struct planner *planner, const tsr_value *value)
