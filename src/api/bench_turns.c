@@ -146,14 +146,20 @@ tsr_status tsr__bench_turns(const tsr_model *model, const char *config, const ch
     bool launched = tsr__run_launched(arena.session, options, &rank);
     tsr_run_options alone = unsharded_options(model, config, options, launched);
     tsr_status st = TSR_OK;
+    const uint64_t steps = 2 * TURNS;
     baseline->measured = rank == 0 && may_fit(model);
     baseline->why = rank == 0 ? "its weights may not fit in the memory of this machine" : "";
     baseline->threads = alone.threads;
     for (int turn = 0; turn < TURNS && st == TSR_OK; turn++) {
+        uint64_t step = 2 * (uint64_t)turn;
+        if (baseline->measured)
+            tsr__progress_step(arena.session, "unsharded, turn", step, steps);
         st = unsharded_turn(&unsharded, turn, model, &alone, inputs, seconds, baseline);
+        tsr__progress_step(arena.session, "sharded, turn", step + 1, steps);
         if (st == TSR_OK)
             st = measure_turn(&sharded, turn, parts, options, inputs, seconds);
     }
+    tsr__progress_step(arena.session, "turns", steps, steps);
     if (st == TSR_OK)
         *result = sum_of_turns(&sharded);
     if (st == TSR_OK && baseline->measured)

@@ -796,6 +796,10 @@ struct tsr_session {
     bool fault_sticky;
     tsr_progress_fn progress_fn;
     void *progress_data;
+    struct progress_step {
+        const char *what; // NULL: none
+        uint64_t done, total;
+    } step;                // of a call that makes others
     atomic_bool cancelled; // set by other threads and by signal handlers
     struct arena results[RESULT_COUNT];
     void *user_rules; // for the module `rules`: rows that a user has added
@@ -809,6 +813,9 @@ bool tsr__thread_start(tsr_session *session, pthread_t *thread, void *(*run)(voi
                        void *data) TSR_MUST_USE;
 // Calls the session's progress callback, if there is one; done <= total.
 void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total);
+// The same for a step that makes calls with progress of their own. Until the next step, and until
+// done == total, `what` precedes theirs: "turn 1/6, loading ranks". It must be a literal.
+void tsr__progress_step(tsr_session *session, const char *what, uint64_t done, uint64_t total);
 // True if tsr_session_cancel was called. For long computations that can return a result early.
 bool tsr__cancelled(const tsr_session *session);
 // Returns TSR_CANCELLED with a diagnostic if tsr_session_cancel was called. Long work calls this

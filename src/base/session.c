@@ -7,6 +7,7 @@
 #include "base/internal.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <time.h>
 
 // Creates a session. The session itself is allocated by its allocator and included in memory_used.
@@ -73,10 +74,31 @@ bool tsr__thread_start(tsr_session *session, pthread_t *thread, void *(*run)(voi
     return started;
 }
 
-void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total)
+static void report(const tsr_session *session, const char *what, uint64_t done, uint64_t total)
 {
     if (session->progress_fn)
         session->progress_fn(session->progress_data, what, done, total);
+}
+
+void tsr__progress(tsr_session *session, const char *what, uint64_t done, uint64_t total)
+{
+    const struct progress_step *step = &session->step;
+    char text[256];
+    if (!step->what) {
+        report(session, what, done, total);
+        return;
+    }
+    snprintf(text, sizeof text, "%s %llu/%llu, %s", step->what, (unsigned long long)step->done,
+             (unsigned long long)step->total, what);
+    report(session, text, done, total);
+    if (done >= total) // listeners clear the line: the step goes on
+        report(session, step->what, step->done, step->total);
+}
+
+void tsr__progress_step(tsr_session *session, const char *what, uint64_t done, uint64_t total)
+{
+    session->step = (struct progress_step){done < total ? what : NULL, done, total};
+    report(session, what, done, total);
 }
 
 // Sets the flag that long operations check between their steps.

@@ -135,28 +135,40 @@ static double batch_seconds(const struct bench *bench, double seconds)
     return batch_s < seconds / 4 ? batch_s : seconds / 4;
 }
 
-// Reports the elapsed seconds on rank 0, once per second.
-static void report_seconds(const struct bench *bench, double elapsed, uint64_t *reported)
+// The seconds of runs as progress, which rank 0 reports.
+struct clock_text {
+    const char *what;
+    uint64_t next, total; // in whole seconds
+};
+
+static bool reports(const struct bench *bench)
 {
     const struct endpoint *place = tsr__job_place(bench->job);
-    if ((place && place->rank) || (uint64_t)elapsed == *reported || elapsed >= bench->seconds)
+    return !place || place->rank == 0;
+}
+
+// Reports the elapsed seconds, once per second. Runs may take longer than planned.
+static void report_seconds(const struct bench *bench, double elapsed, struct clock_text *text)
+{
+    uint64_t now = (uint64_t)elapsed;
+    if (!reports(bench) || now < text->next || now >= text->total)
         return;
-    *reported = (uint64_t)elapsed;
-    tsr__progress(bench->session, "runs: second", *reported, (uint64_t)ceil(bench->seconds));
+    tsr__progress(bench->session, text->what, now, text->total);
+    text->next = now + 1;
 }
 
 // Runs for `seconds`, and at least `at_least` times; no run is pending at the end. Rank 0 sets the
 // number of runs of each batch, so that all ranks make the same number. The number doubles (1, 2,
 // 4, ...) while batches are too short, because each broadcast costs time, and halves if they are
 // too long.
-static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
+static tsr_status run_for(struct bench *bench, const char *what, double seconds, int64_t at_least)
 {
     double began = tsr__now_s(), last = began, batch_s = batch_seconds(bench, seconds);
     int64_t batch = 1, runs = 0;
-    uint64_t reported = 0;
+    struct clock_text text = {what, 0, (uint64_t)ceil(seconds)};
     for (;;) {
         double now = tsr__now_s();
-        report_seconds(bench, now - began, &reported);
+        report_seconds(bench, now - began, &text);
         if (now - last < batch_s && runs && batch < MAX_BATCH)
             batch *= 2;
         else if (now - last > 2 * batch_s && batch > 1)
@@ -172,8 +184,8 @@ static tsr_status run_for(struct bench *bench, double seconds, int64_t at_least)
     }
     tsr_status st = collect_down_to(bench, 0);
     bench->wall_s = tsr__now_s() - began;
-    if (reported)
-        tsr__progress(bench->session, "runs: second", 1, 1); // clears the line
+    if (reports(bench))
+        tsr__progress(bench->session, what, 1, 1); // clears the line
     return st;
 }
 
@@ -305,13 +317,13 @@ static tsr_status open_job(struct bench *bench, const char *path, const tsr_run_
 static tsr_status measure_runs(struct bench *bench, tsr_bench_result *result)
 {
     double warm = bench->seconds * WARM_SHARE < WARM_S ? bench->seconds * WARM_SHARE : WARM_S;
-    tsr_status st = run_for(bench, warm, WARM_RUNS);
+    tsr_status st = run_for(bench, "warm-up runs: second", warm, WARM_RUNS);
     result->warmups = bench->n;
     bench->n = 0;
     if (st != TSR_OK)
         return st;
     time_communication(bench->job);
-    TRY(run_for(bench, bench->seconds, 1));
+    TRY(run_for(bench, "runs: second", bench->seconds, 1));
     return summarize(bench, result);
 }
 

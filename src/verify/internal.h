@@ -49,6 +49,10 @@ struct tsr_verify_result {
     struct outcome own, *trials; // of the model's own sharding; of random ones
 };
 
+// Steps of a verification that are reported as progress. Random shardings report only their number.
+enum { STEP_PLAN, STEP_PARTITION, STEP_UNSHARDED, STEP_SHARDED, STEP_COMPARE, STEPS };
+void tsr__verify_step(const struct work *work, int step); // verify.c; STEPS: the last one has ended
+
 // verify_sharding.c: partitions `model`, which is work->model with annotations, runs it and
 // compares with the unsharded run. TSR_DIFFERENT: an output differs. *out is complete after TSR_OK
 // and TSR_DIFFERENT, on rank 0 only.

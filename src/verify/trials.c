@@ -147,7 +147,7 @@ static tsr_status run_trial(struct trials *trials, size_t i, struct outcome *out
     struct work *work = trials->work;
     tsr_verify_trial *trial = &out->facts;
     struct diag_mark mark = tsr__diag_mark(work->session);
-    tsr__progress(work->session, "random shardings", i, work->options->random);
+    tsr__progress_step(work->session, "random shardings", i, work->options->random);
     TRY(tsr__cancel_check(work->session));
     trial->recorded = -1;
     tsr_status st = try_once(trials, work->options->seed + i, out);

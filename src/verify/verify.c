@@ -151,6 +151,15 @@ static tsr_status plan_model(struct work *work, tsr_plan_result **plan, tsr_veri
     return refuse_unsharded(work, planned.devices);
 }
 
+void tsr__verify_step(const struct work *work, int step)
+{
+    static const char *const names[STEPS + 1] = {"verify, planning",      "verify, partitioning",
+                                                 "verify, unsharded run", "verify, sharded run",
+                                                 "verify, comparing",     "verify"};
+    if (work->run.rank == 0 && (!work->options->random || step == STEPS))
+        tsr__progress_step(work->session, names[step], (uint64_t)step, STEPS);
+}
+
 // Verifies the sharding of the model, or of a plan that is made first. Other ranks run what rank 0
 // partitions.
 static tsr_status verify_own(struct work *work, tsr_verify_result *result)
@@ -159,8 +168,10 @@ static tsr_status verify_own(struct work *work, tsr_verify_result *result)
     tsr_plan_result *plan = NULL;
     tsr_plan_facts planned = {.size = sizeof planned, .config = work->options->config};
     tsr_status st = TSR_OK;
-    if (work->options->plan && work->run.rank == 0)
+    if (work->options->plan && work->run.rank == 0) {
+        tsr__verify_step(work, STEP_PLAN);
         st = plan_model(work, &plan, &result->facts);
+    }
     if (st == TSR_OK && plan)
         st = tsr_plan_result_about(plan, &planned);
     if (st == TSR_OK)
@@ -252,6 +263,7 @@ static tsr_status verify_opened(struct work *work, tsr_verify_result **out)
     TRY(open_all(work));
     TRY(keep_sizes(work, &result->facts));
     st = work->options->random ? tsr__verify_trials(work, result) : verify_own(work, result);
+    tsr__verify_step(work, STEPS);
     return st == TSR_INVALID && engine_lacks(work) ? TSR_ENGINE : st;
 }
 

@@ -178,7 +178,9 @@ static tsr_status broadcast_parts(struct work *work)
 static tsr_status run_and_compare(struct work *work, tsr_model *model, const char *config,
                                   bool apart, struct outcome *out)
 {
+    tsr__verify_step(work, STEP_UNSHARDED);
     tsr_status st = run_unsharded(work, model, config);
+    tsr__verify_step(work, STEP_SHARDED);
     tsr_tensors_free(out->sharded); // of a run before, with rounded products
     out->sharded = NULL;
     if (st == TSR_OK)
@@ -188,6 +190,7 @@ static tsr_status run_and_compare(struct work *work, tsr_model *model, const cha
     if (st == TSR_OK)
         st = tsr_run(work->session, work->scratch.parts, &work->run, work->inputs, out->sharded);
     tsr__folder_remove(work->scratch.parts);
+    tsr__verify_step(work, STEP_COMPARE);
     if (st == TSR_OK)
         st = compare_all(work, out->sharded, out);
     return st;
@@ -207,6 +210,7 @@ static tsr_status verify_sharding(struct work *work, tsr_model *model, const cha
         return follow_rank_0(work);
     tsr_partition_result_free(out->partition); // of a run before, with rounded products
     out->partition = NULL;
+    tsr__verify_step(work, STEP_PARTITION);
     tsr_status st = tsr_partition(model, work->scratch.parts, &options, &out->partition);
     if (st != TSR_OK) {
         tsr__folder_remove(work->scratch.parts);

@@ -92,6 +92,41 @@ static void listener(void **state)
     tsr_session_free(s);
 }
 
+struct heard {
+    char text[8][64];
+    int n;
+};
+
+static void keep(void *data, const char *what, uint64_t done, uint64_t total)
+{
+    struct heard *heard = data;
+    assert_true(heard->n < 8);
+    snprintf(heard->text[heard->n++], sizeof heard->text[0], "%s %llu/%llu", what,
+             (unsigned long long)done, (unsigned long long)total);
+}
+
+// A step precedes the progress of the calls in it, and is reported again when they end.
+static void steps(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {
+        "turn 0/2",   "turn 0/2, loading 0/1", "turn 0/2, loading 1/1", "turn 0/2", "turn 2/2",
+        "loading 0/1"};
+    struct heard heard = {.n = 0};
+    tsr_session_options options = {
+        .size = sizeof options, .progress = keep, .progress_data = &heard};
+    tsr_session *s = tsr_session_new(&options);
+    tsr__progress_step(s, "turn", 0, 2);
+    tsr__progress(s, "loading", 0, 1);
+    tsr__progress(s, "loading", 1, 1);
+    tsr__progress_step(s, "turn", 2, 2);
+    tsr__progress(s, "loading", 0, 1);
+    tsr_session_free(s);
+    assert_int_equal(heard.n, TSR_COUNT(expected));
+    for (size_t i = 0; i < TSR_COUNT(expected); i++)
+        assert_string_equal(heard.text[i], expected[i]);
+}
+
 static void free_engine(tsr_session *s, void *engine)
 {
     tsr__free(s, engine, 100);
@@ -165,6 +200,7 @@ int main(void)
         cmocka_unit_test(callers_allocator),
         cmocka_unit_test(newer_and_invalid_callers),
         cmocka_unit_test(listener),
+        cmocka_unit_test(steps),
         cmocka_unit_test(engine_goes_with_the_session),
         cmocka_unit_test(status_texts),
         cmocka_unit_test(faults_count),

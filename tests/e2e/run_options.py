@@ -468,13 +468,20 @@ def bench_is_not_silent(d):
     assert shown.index("runs: second 1/2") < shown.rindex("\r\x1b[K") < shown.index("runs in"), shown
     assert "second" not in on_terminal(*words, "--quiet").replace("per second", "")
     assert "runs: second" not in good(*words)
+    turns = on_terminal("bench", path, "--devices", 2, "--seconds", 1, "--dim", "n=4")
+    for line in ("\runsharded, turn 0/6, warm-up runs: second 0/1", "\rsharded, turn 5/6, runs: second 0/1"):
+        assert line in turns, turns
 
 
 def colors(d):
     """On a terminal, the severity of a diagnostic and the result of verify have colours, unless NO_COLOR or TERM=dumb is set."""
     path, red, green = mlp(d + "/m.onnx"), "\x1b[31merror[io-open]\x1b[m", "\x1b[32mPASS\x1b[m"
     absent, verify = ["check", d + "/absent.onnx"], ["verify", path, "--devices", 2, "--dim", "n=4", "--allow-unsharded"]
-    assert red in on_terminal(*absent, code=3) and green in on_terminal(*verify)
+    verified = on_terminal(*verify)
+    assert red in on_terminal(*absent, code=3) and green in verified
+    steps = ["planning 0/5", "partitioning 1/5", "unsharded run 2/5", "sharded run 3/5", "comparing 4/5"]
+    shown = [verified.index("\rverify, " + step) for step in steps] + [verified.rindex("\r\x1b[K"), verified.index(green)]
+    assert shown == sorted(shown), verified
     for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         plain = on_terminal(*absent, code=3, **variables)
         assert "error[io-open]" in plain and "\x1b[3" not in plain, plain
