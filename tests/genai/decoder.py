@@ -5,7 +5,7 @@
 
 form: how queries, keys and values reach the attention.
     packed    one projection, one input
-    separate  three projections
+    separate  three projections; separate-norm: and a norm of each head of queries and keys
     norm      one projection, a Split, and a norm of each head of queries and keys
     concat    attention of plain operators. Caches grow by Concat, and no input or output has a name that exporters use.
 mlp: layers have a feed-forward block of mlp times the hidden size. norms: a norm before each block and before the logits, without
@@ -59,14 +59,16 @@ class Builder:
     def attended(self, x, k, lengths, total):
         q, kv = self.heads * HEAD, self.kv_heads * HEAD
         ins = ["", "", ""]
-        if self.form == "separate":
+        if self.form.startswith("separate"):
             ins = [self.project(x, "%s_proj%d" % (which, k), HIDDEN, size) for which, size in (("q", q), ("k", kv), ("v", kv))]
         else:
             ins[0] = self.project(x, "qkv%d" % k, HIDDEN, q + 2 * kv)
         if self.form == "norm":
             parts = ["%s%d" % (which, k) for which in "qkv"]
             self.node("Split", [ins[0], self.constant("sizes%d" % k, np.array([q, kv, kv]))], parts, axis=-1)
-            ins = [self.norm(parts[0], "q_norm%d" % k, self.heads), self.norm(parts[1], "k_norm%d" % k, self.kv_heads), parts[2]]
+            ins = parts
+        if self.form.endswith("norm"):
+            ins = [self.norm(ins[0], "q_norm%d" % k, self.heads), self.norm(ins[1], "k_norm%d" % k, self.kv_heads), ins[2]]
         ins += ["past_key_values.%d.%s" % (k, which) for which in ("key", "value")] + [lengths, total, "cos", "sin"]
         outs = ["attended%d" % k, "present.%d.key" % k, "present.%d.value" % k]
         attributes = dict(num_heads=self.heads, kv_num_heads=self.kv_heads, do_rotary=1)
