@@ -158,18 +158,27 @@ static struct parsed parse(struct cli *cli, int argc, char **argv)
     return (struct parsed){false, 0};
 }
 
+#ifdef __EMSCRIPTEN__
+// The page reads these lines (src/web/worker.js), also with --json.
+#define FOR_PAGE      true
+#define END_OF_STATUS "\n"
+#else
+#define FOR_PAGE      false
+#define END_OF_STATUS "\x1b[K"
+#endif
+
 // Shows one line on a terminal and clears it when the work is done. The escape that clears the rest
 // of the line is written with write(2): stderr would print it as text.
 static void show_progress(void *data, const char *what, uint64_t done, uint64_t total)
 {
     const struct cli *cli = data;
-    char line[256] = "\r\x1b[K";
-    if (cli->quiet || cli->json)
+    char line[256] = "\r" END_OF_STATUS;
+    if (cli->quiet || (cli->json && !FOR_PAGE))
         return;
     fflush(stderr);
     if (done < total)
-        snprintf(line, sizeof line, "\r%.200s %llu/%llu\x1b[K", what, (unsigned long long)done,
-                 (unsigned long long)total);
+        snprintf(line, sizeof line, "\r%.200s %llu/%llu" END_OF_STATUS, what,
+                 (unsigned long long)done, (unsigned long long)total);
     ssize_t wrote = write(STDERR_FILENO, line, strlen(line));
     (void)wrote;
 }

@@ -5,8 +5,8 @@
 //     { id, blob }           reads a model: answers { id, bytes, left }, see weights.js
 //     { id, args, files }    runs a command in a folder with these files, name: bytes, and an empty folder "out": answers
 //                            { id, code, stdout, stderr, files }; files are those in "out"
-// While a command runs, the worker sends { id, line } for each line on stderr. `{ id, error }` says that the worker itself failed, mostly
-// for want of memory. To cancel, end the worker.
+// While a command runs, the worker sends { id, line } when its progress changes, which the command writes to stderr as lines that begin with
+// \r. `{ id, error }` says that the worker itself failed, mostly for want of memory. To cancel, end the worker.
 'use strict';
 
 importScripts('weights.js', 'tessera.js');
@@ -27,8 +27,8 @@ async function run(id, args, files) {
         thisProgram: 'tessera',
         print: line => stdout.push(line),
         printErr: line => {
-            stderr.push(line);
-            postMessage({ id, line });
+            if (line.startsWith('\r')) postMessage({ id, line: line.slice(1) });
+            else stderr.push(line);
         },
         instantiateWasm(imports, done) {
             WebAssembly.instantiate(wasm, imports).then(instance => done(instance, wasm));
