@@ -7,7 +7,7 @@ elsewhere, treats no name as markup and leaves the console empty. TESSERA_PICTUR
 tests/e2e/page.py), it must find no violation.
 
 usage: page.py TESSERA FOLDER MODELS, FOLDER has the page"""
-import functools, hashlib, http.server, json, os, sys, threading, time
+import functools, gzip, hashlib, http.server, json, os, sys, threading, time
 from urllib.parse import urlencode
 
 import numpy as np
@@ -99,7 +99,21 @@ def examples(d, place):
         shown = page.run("document.querySelector('#versions tbody').innerText")
         said = page.run("time(%r)" % report["simulation"]["first_s"])
         assert said in shown and plan["feasible"], (example, said, shown)
+        parts = native("partition", d + "/planned.onnx", "--config", plan["configuration"], "--dry-run", *words)
+        rows = page.run("[...document.querySelectorAll('#ranks tbody tr')].map(r => r.innerText)")
+        wanted = [page.run("[%d, bytes(%d), bytes(%d)].join('\\t')" % row) for row in zip(range(4), parts["weight_bytes"], parts["file_bytes"])]
+        assert rows == wanted, (example, rows, wanted)
         page.done()
+
+
+MOST_BYTES = 2_000_000  # compressed, without the examples
+
+
+def small(_, __):
+    """What a visitor loads before choosing a model."""
+    size = sum(len(gzip.compress(open(os.path.join(FOLDER, name), "rb").read())) for name in os.listdir(FOLDER)
+               if os.path.isfile(os.path.join(FOLDER, name)))
+    assert 100_000 < size < MOST_BYTES, size
 
 
 def opened(d, place):
@@ -147,6 +161,12 @@ def edited(_, place):
     found = page.text("#about")
     assert "shard-device" in found and "layer3/down" in found and "did you mean 1?" in found, found
     page.edit("layer3/down", "down3", "{2,1:0,1}")
+    page.run("document.querySelector('#nodes tbody button').click()")
+    index, outputs = page.run("(cells => [+cells[0].innerText, cells[5].innerText])(document.querySelector('#nodes tbody tr').cells)")
+    filled = page.run("['node', 'value', 'spec'].map(id => document.getElementById(id).value)")
+    path = os.path.join(FOLDER, "examples", page.text("#report h1"))
+    node = onnx.load(path, load_external_data=False).graph.node[index]
+    assert filled[:2] == [node.name, node.output[0]] and filled[2] in outputs, (filled, outputs)
     assert not page.error() and "no findings" in page.text("#about summary"), (page.error(), page.text("#about"))
     assert page.text("#report .verdict"), "a valid model is not predicted"
     page.edit("layer0/up", "up0", "{1:0,1}")
@@ -314,7 +334,14 @@ def accessible(_, place):
     return None
 
 
-CASES = (examples, opened, edited, by_hand, refused, cancelled, two_gigabytes, hostile, widths, by_keyboard, accessible)
+def picture(d, _):
+    """tools/browser-picture must make the picture of README."""
+    tool = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools", "browser-picture")
+    harness.good(sys.executable, tool, FOLDER, d + "/browser.png")
+    assert open(d + "/browser.png", "rb").read(8) == b"\x89PNG\r\n\x1a\n" and 20_000 < os.path.getsize(d + "/browser.png") < 200_000
+
+
+CASES = (small, picture, examples, opened, edited, by_hand, refused, cancelled, two_gigabytes, hostile, widths, by_keyboard, accessible)
 
 
 def main():

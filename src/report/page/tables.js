@@ -82,16 +82,25 @@ function searched(row) {
     return row.text;
 }
 
+// Makes the button that starts to change the shardings of a node, where the page can do that.
+function changeButton(row, change) {
+    const button = make('button', { type: 'button', 'aria-label': 'change ' + clean(row.name || row.op) }, 'Change');
+    button.addEventListener('click', () => change(row.index));
+    return button;
+}
+
 function shardings(report) {
     const { rows, left_out: more } = report.shardings;
-    const area = table('nodes', [
+    const columns = [
         column('#', row => row.index, 'n'),
         column('node', row => [row.name, members(row)], 'name'),
         column('operator', row => row.op),
         column('stage', row => row.stage, 'n'),
         column('inputs', row => specs(row.inputs), 'name'),
         column('outputs', row => specs(row.outputs), 'name'),
-    ], rows);
+    ];
+    if (report.change) columns.push(column('change', row => changeButton(row, report.change)));
+    const area = table('nodes', columns, rows);
     const filter = make('input', {
         type: 'search', placeholder: 'filter by name, operator or sharding', 'aria-label': 'filter', 'data-filter': 'nodes',
     });

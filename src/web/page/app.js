@@ -197,6 +197,8 @@ async function present(version) {
     if (!version.report && !errorsOf(version.findings)) {
         const { document: report } = await run(['report', model.name, '--config', version.config, ...sizeOptions()], version.files);
         report.findings = version.findings;
+        report.change = changeNode;
+        version.ranks = await ranks(version);
         report.command = version.command || report.command;
         if (version.plan && report.plan) report.plan.compared = version.plan.compared;
         version.report = report;
@@ -214,9 +216,37 @@ function drawVersion(version) {
     drawWork(version);
     if (version.report) {
         draw(version.report, place);
+        add(byId('communication'), rankTable(version.ranks));
         place.querySelector('nav').before(work);
     }
     about(version.findings);
+}
+
+// Returns what `partition` would write for each rank; null with an error where the model cannot be partitioned.
+async function ranks(version) {
+    try {
+        const { document } = await run(['partition', model.name, '--config', version.config, ...sizeOptions(), '--dry-run'], version.files);
+        return document;
+    } catch (error) {
+        if (error instanceof Refused) return { error: error.message };
+        throw error;
+    }
+}
+
+function rankTable(partition) {
+    const head = make('h3', null, 'Files of the ranks');
+    if (partition.error) return [head, lead('The model cannot be partitioned:'), make('pre', null, partition.error)];
+    const calls = Object.entries(partition.collectives).map(([op, count]) => count + ' ' + op).join(', ');
+    return [
+        head,
+        lead('What tessera partition writes: one ONNX file per rank, with ' + (calls || 'no communication') + ' between them' +
+            (partition.common_bytes ? ', and ' + bytes(partition.common_bytes) + ' of weights that ranks share' : '') + '.'),
+        table('ranks', [
+            column('rank', rank => rank, 'n'),
+            column('weights in memory', rank => bytes(partition.weight_bytes[rank]), 'n'),
+            column('files', rank => bytes(partition.file_bytes[rank]), 'n'),
+        ], partition.weight_bytes.map((_, rank) => rank)),
+    ];
 }
 
 async function plan() {
@@ -300,6 +330,18 @@ function drawWork(version) {
     model_.addEventListener('click', () => doing('Writing', () => downloadModel(version)));
     plan_.addEventListener('click', () => doing('Writing', () => downloadPlan(version)));
     add(work, section('versions', 'Plans and edits', null, history(), editForm(version), make('div.row actions', null, model_, plan_)));
+}
+
+// Fills the form with a node of the list of shardings.
+function changeNode(index) {
+    const node = byId('node'), { name, op } = model.source.nodes[index];
+    node.value = name && model.source.nodes.findIndex(n => n.name === name) === index ? name : '#' + index + ' ' + op;
+    node.dispatchEvent(new Event('input'));
+    const value = byId('value'), output = model.source.nodes[index].outputs.find(Boolean);
+    if (output) value.value = output;
+    value.dispatchEvent(new Event('change'));
+    byId('edit').scrollIntoView({ block: 'center' });
+    byId('spec').focus({ preventScroll: true });
 }
 
 const OFFERED = 100; // nodes that the list of names offers
