@@ -5,7 +5,7 @@
 //     { id, blob }           reads a model: answers { id, bytes, left }, see weights.js
 //     { id, args, files }    runs a command in a folder with these files, name: bytes, and an empty folder "out": answers
 //                            { id, code, stdout, stderr, files }; files are those in "out"
-// While a command runs, the worker sends { id, line } when its progress changes, which the command writes to stderr as lines that begin with
+// While a command runs, the worker sends { id, line } when its progress changes: the command writes it to stderr, as lines that begin with
 // \r. `{ id, error }` says that the worker itself failed, mostly for want of memory. To cancel, end the worker.
 'use strict';
 

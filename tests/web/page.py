@@ -101,7 +101,8 @@ def examples(d, place):
         assert said in shown and plan["feasible"], (example, said, shown)
         parts = native("partition", d + "/planned.onnx", "--config", plan["configuration"], "--dry-run", *words)
         rows = page.run("[...document.querySelectorAll('#ranks tbody tr')].map(r => r.innerText)")
-        wanted = [page.run("[%d, bytes(%d), bytes(%d)].join('\\t')" % row) for row in zip(range(4), parts["weight_bytes"], parts["file_bytes"])]
+        sizes = zip(range(4), parts["weight_bytes"], parts["file_bytes"])
+        wanted = [page.run("[%d, bytes(%d), bytes(%d)].join('\\t')" % row) for row in sizes]
         assert rows == wanted, (example, rows, wanted)
         page.done()
 
