@@ -198,7 +198,7 @@ def usage(d):
     r = run(p, {"x": x}, optimize=7)
     assert r.status == "USAGE" and "run-options" in r.text, str(r)
     r = run(p, {"x": x}, env={"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "here"})
-    assert r.status == "USAGE" and "transport-absent" in r.text, str(r)
+    assert r.status == "USAGE" and "plugin-absent" in r.text, str(r)
     r = run(p, {"x": x}, env={"PMI_RANK": "0", "PMI_SIZE": "3"})
     assert r.status == "ENGINE" and "plugin-absent" in r.text, str(r)
     r = run(p, {"x": x}, transport="threads", env={"PMI_RANK": "0", "PMI_SIZE": "2"})
