@@ -9,7 +9,6 @@
 
 #define MAX_PRICES 256
 #define MAX_BATCH  ((int64_t)1 << 20)
-#define SECONDS    2.0 // default time limit of one plan
 #define ANSWER     256 // default number of tokens that are generated for one prompt
 
 struct price {
@@ -636,8 +635,6 @@ static int read_options(struct advice *advice, struct prices *prices)
         return code;
     advice->states = cli_alloc(cli->n_given + 1, sizeof *advice->states);
     advice->n_states = cli_values(cli, "--state", advice->states);
-    if (!(advice->seconds > 0))
-        advice->seconds = SECONDS;
     return check_options(advice);
 }
 
@@ -694,7 +691,8 @@ static const struct option options[] = {
      "(default 1)"},
     {"--answer", "N", "tokens that are generated for one prompt (default 256)",
      INTO(struct advice, answer), .min = 1, .max = (int64_t)1 << 40},
-    {"--time", "S", "time limit of each plan in seconds (default 2)", INTO(struct advice, seconds)},
+    {"--time", "S", "time limit of each plan in seconds (default: a fixed amount of work)",
+     INTO(struct advice, seconds)},
     RULES_OPTION,
     END_OF_OPTIONS,
 };
