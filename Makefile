@@ -213,7 +213,7 @@ m32: SETUP := tools/setup m32
 m32: SEARCHES := $(SEARCHES)|plan test_(joint_)?blocks
 m32: ready ## the C tests of the portable modules with 32 bits, without long searches
 	@[ -f build-m32/build.ninja ] || meson setup build-m32 -Dportable=true --cross-file packaging/web/m32.ini
-	@ninja -C build-m32 tessera $$(tools/test-summary build-m32 --targets --without='$(SEARCHES)')
+	@ninja -C build-m32 src/web/tessera $$(tools/test-summary build-m32 --targets --without='$(SEARCHES)')
 	@tools/test-summary build-m32 --compiled --without='$(SEARCHES)'
 
 # From docs/, the headers and the docstrings; needs no build. Fails if a link is broken.
