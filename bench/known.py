@@ -14,12 +14,14 @@ import numpy as np
 from onnx import TensorProto, helper
 
 BLOCK = 32  # weights of 4 bits that share a scale
+SMALL = 1 << 16  # bytes of a weight that is not large
 PIECE = 1 << 24  # bytes that a thread fills at a time
 TYPES = {"f4": TensorProto.FLOAT, "u1": TensorProto.UINT8, "i8": TensorProto.INT64, "i4": TensorProto.INT32}
 
 
 class Net:
-    """A graph whose large weights are in one file. Without `stored` that file is not written: planning needs the sizes only."""
+    """A graph whose large weights are in one file. Without `stored` that file is not written and small weights are zeros: planning needs
+    the sizes only, partitioning also computes with biases and norms."""
     stored = True
 
     def __init__(self):
@@ -27,6 +29,8 @@ class Net:
 
     def weight(self, *shape, kind="f4", scale=0.02):
         """Random weights: normal with this deviation, or (u1) bytes, or (scale < 0) positive numbers up to -scale."""
+        if not self.stored and np.prod(shape) * np.dtype(kind).itemsize <= SMALL:
+            return self.constant(np.zeros(shape, kind))
         self.n += 1
         t = TensorProto(name="w%d" % self.n, data_type=TYPES[kind], dims=shape, data_location=TensorProto.EXTERNAL)
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
@@ -40,8 +44,8 @@ class Net:
     def constant(self, array):
         self.n += 1
         array = np.asarray(array)
-        if not self.stored and array.dtype.kind == "f" and array.size > 1:
-            return self.weight(*array.shape)
+        if not self.stored and array.nbytes > SMALL:
+            return self.weight(*array.shape, kind=array.dtype.str[1:])
         self.inits.append(helper.make_tensor("c%d" % self.n, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, array.tobytes(),
                                              raw=True))
         return "c%d" % self.n

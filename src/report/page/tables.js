@@ -156,14 +156,18 @@ function communicationTable(report) {
     ];
 }
 
-function findings(report) {
-    const where = f => [f.node || '', f.node && f.value ? ': ' : '', f.value || ''];
-    const list = report.findings.length ? table('found', [
+// Makes the table of what `check` found.
+function findingsTable(id, list) {
+    return table(id, [
         column('severity', f => make('span.' + f.severity, null, f.severity), 'sev'),
         column('code', f => make('code', null, f.code)),
-        column('where', where, 'name'),
+        column('where', f => [f.node || '', f.node && f.value ? ': ' : '', f.value || ''], 'name'),
         column('message', f => [f.message, f.hint && make('br'), f.hint], 'name'),
-    ], report.findings) : make('p', null, 'None.');
+    ], list);
+}
+
+function findings(report) {
+    const list = report.findings.length ? findingsTable('found', report.findings) : make('p', null, 'None.');
     return section('findings', 'Diagnostics', null, list);
 }
 

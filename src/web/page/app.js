@@ -151,26 +151,21 @@ function about(findings) {
             fact('outputs', valueWords(info.outputs)),
             fact('configurations', configurations || 'none: the model is not annotated')))),
         make('h2', null, 'Check'),
-        findings.length ? table('model-findings', [
-            column('severity', f => make('span.' + f.severity, null, f.severity), 'sev'),
-            column('code', f => make('code', null, f.code)),
-            column('where', f => [f.node || '', f.node && f.value ? ': ' : '', f.value || ''], 'name'),
-            column('message', f => [f.message, f.hint && make('br'), f.hint], 'name'),
-        ], findings) : make('p', null, 'No findings: the annotations are valid.')));
+        findings.length ? findingsTable('model-findings', findings) : make('p', null, 'No findings: the annotations are valid.')));
 }
 
 // Reads a model: its facts and findings. An annotated one is shown at once.
 async function open(name, blob, example, sizes) {
-    const source = await tool.open(blob), first = { label: 'as opened', files: { [name]: source.bytes } };
-    const { document: info } = await run(['info', name], first.files);
-    const { document: check } = await run(['check', name], first.files, 1);
+    const source = await tool.open(blob), first = { label: 'as opened', files: { [name]: source.bytes }, edits: [] };
+    await examine(name, first);
+    const { info } = first;
     model = { name, example, source, info, versions: [first], shown: null };
     byId('opened').textContent = clean(name + ', ' + bytes(blob.size));
     byId('report').textContent = '';
     byId('report').before(work);
     work.hidden = true;
     drawSizes(sizes);
-    about(check.findings);
+    about(first.found);
     if (info.configurations.length) await present(first);
 }
 
@@ -185,15 +180,19 @@ function errorsOf(findings) {
     return findings.filter(f => f.severity === 'error').length;
 }
 
-// Checks and predicts a version and shows it. Of several configurations it is the last, which the latest edit concerns. A version with
+// Fills in what `info` and `check` say about a version.
+async function examine(name, version) {
+    const { document: info } = await run(['info', name], version.files);
+    const { document: check } = await run(['check', name], version.files, 1);
+    Object.assign(version, { info, found: check.findings });
+}
+
+// Examines and predicts a version and shows it. Of several configurations it is the last, which the latest edit concerns. A version with
 // errors has no prediction; the list of findings says where they are.
 async function present(version) {
-    if (!version.findings) {
-        const { document: info } = await run(['info', model.name], version.files);
-        const { document: check } = await run(['check', model.name], version.files, 1);
-        const config = version.config || info.configurations[info.configurations.length - 1].name;
-        Object.assign(version, { info, config, findings: concerning(check.findings, config) });
-    }
+    if (!version.info) await examine(model.name, version);
+    if (!version.config) version.config = version.info.configurations[version.info.configurations.length - 1].name;
+    version.findings = concerning(version.found, version.config);
     if (!version.report && !errorsOf(version.findings)) {
         const { document: report } = await run(['report', model.name, '--config', version.config, ...sizeOptions()], version.files);
         report.findings = version.findings;
@@ -235,7 +234,9 @@ async function ranks(version) {
 
 function rankTable(partition) {
     const head = make('h3', null, 'Files of the ranks');
-    if (partition.error) return [head, lead('The model cannot be partitioned:'), make('pre', null, partition.error)];
+    const unread = partition.error && partition.error.includes(Weights.ABSENT);
+    const why = unread ? 'A partition computes with large weights, which this page does not read:' : 'The model cannot be partitioned:';
+    if (partition.error) return [head, lead(why), make('pre', null, partition.error)];
     const calls = Object.entries(partition.collectives).map(([op, count]) => count + ' ' + op).join(', ');
     return [
         head,
@@ -254,7 +255,7 @@ async function plan() {
     const { document, files } = await run(['plan', model.name, ...target, '-o', 'out/' + model.name], start.files);
     if (!document.feasible) throw new Refused('no plan fits in the memory of these devices');
     await present({
-        label: 'plan for ' + machine(), files, plan: document, config: document.configuration, edits: [], machine: machine(),
+        label: 'plan for ' + machine(), files, plan: document, config: document.configuration, edits: [], begun: 'plan',
         command: ['tessera report', model.name, ...target, '-o page.html'].join(' '),
     });
 }
@@ -264,23 +265,23 @@ async function byHand() {
     const { document: topology } = await run(['topology', 'show', machine()], {});
     const devices = topology.devices.length, edits = ['--config', BY_HAND + ':' + devices, '--topology', machine()];
     const { files } = await run(['annotate', model.name, ...edits, '-o', 'out/' + model.name], model.versions[0].files);
-    await present({ label: 'by hand on ' + machine(), files, config: BY_HAND, edits: [], machine: machine(), hand: true });
+    await present({ label: 'by hand on ' + machine(), files, config: BY_HAND, edits: [], begun: 'hand' });
 }
 
 // Changes one sharding of a version, infers what is missing and predicts the result.
 async function edit(version, words) {
     const name = model.name, { files: edited } = await run(
         ['annotate', name, '--config', version.config, ...words, '-o', 'out/' + name], version.files);
-    let files = { ...version.files, ...edited };
-    const { document: check } = await run(['check', name], files, 1);
-    if (!errorsOf(concerning(check.findings, version.config))) {
-        const inferred = await run(['infer', name, '--config', version.config, '-o', 'out/' + name], files);
-        files = { ...files, ...inferred.files };
+    const next = {
+        label: words.join(' '), files: { ...version.files, ...edited }, config: version.config, begun: version.begun,
+        edits: [...version.edits, words],
+    };
+    await examine(name, next);
+    if (!errorsOf(concerning(next.found, next.config))) {
+        const { files } = await run(['infer', name, '--config', next.config, '-o', 'out/' + name], next.files);
+        Object.assign(next, { files: { ...next.files, ...files }, info: null });
     }
-    await present({
-        label: words.join(' '), files, config: version.config,
-        edits: [...(version.edits || []), words], machine: version.machine, hand: version.hand, planned: version.plan || version.planned,
-    });
+    await present(next);
 }
 
 function download(name, blob) {
@@ -291,14 +292,13 @@ function download(name, blob) {
     setTimeout(() => URL.revokeObjectURL(link.href), 60000);
 }
 
-async function downloadModel(version) {
+function downloadModel(version) {
     download(model.name, saved(model.source, version.files[model.name]));
 }
 
-async function downloadPlan(version) {
-    const { document } = await run(['info', model.name], version.files);
-    const { devices } = document.configurations.find(c => c.name === version.config);
-    const script = [`--config ${version.config}:${devices}`, ...document.shardings.filter(s => s.configuration === version.config)
+function downloadPlan(version) {
+    const { configurations, shardings } = version.info, { devices } = configurations.find(c => c.name === version.config);
+    const script = [`--config ${version.config}:${devices}`, ...shardings.filter(s => s.configuration === version.config)
         .map(s => `--shard "#${s.index}":${JSON.stringify(s.value)}=${s.sharding}`)];
     download(model.name.replace(/\.onnx$/, '') + '.plan.txt', new Blob([script.join('\n') + '\n']));
 }
@@ -325,11 +325,12 @@ function showButton(version) {
 function drawWork(version) {
     work.hidden = false;
     work.textContent = '';
-    const model_ = make('button', { type: 'button' }, 'Download the annotated model');
-    const plan_ = make('button', { type: 'button' }, 'Download the plan');
-    model_.addEventListener('click', () => doing('Writing', () => downloadModel(version)));
-    plan_.addEventListener('click', () => doing('Writing', () => downloadPlan(version)));
-    add(work, section('versions', 'Plans and edits', null, history(), editForm(version), make('div.row actions', null, model_, plan_)));
+    const annotated = make('button', { type: 'button' }, 'Download the annotated model');
+    const planned = make('button', { type: 'button' }, 'Download the plan');
+    annotated.addEventListener('click', () => downloadModel(version));
+    planned.addEventListener('click', () => downloadPlan(version));
+    add(work, section('versions', 'Plans and edits', null, history(), editForm(version),
+        make('div.row actions', null, annotated, planned)));
 }
 
 // Fills the form with a node of the list of shardings.
@@ -354,9 +355,9 @@ function editForm(version) {
     const value = make('select', { id: 'value' });
     const spec = make('input', { ...typed, id: 'spec', placeholder: '{2,1:0,1}' });
     const apply = make('button', { type: 'submit' }, 'Apply'), drop = make('button', { type: 'button' }, 'Remove');
-    const { nodes } = model.source, found = () => nodes.find((n, i) => n.name === node.value || '#' + i === node.value.split(' ')[0]);
+    const { nodes } = model.source, found = () => nodes.findIndex((n, i) => n.name === node.value || '#' + i === node.value.split(' ')[0]);
     const current = () => {
-        const at = found(), index = nodes.indexOf(at);
+        const index = found();
         const known = version.info.shardings.find(s => s.configuration === version.config && s.index === index && s.value === value.value);
         spec.value = known ? known.sharding : '';
     };
@@ -368,15 +369,15 @@ function editForm(version) {
         }
         names.textContent = '';
         add(names, offers);
-        const at = found();
+        const at = nodes[found()];
         value.textContent = '';
         if (at) add(value, [...new Set([...at.inputs, ...at.outputs])].filter(Boolean).map(name => make('option', { value: name }, name)));
         current();
     });
     value.addEventListener('change', current);
-    const place = () => '"#' + nodes.indexOf(found()) + '":' + JSON.stringify(value.value);
+    const place = () => '"#' + found() + '":' + JSON.stringify(value.value);
     const ready = () => {
-        if (found() && value.value) return true;
+        if (nodes[found()] && value.value) return true;
         refuse(node.value ? 'there is no node "' + node.value + '"' : 'choose a node first');
         return false;
     };
@@ -404,9 +405,8 @@ function keepAddress() {
     state.set('machine', machine());
     for (const size of dims()) state.append('dim', size);
     for (const id of ['limit', 'stages', 'objective']) if (byId(id).value.trim()) state.set(id, byId(id).value.trim());
-    if (version && (version.plan || version.planned)) state.set('do', 'plan');
-    if (version && version.hand) state.set('do', 'hand');
-    for (const words of version && version.edits || []) state.append('edit', words.join(' '));
+    if (version.begun) state.set('do', version.begun);
+    for (const words of version.edits) state.append('edit', words.join(' '));
     window.history.replaceState(null, '', '#' + state);
 }
 
