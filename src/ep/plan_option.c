@@ -55,7 +55,7 @@ static bool open_target(struct target *target)
 }
 
 // Returns the node that the text names: by its index in the main graph ("#12"), or by its path if
-// it is in a body ("#3 > then_branch > #0"). Returns NULL if there is none.
+// it is in a body ("#3 > then_branch > #0"). NULL: there is no such node.
 static tsr_node *find_node(const struct target *target, struct str text)
 {
     int64_t index = -1;

@@ -604,8 +604,7 @@ static int advise(struct advice *advice, const struct prices *prices)
     return code;
 }
 
-// Takes the size of the batch out of the sizes of the model that reads prompts: so many prompts are
-// read in one run.
+// Reads how many prompts one run reads: the size of the batch in --prefill-dim, 1 without it.
 static void read_together(struct advice *advice)
 {
     struct cli_dims *dims = &advice->prefill_dims;

@@ -128,8 +128,8 @@ static struct form *const_form(struct draft *draft, struct item *it, const struc
     return tsr__form_new(draft, it, want, FORM_CONST);
 }
 
-// Returns the first form of which each device of `want` can slice its shard; *identity: the shards
-// are equal. NULL: there is none.
+// Returns the first form of which each device of `want` can slice its shard, or NULL. *identity is
+// set if the form has these shards already.
 static struct form *slice_source(struct draft *draft, struct item *it,
                                  const struct tile_layout *want, bool *identity)
 {

@@ -16,7 +16,7 @@ void tsr__draft_want(struct draft *draft, const tsr_value *value, const struct t
 struct form *tsr__draft_convert(struct draft *draft, struct item *it,
                                 const struct tile_layout *want, const tsr_node *reader);
 // Returns a form of which each device of `want` can slice its shard, without planning the slice.
-// NULL: there is none, or out of memory.
+// NULL: no form has these shards, or out of memory.
 struct form *tsr__draft_source(struct draft *draft, struct item *it,
                                const struct tile_layout *want);
 // As tsr__draft_convert, but returns NULL if communication would be necessary.
