@@ -387,6 +387,9 @@ int64_t tsr__node_scratch(const tsr_node *node, const struct shapes *shapes);
 // Returns the extra bytes on CPUs for each byte of a constant at that input, because the kernel
 // converts it to a wider type.
 int tsr__node_widens(const tsr_node *node, size_t input);
+// Returns the rewrite of a node that reads only the sizes of its input (Shape, Size), not the
+// elements; NULL: the rule is of another node, or NULL.
+const struct rule_rewrite *tsr__rule_sizes(const struct rule *rule);
 // True if the node becomes a constant when the model is loaded, provided all its inputs are
 // constants.
 bool tsr__node_folds(const tsr_node *node);

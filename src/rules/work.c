@@ -123,16 +123,18 @@ bool tsr__rule_looks_up(const struct rule *rule, int input)
     return false;
 }
 
-// True if the node reads only the sizes of its input, not the elements.
+const struct rule_rewrite *tsr__rule_sizes(const struct rule *rule)
+{
+    for (int i = 0; rule && i < rule->n_rewrites; i++)
+        if (rule->rewrites[i].kind == REWRITE_SIZES || rule->rewrites[i].kind == REWRITE_SIZE)
+            return &rule->rewrites[i];
+    return NULL;
+}
+
 static bool reads_sizes(const struct rule *rule, int input)
 {
-    for (int i = 0; i < rule->n_rewrites; i++) {
-        const struct rule_rewrite *rewrite = &rule->rewrites[i];
-        if ((rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE) &&
-            rewrite->input == input)
-            return true;
-    }
-    return false;
+    const struct rule_rewrite *rewrite = tsr__rule_sizes(rule);
+    return rewrite && rewrite->input == input;
 }
 
 const struct expert_inputs *tsr__node_experts(const tsr_node *node)

@@ -146,6 +146,7 @@ def one_answer(d):
              for sized in (False, True)]
     # shards of different size, and partial sums in a stage
     always = [("gpt2_tiny", "hosts:3x2", True), ("gpt2_tiny", 7, True), ("gpt2_tiny", 3, True, "--stages", 2)]
+    always += [("bert_tiny", "l40s:4", True)]  # a result of which a device reads only the sizes
     always += [("convolutions", devices, sized) for devices in (3, "ring:6", "torus:2x3", "hosts:2x4") for sized in (False, True)]
     always += [(name, devices, False) for name in ("branches", "sources") for devices in (4, "ring:6", "hosts:2x4")]
     for name, devices, sized, *more in always + harness.sample(cases, 10):

@@ -211,17 +211,9 @@ const struct rule_rewrite *tsr__sharded_rewrite(const struct node_flow *nf, enum
 
 const struct rule_rewrite *tsr__sizes_rewrite(const struct node_flow *nf)
 {
-    const struct rule *rule = nf->place.rule;
-    if (!rule)
-        return NULL;
-    for (int i = 0; i < rule->n_rewrites; i++) {
-        const struct rule_rewrite *rewrite = &rule->rewrites[i];
-        bool sizes = rewrite->kind == REWRITE_SIZES || rewrite->kind == REWRITE_SIZE;
-        if (sizes && nf->inputs[rewrite->input] &&
-            !tsr__layout_is_whole(nf->inputs[rewrite->input]))
-            return rewrite;
-    }
-    return NULL;
+    const struct rule_rewrite *rewrite = tsr__rule_sizes(nf->place.rule);
+    const struct tile_layout *input = rewrite ? nf->inputs[rewrite->input] : NULL;
+    return input && !tsr__layout_is_whole(input) ? rewrite : NULL;
 }
 
 // True if `source` is a known shape and `layout` shards one of its dimensions. Every device then

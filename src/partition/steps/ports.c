@@ -314,21 +314,14 @@ static bool sizes_named(const struct draft *draft, const tsr_value *value)
 // layout, so that the input is not converted. Such a node reads no elements.
 static void read_as_kept(struct draft *draft, const struct node_flow *nf)
 {
-    const struct rule *rule = nf->place.rule;
-    if (!rule)
+    const struct rule_rewrite *rewrite = tsr__rule_sizes(nf->place.rule);
+    const tsr_value *value = rewrite ? tsr_node_input(nf->node, (size_t)rewrite->input) : NULL;
+    if (!value)
         return;
-    for (int i = 0; i < rule->n_rewrites; i++) {
-        const struct rule_rewrite *rewrite = &rule->rewrites[i];
-        if (rewrite->kind != REWRITE_SIZES && rewrite->kind != REWRITE_SIZE)
-            continue;
-        const tsr_value *value = tsr_node_input(nf->node, (size_t)rewrite->input);
-        if (!value)
-            continue;
-        const struct tile_layout *layout = draft->kept[tsr__value_id(value)];
-        if (layout && tsr_value_is_input(value) && !tsr__layout_is_whole(layout) &&
-            sizes_named(draft, value))
-            nf->inputs[rewrite->input] = tsr__layout_copy(draft->arena, layout);
-    }
+    const struct tile_layout *layout = draft->kept[tsr__value_id(value)];
+    if (layout && tsr_value_is_input(value) && !tsr__layout_is_whole(layout) &&
+        sizes_named(draft, value))
+        nf->inputs[rewrite->input] = tsr__layout_copy(draft->arena, layout);
 }
 
 // Calls a function for each line of a metadata entry.

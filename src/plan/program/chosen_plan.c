@@ -78,11 +78,8 @@ static uint32_t source_of(struct planner *planner, struct forms *forms, uint32_t
 // True if the node only returns sizes of its input, so that it reads no elements.
 static bool reads_sizes(const struct planner *planner, const struct reader *reader)
 {
-    const struct rule *rule = reader->node == SIZE_MAX ? NULL : planner->nodes[reader->node].rule;
-    for (int i = 0; rule && !reader->captures && i < rule->n_rewrites; i++)
-        if (rule->rewrites[i].kind == REWRITE_SIZES || rule->rewrites[i].kind == REWRITE_SIZE)
-            return true;
-    return false;
+    return reader->node != SIZE_MAX && !reader->captures &&
+           tsr__rule_sizes(planner->nodes[reader->node].rule);
 }
 
 // Returns the layout that all readers of a value want; PLAN_NO_LAYOUT: they differ.

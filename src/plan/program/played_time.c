@@ -39,11 +39,14 @@ struct event {
 struct events {
     VEC(struct event) list;
 };
-// Nodes that only the first device runs, by index.
-struct first_only {
+// Which devices run a node, or need a value.
+enum needed { ON_NONE, ON_FIRST, ON_ALL };
+// Which devices need the nodes, by index.
+struct needs {
     const struct planner *planner;
-    unsigned char *nodes;
-    bool all; // all readers of a value are such nodes
+    unsigned char *nodes; // enum needed
+    unsigned char value;  // of the value whose readers are visited
+    bool cut;             // that value is sharded
 };
 struct timing {
     struct planner *planner; // of all nodes: each has its candidate
@@ -52,7 +55,7 @@ struct timing {
     struct arena arena;
     struct value_forms *forms; // by value id
     struct player player;
-    struct first_only first;
+    struct needs needs;
     bool *unused;                // nodes of branches that are not taken, by index
     bool counts_only;            // in such a branch: communication is counted, and not played
     struct map moves;            // struct events of reshardings, by layouts and value
@@ -216,54 +219,80 @@ static int64_t add_events(struct timing *timing, const struct events *events, in
     return sum;
 }
 
-// ---- nodes of the first device -----------------------------------------------------------------
+// ---- nodes that devices need --------------------------------------------------------------------
 
-// Called for each reader of a value: sets first->all to whether only the first device runs the
-// reader. False, which ends the iteration: other devices run it, too.
-static bool is_read_by_first(void *data, tsr_node *node, size_t input)
+static bool is_cut(const struct planner *planner, const tsr_value *value)
 {
-    struct first_only *first = data;
-    int64_t reader = first->planner->node_at[tsr__node_id(node)];
-    (void)input;
-    first->all = reader >= 0 && first->nodes[reader];
-    return first->all;
+    uint32_t layout = tsr__plan_layout(planner, value);
+    return layout != PLAN_NO_LAYOUT && !tsr__layout_is_whole(planner->layouts.at[layout].tiles);
 }
 
-// True if only the first device runs the node. The node must be replicated on devices that include
-// the first. Its results must be read only by such nodes, or be outputs of the model, which the
-// first device returns. The partition drops the node on the other devices. Nodes with bodies, and
-// nodes in bodies, run on all devices.
-static bool is_first_only(struct first_only *first, size_t i)
+// True if the partition replaces the node by the sizes of its sharded input, which it then does not
+// read.
+static bool is_replaced(const struct plan_node *node, size_t input, bool cut)
 {
-    const struct plan_node *node = &first->planner->nodes[i];
+    const struct rule_rewrite *sizes = tsr__rule_sizes(node->rule);
+    return sizes && cut && sizes->input == (int)input;
+}
+
+// Called for each reader of a value: raises needs->value to the devices that need the value for it.
+static bool add_reader(void *data, tsr_node *node, size_t input)
+{
+    struct needs *needs = data;
+    int64_t reader = needs->planner->node_at[tsr__node_id(node)];
+    unsigned char need = ON_ALL;
+    if (reader >= 0 && is_replaced(&needs->planner->nodes[reader], input, needs->cut))
+        need = ON_NONE;
+    else if (reader >= 0)
+        need = needs->nodes[reader];
+    needs->value = need > needs->value ? need : needs->value;
+    return needs->value < ON_ALL;
+}
+
+// Returns which devices need output o of a node. The first device returns the outputs of the model.
+static enum needed output_needed(struct needs *needs, const struct candidate *candidate,
+                                 const tsr_value *value, size_t o)
+{
+    const struct planner *planner = needs->planner;
+    if (planner_stays(planner, value) || candidate->out[o] == PLAN_NO_LAYOUT)
+        return ON_ALL;
+    const struct tile_layout *layout = planner->layouts.at[candidate->out[o]].tiles;
+    needs->cut = !tsr__layout_is_whole(layout);
+    needs->value = tsr_value_is_output(value) ? ON_FIRST : ON_NONE;
+    tsr_value_uses(value, add_reader, needs);
+    bool first = !candidate->cut && tsr__layout_has_device(layout, 0);
+    return needs->value == ON_FIRST && !first ? ON_ALL : needs->value;
+}
+
+// Returns which devices run the node: those that need its results. The partition drops it on the
+// others. Nodes with bodies, and nodes in bodies, run on all devices.
+static enum needed node_needed(struct needs *needs, size_t i)
+{
+    const struct plan_node *node = &needs->planner->nodes[i];
+    enum needed most = ON_NONE;
     if (!node->strategy || node->bodies || !in_main_graph(node))
-        return false;
+        return ON_ALL;
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
-    if (candidate->cut)
-        return false;
-    for (size_t o = 0; o < tsr_node_output_count(node->node); o++) {
+    for (size_t o = 0; o < tsr_node_output_count(node->node) && most < ON_ALL; o++) {
         const tsr_value *value = tsr_node_output(node->node, o);
-        if (!value)
-            continue;
-        first->all = !planner_stays(first->planner, value) && candidate->out[o] != PLAN_NO_LAYOUT &&
-                     tsr__layout_has_device(first->planner->layouts.at[candidate->out[o]].tiles, 0);
-        if (first->all)
-            tsr_value_uses(value, is_read_by_first, first);
-        if (!first->all)
-            return false;
+        enum needed need = value ? output_needed(needs, candidate, value, o) : ON_NONE;
+        most = need > most ? need : most;
     }
-    return true;
+    return most;
 }
 
-// Finds the nodes that only the first device runs. Goes backwards, because a node depends on its
-// readers. Returns false if out of memory.
-static bool find_first_only(const struct planner *planner, struct arena *arena,
-                            struct first_only *out)
+// Finds which devices run each node. Goes backwards, because a node depends on its readers. In a
+// pipeline every stage may have a first device, so `staged` keeps nodes on all devices. Returns
+// false if out of memory.
+static bool find_needs(const struct planner *planner, struct arena *arena, bool staged,
+                       struct needs *out)
 {
-    *out = (struct first_only){.planner = planner};
+    *out = (struct needs){.planner = planner};
     out->nodes = ARENA_ARRAY(arena, unsigned char, planner->n_nodes + 1);
-    for (size_t i = planner->n_nodes; out->nodes && i-- > 0;)
-        out->nodes[i] = is_first_only(out, i);
+    for (size_t i = planner->n_nodes; out->nodes && i-- > 0;) {
+        enum needed need = node_needed(out, i);
+        out->nodes[i] = (unsigned char)(staged && need == ON_FIRST ? ON_ALL : need);
+    }
     return out->nodes != NULL;
 }
 
@@ -336,6 +365,8 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
     for (size_t i = 0; i < n_reads; i++) {
         const tsr_value *value = plan_any_read(node, captures, i);
         if (!value || (i < n_in && !node->border && read_before(node->node, i)))
+            continue;
+        if (i < n_in && is_replaced(node, i, is_cut(timing->planner, value)))
             continue;
         timing->counts_only = is_unmade(timing, value);
         uint32_t want = i < n_in ? candidate->in[i] : whole_on(timing, range, value, range->n);
@@ -447,7 +478,7 @@ static void run_node(struct timing *timing, const struct plan_node *node, size_t
     if (!has_sums(timing->planner, node, candidate))
         sums = candidate->comm - candidate->halo;
     use_each(&work, apart ? candidate->each_apart : candidate->each, candidate->n_each);
-    if (timing->first.nodes && timing->first.nodes[node - timing->planner->nodes])
+    if (timing->needs.nodes[node - timing->planner->nodes] == ON_FIRST)
         work.n = 1;
     if (!timing->counts_only) {
         if (halo > 0)
@@ -517,6 +548,8 @@ static bool list_steps(struct timing *timing, const int64_t *common)
             flush(timing);
             k++;
         }
+        if (node->strategy && timing->needs.nodes[i] == ON_NONE)
+            continue;
         if (node->strategy) {
             if (!bring_inputs(timing, node, k))
                 return false;
@@ -543,8 +576,7 @@ bool tsr__plan_play(struct planner *planner, const struct plan_range *ranges, si
     timing.forms =
         ARENA_ARRAY(&timing.arena, struct value_forms, tsr__model_value_ids(planner->model) + 1);
     struct player *player = &timing.player;
-    // In a pipeline every stage may have a first device.
-    bool ok = timing.forms && (n > 1 || find_first_only(planner, &timing.arena, &timing.first)) &&
+    bool ok = timing.forms && find_needs(planner, &timing.arena, n > 1, &timing.needs) &&
               tsr__player_init(player, &timing.arena, planner->machine.topology, planner->machine.n,
                                n > 1) &&
               list_steps(&timing, common) && tsr__player_play(player, 1);

@@ -162,15 +162,6 @@ bool tsr__size_varies(const struct size_origins *o, const uint64_t *sets, const 
 
 static bool visit_graph(struct visit *v, const tsr_graph *graph);
 
-// True if the node returns sizes of its first input (Shape, Size) and reads no elements.
-static bool returns_sizes(const struct rule *rule)
-{
-    for (int i = 0; rule && i < rule->n_rewrites; i++)
-        if (rule->rewrites[i].kind == REWRITE_SIZES || rule->rewrites[i].kind == REWRITE_SIZE)
-            return true;
-    return false;
-}
-
 // Adds the origins of all inputs of the node, and of the values that its subgraphs read.
 static void join_inputs(const struct visit *v, const tsr_node *node, const struct rule *rule)
 {
@@ -180,9 +171,9 @@ static void join_inputs(const struct visit *v, const tsr_node *node, const struc
     memset(v->joined, 0, o->n_words * sizeof *v->joined);
     for (size_t i = 0; i < tsr_node_input_count(node); i++) {
         const tsr_value *value = tsr_node_input(node, i);
-        for (int axis = 0; value && returns_sizes(rule) && axis < rank_of(o, value); axis++)
+        for (int axis = 0; value && tsr__rule_sizes(rule) && axis < rank_of(o, value); axis++)
             add_set(o, v->joined, set_of(o, value, axis));
-        if (!returns_sizes(rule))
+        if (!tsr__rule_sizes(rule))
             add_set(o, v->joined, all_of(o, value));
     }
     for (size_t i = 0; i < n; i++)
