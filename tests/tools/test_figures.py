@@ -52,6 +52,17 @@ with tempfile.TemporaryDirectory(prefix="tessera-figures-") as folder:
     rc, said = run("write", "--root", folder)
     with open(folder + "/docs/measured.md", encoding="utf-8") as f:
         harness.check("write restores it", rc == 0 and shown in f.read(), said)
+    other = tool.stored(folder + "/docs/figures.json")["models"]
+    other["rows"] = other["rows"][:1]
+    other["rows"][0]["speedup"]["2"]["median"] = 6.54
+    tool.store(folder + "/other.json", {"models": other})
+    rc, said = run("write", "--root", folder, "--from", folder + "/other.json")
+    now = tool.stored(folder + "/docs/figures.json")
+    with open(folder + "/README.md", encoding="utf-8") as f:
+        harness.check("groups of another file replace the stored ones", rc == 0 and now["models"] == other and "6.5x" in f.read(), said)
+    harness.check("the other groups stay", now["scaling"]["rows"][0] == row, now.keys())
+    rc, said = run("write", "--root", folder, "--from", folder + "/none.json")
+    harness.check("a file without figures is refused", rc == 2 and "has no figures" in said, said)
     figures = tool.stored(folder + "/docs/figures.json")
     figures["scaling"]["rows"][0]["speedup"]["2"]["median"] = 7.77
     figures["scaling"]["about"]["forced"] = True
@@ -71,6 +82,8 @@ harness.check("busy and stolen time", used == (0.5, 0.2), used)
 found = tool.summary({"1": [10.0, 12.0, 14.0, 10.0, 10.0], "2": [5.0, 6.0, 7.0, 10.0, 4.0]})
 of_two = {"2": {"median": 2.0, "least": 1.0, "most": 2.5}}
 harness.check("speedups are those of the same round", found["speedup"] == of_two, json.dumps(found))
+rates = tool.per_second({"median": 10.0, "least": 5.0, "most": 20.0})
+harness.check("the least time is the greatest rate", rates == {"median": 100.0, "least": 50.0, "most": 200.0}, rates)
 harness.check("times are medians", found["ms"]["1"] == {"median": 10.0, "least": 10.0, "most": 14.0}, json.dumps(found))
 rc, said = run("measure", "build", "--rounds", "4")
 harness.check("fewer than five rounds are refused", rc == 2 and "at least 5" in said, said)
