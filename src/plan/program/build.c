@@ -95,37 +95,41 @@ static bool is_needed(const struct planner *planner, size_t i)
 
 // ---- layouts of neighbours ----------------------------------------------------------------------
 
-// True if some dimension has several factors, such as heads and elements, and of each dimension at
-// most the first factor is sharded. Shards then consist of full heads. Such layouts must be offered
-// to neighbours, which do not find them themselves.
+// True if some dimension has several factors, such as heads and elements. Shards then consist of
+// full heads, or of the same heads of each row (rows and heads in one dimension). Such layouts must
+// be offered to neighbours, which do not find them themselves.
 static bool is_in_units(const struct tile_layout *layout)
 {
-    bool found = false;
-    for (int d = 0; d < layout->rank; d++) {
-        found = found || layout->dims[d].n > 1;
-        for (int factor = 1; factor < layout->dims[d].n; factor++)
-            if (layout->dims[d].factors[factor].cuts > 1)
-                return false;
-    }
-    return found;
-}
-
-// True if a dimension of unknown size is sharded in units of known size.
-static bool is_in_open_units(const struct tile_layout *layout)
-{
     for (int d = 0; d < layout->rank; d++)
-        if (layout->dims[d].n > 1 && layout->dims[d].factors[0].size == 0)
+        if (layout->dims[d].n > 1)
             return true;
     return false;
 }
 
-// True if offering the layout is worth the time. Shards in units of an unknown size are offered
-// only if each device has another shard: the node also has a candidate with equal parts of all
-// elements, which costs the same. So they save only reshards, and all of them would slow the
-// solver.
-static bool is_worth_offering(const struct planner *planner, const struct tile_layout *layout)
+// True if a dimension is sharded in units and its size is unknown, or if units are sharded.
+static bool has_open_or_sharded_units(const struct tile_layout *layout)
 {
-    return !is_in_open_units(layout) || layout->n_shards == planner->machine.n;
+    for (int d = 0; d < layout->rank; d++) {
+        const struct tile_dim *dim = &layout->dims[d];
+        if (dim->n > 1 && dim->factors[0].size == 0)
+            return true;
+        for (int factor = 1; factor < dim->n; factor++)
+            if (dim->factors[factor].cuts > 1)
+                return true;
+    }
+    return false;
+}
+
+// True if offering the layout is worth the time. Units of an unknown number, and sharded units, are
+// offered only to readers, and only if each device has another shard: the node also has a candidate
+// with equal parts of all elements, which costs the same. So they save only reshards, and all of
+// them would slow the solver. Example: a norm of each head reads rows and heads as one dimension,
+// of which each device has some heads of each row.
+static bool is_worth_offering(const struct planner *planner, enum slot_side side,
+                              const struct tile_layout *layout)
+{
+    return !has_open_or_sharded_units(layout) ||
+           (side == SIDE_INPUT && layout->n_shards == planner->machine.n);
 }
 
 // Offers a layout to a tensor of a node, if the node would not find the layout itself. Readers may
@@ -144,7 +148,7 @@ static void offer(struct planner *planner, size_t to, enum slot_side side, size_
     }
     bool spread = offered->spread && offered->tiles->n_shards > 1 &&
                   offered->tiles->n_shards < planner->machine.n;
-    if ((spread || is_in_units(offered->tiles)) && is_worth_offering(planner, offered->tiles))
+    if ((spread || is_in_units(offered->tiles)) && is_worth_offering(planner, side, offered->tiles))
         (void)tsr__planner_try_layout(planner, node->strategy, node->node, side, slot, layout);
 }
 

@@ -271,8 +271,9 @@ struct target {
 // Splits a factor, if necessary, so that the sizes of the innermost factors of the dimension
 // multiply to `at`. There is then a border between factors at `at`. Example: a dimension of factors
 // 8 and 6 (48 elements) has borders at 6 and 48. A border at 12 = 2 * 6 splits 8 into 4 and 2. A
-// border at 9 is impossible, because 9 is not a multiple of 6. Returns false, with the reason in
-// solve->wrong, if the border is impossible.
+// border at 9 is impossible, because 9 is not a multiple of 6. An outermost factor of unknown size
+// is taken for a multiple of the border. Returns false, with the reason in solve->wrong, if the
+// border is impossible.
 static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
 {
     const struct rule_dim *dim = dim_of(solve, out, i, axis);
@@ -280,9 +281,9 @@ static bool border(struct solve *solve, bool out, int i, int axis, int64_t at)
     for (int k = dim->n - 1; k >= 0; k--) {
         if (below >= at)
             break;
-        int64_t above = below * size_of(solve, dim->factors[k]);
-        if (above > at) {
-            if (at % below || above % at)
+        int64_t size = size_of(solve, dim->factors[k]), above = below * size;
+        if (size < 0 || above > at) {
+            if (at % below || (size >= 0 && above % at))
                 return fail(solve, "shard bounds do not match the factors of the dimension");
             return split(solve, dim->factors[k], at / below);
         }
@@ -369,14 +370,13 @@ static int factor_alike(const struct solve *solve, const struct rule_dim *dim,
     return factors[k];
 }
 
-// Returns the product of the known sizes of factors 1 to n - 1; 0: a size is unknown, a factor
-// other than the first is sharded, or the product is too large.
+// Returns the product of the known sizes of factors 1 to n - 1; 0: a size is unknown, or the
+// product is too large.
 static int64_t unit_of_layout(const struct tile_dim *l)
 {
     int64_t unit = 1;
     for (int i = 1; i < l->n; i++)
-        if (l->factors[i].cuts > 1 || l->factors[i].size < 1 ||
-            !mul_ok(unit, l->factors[i].size, &unit))
+        if (l->factors[i].size < 1 || !mul_ok(unit, l->factors[i].size, &unit))
             return 0;
     return unit;
 }
@@ -391,35 +391,28 @@ static int64_t unit_of_rule(const struct solve *solve, const struct rule_dim *di
     return unit;
 }
 
-// Finds the factor of a dimension of unknown size whose layout shards units of a known size: the
-// first one. Splits it if the rule has smaller units. Returns 1; 0: not possible. Example: X
-// [4*batch,64] has {?/2*4,1}, because a Reshape merged [batch,4,64]. For a MatMul that reads X, the
-// rows m become m and 4, and m is in 2 shards.
+// True if the dimension consists of an unknown number of units, in the layout and in the rule, and
+// the layout shards the number of units or the units. Example: a Reshape merged [batch,16,64] to X
+// [16*batch,64]. X then has {?/2*16,1} or {?*16/2,1}.
+static bool has_open_units(const struct solve *solve, const struct rule_dim *dim,
+                           const struct tile_dim *l)
+{
+    int64_t want = unit_of_layout(l), have = unit_of_rule(solve, dim);
+    return want >= 2 && have >= 1 && want % have == 0 && size_of(solve, dim->factors[0]) < 0 &&
+           !dim->window;
+}
+
+// Finds the factor that the number of units is in the rule: the first one. Splits it if the rule
+// has smaller units. Returns 1; 0: not possible. Example: for a MatMul that reads X {?/2*16,1} the
+// rows m become m and 16, and m is in 2 shards.
 static int target_in_units(struct solve *solve, const struct rule_dim *dim,
                            const struct tile_dim *l, struct target *target)
 {
     int factor = dim->factors[0];
     int64_t want = unit_of_layout(l), have = unit_of_rule(solve, dim);
-    if (want < 2 || have < 1 || want % have || size_of(solve, factor) >= 0 || dim->window) {
-        fail(solve, "the shard bounds cannot be checked because sizes are unknown");
-        return 0;
-    }
     if (want > have && !split(solve, factor, want / have))
         return 0;
     target[0] = (struct target){factor, l->factors[0].cuts, 1, l->factors[0].shares, 0, 0};
-    return 1;
-}
-
-// Finds the factor that factor k of the layout shards, for unknown sizes or a dimension of one
-// factor. Layout and rule must have the same factors, or the same units (target_in_units). Returns
-// 1; 0: not possible.
-static int targets_alike(struct solve *solve, const struct rule_dim *dim, const struct tile_dim *l,
-                         int k, int64_t size, struct target *target)
-{
-    int factor = factor_alike(solve, dim, l, k, size);
-    if (factor < 0)
-        return target_in_units(solve, dim, l, target);
-    target[0] = (struct target){factor, l->factors[k].cuts, 1, l->factors[k].shares, 0, 0};
     return 1;
 }
 
@@ -438,34 +431,20 @@ static int target_shared(struct solve *solve, bool out, int i, int axis, int64_t
     return 1;
 }
 
-// Finds the factors of the rule that factor k of the layout's dimension `l` shards. Returns their
+// Finds the factors of the rule that factor k of the layout shards, if both have borders at the
+// ends of that factor or can get them. `sizes` are those of the layout's factors. Returns their
 // number; 0: not possible.
-static int targets_of(struct solve *solve, bool out, int i, int axis, const struct tile_dim *l,
-                      int k, int64_t size, struct target *target)
+static int targets_at_borders(struct solve *solve, bool out, int i, int axis,
+                              const struct tile_dim *l, int k, const int64_t *sizes,
+                              struct target *target)
 {
-    const struct rule_dim *dim = dim_of(solve, out, i, axis);
-    int64_t sizes[TILE_MAX_FACTORS], below = 1, product = 1, cuts = l->factors[k].cuts;
-    if (dim->n == 0) {
-        solve->broadcast = dim->broadcast;
-        fail(solve, size == 1 ? "a dimension of size 1 is sharded"
-                              : "a dimension is sharded that the operator's rule does not shard");
-        return 0;
-    }
-    // the layout fits the size, and the sizes of all factors of the rule are known
-    bool known = size > 0 && tsr__dim_factor_sizes(l, size, sizes);
-    for (int j = 0; j < dim->n; j++)
-        known = known && size_of(solve, dim->factors[j]) > 0 &&
-                mul_ok(product, size_of(solve, dim->factors[j]), &product);
-    if ((dim->n == 1 && l->n == 1) || size == 1 || !known)
-        return targets_alike(solve, dim, l, k, size, target);
+    int64_t below = 1, cuts = l->factors[k].cuts;
+    tile_shares shares = l->factors[k].shares;
     for (int j = k + 1; j < l->n; j++)
         below *= sizes[j];
     int64_t above = below * sizes[k];
-    if (product != size && dim->window)
-        fail(solve, "a dimension that needs windows may only be sharded in contiguous shards");
-    if (product != size || !border(solve, out, i, axis, above))
+    if (!border(solve, out, i, axis, above))
         return 0;
-    tile_shares shares = l->factors[k].shares;
     if (shares && sizes[k] % tsr__units_of(cuts, shares) == 0)
         return target_shared(solve, out, i, axis, above, &l->factors[k], target);
     if (!shares && sizes[k] % cuts == 0)
@@ -479,6 +458,55 @@ static int targets_of(struct solve *solve, bool out, int i, int axis, const stru
     }
     target[0] = (struct target){factor, cuts, 1, shares, 0, 0};
     return 1;
+}
+
+// Finds the factors of the rule that factor k of the layout's dimension `l` shards, for unknown
+// sizes or a dimension of one factor. Layout and rule must have the same factors, or open units
+// (has_open_units). Returns their number; 0: not possible.
+static int targets_open(struct solve *solve, bool out, int i, int axis, const struct tile_dim *l,
+                        int k, int64_t size, struct target *target)
+{
+    const struct rule_dim *dim = dim_of(solve, out, i, axis);
+    int64_t sizes[TILE_MAX_FACTORS];
+    int factor = factor_alike(solve, dim, l, k, size);
+    if (factor >= 0) {
+        target[0] = (struct target){factor, l->factors[k].cuts, 1, l->factors[k].shares, 0, 0};
+        return 1;
+    }
+    if (!has_open_units(solve, dim, l)) {
+        fail(solve, "the shard bounds cannot be checked because sizes are unknown");
+        return 0;
+    }
+    if (k == 0)
+        return target_in_units(solve, dim, l, target);
+    for (int j = 0; j < l->n; j++)
+        sizes[j] = l->factors[j].size;
+    return targets_at_borders(solve, out, i, axis, l, k, sizes, target);
+}
+
+// Finds the factors of the rule that factor k of the layout's dimension `l` shards. Returns their
+// number; 0: not possible.
+static int targets_of(struct solve *solve, bool out, int i, int axis, const struct tile_dim *l,
+                      int k, int64_t size, struct target *target)
+{
+    const struct rule_dim *dim = dim_of(solve, out, i, axis);
+    int64_t sizes[TILE_MAX_FACTORS], product = 1;
+    if (dim->n == 0) {
+        solve->broadcast = dim->broadcast;
+        fail(solve, size == 1 ? "a dimension of size 1 is sharded"
+                              : "a dimension is sharded that the operator's rule does not shard");
+        return 0;
+    }
+    // the layout fits the size, and the sizes of all factors of the rule are known
+    bool known = size > 0 && tsr__dim_factor_sizes(l, size, sizes);
+    for (int j = 0; j < dim->n; j++)
+        known = known && size_of(solve, dim->factors[j]) > 0 &&
+                mul_ok(product, size_of(solve, dim->factors[j]), &product);
+    if ((dim->n == 1 && l->n == 1) || size == 1 || !known)
+        return targets_open(solve, out, i, axis, l, k, size, target);
+    if (product != size && dim->window)
+        fail(solve, "a dimension that needs windows may only be sharded in contiguous shards");
+    return product == size ? targets_at_borders(solve, out, i, axis, l, k, sizes, target) : 0;
 }
 
 // ---- adding a layout ----------------------------------------------------------------------------
