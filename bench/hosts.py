@@ -3,14 +3,15 @@
 """hosts - ranks on several hosts, which are network namespaces with links of a given delay and rate (bench/link.c). Needs root.
 
     hosts [--layers N] [--vocabulary N] [--tokens N] [--rounds N] [--link US,MBIT ...] [--counts 1,2,4] [--cores N]
-          [--distributed-llama PROGRAM] [--llama-cpp FOLDER]
+          [--distributed-llama PROGRAM] [--llama-cpp FOLDER] [--json]
 
 1. All-reduces between two hosts: small ones compared with the round trip of a byte, 64 MiB of 2 x 4 ranks with messages only.
 2. Tokens per second of a random 4-bit decoder (default: the sizes of Qwen3-0.6B) on 1, 2 and 4 hosts, of Tessera and of the peers that
    are given: the program `dllama`, and the folder with `llama-bench` and `ggml-rpc-server` or `rpc-server`. Nothing is downloaded.
    All sides run in turn. Figures are medians of the rounds; the table also has the least and the greatest.
 
-Prints one line per figure: name, ours, peer, ratio, goal, ok or short; then the second part as a table."""
+Prints one line per figure: name, ours, peer, ratio, goal, ok or short; then the second part as a table. With --json it prints the second
+part only, one JSON object for each number of hosts and link: the tokens per second of all rounds."""
 import argparse, contextlib, json, os, re, shutil, signal, socket, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.getcwd()  # tools/bench starts it in the root of the project
@@ -227,7 +228,7 @@ def compare_decoders(folder, shape, options):
                               (LlamaCpp, options.llama_cpp, "--llama-cpp FOLDER")):
         if given:
             sides.append(kind(folder, shape, options))
-        else:
+        elif not options.json:
             print("hosts: %s is not measured: give %s" % (kind.name, what))
     speeds = {}
     for link in options.link:
@@ -240,13 +241,18 @@ def compare_decoders(folder, shape, options):
                     with Network(n, *link, options.cores) as network:
                         rounds[side.name].append(side.run(network))
             speeds[None if n == 1 else link, n] = {name: list(zip(*of)) for name, of in rounds.items()}
+            if options.json:
+                steps = {name: dict(zip(("prefill", "decode"), zip(*of))) for name, of in rounds.items()}
+                print(json.dumps({"hosts": n, "link": text_of(link) if n > 1 else "", "tokens_per_s": steps}), flush=True)
+                continue
             for k, what in enumerate(("prefill", "decode")):
                 for side in sides[1:]:
                     ours, peer = (statistics.median(row[k] for row in rounds[name]) for name in ("Tessera", side.name))
                     goal = 2 if side.name == "distributed-llama" and n > 1 else 1
                     say("%s, %d hosts%s, against %s" % (what, n, ", " + text_of(link) if n > 1 else "", side.name), "%.1f/s" % ours,
                         "%.1f/s" % peer, ours / peer, ">=%gx" % goal, ours >= goal * peer)
-    print_table(speeds, sides)
+    if not options.json:
+        print_table(speeds, sides)
 
 
 def print_table(speeds, sides):
@@ -269,6 +275,7 @@ def read_options():
     p.add_argument("--counts", type=lambda s: list(map(int, s.split(","))), default=[1, 2, 4], help="numbers of hosts")
     p.add_argument("--cores", type=int, default=max(1, spare // 4), help="cores of each host")
     p.add_argument("--only", choices=("collectives", "decoders"), help="one of the two parts")
+    p.add_argument("--json", action="store_true", help="print the tokens per second as JSON")
     p.add_argument("--distributed-llama", metavar="PROGRAM")
     p.add_argument("--llama-cpp", metavar="FOLDER")
     options = p.parse_args()
@@ -285,7 +292,7 @@ def main():
         print("hosts: not measured: no plug-in for UCX in this build")
         return
     os.environ.update(TESSERA_LIBRARY=BUILD + "/libtessera.so", TESSERA_PLUGINS=BUILD)
-    for link in options.link if options.only != "decoders" else []:
+    for link in options.link if options.only != "decoders" and not options.json else []:
         compare_collectives(link, options.cores, options.rounds)
     if options.only == "collectives":
         return
@@ -296,7 +303,8 @@ def main():
         return
     from hosts_models import Shape
     shape = Shape(options.layers, options.vocabulary)
-    print("hosts: decoder of %.2f billion parameters, %d cores per host" % (shape.parameters() / 1e9, options.cores))
+    if not options.json:
+        print("hosts: decoder of %.2f billion parameters, %d cores per host" % (shape.parameters() / 1e9, options.cores))
     with tempfile.TemporaryDirectory(prefix="tessera-bench-") as folder:
         compare_decoders(folder, shape, options)
 
