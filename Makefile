@@ -216,10 +216,13 @@ m32: ready ## the C tests of the portable modules with 32 bits, without long sea
 	@ninja -C build-m32 src/web/tessera $$(tools/test-summary build-m32 --targets --without='$(SEARCHES)')
 	@tools/test-summary build-m32 --compiled --without='$(SEARCHES)'
 
-# From docs/, the headers and the docstrings; needs no build. Fails if a link is broken.
+# From docs/, the headers and the docstrings. Fails if a link is broken. Where Emscripten is installed (tools/setup web), the site offers
+# the page in the browser as "Try it".
 docs: ## build the documentation site, in build/site
 	@tools/setup docs
-	@tools/site build/site && python3 tests/tools/test_site.py build/site && echo 'docs: build/site/index.html'
+	@! command -v emcc >/dev/null || $(MAKE) --no-print-directory web-build
+	@tools/site build/site $$(command -v emcc >/dev/null && echo --try build-web/page) && python3 tests/tools/test_site.py build/site && \
+	  echo 'docs: build/site/index.html'
 
 # From the last commit: tarball, wheel, Debian packages, SBOM, release notes, SHA256SUMS. The same commit gives the same bytes.
 dist: ready ## build everything that a release consists of, in dist/

@@ -198,16 +198,37 @@ def unnoticed_in_site():
                 yield body
 
 
+def wrongly_tried():
+    """Links to the page in the browser although it was not built, and links that are missing although it was."""
+    with tempfile.TemporaryDirectory(prefix="tessera-site-") as folder:
+        for words in ((), browser_page(folder)):
+            subprocess.run([sys.executable, "-B", ROOT + "/tools/site", "-", folder + "/base", *words], check=True)
+            for name in ("mkdocs.yml", "pages/browser.md"):
+                if ("try/index.html" in text_of(folder + "/base/" + name)) != bool(words):
+                    yield "%s, tools/site %s" % (name, " ".join(words))
+
+
+def browser_page(folder):
+    """Makes a page in the browser that does nothing. Returns the option of tools/site for it."""
+    os.mkdir(folder + "/page")
+    for name, text in (("index.html", '<script src="app.js"></script>'), ("app.js", "")):
+        with open("%s/page/%s" % (folder, name), "w") as f:
+            f.write(text)
+    return "--try", folder + "/page"
+
+
 def builds(tool):
     with tempfile.TemporaryDirectory(prefix="tessera-site-") as folder:
         with open(folder + "/log", "w+") as log:
-            code = subprocess.run([sys.executable, "-B", ROOT + "/tools/site", folder + "/site"], stdout=log, stderr=subprocess.STDOUT,
-                                  timeout=LIMIT_S).returncode
+            code = subprocess.run([sys.executable, "-B", ROOT + "/tools/site", folder + "/site", *browser_page(folder)], stdout=log,
+                                  stderr=subprocess.STDOUT, timeout=LIMIT_S).returncode
             log.seek(0)
             said = log.read()
         check("mkdocs builds the site in strict mode", [said[-2000:]] if code else [])
         if code == 0:
             check("links and anchors of the site", broken_in_site(folder + "/site"))
+            start = Page(folder + "/site/index.html")
+            check("the site offers the page in the browser", [] if ("a", "try/index.html") in start.links else ["no link"])
 
 
 def main():
@@ -226,6 +247,7 @@ def main():
     picture = re.search(r"!\[.+\]\(\S+\.svg\)", text_of(os.path.join(ROOT, "docs", "index.md")))
     check("the first page has a picture", [] if picture else ["none"])
     check("broken links of a site are noticed", unnoticed_in_site())
+    check("the page in the browser is offered where it was built", wrongly_tried())
     if os.path.exists(tool.MKDOCS):
         builds(tool)
     else:
