@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that many people know, at their real sizes, with random weights: known.py NAME FOLDER writes FOLDER/model.onnx and weights.bin.
+With `graph` as the last argument, weights.bin is not written.
 
 bert-base       12 layers of 768, 128 tokens, float32
 resnet-50       224 x 224, normalizations folded into the convolutions, float32
 vit-base        12 layers of 768, 224 x 224 in patches of 16, float32
 llama-3.2-1b    a folder for onnxruntime-genai: 16 layers of 2048, weights of 4 bits in blocks of 32
+llama-2-7b      the same: 32 layers of 4096
 qwen3-0.6b      the same: 28 layers of 1024, heads with norms
 
 Weights are filled in parallel with values that depend on nothing but their place, so equal models have equal bytes on every machine."""
@@ -237,9 +239,11 @@ def decoder(folder, family, layers, width, heads, kv, head, inner, vocabulary, n
 MAKERS = {
     "bert-base": bert_base, "resnet-50": resnet_50, "vit-base": vit_base,
     "llama-3.2-1b": lambda folder: decoder(folder, "llama", 16, 2048, 32, 8, 64, 8192, 128256, False),
+    "llama-2-7b": lambda folder: decoder(folder, "llama", 32, 4096, 32, 32, 128, 11008, 32000, False),
     "qwen3-0.6b": lambda folder: decoder(folder, "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, True),
 }
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in MAKERS:
+    if len(sys.argv) not in (3, 4) or sys.argv[1] not in MAKERS or sys.argv[3:] not in ([], ["graph"]):
         sys.exit(__doc__)
+    Net.stored = len(sys.argv) == 3
     MAKERS[sys.argv[1]](sys.argv[2])

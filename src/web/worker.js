@@ -3,24 +3,18 @@
 //
 // Messages to the worker, each with a number `id` that its answer repeats:
 //     { id, blob }           reads a model: answers { id, bytes, left }, see weights.js
-//     { id, args, files }    runs a command in a folder with these files, name: bytes, and an empty folder "out": answers
-//                            { id, code, stdout, stderr, files }; files are those in "out"
+//     { id, args, files, program }
+//                            runs a command of the program, a WebAssembly.Module, in a folder with these files, name: bytes, and an empty
+//                            folder "out": answers { id, code, stdout, stderr, files }; files are those in "out"
 // While a command runs, the worker sends { id, line } when its progress changes: the command writes it to stderr, as lines that begin with
 // \r. `{ id, error }` says that the worker itself failed, mostly for want of memory. To cancel, end the worker.
 'use strict';
 
 importScripts('weights.js', 'tessera.js');
 
-let compiled = null; // the program, which is compiled once
-
-async function program() {
-    compiled = compiled || WebAssembly.compileStreaming(fetch('tessera.wasm'));
-    return compiled;
-}
-
 // Runs a command in a process of its own: memory that it uses is free afterwards.
-async function run(id, args, files) {
-    const wasm = await program(), stdout = [], stderr = [];
+async function run(id, args, files, program) {
+    const stdout = [], stderr = [];
     let code = null;
     const process = await Tessera({
         noInitialRun: true,
@@ -31,7 +25,7 @@ async function run(id, args, files) {
             else stderr.push(line);
         },
         instantiateWasm(imports, done) {
-            WebAssembly.instantiate(wasm, imports).then(instance => done(instance, wasm));
+            WebAssembly.instantiate(program, imports).then(instance => done(instance, program));
             return {};
         },
         quit(status, reason) {
@@ -60,9 +54,9 @@ function readModel(blob) {
     return Weights.leaveOut({ size: blob.size, read: (from, to) => new Uint8Array(reader.readAsArrayBuffer(blob.slice(from, to))) });
 }
 
-onmessage = async ({ data: { id, blob, args, files } }) => {
+onmessage = async ({ data: { id, blob, args, files, program } }) => {
     try {
-        postMessage({ id, ...(blob ? readModel(blob) : await run(id, args, files)) });
+        postMessage({ id, ...(blob ? readModel(blob) : await run(id, args, files, program)) });
     } catch (error) {
         postMessage({ id, error: String(error && error.message || error) });
     }

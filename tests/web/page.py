@@ -218,6 +218,29 @@ def refused(d, place):
     page.done()
 
 
+def prepared(_, place):
+    """A model that a visitor chose is planned once unasked, so that the browser compiles the planner. A plan does not wait for that."""
+    page = Page(place, [("machine", "2")])
+    page.run("""(() => {
+        window.said = [];
+        window.Worker = class extends Worker {
+            constructor(...words) {
+                super(...words);
+                this.addEventListener('message', ({ data }) => data.id === 0 && data.line === undefined && said.push(data));
+            }
+        };
+    })()""")
+    page.choose("example", "bert-base")
+    page.wait("said.length === 1")
+    assert page.run("said[0].code === 0 && 'bert-base.onnx' in said[0].files"), page.run("said[0].stderr")
+    page.wait()
+    page.choose("example", "vit-base")
+    page.wait()
+    page.press("go")
+    assert not page.error() and page.text("#report h1") == "vit-base.onnx" and page.run("said.length") == 1, page.error()
+    page.done()
+
+
 def cancelled(_, place):
     """A plan that is cancelled leaves the page as it was; the next one runs."""
     page = Page(place, [("model", "qwen3-0.6b"), ("machine", "hosts:2xh100:8")])
@@ -342,7 +365,8 @@ def picture(d, _):
     assert open(d + "/browser.png", "rb").read(8) == b"\x89PNG\r\n\x1a\n" and 20_000 < os.path.getsize(d + "/browser.png") < 200_000
 
 
-CASES = (small, picture, examples, opened, edited, by_hand, refused, cancelled, two_gigabytes, hostile, widths, by_keyboard, accessible)
+CASES = (small, picture, examples, opened, edited, by_hand, refused, prepared, cancelled, two_gigabytes, hostile, widths, by_keyboard,
+         accessible)
 
 
 def main():

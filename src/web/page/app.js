@@ -4,7 +4,7 @@
 //
 // A version is the model with some shardings: as it was opened, planned, or edited. Its files are what the next command reads. The fragment
 // of the address holds what is needed to come back: model of the examples, machine, options, whether it was planned, and edits.
-import { Tool, Cancelled, saved } from './tool.js';
+import { tool, Cancelled, saved } from './tool.js';
 
 const EXAMPLES = await (await fetch('examples.json')).json();
 const MACHINES = [
@@ -15,7 +15,6 @@ const MACHINES = [
 ];
 const BY_HAND = 'by-hand'; // name of a configuration that no plan made
 
-const tool = new Tool();
 let model = null; // what is open: { name, example, source, info, versions, shown }
 let busy = null; // what is being done
 const work = byId('work'); // plans and edits, below the verdict
@@ -438,14 +437,19 @@ async function fromAddress() {
 
 // ---- events ------------------------------------------------------------------------------------
 
+// Opens a model that a visitor chose, and prepares for the first plan while the visitor looks at it.
+async function choose(words, action) {
+    if (await doing(words, action)) tool.warmUp({ name: model.name, files: model.versions[0].files, nodes: model.info.nodes });
+}
+
 function openFile(file) {
-    if (file) doing('Reading ' + file.name, () => open(file.name, file, null, {}));
+    if (file) choose('Reading ' + file.name, () => open(file.name, file, null, {}));
 }
 
 add(byId('example'), make('option', { value: '' }, 'choose an example'),
     EXAMPLES.map(one => make('option', { value: one.id }, one.title)));
 add(byId('machine'), MACHINES.map(([value, words]) => make('option', { value }, words)));
-byId('example').addEventListener('change', event => event.target.value && doing('Reading', () => openExample(event.target.value, {})));
+byId('example').addEventListener('change', event => event.target.value && choose('Reading', () => openExample(event.target.value, {})));
 byId('machine').addEventListener('change', () => { byId('other').hidden = byId('machine').value !== ''; });
 byId('open').addEventListener('click', () => byId('file').click());
 byId('file').addEventListener('change', event => openFile(event.target.files[0]));

@@ -3,8 +3,13 @@
 
 export class Cancelled extends Error {}
 
-export class Tool {
+const WARM_NODES = 5000; // a larger model would take long
+
+class Tool {
+    #program = null; // all workers share its machine code, which the browser improves while it runs
     #worker = null;
+    #warming = null; // the worker that runs a command unasked
+    #warm = false;
     #calls = new Map();
     #calls_made = 0;
 
@@ -32,16 +37,42 @@ export class Tool {
 
     #send(message, hear) {
         if (!this.#worker) this.#start();
-        const id = ++this.#calls_made;
+        const id = ++this.#calls_made, worker = this.#worker;
         return new Promise((done, fail) => {
             this.#calls.set(id, { done, fail, hear });
-            this.#worker.postMessage({ id, ...message });
+            this.#compiled().then(program => worker.postMessage({ id, program, ...message }), error => {
+                this.#program = null;
+                this.#calls.delete(id);
+                fail(error);
+            });
         });
+    }
+
+    #compiled() {
+        this.#program = this.#program || WebAssembly.compileStreaming(fetch('tessera.wasm'));
+        return this.#program;
     }
 
     // Runs a command. Returns code, stdout, stderr and the files that it wrote to "out".
     run(args, files, hear) {
+        this.#cool();
         return this.#send({ args, files }, hear);
+    }
+
+    // Plans the model once for nobody, while the page is idle: the browser then has compiled the planner when the first plan is wanted.
+    async warmUp({ name, files, nodes }) {
+        if (this.#warm || nodes > WARM_NODES) return;
+        this.#warm = true;
+        const program = await this.#compiled();
+        this.#warming = new Worker('worker.js');
+        this.#warming.onmessage = ({ data }) => data.line === undefined && this.#cool();
+        const args = ['plan', name, '--devices', 'h100:8', '--time', '1', '-o', 'out/' + name];
+        this.#warming.postMessage({ id: 0, args, files, program });
+    }
+
+    #cool() {
+        if (this.#warming) this.#warming.terminate();
+        this.#warming = null;
     }
 
     // Reads a model without its weights. Returns what saved() needs to put them back.
@@ -54,6 +85,8 @@ export class Tool {
         this.#end(new Cancelled());
     }
 }
+
+export const tool = new Tool();
 
 // Returns a file of a changed model, with the weights of the opened one.
 export function saved({ blob, left }, bytes) {
