@@ -47,7 +47,8 @@ class Random:
 
 
 def write_onnx(folder, shape):
-    """A folder of onnxruntime-genai. Projections are separate, as its builder writes them for Qwen3. The random blocks replace the slow
+    """A folder of onnxruntime-genai. Projections are separate, as its builder writes them for Qwen3, and logits are those of the last token
+    alone (its option prune_lm_head), as in the other programs. The random blocks replace the slow
     quantization of tests/genai/decoder.py."""
     import decoder
     for name, value in (("HIDDEN", shape.hidden), ("HEAD", shape.head), ("LAYERS", shape.layers), ("VOCABULARY", shape.vocabulary),
@@ -63,7 +64,8 @@ def write_onnx(folder, shape):
                          block_size=BLOCK, accuracy_level=4)
 
     decoder.Builder.project = project
-    return decoder.write(folder, heads=shape.heads, kv_heads=shape.kv_heads, form="separate-norm", bits=4, mlp=shape.mlp, norms=True)
+    return decoder.write(folder, heads=shape.heads, kv_heads=shape.kv_heads, form="separate-norm", bits=4, mlp=shape.mlp, norms=True,
+                         last=True)
 
 
 def write_distributed_llama(model, tokenizer, shape):

@@ -601,8 +601,9 @@ def decoders_are_sharded_by_heads(folder):
                 "version": 1, "kind": "tessera-topology", "devices": [{"flops": 1e11, "bandwidth": 1e10, "memory": 1 << 30}] * 2,
                 "links": links
             }, f)
-    for form, bits in (("packed", 32), ("separate", 4)):
-        model = decoder.write("%s/%s" % (folder, form), heads=8, kv_heads=4, form=form, bits=bits, mlp=3, norms=True) + "/model.onnx"
+    for form, bits in (("packed", 32), ("separate", 4), ("separate-norm", 4), ("norm", 32)):
+        model = decoder.write("%s/%s" % (folder, form), heads=8, kv_heads=4, form=form, bits=bits, mlp=3, norms=True,
+                              last=form == "separate-norm") + "/model.onnx"
         for options in ({"devices": 2}, {"devices": 2, "dims": "past_sequence_length=512"}, {"devices": folder + "/slow.json"}):
             session = host.session(model, cache=cache, **options)
             count, heads = operators(cache)

@@ -10,7 +10,8 @@ form: how queries, keys and values reach the attention.
     concat    attention of plain operators. Caches grow by Concat, and no input or output has a name that exporters use.
 mlp: layers have a feed-forward block of mlp times the hidden size. norms: a norm before each block and before the logits, without
 which values overflow after some layers. bits 4: projections have 4-bit weights in blocks (MatMulNBits). window: layers with an even
-number have a cache of that length. cache_bits 8: 8-bit caches with a scale for each element of a head."""
+number have a cache of that length. cache_bits 8: 8-bit caches with a scale for each element of a head. last: logits of the last token
+alone, as the builder's option prune_lm_head writes them."""
 import json
 import os
 
@@ -22,8 +23,8 @@ HIDDEN, HEAD, LAYERS, VOCABULARY, CONTEXT, BLOCK = 64, 16, 2, 256, 256, 32
 
 
 class Builder:
-    def __init__(self, heads, kv_heads, form, bits, window, mlp=0, cache_bits=32, norms=False, seed=5):
-        self.mlp, self.cache_bits, self.norms = mlp, cache_bits, norms
+    def __init__(self, heads, kv_heads, form, bits, window, mlp=0, cache_bits=32, norms=False, last=False, seed=5):
+        self.mlp, self.cache_bits, self.norms, self.last = mlp, cache_bits, norms, last
         self.heads, self.kv_heads, self.form, self.bits, self.window = heads, kv_heads, form, bits, window
         self.rng = np.random.default_rng(seed)
         self.inits, self.nodes = [], []
@@ -144,7 +145,7 @@ class Builder:
         concat = self.form == "concat"
         inputs = [value("ids" if concat else "input_ids", TensorProto.INT64, ["batch_size", "sequence_length"])]
         inputs += [] if concat else [value("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"])]
-        outputs = [value("logits", TensorProto.FLOAT, ["batch_size", "sequence_length", VOCABULARY])]
+        outputs = [value("logits", TensorProto.FLOAT, ["batch_size", 1 if self.last else "sequence_length", VOCABULARY])]
         for k in range(LAYERS):
             length = "sliding" if self.windowed(k) else "sequence"
             for which in ("key", "value"):
@@ -179,6 +180,9 @@ class Builder:
             hidden, x = self.normed(hidden, out, "hidden%d" % k)
             if self.mlp:
                 hidden, x = self.normed(hidden, self.feed_forward(x, k), "added%d" % k)
+        if self.last:
+            row = self.node("Gather", [x, self.constant("last", np.array(-1))], ["last_row"], axis=1)
+            x = self.node("Unsqueeze", [row, self.constant("last_axis", np.array([1]))], ["last_rows"])
         self.project(x, "logits", HIDDEN, VOCABULARY)
         inputs, outputs = self.ports()
         graph = helper.make_graph(self.nodes, "g", inputs, outputs, self.inits)
@@ -199,9 +203,9 @@ def config(heads, kv_heads, window):
             "search": {"do_sample": False, "max_length": CONTEXT, "past_present_share_buffer": True}}
 
 
-def write(folder, heads=4, kv_heads=2, form="packed", bits=32, window=0, mlp=0, cache_bits=32, norms=False):
+def write(folder, heads=4, kv_heads=2, form="packed", bits=32, window=0, mlp=0, cache_bits=32, norms=False, last=False):
     os.makedirs(folder)
-    onnx.save(Builder(heads, kv_heads, form, bits, window, mlp, cache_bits, norms).model(), folder + "/model.onnx")
+    onnx.save(Builder(heads, kv_heads, form, bits, window, mlp, cache_bits, norms, last).model(), folder + "/model.onnx")
     for name, text in (("genai_config.json", json.dumps(config(heads, kv_heads, window))), ("tokenizer_config.json", "{}")):
         with open(folder + "/" + name, "w") as f:
             f.write(text)
