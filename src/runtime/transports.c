@@ -203,7 +203,7 @@ static void report_to_others(tsr_session *session, struct endpoint *endpoint, ts
         message = tsr_finding_value(session, n - 1).message;
     }
     snprintf(text, sizeof text, "rank %d failed: %s %s", endpoint->rank, file, message);
-    tsr__comm_fail(endpoint, status, text);
+    tsr__comm_leave(endpoint, status, text);
 }
 
 // True if the session has a diagnostic of that failure: one that the transport added, or the same

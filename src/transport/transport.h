@@ -5,8 +5,8 @@
 // call describes itself (struct comm_call), and the group compares the descriptions before it uses
 // any data. Ranks that disagree get an error that names both, never wrong numbers and never a hang.
 // Reductions fold in group order, so all ranks and all transports give the same bits. If a rank
-// fails, all others fail at once. A rank without a heartbeat is reported by the ranks that wait for
-// it; a slow rank is waited for.
+// fails in a call, all others fail at once; if it fails between two calls, those that wait for it.
+// A rank without a heartbeat is reported by the ranks that wait for it; a slow rank is waited for.
 //
 // An endpoint belongs to one thread at a time. Failures are returned in a struct comm_trouble, not
 // as diagnostics, because the rank's thread may not use the session; the caller that runs the ranks
@@ -50,10 +50,11 @@ struct comm_call {
     void *stream; // COMM_DEVICE: stream of the GPU on which the call enqueues its work
 };
 
-// Why a call failed. rank: the rank at fault, or -1.
+// Why a call failed. rank: the rank at fault, or -1. left: it failed between two calls.
 struct comm_trouble {
     tsr_status status;
     int rank;
+    bool left;
     char text[512];
 };
 
@@ -93,6 +94,8 @@ struct transport {
     // Ends the job: every rank that waits now or later gets this status and text. Later calls have
     // no effect.
     void (*fail)(struct endpoint *endpoint, tsr_status status, int rank, const char *text);
+    // This rank has failed between two calls and makes no more: see tsr__comm_leave. NULL: as fail.
+    void (*leave)(struct endpoint *endpoint, tsr_status status, int rank, const char *text);
     // True if the job has failed; *why gets the failure.
     bool (*failure)(struct endpoint *endpoint, struct comm_trouble *why);
     // Called when this rank leaves. Ranks that wait for it afterwards get an error.
@@ -198,7 +201,12 @@ tsr_status tsr__comm_take(struct endpoint *endpoint, const struct comm_call *cal
 tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const char *what,
                              struct comm_trouble *why);
 void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *text);
-// True if a rank of the job has failed; *why gets the first failure that this rank knows.
+// Reports that this rank has failed between two calls. Only ranks that wait for it fail, so that
+// others can finish calls that this rank has finished. A rank that fails for this reason leaves,
+// too. Example: rank 1 has run a model and cannot
+// open the next one. Rank 0, which still collects results of the run, fails in its next call.
+void tsr__comm_leave(struct endpoint *endpoint, tsr_status status, const char *text);
+// True if a rank of the job has failed or left; *why gets the first failure that this rank knows.
 bool tsr__comm_failure(struct endpoint *endpoint, struct comm_trouble *why);
 // Returns how the tensors of a group with this rank are moved: "threads", "shm", "mpi"; between
 // GPUs "own", "ipc" (own, between processes), "nccl" or "host". Valid after the first barrier.

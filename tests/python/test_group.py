@@ -36,7 +36,6 @@ with tessera.Group(rank=rank, ranks=ranks, meet=folder) as group:
         import onnxruntime
         want = onnxruntime.InferenceSession(model).run(None, feeds)[0]
         assert np.abs(outputs[0] - want).max() <= 5e-5 * np.abs(want).max()
-    group.barrier()  # a rank that fails ends a run that other ranks have not finished
     try:
         tessera.PartitionSession(model, group=group)
     except tessera.TesseraError as error:

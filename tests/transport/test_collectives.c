@@ -333,7 +333,7 @@ static void check_disagreement(const char *kind, int n, enum wrong which)
         assert_non_null(strstr(actors[k].why.text, "rank 1"));
         assert_non_null(strstr(actors[k].why.text, "good_one"));
         assert_non_null(strstr(actors[k].why.text, "bad_one"));
-        // On several hosts, another operator may wait on another path, which is found as a deadlock.
+        // On several hosts, another operator may wait on another path: a deadlock.
         if (which != KIND || !strstr(actors[k].why.text, "deadlock"))
             assert_non_null(strstr(actors[k].why.text, wrong_words[which]));
     }
@@ -450,6 +450,55 @@ static void test_failed(void **state)
     assert_int_equal(actors[0].status, TSR_IO);
     assert_non_null(strstr(actors[0].why.text, "the file is gone"));
     assert_true(tsr__now_s() - before < 3); // at once, not after the timeout
+    world_close(&w);
+}
+
+static tsr_status sum_over(struct actor *a, int64_t id, const int64_t *group, int n)
+{
+    float x = 1;
+    struct comm_call c = call_of(a, COMM_ALL_REDUCE, id);
+    c.reduce = COMM_SUM;
+    c.count = 1;
+    c.group = group;
+    c.n_group = n;
+    tsr_status st = tsr__comm_all_reduce(actor_endpoint(a), &c, &x, &x, &a->why);
+    return st == TSR_OK && x != (float)n ? TSR_BUG : st;
+}
+
+// Rank 1 finishes its calls and fails before the next one. The others are still busy: they must
+// finish theirs, and fail at the next call with rank 1.
+static void act_left(struct actor *a)
+{
+    static const int64_t all[] = {0, 1, 2}, others[] = {0, 2};
+    struct timespec nap = {0, 300000000};
+    if (a->rank == 2)
+        nanosleep(&nap, NULL); // rank 1 has sent its part long before it is folded
+    a->status = sum_over(a, 1, all, 3);
+    if (a->status == TSR_OK && a->rank == 1) {
+        tsr__comm_leave(actor_endpoint(a), TSR_IO, "rank 1 failed: the file is gone");
+        a->status = tsr__comm_barrier(actor_endpoint(a), 7, "start", &a->why);
+    }
+    if (a->status != TSR_OK)
+        return;
+    nanosleep(&nap, NULL);
+    a->status = TSR_BUG;
+    if (sum_over(a, 2, others, 2) == TSR_OK)
+        a->status = tsr__comm_barrier(actor_endpoint(a), 7, "start", &a->why);
+}
+
+static void test_left(void **state)
+{
+    struct world w;
+    struct actor actors[MAX_WORLD];
+    double before = tsr__now_s();
+    world_open(&w, 3, *state, 30);
+    world_run(&w, actors, act_left, NULL);
+    for (int k = 0; k < 3; k++) {
+        assert_string_equal(actors[k].why.text, "rank 1 failed: the file is gone");
+        assert_int_equal(actors[k].status, TSR_IO);
+        assert_int_equal(actors[k].why.rank, 1);
+    }
+    assert_true(tsr__now_s() - before < 10); // not after the timeout
     world_close(&w);
 }
 
@@ -693,6 +742,8 @@ static char net[] = "net", crowded[] = "crowded", shm[] = "shm", hosts[] = "host
 // clang-format off
 #define ALL(name)                                                                                 \
     {#name " (threads)", name, NULL, NULL, NULL},                                                  \
+    PROCESSES(name)
+#define PROCESSES(name)                                                                           \
     {#name " (net)", name, NULL, NULL, net},                                                       \
     {#name " (shm)", name, NULL, NULL, shm},                                                       \
     {#name " (hosts)", name, NULL, NULL, hosts},                                                   \
@@ -716,6 +767,7 @@ int main(void)
         ALL(test_bad_group),
         SUMS(test_ended),
         SUMS(test_failed),
+        PROCESSES(test_left),
         ALL(test_ring),
         ALL(test_slow),
         ALL(test_last),

@@ -31,6 +31,8 @@ void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct c
 tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
                                const struct comm_header *theirs, int their_rank,
                                struct comm_trouble *why);
+// Ends the job for the reason of a failed call, or leaves it (tsr__comm_leave).
+void tsr__comm_give_up(struct endpoint *endpoint, const struct comm_trouble *why);
 // Fills `why` and returns the status, for `return tsr__trouble(...)`.
 tsr_status tsr__trouble(struct comm_trouble *why, tsr_status status, int rank, const char *format,
                         ...) TSR_PRINTF(4, 5);

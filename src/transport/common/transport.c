@@ -37,6 +37,7 @@ tsr_status tsr__trouble(struct comm_trouble *why, tsr_status status, int rank, c
 {
     why->status = status;
     why->rank = rank;
+    why->left = false;
     va_list args;
     va_start(args, format);
     vsnprintf(why->text, sizeof why->text, format, args);
@@ -363,6 +364,23 @@ tsr_status tsr__comm_barrier(struct endpoint *endpoint, uint64_t plan, const cha
 void tsr__comm_fail(struct endpoint *endpoint, tsr_status status, const char *text)
 {
     endpoint->transport->fail(endpoint, status, endpoint->rank, text);
+}
+
+void tsr__comm_leave(struct endpoint *endpoint, tsr_status status, const char *text)
+{
+    struct comm_trouble why;
+    tsr__trouble(&why, status, endpoint->rank, "%s", text);
+    why.left = true;
+    tsr__comm_give_up(endpoint, &why);
+}
+
+void tsr__comm_give_up(struct endpoint *endpoint, const struct comm_trouble *why)
+{
+    const struct transport *transport = endpoint->transport;
+    if (why->left && transport->leave)
+        transport->leave(endpoint, why->status, why->rank, why->text);
+    else
+        transport->fail(endpoint, why->status, why->rank, why->text);
 }
 
 bool tsr__comm_failure(struct endpoint *endpoint, struct comm_trouble *why)

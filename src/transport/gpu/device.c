@@ -250,6 +250,14 @@ static void device_fail(struct endpoint *endpoint, tsr_status status, int rank, 
     tsr__nccl_abort(device);
 }
 
+static void device_leave(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
+{
+    struct comm_trouble why;
+    tsr__trouble(&why, status, rank, "%s", text);
+    why.left = true;
+    tsr__comm_give_up(device_of(endpoint)->base, &why);
+}
+
 static bool device_failure(struct endpoint *endpoint, struct comm_trouble *why)
 {
     return tsr__comm_failure(device_of(endpoint)->base, why);
@@ -287,6 +295,7 @@ static const struct transport device_transport = {
     .all_reduce = device_all_reduce,
     .exchange = device_exchange,
     .fail = device_fail,
+    .leave = device_leave,
     .failure = device_failure,
     .close = device_close,
     .method = device_method,

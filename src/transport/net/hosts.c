@@ -33,8 +33,8 @@ static tsr_status forward_failure(const struct hosts *hosts, tsr_status st,
                                   const struct comm_trouble *why)
 {
     if (st != TSR_OK) {
-        hosts->net->transport->fail(hosts->net, why->status, why->rank, why->text);
-        hosts->shm->transport->fail(hosts->shm, why->status, why->rank, why->text);
+        tsr__comm_give_up(hosts->net, why);
+        tsr__comm_give_up(hosts->shm, why);
     }
     return st;
 }
@@ -80,10 +80,25 @@ static void hosts_fail(struct endpoint *endpoint, tsr_status status, int rank, c
     hosts->shm->transport->fail(hosts->shm, status, rank, text);
 }
 
+static void hosts_leave(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
+{
+    struct hosts *hosts = (struct hosts *)endpoint;
+    hosts->net->transport->leave(hosts->net, status, rank, text);
+    hosts->shm->transport->leave(hosts->shm, status, rank, text);
+}
+
 static bool hosts_failure(struct endpoint *endpoint, struct comm_trouble *why)
 {
     const struct hosts *hosts = (struct hosts *)endpoint;
-    return tsr__comm_failure(hosts->shm, why) || tsr__comm_failure(hosts->net, why);
+    struct comm_trouble other;
+    bool found = tsr__comm_failure(hosts->shm, why);
+    if (found && why->rank != endpoint->rank)
+        return true;
+    // the cause of this rank's failure may be known to the network alone
+    if (!tsr__comm_failure(hosts->net, &other))
+        return found;
+    *why = other;
+    return true;
 }
 
 // Frees the struct and the shared memory, but does not close the network endpoint `net`.
@@ -146,6 +161,7 @@ static const struct transport hosts_transport = {
     .all_reduce = hosts_all_reduce,
     .exchange = hosts_exchange,
     .fail = hosts_fail,
+    .leave = hosts_leave,
     .failure = hosts_failure,
     .close = hosts_close,
     .alloc = hosts_alloc,

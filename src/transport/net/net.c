@@ -160,10 +160,14 @@ static void net_fail(struct endpoint *endpoint, tsr_status status, int rank, con
     tsr__beat_fail((struct net *)endpoint, status, rank, text);
 }
 
+static void net_leave(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
+{
+    tsr__beat_leave((struct net *)endpoint, status, rank, text);
+}
+
 static bool net_failure(struct endpoint *endpoint, struct comm_trouble *why)
 {
-    struct net *net = (struct net *)endpoint;
-    return atomic_load(&net->failed) && tsr__beat_failure(net, why) != TSR_OK;
+    return tsr__beat_trouble((struct net *)endpoint, why);
 }
 
 // Frees the endpoint. Does not close the link: MPI's belongs to the process, and end_link has
@@ -242,6 +246,7 @@ static const struct transport net_transport = {
     .all_reduce = tsr__net_all_reduce,
     .exchange = net_exchange,
     .fail = net_fail,
+    .leave = net_leave,
     .failure = net_failure,
     .close = net_close,
     .give = tsr__net_give,

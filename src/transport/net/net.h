@@ -19,18 +19,19 @@
 struct net_gift;
 
 // Waiting: for ranks to arrive in a call. Moving: they have arrived, and data is in flight.
-enum beat_state { BEAT_WORKING = 1, BEAT_WAITING, BEAT_MOVING, BEAT_FAILED, BEAT_ENDED };
+// Failed: the job has failed. Left: the rank has failed between two calls.
+enum beat_state { BEAT_WORKING = 1, BEAT_WAITING, BEAT_MOVING, BEAT_FAILED, BEAT_ENDED, BEAT_LEFT };
 
 // A heartbeat. A rank announces its failure or its end by a heartbeat, too.
 struct beat {
     uint32_t magic, state;
     uint32_t job; // number of the job in this process: leftovers of an earlier one are ignored
-    int32_t waiting_for; // BEAT_WAITING: rank; BEAT_FAILED: rank at fault
+    int32_t waiting_for; // BEAT_WAITING: rank; BEAT_FAILED, BEAT_LEFT: rank at fault
     int32_t status, pid;
     uint64_t host, calls;
     int64_t id;
     char op[16], node[COMM_NAME];
-    char text[256]; // BEAT_FAILED: why
+    char text[256]; // BEAT_FAILED, BEAT_LEFT: why
 };
 
 // Another rank, as known from its heartbeats.
@@ -76,6 +77,7 @@ struct net {
     bool frozen; // tsr__beat_freeze: the link is no longer driven
     atomic_bool stop;
     atomic_int failed;
+    bool left; // the failure is this rank's, between two calls: others can finish theirs
     atomic_uint_fast64_t calls; // calls of this rank so far
     pthread_mutex_t lock;
     struct comm_trouble trouble;
@@ -102,6 +104,10 @@ void tsr__beat_step(struct net *net); // without a heartbeat thread: called whil
 void tsr__beat_publish(struct net *net, const struct comm_call *call, enum beat_state state,
                        int peer);
 void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text);
+// Marks this rank as failed: it makes no more calls, and the others fail only if they wait for it.
+void tsr__beat_leave(struct net *net, tsr_status status, int rank, const char *text);
+// True if the job has failed or a rank has left.
+bool tsr__beat_trouble(struct net *net, struct comm_trouble *why);
 // Checks for failures while waiting for a rank: failed, ended or stopped ranks, deadlocks.
 tsr_status tsr__beat_check(struct net *net, const struct comm_call *call, int peer,
                            struct comm_trouble *why);

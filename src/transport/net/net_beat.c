@@ -43,6 +43,17 @@ static uint64_t host_hash(void)
 
 // ---- sending and receiving: the heartbeat thread, or a waiting one ------------------------------
 
+// Returns the failure that a heartbeat reports.
+static struct comm_trouble trouble_of(const struct beat *beat)
+{
+    struct comm_trouble why;
+    bool known = beat->status > 0 && beat->status <= TSR_BUG;
+    tsr__trouble(&why, known ? (tsr_status)beat->status : TSR_PEER, beat->waiting_for, "%s",
+                 beat->text);
+    why.left = beat->state == BEAT_LEFT;
+    return why;
+}
+
 // Stores a received heartbeat. A heartbeat of an earlier job, left over in the network, is dropped.
 // Only the first reported failure counts.
 static void take_beat(struct net *net, int rank)
@@ -57,9 +68,7 @@ static void take_beat(struct net *net, int rank)
     peer->latest = beat;
     peer->seen_s = tsr__now_s();
     if (beat.state == BEAT_FAILED && !atomic_load(&net->failed)) {
-        tsr__trouble(&net->trouble,
-                     beat.status > 0 && beat.status <= TSR_BUG ? (tsr_status)beat.status : TSR_PEER,
-                     beat.waiting_for, "%s", beat.text);
+        net->trouble = trouble_of(&beat);
         atomic_store(&net->failed, 1);
     }
     pthread_mutex_unlock(&net->lock);
@@ -103,7 +112,7 @@ static void send_beat(struct net *net, int rank, double now, uint32_t farewell)
     peer->out = net->mine;
     peer->out.calls = atomic_load(&net->calls);
     if (atomic_load(&net->failed)) {
-        peer->out.state = BEAT_FAILED;
+        peer->out.state = net->left ? BEAT_LEFT : BEAT_FAILED;
         peer->out.status = net->trouble.status;
         peer->out.waiting_for = net->trouble.rank;
         tsr__name_copy(peer->out.text, sizeof peer->out.text, net->trouble.text);
@@ -169,7 +178,7 @@ bool tsr__beat_knows(struct net *net, int rank)
     pthread_mutex_lock(&net->lock);
     uint32_t state = net->peers[rank].latest.state;
     pthread_mutex_unlock(&net->lock);
-    return state == BEAT_FAILED || state == BEAT_ENDED;
+    return state == BEAT_FAILED || state == BEAT_ENDED || state == BEAT_LEFT;
 }
 
 // Announces that this rank ends or has failed, and waits a limited time until this was sent. After
@@ -241,16 +250,44 @@ void tsr__beat_publish(struct net *net, const struct comm_call *call, enum beat_
     pthread_mutex_unlock(&net->lock);
 }
 
-// Marks the job as failed, with the reason. May be called from any thread. Only the first failure
-// is kept, whether local or received in a heartbeat.
-void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text)
+static void set_failure(struct net *net, tsr_status status, int rank, const char *text, bool left)
 {
     pthread_mutex_lock(&net->lock);
     if (!atomic_load(&net->failed)) {
         tsr__trouble(&net->trouble, status, rank, "%s", text);
+        net->left = net->trouble.left = left;
         atomic_store(&net->failed, 1);
     }
     pthread_mutex_unlock(&net->lock);
+}
+
+// Marks the job as failed, with the reason. May be called from any thread. Only the first failure
+// is kept, whether local or received in a heartbeat.
+void tsr__beat_fail(struct net *net, tsr_status status, int rank, const char *text)
+{
+    set_failure(net, status, rank, text, false);
+}
+
+void tsr__beat_leave(struct net *net, tsr_status status, int rank, const char *text)
+{
+    set_failure(net, status, rank, text, true);
+}
+
+// A rank that left had no other reason, but may be the reason of the job's failure.
+bool tsr__beat_trouble(struct net *net, struct comm_trouble *why)
+{
+    pthread_mutex_lock(&net->lock);
+    bool found = atomic_load(&net->failed), by_peer = false;
+    if (found)
+        *why = net->trouble;
+    for (int r = 0; !net->left && !by_peer && r < net->endpoint.size; r++) {
+        by_peer = net->peers[r].latest.state == BEAT_LEFT;
+        if (by_peer)
+            *why = trouble_of(&net->peers[r].latest);
+    }
+    pthread_mutex_unlock(&net->lock);
+    found = found || by_peer;
+    return found;
 }
 
 tsr_status tsr__beat_failure(struct net *net, struct comm_trouble *why)
@@ -302,8 +339,8 @@ static tsr_status check_heartbeat(struct net *net, const struct comm_call *call,
     return tsr__trouble_waits(why, call, peer, what, net->endpoint.rank);
 }
 
-// Called with the lock held. Checks whether the peer has ended, then whether a deadlock has lasted
-// RING_S, then the peer's heartbeat. The first that applies is reported.
+// Called with the lock held. Checks whether the peer has ended or left, then whether a deadlock has
+// lasted RING_S, then the heartbeat of the peer. The first that applies is reported.
 static tsr_status check_peer(struct net *net, const struct comm_call *call, int peer,
                              struct comm_trouble *why)
 {
@@ -311,6 +348,10 @@ static tsr_status check_peer(struct net *net, const struct comm_call *call, int 
     double now = tsr__now_s();
     if (beat->state == BEAT_ENDED && now - net->peers[peer].seen_s > GONE_S)
         return tsr__trouble_waits(why, call, peer, "has ended", net->endpoint.rank);
+    if (beat->state == BEAT_LEFT && now - net->peers[peer].seen_s > GONE_S) {
+        *why = trouble_of(beat);
+        return why->status;
+    }
     uint64_t ring = ring_of(net, peer);
     if (ring != net->ring)
         net->ring_since_s = now;

@@ -189,7 +189,7 @@ tsr_status tsr__net_complete(struct net *net, const struct comm_call *call,
 
 tsr_status tsr__net_give_up(struct net *net, struct comm_trouble *why)
 {
-    tsr__beat_fail(net, why->status, why->rank, why->text);
+    tsr__comm_give_up(&net->endpoint, why);
     tsr__net_quiet(net);
     return why->status;
 }

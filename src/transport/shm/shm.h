@@ -70,6 +70,8 @@ struct shm_slot {
     _Alignas(SHM_LINE) atomic_uint_fast64_t given; // files offered so far
     struct shm_gift gifts[COMM_GIFTS];
     _Alignas(SHM_LINE) atomic_uint_fast64_t gifts_taken; // files that rank 0 has taken
+    _Alignas(SHM_LINE) atomic_bool left; // the rank has failed between two calls, for this reason
+    struct comm_trouble why;
 };
 struct shm_head {
     _Alignas(SHM_LINE) uint32_t magic, n;
@@ -214,6 +216,8 @@ static inline struct shm_pair_buffer *shm_pair_buffer(const struct shm_job *job,
 // ---- shm_job.c
 void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char *text);
 tsr_status tsr__shm_failure(const struct shm_job *job, struct comm_trouble *why);
+// Returns why the rank has left; TSR_OK: it has not.
+tsr_status tsr__shm_left(const struct shm_job *job, int rank, struct comm_trouble *why);
 
 // ---- shm_meet.c
 // tsr__shm_begin writes this rank's entry for a call. tsr__shm_meet publishes it to the group and

@@ -205,6 +205,25 @@ void tsr__shm_fail(struct shm_job *job, tsr_status status, int rank, const char 
     atomic_store(&head->failed, 2);
 }
 
+// Checks a failure that was read from shared memory.
+static tsr_status checked(struct comm_trouble *why)
+{
+    why->text[sizeof why->text - 1] = 0;
+    if (why->status == TSR_OK || why->status > TSR_CANCELLED)
+        why->status = TSR_PEER;
+    return why->status;
+}
+
+tsr_status tsr__shm_left(const struct shm_job *job, int rank, struct comm_trouble *why)
+{
+    const struct shm_slot *slot = shm_slot(job, rank);
+    if (!atomic_load(&slot->left))
+        return TSR_OK;
+    *why = slot->why;
+    why->left = true;
+    return checked(why);
+}
+
 // Returns the failure of the job. Waits at most 0.1 s for a text that is being written, because the
 // writer may have died.
 tsr_status tsr__shm_failure(const struct shm_job *job, struct comm_trouble *why)
@@ -219,10 +238,7 @@ tsr_status tsr__shm_failure(const struct shm_job *job, struct comm_trouble *why)
     if (atomic_load(&head->failed) != 2)
         return tsr__trouble(why, TSR_PEER, -1, "a rank died while it reported an error");
     *why = head->trouble;
-    why->text[sizeof why->text - 1] = 0;
-    if (why->status == TSR_OK || why->status > TSR_CANCELLED)
-        why->status = TSR_PEER;
-    return why->status;
+    return checked(why);
 }
 
 bool tsr__shm_trouble(const struct shm_job *job, struct comm_trouble *why)

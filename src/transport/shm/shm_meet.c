@@ -33,7 +33,7 @@ _Static_assert(offsetof(struct comm_header, notes) == SHM_LINE, "what is compare
 // cleared, so that no rank sees a deadlock through this one.
 tsr_status tsr__shm_give_up(struct shm *me, struct comm_trouble *why)
 {
-    tsr__shm_fail(me->job, why->status, why->rank, why->text);
+    tsr__comm_give_up(&me->endpoint, why);
     atomic_store(&me->slot->waiting_for, -1);
     return why->status;
 }
@@ -113,19 +113,21 @@ static tsr_status check_heartbeat(struct shm *me, const struct comm_call *call, 
 
 #define RING_LOOKS 50 // a ring seen this often is a deadlock, not a snapshot of moving ranks
 
-// Checks while this rank waits, in this order: failure of the job; end of the peer; deadlock;
-// heartbeat of the peer; the network, for a job on several hosts (`also`). Reports the first that
-// applies.
+// Checks while this rank waits, in this order: failure of the job; end or failure of the peer;
+// deadlock; heartbeat of the peer; the network, for a job on several hosts (`also`). Reports the
+// first that applies.
 tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer,
                           struct comm_trouble *why)
 {
     const struct shm_slot *slot = shm_slot(me->job, peer);
     if (atomic_load(&shm_head(me->job)->failed))
         return tsr__shm_failure(me->job, why);
-    if (atomic_load(&slot->state) != SHM_GONE)
+    if (atomic_load(&slot->state) != SHM_GONE && !atomic_load(&slot->left)) {
         me->gone = 0;
-    else if (++me->gone > 1) // its last calls were checked once more after it had ended
+    } else if (++me->gone > 1) { // its last calls were checked once more after it had ended
+        TRY(tsr__shm_left(me->job, peer, why));
         return tsr__trouble_waits(why, call, peer, "has ended", me->endpoint.rank);
+    }
     me->rings = in_a_ring(me) ? me->rings + 1 : 0;
     const struct comm_header *header = &slot->entries[atomic_load(&slot->showing) & 1].header;
     if (me->rings >= RING_LOOKS)
@@ -212,6 +214,8 @@ tsr_status tsr__shm_begin(struct shm *me, const struct comm_call *call, const in
 {
     if (atomic_load_explicit(&shm_head(me->job)->failed, memory_order_relaxed))
         return tsr__shm_failure(me->job, why);
+    if (atomic_load_explicit(&me->slot->left, memory_order_relaxed))
+        return tsr__shm_left(me->job, me->endpoint.rank, why);
     int index = (int)(++me->calls & 1);
     TRY(tsr__shm_released(me, call, index, why));
     struct shm_entry *entry = &me->slot->entries[index];

@@ -106,9 +106,25 @@ static void shm_fail(struct endpoint *endpoint, tsr_status status, int rank, con
     tsr__shm_fail(((struct shm *)endpoint)->job, status, rank, text);
 }
 
+static void shm_leave(struct endpoint *endpoint, tsr_status status, int rank, const char *text)
+{
+    struct shm *me = (struct shm *)endpoint;
+    if (atomic_load(&me->slot->left))
+        return;
+    tsr__trouble(&me->slot->why, status, rank, "%s", text);
+    atomic_store(&me->slot->left, true);
+}
+
+// A rank that left had no other reason, but may be the reason of the job's failure.
 static bool shm_failure(struct endpoint *endpoint, struct comm_trouble *why)
 {
-    return tsr__shm_trouble(((struct shm *)endpoint)->job, why);
+    const struct shm *me = (const struct shm *)endpoint;
+    if (tsr__shm_left(me->job, endpoint->rank, why) != TSR_OK)
+        return true;
+    for (int rank = 0; rank < endpoint->size; rank++)
+        if (tsr__shm_left(me->job, rank, why) != TSR_OK)
+            return true;
+    return tsr__shm_trouble(me->job, why);
 }
 
 static const struct transport shm_transport = {
@@ -116,6 +132,7 @@ static const struct transport shm_transport = {
     .all_reduce = tsr__shm_all_reduce,
     .exchange = tsr__shm_exchange,
     .fail = shm_fail,
+    .leave = shm_leave,
     .failure = shm_failure,
     .close = shm_close,
     .alloc = tsr__shm_alloc,
