@@ -158,7 +158,7 @@ bench: programs ## benchmarks, together with other tools for comparison (BENCH=g
 
 # Needs an idle machine: refuses on a busy one (FORCE=1 measures anyway, and the pages say so). GROUPS="scaling memory": only these.
 figures: all ## measure the figures of README.md and docs/measured.md on this idle machine, and write these pages
-	@tests/run-script tools/figures measure $(BUILD) $(GROUPS) $(if $(FORCE),--force)
+	@tests/run-script tools/figures measure $(BUILD) $(GROUPS) $(if $(DLLAMA),--distributed-llama $(DLLAMA)) $(if $(FORCE),--force)
 	@tools/figures write
 
 gpu: all ## the tests that need a GPU
