@@ -76,6 +76,12 @@ enum comm_scratch {
     SCRATCH_UNPACKED_OUTPUT, // size of the output, unless the parts along `axis` are contiguous
 };
 
+// A group that spans hosts, for the conditions of algorithms.def.
+struct group_shape {
+    int members, hosts;
+    bool in_order; // the members of each host follow each other in the group
+};
+
 struct collective {
     const char *op;        // operator in rank files: "AllReduce", for float16 "AllReduceF16"
     const char *other_end; // operator of the receiver: "Recv"; NULL: the same

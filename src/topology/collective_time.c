@@ -69,7 +69,7 @@ struct meter {
 // Adds bytes to a link or port in this step.
 static void add_load(struct meter *meter, int shared, double bytes)
 {
-    if (shared < 0)
+    if (shared < 0 || bytes <= 0)
         return;
     if (meter->load[shared] == 0)
         meter->touched[meter->n_touched++] = shared;

@@ -126,6 +126,16 @@ struct listener {
     // and each step once (`times` is 1).
     void (*exchange)(void *data, const struct topology_groups *groups, double bytes);
 };
+// Groups of CPUs that span hosts (by_hosts.c). Every host has equally many members, at least 2.
+struct groups_by_hosts {
+    struct topology_groups near;  // the members of a host
+    struct topology_groups lanes; // one member of each host
+    bool in_order;                // the members of each host follow each other in their group
+};
+// Divides groups by hosts; false: they are no such groups, or out of memory.
+bool tsr__groups_by_hosts(const tsr_topology *topology, const struct topology_groups *groups,
+                          struct arena *arena, struct groups_by_hosts *out) TSR_MUST_USE;
+
 // One algorithm for one collective. `schedule` returns false if it does not apply to these groups.
 // Its messages are sent as they are, mirrored in time and direction, or mirrored and then forward.
 struct schedule;
@@ -134,7 +144,13 @@ struct algorithm {
     enum tsr_collective what;
     bool (*schedule)(const struct schedule *schedule, bool mirrored);
     enum { RUN_FORWARD, RUN_MIRRORED, RUN_BOTH } run;
-    bool gpus; // only between GPUs
+    enum {
+        ANY_GROUPS,
+        BETWEEN_GPUS,
+        BY_HOSTS,  // groups_by_hosts
+        NOT_HOSTS, // all groups but these
+        UNORDERED, // all groups but those whose hosts are in order
+    } groups;
 };
 extern const struct algorithm tsr__algorithms[];
 extern const size_t tsr__n_algorithms;

@@ -10,6 +10,7 @@
 //   direct: 1 step, every device sends its 2 bytes to the 3 others;
 //   ring:   3 steps, in each of them every device sends 2 bytes to the next one.
 #include "topology/internal.h"
+#include "collective/collective.h"
 
 // One run of a schedule: `bytes` is the size of the full tensor of one group.
 struct schedule {
@@ -17,6 +18,7 @@ struct schedule {
     const struct topology_groups *groups;
     double bytes;
     const struct listener *to;
+    const struct groups_by_hosts *parts; // of algorithms BY_HOSTS
 };
 
 // Returns the number of equal steps that are reported together: all for listeners that compute
@@ -193,6 +195,89 @@ static bool exchange(const struct schedule *at, bool mirrored)
     return send_to_all(at, mirrored, at->bytes / at->groups->size / at->groups->size);
 }
 
+// ---- by hosts (by_hosts.c, transport/net/by_hosts.c)
+
+// In one step every member of these groups sends `piece` bytes to every other one.
+static void exchange_in(const struct schedule *at, const struct topology_groups *groups,
+                        bool mirrored, double piece)
+{
+    struct schedule part = *at;
+    part.groups = groups;
+    send_to_all(&part, mirrored, piece);
+}
+
+// Sends along the chains of all lanes and back. The pieces of a large tensor follow each other, so
+// all links are used at the same time, in both directions. The first piece waits for every link,
+// which matters only to listeners that compute times.
+static void chains(const struct schedule *at, double piece)
+{
+    const struct topology_groups *lanes = &at->parts->lanes;
+    int waits = 2 * (lanes->size - 1) - 1;
+    for (int wait = 0; wait < (at->to->exchange ? 2 : 1); wait++) {
+        for (int k = 0; k < lanes->count; k++)
+            for (int h = 0; h + 1 < lanes->size; h++) {
+                const int *lane = lanes->device + (size_t)k * (size_t)lanes->size;
+                send_message(at, false, lane[h], lane[h + 1], wait ? 0 : piece);
+                send_message(at, true, lane[h], lane[h + 1], wait ? 0 : piece);
+            }
+        end_step(at, wait ? waits : 1);
+    }
+}
+
+// All-reduce: each lane reduces its part of the tensor.
+static bool lanes_reduce(const struct schedule *at, bool mirrored)
+{
+    const struct topology_groups *near = &at->parts->near;
+    (void)mirrored;
+    exchange_in(at, near, true, at->bytes / near->size);
+    chains(at, at->bytes / near->size);
+    exchange_in(at, near, false, at->bytes / near->size);
+    return true;
+}
+
+// Reduce-scatter: each lane reduces its part of every shard. Direct messages between the hosts
+// would send more.
+static bool lanes_scatter(const struct schedule *at, bool mirrored)
+{
+    const struct topology_groups *near = &at->parts->near;
+    (void)mirrored;
+    exchange_in(at, near, true, at->bytes / near->size);
+    chains(at, at->bytes / near->size);
+    exchange_in(at, near, false, at->bytes / at->groups->size / near->size);
+    return true;
+}
+
+// All-gather: a lane brings the shards of its members to all hosts.
+static bool lanes_gather(const struct schedule *at, bool mirrored)
+{
+    const struct groups_by_hosts *parts = at->parts;
+    double shard = at->bytes / at->groups->size;
+    exchange_in(at, &parts->near, mirrored, shard);
+    exchange_in(at, &parts->lanes, mirrored, shard);
+    exchange_in(at, &parts->near, mirrored, shard * (parts->lanes.size - 1));
+    return true;
+}
+
+// Small all-reduce: the first member of each host sends the tensors of its host to those of the
+// other hosts, and the sum to its host.
+static bool first_ranks(const struct schedule *at, bool mirrored)
+{
+    const struct topology_groups *near = &at->parts->near, *lanes = &at->parts->lanes;
+    struct schedule part = *at;
+    (void)mirrored;
+    part.groups = near;
+    (void)from_first(&part, true);
+    for (int k = 0; k < lanes->count; k += near->size) {
+        const int *firsts = lanes->device + (size_t)k * (size_t)lanes->size;
+        for (int from = 0; from < lanes->size; from++)
+            for (int to = 0; to < lanes->size; to++)
+                if (from != to)
+                    send_message(at, false, firsts[from], firsts[to], at->bytes * near->size);
+    }
+    end_step(at, 1);
+    return from_first(&part, false);
+}
+
 // ---- the table
 
 // Sends one message from the first member of each pair to the second. Returns false unless all
@@ -204,20 +289,24 @@ static bool one_message(const struct schedule *at, bool mirrored)
 
 // The order matters only for measured collectives: tsr__topology_load runs the first one that
 // applies. Between CPUs (transport/threads, shm, net) and in our own GPU kernels all collectives
-// are direct; an all-reduce of a small tensor is one shot, which costs least below about the same
-// sizes for which the transports choose it. Between GPUs NCCL reduces round rings and by hosts; its
-// other collectives are grouped sends (transport/gpu/device_nccl.c).
+// are direct, except between hosts; an all-reduce of a small tensor is one shot, which costs least
+// below about the same sizes for which the transports choose it. Between GPUs NCCL reduces round
+// rings and by hosts; its other collectives are grouped sends (transport/gpu/device_nccl.c).
 const struct algorithm tsr__algorithms[] = {
-    {"direct", TSR_ALL_GATHER, direct, RUN_FORWARD, false},
-    {"direct", TSR_REDUCE_SCATTER, direct, RUN_MIRRORED, false},
-    {"direct", TSR_ALL_REDUCE, direct, RUN_BOTH, false},
-    {"one shot", TSR_ALL_REDUCE, one_shot, RUN_FORWARD, false},
-    {"ring", TSR_ALL_REDUCE, ring, RUN_BOTH, true},
-    {"by sides", TSR_ALL_REDUCE, by_sides, RUN_BOTH, true},
-    {"direct", TSR_BROADCAST, from_first, RUN_FORWARD, false},
-    {"direct", TSR_REDUCE, from_first, RUN_MIRRORED, false},
-    {"direct", TSR_ALL_TO_ALL, exchange, RUN_FORWARD, false},
-    {"message", TSR_SEND, one_message, RUN_FORWARD, false},
+#define HOSTS_ALGORITHM(function, name, what, condition, size)                                     \
+    {name, TSR_##what, function, RUN_FORWARD, BY_HOSTS},
+#include "collective/algorithms.def"
+#undef HOSTS_ALGORITHM
+    {"direct", TSR_ALL_GATHER, direct, RUN_FORWARD, NOT_HOSTS},
+    {"direct", TSR_REDUCE_SCATTER, direct, RUN_MIRRORED, ANY_GROUPS},
+    {"direct", TSR_ALL_REDUCE, direct, RUN_BOTH, UNORDERED},
+    {"one shot", TSR_ALL_REDUCE, one_shot, RUN_FORWARD, NOT_HOSTS},
+    {"ring", TSR_ALL_REDUCE, ring, RUN_BOTH, BETWEEN_GPUS},
+    {"by sides", TSR_ALL_REDUCE, by_sides, RUN_BOTH, BETWEEN_GPUS},
+    {"direct", TSR_BROADCAST, from_first, RUN_FORWARD, ANY_GROUPS},
+    {"direct", TSR_REDUCE, from_first, RUN_MIRRORED, ANY_GROUPS},
+    {"direct", TSR_ALL_TO_ALL, exchange, RUN_FORWARD, ANY_GROUPS},
+    {"message", TSR_SEND, one_message, RUN_FORWARD, ANY_GROUPS},
 };
 const size_t tsr__n_algorithms = TSR_COUNT(tsr__algorithms);
 
@@ -229,14 +318,49 @@ static bool all_gpus(const tsr_topology *topology, const struct topology_groups 
     return true;
 }
 
+// True if the condition of the algorithm's row in algorithms.def holds.
+static bool condition_holds(const struct algorithm *algorithm, const struct group_shape shape)
+{
+    const bool holds[] = {
+#define HOSTS_ALGORITHM(function, name, what, condition, size) condition,
+#include "collective/algorithms.def"
+#undef HOSTS_ALGORITHM
+    };
+    return holds[algorithm - tsr__algorithms];
+}
+
+// True if the algorithm is run for such groups. Divides them by hosts if that matters.
+static bool applies(const struct algorithm *algorithm, tsr_topology *topology,
+                    const struct topology_groups *groups, struct arena *arena,
+                    struct groups_by_hosts *parts)
+{
+    if (algorithm->groups == ANY_GROUPS)
+        return true;
+    if (algorithm->groups == BETWEEN_GPUS)
+        return all_gpus(topology, groups);
+    bool by_hosts = tsr__groups_by_hosts(topology, groups, arena, parts);
+    if (algorithm->groups == UNORDERED)
+        return !by_hosts || !parts->in_order;
+    if (algorithm->groups == NOT_HOSTS)
+        return !by_hosts;
+    return by_hosts &&
+           condition_holds(algorithm,
+                           (struct group_shape){groups->size, parts->lanes.size, parts->in_order});
+}
+
 bool tsr__run_algorithm(const struct algorithm *algorithm, tsr_topology *topology,
                         const struct topology_groups *groups, double bytes,
                         const struct listener *to)
 {
-    struct schedule at = {topology, groups, bytes, to};
-    if (algorithm->gpus && !all_gpus(topology, groups))
-        return false;
-    if (algorithm->run != RUN_FORWARD && !algorithm->schedule(&at, true))
-        return false;
-    return algorithm->run == RUN_MIRRORED || algorithm->schedule(&at, false);
+    struct arena scratch = {.session = topology->session};
+    struct groups_by_hosts parts;
+    struct schedule at = {topology, groups, bytes, to, &parts};
+    bool ran = applies(algorithm, topology, groups, &scratch, &parts);
+    if (ran && algorithm->run != RUN_FORWARD)
+        ran = algorithm->schedule(&at, true);
+    if (ran && algorithm->run != RUN_MIRRORED)
+        ran = algorithm->schedule(&at, false);
+    topology->arena.failed = topology->arena.failed || scratch.failed;
+    tsr__arena_free(&scratch);
+    return ran;
 }

@@ -48,8 +48,8 @@ static void near(double got, double wanted)
         fail_msg("%g s, wanted %g s", got, wanted);
 }
 
-// Every member sends a slice to every other, then its reduced slice. In a ring of n = 2 m + 1 devices
-// a link carries the slices of 1 + 2 + ... + m pairs, and the longest route has m links.
+// Every member sends a slice to every other, then its reduced slice. In a ring of n = 2 m + 1
+// devices a link carries the slices of 1 + 2 + ... + m pairs, and the longest route has m links.
 static void rings(void **state)
 {
     static const struct {
@@ -70,26 +70,44 @@ static void rings(void **state)
     }
 }
 
-// CPUs on hosts: the network port of a device carries its slices for all devices of other hosts.
+// Time of an all-reduce along lanes: two exchanges inside the hosts of `n` devices, and chains from
+// host to host and back. A device in the middle of a chain sends twice.
+static double lanes(double hosts, double n, double bytes)
+{
+    double sent = hosts > 2 ? 2 : 1;
+    return 2 * (ALPHA + bytes / n * BETA) + 2 * (hosts - 1) * NET_ALPHA +
+           sent * bytes / n * NET_BETA;
+}
+
+// CPUs on hosts: every lane reduces its part of the tensor. Small tensors go through the first
+// device of each host. Groups whose hosts are not in order send to all members.
 static void hosts(void **state)
 {
+    int mixed[] = {0, 4, 1, 5, 2, 6, 3, 7};
     const char *algorithm = "";
     double bytes = 1 << 24;
     (void)state;
     tsr_session *session = tsr_session_new(NULL);
     tsr_topology *two = machine(session, "hosts:2x4"), *many = machine(session, "hosts:128x8");
-    near(all_reduce(two, bytes, &algorithm), 2 * (NET_ALPHA + ALPHA + 4 * bytes / 8 * NET_BETA));
-    assert_string_equal(algorithm, "direct");
-    near(all_reduce(many, bytes, &algorithm),
-         2 * (NET_ALPHA + ALPHA + 127 * 8 * bytes / 1024 * NET_BETA));
-    assert_string_equal(algorithm, "direct");
+    near(all_reduce(two, bytes, &algorithm), lanes(2, 4, bytes));
+    assert_string_equal(algorithm, "lanes");
+    near(all_reduce(many, bytes, &algorithm), lanes(128, 8, bytes));
+    assert_string_equal(algorithm, "lanes");
+    // The first device has 3 tensors to receive, sends 4 to the other host, and 3 sums to its own.
+    near(all_reduce(two, 8, &algorithm), 2 * ALPHA + NET_ALPHA + 8 * (2 * BETA + 4 * NET_BETA));
+    assert_string_equal(algorithm, "first ranks");
+    struct timed_algorithm fastest;
+    struct topology_groups groups = {1, 8, mixed};
+    double ps = (double)tsr__topology_fastest(two, TSR_ALL_REDUCE, &groups, 1 << 24, &fastest);
+    near(ps * 1e-12, 2 * (NET_ALPHA + ALPHA + 4 * bytes / 8 * NET_BETA));
+    assert_string_equal(fastest.algorithm, "direct");
     tsr_topology_free(many);
     tsr_topology_free(two);
     tsr_session_free(session);
 }
 
-// GPUs on hosts: NCCL reduces inside each host and sends an 8th between the hosts, on CPUs nothing
-// does.
+// GPUs on hosts: NCCL reduces inside each host and sends an 8th between the hosts, as lanes of CPUs
+// do.
 static void gpus(void **state)
 {
     const char *algorithm = "";
@@ -103,8 +121,9 @@ static void gpus(void **state)
         slow->device[i].name = "CPU";
     double hierarchical = all_reduce(fast, bytes, &algorithm);
     assert_string_equal(algorithm, "by sides");
-    assert_true(all_reduce(slow, bytes, &algorithm) > 2 * hierarchical);
-    assert_string_equal(algorithm, "direct");
+    double chained = all_reduce(slow, bytes, &algorithm);
+    assert_string_equal(algorithm, "lanes");
+    assert_true(chained < 1.2 * hierarchical && hierarchical < 1.2 * chained);
     tsr_topology_free(slow);
     tsr_topology_free(fast);
     tsr_session_free(session);

@@ -28,7 +28,7 @@ static size_t count_code(tsr_session *s, const char *code)
     return n;
 }
 
-// A changed topology is stored as JSON and not as the text of its generator, which lacks the change.
+// A changed topology is stored as JSON, not as the text of its generator, which lacks the change.
 static void changes_drop_the_text(void **state)
 {
     (void)state;
@@ -675,7 +675,8 @@ static void test_simulated(void **state)
         "star:5@0", "tree:2x2",  "torus:3x3",     "torus:4x4",
         "grid:2x4", "hosts:2x4", "torus:2x2x2",   "{6, [[1,2],[0,2],[0,1,3],[2,4,5],[3,5],[3,4]]}",
         "h100:8",   "mi300x:4",  "hosts:2xh100:4"};
-    static const char *const names[] = {"direct", "one shot", "ring", "by sides", "message"};
+    static const char *const names[] = {"direct", "one shot",    "ring",   "by sides",
+                                        "lanes",  "first ranks", "message"};
     size_t seen = 0;
     (void)state;
     for (size_t i = 0; i < TSR_COUNT(shapes); i++) {
@@ -734,9 +735,9 @@ static int64_t carried(const char *shape, tsr_collective what, const int *group,
     return (int64_t)(sum + 0.5);
 }
 
-// Loads of links, compared with closed forms. A ring of 3 all-reduces 60 MB in slices of 20 MB, each
-// twice over every link. In a ring of 5, slices go 1 or 2 links far: 30 of them over 10 links, and
-// back. A message over a line of 4 devices loads 3 links.
+// Loads of links, compared with closed forms. A ring of 3 all-reduces 60 MB in slices of 20 MB,
+// each twice over every link. In a ring of 5, slices go 1 or 2 links far: 30 of them over 10
+// links, and back. A message over a line of 4 devices loads 3 links.
 static void test_load(void **state)
 {
     const int64_t bytes = 60000000;

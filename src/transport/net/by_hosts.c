@@ -158,7 +158,7 @@ static bool is_small(const struct by_hosts *view, size_t bytes)
 }
 
 // Sums tensors of up to 64 KiB / members of a host, between two hosts.
-static tsr_status reduce_small(struct by_hosts *view)
+static tsr_status first_ranks(struct by_hosts *view)
 {
     size_t bytes = tensor_bytes(view), n = (size_t)view->near.n_group;
     struct comm_buffer mine = {(void *)view->what->in, bytes}, result = {view->what->out, bytes};
@@ -313,7 +313,7 @@ static tsr_status begin_reduction(struct by_hosts *view, struct lane_turn *turn)
     return tsr__net_meet(view->net, &view->lane, NULL, &none, true, view->why);
 }
 
-static tsr_status reduce_large(struct by_hosts *view)
+static tsr_status lanes_reduce(struct by_hosts *view)
 {
     struct lane_turn turn = {0};
     size_t unit = tsr__elem_bytes(view->call->type);
@@ -350,7 +350,7 @@ static int turns_of(const struct by_hosts *view)
     return turns;
 }
 
-static tsr_status scatter_large(struct by_hosts *view)
+static tsr_status lanes_scatter(struct by_hosts *view)
 {
     struct lane_turn turn = {0};
     const struct comm_exchange *exchange = view->what->exchange;
@@ -476,7 +476,7 @@ static tsr_status share_turn(struct by_hosts *view, struct lane_gather *gather, 
 }
 
 // Gathers: frames with headers, notes and small parts between all members, then large parts.
-static tsr_status gather(struct by_hosts *view)
+static tsr_status lanes_gather(struct by_hosts *view)
 {
     struct comm_exchange *exchange = view->what->exchange;
     size_t n = (size_t)view->call->n_group;
@@ -502,31 +502,15 @@ static tsr_status gather(struct by_hosts *view)
 
 // ---- the table ----------------------------------------------------------------------------------
 
-// Sums in order need the members of each host one after the other.
-static bool is_ordered(const struct by_hosts *view, size_t bytes)
-{
-    (void)bytes;
-    return view->in_order;
-}
+enum tensor_size { ANY_SIZE, SMALL, LARGE };
 
-// Without lanes, a host of k members receives k (h - 1) / h tensors; along lanes, one.
-static bool scatters_less(const struct by_hosts *view, size_t bytes)
-{
-    return view->in_order && !is_small(view, bytes) &&
-           view->call->n_group * (view->n_hosts - 1) > view->n_hosts * view->n_hosts;
-}
-
-static bool always(const struct by_hosts *view, size_t bytes)
-{
-    (void)view, (void)bytes;
-    return true;
-}
-
-static const struct hosts_algorithm algorithms[] = {
-    {"first ranks", COMM_ALL_REDUCE, is_small, reduce_small},
-    {"lanes", COMM_ALL_REDUCE, is_ordered, reduce_large},
-    {"lanes", COMM_REDUCE_SCATTER, scatters_less, scatter_large},
-    {"lanes", COMM_ALL_GATHER, always, gather},
+// A row of algorithms.def. `run` handles a call with `exchange`, or an all-reduce from `in` to
+// `out`.
+struct hosts_algorithm {
+    enum comm_kind kind;
+    bool applies; // to this group
+    enum tensor_size size;
+    tsr_status (*run)(struct by_hosts *view);
 };
 
 // Returns the bytes of the full tensor, which must be equal on all members: 0 if they are not known
@@ -541,17 +525,31 @@ static size_t full_bytes(const struct hosts_call *what)
     return bytes;
 }
 
+// Returns the algorithm of this call; NULL: messages between all members do the work.
+static tsr_status (*algorithm_of(const struct by_hosts *view))(struct by_hosts *)
+{
+    const struct group_shape shape = {view->call->n_group, view->n_hosts, view->in_order};
+    const struct hosts_algorithm algorithms[] = {
+#define HOSTS_ALGORITHM(function, name, what, condition, size)                                     \
+    {COMM_##what, condition, size, function},
+#include "collective/algorithms.def"
+#undef HOSTS_ALGORITHM
+    };
+    enum tensor_size size = is_small(view, full_bytes(view->what)) ? SMALL : LARGE;
+    for (size_t i = 0; view->n_hosts > 1 && view->most > 1 && i < TSR_COUNT(algorithms); i++)
+        if (algorithms[i].kind == view->call->kind && algorithms[i].applies &&
+            (algorithms[i].size == ANY_SIZE || algorithms[i].size == size))
+            return algorithms[i].run;
+    return NULL;
+}
+
 static tsr_status run(struct by_hosts *view, bool *mine)
 {
-    *mine = true;
     if (!view_open(view))
         return out_of_memory(view);
-    for (size_t i = 0; view->n_hosts > 1 && view->most > 1 && i < TSR_COUNT(algorithms); i++)
-        if (algorithms[i].kind == view->call->kind &&
-            algorithms[i].applies(view, full_bytes(view->what)))
-            return algorithms[i].run(view);
-    *mine = false;
-    return TSR_OK;
+    tsr_status (*algorithm)(struct by_hosts *) = algorithm_of(view);
+    *mine = algorithm != NULL;
+    return algorithm ? algorithm(view) : TSR_OK;
 }
 
 tsr_status tsr__by_hosts(struct hosts *hosts, const struct hosts_call *what, bool *mine,

@@ -20,15 +20,6 @@ struct hosts {
 };
 
 // ---- by_hosts.c
-// An algorithm for groups that span hosts. `run` handles a call with `exchange`, or an all-reduce
-// from `in` to `out`.
-struct by_hosts;
-struct hosts_algorithm {
-    const char *name;
-    enum comm_kind kind;
-    bool (*applies)(const struct by_hosts *view, size_t bytes); // bytes of the full tensor
-    tsr_status (*run)(struct by_hosts *view);
-};
 // What an algorithm works on.
 struct hosts_call {
     const struct comm_call *call;
