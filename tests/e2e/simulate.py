@@ -165,6 +165,24 @@ def one_answer(d):
         assert abs(milliseconds / plan["milliseconds"] - 1) < 0.005, (name, devices, dims, milliseconds, plan["milliseconds"])
 
 
+def slices(d):
+    """A shard of several intervals is sliced by a Gather; a Slice does the other axes. Plan and simulation count both."""
+    f, milliseconds = TensorProto.FLOAT, []
+    ends = [helper.make_tensor_value_info(v, f, [64, 64, 256]) for v in "xz"]
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu"), helper.make_node("Tanh", ["y"], ["z"], name="tanh")]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=10,
+                                opset_imports=[helper.make_opsetid("", 18)]), d + "/s.onnx")
+    whole = ["--shard", "relu:x={1:0,1,2,3}", "--shard", "relu:y={1:0,1,2,3}"]
+    for layout in "{4,1,1:0,1,2,3}", "{1,1,64*4/4:0,1,2,3}", "{2,1,64*4/2:0,1,2,3}":
+        shards = [word for v in "yz" for word in ("--shard", "tanh:%s=%s" % (v, layout))]
+        good("annotate", d + "/s.onnx", "--config", "c:4", *whole, *shards, "-o", d + "/a.onnx")
+        plan = doc("plan", d + "/a.onnx", "--devices", 4, "--config", "c", "-o", d + "/p.onnx")
+        seconds = doc("simulate", d + "/p.onnx", "--devices", 4, "--config", "c")["seconds"]
+        milliseconds.append(plan["milliseconds"])
+        assert abs(seconds * 1e3 / plan["milliseconds"] - 1) < 0.005, (layout, seconds, plan["milliseconds"])
+    assert milliseconds[0] < 0.9 * milliseconds[2], milliseconds  # one node slices, or two
+
+
 def split(d):
     """A Split reads its whole input and writes it again, as a Relu does."""
     f, milliseconds = TensorProto.FLOAT, {}
@@ -371,7 +389,7 @@ def refused(d):
 
 
 harness.run([
-    with_the_plan, one_answer, split, parts_of_parts, lookups, merged_tokens, stages, planned_stages, trace, speeds_count, in_place,
+    with_the_plan, one_answer, slices, split, parts_of_parts, lookups, merged_tokens, stages, planned_stages, trace, speeds_count, in_place,
     without_weights, caches, refused
 ])
 harness.finish()

@@ -65,20 +65,95 @@ static int64_t shared_slice_time(struct planner *planner, const struct plan_valu
     return longest;
 }
 
-// Returns the time of a Slice, which is a node that reads and writes every element. Slicing sizes
-// takes no time.
-static int64_t slice_time(struct planner *planner, const struct plan_value *value, uint32_t layout)
+static struct reshard_tensor tensor_of(const struct planner *planner,
+                                       const struct plan_value *value)
+{
+    return (struct reshard_tensor){.rank = value->rank,
+                                   .shape = value->open,
+                                   .bits = value->bits,
+                                   .constant_bounds = planner->shapes.constant_bounds};
+}
+
+static double shards_along(const struct tile_layout *layout, int axis)
+{
+    double n = 1;
+    for (int k = 0; k < layout->dims[axis].n; k++)
+        n *= (double)layout->dims[axis].factors[k].cuts;
+    return n;
+}
+
+// The nodes that slice a shard (partition/emit/emit_slice.c): a Gather for each axis of which the
+// shard has several intervals, a Slice with constant bounds, and one with computed bounds. For each
+// of them the elements that it returns, as multiples of those of the shard.
+struct slices {
+    double returns[TILE_MAX_RANK + 2];
+    int n;
+};
+
+// Adds a node, before which the tensor has `times` the elements that it has after it.
+static void add_slice(struct slices *slices, double times)
+{
+    if (times <= 1)
+        return;
+    for (int i = 0; i < slices->n; i++)
+        slices->returns[i] *= times;
+    slices->returns[slices->n++] = 1;
+}
+
+// Lists the nodes by which a device gets its shard of `to` from that of `from`. The owner of the
+// first shard stands for all.
+static bool list_slices(struct planner *planner, const struct plan_value *value,
+                        const struct tile_layout *from, const struct tile_layout *to,
+                        struct slices *out)
+{
+    struct arena scratch = {.session = planner->session};
+    struct reshard_tensor tensor = tensor_of(planner, value);
+    double fixed = 1, computed = 1;
+    *out = (struct slices){.n = 0};
+    for (int axis = 0; axis < value->rank && axis < TILE_MAX_RANK; axis++) {
+        double times = shards_along(to, axis) / shards_along(from, axis);
+        struct dim_slice cut = {.source = DIM_SAME};
+        if (times > 1)
+            cut = tsr__dim_source(&scratch, &tensor, from, to, to->owners[0], axis);
+        if (cut.source == DIM_STATIC && cut.n != 1)
+            add_slice(out, times);
+        else if (cut.source == DIM_STATIC)
+            fixed *= times;
+        else if (cut.source == DIM_DYNAMIC)
+            computed *= times;
+    }
+    add_slice(out, fixed);
+    add_slice(out, computed);
+    if (out->n == 0) // the first owner keeps its shard, others slice
+        out->returns[out->n++] = 1;
+    bool ok = !scratch.failed;
+    tsr__arena_free(&scratch);
+    return ok;
+}
+
+// Returns the time of slicing, by nodes that read and write every element. Slicing sizes takes no
+// time.
+static int64_t slice_time(struct planner *planner, const struct plan_value *value, uint32_t from,
+                          uint32_t layout)
 {
     const struct tile_layout *tiles = planner->layouts.at[layout].tiles;
+    struct slices slices;
+    int64_t ps = 0;
     if (tsr__layout_is_whole(tiles) || value->free)
         return 0;
     if (tsr__layout_shared(tiles))
         return shared_slice_time(planner, value, layout);
+    if (!list_slices(planner, value, planner->layouts.at[from].tiles, tiles, &slices))
+        return PLAN_NEVER;
     tsr_topology_device slowest =
         tsr__planner_slowest(planner, tiles->owners, (size_t)tiles->first[tiles->n_shards]);
-    return tsr__work_cost((double)tsr__planner_elements(planner, layout, value),
-                          tsr__slice_kind(planner->machine.topology, value),
-                          2 * (double)tsr__planner_bytes(planner, layout, value), &slowest);
+    struct work_kind kind = tsr__slice_kind(planner->machine.topology, value);
+    double elements = (double)tsr__planner_elements(planner, layout, value),
+           bytes = (double)tsr__planner_bytes(planner, layout, value);
+    for (int i = 0; i < slices.n; i++)
+        ps += tsr__work_cost(elements * slices.returns[i], kind, 2 * bytes * slices.returns[i],
+                             &slowest);
+    return ps;
 }
 
 // Returns the bytes by which a collective is charged, from the bytes of one device before and after
@@ -107,15 +182,6 @@ static bool only_slices(const struct tile_layout *from, const struct tile_layout
         if (!tsr__layout_has_device(from, to->owners[i]))
             return false;
     return true;
-}
-
-static struct reshard_tensor tensor_of(const struct planner *planner,
-                                       const struct plan_value *value)
-{
-    return (struct reshard_tensor){.rank = value->rank,
-                                   .shape = value->open,
-                                   .bits = value->bits,
-                                   .constant_bounds = planner->shapes.constant_bounds};
 }
 
 // Finds the operators of a resharding, which `partition` will write. False: a layout lacks
@@ -197,7 +263,7 @@ static int64_t operator_time(struct planner *planner, const struct reshard_opera
     if (operator->op == RESHARD_NOTHING)
         return 0;
     if (operator->op == RESHARD_SLICE)
-        return slice_time(planner, value, to);
+        return slice_time(planner, value, from, to);
     if (operator->op == COMM_RESHARD)
         return exchange_time(planner, operator, planner->layouts.at[from].tiles, value);
     int64_t bytes = charged_bytes(operator, tsr__planner_bytes(planner, from, value),
@@ -296,7 +362,7 @@ static struct known_resharding compute(struct planner *planner, uint32_t from, u
     if (value->open == value->shape &&
         only_slices(planner->layouts.at[from].tiles, planner->layouts.at[to].tiles)) {
         bool whole = tsr__layout_is_whole(planner->layouts.at[to].tiles);
-        known.ps = slice_time(planner, value, to);
+        known.ps = slice_time(planner, value, from, to);
         known.kind = whole ? RESHARD_BY_NOTHING : RESHARD_BY_SLICE;
     } else if (find_operators(planner, &arena, from, to, value, &operators)) {
         known.ps = tsr__planner_operators_time(planner, &operators, from, value);
