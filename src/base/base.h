@@ -785,6 +785,7 @@ struct tsr_session {
     void *alloc_data;
     size_t memory_used, memory_peak, memory_limit; // limit 0: none
     size_t memory_budget;                          // lower limit while a file is loaded; 0: none
+    uint64_t secret[2];                            // part of the hashes of its maps
     struct arena diag_arena;
     VEC(struct diag_record) diags;
     size_t n_dropped;                  // diagnostics beyond TSR_MAX_FINDINGS

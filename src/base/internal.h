@@ -58,7 +58,7 @@ int tsr__kernel_sync(int fd);
 // Draws n random bytes, different ones in each call. False: the system has none.
 bool tsr__kernel_random(void *out, size_t n);
 // Sixteen random bytes. On Linux they are the same in each call of a process, and cost no system
-// call. False: the system has none.
+// call; in a browser they cost one of JavaScript for each byte. False: the system has none.
 bool tsr__kernel_secret(uint64_t out[2]);
 // Makes mapped pages read-only, where memory has protection.
 void tsr__kernel_protect(void *p, size_t n);

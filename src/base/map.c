@@ -64,15 +64,6 @@ static uint32_t keyed_hash(const struct map *map, const char *key, size_t n)
     return hash ? hash : 1;
 }
 
-// Reads sixteen random bytes of the process from the kernel. If the kernel has none, constants are
-// used; names can then be constructed to collide, which makes look-ups slow.
-static void draw_key(uint64_t key[2])
-{
-    key[0] = 0x9E3779B97F4A7C15u;
-    key[1] = 0xC2B2AE3D27D4EB4Fu;
-    (void)tsr__kernel_secret(key);
-}
-
 // ---- the map -----------------------------------------------------------------------------------
 
 // Moves the entries to a larger table. The old table stays unused in the arena.
@@ -97,7 +88,7 @@ static bool resize(struct map *map, size_t cap)
 void tsr__map_init(struct map *map, struct arena *arena, size_t expected)
 {
     *map = (struct map){.arena = arena};
-    draw_key(map->key);
+    memcpy(map->key, arena->session->secret, sizeof map->key);
     if (expected == 0)
         return; // the first key allocates the table
     size_t cap = MAP_MIN;

@@ -10,6 +10,15 @@
 #include <stdio.h>
 #include <time.h>
 
+// Draws what the hashes of maps contain. If the system has no random bytes, constants are used;
+// names can then be constructed to collide, which makes look-ups slow.
+static void draw_secret(uint64_t secret[2])
+{
+    secret[0] = 0x9E3779B97F4A7C15u;
+    secret[1] = 0xC2B2AE3D27D4EB4Fu;
+    (void)tsr__kernel_secret(secret);
+}
+
 // Creates a session. The session itself is allocated by its allocator and included in memory_used.
 tsr_session *tsr_session_new(const tsr_session_options *options)
 {
@@ -29,6 +38,7 @@ tsr_session *tsr_session_new(const tsr_session_options *options)
     session->memory_used = session->memory_peak = sizeof *session;
     session->progress_fn = given.progress;
     session->progress_data = given.progress_data;
+    draw_secret(session->secret);
     tsr__arena_init(&session->diag_arena, session);
     for (int i = 0; i < RESULT_COUNT; i++)
         tsr__arena_init(&session->results[i], session);
