@@ -22,8 +22,7 @@ TYPES = {"f4": TensorProto.FLOAT, "u1": TensorProto.UINT8, "i8": TensorProto.INT
 
 
 class Net:
-    """A graph whose large weights are in one file. Without `stored` that file is not written and small weights are zeros: planning needs
-    the sizes only, partitioning also computes with biases and norms."""
+    """A graph whose weights are in one file. Without `stored` that file is not written: planning needs the sizes only."""
     stored = True
 
     def __init__(self):
@@ -31,8 +30,6 @@ class Net:
 
     def weight(self, *shape, kind="f4", scale=0.02):
         """Random weights: normal with this deviation, or (u1) bytes, or (scale < 0) positive numbers up to -scale."""
-        if not self.stored and np.prod(shape) * np.dtype(kind).itemsize <= SMALL:
-            return self.constant(np.zeros(shape, kind))
         self.n += 1
         t = TensorProto(name="w%d" % self.n, data_type=TYPES[kind], dims=shape, data_location=TensorProto.EXTERNAL)
         size = int(np.prod(shape)) * np.dtype(kind).itemsize

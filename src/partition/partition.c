@@ -192,6 +192,7 @@ static tsr_status refuse_option(const struct request *request, const char *hint,
 static tsr_status choose_files(const struct request *request, struct draft *draft)
 {
     const tsr_partition_options *options = &request->options;
+    draft->dry_run = options->dry_run;
     draft->as_safetensors = options->weights == TSR_WEIGHTS_SAFETENSORS;
     draft->context = options->layout == TSR_LAYOUT_CONTEXT;
     draft->processes = options->transport == TSR_TRANSPORT_SHM;

@@ -10,7 +10,7 @@
 
 const Weights = (() => {
     const ABSENT = 'data-left-out'; // name of the file that does not exist
-    const SMALL = 1 << 16; // bytes of data that stay: shapes, and biases and norms, with which partitions compute
+    const SMALL = 1 << 16; // bytes of data that stay: shapes and other numbers with which commands compute
     const DEEP = 100; // graphs and attributes inside of each other
     const WINDOW = 1 << 18; // bytes that are read at a time
     const REST = 1 << 20; // bytes of a malformed end that are kept
@@ -241,7 +241,7 @@ const Weights = (() => {
         return nodes;
     }
 
-    return { ABSENT, leaveOut, putBack, listNodes };
+    return { leaveOut, putBack, listNodes };
 })();
 
 if (typeof module === 'object') module.exports = Weights;

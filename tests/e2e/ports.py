@@ -230,12 +230,40 @@ def dry(tessera, folder):
     assert doc["file_bytes"] == [sum(v for k, v in sizes.items() if k.startswith("rank%d." % r)) for r in range(3)], (doc, sizes)
 
 
+def dry_without_data(tessera, folder):
+    """A dry run counts the same bytes if the files of external data are missing, and other runs name the missing file."""
+    model, planned = os.path.join(folder, "model.onnx"), os.path.join(folder, "planned.onnx")
+    rng = np.random.default_rng(1)
+    weights = [numpy_helper.from_array(rng.standard_normal(shape).astype("f4"), name)
+               for name, shape in (("big", [64, 512]), ("bias", [512]), ("norm", [64]))]
+    nodes = [helper.make_node("Mul", ["x", "norm"], ["h"]), helper.make_node("MatMul", ["h", "big"], ["p"]),
+             helper.make_node("Add", ["p", "bias"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [32, n]) for name, n in (("x", 64), ("y", 512))]
+    proto = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], weights), ir_version=11,
+                              opset_imports=[helper.make_opsetid("", 22)])
+    onnx.save(proto, model, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    call(tessera, "plan", model, "--devices", "2", "-o", planned)
+    for words in ([], ["--weights", "safetensors"]):
+        there, _ = call(tessera, "partition", planned, "--dry-run", "--json", *words)
+        os.rename(folder + "/weights.bin", folder + "/moved.bin")
+        gone, _ = call(tessera, "partition", planned, "--dry-run", "--json", *words)
+        code, _, said = harness.call(tessera, "partition", planned, "-o", folder + "/parts", *words)
+        os.rename(folder + "/moved.bin", folder + "/weights.bin")
+        assert json.loads(there)["file_bytes"] == json.loads(gone)["file_bytes"], (there, gone)
+        assert code == 3 and "weights.bin" in said, (code, said)
+        call(tessera, "partition", planned, "-o", folder + "/whole", "--force", *words)
+        sizes = json.load(open(folder + "/whole/manifest.json"))["sizes"]
+        written = [sum(v for k, v in sizes.items() if k.startswith("rank%d." % r)) for r in range(2)]
+        assert json.loads(gone)["file_bytes"] == written, (gone, sizes)
+
+
 def main():
     tessera, decode = sys.argv[1:3]
     case = lambda folder, function, *args: function(tessera, *args, folder)
     with tempfile.TemporaryDirectory(prefix="tessera-ports-") as folder:
         with_decoder = [(f.__name__, case, f, decode) for f in (decodes, is_planned)]
-        harness.run(with_decoder + [(f.__name__, case, f) for f in (runs_once, any_batch, size_alone, is_refused, dry)], folder=folder)
+        alone = (runs_once, any_batch, size_alone, is_refused, dry, dry_without_data)
+        harness.run(with_decoder + [(f.__name__, case, f) for f in alone], folder=folder)
     harness.finish()
 
 

@@ -181,6 +181,7 @@ struct draft {
     // Options (partition.c).
     bool undigested;     // the folder is temporary: no digests of the model and of data files
     bool as_safetensors; // data files are also safetensors files
+    bool dry_run;        // files are measured, not written
     // if not NULL, the rank graphs are passed to this callback and nothing is written
     const struct partition_visitor *visitor;
     // if not NULL, rank files that another program changed are checked against it (reseal.c)

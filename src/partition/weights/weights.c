@@ -74,25 +74,35 @@ static void copy_piece(struct runs *runs, const unsigned char *whole, int bits, 
     }
 }
 
+static tsr_status read_piece(const struct item *it, const struct tile_piece *piece,
+                             unsigned char *out)
+{
+    const void *whole;
+    size_t n;
+    TRY(tsr_tensor_data(tsr_value_initializer(it->value), &whole, &n));
+    struct runs runs;
+    tsr__runs_begin(&runs, piece, it->shape);
+    copy_piece(&runs, whole, tsr_dtype_bits(it->dtype), out);
+    return TSR_OK;
+}
+
 // Adds the rank's part of a constant to the rank file itself. Returns an error if the data of the
-// constant cannot be read.
+// constant cannot be read. A dry run only counts bytes: zeros stand for data in another file, which
+// may be missing.
 static tsr_status add_to_rank_file(struct part *part, struct form *form,
                                    const struct tile_piece *piece, const int64_t *dims,
                                    int64_t bytes, struct str name)
 {
     struct item *it = form->item;
     tsr_value **local = &form->local[part->rank];
-    if (tsr__layout_is_whole(form->layout))
+    bool unread = part->draft->dry_run && tsr_tensor_is_external(tsr_value_initializer(it->value));
+    if (!unread && tsr__layout_is_whole(form->layout))
         return tsr__graph_copy_initializer(part->graph, it->value, name.p, local);
-    const void *whole;
-    size_t n;
     unsigned char *copy = ARENA_ARRAY(part->draft->arena, unsigned char, (size_t)bytes + 1);
-    tsr_status st = tsr_tensor_data(tsr_value_initializer(it->value), &whole, &n);
-    if (!copy || st != TSR_OK)
-        return copy ? st : TSR_NOMEM;
-    struct runs runs;
-    tsr__runs_begin(&runs, piece, it->shape);
-    copy_piece(&runs, whole, tsr_dtype_bits(it->dtype), copy);
+    if (!copy)
+        return TSR_NOMEM;
+    if (!unread)
+        TRY(read_piece(it, piece, copy));
     *local = tsr_graph_add_initializer(part->graph, name.p, it->dtype, it->rank, dims, copy,
                                        (size_t)bytes);
     return status_of_alloc(*local);

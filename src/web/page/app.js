@@ -233,9 +233,7 @@ async function ranks(version) {
 
 function rankTable(partition) {
     const head = make('h3', null, 'Files of the ranks');
-    const unread = partition.error && partition.error.includes(Weights.ABSENT);
-    const why = unread ? 'A partition computes with large weights, which this page does not read:' : 'The model cannot be partitioned:';
-    if (partition.error) return [head, lead(why), make('pre', null, partition.error)];
+    if (partition.error) return [head, lead('The model cannot be partitioned:'), make('pre', null, partition.error)];
     const calls = Object.entries(partition.collectives).map(([op, count]) => count + ' ' + op).join(', ');
     return [
         head,
