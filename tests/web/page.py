@@ -39,7 +39,7 @@ class Page(browser.Tab):
         super().__init__(place["browser"], place["address"] + ("#" + urlencode(state) if state else ""), width, **options)
         self.wait()
 
-    def wait(self, condition=IDLE, seconds=240):
+    def wait(self, condition=IDLE, seconds=harness.HANG_S * 4):
         deadline = time.monotonic() + seconds
         while not self.run(condition):
             assert time.monotonic() < deadline, "the page is still busy: " + self.run("document.getElementById('status').textContent")
