@@ -120,7 +120,7 @@ static tsr_status connect_to_worker(struct relay *relay)
         return st;
     return tsr__fail(relay->session, TSR_PEER, DIAG_worker_failed, NULL,
                      "start `tessera worker --listen HOST:PORT --secret-file FILE` there, with the "
-                     "same secret",
+                     "same secret; the first of `hosts` is this host and needs none",
                      "%s", why);
 }
 
