@@ -76,11 +76,23 @@ enum comm_scratch {
     SCRATCH_UNPACKED_OUTPUT, // size of the output, unless the parts along `axis` are contiguous
 };
 
-// A group that spans hosts, for the conditions of algorithms.def.
+// A group that spans hosts.
 struct group_shape {
     int members, hosts;
     bool in_order; // the members of each host follow each other in the group
 };
+// The algorithms of groups of CPUs that span hosts, the preferred ones first: function, name,
+// collective, a condition on the group (`struct group_shape shape`), and the size of the tensor:
+// SMALL (the tensors of a host fit into one message), LARGE, or ANY_SIZE.
+// transport/net/by_hosts.c runs them, and topology/schedules.c has their predicted times; both have
+// functions of these names. Sums along lanes need the members of each host one after the other.
+// Without lanes, a scatter sends k (h - 1) / h tensors to a host of k members, along lanes one.
+#define HOSTS_ALGORITHMS(ROW)                                                                      \
+    ROW(first_ranks, "first ranks", ALL_REDUCE, true, SMALL)                                       \
+    ROW(lanes_reduce, "lanes", ALL_REDUCE, shape.in_order, ANY_SIZE)                               \
+    ROW(lanes_scatter, "lanes", REDUCE_SCATTER,                                                    \
+        shape.in_order &&shape.members *(shape.hosts - 1) > shape.hosts * shape.hosts, LARGE)      \
+    ROW(lanes_gather, "lanes", ALL_GATHER, true, ANY_SIZE)
 
 struct collective {
     const char *op;        // operator in rank files: "AllReduce", for float16 "AllReduceF16"

@@ -293,11 +293,11 @@ static bool one_message(const struct schedule *at, bool mirrored)
 // below about the same sizes for which the transports choose it. Between GPUs NCCL reduces round
 // rings and by hosts; its other collectives are grouped sends (transport/gpu/device_nccl.c).
 const struct algorithm tsr__algorithms[] = {
-#define HOSTS_ALGORITHM(function, name, what, condition, size)                                     \
+#define ROW(function, name, what, condition, size)                                                 \
     {name, TSR_##what, function, RUN_FORWARD, BY_HOSTS},
-#include "collective/algorithms.def"
-#undef HOSTS_ALGORITHM
-    {"direct", TSR_ALL_GATHER, direct, RUN_FORWARD, NOT_HOSTS},
+    HOSTS_ALGORITHMS(ROW)
+#undef ROW
+        {"direct", TSR_ALL_GATHER, direct, RUN_FORWARD, NOT_HOSTS},
     {"direct", TSR_REDUCE_SCATTER, direct, RUN_MIRRORED, ANY_GROUPS},
     {"direct", TSR_ALL_REDUCE, direct, RUN_BOTH, UNORDERED},
     {"one shot", TSR_ALL_REDUCE, one_shot, RUN_FORWARD, NOT_HOSTS},
@@ -318,13 +318,13 @@ static bool all_gpus(const tsr_topology *topology, const struct topology_groups 
     return true;
 }
 
-// True if the condition of the algorithm's row in algorithms.def holds.
+// True if the condition of the algorithm's row in HOSTS_ALGORITHMS holds.
 static bool condition_holds(const struct algorithm *algorithm, const struct group_shape shape)
 {
     const bool holds[] = {
-#define HOSTS_ALGORITHM(function, name, what, condition, size) condition,
-#include "collective/algorithms.def"
-#undef HOSTS_ALGORITHM
+#define ROW(function, name, what, condition, size) condition,
+        HOSTS_ALGORITHMS(ROW)
+#undef ROW
     };
     return holds[algorithm - tsr__algorithms];
 }

@@ -504,7 +504,7 @@ static tsr_status lanes_gather(struct by_hosts *view)
 
 enum tensor_size { ANY_SIZE, SMALL, LARGE };
 
-// A row of algorithms.def. `run` handles a call with `exchange`, or an all-reduce from `in` to
+// A row of HOSTS_ALGORITHMS. `run` handles a call with `exchange`, or an all-reduce from `in` to
 // `out`.
 struct hosts_algorithm {
     enum comm_kind kind;
@@ -530,10 +530,9 @@ static tsr_status (*algorithm_of(const struct by_hosts *view))(struct by_hosts *
 {
     const struct group_shape shape = {view->call->n_group, view->n_hosts, view->in_order};
     const struct hosts_algorithm algorithms[] = {
-#define HOSTS_ALGORITHM(function, name, what, condition, size)                                     \
-    {COMM_##what, condition, size, function},
-#include "collective/algorithms.def"
-#undef HOSTS_ALGORITHM
+#define ROW(function, name, what, condition, size) {COMM_##what, condition, size, function},
+        HOSTS_ALGORITHMS(ROW)
+#undef ROW
     };
     enum tensor_size size = is_small(view, full_bytes(view->what)) ? SMALL : LARGE;
     for (size_t i = 0; view->n_hosts > 1 && view->most > 1 && i < TSR_COUNT(algorithms); i++)
