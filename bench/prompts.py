@@ -22,15 +22,19 @@ def sizes(tokens, past):
     return [word for name, size in every.items() for word in ("--dim", "%s=%d" % (name, size))]
 
 
+def number(key, *words):
+    return json.loads(tessera(*words, "--json"))[key]
+
+
 def main(folder):
     states = [word for part in ("key", "value") for word in ("--state", "past_key_values.*.%s=present.*.%s" % (part, part))]
     for name in sys.argv[1:] or MODELS:
         figures.make(ROOT + "/bench/known.py", name, folder, "graph")
         for machine in MACHINES:
             model, planned = folder + "/model.onnx", folder + "/planned.onnx"
-            own = json.loads(tessera("plan", model, "--devices", machine, *sizes(PROMPT, 1), *states, "-o", planned, "--json"))["milliseconds"]
-            tessera("plan", model, "--devices", machine, *sizes(1, PAST), *states, "-o", planned)
-            ours = json.loads(tessera("simulate", planned, "--devices", machine, *sizes(PROMPT, 1), "--json"))["seconds"] * 1e3
+            own = number("milliseconds", "plan", model, "--devices", machine, *sizes(PROMPT, 1), *states, "-o", planned)
+            number("milliseconds", "plan", model, "--devices", machine, *sizes(1, PAST), *states, "-o", planned)
+            ours = 1e3 * number("seconds", "simulate", planned, "--devices", machine, *sizes(PROMPT, 1))
             goal = "-" if machine.startswith("h100") else "%.2f" % GOAL
             verdict = "" if goal == "-" else "  ok" if ours <= GOAL * own else "  short"
             print("%-28s %9.2f ms %9.2f ms  %5.3f  %s%s" % (name + " on " + machine, ours, own, ours / own, goal, verdict), flush=True)
