@@ -261,9 +261,9 @@ tsr_status cli_check_dims_of_file(struct cli *cli, const char *path);
 // For a partition with fixed sizes: sets *is_static and checks that --dim names its sizes only.
 // Returns 0, or EXIT_USAGE after a message.
 int cli_check_static(struct cli *cli, const struct cli_dims *dims, bool *is_static);
-// Reports the symbolic dimensions of the inputs whose size is assumed.
+// Reports the symbolic dimensions of the inputs whose size is assumed, and the option that sets it.
 void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
-                     size_t n);
+                     size_t n, const char *option);
 
 // Options of planning (options/planning.c). cli_planning returns 0, or an exit code after a
 // message. cli_planning_end is needed only after 0.

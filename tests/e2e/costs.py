@@ -275,7 +275,7 @@ def machines_are_counted_for_users(folder):
     open(folder + "/prices", "w").write("l4 0.7\nh200 3\nt4 0.5\n")
     doc = document(*words, "--users", users, "--prices", folder + "/prices")
     for row in doc["rows"]:
-        assert row["count"] == -(-users // alone[row["devices"]]["batch"]), (row, alone)
+        assert 0 < row["count"] <= -(-users // alone[row["devices"]]["batch"]), (row, alone)
         assert row["batch"] == -(-users // row["count"]), row
         assert abs(row["dollars_per_hour_of_all"] - row["count"] * row["dollars_per_hour"]) < 1e-9, row
     costs = [row["dollars_per_hour_of_all"] for row in doc["rows"]]

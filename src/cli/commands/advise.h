@@ -46,8 +46,9 @@ struct row {
 struct advice {
     struct cli *cli;
     struct limits limits;
-    const char *batch;   // name of the dimension
-    const char *prefill; // model, or NULL
+    const char *batch;   // name of the dimension that counts requests
+    const char *prefill; // model that reads prompts, or NULL
+    const char *prompts; // name of the dimension that counts its prompts
     int64_t memory, most, users, answer;
     int64_t together; // prompts that are read in one run
     double seconds;
@@ -63,6 +64,11 @@ struct advice {
 
 // Finds the best plan of the row's machine (advise_plans.c). Returns 0 or an exit code.
 int advise_machine(struct advice *advice, struct row *row);
+// Sets a size; if `larger`, only to a larger one.
+void advise_set_size(struct cli_dims *dims, const char *name, int64_t size, bool larger);
+// Sizes of the model that reads prompts: of one kind, or (NULL) the largest of all kinds.
+void advise_prompt_sizes(const struct advice *advice, const struct kind *kind,
+                         struct cli_dims *out);
 // Requests per second of all kinds, and the mean length of their answers.
 double advise_rate(const struct advice *advice);
 double advise_answer(const struct advice *advice);

@@ -2,17 +2,19 @@
 // advise_plans.c - finds the best plan of a machine for `tessera advise`.
 //
 // A machine is planned with 1, 2, 4 ... requests until a plan does not fit or takes too long.
-// Bisection then finds the largest batch to within 1/16. A model that reads prompts is planned
-// together with that batch: both have the same weights in memory, with the same shardings.
+// Bisection then finds the largest batch to within 1/16; with --users it goes on until the number
+// of machines is exact. A model that reads prompts is planned together with that batch: both have
+// the same weights in memory, with the same shardings.
 //
 // With --load smaller batches are compared too, because a batch that makes its tokens just in time
-// leaves no time for prompts.
+// leaves no time for prompts. Which ones depends on the limits as little as possible, so that a
+// larger limit does not need more machines.
 #include "cli/commands/advise.h"
 
 #include <math.h>
 #include <string.h>
 
-#define NEAR 16 // bisection stops within 1/16 of the batch
+#define NEAR 16 // batches that are compared are at most 1/16 apart
 
 struct outcome {
     bool fits;
@@ -49,7 +51,7 @@ double advise_answer(const struct advice *advice)
     return advice->n_kinds ? sum / advise_rate(advice) : (double)advice->answer;
 }
 
-static void set_size(struct cli_dims *dims, const char *name, int64_t size, bool larger)
+void advise_set_size(struct cli_dims *dims, const char *name, int64_t size, bool larger)
 {
     size_t i = 0;
     while (i < dims->n && strcmp(dims->at[i].name, name) != 0)
@@ -62,16 +64,16 @@ static void set_size(struct cli_dims *dims, const char *name, int64_t size, bool
         dims->at[i].size = size;
 }
 
-// Sizes of the model that reads prompts: of one kind, or (NULL) the largest of all kinds.
-static void prompt_sizes(const struct advice *advice, const struct kind *kind, struct cli_dims *out)
+void advise_prompt_sizes(const struct advice *advice, const struct kind *kind, struct cli_dims *out)
 {
     *out = advice->prefill_dims;
-    set_size(out, advice->batch, advice->together, false);
+    if (advice->prompts)
+        advise_set_size(out, advice->prompts, advice->together, false);
     for (size_t i = 0; i < advice->n_kinds; i++)
         for (size_t d = 0; d < advice->kinds[i].dims.n; d++)
             if (!kind || kind == &advice->kinds[i])
-                set_size(out, advice->kinds[i].dims.at[d].name, advice->kinds[i].dims.at[d].size,
-                         !kind);
+                advise_set_size(out, advice->kinds[i].dims.at[d].name,
+                                advice->kinds[i].dims.at[d].size, !kind);
 }
 
 // Time per output token if every request of the batch also has a prompt for each answer, during
@@ -136,7 +138,7 @@ static tsr_status time_kinds(const struct trial *trial, const struct models *mod
     for (size_t i = 0; i < advice->n_kinds; i++) {
         struct cli_dims dims;
         tsr_plan_result *plan = NULL;
-        prompt_sizes(advice, &advice->kinds[i], &dims);
+        advise_prompt_sizes(advice, &advice->kinds[i], &dims);
         tsr_plan_options options = {.size = sizeof options,
                                     .topology = trial->topology,
                                     .memory = INT64_MAX,
@@ -170,8 +172,9 @@ static tsr_status plan_models(const struct trial *trial, const struct models *mo
 {
     const struct advice *advice = trial->advice;
     struct cli_dims dims = advice->dims, prompt;
-    set_size(&dims, advice->batch, batch, false);
-    prompt_sizes(advice, NULL, &prompt);
+    advise_set_size(&dims, advice->batch, batch, false);
+    if (models->prompts)
+        advise_prompt_sizes(advice, NULL, &prompt);
     tsr_plan_options options = {.size = sizeof options,
                                 .topology = trial->topology,
                                 .memory = advice->memory,
@@ -221,16 +224,54 @@ static struct outcome plan_batch(const struct trial *trial, int64_t batch, enum 
     return outcome;
 }
 
-// Finds the largest batch that meets the limits, from `batch` on: doubles it while it meets them,
-// then bisects below `high`. The result may be too small by 1/NEAR. A batch for which no plan was
-// found in time counts as one that does not fit.
-static tsr_status find_largest(const struct trial *trial, int64_t batch, int64_t high,
+// Returns the distance from a batch to the next one that is compared: 1 below 2 NEAR, then 2 ...
+// It does not depend on the limits, so a larger limit never gives a smaller batch.
+static int64_t step_after(int64_t batch)
+{
+    int64_t step = 1;
+    while (batch / step >= (int64_t)2 * NEAR)
+        step *= 2;
+    return step;
+}
+
+static int64_t machines_for(int64_t users, int64_t batch)
+{
+    return (users + batch - 1) / batch;
+}
+
+// True if no batch between `low`, the largest that meets the limits, and `high`, the smallest that
+// does not, needs to be compared.
+static bool is_settled(const struct advice *advice, int64_t low, int64_t high)
+{
+    if (low == 0)
+        return high <= 1;
+    return advice->users ? machines_for(advice->users, low) == machines_for(advice->users, high - 1)
+                         : high - low <= step_after(low);
+}
+
+// Returns the batch to compare next: twice as many, then all, then those in between.
+static int64_t next_batch(const struct advice *advice, int64_t low, int64_t high, int64_t most)
+{
+    if (low > 0 && low * 2 < high)
+        return low * 2;
+    if (high > most)
+        return most;
+    int64_t middle = low + (high - low) / 2;
+    if (advice->users)
+        return middle;
+    middle -= middle % step_after(middle);
+    return middle > low ? middle : low + step_after(low);
+}
+
+// Finds the largest batch up to `most` that meets the limits, from `batch` on. A batch for which no
+// plan was found in time counts as one that does not fit.
+static tsr_status find_largest(const struct trial *trial, int64_t batch, int64_t most,
                                enum role role)
 {
     struct row *row = trial->row;
-    int64_t low = 0;
+    int64_t low = 0, high = most + 1;
     row->batch = 0;
-    while (high > 1 && (low == 0 || high - low > 1 + low / NEAR)) {
+    while (!is_settled(trial->advice, low, high)) {
         struct outcome outcome = plan_batch(trial, batch, role);
         if (outcome.status != TSR_OK)
             return outcome.status;
@@ -244,7 +285,7 @@ static tsr_status find_largest(const struct trial *trial, int64_t batch, int64_t
             row->milliseconds = outcome.fits ? outcome.milliseconds : 0;
             row->needs_bytes = outcome.fits ? 0 : outcome.needs_bytes;
         }
-        batch = low > 0 && low * 2 < high ? low * 2 : low + (high - low) / 2;
+        batch = next_batch(trial->advice, low, high, most);
     }
     return TSR_OK;
 }
@@ -255,13 +296,13 @@ static tsr_status find_batches(const struct trial *trial)
     const struct advice *advice = trial->advice;
     struct row *row = trial->row;
     if (row->role == PROMPTS)
-        return find_largest(trial, advice->together, advice->together + 1, PROMPTS);
+        return find_largest(trial, advice->together, advice->together, PROMPTS);
     int64_t most = advice->users && advice->users < advice->most ? advice->users : advice->most;
-    tsr_status status = find_largest(trial, 1, most + 1, ANSWERS);
+    tsr_status status = find_largest(trial, 1, most, ANSWERS);
     most = row->batch;
     if (status != TSR_OK || !advice->prefill || row->role == ANSWERS || !most)
         return status;
-    return find_largest(trial, most, most + 1, BOTH);
+    return find_largest(trial, most, most, BOTH);
 }
 
 // Counts the machines for all users, and gives each machine the same number of users.
@@ -269,8 +310,8 @@ static tsr_status serve_users(const struct trial *trial)
 {
     const struct advice *advice = trial->advice;
     struct row *row = trial->row;
-    row->count = (advice->users + row->batch - 1) / row->batch;
-    int64_t each = (advice->users + row->count - 1) / row->count;
+    row->count = machines_for(advice->users, row->batch);
+    int64_t each = machines_for(advice->users, row->count);
     return each == row->batch ? TSR_OK
                               : plan_batch(trial, each, advice->prefill ? BOTH : ANSWERS).status;
 }
@@ -285,38 +326,63 @@ static struct queue queue_of(const struct advice *advice, const struct row *row)
                           .together = advice->together};
 }
 
-// Compares the largest batch with halves of it, and counts the machines for the load. Stops at the
-// first batch that serves less than a larger one.
-static tsr_status serve_load(const struct trial *trial)
+// Returns the largest number below `batch` that is 4 to 7 times a power of two; 0 after 1.
+static int64_t smaller_batch(int64_t batch)
 {
-    const struct advice *advice = trial->advice;
-    struct row best = *trial->row;
-    for (int64_t batch = best.batch; batch >= 1; batch /= 2) {
-        struct row *row = trial->row;
-        if (batch != row->batch) {
-            row->batch = 0;
-            struct outcome outcome = plan_batch(trial, batch, row->role);
-            if (outcome.status != TSR_OK)
-                return outcome.status;
-        }
-        struct queue queue = queue_of(advice, row);
-        row->rate = row->batch ? advise_largest_rate(&queue, &advice->limits) : 0;
-        if (row->rate < best.rate)
-            break;
-        best = *row;
-        if (row->role == PROMPTS)
+    int64_t step = 1;
+    while ((batch - 1) / step >= 8)
+        step *= 2;
+    return (batch - 1) / step * step;
+}
+
+// Plans the machine for that batch. Stores the rate of requests that it serves; 0: none.
+static tsr_status rate_batch(const struct trial *trial, int64_t batch)
+{
+    struct row *row = trial->row;
+    tsr_status status = TSR_OK;
+    if (batch != row->batch) {
+        row->batch = 0;
+        status = plan_batch(trial, batch, row->role).status;
+    }
+    struct queue queue = queue_of(trial->advice, row);
+    row->rate = row->batch ? advise_largest_rate(&queue, &trial->advice->limits) : 0;
+    return status;
+}
+
+// Compares the largest batch with smaller ones, until two of them serve less than the best.
+static tsr_status choose_batch(const struct trial *trial)
+{
+    struct row best = {0};
+    int worse = 0;
+    for (int64_t batch = trial->row->batch; batch >= 1 && worse < 2; batch = smaller_batch(batch)) {
+        tsr_status status = rate_batch(trial, batch);
+        if (status != TSR_OK)
+            return status;
+        worse = trial->row->rate < best.rate ? worse + 1 : 0;
+        if (!worse)
+            best = *trial->row;
+        if (trial->row->role == PROMPTS)
             break;
     }
     *trial->row = best;
-    if (!(best.rate > 0)) {
-        trial->row->batch = 0;
-        return TSR_OK;
+    return TSR_OK;
+}
+
+// Counts the machines for the load, and predicts the times that its requests have then.
+static tsr_status serve_load(const struct trial *trial)
+{
+    const struct advice *advice = trial->advice;
+    struct row *row = trial->row;
+    tsr_status status = choose_batch(trial);
+    if (status != TSR_OK || !(row->rate > 0)) {
+        row->batch = 0;
+        return status;
     }
-    struct queue queue = queue_of(advice, &best);
-    trial->row->count = (int64_t)ceil(advise_rate(advice) / best.rate);
-    struct service service = advise_play(&queue, advise_rate(advice) / (double)trial->row->count);
-    trial->row->ttft_95 = service.ttft;
-    trial->row->tpot_95 = service.tpot;
+    struct queue queue = queue_of(advice, row);
+    row->count = (int64_t)ceil(advise_rate(advice) / row->rate);
+    struct service service = advise_play(&queue, advise_rate(advice) / (double)row->count);
+    row->ttft_95 = service.ttft;
+    row->tpot_95 = service.tpot;
     return TSR_OK;
 }
 

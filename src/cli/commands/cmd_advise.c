@@ -163,13 +163,25 @@ static double price_of(const struct prices *prices, const struct row *row)
     return 0;
 }
 
+// Returns the comma after a machine, or NULL. Instance maps have commas inside of brackets.
+static char *end_of_box(char *box)
+{
+    int depth = 0;
+    for (; *box; box++) {
+        if (*box == ',' && depth == 0)
+            return box;
+        depth += strchr("{[", *box) ? 1 : strchr("}]", *box) ? -1 : 0;
+    }
+    return NULL;
+}
+
 static int read_boxes(struct advice *advice)
 {
     const char *given = cli_value(advice->cli, "--boxes");
     if (!given || !*given)
         return cli_usage(advice->cli, "no machines given: use --boxes h100:2,h100:8,l40s:4");
     for (char *box = cli_copy(given, strlen(given)), *next; box; box = next) {
-        next = strchr(box, ',');
+        next = end_of_box(box);
         if (next)
             *next++ = 0;
         if (!*box || advice->n_rows == MAX_BOXES)
@@ -232,6 +244,15 @@ static int read_loads(struct advice *advice)
     return 0;
 }
 
+// True if some requests have answers of several tokens.
+static bool makes_tokens(const struct advice *advice)
+{
+    for (size_t i = 0; i < advice->n_kinds; i++)
+        if (advice->kinds[i].answer > 1)
+            return true;
+    return false;
+}
+
 static int check_options(struct advice *advice)
 {
     struct cli *cli = advice->cli;
@@ -243,42 +264,75 @@ static int check_options(struct advice *advice)
         return cli_usage(cli, "--load needs the model that reads prompts: --prefill MODEL");
     if (advice->pools && !advice->n_kinds)
         return cli_usage(cli, "--pools needs --load rate=2,answer=500,seq=4096");
+    if (advice->pools && !makes_tokens(advice))
+        return cli_usage(cli,
+                         "--pools needs answers of several tokens: prompts make the first one");
     if (advice->limits.ttft > 0 && !advice->prefill)
         fprintf(stderr, "warning: ttft is not checked: it needs the model that reads prompts, "
                         "--prefill MODEL\n");
     return 0;
 }
 
-// Finds the dimension of the batch: that of --batch, else one of the usual names, else dimension 0
-// of the first input.
-static int find_batch(struct advice *advice, const tsr_model *model)
+// True if an input of the model has a dimension of that name.
+static bool has_dimension(const tsr_graph *graph, const char *wanted)
 {
-    static const char *const usual[] = {"batch", "batch_size", "N"};
-    const tsr_graph *graph = tsr_model_graph(model);
-    const char *given = cli_value(advice->cli, "--batch"), *first = NULL;
     for (size_t i = 0; i < tsr_graph_input_count(graph); i++) {
         const tsr_value *input = tsr_graph_input(graph, i);
         for (int d = 0; d < tsr_value_rank(input); d++) {
             const char *name = tsr_value_dim_name(input, d);
-            if (!name || !*name)
-                continue;
-            if (given && strcmp(name, given) == 0)
-                advice->batch = name;
-            for (size_t k = 0; !given && k < sizeof usual / sizeof *usual; k++)
-                if (strcmp(name, usual[k]) == 0 && !advice->batch)
-                    advice->batch = name;
-            if (i == 0 && d == 0)
-                first = name;
+            if (name && strcmp(name, wanted) == 0)
+                return true;
         }
     }
-    if (!given && !advice->batch)
-        advice->batch = first;
-    if (!advice->batch && given)
-        return cli_usage(advice->cli, "no input of the model has the dimension '%s'", given);
+    return false;
+}
+
+// Returns the name of the dimension that counts requests: `given` if the model has it, else one of
+// the usual names, else dimension 0 of the first input. NULL: it has no name.
+static const char *batch_of(const tsr_model *model, const char *given)
+{
+    const char *const names[] = {given, "batch", "batch_size", "N"};
+    const tsr_graph *graph = tsr_model_graph(model);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i] && has_dimension(graph, names[i]))
+            return cli_copy(names[i], strlen(names[i]));
+    const tsr_value *first = tsr_graph_input_count(graph) ? tsr_graph_input(graph, 0) : NULL;
+    const char *name = first && tsr_value_rank(first) > 0 ? tsr_value_dim_name(first, 0) : NULL;
+    return name && *name ? cli_copy(name, strlen(name)) : NULL;
+}
+
+// Reports sizes that nobody gave. The batch has one.
+static void report_dims(const struct advice *advice, const tsr_model *model, bool of_prompts)
+{
+    struct cli_dims dims = advice->dims;
+    if (of_prompts)
+        advise_prompt_sizes(advice, NULL, &dims);
+    else if (advice->batch)
+        advise_set_size(&dims, advice->batch, 1, false);
+    cli_report_dims(advice->cli, model, dims.at, dims.n, of_prompts ? "--prefill-dim" : "--dim");
+}
+
+// Finds the batch dimension of the model, and that of the model that reads prompts, which may have
+// a fixed size instead.
+static int find_batches(struct advice *advice)
+{
+    struct cli *cli = advice->cli;
+    const char *given = cli_value(cli, "--batch"), **names[] = {&advice->batch, &advice->prompts};
+    const char *paths[] = {cli->arguments[0], advice->prefill};
+    for (size_t i = 0; i < 2 && paths[i]; i++) {
+        tsr_model *model = NULL;
+        tsr_status status = tsr_model_load(cli->session, paths[i], &model);
+        if (status != TSR_OK)
+            return cli_finish(cli, status);
+        *names[i] = batch_of(model, i ? advice->batch : given);
+        report_dims(advice, model, i > 0);
+        tsr_model_free(model);
+    }
+    if (given && (!advice->batch || strcmp(advice->batch, given) != 0))
+        return cli_usage(cli, "no input of the model has the dimension '%s'", given);
     if (!advice->batch)
-        return cli_usage(advice->cli,
-                         "the model has no symbolic batch dimension: use a model whose "
-                         "inputs have one, and --batch NAME");
+        return cli_usage(cli, "the model has no symbolic batch dimension: use a model whose "
+                              "inputs have one, and --batch NAME");
     return 0;
 }
 
@@ -590,6 +644,9 @@ static int advise(struct advice *advice, const struct prices *prices)
             return code;
         advice->rows[i].dollars = price_of(prices, &advice->rows[i]);
     }
+    if (prices->n && !has_prices(advice))
+        fprintf(stderr, "warning: no machine has a price: %s has others, such as '%s'\n",
+                cli_value(advice->cli, "--prices"), prices->at[0].name);
     qsort(advice->rows, advice->n_rows, sizeof *advice->rows,
           is_counted(advice) ? better_counted_first : better_first);
     bool found = best_of(advice, false) && (!advice->pools || best_of(advice, true));
@@ -610,7 +667,7 @@ static void read_together(struct advice *advice)
     struct cli_dims *dims = &advice->prefill_dims;
     advice->together = 1;
     for (size_t i = 0; i < dims->n; i++)
-        if (strcmp(dims->at[i].name, advice->batch) == 0)
+        if (advice->prompts && strcmp(dims->at[i].name, advice->prompts) == 0)
             advice->together = dims->at[i].size;
 }
 
@@ -641,20 +698,16 @@ static int run_advise(struct cli *cli)
 {
     struct advice *advice = cli_alloc(1, sizeof *advice);
     struct prices *prices = cli_alloc(1, sizeof *prices);
-    tsr_model *model = NULL;
     advice->cli = cli;
     advice->most = MAX_BATCH;
     advice->answer = ANSWER;
     int code = read_options(advice, prices);
-    if (!code) {
-        tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
-        code = status == TSR_OK ? find_batch(advice, model) : cli_finish(cli, status);
-    }
+    if (!code)
+        code = find_batches(advice);
     if (!code) {
         read_together(advice);
         code = advise(advice, prices);
     }
-    tsr_model_free(model);
     return code;
 }
 
@@ -705,7 +758,8 @@ const struct command cmd_advise = {
               "within tpot and that fits in memory. The machine with the most tokens per second\n"
               "and dollar (with --prices), else per device, comes first. Exits with 4 if no\n"
               "machine meets the limit.\n"
-              "With --users or --load machines are counted, and the cheapest come first. --load\n"
+              "With --users or --load machines are counted, and the cheapest come first. Batch,\n"
+              "times, memory, tokens and requests per second are those of one machine. --load\n"
               "plays 10,000 requests that arrive at random with a fixed seed; 95 % of them must\n"
               "meet each limit. Prompts are read before the next tokens are made.\n"
               "'rests on': measured; published (docs/published.md compares this machine with\n"

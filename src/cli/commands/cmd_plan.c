@@ -816,9 +816,10 @@ static tsr_status plan_models(struct cli *cli, struct together *together, tsr_pl
     tsr_status status = load_both(cli, together, options, model);
     if (status != TSR_OK)
         return status;
-    cli_report_dims(cli, *model, options->sizes, options->n_sizes);
+    cli_report_dims(cli, *model, options->sizes, options->n_sizes, "--dim");
     if (together->model)
-        cli_report_dims(cli, together->model, options->with_sizes, options->n_with_sizes);
+        cli_report_dims(cli, together->model, options->with_sizes, options->n_with_sizes,
+                        "--with-dim");
     return plan_until_stopped(cli, *model, options, plan);
 }
 

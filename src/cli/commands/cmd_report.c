@@ -290,7 +290,7 @@ static int make(struct report *report, const char *out)
     if (!report->config && !cli_value(report->cli, "--devices"))
         return cli_usage(report->cli, "the model has no shardings: use --devices N or a topology");
     cli_report_dims(report->cli, report->model, report->planning.options.sizes,
-                    report->planning.options.n_sizes);
+                    report->planning.options.n_sizes, "--dim");
     tsr_status status = prepare(report);
     if (status != TSR_OK)
         return print_result(report->cli, out, NULL, status);

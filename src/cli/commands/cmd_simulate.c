@@ -139,7 +139,7 @@ static tsr_status simulate_model(struct cli *cli, struct planning *planning,
     tsr_status status = tsr_model_load(cli->session, cli->arguments[0], &model);
     if (status != TSR_OK)
         return status;
-    cli_report_dims(cli, model, options->sizes, options->n_sizes);
+    cli_report_dims(cli, model, options->sizes, options->n_sizes, "--dim");
     if (!tsr_model_config_count(model) && !options->config) {
         status = tsr_plan(model, &planning->options, &plan);
         if (status != TSR_OK)

@@ -158,7 +158,7 @@ static size_t open_dims(const tsr_model *model, const char **out, size_t cap)
 // Prints which sizes are assumed: "batch and seq have no size; assuming 128, not sharded. Set --dim
 // batch=N --dim seq=N".
 void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_dim_size *sizes,
-                     size_t n)
+                     size_t n, const char *option)
 {
     const char *names[64], *given[2 * CLI_MAX_DIMS], *open[64];
     char list[512] = "", options[512] = "";
@@ -174,7 +174,7 @@ void cli_report_dims(const struct cli *cli, const tsr_model *model, const tsr_di
     for (size_t i = 0; i < n_open; i++) {
         const char *between = i + 1 < n_open ? ", " : " and ";
         cli_append(list, sizeof list, "%s%s", i ? between : "", open[i]);
-        cli_append(options, sizeof options, " --dim %s=N", open[i]);
+        cli_append(options, sizeof options, " %s %s=N", option, open[i]);
     }
     cli_print(cli, "%s %s no size; assuming 128, not sharded. Set%s\n", list,
               n_open == 1 ? "has" : "have", options);
