@@ -155,9 +155,26 @@ static tsr_status check_inputs(tsr_job *job, const tsr_tensors *inputs)
     return tsr__inputs_check(manifest, job->session, inputs, needed);
 }
 
-// Starts a run. With full inputs, every child gets all of them in a separate file and takes its
-// shards itself; with a set per rank, it gets its own set. This waits only while the socket is
-// full: a child reads the note after its earlier runs.
+// Sends inputs to the children [from, to). They share the file. Ranks on other hosts come first,
+// because their notes travel longer.
+static bool send_inputs(const struct children *children, int from, int to, enum word word,
+                        const tsr_tensors *inputs)
+{
+    struct note note = {(int32_t)word, TSR_OK};
+    struct message message = tsr__message_new();
+    tsr__message_put_tensors(&message, inputs);
+    bool sent = tsr__message_flush(&message);
+    for (int i = to; sent && i-- > from;)
+        sent = tsr__packet_send(children->sockets[i][0], &note, sizeof note, message.fd);
+    if (message.fd >= 0)
+        close(message.fd);
+    tsr__message_drop(&message);
+    return sent;
+}
+
+// Starts a run. With full inputs, every child gets all of them and takes its shards itself; with a
+// set per rank, it gets its own set. This waits only while the socket is full: a child reads the
+// note after its earlier runs.
 static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs, enum run_sets form)
 {
     struct children *children = job->children;
@@ -169,14 +186,11 @@ static tsr_status children_start(tsr_job *job, const tsr_tensors *const *inputs,
         TRY(tsr__tensors_on_host(inputs[i]));
     if (form == FULL_SET)
         TRY(check_inputs(job, inputs[0]));
-    for (int i = 0; i < children->ranks; i++) {
-        struct message message = tsr__message_new();
-        bool cut = form == SET_PER_RANK;
-        tsr__message_put_tensors(&message, inputs[cut ? i : 0]);
-        struct note note = {cut ? START_CUT : START, TSR_OK};
-        if (!tsr__note_send_message(children->sockets[i][0], note, &message))
-            return give_up(children);
-    }
+    bool sent = form == SET_PER_RANK || send_inputs(children, 0, children->ranks, START, inputs[0]);
+    for (int i = children->ranks; form == SET_PER_RANK && sent && i-- > 0;)
+        sent = send_inputs(children, i, i + 1, START_CUT, inputs[i]);
+    if (!sent)
+        return give_up(children);
     job->runs_started++;
     return TSR_OK;
 }

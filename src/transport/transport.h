@@ -283,9 +283,9 @@ bool tsr__launcher_is_mpi(const char *family);
 
 // ---- connections between a session and a worker (meet_line.c, meet_greet.c) ---------------------
 
-#define LINE_BYTES     (1u << 20) // most data of a frame
-#define LINE_STOPPED_S 15.0       // the kernel gives up a host that does not answer for so long
-#define LINE_PORT      29500      // default port of workers
+#define LINE_BYTES     (64u << 10) // most data of a frame: while one is sent, the next is signed
+#define LINE_STOPPED_S 15.0        // the kernel gives up a host that does not answer for so long
+#define LINE_PORT      29500       // default port of workers
 
 // Where a worker listens, and the secret that both sides must have.
 struct line_place {
