@@ -6,6 +6,7 @@
 // broadcasts the number of runs in the next batch; batches keep broadcasts rare. The time of a run
 // is measured by rank 0, or by the calling thread, from its start to its results. With overlapping
 // runs a broadcast synchronizes all ranks, so it is even rarer.
+#include "runtime/job.h"
 #include "runtime/remote.h"
 #include "runtime/spawn.h"
 
@@ -36,13 +37,6 @@ struct bench {
     struct memory_mark before;
     const char *folder; // folder of the model
 };
-// Facts that each rank reports about itself. Sent with all_to_all as plain bytes between processes
-// of the same build.
-struct rank_report {
-    double comm_s;
-    int64_t memory; // 0: it shares a process with other ranks
-};
-
 static struct comm_call call_of(const struct bench *bench, int64_t id, enum comm_kind kind)
 {
     return (struct comm_call){.plan = tsr__job_plan(bench->job),
@@ -199,12 +193,14 @@ static double percentile(const double *times, size_t n, double share)
     return times[i < n ? i : n - 1];
 }
 
-static void time_communication(const tsr_job *job)
+static tsr_status time_communication(tsr_job *job)
 {
+    if (job->children)
+        return tsr__children_use(job, NULL);
     for (int i = 0;; i++) {
         struct endpoint *endpoint = tsr__job_endpoint(job, i);
         if (!endpoint)
-            return;
+            return TSR_OK;
         endpoint->timed = true;
         endpoint->comm_s = 0;
     }
@@ -212,8 +208,7 @@ static void time_communication(const tsr_job *job)
 
 // Fills the reports of ranks in this process. GPU memory is known per rank. Host memory is known
 // only for the process, so it is reported only if there is one rank.
-static void report_here(const struct bench *bench, struct rank_report *all, int ranks,
-                        int64_t memory)
+static void report_here(const struct bench *bench, struct rank_use *all, int ranks, int64_t memory)
 {
     for (int i = 0; i < ranks; i++) {
         const struct endpoint *endpoint = tsr__job_endpoint(bench->job, i);
@@ -225,16 +220,18 @@ static void report_here(const struct bench *bench, struct rank_report *all, int 
 }
 
 // Gathers the reports of all ranks; every rank gets all of them.
-static tsr_status gather(struct bench *bench, struct rank_report *all, int ranks)
+static tsr_status gather(struct bench *bench, struct rank_use *all, int ranks)
 {
     struct endpoint *place = tsr__job_place(bench->job);
     int64_t memory = tsr__memory_since(&bench->before, bench->folder, place);
+    if (bench->job->children)
+        return tsr__children_use(bench->job, all);
     if (!place) {
         report_here(bench, all, ranks, memory);
         return TSR_OK;
     }
     struct comm_trouble why;
-    struct rank_report mine = {place->comm_s, tsr__job_gpu_memory(bench->job, 0)};
+    struct rank_use mine = {place->comm_s, tsr__job_gpu_memory(bench->job, 0)};
     if (mine.memory == 0)
         mine.memory = memory;
     struct comm_call call = call_of(bench, -2, COMM_ALL_GATHER);
@@ -269,7 +266,7 @@ static tsr_status summarize(struct bench *bench, tsr_bench_result *result)
     result->ranks = tsr_job_ranks(bench->job, NULL);
     double *share = ARENA_ARRAY(kept, double, (size_t)result->ranks);
     int64_t *memory = ARENA_ARRAY(kept, int64_t, (size_t)result->ranks);
-    struct rank_report *reports = ARENA_ARRAY(kept, struct rank_report, (size_t)result->ranks);
+    struct rank_use *reports = ARENA_ARRAY(kept, struct rank_use, (size_t)result->ranks);
     double *times = ARENA_ARRAY(kept, double, bench->n + 1);
     if (!share || !memory || !reports || !times)
         return TSR_NOMEM;
@@ -287,8 +284,9 @@ static tsr_status summarize(struct bench *bench, tsr_bench_result *result)
     }
     result->communication = share;
     result->memory = memory;
-    result->process_memory =
-        tsr__memory_since(&bench->before, bench->folder, tsr__job_place(bench->job));
+    if (!bench->job->children) // else each rank has its own process
+        result->process_memory =
+            tsr__memory_since(&bench->before, bench->folder, tsr__job_place(bench->job));
     return st;
 }
 
@@ -322,7 +320,7 @@ static tsr_status measure_runs(struct bench *bench, tsr_bench_result *result)
     bench->n = 0;
     if (st != TSR_OK)
         return st;
-    time_communication(bench->job);
+    TRY(time_communication(bench->job));
     TRY(run_for(bench, "runs: second", bench->seconds, 1));
     return summarize(bench, result);
 }

@@ -23,6 +23,8 @@ struct child_loop {
     int socket;
     int number;      // of the child
     char place[280]; // where rank 0 is, if the ranks are on several hosts
+    const char *folder;
+    struct memory_mark before; // memory of this process before it loaded anything
 };
 
 // Sends the results of this rank to the parent, which joins the shards of all children. The parent
@@ -95,6 +97,22 @@ static tsr_status serve_keep(struct child_loop *child_loop, int fd)
     return st;
 }
 
+// Sends what this rank has used since the last note of this kind, and begins to count again.
+static tsr_status serve_use(struct child_loop *child_loop)
+{
+    tsr_job *job = child_loop->job;
+    struct endpoint *endpoint = job->endpoint;
+    struct rank_use use = {endpoint->comm_s, tsr__job_gpu_memory(job, 0)};
+    struct message message = tsr__message_new();
+    if (use.memory == 0)
+        use.memory = tsr__memory_since(&child_loop->before, child_loop->folder, endpoint);
+    endpoint->timed = true;
+    endpoint->comm_s = 0;
+    tsr__message_put(&message, &use, sizeof use);
+    (void)tsr__note_send_message(child_loop->socket, (struct note){USE, TSR_OK}, &message);
+    return TSR_OK; // the parent may have closed its end because another rank failed
+}
+
 // Handles a note that starts no run; `serve` sends the answer. An unknown word is a bug of the
 // parent: TSR_BUG ends the child.
 static tsr_status serve_other(struct child_loop *child_loop, enum word word, int fd)
@@ -118,6 +136,8 @@ static tsr_status serve(struct child_loop *child_loop, struct note note, int fd)
     enum word word = (enum word)note.word;
     if (word == START || word == START_CUT)
         return serve_run(child_loop, word, fd);
+    if (word == USE)
+        return serve_use(child_loop);
     tsr_status st = serve_other(child_loop, word, fd);
     if (st != TSR_OK && !(word == KEEP && st == TSR_INVALID))
         return st;
@@ -198,8 +218,11 @@ tsr_status tsr__child_loop_work(struct spawn *spawn, tsr_session *session, int r
         keep_own_sockets(children, host->first, host->ranks);
         return tsr__relay_work(children, session, rank - children->here + 1);
     }
-    struct child_loop child_loop = {
-        .session = session, .socket = children->sockets[rank][1], .number = rank};
+    struct child_loop child_loop = {.session = session,
+                                    .socket = children->sockets[rank][1],
+                                    .number = rank,
+                                    .folder = children->folder,
+                                    .before = tsr__memory_mark(NULL)};
     keep_own_sockets(children, rank, 1);
     limit_child(children);
     tsr_status st = open_job(&child_loop, children);

@@ -14,6 +14,7 @@
 //   START + full inputs       -->   START + its results of run 0    ...
 //   BARRIER                   -->   START + its results of run 1    START + its results of run 0
 //                                   BARRIER                         START + ..., BARRIER
+//   USE                       -->   USE + what it has used          ...
 //
 //   The parent keeps results that come before the answer that it waits for (struct results).
 //
@@ -26,7 +27,7 @@
 
 #include "runtime/spawn.h"
 
-enum word { READY, START, START_CUT, KEEP, BARRIER, TRACE, CLOSE, OPEN, FILLED };
+enum word { READY, START, START_CUT, KEEP, BARRIER, TRACE, USE, CLOSE, OPEN, FILLED };
 
 struct note {
     int32_t word, status;

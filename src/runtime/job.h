@@ -123,6 +123,15 @@ struct tsr_job {
 };
 
 // ---- job.c
+// What a rank has used: seconds in communication since the last report, and bytes of memory. Sent
+// as plain bytes between processes of the same build.
+struct rank_use {
+    double comm_s;
+    int64_t memory; // 0: it shares a process with other ranks
+};
+// Reports what the ranks in child processes have used, and begins to count communication. uses:
+// [ranks], or NULL. (job_children.c)
+tsr_status tsr__children_use(tsr_job *job, struct rank_use *uses);
 // Opens a partition with ranks as children of this process, even under a launcher: the launcher's
 // environment variables were meant for the application.
 tsr_status tsr__job_open_children(tsr_session *session, const char *folder,

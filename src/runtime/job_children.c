@@ -65,25 +65,31 @@ static bool is_result(struct note note)
     return note.word == START || note.word == START_CUT;
 }
 
-// Waits for the answer of one child to a note that starts no run. Results that arrive first are
-// kept.
-static tsr_status answer_of(struct children *children, int rank, struct note *note)
+// Waits for the answer of one child to a note that starts no run, and for the file that comes with
+// it. Results that arrive first are kept.
+static tsr_status answer_with_file(struct children *children, int rank, struct note *note, int *fd)
 {
     struct results *kept = &children->results[rank];
     for (;;) {
-        int fd = -1;
-        tsr_status st = next_note(children, rank, note, &fd);
-        if (st != TSR_OK || !is_result(*note)) {
-            if (fd >= 0)
-                close(fd);
+        *fd = -1;
+        tsr_status st = next_note(children, rank, note, fd);
+        if (st != TSR_OK || !is_result(*note))
             return st;
-        }
         // At most RUN_SLOTS runs are pending, so a child that sends more results breaks the
         // protocol.
-        if (fd < 0 || kept->came - kept->taken == RUN_SLOTS)
+        if (*fd < 0 || kept->came - kept->taken == RUN_SLOTS)
             return give_up(children);
-        kept->fds[kept->came++ % RUN_SLOTS] = fd;
+        kept->fds[kept->came++ % RUN_SLOTS] = *fd;
     }
+}
+
+static tsr_status answer_of(struct children *children, int rank, struct note *note)
+{
+    int fd;
+    tsr_status st = answer_with_file(children, rank, note, &fd);
+    if (fd >= 0)
+        close(fd);
+    return st;
 }
 
 // Moves the results of the next run of one child into a set (NULL: drops them). Results that
@@ -236,6 +242,31 @@ static tsr_status children_barrier(tsr_job *job)
 static tsr_status children_trace(tsr_job *job)
 {
     return send_and_wait(job->children, TRACE);
+}
+
+// Reads the answer of one child to USE.
+static tsr_status take_use(struct children *children, int rank, struct rank_use *use)
+{
+    struct note note = {0};
+    struct message message;
+    int fd;
+    TRY(answer_with_file(children, rank, &note, &fd));
+    if (tsr__message_open(fd, &message) != TSR_OK)
+        return give_up(children);
+    const void *bytes = tsr__message_get(&message, sizeof *use);
+    if (bytes && use)
+        memcpy(use, bytes, sizeof *use);
+    tsr__message_close(&message);
+    return bytes ? TSR_OK : give_up(children);
+}
+
+tsr_status tsr__children_use(tsr_job *job, struct rank_use *uses)
+{
+    struct children *children = job->children;
+    TRY(send_all(children, USE));
+    for (int i = 0; i < children->ranks; i++)
+        TRY(take_use(children, i, uses ? &uses[i] : NULL));
+    return TSR_OK;
 }
 
 // ---- results -----------------------------------------------------------------------------------

@@ -141,7 +141,10 @@ def same_result_on_hosts(d):
         a, b = np.load(d + "/two.npz"), np.load(d + "/one.npz")
         assert all(a[name].tobytes() == b[name].tobytes() for name in b.files)
         code, out, err = session(worker, "--seconds", "0.5", "--json", command="bench")
-        assert code == 0 and json.loads(out)["runs"] > 0, err
+        told = json.loads(out)
+        assert code == 0 and told["runs"] > 0, err
+        # Each rank reports its own communication and memory; this process has none.
+        assert min(told["communication"]) > 0 and min(told["memory"]) > 0 and told["process_memory"] is None, told
         nothing_left(worker)
 
 
@@ -234,6 +237,8 @@ def nobody_listens(d):
         pass
     code, _, err = session(worker)
     assert code == 6 and "worker-failed" in err and "127.0.0.2" in err and str(worker.port) in err, err
+    code, _, err = session(worker, hosts="127.0.0.1:1,nowhere.invalid:1")
+    assert code == 6 and "unknown host 'nowhere.invalid':" in err, err
 
 
 @case
@@ -263,8 +268,9 @@ def what_a_session_must_not_ask(d):
             assert code == 2 and "hosts-invalid" in err and what in err, (more, err)
         for hosts in ("127.0.0.1:1,:2", "a:x,b:1", "a:0,b:1", "[a,b:1", "-a,b", "a,b:1:1", "a,"):
             assert session(worker, hosts=hosts)[0] == 2, hosts
-        code, _, err = session(worker, "--devices", 3)
-        assert code == 2 and "--hosts has 2 devices" in err, err
+        for devices in ("3", "hosts:2x2"):
+            code, _, err = session(worker, "--devices", devices)
+            assert code == 2 and "--hosts has 2 devices, but --devices %s" % devices in err, err
 
 
 # ---- failures -----------------------------------------------------------------------------------

@@ -14,6 +14,16 @@ tsr_status cli_topology(struct cli *cli, const char *text, tsr_topology **out)
                              out);
 }
 
+// Refuses a list of hosts with another number of devices than those of `text`, which has n.
+static int check_hosts(struct cli *cli, int64_t n, const char *text)
+{
+    int given = cli_in_workers(cli) ? cli_count_hosts(cli_value(cli, "--hosts")) : 0;
+    if (!cli_in_workers(cli) || given == n)
+        return 0;
+    return cli_usage(cli, "--hosts has %d devices, but --devices %s needs %lld", given, text,
+                     (long long)n);
+}
+
 // Reads --devices. "4" is a number of equal devices; other texts are topologies or files of
 // topologies. A text that is neither is a usage error.
 static int read_devices(struct cli *cli, struct planning *planning)
@@ -30,18 +40,17 @@ static int read_devices(struct cli *cli, struct planning *planning)
         planning->options.devices = n;
         if (!cli_in_workers(cli))
             return 0;
-        const char *hosts = cli_value(cli, "--hosts");
-        if (cli_count_hosts(hosts) != n)
-            return cli_usage(cli, "--hosts has %d devices, but --devices is %lld",
-                             cli_count_hosts(hosts), n);
-        text = cli_hosts_topology(hosts);
+        int misfit = check_hosts(cli, n, text);
+        if (misfit)
+            return misfit;
+        text = cli_hosts_topology(cli_value(cli, "--hosts"));
         if (isdigit((unsigned char)text[0]))
             return 0;
         planning->options.devices = 0;
     }
     tsr_status status = cli_topology(cli, text, &planning->options.topology);
     if (status == TSR_OK)
-        return 0;
+        return check_hosts(cli, tsr_topology_devices(planning->options.topology), text);
     int code = cli_finish(cli, status);
     return status == TSR_MALFORMED && access(text, F_OK) != 0 ? EXIT_USAGE : code;
 }

@@ -80,7 +80,8 @@ bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *ou
     snprintf(port, sizeof port, "%d", place->port);
     int failed = getaddrinfo(place->host, port, &want, &found);
     if (failed) {
-        snprintf(why, n, "unknown host '%s' of rank 0: %s", place->host, gai_strerror(failed));
+        snprintf(why, n, "unknown host '%s'%s: %s", place->host,
+                 place->is_worker ? "" : " of rank 0", gai_strerror(failed));
         return false;
     }
     out->n = 0;
