@@ -245,12 +245,6 @@ static void make_states(struct draft *draft, struct manifest *manifest)
             draft->states.at[i].in_place};
 }
 
-static void count_sharded(void *data, const struct node_flow *nf)
-{
-    struct manifest *manifest = data;
-    manifest->cut_nodes += tsr__flow_is_sharded(nf);
-}
-
 // Lists the dimensions of inputs that sharded nodes of the main graph need equal.
 static void make_same(struct draft *draft, struct manifest *manifest)
 {
@@ -281,7 +275,7 @@ static void count_nodes(const struct draft *draft, struct manifest *manifest)
 {
     const struct flow *flow = draft->flow->before ? draft->flow->before : draft->flow;
     manifest->nodes = (int64_t)tsr__control_node_count(tsr_model_graph(flow->model));
-    tsr__flow_visit(flow, count_sharded, manifest);
+    manifest->cut_nodes = (int64_t)tsr__flow_sharded_count(draft->arena, flow);
 }
 
 // Fills the manifest except its list of files. The list has space for a rank file and a data file

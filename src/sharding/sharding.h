@@ -262,6 +262,9 @@ size_t tsr__flow_stages(struct arena *arena, const struct flow *flow, const bool
 // True if the node or a node in its bodies is sharded, by a rule or, without a rule, by the specs
 // of all its tensors.
 bool tsr__flow_is_sharded(const struct node_flow *nf);
+// Returns the number of sharded nodes, also those of bodies. Nodes on which no output of the model
+// depends are not counted: no plan places them, and no rank has them.
+size_t tsr__flow_sharded_count(struct arena *arena, const struct flow *flow);
 // Calls `call` for each node of the flow. The nodes of bodies come right after their node.
 void tsr__flow_visit(const struct flow *flow, void (*call)(void *data, const struct node_flow *nf),
                      void *data);

@@ -726,6 +726,40 @@ bool tsr__flow_is_sharded(const struct node_flow *nf)
     return false;
 }
 
+// Adds the sharded nodes that a marked value needs to *sharded, and marks the values that they
+// read. Goes backwards, because a node is needed if a later one is.
+static void count_needed(const struct node_flow *nodes, size_t n, unsigned char *needed,
+                         size_t *sharded)
+{
+    for (size_t i = n; i-- > 0;) {
+        const struct node_flow *nf = &nodes[i];
+        if (!tsr__node_needed(nf->node, needed))
+            continue;
+        size_t before = *sharded;
+        for (int k = 0; nf->bodies && k < nf->control->n_bodies; k++) {
+            const tsr_graph *graph = nf->bodies[k].graph;
+            for (size_t o = 0; o < tsr_graph_output_count(graph); o++)
+                needed[tsr__value_id(tsr_graph_output(graph, o))] = 1;
+            count_needed(nf->bodies[k].nodes, nf->bodies[k].n_nodes, needed, sharded);
+        }
+        *sharded += *sharded > before || tsr__flow_is_sharded(nf);
+    }
+}
+
+size_t tsr__flow_sharded_count(struct arena *arena, const struct flow *flow)
+{
+    size_t sharded = 0;
+    const tsr_graph *graph = tsr_model_graph(flow->model);
+    unsigned char *needed =
+        ARENA_ARRAY(arena, unsigned char, tsr__model_value_ids(flow->model) + 1);
+    if (!needed)
+        return 0;
+    for (size_t i = 0; i < tsr_graph_output_count(graph); i++)
+        needed[tsr__value_id(tsr_graph_output(graph, i))] = 1;
+    count_needed(flow->nodes, flow->n_nodes, needed, &sharded);
+    return sharded;
+}
+
 static void visit(const struct node_flow *nodes, size_t n,
                   void (*call)(void *data, const struct node_flow *nf), void *data)
 {
