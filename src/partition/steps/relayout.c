@@ -204,12 +204,14 @@ static struct form *producer_input(const struct window_producer *window_producer
 // ---- the producer -------------------------------------------------------------------------------
 
 // Returns a placement of the node (struct node_flow) in which its result is sharded as `base`, on
-// the same devices as before. Returns NULL if this is not possible.
+// the same devices as before. Returns NULL if this is not possible, or if the model shards the
+// result in another way: plans count on the work that their shardings give to each device.
 static struct node_flow *producer_flow(struct draft *draft, const tsr_node *node,
                                        const struct tile_layout *base)
 {
     const struct node_flow *own = draft->flows[tsr__node_id(node)];
-    if (!own || own->bodies || tsr__placement_has_turns(&own->place))
+    if (!own || own->bodies || tsr__placement_has_turns(&own->place) || !own->outputs[0] ||
+        !tsr__layout_same(own->outputs[0], base))
         return NULL;
     const struct rule *rule = tsr__rule_of(draft->arena, node, draft->flow->shapes);
     struct node_flow *nf = ARENA_NEW(draft->arena, struct node_flow);
