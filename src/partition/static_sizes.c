@@ -106,12 +106,18 @@ tsr_status tsr__fix_sizes(struct arena *arena, tsr_model *model, const struct pl
     return remove_unused(arena, model);
 }
 
-// Gives an item the numbers of its value's shape.
+// Gives an item the numbers of its value's shape. A run without them has the same nodes.
 static bool bind_item(struct draft *draft, const struct shapes *shapes, struct item *it)
 {
     struct shape shape = tsr__shapes_element(shapes, it->value);
-    if (tsr_value_initializer(it->value) || shape.rank != it->rank || it->rank < 0)
+    if (tsr_value_initializer(it->value) || shape.rank != it->rank || it->rank < 0 ||
+        it->rank > TILE_MAX_RANK)
         return true;
+    int64_t *open = ARENA_ARRAY(draft->arena, int64_t, TILE_MAX_RANK);
+    if (!open)
+        return false;
+    (void)tsr__item_tensor(draft, it, open);
+    it->open = open;
     it->dims = shape.dims;
     return tsr__item_sizes(draft, it);
 }
@@ -123,7 +129,7 @@ tsr_status tsr__draft_bind(struct draft *draft)
         return TSR_OK;
     struct flow *flow = ARENA_NEW(draft->arena, struct flow);
     const struct shapes *shapes =
-        tsr__shapes_bound(draft->arena, draft->model, visitor->sizes, visitor->n_sizes, false);
+        tsr__shapes_assumed(draft->arena, draft->model, visitor->sizes, visitor->n_sizes);
     if (!flow || !shapes)
         return TSR_NOMEM;
     for (size_t id = 0; id < tsr__model_value_ids(draft->model); id++)

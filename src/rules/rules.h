@@ -20,6 +20,9 @@
 const struct shapes *tsr__model_shapes_for(tsr_model *model, const tsr_dim_size *sizes, size_t n);
 // The same with the symbols of the model.
 const struct shapes *tsr__model_shapes(tsr_model *model);
+// The same as plans assume them: see tsr__shapes_assumed.
+const struct shapes *tsr__model_shapes_assumed(tsr_model *model, const tsr_dim_size *sizes,
+                                               size_t n);
 // Frees the kept shapes for other sizes than these. Callers must not hold them.
 void tsr__model_forget_shapes(tsr_model *model, const tsr_dim_size *sizes, size_t n);
 // Infers shapes into the caller's memory, for passes that edit the model meanwhile. NULL: out of
@@ -30,6 +33,10 @@ struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
 // sizes are called INPUT.AXIS.
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
+// As tsr__shapes_bound without `report`, for plans and simulations: if the branches of an If return
+// different sizes, its result has the larger ones.
+struct shapes *tsr__shapes_assumed(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
+                                   size_t n);
 // Reports all operators of the model that have no rule in one warning (rule-missing).
 void tsr__warn_missing_rules(tsr_model *model);
 // Checks sizes that the user gives. Returns TSR_USAGE with a diagnostic if a size is less than 1,

@@ -25,7 +25,14 @@ static const struct shape_rules shape_rules = {find_row, tsr__job_letters};
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report)
 {
-    return tsr__shapes_infer(arena, model, sizes, n, report, &shape_rules);
+    enum shape_purpose purpose = report ? SHAPES_REPORTED : SHAPES_OF_MODEL;
+    return tsr__shapes_infer(arena, model, sizes, n, purpose, &shape_rules);
+}
+
+struct shapes *tsr__shapes_assumed(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
+                                   size_t n)
+{
+    return tsr__shapes_infer(arena, model, sizes, n, SHAPES_ASSUMED, &shape_rules);
 }
 
 struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model)
@@ -41,6 +48,7 @@ struct kept_shapes {
     size_t n;
     const void *user_rules; // the session's newest rule; more rules may change shapes
     bool fixed_inputs;      // inputs with an initializer are constants (before IR version 4)
+    bool assumed;           // of tsr__shapes_assumed; it differs only if the model has branches
     struct shapes *shapes;
 };
 
@@ -52,6 +60,18 @@ static bool same_state(const struct kept_shapes *a, const struct kept_shapes *b)
         if (a->sizes[i].size != b->sizes[i].size || strcmp(a->sizes[i].name, b->sizes[i].name) != 0)
             return false;
     return true;
+}
+
+static bool has_branches(const tsr_graph *graph)
+{
+    struct control control;
+    for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
+        bool bodies = tsr__node_has_graphs(node) && tsr__control_of(node, &control);
+        for (int k = 0; bodies && k < control.n_bodies; k++)
+            if (control.n_bodies > 1 || has_branches(control.bodies[k]))
+                return true;
+    }
+    return false;
 }
 
 // Infers the shapes with the sizes and rules of `state`, and stores a copy of `state` with these
@@ -67,10 +87,16 @@ static bool infer(struct derived *derived, tsr_model *model, struct kept_shapes 
     if (arena->failed)
         return false;
     state.sizes = sizes;
-    state.shapes = tsr__shapes_bound(arena, model, sizes, state.n, false);
+    state.shapes = state.assumed ? tsr__shapes_assumed(arena, model, sizes, state.n)
+                                 : tsr__shapes_bound(arena, model, sizes, state.n, false);
     *kept = state;
     derived->result = state.shapes ? kept : NULL;
     return state.shapes != NULL;
+}
+
+static bool is_state(const struct kept_shapes *a, const struct kept_shapes *b)
+{
+    return a->assumed == b->assumed && same_state(a, b);
 }
 
 static struct kept_shapes state_of(const tsr_model *model, const tsr_dim_size *sizes, size_t n)
@@ -83,11 +109,10 @@ static struct kept_shapes state_of(const tsr_model *model, const tsr_dim_size *s
     };
 }
 
-const struct shapes *tsr__model_shapes_for(tsr_model *model, const tsr_dim_size *sizes, size_t n)
+static const struct shapes *find_or_infer(tsr_model *model, struct kept_shapes state)
 {
-    struct kept_shapes state = state_of(model, sizes, n);
     struct derived *derived = tsr__model_derived(model);
-    while (derived && !(derived->result && same_state(derived->result, &state)))
+    while (derived && !(derived->result && is_state(derived->result, &state)))
         derived = derived->next;
     if (!derived) {
         derived = tsr__model_derive(model);
@@ -95,6 +120,19 @@ const struct shapes *tsr__model_shapes_for(tsr_model *model, const tsr_dim_size 
             return NULL;
     }
     return ((const struct kept_shapes *)derived->result)->shapes;
+}
+
+const struct shapes *tsr__model_shapes_for(tsr_model *model, const tsr_dim_size *sizes, size_t n)
+{
+    return find_or_infer(model, state_of(model, sizes, n));
+}
+
+const struct shapes *tsr__model_shapes_assumed(tsr_model *model, const tsr_dim_size *sizes,
+                                               size_t n)
+{
+    struct kept_shapes state = state_of(model, sizes, n);
+    state.assumed = tsr_model_graph(model) && has_branches(tsr_model_graph(model));
+    return find_or_infer(model, state);
 }
 
 const struct shapes *tsr__model_shapes(tsr_model *model)

@@ -96,10 +96,17 @@ struct shape_rules {
     // Sets the shapes that follow from the letters of the node's rule.
     void (*letters)(struct shape_job *job);
 };
-// Infers the shapes of all values of the model's main graph, with numbers for some symbols. report:
-// contradictions become diagnostics, and unnamed sizes of inputs stay unnamed. NULL: out of memory.
+// What shapes are for.
+enum shape_purpose {
+    SHAPES_OF_MODEL,
+    SHAPES_REPORTED, // contradictions become diagnostics, and unnamed sizes of inputs stay unnamed
+    SHAPES_ASSUMED,  // see tsr__shapes_assumed
+};
+// Infers the shapes of all values of the model's main graph, with numbers for some symbols. NULL:
+// out of memory.
 struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
-                                 size_t n, bool report, const struct shape_rules *rules);
+                                 size_t n, enum shape_purpose purpose,
+                                 const struct shape_rules *rules);
 
 // ---- known values and shapes (known_values.c, shapes.c, shape_job.c) ----------------------------
 
@@ -147,7 +154,7 @@ struct shapes {
     int depth;               // nesting depth of subgraphs and calls
     int64_t work;            // nodes that may still be visited
     unsigned n_open;         // number of hidden symbols for sizes whose declaration is ignored
-    bool report;             // contradictions are reported
+    enum shape_purpose purpose;
     const struct shape_rules *rules;
 };
 struct known_value tsr__value_known(const struct shapes *shapes, const tsr_value *value);

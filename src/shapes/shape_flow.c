@@ -144,6 +144,19 @@ static struct value_info unstacked(struct shape_job *job, struct value_info info
 
 // ---- control flow ------------------------------------------------------------------------------
 
+// Sets the sizes in which the branches of an If differ to the larger ones, which the more expensive
+// branch most likely has: plans assume that it is taken.
+static void assume_larger(struct value_info *result, struct value_info a, struct value_info b)
+{
+    if (a.shape.rank != result->shape.rank || b.shape.rank != result->shape.rank)
+        return;
+    for (int i = 0; i < result->shape.rank; i++) {
+        int64_t size = int64_max(a.shape.dims[i].value, b.shape.dims[i].value);
+        if (!dim_known(result->shape.dims[i]) && size >= 0)
+            ((tsr_dim *)result->shape.dims)[i] = dim_of(size); // made by `join` for this result
+    }
+}
+
 // Infers the shapes of If from both branches. Both are inferred, even if the first fails. A
 // declared rank is ignored if the branches differ, because onnx infers it from either branch.
 void tsr__infer_if(struct shape_job *job)
@@ -157,7 +170,10 @@ void tsr__infer_if(struct shape_job *job)
         struct value_info a = result_of(job, yes, i), b = result_of(job, no, i);
         if (a.shape.rank != b.shape.rank)
             job->doubt = DOUBT_RANK;
-        set_output(job, i, join(job, a, b));
+        struct value_info result = join(job, a, b);
+        if (job->shapes->purpose == SHAPES_ASSUMED)
+            assume_larger(&result, a, b);
+        set_output(job, i, result);
     }
 }
 

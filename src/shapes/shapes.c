@@ -167,12 +167,12 @@ struct str tsr__shape_text(struct arena *arena, struct shape shape)
     return tsr__arena_printf(arena, STR_FMT "%s", STR_ARG(text), end);
 }
 
-// Reports a contradiction if `shapes->report` is set. It is not set where a model is inferred
+// Reports a contradiction if the shapes are for reports, not where a model is inferred
 // again, because the diagnostics would be repeated.
 static void report_contradiction(struct shapes *shapes, const tsr_node *node,
                                  const tsr_value *value, struct shape declared, struct shape found)
 {
-    if (!shapes->report)
+    if (shapes->purpose != SHAPES_REPORTED)
         return;
     struct place at = tsr__place_node(node);
     at.value = tsr__value_str(value);
@@ -588,7 +588,7 @@ static tsr_dim symbol_of_open(struct shapes *shapes, const tsr_value *value, siz
     struct exprs *exprs = shapes->exprs;
     const char *name = tsr_value_dim_name(value, axis);
     bool bound = name && tsr__map_get(&exprs->bound, str_of(name));
-    if (name && (bound || !shapes->report)) {
+    if (name && (bound || shapes->purpose != SHAPES_REPORTED)) {
         tsr_dim dim = tsr__expr_dim(exprs, tsr__expr_input_size(exprs, str_of(name)));
         if (dim_known(dim))
             return dim;
@@ -669,13 +669,14 @@ static void drop_hidden(struct shapes *shapes)
 
 // Infers all shapes: reads declarations and symbols of the inputs, then visits the nodes once.
 struct shapes *tsr__shapes_infer(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
-                                 size_t n, bool report, const struct shape_rules *rules)
+                                 size_t n, enum shape_purpose purpose,
+                                 const struct shape_rules *rules)
 {
     bool ran_out_before = arena->session->out_of_memory;
     struct shapes *shapes = start(arena, model);
     if (!shapes)
         return NULL;
-    shapes->report = report;
+    shapes->purpose = purpose;
     shapes->rules = rules;
     for (size_t i = 0; i < n; i++)
         if (!tsr__exprs_bind(shapes->exprs, str_of(sizes[i].name), sizes[i].size))

@@ -189,7 +189,7 @@ static bool try_copies(struct fold *fold, const tsr_dim_size *part, size_t n)
     tsr__arena_free(fold->attempt);
     fold->layouts.at = NULL;
     fold->layouts.n = fold->layouts.cap = 0;
-    fold->part = tsr__shapes_bound(fold->attempt, fold->model, part, n, false);
+    fold->part = tsr__shapes_assumed(fold->attempt, fold->model, part, n);
     return fold->part && folds(fold);
 }
 
@@ -379,7 +379,7 @@ static tsr_status fold_sized(struct fold *fold, const tsr_topology *topology,
                              const tsr_dim_size *sizes, struct sim_fold *out)
 {
     out->sizes = ARENA_ARRAY(fold->arena, tsr_dim_size, out->n_sizes + 1);
-    fold->all = tsr__shapes_bound(fold->arena, fold->model, sizes, out->n_sizes, false);
+    fold->all = tsr__shapes_assumed(fold->arena, fold->model, sizes, out->n_sizes);
     if (!out->sizes || !fold->all)
         return TSR_NOMEM;
     bool found = find_copies(fold, topology, sizes, out->n_sizes, out->sizes);

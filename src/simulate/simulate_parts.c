@@ -412,7 +412,7 @@ static tsr_status read_part(struct sim *sim, int64_t device, const struct partit
     sim_device->is_gpu = tsr__device_is_cuda(str_of(name));
     struct shapes *shapes = NULL;
     if (tsr__plan_sizes_assume(&scratch, part->model, &sizes, &n_sizes))
-        shapes = tsr__shapes_bound(&scratch, part->model, sizes, n_sizes, false);
+        shapes = tsr__shapes_assumed(&scratch, part->model, sizes, n_sizes);
     tsr_status st = TSR_NOMEM;
     struct reading reading = {
         .sim = sim, .device = device, .shapes = shapes, .scratch = &scratch, .times = 1};

@@ -11,6 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import harness
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "genai"))
+import decoder  # noqa: E402
+
 TESSERA, MODELS = os.path.abspath(sys.argv[1]), sys.argv[2]
 SLOW = ("llama_tiny", "t5_tiny")  # a plan for two hosts takes seconds
 ODD = 'evil"\\</script>\n<b>'
@@ -135,12 +138,24 @@ def branches(path, lengths):
     onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), path)
 
 
+def unused(path):
+    """Writes a chain of products with sharded results that nobody reads."""
+    chain(path, layers=2, width=1024)
+    model = onnx.load(path)
+    model.graph.node.extend([helper.make_node("Relu", ["h0"], ["u0"], name="u0"), helper.make_node("Exp", ["u0"], ["u1"], name="u1")])
+    onnx.save(model, path)
+
+
 def one_answer(d):
     """Plan, partition and simulation name the same communication, sharded nodes and time, on devices in rings, tori, hosts and boxes,
     with sizes and with open sizes."""
     convolutions(d + "/convolutions.onnx")
     branches(d + "/branches.onnx", lengths=True)
     branches(d + "/sources.onnx", lengths=False)
+    unused(d + "/unused.onnx")
+    # exporters' decoders: keys and values in one tensor with the queries, or with a norm of each head
+    decoder.write(d + "/packed", heads=8, form="packed")
+    decoder.write(d + "/norms", form="separate-norm", mlp=2, norms=True)
     names = ("bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny")
     cases = [(name, devices, sized) for name in names for devices in ("ring:6", "torus:2x3", "hosts:2x4", "hosts:3x2", "h100:8")
              for sized in (False, True)]
@@ -149,13 +164,15 @@ def one_answer(d):
     always += [("bert_tiny", "l40s:4", True)]  # a result of which a device reads only the sizes
     always += [("convolutions", devices, sized) for devices in (3, "ring:6", "torus:2x3", "hosts:2x4") for sized in (False, True)]
     always += [(name, devices, False) for name in ("branches", "sources") for devices in (4, "ring:6", "hosts:2x4")]
+    always += [("branches", devices, True) for devices in ("ring:6", "hosts:2x3")]  # branches return different lengths
+    always += [("unused", 4, True), ("packed/model", 4, False), ("packed/model", 4, True), ("norms/model", 4, True)]
     for name, devices, sized, *more in always + harness.sample(cases, 10):
         path, planned = os.path.join(MODELS, name, "model.onnx"), d + "/one.onnx"
-        if name in ("convolutions", "branches", "sources"):
+        if os.path.exists(d + "/%s.onnx" % name):
             path = d + "/%s.onnx" % name
         open_dims = {x.dim_param for v in onnx.load(path, load_external_data=False).graph.input
                      for x in v.type.tensor_type.shape.dim} - {""}
-        dims = [word for k in sorted(open_dims) for word in ("--dim", "%s=%d" % (k, 8 if k == "batch" else 64))] if sized else []
+        dims = [word for k in sorted(open_dims) for word in ("--dim", "%s=%d" % (k, 8 if "batch" in k else 64))] if sized else []
         plan = doc("plan", path, "--devices", devices, *dims, *more, "-o", planned)
         words = ("--config", plan["configuration"]) if plan.get("configuration") else ()
         part = doc("partition", planned, "--dry-run", *words)

@@ -408,7 +408,8 @@ static tsr_status add_output(struct guard *guard, size_t i, bool empty)
     if (!value)
         return TSR_NOMEM;
     TRY(tsr_graph_add_output(guard->part->graph, value));
-    return tsr__part_rank_known(guard->part, value, form);
+    TRY(tsr__part_rank_known(guard->part, value, form));
+    return empty ? TSR_OK : tsr__part_simulated(guard->part, value, form);
 }
 
 // Adds a branch of the If with the node. With `empty`, it is the branch for an empty shard: the

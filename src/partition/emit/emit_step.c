@@ -212,7 +212,7 @@ static tsr_status emit_on(struct part *part, struct step *st)
 
 // Writes a step on all ranks that need it. All ranks are done before the next step, so that
 // communications have the same order everywhere.
-tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st)
+static tsr_status emit(struct draft *draft, struct part *parts, struct step *st)
 {
     if (st->n_groups && st->id < 0)
         return TSR_OK; // no rank needs it
@@ -222,5 +222,15 @@ tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *
         return emit_bodies(draft, parts, st);
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         TRY(emit_on(&parts[rank], st));
+    return TSR_OK;
+}
+
+tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st)
+{
+    TRY(emit(draft, parts, st));
+    for (int64_t rank = 0; rank < draft->n_ranks; rank++)
+        for (size_t i = 0; i < st->n_outputs; i++)
+            if (st->outputs[i])
+                TRY(tsr__part_simulated(&parts[rank], st->outputs[i]->local[rank], st->outputs[i]));
     return TSR_OK;
 }

@@ -416,6 +416,23 @@ static bool is_simulated(const struct part *part, const struct form *form)
     return visitor && visitor->n_sizes && form->item->fixed && !form->windows;
 }
 
+// True if the sizes of the value are declared.
+static bool has_sizes(const tsr_value *value)
+{
+    int rank = tsr_value_rank(value);
+    for (int axis = 0; axis < rank; axis++)
+        if (tsr_value_dim(value, axis).value < 0)
+            return false;
+    return rank >= 0;
+}
+
+tsr_status tsr__part_simulated(struct part *part, tsr_value *value, const struct form *form)
+{
+    if (!value || !is_simulated(part, form) || has_sizes(value))
+        return TSR_OK;
+    return tsr__part_sizes_known(part, value, form);
+}
+
 // Declares the results of a node that engines may not infer: their sizes, and in bodies their
 // ranks. Example: engines do not infer the rank of an Expand to computed sizes, and then reject a
 // Scan of the result. Sizes without a name make ONNX Runtime load a model several times slower.
@@ -427,15 +444,14 @@ tsr_status tsr__part_keep_declared(struct part *part, const struct step *st)
         if (!form || !form->local[part->rank] || form->item->list || form->item->rank < 0)
             continue;
         bool is_cache = tsr__is_cache_output(st->flow->node, i);
-        bool sized = is_simulated(part, form);
-        if (!sized && !reads && !is_cache && tsr_value_rank(form->item->value) < 0)
+        if (!reads && !is_cache && tsr_value_rank(form->item->value) < 0)
             continue;
         tsr_value *local = form->local[part->rank];
         if (tsr_value_rank(local) >= 0)
             continue;
-        if (is_cache && !sized)
+        if (is_cache)
             TRY(declare_cache(part, local, form));
-        else if (sized || in_main_graph(part))
+        else if (in_main_graph(part))
             TRY(tsr__part_sizes_known(part, local, form));
         else
             TRY(tsr__part_rank_known(part, local, form));

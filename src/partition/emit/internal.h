@@ -63,6 +63,10 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
 // As tsr__part_rank_known, but also declares the sizes.
 tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value,
                                  const struct form *form) TSR_MUST_USE;
+// Declares the sizes of a value for a simulation, which may not infer all of them from the graph of
+// the rank. Does nothing in other cases. `value` may be NULL.
+tsr_status tsr__part_simulated(struct part *part, tsr_value *value,
+                               const struct form *form) TSR_MUST_USE;
 // Declares the rank of a node's results if the model declares it, or if they come from a list.
 // Engines cannot infer the rank in all these cases.
 tsr_status tsr__part_keep_declared(struct part *part, const struct step *st) TSR_MUST_USE;

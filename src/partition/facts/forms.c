@@ -72,6 +72,8 @@ struct reshard_tensor tsr__item_tensor(struct draft *draft, const struct item *i
         bool known = tsr__size_known(draft, it, axis) && !tsr__shape_varies(draft, it);
         int64_t size = it->dims[axis].value;
         sizes[axis] = size >= 0 ? size : known ? SIZE_OPEN : SIZE_UNKNOWN;
+        if (it->open)
+            sizes[axis] = it->open[axis];
     }
     return (struct reshard_tensor){.rank = it->rank,
                                    .shape = sizes,

@@ -90,6 +90,9 @@ struct item {
     enum list_form list_form; // for lists: how they are transferred
     tsr_dtype element;        // for lists: the type of the tensors
     int64_t *shape;           // `rank` entries
+    // If not NULL: a simulation has bound the sizes, which a run does not know before
+    // (tsr__draft_bind). Nodes are chosen for these sizes (struct reshard_tensor).
+    const int64_t *open;
     struct form *first, *last;
     struct form *output;     // the form that is an output of the model, or NULL
     struct item *shape_item; // its shape or length as an item; NULL until it is needed

@@ -26,9 +26,8 @@ static bool make_copy(struct planner *planner)
         planner->trial.twins[i] = node;
         node = tsr_node_next(node);
     }
-    planner->trial.shapes =
-        tsr__shapes_bound(&planner->arena, planner->trial.model, planner->shapes.sizes,
-                          planner->shapes.n_sizes, false);
+    planner->trial.shapes = tsr__shapes_assumed(&planner->arena, planner->trial.model,
+                                                planner->shapes.sizes, planner->shapes.n_sizes);
     return planner->trial.shapes != NULL;
 }
 

@@ -156,27 +156,22 @@ static bool same_size(const tsr_dim *a, const tsr_dim *b)
     return a->value == b->value && (a->value >= 0 || (*a->symbol && !strcmp(a->symbol, b->symbol)));
 }
 
-// Corrects the sizes of output i of an If. Where its branches return different sizes, the larger
-// one is assumed, which the more expensive branch most likely has, and no rank can compute the
-// size before the If.
+// Marks the sizes of output i of an If in which its branches differ: no rank can compute them
+// before the If.
 static void size_result(struct planner *planner, const struct control *control, size_t i,
                         struct plan_value *value)
 {
     const tsr_value *results[2] = {tsr_graph_output(control->bodies[0], i),
                                    tsr_graph_output(control->bodies[1], i)};
-    struct shape own[2], full[2];
+    struct shape own[2];
     for (int k = 0; k < 2; k++) {
         own[k] = tsr__shapes_of(planner->shapes.model, results[k]);
-        full[k] = tsr__shapes_of(planner->shapes.full, results[k]);
-        if (own[k].rank != value->rank || full[k].rank != value->rank)
+        if (own[k].rank != value->rank)
             return;
     }
     for (int d = 0; d < value->rank && value->open != value->shape; d++) {
-        if (value->open[d] >= 0 || same_size(&own[0].dims[d], &own[1].dims[d]))
-            continue;
-        ((int64_t *)value->open)[d] = SIZE_UNKNOWN; // made by `fill` for this value
-        ((int64_t *)value->shape)[d] =
-            int64_max(1, int64_max(full[0].dims[d].value, full[1].dims[d].value));
+        if (value->open[d] < 0 && !same_size(&own[0].dims[d], &own[1].dims[d]))
+            ((int64_t *)value->open)[d] = SIZE_UNKNOWN; // made by `fill` for this value
     }
 }
 
@@ -280,7 +275,7 @@ static bool find_shapes(struct planner *planner, const tsr_dim_size *sizes, size
     shapes->constant_bounds = opset > 0 && opset < 10;
     shapes->model = tsr__model_shapes(planner->model);
     shapes->known = tsr__model_shapes_for(planner->model, sizes, n);
-    shapes->full = tsr__model_shapes_for(planner->model, shapes->sizes, shapes->n_sizes);
+    shapes->full = tsr__model_shapes_assumed(planner->model, shapes->sizes, shapes->n_sizes);
     shapes->by_symbol = tsr__dim_sizes_new(&planner->arena, shapes->sizes, shapes->n_sizes);
     return shapes->model && shapes->known && shapes->full && shapes->by_symbol;
 }
