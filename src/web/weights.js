@@ -5,7 +5,7 @@
 // data is in a file that does not exist; its "offset" is the key of what was left out. Everything else stays as it is, byte for byte, also
 // what is malformed: the commands report that.
 //
-// Used by the page (putBack, listNodes) and by the worker (leaveOut).
+// Used by the page (putBack, listNodes, atSource) and by the worker (leaveOut).
 'use strict';
 
 const Weights = (() => {
@@ -140,7 +140,7 @@ const Weights = (() => {
         for (let field; from < end; from = field.to) {
             field = source.field(from, end);
             if (!field) {
-                out.range(from, depth ? end : Math.min(end, from + REST));
+                out.range(from, Math.min(end, from + REST));
                 return;
             }
             const inner = field.kind === 2 && depth < DEEP && INSIDE[kind][field.number];
@@ -177,7 +177,7 @@ const Weights = (() => {
         return Math.ceil(count * ELEMENT[type]);
     }
 
-    // Returns the model without the data of its weights, and what was left out.
+    // Returns the model without the data of its weights, what was left out, and `places`: where pieces are in the model and in the source.
     function leaveOut(from) {
         const source = new Source(from), out = new Pieces(), left = [];
         rewrite(source, 'model', 0, source.size, (_, fields, pieces) => {
@@ -193,13 +193,22 @@ const Weights = (() => {
             left.push([data[0].from, data[0].to]);
             return true;
         }, out, 0);
-        const bytes = new Uint8Array(out.length);
+        const bytes = new Uint8Array(out.length), places = [];
         let at = 0;
         for (const piece of out.list) {
             bytes.set(piece.bytes || source.read(piece.from, piece.to), at);
+            if (!piece.bytes) places.push([at, piece.from]);
             at += piece.to - piece.from;
         }
-        return { bytes, left };
+        return { bytes, left, places };
+    }
+
+    // Returns a message of a command with positions in the source, where it names some of the model.
+    function atSource(places, message) {
+        return message.replace(/(?<=^ *at byte )\d+/gm, at => {
+            const piece = places.findLast(([place]) => place <= at);
+            return piece ? piece[1] + Number(at) - piece[0] : at;
+        });
     }
 
     // Returns key and value of an entry of external data.
@@ -241,7 +250,7 @@ const Weights = (() => {
         return nodes;
     }
 
-    return { leaveOut, putBack, listNodes };
+    return { leaveOut, putBack, listNodes, atSource };
 })();
 
 if (typeof module === 'object') module.exports = Weights;

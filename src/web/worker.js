@@ -2,7 +2,7 @@
 // worker.js - runs commands of Tessera in a web worker, and reads models by ranges.
 //
 // Messages to the worker, each with a number `id` that its answer repeats:
-//     { id, blob }           reads a model: answers { id, bytes, left }, see weights.js
+//     { id, blob }           reads a model: answers { id, bytes, left, places }, see weights.js
 //     { id, args, files, program }
 //                            runs a command of the program, a WebAssembly.Module, in a folder with these files, name: bytes, and an empty
 //                            folder "out": answers { id, code, stdout, stderr, files }; files are those in "out"

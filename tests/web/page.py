@@ -7,8 +7,8 @@ elsewhere, treats no name as markup and leaves the console empty. TESSERA_PICTUR
 tests/e2e/page.py), it must find no violation.
 
 usage: page.py TESSERA FOLDER MODELS, FOLDER has the page"""
-import functools, gzip, hashlib, http.server, json, os, sys, threading, time
-from urllib.parse import urlencode
+import functools, gzip, hashlib, http.server, json, os, shutil, sys, threading, time
+from urllib.parse import parse_qs, urlencode
 
 import numpy as np
 import onnx
@@ -130,11 +130,15 @@ def opened(d, place):
     page.press("go")
     assert not page.error(), page.error()
     os.mkdir(d + "/native")
-    harness.good(TESSERA, "plan", BERT, "--devices", "ring:4", "--dim", "batch=2", "--dim", "seq=9", "-o", d + "/native/model.onnx")
+    harness.good(TESSERA, "plan", BERT, "--devices", "ring:4", "--dim", "batch=2", "--dim", "seq=9", "-o", d + "/native/model.onnx",
+                 "--plan", d + "/native.json")
     saved = download(page, d, "Download the annotated model", "model.onnx")
     assert digest(saved) == digest(d + "/native/model.onnx"), "the saved model differs from the command's"
-    script = download(page, d, "Download the plan", "model.plan.txt")
-    harness.good(TESSERA, "annotate", BERT, "--script", script, "-o", d + "/again.onnx")
+    plan = download(page, d, "Download the plan", "model.plan.json")
+    with open(plan, encoding="utf-8") as file, open(d + "/native.json", encoding="utf-8") as other:
+        plans = [json.load(file), json.load(other)]
+    assert plans[0]["model"].pop("sha256") is None and plans[1]["model"].pop("sha256") and plans[0] == plans[1], plans[0]["model"]
+    harness.good(TESSERA, "annotate", BERT, "--script", plan, "-o", d + "/again.onnx")
     keys = ("node", "value", "sharding")
     specs = [sorted(tuple(s[k] for k in keys) for s in native("info", path)["shardings"]) for path in (saved, d + "/again.onnx")]
     assert specs[0] == specs[1] and specs[0], "the script of the plan gives other shardings"
@@ -201,15 +205,85 @@ def by_hand(_, place):
     again.done()
 
 
+def by_hand_again(d, place):
+    """A model that was sharded by hand and saved can be sharded by hand once more; its script gives the same shardings."""
+    page = Page(place, [("machine", "2")])
+    page.upload(BERT)
+    for name in ("by-hand", "by-hand-2"):
+        page.press("hand")
+        assert not page.error() and page.text("#report header").count(name), (page.error(), page.text("#report header"))
+        node = onnx.load(BERT).graph.node[-1]
+        page.edit(node.name, node.output[0], "{1,2:0,1}")
+        assert not page.error(), page.error()
+        script = download(page, d, "Download the plan", "model.plan.txt")
+        saved = download(page, d, "Download the annotated model", "model.onnx")
+        harness.good(TESSERA, "annotate", BERT, "--script", script, "-o", d + "/again.onnx")
+        specs = [[(s["node"], s["value"], s["sharding"]) for s in native("info", path)["shardings"] if s["configuration"] == name]
+                 for path in (saved, d + "/again.onnx")]
+        assert specs[0] == specs[1] and specs[0], specs
+        os.mkdir("%s/%s" % (d, name))
+        os.rename(saved, "%s/%s/model.onnx" % (d, name))
+        os.remove(script)
+        page.upload("%s/%s/model.onnx" % (d, name))
+    page.done()
+
+
+def options_of_versions(_, place):
+    """The address, and an edit, have the options that a version was made with, whatever the form says now. To show a version fills in
+    the form. The command to make the page has quotes where a shell needs them."""
+    page = Page(place)
+    page.upload(BERT)
+    page.run("document.querySelector('#dims input').value = 64")
+    page.choose("machine", "")
+    page.choose("other", "{2, [[1],[0]]}")
+    page.press("go")
+    address = page.run("location.hash")
+    assert "{2, [[1],[0]]}" in parse_qs(address[1:])["machine"] and "'{2, [[1],[0]]}'" in page.text("#command"), page.text("#command")
+    page.choose("machine", "h100:8")
+    page.run("document.querySelector('#dims input').value = 8")
+    node = onnx.load(BERT).graph.node[-1]
+    page.edit(node.name, node.output[0], "{1:0,1}")
+    assert not page.error(), page.error()
+    edited = parse_qs(page.run("location.hash")[1:])
+    assert edited.pop("edit") and edited == parse_qs(address[1:]), (edited, address)
+    page.run("[...document.querySelectorAll('#history button')].pop().click()")
+    page.wait()
+    form = page.run("[document.getElementById('other').value, document.querySelector('#dims input').value]")
+    assert form == ["{2, [[1],[0]]}", "64"] and page.run("location.hash") == address, (form, page.run("location.hash"))
+    page.done()
+
+
+def chosen(d, place):
+    """The list of examples and the address show what is open, whatever was tried. Names of files are not options."""
+    page = Page(place, [("machine", "2")])
+    state = lambda: (page.run("document.getElementById('example').value"), parse_qs(page.run("location.hash")[1:]).get("model"))
+    page.choose("example", "annotated")
+    page.wait()
+    assert state() == ("annotated", ["annotated"]), state()
+    with open(d + "/none.onnx", "wb") as file:
+        file.write(b"no model")
+    page.upload(d + "/none.onnx")
+    assert page.error() and state() == ("annotated", ["annotated"]), state()
+    for name in ("--help", "out"):
+        shutil.copy(BERT, d + "/" + name)
+        page.upload(d + "/" + name)
+        page.press("go")
+        assert not page.error() and page.text("#report .verdict") and state() == ("", None), (name, page.error(), state())
+    page.done()
+
+
 def refused(d, place):
-    """Files that are no models, and machines that are none, are refused in the command's words. What was open stays."""
+    """Files that are no models, and machines that are none, are refused in the command's words. What was open stays. Places in the file
+    are those of the file, also behind weights that were not read."""
     page = Page(place, [("model", "bert-base")])
-    for name, data in (("empty.onnx", b""), ("text.onnx", b"hello"), ("cut.onnx", open(BERT, "rb").read()[:5000])):
+    broken = bytearray(open(BERT, "rb").read())
+    broken[broken.rindex(b"logits") - 2] = 0x0f  # a tag of an unknown kind, behind all weights
+    for name, data in (("empty.onnx", b""), ("text.onnx", b"hello"), ("cut.onnx", open(BERT, "rb").read()[:5000]), ("tag.onnx", broken)):
         with open(d + "/" + name, "wb") as file:
             file.write(data)
         page.upload(d + "/" + name)
-        said = harness.call(TESSERA, "info", name, cwd=d)[2].strip().split("\n")[0]
-        assert said in page.error(), (name, said, page.error())
+        said = harness.call(TESSERA, "info", name, cwd=d)[2].split()
+        assert said and said == page.error().split(), (name, said, page.error())
         assert "356 nodes" in page.text("#about summary")
     page.choose("machine", "")
     page.choose("other", "rng:4")
@@ -309,6 +383,8 @@ def hostile(d, place):
         assert not page.error(), page.error()
         page.press("go")
         page.run("document.querySelector('#about details').open = true")
+        page.edit("#1 MatMul", pages.EVIL[1] + "v", "{1,2:0,1}")
+        assert not page.error() and page.run("document.querySelectorAll('#history tbody tr').length") == 2, page.error()
         pages.fits(page, width, "hostile")
         assert page.run("typeof window.evil") == "undefined", "a name of the model was run as a script"
         if os.environ.get("TESSERA_PICTURES"):
@@ -365,8 +441,8 @@ def picture(d, _):
     assert open(d + "/browser.png", "rb").read(8) == b"\x89PNG\r\n\x1a\n" and 20_000 < os.path.getsize(d + "/browser.png") < 200_000
 
 
-CASES = (small, picture, examples, opened, edited, by_hand, refused, prepared, cancelled, two_gigabytes, hostile, widths, by_keyboard,
-         accessible)
+CASES = (small, picture, examples, opened, edited, by_hand, by_hand_again, options_of_versions, chosen, refused, prepared, cancelled,
+         two_gigabytes, hostile, widths, by_keyboard, accessible)
 
 
 def main():

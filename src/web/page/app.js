@@ -2,17 +2,13 @@
 // app.js - the page in the browser: opens a model, runs commands of Tessera on it in a worker, and draws their documents with the scripts
 // of `tessera report`.
 //
-// A version is the model with some shardings: as it was opened, planned, or edited. Its files are what the next command reads. The fragment
-// of the address holds what is needed to come back: model of the examples, machine, options, whether it was planned, and edits.
+// A version is the model with some shardings: as it was opened, planned, or edited. Its files are what the next command reads, and its
+// options are those of the form when it was made. The fragment of the address holds what is needed to come back to the version that is
+// shown: model of the examples, options, whether it was planned, and edits.
 import { tool, Cancelled, saved } from './tool.js';
+import { MACHINES, OPTIONS, drawSizes, fill, given, planOptions, shellWord, sizeOptions } from './options.js';
 
 const EXAMPLES = await (await fetch('examples.json')).json();
-const MACHINES = [
-    ['2', '2 assumed CPUs'], ['4', '4 assumed CPUs'], ['ring:4', 'ring of 4 CPUs'], ['torus:2x2x2', 'torus of 2 \u00d7 2 \u00d7 2 CPUs'],
-    ['hosts:2x4', '2 hosts of 4 CPUs'], ['4090:2', '2 RTX 4090'], ['l40s:4', '4 L40S'], ['a100:8', '8 A100'], ['h100:4', '4 H100'],
-    ['h100:8', '8 H100'], ['h200:8', '8 H200'], ['b200:8', '8 B200'], ['mi300x:8', '8 MI300X'], ['hosts:2xh100:8', '2 hosts of 8 H100'],
-    ['', 'another: a topology or an instance map'],
-];
 const BY_HAND = 'by-hand'; // name of a configuration that no plan made
 
 let model = null; // what is open: { name, example, source, info, versions, shown }
@@ -73,52 +69,6 @@ async function doing(words, action) {
     }
 }
 
-// ---- options -----------------------------------------------------------------------------------
-
-function machine() {
-    return byId('machine').value || byId('other').value.trim();
-}
-
-function chooseMachine(name) {
-    const known = MACHINES.some(([value]) => value === name && value);
-    byId('machine').value = known ? name : '';
-    byId('other').hidden = known;
-    if (!known) byId('other').value = name;
-}
-
-function dims() {
-    return all('#dims input').filter(input => input.value !== '').map(input => input.dataset.dim + '=' + input.value);
-}
-
-function sizeOptions() {
-    return dims().flatMap(size => ['--dim', size]);
-}
-
-function planOptions() {
-    const options = [];
-    for (const [id, name] of [['limit', '--memory'], ['stages', '--stages'], ['objective', '--objective']])
-        if (byId(id).value.trim()) options.push(name, byId(id).value.trim());
-    return options;
-}
-
-// Makes a field for each size of the inputs that is open, as `--dim` names it.
-function drawSizes(given) {
-    const open = new Map();
-    for (const input of model.info.inputs)
-        (input.shape || []).forEach((size, axis) => {
-            if (typeof size === 'string') open.set(size, size);
-            else if (size === null) open.set(input.name + '.' + axis, input.name + '.' + axis);
-        });
-    const place = byId('dims');
-    place.textContent = '';
-    for (const name of open.keys()) {
-        const field = make('input', { type: 'number', min: '1', placeholder: '128', 'data-dim': name });
-        if (given[name]) field.value = given[name];
-        add(place, make('label', null, name + ' ', field));
-    }
-    byId('sizes').hidden = open.size === 0;
-}
-
 // ---- the model ---------------------------------------------------------------------------------
 
 function fact(name, ...words) {
@@ -159,12 +109,14 @@ async function open(name, blob, example, sizes) {
     await examine(name, first);
     const { info } = first;
     model = { name, example, source, info, versions: [first], shown: null };
+    byId('example').value = example || '';
     byId('opened').textContent = clean(name + ', ' + bytes(blob.size));
     byId('report').textContent = '';
     byId('report').before(work);
     work.hidden = true;
-    drawSizes(sizes);
+    drawSizes(info.inputs, sizes);
     about(first.found);
+    keepAddress();
     if (info.configurations.length) await present(first);
 }
 
@@ -192,11 +144,13 @@ async function present(version) {
     if (!version.info) await examine(model.name, version);
     if (!version.config) version.config = version.info.configurations[version.info.configurations.length - 1].name;
     version.findings = concerning(version.found, version.config);
+    version.options = version.options || given();
     if (!version.report && !errorsOf(version.findings)) {
-        const { document: report } = await run(['report', model.name, '--config', version.config, ...sizeOptions()], version.files);
+        const words = [model.name, '--config', version.config, ...sizeOptions(version.options)];
+        const { document: report } = await run(['report', ...words], version.files);
         report.findings = version.findings;
         report.change = changeNode;
-        version.ranks = await ranks(version);
+        version.ranks = await ranks(words, version.files);
         report.command = version.command || report.command;
         if (version.plan && report.plan) report.plan.compared = version.plan.compared;
         version.report = report;
@@ -221,9 +175,9 @@ function drawVersion(version) {
 }
 
 // Returns what `partition` would write for each rank; null with an error where the model cannot be partitioned.
-async function ranks(version) {
+async function ranks(words, files) {
     try {
-        const { document } = await run(['partition', model.name, '--config', version.config, ...sizeOptions(), '--dry-run'], version.files);
+        const { document } = await run(['partition', ...words, '--dry-run'], files);
         return document;
     } catch (error) {
         if (error instanceof Refused) return { error: error.message };
@@ -247,22 +201,36 @@ function rankTable(partition) {
     ];
 }
 
+function planName() {
+    return model.name.replace(/\.onnx$/, '') + '.plan.json';
+}
+
 async function plan() {
-    const target = ['--devices', machine(), ...planOptions(), ...sizeOptions()], start = model.versions[0];
-    const { document, files } = await run(['plan', model.name, ...target, '-o', 'out/' + model.name], start.files);
+    const options = given(), words = ['--devices', options.machine, ...planOptions(options), ...sizeOptions(options)];
+    const out = ['-o', 'out/' + model.name, '--plan', 'out/' + planName()];
+    const { document, files } = await run(['plan', model.name, ...words, ...out], model.versions[0].files);
     if (!document.feasible) throw new Refused('no plan fits in the memory of these devices');
+    const { [planName()]: written, ...others } = files;
     await present({
-        label: 'plan for ' + machine(), files, plan: document, config: document.configuration, edits: [], begun: 'plan',
-        command: ['tessera report', model.name, ...target, '-o page.html'].join(' '),
+        label: 'plan for ' + options.machine, files: others, plan: document, written, config: document.configuration, options, edits: [],
+        begun: 'plan', command: ['tessera', 'report', model.name, ...words, '-o', 'page.html'].map(shellWord).join(' '),
     });
 }
 
 // Declares a configuration for the machine without sharding anything.
 async function byHand() {
-    const { document: topology } = await run(['topology', 'show', machine()], {});
-    const devices = topology.devices.length, edits = ['--config', BY_HAND + ':' + devices, '--topology', machine()];
+    const options = given(), { document: topology } = await run(['topology', 'show', options.machine], {});
+    const taken = model.versions[0].info.configurations.map(config => config.name);
+    let config = BY_HAND;
+    for (let i = 2; taken.includes(config); i++) config = BY_HAND + '-' + i;
+    const edits = ['--config', config + ':' + topology.devices.length, '--topology', options.machine];
     const { files } = await run(['annotate', model.name, ...edits, '-o', 'out/' + model.name], model.versions[0].files);
-    await present({ label: 'by hand on ' + machine(), files, config: BY_HAND, edits: [], begun: 'hand' });
+    await present({ label: 'by hand on ' + options.machine, files, config, options, edits: [], begun: 'hand' });
+}
+
+// Names a tensor of a node for `annotate`, which takes all between the quotes as it is.
+function target(index, value) {
+    return `"#${index}":"${value}"`;
 }
 
 // Changes one sharding of a version, infers what is missing and predicts the result.
@@ -270,8 +238,8 @@ async function edit(version, words) {
     const name = model.name, { files: edited } = await run(
         ['annotate', name, '--config', version.config, ...words, '-o', 'out/' + name], version.files);
     const next = {
-        label: words.join(' '), files: { ...version.files, ...edited }, config: version.config, begun: version.begun,
-        edits: [...version.edits, words],
+        label: words.join(' '), files: { ...version.files, ...edited }, config: version.config, options: version.options,
+        begun: version.begun, edits: [...version.edits, words],
     };
     await examine(name, next);
     if (!errorsOf(concerning(next.found, next.config))) {
@@ -293,11 +261,18 @@ function downloadModel(version) {
     download(model.name, saved(model.source, version.files[model.name]));
 }
 
+// Saves what `tessera annotate --script` reads: the document of a plan, else a script of edits. A plan of a model whose weights were not
+// read does not have the digest of its file.
 function downloadPlan(version) {
+    if (version.written) {
+        const text = new TextDecoder().decode(version.written);
+        download(planName(), new Blob([model.source.left.length ? text.replace(/("sha256": )"\w*"/, '$1null') : text]));
+        return;
+    }
     const { configurations, shardings } = version.info, { devices } = configurations.find(c => c.name === version.config);
     const script = [`--config ${version.config}:${devices}`, ...shardings.filter(s => s.configuration === version.config)
-        .map(s => `--shard "#${s.index}":${JSON.stringify(s.value)}=${s.sharding}`)];
-    download(model.name.replace(/\.onnx$/, '') + '.plan.txt', new Blob([script.join('\n') + '\n']));
+        .map(s => `--shard ${target(s.index, s.value)}=${s.sharding}`)];
+    download(planName().replace(/json$/, 'txt'), new Blob([script.join('\n') + '\n']));
 }
 
 // ---- the card of versions and edits ------------------------------------------------------------
@@ -315,7 +290,10 @@ function history() {
 
 function showButton(version) {
     const button = make('button', { type: 'button' }, 'Show');
-    button.addEventListener('click', () => doing('Reading', () => present(version)));
+    button.addEventListener('click', () => doing('Reading', () => {
+        if (version.options) fill(version.options);
+        return present(version);
+    }));
     return button;
 }
 
@@ -372,7 +350,7 @@ function editForm(version) {
         current();
     });
     value.addEventListener('change', current);
-    const place = () => '"#' + found() + '":' + JSON.stringify(value.value);
+    const place = () => target(found(), value.value);
     const ready = () => {
         if (nodes[found()] && value.value) return true;
         refuse(node.value ? 'there is no node "' + node.value + '"' : 'choose a node first');
@@ -395,15 +373,15 @@ function editForm(version) {
 
 // ---- the address -------------------------------------------------------------------------------
 
-// Writes the state into the fragment of the address.
+// Writes the state into the fragment of the address: of the version that is shown, else of the form.
 function keepAddress() {
-    const state = new URLSearchParams(), version = model.shown;
-    if (model.example) state.set('model', model.example);
-    state.set('machine', machine());
-    for (const size of dims()) state.append('dim', size);
-    for (const id of ['limit', 'stages', 'objective']) if (byId(id).value.trim()) state.set(id, byId(id).value.trim());
-    if (version.begun) state.set('do', version.begun);
-    for (const words of version.edits) state.append('edit', words.join(' '));
+    const state = new URLSearchParams(), version = model && model.shown, options = version ? version.options : given();
+    if (model && model.example) state.set('model', model.example);
+    state.set('machine', options.machine);
+    for (const size of Object.entries(options.sizes)) state.append('dim', size.join('='));
+    for (const id of Object.keys(OPTIONS)) if (options[id]) state.set(id, options[id]);
+    if (version && version.begun) state.set('do', version.begun);
+    for (const words of version ? version.edits : []) state.append('edit', words.join(' '));
     window.history.replaceState(null, '', '#' + state);
 }
 
@@ -415,7 +393,6 @@ function splitEdit(words) {
 async function openExample(id, sizes) {
     const example = EXAMPLES.find(one => one.id === id);
     if (!example) throw new Refused('there is no example "' + id + '"');
-    byId('example').value = id;
     const answer = await fetch('examples/' + example.file);
     if (!answer.ok) throw new Refused('the example was not found: ' + answer.status);
     await open(example.file, await answer.blob(), id, { ...example.dims, ...sizes });
@@ -424,8 +401,7 @@ async function openExample(id, sizes) {
 // Goes back to the state that the address holds.
 async function fromAddress() {
     const state = new URLSearchParams(location.hash.slice(1));
-    chooseMachine(state.get('machine') || '4');
-    for (const id of ['limit', 'stages', 'objective']) byId(id).value = state.get(id) || '';
+    fill({ ...Object.fromEntries(state), machine: state.get('machine') || '4', sizes: {} });
     if (!state.get('model')) return;
     await openExample(state.get('model'), Object.fromEntries(state.getAll('dim').map(size => size.split(/=(?=[^=]*$)/))));
     if (state.get('do') === 'plan') await plan();
@@ -437,11 +413,15 @@ async function fromAddress() {
 
 // Opens a model that a visitor chose, and prepares for the first plan while the visitor looks at it.
 async function choose(words, action) {
-    if (await doing(words, action)) tool.warmUp({ name: model.name, files: model.versions[0].files, nodes: model.info.nodes });
+    const done = await doing(words, action);
+    if (!done) byId('example').value = model && model.example || '';
+    if (done) tool.warmUp({ name: model.name, files: model.versions[0].files, nodes: model.info.nodes });
 }
 
+// Opens a file of this computer. Commands read its name as an option if it begins with "-", and "out" is their folder.
 function openFile(file) {
-    if (file) choose('Reading ' + file.name, () => open(file.name, file, null, {}));
+    const name = file && (/^-|^out$/.test(file.name) ? '_' + file.name : file.name);
+    if (file) choose('Reading ' + name, () => open(name, file, null, {}));
 }
 
 add(byId('example'), make('option', { value: '' }, 'choose an example'),
@@ -450,11 +430,15 @@ add(byId('machine'), MACHINES.map(([value, words]) => make('option', { value }, 
 byId('example').addEventListener('change', event => event.target.value && choose('Reading', () => openExample(event.target.value, {})));
 byId('machine').addEventListener('change', () => { byId('other').hidden = byId('machine').value !== ''; });
 byId('open').addEventListener('click', () => byId('file').click());
-byId('file').addEventListener('change', event => openFile(event.target.files[0]));
+byId('file').addEventListener('change', event => {
+    openFile(event.target.files[0]);
+    event.target.value = ''; // the same file may be chosen again
+});
 byId('start').addEventListener('submit', event => {
     event.preventDefault();
     if (model) doing('Planning', plan);
 });
+byId('start').addEventListener('change', () => model && model.shown || keepAddress());
 byId('hand').addEventListener('click', () => doing('Preparing', byHand));
 byId('cancel').addEventListener('click', () => tool.cancel());
 addEventListener('dragover', event => {

@@ -12,6 +12,7 @@ class Tool {
     #warm = false;
     #calls = new Map();
     #calls_made = 0;
+    #places = new WeakMap(); // of models without their weights
 
     #start() {
         this.#worker = new Worker('worker.js');
@@ -54,9 +55,12 @@ class Tool {
     }
 
     // Runs a command. Returns code, stdout, stderr and the files that it wrote to "out".
-    run(args, files, hear) {
+    async run(args, files, hear) {
         this.#cool();
-        return this.#send({ args, files }, hear);
+        const result = await this.#send({ args, files }, hear);
+        for (const bytes of Object.values(files))
+            if (this.#places.has(bytes)) result.stderr = Weights.atSource(this.#places.get(bytes), result.stderr);
+        return result;
     }
 
     // Plans the model once for nobody, while the page is idle: the browser then has compiled the planner when the first plan is wanted.
@@ -77,7 +81,8 @@ class Tool {
 
     // Reads a model without its weights. Returns what saved() needs to put them back.
     async open(blob) {
-        const { bytes, left } = await this.#send({ blob });
+        const { bytes, left, places } = await this.#send({ blob });
+        this.#places.set(bytes, places);
         return { blob, bytes, left, nodes: Weights.listNodes(bytes) };
     }
 
