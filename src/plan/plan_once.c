@@ -330,8 +330,7 @@ static tsr_status refuse(struct plans *plans, bool write, tsr_plan_result *out)
         return TSR_INFEASIBLE;
     if (plans->asked == STAGED)
         return tsr__plan_stages_refuse(&plans->stages, out);
-    tsr_status added = TSR_OK,
-               st = tsr__plan_refuse(&request->models, &request->options, &plans->plain, out);
+    tsr_status added = TSR_OK, st = tsr__plan_refuse(&plans->plain, &request->options, out);
     if (st == TSR_INFEASIBLE)
         added = tsr__compared_write(&plans->plain, out);
     return added == TSR_OK ? st : added;

@@ -23,8 +23,13 @@ void tsr__build_report_narrow(const struct planner *planner);
 // Corrects bound and gap of a result for candidates that were skipped.
 void tsr__build_settle(const struct planner *planner, struct program_result *result);
 
-// fork.c: creates a planner of the same model for some devices, with candidates of all staged nodes
-// (staged NULL: of all nodes). False: out of memory. The caller must free the planner in any case.
+// fork.c: creates a planner of the same model for some devices, without values. False: out of
+// memory. The caller must free the planner in any case.
+bool tsr__planner_open(const struct planner *root, const int64_t *devices, size_t n,
+                       struct planner *out);
+// Gives it the shapes, values and states of the planner `root`. False: out of memory.
+bool tsr__planner_share(const struct planner *root, struct planner *out);
+// Does both, and lists candidates of all staged nodes (staged NULL: of all nodes).
 bool tsr__planner_fork(const struct planner *root, const unsigned char *staged,
                        const int64_t *devices, size_t n, struct planner *out);
 

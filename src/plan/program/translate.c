@@ -85,6 +85,7 @@ struct candidate *tsr__candidate_only(struct planner *to, size_t index,
     strategy->node = from->node;
     strategy->rule = from->strategy->rule;
     strategy->whole = from->strategy->whole;
+    strategy->given = from->strategy->given;
     strategy->border = from->strategy->border;
     to->nodes[index].strategy = strategy;
     to->nodes[index].choice = 0;

@@ -520,18 +520,17 @@ bool tsr__sets_list(struct set_search *search)
 // along one side, tokens along the other.
 static bool may_be_better(const struct set_search *search)
 {
-    return !search->all->feasible || search->all->gap > GOOD_GAP ||
-           search->models->planners[0]->memory.binds;
+    const struct set_plan *all = search->at_once;
+    return !all->result.feasible || all->result.gap > GOOD_GAP || all->planners[0].memory.binds;
 }
 
 bool tsr__sets_add_grids(struct set_search *search, int sides)
 {
     const struct planner *planner = search->models->planners[0];
-    bool any = search->all->feasible || search->best;
     bool allowed = search->models->n == 1 && tsr__sets_free(search->models) &&
                    tsr__planner_alike(planner) && planner->machine.n <= GRID_MOST;
     int64_t grid[PLAN_MAX_AXES];
-    if (!allowed || (sides > 2 ? any : !may_be_better(search)))
+    if (!allowed || (sides > 2 ? search->best != NULL : !may_be_better(search)))
         return true;
     return list_grids(search, grid, 0, sides);
 }

@@ -19,6 +19,7 @@
 struct device_set {
     const int64_t *devices;
     int64_t n, copies;
+    bool at_once;       // all devices, with all candidates that do not need a logical grid
     bool uneven;        // does not divide the machine evenly
     bool fixed_shares;  // every tensor is sharded over all devices in the proportions `shares`
     tile_shares shares; // 0: equal parts
@@ -86,13 +87,12 @@ struct set_search {
     struct models *models; // planners of all devices
     const tsr_plan_options *options;
     struct batch_dim batch[PLAN_MAX_MODELS];
-    int64_t batch_size;         // largest number of equal shares; 1: the batch cannot be divided
-    struct program_result *all; // plan of all devices at once; not feasible: there is none
-    int64_t all_time;           // time of that plan, corrected for devices of different speed
+    int64_t batch_size;       // largest number of equal shares; 1: the batch cannot be divided
+    struct set_plan *at_once; // plan of all devices at once; NULL: not planned yet
     struct device_set sets[SETS_MOST];
     size_t n;
     int64_t dropped;       // lower bound of the sets for which there was no room; PLAN_NEVER: none
-    struct set_plan *best; // best plan of a set, if it beats all devices at once; else NULL
+    struct set_plan *best; // NULL: none was found
     struct compared_list compared;
     struct device_times times; // of the plans of all sets
 };

@@ -222,9 +222,10 @@ static tsr_status find_least(struct models *models, tsr_plan_result *out, bool *
     return TSR_OK;
 }
 
-tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options,
-                            const struct plan *plan, tsr_plan_result *out)
+tsr_status tsr__plan_refuse(const struct plan *plan, const tsr_plan_options *options,
+                            tsr_plan_result *out)
 {
+    struct models *models = plan->set ? &plan->set->models : plan->models;
     struct planner *planner = models->planners[0];
     bool tried = false, more = false, is_least = false;
     *out = (tsr_plan_result){

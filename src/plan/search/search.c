@@ -23,49 +23,6 @@
 #define NEARLY    0.02 // a plan on fewer devices that is slower by less is named
 #define ROUNDING  1e-6 // relative difference of cost and bound that is treated as 0
 
-// ---- all devices at once -----------------------------------------------------------------------
-
-// Converts costs of the joint program to picoseconds of all runs.
-static void unscale(struct plan *found)
-{
-    struct program_result *result = &found->result;
-    result->cost = tsr__models_time(found->models, found->run);
-    result->bound = int64_min(tsr__models_unscaled(found->models, result->bound), result->cost);
-}
-
-static tsr_status solve_at_once(struct plan *found, const tsr_plan_options *options)
-{
-    struct models *models = found->models;
-    struct planner *planner = models->planners[0];
-    if (!tsr__models_build(models, tsr__models_limit(models, options)))
-        return TSR_NOMEM;
-    tsr_status st = tsr__planner_solve(planner, models->program, 0, &found->result);
-    found->planned = true;
-    if (st != TSR_OK || !found->result.feasible)
-        return st;
-    tsr__models_take(models, found->result.choice);
-    for (size_t m = 0; m < models->n; m++)
-        found->run[m] = tsr__program_cost(&models->planners[m]->program,
-                                          found->result.choice + models->first[m]);
-    if (models->n > 1)
-        unscale(found);
-    return TSR_OK;
-}
-
-// Solves the program with the next part of the budget.
-static tsr_status solve_next(struct plan *found, const tsr_plan_options *options, bool last)
-{
-    struct models *models = found->models;
-    struct budget *budget = models->planners[0]->budget;
-    struct budget part = tsr__budget_next(budget, last);
-    for (size_t m = 0; m < models->n; m++)
-        models->planners[m]->budget = &part;
-    tsr_status st = solve_at_once(found, options);
-    for (size_t m = 0; m < models->n; m++)
-        models->planners[m]->budget = budget;
-    return st;
-}
-
 // ---- device sets -------------------------------------------------------------------------------
 
 // Returns what a plan of `planner` is compared by. If the caller asks for the candidates, idle
@@ -89,16 +46,9 @@ static struct plan_standing standing_of(const struct set_search *search,
                     plan->set.n * plan->set.copies, search->options);
 }
 
-static struct plan_standing standing_of_all(const struct set_search *search)
-{
-    const struct planner *planner = search->models->planners[0];
-    return standing(planner, search->all->feasible, search->all_time, planner->machine.n,
-                    search->options);
-}
-
 static struct plan_standing standing_of_best(const struct set_search *search)
 {
-    return search->best ? standing_of(search, search->best) : standing_of_all(search);
+    return search->best ? standing_of(search, search->best) : (struct plan_standing){0};
 }
 
 // True for an expert plan. An equally good plan with all candidates replaces it, because --explain
@@ -108,25 +58,50 @@ static bool is_expert(const struct set_plan *plan)
     return plan && plan->set.expert != EXPERT_NONE;
 }
 
-// Returns the cost of the best plan that fits in memory; 0: none does. The cost of an expert plan
-// is raised by 1, so that an equally good plan with all candidates can replace it.
+// Returns the cost of a plan that fits in memory; 0: there is none.
+static int64_t fitting_cost(const struct set_plan *plan)
+{
+    return plan && plan->result.feasible && !plan->planners[0].memory.exceeds ? plan->cost : 0;
+}
+
+// Returns the least cost of a plan that fits in memory; 0: none does. The cost of an expert plan is
+// raised by 1, so that an equally good plan with all candidates can replace it.
 static int64_t cost_to_beat(const struct set_search *search)
 {
-    int64_t cost = 0;
-    if (search->all->feasible && !search->models->planners[0]->memory.exceeds)
-        cost = search->all->cost;
-    if (search->best && !search->best->planners[0].memory.exceeds &&
-        (!cost || search->best->cost < cost))
-        cost = search->best->cost + is_expert(search->best);
-    return cost;
+    int64_t all = fitting_cost(search->at_once), best = fitting_cost(search->best);
+    if (best)
+        best += is_expert(search->best);
+    return !all || (best && best < all) ? best : all;
 }
 
 // True if time is up, or if the caller cancelled and there is a plan already.
 static bool is_over(const struct set_search *search)
 {
     const struct planner *planner = search->models->planners[0];
-    bool any = search->all->feasible || search->best;
-    return tsr__budget_over(planner->budget) && (any || !tsr__cancelled(planner->session));
+    return tsr__budget_over(planner->budget) && (search->best || !tsr__cancelled(planner->session));
+}
+
+// Adds the time of a plan that fits to the list. False: out of memory.
+static bool add_time(struct set_search *search, const struct set_plan *plan)
+{
+    struct device_time time = {plan->set.n * plan->set.copies, plan->time};
+    return !fitting_cost(plan) ||
+           vec_add(&search->models->planners[0]->arena, &search->times, time);
+}
+
+// Makes the plan the best one if it is better. Ends the other one, unless it is that of all devices
+// at once: without any plan, it says what is needed.
+static void keep_better(struct set_search *search, struct set_plan *plan)
+{
+    struct plan_standing now = standing_of(search, plan), best = standing_of_best(search);
+    bool better = tsr__plan_is_better(&now, &best, 0);
+    if (is_expert(search->best) && !is_expert(plan))
+        better = now.any && !tsr__plan_is_better(&best, &now, 0);
+    struct set_plan *worse = better ? search->best : plan;
+    if (better)
+        search->best = plan;
+    if (worse && worse != search->at_once)
+        tsr__set_plan_end(worse);
 }
 
 // Plans the set with this part of the budget, and keeps the plan if it is the best so far. *result
@@ -139,21 +114,15 @@ static tsr_status plan_set(struct set_search *search, const struct device_set *s
         return TSR_NOMEM;
     plan->set = *set;
     plan->budget = part;
+    if (set->at_once)
+        search->at_once = plan;
     tsr_status st = tsr__set_plan(search, plan, beat);
     *result = *plan;
-    struct plan_standing now = standing_of(search, plan), best = standing_of_best(search);
-    struct device_time time = {set->n * set->copies, plan->time};
-    if (now.any && now.fits && !vec_add(&search->models->planners[0]->arena, &search->times, time))
+    if (st == TSR_OK && !add_time(search, plan))
         st = TSR_NOMEM;
-    bool better = tsr__plan_is_better(&now, &best, 0);
-    if (is_expert(search->best) && !is_expert(plan))
-        better = now.any && !tsr__plan_is_better(&best, &now, 0);
-    if (st == TSR_OK && better) {
-        struct set_plan *before = search->best;
-        search->best = plan;
-        plan = before;
-    }
-    if (plan)
+    if (st == TSR_OK)
+        keep_better(search, plan);
+    else if (!set->at_once)
         tsr__set_plan_end(plan);
     return st;
 }
@@ -340,12 +309,20 @@ static void play_copies(struct plan *found)
         found->time = tsr__planner_played(planner, found->time) + tsr__set_unplayed_time(&model);
 }
 
-// Makes the plan of the set the result. Its planners stay in memory, because the nodes of the
-// planners for all devices refer to their rules and names.
+// Limits the planner of all devices to those of the set. Nodes run on specific devices, as in a
+// stage, so shardings are written even for replicated nodes.
+static void limit_scope(struct planner *planner, struct set_plan *best)
+{
+    best->range = (struct plan_range){SIZE_MAX, (int64_t *)best->set.devices, (size_t)best->set.n};
+    planner->scope.staged = true;
+    planner->scope.ranges = &best->range;
+    planner->scope.n_ranges = 1;
+}
+
+// Makes the plan of the set the result.
 static tsr_status take_set(struct plan *found, const struct set_search *search, int64_t bound)
 {
     struct set_plan *best = search->best;
-    best->range = (struct plan_range){SIZE_MAX, (int64_t *)best->set.devices, (size_t)best->set.n};
     found->result.feasible = true;
     found->result.cost = best->cost;
     found->time = best->time;
@@ -354,13 +331,9 @@ static tsr_status take_set(struct plan *found, const struct set_search *search, 
     found->set = best;
     for (size_t m = 0; m < search->models->n; m++) {
         struct planner *planner = search->models->planners[m];
-        // Nodes run on specific devices, as in a stage, so shardings are written even for
-        // replicated nodes.
-        planner->scope.staged = true;
-        planner->scope.ranges = &best->range;
-        planner->scope.n_ranges = 1;
+        if (!best->set.at_once)
+            limit_scope(planner, best);
         planner->memory.exceeds = best->planners[m].memory.exceeds;
-        planner->block = &best->planners[m];
         found->run[m] = best->run[m];
     }
     if (!tsr__set_expand(search, best))
@@ -382,34 +355,24 @@ static tsr_status refuse_unlike(const struct planner *planner)
 }
 
 // Plans all devices at once. If sets are planned as well, this plan gets only a share of the
-// budget. Drops the best plan of the sets if this one is not worse.
-static tsr_status find_at_once(struct plan *found, struct set_search *search)
+// budget.
+static tsr_status plan_at_once(struct set_search *search, bool last)
 {
-    tsr_status st = solve_next(found, search->options, search->n == 0);
-    if (st != TSR_OK || !found->result.feasible)
-        return st;
-    search->all_time = found->result.cost;
-    if (search->models->n == 1)
-        search->all_time = tsr__planner_played(search->models->planners[0], found->result.cost);
-    struct plan_standing all = standing_of_all(search);
-    struct plan_standing best = {0};
-    if (search->best)
-        best = standing_of(search, search->best);
-    if (search->best && !tsr__plan_is_better(&best, &all, 0)) {
-        tsr__set_plan_end(search->best);
-        search->best = NULL;
-    }
-    return TSR_OK;
+    struct device_set all = tsr__sets_all(search);
+    struct set_plan plan;
+    all.at_once = true;
+    return plan_set(search, &all, tsr__budget_next(search->models->planners[0]->budget, last), 0,
+                    &plan);
 }
 
-static tsr_status find_best(struct plan *found, struct set_search *search, int64_t *bound)
+static tsr_status find_best(struct set_search *search, int64_t *bound)
 {
     bool only_sets = tsr__sets_only(search->models);
     if (!tsr__sets_list(search))
         return TSR_NOMEM;
     TRY(plan_experts(search));
     if (!only_sets)
-        TRY(find_at_once(found, search));
+        TRY(plan_at_once(search, search->n == 0));
     sort_sets(search);
     TRY(plan_sets(search, 0, bound));
     for (int sides = 2; sides <= PLAN_MAX_AXES && !only_sets; sides++) {
@@ -421,43 +384,60 @@ static tsr_status find_best(struct plan *found, struct set_search *search, int64
     return TSR_OK;
 }
 
+// Without a plan, returns what is known: the plan of all devices at once says what is needed.
+static tsr_status take_none(struct plan *found, struct set_search *search, int64_t bound)
+{
+    struct planner *planner = search->models->planners[0];
+    bool only_sets = tsr__sets_only(search->models), cancelled = tsr__cancelled(planner->session);
+    found->undecided = only_sets && !cancelled && bound < PLAN_NEVER;
+    tsr_plan_result none = {.facts.undecided = found->undecided};
+    if (only_sets && !cancelled && planner->machine.n > PLAN_MAX_AT_ONCE)
+        return tsr__plan_report_none(planner, search->options,
+                                     "plan on a set of at most 64 devices", true, &none, false);
+    if (only_sets && !cancelled)
+        TRY(plan_at_once(search, true));
+    found->set = search->best;
+    if (found->set)
+        return take_set(found, search, int64_min(bound, search->best->bound));
+    found->result.infeasible = (search->at_once && search->at_once->result.infeasible) ||
+                               tsr__sets_too_small(search); // proved, even if time is up
+    found->set = search->at_once;
+    return TSR_OK;
+}
+
+// Ends the plans but the one that is kept, whose planners live as long as those of all devices: the
+// nodes of these refer to its rules and names.
+static void end_others(const struct set_search *search, struct set_plan *kept)
+{
+    if (search->best && search->best != kept)
+        tsr__set_plan_end(search->best);
+    if (search->at_once && search->at_once != kept)
+        tsr__set_plan_end(search->at_once);
+    for (size_t m = 0; kept && m < kept->n_open; m++)
+        search->models->planners[m]->block = &kept->planners[m];
+}
+
 static tsr_status find(struct plan *found, const tsr_plan_options *options)
 {
     struct models *models = found->models;
     struct planner *planner = models->planners[0];
-    bool only_sets = tsr__sets_only(models), many = planner->machine.n > PLAN_MAX_AT_ONCE;
     struct set_search *search = ARENA_NEW(&planner->arena, struct set_search);
     int64_t bound = PLAN_NEVER;
     if (!search)
         return TSR_NOMEM;
-    if (many && !only_sets)
+    if (planner->machine.n > PLAN_MAX_AT_ONCE && !tsr__sets_only(models))
         return refuse_unlike(planner);
-    *search = (struct set_search){
-        .models = models, .options = options, .all = &found->result, .dropped = PLAN_NEVER};
-    tsr_status st = find_best(found, search, &bound);
+    *search = (struct set_search){.models = models, .options = options, .dropped = PLAN_NEVER};
+    tsr_status st = find_best(search, &bound);
     found->compared = search->compared;
     found->times = search->times;
     bound = int64_min(bound, search->dropped);
-    if (found->planned && !found->result.infeasible)
-        bound = int64_min(bound, found->result.bound);
-    if (st == TSR_OK && search->best)
-        return take_set(found, search, bound);
-    if (search->best)
-        tsr__set_plan_end(search->best);
-    if (found->result.feasible) {
-        found->time = search->all_time;
-        found->compute = tsr__compared_compute_all(models);
-        tsr__plan_settle(&found->result, bound);
-    } else if (st == TSR_OK && tsr__sets_too_small(search))
-        found->result.infeasible = true; // proved, even if time is up
-    if (st != TSR_OK || !only_sets || tsr__cancelled(planner->session))
-        return st;
-    found->undecided = bound < PLAN_NEVER;
-    tsr_plan_result none = {.facts.undecided = found->undecided};
-    if (many)
-        return tsr__plan_report_none(planner, options, "plan on a set of at most 64 devices", true,
-                                     &none, false);
-    return solve_at_once(found, options);
+    if (search->at_once && !search->at_once->result.infeasible)
+        bound = int64_min(bound, search->at_once->bound);
+    if (st == TSR_OK)
+        st = search->best ? take_set(found, search, bound) : take_none(found, search, bound);
+    end_others(search, found->set);
+    return st;
 }
 
 // Adds a node with one choice to the program of one copy. Its cost is the additional time that
@@ -477,10 +457,10 @@ static bool add_copies_time(struct plan *found, struct program *program)
 static tsr_status export(struct plan *found, const tsr_plan_options *options)
 {
     tsr_session *session = found->models->planners[0]->session;
-    struct program *program = found->set ? found->set->models.program : found->models->program;
+    struct program *program = found->set ? found->set->models.program : NULL;
     if (!options->export_lp || !program)
         return TSR_OK;
-    if (found->set && !add_copies_time(found, program))
+    if (found->result.feasible && !add_copies_time(found, program))
         return TSR_NOMEM;
     return tsr__planner_export(session, program, options->export_lp);
 }
@@ -535,8 +515,7 @@ void tsr__plan_put_back(struct plan *plan)
 // True if candidates were left out for lack of time.
 static bool is_narrow(const struct plan *plan)
 {
-    return plan->models->planners[0]->pace.candidates > 0 ||
-           (plan->set && plan->set->planners[0].pace.candidates > 0);
+    return plan->set && plan->set->planners[0].pace.candidates > 0;
 }
 
 // The set on which a plan runs, and the planners of its models.
@@ -648,7 +627,7 @@ static void add_devices(const struct plan *plan, const struct model_memory *memo
 {
     facts->copies = plan->set ? plan->set->set.copies : 1;
     facts->used_devices = planned_devices(plan);
-    if (plan->set)
+    if (plan->set && !plan->set->set.at_once)
         clear_idle(plan, memory);
     else if (plan->models->n == 1)
         facts->used_devices =
@@ -757,14 +736,13 @@ static tsr_status summarize(struct plan *plan, tsr_plan_result *out)
 static tsr_status best_device(struct models *models, const tsr_plan_options *options, int64_t *time)
 {
     struct planner *planner = models->planners[0];
-    struct program_result none = {0};
     struct set_search *search = ARENA_NEW(&planner->arena, struct set_search);
     struct set_plan *plan = ARENA_NEW(&planner->arena, struct set_plan);
     int64_t best = 0;
     *time = 0;
     if (!search || !plan)
         return TSR_NOMEM;
-    *search = (struct set_search){.models = models, .options = options, .all = &none};
+    *search = (struct set_search){.models = models, .options = options};
     for (int64_t device = 1; device < planner->machine.n; device++)
         if (tsr__planner_speed(planner, device) > tsr__planner_speed(planner, best))
             best = device;
@@ -801,9 +779,9 @@ static tsr_status compare_devices(struct plan *found, const tsr_plan_options *op
     struct planner *planner = found->models->planners[0];
     bool over = tsr__budget_over(planner->budget);
     tsr_status st = TSR_OK;
-    bool at_once = !found->set && !plan_is_staged(found) && found->models->n == 1;
+    bool at_once = found->set && found->set->set.at_once && found->models->n == 1;
     if (at_once)
-        out->facts.one_device = tsr__planner_one_device(planner);
+        out->facts.one_device = tsr__planner_one_device(&found->set->planners[0]);
     if (!over && (!at_once || !tsr__planner_alike(planner)))
         st = best_device(found->models, options, &out->facts.one_device);
     bool listed = false;
@@ -821,19 +799,20 @@ static tsr_status compare_devices(struct plan *found, const tsr_plan_options *op
     return st;
 }
 
-// Warns if candidates were skipped for lack of time, and if a plan that is not made from a set
-// exceeds the assumed memory.
+// Warns if candidates were skipped for lack of time, and if the plan exceeds the assumed memory.
 static tsr_status report_lacks(const struct plan *found)
 {
     struct planner *planner = found->models->planners[0];
     if (is_narrow(found))
         tsr__build_report_narrow(planner);
-    return planner->memory.exceeds && !found->set ? tsr__plan_warn_memory(planner) : TSR_OK;
+    if (!planner->memory.exceeds)
+        return TSR_OK;
+    return tsr__plan_warn_memory(found->set ? &found->set->planners[0] : planner);
 }
 
 tsr_status tsr__search_explain(const struct plan *plan, const char *node, tsr_plan_result *out)
 {
-    const struct models *models = plan->set ? &plan->set->models : plan->models;
+    const struct models *models = &plan->set->models;
     tsr_status st = tsr__planner_explain(models->planners[0], models->program, node, out);
     if (st == TSR_OK)
         tsr__models_unscale_choices(models, out);

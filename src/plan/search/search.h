@@ -22,11 +22,11 @@ struct plan {
     int64_t run[PLAN_MAX_MODELS]; // time of one run of each model
     int64_t time;                 // played time, of all runs of all models
     int64_t compute;              // the part of the time in which nodes run
-    struct set_plan *set; // the device set of the plan; NULL: all devices at once, or a pipeline
+    struct set_plan *set; // the device set of the plan; NULL: a pipeline. Without a plan, the set
+                          // that says what is needed, or NULL
     // by model: predicted times of the ranges of a pipeline; `time` NULL: no pipeline
     struct played_plan played[PLAN_MAX_MODELS];
     struct model_memory memory[PLAN_MAX_MODELS]; // by model: bytes on all devices
-    bool planned;                                // all devices at once were planned
     bool undecided; // no plan was found in time, but it is not proved that none exists
     bool hasty;     // parts of the search were left out for lack of time
     struct compared_list compared;
@@ -78,8 +78,8 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
 
 // infeasible.c: reports why there is no plan, and how much memory is needed. plan: the result of
 // the search; if it is not infeasible, no plan was found in time.
-tsr_status tsr__plan_refuse(struct models *models, const tsr_plan_options *options,
-                            const struct plan *plan, tsr_plan_result *out) TSR_MUST_USE;
+tsr_status tsr__plan_refuse(const struct plan *plan, const tsr_plan_options *options,
+                            tsr_plan_result *out) TSR_MUST_USE;
 // Reports that no WHAT fits, or that none was found in time (out->facts.undecided), and what would
 // help. more_help: more devices would need less memory each. is_least: less than needs_bytes is not
 // enough; otherwise a smaller number may be.

@@ -32,36 +32,45 @@ static const tsr_dim_size *divide_batch(const struct set_search *search, size_t 
         return NULL;
     for (size_t i = 0; i < all.n; i++) {
         sizes[i] = all.at[i];
-        if (copies > 1 && strcmp(sizes[i].name, search->batch[m].symbol) == 0)
+        if (strcmp(sizes[i].name, search->batch[m].symbol) == 0)
             sizes[i].size /= copies;
     }
     return sizes;
+}
+
+// Gives the planner of model m the values of one copy, and its states.
+static tsr_status divide_values(const struct set_search *search, size_t m, int64_t copies,
+                                struct planner *planner)
+{
+    const tsr_plan_options *options = search->options;
+    const tsr_dim_size *sizes = divide_batch(search, m, copies);
+    if (!sizes || !tsr__planner_values(planner, sizes, tsr__sets_sizes(search, m).n,
+                                       search->models->planners[m]))
+        return TSR_NOMEM;
+    if (m + 1 < search->models->n)
+        return TSR_OK; // states belong to the last model
+    return tsr__planner_states(planner, options->state, options->n_state);
 }
 
 static tsr_status open_planner(const struct set_search *search, struct set_plan *plan, size_t m)
 {
     const struct planner *all = search->models->planners[m];
     struct planner *planner = &plan->planners[m];
-    const tsr_plan_options *options = search->options;
-    const tsr_dim_size *sizes = divide_batch(search, m, plan->set.copies);
-    *planner =
-        (struct planner){.machine.topology = all->machine.topology, .machine.n = plan->set.n};
-    tsr__planner_start(planner, all->model);
     plan->n_open = m + 1;
+    if (!tsr__planner_open(all, plan->set.devices, (size_t)plan->set.n, planner))
+        return TSR_NOMEM;
     planner->budget = &plan->budget;
+    if (plan->set.at_once)
+        planner->config = all->config;
     planner->memory.may_exceed = all->memory.may_exceed;
-    planner->machine.numbers = plan->set.devices;
     planner->machine.fixed_shares = plan->set.fixed_shares;
     planner->machine.only_shares = plan->set.shares;
     memcpy(planner->machine.grid, plan->set.grid, sizeof planner->machine.grid);
     planner->machine.expert = plan->set.expert;
     planner->machine.context = plan->set.context;
-    if (!sizes || !tsr__planner_devices(planner) ||
-        !tsr__planner_values(planner, sizes, tsr__sets_sizes(search, m).n, all))
-        return TSR_NOMEM;
-    if (m + 1 < search->models->n)
-        return TSR_OK; // states belong to the last model
-    return tsr__planner_states(planner, options->state, options->n_state);
+    if (plan->set.copies == 1)
+        return tsr__planner_share(all, planner) ? TSR_OK : TSR_NOMEM;
+    return divide_values(search, m, plan->set.copies, planner);
 }
 
 static tsr_status open_planners(const struct set_search *search, struct set_plan *plan)
@@ -69,7 +78,7 @@ static tsr_status open_planners(const struct set_search *search, struct set_plan
     size_t n = search->models->n;
     for (size_t m = 0; m < n; m++)
         TRY(open_planner(search, plan, m));
-    for (size_t m = 0; m + 1 < n; m++)
+    for (size_t m = 0; m + 1 < n && plan->set.copies > 1; m++)
         if (!tsr__planner_hands_over(&plan->planners[m], &plan->planners[n - 1]))
             return TSR_NOMEM;
     return TSR_OK;
@@ -134,7 +143,7 @@ static tsr_status solve_set(struct set_search *search, struct set_plan *plan, in
 tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, int64_t beat)
 {
     struct budget *all = search->models->planners[0]->budget;
-    if (plan->set.expert && !search->best && !search->all->feasible)
+    if (plan->set.expert && !search->best)
         plan->budget.end = 0; // ignore the time limit: there must be a result
     tsr_status st = solve_set(search, plan, beat);
     if (st == TSR_OK && plan->set.expert)
@@ -150,7 +159,8 @@ tsr_status tsr__set_plan(struct set_search *search, struct set_plan *plan, int64
 struct expansion {
     struct set_model model;
     struct map layouts; // numbers in the planner of all devices, by number in the set and batch dim
-    bool unsharded;     // every copy computes the full node
+    struct map strategies; // those of the planner of all devices, by strategy and choice in the set
+    bool unsharded;        // every copy computes the full node
 };
 
 // Returns the number of a repeated layout in the planner of all devices; PLAN_NO_LAYOUT: out of
@@ -271,17 +281,17 @@ static bool repeat_times(const struct expansion *expansion, struct candidate *on
 }
 
 // Makes the chosen candidate of a node its only one in the planner of all devices.
-static bool expand_node(struct expansion *expansion, size_t i)
+static bool expand_chosen(struct expansion *expansion, size_t i)
 {
     const struct plan_node *node = &expansion->model.part->nodes[i];
     struct planner *planner = expansion->model.all;
-    if (!node->strategy)
-        return true;
     // On many devices, nodes are written as divided even if each copy will compute all of them. The
     // simulation then recognizes that all copies are equal, and simulates only one.
     bool many = planner->machine.n > EXACT_MOST;
-    expansion->unsharded = node->strategy->whole != NULL ||
-                           ((!many || node->border) && !tsr__set_divides(&expansion->model, node));
+    expansion->unsharded =
+        expansion->model.set->copies > 1 &&
+        (node->strategy->whole != NULL ||
+         ((!many || node->border) && !tsr__set_divides(&expansion->model, node)));
     struct candidate *only = tsr__candidate_only(planner, i, node);
     if (!only || !tsr__candidate_translate(planner, node, &node->strategy->at.at[node->choice],
                                            expand_value, expansion, only))
@@ -297,12 +307,36 @@ static bool expand_node(struct expansion *expansion, size_t i)
     return true;
 }
 
+// As expand_chosen, but equal nodes share the result. Borders do not: their bodies differ.
+static bool expand_node(struct expansion *expansion, size_t i)
+{
+    const struct plan_node *node = &expansion->model.part->nodes[i];
+    struct plan_node *to = &expansion->model.all->nodes[i];
+    uintptr_t key[2] = {(uintptr_t)node->strategy, node->choice};
+    if (!node->strategy)
+        return true;
+    if (node->border || node->bodies)
+        return expand_chosen(expansion, i);
+    void **at = tsr__map_at_copy(&expansion->strategies, str_bytes(key, sizeof key));
+    if (!at || (!*at && !expand_chosen(expansion, i)))
+        return false;
+    if (*at) {
+        to->strategy = *at;
+        to->choice = 0;
+    }
+    *at = to->strategy;
+    return true;
+}
+
 bool tsr__set_expand(const struct set_search *search, struct set_plan *plan)
 {
     for (size_t m = 0; m < search->models->n; m++) {
         struct expansion expansion = {.model = set_model(search, plan, m)};
         struct planner *planner = expansion.model.all;
         tsr__map_init(&expansion.layouts, &planner->arena, 64);
+        tsr__map_init(&expansion.strategies, &planner->arena, 64);
+        if (!tsr__planner_list(planner))
+            return false;
         for (size_t i = 0; i < planner->n_nodes; i++)
             if (!expand_node(&expansion, i))
                 return false;
