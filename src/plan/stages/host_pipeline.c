@@ -7,30 +7,35 @@
 //     the outputs.
 #include "plan/stages/stages.h"
 
-// Finds the host of each device, and the number of hosts; 1: hosts are unknown.
-static bool find_hosts(struct staging *staging)
+// The devices by host.
+struct hosts {
+    int *of;  // by device
+    size_t n; // 1: hosts are unknown
+};
+
+// Finds the host of each device. False: out of memory.
+static bool find_hosts(const struct staging *staging, struct hosts *out)
 {
     const struct planner *planner = staging->planner;
     int64_t devices = planner->machine.n, host = planner->machine.topology->host;
-    staging->n_hosts = 1;
-    staging->host_of = ARENA_ARRAY(&staging->planner->arena, int, (size_t)devices + 1);
-    if (!staging->host_of)
+    *out = (struct hosts){ARENA_ARRAY(&staging->planner->arena, int, (size_t)devices + 1), 1};
+    if (!out->of)
         return false;
     for (int64_t device = 0; host > 0 && device < devices; device++)
-        staging->host_of[device] = (int)(device / host);
+        out->of[device] = (int)(device / host);
     if (host > 0)
-        staging->n_hosts = (size_t)((devices + host - 1) / host);
+        out->n = (size_t)((devices + host - 1) / host);
     else if (!tsr__planner_alike(planner))
-        staging->n_hosts = (size_t)tsr__clusters_find(planner, staging->host_of);
+        out->n = (size_t)tsr__clusters_find(planner, out->of);
     return true;
 }
 
 // Returns the sum of the speeds of the devices on hosts from `host` on.
-static double speed_from(const struct staging *staging, size_t host)
+static double speed_from(const struct staging *staging, const struct hosts *hosts, size_t host)
 {
     double speed = 0;
     for (int64_t device = 0; device < staging->planner->machine.n; device++)
-        if ((size_t)staging->host_of[device] >= host)
+        if ((size_t)hosts->of[device] >= host)
             speed += tsr__planner_speed(staging->planner, device);
     return speed;
 }
@@ -58,30 +63,52 @@ static size_t split_at(const struct staging *staging, size_t first, size_t behin
     return cut > first ? cut : first + 1;
 }
 
-// Sets where the stages end. Stage k of n is on host n - 1 - k.
-static bool split(struct staging *staging)
+// Gives the stage the devices of the host. False: out of memory.
+static bool place_on(struct staging *staging, const struct hosts *hosts, size_t host,
+                     struct stage *out)
 {
-    size_t n = staging->n_hosts, cut = 0;
-    double all = speed_from(staging, 0);
-    struct stage_window *ends = ARENA_ARRAY(&staging->planner->arena, struct stage_window, n);
-    for (size_t k = 0; ends && k + 1 < n; k++) {
-        cut = split_at(staging, cut, n - 1 - k, speed_from(staging, n - 1 - k) / all);
-        ends[k] = (struct stage_window){staging->cut[cut], staging->cut[cut]};
-    }
-    staging->windows = ends;
-    staging->n_hand = n;
-    return ends != NULL;
+    int64_t devices = staging->planner->machine.n;
+    out->devices = ARENA_ARRAY(&staging->planner->arena, int64_t, (size_t)devices);
+    if (!out->devices)
+        return false;
+    for (int64_t device = 0; device < devices; device++)
+        if ((size_t)hosts->of[device] == host)
+            out->devices[out->n++] = device;
+    out->kind = tsr__stages_kind(staging, out->devices, out->n);
+    out->memory = tsr__stages_memory(staging, out->devices, out->n);
+    return out->kind != NULL;
+}
+
+// Adds stage k of hosts->n, on host n - 1 - k, from the end of the stage before it. *fits false: it
+// needs too much memory, or there was no time to find out.
+static tsr_status add_stage(struct staging *staging, const struct hosts *hosts,
+                            struct pipeline *pipeline, bool *fits)
+{
+    size_t k = pipeline->n, behind = hosts->n - 1 - k;
+    double share = speed_from(staging, hosts, behind) / speed_from(staging, hosts, 0);
+    struct stage *stage = &pipeline->at[pipeline->n++];
+    *stage = (struct stage){.begin = k ? stage[-1].end : 0, .end = staging->n_ranges};
+    if (behind > 0)
+        stage->end = split_at(staging, stage->begin, behind, share);
+    if (!place_on(staging, hosts, behind, stage))
+        return TSR_NOMEM;
+    TRY(tsr__range_time(staging, stage, false, &stage->point));
+    *fits = stage->point.feasible;
+    return TSR_OK;
 }
 
 tsr_status tsr__host_pipeline(struct staging *staging, struct pipeline *pipeline)
 {
-    tsr_plan_options options = {.objective = TSR_LATENCY};
+    struct hosts hosts;
+    bool fits = true;
     *pipeline = (struct pipeline){0};
-    if (!find_hosts(staging))
+    if (!find_hosts(staging, &hosts))
         return TSR_NOMEM;
-    if (staging->n_hosts < 2 || staging->n_hosts > size_min(STAGES_MOST, staging->n_ranges))
+    if (hosts.n < 2 || hosts.n > size_min(STAGES_MOST, staging->n_ranges))
         return TSR_OK;
-    options.stages = (int64_t)staging->n_hosts;
-    return split(staging) ? tsr__stages_search(staging, &options, MEASURE_TIME, pipeline)
-                          : TSR_NOMEM;
+    while (pipeline->n < hosts.n && fits)
+        TRY(add_stage(staging, &hosts, pipeline, &fits));
+    if (!fits)
+        pipeline->n = 0;
+    return TSR_OK;
 }

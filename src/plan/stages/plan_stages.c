@@ -111,11 +111,11 @@ static tsr_status take_plan(struct stages_plan *found)
     if (!play_model(found, staging, 0) || (staging->other && !play_model(found, staging->other, 1)))
         return TSR_NOMEM;
     plan->result.feasible = true;
-    TRY(tsr__stages_bound(staging, &found->pipeline, &found->options, &plan->result));
     if (found->by_hosts) { // no other pipeline was compared, so the simulated time counts
         plan->result.cost = plan->run[0];
-        tsr__plan_settle(&plan->result, plan->result.bound);
-    }
+        tsr__plan_settle(&plan->result, tsr__stages_floor(staging) + staging->common);
+    } else
+        TRY(tsr__stages_bound(staging, &found->pipeline, &found->options, &plan->result));
     plan->time = plan->result.cost;
     if (found->options.objective == TSR_LATENCY) // a period is not a sum
         plan->compute = tsr__compared_compute_all(plan->models);

@@ -19,44 +19,17 @@ size_t tsr__search_devices(const struct stage_search *search)
     return (size_t)search->staging->planner->machine.n;
 }
 
-// Returns the number of devices of a host.
-static size_t host_size(const struct staging *staging, int host)
-{
-    size_t n = 0;
-    for (int64_t device = 0; device < staging->planner->machine.n; device++)
-        n += staging->host_of[device] == host;
-    return n;
-}
-
-static bool some_host_has(const struct staging *staging, size_t n)
-{
-    bool found = false;
-    for (size_t host = 0; host < staging->n_hosts && !found; host++)
-        found = host_size(staging, (int)host) == n;
-    return found;
-}
-
-// True if the devices of a host begin at index `start` of the order, and there are n.
-static bool is_host(const struct stage_search *search, size_t start, size_t n)
-{
-    const int *host_of = search->staging->host_of;
-    int host = host_of[search->order[start]];
-    return (start == 0 || host_of[search->order[start - 1]] != host) &&
-           host_size(search->staging, host) == n;
-}
-
 // Lists the sizes of blocks. Example: 4 devices have blocks of 1, 2, 3 and 4; 12 devices have
-// blocks of 1, 2, 3, 4, 6, 8 and 12. If stages are hosts, their sizes.
+// blocks of 1, 2, 3, 4, 6, 8 and 12.
 void tsr__search_sizes(struct stage_search *search)
 {
-    const struct staging *staging = search->staging;
     size_t n = tsr__search_devices(search);
     search->n_sizes = 0;
     for (size_t k = 1; k <= n; k++) {
         bool listed = n <= ALL_SIZES || n % k == 0 || (k & (k - 1)) == 0;
         if (search->n_sizes == MAX_SIZES)
             return;
-        if (staging->host_of ? some_host_has(staging, k) : listed)
+        if (listed)
             search->sizes[search->n_sizes++] = k;
     }
 }
@@ -68,8 +41,6 @@ void tsr__search_sizes(struct stage_search *search)
 bool tsr__search_may_start(const struct stage_search *search, size_t start, size_t n)
 {
     bool coarse = search->grain > 1, power_of_two = (n & (n - 1)) == 0;
-    if (search->staging->host_of)
-        return is_host(search, start, n);
     if (start + n > tsr__search_devices(search) || n < search->smallest || n > search->largest)
         return false;
     if (coarse && !power_of_two && n != tsr__search_devices(search))

@@ -146,15 +146,11 @@ static bool is_descending(const struct stage_search *search)
     return true;
 }
 
-// Sets the descending order of devices, in which the devices of a host stay together.
 static void order_descending(struct stage_search *search)
 {
-    const struct staging *staging = search->staging;
-    size_t at = 0;
-    for (size_t host = staging->host_of ? staging->n_hosts : 1; host-- > 0;)
-        for (size_t device = tsr__search_devices(search); device-- > 0;)
-            if (!staging->host_of || (size_t)staging->host_of[device] == host)
-                search->order[at++] = (int64_t)device;
+    size_t n = tsr__search_devices(search);
+    for (size_t i = 0; i < n; i++)
+        search->order[i] = (int64_t)(n - 1 - i);
 }
 
 // Tries the descending order of devices. If there are at most ALL_SIZES devices, also tries other
@@ -259,8 +255,7 @@ static void find_any(struct stage_search *search, tsr_objective objective, struc
 {
     try_blocks_of(search, 1, objective, out);
     size_t share = tsr__search_devices(search) / search->least;
-    bool hosts = search->staging->host_of; // of which there is only one list of blocks
-    if (search->status == TSR_OK && !search->staging->hasty && !hosts && share > 1)
+    if (search->status == TSR_OK && !search->staging->hasty && share > 1)
         try_blocks_of(search, share, objective, out);
 }
 
@@ -280,7 +275,7 @@ static void limit_search(struct stage_search *search, tsr_objective objective,
 static void refine(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     find_any(search, objective, out);
-    if (search->status != TSR_OK || search->staging->hasty || search->staging->host_of)
+    if (search->status != TSR_OK || search->staging->hasty)
         return;
     for (search->grain = coarsest(search);; search->grain = (search->grain + 3) / 4) {
         struct pipeline pipeline = {0};

@@ -144,9 +144,7 @@ tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pip
 {
     tsr_plan_stage at[STAGES_MOST];
     int64_t least = 0;
-    if (staging->host_of)
-        least = tsr__stages_floor(staging);
-    else if (!pipeline->answer.feasible)
+    if (!pipeline->answer.feasible)
         TRY(find_bound(staging, options, &least));
     add_runs(staging, pipeline, at);
     out->cost = cost_of(staging, pipeline, at, options->objective);

@@ -98,10 +98,8 @@ struct staging {
     struct map strategies; // strategies of kinds on the devices of a block (pipeline_program.c)
     double end;            // by tsr__now_s: no range is solved afterwards; 0: no limit
     bool hasty;            // ranges were left out for lack of time
-    int *host_of;          // by device: its host, if stages are whole hosts; else NULL
-    size_t n_hosts;
-    int64_t rival; // time of a plan without stages, which stages must beat; INT64_MAX: none
-    int64_t least; // lower bound over all pipelines (pipeline_search.c); 0: none was proved
+    int64_t rival;         // time of a plan without stages, which stages must beat; INT64_MAX: none
+    int64_t least;         // lower bound over all pipelines (pipeline_search.c); 0: none was proved
 };
 
 // manual_stages.c: reads the stages that nodes already have. TSR_INVALID: they contradict the node
