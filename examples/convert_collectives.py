@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 REFUSED = ("Send", "Recv", "HaloExchange")
 SUMS = ("AllReduce", "ReduceScatter", "Reduce", "Broadcast")  # converted to com.microsoft's AllReduce
+TOKEN = "ai.tessera.token"  # begins the names of tokens
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 MICROSOFT_TYPES = ((*FLOATS, TensorProto.INT64, TensorProto.BOOL), FLOATS)
 
@@ -216,7 +217,7 @@ def convert(parts, engine, out):
                 r.nodes.append(helper.make_node("Identity", [result], [node.output[0]]))
                 seen = r.before[result] = {*seen, *r.before.get(r.last, ()), result}
                 r.last, r.types[result] = result, next(a.i for a in node.attribute if a.name == "elem_type")
-            else:
+            elif not all(o.startswith(TOKEN) for o in node.output):  # only a rank without collectives has such a node
                 r.nodes.append(node)
             r.before.update({o: seen for o in node.output})
         finish(r)
@@ -231,12 +232,12 @@ def convert(parts, engine, out):
 def finish(r):
     """Drops the tokens. A collective whose result this rank does not use becomes an output, or an engine would leave it out."""
     graph = r.model.graph
-    outputs = [o for o in graph.output if not o.name.startswith("ai.tessera.token")]
+    outputs = [o for o in graph.output if not o.name.startswith(TOKEN)]
     used = {i for n in r.nodes for i in n.input} | {o.name for o in outputs}
     outputs += [helper.make_tensor_value_info(n.output[0], r.types[n.input[0]], None)
                 for n in r.nodes if n.op_type == "Identity" and n.input[0] in r.types and n.output[0] not in used]
     for field, kept in ((graph.node, r.nodes), (graph.output, outputs),
-                        (graph.initializer, [t for t in graph.initializer if not t.name.startswith("ai.tessera.token")])):
+                        (graph.initializer, [t for t in graph.initializer if not t.name.startswith(TOKEN)])):
         kept = list(kept)
         del field[:]
         field.extend(kept)

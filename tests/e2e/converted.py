@@ -153,6 +153,24 @@ def random_shardings(folder):
     assert found == {"ALL_REDUCE", "ALL_GATHER", "ALL_TO_ALL", "BROADCAST", "REDUCE", "REDUCE_SCATTER"}, found
 
 
+def ranks_that_have_nothing_to_do(folder):
+    """The third of three ranks: its file has no nodes, and no token."""
+    model, path, sizes = MODELS + "/bert_tiny/model.onnx", folder + "/idle.onnx", ["--dim", "batch=2", "--dim", "seq=8"]
+    node = [n for n in onnx.load(model).graph.node if n.op_type == "Gemm"][-1]
+    edits = ["--shard", '"%s":"%s"={1,2:0,1}' % (node.name, node.output[0])]
+    edits += [w for n in onnx.load(model).graph.node if n.output[0] != node.output[0]
+              for w in ("--shard", '"%s":"%s"={1:0,1}' % (n.name, n.output[0]))]
+    ended = call(TESSERA, "annotate", model, "--config", "c:3", *edits, "-o", path)
+    assert ended.returncode == 0, ended.stderr
+    out = converted(folder, partition(folder, path, *sizes), "tensorrt")
+    idle = onnx.load(out + "/rank2.onnx").graph
+    assert not idle.node and not idle.output, idle
+    ones = np.ones((2, 8), np.int64)
+    inputs = {"input_ids": 5 * ones, "attention_mask": ones, "token_type_ids": 0 * ones}
+    outputs = evaluator.evaluate(onnx.load(model), inputs, [])
+    assert evaluator.apart(run(out, inputs, outputs), outputs) < 5e-5
+
+
 def what_is_refused(folder):
     """Groups, other reductions than sums, and messages of pipelines: an error that names file, operator and reason."""
     model, sizes = MODELS + "/bert_tiny/model.onnx", ["--dim", "batch=4", "--dim", "seq=8"]
@@ -169,5 +187,5 @@ def what_is_refused(folder):
     assert ended.returncode == 1 and "use tessera partition --static" in ended.stderr, ended.stderr
 
 
-harness.run([small_models, random_shardings, what_is_refused])
+harness.run([small_models, random_shardings, ranks_that_have_nothing_to_do, what_is_refused])
 harness.finish()
