@@ -768,7 +768,9 @@ def test_other_kinds(d):
         "pt": (b"PK\3\4" + bytes(40), "zip"), "gz": (b"\x1f\x8b\x08" + bytes(40), "gzip"), "h5": (b"\x89HDF\r\n" + bytes(40), "HDF5"),
         "lfs": (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS"), "html": (b"<!DOCTYPE html>", "HTML"),
         "json": (b'{"irVersion": 8}', "JSON"), "txt": (b"ir_version: 8\n", "as text"),
-        "md": (b"# A model\n\nThis is a text.\n", "a text file"), "safetensors": ((8).to_bytes(8, "little") + b'{"a": 1}', "safetensors")
+        "md": (b"# A model\n\nThis is a text.\n", "a text file"), "safetensors": ((8).to_bytes(8, "little") + b'{"a": 1}', "safetensors"),
+        "png": (b"\x89PNG\r\n\x1a\n" + bytes(40), "a picture"), "jpg": (b"\xff\xd8\xff\xe0" + bytes(40), "a picture"),
+        "pdf": (b"%PDF-1.7\n" + bytes(40), "a PDF"), "so": (b"\x7fELF\2\1\1" + bytes(40), "a library")
     }
     for name, (content, word) in kinds.items():
         path = os.path.join(d, "kind." + name)
