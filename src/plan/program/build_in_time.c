@@ -23,19 +23,24 @@ static const struct round {
     double share;
 } rounds[] = {{0, 0.6}, {8, 0.6}, {4, 0.8}};
 
+int64_t tsr__plan_node_least(const struct plan_node *node)
+{
+    int64_t least = PLAN_NEVER;
+    if (!node->strategy)
+        return 0;
+    for (size_t i = 0; i < node->strategy->at.n; i++) {
+        const struct candidate *candidate = &node->strategy->at.at[i];
+        least = int64_min(least, candidate->compute + candidate->comm);
+    }
+    return least;
+}
+
 // Returns the sum of the cheapest candidates of all nodes, without resharding.
 static int64_t cheapest(const struct planner *planner)
 {
     int64_t sum = 0;
-    for (size_t i = 0; i < planner->n_nodes; i++) {
-        const struct strategy *strategy = planner->nodes[i].strategy;
-        int64_t least = PLAN_NEVER;
-        if (!strategy)
-            continue;
-        for (size_t c = 0; c < strategy->at.n; c++)
-            least = int64_min(least, strategy->at.at[c].compute + strategy->at.at[c].comm);
-        sum = int64_min(sum + least, PLAN_NEVER);
-    }
+    for (size_t i = 0; i < planner->n_nodes; i++)
+        sum = int64_min(sum + tsr__plan_node_least(&planner->nodes[i]), PLAN_NEVER);
     return sum;
 }
 

@@ -18,6 +18,8 @@ bool tsr__planner_program(struct planner *planner, int64_t memory);
 // build_in_time.c: builds candidates and program of the listed nodes, with as many candidates as
 // time allows. False: out of memory. If pace.late is set afterwards, there is no program.
 bool tsr__planner_build(struct planner *planner, int64_t memory);
+// Returns the time of the cheapest candidate of a node, without resharding; 0: it is not planned.
+int64_t tsr__plan_node_least(const struct plan_node *node);
 // Reports that candidates were skipped.
 void tsr__build_report_narrow(const struct planner *planner);
 // Corrects bound and gap of a result for candidates that were skipped.

@@ -27,23 +27,24 @@
 
 // Returns what a plan of `planner` is compared by. If the caller asks for the candidates, idle
 // devices are no advantage: their candidates would be missing.
-static struct plan_standing standing(const struct planner *planner, bool any, int64_t time,
-                                     int64_t devices, const tsr_plan_options *options)
+static struct plan_standing standing(const struct planner *planner, int64_t time, int64_t devices,
+                                     const tsr_plan_options *options)
 {
     if (options->explain || options->export_lp)
         devices = planner->machine.topology->n;
-    return (struct plan_standing){.any = any,
-                                  .fits = !planner->memory.exceeds,
-                                  .time = time,
-                                  .hosts = tsr__planner_hosts(planner, devices),
-                                  .devices = devices};
+    return (struct plan_standing){
+        .time = time, .hosts = tsr__planner_hosts(planner, devices), .devices = devices};
 }
 
 static struct plan_standing standing_of(const struct set_search *search,
                                         const struct set_plan *plan)
 {
-    return standing(&plan->planners[0], plan->result.feasible, plan->time,
-                    plan->set.n * plan->set.copies, search->options);
+    const struct planner *planner = &plan->planners[0];
+    struct plan_standing now =
+        standing(planner, plan->time, plan->set.n * plan->set.copies, search->options);
+    now.any = plan->result.feasible;
+    now.fits = !planner->memory.exceeds;
+    return now;
 }
 
 static struct plan_standing standing_of_best(const struct set_search *search)
@@ -329,11 +330,11 @@ static tsr_status take_set(struct plan *found, const struct set_search *search, 
     found->compute = tsr__compared_compute_all(&best->models);
     tsr__plan_settle(&found->result, bound);
     found->set = best;
+    found->exceeds = best->planners[0].memory.exceeds;
     for (size_t m = 0; m < search->models->n; m++) {
         struct planner *planner = search->models->planners[m];
         if (!best->set.at_once)
             limit_scope(planner, best);
-        planner->memory.exceeds = best->planners[m].memory.exceeds;
         found->run[m] = best->run[m];
     }
     if (!tsr__set_expand(search, best))
@@ -484,9 +485,7 @@ bool tsr__plan_put_aside(struct plan *plan)
     struct plan_aside *aside = &plan->aside;
     *aside = (struct plan_aside){
         .nodes = ARENA_ARRAY(&planner->arena, struct plan_node, planner->n_nodes + 1),
-        .scope = planner->scope,
-        .pace = planner->pace,
-        .memory = planner->memory};
+        .scope = planner->scope};
     if (!aside->nodes)
         return false;
     for (size_t i = 0; i < planner->n_nodes; i++) {
@@ -495,8 +494,6 @@ bool tsr__plan_put_aside(struct plan *plan)
         planner->nodes[i].choice = 0;
     }
     planner->scope = (struct planner_scope){0};
-    planner->pace = (struct planner_pace){0};
-    planner->memory = (struct planner_memory){.may_exceed = planner->memory.may_exceed};
     return true;
 }
 
@@ -505,8 +502,6 @@ void tsr__plan_put_back(struct plan *plan)
     struct planner *planner = plan->models->planners[0];
     memcpy(planner->nodes, plan->aside.nodes, planner->n_nodes * sizeof *planner->nodes);
     planner->scope = plan->aside.scope;
-    planner->pace = plan->aside.pace;
-    planner->memory = plan->aside.memory;
     plan->aside.nodes = NULL;
 }
 
@@ -617,8 +612,11 @@ static int64_t planned_devices(const struct plan *plan)
 
 struct plan_standing tsr__plan_standing(const struct plan *plan, const tsr_plan_options *options)
 {
-    return standing(plan->models->planners[0], plan->result.feasible, plan->time,
-                    planned_devices(plan), options);
+    struct plan_standing now =
+        standing(plan->models->planners[0], plan->time, planned_devices(plan), options);
+    now.any = plan->result.feasible;
+    now.fits = !plan->exceeds;
+    return now;
 }
 
 // Counts the devices that run nodes, and clears the memory of the others.
@@ -805,9 +803,7 @@ static tsr_status report_lacks(const struct plan *found)
     struct planner *planner = found->models->planners[0];
     if (is_narrow(found))
         tsr__build_report_narrow(planner);
-    if (!planner->memory.exceeds)
-        return TSR_OK;
-    return tsr__plan_warn_memory(found->set ? &found->set->planners[0] : planner);
+    return found->exceeds ? tsr__plan_warn_memory(&found->set->planners[0]) : TSR_OK;
 }
 
 tsr_status tsr__search_explain(const struct plan *plan, const char *node, tsr_plan_result *out)

@@ -9,8 +9,6 @@
 struct plan_aside {
     struct plan_node *nodes; // NULL: the plan is in the planner
     struct planner_scope scope;
-    struct planner_pace pace;
-    struct planner_memory memory;
 };
 
 // A plan of all models. Every node has a placement: its choice in the planners of all devices. The
@@ -29,6 +27,7 @@ struct plan {
     struct model_memory memory[PLAN_MAX_MODELS]; // by model: bytes on all devices
     bool undecided; // no plan was found in time, but it is not proved that none exists
     bool hasty;     // parts of the search were left out for lack of time
+    bool exceeds;   // it needs more than the assumed memory
     struct compared_list compared;
     struct device_times times;     // of plans on device sets
     double ms;                     // milliseconds that the search took

@@ -7,26 +7,13 @@
 //     takes less than 11 ms.
 #include "plan/stages/stage_search.h"
 
-// Returns the time of the cheapest candidate of a node on a kind of block.
-static int64_t cheapest(const struct plan_node *node)
-{
-    int64_t least = PLAN_NEVER;
-    if (!node->strategy)
-        return 0;
-    for (size_t i = 0; i < node->strategy->at.n; i++) {
-        const struct candidate *candidate = &node->strategy->at.at[i];
-        least = int64_min(least, candidate->compute + candidate->comm);
-    }
-    return least;
-}
-
 int64_t tsr__stages_floor(const struct staging *staging)
 {
     int64_t sum = 0;
     for (size_t i = 0; i < staging->planner->n_nodes; i++) {
         int64_t least = PLAN_NEVER;
         for (size_t k = 0; k < staging->all_kinds.n; k++)
-            least = int64_min(least, cheapest(&staging->all_kinds.at[k]->nodes[i]));
+            least = int64_min(least, tsr__plan_node_least(&staging->all_kinds.at[k]->nodes[i]));
         sum = int64_min(sum + least, PLAN_NEVER);
     }
     return sum;
@@ -43,7 +30,8 @@ static bool fill_floor(const struct staging *staging, struct kind *kind)
     if (!kind->floor)
         return false;
     for (size_t i = 0; i < n; i++)
-        kind->floor[i + 1] = int64_min(kind->floor[i] + cheapest(&kind->nodes[i]), PLAN_NEVER);
+        kind->floor[i + 1] =
+            int64_min(kind->floor[i] + tsr__plan_node_least(&kind->nodes[i]), PLAN_NEVER);
     return true;
 }
 
