@@ -156,6 +156,7 @@ def one_answer(d):
     # exporters' decoders: keys and values in one tensor with the queries, or with a norm of each head
     decoder.write(d + "/packed", heads=8, form="packed")
     decoder.write(d + "/norms", form="separate-norm", mlp=2, norms=True)
+    decoder.write(d + "/concat", form="concat")  # its products may have empty shards: they are in an If
     names = ("bert_tiny", "gpt2_tiny", "llama_tiny", "t5_tiny", "vit_tiny")
     cases = [(name, devices, sized) for name in names for devices in ("ring:6", "torus:2x3", "hosts:2x4", "hosts:3x2", "h100:8")
              for sized in (False, True)]
@@ -166,13 +167,16 @@ def one_answer(d):
     always += [(name, devices, False) for name in ("branches", "sources") for devices in (4, "ring:6", "hosts:2x4")]
     always += [("branches", devices, True) for devices in ("ring:6", "hosts:2x3")]  # branches return different lengths
     always += [("unused", 4, True), ("packed/model", 4, False), ("packed/model", 4, True), ("norms/model", 4, True)]
+    always += [("concat/model", devices, True) for devices in (3, 4)]
+    always += [("vit_tiny", "l40s:4", False)]  # an Expand to a shape that ranks compute
     for name, devices, sized, *more in always + harness.sample(cases, 10):
         path, planned = os.path.join(MODELS, name, "model.onnx"), d + "/one.onnx"
         if os.path.exists(d + "/%s.onnx" % name):
             path = d + "/%s.onnx" % name
         open_dims = {x.dim_param for v in onnx.load(path, load_external_data=False).graph.input
                      for x in v.type.tensor_type.shape.dim} - {""}
-        dims = [word for k in sorted(open_dims) for word in ("--dim", "%s=%d" % (k, 8 if "batch" in k else 64))] if sized else []
+        sizes = {k: 8 if "batch" in k else decoder.HEAD if k == "kv_cache_dim" else 64 for k in sorted(open_dims) if sized}
+        dims = [word for k, size in sizes.items() for word in ("--dim", "%s=%d" % (k, size))]
         plan = doc("plan", path, "--devices", devices, *dims, *more, "-o", planned)
         words = ("--config", plan["configuration"]) if plan.get("configuration") else ()
         part = doc("partition", planned, "--dry-run", *words)

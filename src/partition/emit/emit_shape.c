@@ -151,6 +151,14 @@ tsr_value *tsr__part_shape(struct part *part, const struct item *it)
 
 // ---- Shape and Size -----------------------------------------------------------------------------
 
+tsr_value *tsr__part_computed(struct part *part, const struct item *it, tsr_value *sizes)
+{
+    for (int axis = 0; it->open && axis < it->rank; axis++)
+        if (it->open[axis] < 0)
+            return NODE(part, "Identity", sizes);
+    return sizes;
+}
+
 // Returns entries first to last - 1 of the full shape.
 static tsr_value *some_sizes(struct part *part, const struct item *it, int first, int last)
 {
@@ -158,7 +166,7 @@ static tsr_value *some_sizes(struct part *part, const struct item *it, int first
     if (first >= last)
         return tsr__part_empty(part, TSR_INT64);
     if (it->fixed)
-        return tsr__part_ints(part, it->shape + first, last - first);
+        return tsr__part_computed(part, it, tsr__part_ints(part, it->shape + first, last - first));
     tsr_value *shape = tsr__part_shape(part, it);
     if (first == 0 && last == it->rank)
         return shape;
@@ -187,7 +195,8 @@ static tsr_value *product_of(struct part *part, const struct item *it)
 {
     int64_t n;
     if (it->fixed && count_elements(it, &n))
-        return tsr__part_constant(part, part->graph, TSR_INT64, 0, NULL, &n);
+        return tsr__part_computed(part, it,
+                                  tsr__part_constant(part, part->graph, TSR_INT64, 0, NULL, &n));
     tsr_value *value = NODE(part, "ReduceProd", tsr__part_shape(part, it));
     return tsr__with_int(value, "keepdims", 0);
 }

@@ -63,6 +63,10 @@ tsr_status tsr__part_rank_known(struct part *part, tsr_value *value,
 // As tsr__part_rank_known, but also declares the sizes.
 tsr_status tsr__part_sizes_known(struct part *part, tsr_value *value,
                                  const struct form *form) TSR_MUST_USE;
+// Returns sizes of the item as a run has them. A simulation has numbers for some that a run
+// computes. They are not constants, or the engine would seem to run their readers when it loads the
+// model.
+tsr_value *tsr__part_computed(struct part *part, const struct item *it, tsr_value *sizes);
 // Declares the sizes of a value for a simulation, which may not infer all of them from the graph of
 // the rank. Does nothing in other cases. `value` may be NULL.
 tsr_status tsr__part_simulated(struct part *part, tsr_value *value,

@@ -413,8 +413,8 @@ static tsr_value *sizes_from_full_shape(struct part *part, const struct shape_in
 // [4,6]. In a constant, entries 1 and -1 stay, and 0 becomes the size that it copies, if that is
 // known. Other shapes are computed by nodes: from the sizes of the result if these are known, else
 // from the full shape.
-tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *shape_in,
-                                 tsr_value *host, tsr_value *data)
+static tsr_value *local_shape(struct part *part, const struct shape_input *shape_in,
+                              tsr_value *host, tsr_value *data)
 {
     const struct shapes *shapes = part->draft->flow->shapes;
     int64_t known[TILE_MAX_RANK];
@@ -442,4 +442,13 @@ tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *sh
         if (known[i] > 1)
             known[i] = tsr__local_size_of(&columns.size[i], known[i]);
     return tsr__part_ints(part, known, n);
+}
+
+tsr_value *tsr__part_local_shape(struct part *part, const struct shape_input *shape_in,
+                                 tsr_value *host, tsr_value *data)
+{
+    tsr_value *sizes = local_shape(part, shape_in, host, data);
+    if (sizes == host || (host && tsr_value_initializer(host)))
+        return sizes;
+    return tsr__part_computed(part, shape_in->made, sizes);
 }

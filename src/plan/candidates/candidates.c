@@ -337,15 +337,26 @@ static bool has_shares(const struct placement *placement)
     return false;
 }
 
-// True if the node only computes sizes, or if all inputs are constants, such as a weight to be
-// transposed. The engine runs such a node once, when it loads the model.
+// True if the engine knows the value when it loads the model: a constant, or sizes that are numbers
+// in the model.
+static bool is_loaded(const struct candidate_builder *builder, size_t input)
+{
+    const tsr_value *read = tsr_node_input(builder->node, input);
+    const struct plan_value *value = value_at(builder, SIDE_INPUT, input);
+    int64_t sizes[TILE_MAX_RANK];
+    return value->constant || (value->free && tsr__shapes_ints(builder->planner->shapes.model, read,
+                                                               sizes, TILE_MAX_RANK) >= 0);
+}
+
+// True if the node only computes sizes, or if the engine knows all inputs when it loads the model,
+// such as a weight to be transposed. The engine runs such a node then.
 static bool runs_at_load(const struct candidate_builder *builder)
 {
     for (size_t i = 0; i < builder->n_out; i++)
         if (tsr_node_output(builder->node, i) && value_at(builder, SIDE_OUTPUT, i)->free)
             return true;
     for (size_t i = 0; i < builder->n_in; i++)
-        if (tsr_node_input(builder->node, i) && !value_at(builder, SIDE_INPUT, i)->constant)
+        if (tsr_node_input(builder->node, i) && !is_loaded(builder, i))
             return false;
     return true;
 }
@@ -416,6 +427,45 @@ void tsr__candidate_each(struct planner *planner, struct strategy *strategy,
     }
     planner->arena.failed = planner->arena.failed || scratch.failed;
     tsr__arena_free(&scratch);
+}
+
+// Marks the devices whose shard of a factor may be empty, although the node's kernel needs
+// elements: the size of the factor is unknown, and it is not the last shard. NULL: none.
+static const bool *find_guards(const struct candidate_builder *builder)
+{
+    struct planner *planner = builder->planner;
+    const struct placement *place = &builder->place;
+    const char *name = planner->machine.topology->device[0].name;
+    bool cuda = name && tsr__device_is_cuda(str_of(name)), *guards = NULL;
+    for (int factor = 0; factor < place->rule->n_factors; factor++) {
+        if (place->cuts[factor] < 2 || place->rule->factors[factor].size.value >= 0 ||
+            !tsr__rule_wants_some(builder->node, place->rule, planner->shapes.model, factor, cuda))
+            continue;
+        if (!guards)
+            guards = ARENA_ARRAY(&planner->arena, bool, (size_t)planner->machine.n);
+        for (size_t i = 0; guards && i < place->n_devices; i++) {
+            int64_t at = place->coords[i * (size_t)place->rule->n_factors + (size_t)factor];
+            guards[place->devices[i]] |= at != place->cuts[factor] - 1;
+        }
+    }
+    return guards;
+}
+
+const bool *tsr__candidate_guards(struct planner *planner, struct strategy *strategy,
+                                  struct candidate *candidate)
+{
+    if (candidate->guards_known || planner->machine.n > EACH_MOST)
+        return candidate->guards;
+    struct arena scratch = {.session = planner->session};
+    struct candidate_builder builder =
+        tsr__builder_init(planner, strategy, strategy->node, &scratch);
+    candidate->guards_known = true;
+    if (place_again(&builder, candidate, strategy->rule) ||
+        place_again(&builder, candidate, strategy->other))
+        candidate->guards = find_guards(&builder);
+    planner->arena.failed = planner->arena.failed || scratch.failed;
+    tsr__arena_free(&scratch);
+    return candidate->guards;
 }
 
 // ---- one candidate -----------------------------------------------------------------------------

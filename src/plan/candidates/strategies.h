@@ -20,6 +20,11 @@ void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
 // it is known.
 void tsr__candidate_each(struct planner *planner, struct strategy *strategy,
                          struct candidate *candidate);
+// Returns, by device of the planner, whether the partition writes an If around the node, because
+// the shard of the device may be empty (partition/emit/emit_guard.c). An engine does not fuse such
+// a node with others. NULL: around none, or out of memory.
+const bool *tsr__candidate_guards(struct planner *planner, struct strategy *strategy,
+                                  struct candidate *candidate);
 
 // partial_sums.c: marks the nodes whose sums may stay partial, and those that may read partial
 // sums.

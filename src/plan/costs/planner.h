@@ -68,6 +68,9 @@ struct candidate {
     int reductions;        // number of reductions; 0: one for each output
     struct str name;       // the sharded factors: "m/4"
     bool cut;              // true if a tensor is sharded
+    // by device: true if the partition writes an If around the node there (tsr__candidate_guards)
+    const bool *guards;
+    bool guards_known;
     // time in which neighbours exchange the borders of their shards before the node runs: a part of
     // `comm`
     int64_t halo;

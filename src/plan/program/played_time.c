@@ -441,6 +441,43 @@ static bool is_apart(const struct timing *timing, const struct plan_node *node,
     return false;
 }
 
+// On devices that run the node or a producer in an If, the node takes as long as apart from them.
+static void use_guards(struct timing *timing, const struct candidate *candidate, const bool *guards,
+                       struct pending *work)
+{
+    int64_t *each = ARENA_ARRAY(&timing->arena, int64_t, work->n + 1);
+    for (size_t i = 0; each && i < work->n; i++) {
+        bool apart = guards[work->devices[i]];
+        const int64_t *known = apart ? candidate->each_apart : candidate->each;
+        each[i] = apart ? candidate->apart : candidate->compute;
+        if (known && candidate->n_each == work->n)
+            each[i] = known[i];
+        work->ps = int64_max(i ? work->ps : 0, each[i]);
+    }
+    work->each = each;
+    work->more = 0;
+}
+
+// Returns the devices on which the node cannot be fused with a producer, because one of both is in
+// an If. NULL: none.
+static const bool *find_guards(struct timing *timing, const struct plan_node *node,
+                               struct candidate *candidate)
+{
+    struct planner *planner = timing->planner;
+    const bool *guards = NULL;
+    if (candidate->apart)
+        guards = tsr__candidate_guards(planner, node->strategy, candidate);
+    for (size_t i = 0; candidate->apart && !guards && i < tsr__plan_reads(node); i++) {
+        const tsr_value *value = tsr__plan_read(node, i);
+        int64_t at = value ? tsr__planned_producer(planner, value) : -1;
+        const struct plan_node *producer = at < 0 ? NULL : &planner->nodes[at];
+        if (producer && producer->strategy)
+            guards = tsr__candidate_guards(planner, producer->strategy,
+                                           &producer->strategy->at.at[producer->choice]);
+    }
+    return guards;
+}
+
 // Uses the times of the single devices. What the candidate has in addition to their longest, such
 // as slices of windows, all of them have.
 static void use_each(struct pending *work, const int64_t *each, size_t n)
@@ -457,7 +494,7 @@ static void use_each(struct pending *work, const int64_t *each, size_t n)
 // Adds the events of a node on its devices: halos, the node, its reductions.
 static void run_node(struct timing *timing, const struct plan_node *node, size_t k)
 {
-    const struct candidate *candidate = &node->strategy->at.at[node->choice];
+    struct candidate *candidate = &node->strategy->at.at[node->choice];
     const struct plan_range *range = &timing->ranges[k];
     bool apart = is_apart(timing, node, candidate);
     struct pending work = {.devices = range->devices,
@@ -478,6 +515,9 @@ static void run_node(struct timing *timing, const struct plan_node *node, size_t
     if (!has_sums(timing->planner, node, candidate))
         sums = candidate->comm - candidate->halo;
     use_each(&work, apart ? candidate->each_apart : candidate->each, candidate->n_each);
+    const bool *guards = apart ? NULL : find_guards(timing, node, candidate);
+    if (guards)
+        use_guards(timing, candidate, guards, &work);
     if (timing->needs.nodes[node - timing->planner->nodes] == ON_FIRST)
         work.n = 1;
     if (!timing->counts_only) {

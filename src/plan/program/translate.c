@@ -53,6 +53,8 @@ bool tsr__candidate_translate(struct planner *to, const struct plan_node *node,
     struct arena *arena = &to->arena;
     size_t n_in = tsr__plan_reads(node), n_out = tsr__plan_makes(node);
     *out = *from;
+    out->guards_known = false; // other devices
+    out->guards = NULL;
     out->in = ARENA_ARRAY(arena, uint32_t, n_in + 1);
     out->out = ARENA_ARRAY(arena, uint32_t, n_out + 1);
     out->before = ARENA_ARRAY(arena, uint32_t, n_out + 1);
