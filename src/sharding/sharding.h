@@ -307,7 +307,7 @@ enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, s
 bool tsr__groups_share(const struct device_group *groups, size_t n,
                        const struct tile_layout *layout);
 
-// ---- resharding (reshard.c, reshard_pair.c, reshard_step.c, reshard_group.c) -------------------
+// ---- resharding (reshard/operators.c) ----------------------------------------------------------
 
 // A value of which every member of a group has only a partial result (of a sum, maximum, ...). All
 // members of a group have the same shards; their values combined are the result. If several groups
@@ -317,64 +317,12 @@ struct partial {
     const struct device_group *groups;
     size_t n_groups;
 };
-// Steps of a resharding besides the collectives of enum comm_kind; their numbers follow the numbers
-// of enum comm_kind. An all-gather has an axis, or -1 for several axes. An all-to-all goes from
-// axis to to_axis. The first device of a group receives the result of a reduce and sends in a
-// broadcast.
+// What an operator of a resharding is besides the collectives of enum comm_kind; the numbers follow
+// those of enum comm_kind.
 enum reshard_op {
-    RESHARD_NOTHING = COMM_KIND_COUNT,
-    RESHARD_SLICE,    // every device already has its new shard
-    RESHARD_PERMUTE,  // same shards, other owners: moves, at most one from and one to each device
-    RESHARD_SCATTER,  // groups whose first device sends
-    RESHARD_GATHER,   // groups whose first device receives
-    RESHARD_EXCHANGE, // any moves; partial results are combined where they arrive
+    RESHARD_NOTHING = COMM_KIND_COUNT, // every device has its new shard
+    RESHARD_SLICE,                     // every device slices its new shard
 };
-// from_device sends to to_device the intersection of shard `from` of the old layout and shard `to`
-// of the new layout.
-struct reshard_move {
-    int64_t from_device, to_device, from, to, elements;
-};
-struct reshard_step {
-    int op;                           // enum comm_kind or enum reshard_op
-    int axis, to_axis;                // -1: none
-    bool combines;                    // turns partial results into the final value
-    const struct tile_layout *layout; // layout after the step
-    struct device_group *groups;
-    size_t n_groups;
-    struct reshard_move *moves; // for permute, broadcast, scatter, gather, exchange
-    size_t n_moves;
-    int64_t received, sent,
-        // bytes: the largest number that a device receives, that a device sends, and the total
-        total;
-};
-struct reshard {
-    struct reshard_step *steps; // empty if nothing is to be done
-    int n_steps;
-    struct reshard_step direct; // the same resharding in one step
-};
-// Finds the cheapest sequence of at most three steps from one layout to another. A step costs the
-// largest number of bytes that a device receives or sends, plus RESHARD_STEP_BYTES if it
-// communicates. On a tie, collectives are preferred, then fewer steps. The result is deterministic.
-// `pending` is NULL if the value is complete. Reports its own errors (reshard-source, tiles-many).
-#define RESHARD_STEP_BYTES 1024
-int64_t tsr__reshard_cost(const struct reshard_step *step);
-tsr_status tsr__reshard_plan(struct arena *arena, const struct tile_layout *from,
-                             const struct partial *pending, const struct tile_layout *to,
-                             const int64_t *shape, size_t elem_bytes,
-                             struct reshard **out) TSR_MUST_USE;
-// Replaces gathers along several axes by gathers along one axis each, which the operator supports,
-// if at most RESHARD_MAX_STEPS steps result. Otherwise they stay. `from` is the layout before the
-// first step. (reshard_axes.c)
-#define RESHARD_MAX_STEPS 4
-void tsr__reshard_split(struct arena *arena, const struct tile_layout *from, const int64_t *shape,
-                        size_t elem_bytes, struct reshard *reshard);
-// The pair of devices between which a step with moves transfers the most bytes; bytes is 0 if it
-// has no moves. (reshard_pairs.c)
-struct reshard_pair {
-    int64_t from, to, bytes;
-};
-struct reshard_pair tsr__reshard_largest(struct arena *arena, const struct reshard_step *step,
-                                         size_t elem_bytes);
 const char *tsr__reshard_op_name(int op); // "all-gather"
 
 // ---- from which inputs a size comes (size_origins.c) --------------------------------------------
@@ -482,11 +430,6 @@ struct dim_slice tsr__dim_source(struct arena *arena, const struct reshard_tenso
 bool tsr__can_convert_locally(struct arena *arena, const struct reshard_tensor *tensor,
                               const struct tile_layout *from, const struct tile_layout *to,
                               bool *identity);
-// Returns the layout after an AllGather along that loop of `from`, and the groups of the AllGather.
-// Returns NULL if the loop cannot be gathered or if out of memory.
-const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
-                                               int loop, struct device_group **groups,
-                                               size_t *n_groups);
 // The size of a shard as a function of the full size D:
 //     (b - a) * scale - last * (F * unit - D)
 // F = ceil(D / unit) is the number of units of the dimension. The shard has units a to b - 1, where
@@ -515,6 +458,7 @@ struct reshard_operator {
     int64_t *roots;                 // by group: root, or sender; NULL: none
 };
 // The operators that turn one layout into another, in order.
+#define RESHARD_MAX_STEPS 4
 struct reshard_operators {
     struct reshard_operator at[RESHARD_MAX_STEPS];
     int n;
@@ -546,6 +490,10 @@ tsr_status tsr__reshard_sum(struct arena *arena, const struct reshard_tensor *te
 // Returns the kind of a list that tsr__reshard_operators returned.
 enum reshard_kind tsr__reshard_kind(const struct reshard_operators *operators);
 // The bytes of a Reshard: those that the busiest device sends or receives, and the largest message.
+// (bytes.c)
+struct reshard_pair {
+    int64_t from, to, bytes;
+};
 struct reshard_exchange {
     int64_t bytes;
     struct reshard_pair largest;
@@ -554,8 +502,7 @@ tsr_status tsr__reshard_exchange(struct arena *arena, const struct tile_layout *
                                  const struct tile_layout *to, const int64_t *shape,
                                  size_t elem_bytes, struct reshard_exchange *out) TSR_MUST_USE;
 
-// The arguments of tsr_resharding_new. tsr__reshard_texts returns the steps, and in *source what
-// they start from. (reshard_plan.c)
+// The arguments of tsr_resharding_new, and what tsr__reshard_texts finds. (reshard_texts.c)
 struct reshard_request {
     const char *from, *to, *pending;
     tsr_dtype type;
@@ -563,14 +510,14 @@ struct reshard_request {
     const int64_t *shape;
     const struct notation_mesh *mesh; // of texts without @; NULL: these are errors
 };
-struct reshard_source {
-    const struct tile_layout *layout;
-    const struct partial *pending; // NULL: the value is complete
+struct reshard_found {
+    const struct tile_layout *from;
+    struct reshard_operators operators;
+    const tsr_step *steps; // the same for the public interface
+    size_t n;
 };
+// Finds the operators between two shardings. Reports its own errors.
 tsr_status tsr__reshard_texts(const struct reshard_request *request, struct arena *arena,
-                              struct reshard **out, struct reshard_source *source) TSR_MUST_USE;
-// Converts steps to the public interface: layouts become texts, collectives become their names.
-tsr_status tsr__reshard_steps(struct arena *arena, const struct reshard *reshard,
-                              const tsr_step **out) TSR_MUST_USE;
+                              struct reshard_found *out) TSR_MUST_USE;
 
 #endif

@@ -2,6 +2,7 @@
 // test_local.c - layouts as seen from one device: slices, gathers and local sizes, compared with
 // values computed by hand.
 #include "common.h"
+#include "sharding/reshard/reshard.h"
 
 static struct tile_layout *layout(struct bench *b, const char *text, int rank)
 {
@@ -64,31 +65,42 @@ static void gathers(void **state)
     struct bench *b = *state;
     struct device_group *g;
     size_t n;
+    const struct loop_axis rows = {0, 2, 0}, columns = {1, 2, 0};
     const struct tile_layout *l =
-        tsr__gathered_layout(&b->arena, layout(b, "{2,1:0,1}", 2), 0, &g, &n);
+        tsr__gathered_layout(&b->arena, layout(b, "{2,1:0,1}", 2), rows, &g, &n);
     assert_non_null(l);
     assert_true(tsr__layout_same(l, layout(b, "{1,1:0,1}", 2)));
     assert_int_equal(n, 1);
     assert_int_equal(g[0].n, 2);
-    l = tsr__gathered_layout(&b->arena, layout(b, "{2,2:0,1,2,3}", 2), 1, &g,
+    l = tsr__gathered_layout(&b->arena, layout(b, "{2,2:0,1,2,3}", 2), columns, &g,
                              &n); // columns of a mesh
     assert_true(tsr__layout_same(l, layout(b, "{2,1:(0,1),(2,3)}", 2)));
     assert_int_equal(n, 2);
     assert_int_equal(g[1].devices[0], 2);
-    l = tsr__gathered_layout(&b->arena, layout(b, "{2,2:0,1,2,3}", 2), 0, &g, &n); // rows
+    l = tsr__gathered_layout(&b->arena, layout(b, "{2,2:0,1,2,3}", 2), rows, &g, &n); // rows
     assert_true(tsr__layout_same(l, layout(b, "{1,2:(0,2),(1,3)}", 2)));
     assert_int_equal(g[0].devices[1], 2);
-    l = tsr__gathered_layout(&b->arena, layout(b, "{2,1:(0,1),(2,3)}", 2), 0, &g,
+    l = tsr__gathered_layout(&b->arena, layout(b, "{2,1:(0,1),(2,3)}", 2), rows, &g,
                              &n); // replicas gather in parallel groups
     assert_true(tsr__layout_same(l, layout(b, "{1,1:0,1,2,3}", 2)));
     assert_int_equal(n, 2);
     assert_int_equal(g[1].devices[0], 1);
     // wrong order of ranks
-    assert_null(tsr__gathered_layout(&b->arena, layout(b, "{2,1:1,0}", 2), 0, &g, &n));
+    assert_null(tsr__gathered_layout(&b->arena, layout(b, "{2,1:1,0}", 2), rows, &g, &n));
     assert_null(
-        tsr__gathered_layout(&b->arena, layout(b, "{2*4/2,1:0,1}", 2), 0, &g, &n)); // strided
-    assert_null(tsr__gathered_layout(&b->arena, layout(b, "{2,1:(0,1),2}", 2), 0, &g,
+        tsr__gathered_layout(&b->arena, layout(b, "{2*4/2,1:0,1}", 2), rows, &g, &n)); // strided
+    assert_null(tsr__gathered_layout(&b->arena, layout(b, "{2,1:(0,1),2}", 2), rows, &g,
                                      &n)); // unequal numbers of replicas
+    // half of an axis: adjacent rows, or rows at equal distances
+    l = tsr__gathered_layout(&b->arena, layout(b, "{4,1:0,1,2,3}", 2), rows, &g, &n);
+    assert_true(tsr__layout_same(l, layout(b, "{2,1:(0,1),(2,3)}", 2)));
+    assert_int_equal(g[1].devices[0], 2);
+    l = tsr__gathered_layout(&b->arena, layout(b, "{4,1:0,1,2,3}", 2), (struct loop_axis){0, 2, 10},
+                             &g, &n);
+    assert_true(tsr__layout_same(l, layout(b, "{2*5/2,1:(0,2),(1,3)}", 2)));
+    assert_int_equal(g[1].devices[0], 1);
+    assert_null(tsr__gathered_layout(&b->arena, layout(b, "{4,1:0,1,2,3}", 2),
+                                     (struct loop_axis){0, 2, 9}, &g, &n)); // rows of other sizes
 }
 
 // The formula for local sizes in the graphs must equal the sum of the intervals, for every small

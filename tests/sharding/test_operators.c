@@ -317,7 +317,7 @@ static void random_pairs(void **state)
 {
     static const size_t meshes[][2] = {{2, 1}, {2, 2}, {3, 1}, {2, 3}, {4, 1}, {2, 4}, {6, 1}};
     struct bench *b = *state;
-    size_t ops[RESHARD_EXCHANGE + 1] = {0}, refused = 0, parts = 0;
+    size_t ops[RESHARD_SLICE + 1] = {0}, refused = 0, parts = 0;
     for (long i = 0; i < pairs; i++) {
         struct arena arena = {.session = b->session};
         struct lot l = {.arena = &arena, .seed = (uint64_t)i * 7919 + 5};
@@ -342,7 +342,7 @@ static void random_pairs(void **state)
         all_runs(&l, from, to, &list);
         tsr__arena_free(&arena);
     }
-    for (int op = 0; op <= RESHARD_EXCHANGE; op++)
+    for (int op = 0; op <= RESHARD_SLICE; op++)
         if (ops[op])
             print_message("  %-15s %zu\n", tsr__reshard_op_name(op), ops[op]);
     print_message("  no operators for %zu sums\n", refused);

@@ -193,22 +193,6 @@ static struct form *repeated_form(struct draft *draft, struct item *it,
 
 // ---- with communication ------------------------------------------------------------------------
 
-// Plans an AllGather along one loop (sharded factor) of `from`. Returns NULL if this is not
-// possible.
-static struct form *gather_loop(struct draft *draft, struct form *from, int loop)
-{
-    struct device_group *groups;
-    size_t n_groups;
-    const struct tile_layout *to =
-        tsr__gathered_layout(draft->arena, from->layout, loop, &groups, &n_groups);
-    if (!to)
-        return NULL;
-    struct step *st = step_to(draft, COMM_ALL_GATHER, from, to);
-    if (st)
-        st->axis = from->layout->loops[loop].dim;
-    return tsr__step_set_groups(draft, st, groups, n_groups);
-}
-
 // Converts the value with collectives from the first form of the best kind: one AllGather, then
 // other operators. Returns NULL if only a Reshard is possible.
 static struct form *collected_form(struct draft *draft, struct item *it,
@@ -232,16 +216,20 @@ static struct form *collected_form(struct draft *draft, struct item *it,
     return source ? tsr__draft_lower(draft, source, NULL, &best) : NULL;
 }
 
-// Plans AllGathers until the value is unsharded. Returns NULL if that is not possible.
+// Gathers the value, so that all its devices have it unsharded. Returns NULL if that is not
+// possible.
 static struct form *gather_all(struct draft *draft, struct form *from)
 {
-    while (from && from->layout->n_loops) {
-        struct form *next = NULL;
-        for (int i = 0; i < from->layout->n_loops && !next; i++)
-            next = gather_loop(draft, from, i);
-        from = next;
-    }
-    return from;
+    struct reshard_operators operators;
+    int64_t *devices;
+    size_t n = tsr__layout_devices(draft->arena, from->layout, &devices);
+    struct tile_layout *whole = tsr__unsharded_layout(draft, from->item, devices, n);
+    if (tsr__layout_is_whole(from->layout))
+        return from;
+    if (!whole || !tsr__draft_operators(draft, from, whole, &operators) ||
+        tsr__reshard_kind(&operators) == RESHARD_BY_RESHARD)
+        return NULL;
+    return tsr__draft_lower(draft, from, NULL, &operators);
 }
 
 // Returns an unsharded layout on the devices of both layouts, ascending. Example: devices {0,2} and

@@ -20,34 +20,14 @@ static bool is_on(const struct planner *planner, const struct tile_layout *layou
     return true;
 }
 
-// Finds the operators. A sum that no operators reduce to the target is first reduced on all members
-// of its groups.
-static tsr_status operators_of(struct arena *arena, const struct reshard_tensor *tensor,
-                               const struct reshard_source *source, const struct tile_layout *to,
-                               struct reshard_operators *out)
-{
-    struct reshard_operators after;
-    TRY(tsr__reshard_operators(arena, tensor, source->layout, source->pending, to, out));
-    if (out->n)
-        return TSR_OK;
-    TRY(tsr__reshard_operators(arena, tensor, source->layout, source->pending, source->layout,
-                               out));
-    TRY(tsr__reshard_operators(arena, tensor, source->layout, NULL, to, &after));
-    for (int i = 0; i < after.n && out->n < RESHARD_MAX_STEPS; i++)
-        out->at[out->n++] = after.at[i];
-    return TSR_OK;
-}
-
 // Adds up the times of the operators. It is an error if a layout has a device that the topology
 // does not have.
 static tsr_status time_of(struct planner *planner, const struct reshard_request *request,
-                          const struct reshard *reshard, const struct reshard_source *source,
-                          int64_t *out)
+                          const struct reshard_found *found, int64_t *out)
 {
-    struct reshard_operators operators;
-    bool fits = is_on(planner, source->layout) && is_on(planner, reshard->direct.layout);
-    for (int i = 0; i < reshard->n_steps; i++)
-        fits = fits && is_on(planner, reshard->steps[i].layout);
+    bool fits = is_on(planner, found->from);
+    for (int i = 0; i < found->operators.n; i++)
+        fits = fits && is_on(planner, found->operators.at[i].layout);
     if (!fits)
         return tsr__fail(
             planner->session, TSR_INVALID, DIAG_sharding_misfit, NULL,
@@ -58,20 +38,18 @@ static tsr_status time_of(struct planner *planner, const struct reshard_request 
     struct plan_value value = {.rank = request->rank,
                                .shape = request->rank ? request->shape : scalar,
                                .bits = tsr_dtype_bits(request->type)};
-    struct reshard_tensor tensor = {.rank = value.rank, .shape = value.shape, .bits = value.bits};
-    uint32_t from = tsr__planner_layout(planner, source->layout);
+    uint32_t from = tsr__planner_layout(planner, found->from);
     if (from == PLAN_NO_LAYOUT)
         return TSR_NOMEM;
-    TRY(operators_of(&planner->arena, &tensor, source, reshard->direct.layout, &operators));
-    *out = tsr__planner_operators_time(planner, &operators, from, &value);
+    *out = tsr__planner_operators_time(planner, &found->operators, from, &value);
     return arena_status(&planner->arena);
 }
 
 // Computes the time. Uses a planner without a model: only its devices, layouts and costs are
 // needed.
 static tsr_status predict(tsr_session *session, tsr_topology *topology,
-                          const struct reshard_request *request, const struct reshard *reshard,
-                          const struct reshard_source *source, int64_t *out)
+                          const struct reshard_request *request, const struct reshard_found *found,
+                          int64_t *out)
 {
     struct planner planner = {.session = session, .machine.topology = topology};
     planner.machine.n = tsr_topology_devices(topology);
@@ -79,7 +57,7 @@ static tsr_status predict(tsr_session *session, tsr_topology *topology,
     tsr__map_init(&planner.cache.layouts, &planner.arena, 0);
     tsr_status st = TSR_NOMEM;
     if (tsr__planner_devices(&planner))
-        st = time_of(&planner, request, reshard, source, out);
+        st = time_of(&planner, request, found, out);
     tsr__arena_free(&planner.arena);
     return st;
 }
@@ -103,19 +81,18 @@ static struct notation_mesh mesh_of(const tsr_topology *topology)
 static tsr_status find(struct arena *kept, struct reshard_request *request, tsr_topology *topology,
                        tsr_resharding *out)
 {
-    struct reshard *reshard = NULL;
-    struct reshard_source source;
+    struct reshard_found found;
     struct notation_mesh mesh;
     out->time = -1;
     if (topology) {
         mesh = mesh_of(topology);
         request->mesh = &mesh;
     }
-    TRY(tsr__reshard_texts(request, kept, &reshard, &source));
-    TRY(tsr__reshard_steps(kept, reshard, &out->steps));
-    out->n = (size_t)reshard->n_steps;
+    TRY(tsr__reshard_texts(request, kept, &found));
+    out->steps = found.steps;
+    out->n = found.n;
     if (topology)
-        TRY(predict(kept->session, topology, request, reshard, &source, &out->time));
+        TRY(predict(kept->session, topology, request, &found, &out->time));
     return TSR_OK;
 }
 

@@ -308,39 +308,58 @@ bool tsr__can_convert_locally(struct arena *arena, const struct reshard_tensor *
 
 // ---- gathering ----------------------------------------------------------------------------------
 
-// Returns a layout like `from`, but with dimension `dim` unsharded and without owners. Returns NULL
-// if out of memory.
-static struct tile_layout *unsharded_along(struct arena *arena, const struct tile_layout *from,
-                                           int dim)
+// Returns a layout like `from` in which the parts of the axis are one part, without owners. Returns
+// NULL if that is not a layout, or if out of memory.
+static struct tile_layout *joined_along(struct arena *arena, const struct tile_layout *from,
+                                        struct loop_axis axis)
 {
     struct tile_dim dims[TILE_MAX_RANK] = {{0}};
+    struct tile_factor factors[TILE_MAX_FACTORS];
+    struct tile_loop loop = from->loops[axis.loop];
+    int64_t cuts = loop_parts(from, axis.loop);
     memcpy(dims, from->dims, (size_t)from->rank * sizeof(*dims));
-    dims[dim] = (struct tile_dim){NULL, 0};
+    struct tile_dim *dim = &dims[loop.dim];
+    memcpy(factors, dim->factors, (size_t)dim->n * sizeof *factors);
+    dim->factors = factors;
+    if (axis.run < cuts &&
+        (factors[loop.factor].shares || (axis.size && (dim->n > 1 || axis.size % axis.run))))
+        return NULL;
+    if (axis.run == cuts) {
+        factors[loop.factor] = (struct tile_factor){.size = factors[loop.factor].size, .cuts = 1};
+        if (!tsr__dim_is_sharded(dim))
+            *dim = (struct tile_dim){NULL, 0};
+    } else if (axis.size) {
+        dim->n = 2;
+        factors[0] = (struct tile_factor){.size = axis.run, .cuts = 1};
+        factors[1] = (struct tile_factor){.size = axis.size / axis.run, .cuts = cuts / axis.run};
+    } else {
+        factors[loop.factor].cuts /= axis.run;
+    }
     return tsr__layout_cut(arena, from->rank, dims);
 }
 
-// Returns the number of the shard of `layout` that contains the shard of `from` with these
-// coordinates. `layout` has the loops (sharded factors) of `from`, except loop `gone`.
+// Returns the number of the shard of `layout` with these coordinates in the loops of `from`, which
+// has the loops of `layout`, and perhaps loop `joined` besides, which may be another factor.
 static int64_t shard_at(const struct tile_layout *layout, const struct tile_layout *from,
-                        const int64_t *coords, int gone)
+                        const int64_t *coords, int joined)
 {
     int64_t at = 0;
     for (int i = 0; i < layout->n_loops; i++) {
         int64_t mine = 0;
         for (int k = 0; k < from->n_loops; k++)
-            if (k != gone && from->loops[k].dim == layout->loops[i].dim &&
-                from->loops[k].factor == layout->loops[i].factor)
+            if (from->loops[k].dim == layout->loops[i].dim &&
+                (from->loops[k].factor == layout->loops[i].factor || (k == joined && !mine)))
                 mine = coords[k];
-        at = at * layout->dims[layout->loops[i].dim].factors[layout->loops[i].factor].cuts + mine;
+        at = at * loop_parts(layout, i) + mine;
     }
     return at;
 }
 
-// The groups of devices that gather along one loop (sharded factor). Each group gathers `parts`
+// The groups of devices that gather along one loop (sharded factor). Each group gathers `run`
 // shards, whose numbers differ by `stride`.
 struct gather_groups {
     const struct tile_layout *from;
-    int64_t stride, parts;
+    int64_t stride, run;
     struct device_group *groups;
     size_t n_groups;
 };
@@ -355,11 +374,11 @@ static bool pair_owners(struct arena *arena, struct gather_groups *gather, int64
     size_t n = tsr__layout_owners(from, k, &owners);
     for (size_t l = 0; l < n; l++) {
         struct device_group *group = &gather->groups[gather->n_groups++];
-        group->n = (size_t)gather->parts;
+        group->n = (size_t)gather->run;
         group->devices = ARENA_ARRAY(arena, int64_t, group->n);
         if (!group->devices)
             return false;
-        for (int64_t j = 0; j < gather->parts; j++) {
+        for (int64_t j = 0; j < gather->run; j++) {
             if (tsr__layout_owners(from, k + j * gather->stride, &owners) != n)
                 return false;
             group->devices[j] = owners[l];
@@ -370,41 +389,47 @@ static bool pair_owners(struct arena *arena, struct gather_groups *gather, int64
     return n > 0;
 }
 
-// Returns the layout after an AllGather along one loop (sharded factor), and its groups. Example:
-// [8,6] {2,2} on ranks 0 1 2 3 is gathered along its first dimension. The result is {1,2} with
-// columns 0..2 on ranks 0 and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and {1,3}.
-// A dimension with two sharded factors, or with a sharded factor that is not the outermost, cannot
-// be gathered: the elements would be in the wrong order.
+// True if no other factor of the dimension is outside of the loop's factor, so that its parts are
+// in the order of the dimension.
+static bool is_gatherable(const struct tile_layout *from, int loop)
+{
+    const struct tile_dim *dim = &from->dims[from->loops[loop].dim];
+    for (int factor = 0; factor < from->loops[loop].factor; factor++)
+        if (dim->factors[factor].size != 1)
+            return false;
+    return true;
+}
+
+// Returns the layout after an AllGather along an axis, and its groups. Example: [8,6] {2,2} on
+// ranks 0 1 2 3 is gathered along its first dimension. The result is {1,2} with columns 0..2 on
+// ranks 0 and 2 and columns 3..5 on ranks 1 and 3. The groups are {0,2} and {1,3}. Only the
+// outermost factor of a dimension can be gathered: else the elements would be in the wrong order.
 const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
-                                               int loop, struct device_group **groups,
+                                               struct loop_axis axis, struct device_group **groups,
                                                size_t *n_groups)
 {
-    int dim = from->loops[loop].dim;
-    for (int i = 0; i < from->n_loops; i++)
-        if (i != loop && from->loops[i].dim == dim)
-            return NULL; // two sharded factors
-    for (int factor = 0; factor < from->loops[loop].factor; factor++)
-        if (from->dims[dim].factors[factor].size != 1)
-            return NULL;
-    if (!tsr__owns_once(from))
-        return NULL;
     size_t n_owners = (size_t)from->first[from->n_shards];
-    struct tile_layout *to = unsharded_along(arena, from, dim);
+    if (!is_gatherable(from, axis.loop))
+        return NULL;
+    struct tile_layout *to = joined_along(arena, from, axis);
     struct tile_owner *pairs = ARENA_ARRAY(arena, struct tile_owner, n_owners + 1);
-    struct gather_groups gather = {.from = from, .stride = tsr__layout_stride(from, loop)};
-    gather.parts = from->dims[dim].factors[from->loops[loop].factor].cuts;
+    int64_t at = 0, coords[TILE_MAX_LOOPS], left = loop_parts(from, axis.loop) / axis.run;
+    struct gather_groups gather = {.from = from, .run = axis.run};
+    gather.stride = tsr__layout_stride(from, axis.loop) * (axis.size ? left : 1);
     gather.groups = ARENA_ARRAY(arena, struct device_group, n_owners + 1);
     if (!to || !pairs || !gather.groups)
         return NULL;
-    int64_t at = 0, coords[TILE_MAX_LOOPS];
     for (int64_t k = 0; k < from->n_shards; k++) {
         tsr__layout_coords(from, k, coords);
-        if (coords[loop] == 0 && !pair_owners(arena, &gather, k))
+        int64_t *part = &coords[axis.loop];
+        bool first = axis.size ? *part < left : *part % axis.run == 0;
+        if (first && !pair_owners(arena, &gather, k))
             return NULL;
         const int64_t *owners;
         size_t n = tsr__layout_owners(from, k, &owners);
+        *part = axis.size ? *part % left : *part / axis.run;
         for (size_t i = 0; i < n; i++)
-            pairs[at++] = (struct tile_owner){shard_at(to, from, coords, loop), owners[i]};
+            pairs[at++] = (struct tile_owner){shard_at(to, from, coords, axis.loop), owners[i]};
     }
     *groups = gather.groups;
     *n_groups = gather.n_groups;

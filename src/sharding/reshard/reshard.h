@@ -24,8 +24,6 @@ struct side {
 // A comparison of two layouts, `from` and `to`.
 struct pairing {
     struct arena *arena;
-    struct arena *made; // arena for the results of a step
-    bool brief;         // only name and bytes of a step are needed, not all of its moves
     int rank;
     const int64_t *shape;
     int64_t unit; // bytes per element
@@ -74,17 +72,74 @@ static inline size_t side_count(const struct side *side, size_t device)
 }
 bool tsr__side_owns(const struct side *side, size_t device, int64_t shard);
 
-// Builds the step that turns `from` into `to`: its name, groups, moves and bytes. Returns
-// TSR_INVALID if no device has some of the needed elements.
-tsr_status tsr__reshard_step(const struct pairing *pairing, struct reshard_step *out) TSR_MUST_USE;
-// tsr__reshard_gather recognizes an all-gather, tsr__reshard_exchange_axes an all-to-all. Both
-// return false if the step is not of that kind, or if the arena has failed.
-bool tsr__reshard_gather(const struct pairing *pairing, struct reshard_step *out);
-bool tsr__reshard_exchange_axes(const struct pairing *pairing, struct reshard_step *out);
+// Returns the part of the dimension that the device has, which must have a shard.
+static inline int64_t side_part(const struct side *side, size_t device, int axis)
+{
+    return side->part[side->shards[side->first[device]] * side->layout->rank + axis];
+}
+// True if `from` and `to` differ along the axis: in the parts, or with `devices` also in the part
+// that a device has. (reshard_pair.c)
+bool tsr__axis_differs(const struct pairing *pairing, int axis, bool devices);
+int64_t tsr__dim_parts(const struct tile_dim *dim); // number of parts (moves.c)
 
-// Returns the layout with `axes` (one bit per axis) as in the target and the other axes as in the
-// source. Its owners are the devices that have one shard in the source and one in the target.
-// Returns NULL if there is no such device or if out of memory.
-struct tile_layout *tsr__reshard_mixed(const struct pairing *pairing, uint64_t axes);
+static inline int64_t loop_parts(const struct tile_layout *layout, int loop)
+{
+    return layout->dims[layout->loops[loop].dim].factors[layout->loops[loop].factor].cuts;
+}
+
+// A mesh axis: `run` adjacent parts of a loop (sharded factor) or, with the size of the dimension,
+// `run` parts at equal distances. Example: of 4 parts, 0 1 and 2 3, or 0 2 and 1 3.
+struct loop_axis {
+    int loop;
+    int64_t run, size;
+};
+// Returns the layout after an AllGather along the axis, and the groups of the AllGather. No device
+// may have several shards of `from`. Returns NULL if the axis cannot be gathered or if out of
+// memory. (local.c)
+const struct tile_layout *tsr__gathered_layout(struct arena *arena, const struct tile_layout *from,
+                                               struct loop_axis axis, struct device_group **groups,
+                                               size_t *n_groups);
+
+// A conversion of which the operators are looked for.
+struct lowering {
+    struct arena *arena;   // for results
+    struct arena *scratch; // for one step
+    const struct reshard_tensor *tensor;
+    int64_t shape[TILE_MAX_RANK]; // with example sizes
+    struct pairing pairing;       // layouts before and after the current step
+};
+static inline bool is_open(const struct lowering *lower, int axis)
+{
+    return lower->tensor->shape[axis] < 0;
+}
+
+// Lists moves from pairing->from towards pairing->to that bring at most `most` bytes to a device.
+// They may not fit. (moves.c)
+#define RESHARD_MAX_MOVES 64
+struct reshard_moves {
+    struct reshard_operator at[RESHARD_MAX_MOVES];
+    int n;
+};
+void tsr__reshard_moves(const struct pairing *pairing, struct arena *arena, int64_t most,
+                        struct reshard_moves *out);
+// True if the operator turns the shards of lower->pairing.from into those of lower->pairing.to.
+// Sets the shares in which it divides an axis. (fits.c)
+bool tsr__operator_fits(const struct lowering *lower, struct reshard_operator *operator);
+
+// Bytes of an operator: the largest numbers that a device receives and sends, the sum of what all
+// receive. Of a Reshard also the largest number that a device sends if copies of the same elements
+// count once, and the largest message.
+struct reshard_bytes {
+    int64_t received, sent, total, once;
+    struct reshard_pair largest;
+};
+// Computes the bytes of an operator from pairing->from to pairing->to. Returns TSR_INVALID if no
+// device has some of the needed elements. (bytes.c)
+tsr_status tsr__operator_bytes(const struct pairing *pairing,
+                               const struct reshard_operator *operator,
+                               struct reshard_bytes * out) TSR_MUST_USE;
+// Computes only how many bytes devices lack. Does not look for devices that have them.
+tsr_status tsr__missing_bytes(const struct pairing *pairing,
+                              struct reshard_bytes *out) TSR_MUST_USE;
 
 #endif

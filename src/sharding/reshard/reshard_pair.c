@@ -192,6 +192,22 @@ static tsr_status common_of(const struct pairing *pairing, const int64_t *shape,
     return overlap(pairing->arena->session, &in_x, &in_y, out);
 }
 
+bool tsr__axis_differs(const struct pairing *pairing, int axis, bool devices)
+{
+    const struct side *from = &pairing->from, *to = &pairing->to;
+    if (from->n_parts[axis] != to->n_parts[axis])
+        return true;
+    for (int64_t i = 0; i < from->n_parts[axis]; i++)
+        if (pairing->common[axis][i * to->n_parts[axis] + i] != from->parts[axis][i].size ||
+            from->parts[axis][i].size != to->parts[axis][i].size)
+            return true;
+    for (size_t t = 0; devices && t < pairing->n_devices; t++)
+        if (side_count(from, t) == 1 && side_count(to, t) == 1 &&
+            side_part(from, t, axis) != side_part(to, t, axis))
+            return true;
+    return false;
+}
+
 // Computes the number of common elements for each pair of parts of each dimension.
 static tsr_status take_common(struct pairing *pairing, const int64_t *shape)
 {
@@ -244,17 +260,31 @@ static tsr_status take_groups(struct pairing *pairing)
     return TSR_OK;
 }
 
+// True if the numbers of bytes that are computed cannot overflow.
+static bool in_range(const struct tile_layout *from, const struct tile_layout *to,
+                     const int64_t *shape, size_t unit)
+{
+    int64_t n = 16 * (int64_t)unit;
+    for (int axis = 0; axis < from->rank; axis++)
+        if (shape[axis] && !mul_ok(n, shape[axis], &n))
+            return false;
+    return mul_ok(n, from->first[from->n_shards] + 1, &n) &&
+           mul_ok(n, to->first[to->n_shards] + 1, &n);
+}
+
 tsr_status tsr__pairing_new(struct arena *arena, const struct tile_layout *from,
                             const struct partial *pending, const struct tile_layout *to,
                             const int64_t *shape, size_t elem_bytes, struct pairing *out)
 {
     *out = (struct pairing){.arena = arena,
-                            .made = arena,
                             .rank = from->rank,
                             .shape = shape,
                             .unit = (int64_t)elem_bytes,
                             .pending = pending};
-    if (from->n_shards > RESHARD_MAX_PAIRS / to->n_shards ||
+    if (from->rank != to->rank)
+        return TSR_INVALID;
+    if (!in_range(from, to, shape, elem_bytes) ||
+        from->n_shards > RESHARD_MAX_PAIRS / to->n_shards ||
         from->first[from->n_shards] > RESHARD_MAX_PAIRS / (to->first[to->n_shards] + 1))
         return TSR_UNSUPPORTED;
     // all other arrays use indices of this list instead of device numbers
