@@ -54,8 +54,8 @@ static void add_gradient(tsr_json *json)
 
 // Writes one node: its time, or its sharding if `times` is NULL. Leaves out nodes without an output
 // or a time.
-static void add_node(tsr_json *json, const struct report *report, const tsr_node *node,
-                     const struct map *times)
+static void write_node(tsr_json *json, const struct report *report, const tsr_node *node,
+                       const struct map *times)
 {
     const tsr_value *output = first_output(node);
     const double *time = times ? tsr__map_get(times, str_of(tsr__node_label(node))) : NULL;
@@ -84,7 +84,7 @@ tsr_status tsr__explorer_write(struct report *report, bool cuts, const char *pat
     tsr_json_begin(json, "results", '{');
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
          node = tsr_node_next(node))
-        add_node(json, report, node, cuts ? NULL : &times);
+        write_node(json, report, node, cuts ? NULL : &times);
     tsr_json_end(json);
     if (!cuts)
         add_gradient(json);

@@ -288,7 +288,7 @@ static bool describe(struct painter *painter, const tsr_node *node, size_t input
 
 // Adds a node to the row of the corresponding nodes in other layers. Returns false if out of
 // memory.
-static bool add_node(struct painter *painter, const tsr_node *node)
+static bool paint_node(struct painter *painter, const tsr_node *node)
 {
     int64_t bytes, stage = tsr__node_stage(node, painter->config);
     size_t input = largest_weight(node, &bytes);
@@ -368,7 +368,7 @@ bool tsr__picture_make(struct arena *arena, tsr_model *model, const tsr_config *
     tsr__map_init(&painter.rows, arena, 64);
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
          node = tsr_node_next(node))
-        if (!add_node(&painter, node))
+        if (!paint_node(&painter, node))
             return false;
     keep_largest(out);
     return !arena->failed;

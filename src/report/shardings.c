@@ -76,8 +76,8 @@ typedef VEC(struct node_row *) node_rows;
 
 // Adds a node to its row, which is created on first use. Nodes share a row if they have the same
 // `key`: name pattern, operator, stage and shardings. Returns false if out of memory.
-static bool add_node(struct report *report, struct map *seen, node_rows *rows, struct text *key,
-                     const tsr_node *node)
+static bool add_node_row(struct report *report, struct map *seen, node_rows *rows, struct text *key,
+                         const tsr_node *node)
 {
     struct arena *arena = report->arena;
     struct folded name = tsr__fold_name(arena, tsr__node_label(node));
@@ -129,7 +129,7 @@ void tsr__shardings_write(struct report *report)
     tsr__map_init(&seen, report->arena, 256);
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(report->model)); node && complete;
          node = tsr_node_next(node))
-        complete = add_node(report, &seen, &rows, &key, node);
+        complete = add_node_row(report, &seen, &rows, &key, node);
     report->arena->failed |= !complete;
     tsr__text_free(&key);
     tsr_json_begin(json, "shardings", '{');

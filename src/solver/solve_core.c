@@ -116,7 +116,7 @@ static void shift_table(struct core *core, int64_t *cell, size_t n)
 }
 
 // Adds a node. If `pin` is NONE, it gets all choices of the program, otherwise only this one.
-static bool add_node(struct core *core, uint32_t v, uint32_t pin)
+static bool add_core_node(struct core *core, uint32_t v, uint32_t pin)
 {
     const struct program_node *node = &core->program->nodes.at[v];
     struct core_node *out = &core->nodes[v];
@@ -182,7 +182,7 @@ bool tsr__core_init(struct core *core, const struct program *program, struct hea
     if (!core->nodes || !recent)
         return false;
     for (uint32_t v = 0; v < program->nodes.n; v++)
-        if (!add_node(core, v, v == pinned ? pin : NONE))
+        if (!add_core_node(core, v, v == pinned ? pin : NONE))
             return false;
     for (size_t i = 0; i < program->edges.n; i++)
         if (!add_edge(core, &program->edges.at[i], recent))

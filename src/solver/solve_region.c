@@ -104,7 +104,7 @@ static uint32_t draw_node(struct region *region)
 }
 
 // Adds a node to the region. Returns false if it is already in the region.
-static bool add_node(struct region *region, uint32_t v)
+static bool add_region_node(struct region *region, uint32_t v)
 {
     if (region->place[v] != NONE)
         return false;
@@ -118,7 +118,7 @@ static void add_ball(struct region *region, uint32_t v, uint32_t size)
 {
     const struct dense *dense = region->dense;
     uint32_t at = region->n, end = region->n + size;
-    add_node(region, v);
+    add_region_node(region, v);
     for (; at < region->n && region->n < end; at++) {
         // Takes one of the next four nodes of the queue, so that balls differ.
         uint32_t swap = at + (uint32_t)(random_next(region->random) %
@@ -132,7 +132,7 @@ static void add_ball(struct region *region, uint32_t v, uint32_t size)
         for (uint32_t i = 0; i < n && i < BRANCHES && region->n < end; i++) {
             const struct tree_edge *edge =
                 &dense->edges[dense->touch[dense->first[u] + (from + i) % n]];
-            add_node(region, edge->a == u ? edge->b : edge->a);
+            add_region_node(region, edge->a == u ? edge->b : edge->a);
         }
     }
 }
@@ -169,11 +169,11 @@ static void draw_hub(struct region *region)
     if (dense->first[v + 1] - dense->first[v] < 8)
         keep = 4;
     region->center = v;
-    add_node(region, v);
+    add_region_node(region, v);
     for (uint32_t t = dense->first[v]; t < dense->first[v + 1] && region->n < HUB_NODES; t++) {
         edge = &dense->edges[dense->touch[t]];
         if (random_next(region->random) % 4 < keep)
-            add_node(region, edge->a == v ? edge->b : edge->a);
+            add_region_node(region, edge->a == v ? edge->b : edge->a);
     }
     for (uint32_t i = 1, n = region->n; i < n && region->n < HUB_NODES; i++)
         add_ball(region, region->nodes[1 + random_next(region->random) % (n - 1)], 2);
@@ -484,7 +484,7 @@ static void empty_region(struct region *region)
 
 // Builds the region's tree, costs and spans. Nodes that would make the treewidth too large stay
 // fixed.
-static bool prepare(struct region *region, double factor)
+static bool prepare_region(struct region *region, double factor)
 {
     memset(region->fixed, 0, region->n);
     if (region->center != NONE)
@@ -551,7 +551,7 @@ static double first_step(const struct region *region, int64_t cost)
 static bool improve(struct region *region, double factor, int64_t most, int tries)
 {
     bool taken = false;
-    if (!prepare(region, factor))
+    if (!prepare_region(region, factor))
         return false;
     int64_t before = local_cost(region, region->before);
     double step = first_step(region, before);
@@ -592,7 +592,7 @@ bool tsr__region_fuse(struct region *region, const uint32_t *y, double factor, i
     const struct dense *dense = region->dense;
     for (uint32_t v = 0; v < dense->n; v++)
         if (y[v] != region->x[v])
-            add_node(region, v);
+            add_region_node(region, v);
     region->options.n = 0;
     bool taken = region->n && list_reserve(dense->heap, &region->options, 2 * (size_t)region->n);
     for (uint32_t i = 0; taken && i < region->n; i++) {
@@ -658,7 +658,7 @@ bool tsr__region_repair(struct region *region, int tries)
         uint32_t size = 1 + (uint32_t)(random_next(region->random) % 24);
         for (uint32_t v = draw_live(region, row); balls-- && v != NONE; v = draw_live(region, row))
             add_ball(region, v, size);
-        if (region->n && fill_options(region, NULL, 0) && prepare(region, 1)) {
+        if (region->n && fill_options(region, NULL, 0) && prepare_region(region, 1)) {
             reduce_violation(region);
             tsr__tree_free(&region->tree);
         }

@@ -42,7 +42,7 @@ static tsr_status forget_reference(struct work *work)
     return tsr_tensors_new(work->session, &work->unsharded);
 }
 
-static void report(struct work *work, const struct outcome *rounded)
+static void report_rounding(struct work *work, const struct outcome *rounded)
 {
     const tsr_difference *worst = &rounded->outputs[0];
     for (size_t i = 1; i < rounded->facts.n_outputs; i++)
@@ -60,7 +60,7 @@ static void report(struct work *work, const struct outcome *rounded)
 // Makes `model` and work->model compute products in float32, and drops the unsharded results.
 // work->model changes too because later trials shard copies of it. *any stays false if no kernel
 // rounds activations to 8 bits; then nothing changes.
-static tsr_status prepare(struct work *work, tsr_model *model, bool *any)
+static tsr_status prepare_float_model(struct work *work, tsr_model *model, bool *any)
 {
     tsr_status st = use_floats(model, any);
     if (st == TSR_OK && *any && model != work->model)
@@ -78,11 +78,11 @@ tsr_status tsr__verify_floats(struct work *work, tsr_model *model, const char *c
     bool any = false;
     if (work->floats)
         return TSR_DIFFERENT;
-    tsr_status st = prepare(work, model, &any);
+    tsr_status st = prepare_float_model(work, model, &any);
     if (st != TSR_OK || !any)
         return st == TSR_OK ? TSR_DIFFERENT : st;
     st = tsr__verify_sharding(work, model, config, out);
     if (st == TSR_OK && rounded.facts.n_outputs)
-        report(work, &rounded);
+        report_rounding(work, &rounded);
     return st;
 }

@@ -107,8 +107,8 @@ static const char *new_name(struct rounding *rounding)
 }
 
 // Adds a node before rounding->before. After a failure, this and later calls return NULL.
-static tsr_value *add_node(struct rounding *rounding, const char *domain, const char *op,
-                           tsr_value *const *inputs, size_t n)
+static tsr_value *add_rounding_node(struct rounding *rounding, const char *domain, const char *op,
+                                    tsr_value *const *inputs, size_t n)
 {
     const char *name = new_name(rounding);
     rounding->failed = rounding->failed || !name;
@@ -126,7 +126,7 @@ static tsr_value *add_node(struct rounding *rounding, const char *domain, const 
 static tsr_value *add(struct rounding *rounding, const char *op, tsr_value *x, tsr_value *y)
 {
     tsr_value *inputs[2] = {x, y};
-    return add_node(rounding, "", op, inputs, y ? 2 : 1);
+    return add_rounding_node(rounding, "", op, inputs, y ? 2 : 1);
 }
 
 static tsr_value *cast(struct rounding *rounding, tsr_value *x, tsr_dtype type)
@@ -157,7 +157,7 @@ static tsr_value *noise(struct rounding *rounding, tsr_value *x)
 {
     tsr_value *count = cast(rounding, add(rounding, "Size", x, NULL), TSR_FLOAT);
     tsr_value *bounds[] = {rounding->zero, count, rounding->one};
-    tsr_value *at = add_node(rounding, CONTRIB, "Range", bounds, TSR_COUNT(bounds));
+    tsr_value *at = add_rounding_node(rounding, CONTRIB, "Range", bounds, TSR_COUNT(bounds));
     at = add(rounding, "Add", at, float_constant(rounding, THIRD + (float)rounding->n_names));
     tsr_value *wave = add(rounding, "Sin", add(rounding, "Mul", at, at), NULL);
     wave = add(rounding, "Sin", add(rounding, "Mul", wave, rounding->run), NULL);

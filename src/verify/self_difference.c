@@ -83,8 +83,8 @@ static void rerun_on_ranks(struct work *work, size_t devices, struct self_differ
 }
 
 // Reports both differences, after output->ok has been set.
-static void report(struct work *work, const tsr_difference *output,
-                   const struct self_difference *self)
+static void report_self_difference(struct work *work, const tsr_difference *output,
+                                   const struct self_difference *self)
 {
     struct place at = PLACE(.file = str_of(work->path), .value = str_of(output->name));
     char how[48] = "run twice";
@@ -113,7 +113,7 @@ bool tsr__verify_self(struct work *work, size_t devices, tsr_difference *outputs
     for (size_t i = 0; i < n; i++) {
         if (!outputs[i].ok && self[i].max_abs > 0) {
             outputs[i].ok = outputs[i].max_abs <= MARGIN * self[i].max_abs;
-            report(work, &outputs[i], &self[i]);
+            report_self_difference(work, &outputs[i], &self[i]);
         }
         ok = ok && outputs[i].ok;
     }

@@ -152,7 +152,8 @@ static bool shows_something(const struct sensitivity *sensitivity)
     return false;
 }
 
-static void report(const struct sensitivity *sensitivity, size_t i, const tsr_difference *output)
+static void report_sensitivity(const struct sensitivity *sensitivity, size_t i,
+                               const tsr_difference *output)
 {
     struct work *work = sensitivity->work;
     struct place at = PLACE(.file = str_of(work->path), .value = str_of(output->name));
@@ -176,7 +177,7 @@ static void report(const struct sensitivity *sensitivity, size_t i, const tsr_di
 }
 
 // Prepares the changes of all outputs. Returns false if out of memory.
-static bool prepare(struct sensitivity *sensitivity)
+static bool prepare_sensitivity(struct sensitivity *sensitivity)
 {
     struct work *work = sensitivity->work;
     size_t n = tsr_tensors_count(work->unsharded);
@@ -195,7 +196,7 @@ bool tsr__verify_sensitivity(struct work *work, struct outcome *out)
 {
     struct sensitivity sensitivity = {.work = work, .differing = out->differing};
     tsr_difference *outputs = out->outputs;
-    if (work->options->tolerance > 0 || !prepare(&sensitivity))
+    if (work->options->tolerance > 0 || !prepare_sensitivity(&sensitivity))
         return false;
     // The difference is reported anyway, so a failure here is not.
     struct diag_mark mark = tsr__diag_mark(work->session);
@@ -207,7 +208,7 @@ bool tsr__verify_sensitivity(struct work *work, struct outcome *out)
     for (size_t i = 0; i < out->facts.n_outputs; i++) {
         if (!outputs[i].ok && explains(&sensitivity, i, out->sharded)) {
             outputs[i].ok = true;
-            report(&sensitivity, i, &outputs[i]);
+            report_sensitivity(&sensitivity, i, &outputs[i]);
         }
         ok = ok && outputs[i].ok;
     }

@@ -13,8 +13,8 @@
 // ---- comparing ---------------------------------------------------------------------------------
 
 // Adds one diagnostic for a value that differs. NaN means that there is no number to report.
-static void report(struct work *work, const tsr_difference *difference, enum diag_code code,
-                   const char *against)
+static void report_difference(struct work *work, const tsr_difference *difference,
+                              enum diag_code code, const char *against)
 {
     struct place at = PLACE(.file = str_of(work->path), .value = str_of(difference->name));
     if (difference->max_abs != difference->max_abs)
@@ -42,7 +42,7 @@ static void compare_recorded(struct work *work, const tsr_tensors *sharded, stru
         if (difference.ok)
             continue;
         outcome->facts.recorded = 0;
-        report(work, &difference, DIAG_verify_recorded, "recorded");
+        report_difference(work, &difference, DIAG_verify_recorded, "recorded");
     }
 }
 
@@ -235,7 +235,7 @@ static tsr_status verify_sharding(struct work *work, tsr_model *model, const cha
         return TSR_OK;
     for (size_t i = 0; i < out->facts.n_outputs; i++)
         if (!out->outputs[i].ok)
-            report(work, &out->outputs[i], DIAG_verify_different, "unsharded");
+            report_difference(work, &out->outputs[i], DIAG_verify_different, "unsharded");
     // Both checks run the engine again.
     tsr__verify_saturation(work);
     tsr__verify_locate(work, model, config, &out->first);

@@ -387,7 +387,7 @@ static void restore_inputs(const struct guard *guard, tsr_value *const *own)
 
 // Adds the node with new output names, because names in a branch must differ from those outside.
 // Its results are temporarily the local values of the step's outputs.
-static tsr_status add_node(struct guard *guard)
+static tsr_status add_guarded_node(struct guard *guard)
 {
     struct step *st = guard->st;
     struct str *names = ARENA_ARRAY(guard->part->draft->arena, struct str, st->n_outputs + 1);
@@ -423,7 +423,7 @@ static tsr_status add_branch(struct guard *guard, const char *name, bool empty)
         return TSR_NOMEM;
     if (empty)
         TRY(use_placeholders(guard, own));
-    tsr_status status = add_node(guard);
+    tsr_status status = add_guarded_node(guard);
     restore_inputs(guard, own);
     for (size_t i = 0; i < st->n_outputs && status == TSR_OK; i++)
         if (st->outputs[i])

@@ -124,8 +124,8 @@ struct tile_interval tsr__part_range(const struct part *part, const struct node_
     return placement_part(&nf->place, place, factor, nf->place.rule->factors[factor].size.value);
 }
 
-static tsr_value *add_node(struct part *part, const char *op, struct str out, tsr_value **inputs,
-                           size_t n)
+static tsr_value *add_helper_node(struct part *part, const char *op, struct str out,
+                                  tsr_value **inputs, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (!inputs[i])
@@ -180,7 +180,7 @@ tsr_value *tsr__part_node(struct part *part, const char *op, struct str out, tsr
     void **place = computes_sizes(op) ? place_computed(part, op, out, inputs, n) : NULL;
     if (place && *place)
         return *place;
-    tsr_value *value = add_node(part, op, out, inputs, n);
+    tsr_value *value = add_helper_node(part, op, out, inputs, n);
     if (place)
         *place = value;
     return value;
@@ -192,7 +192,7 @@ tsr_value *tsr__part_concat(struct part *part, tsr_value **values, size_t n, int
     void **place = axis == 0 ? place_computed(part, "Concat", out, values, n) : NULL;
     if (place && *place)
         return *place;
-    tsr_value *value = tsr__with_int(add_node(part, "Concat", out, values, n), "axis", axis);
+    tsr_value *value = tsr__with_int(add_helper_node(part, "Concat", out, values, n), "axis", axis);
     if (place)
         *place = value;
     return value;

@@ -40,7 +40,8 @@ static struct str fill_star(struct arena *arena, struct str pattern, struct str 
                              STR_ARG(tail));
 }
 
-static tsr_status refuse(struct draft *draft, struct str name, const char *hint, const char *what)
+static tsr_status refuse_port(struct draft *draft, struct str name, const char *hint,
+                              const char *what)
 {
     return tsr__fail(draft->session, TSR_INVALID, DIAG_partition_no_port,
                      &PLACE(.file = str_of(tsr_model_path(draft->model)), .value = name), hint,
@@ -188,8 +189,8 @@ static tsr_status keep_sharded(struct ports *ports, struct str pattern)
     }
     if (found)
         return TSR_OK;
-    return refuse(draft, pattern, "name an input or an output of the model",
-                  "the model has no input or output of this name");
+    return refuse_port(draft, pattern, "name an input or an output of the model",
+                       "the model has no input or output of this name");
 }
 
 static tsr_status give_everywhere(struct ports *ports, struct str name)
@@ -197,8 +198,8 @@ static tsr_status give_everywhere(struct ports *ports, struct str name)
     struct draft *draft = ports->draft;
     tsr_value *value = find_output(ports, name);
     if (!value)
-        return refuse(draft, name, "name an output of the model",
-                      "the model has no output of this name");
+        return refuse_port(draft, name, "name an output of the model",
+                           "the model has no output of this name");
     int rank = tsr__shapes_element(draft->flow->shapes, value).rank;
     keep(draft, value,
          tsr__layout_whole(draft->arena, rank, draft->all_devices, (size_t)draft->n_ranks));
@@ -212,9 +213,9 @@ static tsr_status add_state(struct ports *ports, tsr_value *past, tsr_value *pre
     struct shape a = tsr__shapes_of(draft->flow->shapes, past),
                  b = tsr__shapes_of(draft->flow->shapes, present);
     if (a.dtype != b.dtype || (a.rank >= 0 && b.rank >= 0 && a.rank != b.rank))
-        return refuse(draft, tsr__value_str(present),
-                      "name the output that becomes the input of the next run",
-                      "the output has another type or rank than the input");
+        return refuse_port(draft, tsr__value_str(present),
+                           "name the output that becomes the input of the next run",
+                           "the output has another type or rank than the input");
     const struct tile_layout *layout = needed_layout(ports, past);
     if (!layout) // without a reader: the default layout of outputs
         layout = tsr__layout_whole(draft->arena, a.rank, draft->all_devices, 1);
@@ -262,8 +263,9 @@ static tsr_status keep_state(struct ports *ports, struct str text)
         if (st != TSR_OK || found)
             return st;
     }
-    return refuse(ports->draft, text, "give INPUT=OUTPUT; one * on each side matches the same text",
-                  "the model has no such input and output");
+    return refuse_port(ports->draft, text,
+                       "give INPUT=OUTPUT; one * on each side matches the same text",
+                       "the model has no such input and output");
 }
 
 // ---- outputs of stages --------------------------------------------------------------------------

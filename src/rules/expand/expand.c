@@ -106,8 +106,8 @@ static struct str new_name(struct expansion *expansion, const char *what)
 }
 
 // Adds a node with 1 to 3 outputs. It has the name of its first output.
-static tsr_node *add_node(struct expansion *expansion, const char *domain, const char *op, int n,
-                          tsr_value *const *inputs, int n_out)
+static tsr_node *add_expanded_node(struct expansion *expansion, const char *domain, const char *op,
+                                   int n, tsr_value *const *inputs, int n_out)
 {
     const char *outputs[3] = {NULL};
     int n_names = (int)clamped(n_out, 0, (int64_t)TSR_COUNT(outputs));
@@ -135,14 +135,14 @@ static tsr_node *add_node(struct expansion *expansion, const char *domain, const
 tsr_node *tsr__x_nodes(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs,
                        int n_out)
 {
-    return add_node(expansion, "", op, n, inputs, n_out);
+    return add_expanded_node(expansion, "", op, n, inputs, n_out);
 }
 
 tsr_node *tsr__x_fused(struct expansion *expansion, const char *op, int n, tsr_value *const *inputs)
 {
     for (int i = 0; i < n; i++)
         expansion->failed = expansion->failed || !inputs[i];
-    return add_node(expansion, MICROSOFT, op, n, inputs, 1);
+    return add_expanded_node(expansion, MICROSOFT, op, n, inputs, 1);
 }
 
 // NULL fails the expansion.

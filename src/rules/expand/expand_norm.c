@@ -23,7 +23,7 @@ struct norm {
 #define SKIP_EPSILON 1e-12F
 
 // Reads the input. False: the rank is unknown or too large, and the node is not expanded.
-static bool begin(struct expansion *expansion, struct norm *norm)
+static bool begin_norm(struct expansion *expansion, struct norm *norm)
 {
     struct shape in = tsr__x_shape(expansion, 0);
     *norm = (struct norm){
@@ -50,7 +50,7 @@ static void end(struct expansion *expansion, const struct norm *norm, tsr_value 
 // Finds the dimensions of a row: one axis, or (flat, before opset 13) all from the axis on.
 static bool begin_softmax(struct expansion *expansion, struct norm *norm, bool flat)
 {
-    if (!begin(expansion, norm))
+    if (!begin_norm(expansion, norm))
         return false;
     // Before opset 13 the default axis is 1, and all dimensions from the axis on are one row.
     int64_t axis = tsr__x_int(expansion, "axis", flat ? 1 : -1);
@@ -159,7 +159,7 @@ void tsr__expand_mvn(struct expansion *expansion)
     struct norm s;
     const int64_t *axes;
     size_t n = tsr_attr_ints(tsr_node_find_attr(expansion->node, "axes"), &axes);
-    if (!begin(expansion, &s))
+    if (!begin_norm(expansion, &s))
         return;
     if (!n) {
         axes = usual;
@@ -224,7 +224,7 @@ static void layer_norm(struct expansion *expansion, bool centred, size_t shift, 
                        int inverse_out)
 {
     struct norm s;
-    if (!begin(expansion, &s))
+    if (!begin_norm(expansion, &s))
         return;
     axes_from(&s, tsr__axis(tsr__x_int(expansion, "axis", -1), s.rank), s.rank);
     tsr_value *value = normalized(expansion, &s, centred, mean_out, inverse_out);
@@ -301,7 +301,7 @@ static void scale_channels(struct expansion *expansion, const struct norm *norm,
 void tsr__expand_instance_norm(struct expansion *expansion)
 {
     struct norm s;
-    if (!begin(expansion, &s))
+    if (!begin_norm(expansion, &s))
         return;
     axes_from(&s, 2, s.rank);
     scale_channels(expansion, &s, normalized(expansion, &s, true, -1, -1));
@@ -334,7 +334,7 @@ void tsr__expand_group_norm(struct expansion *expansion)
     struct norm s;
     struct shape in = tsr__x_shape(expansion, 0);
     int64_t groups = tsr__x_int(expansion, "num_groups", 1);
-    if (!begin(expansion, &s))
+    if (!begin_norm(expansion, &s))
         return;
     int64_t channels = in.rank > 1 ? in.dims[1].value : -1;
     if (channels < 1 || groups < 1 || channels % groups) {

@@ -38,7 +38,7 @@ struct start {
 // Which dimensions are reduced: those that the node names, or all after the channels.
 enum reduced { REDUCED_AXES, REDUCED_SPACE };
 
-static bool begin(struct expansion *expansion, struct start *start, enum reduced reduced)
+static bool begin_reduce(struct expansion *expansion, struct start *start, enum reduced reduced)
 {
     struct shape in = tsr__x_shape(expansion, 0);
     start->type = in.dtype;
@@ -76,7 +76,7 @@ static tsr_value *divisor(struct expansion *expansion, const struct start *start
 static void mean(struct expansion *expansion, enum reduced reduced)
 {
     struct start start;
-    if (!begin(expansion, &start, reduced))
+    if (!begin_reduce(expansion, &start, reduced))
         return;
     tsr_value *sum =
         tsr__x_reduce(expansion, "ReduceSum", start.value, start.axes, start.n, start.keep);
@@ -97,7 +97,7 @@ void tsr__expand_global_average_pool(struct expansion *expansion)
 static void reduce_then(struct expansion *expansion, const char *reduction, const char *last)
 {
     struct start start;
-    if (!begin(expansion, &start, REDUCED_AXES))
+    if (!begin_reduce(expansion, &start, REDUCED_AXES))
         return;
     tsr_value *sum =
         tsr__x_reduce(expansion, reduction, start.value, start.axes, start.n, start.keep);
@@ -119,7 +119,7 @@ void tsr__expand_reduce_log_sum(struct expansion *expansion)
 void tsr__expand_reduce_log_sum_exp(struct expansion *expansion)
 {
     struct start start;
-    if (!begin(expansion, &start, REDUCED_AXES))
+    if (!begin_reduce(expansion, &start, REDUCED_AXES))
         return;
     tsr_value *top = tsr__x_reduce(expansion, "ReduceMax", start.value, start.axes, start.n, true);
     top = X_OP(expansion, "Where", X_OP(expansion, "IsInf", top),
@@ -139,7 +139,7 @@ void tsr__expand_global_lp_pool(struct expansion *expansion)
 {
     int64_t p = tsr__x_int(expansion, "p", 2);
     struct start s;
-    if (!begin(expansion, &s, REDUCED_SPACE))
+    if (!begin_reduce(expansion, &s, REDUCED_SPACE))
         return;
     tsr_value *value = s.value;
     if (p == 1) {

@@ -44,7 +44,7 @@ static tsr_status add_spec(struct lines *lines, const tsr_spec *spec, struct str
     return TSR_OK;
 }
 
-static tsr_status add_node(struct lines *lines, const tsr_node_config *nc, struct str path)
+static tsr_status add_node_edits(struct lines *lines, const tsr_node_config *nc, struct str path)
 {
     int64_t stage;
     if (tsr_node_config_stage(nc, &stage))
@@ -99,7 +99,7 @@ static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const t
         if (!path.p)
             return TSR_NOMEM;
         if (nc)
-            TRY(add_node(lines, nc, path));
+            TRY(add_node_edits(lines, nc, path));
         add_delay(lines, node, path);
         TRY(add_bodies(lines, node, config, path));
     }

@@ -109,7 +109,7 @@ static bool take(const struct agree *agree, struct solve *solve, const struct gi
 
 // Starts a placement in which nothing is sharded. A failed `take` makes a placement unusable, so
 // every attempt starts with a new one.
-static bool begin(const struct agree *agree, struct solve *solve)
+static bool begin_agreement(const struct agree *agree, struct solve *solve)
 {
     if (!tsr__solve_init(solve, agree->arena, agree->arena, agree->rule, agree->n_all))
         return false;
@@ -124,7 +124,7 @@ static const char *required_layout(const struct agree *agree, const struct given
 {
     struct solve solve;
     struct placement placement;
-    if (!begin(agree, &solve) || !take(agree, &solve, by) ||
+    if (!begin_agreement(agree, &solve) || !take(agree, &solve, by) ||
         !tsr__solve_result(&solve, agree->arena, &placement))
         return NULL;
     const struct rule_tensor *tensor = &placement.rule->inputs[given->input];
@@ -171,7 +171,7 @@ static const struct given *find_contradiction(const struct agree *agree, size_t 
 {
     for (size_t k = 0; k < i; k++) {
         struct solve solve;
-        if (begin(agree, &solve) && take(agree, &solve, &agree->given[k]) &&
+        if (begin_agreement(agree, &solve) && take(agree, &solve, &agree->given[k]) &&
             !take(agree, &solve, &agree->given[i]))
             return &agree->given[k];
     }
@@ -194,7 +194,7 @@ static void report_broadcast(const struct agree *agree, const struct given *give
 static bool fits_all(const struct agree *agree)
 {
     struct solve all;
-    if (!begin(agree, &all))
+    if (!begin_agreement(agree, &all))
         return false;
     for (size_t i = 0; i < agree->n; i++)
         if (!take(agree, &all, &agree->given[i]))
@@ -207,11 +207,11 @@ static bool fits_all(const struct agree *agree)
 static bool check_layouts(const struct agree *agree)
 {
     struct solve all, alone;
-    if (!begin(agree, &all))
+    if (!begin_agreement(agree, &all))
         return false;
     for (size_t i = 0; i < agree->n; i++) {
         const struct given *given = &agree->given[i];
-        if (!begin(agree, &alone))
+        if (!begin_agreement(agree, &alone))
             return false;
         if (!take(agree, &alone, given)) {
             if (agree->assumed && alone.broadcast)

@@ -61,8 +61,8 @@ static const char *reason(const struct flow_work *work, const struct node_flow *
     return "the sequences of the node are stored on other devices";
 }
 
-static void report(struct flow_work *work, const struct node_flow *nf, const struct specs *specs,
-                   bool out, size_t i)
+static void report_misplaced(struct flow_work *work, const struct node_flow *nf,
+                             const struct specs *specs, bool out, size_t i)
 {
     const tsr_value *value = slot_value(nf->node, out, i);
     if (!(work->report & REPORT_UNSHARDED))
@@ -150,7 +150,7 @@ void tsr__flow_misplaced(struct flow_work *work, struct node_flow *nf,
         if (is_followed(nf, &specs, is_out, i))
             continue;
         nf->replicated = reason(work, nf, &specs);
-        report(work, nf, &specs, is_out, i);
+        report_misplaced(work, nf, &specs, is_out, i);
     }
     if (!nf->replicated && work->within)
         nf->replicated = check_stage(work, nf->node);

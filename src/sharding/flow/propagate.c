@@ -106,7 +106,7 @@ static void mark_fixed(struct propagate *propagate, const tsr_node *node)
     }
 }
 
-static bool prepare(struct propagate *propagate)
+static bool prepare_propagation(struct propagate *propagate)
 {
     size_t n_ids = tsr__model_value_ids(propagate->work.flow->model), i = 0;
     tsr_graph *graph = tsr_model_graph(propagate->work.flow->model);
@@ -409,7 +409,7 @@ static void settle(struct propagate *propagate)
 struct flow *tsr__flow_propagated(struct arena *arena, tsr_model *model, const tsr_config *config)
 {
     struct propagate propagate = {.arena = arena, .work.keep_empty = true};
-    if (!tsr__flow_start(&propagate.work, arena, model, config) || !prepare(&propagate))
+    if (!tsr__flow_start(&propagate.work, arena, model, config) || !prepare_propagation(&propagate))
         return NULL;
     settle(&propagate);
     if (!propagate.failed &&
