@@ -212,6 +212,7 @@ def by_hand_again(d, place):
     for name in ("by-hand", "by-hand-2"):
         page.press("hand")
         assert not page.error() and page.text("#report header").count(name), (page.error(), page.text("#report header"))
+        assert page.text("#command") == "tessera report model.onnx --config %s -o page.html" % name, page.text("#command")
         node = onnx.load(BERT).graph.node[-1]
         page.edit(node.name, node.output[0], "{1,2:0,1}")
         assert not page.error(), page.error()

@@ -151,7 +151,7 @@ async function present(version) {
         report.findings = version.findings;
         report.change = changeNode;
         version.ranks = await ranks(words, version.files);
-        report.command = version.command || report.command;
+        report.command = version.command || command(words);
         if (version.plan && report.plan) report.plan.compared = version.plan.compared;
         version.report = report;
     }
@@ -159,6 +159,11 @@ async function present(version) {
     model.shown = version;
     drawVersion(version);
     keepAddress();
+}
+
+// Returns the command that makes the page of `tessera report`.
+function command(words) {
+    return ['tessera', 'report', ...words, '-o', 'page.html'].map(shellWord).join(' ');
 }
 
 function drawVersion(version) {
@@ -213,7 +218,7 @@ async function plan() {
     const { [planName()]: written, ...others } = files;
     await present({
         label: 'plan for ' + options.machine, files: others, plan: document, written, config: document.configuration, options, edits: [],
-        begun: 'plan', command: ['tessera', 'report', model.name, ...words, '-o', 'page.html'].map(shellWord).join(' '),
+        begun: 'plan', command: command([model.name, ...words]),
     });
 }
 
