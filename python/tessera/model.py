@@ -800,11 +800,10 @@ class Model:
 
 def plan_of(result: Any) -> Plan:
     facts = read(_api.tsr_plan_facts, library.tsr_plan_result_about, result)
-    picoseconds = facts.latency if facts.n_stages else facts.cost
     counts = counts_of(facts.n_collectives, library.tsr_plan_result_collective, result)
     experts = [read(_api.tsr_plan_expert, library.tsr_plan_result_compared, result, i) for i in range(facts.n_compared)]
     compared = [ComparedPlan(_text(e.name), e.fits, e.milliseconds, e.communication_ms, e.needs_bytes, _text(e.reason)) for e in experts]
-    return Plan(facts.devices, facts.optimal, facts.gap, picoseconds / 1e9, facts.one_device / 1e9, list(facts.memory[:facts.devices]),
+    return Plan(facts.devices, facts.optimal, facts.gap, facts.milliseconds, facts.one_device / 1e9, list(facts.memory[:facts.devices]),
                 _text(facts.config), PlanNodes(facts.nodes), facts.cut_nodes, counts, facts.n_stages, compared, facts.assumed)
 
 

@@ -145,7 +145,7 @@ static tsr_status plan_and_partition(tsr_generator *generator, tsr_model *model,
         tsr_plan_facts facts = TSR_PLAN_FACTS_INIT;
         (void)tsr_plan_result_about(planned, &facts);
         partition.config = facts.config;
-        generator->predicted = facts.cost;
+        generator->predicted = tsr__genai_run_time(&facts);
         generator->one_device = facts.one_device;
         // a topology with choices may use fewer devices
         generator->devices = (int64_t)facts.devices;

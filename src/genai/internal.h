@@ -68,4 +68,10 @@ int64_t tsr__genai_cache_heads(const tsr_folder *folder);
 tsr_status tsr__genai_sizes(tsr_folder *folder, const tsr_model *model, int64_t tokens,
                             int64_t past, const tsr_dim_size **out, size_t *n);
 
+// Returns the predicted time of one run in picoseconds.
+static inline int64_t tsr__genai_run_time(const tsr_plan_facts *facts)
+{
+    return (int64_t)(facts->milliseconds * 1e9 + 0.5);
+}
+
 #endif

@@ -200,7 +200,8 @@ static int64_t time_on_one(tsr_folder *folder, const struct machine *machine)
     int64_t time = 0;
     if (st == TSR_OK) {
         tsr_plan_facts facts = facts_of(planned);
-        time = machine->topology && facts.devices > 1 ? facts.one_device : facts.cost;
+        time =
+            machine->topology && facts.devices > 1 ? facts.one_device : tsr__genai_run_time(&facts);
     }
     tsr_plan_result_free(planned);
     return time;
@@ -288,7 +289,8 @@ static tsr_status partition_model(tsr_folder *folder, tsr_model *model,
         st = tsr_partition(model, parts, &options, &found);
     if (st == TSR_OK) {
         tsr_plan_facts facts = facts_of(planned);
-        tsr_partition_result_predict(found, facts.cost, machine->alone, facts.device_flops);
+        tsr_partition_result_predict(found, tsr__genai_run_time(&facts), machine->alone,
+                                     facts.device_flops);
         *out = found;
     }
     tsr_plan_result_free(planned);

@@ -255,8 +255,56 @@ static int64_t slice_value_time(const struct set_model *model, const tsr_value *
                           &planner->machine.slowest);
 }
 
+// True if an earlier node, or an earlier input of the node, reads the value in that layout.
+static bool read_earlier(const struct planner *planner, size_t node, size_t slot,
+                         const tsr_value *value, uint32_t layout)
+{
+    for (size_t k = 0; k <= node; k++) {
+        const struct plan_node *at = &planner->nodes[k];
+        size_t n = k == node ? slot : tsr__plan_reads(at);
+        for (size_t i = 0; i < n && at->strategy; i++)
+            if (tsr__plan_read(at, i) == value && at->strategy->at.at[at->choice].in[i] == layout)
+                return true;
+    }
+    return false;
+}
+
+// Returns the time by which slicing an input takes longer in all copies than in one. If the batch
+// has no known size, the shard along the other axes is sliced first, out of all copies' shares, and
+// then the share of the copy (partition/emit/emit_slice.c). One copy is charged for its share only.
+static int64_t slice_all_time(const struct set_model *model, const tsr_value *value)
+{
+    struct planner *part = model->part;
+    const struct plan_value *plan_value = &part->values[tsr__value_id(value)];
+    int dim = tsr__set_batch_dim(model, value);
+    int64_t ps = 0;
+    if (dim < 0 || plan_value->open[dim] >= 0)
+        return 0;
+    struct arena scratch = {.session = part->session};
+    struct tile_layout *full =
+        tsr__layout_whole(&scratch, plan_value->rank, part->machine.all, (size_t)part->machine.n);
+    uint32_t from = full ? tsr__planner_layout(part, full) : PLAN_NO_LAYOUT;
+    tsr__arena_free(&scratch);
+    for (size_t k = 0; k < part->n_nodes && from != PLAN_NO_LAYOUT; k++) {
+        const struct plan_node *node = &part->nodes[k];
+        for (size_t i = 0; i < tsr__plan_reads(node) && node->strategy; i++) {
+            uint32_t want = node->strategy->at.at[node->choice].in[i];
+            if (tsr__plan_read(node, i) != value || want == PLAN_NO_LAYOUT ||
+                tsr__layout_is_whole(part->layouts.at[want].tiles) ||
+                part->layouts.at[want].tiles->dims[dim].n > 0 ||
+                read_earlier(part, k, i, value, want))
+                continue;
+            ps = int64_min(ps + times_ps(tsr__resharding_time(part, from, want, plan_value),
+                                         model->set->copies),
+                           PLAN_NEVER);
+        }
+    }
+    return ps;
+}
+
 // Returns the time of slicing the shares of copies out of the inputs. Nodes that read a shard slice
-// it in any case, so only inputs that are read in full are charged.
+// it in any case, so only inputs that are read in full are charged, and what slicing the shard
+// takes longer.
 static int64_t slice_time(const struct set_model *model)
 {
     const struct planner *planner = model->part;
@@ -270,6 +318,7 @@ static int64_t slice_time(const struct set_model *model)
             continue;
         if (some_node_reads_full(planner, value) && tsr__set_batch_dim(model, value) >= 0)
             ps += slice_value_time(model, value);
+        ps = int64_min(ps + slice_all_time(model, value), PLAN_NEVER);
     }
     return ps;
 }
