@@ -381,7 +381,7 @@ TSR_API int tsr_topology_grid(const tsr_topology *topology, int *sides, int n);
 typedef struct tsr_topology_price {
     int64_t picoseconds;
     int64_t bound;         /* no algorithm is faster */
-    const char *algorithm; /* the fastest algorithm */
+    const char *algorithm; /* the algorithm that runs for this size */
 } tsr_topology_price;
 /* Predicts the time of a collective over the devices of a group. `bytes` is the size of the full
  * tensor. */

@@ -20,6 +20,8 @@ static const struct entry driver_entries[] = {GPU_FUNCTIONS(ENTRY)};
 static const struct entry nccl_entries[] = {
     NCCL_FUNCTIONS(ENTRY){"ncclGetErrorString", offsetof(struct gpu, ncclGetErrorString)}};
 
+static const struct entry collective_entries[] = {NCCL_COLLECTIVES(ENTRY)};
+
 // Looks up functions of a library. Returns the name of the first one that it lacks, or NULL.
 static const char *fill(struct gpu *gpu, void *library, const struct entry *entries, size_t n)
 {
@@ -46,6 +48,8 @@ static void load_nccl(struct gpu *gpu, const char *name)
         return;
     bool complete = !fill(gpu, gpu->nccl, nccl_entries, TSR_COUNT(nccl_entries)) &&
                     gpu->ncclGetVersion(&gpu->nccl_version) == 0;
+    gpu->nccl_collectives =
+        complete && !fill(gpu, gpu->nccl, collective_entries, TSR_COUNT(collective_entries));
     if (complete)
         return;
     dlclose(gpu->nccl);

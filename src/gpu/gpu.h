@@ -185,6 +185,8 @@ struct nccl_id {
 // Returns the version of NCCL: 23007 is 2.30.7. 0: NCCL was not found.
 int tsr__nccl_version(const struct gpu *gpu);
 bool tsr__nccl_has(tsr_dtype type); // true: NCCL can reduce the type
+// True if NCCL has the collectives below, besides all-reduce and messages.
+bool tsr__nccl_collectives(const struct gpu *gpu);
 int tsr__nccl_id(const struct gpu *gpu, struct nccl_id *out);
 // Joining a communicator waits for all members, so it runs on a separate thread (nccl_join.c).
 // `start` returns NULL if no thread could be started. `wait` returns true when joining has ended;
@@ -197,8 +199,19 @@ bool tsr__nccl_join_wait(struct nccl_joining *joining, int ms);
 int tsr__nccl_join_take(struct nccl_joining *joining, void **out);
 void tsr__nccl_join_abandon(struct nccl_joining *joining);
 void tsr__nccl_leave(const struct gpu *gpu, void *comm, bool abort);
+// Reductions read fold->in[0] and write fold->out[0], with fold->count elements of the result:
+// a reduce-scatter reads as many for each member. root: index of the member that gets the result.
 int tsr__nccl_all_reduce(const struct gpu *gpu, void *comm, const struct gpu_fold *fold,
                          void *stream);
+int tsr__nccl_reduce_scatter(const struct gpu *gpu, void *comm, const struct gpu_fold *fold,
+                             void *stream);
+int tsr__nccl_reduce(const struct gpu *gpu, void *comm, const struct gpu_fold *fold, int root,
+                     void *stream);
+int tsr__nccl_all_gather(const struct gpu *gpu, void *comm, const void *in, void *out, size_t bytes,
+                         void *stream);
+// Copies p of the root to p of all others.
+int tsr__nccl_broadcast(const struct gpu *gpu, void *comm, void *p, size_t bytes, int root,
+                        void *stream);
 // One message to and one from each other member, concurrently; length 0: no message.
 struct nccl_part {
     const void *send;

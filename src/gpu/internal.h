@@ -67,13 +67,26 @@ typedef uint64_t device_address;
     F(ncclGroupStart, (void))                                                                      \
     F(ncclGroupEnd, (void))
 
+// Without one of these, groups use the others.
+#define NCCL_COLLECTIVES(F)                                                                        \
+    F(ncclAllGather,                                                                               \
+      (const void *in, void *out, size_t count, int type, void *comm, void *stream))               \
+    F(ncclReduceScatter,                                                                           \
+      (const void *in, void *out, size_t count, int type, int op, void *comm, void *stream))       \
+    F(ncclBroadcast,                                                                               \
+      (const void *in, void *out, size_t count, int type, int root, void *comm, void *stream))     \
+    F(ncclReduce, (const void *in, void *out, size_t count, int type, int op, int root,            \
+                   void *comm, void *stream))
+
 #define GPU_FUNCTION(name, arguments) int(*name) arguments;
 struct gpu {
     GPU_FUNCTIONS(GPU_FUNCTION)
     NCCL_FUNCTIONS(GPU_FUNCTION)
+    NCCL_COLLECTIVES(GPU_FUNCTION)
     const char *(*ncclGetErrorString)(int code);
     void *driver, *nccl; // nccl NULL: not available
     int count, version, nccl_version;
+    bool nccl_collectives; // all of NCCL_COLLECTIVES
     bool stands_in;
 };
 #undef GPU_FUNCTION

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nccl.c - the NCCL calls that are used: all-reduce, and grouped send and receive.
+// nccl.c - the NCCL calls that are used: its collectives, and grouped send and receive.
 //
 // One member creates an id, which the user of this module sends to the others; all join with it.
 // Sends and receives are grouped, so that no two members wait for each other.
@@ -29,6 +29,11 @@ bool tsr__nccl_has(tsr_dtype type)
     return type_of(type) != NCCL_NONE;
 }
 
+bool tsr__nccl_collectives(const struct gpu *gpu)
+{
+    return gpu->nccl && gpu->nccl_collectives;
+}
+
 int tsr__nccl_id(const struct gpu *gpu, struct nccl_id *out)
 {
     return gpu->ncclGetUniqueId(out);
@@ -44,13 +49,41 @@ void tsr__nccl_leave(const struct gpu *gpu, void *comm, bool abort)
         gpu->ncclCommDestroy(comm);
 }
 
+// NCCL's numbers of the reductions.
+static const int ops[GPU_REDUCE_COUNT] = {
+    [GPU_SUM] = 0, [GPU_PROD] = 1, [GPU_MAX] = 2, [GPU_MIN] = 3};
+
 int tsr__nccl_all_reduce(const struct gpu *gpu, void *comm, const struct gpu_fold *fold,
                          void *stream)
 {
-    static const int ops[GPU_REDUCE_COUNT] = {
-        [GPU_SUM] = 0, [GPU_PROD] = 1, [GPU_MAX] = 2, [GPU_MIN] = 3};
     return gpu->ncclAllReduce(fold->in[0], fold->out[0], (size_t)fold->count, type_of(fold->type),
                               ops[fold->reduce], comm, stream);
+}
+
+int tsr__nccl_reduce_scatter(const struct gpu *gpu, void *comm, const struct gpu_fold *fold,
+                             void *stream)
+{
+    return gpu->ncclReduceScatter(fold->in[0], fold->out[0], (size_t)fold->count,
+                                  type_of(fold->type), ops[fold->reduce], comm, stream);
+}
+
+int tsr__nccl_reduce(const struct gpu *gpu, void *comm, const struct gpu_fold *fold, int root,
+                     void *stream)
+{
+    return gpu->ncclReduce(fold->in[0], fold->out[0], (size_t)fold->count, type_of(fold->type),
+                           ops[fold->reduce], root, comm, stream);
+}
+
+int tsr__nccl_all_gather(const struct gpu *gpu, void *comm, const void *in, void *out, size_t bytes,
+                         void *stream)
+{
+    return gpu->ncclAllGather(in, out, bytes, NCCL_INT8, comm, stream);
+}
+
+int tsr__nccl_broadcast(const struct gpu *gpu, void *comm, void *p, size_t bytes, int root,
+                        void *stream)
+{
+    return gpu->ncclBroadcast(p, p, bytes, NCCL_INT8, root, comm, stream);
 }
 
 // Sends a part to each other member and receives one from it. The caller copies the part of `self`

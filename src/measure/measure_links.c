@@ -181,16 +181,15 @@ static void group_of(const struct measure_rank *rank, int size, struct timed_gro
         timed_group->members[i] = first + i;
 }
 
+// Each rank has 1/n of the bytes and sends 1/n of that to each rank.
 static tsr_status to_all(struct measure_rank *rank, struct timed_group *timed_group, int64_t bytes,
-                         bool gather, struct comm_trouble *why)
+                         struct comm_trouble *why)
 {
-    struct comm_call call = tensor_call(rank, timed_group->members, timed_group->n,
-                                        gather ? COMM_ALL_GATHER : COMM_ALL_TO_ALL);
-    // After an all-gather each rank has all bytes. In an all-to-all each rank has 1/n of them and
-    // sends 1/n of that to each rank.
-    size_t piece = (size_t)bytes / (size_t)timed_group->n / (gather ? 1 : (size_t)timed_group->n);
+    struct comm_call call =
+        tensor_call(rank, timed_group->members, timed_group->n, COMM_ALL_TO_ALL);
+    size_t n = (size_t)timed_group->n, piece = (size_t)bytes / n / n;
     for (int i = 0; i < timed_group->n; i++) {
-        size_t at = gather ? 0 : (size_t)i * piece;
+        size_t at = (size_t)i * piece;
         timed_group->send[i] = (struct comm_buffer){.p = timed_group->in + at, .bytes = piece};
         timed_group->recv[i] =
             (struct comm_buffer){.p = timed_group->out + (size_t)i * piece, .bytes = piece};
@@ -220,11 +219,15 @@ static tsr_status fold(struct measure_rank *rank, struct timed_group *timed_grou
 static tsr_status once(struct measure_rank *rank, struct timed_group *timed_group, int64_t bytes,
                        enum tsr_collective what, struct comm_trouble *why)
 {
-    if (what == TSR_ALL_GATHER || what == TSR_ALL_TO_ALL)
-        return to_all(rank, timed_group, bytes, what == TSR_ALL_GATHER, why);
-    if (what != TSR_BROADCAST)
+    if (what == TSR_ALL_TO_ALL)
+        return to_all(rank, timed_group, bytes, why);
+    if (what != TSR_BROADCAST && what != TSR_ALL_GATHER)
         return fold(rank, timed_group, bytes, what, why);
-    struct comm_call call = tensor_call(rank, timed_group->members, timed_group->n, COMM_BROADCAST);
+    struct comm_call call =
+        tensor_call(rank, timed_group->members, timed_group->n, (enum comm_kind)what);
+    if (what == TSR_ALL_GATHER)
+        return tsr__comm_all_gather(rank->endpoint, &call, timed_group->in,
+                                    (size_t)bytes / (size_t)timed_group->n, timed_group->out, why);
     return tsr__comm_broadcast(rank->endpoint, &call, (int)timed_group->members[0], timed_group->in,
                                (size_t)bytes, why);
 }

@@ -468,8 +468,12 @@ static OrtStatus *broadcast(struct kernel *kernel, OrtKernelContext *context,
     struct receive_context received = {.kernel = kernel, .context = context, .recv = recv};
     while (kernel->call.group[received.root] != kernel->root)
         received.root++;
-    struct comm_exchange exchange = {
-        .send = send, .recv = recv, .arrived = broadcast_arrived, .data = &received};
+    const struct comm_collective collective = {.in = view->data, .root = received.root};
+    struct comm_exchange exchange = {.collective = &collective,
+                                     .send = send,
+                                     .recv = recv,
+                                     .arrived = broadcast_arrived,
+                                     .data = &received};
     size_t bytes = (size_t)view->elements * tsr__elem_bytes(view->type);
     if (received.root == kernel->self) {
         void *out;

@@ -86,6 +86,7 @@ struct gather {
     const struct tensor_view *view;
     struct along along;
     struct comm_buffer *recv;
+    struct comm_collective collective; // with the memory where the pieces arrive
     char *out;
     OrtStatus *status;
 };
@@ -131,6 +132,7 @@ static tsr_status gather_arrived(void *data, const int64_t (*notes)[COMM_NOTES],
     if (gather->status)
         return tsr__kernel_refuse(gather->kernel, why, gather->kernel->ops->endpoint->rank,
                                   "is out of memory");
+    gather->collective.out = at;
     for (int i = 0; i < gather->kernel->call.n_group; i++) {
         gather->recv[i].p = at;
         at += gather->recv[i].bytes;
@@ -176,8 +178,12 @@ static OrtStatus *gather_pieces(struct gather *gather, struct arena *arena)
             .p = (void *)view->data,
             .bytes = (size_t)view->elements * tsr__elem_bytes(view->type),
         };
-    struct comm_exchange exchange = {
-        .send = send, .recv = gather->recv, .arrived = gather_arrived, .data = gather};
+    gather->collective.in = view->data;
+    struct comm_exchange exchange = {.collective = &gather->collective,
+                                     .send = send,
+                                     .recv = gather->recv,
+                                     .arrived = gather_arrived,
+                                     .data = gather};
     tsr__along_note(view, &gather->along, exchange.notes);
     struct comm_trouble why;
     tsr_status st = tsr__comm_exchange(kernel->ops->endpoint, &kernel->call, &exchange, &why);

@@ -191,8 +191,12 @@ static OrtStatus *gather_texts(struct kernel *kernel, OrtKernelContext *context,
         return tsr__kernel_error(kernel, "out of memory");
     for (size_t i = 0; i < n; i++)
         send[i] = (struct comm_buffer){.p = message, .bytes = bytes};
-    struct comm_exchange exchange = {
-        .send = send, .recv = gather.recv, .arrived = texts_arrived, .data = &gather};
+    const struct comm_collective collective = {.in = message};
+    struct comm_exchange exchange = {.collective = &collective,
+                                     .send = send,
+                                     .recv = gather.recv,
+                                     .arrived = texts_arrived,
+                                     .data = &gather};
     tsr__along_note(&x, &gather.along, exchange.notes);
     exchange.notes[NOTE_BYTES] = (int64_t)texts.bytes;
     struct comm_trouble why;

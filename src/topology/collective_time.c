@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// collective_time.c - predicted time of collectives: the minimum over algorithms, unless the
-// collective was measured.
+// collective_time.c - predicted time of collectives: that of the algorithm that the transports run
+// (tsr__algorithm), unless the collective was measured.
 //
 // Each schedule is run once with one byte. The time of a step is the sum of three maxima: the
 // longest latency of a message, the largest message cost of a sender or receiver, and the time of
@@ -11,7 +11,6 @@
 // for the start and 0.5 us per message. Each of the 3 steps takes 1.5 us + B / 4 / 1e9 s:
 // 12.5 us + 0.75 ns per byte in total.
 #include "topology/internal.h"
-#include "collective/collective.h"
 
 #include <math.h>
 
@@ -33,8 +32,8 @@ static void **kept_at(tsr_topology *topology, int what, const struct topology_gr
     return tsr__map_at_copy(&topology->times_of_groups, str_bytes(key, n * sizeof *key));
 }
 
-// Returns the cached entry for all pairs; NULL: out of memory. `algorithm` of the entry is NULL
-// until it is computed.
+// Returns the cached entry for all pairs; NULL: out of memory. `name` of the entry is NULL until it
+// is computed.
 static struct timed_algorithm *all_pairs_of(tsr_topology *topology,
                                             const struct topology_groups *groups)
 {
@@ -172,9 +171,12 @@ static void exchange(void *data, const struct topology_groups *groups, double by
 {
     struct meter *meter = data;
     struct timed_algorithm *one = all_pairs_of(meter->topology, groups);
-    if (one && !one->algorithm) {
+    if (one && !one->name) {
         double latency = load_all_pairs(meter, groups) ? meter->longest : INFINITY;
-        *one = (struct timed_algorithm){"all pairs", latency, unload(meter), meter->start};
+        *one = (struct timed_algorithm){.name = "all pairs",
+                                        .latency = latency,
+                                        .per_byte = unload(meter),
+                                        .start = meter->start};
     }
     if (!one || isinf(one->latency)) {
         meter->unreachable = true;
@@ -213,28 +215,19 @@ static double fold_per_byte(const tsr_topology *topology, enum tsr_collective wh
     return slowest * (groups->size + 1) / groups->size;
 }
 
-// ---- the best algorithms of one collective
+// ---- the algorithms of one collective
 
-#define MAX_TIMED 32
-
-// The algorithms that can be the fastest for some number of bytes. An algorithm is left out if one
-// before it has no higher latency and needs no more time per byte.
-struct timed_algorithms {
+// An algorithm for some groups. Its schedules have the same name; the fastest counts.
+struct timed_row {
+    const struct comm_algorithm *algorithm;
     int n;
-    struct timed_algorithm *at;
+    struct timed_algorithm at[ALGORITHM_SCHEDULES];
 };
-
-static void keep_algorithm(struct timed_algorithms *p, const struct algorithm *algorithm,
-                           const struct meter *meter, double fold)
-{
-    struct timed_algorithm timed = {algorithm->name, meter->start + meter->latency,
-                                    meter->per_byte + fold, meter->start};
-    for (int i = 0; i < p->n; i++)
-        if (p->at[i].latency <= timed.latency && p->at[i].per_byte <= timed.per_byte)
-            return;
-    if (p->n < MAX_TIMED)
-        p->at[p->n++] = timed;
-}
+// What is known of some groups, and the algorithms that were asked for so far.
+struct timed_groups {
+    struct comm_shape shape;
+    VEC(struct timed_row *) rows;
+};
 
 // Returns the topology's meter, made on demand: clearing its buffers for every pair of thousands of
 // devices would take minutes. NULL: out of memory.
@@ -259,45 +252,84 @@ static struct meter *meter_of(tsr_topology *topology)
     return meter;
 }
 
-// Runs every algorithm of the collective with one byte. Returns false if out of memory.
-static bool time_algorithms(tsr_topology *topology, enum tsr_collective what,
-                            const struct topology_groups *groups, struct timed_algorithms *p)
+// Runs a schedule with one byte. Returns false if it does not apply, or a device is unreachable.
+static bool time_schedule(const struct schedules *schedules, int which, struct schedule *run,
+                          struct timed_algorithm *out)
 {
-    struct meter *meter = meter_of(topology);
-    for (size_t k = 0; meter && k < tsr__n_algorithms; k++) {
-        const struct algorithm *algorithm = &tsr__algorithms[k];
-        if (algorithm->what != what)
-            continue;
-        meter->latency = meter->per_byte = meter->longest = meter->fullest = meter->start = 0;
-        meter->unreachable = false;
-        if (tsr__run_algorithm(algorithm, topology, groups, 1,
-                               &(struct listener){meter, add_message, end_step, exchange}) &&
-            !meter->unreachable)
-            keep_algorithm(p, algorithm, meter, fold_per_byte(topology, what, groups));
-    }
-    return meter && !topology->arena.failed;
+    struct meter *meter = meter_of(run->topology);
+    if (!meter)
+        return false;
+    meter->latency = meter->per_byte = meter->longest = meter->fullest = meter->start = 0;
+    meter->unreachable = false;
+    run->to = &(struct listener){meter, add_message, end_step, exchange};
+    if (!schedules->at[which](run) || meter->unreachable)
+        return false;
+    *out = (struct timed_algorithm){.latency = meter->start + meter->latency,
+                                    .per_byte = meter->per_byte,
+                                    .start = meter->start,
+                                    .schedule = which};
+    return true;
 }
 
-// Returns the algorithms that can be the fastest, computed on first use; NULL: out of memory.
-static struct timed_algorithms *timed_algorithms(tsr_topology *topology, enum tsr_collective what,
-                                                 const struct topology_groups *groups)
+// Computes the times of an algorithm.
+static void time_row(tsr_topology *topology, const struct topology_groups *groups,
+                     struct timed_row *row)
 {
+    struct arena scratch = {.session = topology->session};
+    struct groups_by_hosts parts;
+    const struct schedules *schedules = tsr__schedules(row->algorithm);
+    struct schedule run = {topology, groups, &parts, 1, NULL};
+    tsr__topology_shape(topology, groups, &scratch, &parts);
+    double fold = fold_per_byte(topology, (enum tsr_collective)row->algorithm->kind, groups);
+    for (int k = 0; k < ALGORITHM_SCHEDULES && schedules->at[k] && !scratch.failed; k++) {
+        struct timed_algorithm *timed = &row->at[row->n];
+        if (!time_schedule(schedules, k, &run, timed))
+            continue;
+        timed->name = row->algorithm->name;
+        timed->algorithm = row->algorithm;
+        timed->per_byte += fold;
+        row->n++;
+    }
+    topology->arena.failed = topology->arena.failed || scratch.failed;
+    tsr__arena_free(&scratch);
+}
+
+// Returns what is known of these groups; NULL: out of memory.
+static struct timed_groups *timed_groups(tsr_topology *topology, enum tsr_collective what,
+                                         const struct topology_groups *groups)
+{
+    struct arena scratch = {.session = topology->session};
+    struct groups_by_hosts parts;
     void **at = kept_at(topology, (int)what, groups);
-    struct timed_algorithm list[MAX_TIMED];
-    struct timed_algorithms all = {0, list};
     if (!at || *at)
         return at ? *at : NULL;
-    if (!time_algorithms(topology, what, groups, &all))
+    struct timed_groups *timed = ARENA_NEW(&topology->arena, struct timed_groups);
+    if (timed)
+        timed->shape = tsr__topology_shape(topology, groups, &scratch, &parts);
+    topology->arena.failed = topology->arena.failed || scratch.failed;
+    tsr__arena_free(&scratch);
+    *at = timed;
+    return topology->arena.failed ? NULL : timed;
+}
+
+// Returns the algorithm that runs the collective for that size; NULL: out of memory.
+static const struct timed_row *timed_row(tsr_topology *topology, enum tsr_collective what,
+                                         const struct topology_groups *groups, int64_t bytes)
+{
+    struct timed_groups *timed = timed_groups(topology, what, groups);
+    if (!timed)
         return NULL;
-    struct timed_algorithms *kept = ARENA_NEW(&topology->arena, struct timed_algorithms);
-    struct timed_algorithm *copy =
-        ARENA_ARRAY(&topology->arena, struct timed_algorithm, (size_t)all.n + 1);
-    if (!kept || !copy)
+    timed->shape.bytes = (size_t)bytes;
+    const struct comm_algorithm *algorithm = tsr__algorithm((enum comm_kind)what, &timed->shape);
+    for (size_t i = 0; i < timed->rows.n; i++)
+        if (timed->rows.at[i]->algorithm == algorithm)
+            return timed->rows.at[i];
+    struct timed_row *row = ARENA_NEW(&topology->arena, struct timed_row);
+    if (!row || !vec_add(&topology->arena, &timed->rows, row))
         return NULL;
-    memcpy(copy, list, (size_t)all.n * sizeof *copy);
-    *kept = (struct timed_algorithms){all.n, copy};
-    *at = kept;
-    return kept;
+    row->algorithm = algorithm;
+    time_row(topology, groups, row);
+    return topology->arena.failed ? NULL : row;
 }
 
 // ---- measured times
@@ -364,8 +396,10 @@ static double measured_time(const struct topology_times *times, double bytes,
     double slope = (times->seconds[k] - times->seconds[k - 1]) /
                    (double)(times->bytes[k] - times->bytes[k - 1]);
     double past = bytes - (double)times->bytes[k - 1];
-    *fastest = (struct timed_algorithm){
-        "measured", times->seconds[k - 1] - slope * (double)times->bytes[k - 1], slope, 0};
+    *fastest = (struct timed_algorithm){.name = "measured",
+                                        .latency = times->seconds[k - 1] -
+                                                   slope * (double)times->bytes[k - 1],
+                                        .per_byte = slope};
     return times->seconds[k - 1] + (past > 0 ? slope * past : 0);
 }
 
@@ -408,22 +442,22 @@ int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
 {
     struct listed_groups listed;
     const struct topology_groups *groups = &listed.groups;
-    *fastest = (struct timed_algorithm){"nothing", 0, 0, 0};
+    *fastest = (struct timed_algorithm){.name = "nothing"};
     if (!tsr__topology_listed(topology, given, &listed))
         return TOPOLOGY_NEVER;
     if (groups->size < 2 || bytes <= 0)
         return 0;
     const struct topology_times *times = times_of(topology, what, groups);
-    const struct timed_algorithms *p = NULL;
+    const struct timed_row *row = NULL;
     double least = INFINITY;
     if (times)
         least = measured_time(times, (double)bytes, fastest);
     else
-        p = timed_algorithms(topology, what, groups);
-    for (int i = 0; p && i < p->n; i++) {
-        double time = p->at[i].latency + p->at[i].per_byte * (double)bytes;
+        row = timed_row(topology, what, groups, bytes);
+    for (int i = 0; row && i < row->n; i++) {
+        double time = row->at[i].latency + row->at[i].per_byte * (double)bytes;
         if (time < least)
-            least = time, *fastest = p->at[i];
+            least = time, *fastest = row->at[i];
     }
     return least * 1e12 < (double)TOPOLOGY_NEVER ? (int64_t)ceil(least * 1e12) : TOPOLOGY_NEVER;
 }
@@ -460,36 +494,26 @@ static void ignore_step(void *data, int times)
     (void)times; // always 1 for listeners without `exchange`
 }
 
-// Runs the algorithm of that name. The name "measured" stands for no algorithm, so the first one
-// that applies is run. True if an algorithm was run.
-static bool run_schedule(struct carried *carried, enum tsr_collective what, const char *name,
-                         const struct topology_groups *groups, double bytes)
-{
-    const struct listener to = {carried, add_carried, ignore_step, NULL};
-    bool any = strcmp(name, "measured") == 0;
-    for (size_t i = 0; i < tsr__n_algorithms; i++) {
-        const struct algorithm *algorithm = &tsr__algorithms[i];
-        if (algorithm->what != what)
-            continue;
-        if (!any && strcmp(algorithm->name, name) != 0)
-            continue;
-        if (tsr__run_algorithm(algorithm, carried->topology, groups, bytes, &to))
-            return true;
-    }
-    return false;
-}
-
 // Adds the bytes that the collective sends over each link. Adds nothing if it has no predicted time
-// or only one member.
+// or only one member. Of a measured collective the algorithm is known, and not its schedule.
 void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link)
 {
     struct timed_algorithm fastest;
     struct carried carried = {.topology = topology, .by_link = by_link};
+    const struct listener to = {&carried, add_carried, ignore_step, NULL};
+    struct arena scratch = {.session = topology->session};
+    struct groups_by_hosts parts;
     if (tsr__topology_fastest(topology, what, groups, bytes, &fastest) >= TOPOLOGY_NEVER ||
         groups->size < 2)
         return;
-    run_schedule(&carried, what, fastest.algorithm, groups, (double)bytes);
+    struct comm_shape shape = tsr__topology_shape(topology, groups, &scratch, &parts);
+    shape.bytes = (size_t)bytes;
+    struct schedule run = {topology, groups, &parts, (double)bytes, &to};
+    if (!scratch.failed)
+        tsr__schedules(tsr__algorithm((enum comm_kind)what, &shape))->at[fastest.schedule](&run);
+    topology->arena.failed = topology->arena.failed || scratch.failed;
+    tsr__arena_free(&scratch);
 }
 
 // ---- public call
@@ -513,6 +537,6 @@ tsr_status tsr_topology_cost(tsr_topology *topology, tsr_collective what, const 
     if (tsr__topology_measured(topology, what, &groups) && out->bound > out->picoseconds)
         // the bound assumes links that were measured one pair at a time
         out->bound = out->picoseconds;
-    out->algorithm = fastest.algorithm;
+    out->algorithm = fastest.name;
     return arena_status(&topology->arena);
 }

@@ -4,6 +4,7 @@
 #define TSR_TOPOLOGY_INTERNAL_H
 
 #include "topology/topology.h"
+#include "collective/collective.h"
 
 // Creates a topology of n devices with default numbers and no links; NULL: out of memory.
 tsr_topology *tsr__topology_new(tsr_session *session, int n);
@@ -126,37 +127,43 @@ struct listener {
     // and each step once (`times` is 1).
     void (*exchange)(void *data, const struct topology_groups *groups, double bytes);
 };
-// Groups of CPUs that span hosts (by_hosts.c). Every host has equally many members, at least 2.
+// Groups in the parts by which hosts they have (by_hosts.c). All groups have as many hosts, with as
+// many members on the smallest and on the largest.
+struct host_members {
+    const int *device;
+    int n;
+};
 struct groups_by_hosts {
-    struct topology_groups near;  // the members of a host
-    struct topology_groups lanes; // one member of each host
+    struct host_members *near; // the members of each host, of one group after the other
+    int n_near;
+    struct topology_groups lanes; // one member of each host: `n_lanes` for each group
+    int n_lanes, hosts, most;     // most: members of the largest host
     bool in_order;                // the members of each host follow each other in their group
+    int *members;                 // of all hosts
 };
-// Divides groups by hosts; false: they are no such groups, or out of memory.
-bool tsr__groups_by_hosts(const tsr_topology *topology, const struct topology_groups *groups,
-                          struct arena *arena, struct groups_by_hosts *out) TSR_MUST_USE;
+// Returns what the members of the groups know when they choose an algorithm, except the size of the
+// tensor. *parts gets the groups by hosts; 0 hosts: they differ, or out of memory.
+struct comm_shape tsr__topology_shape(const tsr_topology *topology,
+                                      const struct topology_groups *groups, struct arena *arena,
+                                      struct groups_by_hosts *parts);
 
-// One algorithm for one collective. `schedule` returns false if it does not apply to these groups.
-// Its messages are sent as they are, mirrored in time and direction, or mirrored and then forward.
-struct schedule;
-struct algorithm {
-    const char *name;
-    enum tsr_collective what;
-    bool (*schedule)(const struct schedule *schedule, bool mirrored);
-    enum { RUN_FORWARD, RUN_MIRRORED, RUN_BOTH } run;
-    enum {
-        ANY_GROUPS,
-        BETWEEN_GPUS,
-        BY_HOSTS,  // groups_by_hosts
-        NOT_HOSTS, // all groups but these
-        UNORDERED, // all groups but those whose hosts are in order
-    } groups;
+// The schedules of an algorithm, each a list of steps of messages. Where a library chooses among
+// several algorithms itself, there are several, of which the fastest counts.
+#define ALGORITHM_SCHEDULES 4
+// One run of a schedule over groups: `bytes` is the size of the full tensor of one group. `parts`:
+// see tsr__topology_shape.
+struct schedule {
+    tsr_topology *topology;
+    const struct topology_groups *groups;
+    const struct groups_by_hosts *parts;
+    double bytes;
+    const struct listener *to;
 };
-extern const struct algorithm tsr__algorithms[];
-extern const size_t tsr__n_algorithms;
-// Passes the messages of the algorithm to the listener. False: it does not apply to these groups.
-bool tsr__run_algorithm(const struct algorithm *algorithm, tsr_topology *topology,
-                        const struct topology_groups *groups, double bytes,
-                        const struct listener *to);
+struct schedules {
+    // Each passes its messages to the listener. False: it does not apply to these groups.
+    bool (*at[ALGORITHM_SCHEDULES])(const struct schedule *schedule);
+};
+// Returns the schedules of a row of ALGORITHMS (collective.h).
+const struct schedules *tsr__schedules(const struct comm_algorithm *algorithm);
 
 #endif

@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// schedules.c - the algorithms of collectives that the transports run, each as a schedule of steps
-// of messages. What no transport runs is not listed, so it has no predicted time.
+// schedules.c - the algorithms of ALGORITHMS (collective.h), each as a schedule of steps of
+// messages.
 //
 // A schedule lists the messages of each step: sender, receiver and bytes. Its listener computes
 // times or loads. Reductions are gathers and broadcasts that are mirrored in time and direction. An
-// all-reduce is a reduce-scatter followed by an all-gather, or one exchange for small tensors.
+// all-reduce is a reduce-scatter followed by an all-gather, or one exchange.
 //
 // Worked example: 4 devices all-gather 8 bytes, 2 from each.
 //   direct: 1 step, every device sends its 2 bytes to the 3 others;
 //   ring:   3 steps, in each of them every device sends 2 bytes to the next one.
 #include "topology/internal.h"
-#include "collective/collective.h"
-
-// One run of a schedule: `bytes` is the size of the full tensor of one group.
-struct schedule {
-    tsr_topology *topology;
-    const struct topology_groups *groups;
-    double bytes;
-    const struct listener *to;
-    const struct groups_by_hosts *parts; // of algorithms BY_HOSTS
-};
 
 // Returns the number of equal steps that are reported together: all for listeners that compute
 // times, else 1.
@@ -47,13 +37,12 @@ static void send_member(const struct schedule *at, bool mirrored, int k, int fro
     send_message(at, mirrored, members[from], members[dest], bytes);
 }
 
-// ---- all-gather (mirrored: reduce-scatter)
+// ---- steps that schedules share
 
 // Gathers round a ring, in the order of the members. A reduce-scatter sends in the same direction.
-static bool ring(const struct schedule *at, bool mirrored)
+static bool ring(const struct schedule *at)
 {
     int n = at->groups->size, times = repetitions(at, n - 1);
-    (void)mirrored;
     for (int step = 0; step < n - 1; step += times) {
         for (int k = 0; k < at->groups->count; k++)
             for (int i = 0; i < n; i++)
@@ -81,10 +70,34 @@ static bool send_to_all(const struct schedule *at, bool mirrored, double piece)
     return true;
 }
 
-// Gathers in one step: every member sends its piece to every other one.
-static bool direct(const struct schedule *at, bool mirrored)
+// In one step every member sends its piece to every other one.
+static bool pieces_to_all(const struct schedule *at, bool mirrored)
 {
     return send_to_all(at, mirrored, at->bytes / at->groups->size);
+}
+
+// The first member sends to each other one.
+static bool from_first(const struct schedule *at, bool mirrored)
+{
+    for (int k = 0; k < at->groups->count; k++)
+        for (int i = 1; i < at->groups->size; i++)
+            send_member(at, mirrored, k, 0, i, at->bytes);
+    end_step(at, 1);
+    return true;
+}
+
+// Sends from each member to the next one, in pieces that follow each other, so that all links are
+// used at the same time. The first piece waits for every link, which matters only to listeners that
+// compute times.
+static bool along_members(const struct schedule *at, bool mirrored)
+{
+    for (int wait = 0; wait < (at->to->exchange ? 2 : 1); wait++) {
+        for (int k = 0; k < at->groups->count; k++)
+            for (int i = 0; i + 1 < at->groups->size; i++)
+                send_member(at, mirrored, k, i, i + 1, wait ? 0 : at->bytes);
+        end_step(at, wait ? at->groups->size - 2 : 1);
+    }
+    return true;
 }
 
 // ---- over a grid: rings along one side after the other
@@ -168,42 +181,30 @@ static bool by_sides(const struct schedule *at, bool mirrored)
     return true;
 }
 
-// ---- all-reduce of small tensors
-
-// In one step, every member sends its full tensor to every other one.
-static bool one_shot(const struct schedule *at, bool mirrored)
-{
-    return send_to_all(at, mirrored, at->bytes);
-}
-
-// ---- broadcast (mirrored: reduce)
-
-// The first member sends to each other one.
-static bool from_first(const struct schedule *at, bool mirrored)
-{
-    for (int k = 0; k < at->groups->count; k++)
-        for (int i = 1; i < at->groups->size; i++)
-            send_member(at, mirrored, k, 0, i, at->bytes);
-    end_step(at, 1);
-    return true;
-}
-
-// ---- all-to-all: each device has bytes / n and sends an n-th of that to every other one
-
-static bool exchange(const struct schedule *at, bool mirrored)
-{
-    return send_to_all(at, mirrored, at->bytes / at->groups->size / at->groups->size);
-}
-
 // ---- by hosts (by_hosts.c, transport/net/by_hosts.c)
 
-// In one step every member of these groups sends `piece` bytes to every other one.
-static void exchange_in(const struct schedule *at, const struct topology_groups *groups,
-                        bool mirrored, double piece)
+// In one step the members of each host send `piece` bytes to the first `n_lanes` of them, which are
+// in lanes; or these to the others.
+static void step_near(const struct schedule *at, bool to_lanes, double piece)
 {
-    struct schedule part = *at;
-    part.groups = groups;
-    send_to_all(&part, mirrored, piece);
+    for (int h = 0; h < at->parts->n_near; h++) {
+        const struct host_members *near = &at->parts->near[h];
+        for (int i = 0; i < near->n; i++)
+            for (int lane = 0; lane < at->parts->n_lanes; lane++)
+                if (i != lane)
+                    send_message(at, !to_lanes, near->device[i], near->device[lane], piece);
+    }
+    end_step(at, 1);
+}
+
+// In one step the first member of each host sends `bytes` bytes to the others, or these to it.
+static void step_first(const struct schedule *at, bool to_first)
+{
+    for (int h = 0; h < at->parts->n_near; h++)
+        for (int i = 1; i < at->parts->near[h].n; i++)
+            send_message(at, to_first, at->parts->near[h].device[0], at->parts->near[h].device[i],
+                         at->bytes);
+    end_step(at, 1);
 }
 
 // Sends along the chains of all lanes and back. The pieces of a large tensor follow each other, so
@@ -225,142 +226,237 @@ static void chains(const struct schedule *at, double piece)
 }
 
 // All-reduce: each lane reduces its part of the tensor.
-static bool lanes_reduce(const struct schedule *at, bool mirrored)
+static bool reduce_by_lanes(const struct schedule *at)
 {
-    const struct topology_groups *near = &at->parts->near;
-    (void)mirrored;
-    exchange_in(at, near, true, at->bytes / near->size);
-    chains(at, at->bytes / near->size);
-    exchange_in(at, near, false, at->bytes / near->size);
+    double piece = at->bytes / at->parts->n_lanes;
+    step_near(at, true, piece);
+    chains(at, piece);
+    step_near(at, false, piece);
     return true;
 }
 
-// Reduce-scatter: each lane reduces its part of every shard. Direct messages between the hosts
-// would send more.
-static bool lanes_scatter(const struct schedule *at, bool mirrored)
+// Reduce-scatter: each lane reduces the shards of its members, and of those members of larger hosts
+// that are in no lane.
+static bool scatter_by_lanes(const struct schedule *at)
 {
-    const struct topology_groups *near = &at->parts->near;
-    (void)mirrored;
-    exchange_in(at, near, true, at->bytes / near->size);
-    chains(at, at->bytes / near->size);
-    exchange_in(at, near, false, at->bytes / at->groups->size / near->size);
+    const struct groups_by_hosts *parts = at->parts;
+    step_near(at, true, at->bytes / parts->n_lanes);
+    chains(at, at->bytes / parts->n_lanes);
+    for (int h = 0; h < parts->n_near; h++)
+        for (int i = parts->n_lanes; i < parts->near[h].n; i++)
+            send_message(at, false, parts->near[h].device[i % parts->n_lanes],
+                         parts->near[h].device[i], at->bytes / at->groups->size);
+    if (parts->most > parts->n_lanes)
+        end_step(at, 1);
     return true;
 }
 
-// All-gather: a lane brings the shards of its members to all hosts.
-static bool lanes_gather(const struct schedule *at, bool mirrored)
+// Returns the number of members of a host whose shards a lane moves.
+static int lane_share(const struct groups_by_hosts *parts, int host, int lane)
+{
+    return (parts->near[host].n - lane + parts->n_lanes - 1) / parts->n_lanes;
+}
+
+// Sends the shards of each host along the lanes to the other hosts of its group.
+static void send_along_lanes(const struct schedule *at, double shard)
+{
+    const struct groups_by_hosts *parts = at->parts;
+    for (int k = 0; k < parts->lanes.count; k++) {
+        const int *lane = parts->lanes.device + (size_t)k * (size_t)parts->hosts;
+        int first = k / parts->n_lanes * parts->hosts; // host of this group
+        for (int from = 0; from < parts->hosts; from++)
+            for (int to = 0; to < parts->hosts; to++)
+                if (from != to)
+                    send_message(at, false, lane[from], lane[to],
+                                 shard * lane_share(parts, first + from, k % parts->n_lanes));
+    }
+    end_step(at, 1);
+}
+
+// The members of a host exchange the shards of the other hosts that their lanes have brought.
+static void share_lanes(const struct schedule *at, double shard)
+{
+    const struct groups_by_hosts *parts = at->parts;
+    for (int h = 0; h < parts->n_near; h++)
+        for (int lane = 0; lane < parts->n_lanes; lane++) {
+            int first = h / parts->hosts * parts->hosts, far = 0;
+            for (int other = first; other < first + parts->hosts; other++)
+                far += other == h ? 0 : lane_share(parts, other, lane);
+            for (int i = 0; i < parts->near[h].n; i++)
+                if (i != lane)
+                    send_message(at, false, parts->near[h].device[lane], parts->near[h].device[i],
+                                 shard * far);
+        }
+    end_step(at, 1);
+}
+
+// All-gather: the members of a host exchange their shards, and a lane brings those of its members
+// to all hosts.
+static bool gather_by_lanes(const struct schedule *at)
 {
     const struct groups_by_hosts *parts = at->parts;
     double shard = at->bytes / at->groups->size;
-    exchange_in(at, &parts->near, mirrored, shard);
-    exchange_in(at, &parts->lanes, mirrored, shard);
-    exchange_in(at, &parts->near, mirrored, shard * (parts->lanes.size - 1));
+    struct schedule lanes = *at;
+    lanes.groups = &parts->lanes;
+    for (int h = 0; h < parts->n_near; h++)
+        for (int i = 0; i < parts->near[h].n; i++)
+            for (int j = 0; j < parts->near[h].n; j++)
+                if (i != j)
+                    send_message(at, false, parts->near[h].device[i], parts->near[h].device[j],
+                                 shard);
+    end_step(at, 1);
+    if (parts->most == parts->n_lanes) // hosts alike: large lanes are analysed together
+        send_to_all(&lanes, false, shard);
+    else
+        send_along_lanes(at, shard);
+    share_lanes(at, shard);
     return true;
 }
 
 // Small all-reduce: the first member of each host sends the tensors of its host to those of the
 // other hosts, and the sum to its host.
-static bool first_ranks(const struct schedule *at, bool mirrored)
+static bool reduce_by_firsts(const struct schedule *at)
 {
-    const struct topology_groups *near = &at->parts->near, *lanes = &at->parts->lanes;
-    struct schedule part = *at;
-    (void)mirrored;
-    part.groups = near;
-    (void)from_first(&part, true);
-    for (int k = 0; k < lanes->count; k += near->size) {
-        const int *firsts = lanes->device + (size_t)k * (size_t)lanes->size;
-        for (int from = 0; from < lanes->size; from++)
-            for (int to = 0; to < lanes->size; to++)
-                if (from != to)
-                    send_message(at, false, firsts[from], firsts[to], at->bytes * near->size);
-    }
+    const struct groups_by_hosts *parts = at->parts;
+    step_first(at, true);
+    for (int from = 0; from < parts->n_near; from++)
+        for (int to = from / parts->hosts * parts->hosts;
+             to < (from / parts->hosts + 1) * parts->hosts; to++)
+            if (from != to)
+                send_message(at, false, parts->near[from].device[0], parts->near[to].device[0],
+                             at->bytes * parts->near[from].n);
     end_step(at, 1);
-    return from_first(&part, false);
+    step_first(at, false);
+    return true;
+}
+
+// ---- all-reduce
+
+// In one step, every member sends its full tensor to every other one.
+static bool reduce_at_once(const struct schedule *at)
+{
+    return send_to_all(at, false, at->bytes);
+}
+
+// Each member gets its slice of all tensors, and sends the sum to all. In shared memory it reads
+// the slices and writes the sums itself, but nobody may use the sums before all are written.
+static bool reduce_in_slices(const struct schedule *at)
+{
+    return pieces_to_all(at, true) && pieces_to_all(at, false);
+}
+
+static bool reduce_by_ring(const struct schedule *at)
+{
+    return ring(at) && ring(at);
+}
+
+static bool reduce_by_sides(const struct schedule *at)
+{
+    return by_sides(at, true) && by_sides(at, false);
+}
+
+// In one step, the first member reads all tensors and writes the sum to all.
+static bool reduce_at_first(const struct schedule *at)
+{
+    for (int k = 0; k < at->groups->count; k++)
+        for (int i = 1; i < at->groups->size; i++) {
+            send_member(at, false, k, 0, i, at->bytes);
+            send_member(at, true, k, 0, i, at->bytes);
+        }
+    end_step(at, 1);
+    return true;
+}
+
+static bool reduce_over_head(const struct schedule *at)
+{
+    return from_first(at, true) && from_first(at, false);
+}
+
+// ---- other collectives
+
+static bool gather_to_all(const struct schedule *at)
+{
+    return pieces_to_all(at, false);
+}
+
+static bool gather_by_sides(const struct schedule *at)
+{
+    return by_sides(at, false);
+}
+
+static bool scatter_to_all(const struct schedule *at)
+{
+    return pieces_to_all(at, true);
+}
+
+static bool scatter_by_sides(const struct schedule *at)
+{
+    return by_sides(at, true);
+}
+
+// Each device has bytes / n and sends an n-th of that to every other one.
+static bool exchange_pieces(const struct schedule *at)
+{
+    return send_to_all(at, false, at->bytes / at->groups->size / at->groups->size);
+}
+
+static bool send_from_first(const struct schedule *at)
+{
+    return from_first(at, false);
+}
+
+static bool send_to_first(const struct schedule *at)
+{
+    return from_first(at, true);
+}
+
+static bool broadcast_along(const struct schedule *at)
+{
+    return along_members(at, false);
+}
+
+static bool reduce_along(const struct schedule *at)
+{
+    return along_members(at, true);
+}
+
+// Sends one message from the first member of each pair to the second. Returns false unless all
+// groups are pairs.
+static bool send_to_second(const struct schedule *at)
+{
+    return at->groups->size == 2 && from_first(at, false);
 }
 
 // ---- the table
 
-// Sends one message from the first member of each pair to the second. Returns false unless all
-// groups are pairs.
-static bool one_message(const struct schedule *at, bool mirrored)
-{
-    return at->groups->size == 2 && from_first(at, mirrored);
-}
+// By the names in ALGORITHMS. NCCL chooses among rings, trees and kernels for fast links itself.
+static const struct schedules mailbox = {{reduce_at_once}}, one_shot = {{reduce_at_once}},
+                              pieces = {{reduce_at_once}}, slices = {{reduce_in_slices}},
+                              chunks = {{reduce_in_slices}}, pinned_sums = {{reduce_in_slices}},
+                              in_reach = {{reduce_in_slices}}, staged = {{reduce_in_slices}},
+                              in_rounds = {{reduce_in_slices}}, in_order = {{reduce_in_slices}},
+                              over_host = {{reduce_in_slices}}, at_head = {{reduce_over_head}},
+                              first_folds = {{reduce_at_first}}, first_ranks = {{reduce_by_firsts}},
+                              lanes_reduce = {{reduce_by_lanes}},
+                              lanes_scatter = {{scatter_by_lanes}},
+                              lanes_gather = {{gather_by_lanes}}, direct_gather = {{gather_to_all}},
+                              direct_scatter = {{scatter_to_all}},
+                              direct_all_to_all = {{exchange_pieces}},
+                              direct_broadcast = {{send_from_first}},
+                              direct_reduce = {{send_to_first}}, one_message = {{send_to_second}};
+static const struct schedules nccl_all_reduce = {{reduce_at_once, reduce_in_slices, reduce_by_ring,
+                                                  reduce_by_sides}},
+                              nccl_all_gather = {{gather_to_all, ring, gather_by_sides}},
+                              nccl_reduce_scatter = {{scatter_to_all, ring, scatter_by_sides}},
+                              nccl_broadcast = {{send_from_first, broadcast_along}},
+                              nccl_reduce = {{send_to_first, reduce_along}};
 
-// The order matters only for measured collectives: tsr__topology_load runs the first one that
-// applies. Between CPUs (transport/threads, shm, net) and in our own GPU kernels all collectives
-// are direct, except between hosts; an all-reduce of a small tensor is one shot, which costs least
-// below about the same sizes for which the transports choose it. Between GPUs NCCL reduces round
-// rings and by hosts; its other collectives are grouped sends (transport/gpu/device_nccl.c).
-const struct algorithm tsr__algorithms[] = {
-#define ROW(function, name, what, condition, size)                                                 \
-    {name, TSR_##what, function, RUN_FORWARD, BY_HOSTS},
-    HOSTS_ALGORITHMS(ROW)
-#undef ROW
-        {"direct", TSR_ALL_GATHER, direct, RUN_FORWARD, NOT_HOSTS},
-    {"direct", TSR_REDUCE_SCATTER, direct, RUN_MIRRORED, ANY_GROUPS},
-    {"direct", TSR_ALL_REDUCE, direct, RUN_BOTH, UNORDERED},
-    {"one shot", TSR_ALL_REDUCE, one_shot, RUN_FORWARD, NOT_HOSTS},
-    {"ring", TSR_ALL_REDUCE, ring, RUN_BOTH, BETWEEN_GPUS},
-    {"by sides", TSR_ALL_REDUCE, by_sides, RUN_BOTH, BETWEEN_GPUS},
-    {"direct", TSR_BROADCAST, from_first, RUN_FORWARD, ANY_GROUPS},
-    {"direct", TSR_REDUCE, from_first, RUN_MIRRORED, ANY_GROUPS},
-    {"direct", TSR_ALL_TO_ALL, exchange, RUN_FORWARD, ANY_GROUPS},
-    {"message", TSR_SEND, one_message, RUN_FORWARD, ANY_GROUPS},
-};
-const size_t tsr__n_algorithms = TSR_COUNT(tsr__algorithms);
-
-static bool all_gpus(const tsr_topology *topology, const struct topology_groups *groups)
+const struct schedules *tsr__schedules(const struct comm_algorithm *algorithm)
 {
-    for (int i = 0; i < groups->count * groups->size; i++)
-        if (!tsr__device_is_cuda(str_of(topology->device[groups->device[i]].name)))
-            return false;
-    return true;
-}
-
-// True if the condition of the algorithm's row in HOSTS_ALGORITHMS holds.
-static bool condition_holds(const struct algorithm *algorithm, const struct group_shape shape)
-{
-    const bool holds[] = {
-#define ROW(function, name, what, condition, size) condition,
-        HOSTS_ALGORITHMS(ROW)
+    static const struct schedules *const rows[] = {
+#define ROW(path, function, name, what, condition) &function,
+        ALGORITHMS(ROW)
 #undef ROW
     };
-    return holds[algorithm - tsr__algorithms];
-}
-
-// True if the algorithm is run for such groups. Divides them by hosts if that matters.
-static bool applies(const struct algorithm *algorithm, tsr_topology *topology,
-                    const struct topology_groups *groups, struct arena *arena,
-                    struct groups_by_hosts *parts)
-{
-    if (algorithm->groups == ANY_GROUPS)
-        return true;
-    if (algorithm->groups == BETWEEN_GPUS)
-        return all_gpus(topology, groups);
-    bool by_hosts = tsr__groups_by_hosts(topology, groups, arena, parts);
-    if (algorithm->groups == UNORDERED)
-        return !by_hosts || !parts->in_order;
-    if (algorithm->groups == NOT_HOSTS)
-        return !by_hosts;
-    return by_hosts &&
-           condition_holds(algorithm,
-                           (struct group_shape){groups->size, parts->lanes.size, parts->in_order});
-}
-
-bool tsr__run_algorithm(const struct algorithm *algorithm, tsr_topology *topology,
-                        const struct topology_groups *groups, double bytes,
-                        const struct listener *to)
-{
-    struct arena scratch = {.session = topology->session};
-    struct groups_by_hosts parts;
-    struct schedule at = {topology, groups, bytes, to, &parts};
-    bool ran = applies(algorithm, topology, groups, &scratch, &parts);
-    if (ran && algorithm->run != RUN_FORWARD)
-        ran = algorithm->schedule(&at, true);
-    if (ran && algorithm->run != RUN_MIRRORED)
-        ran = algorithm->schedule(&at, false);
-    topology->arena.failed = topology->arena.failed || scratch.failed;
-    tsr__arena_free(&scratch);
-    return ran;
+    return rows[algorithm - tsr__algorithm_at(0)];
 }

@@ -2,11 +2,11 @@
 // topology.h - devices, links, and the predicted time of communication between them.
 //
 // A topology is a directed graph: devices with memory and speed, links with latency and bandwidth.
-// The time of a collective over a group is the minimum over algorithms. Each algorithm is a
-// schedule of steps whose messages are routed over the links, so that congestion is computed and
-// not assumed. For one schedule the time is linear in the bytes: start-up + latency and messages of
-// all steps + bytes x seconds per byte. So a group is analysed once and then evaluated for any
-// size. This module does not depend on tensors.
+// The time of a collective over a group is that of the algorithm that the transports run for this
+// size. Each algorithm is a schedule of steps whose messages are routed over the links, so that
+// congestion is computed and not assumed. For one schedule the time is linear in the bytes:
+// start-up + latency and messages of all steps + bytes x seconds per byte. So a group is analysed
+// once and then evaluated for any size. This module does not depend on tensors.
 #ifndef TSR_TOPOLOGY_H
 #define TSR_TOPOLOGY_H
 
@@ -105,11 +105,14 @@ struct topology_groups {
 };
 
 // The time of one algorithm for a collective, which is linear in the bytes.
+struct comm_algorithm;
 struct timed_algorithm {
-    const char *algorithm;
-    double latency;  // seconds
-    double per_byte; // seconds per byte of the full tensor
-    double start;    // part of the latency that a collective takes once
+    const char *name;
+    const struct comm_algorithm *algorithm; // NULL: measured
+    int schedule;                           // of the algorithm's schedules
+    double latency;                         // seconds
+    double per_byte;                        // seconds per byte of the full tensor
+    double start;                           // part of the latency that a collective takes once
 };
 
 // Returns the picoseconds of one collective over the groups. bytes: size of the full tensor of one
@@ -117,11 +120,11 @@ struct timed_algorithm {
 // cannot be reached, the links of the groups are not listed (`window`), or out of memory.
 int64_t tsr__topology_cost(tsr_topology *topology, enum tsr_collective what,
                            const struct topology_groups *groups, int64_t bytes);
-// Returns the predicted time as tsr__topology_cost, and the fastest algorithm.
+// Returns the predicted time as tsr__topology_cost, and the algorithm.
 int64_t tsr__topology_fastest(tsr_topology *topology, enum tsr_collective what,
                               const struct topology_groups *groups, int64_t bytes,
                               struct timed_algorithm *fastest);
-// Adds the bytes that each link carries to by_link, for the fastest algorithm.
+// Adds the bytes that each link carries to by_link.
 void tsr__topology_load(tsr_topology *topology, enum tsr_collective what,
                         const struct topology_groups *groups, int64_t bytes, double *by_link);
 // True if the collective was measured over such groups; the times include copies in memory.

@@ -64,6 +64,14 @@ struct comm_buffer {
     size_t bytes;
 };
 
+// The collective call->kind that an exchange is, for transports that have an algorithm of their own
+// for it: the tensors instead of their parts.
+struct comm_collective {
+    const void *in; // of this member; broadcast: of the root alone
+    void *out;      // all-gather, reductions; `arrived` may set it. reduce: of the root alone
+    int root;       // broadcast, reduce: its index in the group
+};
+
 // What one member sends to and receives from each member of the group, in group order (its own
 // entry is copied). `notes` are a few words to all others. `arrived`, if given, is called when all
 // members have arrived and agree. It gets all notes and may set the receive buffers, whose sizes
@@ -71,6 +79,7 @@ struct comm_buffer {
 // and reduce of the call) instead of stored. All members then send recv[0].bytes each to this one,
 // and the transport provides the memory. `folded` may be the data that this member sends to itself.
 struct comm_exchange {
+    const struct comm_collective *collective; // the exchange is this one; NULL: only messages
     const struct comm_buffer *send;
     struct comm_buffer *recv;
     void *folded; // or NULL
@@ -123,6 +132,8 @@ struct endpoint {
     // If `timed` is set: seconds spent in calls, waiting included.
     bool timed;
     double comm_s;
+    // Runs or ran the last call; NULL: a call without a row (tsr__algorithm).
+    const struct comm_algorithm *algorithm;
 };
 
 struct comm_options {
@@ -156,6 +167,9 @@ tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm
 // `out`.
 tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *call, int root,
                             const void *in, void *out, struct comm_trouble *why);
+// Gathers: out gets the `bytes` bytes at `in` of all members, in group order.
+tsr_status tsr__comm_all_gather(struct endpoint *endpoint, const struct comm_call *call,
+                                const void *in, size_t bytes, void *out, struct comm_trouble *why);
 // Sends send[i] to member i and receives recv[i] from it; sizes may differ and are checked.
 tsr_status tsr__comm_all_to_all(struct endpoint *endpoint, const struct comm_call *call,
                                 const struct comm_buffer *send, struct comm_buffer *recv,

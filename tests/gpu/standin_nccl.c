@@ -5,6 +5,7 @@
 #include "transport/transport.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -118,14 +119,16 @@ EXPORT int ncclCommDestroy(void *comm)
     return 0;
 }
 
-// ---- all-reduce --------------------------------------------------------------------------------
+// ---- collectives --------------------------------------------------------------------------------
 
-struct sum {
+enum what { ALL_REDUCE, REDUCE_SCATTER, REDUCE, ALL_GATHER, BROADCAST };
+struct joint_call {
     struct comm comm;
+    enum what what;
     const void *in;
     void *out;
     size_t count;
-    int type, op;
+    int type, op, root;
 };
 
 // Waits until all members of the group have incremented the counter.
@@ -138,40 +141,105 @@ static bool meet(struct group *g, uint64_t *counter)
     return !g->aborted;
 }
 
-static void do_sum(void *data)
+static const tsr_dtype types[] = {TSR_INT8,   TSR_UINT8,   TSR_INT32, TSR_UINT32, TSR_INT64,
+                                  TSR_UINT64, TSR_FLOAT16, TSR_FLOAT, TSR_DOUBLE, TSR_BFLOAT16};
+
+// NCCL does not specify the order of additions: this adds in reverse order.
+static void reduce(const struct joint_call *c, void *out)
 {
-    static const tsr_dtype types[] = {TSR_INT8,   TSR_UINT8,   TSR_INT32, TSR_UINT32, TSR_INT64,
-                                      TSR_UINT64, TSR_FLOAT16, TSR_FLOAT, TSR_DOUBLE, TSR_BFLOAT16};
     static const enum comm_reduce ops[] = {COMM_SUM, COMM_PROD, COMM_MAX, COMM_MIN};
-    struct sum *s = data;
-    struct group *g = s->comm.group;
-    size_t bytes = s->count * tsr__elem_bytes(types[s->type]);
-    void *kept = malloc(bytes + 1);
+    const struct group *g = c->comm.group;
+    const void *in[MEMBERS];
+    size_t bytes = c->count * tsr__elem_bytes(types[c->type]);
+    size_t at = c->what == REDUCE_SCATTER ? (size_t)c->comm.self * bytes : 0;
+    for (int i = 0; i < g->members; i++)
+        in[i] = (const char *)g->in[g->members - 1 - i] + at;
+    tsr__reduce(types[c->type], ops[c->op], in, g->members, &out, 1, 0, (int64_t)c->count);
+}
+
+// Writes the result of this member, of `bytes` bytes for each of the others' inputs. False: it has
+// none.
+static bool result(const struct joint_call *c, char *out, size_t bytes)
+{
+    const struct group *g = c->comm.group;
+    if (c->what == ALL_GATHER)
+        for (int i = 0; i < g->members; i++)
+            memcpy(out + (size_t)i * bytes, g->in[i], bytes);
+    else if (c->what == BROADCAST)
+        memcpy(out, g->in[c->root], bytes);
+    else if (c->what != REDUCE || c->root == c->comm.self)
+        reduce(c, out);
+    else
+        return false;
+    return true;
+}
+
+static void do_collective(void *data)
+{
+    struct joint_call *c = data;
+    struct group *g = c->comm.group;
+    size_t bytes = c->count * tsr__elem_bytes(types[c->type]);
+    size_t all = bytes * (c->what == ALL_GATHER ? (size_t)g->members : 1);
+    char *kept = malloc(all + 1);
     pthread_mutex_lock(&g->lock);
-    g->in[s->comm.self] = s->in;
-    bool all = meet(g, &g->arrived);
-    if (all)
-        tsr__reduce(types[s->type], ops[s->op], g->in, g->members, &kept, 1, 0, (int64_t)s->count);
-    if (all && meet(g, &g->left))
-        memcpy(s->out, kept, bytes);
+    g->in[c->comm.self] = c->in;
+    bool met = meet(g, &g->arrived), has = met && result(c, kept, bytes);
+    if (met && meet(g, &g->left) && has)
+        memcpy(c->out, kept, all);
     pthread_mutex_unlock(&g->lock);
     free(kept);
+}
+
+static int start(const char *name, const struct joint_call *c, void *stream)
+{
+    char lost[40];
+    if (standin_fails(name))
+        return 1;
+    snprintf(lost, sizeof lost, "lost %s", name);
+    if (standin_fails(lost))
+        return 0;  // simulates a kernel that never runs
+    standin_nap(); // so that an abort can come in between
+    struct joint_call kept = *c;
+    if (getenv("STANDIN_HOST_WAITS"))
+        do_collective(&kept);
+    else
+        standin_put(stream, do_collective, &kept, sizeof kept);
+    return 0;
 }
 
 EXPORT int ncclAllReduce(const void *in, void *out, size_t count, int type, int op, void *comm,
                          void *stream)
 {
-    if (standin_fails("ncclAllReduce"))
-        return 1;
-    if (standin_fails("lost ncclAllReduce"))
-        return 0;  // simulates a kernel that never runs
-    standin_nap(); // so that an abort can come in between
-    struct sum s = {*(struct comm *)comm, in, out, count, type, op};
-    if (getenv("STANDIN_HOST_WAITS"))
-        do_sum(&s);
-    else
-        standin_put(stream, do_sum, &s, sizeof s);
-    return 0;
+    struct joint_call c = {*(struct comm *)comm, ALL_REDUCE, in, out, count, type, op, 0};
+    return start("ncclAllReduce", &c, stream);
+}
+
+EXPORT int ncclReduceScatter(const void *in, void *out, size_t count, int type, int op, void *comm,
+                             void *stream)
+{
+    struct joint_call c = {*(struct comm *)comm, REDUCE_SCATTER, in, out, count, type, op, 0};
+    return start("ncclReduceScatter", &c, stream);
+}
+
+EXPORT int ncclReduce(const void *in, void *out, size_t count, int type, int op, int root,
+                      void *comm, void *stream)
+{
+    struct joint_call c = {*(struct comm *)comm, REDUCE, in, out, count, type, op, root};
+    return start("ncclReduce", &c, stream);
+}
+
+EXPORT int ncclAllGather(const void *in, void *out, size_t count, int type, void *comm,
+                         void *stream)
+{
+    struct joint_call c = {*(struct comm *)comm, ALL_GATHER, in, out, count, type, 0, 0};
+    return start("ncclAllGather", &c, stream);
+}
+
+EXPORT int ncclBroadcast(const void *in, void *out, size_t count, int type, int root, void *comm,
+                         void *stream)
+{
+    struct joint_call c = {*(struct comm *)comm, BROADCAST, in, out, count, type, 0, root};
+    return start("ncclBroadcast", &c, stream);
 }
 
 // ---- messages ----------------------------------------------------------------------------------

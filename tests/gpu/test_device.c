@@ -2,7 +2,7 @@
 // test_device.c - ranks on GPUs: every method of communication must give the same bits as the host,
 // for any placement, as threads and as processes. All ranks must report a failure. The GPUs are
 // stand-ins; GPU=1 in the environment uses real ones.
-#include "gpu/gpu.h"
+#include "gpu/internal.h"
 #include "transport/transport.h"
 
 #include <pthread.h>
@@ -20,6 +20,7 @@
 static struct gpu_libraries libraries;
 static int cards = 2;
 static double join_s, watch_s; // timeouts of ranks with NCCL; 0: defaults
+static bool old_nccl;          // NCCL has no collective but all-reduce
 
 // ---- ranks -------------------------------------------------------------------------------------
 
@@ -175,6 +176,15 @@ static float *sums_of(int n, int64_t count)
     return repeated(x, count);
 }
 
+// Compares sums. NCCL does not specify the order of additions; `nccl`: it has added.
+static void judge_sum(struct rank *r, const float *got, const float *want, int64_t count, bool nccl)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float off = got[i] < want[i] ? want[i] - got[i] : got[i] - want[i];
+        judge(r, nccl ? off <= 1e-5F * want[i] : off == 0);
+    }
+}
+
 // Sums `count` elements repeatedly in the same memory: a call must not overtake the previous one.
 static void all_reduce(struct rank *r, int64_t count)
 {
@@ -191,7 +201,7 @@ static void all_reduce(struct rank *r, int64_t count)
         if (r->status != TSR_OK)
             break;
         get(r, got, run % 2 ? in : out, bytes);
-        judge(r, memcmp(got, want, bytes) == 0);
+        judge_sum(r, got, want, count, r->seen == METHOD_NCCL && !r->layout->deterministic);
         if (r->seat)
             tsr__seat_up(r->seat, in, x, bytes, r->stream);
         else if (bytes)
@@ -287,6 +297,112 @@ static void act_scattered_sums(struct rank *r)
     free(want);
 }
 
+// ---- collectives of equal shards: which algorithm runs them, and their results
+
+// Compares the name of the algorithm of the last call: `name` if NCCL runs it, else "direct".
+static void judge_name(struct rank *r, bool nccl)
+{
+    judge(r, r->e->algorithm && strcmp(r->e->algorithm->name, nccl ? "NCCL" : "direct") == 0);
+}
+
+// Compares sums of elements from `first` on.
+static void judge_sums(struct rank *r, void *at, int64_t first, int64_t count, bool nccl)
+{
+    float *got = malloc((size_t)count * sizeof *got);
+    float *want = sums_of(r->layout->n, first + count);
+    get(r, got, at, (size_t)count * sizeof *got);
+    judge_sum(r, got, want + first, count, nccl);
+    free(got);
+    free(want);
+}
+
+static void judge_inputs(struct rank *r, void *at, int rank, int64_t count)
+{
+    float *got = malloc((size_t)count * sizeof *got);
+    get(r, got, at, (size_t)count * sizeof *got);
+    for (int64_t i = 0; i < count; i++)
+        judge(r, got[i] == input_of(rank, i));
+    free(got);
+}
+
+// Memory of one rank: its input, and a result as large as those of all members.
+struct tensors {
+    int64_t count; // elements of a shard
+    char *in, *out;
+    bool nccl, sums; // NCCL runs collectives, and those that add
+};
+
+static void scatter_equal(struct rank *r, const struct tensors *t, unsigned run)
+{
+    int64_t counts[MAX_RANKS], mine = r->e->rank * t->count;
+    void *out = run % 2 ? t->in + (size_t)mine * sizeof(float) : t->out; // in place, or not
+    struct comm_call c = call_of(r, COMM_REDUCE_SCATTER, TSR_FLOAT);
+    c.run = run;
+    for (int k = 0; k < r->layout->n; k++)
+        counts[k] = t->count;
+    if (r->status == TSR_OK)
+        r->status = tsr__comm_reduce_scatter(r->e, &c, t->in, counts, out, &r->why);
+    judge_name(r, t->sums);
+    judge_sums(r, out, mine, t->count, t->sums);
+}
+
+static void reduce_equal(struct rank *r, const struct tensors *t, int root)
+{
+    struct comm_call c = call_of(r, COMM_REDUCE, TSR_FLOAT);
+    c.run = (uint64_t)root;
+    c.count = t->count;
+    if (r->status == TSR_OK)
+        r->status =
+            tsr__comm_reduce(r->e, &c, root, t->in, r->e->rank == root ? t->out : NULL, &r->why);
+    judge_name(r, t->sums);
+    if (r->e->rank == root)
+        judge_sums(r, t->out, 0, t->count, t->sums);
+}
+
+static void copy_equal(struct rank *r, const struct tensors *t, int root)
+{
+    size_t bytes = (size_t)t->count * sizeof(float);
+    struct comm_call c = call_of(r, COMM_BROADCAST, TSR_FLOAT);
+    void *p = r->e->rank == root ? t->in : t->out;
+    c.run = (uint64_t)root;
+    if (r->status == TSR_OK)
+        r->status = tsr__comm_broadcast(r->e, &c, root, p, bytes, &r->why);
+    judge_name(r, t->nccl);
+    judge_inputs(r, p, root, t->count);
+    c.kind = COMM_ALL_GATHER;
+    if (r->status == TSR_OK)
+        r->status = tsr__comm_all_gather(r->e, &c, t->in, bytes, t->out, &r->why);
+    judge_name(r, t->nccl);
+    for (int k = 0; k < r->layout->n; k++)
+        judge_inputs(r, t->out + (size_t)k * bytes, k, t->count);
+}
+
+static void collectives_of(struct rank *r, int64_t count)
+{
+    int64_t all = count * r->layout->n;
+    float *x = inputs_of(r->e->rank, all);
+    size_t bytes = (size_t)all * sizeof *x;
+    struct tensors t = {.count = count, .in = put(r, x, bytes), .out = put(r, x, bytes)};
+    t.nccl = r->seen == METHOD_NCCL && !old_nccl;
+    t.sums = t.nccl && !r->layout->deterministic;
+    for (int k = 0; k < r->layout->n; k++) {
+        copy_equal(r, &t, k);
+        reduce_equal(r, &t, k);
+    }
+    scatter_equal(r, &t, 0);
+    scatter_equal(r, &t, 1); // overwrites the input
+    drop(r, t.in);
+    drop(r, t.out);
+    free(x);
+}
+
+static void act_collectives(struct rank *r)
+{
+    static const int64_t counts[] = {1, 1000, 300007};
+    for (size_t i = 0; i < TSR_COUNT(counts); i++)
+        collectives_of(r, counts[i]);
+}
+
 static void act_everything(struct rank *r)
 {
     act_sums(r);
@@ -311,6 +427,7 @@ static void run_threads(const struct layout *l, void (*act)(struct rank *), stru
     tsr_session *s = tsr_session_new(NULL);
     struct gpu *g = tsr__gpu_open(s, &libraries, why, sizeof why);
     assert_string_equal(why, "");
+    g->nccl_collectives &= !old_nccl;
     struct thread_job *job = tsr__threads_new(s, l->n);
     pthread_t threads[MAX_RANKS];
     for (int i = 0; i < l->n; i++) {
@@ -420,6 +537,35 @@ static void test_nccl(void **state)
     check_threads((struct layout){2, {0, 0}, METHOD_NCCL, false}, METHOD_NCCL);
     if (!getenv("GPU")) // NCCL 2.30 does not support three ranks on one GPU
         check_threads((struct layout){3, {0, 0, 0}, METHOD_NCCL, true}, METHOD_NCCL);
+}
+
+static void check_collectives(struct layout l, enum gpu_method seen)
+{
+    struct rank ranks[MAX_RANKS];
+    run_threads(&l, act_collectives, ranks);
+    for (int i = 0; i < l.n; i++) {
+        if (ranks[i].status != TSR_OK)
+            fail_msg("rank %d: %s", i, ranks[i].why.text);
+        assert_string_equal(tsr__gpu_method_name(ranks[i].seen), tsr__gpu_method_name(seen));
+    }
+}
+
+// NCCL's collectives run where shards are equal, and add only if no order is asked for. An NCCL
+// without them sends messages.
+static void test_nccl_collectives(void **state)
+{
+    (void)state;
+    if (getenv("GPU"))
+        skip();
+    check_collectives((struct layout){2, {0, 1}, METHOD_AUTO, false}, METHOD_NCCL);
+    for (int k = 0; k < 4; k++) {
+        old_nccl = k / 2;
+        check_collectives((struct layout){3, {0, 1, 0}, METHOD_NCCL, k % 2}, METHOD_NCCL);
+    }
+    old_nccl = false;
+    check_collectives((struct layout){3, {0, 1, 0}, METHOD_OWN, false}, METHOD_OWN);
+    check_collectives((struct layout){3, {0, 1, 0}, METHOD_HOST, false}, METHOD_HOST);
+    check_collectives((struct layout){3, {0, -1, 0}, METHOD_AUTO, false}, METHOD_HOST);
 }
 
 // ---- as processes ------------------------------------------------------------------------------
@@ -709,6 +855,7 @@ static void test_driver_fails(void **state)
     check_driver_fails("cuLaunchKernel:3", METHOD_OWN, "reducing: invalid argument");
     check_driver_fails("cuMemHostAlloc:1", METHOD_HOST, "is out of memory for host memory");
     check_driver_fails("ncclAllReduce:2", METHOD_NCCL, "NCCL on rank");
+    check_driver_fails("ncclReduce:1", METHOD_NCCL, "NCCL on rank");
     check_driver_fails("cuModuleLoadData:2", METHOD_OWN, "cannot be opened: invalid argument");
 }
 
@@ -737,6 +884,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_nccl_is_watched),
         cmocka_unit_test(test_driver_fails),
         cmocka_unit_test(test_nccl),
+        cmocka_unit_test(test_nccl_collectives),
         cmocka_unit_test(test_sizes_are_compared),
         cmocka_unit_test(test_leaving),
     };

@@ -331,8 +331,8 @@ static int64_t cost_on_grid(double inside, double between, const char *given)
     plan_tight(t, node(t, "ReduceSum", y, NULL, "sum"), 30000);
     int64_t cost = t->p.facts.cost, part = 64 / 4 * 64 * 4;
     int64_t fast = price_axis(t, TSR_REDUCE_SCATTER, 4, 4, inside > between, part);
-    // the sum runs on the fast axis, in shards
-    assert_true(given || (cost >= fast && cost < fast + fast / 4));
+    // the sum runs on the fast axis, in shards; then the first device of each host adds up 4 bytes
+    assert_true(given || (cost >= fast && cost < fast + fast / 2));
     net_free(t);
     return cost;
 }
@@ -343,8 +343,9 @@ static void reductions_take_the_fast_axis(void **state)
     (void)state;
     int64_t inside = cost_on_grid(1e9, 2e7, NULL), between = cost_on_grid(2e7, 1e9, NULL);
     // Nearly equal if the link speeds and the axes are both swapped. Inside a host a device has a
-    // link to each other one; between hosts its messages share one port.
-    assert_true(between >= inside && (between - inside) * 8 < inside);
+    // link to each other one; between hosts its messages share one port. The final sum of 4 bytes
+    // passes twice inside the hosts, and once between them.
+    assert_true(between >= inside && (between - inside) * 4 < inside);
     // Weights sharded along the slow axis: the sum uses slow links.
     int64_t slow = cost_on_grid(1e9, 2e7, "{1,4:(0,1,2,3),(4,5,6,7),(8,9,10,11),(12,13,14,15)}");
     assert_true(slow > 5 * inside);

@@ -123,21 +123,23 @@ static void step_ends(void *data, int times)
     memset(events->posted, 0, (size_t)events->topology->n * sizeof *events->posted);
 }
 
-static int64_t carry_out(struct events *events, const struct algorithm *algorithm,
+static int64_t carry_out(struct events *events, const struct comm_algorithm *algorithm, int which,
                          const struct topology_groups *groups, int64_t bytes)
 {
+    const struct schedules *schedules = tsr__schedules(algorithm);
+    struct groups_by_hosts parts;
+    struct listener to = {events, send, step_ends, NULL};
+    struct schedule run = {events->topology, groups, &parts, 1, &to};
     // Schedules run with one byte; a message has its share times `scale`.
     events->scale = (double)bytes;
-    if (!tsr__run_algorithm(algorithm, events->topology, groups, 1,
-                            &(struct listener){events, send, step_ends, NULL}) ||
-        events->unreachable)
-        return -1;
-    if (events->arena->failed)
+    tsr__topology_shape(events->topology, groups, events->arena, &parts);
+    if (!schedules->at[which] || !schedules->at[which](&run) || events->unreachable ||
+        events->arena->failed)
         return -1;
     return (int64_t)ceil((events->start + events->end) * 1e12);
 }
 
-int64_t packets_time(tsr_topology *topology, enum tsr_collective what, const char *algorithm,
+int64_t packets_time(tsr_topology *topology, const struct comm_algorithm *algorithm, int which,
                      const struct topology_groups *groups, int64_t bytes)
 {
     struct arena arena;
@@ -148,9 +150,8 @@ int64_t packets_time(tsr_topology *topology, enum tsr_collective what, const cha
     events.ready = ARENA_ARRAY(&arena, double, (size_t)topology->n);
     events.coming = ARENA_ARRAY(&arena, double, (size_t)topology->n);
     events.posted = ARENA_ARRAY(&arena, double, (size_t)topology->n);
-    for (size_t k = 0; !arena.failed && k < tsr__n_algorithms; k++)
-        if (tsr__algorithms[k].what == what && str_is(str_of(algorithm), tsr__algorithms[k].name))
-            time = carry_out(&events, &tsr__algorithms[k], groups, bytes);
+    if (!arena.failed)
+        time = carry_out(&events, algorithm, which, groups, bytes);
     tsr__arena_free(&arena);
     return time;
 }

@@ -5,9 +5,9 @@
 
 #include "topology/internal.h"
 
-// Runs the schedule of one algorithm over the links, with queues. Returns picoseconds, or -1 if the
-// algorithm does not apply to these groups.
-int64_t packets_time(tsr_topology *topology, enum tsr_collective what, const char *algorithm,
+// Runs one schedule of an algorithm over the links, with queues. Returns picoseconds, or -1 if it
+// does not apply to these groups.
+int64_t packets_time(tsr_topology *topology, const struct comm_algorithm *algorithm, int which,
                      const struct topology_groups *groups, int64_t bytes);
 
 #endif

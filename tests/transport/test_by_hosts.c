@@ -147,7 +147,8 @@ static void act_all_gather(struct actor *a)
         recv[k].bytes = gathered_bytes(shape, k);
         recv[k].p = malloc(recv[k].bytes);
     }
-    struct comm_exchange exchange = {.send = send, .recv = recv};
+    const struct comm_collective collective = {.in = mine};
+    struct comm_exchange exchange = {.collective = &collective, .send = send, .recv = recv};
     struct comm_call call = call_of(a, COMM_ALL_GATHER, &bytes_of, everybody);
     a->status = tsr__comm_exchange(actor_endpoint(a), &call, &exchange, &a->why);
     for (int k = 0; k < a->w->n; k++) {

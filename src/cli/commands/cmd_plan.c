@@ -894,7 +894,7 @@ const struct command cmd_plan = {
     .arguments = "MODEL --devices N -o OUT | --compare A B",
     .summary = "pick the fastest sharding that fits in memory",
     .detail = "A node takes the time of its arithmetic and memory traffic on the slowest\n"
-              "device; a collective takes the time of the fastest algorithm on these links.\n"
+              "device; a collective the time of the algorithm that runs it on these links.\n"
               "Nodes in a Loop or Scan take it in every trip (16 if their number is unknown);\n"
               "of an If, the most expensive branch counts.\n"
               "`tessera topology show 2` prints the default speeds of devices and links.\n"

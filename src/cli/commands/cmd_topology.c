@@ -135,7 +135,7 @@ static bool has_time(const tsr_topology_price *price)
     return price->picoseconds < INT64_MAX / 4;
 }
 
-// Prints one row per collective, one column per size, with the fastest algorithm.
+// Prints one row per collective, one column per size, with the algorithm.
 static void print_times(const struct predicted_times *times)
 {
     printf("\nover all devices, in microseconds\n%-16s", "");

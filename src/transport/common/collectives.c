@@ -85,7 +85,9 @@ tsr_status tsr__comm_reduce_scatter(struct endpoint *endpoint, const struct comm
     }
     parts.recv[0].bytes = parts.send[self].bytes;
     struct comm_call d = with_detail(call, counts, (size_t)call->n_group * sizeof *counts);
-    struct comm_exchange x = {.send = parts.send, .recv = parts.recv, .folded = out};
+    const struct comm_collective collective = {.in = in, .out = out};
+    struct comm_exchange x = {
+        .collective = &collective, .send = parts.send, .recv = parts.recv, .folded = out};
     tsr_status st = tsr__comm_exchange(endpoint, &d, &x, why);
     parts_close(&parts);
     return st;
@@ -106,9 +108,28 @@ tsr_status tsr__comm_reduce(struct endpoint *endpoint, const struct comm_call *c
     // is never written, because they receive 0 bytes.
     parts.recv[0].bytes = at == self ? bytes : 0;
     struct comm_call d = with_detail(call, &root, sizeof root);
-    struct comm_exchange x = {
-        .send = parts.send, .recv = parts.recv, .folded = at == self ? out : &parts};
+    const struct comm_collective collective = {.in = in, .out = out, .root = at};
+    struct comm_exchange x = {.collective = &collective,
+                              .send = parts.send,
+                              .recv = parts.recv,
+                              .folded = at == self ? out : &parts};
     tsr_status st = tsr__comm_exchange(endpoint, &d, &x, why);
+    parts_close(&parts);
+    return st;
+}
+
+tsr_status tsr__comm_all_gather(struct endpoint *endpoint, const struct comm_call *call,
+                                const void *in, size_t bytes, void *out, struct comm_trouble *why)
+{
+    struct parts parts;
+    const struct comm_collective collective = {.in = in, .out = out};
+    TRY(parts_open(endpoint, call, &parts, why));
+    for (int i = 0; i < call->n_group; i++) {
+        parts.send[i] = (struct comm_buffer){.p = (void *)in, .bytes = bytes};
+        parts.recv[i] = (struct comm_buffer){.p = (char *)out + (size_t)i * bytes, bytes};
+    }
+    struct comm_exchange x = {.collective = &collective, .send = parts.send, .recv = parts.recv};
+    tsr_status st = tsr__comm_exchange(endpoint, call, &x, why);
     parts_close(&parts);
     return st;
 }
@@ -134,7 +155,8 @@ tsr_status tsr__comm_broadcast(struct endpoint *endpoint, const struct comm_call
             if (i != at)
                 b.send[i] = (struct comm_buffer){.p = p, .bytes = bytes};
     struct comm_call d = with_detail(call, &root, sizeof root);
-    struct comm_exchange x = {.send = b.send, .recv = b.recv};
+    const struct comm_collective collective = {.in = p, .root = at};
+    struct comm_exchange x = {.collective = &collective, .send = b.send, .recv = b.recv};
     tsr_status st = tsr__comm_exchange(endpoint, &d, &x, why);
     parts_close(&b);
     return st;
@@ -171,17 +193,8 @@ tsr_status tsr__comm_share_all(struct endpoint *endpoint, const struct comm_call
                                const void *mine, size_t bytes, void *all, struct comm_trouble *why)
 {
     struct comm_call d;
-    struct parts parts;
     TRY(among_all(endpoint, call, &d, why));
-    tsr_status st = parts_open(endpoint, &d, &parts, why);
-    if (st == TSR_OK) {
-        for (int i = 0; i < d.n_group; i++) {
-            parts.send[i] = (struct comm_buffer){.p = (void *)mine, .bytes = bytes};
-            parts.recv[i] = (struct comm_buffer){.p = (char *)all + (size_t)i * bytes, bytes};
-        }
-        st = tsr__comm_all_to_all(endpoint, &d, parts.send, parts.recv, why);
-        parts_close(&parts);
-    }
+    tsr_status st = tsr__comm_all_gather(endpoint, &d, mine, bytes, all, why);
     free((void *)d.group);
     return st;
 }

@@ -31,6 +31,10 @@ void tsr__header_of(const struct comm_call *call, const int64_t *notes, struct c
 tsr_status tsr__header_compare(const struct comm_header *mine, int my_rank,
                                const struct comm_header *theirs, int their_rank,
                                struct comm_trouble *why);
+// Chooses the algorithm of a call and notes it in the endpoint. Returns its place among the rows of
+// shape->path (tsr__algorithm_place); -1: that path has no row for it.
+int tsr__comm_choose(struct endpoint *endpoint, enum comm_kind kind,
+                     const struct comm_shape *shape);
 // Ends the job for the reason of a failed call, or leaves it (tsr__comm_leave).
 void tsr__comm_give_up(struct endpoint *endpoint, const struct comm_trouble *why);
 // Fills `why` and returns the status, for `return tsr__trouble(...)`.
@@ -58,18 +62,20 @@ struct patience {
 // `crowded`: ranks share cores, so it never spins.
 bool tsr__patience(struct patience *patience, bool crowded);
 
+#define RING_LOOKS 50 // a ring seen this often is a deadlock, not a snapshot of moving ranks
+// True if a rank waits for one that waits for another, and so on back to this rank. waits_for:
+// returns the rank for which a rank waits, -1: none. A rank whose peer has arrived, but which has
+// not noticed it yet, does not wait.
+bool tsr__in_ring(int rank, int ranks, int (*waits_for)(const void *job, int rank),
+                  const void *job);
+
 // Memory of two ranks for small reductions. In each call one rank writes one cell and reads the
 // other; in the next call the cells are exchanged. So each rank writes the cell that it read last,
 // which no other rank reads any more: a cache line moves once per call, and no rank waits before it
 // writes. The stamp (tsr__mailbox_stamp) identifies the call.
-#define MAILBOX_BYTES 4096
 struct mailbox {
     _Alignas(64) char cells[2][MAILBOX_BYTES];
 };
-static inline bool mailbox_fits(const struct comm_call *call, size_t bytes)
-{
-    return call->n_group == 2 && bytes <= MAILBOX_BYTES && bytes > 0;
-}
 // Returns the cell that the lower (`higher` false) or the higher rank writes in call number `turn`
 // of the mailbox; the other rank reads it.
 static inline char *mailbox_cell(struct mailbox *mailbox, bool higher, uint64_t turn)

@@ -241,6 +241,17 @@ bool tsr__patience(struct patience *patience, bool crowded)
     return true;
 }
 
+bool tsr__in_ring(int rank, int ranks, int (*waits_for)(const void *job, int rank), const void *job)
+{
+    int at = rank;
+    for (int steps = 0; steps <= ranks; steps++) {
+        at = waits_for(job, at);
+        if (at < 0 || at == rank)
+            return at == rank;
+    }
+    return false; // a ring without this rank: its members will report it
+}
+
 // Computes the slice of elements that member k folds. Slices consist of units of 256 bytes.
 // Example: 1000 floats for 2 members are 16 units of 64 elements, 8 each: 0..511 and 512..999. With
 // 3 members: 0..319, 320..639, 640..999. Unit sizes follow from the type, so all members compute
@@ -294,6 +305,14 @@ fail_job:
     return st;
 }
 
+int tsr__comm_choose(struct endpoint *endpoint, enum comm_kind kind, const struct comm_shape *shape)
+{
+    endpoint->algorithm = tsr__algorithm(kind, shape);
+    if (!endpoint->algorithm || endpoint->algorithm->path != shape->path)
+        return -1;
+    return tsr__algorithm_place(endpoint->algorithm);
+}
+
 tsr_status tsr__comm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                 const void *in, void *out, struct comm_trouble *why)
 {
@@ -309,6 +328,8 @@ tsr_status tsr__comm_exchange(struct endpoint *endpoint, const struct comm_call 
                               struct comm_exchange *exchange, struct comm_trouble *why)
 {
     TRY(check_call(endpoint, call, exchange->folded != NULL, why));
+    // Transports that have other algorithms replace it.
+    endpoint->algorithm = tsr__algorithm(call->kind, &(struct comm_shape){.path = PATH_EXCHANGE});
     double began = endpoint->timed ? tsr__now_s() : 0;
     tsr_status st = endpoint->transport->exchange(endpoint, call, exchange, why);
     if (endpoint->timed)

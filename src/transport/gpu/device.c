@@ -96,11 +96,11 @@ static void fill_cards(const struct device_call *call, const struct comm_buffer 
     }
 }
 
-// Exchanges the cards (`call_card`) of a call, with notes and `arrived` of `exchange` (NULL: an
-// all-reduce, which has neither).
-static tsr_status exchange_cards(const struct device_call *call, struct comm_exchange *exchange)
+// Exchanges the cards (`call_card`) of a call, with notes and `arrived` of an exchange.
+static tsr_status exchange_cards(const struct device_call *call)
 {
     struct device *device = call->device;
+    const struct comm_exchange *exchange = call->exchange;
     struct comm_call comm_call = tsr__device_step(call->call, STEP_CARDS);
     struct comm_buffer *send = device->buffers, *recv = device->buffers + device->endpoint.size;
     for (int i = 0; i < comm_call.n_group; i++) {
@@ -145,6 +145,44 @@ static enum gpu_method choose(const struct device_call *call)
     return own ? METHOD_OWN : METHOD_HOST;
 }
 
+// Computes what decides about the algorithm and is known before the cards are exchanged.
+static struct comm_shape shape_of(const struct device_call *call)
+{
+    const struct comm_call *comm_call = call->call;
+    const struct rank_card *ranks = call->device->ranks;
+    const int64_t *group = comm_call->group;
+    struct comm_shape shape = {
+        .path = PATH_NCCL,
+        .members = comm_call->n_group,
+        .bytes = (size_t)comm_call->count * tsr__elem_bytes(comm_call->type),
+        .one_gpu = true,
+        .ordered = ranks[group[0]].deterministic || !tsr__nccl_has(comm_call->type),
+        .folds = comm_call->n_group <= GPU_MAX_MEMBERS && tsr__fold_has(comm_call->type),
+        .equal = true,
+        .pinned = true};
+    for (int i = 0; i < shape.members; i++) {
+        shape.one_gpu &= memcmp(ranks[group[i]].gpu, ranks[group[0]].gpu, GPU_ID_BYTES) == 0;
+        shape.all_reduces_only |= !ranks[group[i]].nccl_collectives;
+        if (call->exchange)
+            shape.equal &= call->exchange->send[i].bytes == call->exchange->send[0].bytes;
+    }
+    return shape;
+}
+
+// Adds what follows from the cards and the method.
+static void complete_shape(struct device_call *call, enum gpu_method method)
+{
+    static const enum comm_path paths[METHOD_COUNT] = {
+        [METHOD_OWN] = PATH_OWN, [METHOD_NCCL] = PATH_NCCL, [METHOD_HOST] = PATH_COPIES};
+    const struct call_card *cards = call->device->cards;
+    call->shape.path = paths[method];
+    for (int i = 0; i < call->call->n_group; i++) {
+        call->shape.equal &= cards[i].bytes == cards[0].bytes;
+        call->shape.pinned &= cards[i].place == COMM_DEVICE &&
+                              device_here(call->device, call->call->group[i]) != NULL;
+    }
+}
+
 // Fails the job if the call failed. Other members may be waiting in the base endpoint or in an NCCL
 // kernel: device_fail ends both kinds of waiting.
 static tsr_status ended(const struct device_call *call, tsr_status st)
@@ -158,8 +196,7 @@ static tsr_status ended(const struct device_call *call, tsr_status st)
 
 // Starts a call: records an event after the work that produces this rank's data, and exchanges
 // cards (`call_card`).
-static tsr_status begin(struct device_call *call, const struct comm_buffer *send, const void *out,
-                        struct comm_exchange *exchange)
+static tsr_status begin(struct device_call *call, const struct comm_buffer *send)
 {
     struct device *device = call->device;
     call->self = tsr__member_of(call->call->group, call->call->n_group, device->endpoint.rank);
@@ -174,14 +211,37 @@ static tsr_status begin(struct device_call *call, const struct comm_buffer *send
                                   "creating an event");
     }
     const struct device_group *group = group_of(device, call->call);
+    call->comm = group ? group->comm : NULL;
+    call->shape = shape_of(call);
     // Must come before the exchange of cards: afterwards other ranks may already have a kernel on
     // this GPU that waits for this rank.
-    if (st == TSR_OK && on_device(call) && group && group->comm)
-        st = tsr__nccl_reserve(call, exchange);
+    if (st == TSR_OK && on_device(call) && call->comm)
+        st = tsr__nccl_reserve(call);
     if (st != TSR_OK)
         return st;
-    fill_cards(call, send, out);
-    return exchange_cards(call, exchange);
+    fill_cards(call, send, call->out);
+    return exchange_cards(call);
+}
+
+// Runs a call whose cards were exchanged. METHOD_AUTO: all buffers are in host memory, and the base
+// endpoint does the call. Another step in `detail` distinguishes it from the exchange of cards.
+static tsr_status run_method(struct device_call *call)
+{
+    struct endpoint *base = call->device->base;
+    enum gpu_method method = choose(call);
+    complete_shape(call, method);
+    if (method == METHOD_OWN)
+        return ended(call, tsr__own_run(call));
+    if (method == METHOD_NCCL)
+        return ended(call, tsr__nccl_run(call));
+    if (method == METHOD_HOST)
+        return ended(call, tsr__host_run(call));
+    struct comm_call below = tsr__device_step(call->call, STEP_HOST);
+    if (call->exchange)
+        return base->transport->exchange(base, &below, call->exchange, call->why);
+    tsr_status st = base->transport->all_reduce(base, &below, call->in, call->out, call->why);
+    call->device->endpoint.algorithm = base->algorithm;
+    return st;
 }
 
 // Reduces tensors of all members, by the method that all support. After begin() all members know
@@ -192,28 +252,13 @@ static tsr_status device_all_reduce(struct endpoint *endpoint, const struct comm
     struct device *device = device_of(endpoint);
     if (call->place == COMM_PLAIN)
         return device->base->transport->all_reduce(device->base, call, in, out, why);
-    struct device_call k = {device, call, why, 0};
+    struct device_call k = {.device = device, .call = call, .why = why, .in = in, .out = out};
     struct comm_buffer *send = device->buffers + 2 * endpoint->size;
     size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
     for (int i = 0; i < call->n_group; i++)
         send[i] = (struct comm_buffer){(void *)in, bytes};
-    tsr_status st = begin(&k, send, out, NULL);
-    if (st != TSR_OK)
-        return ended(&k, st);
-    switch (choose(&k)) {
-    case METHOD_OWN:
-        return ended(&k, tsr__own_all_reduce(&k, in, out));
-    case METHOD_NCCL:
-        return ended(&k, tsr__nccl_sum(&k, group_of(device, call)->comm, in, out));
-    case METHOD_HOST:
-        return ended(&k, tsr__host_all_reduce(&k, in, out));
-    default:
-        break;
-    }
-    // All buffers are in host memory. Another step in `detail` distinguishes this call from the
-    // exchange of cards.
-    struct comm_call below = tsr__device_step(call, STEP_HOST);
-    return device->base->transport->all_reduce(device->base, &below, in, out, why);
+    tsr_status st = begin(&k, send);
+    return st == TSR_OK ? run_method(&k) : ended(&k, st);
 }
 
 static tsr_status device_exchange(struct endpoint *endpoint, const struct comm_call *call,
@@ -222,23 +267,10 @@ static tsr_status device_exchange(struct endpoint *endpoint, const struct comm_c
     struct device *device = device_of(endpoint);
     if (call->place == COMM_PLAIN)
         return device->base->transport->exchange(device->base, call, exchange, why);
-    struct device_call k = {device, call, why, 0};
-    tsr_status st = begin(&k, exchange->send, NULL, exchange);
-    if (st != TSR_OK)
-        return ended(&k, st);
+    struct device_call k = {.device = device, .call = call, .why = why, .exchange = exchange};
+    tsr_status st = begin(&k, exchange->send);
     exchange->arrived = NULL; // it has been called
-    switch (choose(&k)) {
-    case METHOD_OWN:
-        return ended(&k, tsr__own_exchange(&k, exchange));
-    case METHOD_NCCL:
-        return ended(&k, tsr__nccl_exchange_all(&k, group_of(device, call)->comm, exchange));
-    case METHOD_HOST:
-        return ended(&k, tsr__host_exchange(&k, exchange));
-    default:
-        break;
-    }
-    struct comm_call below = tsr__device_step(call, STEP_HOST);
-    return device->base->transport->exchange(device->base, &below, exchange, why);
+    return st == TSR_OK ? run_method(&k) : ended(&k, st);
 }
 
 // ---- the endpoint -------------------------------------------------------------------------------
@@ -329,6 +361,7 @@ static bool make_lists(struct device *device)
     device->from = ARENA_ARRAY(&device->arena, const void *, n);
     device->to = ARENA_ARRAY(&device->arena, void *, n);
     device->words = ARENA_ARRAY(&device->arena, uint64_t, n);
+    device->parts = ARENA_ARRAY(&device->arena, struct nccl_part, n);
     device->reached = ARENA_ARRAY(&device->arena, bool, n);
     device->events = (void *(*)[GPU_EVENTS])ARENA_ARRAY(&device->arena, void *, n *GPU_EVENTS);
     return !device->arena.failed;

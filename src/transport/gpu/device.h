@@ -32,7 +32,7 @@ struct rank_card {
     uint64_t host;    // equal on ranks that can open each other's handles
     int64_t process;  // equal on ranks of one process
     uint64_t address; // address of its struct device in that process
-    int32_t on_gpu, nccl;
+    int32_t on_gpu, nccl, nccl_collectives;
     int32_t method, deterministic; // requested by the user
     char gpu[GPU_ID_BYTES];
     int32_t exports;        // its memory and events can be opened by others
@@ -102,14 +102,20 @@ struct device {
     const void **from;
     void **to;
     uint64_t *words;
+    struct nccl_part *parts;
 };
 
-// One call after the cards were exchanged.
+// One call: an exchange, or an all-reduce from `in` to `out`.
 struct device_call {
     struct device *device;
     const struct comm_call *call;
     struct comm_trouble *why;
     int self;
+    const void *in;
+    void *out;
+    struct comm_exchange *exchange;
+    void *comm;              // NCCL communicator of the group, or NULL
+    struct comm_shape shape; // see tsr__device_choose
 };
 
 static inline struct device *device_of(struct endpoint *endpoint)
@@ -156,6 +162,11 @@ struct comm_call tsr__device_step(const struct comm_call *call, uint64_t step);
 // Exchanges one word between all members.
 tsr_status tsr__device_words(const struct device_call *call, uint64_t step, uint64_t mine,
                              uint64_t *theirs);
+// Returns the algorithm of the call among those of call->shape.path, as tsr__comm_choose. -1: it is
+// an exchange for which the path has none.
+int tsr__device_choose(const struct device_call *call);
+// Checks that all members send the number of bytes that this one expects, before any transfer.
+tsr_status tsr__device_check_sizes(const struct device_call *call);
 // True if two ranks of the group share a GPU.
 bool tsr__device_shared(const struct device *device, const int64_t *group, int n);
 tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected);
@@ -170,26 +181,23 @@ void tsr__device_touched(const struct device_call *call);
 // Ends a call in which other ranks access this rank's memory. After a failure (st), returns when no
 // rank of this process accesses that memory any more.
 tsr_status tsr__device_leave(const struct device_call *call, tsr_status st);
+// device_own.c, device_nccl.c, device_host.c: run the call by one method.
+tsr_status tsr__own_run(const struct device_call *call);
+tsr_status tsr__nccl_run(const struct device_call *call);
+tsr_status tsr__host_run(const struct device_call *call);
 // device_own.c
-tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out);
-tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange);
 // Ends a call in which members access each other's memory. Announces that this rank is done
 // (touched false: it accessed nothing), and makes its stream wait until the others are done.
 tsr_status tsr__own_finish(const struct device_call *call, bool touched);
-// device_staged.c: the method "host" between ranks of one process. tsr__staged_fits returns the
-// same for a call on all members.
-bool tsr__staged_fits(const struct device_call *call);
-tsr_status tsr__staged_all_reduce(const struct device_call *call, const void *in, void *out);
+// device_staged.c: the algorithm "pinned" of COPIES_ALGORITHMS
+tsr_status tsr__staged_all_reduce(const struct device_call *call);
 // device_host.c
-tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, void *out);
-tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchange *exchange);
+tsr_status tsr__host_chunks(const struct device_call *call); // an all-reduce
+tsr_status tsr__host_exchange(const struct device_call *call);
 // device_nccl.c
-tsr_status tsr__nccl_sum(const struct device_call *call, void *comm, const void *in, void *out);
-tsr_status tsr__nccl_exchange_all(const struct device_call *call, void *comm,
-                                  struct comm_exchange *exchange);
 tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uint64_t plan,
                           struct comm_trouble *why);
-tsr_status tsr__nccl_reserve(const struct device_call *call, const struct comm_exchange *exchange);
+tsr_status tsr__nccl_reserve(const struct device_call *call);
 void tsr__nccl_init(struct device *device);
 // Aborts NCCL for the ranks of this process, which would otherwise wait forever for a failed rank.
 void tsr__nccl_abort(struct device *device);

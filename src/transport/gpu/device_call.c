@@ -44,6 +44,25 @@ bool tsr__device_shared(const struct device *device, const int64_t *group, int n
     return false;
 }
 
+int tsr__device_choose(const struct device_call *call)
+{
+    if (!call->exchange)
+        return tsr__comm_choose(&call->device->endpoint, COMM_ALL_REDUCE, &call->shape);
+    if (!call->exchange->collective)
+        return -1;
+    return tsr__comm_choose(&call->device->endpoint, call->call->kind, &call->shape);
+}
+
+tsr_status tsr__device_check_sizes(const struct device_call *call)
+{
+    for (int i = 0; i < call->call->n_group; i++) {
+        size_t expected = call->exchange->recv[call->exchange->folded ? 0 : i].bytes;
+        if (call->device->cards[i].bytes != expected)
+            return tsr__device_other_size(call, i, expected);
+    }
+    return TSR_OK;
+}
+
 tsr_status tsr__device_other_size(const struct device_call *call, int member, size_t expected)
 {
     return tsr__trouble_size(call->why, call->call, (int)call->call->group[member],

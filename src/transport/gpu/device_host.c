@@ -114,13 +114,11 @@ static tsr_status reduce_from_host(const struct device_call *call, const struct 
     return TSR_OK;
 }
 
-tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, void *out)
+tsr_status tsr__host_chunks(const struct device_call *call)
 {
     struct chunks s = chunks_of(call->call);
-    if (tsr__staged_fits(call))
-        return tsr__staged_all_reduce(call, in, out);
     if (!on_device(call))
-        return reduce_from_host(call, &s, in, out);
+        return reduce_from_host(call, &s, call->in, call->out);
     void *pinned = NULL;
     int code = tsr__seat_wait(call->device->seat,
                               tsr__seat_upwards(call->device->seat)); // chunks of the previous call
@@ -129,7 +127,7 @@ tsr_status tsr__host_all_reduce(const struct device_call *call, const void *in, 
                                 &pinned);
     if (code != 0)
         return tsr__device_code(call, code, "host memory");
-    return reduce_chunks(call, &s, in, out, pinned);
+    return reduce_chunks(call, &s, call->in, call->out, pinned);
 }
 
 // ---- exchange -----------------------------------------------------------------------------------
@@ -202,17 +200,6 @@ static int bring_round_up(const struct device_call *call, const struct comm_exch
     return code;
 }
 
-// Checks that all members send the expected sizes, before these are split into chunks.
-static tsr_status check_sizes(const struct device_call *call, const struct comm_exchange *exchange)
-{
-    for (int i = 0; i < call->call->n_group; i++) {
-        size_t expected = exchange->recv[exchange->folded ? 0 : i].bytes;
-        if (call->device->cards[i].bytes != expected)
-            return tsr__device_other_size(call, i, expected);
-    }
-    return TSR_OK;
-}
-
 static tsr_status run_round(const struct device_call *call, struct comm_exchange *exchange,
                             struct round *round, uint64_t number)
 {
@@ -228,12 +215,13 @@ static tsr_status run_round(const struct device_call *call, struct comm_exchange
                             "copying from the host");
 }
 
-tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchange *exchange)
+tsr_status tsr__host_exchange(const struct device_call *call)
 {
     struct device *device = call->device;
+    struct comm_exchange *exchange = call->exchange;
     size_t n = (size_t)call->call->n_group;
     uint64_t most = 1; // at least one round, in which all synchronize and check sizes
-    TRY(check_sizes(call, exchange));
+    TRY(tsr__device_check_sizes(call)); // these are split into chunks
     for (size_t i = 0; i < n; i++)
         most = device->cards[i].most_bytes > most ? device->cards[i].most_bytes : most;
     struct round round = {.send = device->buffers, .recv = device->buffers + device->endpoint.size};
@@ -250,4 +238,25 @@ tsr_status tsr__host_exchange(const struct device_call *call, struct comm_exchan
         TRY(run_round(call, exchange, &round, number));
     }
     return TSR_OK;
+}
+
+static tsr_status pinned_sums(const struct device_call *call)
+{
+    return tsr__staged_all_reduce(call);
+}
+
+static tsr_status chunks(const struct device_call *call)
+{
+    return tsr__host_chunks(call);
+}
+
+tsr_status tsr__host_run(const struct device_call *call)
+{
+    static tsr_status (*const run[])(const struct device_call *) = {
+#define ROW(path, function, name, what, condition) function,
+        COPIES_ALGORITHMS(ROW)
+#undef ROW
+    };
+    int place = tsr__device_choose(call);
+    return place < 0 ? tsr__host_exchange(call) : run[place](call);
 }

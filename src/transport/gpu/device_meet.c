@@ -39,6 +39,7 @@ static void describe_self(struct device *device)
         return;
     card->on_gpu = 1;
     card->nccl = tsr__nccl_version(device->gpu);
+    card->nccl_collectives = tsr__nccl_collectives(device->gpu);
     memcpy(card->gpu, tsr__seat_id(device->seat), sizeof card->gpu);
     card->exports = tsr__seat_alloc(device->seat, GPU_OWN_PAGE, &device->probe) == 0 &&
                     tsr__seat_export(device->seat, device->probe, &card->probe, &offset) == 0;

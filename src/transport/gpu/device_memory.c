@@ -6,7 +6,7 @@
 tsr_status tsr__device_rows(struct endpoint *endpoint, const struct comm_call *call,
                             const struct device_rows *device_rows, struct comm_trouble *why)
 {
-    struct device_call k = {device_of(endpoint), call, why, 0};
+    struct device_call k = {.device = device_of(endpoint), .call = call, .why = why};
     struct gpu_rows rows = {.to = device_rows->to,
                             .from = device_rows->from,
                             .to_pitch = device_rows->to_pitch,
@@ -19,7 +19,7 @@ tsr_status tsr__device_rows(struct endpoint *endpoint, const struct comm_call *c
 tsr_status tsr__device_scratch(struct endpoint *endpoint, const struct comm_call *call, int block,
                                size_t bytes, void **out, struct comm_trouble *why)
 {
-    struct device_call k = {device_of(endpoint), call, why, 0};
+    struct device_call k = {.device = device_of(endpoint), .call = call, .why = why};
     return tsr__device_code(&k, tsr__seat_scratch(k.device->seat, block, bytes, call->stream, out),
                             "the data to send");
 }
@@ -27,7 +27,7 @@ tsr_status tsr__device_scratch(struct endpoint *endpoint, const struct comm_call
 tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call *call,
                                struct comm_trouble *why)
 {
-    struct device_call k = {device_of(endpoint), call, why, 0};
+    struct device_call k = {.device = device_of(endpoint), .call = call, .why = why};
     if (call->reduce == COMM_NONE)
         return TSR_OK;
     return tsr__device_code(
@@ -38,6 +38,6 @@ tsr_status tsr__device_prepare(struct endpoint *endpoint, const struct comm_call
 tsr_status tsr__device_wait(struct endpoint *endpoint, const struct comm_call *call,
                             struct comm_trouble *why)
 {
-    struct device_call k = {device_of(endpoint), call, why, 0};
+    struct device_call k = {.device = device_of(endpoint), .call = call, .why = why};
     return tsr__device_code(&k, tsr__seat_wait(k.device->seat, call->stream), "working");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_nccl.c - groups that use NCCL: its all-reduce, and grouped messages for everything else.
+// device_nccl.c - groups that use NCCL: its collectives, where NCCL_ALGORITHMS (collective.h) has
+// them, and grouped messages for everything else.
 //
 // NCCL kernels wait on the GPU until all members have started theirs. The members have just
 // exchanged cards, so all will start theirs. If one fails in between, the communicators of this
@@ -140,14 +141,14 @@ static tsr_status started(const struct device_call *call, int code, const char *
     return together(call);
 }
 
-static tsr_status exchange_parts(const struct device_call *call, void *comm,
-                                 const struct nccl_part *parts, const char *doing)
+static tsr_status exchange_parts(const struct device_call *call, const struct nccl_part *parts,
+                                 const char *doing)
 {
     const struct comm_call *comm_call = call->call;
     TRY(together(call));
     TRY(enter(call));
-    int code = tsr__nccl_exchange(call->device->gpu, comm, parts, comm_call->n_group, call->self,
-                                  comm_call->stream);
+    int code = tsr__nccl_exchange(call->device->gpu, call->comm, parts, comm_call->n_group,
+                                  call->self, comm_call->stream);
     leave(call->device);
     return started(call, code, doing);
 }
@@ -226,8 +227,10 @@ tsr_status tsr__nccl_open(struct device *device, struct device_group *group, uin
                              .id = -4,
                              .group = group->group,
                              .n_group = group->n};
-    struct device_call k = {device, &call, why,
-                            tsr__member_of(group->group, group->n, device->endpoint.rank)};
+    struct device_call k = {.device = device,
+                            .call = &call,
+                            .why = why,
+                            .self = tsr__member_of(group->group, group->n, device->endpoint.rank)};
     struct nccl_id id = {{0}};
     if (k.self == 0)
         TRY(nccl_code(&k, tsr__nccl_id(device->gpu, &id), "creating the unique id"));
@@ -252,15 +255,16 @@ static struct slice slice_of(const struct comm_call *call, int i)
 // Reserves memory and kernels for a call, before the members synchronize. While a kernel of another
 // rank waits on the GPU for this one, memory cannot be allocated or freed and no kernel can be
 // loaded.
-tsr_status tsr__nccl_reserve(const struct device_call *call, const struct comm_exchange *exchange)
+tsr_status tsr__nccl_reserve(const struct device_call *call)
 {
     const struct comm_call *comm_call = call->call;
+    const struct comm_exchange *exchange = call->exchange;
     void *scratch;
     size_t bytes = 0;
-    if (exchange && exchange->folded)
-        bytes = exchange->recv[0].bytes;
-    else if (!exchange)
+    if (!exchange)
         bytes = slice_of(comm_call, call->self).bytes;
+    else if (exchange->folded && tsr__device_choose(call) < 0)
+        bytes = exchange->recv[0].bytes;
     if (bytes == 0 || comm_call->n_group > GPU_MAX_MEMBERS)
         return TSR_OK;
     TRY(tsr__device_prepare(&call->device->endpoint, comm_call, call->why));
@@ -275,12 +279,13 @@ tsr_status tsr__nccl_reserve(const struct device_call *call, const struct comm_e
 
 // Reduces by messages, in a fixed order. Each member receives its slice of all inputs, folds it in
 // group order, and sends the result to all. This gives the same bits as the other methods.
-static tsr_status reduce_in_order(const struct device_call *call, void *comm, const void *in,
-                                  void *out)
+static tsr_status in_order(const struct device_call *call)
 {
     const struct comm_call *comm_call = call->call;
+    const char *in = call->in;
+    char *out = call->out;
     struct device *device = call->device;
-    struct nccl_part parts[GPU_MAX_MEMBERS] = {{0}};
+    struct nccl_part *parts = device->parts;
     struct slice mine = slice_of(comm_call, call->self);
     void *scratch = NULL;
     TRY(tsr__device_code(call,
@@ -289,61 +294,129 @@ static tsr_status reduce_in_order(const struct device_call *call, void *comm, co
                          "reducing"));
     struct gpu_fold fold =
         gpu_fold_of(comm_call, 1, (int64_t)(mine.bytes / tsr__elem_bytes(comm_call->type)));
-    fold.out[0] = (char *)out + mine.at;
+    fold.out[0] = out + mine.at;
     for (int i = 0; i < comm_call->n_group; i++) {
         struct slice theirs = slice_of(comm_call, i);
         char *place = (char *)scratch + (size_t)i * mine.bytes;
-        parts[i] =
-            (struct nccl_part){(const char *)in + theirs.at, place, theirs.bytes, mine.bytes};
-        fold.in[i] = i == call->self ? (const char *)in + mine.at : place;
+        parts[i] = (struct nccl_part){in + theirs.at, place, theirs.bytes, mine.bytes};
+        fold.in[i] = i == call->self ? in + mine.at : place;
     }
-    TRY(exchange_parts(call, comm, parts, "exchanging slices"));
+    TRY(exchange_parts(call, parts, "exchanging slices"));
     if (fold.count)
         TRY(tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
                              "reducing"));
     for (int i = 0; i < comm_call->n_group; i++) {
         struct slice theirs = slice_of(comm_call, i);
-        parts[i] = (struct nccl_part){(const char *)out + mine.at, (char *)out + theirs.at,
-                                      mine.bytes, theirs.bytes};
+        parts[i] = (struct nccl_part){out + mine.at, out + theirs.at, mine.bytes, theirs.bytes};
     }
-    return exchange_parts(call, comm, parts, "gathering slices");
+    return exchange_parts(call, parts, "gathering slices");
 }
 
-// Reduces a tensor over NCCL. NCCL does not specify the order of additions. If results must be
-// reproducible, or if NCCL lacks the type, slices are gathered and folded in group order. Groups
-// that are too large for this are reduced through host memory.
-tsr_status tsr__nccl_sum(const struct device_call *call, void *comm, const void *in, void *out)
+// Sums of types or in an order that NCCL does not have, of more members than a kernel can fold.
+static tsr_status over_host(const struct device_call *call)
 {
-    const struct comm_call *comm_call = call->call;
-    struct device *device = call->device;
-    bool ordered =
-        device->ranks[comm_call->group[0]].deterministic || !tsr__nccl_has(comm_call->type);
-    if (comm_call->count == 0)
-        return TSR_OK;
-    if (ordered && comm_call->n_group <= GPU_MAX_MEMBERS)
-        return reduce_in_order(call, comm, in, out);
-    if (ordered)
-        return tsr__host_all_reduce(call, in, out);
+    return tsr__host_chunks(call);
+}
+
+// ---- NCCL's collectives -------------------------------------------------------------------------
+
+// Enters NCCL for one of its collectives. TSR_OK: the call follows, then end_collective.
+static tsr_status begin_collective(const struct device_call *call)
+{
     TRY(together(call));
-    struct gpu_fold fold = {.type = comm_call->type,
-                            .reduce = gpu_reduce_of(comm_call->reduce),
-                            .in = {in},
-                            .out = {out},
-                            .count = comm_call->count};
-    TRY(enter(call));
-    int code = tsr__nccl_all_reduce(device->gpu, comm, &fold, comm_call->stream);
-    leave(device);
-    return started(call, code, "AllReduce");
+    return enter(call);
+}
+
+static tsr_status end_collective(const struct device_call *call, int code, const char *doing)
+{
+    leave(call->device);
+    return started(call, code, doing);
+}
+
+// Returns a reduction to `count` elements per member. NCCL does not specify the order of additions.
+static struct gpu_fold reduction_of(const struct device_call *call, const void *in, void *out,
+                                    int64_t count)
+{
+    return (struct gpu_fold){.type = call->call->type,
+                             .reduce = gpu_reduce_of(call->call->reduce),
+                             .in = {in},
+                             .out = {out},
+                             .count = count};
+}
+
+static tsr_status nccl_all_reduce(const struct device_call *call)
+{
+    struct gpu_fold fold = reduction_of(call, call->in, call->out, call->call->count);
+    if (fold.count == 0)
+        return TSR_OK;
+    TRY(begin_collective(call));
+    int code = tsr__nccl_all_reduce(call->device->gpu, call->comm, &fold, call->call->stream);
+    return end_collective(call, code, "AllReduce");
+}
+
+static tsr_status nccl_reduce_scatter(const struct device_call *call)
+{
+    const struct comm_exchange *exchange = call->exchange;
+    int64_t count = (int64_t)(exchange->recv[0].bytes / tsr__elem_bytes(call->call->type));
+    struct gpu_fold fold =
+        reduction_of(call, exchange->collective->in, exchange->collective->out, count);
+    if (count == 0)
+        return TSR_OK;
+    TRY(begin_collective(call));
+    int code = tsr__nccl_reduce_scatter(call->device->gpu, call->comm, &fold, call->call->stream);
+    return end_collective(call, code, "ReduceScatter");
+}
+
+static tsr_status nccl_reduce(const struct device_call *call)
+{
+    const struct comm_collective *collective = call->exchange->collective;
+    struct gpu_fold fold = reduction_of(call, collective->in, collective->out, call->call->count);
+    if (fold.count == 0)
+        return TSR_OK;
+    TRY(begin_collective(call));
+    int code = tsr__nccl_reduce(call->device->gpu, call->comm, &fold, collective->root,
+                                call->call->stream);
+    return end_collective(call, code, "Reduce");
+}
+
+static tsr_status nccl_all_gather(const struct device_call *call)
+{
+    const struct comm_collective *collective = call->exchange->collective;
+    size_t bytes = call->exchange->recv[0].bytes;
+    if (bytes == 0)
+        return TSR_OK;
+    TRY(begin_collective(call));
+    int code = tsr__nccl_all_gather(call->device->gpu, call->comm, collective->in, collective->out,
+                                    bytes, call->call->stream);
+    return end_collective(call, code, "AllGather");
+}
+
+// The root broadcasts out of the tensor itself, the others receive into their buffer for the root's
+// message.
+static tsr_status nccl_broadcast(const struct device_call *call)
+{
+    int root = call->exchange->collective->root;
+    struct comm_buffer to = call->exchange->recv[root];
+    if (root == call->self) {
+        to.p = (void *)call->exchange->collective->in;
+        to.bytes = (size_t)call->device->cards_out[root].most_bytes;
+    }
+    if (to.bytes == 0)
+        return TSR_OK;
+    TRY(begin_collective(call));
+    int code = tsr__nccl_broadcast(call->device->gpu, call->comm, to.p, to.bytes, root,
+                                   call->call->stream);
+    return end_collective(call, code, "Broadcast");
 }
 
 // ---- messages -----------------------------------------------------------------------------------
 
 // Receives all parts in scratch memory, part i at i * bytes, and folds them in group order. The
 // member's own part is read in place.
-static tsr_status fold_messages(const struct device_call *call, void *comm,
-                                struct comm_exchange *exchange, struct nccl_part *parts)
+static tsr_status fold_messages(const struct device_call *call, struct nccl_part *parts)
 {
     const struct comm_call *comm_call = call->call;
+    const struct comm_exchange *exchange = call->exchange;
     struct device *device = call->device;
     size_t bytes = exchange->recv[0].bytes;
     void *scratch = NULL;
@@ -360,36 +433,47 @@ static tsr_status fold_messages(const struct device_call *call, void *comm,
         parts[i].recv_bytes = bytes;
         fold.in[i] = i == call->self ? exchange->send[i].p : place;
     }
-    tsr_status st = exchange_parts(call, comm, parts, "exchanging");
+    tsr_status st = exchange_parts(call, parts, "exchanging");
     if (st != TSR_OK || bytes == 0)
         return st;
     return tsr__device_code(call, tsr__seat_fold(device->seat, &fold, comm_call->stream),
                             "reducing");
 }
 
-// Exchanges parts over NCCL. Sizes are compared before any transfer, so that a member that sends
-// another size is reported; otherwise the others would wait.
-tsr_status tsr__nccl_exchange_all(const struct device_call *call, void *comm,
-                                  struct comm_exchange *exchange)
+// Exchanges parts over NCCL. Reductions of more members than a kernel can fold go through host
+// memory.
+static tsr_status exchange_messages(const struct device_call *call)
 {
-    const struct comm_call *comm_call = call->call;
+    const struct comm_exchange *exchange = call->exchange;
     struct device *device = call->device;
-    struct nccl_part parts[GPU_MAX_MEMBERS] = {{0}};
-    if (comm_call->n_group > GPU_MAX_MEMBERS)
-        return tsr__host_exchange(call, exchange);
-    for (int i = 0; i < comm_call->n_group; i++) {
-        size_t expected = exchange->recv[exchange->folded ? 0 : i].bytes;
-        if (device->cards[i].bytes != expected)
-            return tsr__device_other_size(call, i, expected);
-        parts[i] = (struct nccl_part){exchange->send[i].p, exchange->recv[i].p,
-                                      exchange->send[i].bytes, expected};
-    }
+    struct nccl_part *parts = device->parts;
+    if (exchange->folded && call->call->n_group > GPU_MAX_MEMBERS)
+        return tsr__host_exchange(call);
+    for (int i = 0; i < call->call->n_group; i++)
+        parts[i] =
+            (struct nccl_part){exchange->send[i].p, exchange->recv[i].p, exchange->send[i].bytes,
+                               exchange->recv[exchange->folded ? 0 : i].bytes};
     if (exchange->folded)
-        return fold_messages(call, comm, exchange, parts);
-    TRY(exchange_parts(call, comm, parts, "exchanging"));
+        return fold_messages(call, parts);
+    TRY(exchange_parts(call, parts, "exchanging"));
     const struct comm_buffer *own = &exchange->send[call->self];
     return tsr__device_code(call,
                             tsr__seat_copy(device->seat, exchange->recv[call->self].p, own->p,
-                                           own->bytes, comm_call->stream),
+                                           own->bytes, call->call->stream),
                             "copying");
+}
+
+// Runs a call over NCCL. Sizes are compared before any transfer, so that a member that sends
+// another size is reported; otherwise the others would wait.
+tsr_status tsr__nccl_run(const struct device_call *call)
+{
+    static tsr_status (*const run[])(const struct device_call *) = {
+#define ROW(path, function, name, what, condition) function,
+        NCCL_ALGORITHMS(ROW)
+#undef ROW
+    };
+    if (call->exchange)
+        TRY(tsr__device_check_sizes(call));
+    int place = tsr__device_choose(call);
+    return place < 0 ? exchange_messages(call) : run[place](call);
 }

@@ -100,16 +100,6 @@ static tsr_status follow_first(const struct device_call *call)
     return await_event(call, 0, (int)(EVENT_DONE + turn % N_DONE));
 }
 
-static bool one_gpu(const struct device_call *call)
-{
-    const struct rank_card *ranks = call->device->ranks;
-    const int64_t *group = call->call->group;
-    for (int i = 1; i < call->call->n_group; i++)
-        if (memcmp(ranks[group[i]].gpu, ranks[group[0]].gpu, GPU_ID_BYTES) != 0)
-            return false;
-    return true;
-}
-
 static bool in_one_process(const struct device_call *call)
 {
     for (int i = 0; i < call->call->n_group; i++)
@@ -138,39 +128,51 @@ static tsr_status fold_slice(const struct device_call *call, const void *in, voi
                             "reducing");
 }
 
-// Reduces by direct access to the members' memory. On one GPU the first member folds everything. On
-// several, each folds its slice, so that all links are used. Example: ranks 0 and 1 on two GPUs add
-// 1000 floats. Rank 0 reads elements 0..511 of both and writes the sums to both; rank 1 does the
-// same with 512..999. *touched is set if memory of other ranks is accessed.
-static tsr_status reduce_own(const struct device_call *call, const void *in, void *out,
-                             bool *touched)
+// Reduces elements [first, first + count) by direct access to the members' memory. *touched is set
+// if memory of other ranks is accessed.
+static tsr_status reduce_slice(const struct device_call *call, int64_t first, int64_t count,
+                               bool *touched)
 {
-    const struct comm_call *comm_call = call->call;
-    int64_t first = 0, count = comm_call->count;
-    if (one_gpu(call))
-        count = call->self == 0 ? count : 0;
-    else
-        tsr__slice(comm_call->count, tsr__elem_bytes(comm_call->type), comm_call->n_group,
-                   call->self, &first, &count);
     *touched = count > 0;
     if (count == 0)
         return TSR_OK;
     TRY(await_all_ready(call));
-    return fold_slice(call, in, out, first, count);
+    return fold_slice(call, call->in, call->out, first, count);
 }
 
-tsr_status tsr__own_all_reduce(const struct device_call *call, const void *in, void *out)
+// Reduces on several GPUs: each folds its slice, so that all links are used. Example: ranks 0 and 1
+// add 1000 floats. Rank 0 reads elements 0..511 of both and writes the sums to both; rank 1 does
+// the same with 512..999.
+static tsr_status slices(const struct device_call *call)
 {
+    const struct comm_call *comm_call = call->call;
+    int64_t first, count;
+    bool touched = false;
+    tsr_status st = TSR_OK;
+    tsr__slice(comm_call->count, tsr__elem_bytes(comm_call->type), comm_call->n_group, call->self,
+               &first, &count);
+    if (tsr__device_touch(call))
+        st = reduce_slice(call, first, count, &touched);
+    tsr__device_touched(call);
+    if (st == TSR_OK)
+        st = tsr__own_finish(call, touched); // reports the cause if a member has failed
+    return tsr__device_leave(call, st);
+}
+
+// Reduces on one GPU: the first member folds everything.
+static tsr_status first_folds(const struct device_call *call)
+{
+    int64_t count = call->self == 0 ? call->call->count : 0;
     bool touched = false;
     tsr_status st = TSR_OK;
     if (tsr__device_touch(call))
-        st = reduce_own(call, in, out, &touched);
+        st = reduce_slice(call, 0, count, &touched);
     tsr__device_touched(call);
-    bool follows = call->call->count > 0 && one_gpu(call) && in_one_process(call);
+    bool follows = call->call->count > 0 && in_one_process(call);
     if (st == TSR_OK && follows && (touched || call->self > 0))
         st = follow_first(call);
     else if (st == TSR_OK)
-        st = tsr__own_finish(call, touched); // reports the cause if a member has failed
+        st = tsr__own_finish(call, touched);
     return tsr__device_leave(call, st);
 }
 
@@ -231,14 +233,25 @@ static tsr_status exchange_own(const struct device_call *call, struct comm_excha
     return TSR_OK;
 }
 
-tsr_status tsr__own_exchange(const struct device_call *call, struct comm_exchange *exchange)
+static tsr_status exchange_parts(const struct device_call *call)
 {
     bool touched = false;
     tsr_status st = TSR_OK;
     if (tsr__device_touch(call))
-        st = exchange_own(call, exchange, &touched);
+        st = exchange_own(call, call->exchange, &touched);
     tsr__device_touched(call);
     if (st == TSR_OK)
         st = tsr__own_finish(call, touched); // reports the cause if a member has failed
     return tsr__device_leave(call, st);
+}
+
+tsr_status tsr__own_run(const struct device_call *call)
+{
+    static tsr_status (*const run[])(const struct device_call *) = {
+#define ROW(path, function, name, what, condition) function,
+        OWN_ALGORITHMS(ROW)
+#undef ROW
+    };
+    int place = tsr__device_choose(call);
+    return place < 0 ? exchange_parts(call) : run[place](call);
 }

@@ -150,13 +150,6 @@ static tsr_status fold_all(struct by_hosts *view, struct comm_buffer *parts)
     return TSR_OK;
 }
 
-// True if the tensors of a host fit into the frame between two first members.
-static bool is_small(const struct by_hosts *view, size_t bytes)
-{
-    struct comm_call firsts = {.n_group = view->n_hosts};
-    return bytes <= tsr__net_room(&firsts) / (size_t)view->most;
-}
-
 // Sums tensors of up to 64 KiB / members of a host, between two hosts.
 static tsr_status first_ranks(struct by_hosts *view)
 {
@@ -502,19 +495,8 @@ static tsr_status lanes_gather(struct by_hosts *view)
 
 // ---- the table ----------------------------------------------------------------------------------
 
-enum tensor_size { ANY_SIZE, SMALL, LARGE };
-
-// A row of HOSTS_ALGORITHMS. `run` handles a call with `exchange`, or an all-reduce from `in` to
-// `out`.
-struct hosts_algorithm {
-    enum comm_kind kind;
-    bool applies; // to this group
-    enum tensor_size size;
-    tsr_status (*run)(struct by_hosts *view);
-};
-
 // Returns the bytes of the full tensor, which must be equal on all members: 0 if they are not known
-// yet.
+// yet, as in an all-gather, whose rows do not need them.
 static size_t full_bytes(const struct hosts_call *what)
 {
     size_t bytes = 0;
@@ -525,30 +507,26 @@ static size_t full_bytes(const struct hosts_call *what)
     return bytes;
 }
 
-// Returns the algorithm of this call; NULL: messages between all members do the work.
-static tsr_status (*algorithm_of(const struct by_hosts *view))(struct by_hosts *)
+// Runs the first algorithm of HOSTS_ALGORITHMS that applies. *mine is false if there is none:
+// messages between all members do the work.
+static tsr_status run(struct by_hosts *view, bool *mine)
 {
-    const struct group_shape shape = {view->call->n_group, view->n_hosts, view->in_order};
-    const struct hosts_algorithm algorithms[] = {
-#define ROW(function, name, what, condition, size) {COMM_##what, condition, size, function},
+    static tsr_status (*const algorithms[])(struct by_hosts *) = {
+#define ROW(path, function, name, what, condition) function,
         HOSTS_ALGORITHMS(ROW)
 #undef ROW
     };
-    enum tensor_size size = is_small(view, full_bytes(view->what)) ? SMALL : LARGE;
-    for (size_t i = 0; view->n_hosts > 1 && view->most > 1 && i < TSR_COUNT(algorithms); i++)
-        if (algorithms[i].kind == view->call->kind && algorithms[i].applies &&
-            (algorithms[i].size == ANY_SIZE || algorithms[i].size == size))
-            return algorithms[i].run;
-    return NULL;
-}
-
-static tsr_status run(struct by_hosts *view, bool *mine)
-{
     if (!view_open(view))
         return out_of_memory(view);
-    tsr_status (*algorithm)(struct by_hosts *) = algorithm_of(view);
-    *mine = algorithm != NULL;
-    return algorithm ? algorithm(view) : TSR_OK;
+    const struct comm_shape shape = {.path = view->most > 1 ? PATH_HOSTS : PATH_MESSAGES,
+                                     .members = view->call->n_group,
+                                     .bytes = full_bytes(view->what),
+                                     .hosts = view->n_hosts,
+                                     .most = view->most,
+                                     .in_order = view->in_order};
+    int place = tsr__comm_choose(&view->hosts->endpoint, view->call->kind, &shape);
+    *mine = shape.path == PATH_HOSTS && place >= 0;
+    return *mine ? algorithms[place](view) : TSR_OK;
 }
 
 tsr_status tsr__by_hosts(struct hosts *hosts, const struct hosts_call *what, bool *mine,
@@ -562,8 +540,8 @@ tsr_status tsr__by_hosts(struct hosts *hosts, const struct hosts_call *what, boo
                             .arena = &arena,
                             .why = why};
     *mine = false;
-    if (!hosts->joined)
-        return TSR_OK;
+    if (!hosts->joined || (what->exchange && !what->exchange->collective))
+        return TSR_OK; // the exchange may be a step of a collective
     tsr_status st = run(&view, mine);
     tsr__arena_free(&arena);
     if (st != TSR_OK)

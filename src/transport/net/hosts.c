@@ -54,7 +54,9 @@ static tsr_status run_call(struct hosts *hosts, const struct hosts_call *what,
         return TSR_OK;
     if (what->exchange)
         return path->transport->exchange(path, call, what->exchange, why);
-    return path->transport->all_reduce(path, call, what->in, what->out, why);
+    tsr_status st = path->transport->all_reduce(path, call, what->in, what->out, why);
+    hosts->endpoint.algorithm = path->algorithm;
+    return st;
 }
 
 static tsr_status hosts_all_reduce(struct endpoint *endpoint, const struct comm_call *call,

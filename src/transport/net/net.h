@@ -10,11 +10,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define NET_FRAME                                                                                  \
-    (64u << 10) // data sent with the header of a call: these bytes divided by the other members,
-#define NET_INLINE (8u << 10)  // but at least this much to each (tsr__net_room)
-#define NET_CHUNK  (64u << 20) // larger messages are split, so that progress can be seen
-#define NET_ROUND  (32u << 20) // scratch memory of one round of a reduction
+#define NET_CHUNK (64u << 20) // larger messages are split, so that progress can be seen
+#define NET_ROUND (32u << 20) // scratch memory of one round of a reduction
 
 struct net_gift;
 
@@ -124,7 +121,8 @@ void tsr__net_drop_gifts(struct net *net); // closes files; none may be pending
 
 // ---- net_post.c
 // A frame is the first message of a call: a header (`comm_header`), and the data if it is small.
-// Members are numbered by their index in the group. Returns the frame that member i sent.
+// NET_FRAME and NET_INLINE limit that data (collective.h). Members are numbered by their index in
+// the group. Returns the frame that member i sent.
 char *tsr__net_frame(struct net *net, int i);
 // tsr__net_room returns the largest number of data bytes in a frame of this group. tsr__net_inline
 // returns how many of a member's `bytes` its frame carries: all, or none.

@@ -224,9 +224,7 @@ static bool grow_frames(struct net *net, const struct comm_call *call)
 // KiB with nine and more.
 size_t tsr__net_room(const struct comm_call *call)
 {
-    size_t others = call->n_group > 1 ? (size_t)call->n_group - 1 : 1;
-    size_t share = NET_FRAME / others / 64 * 64;
-    return share > NET_INLINE ? share : NET_INLINE;
+    return tsr__frame_room(call->n_group);
 }
 
 size_t tsr__net_inline(const struct comm_call *call, uint64_t bytes)

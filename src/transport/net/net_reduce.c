@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // net_reduce.c - all-reduce of ranks that are processes, built from messages between pairs.
 //
-// Small tensors are sent completely in the frames, and every member folds all of them; or, if ranks
-// share cores, the first member does it for all. A larger reduction is divided into slices: each
-// member receives all members' parts of its slice, folds them in group order, and sends the result
-// to all. So every element is folded in one order: the same bits on all ranks and transports.
+// MESSAGES_ALGORITHMS (collective.h) says which algorithm runs. Small tensors are sent completely
+// in the frames, and every member folds all of them (one_shot), or the first member does it for all
+// (at_head). A larger reduction is divided into slices (in_rounds): each member receives all
+// members' parts of its slice, folds them in group order, and sends the result to all. So every
+// element is folded in one order: the same bits on all ranks and transports.
 //
 // Slices are sent in pieces, so that folding, sending and receiving overlap. The first piece comes
 // with the frames; the others are posted SUM_WINDOW at a time. Example: two members and 1 MiB: each
@@ -14,9 +15,8 @@
 // in this order; nothing else identifies the messages.
 #include "transport/net/net.h"
 
-#define HEAD_MEMBERS 8            // largest group in which one member folds for all
-#define SUM_PIECE    (256u << 10) // bytes of a piece
-#define SUM_WINDOW   2            // pieces whose parts are in flight at a time
+#define SUM_PIECE  (256u << 10) // bytes of a piece
+#define SUM_WINDOW 2            // pieces whose parts are in flight at a time
 
 // One round of a large reduction.
 struct sum {
@@ -32,6 +32,7 @@ struct sum {
     int64_t pieces;                     // number of pieces of the longest slice
     struct net_range parts[SUM_WINDOW]; // the messages with the parts of a piece
     const void **ins;
+    struct comm_buffer *send; // by member
     struct comm_trouble *why;
 };
 
@@ -187,22 +188,24 @@ static tsr_status reduce_rounds(struct sum *sum, size_t head)
     return TSR_OK;
 }
 
-// Synchronizes the group. Frames contain all data if it is small, else the first piece of the slice
-// that the receiver folds.
-static tsr_status meet(struct sum *sum, struct comm_buffer *send, size_t space)
+// Synchronizes the group. Frames contain all data.
+static tsr_status meet_with_all(struct sum *sum, size_t bytes)
 {
-    size_t bytes = (size_t)sum->call->count * sum->unit;
-    send[0] = (struct comm_buffer){(void *)sum->in, bytes};
-    if (bytes <= space)
-        return tsr__net_meet(sum->net, sum->call, NULL, send, true, sum->why);
+    struct comm_buffer part = {(void *)sum->in, bytes};
+    return tsr__net_meet(sum->net, sum->call, NULL, &part, true, sum->why);
+}
+
+// Synchronizes the group. Frames contain the first piece of the slice that the receiver folds.
+static tsr_status meet_with_pieces(struct sum *sum, size_t space)
+{
     int64_t round = (int64_t)(NET_ROUND / sum->unit);
     sum->count = sum->call->count < round ? sum->call->count : round;
     sum->head = (int64_t)(space / sum->unit);
     for (int i = 0; i < sum->call->n_group; i++) {
         struct span piece = piece_of(sum, i, 0);
-        send[i] = (struct comm_buffer){(void *)(sum->in + piece.at), piece.bytes};
+        sum->send[i] = (struct comm_buffer){(void *)(sum->in + piece.at), piece.bytes};
     }
-    return tsr__net_meet(sum->net, sum->call, NULL, send, false, sum->why);
+    return tsr__net_meet(sum->net, sum->call, NULL, sum->send, false, sum->why);
 }
 
 // Checks that every frame has as much data as this member is about to fold; a rank of another build
@@ -228,17 +231,15 @@ static void fold_frames(struct sum *sum)
                 (void *const *)&sum->out, 1, 0, sum->call->count);
 }
 
-// True if the first member (the head) folds for all. Four members then need 6 messages instead of
-// 12. This is faster for small tensors if ranks share cores, because messages then cost more than
-// waiting. With many members the head would be the bottleneck.
-static bool at_head(const struct sum *sum, size_t bytes)
+static size_t tensor_bytes(const struct sum *sum)
 {
-    return sum->net->link->crowded && sum->call->n_group > 2 &&
-           sum->call->n_group <= HEAD_MEMBERS && bytes <= NET_FRAME;
+    return (size_t)sum->call->count * sum->unit;
 }
 
-static tsr_status reduce_at_head(struct sum *sum, size_t bytes)
+// The first member (the head) folds for all.
+static tsr_status at_head(struct sum *sum)
 {
+    size_t bytes = tensor_bytes(sum);
     struct comm_buffer part = {(void *)sum->in, bytes}, result = {sum->out, bytes};
     TRY(tsr__net_gather(sum->net, sum->call, &part, sum->why));
     if (sum->me == 0) {
@@ -250,19 +251,34 @@ static tsr_status reduce_at_head(struct sum *sum, size_t bytes)
     return TSR_OK;
 }
 
-static tsr_status all_reduce(struct sum *sum, struct comm_buffer *send)
+static tsr_status one_shot(struct sum *sum)
 {
-    size_t space = tsr__net_room(sum->call);
-    size_t bytes = (size_t)sum->call->count * sum->unit;
-    sum->me = tsr__member_of(sum->call->group, sum->call->n_group, sum->net->endpoint.rank);
-    if (at_head(sum, bytes))
-        return reduce_at_head(sum, bytes);
-    TRY(meet(sum, send, space));
-    TRY(check_frames(sum, send[bytes > space ? sum->me : 0].bytes));
-    if (bytes > space)
-        return reduce_rounds(sum, space);
+    TRY(meet_with_all(sum, tensor_bytes(sum)));
+    TRY(check_frames(sum, tensor_bytes(sum)));
     fold_frames(sum);
     return TSR_OK;
+}
+
+static tsr_status in_rounds(struct sum *sum)
+{
+    size_t space = tsr__net_room(sum->call);
+    TRY(meet_with_pieces(sum, space));
+    TRY(check_frames(sum, sum->send[sum->me].bytes));
+    return reduce_rounds(sum, space);
+}
+
+static tsr_status all_reduce(struct sum *sum)
+{
+    static tsr_status (*const run[])(struct sum *) = {
+#define ROW(path, function, name, what, condition) function,
+        MESSAGES_ALGORITHMS(ROW)
+#undef ROW
+    };
+    const struct comm_shape shape = {.path = PATH_MESSAGES,
+                                     .members = sum->call->n_group,
+                                     .bytes = tensor_bytes(sum),
+                                     .crowded = sum->net->link->crowded};
+    return run[tsr__comm_choose(&sum->net->endpoint, COMM_ALL_REDUCE, &shape)](sum);
 }
 
 tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
@@ -274,14 +290,15 @@ tsr_status tsr__net_all_reduce(struct endpoint *endpoint, const struct comm_call
                       .in = in,
                       .out = out,
                       .unit = tsr__elem_bytes(call->type),
+                      .me = tsr__member_of(call->group, call->n_group, endpoint->rank),
                       .why = why};
     struct arena arena; // of this call
     tsr__arena_init(&arena, net->session);
     sum.ins = ARENA_ARRAY(&arena, const void *, (size_t)call->n_group);
-    struct comm_buffer *send = ARENA_ARRAY(&arena, struct comm_buffer, (size_t)call->n_group);
+    sum.send = ARENA_ARRAY(&arena, struct comm_buffer, (size_t)call->n_group);
     tsr_status st = tsr__net_out_of_memory(net, why);
-    if (sum.ins && send)
-        st = all_reduce(&sum, send);
+    if (sum.ins && sum.send)
+        st = all_reduce(&sum);
     tsr__arena_free(&arena);
     if (st != TSR_OK)
         return tsr__net_give_up(net, why);

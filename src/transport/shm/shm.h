@@ -11,10 +11,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define SHM_LINE  64
-#define SHM_CORES 1024
-// all-reduces up to this size are folded completely by every member, with one synchronization
-#define SHM_INLINE (16u << 10)
+#define SHM_LINE   64
+#define SHM_CORES  1024
 #define SHM_CHUNK  (128u << 10) // bytes of a chunk of a staging area
 #define SHM_STAGES 4            // chunks in a rank's staging area
 #define SHM_PIECE  (64u << 10)  // bytes of a piece in shm_pair_buffer

@@ -47,22 +47,15 @@ static bool waits(const struct shm_job *job, int a, int b)
            atomic_load(&shm_pair(job, a, b)->arrived) >> 2;
 }
 
-// True if this rank waits for a rank that waits for another, and so on back to this rank: a
-// deadlock. A rank whose peer has arrived, but which has not noticed it yet, does not count as
-// waiting.
-static bool in_a_ring(const struct shm *me)
+// Returns the rank for which a rank waits; -1: none.
+static int waits_for(const void *data, int at)
 {
-    int at = me->endpoint.rank;
-    for (int steps = 0; steps <= me->job->n; steps++) {
-        int next = atomic_load(&shm_slot(me->job, at)->waiting_for);
-        if (next < 0 || next >= me->job->n || !waits(me->job, at, next) ||
-            atomic_load(&shm_slot(me->job, next)->state) == SHM_GONE)
-            return false;
-        at = next;
-        if (at == me->endpoint.rank)
-            return true;
-    }
-    return false; // a ring without this rank: its members will report it
+    const struct shm_job *job = data;
+    int next = atomic_load(&shm_slot(job, at)->waiting_for);
+    if (next < 0 || next >= job->n || !waits(job, at, next) ||
+        atomic_load(&shm_slot(job, next)->state) == SHM_GONE)
+        return -1;
+    return next;
 }
 
 // True if the process has ended, zombies included.
@@ -111,8 +104,6 @@ static tsr_status check_heartbeat(struct shm *me, const struct comm_call *call, 
     return tsr__trouble_waits(why, call, peer, what, me->endpoint.rank);
 }
 
-#define RING_LOOKS 50 // a ring seen this often is a deadlock, not a snapshot of moving ranks
-
 // Checks while this rank waits, in this order: failure of the job; end or failure of the peer;
 // deadlock; heartbeat of the peer; the network, for a job on several hosts (`also`). Reports the
 // first that applies.
@@ -128,7 +119,7 @@ tsr_status tsr__shm_check(struct shm *me, const struct comm_call *call, int peer
         TRY(tsr__shm_left(me->job, peer, why));
         return tsr__trouble_waits(why, call, peer, "has ended", me->endpoint.rank);
     }
-    me->rings = in_a_ring(me) ? me->rings + 1 : 0;
+    me->rings = tsr__in_ring(me->endpoint.rank, me->job->n, waits_for, me->job) ? me->rings + 1 : 0;
     const struct comm_header *header = &slot->entries[atomic_load(&slot->showing) & 1].header;
     if (me->rings >= RING_LOOKS)
         return tsr__trouble_ring(why, call, me->endpoint.rank, peer, header->op, header->node,

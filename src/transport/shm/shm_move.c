@@ -7,9 +7,9 @@
 // staged: chunks are copied into shared memory and folded from there while they are in the cache.
 // An exchange reads parts in place, or takes them from a ring that the sender fills.
 //
-// The size decides. Two ranks use their mailbox for at most 4 KiB. Up to 16 KiB every member folds
-// everything. Larger tensors are folded directly in slices, or staged in chunks of 128 KiB; two
-// ranks use pieces of 64 KiB in the pair buffer instead.
+// SHM_ALGORITHMS (collective.h) says which one runs. Two ranks have two more: small tensors are
+// copied to their mailbox, and large ones that are not in shared memory go in pieces of 64 KiB
+// through the pair buffer.
 #include "transport/shm/shm.h"
 
 #include <stdio.h>
@@ -42,13 +42,32 @@ static tsr_status refuse_offset(const struct comm_call *call, int peer, struct c
 
 // ---- all-reduce ---------------------------------------------------------------------------------
 
+// An all-reduce of one member. All functions that run one end the call, unless they fail.
+struct reduction {
+    struct shm *me;
+    const struct comm_call *call;
+    const char *in;
+    char *out;
+    size_t bytes;
+    struct shm_entry *mine;
+    int self;
+    struct comm_trouble *why;
+};
+
 // Reduces tensors that fit into the entries. Every member folds the same numbers in the same order
 // into its own output, without further waiting.
-static tsr_status reduce_inline(struct shm *me, const struct comm_call *call, void *out)
+static tsr_status one_shot(const struct reduction *reduction)
 {
+    struct shm *me = reduction->me;
+    const struct comm_call *call = reduction->call;
+    void *out = reduction->out;
+    if (reduction->bytes)
+        memcpy(reduction->mine->data, reduction->in, reduction->bytes);
+    TRY(tsr__shm_meet(me, call, reduction->why));
     for (int i = 0; i < call->n_group; i++)
         me->ins[i] = tsr__shm_entry(me, (int)call->group[i])->data;
     tsr__reduce(call->type, call->reduce, me->ins, call->n_group, &out, 1, 0, call->count);
+    tsr__shm_depart(me, call);
     return TSR_OK;
 }
 
@@ -64,25 +83,28 @@ static bool all_in_reach(const struct shm *me, const struct comm_call *call)
     return all;
 }
 
-static tsr_status reduce_in_reach(struct shm *me, const struct comm_call *call, int self,
-                                  struct comm_trouble *why)
+static tsr_status in_reach(const struct reduction *reduction)
 {
+    struct shm *me = reduction->me;
+    const struct comm_call *call = reduction->call;
     int64_t first, length;
     for (int i = 0; i < call->n_group; i++) {
         const struct shm_entry *entry = tsr__shm_entry(me, (int)call->group[i]);
-        size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
-        me->ins[i] = at_offset(me, entry->in, bytes);
-        me->outs[i] = at_offset(me, entry->out, bytes);
+        me->ins[i] = at_offset(me, entry->in, reduction->bytes);
+        me->outs[i] = at_offset(me, entry->out, reduction->bytes);
         if (!me->ins[i] || !me->outs[i])
-            return refuse_offset(call, (int)call->group[i], why);
+            return refuse_offset(call, (int)call->group[i], reduction->why);
     }
     // Example: 3 members, 12288 float32 (48 KiB): member 1 folds elements 4096..8191 of all three
     // inputs, and writes them into all three outputs.
-    tsr__slice(call->count, tsr__elem_bytes(call->type), call->n_group, self, &first, &length);
+    tsr__slice(call->count, tsr__elem_bytes(call->type), call->n_group, reduction->self, &first,
+               &length);
     tsr__reduce(call->type, call->reduce, me->ins, call->n_group, me->outs, call->n_group, first,
                 length);
     // No member may read its output, or reuse its input, before all slices are folded.
-    return tsr__shm_sync(me, call, why);
+    TRY(tsr__shm_sync(me, call, reduction->why));
+    tsr__shm_depart(me, call);
+    return TSR_OK;
 }
 
 // Waits until a member has staged the chunk of that number, counted from the start of the call.
@@ -149,43 +171,50 @@ static void put_piece(const struct pair *pair, size_t k)
 
 // Reduces between two members. Each member publishes its input one piece ahead, and folds every
 // piece of both inputs itself.
-static tsr_status reduce_pair(struct shm *me, const struct comm_call *call, int self,
-                              const char *in, char *out, struct comm_trouble *why)
+static tsr_status pieces(const struct reduction *reduction)
 {
+    struct shm *me = reduction->me;
+    const struct comm_call *call = reduction->call;
+    int self = reduction->self, peer = (int)call->group[1 - self];
     size_t unit = tsr__elem_bytes(call->type);
-    int peer = (int)call->group[1 - self];
     struct pair pair = {me,
                         call,
                         shm_pair_buffer(me->job, me->endpoint.rank, peer),
                         peer,
                         self == 1,
-                        in,
-                        (size_t)call->count * unit,
+                        reduction->in,
+                        reduction->bytes,
                         {0}};
-    size_t pieces = (pair.bytes + SHM_PIECE - 1) / SHM_PIECE;
+    size_t count = (pair.bytes + SHM_PIECE - 1) / SHM_PIECE;
     // Both ranks count pieces equally, so both know the next cell without communication.
     memcpy(pair.turns, me->peers[peer].pieces, sizeof pair.turns);
-    me->peers[peer].pieces[0] += (pieces + 1) / 2;
-    me->peers[peer].pieces[1] += pieces / 2;
+    me->peers[peer].pieces[0] += (count + 1) / 2;
+    me->peers[peer].pieces[1] += count / 2;
     put_piece(&pair, 0);
-    for (size_t k = 0; k < pieces; k++) {
+    for (size_t k = 0; k < count; k++) {
         // The next piece is ready before this one is folded. Its cell is the one that this rank
         // read two pieces ago, so no other rank reads it.
         put_piece(&pair, k + 1);
-        TRY(await_chunk(me, call, peer, k, why));
-        me->ins[self] = in + k * SHM_PIECE;
+        TRY(await_chunk(me, call, peer, k, reduction->why));
+        me->ins[self] = reduction->in + k * SHM_PIECE;
         me->ins[1 - self] = cell_of(&pair, !pair.higher, k);
-        tsr__reduce_piece(call->type, call->reduce, me->ins, 2, out + k * SHM_PIECE,
+        tsr__reduce_piece(call->type, call->reduce, me->ins, 2, reduction->out + k * SHM_PIECE,
                           (int64_t)(piece_at(&pair, k) / unit), call->count);
     }
+    tsr__shm_depart(me, call);
     return TSR_OK;
 }
 
 // Reduces one chunk of more than two members. All members stage the chunk; each folds a slice and
 // writes the result to its own staging area; then all read the others' slices.
-static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int self,
-                               const char *in, char *out, size_t bytes, struct comm_trouble *why)
+static tsr_status reduce_chunk(const struct reduction *reduction, size_t first_byte, size_t bytes)
 {
+    struct shm *me = reduction->me;
+    const struct comm_call *call = reduction->call;
+    const char *in = reduction->in + first_byte;
+    char *out = reduction->out + first_byte;
+    struct comm_trouble *why = reduction->why;
+    int self = reduction->self;
     size_t unit = tsr__elem_bytes(call->type);
     int64_t first, length, count = (int64_t)(bytes / unit);
     uint64_t chunk = me->staged - tsr__shm_entry(me, me->endpoint.rank)->staged;
@@ -215,73 +244,83 @@ static tsr_status reduce_chunk(struct shm *me, const struct comm_call *call, int
     return TSR_OK;
 }
 
-// Reduces tensors that are not all in shared memory: two members by reduce_pair, more of them chunk
-// by chunk through the staging areas. A staging area holds four chunks, which are used in turn.
-// There are two barriers between a chunk and the next, so no chunk is written while another rank
-// reads it. The chunks of the previous call must have been read (tsr__shm_released).
-static tsr_status reduce_staged(struct shm *me, const struct comm_call *call, int self,
-                                const char *in, char *out, struct comm_trouble *why)
+// Reduces tensors that are not all in shared memory, chunk by chunk through the staging areas. A
+// staging area holds four chunks, which are used in turn. There are two barriers between a chunk
+// and the next, so no chunk is written while another rank reads it. The chunks of the previous call
+// must have been read (tsr__shm_released).
+static tsr_status staged(const struct reduction *reduction)
 {
-    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
-    if (call->n_group == 2)
-        return reduce_pair(me, call, self, in, out, why);
-    TRY(tsr__shm_released(me, call, SHM_STAGE, why));
-    for (size_t at = 0; at < bytes; at += SHM_CHUNK)
-        TRY(reduce_chunk(me, call, self, in + at, out + at, chunk_at(bytes, at), why));
+    TRY(tsr__shm_released(reduction->me, reduction->call, SHM_STAGE, reduction->why));
+    for (size_t at = 0; at < reduction->bytes; at += SHM_CHUNK)
+        TRY(reduce_chunk(reduction, at, chunk_at(reduction->bytes, at)));
+    tsr__shm_depart(reduction->me, reduction->call);
     return TSR_OK;
 }
 
 // Reduces few bytes of two members. Only the two use the mailbox, and the entry is read only if
 // they disagree, so tsr__shm_depart is not needed.
-static tsr_status reduce_in_mailbox(struct shm *me, const struct comm_call *call, const void *in,
-                                    void *out, size_t bytes, struct comm_trouble *why)
+static tsr_status mailbox(const struct reduction *reduction)
 {
-    bool higher = call->group[1] == me->endpoint.rank;
+    struct shm *me = reduction->me;
+    const struct comm_call *call = reduction->call;
+    bool higher = reduction->self == 1;
     int peer = (int)call->group[!higher];
-    struct mailbox *mailbox = shm_mailbox(me->job, me->endpoint.rank, peer);
+    struct mailbox *cells = shm_mailbox(me->job, me->endpoint.rank, peer);
     uint64_t turn = me->peers[peer].turns++;
-    memcpy(mailbox_cell(mailbox, higher, turn), in, bytes);
-    tsr_status st = tsr__shm_meet_in_mailbox(me, call, peer, why);
-    if (st != TSR_OK)
-        return tsr__shm_give_up(me, why);
-    tsr__mailbox_fold(call, mailbox_cell(mailbox, !higher, turn), higher, in, out);
+    memcpy(mailbox_cell(cells, higher, turn), reduction->in, reduction->bytes);
+    TRY(tsr__shm_meet_in_mailbox(me, call, peer, reduction->why));
+    tsr__mailbox_fold(call, mailbox_cell(cells, !higher, turn), higher, reduction->in,
+                      reduction->out);
     return TSR_OK;
 }
 
-// Reduces a tensor by the mailbox or one of the three methods described at the head of the file.
-// All members choose the same one, because all know the size, the group and the location of
-// tensors.
+// Publishes where this rank's tensors are, and waits for all members. Returns in *reached whether
+// the tensors of all members are in shared memory.
+static tsr_status meet_large(const struct reduction *reduction, bool *reached)
+{
+    struct shm *me = reduction->me;
+    reduction->mine->in = reach(me, reduction->in, reduction->bytes);
+    reduction->mine->out = reach(me, reduction->out, reduction->bytes);
+    TRY(tsr__shm_meet(me, reduction->call, reduction->why));
+    *reached = all_in_reach(me, reduction->call);
+    return TSR_OK;
+}
+
+static tsr_status reduce_by_row(const struct reduction *reduction)
+{
+    static tsr_status (*const run[])(const struct reduction *) = {
+#define ROW(path, function, name, what, condition) function,
+        SHM_ALGORITHMS(ROW)
+#undef ROW
+    };
+    struct comm_shape shape = {
+        .path = PATH_SHM, .members = reduction->call->n_group, .bytes = reduction->bytes};
+    // Small tensors are in what a rank publishes.
+    if (reduction->bytes > SHM_INLINE)
+        TRY(meet_large(reduction, &shape.in_reach));
+    return run[tsr__comm_choose(&reduction->me->endpoint, COMM_ALL_REDUCE, &shape)](reduction);
+}
+
+// Reduces a tensor. All members choose the same algorithm, because all know the size, the group and
+// the location of tensors.
 tsr_status tsr__shm_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                const void *in, void *out, struct comm_trouble *why)
 {
     struct shm *me = (struct shm *)endpoint;
-    struct shm_entry *mine;
-    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
-    tsr_status st = tsr__shm_begin(me, call, NULL, &mine, why);
+    struct reduction reduction = {
+        .me = me,
+        .call = call,
+        .in = in,
+        .out = out,
+        .bytes = (size_t)call->count * tsr__elem_bytes(call->type),
+        .self = tsr__member_of(call->group, call->n_group, me->endpoint.rank),
+        .why = why,
+    };
+    tsr_status st = tsr__shm_begin(me, call, NULL, &reduction.mine, why);
+    if (st == TSR_OK)
+        st = reduce_by_row(&reduction);
     if (st != TSR_OK)
         return tsr__shm_give_up(me, why);
-    if (mailbox_fits(call, bytes))
-        return reduce_in_mailbox(me, call, in, out, bytes, why);
-    if (bytes <= SHM_INLINE) {
-        if (bytes)
-            memcpy(mine->data, in, bytes);
-    } else {
-        mine->in = reach(me, in, bytes);
-        mine->out = reach(me, out, bytes);
-    }
-    int self = tsr__member_of(call->group, call->n_group, me->endpoint.rank);
-    st = tsr__shm_meet(me, call, why);
-    if (st != TSR_OK)
-        return tsr__shm_give_up(me, why);
-    if (bytes <= SHM_INLINE)
-        st = reduce_inline(me, call, out);
-    else if (all_in_reach(me, call))
-        st = reduce_in_reach(me, call, self, why);
-    else
-        st = reduce_staged(me, call, self, in, out, why);
-    if (st != TSR_OK)
-        return tsr__shm_give_up(me, why);
-    tsr__shm_depart(me, call);
     return TSR_OK;
 }
 

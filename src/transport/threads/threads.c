@@ -9,6 +9,11 @@
 // about operator, order or group find different headers there and detect it. Two ranks with a small
 // reduction copy it to their mailbox instead (internal.h) and need no departure.
 //
+// Threads are not a case of shm: they share all memory, so that tensors are read where they are,
+// and none can die alone. shm's offsets, rings, staging and heartbeats would be dead code here.
+// What both need is in common: headers, mailboxes, patience, and the search for rings of waiting
+// ranks.
+//
 // When the job fails, a member may leave only when no other member reads its buffers: see leave().
 //
 // Example: two ranks in their fifth call, in order of time:
@@ -124,24 +129,16 @@ static tsr_status give_up(struct slot *me, const struct comm_call *call, struct 
     return why->status;
 }
 
-// True if this rank waits for a rank that waits for another, and so on back to this rank: a
-// deadlock. A rank whose peer has arrived, but which has not noticed it yet, does not count as
-// waiting.
-static bool in_a_ring(const struct slot *me)
+// Returns the rank for which a rank waits; -1: none.
+static int waits_for(const void *data, int at)
 {
-    const struct thread_job *job = me->job;
-    int at = me->endpoint.rank;
-    for (int steps = 0; steps <= job->n; steps++) {
-        const struct slot *slot = &job->slots[at];
-        int next = atomic_load(&slot->waiting_for);
-        if (next < 0 || atomic_load(&job->slots[next].state) != AT_WORK ||
-            atomic_load(&job->slots[next].to[at].arrived) >= atomic_load(&slot->to[next].arrived))
-            return false;
-        at = next;
-        if (at == me->endpoint.rank)
-            return true;
-    }
-    return false; // a ring without this rank: its members will report it
+    const struct thread_job *job = data;
+    const struct slot *slot = &job->slots[at];
+    int next = atomic_load(&slot->waiting_for);
+    if (next < 0 || atomic_load(&job->slots[next].state) != AT_WORK ||
+        atomic_load(&job->slots[next].to[at].arrived) >= atomic_load(&slot->to[next].arrived))
+        return -1;
+    return next;
 }
 
 // Checks for failures while waiting for a peer that has not arrived.
@@ -155,8 +152,8 @@ static tsr_status check_peer(struct slot *me, const struct slot *peer, const str
     if (atomic_load(&peer->state) == GONE &&
         atomic_load(&peer->to[me->endpoint.rank].arrived) < atomic_load(&me->to[rank].arrived))
         return tsr__trouble_waits(why, call, rank, "has ended", me->endpoint.rank);
-    *rings = in_a_ring(me) ? *rings + 1 : 0;
-    if (*rings < 50) // stable over many checks: not a snapshot of moving ranks
+    *rings = tsr__in_ring(me->endpoint.rank, me->job->n, waits_for, me->job) ? *rings + 1 : 0;
+    if (*rings < RING_LOOKS)
         return TSR_OK;
     return tsr__trouble_ring(why, call, me->endpoint.rank, rank, peer->header.op, peer->header.node,
                              peer->header.id);
@@ -281,6 +278,15 @@ static tsr_status backed_off(struct slot *me, const struct comm_call *call,
     return why->status;
 }
 
+// An all-reduce of one member.
+struct reduction {
+    struct slot *me;
+    const struct comm_call *call;
+    const void *in;
+    void *out;
+    struct comm_trouble *why;
+};
+
 // Folds this member's slice of all inputs into all outputs.
 static void reduce_slice(struct slot *me, const struct comm_call *call)
 {
@@ -297,20 +303,37 @@ static void reduce_slice(struct slot *me, const struct comm_call *call)
                 length);
 }
 
-// Reduces few bytes of two members. No member accesses another's buffers.
-static tsr_status reduce_in_mailbox(struct slot *me, const struct comm_call *call, const void *in,
-                                    void *out, size_t bytes, struct comm_trouble *why)
+static tsr_status slices(const struct reduction *reduction)
 {
+    struct slot *me = reduction->me;
+    me->in = reduction->in;
+    me->out = reduction->out;
+    TRY(arrive(me, reduction->call, NULL, reduction->why));
+    if (!enter_data(me))
+        return backed_off(me, reduction->call, reduction->why);
+    reduce_slice(me, reduction->call);
+    return depart(me, reduction->call, reduction->why);
+}
+
+// Reduces few bytes of two members. No member accesses another's buffers.
+static tsr_status mailbox(const struct reduction *reduction)
+{
+    struct slot *me = reduction->me;
+    const struct comm_call *call = reduction->call;
+    struct comm_trouble *why = reduction->why;
     struct thread_job *job = me->job;
+    if (!job->mailboxes)
+        return slices(reduction);
     bool higher = call->group[1] == me->endpoint.rank;
     int peer = (int)call->group[!higher];
-    struct mailbox *mailbox = &job->mailboxes[call->group[0] * job->n + call->group[1]];
+    struct mailbox *cells = &job->mailboxes[call->group[0] * job->n + call->group[1]];
     // Both ranks count their turns at this mailbox equally, since both make the same calls.
     uint64_t turn = me->to[peer].turns++, stamp;
     if (atomic_load_explicit(&job->failed, memory_order_relaxed))
         return already_failed(me, why);
     tsr__header_of(call, NULL, &me->header);
-    memcpy(mailbox_cell(mailbox, higher, turn), in, bytes);
+    memcpy(mailbox_cell(cells, higher, turn), reduction->in,
+           (size_t)call->count * tsr__elem_bytes(call->type));
     uint64_t meeting = announce_to(me, peer, true, &stamp);
     if (await_arrival(me, peer, call, why) != TSR_OK)
         return give_up(me, call, why);
@@ -319,24 +342,24 @@ static tsr_status reduce_in_mailbox(struct slot *me, const struct comm_call *cal
     if (!same && tsr__mailbox_differs(&me->header, me->endpoint.rank, &job->slots[peer].header,
                                       peer, why) != TSR_OK)
         return give_up(me, call, why);
-    tsr__mailbox_fold(call, mailbox_cell(mailbox, !higher, turn), higher, in, out);
+    tsr__mailbox_fold(call, mailbox_cell(cells, !higher, turn), higher, reduction->in,
+                      reduction->out);
     return TSR_OK;
 }
 
 static tsr_status threads_all_reduce(struct endpoint *endpoint, const struct comm_call *call,
                                      const void *in, void *out, struct comm_trouble *why)
 {
-    struct slot *me = (struct slot *)endpoint;
-    size_t bytes = (size_t)call->count * tsr__elem_bytes(call->type);
-    if (me->job->mailboxes && mailbox_fits(call, bytes))
-        return reduce_in_mailbox(me, call, in, out, bytes, why);
-    me->in = in;
-    me->out = out;
-    TRY(arrive(me, call, NULL, why));
-    if (!enter_data(me))
-        return backed_off(me, call, why);
-    reduce_slice(me, call);
-    return depart(me, call, why);
+    static tsr_status (*const run[])(const struct reduction *) = {
+#define ROW(path, function, name, what, condition) function,
+        THREADS_ALGORITHMS(ROW)
+#undef ROW
+    };
+    const struct reduction reduction = {(struct slot *)endpoint, call, in, out, why};
+    const struct comm_shape shape = {.path = PATH_THREADS,
+                                     .members = call->n_group,
+                                     .bytes = (size_t)call->count * tsr__elem_bytes(call->type)};
+    return run[tsr__comm_choose(endpoint, COMM_ALL_REDUCE, &shape)](&reduction);
 }
 
 // Folds the parts that all members send to this one.
