@@ -76,9 +76,16 @@ static tsr_value *value_of(const tsr_node *node, struct str name)
     return NULL;
 }
 
-// Applies a line such as `"#12":"logits"={1,2:0,1}`. The sharding follows the closing quote of the
+// A value of a node, and a sharding of it.
+struct shard_edit {
+    tsr_node *node;
+    tsr_value *value;
+    const char *sharding;
+};
+
+// Reads a line such as `"#12":"logits"={1,2:0,1}`. The sharding follows the closing quote of the
 // value's name.
-static bool apply_shard(const struct target *target, struct str text)
+static bool read_shard(const struct target *target, struct str text, struct shard_edit *out)
 {
     static const char between[] = "\":\"";
     size_t start = 1, n = sizeof between - 1;
@@ -89,14 +96,40 @@ static bool apply_shard(const struct target *target, struct str text)
         end++;
     if (text.n == 0 || text.p[0] != '"' || end + 2 >= text.n)
         return false;
-    tsr_node *node = find_node(target, (struct str){text.p + 1, start - 1});
-    tsr_value *value =
-        node ? value_of(node, (struct str){text.p + start + n, end - start - n}) : NULL;
-    if (!value)
+    out->node = find_node(target, (struct str){text.p + 1, start - 1});
+    if (!out->node)
         return false;
-    const char *sharding =
+    out->value = value_of(out->node, (struct str){text.p + start + n, end - start - n});
+    out->sharding =
         tsr__arena_str(target->arena, (struct str){text.p + end + 2, text.n - end - 2}).p;
-    return sharding && tsr_node_shard_text(node, value, target->config, sharding) == TSR_OK;
+    return out->value && out->sharding;
+}
+
+static bool apply_shard(const struct target *target, struct str text)
+{
+    struct shard_edit edit;
+    return read_shard(target, text, &edit) &&
+           tsr_node_shard_text(edit.node, edit.value, target->config, edit.sharding) == TSR_OK;
+}
+
+// Adds a line to an entry of the metadata.
+static bool add_line(const struct target *target, const char *key, struct str line)
+{
+    const char *before = tsr_model_metadata(target->model, key);
+    const char *lines = tsr__arena_printf(target->arena, "%s%s" STR_FMT, before ? before : "",
+                                          before ? "\n" : "", STR_ARG(line))
+                            .p;
+    return line.p && lines && tsr_model_set_metadata(target->model, key, lines) == TSR_OK;
+}
+
+// Adds the line "CONFIG:VALUE=SHARDING" to the weights that runs convert.
+static bool apply_store(const struct target *target, struct str text)
+{
+    struct shard_edit edit;
+    return read_shard(target, text, &edit) &&
+           add_line(target, META_STORED,
+                    tsr__arena_printf(target->arena, "%s:%s=%s", tsr_config_name(target->config),
+                                      tsr_value_name(edit.value), edit.sharding));
 }
 
 // Returns the position of the last `c` in the text, or the length of the text.
@@ -123,14 +156,10 @@ static bool apply_delay(const struct target *target, struct str text)
 {
     const tsr_node *node = find_node(target, text);
     const tsr_value *value = node ? tsr_node_output(node, 0) : NULL;
-    const char *before = tsr_model_metadata(target->model, META_DELAY);
-    if (!value)
-        return false;
-    const char *lines =
-        tsr__arena_printf(target->arena, "%s%s%s:%s", before ? before : "", before ? "\n" : "",
-                          tsr_config_name(target->config), tsr_value_name(value))
-            .p;
-    return lines && tsr_model_set_metadata(target->model, META_DELAY, lines) == TSR_OK;
+    return value &&
+           add_line(target, META_DELAY,
+                    tsr__arena_printf(target->arena, "%s:%s", tsr_config_name(target->config),
+                                      tsr_value_name(value)));
 }
 
 // Applies a line such as "plan2:2" or "plan2:2=CPU:0,CPU:1": a name, a number of devices, and their
@@ -175,6 +204,8 @@ static bool apply_line(struct target *target, struct str line)
         return apply_shard(target, line);
     if (target->config && starts_with(&line, "--delay "))
         return apply_delay(target, line);
+    if (target->config && starts_with(&line, "--store "))
+        return apply_store(target, line);
     return target->config && starts_with(&line, "--stage ") && apply_stage(target, line);
 }
 

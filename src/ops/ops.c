@@ -135,7 +135,8 @@ static const char *get_provider(const OrtCustomOp *op)
 // Returns the type of memory of an input. Shapes and sizes are always in host memory.
 static int get_memory(const OrtCustomOp *op, size_t i)
 {
-    bool size = i > 0 && i != comm_token(op_of(op)->kind);
+    enum comm_kind kind = op_of(op)->kind;
+    bool size = i > 0 && i != comm_token((int)kind) && i != comm_after((int)kind);
     return size ? ORT_MEMORY_CPU_INPUT : ORT_MEMORY_DEFAULT;
 }
 
@@ -143,13 +144,17 @@ static int get_memory(const OrtCustomOp *op, size_t i)
 // every run checks it.
 static int get_type(const OrtCustomOp *op, size_t i)
 {
-    return i == 0 ? (int)op_of(op)->only : (int)TSR_INT64; // shape, token and size
+    tsr_dtype only = op_of(op)->only;
+    if (i == 0)
+        return (int)only;
+    if (i == comm_after((int)op_of(op)->kind)) // ONNX Runtime allows one input of any type
+        return (int)(only ? only : TSR_FLOAT);
+    return (int)TSR_INT64; // shape, token and size
 }
 
 static size_t get_inputs(const OrtCustomOp *op)
 {
-    enum comm_kind kind = op_of(op)->kind;
-    return comm_token(kind) + (comm_carries((int)kind, ATTRIBUTE_PART) ? 2 : 1);
+    return comm_after((int)op_of(op)->kind) + 1;
 }
 
 static size_t get_outputs(const OrtCustomOp *op)

@@ -250,6 +250,9 @@ struct flow {
     // By value id: the layout in which its producer leaves the value. NULL: the flow has not
     // reached the value.
     struct tile_layout **values;
+    // By value id: the layout in which files have a weight that each run converts. NULL: those in
+    // which nodes read it. The list is NULL if there is no such weight (stored.c).
+    struct tile_layout **stored;
     bool staged;               // the configuration has pipeline stages
     const struct flow *before; // flow of the given model, if nodes were replaced
     // By node: index of the node in `before` that it is or replaces. Only with `before`.
@@ -306,6 +309,16 @@ enum sum_mode tsr__sum_fits(const struct shapes *shapes, const tsr_node *node, s
 // True if in every group all members own the same shard of the layout, and no other shard.
 bool tsr__groups_share(const struct device_group *groups, size_t n,
                        const struct tile_layout *layout);
+
+// ---- weights that are converted when they are read (stored.c) -----------------------------------
+
+// Metadata of the model with lines CONFIGURATION:VALUE=SHARDING: the layout in which the files of
+// the ranks have a weight. Without a line they have it in the layouts in which nodes read it.
+#define META_STORED "ai.tessera.stored"
+// Sets *out to these layouts by value id; entries and *out are NULL where there is none.
+// TSR_INVALID: a line has an error, which is reported unless `quiet` is set.
+tsr_status tsr__stored_layouts(struct arena *arena, tsr_model *model, const tsr_config *config,
+                               bool quiet, struct tile_layout ***out) TSR_MUST_USE;
 
 // ---- resharding (reshard/operators.c) ----------------------------------------------------------
 

@@ -103,6 +103,17 @@ def at_w(*args, **more):
 
 GOOD = at_w([(1, 2)], [0, 1])
 
+
+
+def stored(line):
+    """A model with a weight, and metadata that says how it is stored."""
+    m = entry(base(), "mm", Spec("w", [(1, 2)], [0, 1]))
+    m.graph.initializer.append(helper.make_tensor("w", T.FLOAT, [6, 8], [0.0] * 48))
+    del m.graph.input[1]
+    helper.set_model_props(m, {"ai.tessera.stored": line})
+    return m
+
+
 # ---- configurations
 
 case("config-device-count", lambda: base(configs=[("c", 0, ["CPU", "NPU"])]), lambda: base(configs=[("c", 2, ["CPU", "NPU"])]))
@@ -162,6 +173,7 @@ case("spec-symbol", lambda: entry(base(rows="batch"), "mm", Spec("x", [(0, [("ba
 case("spec-factors", at_w([(1, [(3, 1), (4, 2)])], [0, 1]), at_w([(1, [(2, 2), (4, 1)])], [0, 1]))
 case("spec-size-open", at_w([(1, [(None, 2), ("k", 2)])], [0, 1, 2, 3], devices=4), at_w([(1, [(None, 2), (4, 2)])], [0, 1, 2, 3],
                                                                                          devices=4))
+case("stored-weight", lambda: stored("c:w={2,1:0,2}"), lambda: stored("c:w={2,1:0,1}"))
 case("spec-owners", at_w([(1, 2)], [0, 1, 1]), GOOD)
 case("spec-devices-open", at_w([(1, 2)]), GOOD)
 case("spec-empty", at_w(), GOOD)
@@ -278,7 +290,8 @@ case("flow-unchecked", lambda: long_chain(20000), lambda: long_chain(20))
 
 def codes_of_sources():
     found = set()
-    for name in ("check", "examine", "agree", "flow", "flow_body", "flow_lists", "flow_model", "misplaced", "stage_devices", "spec_layout"):
+    for name in ("check", "examine", "agree", "flow", "flow_body", "flow_lists", "flow_model", "misplaced", "stage_devices", "spec_layout",
+                 "stored"):
         with open(*glob.glob(os.path.join(ROOT, "src", "sharding", "**", name + ".c"), recursive=True)) as f:
             text = f.read()
         found |= set(re.findall(r"\bDIAG_([a-z]\w+)", text)) | set(re.findall(r"\b(?:ERROR|REMARK)\(sc, \w+, (\w+)", text)) - {"code"}

@@ -229,6 +229,10 @@ def test_annotate(d):
     check("a delayed reduction is metadata", rc == 0
           and {p.key: p.value for p in onnx.load(out).metadata_props}.get("ai.tessera.delay") == "c:y", err)
     check("a delayed reduction of no node", annotate(d, "--config", "c:2", "--delay", "none")[0] == 1)
+    rc, err, out = annotate(d, "--config", "c:2", "--store", "mm:W={2,1:0,1}")
+    check("the layout in which a weight is stored is metadata", rc == 0
+          and {p.key: p.value for p in onnx.load(out).metadata_props}.get("ai.tessera.stored") == "c:W={2,1:0,1}", err)
+    check("a stored layout of no value", annotate(d, "--config", "c:2", "--store", "mm:none={2,1}")[0] == 1)
     two = ["--config", "c:2"]  # for a value of undeclared rank, axes are counted from the back
     for name, edits, want in (("by name", ["--shard", "mm:W={2,1:0,1}"], {
         ("mm", "W"): ([0, 1], [(0, [2])])

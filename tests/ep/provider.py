@@ -352,7 +352,7 @@ def plans_of_bodies_and_of_named_devices(folder):
     assert code == 0 and "_branch > #0" in open(plan).read(), err
     document = json.load(open(plan))
     document["declares"] = "--config c:2=CPU:0,CPU:1"
-    document["nodes"][0]["edits"].append("--delay #1")
+    document["nodes"][0]["edits"] += ["--delay #1", '--store "#0":"W"={2,1:0,1}']
     json.dump(document, open(plan, "w"))
     for c in (True, False):
         feeds = {"X": np.random.default_rng(1).standard_normal((6, 64)).astype("f4"), "c": np.array(c)}

@@ -83,6 +83,8 @@ static const struct option options[] = {
      "auto: "
      "one stage per annotation. Declares the configuration `layers` unless --config is given"},
     {"--delay", "NODE", "keep the partial sums of a node if its consumers can add them"},
+    {"--store", "NODE:VALUE=SHARDING",
+     "store a weight in this sharding; each run converts it for its consumers"},
     {"--tile", "VALUE=SHARDING", "shard a value at its producer and all its consumers"},
     {"--topology", "FILE|NAME",
      "topology of the configuration: hosts:2x4, a JSON file, ... (`none` removes it)"},

@@ -219,6 +219,26 @@ static void edit_delay(struct editor *editor, const char *text)
     }
 }
 
+// Stores a weight in another sharding than its readers need; runs convert it. Adds the line
+// "CONFIG:VALUE=SHARDING" to ai.tessera.stored.
+static void edit_store(struct editor *editor, const char *text)
+{
+    size_t n;
+    const char *sharding;
+    char *value = NULL;
+    if (!need_config(editor) || !at_equals(editor, text, "NODE:VALUE=SHARDING", &n, &sharding) ||
+        !edit_find_target(editor, text, n, &value))
+        return;
+    for (size_t i = 0; i < editor->n_found; i++) {
+        const char *config = tsr_config_name(editor->config);
+        const char *name = tsr_value_name(edit_node_value(editor->found[i], value));
+        size_t length = strlen(config) + strlen(name) + strlen(sharding) + 3;
+        char *line = cli_alloc(length, 1);
+        snprintf(line, length, "%s:%s=%s", config, name, sharding);
+        edit_took(editor, add_line(editor, "ai.tessera.stored", line));
+    }
+}
+
 struct tile_job {
     struct editor *editor;
     tsr_value *value;
@@ -293,6 +313,7 @@ void edit_apply(struct editor *editor, const char *option, const char *value, bo
         {"--stage", edit_stage},   {"--layers", edit_layers},
         {"--delay", edit_delay},   {"--tile", edit_tile},
         {"--random", edit_random}, {"--topology", edit_topology},
+        {"--store", edit_store},
     };
     editor->cascade = cascade;
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++)

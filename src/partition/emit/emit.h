@@ -10,8 +10,10 @@ struct part {
     struct draft *draft;
     int64_t rank;
     tsr_model *model;
-    tsr_graph *graph;     // the main graph or a body; new nodes are added here
-    tsr_value *token;     // output of the last communication
+    tsr_graph *graph; // the main graph or a body; new nodes are added here
+    tsr_value *token; // output of the last communication
+    // a result of the last node of the main graph, of float and of float16 (emit_step.c)
+    tsr_value *latest[2];
     struct map constants; // constants by their bytes
     struct map computed;  // outputs of nodes that compute sizes, by operator and inputs
     struct same_sizes

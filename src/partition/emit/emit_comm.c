@@ -55,6 +55,23 @@ static tsr_status declare(struct part *part, tsr_value *value, const struct form
     return tsr_value_set_type(value, tsr__transfer_type(form->item->dtype), form->item->rank, dims);
 }
 
+#define COMM_INPUTS 5
+
+// Adds the input for which a communication waits, if it converts a weight: the results so far.
+// Otherwise engines convert all weights first, and their memory does not suffice. Returns the number
+// of inputs.
+static size_t wait_for_latest(const struct part *part, const struct step *st, tsr_value **inputs,
+                              size_t n)
+{
+    tsr_value *latest = part->latest[tsr__step_type(st) == TSR_FLOAT16];
+    if (!st->inputs[0]->item->stored || !latest)
+        return n;
+    while (n < comm_after(st->kind))
+        inputs[n++] = NULL; // the size is optional
+    inputs[n++] = latest;
+    return n;
+}
+
 // Lists the inputs: the shard, the full shape if the collective needs it, the token, and the full
 // size of the axis if shards are divided. Returns their number, or 0 if out of memory.
 static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **inputs)
@@ -70,7 +87,7 @@ static size_t comm_inputs(struct part *part, const struct step *st, tsr_value **
     for (size_t i = 0; i < n; i++)
         if (!inputs[i])
             return 0;
-    return n;
+    return wait_for_latest(part, st, inputs, n);
 }
 
 // True if the result of the communication becomes the rank's tensor of the form. False if the rank
@@ -102,7 +119,7 @@ static tsr_status emit_on(struct part *part, struct step *st, size_t group)
 {
     struct draft *draft = part->draft;
     struct form *to = st->outputs[0];
-    tsr_value *inputs[3];
+    tsr_value *inputs[COMM_INPUTS];
     size_t n = comm_inputs(part, st, inputs);
     if (n == 0)
         return TSR_NOMEM;

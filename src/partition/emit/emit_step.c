@@ -210,6 +210,35 @@ static tsr_status emit_on(struct part *part, struct step *st)
     return st->kind == STEP_JOIN ? emit_join(part, st) : emit_slice_step(part, st);
 }
 
+// Marks the results of a step that depend on inputs of the model.
+static void mark_varying(const struct step *st)
+{
+    bool varies = st->n_groups || st->bodies;
+    for (size_t i = 0; i < st->n_inputs; i++) {
+        const struct form *from = st->inputs[i] ? form_root(st->inputs[i]) : NULL;
+        varies = varies || (from && (from->kind == FORM_INPUT || from->varies));
+    }
+    for (size_t i = 0; i < st->n_outputs; i++)
+        if (st->outputs[i])
+            st->outputs[i]->varies = varies;
+}
+
+// Notes a result of a node of the main graph on each rank. Weights that are converted next wait for
+// it (emit_comm.c).
+static void note_latest(const struct draft *draft, struct part *parts, const struct step *st)
+{
+    for (size_t i = 0; i < st->n_outputs && st->kind == STEP_NODE; i++) {
+        const struct form *form = st->outputs[i];
+        tsr_dtype type = form ? form->item->dtype : TSR_UNDEFINED;
+        if ((type != TSR_FLOAT && type != TSR_FLOAT16) || !form->varies || form->item->list ||
+            form->item->scope != &draft->main)
+            continue;
+        for (int64_t rank = 0; rank < draft->n_ranks; rank++)
+            if (form->local[rank])
+                parts[rank].latest[type == TSR_FLOAT16] = form->local[rank];
+    }
+}
+
 // Writes a step on all ranks that need it. All ranks are done before the next step, so that
 // communications have the same order everywhere.
 static tsr_status emit(struct draft *draft, struct part *parts, struct step *st)
@@ -227,7 +256,9 @@ static tsr_status emit(struct draft *draft, struct part *parts, struct step *st)
 
 tsr_status tsr__emit_step(struct draft *draft, struct part *parts, struct step *st)
 {
+    mark_varying(st);
     TRY(emit(draft, parts, st));
+    note_latest(draft, parts, st);
     for (int64_t rank = 0; rank < draft->n_ranks; rank++)
         for (size_t i = 0; i < st->n_outputs; i++)
             if (st->outputs[i])

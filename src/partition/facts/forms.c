@@ -162,14 +162,18 @@ struct tile_layout *tsr__unsharded_layout(struct draft *draft, const struct item
 }
 
 // Creates the first form of an item. A constant starts unsharded and can be stored in any layout
-// later. A model input starts in the layout of tsr__port_layout. Other values get forms when their
+// later, unless the model says in which one files have it (sharding/flow/stored.c). A model input starts in the layout of tsr__port_layout. Other values get forms when their
 // node is planned. Returns false if out of memory.
 static bool first_form(struct draft *draft, struct item *it)
 {
     if (tsr_value_initializer(it->value)) {
-        struct tile_layout *whole =
-            tsr__unsharded_layout(draft, it, draft->all_devices, (size_t)draft->n_ranks);
-        return tsr__form_new(draft, it, whole, FORM_CONST) != NULL;
+        struct tile_layout **stored = draft->flow->stored, *layout = NULL;
+        if (stored)
+            layout = stored[tsr__value_id(it->value)];
+        it->stored = layout != NULL;
+        if (!layout)
+            layout = tsr__unsharded_layout(draft, it, draft->all_devices, (size_t)draft->n_ranks);
+        return tsr__form_new(draft, it, layout, FORM_CONST) != NULL;
     }
     if (!tsr_value_is_input(it->value) || it->scope != &draft->main)
         return true;

@@ -55,6 +55,9 @@ struct form {
     bool of_turn;
     // True if a body inside the scope of the item reads the form.
     bool captured;
+    // True if it depends on inputs of the model, so that no engine computes it when it loads the
+    // graph. Set when the form is written.
+    bool varies;
     // If not NULL: along some axes each device stores these elements instead of its shard.
     struct windows *windows;
     // If not NULL: this form uses the tensors of that other form (see form_root).
@@ -84,9 +87,10 @@ struct item {
     tsr_dtype dtype;
     int rank; // -1: unknown
     const tsr_dim *dims;
-    const uint64_t *origins;  // from which inputs the sizes come (size_origins.c); NULL: not known
-    bool fixed;               // all sizes are known; `shape` has them
-    bool list;                // an ONNX sequence or optional of tensors; it is never sharded
+    const uint64_t *origins; // from which inputs the sizes come (size_origins.c); NULL: not known
+    bool fixed;              // all sizes are known; `shape` has them
+    bool stored; // a constant that files have only in its first form; runs make the others of it
+    bool list;   // an ONNX sequence or optional of tensors; it is never sharded
     enum list_form list_form; // for lists: how they are transferred
     tsr_dtype element;        // for lists: the type of the tensors
     int64_t *shape;           // `rank` entries

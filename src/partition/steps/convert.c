@@ -2,7 +2,7 @@
 // convert.c - converts a value from one of its forms to the layout that a reader needs. It takes
 // the first of these conversions that is possible:
 //     1. use a form that already has the layout
-//     2. if the value is a constant, store it in the layout
+//     2. if the value is a constant, store it in the layout (unless the model says how it is stored)
 //     3. slice, if every device stores all elements that it needs
 //     4. if a node without inputs produces the value, run that node on the reader's devices too
 //     5. AllGather along one axis
@@ -116,12 +116,13 @@ static struct form *find_form(struct item *it, const struct tile_layout *want)
 }
 
 // Returns a form of a constant in the wanted layout, which each rank then stores. Returns NULL if
-// the value is not a constant, or if it would be sharded but is a string or of unknown type or
-// size.
+// the value is not a constant, if runs convert it (item.stored), or if it would be sharded but is a
+// string or of unknown type or size.
 static struct form *const_form(struct draft *draft, struct item *it, const struct tile_layout *want)
 {
     bool whole = tsr__layout_is_whole(want);
-    if (it->first->kind != FORM_CONST || (!whole && (!it->fixed || tsr_dtype_bits(it->dtype) == 0)))
+    if (it->first->kind != FORM_CONST || it->stored ||
+        (!whole && (!it->fixed || tsr_dtype_bits(it->dtype) == 0)))
         return NULL;
     if (whole) // the data is stored once for all devices
         return same_form(draft, it->first, want);
@@ -395,7 +396,7 @@ struct form *tsr__draft_source(struct draft *draft, struct item *it, const struc
 {
     bool identity = false;
     struct form *form = find_form(it, want);
-    if (!form && it->first && it->first->kind == FORM_CONST)
+    if (!form && it->first && it->first->kind == FORM_CONST && !it->stored)
         return tsr__draft_convert_local(draft, it, want);
     return form ? form : slice_source(draft, it, want, &identity);
 }

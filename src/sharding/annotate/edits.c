@@ -8,12 +8,15 @@
 //     --shard "#7 > body > #0":"h"={1,2:0,1}
 //     --stage #9=1
 //     --delay #4
+//     --store "#4":"w"={2,1:0,1}
 #include "sharding/layouts/internal.h"
 
 struct lines {
     struct arena *arena;
     const struct shapes *shapes;
     struct map delayed; // names of values
+    // by value id: the stored layouts of weights that were not printed yet; NULL: there are none
+    struct tile_layout **stored;
     struct text text;
 };
 
@@ -86,6 +89,22 @@ static void add_delay(struct lines *lines, const tsr_node *node, struct str path
         tsr__text_printf(&lines->text, "--delay " STR_FMT "\n", STR_ARG(path));
 }
 
+// Prints an edit for each weight that is stored in another layout than nodes read it in, at its
+// first reader.
+static void add_stored(struct lines *lines, const tsr_node *node, struct str path)
+{
+    for (size_t i = 0; lines->stored && i < tsr_node_input_count(node); i++) {
+        const tsr_value *value = tsr_node_input(node, i);
+        struct tile_layout **layout = value ? &lines->stored[tsr__value_id(value)] : NULL;
+        if (!layout || !*layout)
+            continue;
+        struct str text = tsr__notation_print(lines->arena, *layout);
+        tsr__text_printf(&lines->text, "--store \"" STR_FMT "\":\"%s\"=" STR_FMT "\n",
+                         STR_ARG(path), tsr_value_name(value), STR_ARG(text));
+        *layout = NULL;
+    }
+}
+
 // Adds the edits for a graph. Nodes are named by index, "#3", and nodes of bodies by their path,
 // because not every node has a name.
 static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const tsr_config *config,
@@ -101,6 +120,7 @@ static tsr_status add_graph(struct lines *lines, const tsr_graph *graph, const t
         if (nc)
             TRY(add_node_edits(lines, nc, path));
         add_delay(lines, node, path);
+        add_stored(lines, node, path);
         TRY(add_bodies(lines, node, config, path));
     }
     return TSR_OK;
@@ -111,6 +131,8 @@ static tsr_status add_model(struct lines *lines, tsr_model *model, const tsr_con
     lines->shapes = tsr__model_shapes(model);
     tsr__delayed_names(lines->arena, model, config, &lines->delayed);
     add_config(lines, config);
+    if (tsr__stored_layouts(lines->arena, model, config, true, &lines->stored) == TSR_NOMEM)
+        return TSR_NOMEM;
     if (!lines->shapes || lines->arena->failed)
         return TSR_NOMEM;
     tsr_status st = add_graph(lines, tsr_model_graph(model), config, STR(""));

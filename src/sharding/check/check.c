@@ -707,6 +707,22 @@ static bool check_order(const struct check *check, bool *sorted)
     return true;
 }
 
+// ---- stored weights -----------------------------------------------------------------------------
+
+// Checks the layouts in which files have weights, of each selected configuration. Returns false if
+// out of memory.
+static bool check_stored(struct check *check)
+{
+    struct tile_layout **stored;
+    for (size_t i = 0; i < check->n_states; i++) {
+        const tsr_config *config = check->states[i].config;
+        if (chosen(check, tsr_config_name(config)) &&
+            tsr__stored_layouts(&check->scratch, check->model, config, false, &stored) == TSR_NOMEM)
+            return false;
+    }
+    return true;
+}
+
 // ---- the complete check -------------------------------------------------------------------------
 
 // Checks configurations, then specs and nodes, then function calls, stages, and the flow. Calls and
@@ -736,7 +752,7 @@ static bool check_model(struct check *check)
         return false;
     if (check->calls && tsr__diag_errors(check->session) == check->errors && !check_calls(check))
         return false;
-    if (!check_stages(check) || check->arena.failed)
+    if (!check_stored(check) || !check_stages(check) || check->arena.failed)
         return false;
     if (sorted && (check->remarks || check->formal) &&
         tsr__diag_errors(check->session) == check->errors)

@@ -137,7 +137,8 @@ static struct flow *run(struct arena *arena, tsr_model *model, const tsr_config 
                         const bool *keep, struct flow_work work)
 {
     bool ok = tsr__flow_start(&work, arena, model, config) &&
-              tsr__flow_forward(&work, report, keep) && tsr__flow_delay(arena, work.flow);
+              tsr__flow_forward(&work, report, keep) && tsr__flow_delay(arena, work.flow) &&
+              tsr__stored_layouts(arena, model, config, true, &work.flow->stored) != TSR_NOMEM;
     return ok ? work.flow : NULL;
 }
 
