@@ -480,6 +480,8 @@ typedef struct tsr_plan_facts {
     size_t n_compared;   /* experts' plans: those that fit, the fastest first, then the others */
     size_t n_choices;    /* candidates of the node that the option `explain` names */
     double device_flops; /* of the first device, float32 operations per second */
+    /* weights that devices store sharded and convert in each run, because memory is short */
+    size_t gathered_weights;
 } tsr_plan_facts;
 #define TSR_PLAN_FACTS_INIT TSR_INIT(tsr_plan_facts)
 

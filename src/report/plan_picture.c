@@ -7,6 +7,7 @@
 //     the devices 0 to 7.
 #include "report/plan_picture.h"
 #include "rules/rules.h"
+#include "sharding/sharding.h"
 
 #include <stdlib.h>
 
@@ -32,6 +33,8 @@ struct painter {
     const struct shapes *shapes;
     int64_t devices;
     struct map rows; // by name, shardings and stage
+    // by value id: the layouts of weights that runs convert; NULL: there are none
+    struct tile_layout **stored;
     struct picture *out;
 };
 
@@ -245,6 +248,14 @@ static size_t largest_weight(const tsr_node *node, int64_t *bytes)
     return best;
 }
 
+// Returns the number of shards in which a weight is stored that runs convert; 0: they do not.
+static int64_t stored_shards(const struct painter *painter, const tsr_value *value)
+{
+    const struct tile_layout *stored =
+        painter->stored ? painter->stored[tsr__value_id(value)] : NULL;
+    return stored ? stored->n_shards : 0;
+}
+
 static const char *sharding_of(const tsr_node_config *entry, const tsr_value *value)
 {
     const char *text;
@@ -279,6 +290,8 @@ static bool describe(struct painter *painter, const tsr_node *node, size_t input
         tsr__text_add(&text, STR("unsharded"));
     else if (devices > different)
         tsr__text_printf(&text, ", %lld copies", (long long)(devices / different));
+    if (stored_shards(painter, value))
+        tsr__text_printf(&text, ", gathered from %lld", (long long)stored_shards(painter, value));
     if (add_token_words(painter, &text, node, sharding_of(entry, tsr_node_output(node, 0))) &&
         row->kind == PICTURE_REPLICATED)
         row->kind = PICTURE_TOKENS;
@@ -297,9 +310,10 @@ static bool paint_node(struct painter *painter, const tsr_node *node)
     const tsr_node_config *entry = tsr_node_find_config(node, painter->config);
     struct folded name = tsr__fold_name(painter->arena, tsr__node_label(node));
     struct str key =
-        tsr__arena_printf(painter->arena, "%s\n%s\n%s\n%lld", name.pattern,
+        tsr__arena_printf(painter->arena, "%s\n%s\n%s\n%lld\n%lld", name.pattern,
                           sharding_of(entry, tsr_node_input(node, input)),
-                          sharding_of(entry, tsr_node_output(node, 0)), (long long)stage);
+                          sharding_of(entry, tsr_node_output(node, 0)), (long long)stage,
+                          (long long)stored_shards(painter, tsr_node_input(node, input)));
     void **at = slot_at(&painter->rows, key);
     if (!at)
         return false;
@@ -364,6 +378,8 @@ bool tsr__picture_make(struct arena *arena, tsr_model *model, const tsr_config *
                               .devices = out->devices,
                               .out = out};
     if (!painter.shapes)
+        return false;
+    if (tsr__stored_layouts(arena, model, config, true, &painter.stored) == TSR_NOMEM)
         return false;
     tsr__map_init(&painter.rows, arena, 64);
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;

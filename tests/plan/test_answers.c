@@ -191,6 +191,70 @@ static void batch_and_heads_take_an_axis_each(void **state)
     net_free(t);
 }
 
+// ---- weights that are gathered when they are used ------------------------------------------------
+
+#define LAYERS   4
+#define GATHERED 128 // rows and columns of a weight
+#define ROWS     4096
+
+// Products of many rows: moving rows takes 2 ms, moving a weight 33 us. Layer i has weight `weights[i]`.
+static tsr_value *products(struct net *t, const int *weights)
+{
+    tsr_value *x = input(t, "x", DIMS(ROWS, GATHERED)), *w[LAYERS] = {0};
+    for (int i = 0; i < LAYERS; i++) {
+        tsr_value **at = &w[weights[i]];
+        if (!*at)
+            *at = weight(t, word("w", weights[i]), DIMS(GATHERED, GATHERED));
+        x = node(t, "MatMul", x, *at, word("m", i));
+        x = node(t, "Relu", x, NULL, word("r", i));
+    }
+    return node(t, "ReduceSum", x, NULL, "y");
+}
+
+// Plans these products for `limit` bytes per device; 0: as many as there are. Returns the time.
+static int64_t plan_products(const int *weights, int64_t limit, size_t gathers, int64_t *memory)
+{
+    struct net *t = net_new("2", 1e12, 1e16, 1e-9, 1e9);
+    keep_program(t);
+    if (limit)
+        t->o.memory = limit;
+    plan(t, products(t, weights));
+    assert_int_equal(collectives(t, "AllGather"), gathers);
+    const char *stored = tsr_model_metadata(t->m, META_STORED);
+    assert_true(gathers ? stored && strstr(stored, ":w") && strstr(stored, "{2,1:0,1}") : !stored);
+    *memory = t->p.facts.memory[0];
+    assert_true(!limit || *memory <= limit);
+    int64_t cost = t->p.facts.cost;
+    agree_with_cbc(t);
+    net_free(t);
+    return cost;
+}
+
+// All weights fit: none is gathered. With less memory by half a weight, three of four are: each
+// saves a half, and one is complete where it is used. With less by a weight, all are.
+static void weights_are_gathered_if_memory_is_short(void **state)
+{
+    (void)state;
+    const int64_t bytes = GATHERED * GATHERED * 4;
+    const int all_differ[LAYERS] = {0, 1, 2, 3}, one_twice[LAYERS] = {0, 1, 1, 2};
+    int64_t memory, free = plan_products(all_differ, 0, 0, &memory), enough = memory;
+    struct net *t = talking("2");
+    t->o.topology = t->topology;
+    int64_t gather = price(t, TSR_ALL_GATHER, bytes);
+    net_free(t);
+    int64_t three = plan_products(all_differ, enough - bytes / 2, 3, &memory);
+    assert_int_equal(memory, enough - bytes / 2);
+    assert_in_range(three - free, 3 * gather - 100, 3 * gather + 100);
+    int64_t four = plan_products(all_differ, enough - bytes, 4, &memory);
+    assert_int_equal(memory, enough - bytes);
+    assert_in_range(four - free, 4 * gather - 100, 4 * gather + 100);
+    // two readers of a weight share its gather
+    free = plan_products(one_twice, 0, 0, &enough);
+    three = plan_products(one_twice, enough - bytes / 2, 3, &memory);
+    assert_int_equal(memory, enough - bytes / 2);
+    assert_in_range(three - free, 3 * gather - 100, 3 * gather + 100);
+}
+
 // ---- a sum of two partial results is combined once ----------------------------------------
 
 static tsr_value *branch(struct net *t, tsr_value *x, const char *name)
@@ -445,6 +509,7 @@ int main(void)
         cmocka_unit_test(key_heads_are_repeated),
         cmocka_unit_test(reductions_take_the_fast_axis),
         cmocka_unit_test(slow_links_carry_small_pieces),
+        cmocka_unit_test(weights_are_gathered_if_memory_is_short),
         cmocka_unit_test(sums_of_parts_take_one_reduction),
         cmocka_unit_test(masks_are_whole_in_any_case),
         cmocka_unit_test(the_best_of_many_hosts_is_taken),

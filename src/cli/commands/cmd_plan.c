@@ -91,6 +91,7 @@ static const tsr_json_field result_fields[] = {
     {JSON_LIST(struct plan_view, "memory", facts.memory, facts.devices)},
     {JSON_LIST(struct plan_view, "peak", facts.peak, facts.devices)},
     {JSON_LIST(struct plan_view, "collectives", collectives, facts.n_collectives)},
+    {JSON_FIELD(struct plan_view, "gathered_weights", facts.gathered_weights)},
     {JSON_END},
 };
 

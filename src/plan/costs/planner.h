@@ -155,6 +155,9 @@ struct plan_node {
     struct strategy *strategy;
     uint32_t var; // its variable in the program; UINT32_MAX: no output needs the node
     uint32_t choice;
+    // by input: the layout in which devices store a weight that each run converts; PLAN_NO_LAYOUT:
+    // as the node reads it. NULL: there is no such weight (gathered_weights.c)
+    uint32_t *stored;
 };
 
 // A layout in which the devices of each group hold partial sums.
@@ -262,6 +265,13 @@ struct planner_trial {
     tsr_node **twins;      // nodes of the copy, by index; NULL: the node was tried already
     struct shapes *shapes; // shapes of the copy and its new nodes
 };
+// A weight that may be stored in another layout than it is read in: its variable in the program,
+// and the stored layout by choice.
+struct gathered_weight {
+    const tsr_value *value;
+    uint32_t var;
+    const uint32_t *stored;
+};
 // Devices of one class have the same memory. Without a limit there is no class (memory_classes.c).
 struct planner_memory {
     size_t n_classes;
@@ -272,6 +282,9 @@ struct planner_memory {
     bool exceeds;      // no plan fits: the chosen plan needs more memory
     bool binds;        // the fastest plan without limits does not fit
     int64_t followed;  // values with more bytes than this are tracked exactly
+    int64_t asked;     // the limit for which the program was built
+    bool gathers;      // weights may be stored in other layouts than they are read in
+    VEC(struct gathered_weight) gathered;
 };
 // The deadline for building a program (build_in_time.c).
 struct planner_pace {

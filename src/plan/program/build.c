@@ -321,9 +321,17 @@ static bool add_edges(struct planner *planner)
 bool tsr__planner_program(struct planner *planner, int64_t memory)
 {
     planner->n_times = (uint32_t)(PLAN_TIMES * planner->n_nodes + PLAN_TIMES);
+    planner->memory.asked = memory;
+    planner->memory.gathered.n = 0;
     tsr__program_init(&planner->program, planner->work);
     return tsr__planner_classes(planner, memory) && tsr__planner_followed(planner) &&
            tsr__planner_limits(planner) && add_nodes(planner) && add_edges(planner) &&
            tsr__planner_state_edges(planner) && tsr__use_constants(planner) &&
            !planner->arena.failed && !planner->work->failed;
+}
+
+bool tsr__planner_rebuild(struct planner *planner, bool gathers)
+{
+    planner->memory.gathers = gathers;
+    return tsr__planner_program(planner, planner->memory.asked);
 }

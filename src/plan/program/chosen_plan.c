@@ -26,17 +26,17 @@ struct form {
 struct forms {
     struct form at[MOST_FORMS + 1];
     size_t n;
+    bool apart; // a constant that is stored in all these layouts: none is made from another
 };
 
-// Returns a form with the wanted layout. For a value that is not constant, also accepts a form that
+// Returns a form with the wanted layout. Unless all forms are stored, also accepts a form that
 // includes the wanted data on all devices that need it. NULL: none.
 static struct form *find(struct planner *planner, struct forms *forms, uint32_t want,
                          const struct plan_value *value)
 {
     for (size_t i = 0; i < forms->n; i++)
         if (forms->at[i].layout == want ||
-            (!value->constant &&
-             tsr__resharding_time(planner, forms->at[i].layout, want, value) == 0))
+            (!forms->apart && tsr__resharding_time(planner, forms->at[i].layout, want, value) == 0))
             return &forms->at[i];
     return NULL;
 }
@@ -122,7 +122,8 @@ uint32_t tsr__plan_sum(struct planner *planner, size_t node, size_t slot,
 }
 
 // Lists the layouts in which a value is stored. `first` is the layout of its producer, from time
-// `begin` on; PLAN_NO_LAYOUT: only the layouts of its readers are listed. False: out of memory.
+// `begin` on; PLAN_NO_LAYOUT: only the layouts of its readers are listed, unless runs convert it
+// from the layout in which it is stored. False: out of memory.
 static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first, size_t begin,
                      struct forms *out)
 {
@@ -130,6 +131,9 @@ static bool forms_of(struct planner *planner, const tsr_value *v, uint32_t first
     struct arena arena = {.session = planner->session};
     struct readers readers = tsr__planner_readers(planner, &arena, v);
     out->n = 0;
+    for (size_t i = 0; i < readers.n && value->constant && first == PLAN_NO_LAYOUT; i++)
+        first = tsr__plan_stored(planner, &readers.at[i]);
+    out->apart = value->constant && first == PLAN_NO_LAYOUT;
     if (first != PLAN_NO_LAYOUT)
         out->at[out->n++] = (struct form){first, begin, begin, PLAN_NO_LAYOUT};
     for (size_t i = 0; i < readers.n; i++) {
@@ -237,7 +241,7 @@ static bool add_value(struct account *account, const tsr_value *v, uint32_t firs
         forms.at[forms.n++] = (struct form){before, run, run + 2, PLAN_NO_LAYOUT};
     int64_t bytes = 0;
     for (size_t i = 0; i < forms.n; i++) {
-        bool all_time = value->constant || (i == 0 && value->given);
+        bool all_time = forms.apart || (i == 0 && (value->given || value->constant));
         if (account->top)
             bytes += bytes_then(account, value, &forms.at[i], all_time);
         else
@@ -317,6 +321,8 @@ static bool add_held(struct planner *planner, const tsr_value *constant, int64_t
     if (!forms_of(planner, constant, PLAN_NO_LAYOUT, 0, &forms))
         return false;
     struct arena arena = {.session = planner->session};
+    if (value->constant && !forms.apart)
+        forms.n = 1; // runs make the others
     for (size_t i = 0; i < forms.n; i++)
         for (int64_t device = 0; device < planner->machine.n; device++)
             bytes[device] += tsr__planner_kept(planner, &arena, forms.at[i].layout, value, device);

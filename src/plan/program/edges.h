@@ -2,8 +2,8 @@
 // edges.h - the values of a program: their readers, the cost of resharding for each reader, and
 // their memory.
 //
-// readers.c finds the producer and the readers of a value. memory_uses.c and stored_weights.c add
-// its bytes (rows of the program). edges.c adds its costs (edges of the program). Each file uses
+// readers.c finds the producer and the readers of a value. memory_uses.c, gathered_weights.c and
+// stored_weights.c add its bytes (rows of the program). edges.c adds its costs (edges of the program). Each file uses
 // the files before it in this list.
 #ifndef TSR_PLAN_EDGES_H
 #define TSR_PLAN_EDGES_H
@@ -81,6 +81,7 @@ enum table_kind {
     TABLE_PRODUCED, // bytes of a node's output
     TABLE_ARRIVAL,  // states and costs of a value's arrival at one reader
     TABLE_OWN,      // bytes of the constants that only one node reads
+    TABLE_STORED,   // states of a weight that may be gathered
     TABLE_GIVEN,    // the only layout of an input
     TABLE_STATE,    // cost of resharding a state between two runs
     TABLE_EQUAL,    // forbids different choices
@@ -124,6 +125,18 @@ bool tsr__use_followed(const struct edge *edge);
 // reader runs, or until before `end` if it is a copy. Adds the resharding cost as an edge.
 bool tsr__use_arrival(struct edge *edge, uint32_t var, const struct copy_state *states, size_t n,
                       uint32_t key, struct reader *reader, uint32_t end);
+
+// ---- gathered_weights.c
+
+// True if the runs may convert this constant for its readers. Callers leave out small ones.
+bool tsr__may_gather(const struct edge *edge);
+// Charge the memory of a weight, and the time of converting it: one with a single reader, or one
+// that readers want in these layouts. False: out of memory.
+bool tsr__use_gathered(struct edge *edge);
+bool tsr__use_gathered_shared(struct edge *edge, const uint32_t *wants, size_t n);
+// Returns the layout in which devices store the weight that the reader reads; PLAN_NO_LAYOUT: the
+// one in which it reads it.
+uint32_t tsr__plan_stored(const struct planner *planner, const struct reader *reader);
 
 // ---- stored_weights.c
 

@@ -315,7 +315,7 @@ static struct value_forms *forms_of(struct timing *timing, const tsr_value *valu
 static bool bring(struct timing *timing, const tsr_value *v, uint32_t want, size_t k)
 {
     const struct plan_value *value = &timing->planner->values[tsr__value_id(v)];
-    if (want == PLAN_NO_LAYOUT || value->constant)
+    if (want == PLAN_NO_LAYOUT)
         return true;
     struct value_forms *forms = forms_of(timing, v);
     if (!forms)
@@ -354,6 +354,22 @@ static bool is_unmade(const struct timing *timing, const tsr_value *value)
     return at >= 0 && timing->unused[at];
 }
 
+// True if runs convert the value for input i of the node. Of a weight that they convert, lists the
+// layout in which it is stored.
+static bool is_converted(struct timing *timing, const struct plan_node *node, size_t i,
+                         const tsr_value *value)
+{
+    struct value_forms *forms = &timing->forms[tsr__value_id(value)];
+    if (!timing->planner->values[tsr__value_id(value)].constant)
+        return true;
+    if (!node->stored || i >= tsr__plan_reads(node) || node->stored[i] == PLAN_NO_LAYOUT)
+        return false;
+    if (!forms->layouts.n)
+        vec_add(&timing->arena, &forms->layouts, node->stored[i]);
+    forms->range = SIZE_MAX;
+    return true;
+}
+
 // Reshards the inputs to the candidate's layouts. Subgraphs read full values on all devices of the
 // range. A branch that is not taken has its inputs, too: they are resharded outside of the If.
 static bool bring_inputs(struct timing *timing, const struct plan_node *node, size_t k)
@@ -367,6 +383,8 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
         if (!value || (i < n_in && !node->border && read_before(node->node, i)))
             continue;
         if (i < n_in && is_replaced(node, i, is_cut(timing->planner, value)))
+            continue;
+        if (!is_converted(timing, node, i, value))
             continue;
         timing->counts_only = is_unmade(timing, value);
         uint32_t want = i < n_in ? candidate->in[i] : whole_on(timing, range, value, range->n);

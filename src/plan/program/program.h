@@ -14,6 +14,9 @@ bool tsr__planner_candidates(struct planner *planner);
 // Builds the program. `memory` is the limit of each device; 0: the memory of the topology;
 // PLAN_NO_LIMIT: no limit.
 bool tsr__planner_program(struct planner *planner, int64_t memory);
+// Builds it again for the same limit, with or without weights that are gathered in each run
+// (gathered_weights.c).
+bool tsr__planner_rebuild(struct planner *planner, bool gathers);
 
 // build_in_time.c: builds candidates and program of the listed nodes, with as many candidates as
 // time allows. False: out of memory. If pace.late is set afterwards, there is no program.
@@ -47,6 +50,10 @@ typedef uint32_t layout_map_fn(void *context, const tsr_value *value, uint32_t l
 bool tsr__candidate_translate(struct planner *to, const struct plan_node *node,
                               const struct candidate *from, layout_map_fn *map, void *context,
                               struct candidate *out);
+// Translates the layouts in which weights are stored that runs convert for the node. Call it after
+// tsr__candidate_only. False: out of memory.
+bool tsr__stored_translate(struct planner *to, size_t index, const struct plan_node *from,
+                           layout_map_fn *map, void *context);
 // Gives a node of `to` a single candidate, with the rule of `from`; the caller fills it in. NULL:
 // out of memory.
 struct candidate *tsr__candidate_only(struct planner *to, size_t index,
@@ -58,6 +65,11 @@ tsr_status tsr__planner_solve(struct planner *planner, const struct program *pro
                               struct program_result *result) TSR_MUST_USE;
 // Chooses a candidate of a node.
 void tsr__planner_choose(struct planner *planner, struct plan_node *node, uint32_t choice);
+// gathered_weights.c: sets the layouts in which weights are stored from a solution. If memory runs
+// out, the arena records it.
+void tsr__planner_take_stored(struct planner *planner, const uint32_t *choice);
+// Returns the number of weights that runs of the chosen plan convert.
+size_t tsr__planner_gathered(const struct planner *planner);
 // Sets the choices of the nodes from a solution.
 void tsr__planner_take(struct planner *planner, const uint32_t *choice);
 // Writes the program as an LP file.

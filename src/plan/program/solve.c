@@ -13,6 +13,7 @@
 void tsr__planner_choose(struct planner *planner, struct plan_node *node, uint32_t choice)
 {
     node->choice = choice;
+    node->stored = NULL;
     tsr__candidate_each(planner, node->strategy, &node->strategy->at.at[choice]);
 }
 
@@ -21,6 +22,7 @@ void tsr__planner_take(struct planner *planner, const uint32_t *choice)
     for (size_t i = 0; i < planner->n_nodes; i++)
         if (planner->nodes[i].strategy)
             tsr__planner_choose(planner, &planner->nodes[i], choice[planner->nodes[i].var]);
+    tsr__planner_take_stored(planner, choice);
 }
 
 static bool fits(const struct program *program, const uint32_t *choice)
@@ -130,12 +132,15 @@ static bool is_beaten(int64_t beat, const struct program_result *unlimited)
 }
 
 // The memory size was only assumed, and no plan fits: the plan without limits is the result, and
-// memory.exceeds is set. What is left of the budget serves its proof.
+// memory.exceeds is set. Weights that are gathered would not help. What is left of the budget serves
+// its proof.
 static tsr_status exceed_limits(struct planner *planner, const struct program *program,
                                 const struct program_result *unlimited,
                                 struct program_result *result)
 {
     planner->memory.exceeds = true;
+    if (planner->memory.gathers && !tsr__planner_rebuild(planner, false))
+        return TSR_NOMEM;
     *result = *unlimited;
     if (is_good(planner, unlimited))
         return TSR_OK;
@@ -145,8 +150,16 @@ static tsr_status exceed_limits(struct planner *planner, const struct program *p
     return TSR_OK;
 }
 
+// True if weights may be gathered in each run. Not in a program of several models, which store the
+// weights that they share once, nor in the plans of experts, who do not do it.
+static bool may_gather(const struct planner *planner, const struct program *program)
+{
+    return program == &planner->program && planner->machine.expert == EXPERT_NONE &&
+           planner->machine.n > 1;
+}
+
 // Solves first without memory limits, then with them if the plan exceeds them or is not good enough
-// (is_good).
+// (is_good). Gathering a weight only takes time, so it pays only in the second program.
 static tsr_status solve_built(struct planner *planner, const struct program *program, int64_t beat,
                               struct program_result *result)
 {
@@ -161,6 +174,8 @@ static tsr_status solve_built(struct planner *planner, const struct program *pro
     }
     struct program_result unlimited = *result;
     planner->memory.binds = true;
+    if (may_gather(planner, program) && !tsr__planner_rebuild(planner, true))
+        return TSR_NOMEM;
     TRY(solve_limited(planner, program, result));
     if (!result->feasible && planner->memory.may_exceed && unlimited.feasible)
         return exceed_limits(planner, program, &unlimited, result);

@@ -185,7 +185,11 @@ static bool use_shared(struct edge *edge, uint32_t fixed)
     int64_t whole = tsr__planner_bytes(edge->planner, layout, edge->value);
     if (!list_wanted(edge, &wanted))
         return false;
-    if (wanted.n == 1 || is_small(edge->planner, whole))
+    if (is_small(edge->planner, whole))
+        return use_fixed(edge, &wanted, fixed);
+    if (tsr__may_gather(edge))
+        return tsr__use_gathered_shared(edge, wanted.layout, wanted.n);
+    if (wanted.n == 1)
         return use_fixed(edge, &wanted, fixed);
     for (size_t i = 0; i < wanted.n; i++)
         if (wanted.readers[i] > 1 && !store(edge, wanted.layout[i]))
@@ -202,6 +206,14 @@ static bool has_one_reader(const struct readers *readers)
     return readers->n == 1 && readers->at[0].node != SIZE_MAX && !readers->at[0].captures;
 }
 
+// True if only one node reads the constant, and each run may gather it for that node.
+static bool is_gathered(struct edge *edge)
+{
+    uint32_t layout = tsr__planner_replicated(edge->planner, edge->value->rank);
+    return tsr__may_gather(edge) &&
+           !is_small(edge->planner, tsr__planner_bytes(edge->planner, layout, edge->value));
+}
+
 // Charges a constant, or marks it in `own` if only one node reads it. Marked constants are charged
 // to their node later.
 static bool use_constant(struct planner *planner, const tsr_value *value, uint32_t fixed, bool *own)
@@ -214,7 +226,10 @@ static bool use_constant(struct planner *planner, const tsr_value *value, uint32
     tsr__arena_init(&arena, planner->session);
     edge.readers = tsr__planner_readers(planner, &arena, value);
     bool ok = !arena.failed, one = has_one_reader(&edge.readers);
-    own[tsr__value_id(value)] = one && edge.value->constant;
+    bool gathered = ok && one && edge.value->constant && is_gathered(&edge);
+    own[tsr__value_id(value)] = one && edge.value->constant && !gathered;
+    if (gathered)
+        ok = tsr__use_gathered(&edge);
     if (ok && !one && edge.readers.n && edge.value->constant)
         ok = use_shared(&edge, fixed);
     tsr__arena_free(&arena);

@@ -77,6 +77,21 @@ bool tsr__candidate_translate(struct planner *to, const struct plan_node *node,
     return !arena->failed;
 }
 
+bool tsr__stored_translate(struct planner *to, size_t index, const struct plan_node *from,
+                           layout_map_fn *map, void *context)
+{
+    size_t n = tsr__plan_reads(from);
+    to->nodes[index].stored = NULL;
+    if (!from->stored)
+        return true;
+    uint32_t *stored = to->nodes[index].stored = ARENA_ARRAY(&to->arena, uint32_t, n + 1);
+    for (size_t i = 0; stored && i < n; i++)
+        stored[i] = from->stored[i] == PLAN_NO_LAYOUT
+                        ? PLAN_NO_LAYOUT
+                        : map(context, tsr__plan_read(from, i), from->stored[i]);
+    return stored != NULL;
+}
+
 struct candidate *tsr__candidate_only(struct planner *to, size_t index,
                                       const struct plan_node *from)
 {
@@ -91,5 +106,6 @@ struct candidate *tsr__candidate_only(struct planner *to, size_t index,
     strategy->border = from->strategy->border;
     to->nodes[index].strategy = strategy;
     to->nodes[index].choice = 0;
+    to->nodes[index].stored = NULL;
     return candidate;
 }

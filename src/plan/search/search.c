@@ -718,6 +718,7 @@ static tsr_status summarize(struct plan *plan, tsr_plan_result *out)
     out->facts.stopped =
         !result->optimal && (plan->hasty || is_narrow(plan) || tsr__budget_over(planner->budget));
     out->facts.milliseconds = (double)run_time(plan) / 1e9;
+    out->facts.gathered_weights = tsr__planner_gathered(planner);
     add_devices(plan, &all, &out->facts);
     tsr__planner_copy_counts(parts, out);
     if (plan_is_staged(plan) && !add_stages(plan, out))

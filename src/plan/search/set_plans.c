@@ -308,13 +308,11 @@ static bool expand_chosen(struct expansion *expansion, size_t i)
 }
 
 // As expand_chosen, but equal nodes share the result. Borders do not: their bodies differ.
-static bool expand_node(struct expansion *expansion, size_t i)
+static bool expand_shared(struct expansion *expansion, size_t i)
 {
     const struct plan_node *node = &expansion->model.part->nodes[i];
     struct plan_node *to = &expansion->model.all->nodes[i];
     uintptr_t key[2] = {(uintptr_t)node->strategy, node->choice};
-    if (!node->strategy)
-        return true;
     if (node->border || node->bodies)
         return expand_chosen(expansion, i);
     void **at = tsr__map_at_copy(&expansion->strategies, str_bytes(key, sizeof key));
@@ -326,6 +324,15 @@ static bool expand_node(struct expansion *expansion, size_t i)
     }
     *at = to->strategy;
     return true;
+}
+
+// Expands a node. Of equal nodes, each may store its weights in other layouts.
+static bool expand_node(struct expansion *expansion, size_t i)
+{
+    const struct plan_node *node = &expansion->model.part->nodes[i];
+    return !node->strategy ||
+           (expand_shared(expansion, i) &&
+            tsr__stored_translate(expansion->model.all, i, node, expand_value, expansion));
 }
 
 bool tsr__set_expand(const struct set_search *search, struct set_plan *plan)

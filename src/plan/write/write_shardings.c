@@ -120,6 +120,16 @@ static bool gives_parts(const struct planner *planner, const struct plan_node *n
     return layout != PLAN_NO_LAYOUT && planner->layouts.at[layout].parts;
 }
 
+// Sets an entry of the metadata to the lines, or removes it if there are none. Frees the lines.
+static tsr_status set_lines(struct planner *planner, const char *key, struct text *lines)
+{
+    tsr_status st = text_status(lines);
+    if (st == TSR_OK && (lines->n || tsr_model_metadata(planner->model, key)))
+        st = tsr_model_set_metadata(planner->model, key, lines->n ? lines->p : NULL);
+    tsr__text_free(lines);
+    return st;
+}
+
 // Writes a line "configuration:value" into the metadata for each sum that stays partial. Lines of
 // other configurations stay.
 static tsr_status write_delays(struct planner *planner, const tsr_config *config)
@@ -134,13 +144,49 @@ static tsr_status write_delays(struct planner *planner, const tsr_config *config
             tsr__text_printf(&text, "%s" STR_FMT ":" STR_FMT, text.n ? "\n" : "", STR_ARG(name),
                              STR_ARG(tsr__value_str(tsr_node_output(node->node, 0))));
     }
-    tsr_status st = text_status(&text);
-    if (st == TSR_OK && text.n)
-        st = tsr_model_set_metadata(planner->model, META_DELAY, text.p);
-    else if (before)
-        st = tsr_model_set_metadata(planner->model, META_DELAY, NULL);
-    tsr__text_free(&text);
-    return st;
+    return set_lines(planner, META_DELAY, &text);
+}
+
+// ---- weights that runs convert -----------------------------------------------------------------
+
+// True if an earlier input reads the same weight, of this node or an earlier one.
+static bool is_written(unsigned char *written, const tsr_value *value)
+{
+    bool before = written[tsr__value_id(value)];
+    written[tsr__value_id(value)] = 1;
+    return before;
+}
+
+// Adds a line "configuration:weight=sharding" for each weight of the node that is stored in another
+// layout than the node reads it in.
+static void add_stored(struct planner *planner, const struct plan_node *node, struct str config,
+                       unsigned char *written, struct text *text)
+{
+    for (size_t i = 0; node->stored && i < tsr__plan_reads(node); i++) {
+        const tsr_value *value = tsr__plan_read(node, i);
+        if (!value || node->stored[i] == PLAN_NO_LAYOUT || is_written(written, value))
+            continue;
+        struct str sharding =
+            tsr__notation_print(&planner->arena, planner->layouts.at[node->stored[i]].tiles);
+        tsr__text_printf(text, "%s" STR_FMT ":" STR_FMT "=" STR_FMT, text->n ? "\n" : "",
+                         STR_ARG(config), STR_ARG(tsr__value_str(value)), STR_ARG(sharding));
+    }
+}
+
+// Writes the layouts in which weights are stored that runs convert into the metadata. Lines of other
+// configurations stay.
+static tsr_status write_stored(struct planner *planner, const tsr_config *config)
+{
+    struct str name = str_of(tsr_config_name(config));
+    const char *before = tsr_model_metadata(planner->model, META_STORED);
+    unsigned char *written =
+        ARENA_ARRAY(&planner->arena, unsigned char, tsr__model_value_ids(planner->model) + 1);
+    struct text text = {.session = planner->session, .max = SIZE_MAX / 2};
+    keep_lines(&text, before, name);
+    for (size_t i = 0; written && i < planner->n_nodes; i++)
+        if (planner->nodes[i].strategy)
+            add_stored(planner, &planner->nodes[i], name, written, &text);
+    return written ? set_lines(planner, META_STORED, &text) : TSR_NOMEM;
 }
 
 static tsr_status write_nodes(struct planner *planner, tsr_config *config)
@@ -155,7 +201,8 @@ static tsr_status write_nodes(struct planner *planner, tsr_config *config)
             continue;
         TRY(write_node(&writing, i));
     }
-    return write_delays(planner, config);
+    TRY(write_delays(planner, config));
+    return write_stored(planner, config);
 }
 
 // Writes the plan into the model: the configuration first, because everything else belongs to it.
