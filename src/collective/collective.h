@@ -117,8 +117,8 @@ static inline bool comm_carries(int kind, enum comm_attribute attribute)
 
 // Returns the index of the token, the input that orders the communications of a rank. Before it are
 // the tensor and the shape, if the operator takes one. After it is the size of the full axis, if
-// the node has the attribute `part`. The last one, comm_after, is a tensor of floats (float16 for the
-// variant of float16) that is not read: the communication waits for it. Only weights that are
+// the node has the attribute `part`. The last one, comm_after, is a tensor of floats (float16 for
+// the variant of float16) that is not read: the communication waits for it. Only weights that are
 // converted in each run have it, because nothing else keeps a rank from converting all of them at
 // the beginning of the run.
 static inline size_t comm_token(int kind)

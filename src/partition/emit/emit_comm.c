@@ -58,8 +58,8 @@ static tsr_status declare(struct part *part, tsr_value *value, const struct form
 #define COMM_INPUTS 5
 
 // Adds the input for which a communication waits, if it converts a weight: the results so far.
-// Otherwise engines convert all weights first, and their memory does not suffice. Returns the number
-// of inputs.
+// Otherwise engines convert all weights first, and their memory does not suffice. Returns the
+// number of inputs.
 static size_t wait_for_latest(const struct part *part, const struct step *st, tsr_value **inputs,
                               size_t n)
 {

@@ -162,8 +162,9 @@ struct tile_layout *tsr__unsharded_layout(struct draft *draft, const struct item
 }
 
 // Creates the first form of an item. A constant starts unsharded and can be stored in any layout
-// later, unless the model says in which one files have it (sharding/flow/stored.c). A model input starts in the layout of tsr__port_layout. Other values get forms when their
-// node is planned. Returns false if out of memory.
+// later, unless the model says in which one files have it (sharding/flow/stored.c). A model input
+// starts in the layout of tsr__port_layout. Other values get forms when their node is planned.
+// Returns false if out of memory.
 static bool first_form(struct draft *draft, struct item *it)
 {
     if (tsr_value_initializer(it->value)) {

@@ -2,7 +2,7 @@
 // convert.c - converts a value from one of its forms to the layout that a reader needs. It takes
 // the first of these conversions that is possible:
 //     1. use a form that already has the layout
-//     2. if the value is a constant, store it in the layout (unless the model says how it is stored)
+//     2. if the value is a constant, store it in the layout, unless the model says how it is stored
 //     3. slice, if every device stores all elements that it needs
 //     4. if a node without inputs produces the value, run that node on the reader's devices too
 //     5. AllGather along one axis

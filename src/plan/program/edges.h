@@ -3,8 +3,8 @@
 // their memory.
 //
 // readers.c finds the producer and the readers of a value. memory_uses.c, gathered_weights.c and
-// stored_weights.c add its bytes (rows of the program). edges.c adds its costs (edges of the program). Each file uses
-// the files before it in this list.
+// stored_weights.c add its bytes (rows of the program). edges.c adds its costs (edges of the
+// program). Each file uses the files before it in this list.
 #ifndef TSR_PLAN_EDGES_H
 #define TSR_PLAN_EDGES_H
 

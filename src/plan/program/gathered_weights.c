@@ -278,7 +278,7 @@ static void add_stored(struct stored_list *list, uint32_t layout)
         list->at[list->n++] = layout;
 }
 
-// Lists what divides a wanted layout among its owners, and wanted layouts that no two devices share.
+// Lists what divides a wanted layout among its owners, and wanted layouts without copies.
 static struct stored_list list_stored(struct edge *edge, const uint32_t *wants, size_t n)
 {
     struct planner *planner = edge->planner;

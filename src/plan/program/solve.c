@@ -132,8 +132,8 @@ static bool is_beaten(int64_t beat, const struct program_result *unlimited)
 }
 
 // The memory size was only assumed, and no plan fits: the plan without limits is the result, and
-// memory.exceeds is set. Weights that are gathered would not help. What is left of the budget serves
-// its proof.
+// memory.exceeds is set. Weights that are gathered would not help. What is left of the budget
+// serves its proof.
 static tsr_status exceed_limits(struct planner *planner, const struct program *program,
                                 const struct program_result *unlimited,
                                 struct program_result *result)

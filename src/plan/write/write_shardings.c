@@ -173,7 +173,7 @@ static void add_stored(struct planner *planner, const struct plan_node *node, st
     }
 }
 
-// Writes the layouts in which weights are stored that runs convert into the metadata. Lines of other
+// Writes into the metadata in which layouts weights are stored that runs convert. Lines of other
 // configurations stay.
 static tsr_status write_stored(struct planner *planner, const tsr_config *config)
 {
