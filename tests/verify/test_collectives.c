@@ -121,11 +121,11 @@ static size_t count_registered(const char *name, int kind)
             continue;
         size_t inputs = op->ort.GetInputTypeCount(&op->ort), token = comm_token(kind);
         assert_int_equal(op->kind, kind);
-        assert_int_equal(inputs, token + (comm_carries(kind, ATTRIBUTE_PART) ? 2 : 1));
+        assert_int_equal(inputs, comm_after(kind) + 1);
         assert_int_equal(op->ort.GetInputCharacteristic(&op->ort, inputs - 1), inputs - 1 > token);
         for (size_t k = 0; k < inputs; k++)
             assert_int_equal(op->ort.GetInputMemoryType(&op->ort, k) == ORT_MEMORY_CPU_INPUT,
-                             k > 0 && k != token);
+                             k > 0 && k != token && k != comm_after(kind));
         assert_true(op->create && op->compute);
         n++;
     }

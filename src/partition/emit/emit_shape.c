@@ -122,10 +122,13 @@ static tsr_value *tensor_with_size(struct part *part, const struct item *it, int
 }
 
 // Reads a size that depends on several inputs from the value itself if possible: one of the inputs
-// may have size 1, which ONNX Runtime repeats.
+// may have size 1, which ONNX Runtime repeats. A simulation has numbers for sizes that a run
+// computes.
 tsr_value *tsr__part_size(struct part *part, const struct item *it, int axis)
 {
     tsr_value *tensor = NULL;
+    if (it->fixed)
+        return tsr__part_computed(part, it, tsr__part_ints(part, &it->shape[axis], 1));
     if (tsr__size_is_shared(part->draft, it, axis))
         tensor = tensor_with_size(part, it, axis);
     if (tensor)

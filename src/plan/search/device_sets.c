@@ -130,8 +130,11 @@ static bool is_too_small(const struct set_search *search, const int64_t *devices
 
 bool tsr__sets_too_small(const struct set_search *search)
 {
-    const struct planner_machine *machine = &search->models->planners[0]->machine;
-    return is_too_small(search, machine->all, machine->n);
+    struct planner *planner = search->models->planners[0];
+    // of one device there are no sets, for which the weights would be listed already
+    if (planner->machine.n < 2 && !tsr__planner_list(planner))
+        return false;
+    return is_too_small(search, planner->machine.all, planner->machine.n);
 }
 
 // Records that the weights do not fit on the set. Does nothing for unlike devices, which have too

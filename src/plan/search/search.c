@@ -402,6 +402,7 @@ static tsr_status take_none(struct plan *found, struct set_search *search, int64
         return take_set(found, search, int64_min(bound, search->best->bound));
     found->result.infeasible = (search->at_once && search->at_once->result.infeasible) ||
                                tsr__sets_too_small(search); // proved, even if time is up
+    found->result.bound = bound;                            // a pipeline may be the answer
     found->set = search->at_once;
     return TSR_OK;
 }
