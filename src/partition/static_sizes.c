@@ -106,16 +106,6 @@ tsr_status tsr__fix_sizes(struct arena *arena, tsr_model *model, const struct pl
     return remove_unused(arena, model);
 }
 
-// Returns the dimensions of the shape. A size that has no number, because the sizes contradict each
-// other, stays as it was, so that ranks can compute it. NULL: out of memory.
-static tsr_dim *bound_dims(struct draft *draft, struct shape shape, const struct item *it)
-{
-    tsr_dim *dims = ARENA_ARRAY(draft->arena, tsr_dim, (size_t)shape.rank + 1);
-    for (int axis = 0; dims && axis < shape.rank; axis++)
-        dims[axis] = shape.dims[axis].value >= 0 ? shape.dims[axis] : it->dims[axis];
-    return dims;
-}
-
 // Gives an item the numbers of its value's shape. A run without them has the same nodes.
 static bool bind_item(struct draft *draft, const struct shapes *shapes, struct item *it)
 {
@@ -128,8 +118,8 @@ static bool bind_item(struct draft *draft, const struct shapes *shapes, struct i
         return false;
     (void)tsr__item_tensor(draft, it, open);
     it->open = open;
-    it->dims = bound_dims(draft, shape, it);
-    return it->dims && tsr__item_sizes(draft, it);
+    it->dims = shape.dims;
+    return tsr__item_sizes(draft, it);
 }
 
 tsr_status tsr__draft_bind(struct draft *draft)

@@ -122,13 +122,16 @@ static tsr_value *tensor_with_size(struct part *part, const struct item *it, int
 }
 
 // Reads a size that depends on several inputs from the value itself if possible: one of the inputs
-// may have size 1, which ONNX Runtime repeats. A simulation has numbers for sizes that a run
-// computes.
+// may have size 1, which ONNX Runtime repeats. A simulation has a number for a size that a run
+// computes, or none if its sizes contradict each other: then 1, as for all unknown sizes.
 tsr_value *tsr__part_size(struct part *part, const struct item *it, int axis)
 {
     tsr_value *tensor = NULL;
-    if (it->fixed)
-        return tsr__part_computed(part, it, tsr__part_ints(part, &it->shape[axis], 1));
+    const int64_t unknown = 1;
+    bool contradicts = it->open && it->dims[axis].value < 0 && !*it->dims[axis].symbol;
+    if (it->fixed || contradicts)
+        return tsr__part_computed(part, it,
+                                  tsr__part_ints(part, it->fixed ? &it->shape[axis] : &unknown, 1));
     if (tsr__size_is_shared(part->draft, it, axis))
         tensor = tensor_with_size(part, it, axis);
     if (tensor)
