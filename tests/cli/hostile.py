@@ -272,7 +272,7 @@ def symbols(d):
     m = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), ir_version=11, opset_imports=[helper.make_opsetid("", 18)])
     m.configuration.add(name="c", num_devices=65)
     onnx.save(m, path)
-    code, _, err = call("simulate", path, "--memory-limit", "512MiB")
+    code, _, err = call("simulate", path, "--memory-limit", "800MiB")
     check("simulate of %d symbols" % n, code == 0, (code, err))
 
 

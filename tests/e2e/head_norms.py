@@ -169,11 +169,12 @@ def check(d, n, *kind):
     assert out.startswith("{"), err
     doc = json.loads(out)
     assert rc == 0 and doc.get("ok"), str(doc)[:600]
-    found = doc["collectives"]
-    want = {"AllReduce": 2 * LAYERS}
-    if decoder.kind == "all":
-        want = {"AllReduce": 4 * LAYERS}  # the sums of squares of queries and of keys
-    assert found == want, (found, doc["replicated"])
+    found = dict(doc["collectives"])
+    # An AllReduce may be a ReduceScatter and a gather. Heads that were not sharded would need more gathers, of queries and keys.
+    scattered = found.pop("ReduceScatter", 0)
+    sums, gathers = found.pop("AllReduce", 0) + scattered, sum(found.values())
+    want = 4 if decoder.kind == "all" else 2  # all: also the sums of squares of queries and of keys
+    assert sums == want * LAYERS and gathers <= scattered, (doc["collectives"], doc["replicated"])
 
 
 def main():

@@ -203,15 +203,23 @@ static struct form *producer_input(const struct window_producer *window_producer
 
 // ---- the producer -------------------------------------------------------------------------------
 
+// True if the model says how the node is sharded. Plans say it for every node, and count on the
+// work that their shardings give to each device.
+static bool is_annotated(const struct draft *draft, const tsr_node *node)
+{
+    const tsr_node_config *config = tsr_node_find_config(node, draft->flow->config);
+    return config && tsr_node_config_spec_count(config) > 0;
+}
+
 // Returns a placement of the node (struct node_flow) in which its result is sharded as `base`, on
 // the same devices as before. Returns NULL if this is not possible, or if the model shards the
-// result in another way: plans count on the work that their shardings give to each device.
+// result in another way.
 static struct node_flow *producer_flow(struct draft *draft, const tsr_node *node,
                                        const struct tile_layout *base)
 {
     const struct node_flow *own = draft->flows[tsr__node_id(node)];
     if (!own || own->bodies || tsr__placement_has_turns(&own->place) || !own->outputs[0] ||
-        !tsr__layout_same(own->outputs[0], base))
+        (is_annotated(draft, node) && !tsr__layout_same(own->outputs[0], base)))
         return NULL;
     const struct rule *rule = tsr__rule_of(draft->arena, node, draft->flow->shapes);
     struct node_flow *nf = ARENA_NEW(draft->arena, struct node_flow);
