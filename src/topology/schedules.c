@@ -339,7 +339,7 @@ static bool reduce_at_once(const struct schedule *at)
 }
 
 // Each member gets its slice of all tensors, and sends the sum to all. In shared memory it reads
-// the slices and writes the sums itself, but nobody may use the sums before all are written.
+// the slices and writes the sums itself, but no member may use the sums before all are written.
 static bool reduce_in_slices(const struct schedule *at)
 {
     return pieces_to_all(at, true) && pieces_to_all(at, false);

@@ -301,7 +301,7 @@ static const char *batch_of(const tsr_model *model, const char *given)
     return name && *name ? cli_copy(name, strlen(name)) : NULL;
 }
 
-// Reports sizes that nobody gave. The batch has one.
+// Reports dimensions without a size. The batch has one.
 static void report_dims(const struct advice *advice, const tsr_model *model, bool of_prompts)
 {
     struct cli_dims dims = advice->dims;

@@ -76,7 +76,7 @@ static bool is_first_receiver(const struct pairing *pairing, size_t t, int64_t k
 }
 
 // Counts what device t receives: of each source shard that it has not, one owner sends the elements
-// that it needs. `given` has what each device sends to t. Returns false if nobody has some of them.
+// that it needs. `given` has what each device sends to t. Returns false if some are nowhere.
 static bool receive(const struct pairing *pairing, struct load *load, size_t t, int64_t *given)
 {
     int64_t needed = elements_of(&pairing->to, t) - kept_by(pairing, t), found = 0;

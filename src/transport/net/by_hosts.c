@@ -507,7 +507,7 @@ static size_t full_bytes(const struct hosts_call *what)
     return bytes;
 }
 
-// Runs the first algorithm of HOSTS_ALGORITHMS that applies. *mine is false if there is none:
+// Runs the first algorithm of HOSTS_ALGORITHMS that applies. *mine is false if none applies:
 // messages between all members do the work.
 static tsr_status run(struct by_hosts *view, bool *mine)
 {
