@@ -152,8 +152,11 @@ tsr_status tsr__graph_copy_initializer(tsr_graph *graph, const tsr_value *value,
 // *value to that value. *node NULL: the nodes are sorted.
 tsr_status tsr__model_unsorted(const tsr_model *model, const tsr_node **node,
                                const tsr_value **value) TSR_MUST_USE;
+// Returns TSR_INVALID, with diagnostics, if a node or the model reads a value that nothing defines,
+// or if nodes of the main graph form a cycle.
+tsr_status tsr__model_check_values(const tsr_model *model) TSR_MUST_USE;
 // Sorts the nodes of the main graph so that every value is computed before it is read. A sorted
-// model is not changed. Nodes of a cycle stay unsorted.
+// model is not changed. Fails as tsr__model_check_values does.
 tsr_status tsr__model_sort(tsr_model *model) TSR_MUST_USE;
 // Copies a type, including sequences, optionals and maps.
 tsr_status tsr__value_copy_type(tsr_value *to, const tsr_value *from);

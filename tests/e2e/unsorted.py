@@ -76,11 +76,33 @@ def bodies_read_later_values(folder):
               node("MatMul", ["x", "v"], ["late"])]))
 
 
+def refused(path, *words):
+    """Every command that reads the model refuses it with the same error."""
+    folder = os.path.dirname(path)
+    for command in (["check"], ["plan", "--devices", 2, "-o", folder + "/planned.onnx"], ["partition", "--devices", 2, "-o", folder + "/parts"],
+                    ["run", "--devices", 2], ["verify", "--devices", 2], ["simulate", "--devices", 2],
+                    ["report", "--devices", 2, "-o", folder + "/page.html"]):
+        rc, out, err = harness.call(TESSERA, command[0], path, *command[1:])
+        text = out + err
+        assert rc == 1 and text.count("error[") == 1 and "error[value-not-ready]" in text, (command, rc, text)
+        assert all(word in text for word in words), (command, words, text)
+
+
 def cycles_are_errors(folder):
-    path = save(folder + "/m.onnx", [node("Add", ["x", "b"], ["a"]), node("MatMul", ["a", "w"], ["b"]), node("Relu", ["b"], ["y"])])
-    rc, out, err = harness.call(TESSERA, "partition", path, "--devices", 2, "-o", folder + "/parts")
-    assert rc not in (0, -11) and "error[" in err, (rc, out, err)
+    refused(save(folder + "/m.onnx", [node("Add", ["x", "b"], ["a"]), node("MatMul", ["a", "w"], ["b"]), node("Relu", ["b"], ["y"])]),
+            "computed from the node's own output", "remove the cycle")
 
 
-harness.run([inputs_of_nodes_come_last, check_warns, long_chains_are_reversed, bodies_read_later_values, cycles_are_errors])
+def undefined_values_are_errors(folder):
+    path = folder + "/m.onnx"
+    refused(save(path, [node("MatMul", ["x", "w"], ["h"]), node("Add", ["h", "missing"], ["y"], name="sum")]),
+            "#1 Add 'sum', value 'missing'", "input of this node", "add the node, the input or the initializer")
+    refused(save(path, [node("MatMul", ["x", "w"], ["h"])]), "value 'y'", "output of the model")
+    bodies = [helper.make_graph([node("Add", ["x", read], [made])], made + "g", [], [info(made, TensorProto.FLOAT, [32, 64])])
+              for read, made in (("missing", "p"), ("x", "q"))]
+    refused(save(path, [node("If", ["flag"], ["y"], then_branch=bodies[0], else_branch=bodies[1])]), "then_branch", "value 'missing'")
+
+
+harness.run([inputs_of_nodes_come_last, check_warns, long_chains_are_reversed, bodies_read_later_values, cycles_are_errors,
+             undefined_values_are_errors])
 harness.finish()

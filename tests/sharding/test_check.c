@@ -666,7 +666,8 @@ static void subgraphs_and_functions_are_walked(void **state)
 {
     struct bench *b = *state;
     struct bytes model = {.n = 0}, graph = {.n = 0}, outer = {.n = 0}, attr = {.n = 0},
-                 inner = {.n = 0}, body = {.n = 0}, function = {.n = 0}, config = {.n = 0};
+                 inner = {.n = 0}, body = {.n = 0}, function = {.n = 0}, config = {.n = 0},
+                 input = {.n = 0};
     struct bytes bad = entry("none", NULL, NULL, 0);
     put_text(&inner, 2, "then_out");
     put_text(&inner, 3, "inside");
@@ -684,6 +685,8 @@ static void subgraphs_and_functions_are_walked(void **state)
     put(&outer, 5, &attr);
     put(&graph, 1, &outer);
     put_text(&graph, 2, "g");
+    put_text(&input, 1, "cond");
+    put(&graph, 11, &input);
     inner.n = 0;
     put_text(&inner, 1, "a");
     put_text(&inner, 2, "b");

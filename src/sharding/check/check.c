@@ -687,12 +687,16 @@ static void check_ports(const struct check *check)
 
 // ---- order of the nodes -------------------------------------------------------------------------
 
-// Warns if the nodes are not sorted, and sets *sorted. The flow needs sorted nodes, so it is not
+// Checks that every value can be computed. Warns if the nodes are not sorted. Sets *sorted. The flow needs sorted nodes, so it is not
 // followed in such a model. Returns false if out of memory.
 static bool check_order(const struct check *check, bool *sorted)
 {
     const tsr_node *node;
     const tsr_value *value = NULL;
+    tsr_status status = tsr__model_check_values(check->model);
+    *sorted = status == TSR_OK;
+    if (status != TSR_OK)
+        return status != TSR_NOMEM;
     if (tsr__model_unsorted(check->model, &node, &value) != TSR_OK)
         return false;
     *sorted = !node;
