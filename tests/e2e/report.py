@@ -299,6 +299,17 @@ def layers_fold(d):
     seen(d + "/page.html", "layers.{0\u201361}", "\u00d7\u202f62")
 
 
+def shardings_of_nodes_without_one_are_inferred(d):
+    """The plan on the page must be that of the model's own shardings: the time of the plan and of the simulation agree."""
+    for k, edits in enumerate(([], ["--shard", "node_MatMul_105:val_108={1,4}"])):
+        file, out = "%s/own%d.onnx" % (d, k), "%s/own%d.html" % (d, k)
+        good("annotate", MODELS + "/bert_tiny/model.onnx", "--config", "c:4", *edits, "-o", file)
+        good("report", file, "-o", out)
+        data, _ = page(out)
+        planned, simulated = data["plan"]["milliseconds"], data["simulation"]["first_s"] * 1000
+        assert abs(planned - simulated) <= 0.005 * simulated, (edits, planned, simulated)
+
+
 def hostile(d):
     """Names with markup: of nodes, values, configurations, devices and the file."""
     f = TensorProto.FLOAT
@@ -372,7 +383,8 @@ def plot_of_the_documents(_):
 
 
 chromium = browser.Browser() if browser.program() else None
-harness.run([numbers, explorer, labels, limits, beside, layers_fold, hostile, stages_and_traces, plot_of_the_documents])
+harness.run([numbers, explorer, labels, limits, beside, layers_fold,
+             shardings_of_nodes_without_one_are_inferred, hostile, stages_and_traces, plot_of_the_documents])
 if chromium:
     chromium.close()
 harness.finish()

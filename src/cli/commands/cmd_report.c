@@ -64,8 +64,12 @@ static tsr_status plan(struct report *report)
             report->config = cli_plan_facts(report->plan).config;
         return status;
     }
-    // Planning a copy keeps existing shardings and leaves the model unchanged.
+    // The planner keeps shardings, but chooses them for nodes without. So they are inferred first,
+    // as for the simulation. The model itself is not changed.
+    tsr_infer_options inferred = {.size = sizeof inferred, .config = report->config};
     tsr_status status = tsr_model_clone(report->model, &copy);
+    if (status == TSR_OK)
+        status = tsr_infer(copy, &inferred);
     if (status == TSR_OK)
         status = tsr_plan(copy, &options, &report->plan);
     tsr_model_free(copy);
