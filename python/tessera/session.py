@@ -17,6 +17,7 @@ from .model import Value, is_count
 from .tensors import Tensors, check_places
 
 TRANSPORTS = ("threads", "shm", "mpi", "ucx")
+MAX_SECRET = 4096  # characters
 
 
 def run_options(transport: Optional[str] = None, threads: Optional[int] = None, map_devices: Optional[Mapping[str, str]] = None,
@@ -44,11 +45,15 @@ def _text(text: Optional[str]) -> Optional[bytes]:
 
 
 def _read_secret(file: Union[str, os.PathLike[str], None]) -> Optional[bytes]:
-    """Reads the secret of workers, the first line of a file."""
+    """Reads the secret of workers, the first line of a file that other users cannot write."""
     if file is None:
         return _text(os.environ.get("TESSERA_SECRET"))
-    with open(file, "rb") as lines:
-        return lines.readline().rstrip(b"\r\n")
+    path, session, secret = os.fsencode(file), Session(), ctypes.create_string_buffer(MAX_SECRET + 1)
+    try:
+        session.do(lambda: session.status(library.tsr_secret_read(session.handle, path, secret, len(secret))))
+    finally:
+        session.close()
+    return secret.value
 
 
 class PartitionSession:

@@ -571,6 +571,10 @@ struct path_facts {
     int64_t bytes, modified_s, modified_ns;
 };
 bool tsr__path_facts(const char *path, struct path_facts *out);
+// True if a file or folder belongs to this user or to root, and neither its group nor others have
+// `access`, bits of S_IRWXO. On clusters users often share their group.
+struct stat;
+bool tsr__is_private(const struct stat *facts, unsigned access);
 // Makes a folder. An existing one is accepted, a link to one is not. False: failed.
 bool tsr__path_make_folder(const char *path);
 

@@ -96,6 +96,12 @@ bool tsr__path_facts(const char *path, struct path_facts *out)
     return true;
 }
 
+bool tsr__is_private(const struct stat *facts, unsigned access)
+{
+    return (facts->st_uid == geteuid() || facts->st_uid == 0) &&
+           (facts->st_mode & (access | access << 3)) == 0;
+}
+
 bool tsr__path_make_folder(const char *path)
 {
     struct stat facts;

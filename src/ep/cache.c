@@ -189,8 +189,7 @@ static void limit_entries(struct arena *arena, const char *folder)
 static bool is_ours(const struct stat *facts, bool closed)
 {
     bool right_kind = S_ISREG(facts->st_mode) || S_ISDIR(facts->st_mode);
-    return right_kind && (facts->st_uid == geteuid() || facts->st_uid == 0) &&
-           (closed || (facts->st_mode & (S_IWGRP | S_IWOTH)) == 0);
+    return right_kind && tsr__is_private(facts, closed ? 0 : S_IWOTH);
 }
 
 // Finds a file of the entry that other users could have written. Returns its name, in the arena;
@@ -231,7 +230,7 @@ static tsr_status check_entry(const struct provider *provider, struct arena *are
     struct stat facts;
     if (stat(provider->options.cache, &facts) != 0)
         return cannot(provider, provider->options.cache);
-    bool closed = (facts.st_mode & (S_IRWXG | S_IRWXO)) == 0;
+    bool closed = tsr__is_private(&facts, S_IRWXO);
     const char *foreign = foreign_file(arena, entry, closed);
     if (!foreign && lstat(use, &facts) == 0 && !is_ours(&facts, closed))
         foreign = use;
@@ -300,8 +299,7 @@ static tsr_status find_or_make(struct provider *provider, tsr_model *model, stru
     return st;
 }
 
-// Makes the folder. Refuses a folder that other users can write to, also those of its group: on
-// clusters users often share their group.
+// Makes the folder. Refuses a folder that other users can write to.
 static tsr_status open_folder(const struct provider *provider, const char *folder)
 {
     struct stat facts;

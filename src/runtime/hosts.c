@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #define MOST_HOSTS  1024
 #define MOST_NAME   255
@@ -73,6 +74,24 @@ static tsr_status refuse(tsr_session *session, const char *file, const char *tex
                            "give a file whose first line is the secret", text);
 }
 
+// Refuses a file that other users could have written: a session would then use their secret. Warns if
+// they can read it. Containers mount such files, in which there are no other users.
+static tsr_status check_access(tsr_session *session, const char *file, FILE *f)
+{
+    struct stat facts;
+    if (fstat(fileno(f), &facts) != 0 || !S_ISREG(facts.st_mode)) // a pipe
+        return TSR_OK;
+    if (!tsr__is_private(&facts, S_IWOTH))
+        return tsr__run_refuse(session, DIAG_run_options, file,
+                               "use a file of this user and protect it with chmod 600",
+                               "other users can write the file with the secret");
+    if (!tsr__is_private(&facts, S_IROTH))
+        tsr__diag(session, DIAG_secret_readable, &PLACE(.file = str_of(file)),
+                  "protect the file with chmod 600",
+                  "other users can read the file with the secret");
+    return TSR_OK;
+}
+
 tsr_status tsr_secret_read(tsr_session *session, const char *file, char *out, size_t n)
 {
     char line[MOST_SECRET + 2], text[128];
@@ -81,8 +100,10 @@ tsr_status tsr_secret_read(tsr_session *session, const char *file, char *out, si
         snprintf(text, sizeof text, "the file with the secret: %s", strerror(errno));
         return refuse(session, file, text);
     }
+    tsr_status st = check_access(session, file, f);
     bool read = fgets(line, sizeof line, f) != NULL;
     fclose(f);
+    TRY(st);
     if (!read)
         line[0] = 0;
     line[strcspn(line, "\r\n")] = 0;

@@ -39,7 +39,7 @@ tsr_status tsr__cache_open(tsr_session *session, const char *path, int64_t most,
                          "name a folder with --cache whose parent exists",
                          "cannot open the folder of the cache: %s", strerror(errno));
     out->fd = fd;
-    if (fstat(fd, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 022) == 0)
+    if (fstat(fd, &st) == 0 && tsr__is_private(&st, S_IWOTH))
         return TSR_OK;
     tsr__cache_close(out);
     return tsr__fail(session, TSR_IO, DIAG_io_open, &PLACE(.file = str_of(path)),

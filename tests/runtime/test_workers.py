@@ -65,6 +65,7 @@ def free_port():
 def write_secret(folder, text):
     with open(folder + "/secret", "w") as f:
         f.write(text + "\n")
+    os.chmod(folder + "/secret", 0o600)
 
 
 def wait_until(is_so, why):
@@ -229,6 +230,19 @@ def other_secret(d):
         code, _, err = session(worker, secret=d + "/other/secret")
         assert code == 6 and "127.0.0.2" in err and "another secret" in err, err
         still_serves(worker)
+
+
+@case
+def a_secret_that_others_can_access(d):
+    """A file that other users can write is refused; one that they can read is reported."""
+    write_secret(d, SECRET)
+    for mode, wanted, text in ((0o600, 0, ""), (0o400, 0, ""), (0o640, 0, "secret-readable"), (0o604, 0, "secret-readable"),
+                               (0o620, 2, "can write"), (0o602, 2, "can write"), (0o666, 2, "can write")):
+        os.chmod(d + "/secret", mode)
+        code, out, err = harness.call(TESSERA, "worker", "--listen", "127.0.0.2:0", "--secret-file", d + "/secret", "--cache", d + "/cache", "--check",
+                                      TESSERA_PLUGINS=BUILD)
+        assert code == wanted and (text in err if text else "secret" not in err), (oct(mode), code, out, err)
+        assert not text or "chmod 600" in err, err
 
 
 @case
