@@ -132,8 +132,10 @@ static tsr_status run_ranks(struct fused *fused, const tsr_tensors *inputs,
             return st;
         st = tsr__ep_memory_wait(fused, context, outputs);
     }
-    if (st != TSR_OK)
-        close_ranks(fused);
+    if (st == TSR_OK)
+        return TSR_OK;
+    tsr__ep_kept_failed(fused, inputs);
+    close_ranks(fused);
     return st;
 }
 

@@ -401,6 +401,21 @@ static tsr_status refuse_length(const struct fused *fused, int64_t sequence, int
                      (long long)read, (long long)sequence, (long long)used);
 }
 
+// Returns the number of tokens for which the buffers have space: the least length of those that are
+// [batch, heads, tokens, head size] and no window.
+static int64_t capacity_of(const struct fused *fused)
+{
+    int64_t least = INT64_MAX;
+    for (size_t i = 0; i < fused->n_caches; i++)
+        for (size_t k = 0; k < fused->manifest.n_states; k++) {
+            const struct value_shape *shape = &fused->kept_buffers[k].shape;
+            if (fused->kept_inputs[k] == fused->caches[i].input && !fused->caches[i].slides &&
+                shape->rank == 4)
+                least = int64_min(least, shape->dims[2]);
+        }
+    return least;
+}
+
 // True if the first buffer of this run has the mark of its set. Writes it if not: the application
 // does not read the buffer.
 static bool find_mark(const struct fused *fused)
@@ -461,6 +476,28 @@ static bool slides(const struct fused *fused)
     for (size_t i = 0; i < fused->n_caches; i++)
         found = found || fused->caches[i].slides;
     return found;
+}
+
+void tsr__ep_kept_failed(const struct fused *fused, const tsr_tensors *inputs)
+{
+    const struct kept_set *set = fused->kept_sets;
+    const struct kept_plan *plan = &fused->parts.kept;
+    int64_t capacity = capacity_of(fused), longest = 0;
+    if (!fused->keeps || !set)
+        return;
+    for (size_t i = 0; i < plan->lengths.n; i++) {
+        int64_t tokens = new_tokens(&plan->lengths.at[i], inputs);
+        longest = int64_max(longest, tokens);
+        for (int64_t b = 0; b < set->n_sequences; b++)
+            longest =
+                int64_max(longest, set->used[i * (size_t)set->n_sequences + (size_t)b] + tokens);
+    }
+    if (longest > capacity)
+        tsr__diag(fused->provider->session, DIAG_ep_option, &PLACE(.value = STR("caches")),
+                  "bind longer buffers, or set caches=application and bind no outputs, so that the "
+                  "caches grow",
+                  "caches=ranks: %lld tokens do not fit into buffers for %lld", (long long)longest,
+                  (long long)capacity);
 }
 
 tsr_status tsr__ep_kept_end(struct fused *fused, const tsr_tensors *inputs,

@@ -143,6 +143,18 @@ def lengths_are_checked(folder):
         equal([program.run([[4]]), program.run([[5]])], [plain.run([[4]]), plain.run([[5]])])
 
 
+def full_buffers_are_named(folder):
+    """ONNX Runtime's error is about shapes. The remedy must be named, too."""
+    model = decoder.write(folder + "/m", norms=True) + "/model.onnx"
+    for options in ({}, dict(transport="shm")):
+        program = Program(kept(model, **options))
+        program.run([[k % 250 for k in range(CAPACITY - 1)]])
+        program.run([[1]])
+        host.fails(lambda: program.run([[2]]), "caches=ranks: %d tokens do not fit into buffers for %d" % (CAPACITY + 1, CAPACITY),
+                   "bind longer buffers", "caches=application")
+        host.fails(lambda: Program(program.session, capacity=8).run([[3] * 9]), "9 tokens do not fit into buffers for 8")
+
+
 def separate_buffers_are_refused(folder):
     model = decoder.write(folder + "/m", norms=True) + "/model.onnx"
     feeds = host.feeds(model, batch_size=1, sequence_length=1, total_sequence_length=4, past_sequence_length=3, kv_cache_dim=decoder.HEAD)
@@ -374,8 +386,8 @@ if genai:
     genai.register_execution_provider_library("tessera", host.LIBRARY)
 harness.run([
     in_folder(test)
-    for test in (contents_do_not_matter, quantized_and_windowed_caches, padding, lengths_are_checked, separate_buffers_are_refused,
-                 buffers_are_used_again, old_caches_are_dropped, summary_counts_copies, failed_runs_and_partitions_in_a_cache,
+    for test in (contents_do_not_matter, quantized_and_windowed_caches, padding, lengths_are_checked, full_buffers_are_named,
+                 separate_buffers_are_refused, buffers_are_used_again, old_caches_are_dropped, summary_counts_copies, failed_runs_and_partitions_in_a_cache,
                  genai_story, adapters)
 ])
 harness.finish()
