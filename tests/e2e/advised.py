@@ -141,6 +141,8 @@ def assumed_sizes(d):
     words = ("--boxes", "h100:1", "--slo", "tpot=1s", "--max-batch", "2", *STATES, *PROMPTS)
     _, _, err = harness.call(TESSERA, "advise", "8b-float16-tokens.onnx", *words, cwd=d)
     assert "--dim past=N" in err and "--prefill-dim seq=N" in err and "batch" not in err, err
+    code, _, err = harness.call(TESSERA, "advise", "8b-float16-tokens.onnx", *words, "--prefill-dim", "past=0", cwd=d)
+    assert code == 2 and "'past=0'; give 1 for an empty cache" in err, (code, err)
 
 
 harness.run([counts_are_exact, users_with_prompts, larger_limits, loads, memory_by_hand, prompts_with_other_names, prices, assumed_sizes])

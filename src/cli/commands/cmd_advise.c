@@ -739,8 +739,8 @@ static const struct option options[] = {
      "model that reads prompts, for ttft; planned with one set of weights for both",
      INTO(struct advice, prefill)},
     {"--prefill-dim", "NAME=SIZE",
-     "size of a symbolic dimension of that model (repeatable); its batch: prompts in one run "
-     "(default 1)"},
+     "size of a symbolic dimension of that model (repeatable; an empty cache: 1); its batch: "
+     "prompts in one run (default 1)"},
     {"--answer", "N", "tokens that are generated for one prompt (default 256)",
      INTO(struct advice, answer), .min = 1, .max = (int64_t)1 << 40},
     {"--time", "S", "time limit of each plan in seconds (default: a fixed amount of work)",

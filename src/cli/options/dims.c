@@ -63,8 +63,9 @@ int cli_read_dims_of(struct cli *cli, const char *option, struct cli_dims *dims)
             return refuse_list(cli, option, cli->given[i].value);
         char *text = cli_copy(cli->given[i].value, strlen(cli->given[i].value));
         if (!parse_dim(text, &dims->at[dims->n++]))
-            return cli_usage(cli, "%s needs NAME=SIZE with a size from 1 up, not '%s'", option,
-                             cli->given[i].value);
+            return cli_usage(cli, "%s needs NAME=SIZE with a size from 1 up, not '%s'%s", option,
+                             cli->given[i].value,
+                             cli_ends_with(text, "=0") ? "; give 1 for an empty cache" : "");
     }
     return EXIT_DONE;
 }
