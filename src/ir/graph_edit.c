@@ -496,6 +496,34 @@ tsr_status tsr_node_remove(tsr_node *node)
     return model_status(graph->model);
 }
 
+static bool is_unused(const tsr_node *node)
+{
+    for (size_t i = 0; i < node->n_outputs; i++)
+        if (node->outputs[i] && (node->outputs[i]->n_uses || node->outputs[i]->n_outputs))
+            return false;
+    return true;
+}
+
+tsr_status tsr__graph_remove_unused(tsr_graph *graph)
+{
+    for (tsr_node *node = graph->last, *before; node; node = before) {
+        before = node->prev;
+        if (is_unused(node)) {
+            TRY(tsr_node_remove(node));
+            continue;
+        }
+        TRY(tsr__node_remove_unused(node));
+    }
+    return TSR_OK;
+}
+
+tsr_status tsr__node_remove_unused(tsr_node *node)
+{
+    for (tsr_graph *inner = tsr__node_subgraph(node); inner; inner = inner->sibling)
+        TRY(tsr__graph_remove_unused(inner));
+    return TSR_OK;
+}
+
 // ---- replacing ------------------------------------------------------------------------------
 
 static tsr_status bad_index(tsr_node *node, size_t i)

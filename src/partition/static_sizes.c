@@ -64,32 +64,6 @@ static tsr_status replace_known(struct arena *arena, const struct shapes *shapes
     return constant ? tsr_value_replace_uses(value, constant, false) : TSR_INVALID;
 }
 
-// True if no node reads an output of the node, and none is an output of the graph.
-static bool is_unused(const tsr_node *node)
-{
-    for (size_t i = 0; i < tsr_node_output_count(node); i++) {
-        const tsr_value *value = tsr_node_output(node, i);
-        if (value && (tsr_value_use_count(value) || tsr_value_is_output(value)))
-            return false;
-    }
-    return true;
-}
-
-// Removes nodes whose results nobody needs, the last ones first.
-static tsr_status remove_unused(struct arena *arena, tsr_model *model)
-{
-    tsr_node **nodes = ARENA_ARRAY(arena, tsr_node *, (size_t)tsr__model_node_ids(model) + 1);
-    size_t n = 0;
-    if (!nodes)
-        return TSR_NOMEM;
-    for (tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node; node = tsr_node_next(node))
-        nodes[n++] = node;
-    while (n-- > 0)
-        if (is_unused(nodes[n]))
-            TRY(tsr_node_remove(nodes[n]));
-    return TSR_OK;
-}
-
 tsr_status tsr__fix_sizes(struct arena *arena, tsr_model *model, const struct place *at,
                           const tsr_dim_size *sizes, size_t n)
 {
@@ -103,7 +77,7 @@ tsr_status tsr__fix_sizes(struct arena *arena, tsr_model *model, const struct pl
         for (size_t i = 0; i < tsr_node_output_count(node); i++)
             if (tsr_node_output(node, i) && !tsr__node_is_constant(node))
                 TRY(replace_known(arena, shapes, tsr_node_output(node, i)));
-    return remove_unused(arena, model);
+    return tsr__graph_remove_unused(graph);
 }
 
 // Gives an item the numbers of its value's shape. A run without them has the same nodes.

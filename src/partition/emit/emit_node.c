@@ -457,6 +457,9 @@ static bool written_empty(const tsr_node *node, size_t input)
 // Copies the node with n_inputs inputs. Drops trailing inputs that only this rank lacks. Trailing
 // inputs that the model leaves out are kept as empty names: ONNX Runtime rejects a Loop(3, "")
 // without its second input (quirk loop_of_one_input).
+//
+// In copied bodies, as in the main graph, there are no nodes whose results nobody needs: the plan
+// counts none, and the engine would run them.
 static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
 {
     struct step *st = copy->step;
@@ -473,7 +476,9 @@ static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
     tsr_node *made = tsr__node_copy_deep(graph, node, copy->inputs, n_inputs, copy->outputs,
                                          st->n_outputs, find_captured, &captured);
     const struct shapes *shapes = copy->part->draft->flow->shapes;
-    return made && tsr__control_declare(shapes, node, made) == TSR_OK ? made : NULL;
+    if (!made || tsr__control_declare(shapes, node, made) != TSR_OK)
+        return NULL;
+    return tsr__node_remove_unused(made) == TSR_OK ? made : NULL;
 }
 
 static tsr_node *add_identity(const struct local_copy *copy)
