@@ -87,6 +87,23 @@ int tsr__node_widens(const tsr_node *node, size_t input)
     return row && (row->widens.inputs >> input & 1) ? row->widens.more : 0;
 }
 
+// True for the result of a Constant, or an initializer that is no input.
+static bool is_constant(const tsr_value *value)
+{
+    const tsr_node *producer = tsr_value_producer(value);
+    if (producer)
+        return tsr__node_is_constant(producer);
+    return tsr_value_initializer(value) && !tsr_value_is_input(value);
+}
+
+bool tsr__node_reads_constants(const tsr_node *node)
+{
+    for (size_t i = 0; i < tsr_node_input_count(node); i++)
+        if (tsr_node_input(node, i) && !is_constant(tsr_node_input(node, i)))
+            return false;
+    return true;
+}
+
 // True if ONNX Runtime computes the node when it loads the model. It does not compute
 // DequantizeLinear: 8-bit constants stay, because products read them directly.
 bool tsr__node_folds(const tsr_node *node)

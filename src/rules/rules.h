@@ -397,6 +397,9 @@ int tsr__node_widens(const tsr_node *node, size_t input);
 // Returns the rewrite of a node that reads only the sizes of its input (Shape, Size), not the
 // elements; NULL: the rule is of another node, or NULL.
 const struct rule_rewrite *tsr__rule_sizes(const struct rule *rule);
+// True if all inputs of the node are constants, so that the engine computes it when it loads the
+// model, such as a weight to be transposed. Plans and simulations charge nothing for it.
+bool tsr__node_reads_constants(const tsr_node *node);
 // True if the node becomes a constant when the model is loaded, provided all its inputs are
 // constants.
 bool tsr__node_folds(const tsr_node *node);

@@ -122,9 +122,6 @@ void tsr__sim_members(const struct sim_comm *comm, const struct sim_group *group
 
 struct partition_part;
 struct shapes;
-// True if all inputs of the node are constants, so that the engine computes it at load time
-// (simulate_memory.c).
-bool tsr__sim_folded(const tsr_node *node);
 // Computes memory and peak of the device. Its weights and scratch must be set (simulate_memory.c).
 tsr_status tsr__sim_memory(struct sim_device *device, const tsr_model *model,
                            const struct shapes *shapes, struct arena *scratch) TSR_MUST_USE;

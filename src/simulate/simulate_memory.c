@@ -10,16 +10,6 @@
 #define DOMAIN "ai.tessera"
 #define SMALL  ((int64_t)64 << 10) // smaller blocks are not placed in the heap, only summed
 
-bool tsr__sim_folded(const tsr_node *node)
-{
-    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
-        const tsr_value *value = tsr_node_input(node, i);
-        if (value && !tsr_value_initializer(value))
-            return false;
-    }
-    return true;
-}
-
 // A store is memory that one or several values use, one after the other. Node k in execution order
 // has three times: at 4 k its input is copied, at 4 k + 1 it runs, at 4 k + 2 its output is copied.
 #define NODE_TIMES 4
@@ -457,7 +447,7 @@ static void list_stores(struct stores *stores, bool own)
     stores->list.n = 0;
     tsr__map_init(&stores->free, stores->arena, 0);
     for (int64_t k = 0; k < stores->nodes; k++)
-        if (!tsr__sim_folded(stores->order[k]))
+        if (!tsr__node_reads_constants(stores->order[k]))
             list_node(stores, stores->order[k], NODE_TIMES * k, own);
 }
 
@@ -487,7 +477,7 @@ static bool look_for_reader(void *data, tsr_node *node, size_t input)
 {
     bool *read = data;
     (void)input;
-    *read = *read || !tsr__sim_folded(node) || !tsr__node_folds(node);
+    *read = *read || !tsr__node_reads_constants(node) || !tsr__node_folds(node);
     return true;
 }
 
@@ -510,7 +500,7 @@ static int64_t loaded_constants(const struct stores *stores, int64_t weights)
     }
     weights = weights > 0 ? weights : 0;
     for (const tsr_node *node = tsr_graph_first(graph); node; node = tsr_node_next(node)) {
-        if (!tsr__sim_folded(node) || !tsr__node_folds(node))
+        if (!tsr__node_reads_constants(node) || !tsr__node_folds(node))
             continue;
         for (size_t i = 0; i < tsr_node_output_count(node); i++)
             if (tsr_node_output(node, i))

@@ -329,7 +329,7 @@ static tsr_status add_node(const struct reading *reading, const tsr_node *node)
     if (strcmp(tsr_node_domain(node), DOMAIN) == 0)
         return add_comm(reading, node);
     if (tsr__node_computes_sizes(node, reading->shapes, reading->from_sizes) ||
-        tsr__sim_folded(node))
+        tsr__node_reads_constants(node))
         return TSR_OK; // computed when the model is loaded
     struct sim_task *task = vec_push(sim->arena, &sim->devices[reading->device].tasks);
     if (!task)

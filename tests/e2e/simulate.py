@@ -7,6 +7,7 @@ import json, os, sys
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
 import harness
@@ -146,6 +147,41 @@ def unused(path):
     onnx.save(model, path)
 
 
+# Small models of which plan and partition must count the same, by name.
+TEXTS = {
+    "unread_in_branch":  # no rank runs the product in the branch, whose result nobody needs
+        """(float[256,256] x, bool c) => (float[256,256] y) {
+            y = If (c) <
+                then_branch = a () => (float[256,256] t) { unread = MatMul(x, x) t = Tanh(x) },
+                else_branch = b () => (float[256,256] s) { s = Sin(x) }
+            >
+        }""",
+    "filled":  # a tensor that is filled in each run, because its sizes depend on an input
+        """(float[64,256] x) => (float[64,256] y) {
+            sizes = Shape(x)
+            zeros = ConstantOfShape(sizes)
+            y = Add(x, zeros)
+        }""",
+    "read_in_part":  # a Slice of an open size reads one row
+        """(float[rows,256] x) => (float[1,256] y) <int64[1] first = {0}, int64[1] end = {1}> {
+            row = Slice(x, first, end)
+            y = Tanh(row)
+        }""",
+    "of_constants":  # what depends on constants only is computed in each run, unless they are its inputs
+        """(float[4,8] x) => (float[4,8] y, int64[4] most) <float[1] w = {2}, int64 axis = {1}> {
+            counts = Constant <value_ints = [4, 8]> ()
+            table = Expand(w, counts)
+            sums = CumSum(table, axis)
+            most = ArgMax <axis = 1, keepdims = 0> (sums)
+            y = Add(x, sums)
+        }""",
+}
+
+
+def from_text(path, text):
+    onnx.save(onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 18]> g ' + text), path)
+
+
 def one_answer(d):
     """Plan, partition and simulation name the same communication, sharded nodes and time, on devices in rings, tori, hosts and boxes,
     with sizes and with open sizes."""
@@ -153,6 +189,8 @@ def one_answer(d):
     branches(d + "/branches.onnx", lengths=True)
     branches(d + "/sources.onnx", lengths=False)
     unused(d + "/unused.onnx")
+    for name, text in TEXTS.items():
+        from_text(d + "/%s.onnx" % name, text)
     # exporters' decoders: keys and values in one tensor with the queries, or with a norm of each head
     decoder.write(d + "/packed", heads=8, form="packed")
     decoder.write(d + "/norms", form="separate-norm", mlp=2, norms=True)
@@ -168,6 +206,7 @@ def one_answer(d):
     always += [("branches", devices, True) for devices in ("ring:6", "hosts:2x3")]  # branches return different lengths
     always += [("unused", 4, True), ("packed/model", 4, False), ("packed/model", 4, True), ("norms/model", 4, True)]
     always += [("concat/model", devices, True) for devices in (3, 4)]
+    always += [(name, devices, False) for name in TEXTS for devices in (2, "hosts:2x3", "l40s:4")]
     always += [("vit_tiny", "l40s:4", False)]  # an Expand to a shape that ranks compute
     for name, devices, sized, *more in always + harness.sample(cases, 10):
         path, planned = os.path.join(MODELS, name, "model.onnx"), d + "/one.onnx"

@@ -32,7 +32,7 @@ static void compare_nodes(tsr_model *model, const struct sample *sample)
     struct shapes *shapes = tsr__shapes_new(&arena, model);
     for (const tsr_node *node = tsr_graph_first(tsr_model_graph(model)); node;
          node = tsr_node_next(node)) {
-        if (tsr__sim_folded(node))
+        if (tsr__node_reads_constants(node))
             continue;
         struct node_kind kind = tsr__node_kind(node, shapes);
         struct node_cost_result cost = tsr__node_cost(arena.session, node, shapes, NULL, &device);

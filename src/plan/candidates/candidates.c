@@ -243,10 +243,21 @@ static double bytes_moved(struct candidate_builder *builder, const struct candid
     return bytes + outputs;
 }
 
-// Returns the time of the shard of index `place` on a device.
+static bool is_sharded(const struct placement *place)
+{
+    for (int factor = 0; factor < place->rule->n_factors; factor++)
+        if (place->cuts[factor] > 1)
+            return true;
+    return false;
+}
+
+// Returns the time of the shard of index `place` on a device. The rule of a sharded node has the
+// symbols of the model, so it may not know which part of an input is read.
 static int64_t shard_time(struct candidate_builder *builder, const struct candidate *candidate,
                           struct work_kind kind, int64_t place, const tsr_topology_device *device)
 {
+    if (!is_sharded(&builder->place))
+        return tsr__load_cost(&builder->strategy->load, kind, device);
     struct part_sizes sizes;
     part_sizes(builder, place, &sizes);
     struct node_weights weights =
@@ -337,28 +348,13 @@ static bool has_shares(const struct placement *placement)
     return false;
 }
 
-// True if the engine knows the value when it loads the model: a constant, or sizes that are numbers
-// in the model.
-static bool is_loaded(const struct candidate_builder *builder, size_t input)
-{
-    const tsr_value *read = tsr_node_input(builder->node, input);
-    const struct plan_value *value = value_at(builder, SIDE_INPUT, input);
-    int64_t sizes[TILE_MAX_RANK];
-    return value->constant || (value->free && tsr__shapes_ints(builder->planner->shapes.model, read,
-                                                               sizes, TILE_MAX_RANK) >= 0);
-}
-
-// True if the node only computes sizes, or if the engine knows all inputs when it loads the model,
-// such as a weight to be transposed. The engine runs such a node then.
+// True if the node only computes sizes, or if the engine computes it when it loads the model.
 static bool runs_at_load(const struct candidate_builder *builder)
 {
     for (size_t i = 0; i < builder->n_out; i++)
         if (tsr_node_output(builder->node, i) && value_at(builder, SIDE_OUTPUT, i)->free)
             return true;
-    for (size_t i = 0; i < builder->n_in; i++)
-        if (tsr_node_input(builder->node, i) && !is_loaded(builder, i))
-            return false;
-    return true;
+    return tsr__node_reads_constants(builder->node);
 }
 
 // Fills in `compute` and `weights` of the candidate. `compute` stays 0 for a node that the engine
@@ -586,8 +582,7 @@ static void keep(struct candidate_builder *builder, struct candidate *candidate,
         tsr__builder_add_windows(builder, i, candidate);
     candidate->comm += candidate->halo;
     candidate->compute += candidate->crop + route_time(builder) + lookup_time(builder);
-    for (int factor = 0; factor < builder->place.rule->n_factors; factor++)
-        candidate->cut = candidate->cut || builder->place.cuts[factor] > 1;
+    candidate->cut = candidate->cut || is_sharded(&builder->place);
     candidate->name = name_of(builder, suffix);
     tsr__candidate_repeat(candidate, builder->strategy->times);
     vec_add(&builder->planner->arena, &builder->strategy->at, *candidate);

@@ -49,10 +49,11 @@ static bool try_it(struct candidate_builder *builder)
            tsr__shapes_add(trial->shapes, nodes->nodes, nodes->n_nodes);
 }
 
-// Nodes of bodies are not replaced (sharding/flow/flow_body.c).
+// Nodes of bodies are not replaced (sharding/flow/flow_body.c). What the engine computes when it
+// loads the model has no reason to communicate.
 bool tsr__builder_expands(struct candidate_builder *builder)
 {
-    if (builder->strategy->inside)
+    if (builder->strategy->inside || tsr__node_reads_constants(builder->node))
         return false;
     if (!builder->strategy->asked)
         builder->strategy->expands = try_it(builder);
@@ -171,23 +172,6 @@ static void add_sum(struct estimate *estimate, const tsr_node *node)
     }
 }
 
-#define FOLDED_DEPTH 8 // length of the chain of nodes that is examined for constant inputs
-
-// True if the node depends on a value that is not constant, or on a chain of more than `depth`
-// nodes. Nodes that depend only on constants, such as the Cast of a weight, are run once by the
-// engine when it loads the model.
-static bool reads_something(const tsr_node *node, int depth)
-{
-    for (size_t i = 0; i < tsr_node_input_count(node); i++) {
-        const tsr_value *value = tsr_node_input(node, i);
-        const tsr_node *from = value ? tsr_value_producer(value) : NULL;
-        if (value && !tsr_value_initializer(value) &&
-            (!from || depth == 0 || reads_something(from, depth - 1)))
-            return true;
-    }
-    return false;
-}
-
 // Adds the time of a simpler node on the slowest device, and of reducing its sums. Call it after
 // the nodes that produce the inputs of `node`.
 static void add_node_cost(struct estimate *estimate, const tsr_node *node)
@@ -208,12 +192,11 @@ static void add_node_cost(struct estimate *estimate, const tsr_node *node)
     for (int i = 0; i < rule->n_outputs && (size_t)i < tsr_node_output_count(node); i++)
         if (tsr_node_output(node, (size_t)i))
             note_cuts(estimate, tsr_node_output(node, (size_t)i), &rule->outputs[i], cuts);
-    if (!reads_something(node, FOLDED_DEPTH))
-        return;
     double work = tsr__node_work(rule, tsr__node_count(node, estimate->shapes), sizes, local);
-    estimate->cost.compute +=
-        tsr__work_cost(work, tsr__work_kind(node, estimate->shapes, planner->machine.topology),
-                       bytes_of_node(estimate, node, rule), &planner->machine.slowest);
+    if (!tsr__node_reads_constants(node))
+        estimate->cost.compute +=
+            tsr__work_cost(work, tsr__work_kind(node, estimate->shapes, planner->machine.topology),
+                           bytes_of_node(estimate, node, rule), &planner->machine.slowest);
     if (sums)
         add_sum(estimate, node);
 }

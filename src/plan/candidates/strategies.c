@@ -289,18 +289,19 @@ static void key_free_windows(struct text *key, const struct planner *planner, co
     tsr__arena_free(&scratch);
 }
 
-// Builds the key from everything that the candidates depend on: rule (unless replicated), types and
-// sizes.
+// Builds the key from everything that the candidates depend on: rule, types, sizes and whether the
+// engine computes the node when it loads the model.
 static void key_of(struct text *key, const struct planner *planner, const tsr_node *node,
                    const struct rule *rule, const char *whole)
 {
     int64_t n_in = (int64_t)tsr_node_input_count(node),
             n_out = (int64_t)tsr_node_output_count(node);
-    key_numbers(key, (int64_t[]){whole != NULL, rule->single, n_in, n_out}, 4);
-    if (!whole) {
-        key_rule(key, rule);
+    key_numbers(
+        key, (int64_t[]){whole != NULL, rule->single, n_in, n_out, tsr__node_reads_constants(node)},
+        5);
+    key_rule(key, rule);
+    if (!whole)
         key_free_windows(key, planner, node, rule);
-    }
     for (int64_t i = 0; i < n_in; i++)
         key_value(key, planner, node, SIDE_INPUT, (size_t)i);
     for (int64_t i = 0; i < n_out; i++)
@@ -341,6 +342,7 @@ static struct strategy *strategy_new(struct planner *planner, const struct plan_
     strategy->count = tsr__node_count(node, planner->shapes.full);
     strategy->kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology);
     strategy->apart = apart_kind(planner, node, strategy->kind);
+    (void)tsr__node_load(planner->session, node, planner->shapes.full, &strategy->load);
     strategy->delays = pn->delays;
     strategy->takes = pn->takes;
     strategy->gives = gives_output(planner, node);

@@ -315,40 +315,58 @@ static double bytes_touched(const tsr_node *node, const struct shapes *shapes,
     return bytes + outputs;
 }
 
-// Sets everything but the type. The rule has all sizes that the cost needs.
-static void add_cost(struct node_cost_result *cost, const tsr_node *node,
-                     const struct shapes *shapes, const struct rule *rule, const tsr_topology *seen,
-                     const tsr_topology_device *device)
+// Fills in the load from the rule, which has all sizes.
+static void add_load(struct node_load *load, const tsr_node *node, const struct shapes *shapes,
+                     const struct rule *rule)
 {
     int64_t sizes[RULE_MAX_FACTORS];
     tsr__planner_sizes(shapes, node, rule, sizes);
     for (int factor = 0; factor < rule->n_factors; factor++)
         sizes[factor] = sizes[factor] < 0 ? 1 : sizes[factor]; // unknown size
-    cost->bytes = bytes_touched(node, shapes, rule, sizes, &cost->sized);
-    cost->work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
-    struct node_weights weights = tsr__node_weights(node, rule, sizes);
-    double held = 0;
-    if (weights.input > 0)
-        held = (double)tsr__sized_bytes(shapes, tsr_node_input(node, (size_t)weights.input),
-                                        &cost->sized);
-    struct work_kind kind = tsr__work_kind(node, shapes, seen);
-    struct busy busy = busy_of(cost->work, kind, cost->bytes, &weights, held, device);
-    cost->moves = busy.moving > busy.computing;
-    cost->ps = tsr__weights_cost(cost->work, kind, cost->bytes, &weights, held, device);
+    load->bytes = bytes_touched(node, shapes, rule, sizes, &load->sized);
+    load->work = tsr__node_work(rule, tsr__node_count(node, shapes), sizes, sizes);
+    load->weights = tsr__node_weights(node, rule, sizes);
+    if (load->weights.input > 0)
+        load->held = (double)tsr__sized_bytes(
+            shapes, tsr_node_input(node, (size_t)load->weights.input), &load->sized);
+}
+
+// The rule is not kept: a graph may have 100,000 nodes.
+bool tsr__node_load(tsr_session *session, const tsr_node *node, const struct shapes *shapes,
+                    struct node_load *out)
+{
+    struct arena scratch = {.session = session};
+    const struct rule *rule = tsr__rule_of(&scratch, node, shapes);
+    *out = (struct node_load){.sized = true};
+    if (rule)
+        add_load(out, node, shapes, rule);
+    tsr__arena_free(&scratch);
+    return rule != NULL;
+}
+
+int64_t tsr__load_cost(const struct node_load *load, struct work_kind kind,
+                       const tsr_topology_device *device)
+{
+    return tsr__weights_cost(load->work, kind, load->bytes, &load->weights, load->held, device);
 }
 
 // Returns the cost of a node. The simulation calls this for graphs of single devices, where all
-// sizes are local. The rule is not kept: a graph may have 100,000 nodes.
+// sizes are local.
 struct node_cost_result tsr__node_cost(tsr_session *session, const tsr_node *node,
                                        const struct shapes *shapes, const tsr_topology *seen,
                                        const tsr_topology_device *device)
 {
-    struct arena scratch = {.session = session};
+    struct node_load load;
     struct node_cost_result cost = {.type = tsr_dtype_name(type_of(node, shapes)), .sized = true};
-    const struct rule *rule = tsr__rule_of(&scratch, node, shapes);
-    if (rule)
-        add_cost(&cost, node, shapes, rule, seen, device);
-    tsr__arena_free(&scratch);
+    if (!tsr__node_load(session, node, shapes, &load))
+        return cost;
+    struct work_kind kind = tsr__work_kind(node, shapes, seen);
+    struct busy busy = busy_of(load.work, kind, load.bytes, &load.weights, load.held, device);
+    cost.work = load.work;
+    cost.bytes = load.bytes;
+    cost.sized = load.sized;
+    cost.moves = busy.moving > busy.computing;
+    cost.ps = tsr__load_cost(&load, kind, device);
     return cost;
 }
 

@@ -123,6 +123,13 @@ struct work_kind {
     const struct topology_profile *sizes, *seen;
 };
 
+// What a node does on one device. `held`: bytes of the weights.
+struct node_load {
+    double work, bytes, held;
+    struct node_weights weights;
+    bool sized; // all sizes are known
+};
+
 // The candidates of equal nodes. Their times are those of all executions in one run.
 struct strategy {
     uint32_t id;
@@ -133,6 +140,7 @@ struct strategy {
     const struct rule *rule, *other; // other: an alternative rule of the same node, or NULL
     double count;                    // operations of the unsharded node; 0: use those of the rule
     struct work_kind kind, apart;    // apart: if the engine cannot fuse it into the node before it
+    struct node_load load;           // of the unsharded node
     bool delays, takes; // delays: its sum may stay partial; takes: it may read partial sums
     bool gives;         // its result is an output of the model
     const char *whole;  // not NULL: why the node must be replicated
@@ -548,6 +556,12 @@ int64_t tsr__work_cost(double work, struct work_kind kind, double bytes,
 int64_t tsr__weights_cost(double work, struct work_kind kind, double bytes,
                           const struct node_weights *weights, double held,
                           const tsr_topology_device *device);
+// Returns what an unsharded node does, for values of these shapes. Plans and simulations ask this
+// function, so their times agree. False: the node has no rule.
+bool tsr__node_load(tsr_session *session, const tsr_node *node, const struct shapes *shapes,
+                    struct node_load *out);
+int64_t tsr__load_cost(const struct node_load *load, struct work_kind kind,
+                       const tsr_topology_device *device);
 // Return bytes per second of a kind of memory traffic, for tensors outside and inside of the cache.
 double tsr__far_speed(const tsr_topology_device *device, int move);
 double tsr__near_speed(const tsr_topology_device *device, int move);
