@@ -504,15 +504,20 @@ static bool is_unused(const tsr_node *node)
     return true;
 }
 
+// Each pass goes backwards, so a sorted graph needs one pass and one that removes nothing.
 tsr_status tsr__graph_remove_unused(tsr_graph *graph)
 {
-    for (tsr_node *node = graph->last, *before; node; node = before) {
-        before = node->prev;
-        if (is_unused(node)) {
-            TRY(tsr_node_remove(node));
-            continue;
+    for (bool again = true; again;) {
+        again = false;
+        for (tsr_node *node = graph->last, *before; node; node = before) {
+            before = node->prev;
+            if (is_unused(node)) {
+                TRY(tsr_node_remove(node));
+                again = true;
+                continue;
+            }
+            TRY(tsr__node_remove_unused(node));
         }
-        TRY(tsr__node_remove_unused(node));
     }
     return TSR_OK;
 }

@@ -131,13 +131,13 @@ tsr_node *tsr__node_copy_deep(tsr_graph *graph, const tsr_node *node, tsr_value 
 // after a failure.
 tsr_graph *tsr__node_add_graph(tsr_node *node, const char *attribute, const char *name);
 bool tsr__node_has_graphs(const tsr_node *node); // true if an attribute of the node is a graph
-// Lists the outer values that the subgraphs of a node read, each once, in the model's arena.
-// Returns their number.
+// Lists the outer values that the results of a node's subgraphs depend on, each once, in the
+// model's arena. Returns their number.
 size_t tsr__node_captures(const tsr_node *node, tsr_value ***out);
 // If an output of the node is marked in `needed` (by value id), marks all values that the node
 // reads. Returns false if no output is marked.
 bool tsr__node_needed(const tsr_node *node, unsigned char *needed);
-// Removes the nodes whose results nobody needs, also in subgraphs. Nodes must be sorted.
+// Removes the nodes whose results nobody needs, also in subgraphs.
 tsr_status tsr__graph_remove_unused(tsr_graph *graph) TSR_MUST_USE;
 tsr_status tsr__node_remove_unused(tsr_node *node) TSR_MUST_USE; // the same in its subgraphs
 // Adds an initializer with external data.

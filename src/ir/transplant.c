@@ -83,6 +83,8 @@ struct captures {
     struct arena *arena;
     struct arena scratch;
     struct map seen;
+    struct map needed; // nodes of the subgraphs whose results the subgraphs need
+    VEC(const tsr_node *) next;
     VEC(tsr_value *) list;
 };
 
@@ -93,6 +95,36 @@ static bool defined_below(const tsr_graph *graph, const tsr_node *node)
         if (graph->owner == node)
             return true;
     return false;
+}
+
+// Adds the producer of a value to the nodes that are needed, if it is in a subgraph.
+static void need(struct captures *captures, const tsr_value *value)
+{
+    const tsr_node *producer = value ? value->producer : NULL;
+    if (!producer || !defined_below(producer->graph, captures->node))
+        return;
+    void **slot = tsr__map_at_copy(&captures->needed, str_bytes(&producer, sizeof producer));
+    if (slot && !*slot && vec_add(&captures->scratch, &captures->next, producer))
+        *slot = captures;
+}
+
+static void need_outputs(struct captures *captures, const tsr_node *node)
+{
+    for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling)
+        for (size_t i = 0; i < graph->outputs.n; i++)
+            need(captures, graph->outputs.at[i].value);
+}
+
+// Finds the nodes in subgraphs that contribute to a result of the node. They may be unsorted.
+static void find_needed(struct captures *captures)
+{
+    need_outputs(captures, captures->node);
+    while (captures->next.n) {
+        const tsr_node *node = captures->next.at[--captures->next.n];
+        for (size_t i = 0; i < node->n_inputs; i++)
+            need(captures, node->inputs[i].value);
+        need_outputs(captures, node);
+    }
 }
 
 static void capture(struct captures *captures, tsr_value *value)
@@ -111,6 +143,8 @@ static void captures_of(struct captures *captures, const tsr_node *node)
 {
     for (tsr_graph *graph = tsr__node_subgraph(node); graph; graph = graph->sibling) {
         for (const tsr_node *in = graph->first; in; in = in->next) {
+            if (!tsr__map_get(&captures->needed, str_bytes(&in, sizeof in)))
+                continue;
             for (size_t i = 0; i < in->n_inputs; i++)
                 capture(captures, in->inputs[i].value);
             captures_of(captures, in);
@@ -128,7 +162,10 @@ size_t tsr__node_captures(const tsr_node *node, tsr_value ***out)
         return 0;
     tsr__arena_init(&captures.scratch, node->graph->model->session);
     tsr__map_init(&captures.seen, &captures.scratch, 0);
+    tsr__map_init(&captures.needed, &captures.scratch, 0);
+    find_needed(&captures);
     captures_of(&captures, node);
+    captures.arena->failed = captures.arena->failed || captures.scratch.failed;
     tsr__arena_free(&captures.scratch);
     *out = captures.list.at;
     return captures.list.n;
