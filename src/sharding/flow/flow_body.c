@@ -711,11 +711,15 @@ static bool has_cut_factor(const struct placement *place)
     return false;
 }
 
+// True if the node itself is sharded, whatever its bodies have.
+static bool is_sharded(const struct node_flow *nf)
+{
+    return nf->by_specs || has_cut_factor(&nf->place);
+}
+
 bool tsr__flow_is_sharded(const struct node_flow *nf)
 {
-    if (nf->by_specs)
-        return true;
-    if (has_cut_factor(&nf->place))
+    if (is_sharded(nf))
         return true;
     if (!nf->bodies)
         return false;
@@ -742,7 +746,7 @@ static void count_needed(const struct node_flow *nodes, size_t n, unsigned char 
                 needed[tsr__value_id(tsr_graph_output(graph, o))] = 1;
             count_needed(nf->bodies[k].nodes, nf->bodies[k].n_nodes, needed, sharded);
         }
-        *sharded += *sharded > before || tsr__flow_is_sharded(nf);
+        *sharded += *sharded > before || is_sharded(nf);
     }
 }
 
