@@ -156,6 +156,21 @@ TEXTS = {
                 else_branch = b () => (float[256,256] s) { s = Sin(x) }
             >
         }""",
+    "read_by_nobody":  # a sharded value is read in a branch, where nobody needs the result
+        """(float[2048,1024] x, bool c) => (float[1,1] y) {
+            z = Sin(x)
+            most = ReduceMax(z)
+            y = If (c) <
+                then_branch = a () => (float[1,1] t) { unread = Exp(z) t = Tanh(most) },
+                else_branch = b () => (float[1,1] s) { s = Sin(most) }
+            >
+        }""",
+    "sharded_slice":  # a Slice of an open size reads a part of each shard
+        """(float[rows,64,2048] x) => (float[1,64,2048] y) <int64[1] first = {0}, int64[1] end = {1}> {
+            z = Sin(x)
+            row = Slice(z, first, end)
+            y = Tanh(row)
+        }""",
     "filled":  # a tensor that is filled in each run, because its sizes depend on an input
         """(float[64,256] x) => (float[64,256] y) {
             sizes = Shape(x)
@@ -241,6 +256,19 @@ def slices(d):
         milliseconds.append(plan["milliseconds"])
         assert abs(seconds * 1e3 / plan["milliseconds"] - 1) < 0.005, (layout, seconds, plan["milliseconds"])
     assert milliseconds[0] < 0.9 * milliseconds[2], milliseconds  # one node slices, or two
+
+
+def unequal_slices(d):
+    """Devices slice unequal shards out of an input: the first, which does more afterwards, has a smaller one than the second."""
+    from_text(d + "/s.onnx", """(float[10,64,256] x, float[10,64,256] q) => (float[10,64,256] y, float[10,64,256] p) {
+        y = Sin(x)
+        p = Cos(q)
+    }""")
+    shards = [word for v in "xy" for word in ("--shard", "#0:%s={4,1,1:0,1,2,3}" % v)]
+    good("annotate", d + "/s.onnx", "--config", "c:4", *shards, "-o", d + "/a.onnx")
+    plan = doc("plan", d + "/a.onnx", "--devices", 4, "--config", "c", "-o", d + "/p.onnx")
+    seconds = doc("simulate", d + "/p.onnx", "--devices", 4, "--config", "c")["seconds"]
+    assert abs(seconds * 1e3 / plan["milliseconds"] - 1) < 0.005, (seconds, plan["milliseconds"])
 
 
 def split(d):
@@ -449,7 +477,7 @@ def refused(d):
 
 
 harness.run([
-    with_the_plan, one_answer, slices, split, parts_of_parts, lookups, merged_tokens, stages, planned_stages, trace, speeds_count, in_place,
-    without_weights, caches, refused
+    with_the_plan, one_answer, slices, unequal_slices, split, parts_of_parts, lookups, merged_tokens, stages, planned_stages, trace,
+    speeds_count, in_place, without_weights, caches, refused
 ])
 harness.finish()

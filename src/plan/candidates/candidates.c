@@ -100,8 +100,6 @@ static bool comes_back(struct candidate_builder *builder, struct tile_layout *co
 
 // ---- costs -------------------------------------------------------------------------------------
 
-#define EACH_MOST 64 // on more devices all are charged for the largest part
-
 // Sizes of the factors: full sizes, and local sizes of the device with index `place` in the
 // placement. With LARGEST_PART, `local` is for the largest shard. Example: 10 rows in 4 shards give
 // 3.
@@ -251,13 +249,31 @@ static bool is_sharded(const struct placement *place)
     return false;
 }
 
+// Returns the bytes that the unsharded node reads and writes according to its rule.
+static double unsharded_bytes(const struct candidate_builder *builder, const int64_t *sizes)
+{
+    const struct planner *planner = builder->planner;
+    double outputs = 0, bytes = 0;
+    for (size_t i = 0; i < builder->n_out; i++)
+        if (tsr_node_output(builder->node, i) && !value_at(builder, SIDE_OUTPUT, i)->updated)
+            outputs += (double)tsr__value_bytes(planner, tsr_node_output(builder->node, i));
+    for (size_t i = 0; i < builder->n_in; i++)
+        if (tsr_node_input(builder->node, i) && !read_before(builder->node, i))
+            bytes +=
+                bytes_read(builder, i, tsr__value_bytes(planner, tsr_node_input(builder->node, i)),
+                           outputs, sizes);
+    return bytes + outputs;
+}
+
 // Returns the time of the shard of index `place` on a device. The rule of a sharded node has the
-// symbols of the model, so it may not know which part of an input is read.
+// symbols of the model, so it may not know which part of an input is read (a Slice of an open
+// size). So the shard does the share of the unsharded node's load that it has by the rule.
 static int64_t shard_time(struct candidate_builder *builder, const struct candidate *candidate,
                           struct work_kind kind, int64_t place, const tsr_topology_device *device)
 {
+    const struct strategy *strategy = builder->strategy;
     if (!is_sharded(&builder->place))
-        return tsr__load_cost(&builder->strategy->load, kind, device);
+        return tsr__load_cost(&strategy->load, kind, device);
     struct part_sizes sizes;
     part_sizes(builder, place, &sizes);
     struct node_weights weights =
@@ -266,8 +282,12 @@ static int64_t shard_time(struct candidate_builder *builder, const struct candid
     if (weights.input > 0 && candidate->in[weights.input] != PLAN_NO_LAYOUT)
         held = (double)bytes_at(builder, candidate->in[weights.input],
                                 value_at(builder, SIDE_INPUT, (size_t)weights.input), place);
-    return tsr__weights_cost(local_work(builder, place), kind,
-                             bytes_moved(builder, candidate, place), &weights, held, device);
+    double work = tsr__node_work(builder->place.rule, strategy->count, sizes.full, sizes.full);
+    double bytes = unsharded_bytes(builder, sizes.full);
+    return tsr__weights_cost(
+        local_work(builder, place) * (work > 0 ? strategy->load.work / work : 1), kind,
+        bytes_moved(builder, candidate, place) * (bytes > 0 ? strategy->load.bytes / bytes : 1),
+        &weights, held, device);
 }
 
 // Returns the time of `device`, which has index `place` in the placement; LARGEST_PART: its time

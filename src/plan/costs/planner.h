@@ -123,6 +123,8 @@ struct work_kind {
     const struct topology_profile *sizes, *seen;
 };
 
+#define EACH_MOST 64 // on more devices all are charged for the largest part
+
 // What a node does on one device. `held`: bytes of the weights.
 struct node_load {
     double work, bytes, held;
@@ -592,6 +594,10 @@ struct planned_operator {
     uint32_t from, to;
     int64_t ps;
 };
+// Returns the time in which each owner of `to` slices its shard, in the order of the owners. NULL:
+// these times are equal, or not known, or out of memory.
+int64_t *tsr__slice_each(struct planner *planner, struct arena *arena, uint32_t from, uint32_t to,
+                         const struct plan_value *value);
 // Calls `call` for each operator that turns the layout `from` of a value into `to`, in order. These
 // are the operators that `partition` writes (tsr__reshard_operators). False: there are none, or out
 // of memory.

@@ -9,6 +9,8 @@
 //     192. From replicated to {2, 1} nothing is sent; each device slices 96 bytes out of its copy.
 #include "plan/costs/planner.h"
 
+#include <math.h>
+
 #define KEY_BYTES 1024
 
 int64_t tsr__planner_move_time(const struct planner *planner, double bytes)
@@ -154,6 +156,66 @@ static int64_t slice_time(struct planner *planner, const struct plan_value *valu
         ps += tsr__work_cost(elements * slices.returns[i], kind, 2 * bytes * slices.returns[i],
                              &slowest);
     return ps;
+}
+
+// Returns the time in which a device slices its part of a shard: as slice_time, with the elements
+// that it has and needs.
+static int64_t own_slice_time(struct planner *planner, struct arena *arena,
+                              const struct plan_value *value, const struct tile_layout *from,
+                              const struct tile_layout *to, int64_t device)
+{
+    struct reshard_tensor tensor = tensor_of(planner, value);
+    const struct tile_piece *has = tsr__layout_piece(arena, from, value->shape,
+                                                     tsr__layout_shard_of(from, device, 0)),
+                            *wants = tsr__layout_piece(arena, to, value->shape,
+                                                       tsr__layout_shard_of(to, device, 0));
+    int64_t number = tsr__planner_device(planner, device), ps = 0;
+    int64_t second = tsr__layout_shard_of(to, device, tsr__layout_shard_of(to, device, 0) + 1);
+    if (!has || !wants || second >= 0)
+        return PLAN_NEVER;
+    struct slices slices = {.n = 0};
+    double fixed = 1, computed = 1, elements = (double)tsr__piece_elements(wants);
+    for (int axis = 0; axis < value->rank; axis++) {
+        struct dim_slice cut = tsr__dim_source(arena, &tensor, from, to, device, axis);
+        double times = (double)has->dims[axis].size / fmax((double)wants->dims[axis].size, 1);
+        if (cut.source == DIM_STATIC && cut.n != 1)
+            add_slice(&slices, times);
+        else if (cut.source == DIM_STATIC)
+            fixed *= times;
+        else if (cut.source == DIM_DYNAMIC)
+            computed *= times;
+    }
+    add_slice(&slices, fixed);
+    add_slice(&slices, computed);
+    struct work_kind kind = tsr__slice_kind(planner->machine.topology, value);
+    for (int i = 0; i < slices.n; i++)
+        ps += tsr__work_cost(elements * slices.returns[i], kind,
+                             2 * elements * (double)value->bits / 8 * slices.returns[i],
+                             &planner->machine.topology->device[number]);
+    return ps;
+}
+
+int64_t *tsr__slice_each(struct planner *planner, struct arena *arena, uint32_t from, uint32_t to,
+                         const struct plan_value *value)
+{
+    const struct tile_layout *source = planner->layouts.at[from].tiles,
+                             *target = planner->layouts.at[to].tiles;
+    int64_t n = target->first[target->n_shards];
+    bool unlike = planner->machine.unlike || tsr__layout_shared(target);
+    for (int axis = 0; axis < value->rank && axis < target->rank; axis++)
+        unlike = unlike || value->shape[axis] % (int64_t)shards_along(target, axis);
+    if (!unlike || value->free || value->rank != target->rank || value->rank != source->rank ||
+        planner->machine.n > EACH_MOST)
+        return NULL;
+    struct arena scratch = {.session = planner->session};
+    int64_t *each = ARENA_ARRAY(arena, int64_t, (size_t)n + 1);
+    for (int64_t i = 0; each && i < n; i++) {
+        each[i] = own_slice_time(planner, &scratch, value, source, target, target->owners[i]);
+        if (each[i] == PLAN_NEVER)
+            each = NULL;
+    }
+    tsr__arena_free(&scratch);
+    return each;
 }
 
 // Returns the bytes by which a collective is charged, from the bytes of one device before and after

@@ -32,8 +32,9 @@ struct event {
     int op; // a collective, or RESHARD_SLICE: there is one group, of the devices that slice
     struct device_group *groups;
     size_t n_groups;
-    int64_t ps;  // of one execution
-    uint32_t to; // layout after it
+    int64_t ps;          // of one execution
+    const int64_t *each; // of a slice: the time of each device, if they differ; else NULL
+    uint32_t to;         // layout after it
     struct player_uses uses;
 };
 struct events {
@@ -106,6 +107,7 @@ static bool copy_groups(struct timing *timing, const struct planned_operator *pl
 struct recording {
     struct timing *timing;
     struct events *events;
+    const struct plan_value *value;
 };
 
 static void record(void *data, const struct planned_operator *planned)
@@ -119,6 +121,9 @@ static void record(void *data, const struct planned_operator *planned)
         event.uses = tsr__player_uses(&timing->player);
         (void)tsr__player_load(&timing->player); // of the next operator
     }
+    if (is_slice(&event))
+        event.each = tsr__slice_each(timing->planner, &timing->arena, planned->from, planned->to,
+                                     recording->value);
     if (copy_groups(timing, planned, &event))
         vec_add(&timing->arena, &recording->events->list, event);
 }
@@ -135,7 +140,7 @@ static struct events *events_of_move(struct timing *timing, uint32_t from, uint3
     void **kept = tsr__map_at_copy(&timing->moves, str_bytes(key, n * sizeof *key));
     if (!kept || *kept)
         return kept ? *kept : NULL;
-    struct recording recording = {timing, ARENA_NEW(&timing->arena, struct events)};
+    struct recording recording = {timing, ARENA_NEW(&timing->arena, struct events), value};
     struct planner *planner = timing->planner;
     planner->link_load = tsr__player_load(&timing->player);
     bool found =
@@ -192,6 +197,17 @@ static void add_meetings(struct timing *timing, const struct event *event, int64
     }
 }
 
+// Returns the times in which the devices execute a slice `times` times. NULL: they are equal.
+static const int64_t *times_of(struct timing *timing, const struct event *event, int64_t times)
+{
+    if (!event->each || times == 1)
+        return event->each;
+    int64_t *each = ARENA_ARRAY(&timing->arena, int64_t, event->groups[0].n + 1);
+    for (size_t i = 0; each && i < event->groups[0].n; i++)
+        each[i] = times_ps(event->each[i], times);
+    return each;
+}
+
 // Adds the operators, which a run executes `times` times, and counts them. Returns their time.
 static int64_t add_events(struct timing *timing, const struct events *events, int64_t times,
                           bool transfer)
@@ -208,7 +224,10 @@ static int64_t add_events(struct timing *timing, const struct events *events, in
         sum = int64_min(sum + ps, PLAN_NEVER);
         if (is_slice(event)) {
             add_in_order(timing,
-                         &(struct pending){.devices = group->devices, .n = group->n, .ps = ps},
+                         &(struct pending){.devices = group->devices,
+                                           .n = group->n,
+                                           .ps = ps,
+                                           .each = times_of(timing, event, times)},
                          transfer);
             continue;
         }
@@ -416,7 +435,7 @@ static int64_t add_sums(struct timing *timing, const struct plan_node *node, siz
         if (!value)
             continue;
         struct events events = {0};
-        struct recording recording = {timing, &events};
+        struct recording recording = {timing, &events, &planner->values[tsr__value_id(value)]};
         struct value_forms *forms = &timing->forms[tsr__value_id(value)];
         planner->link_load = tsr__player_load(&timing->player);
         uint32_t after =
