@@ -13,7 +13,7 @@
 #include "plan/candidates/strategies.h"
 
 struct partial_sums {
-    struct planner *planner;
+    const struct planner *planner;
     bool *can;    // by node: its output may be partial, and its readers could add it
     bool *wanted; // by node: a reader adds it to another partial sum
     bool passes;  // all readers visited so far can add partial sums
@@ -90,31 +90,57 @@ static bool merges(const struct partial_sums *sums, const tsr_node *node)
     return false;
 }
 
-// Marks the nodes that may leave their sum partial (`delays`) and those that may read partial sums
-// (`takes`). Backward pass: a node should leave its sum partial if a reader adds two partial sums,
-// or passes them on to such a reader.
-bool tsr__partial_sums_mark(struct planner *planner)
+// Finds the nodes that may leave their sum partial (`delays`) and those that may read partial sums
+// (`takes`), by index. Backward pass: a node should leave its sum partial if a reader adds two
+// partial sums, or passes them on to such a reader.
+static void find(struct partial_sums *sums, bool *delays, bool *takes)
 {
-    struct partial_sums sums = {.planner = planner};
-    sums.can = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
-    sums.wanted = ARENA_ARRAY(&planner->arena, bool, planner->n_nodes + 1);
-    if (!sums.can || !sums.wanted || planner->machine.n < 2 || planner->scope.sums_done)
-        return !planner->arena.failed;
+    const struct planner *planner = sums->planner;
     // Forward pass: a node passes partial sums on only if an input can be one.
     // Sums in bodies are reduced at once.
     for (size_t i = 0; i < planner->n_nodes; i++)
-        sums.can[i] =
-            planner->nodes[i].rule && in_main_graph(&planner->nodes[i]) && can_give(&sums, i);
+        sums->can[i] =
+            planner->nodes[i].rule && in_main_graph(&planner->nodes[i]) && can_give(sums, i);
     for (size_t i = planner->n_nodes; i-- > 0;) {
-        struct plan_node *node = &planner->nodes[i];
-        node->delays = sums.wanted[i] && sums.can[i];
-        if (!node->rule || !(node->delays || merges(&sums, node->node)))
+        const struct plan_node *node = &planner->nodes[i];
+        delays[i] = sums->wanted[i] && sums->can[i];
+        if (!node->rule || !(delays[i] || merges(sums, node->node)))
             continue;
         for (size_t k = 0; k < tsr_node_input_count(node->node); k++)
-            if (passes_input(&sums, node->node, k)) {
-                sums.wanted[tsr__planned_producer(planner, tsr_node_input(node->node, k))] = true;
-                node->takes = true;
+            if (passes_input(sums, node->node, k)) {
+                sums->wanted[tsr__planned_producer(planner, tsr_node_input(node->node, k))] = true;
+                takes[i] = true;
             }
+    }
+}
+
+// Finds the nodes once for all planners. False: out of memory.
+static bool find_once(const struct planner *planner, struct planner_common *common)
+{
+    struct partial_sums sums = {.planner = planner};
+    if (common->delays)
+        return true;
+    sums.can = ARENA_ARRAY(common->arena, bool, planner->n_nodes + 1);
+    sums.wanted = ARENA_ARRAY(common->arena, bool, planner->n_nodes + 1);
+    bool *delays = ARENA_ARRAY(common->arena, bool, planner->n_nodes + 1);
+    common->takes = ARENA_ARRAY(common->arena, bool, planner->n_nodes + 1);
+    if (!sums.can || !sums.wanted || !delays || !common->takes)
+        return false;
+    find(&sums, delays, common->takes);
+    common->delays = delays;
+    return true;
+}
+
+bool tsr__partial_sums_mark(struct planner *planner)
+{
+    struct planner_common *common = planner->shapes.common;
+    if (planner->machine.n < 2 || planner->scope.sums_done)
+        return true;
+    if (!find_once(planner, common))
+        return false;
+    for (size_t i = 0; i < planner->n_nodes; i++) {
+        planner->nodes[i].delays = common->delays[i];
+        planner->nodes[i].takes = common->takes[i];
     }
     return true;
 }

@@ -16,6 +16,20 @@ bool tsr__planner_try_layout(struct planner *planner, struct strategy *strategy,
 void tsr__planner_try_parts(struct planner *planner, struct strategy *strategy,
                             const tsr_node *node, size_t slot, uint32_t layout);
 
+// What the candidates of equal nodes depend on, apart from the devices.
+struct equal_node {
+    uint32_t id;
+    const char *whole;            // not NULL: why the nodes must be replicated
+    double count;                 // operations of the unsharded node
+    struct work_kind kind, apart; // as in their strategy
+    struct node_load load;        // of the unsharded node
+    bool gives;                   // the result is an output of the model
+};
+// equal_nodes.c: returns the entry that all nodes share which are equal to this one, and which all
+// planners with these values share. NULL: out of memory.
+const struct equal_node *tsr__planner_equal(const struct planner *planner,
+                                            const struct plan_node *node);
+
 // candidates.c: finds the time of each device for a candidate with parts of different size, unless
 // it is known.
 void tsr__candidate_each(struct planner *planner, struct strategy *strategy,

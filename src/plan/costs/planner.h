@@ -136,6 +136,7 @@ struct node_load {
 struct strategy {
     uint32_t id;
     const tsr_node *node;            // the first of the equal nodes
+    uint32_t equal;                  // number of the equal nodes, the same in all planners
     int64_t times;                   // executions of each of the equal nodes in one run
     bool inside;                     // the nodes are in bodies
     bool border;                     // of borders of bodies, or of nodes with bodies
@@ -235,6 +236,19 @@ struct planner_shapes {
     bool constant_bounds;               // the model's opset has no Slice with computed bounds
     struct planner_rules *rules;        // of all planners of the model (value_sizes.c)
     const struct size_origins *origins; // the same; NULL: no node has branches
+    struct planner_common *common;      // of all planners with these values
+};
+// What planners with the same values find out only once. The planner that computed the values owns
+// it and outlives the others.
+struct equal_node;
+struct planner_common {
+    struct arena *arena;
+    const struct equal_node **equal; // by node id; NULL: not known yet (candidates/equal_nodes.c)
+    struct map equal_by_key;
+    uint32_t n_equal;
+    // by entry: whether its sum may stay partial, and whether it may read partial sums; NULL: not
+    // known yet (candidates/partial_sums.c)
+    bool *delays, *takes;
 };
 struct planner_cache {
     struct map layouts;    // numbers of layouts (layouts.c)

@@ -264,6 +264,19 @@ static bool find_rules(struct planner *planner, const struct planner *other)
     return planner->shapes.rules && at;
 }
 
+static bool start_common(struct planner *planner)
+{
+    struct planner_common *common = ARENA_NEW(&planner->arena, struct planner_common);
+    const struct equal_node **equal = ARENA_ARRAY(&planner->arena, const struct equal_node *,
+                                                  (size_t)tsr__model_node_ids(planner->model) + 1);
+    if (!common || !equal)
+        return false;
+    *common = (struct planner_common){.arena = &planner->arena, .equal = equal};
+    tsr__map_init(&common->equal_by_key, &planner->arena, 256);
+    planner->shapes.common = common;
+    return true;
+}
+
 static bool find_shapes(struct planner *planner, const tsr_dim_size *sizes, size_t n)
 {
     struct planner_shapes *shapes = &planner->shapes;
@@ -324,7 +337,7 @@ bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, siz
     planner->values = ARENA_ARRAY(&planner->arena, struct plan_value, ids + 1);
     for (size_t id = 0; planner->values && id <= ids; id++)
         planner->values[id].shape = planner->values[id].open = scalar; // of values in subgraphs
-    return planner->values && find_rules(planner, other) && find_shapes(planner, sizes, n) &&
+    return planner->values && find_rules(planner, other) && start_common(planner) && find_shapes(planner, sizes, n) &&
            find_origins(planner, other) && fill_all(planner);
 }
 
