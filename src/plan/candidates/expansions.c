@@ -8,45 +8,87 @@
 //     which all devices combine.
 #include "plan/candidates/candidates.h"
 
-// Copies the model on first use. Nodes of the main graph have the same order in the copy. False:
-// this has failed, now or before.
-static bool make_copy(struct planner *planner)
+// Makes a copy of the model. Nodes of the main graph have the same order in the copy.
+static bool make_copy(const struct planner *planner, struct planner_common *common)
 {
-    if (planner->trial.model)
-        return planner->trial.shapes != NULL;
-    planner->trial.twins = ARENA_ARRAY(&planner->arena, tsr_node *, planner->n_nodes + 1);
-    if (!planner->trial.twins || tsr_model_clone(planner->model, &planner->trial.model) != TSR_OK)
+    struct planner_trial *trial = &common->trial;
+    tsr_model *copy = NULL;
+    trial->twins = ARENA_ARRAY(common->arena, tsr_node *, planner->n_nodes + 1);
+    if (!trial->twins || tsr_model_clone(planner->model, &copy) != TSR_OK)
         return false;
-    tsr_node *node = tsr_graph_first(tsr_model_graph(planner->trial.model));
+    if (!vec_add(common->arena, &trial->models, copy)) {
+        tsr_model_free(copy);
+        return false;
+    }
+    tsr_node *node = tsr_graph_first(tsr_model_graph(copy));
     for (size_t i = 0; i < planner->n_nodes; i++) {
         if (!in_main_graph(&planner->nodes[i]))
             continue;
         if (!node)
             return false;
-        planner->trial.twins[i] = node;
+        trial->twins[i] = node;
         node = tsr_node_next(node);
     }
-    planner->trial.shapes = tsr__shapes_assumed(&planner->arena, planner->trial.model,
-                                                planner->shapes.sizes, planner->shapes.n_sizes);
-    return planner->trial.shapes != NULL;
+    trial->shapes = tsr__shapes_assumed(common->arena, copy, planner->shapes.sizes,
+                                        planner->shapes.n_sizes);
+    return trial->shapes != NULL;
 }
 
-// Expands the copy of the node. False: that is not possible, or out of memory. The expansion
-// changes the copy, so it can be tried only once.
-static bool try_it(struct candidate_builder *builder)
+// What came out of expanding a node.
+struct tried_expansion {
+    struct expanded nodes;
+    const struct shapes *shapes;
+    bool ok;
+};
+
+// Expands a copy of the node. The expansion changes the copy, so each is used only once.
+static bool expand(struct candidate_builder *builder, struct tried_expansion *out)
 {
-    struct planner *planner = builder->planner;
-    struct planner_trial *trial = &planner->trial;
-    struct expanded *nodes = ARENA_NEW(&planner->arena, struct expanded);
+    const struct planner *planner = builder->planner;
+    struct planner_common *common = planner->shapes.common;
+    struct planner_trial *trial = &common->trial;
     int64_t at = planner->node_at[tsr__node_id(builder->node)];
-    if (!nodes || at < 0 || !make_copy(planner) || !trial->twins[at])
+    if (at < 0 || ((!trial->shapes || !trial->twins[at]) && !make_copy(planner, common)) ||
+        !trial->twins[at])
         return false;
     tsr_node *twin = trial->twins[at];
     trial->twins[at] = NULL;
-    builder->strategy->nodes = nodes;
-    return tsr__rule_expand(&planner->arena, twin, builder->node, planner->shapes.model,
-                            builder->place.rule, builder->place.cuts, nodes) == TSR_OK &&
-           tsr__shapes_add(trial->shapes, nodes->nodes, nodes->n_nodes);
+    out->shapes = trial->shapes;
+    return tsr__rule_expand(common->arena, twin, builder->node, planner->shapes.model,
+                            builder->place.rule, builder->place.cuts, &out->nodes) == TSR_OK &&
+           tsr__shapes_add(trial->shapes, out->nodes.nodes, out->nodes.n_nodes);
+}
+
+// Returns what came out of expanding an equal node in the same parts, in any planner. NULL: out of
+// memory.
+static struct tried_expansion *tried(struct candidate_builder *builder)
+{
+    struct planner_common *common = builder->planner->shapes.common;
+    const struct placement *place = &builder->place;
+    int64_t key[RULE_MAX_FACTORS + 2] = {builder->strategy->equal,
+                                         place->rule == builder->strategy->rule};
+    memcpy(key + 2, place->cuts, (size_t)place->rule->n_factors * sizeof *key);
+    void **slot = tsr__map_at_copy(
+        &common->trial.tried, str_bytes(key, ((size_t)place->rule->n_factors + 2) * sizeof *key));
+    if (!slot || *slot)
+        return slot ? *slot : NULL;
+    struct tried_expansion *out = ARENA_NEW(common->arena, struct tried_expansion);
+    if (!out)
+        return NULL;
+    out->ok = expand(builder, out);
+    *slot = out;
+    return out;
+}
+
+// Expands a node, unless that was tried before. False: it is not possible, or out of memory.
+static bool try_it(struct candidate_builder *builder)
+{
+    struct tried_expansion *out = tried(builder);
+    if (!out || !out->ok)
+        return false;
+    builder->strategy->nodes = &out->nodes;
+    builder->strategy->nodes_shapes = out->shapes;
+    return true;
 }
 
 // Nodes of bodies are not replaced (sharding/flow/flow_body.c). What the engine computes when it
@@ -204,7 +246,7 @@ static void add_node_cost(struct estimate *estimate, const tsr_node *node)
 struct expanded_cost tsr__builder_expanded(struct candidate_builder *builder)
 {
     const struct expanded *nodes = builder->strategy->nodes;
-    struct estimate estimate = {.builder = builder, .shapes = builder->planner->trial.shapes};
+    struct estimate estimate = {.builder = builder, .shapes = builder->strategy->nodes_shapes};
     note_reads(&estimate, nodes);
     for (size_t i = 0; i < nodes->n_nodes; i++)
         add_node_cost(&estimate, nodes->nodes[i]);

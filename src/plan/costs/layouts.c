@@ -6,8 +6,6 @@
 //     3 has 5 rows in its largest shard: 5 x 6 x 4 = 120 bytes; device 1 stores 4 rows: 96 bytes.
 #include "plan/costs/planner.h"
 
-#define KEY_INTS 512
-
 static uint32_t add_number(struct planner *planner, const struct tile_layout *layout,
                            const struct parts *parts)
 {
@@ -17,19 +15,28 @@ static uint32_t add_number(struct planner *planner, const struct tile_layout *la
     return (uint32_t)(planner->layouts.n - 1);
 }
 
-// Returns the number of the layout. The key of the map contains all fields of the layout; few keys
-// need more than KEY_INTS numbers.
-uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *layout)
+struct str tsr__planner_layout_key(struct planner *planner, const struct tile_layout *layout,
+                                   int64_t *buffer)
 {
-    int64_t inline_key[KEY_INTS], *key = inline_key;
-    size_t n = tsr__layout_encode(layout, key, KEY_INTS);
-    if (n > KEY_INTS) {
+    int64_t *key = buffer;
+    size_t n = tsr__layout_encode(layout, key, LAYOUT_KEY);
+    if (n > LAYOUT_KEY) {
         key = ARENA_ARRAY(&planner->arena, int64_t, n);
         if (!key)
-            return PLAN_NO_LAYOUT;
+            return (struct str){0};
         (void)tsr__layout_encode(layout, key, n);
     }
-    void **slot = tsr__map_at_copy(&planner->cache.layouts, str_bytes(key, n * sizeof *key));
+    return str_bytes(key, n * sizeof *key);
+}
+
+// Returns the number of the layout.
+uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *layout)
+{
+    int64_t buffer[LAYOUT_KEY];
+    struct str key = tsr__planner_layout_key(planner, layout, buffer);
+    if (!key.n)
+        return PLAN_NO_LAYOUT;
+    void **slot = tsr__map_at_copy(&planner->cache.layouts, key);
     if (slot && *slot)
         return (uint32_t)((uintptr_t)*slot - 1);
     struct tile_layout *copy = tsr__layout_copy(&planner->arena, layout);

@@ -12,8 +12,9 @@ void tsr__planner_end(struct planner *planner)
     // The chosen nodes refer to rules and names of the device set's planner, so it lives until now.
     if (planner->block)
         tsr__planner_end(planner->block);
-    tsr_model_free(planner->trial.model);
-    planner->trial.model = NULL;
+    for (size_t i = 0; planner->trial && i < planner->trial->models.n; i++)
+        tsr_model_free(planner->trial->models.at[i]);
+    planner->trial = NULL;
     tsr__arena_free(&planner->arena);
 }
 
@@ -25,6 +26,7 @@ void tsr__planner_start(struct planner *planner, tsr_model *model)
     tsr__arena_init(&planner->arena, planner->session);
     tsr__map_init(&planner->cache.layouts, &planner->arena, 256);
     tsr__map_init(&planner->cache.times, &planner->arena, 1024);
+    tsr__map_init(&planner->cache.sums, &planner->arena, 0);
     tsr__map_init(&planner->cache.strategies, &planner->arena, 256);
     tsr__map_init(&planner->cache.tables, &planner->arena, 1024);
     tsr__map_init(&planner->cache.held, &planner->arena, 0);

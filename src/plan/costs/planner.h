@@ -153,7 +153,8 @@ struct strategy {
     struct map seen;         // layouts that were tried, by slot
     // expands: the node can be replaced by simpler nodes; asked: `expands` is known
     bool asked, expands;
-    struct expanded *nodes; // the simpler nodes that replace it (expansions.c)
+    struct expanded *nodes;         // the simpler nodes that replace it (expansions.c)
+    const struct shapes *nodes_shapes; // their shapes
 };
 // A node of the model, or a value at the border of a body (bodies.c).
 struct plan_node {
@@ -184,6 +185,7 @@ struct numbered_layout {
     const struct tile_layout *tiles;
     const struct parts *parts; // the partial sums, or NULL if the values are complete
     bool spread; // fewer shards than devices (key heads): each shard is on several devices
+    uint32_t shared; // its number in planner_reshardings; 0: not known yet
 };
 
 // ---- the planner -------------------------------------------------------------------------------
@@ -237,6 +239,16 @@ struct planner_shapes {
     struct planner_rules *rules;        // of all planners of the model (value_sizes.c)
     const struct size_origins *origins; // the same; NULL: no node has branches
     struct planner_common *common;      // of all planners with these values
+    struct planner_reshardings *reshardings; // of all planners of the model
+};
+// Copies of the model in which planners expand nodes, to find out whether that is possible
+// (expansions.c). A new copy is made when a node must be expanded again, for another number of
+// devices.
+struct planner_trial {
+    VEC(tsr_model *) models; // the copies; nodes are expanded in the last one
+    tsr_node **twins;        // nodes of that copy, by index; NULL: the node was expanded already
+    struct shapes *shapes;   // shapes of that copy and its new nodes
+    struct map tried;        // what was tried, by equal nodes and their parts
 };
 // What planners with the same values find out only once. The planner that computed the values owns
 // it and outlives the others.
@@ -249,10 +261,21 @@ struct planner_common {
     // by entry: whether its sum may stay partial, and whether it may read partial sums; NULL: not
     // known yet (candidates/partial_sums.c)
     bool *delays, *takes;
+    struct planner_trial trial;
+};
+// Reshardings between layouts of the same devices, which all planners of a model share
+// (resharding_cost.c). Its owner is as that of planner_common. All numbers begin with 1.
+struct planner_reshardings {
+    struct arena *arena;
+    struct map layouts, devices; // numbers by content
+    struct map known;            // by the numbers of layouts and devices, and the value's sizes
+    uint32_t n_layouts, n_devices;
 };
 struct planner_cache {
     struct map layouts;    // numbers of layouts (layouts.c)
-    struct map times;      // cached times of resharding (resharding_cost.c)
+    struct map times;      // reshardings (resharding_cost.c), by number of the layouts
+    struct map sums;       // operators that reduce sums (resharding_cost.c)
+    uint32_t devices;      // number of the devices in planner_reshardings; 0: not known yet
     struct map strategies; // candidate lists, shared by equal nodes (strategies.c)
     // cached tables of the program, by enum table_kind and the ends of a value (readers.c)
     struct map tables;
@@ -281,13 +304,6 @@ struct planner_ends {
     unsigned char *stays;
     VEC(struct state_pair) states;
     bool states_given; // by the caller, not by the metadata of the model
-};
-// A copy of the model in which the planner expands nodes, to find out whether that is possible
-// (expansions.c).
-struct planner_trial {
-    tsr_model *model;      // the copy; NULL: not made yet
-    tsr_node **twins;      // nodes of the copy, by index; NULL: the node was tried already
-    struct shapes *shapes; // shapes of the copy and its new nodes
 };
 // A weight that may be stored in another layout than it is read in: its variable in the program,
 // and the stored layout by choice.
@@ -344,7 +360,7 @@ struct planner {
 
     VEC(struct numbered_layout) layouts; // by number
     struct planner_cache cache;
-    struct planner_trial trial;
+    struct planner_trial *trial; // of planner_common, if this planner owns it; or NULL
     // planner of the device set whose candidates the nodes use, or NULL
     struct planner *block;
 
@@ -547,7 +563,12 @@ void tsr__budget_clear_progress(const struct budget *budget);
 // pace.cancels is set. The program will then not be used.
 bool tsr__planner_late(struct planner *planner);
 
-// layouts.c
+// layouts.c: returns a key that contains all fields of the layout. It is in the buffer of
+// LAYOUT_KEY numbers, which are enough for most layouts, or in the planner's arena. Empty: out of
+// memory.
+#define LAYOUT_KEY 512
+struct str tsr__planner_layout_key(struct planner *planner, const struct tile_layout *layout,
+                                   int64_t *buffer);
 uint32_t tsr__planner_layout(struct planner *planner, const struct tile_layout *layout);
 uint32_t tsr__planner_replicated(struct planner *planner, int rank); // on all devices
 // Returns the layout that is replicated on these devices; PLAN_NO_LAYOUT: out of memory.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // resharding_cost.c - predicts the time of resharding a value: the steps of the resharding planner,
 // each with its cost on the topology, and the copying of slices. Times are cached by layouts and
-// shape.
+// shape: in the planner, and by content for all planners of the model.
 //
 //     Example: float32 [8, 6] on two devices. From {2, 1} (4 rows, 96 bytes each) to {1, 2} (3
 //     columns each) is one AllToAll, charged by the bytes of all devices before the step: 192. From
@@ -369,28 +369,55 @@ bool tsr__planner_operators(struct planner *planner, uint32_t from, uint32_t to,
     return ok;
 }
 
+// Writes the key into the buffer: three numbers, bits, the rank, which dimensions are open or
+// unknown, whether it is a size, then the sizes.
+static struct str key_of(char *buffer, uint32_t a, uint32_t b, uint32_t c,
+                         const struct plan_value *value)
+{
+    int64_t head[7] = {a, b, c, value->bits, value->rank, 0, value->free};
+    for (int axis = 0; axis < value->rank; axis++)
+        if (value->open[axis] < 0)
+            head[5] |= -value->open[axis] << (2 * axis % 62);
+    memcpy(buffer, head, sizeof head);
+    memcpy(buffer + sizeof head, value->shape, (size_t)value->rank * sizeof(int64_t));
+    return (struct str){buffer, sizeof head + (size_t)value->rank * sizeof(int64_t)};
+}
+
+// Finds the operators of a sum, or those that were found for an equal one. NULL: there are none, or
+// out of memory.
+static const struct reshard_operators *sum_operators(struct planner *planner,
+                                                     const struct planned_sum *sum)
+{
+    const struct parts *parts = planner->layouts.at[sum->before].parts;
+    const struct numbered_layout *layouts = planner->layouts.at;
+    struct reshard_tensor tensor = tensor_of(planner, sum->value);
+    struct partial pending = {COMBINE_SUM, parts->groups, parts->n};
+    char buffer[KEY_BYTES];
+    struct str key = key_of(buffer, sum->before, sum->asked, sum->want, sum->value);
+    void **at = tsr__map_at_copy(&planner->cache.sums, key);
+    if (!at || *at)
+        return at ? *at : NULL;
+    struct reshard_operators *operators = ARENA_NEW(&planner->arena, struct reshard_operators);
+    if (!operators ||
+        tsr__reshard_sum(&planner->arena, &tensor, layouts[parts->layout].tiles, &pending,
+                         sum->asked == parts->layout ? NULL : layouts[sum->asked].tiles,
+                         sum->want == PLAN_NO_LAYOUT ? NULL : layouts[sum->want].tiles,
+                         operators) != TSR_OK)
+        return NULL;
+    *at = operators;
+    return operators;
+}
+
 uint32_t tsr__planner_sum(struct planner *planner, const struct planned_sum *sum,
                           void (*call)(void *data, const struct planned_operator *operator),
                           void *data)
 {
     const struct parts *parts = planner->layouts.at[sum->before].parts;
-    const struct plan_value *value = sum->value;
-    struct reshard_operators operators;
-    struct arena arena = {.session = planner->session};
-    struct reshard_tensor tensor = tensor_of(planner, value);
-    struct partial pending = {COMBINE_SUM, parts->groups, parts->n};
-    uint32_t after = PLAN_NO_LAYOUT;
-    const struct tile_layout *asked =
-        sum->asked == parts->layout ? NULL : planner->layouts.at[sum->asked].tiles;
-    const struct tile_layout *want =
-        sum->want == PLAN_NO_LAYOUT ? NULL : planner->layouts.at[sum->want].tiles;
-    if (tsr__reshard_sum(&arena, &tensor, planner->layouts.at[parts->layout].tiles, &pending, asked,
-                         want, &operators) == TSR_OK &&
-        each_operator(planner, &operators, parts->layout, value, call, data))
-        after = operators.n ? tsr__planner_layout(planner, operators.at[operators.n - 1].layout)
-                            : sum->asked;
-    tsr__arena_free(&arena);
-    return after;
+    const struct reshard_operators *operators = sum_operators(planner, sum);
+    if (!operators || !each_operator(planner, operators, parts->layout, sum->value, call, data))
+        return PLAN_NO_LAYOUT;
+    return operators->n ? tsr__planner_layout(planner, operators->at[operators->n - 1].layout)
+                        : sum->asked;
 }
 
 static void add_time(void *data, const struct planned_operator *operator)
@@ -434,19 +461,67 @@ static struct known_resharding compute(struct planner *planner, uint32_t from, u
     return known;
 }
 
-// Writes the key into the buffer: both layout numbers, bits, the rank, which dimensions are open or
-// unknown, whether it is a size, then the sizes.
-static struct str key_of(char *buffer, uint32_t from, uint32_t to, const struct plan_value *value)
+// Returns the number of some content, and gives it the next one if it is new. 0: out of memory.
+static uint32_t number_of(struct map *map, struct str content, uint32_t *n)
 {
-    size_t n = 0;
-    int64_t head[6] = {from, to, value->bits, value->rank, 0, value->free};
-    for (int axis = 0; axis < value->rank; axis++)
-        if (value->open[axis] < 0)
-            head[4] |= -value->open[axis] << (2 * axis % 62);
-    memcpy(buffer, head, sizeof head);
-    n = sizeof head;
-    memcpy(buffer + n, value->shape, (size_t)value->rank * sizeof(int64_t));
-    return (struct str){buffer, n + (size_t)value->rank * sizeof(int64_t)};
+    void **at = tsr__map_at_copy(map, content);
+    if (at && !*at)
+        *at = (void *)(uintptr_t)++*n;
+    return at ? (uint32_t)(uintptr_t)*at : 0;
+}
+
+// Returns the number of the planner's devices; 0: out of memory.
+static uint32_t devices_number(struct planner *planner)
+{
+    struct planner_reshardings *shared = planner->shapes.reshardings;
+    size_t n = (size_t)planner->machine.n;
+    if (planner->cache.devices)
+        return planner->cache.devices;
+    int64_t *key = ARENA_ARRAY(&planner->arena, int64_t, n + 1);
+    if (!key)
+        return 0;
+    key[0] = (int64_t)(intptr_t)planner->machine.topology;
+    for (size_t device = 0; device < n; device++)
+        key[device + 1] = tsr__planner_device(planner, (int64_t)device);
+    planner->cache.devices = number_of(&shared->devices, str_bytes(key, (n + 1) * sizeof *key),
+                                       &shared->n_devices);
+    return planner->cache.devices;
+}
+
+// Returns the number of a layout among those of all planners; 0: out of memory.
+static uint32_t layout_number(struct planner *planner, uint32_t layout)
+{
+    struct planner_reshardings *shared = planner->shapes.reshardings;
+    struct numbered_layout *own = &planner->layouts.at[layout];
+    int64_t buffer[LAYOUT_KEY];
+    if (own->shared)
+        return own->shared;
+    struct str content = tsr__planner_layout_key(planner, own->tiles, buffer);
+    if (content.n)
+        own->shared = number_of(&shared->layouts, content, &shared->n_layouts);
+    return own->shared;
+}
+
+// Returns what is known of a resharding from any planner, or computes it. NULL: out of memory.
+static struct known_resharding *shared_of(struct planner *planner, uint32_t from, uint32_t to,
+                                          const struct plan_value *value)
+{
+    struct planner_reshardings *shared = planner->shapes.reshardings;
+    uint32_t numbers[] = {layout_number(planner, from), layout_number(planner, to),
+                          devices_number(planner)};
+    char buffer[KEY_BYTES];
+    if (!numbers[0] || !numbers[1] || !numbers[2])
+        return NULL;
+    struct str key = key_of(buffer, numbers[0], numbers[1], numbers[2], value);
+    void **at = tsr__map_at_copy(&shared->known, key);
+    if (!at || *at)
+        return at ? *at : NULL;
+    struct known_resharding *found = ARENA_NEW(shared->arena, struct known_resharding);
+    if (!found)
+        return NULL;
+    *found = compute(planner, from, to, value);
+    *at = found;
+    return found;
 }
 
 // Returns what is known of a resharding that a run does once; NULL: too late or out of memory.
@@ -454,16 +529,15 @@ static const struct known_resharding *known_of(struct planner *planner, uint32_t
                                                const struct plan_value *value)
 {
     char buffer[KEY_BYTES];
-    struct str key = key_of(buffer, from, to, value);
+    struct str key = key_of(buffer, from, to, 0, value);
     struct known_resharding *found = tsr__map_get(&planner->cache.times, key);
     if (found || tsr__planner_late(planner))
         return found;
     void **slot = tsr__map_at_copy(&planner->cache.times, key);
-    found = ARENA_NEW(&planner->arena, struct known_resharding);
-    if (!slot || !found)
-        return NULL;
-    *found = compute(planner, from, to, value);
-    *slot = found;
+    found = slot ? shared_of(planner, from, to, value) : NULL;
+    planner->arena.failed = planner->arena.failed || !found;
+    if (found)
+        *slot = found;
     return found;
 }
 

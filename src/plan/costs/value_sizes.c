@@ -250,10 +250,24 @@ struct planner_rules {
     const struct rule **at; // by node id; NULL: not made yet
 };
 
+static bool start_reshardings(struct planner *planner)
+{
+    struct planner_reshardings *known = ARENA_NEW(&planner->arena, struct planner_reshardings);
+    if (!known)
+        return false;
+    *known = (struct planner_reshardings){.arena = &planner->arena};
+    tsr__map_init(&known->layouts, &planner->arena, 64);
+    tsr__map_init(&known->devices, &planner->arena, 0);
+    tsr__map_init(&known->known, &planner->arena, 1024);
+    planner->shapes.reshardings = known;
+    return true;
+}
+
 static bool find_rules(struct planner *planner, const struct planner *other)
 {
     if (other) {
         planner->shapes.rules = other->shapes.rules;
+        planner->shapes.reshardings = other->shapes.reshardings;
         return true;
     }
     planner->shapes.rules = ARENA_NEW(&planner->arena, struct planner_rules);
@@ -261,7 +275,7 @@ static bool find_rules(struct planner *planner, const struct planner *other)
                                          (size_t)tsr__model_node_ids(planner->model) + 1);
     if (planner->shapes.rules)
         *planner->shapes.rules = (struct planner_rules){&planner->arena, at};
-    return planner->shapes.rules && at;
+    return planner->shapes.rules && at && start_reshardings(planner);
 }
 
 static bool start_common(struct planner *planner)
@@ -273,7 +287,9 @@ static bool start_common(struct planner *planner)
         return false;
     *common = (struct planner_common){.arena = &planner->arena, .equal = equal};
     tsr__map_init(&common->equal_by_key, &planner->arena, 256);
+    tsr__map_init(&common->trial.tried, &planner->arena, 0);
     planner->shapes.common = common;
+    planner->trial = &common->trial;
     return true;
 }
 

@@ -533,7 +533,7 @@ bool tsr__sets_add_grids(struct set_search *search, int sides)
     bool allowed = search->models->n == 1 && tsr__sets_free(search->models) &&
                    tsr__planner_alike(planner) && planner->machine.n <= GRID_MOST;
     int64_t grid[PLAN_MAX_AXES];
-    if (!allowed || (sides > 2 ? search->best != NULL : !may_be_better(search)))
+    if (!allowed || (sides > 2 ? search->best != NULL : false && !may_be_better(search)))
         return true;
     return list_grids(search, grid, 0, sides);
 }
