@@ -107,11 +107,28 @@ uint32_t tsr__planner_parts(struct planner *planner, uint32_t layout,
     return number;
 }
 
+// Returns where the number of such a layout is cached, increased by 1; NULL: nowhere.
+static uint32_t *cached_replicated(struct planner *planner, int rank, const int64_t *devices,
+                                   size_t n)
+{
+    if (rank < 0 || rank > TILE_MAX_RANK || n == 0)
+        return NULL;
+    if (devices == planner->machine.all && n == (size_t)planner->machine.n)
+        return &planner->cache.replicated[rank];
+    return n == 1 && devices[0] == 0 ? &planner->cache.on_first[rank] : NULL;
+}
+
 uint32_t tsr__planner_replicated_on(struct planner *planner, int rank, const int64_t *devices,
                                     size_t n)
 {
+    uint32_t *cached = cached_replicated(planner, rank, devices, n);
+    if (cached && *cached)
+        return *cached - 1;
     const struct tile_layout *layout = tsr__layout_whole(&planner->arena, rank, devices, n);
-    return layout ? tsr__planner_layout(planner, layout) : PLAN_NO_LAYOUT;
+    uint32_t number = layout ? tsr__planner_layout(planner, layout) : PLAN_NO_LAYOUT;
+    if (cached && number != PLAN_NO_LAYOUT)
+        *cached = number + 1;
+    return number;
 }
 
 uint32_t tsr__planner_replicated(struct planner *planner, int rank)

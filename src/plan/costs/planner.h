@@ -273,6 +273,9 @@ struct planner_reshardings {
 };
 struct planner_cache {
     struct map layouts;    // numbers of layouts (layouts.c)
+    // by rank: the number, plus 1, of the layout that is replicated on all devices, and of that on
+    // the first device only; 0: not known yet
+    uint32_t replicated[TILE_MAX_RANK + 1], on_first[TILE_MAX_RANK + 1];
     struct map times;      // reshardings (resharding_cost.c), by number of the layouts
     struct map sums;       // operators that reduce sums (resharding_cost.c)
     uint32_t devices;      // number of the devices in planner_reshardings; 0: not known yet
