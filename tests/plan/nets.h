@@ -79,6 +79,11 @@ static inline tsr_value *input(struct net *t, const char *name, const int64_t *d
     return input_of(t, name, TSR_FLOAT, dims);
 }
 
+static inline const char *name_of(struct net *t, const char *what, int layer)
+{
+    return tsr__arena_printf(&t->arena, "%s%d", what, layer).p;
+}
+
 static inline tsr_value *weight(struct net *t, const char *name, const int64_t *dims)
 {
     size_t n = 1;

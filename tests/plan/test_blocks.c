@@ -54,7 +54,7 @@ static void slow_devices_stay_idle(void **state)
 }
 
 // One device more is never slower, also if it divides nothing. A batch of 4 with 8 rows each is 32
-// parts. 6 devices compute 6 of them each, as two copies of 3 devices. 7 devices divide only the
+// parts. 6 devices compute 6 of them each, as two copies of 3 devices or as a grid. 7 devices divide only the
 // rows, which makes 2 for each sample, or only the batch: 8 parts. So one of them stays idle.
 static void one_device_more_is_not_slower(void **state)
 {
@@ -84,7 +84,7 @@ static void one_device_more_is_not_slower(void **state)
         assert_true(t->p.facts.milliseconds <= 1e-9 * (double)t->p.facts.cost * 1.001);
         assert_true(t->p.facts.milliseconds <= before * (1 + 1e-9));
         if (devices == 7)
-            assert_true(t->p.facts.copies * 3 == 6 && t->p.facts.used_devices == 6);
+            assert_int_equal(t->p.facts.used_devices, 6);
         before = t->p.facts.milliseconds;
         net_free(t);
     }
@@ -314,9 +314,70 @@ static void copies_keep_their_caches(void **state)
     assert_true(most_with < whole / 8 && most_without >= whole);
 }
 
+// ---- plans that were not tried -----------------------------------------------------------------
+
+// Several products of one input. The sum of all results is returned.
+static struct net *products(const char *devices, int64_t rows)
+{
+    enum { PRODUCTS = 8 };
+    struct net *t = net_new(devices, 1e15, 1e9, 1e-9, 1e13);
+    tsr_value *x = input(t, "x", DIMS(rows, 512)), *sum = NULL;
+    for (int i = 0; i < PRODUCTS; i++) {
+        tsr_value *w = weight(t, name_of(t, "w", i), DIMS(512, 512));
+        tsr_value *y = node(t, "MatMul", x, w, name_of(t, "y", i));
+        sum = sum ? node(t, "Add", sum, y, name_of(t, "s", i)) : y;
+    }
+    assert_int_equal(tsr_graph_add_output(t->g, node(t, "ReduceSum", sum, NULL, "all")), TSR_OK);
+    return t;
+}
+
+// With 4 rows of blocks every device reads a quarter of the input and all weights; with 2 x 2 blocks
+// half of both, which is less. No other plan is missing, and memory is not short.
+static void grids_read_less_than_lines(void **state)
+{
+    (void)state;
+    struct net *t = products("4", 512);
+    assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+    valid(t);
+    const tsr_value *y = tsr_graph_value(t->g, "y0");
+    assert_int_equal(strncmp(sharding_at(t, tsr_value_producer(y), y), "{2,2:", 5), 0);
+    net_free(t);
+}
+
+// Returns the memory of the fullest device.
+static int64_t fullest(const struct net *t)
+{
+    int64_t most = 0;
+    for (size_t device = 0; device < t->p.facts.devices; device++)
+        most = t->p.facts.memory[device] > most ? t->p.facts.memory[device] : most;
+    return most;
+}
+
+// Every plan that fits in less memory also fits in more, so no limit makes a plan faster than the
+// bound without it. Takes away memory until no plan fits.
+static void less_memory_is_never_faster(void **state)
+{
+    (void)state;
+    static const char *const devices[] = {"4", "8", "12"};
+    static const int64_t rows[] = {64, 512, 4096};
+    for (size_t d = 0; d < TSR_COUNT(devices); d++)
+        for (size_t r = 0; r < TSR_COUNT(rows); r++) {
+            struct net *t = products(devices[d], rows[r]);
+            int64_t bound = 0;
+            while (tsr__plan(t->m, &t->o, &t->p) == TSR_OK) {
+                assert_true(t->p.facts.cost >= bound);
+                bound = t->p.facts.bound > bound ? t->p.facts.bound : bound;
+                t->o.memory = fullest(t) - 1;
+            }
+            net_free(t);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grids_read_less_than_lines),
+        cmocka_unit_test(less_memory_is_never_faster),
         cmocka_unit_test(fast_device_gives_the_outputs),
         cmocka_unit_test(same_sets_are_found),
         cmocka_unit_test(slow_devices_stay_idle),

@@ -49,11 +49,6 @@ void __wrap_tsr__budget_spend(struct budget *budget, uint64_t work)
             seen.charged += work;
 }
 
-static const char *name_of(struct net *t, const char *what, int layer)
-{
-    return tsr__arena_printf(&t->arena, "%s%d", what, layer).p;
-}
-
 // Layers with a residual sum each, and too little memory to make all of them fast.
 static struct net *layers(void)
 {

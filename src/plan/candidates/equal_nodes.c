@@ -152,8 +152,8 @@ static struct equal_node describe(const struct planner *planner, const struct pl
 {
     const tsr_node *node = pn->node;
     struct equal_node equal = {
-        .whole = pn->rule->whole ? pn->rule->whole
-                                 : tsr__rule_immovable(planner->shapes.model, node),
+        .whole =
+            pn->rule->whole ? pn->rule->whole : tsr__rule_immovable(planner->shapes.model, node),
         .count = tsr__node_count(node, planner->shapes.full),
         .kind = tsr__work_kind(node, planner->shapes.full, planner->machine.topology),
         .gives = gives_output(planner, node),

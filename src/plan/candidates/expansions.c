@@ -29,8 +29,8 @@ static bool make_copy(const struct planner *planner, struct planner_common *comm
         trial->twins[i] = node;
         node = tsr_node_next(node);
     }
-    trial->shapes = tsr__shapes_assumed(common->arena, copy, planner->shapes.sizes,
-                                        planner->shapes.n_sizes);
+    trial->shapes =
+        tsr__shapes_assumed(common->arena, copy, planner->shapes.sizes, planner->shapes.n_sizes);
     return trial->shapes != NULL;
 }
 

@@ -10,6 +10,8 @@
 
 #include <math.h>
 
+// number of nodes up to which logical grids have all assignments: larger programs take too long
+#define FREE_NODES  32
 #define FASTER_SETS 3 // largest number of sets of faster devices that are tried
 
 // A grid of devices. The coordinate of a device on axis i is device / stride % size.
@@ -173,34 +175,25 @@ static int64_t cuts_of(const struct grid *grid, const int *factor, int axis, int
     return cuts;
 }
 
-// True if the planned devices are the first devices of the topology, in their order.
-static bool are_first(const struct planner_machine *machine)
+int tsr__wired_sides(const tsr_topology *topology, const int64_t *devices, int64_t n,
+                     int64_t *sides)
 {
-    for (int64_t device = 0; machine->numbers && device < machine->n; device++)
-        if (machine->numbers[device] != device)
-            return false;
-    return true;
-}
-
-// Finds the sides of the grid that the first n devices of the topology form. Returns the number of
-// sides; 0: the devices form no grid. Example: in a grid of 1250 x 8, the first 32 devices form 4 x
-// 8, and the first 4 form a line.
-static int wired_sides(const struct planner_machine *machine, int64_t *sides)
-{
-    const tsr_topology *topology = machine->topology;
-    int64_t left = machine->n, inner[TSR_COUNT(topology->grid)];
-    int n = 0;
+    int64_t left = n, inner[TSR_COUNT(topology->grid)];
+    int n_sides = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (devices[i] != i)
+            return 0;
     for (int i = topology->n_grid; i-- > 0 && left > 1;) {
         int64_t side = int64_min(topology->grid[i], left);
         if (left % side)
             return 0;
         left /= side;
         if (side > 1)
-            inner[n++] = side;
+            inner[n_sides++] = side;
     }
-    for (int i = 0; i < n; i++)
-        sides[i] = inner[n - 1 - i];
-    return left == 1 ? n : 0;
+    for (int i = 0; i < n_sides; i++)
+        sides[i] = inner[n_sides - 1 - i];
+    return left == 1 ? n_sides : 0;
 }
 
 // True if the factor may be on this axis of a logical grid. The first axis is for tokens, the last
@@ -226,8 +219,8 @@ static bool suits_axis(const struct candidate_builder *builder, const struct gri
 }
 
 // Tries assignments of factors to the axes of a grid: for each axis one factor, or none. On a
-// logical grid the factor must suit the axis: with all assignments, programs would be too large to
-// solve.
+// logical grid of a large model the factor must suit the axis: with all assignments, programs would
+// be too large to solve.
 static void try_axes(struct candidate_builder *builder, const struct grid *grid, bool logical,
                      const int64_t *sizes, int *factor, int axis)
 {
@@ -264,6 +257,8 @@ static void try_given(struct candidate_builder *builder, const int64_t *sizes)
         grid.n++;
     }
     try_axes(builder, &grid, true, sizes, factor, 0);
+    if (grid.n == 2 && builder->planner->n_nodes <= FREE_NODES)
+        try_axes(builder, &grid, false, sizes, factor, 0);
 }
 
 // Tries the grid of the physical links, if the planned devices are the first ones of the topology.
@@ -273,7 +268,9 @@ static void try_wired(struct candidate_builder *builder, const int64_t *sizes)
     const struct planner_machine *machine = &builder->planner->machine;
     int64_t sides[TSR_COUNT(machine->topology->grid)];
     struct grid grid = {0};
-    int factor[PLAN_MAX_AXES], n = are_first(machine) ? wired_sides(machine, sides) : 0;
+    int factor[PLAN_MAX_AXES];
+    int n = tsr__wired_sides(machine->topology, machine->numbers ? machine->numbers : machine->all,
+                             machine->n, sides);
     for (int i = 0; i < n; i++) {
         if (grid.n < PLAN_MAX_AXES)
             grid.size[grid.n++] = sides[i];

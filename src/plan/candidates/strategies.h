@@ -46,6 +46,11 @@ bool tsr__partial_sums_mark(struct planner *planner);
 
 // grids.c: returns the factor that numbers the experts of a mixture; -1: none.
 int tsr__rule_experts(const struct rule *rule);
+// Finds the sides of the grid that n devices form, if they are the first ones of the topology.
+// Returns the number of sides; 0: they form no grid. Example: in a grid of 1250 x 8, the first 32
+// devices form 4 x 8, and the first 4 form a line.
+int tsr__wired_sides(const tsr_topology *topology, const int64_t *devices, int64_t n,
+                     int64_t *sides);
 
 // unequal_shares.c: fills machine.shares and machine.speed, after the rules are known. Returns
 // false if out of memory.

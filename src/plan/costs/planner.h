@@ -153,7 +153,7 @@ struct strategy {
     struct map seen;         // layouts that were tried, by slot
     // expands: the node can be replaced by simpler nodes; asked: `expands` is known
     bool asked, expands;
-    struct expanded *nodes;         // the simpler nodes that replace it (expansions.c)
+    struct expanded *nodes;            // the simpler nodes that replace it (expansions.c)
     const struct shapes *nodes_shapes; // their shapes
 };
 // A node of the model, or a value at the border of a body (bodies.c).
@@ -184,7 +184,7 @@ struct state_pair {
 struct numbered_layout {
     const struct tile_layout *tiles;
     const struct parts *parts; // the partial sums, or NULL if the values are complete
-    bool spread; // fewer shards than devices (key heads): each shard is on several devices
+    bool spread;     // fewer shards than devices (key heads): each shard is on several devices
     uint32_t shared; // its number in planner_reshardings; 0: not known yet
 };
 
@@ -234,11 +234,11 @@ struct planner_shapes {
     const struct shapes *full;  // shapes with sizes for all symbols
     const tsr_dim_size *sizes;  // the sizes of all symbols, the caller's first
     size_t n_sizes;
-    struct dim_sizes *by_symbol;        // the same
-    bool constant_bounds;               // the model's opset has no Slice with computed bounds
-    struct planner_rules *rules;        // of all planners of the model (value_sizes.c)
-    const struct size_origins *origins; // the same; NULL: no node has branches
-    struct planner_common *common;      // of all planners with these values
+    struct dim_sizes *by_symbol;             // the same
+    bool constant_bounds;                    // the model's opset has no Slice with computed bounds
+    struct planner_rules *rules;             // of all planners of the model (value_sizes.c)
+    const struct size_origins *origins;      // the same; NULL: no node has branches
+    struct planner_common *common;           // of all planners with these values
     struct planner_reshardings *reshardings; // of all planners of the model
 };
 // Copies of the model in which planners expand nodes, to find out whether that is possible
@@ -272,7 +272,7 @@ struct planner_reshardings {
     uint32_t n_layouts, n_devices;
 };
 struct planner_cache {
-    struct map layouts;    // numbers of layouts (layouts.c)
+    struct map layouts; // numbers of layouts (layouts.c)
     // by rank: the number, plus 1, of the layout that is replicated on all devices, and of that on
     // the first device only; 0: not known yet
     uint32_t replicated[TILE_MAX_RANK + 1], on_first[TILE_MAX_RANK + 1];

@@ -466,7 +466,7 @@ static uint32_t number_of(struct map *map, struct str content, uint32_t *n)
 {
     void **at = tsr__map_at_copy(map, content);
     if (at && !*at)
-        *at = (void *)(uintptr_t)++*n;
+        *at = (void *)(uintptr_t)++ * n;
     return at ? (uint32_t)(uintptr_t)*at : 0;
 }
 
@@ -483,8 +483,8 @@ static uint32_t devices_number(struct planner *planner)
     key[0] = (int64_t)(intptr_t)planner->machine.topology;
     for (size_t device = 0; device < n; device++)
         key[device + 1] = tsr__planner_device(planner, (int64_t)device);
-    planner->cache.devices = number_of(&shared->devices, str_bytes(key, (n + 1) * sizeof *key),
-                                       &shared->n_devices);
+    planner->cache.devices =
+        number_of(&shared->devices, str_bytes(key, (n + 1) * sizeof *key), &shared->n_devices);
     return planner->cache.devices;
 }
 

@@ -353,8 +353,8 @@ bool tsr__planner_values(struct planner *planner, const tsr_dim_size *sizes, siz
     planner->values = ARENA_ARRAY(&planner->arena, struct plan_value, ids + 1);
     for (size_t id = 0; planner->values && id <= ids; id++)
         planner->values[id].shape = planner->values[id].open = scalar; // of values in subgraphs
-    return planner->values && find_rules(planner, other) && start_common(planner) && find_shapes(planner, sizes, n) &&
-           find_origins(planner, other) && fill_all(planner);
+    return planner->values && find_rules(planner, other) && start_common(planner) &&
+           find_shapes(planner, sizes, n) && find_origins(planner, other) && fill_all(planner);
 }
 
 int64_t tsr__value_bytes(const struct planner *planner, const tsr_value *value)

@@ -2,7 +2,7 @@
 // device_sets.c - lists the device sets that the search plans in addition to all devices at once.
 //
 // Equal devices: copies of a set of 1, 2, 4 ... 64 devices, or of another number that leaves fewer
-// devices idle, which divide the batch among them, and all devices as a logical grid.
+// devices idle, which divide the batch among them. Each set, and all devices, also as logical grids.
 //
 //     Example: batch 64 on 128 hosts of 8 devices (hosts:128x8) with sets of 16 devices. There are
 //     64 copies, each with one sample of the batch. Example: prefill with batch 64 and decode with
@@ -19,13 +19,14 @@
 
 // largest device set; machines up to this number of devices are also planned at once
 #define SET_MOST    64
-#define EVERY_SET   4    // number of unlike devices up to which all subsets are tried
-#define EVERY_UNION 6    // number of hosts up to which all unions are tried
-#define EVERY_COUNT 8    // largest number of devices, or of full hosts, of an uneven set
-#define FEW_SETS    16   // with more sets, the devices that are left over are too few to matter
-#define MORE_USED   8    // an uneven set uses at least 1/8 more devices than larger sets
-#define GRID_MOST   16   // largest number of devices of a logical grid
-#define GOOD_GAP    0.01 // a plan of all devices with a larger gap may be improved by a grid
+#define EVERY_SET   4  // number of unlike devices up to which all subsets are tried
+#define EVERY_UNION 6  // number of hosts up to which all unions are tried
+#define EVERY_COUNT 8  // largest number of devices, or of full hosts, of an uneven set
+#define FEW_SETS    16 // with more sets, the devices that are left over are too few to matter
+#define MORE_USED   8  // an uneven set uses at least 1/8 more devices than larger sets
+#define GRID_MOST   16 // largest number of devices of a logical grid; of larger ones, only a bound
+#define CUBE_MOST   8  // largest number of devices of a grid of three sides if there is a plan
+#define CUBE_NODES  32 // number of nodes up to which grids of three sides are always planned
 
 // ---- the batch ---------------------------------------------------------------------------------
 
@@ -230,8 +231,29 @@ static void choose_sizes(const struct set_search *search, int64_t most, int64_t 
     }
 }
 
+// Adds the first n devices without copies. They have no expert's plan.
+static bool add_uneven(struct set_search *search, const int64_t *first, int64_t n)
+{
+    size_t before = search->n;
+    if (!add_set(search, first, n, 1))
+        return false;
+    if (search->n > before)
+        search->sets[before].uneven = true;
+    return true;
+}
+
+// True if the devices form no grid because their number is prime, but all devices but one do.
+static bool is_prime(int64_t n)
+{
+    for (int64_t side = 2; side * side <= n; side++)
+        if (n % side == 0)
+            return false;
+    return n > 4;
+}
+
 // Adds sets of the first n devices that are repeated as copies; the batch limits the number of
-// copies. Also adds the first host alone, because it may be as fast as several hosts.
+// copies. Also adds the first host alone, because it may be as fast as several hosts, and all
+// devices but one of a prime number: as a grid they may be faster.
 static bool list_copies(struct set_search *search)
 {
     const struct planner_machine *machine = &search->models->planners[0]->machine;
@@ -251,7 +273,8 @@ static bool list_copies(struct set_search *search)
         if (n == host && copies[n] > 1 && !add_set(search, first, n, 1))
             return false;
     }
-    return true;
+    return !is_prime(machine->n) || machine->n > GRID_MOST || copies[machine->n - 1] == 1 ||
+           add_uneven(search, first, machine->n - 1);
 }
 
 static bool add_fixed_shares(struct set_search *search, tile_shares shares)
@@ -416,28 +439,83 @@ static bool list_by_speed(struct set_search *search)
 
 // ---- logical grids -----------------------------------------------------------------------------
 
-// Adds the logical grids of all devices that have these first sides and `left` sides more. Example:
-// 2 x 4 and 4 x 2 for eight devices and two sides.
-static bool list_grids(struct set_search *search, int64_t *grid, int side, int left)
+// True if the devices of the set have the same speed and memory.
+static bool is_alike(const struct set_search *search, const struct device_set *set)
 {
-    const struct planner_machine *machine = &search->models->planners[0]->machine;
-    int64_t n = machine->n;
+    const tsr_topology_device *devices = search->models->planners[0]->machine.topology->device;
+    for (int64_t i = 1; i < set->n; i++)
+        if (!tsr__devices_alike(&devices[set->devices[0]], &devices[set->devices[i]]))
+            return false;
+    return true;
+}
+
+// True if the links of the devices form that grid: the set has its candidates anyway.
+static bool is_wired(const struct set_search *search, const struct device_set *set,
+                     const int64_t *grid, int n)
+{
+    const tsr_topology *topology = search->models->planners[0]->machine.topology;
+    int64_t sides[TSR_COUNT(topology->grid)];
+    return tsr__wired_sides(topology, set->devices, set->n, sides) == n &&
+           memcmp(sides, grid, (size_t)n * sizeof *sides) == 0;
+}
+
+static bool add_grid(struct set_search *search, const struct device_set *set, const int64_t *grid,
+                     int sides)
+{
     size_t before = search->n;
+    if (is_wired(search, set, grid, sides))
+        return true;
+    if (!add_set(search, set->devices, set->n, set->copies))
+        return false;
+    if (search->n > before) {
+        memcpy(search->sets[before].grid, grid, (size_t)sides * sizeof *grid);
+        search->sets[before].only_bound = set->n > GRID_MOST;
+    }
+    return true;
+}
+
+// Adds the logical grids of a set that have these first sides and `left` sides more. Example: 2 x 4
+// and 4 x 2 for eight devices and two sides.
+static bool list_grids(struct set_search *search, const struct device_set *set, int64_t *grid,
+                       int side, int left)
+{
+    int64_t n = set->n;
     for (int i = 0; i < side; i++)
         n /= grid[i];
     for (int64_t size = 2; left > 1 && size <= n / 2; size++) {
         grid[side] = size;
-        if (n % size == 0 && !list_grids(search, grid, side + 1, left - 1))
+        if (n % size == 0 && !list_grids(search, set, grid, side + 1, left - 1))
             return false;
     }
     if (left > 1)
         return true;
     grid[side] = n;
-    if (!add_set(search, machine->all, machine->n, 1))
-        return false;
-    if (search->n > before)
-        memcpy(search->sets[before].grid, grid, (size_t)(side + 1) * sizeof *grid);
-    return true;
+    return add_grid(search, set, grid, side + 1);
+}
+
+// True if all devices were planned at once, so that their grids are listed too.
+static bool has_grids_of_all(const struct set_search *search, const struct device_set *all)
+{
+    return search->at_once && is_alike(search, all);
+}
+
+// Adds the logical grids of two sides of all devices and of the sets that are listed, which are in
+// the order of their estimates: those of the fastest come first.
+static bool list_grids_of_sets(struct set_search *search)
+{
+    struct device_set all = tsr__sets_all(search);
+    int64_t grid[PLAN_MAX_AXES];
+    bool due = has_grids_of_all(search, &all);
+    int64_t time = due && search->at_once->result.feasible ? search->at_once->time : PLAN_NEVER;
+    for (size_t i = 0, n = search->n; i < n; i++) {
+        struct device_set set = search->sets[i];
+        if (due && time <= set.estimate && !list_grids(search, &all, grid, 0, 2))
+            return false;
+        due = due && time > set.estimate;
+        if (!set.fixed_shares && is_alike(search, &set) && !list_grids(search, &set, grid, 0, 2))
+            return false;
+    }
+    return !due || list_grids(search, &all, grid, 0, 2);
 }
 
 // ---- which candidates apply --------------------------------------------------------------------
@@ -518,22 +596,25 @@ bool tsr__sets_list(struct set_search *search)
            (!unlike || subsets || list_by_speed(search));
 }
 
-// True if grids of two sides may be much better than the plans so far: the plan of all devices is
-// not nearly optimal, or memory limited it. Grids help if memory is short: weights are sharded
-// along one side, tokens along the other.
-static bool may_be_better(const struct set_search *search)
+// True if grids of three sides of all devices are worth their time. Their programs are large, so
+// the model must be small, or memory short on few devices, or no other plan may exist.
+static bool is_cube_worth(const struct set_search *search)
 {
     const struct set_plan *all = search->at_once;
-    return !all->result.feasible || all->result.gap > GOOD_GAP || all->planners[0].memory.binds;
+    if (!search->best)
+        return true;
+    return all->set.n <= CUBE_MOST &&
+           (all->planners[0].memory.binds || all->planners[0].n_nodes <= CUBE_NODES);
 }
 
 bool tsr__sets_add_grids(struct set_search *search, int sides)
 {
-    const struct planner *planner = search->models->planners[0];
-    bool allowed = search->models->n == 1 && tsr__sets_free(search->models) &&
-                   tsr__planner_alike(planner) && planner->machine.n <= GRID_MOST;
+    struct device_set all = tsr__sets_all(search);
     int64_t grid[PLAN_MAX_AXES];
-    if (!allowed || (sides > 2 ? search->best != NULL : false && !may_be_better(search)))
+    if (search->models->n > 1 || !tsr__sets_free(search->models))
         return true;
-    return list_grids(search, grid, 0, sides);
+    if (sides == 2)
+        return list_grids_of_sets(search);
+    return !has_grids_of_all(search, &all) || all.n > GRID_MOST || !is_cube_worth(search) ||
+           list_grids(search, &all, grid, 0, sides);
 }

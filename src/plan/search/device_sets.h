@@ -24,6 +24,7 @@ struct device_set {
     bool fixed_shares;  // every tensor is sharded over all devices in the proportions `shares`
     tile_shares shares; // 0: equal parts
     int64_t grid[PLAN_MAX_AXES]; // sides of a logical grid that is tried in addition; 0: none
+    bool only_bound;             // too large to be planned: only a lower bound is found
     enum expert expert;          // allow only the candidates of this expert's plan
     int64_t context;             // length of the sequence; for EXPERT_CONTEXT
     int64_t estimate;            // predicted picoseconds of an expert's plan; PLAN_NEVER: unknown
@@ -114,9 +115,9 @@ bool tsr__sets_free(const struct models *models);
 bool tsr__sets_list(struct set_search *search);
 // True if the weights exceed the memory of all devices together.
 bool tsr__sets_too_small(const struct set_search *search);
-// Adds logical grids of all devices with two or three sides, after all devices were planned at
-// once. Programs of three sides are large, so these grids are added only if there is no plan.
-// False: out of memory.
+// Adds logical grids: with two sides of all listed sets and of all devices, after these were
+// planned; with three sides of all devices, if there is no plan, or if memory is short on few
+// devices. False: out of memory.
 bool tsr__sets_add_grids(struct set_search *search, int sides);
 // Returns the set of all devices.
 struct device_set tsr__sets_all(const struct set_search *search);

@@ -19,9 +19,10 @@
 // number of devices up to which the summary covers each device individually
 #define SUMMED_MOST 64
 // number of sets that are planned with all candidates, the most promising first
-#define FULL_SETS 16
-#define NEARLY    0.02 // a plan on fewer devices that is slower by less is named
-#define ROUNDING  1e-6 // relative difference of cost and bound that is treated as 0
+#define FULL_SETS     16
+#define BEATEN_BY_ALL 1    // a time to beat, in picoseconds, for which no program is built
+#define NEARLY        0.02 // a plan on fewer devices that is slower by less is named
+#define ROUNDING      1e-6 // relative difference of cost and bound that is treated as 0
 
 // ---- device sets -------------------------------------------------------------------------------
 
@@ -278,13 +279,15 @@ static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bo
         struct set_plan plan;
         int64_t beat = cost_to_beat(search);
         bool hopeless = beat && set->least >= beat;
-        if (hopeless || full == FULL_SETS || is_over(search)) {
+        if (hopeless || full == FULL_SETS || is_over(search) || (set->only_bound && !beat)) {
             *bound = int64_min(*bound, set->least);
             continue;
         }
         struct budget part = tsr__budget_next(budget, i + 1 == search->n);
-        TRY(plan_set(search, set, part, beat, &plan));
-        full++;
+        TRY(plan_set(search, set, part, set->only_bound ? BEATEN_BY_ALL : beat, &plan));
+        full += !set->only_bound;
+        if (plan.result.feasible)
+            set->estimate = int64_min(set->estimate, plan.time);
         if (!plan.result.infeasible)
             *bound = int64_min(*bound, int64_max(plan.bound, set->least));
     }
@@ -376,7 +379,8 @@ static tsr_status find_best(struct set_search *search, int64_t *bound)
         TRY(plan_at_once(search, search->n == 0));
     sort_sets(search);
     TRY(plan_sets(search, 0, bound));
-    for (int sides = 2; sides <= PLAN_MAX_AXES && !only_sets; sides++) {
+    sort_sets(search);
+    for (int sides = 2; sides <= PLAN_MAX_AXES; sides++) {
         size_t n = search->n;
         if (!tsr__sets_add_grids(search, sides))
             return TSR_NOMEM;
