@@ -4,9 +4,9 @@
 // share one list.
 //
 //     Example: 24 layers, each with a MatMul of [128, 512] by [512, 2048] in float32. The 24 nodes
-//     have the same key (equal_nodes.c) and share one strategy. Its candidates on 4 devices: "whole", "m/4", "k/4",
-//     "k/4 > m", "k/4 > n", "n/4". A 25th MatMul with a sharding in the model has its own strategy,
-//     with the candidates that match its sharding.
+//     have the same key (equal_nodes.c) and share one strategy. Its candidates on 4 devices:
+//     "whole", "m/4", "k/4", "k/4 > m", "k/4 > n", "n/4". A 25th MatMul with a sharding in the
+//     model has its own strategy, with the candidates that match its sharding.
 //
 // build.c requests the strategy of each node in order, then offers layouts of its neighbours, which
 // may add candidates.

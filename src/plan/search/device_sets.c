@@ -2,7 +2,8 @@
 // device_sets.c - lists the device sets that the search plans in addition to all devices at once.
 //
 // Equal devices: copies of a set of 1, 2, 4 ... 64 devices, or of another number that leaves fewer
-// devices idle, which divide the batch among them. Each set, and all devices, also as logical grids.
+// devices idle, which divide the batch among them. Each set, and all devices, are also planned as
+// logical grids.
 //
 //     Example: batch 64 on 128 hosts of 8 devices (hosts:128x8) with sets of 16 devices. There are
 //     64 copies, each with one sample of the batch. Example: prefill with batch 64 and decode with
