@@ -179,11 +179,11 @@ static void key_work(struct text *key, const struct plan_node *pn, const struct 
     key_text(key, kind->seen ? kind->seen->type : NULL);
 }
 
-// Returns the entry with that key, and adds it if it is new. NULL: out of memory.
-static const struct equal_node *entry_of(struct planner_common *common, struct str key,
-                                         const struct equal_node *equal, const tsr_node *node,
-                                         const struct shapes *shapes)
+// Returns the entry with that key, and adds `equal` if it is new. NULL: out of memory.
+static const struct equal_node *entry_of(const struct planner *planner, struct str key,
+                                         const struct equal_node *equal, const tsr_node *node)
 {
+    struct planner_common *common = planner->shapes.common;
     void **at = tsr__map_at_copy(&common->equal_by_key, key);
     if (!at || *at)
         return at ? *at : NULL;
@@ -191,7 +191,7 @@ static const struct equal_node *entry_of(struct planner_common *common, struct s
     if (!entry)
         return NULL;
     *entry = *equal;
-    (void)tsr__node_load(common->arena->session, node, shapes, &entry->load);
+    (void)tsr__node_load(planner->session, node, planner->shapes.full, &entry->load);
     entry->id = common->n_equal++;
     *at = entry;
     return entry;
@@ -209,8 +209,7 @@ const struct equal_node *tsr__planner_equal(const struct planner *planner,
     key_of(&key, planner, pn->node, pn->rule, equal.whole);
     key_work(&key, pn, &equal);
     if (!key.failed)
-        *known = entry_of(common, (struct str){key.p, key.n}, &equal, pn->node,
-                          planner->shapes.full);
+        *known = entry_of(planner, (struct str){key.p, key.n}, &equal, pn->node);
     tsr__text_free(&key);
     return *known;
 }
