@@ -10,7 +10,8 @@
 
 #include <math.h>
 
-// number of nodes up to which logical grids have all assignments: larger programs take too long
+// number of nodes up to which logical grids have all assignments, without bodies: larger programs
+// take too long
 #define FREE_NODES  32
 #define FASTER_SETS 3 // largest number of sets of faster devices that are tried
 
@@ -246,6 +247,12 @@ static void try_axes(struct candidate_builder *builder, const struct grid *grid,
     }
 }
 
+// True if all assignments of a grid may be tried.
+static bool is_small(const struct planner *planner)
+{
+    return planner->n_nodes <= FREE_NODES && !planner->body_outputs;
+}
+
 // Tries the logical grid of the device set (machine.grid).
 static void try_given(struct candidate_builder *builder, const int64_t *sizes)
 {
@@ -257,7 +264,7 @@ static void try_given(struct candidate_builder *builder, const int64_t *sizes)
         grid.n++;
     }
     try_axes(builder, &grid, true, sizes, factor, 0);
-    if (grid.n == 2 && builder->planner->n_nodes <= FREE_NODES)
+    if (grid.n == 2 && is_small(builder->planner))
         try_axes(builder, &grid, false, sizes, factor, 0);
 }
 
