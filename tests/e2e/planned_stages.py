@@ -173,6 +173,15 @@ def by_hand(folder, model):
     assert rc == 0 and doc["choices"] and doc["choices"][0]["chosen"], "explain: exit %d %s" % (rc, err)
 
 
+def odd_shares(folder, model):
+    """Equal shares of the devices whose number is no power of two."""
+    dims = [w for name, size in (("batch", 8), ("seq", 64), ("dseq", 64)) for w in ("--dim", "%s=%d" % (name, size))]
+    for devices, stages in (("torus:2x3", 2), ("cpu:10", 3)):
+        rc, text, err = harness.call(TESSERA, "plan", model, "--devices", devices, "--stages", str(stages), *dims, "-o", folder + "/p.onnx",
+                                     "--json")
+        assert rc == 0 and len(json.loads(text)["stages"]) == stages, "%s: exit %d %s" % (devices, rc, err)
+
+
 def jobs(models):
     """Yields all settings with all models; a sample has each setting with another model."""
     for k, (name, function, *more) in enumerate([("%s stages for %s on %s" % case, check, case)
@@ -180,6 +189,7 @@ def jobs(models):
         names = ("gpt2_tiny", "llama_tiny") if name == "together" else spine.NAMES
         for model in harness.sample(names, 1, k):
             yield "%s: %s" % (model, name), function, os.path.join(models, model, "model.onnx"), *more
+    yield "t5_tiny: odd shares", odd_shares, os.path.join(models, "t5_tiny", "model.onnx")
 
 
 if __name__ == "__main__":

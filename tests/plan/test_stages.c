@@ -450,6 +450,25 @@ static void no_room_is_told(void **state)
     net_free(t);
 }
 
+// Shares of devices that are no power of two, or that blocks never have.
+static void any_share_of_devices_is_planned(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *devices;
+        int64_t stages;
+    } cases[] = {{"full:6", 2}, {"full:10", 3}, {"ring:9", 3}, {"full:7", 2}};
+    struct chain c = {.n = MOST, .kernel = {3, 5, 7, 9, 3, 5, 7, 9, 3, 5, 7, 9}};
+    for (size_t i = 0; i < TSR_COUNT(cases); i++) {
+        struct net *t = net_new(cases[i].devices, FLOPS, BANDWIDTH, LATENCY, LINK);
+        t->o.stages = cases[i].stages;
+        assert_int_equal(tsr_graph_add_output(t->g, add_chain(t, &c, 0, c.n)), TSR_OK);
+        assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
+        assert_int_equal(t->p.facts.n_stages, cases[i].stages);
+        net_free(t);
+    }
+}
+
 static void too_many_stages_are_refused(void **state)
 {
     (void)state;
@@ -620,6 +639,7 @@ int main(void)
         cmocka_unit_test(choices_are_explained),
         cmocka_unit_test(hosts_may_be_apart),
         cmocka_unit_test(no_room_is_told),
+        cmocka_unit_test(any_share_of_devices_is_planned),
         cmocka_unit_test(too_many_stages_are_refused),
         cmocka_unit_test(memory_may_fail),
     };

@@ -36,14 +36,15 @@ void tsr__search_sizes(struct stage_search *search)
 
 // True if a block of n devices may begin at device `start`. With many devices, and in a coarse
 // search, blocks of one size do not overlap. Example: of 128 devices, blocks of 32 start at 0, 32,
-// 64 and 96. Unlike devices have dozens of kinds of blocks, so a coarse search uses only powers of
-// two and all devices.
+// 64 and 96. Unlike devices have dozens of kinds of blocks, so a coarse search of several sizes
+// uses only powers of two and all devices.
 bool tsr__search_may_start(const struct stage_search *search, size_t start, size_t n)
 {
     bool coarse = search->grain > 1, power_of_two = (n & (n - 1)) == 0;
+    bool one_size = search->smallest == search->largest;
     if (start + n > tsr__search_devices(search) || n < search->smallest || n > search->largest)
         return false;
-    if (coarse && !power_of_two && n != tsr__search_devices(search))
+    if (coarse && !one_size && !power_of_two && n != tsr__search_devices(search))
         return false;
     return (!coarse && tsr__search_devices(search) <= ALL_STARTS) || start % n == 0;
 }
@@ -93,10 +94,11 @@ bool tsr__search_blocks(struct stage_search *search)
             block->memory = tsr__stages_memory(search->staging, block->devices, block->n);
         }
     // Ranges are described by the nodes of the first kind.
-    struct block *first = block_at(search, 0, 0);
-    while (!first->devices)
+    size_t first = 0, n = tsr__search_devices(search) * search->n_sizes;
+    while (first < n && !search->blocks[first].devices)
         first++;
-    return search->staging->all_kinds.n > 0 || tsr__search_kind(search, first);
+    return first == n || search->staging->all_kinds.n > 0 ||
+           tsr__search_kind(search, &search->blocks[first]);
 }
 
 // ---- transfers ---------------------------------------------------------------------------------

@@ -248,13 +248,22 @@ static void try_blocks_of(struct stage_search *search, size_t n, tsr_objective o
         *best = pipeline;
 }
 
+// Returns the largest size of blocks that is at most `most`.
+static size_t largest_size(const struct stage_search *search, size_t most)
+{
+    size_t largest = 1;
+    for (size_t z = 0; z < search->n_sizes && search->sizes[z] <= most; z++)
+        largest = search->sizes[z];
+    return largest;
+}
+
 // Quickly finds some pipeline, so that there is one when time is up. Tries stages of one device,
 // then as few stages as possible on all devices, which is often the best. Example: 16 devices and 2
 // stages: blocks of 8.
 static void find_any(struct stage_search *search, tsr_objective objective, struct pipeline *out)
 {
     try_blocks_of(search, 1, objective, out);
-    size_t share = tsr__search_devices(search) / search->least;
+    size_t share = largest_size(search, tsr__search_devices(search) / search->least);
     if (search->status == TSR_OK && !search->staging->hasty && share > 1)
         try_blocks_of(search, share, objective, out);
 }
