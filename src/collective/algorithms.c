@@ -23,6 +23,16 @@ static bool fits_first_ranks(const struct comm_shape *shape)
     return shape->bytes <= tsr__frame_room(shape->hosts) / (size_t)shape->most;
 }
 
+// True if a sum should go through the first ranks. They send the tensors of their host to all other
+// hosts in one step; lanes send less, in a chain over the hosts and back. So lanes are faster from
+// the size on whose additional bytes take as long as the additional steps.
+static bool prefers_first_ranks(const struct comm_shape *shape)
+{
+    size_t sent = shape->bytes * (size_t)shape->most * (size_t)(shape->hosts - 1);
+    size_t steps = 2 * (size_t)shape->hosts - 3;
+    return fits_first_ranks(shape) && (!shape->in_order || sent <= steps * NET_STEP);
+}
+
 static bool prefers_lanes(const struct comm_shape *shape)
 {
     bool sends_less = shape->members * (shape->hosts - 1) > shape->hosts * shape->hosts;

@@ -166,6 +166,7 @@ struct comm_shape {
 #define SHM_INLINE    (16u << 10) // data in the description of a call in shared memory
 #define NET_FRAME     (64u << 10) // data in the first messages of a call: divided by the receivers,
 #define NET_INLINE    (8u << 10)  // but at least this much to each
+#define NET_STEP      (22u << 10) // data that a network sends in the time that one message takes
 #define HEAD_MEMBERS  8           // of the largest group in which one member folds for all
 #define PINNED_LEAST  (1u << 20)  // with less, synchronization costs more than GPUs save
 
@@ -192,7 +193,7 @@ size_t tsr__frame_room(int members);
 // along lanes need the members of each host one after the other. Without lanes, a scatter sends
 // k (h - 1) / h tensors to a host of k members, along lanes one.
 #define HOSTS_ALGORITHMS(ROW)                                                                      \
-    ROW(HOSTS, first_ranks, "first ranks", ALL_REDUCE, fits_first_ranks(shape))                    \
+    ROW(HOSTS, first_ranks, "first ranks", ALL_REDUCE, prefers_first_ranks(shape))                 \
     ROW(HOSTS, lanes_reduce, "lanes", ALL_REDUCE, shape->in_order)                                 \
     ROW(HOSTS, lanes_scatter, "lanes", REDUCE_SCATTER, prefers_lanes(shape))                       \
     ROW(HOSTS, lanes_gather, "lanes", ALL_GATHER, true)

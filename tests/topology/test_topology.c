@@ -484,6 +484,28 @@ static void times_by_hosts(void **state)
     tsr_session_free(s);
 }
 
+// A larger tensor takes no less time, also where another algorithm begins.
+static void times_grow_with_sizes(void **state)
+{
+    (void)state;
+    tsr_session *s = tsr_session_new(NULL);
+    static const char *const names[] = {"hosts:2x2", "hosts:2x4", "hosts:2x8", "hosts:3x4",
+                                        "hosts:4x4", "hosts:8x2", "4"};
+    static const int kinds[] = {TSR_ALL_REDUCE, TSR_REDUCE_SCATTER, TSR_ALL_GATHER};
+    for (size_t i = 0; i < TSR_COUNT(names); i++)
+        for (size_t k = 0; k < TSR_COUNT(kinds); k++) {
+            tsr_topology *t = read_ok(s, names[i]);
+            int64_t before = 0;
+            for (int64_t bytes = 512; bytes <= 1 << 17; bytes += 512) {
+                int64_t now = price_of(t, kinds[k], bytes);
+                assert_true(now >= before);
+                before = now;
+            }
+            tsr_topology_free(t);
+        }
+    tsr_session_free(s);
+}
+
 // A device has one network port: more hosts do not make a large all-reduce faster.
 static void more_hosts_are_not_faster(void **state)
 {
@@ -881,6 +903,7 @@ int main(void)
         cmocka_unit_test(test_boxes),
         cmocka_unit_test(test_starts),
         cmocka_unit_test(times_by_hosts),
+        cmocka_unit_test(times_grow_with_sizes),
         cmocka_unit_test(more_hosts_are_not_faster),
         cmocka_unit_test(test_network),
         cmocka_unit_test(test_ports),
