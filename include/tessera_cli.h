@@ -206,6 +206,15 @@ TSR_API tsr_status tsr_worker(tsr_session *session, const tsr_worker_options *op
 TSR_API int tsr_hosts_read(const char *list, char *topology, size_t n);
 /* Reads the secret of a job, the first line of a file, into n bytes. */
 TSR_API tsr_status tsr_secret_read(tsr_session *session, const char *file, char *out, size_t n);
+/* Writes 64 random hexadecimal digits and a NUL. Returns false if the system has no random numbers. */
+TSR_API bool tsr_random_digits(char out[65]);
+/* Finds the address at which another host reaches this one: `own` if it is an address and not of
+ * the loopback, else that of the route to the other host. A name of this host would not do: it
+ * might lead to its loopback interface, or be unknown elsewhere. Returns false if there is no route
+ * or n is too small. */
+TSR_API bool tsr_own_address(const char *own, const char *other, char *out, size_t n);
+/* Returns a port of this host that no program uses at this moment; 0: none. */
+TSR_API int tsr_free_port(void);
 
 /* ---- text ---------------------------------------------------------------------------------- */
 
@@ -217,6 +226,9 @@ TSR_API tsr_status tsr_secret_read(tsr_session *session, const char *file, char 
 TSR_API size_t tsr_safe_text(const char *text, size_t n, bool last, char *out, size_t cap,
                              size_t *used);
 
+/* Reads a number of bytes: "16GiB", "512 MB", "1000". Returns false for other texts, less than 1
+ * and 2^62 or more: a sum of a few sizes must not overflow. */
+TSR_API bool tsr_bytes_read(const char *text, int64_t *out);
 /* Returns the candidate that is nearest to a misspelt word, for "did you mean"; NULL: none is
  * near. */
 TSR_API const char *tsr_nearest(const char *word, const char *const *candidates, size_t n);

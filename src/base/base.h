@@ -430,7 +430,11 @@ struct sha256 {
 };
 void tsr__sha256_init(struct sha256 *sha256);
 void tsr__sha256_add(struct sha256 *sha256, const void *p, size_t n);
-void tsr__sha256_hex(struct sha256 *sha256, char out[65]); // finishes the digest
+// Both finish the digest.
+void tsr__sha256_bytes(struct sha256 *sha256, uint8_t out[32]);
+void tsr__sha256_hex(struct sha256 *sha256, char out[65]);
+// Writes 32 bytes as hexadecimal digits and a NUL.
+void tsr__hex(const uint8_t bytes[32], char out[65]);
 
 // ---- diagnostics (diag.c, diag.def) ------------------------------------------------------------
 

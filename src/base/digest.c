@@ -6,6 +6,8 @@
 // memory; the rest is kept in `block`. The rounds exist in plain C and with x86 SHA instructions.
 #include "base/internal.h"
 
+#include <stdio.h>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -145,22 +147,30 @@ void tsr__sha256_add(struct sha256 *sha256, const void *data, size_t n)
         memcpy(sha256->block, p + n / 64 * 64, n % 64);
 }
 
-// Completes the digest and writes it in hexadecimal. The padding (`tail`) ends at byte 56 of a
-// block; the length follows. Example: a message of 3 bytes gets 53 bytes of padding. A message of
-// 60 bytes gets 60: 4 complete the block and 56 start another.
-void tsr__sha256_hex(struct sha256 *sha256, char out[65])
+// The padding (`tail`) ends at byte 56 of a block; the length follows. Example: a message of 3
+// bytes gets 53 bytes of padding. A message of 60 bytes gets 60: 4 complete the block and 56 start
+// another.
+void tsr__sha256_bytes(struct sha256 *sha256, uint8_t out[32])
 {
-    static const char digits[] = "0123456789abcdef";
-    unsigned char tail[72] = {0x80}, length[8];
+    uint8_t tail[72] = {0x80}, length[8];
     uint64_t bits = sha256->bytes * 8;
     for (int i = 0; i < 8; i++)
-        length[i] = (unsigned char)(bits >> (56 - 8 * i));
+        length[i] = (uint8_t)(bits >> (56 - 8 * i));
     tsr__sha256_add(sha256, tail, 1 + (119 - sha256->bytes % 64) % 64);
     tsr__sha256_add(sha256, length, 8);
-    for (int i = 0; i < 32; i++) {
-        unsigned byte = sha256->h[i / 4] >> (24 - i % 4 * 8) & 0xFF;
-        out[2 * i] = digits[byte >> 4];
-        out[2 * i + 1] = digits[byte & 15];
-    }
-    out[64] = 0;
+    for (int i = 0; i < 32; i++)
+        out[i] = (uint8_t)(sha256->h[i / 4] >> (24 - i % 4 * 8));
+}
+
+void tsr__hex(const uint8_t bytes[32], char out[65])
+{
+    for (size_t i = 0; i < 32; i++)
+        snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+}
+
+void tsr__sha256_hex(struct sha256 *sha256, char out[65])
+{
+    uint8_t bytes[32];
+    tsr__sha256_bytes(sha256, bytes);
+    tsr__hex(bytes, out);
 }

@@ -2,6 +2,8 @@
 // str.c - text views: comparing, numbers, device names, edit distance. Allocates nothing.
 #include "base/internal.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <strings.h>
 
 // Compares two texts by bytes: "a" < "ab" < "b".
@@ -164,6 +166,28 @@ struct str tsr__nearest(struct str wanted, const struct str *candidates, size_t 
         if (is_nearer(wanted, candidates[i], &limit))
             nearest = candidates[i];
     return nearest;
+}
+
+bool tsr_bytes_read(const char *text, int64_t *out)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                 {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
+    char *end;
+    double number = text ? strtod(text, &end) : 0;
+    if (!text || end == text || !isfinite(number))
+        return false;
+    end += strspn(end, " ");
+    for (size_t i = 0; i < TSR_COUNT(units); i++) {
+        double bytes = number * units[i].bytes;
+        if (strcasecmp(end, units[i].name) == 0 && bytes >= 1 && bytes < 0x1p62) {
+            *out = (int64_t)bytes;
+            return true;
+        }
+    }
+    return false;
 }
 
 const char *tsr_nearest(const char *word, const char *const *candidates, size_t n)

@@ -160,9 +160,8 @@ int cli_usage(const struct cli *cli, const char *format, ...) __attribute__((for
 const char *cli_removed(const char *option, const char *value);
 
 // Parse values. Return false, or -1, if the text is not valid.
-bool cli_number(const char *text, double *out);      // above 0
-bool cli_count_of(const char *text, uint64_t *out);  // "17"
-bool cli_read_bytes(const char *text, int64_t *out); // "16GiB", "512 MB", "1000"
+bool cli_number(const char *text, double *out);     // above 0
+bool cli_count_of(const char *text, uint64_t *out); // "17"
 #define CLI_MAX_RANK 64
 int cli_shape(const char *text, int64_t *shape);             // "7x4" -> 2 and {7, 4}; "" -> 0
 bool cli_notation(const struct cli *cli, tsr_notation *out); // --notation, default tiles

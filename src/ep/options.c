@@ -23,8 +23,8 @@ struct reader {
     tsr_status status; // TSR_OK so far, else the first error
 };
 
-static tsr_status refuse(struct reader *reader, const char *option, const char *wanted,
-                         const char *value)
+static tsr_status refuse_option(struct reader *reader, const char *option, const char *wanted,
+                                const char *value)
 {
     struct place at = PLACE(.value = str_of(option));
     tsr__diag(reader->session, DIAG_ep_option, &at, wanted,
@@ -66,13 +66,13 @@ static const char *devices_of_hosts(struct reader *reader, const char *text)
     int64_t given = 0;
     int all = tsr_hosts_read(reader->to->hosts, topology, sizeof topology);
     if (all == 0)
-        (void)refuse(reader, "hosts", "give a list such as a:4,b:4, this host first",
-                     reader->to->hosts);
+        (void)refuse_option(reader, "hosts", "give a list such as a:4,b:4, this host first",
+                            reader->to->hosts);
     if (all == 0 || (text && !tsr__str_int(str_of(text), &given)))
         return text;
     snprintf(hint, sizeof hint, "the hosts have %d devices", all);
     if (text && given != all)
-        (void)refuse(reader, "devices", hint, text);
+        (void)refuse_option(reader, "devices", hint, text);
     return tsr__arena_str(&reader->to->arena, str_of(topology)).p;
 }
 
@@ -89,34 +89,18 @@ static void read_devices(struct reader *reader, const char *text)
         tsr_status st = tsr_topology_find(reader->session, text, getenv("TESSERA_CUDA"),
                                           getenv("TESSERA_NCCL"), &options->plan_options.topology);
         if (st != TSR_OK)
-            (void)refuse(reader, "devices", "give a number of devices, or a topology", text);
+            (void)refuse_option(reader, "devices", "give a number of devices, or a topology", text);
         return;
     }
     if (!tsr__str_int(str_of(text), &options->plan_options.devices) ||
         options->plan_options.devices < 1)
-        (void)refuse(reader, "devices", "give a number from 1 up", text);
+        (void)refuse_option(reader, "devices", "give a number from 1 up", text);
 }
 
-// Reads a size such as "16GiB", "512MB" or "1000".
 static void read_memory(struct reader *reader, const char *text)
 {
-    static const struct {
-        const char *name;
-        double bytes;
-    } units[] = {{"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                 {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12}};
-    if (!text)
-        return;
-    char *end;
-    double number = strtod(text, &end);
-    end += strspn(end, " ");
-    for (size_t i = 0; end != text && isfinite(number) && i < TSR_COUNT(units); i++)
-        if (strcasecmp(end, units[i].name) == 0 && number * units[i].bytes >= 1 &&
-            number * units[i].bytes < 0x1p62) {
-            reader->to->plan_options.memory = (int64_t)(number * units[i].bytes);
-            return;
-        }
-    (void)refuse(reader, "memory", "give bytes per device, such as 16GiB", text);
+    if (text && !tsr_bytes_read(text, &reader->to->plan_options.memory))
+        (void)refuse_option(reader, "memory", "give bytes per device, such as 16GiB", text);
 }
 
 // Reads one item of a list, such as "batch=8". Splits at the last '=', because a name may contain
@@ -140,7 +124,7 @@ static void read_dims(struct reader *reader, const char *text)
 {
     for (const char *at = text; at && *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ','))
         if (!read_dim(reader, (struct str){at, strcspn(at, ",")})) {
-            (void)refuse(reader, "dims", "give sizes as in batch=1,seq=128", text);
+            (void)refuse_option(reader, "dims", "give sizes as in batch=1,seq=128", text);
             return;
         }
     reader->to->plan_options.sizes = reader->to->dims.at;
@@ -156,12 +140,12 @@ static void read_run(struct reader *reader)
     options->transport_given = transport != NULL;
     options->processes = transport && strcmp(transport, "shm") == 0;
     if (transport && options->hosts)
-        (void)refuse(reader, "transport", "leave it out: ranks on several hosts use UCX",
-                     transport);
+        (void)refuse_option(reader, "transport", "leave it out: ranks on several hosts use UCX",
+                            transport);
     else if (transport && !options->processes && strcmp(transport, "threads") != 0)
-        (void)refuse(reader, "transport", "give threads or shm", transport);
+        (void)refuse_option(reader, "transport", "give threads or shm", transport);
     if (threads && (!tsr__str_int(str_of(threads), &n) || n < 0 || n > MAX_THREADS))
-        (void)refuse(reader, "threads", "give a number of threads per rank, or 0", threads);
+        (void)refuse_option(reader, "threads", "give a number of threads per rank, or 0", threads);
     options->threads = (int)n;
 }
 
@@ -187,7 +171,7 @@ static void read_hosts(struct reader *reader)
     options->rsh = entry(reader, PREFIX "rsh");
     options->interface = entry(reader, PREFIX "interface");
     if (port && (!tsr__str_int(str_of(port), &n) || n < 1 || n > 65535))
-        (void)refuse(reader, "port", "give the port of the workers, from 1 to 65535", port);
+        (void)refuse_option(reader, "port", "give the port of the workers, from 1 to 65535", port);
     options->port = (int)n;
     if (!options->hosts) {
         need_hosts(reader, "port", port);
@@ -213,10 +197,11 @@ static void read_caches(struct reader *reader, const char *text)
     struct ep_options *options = reader->to;
     options->ranks_keep = text && strcmp(text, "ranks") == 0;
     if (text && !options->ranks_keep && strcmp(text, "application") != 0)
-        (void)refuse(reader, "caches", "give application or ranks", text);
+        (void)refuse_option(reader, "caches", "give application or ranks", text);
     if (options->ranks_keep && options->context)
-        (void)refuse(reader, "caches",
-                     "leave it out: an EPContext model (ep.context_enable) cannot have it", text);
+        (void)refuse_option(reader, "caches",
+                            "leave it out: an EPContext model (ep.context_enable) cannot have it",
+                            text);
 }
 
 static bool read_flag(struct reader *reader, const char *name, const char *key)
@@ -225,7 +210,7 @@ static bool read_flag(struct reader *reader, const char *name, const char *key)
     if (!text || strcmp(text, "0") == 0 || strcasecmp(text, "false") == 0)
         return false;
     if (strcmp(text, "1") != 0 && strcasecmp(text, "true") != 0)
-        (void)refuse(reader, name, "give 0 or 1", text);
+        (void)refuse_option(reader, name, "give 0 or 1", text);
     return true;
 }
 

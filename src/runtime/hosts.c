@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 
 #define MOST_HOSTS  1024
@@ -68,7 +69,7 @@ int tsr_hosts_read(const char *list, char *topology, size_t n)
 
 // ---- secrets ------------------------------------------------------------------------------------
 
-static tsr_status refuse(tsr_session *session, const char *file, const char *text)
+static tsr_status refuse_secret(tsr_session *session, const char *file, const char *text)
 {
     return tsr__run_refuse(session, DIAG_run_options, file,
                            "give a file whose first line is the secret", text);
@@ -98,7 +99,7 @@ tsr_status tsr_secret_read(tsr_session *session, const char *file, char *out, si
     FILE *f = fopen(file, "re");
     if (!f) {
         snprintf(text, sizeof text, "the file with the secret: %s", strerror(errno));
-        return refuse(session, file, text);
+        return refuse_secret(session, file, text);
     }
     tsr_status st = check_access(session, file, f);
     bool read = fgets(line, sizeof line, f) != NULL;
@@ -109,9 +110,18 @@ tsr_status tsr_secret_read(tsr_session *session, const char *file, char *out, si
     line[strcspn(line, "\r\n")] = 0;
     size_t length = strlen(line);
     if (length == 0)
-        return refuse(session, file, "the first line of the file with the secret is empty");
+        return refuse_secret(session, file, "the first line of the file with the secret is empty");
     if (length > MOST_SECRET || length >= n)
-        return refuse(session, file, "the secret is too long: at most 4096 characters");
+        return refuse_secret(session, file, "the secret is too long: at most 4096 characters");
     memcpy(out, line, length + 1);
     return TSR_OK;
+}
+
+bool tsr_random_digits(char out[65])
+{
+    uint8_t bytes[32];
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        return false;
+    tsr__hex(bytes, out);
+    return true;
 }

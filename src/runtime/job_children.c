@@ -403,7 +403,7 @@ static tsr_status open_apart(struct children *children)
     for (int i = 1; i < children->hosts->n; i++)
         TRY(answer_of(children, children->hosts->at[i].first, &note));
     tsr__job_hosts_progress(children);
-    children->options.port = tsr__meet_free_port();
+    children->options.port = tsr_free_port();
     for (int i = 0; i < children->ranks; i++) {
         struct message message = tsr__message_new();
         tsr__job_hosts_put_place(children, &message);

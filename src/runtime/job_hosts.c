@@ -23,7 +23,7 @@ bool tsr__run_in_workers(const tsr_run_options *options)
     return options->hosts && options->ranks == 0 && !other && !tsr_launcher(NULL, NULL, NULL);
 }
 
-static tsr_status refuse(tsr_session *session, const char *hint, const char *text)
+static tsr_status refuse_hosts(tsr_session *session, const char *hint, const char *text)
 {
     return tsr__run_refuse(session, DIAG_hosts_invalid, NULL, hint, text);
 }
@@ -38,8 +38,8 @@ static tsr_status read_hosts(tsr_job *job, struct job_hosts *hosts)
     size_t n = 1;
     char text[160];
     if (ranks == 0)
-        return refuse(job->session, "write a list such as a:4,b:4 or a,[fd00::2]:4",
-                      "the list of hosts is not valid");
+        return refuse_hosts(job->session, "write a list such as a:4,b:4 or a,[fd00::2]:4",
+                            "the list of hosts is not valid");
     for (const char *p = list; *p; p++)
         n += *p == ',';
     hosts->at = ARENA_ARRAY(&job->arena, struct job_host, n);
@@ -55,7 +55,7 @@ static tsr_status read_hosts(tsr_job *job, struct job_hosts *hosts)
         return arena_status(&job->arena);
     snprintf(text, sizeof text, "the hosts have %d devices, but the partition has %lld ranks",
              ranks, (long long)job->bundle.manifest.n_ranks);
-    return refuse(job->session, "give as many devices as the partition has ranks", text);
+    return refuse_hosts(job->session, "give as many devices as the partition has ranks", text);
 }
 
 // ---- options ------------------------------------------------------------------------------------
@@ -66,36 +66,26 @@ static tsr_status check_options(const tsr_job *job)
     const tsr_run_options *options = &job->options;
     TRY(tsr__plugin_need(job->session, options->plugins));
     if (!options->secret || !*options->secret)
-        return refuse(job->session, "use the file with the secret of the workers: --secret-file",
-                      "ranks on other hosts need a secret");
+        return refuse_hosts(job->session,
+                            "use the file with the secret of the workers: --secret-file",
+                            "ranks on other hosts need a secret");
     if (options->ort_ops)
-        return refuse(job->session, "register the operators in the engine of every host instead",
-                      "workers accept no operator libraries from a session");
+        return refuse_hosts(job->session,
+                            "register the operators in the engine of every host instead",
+                            "workers accept no operator libraries from a session");
     if (options->n_provider_options)
-        return refuse(job->session, "leave them out, or start the ranks by `tessera launch`",
-                      "workers accept no options of execution providers from a session");
+        return refuse_hosts(job->session, "leave them out, or start the ranks by `tessera launch`",
+                            "workers accept no options of execution providers from a session");
     return TSR_OK;
-}
-
-// Makes the public text of which the secret of this job is derived.
-static const char *make_token(struct arena *arena)
-{
-    unsigned char bytes[32];
-    char text[65];
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return NULL;
-    for (size_t i = 0; i < sizeof bytes; i++)
-        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-    return tsr__arena_str(arena, str_of(text)).p;
 }
 
 // Sets the options with which the ranks of this host join.
 static tsr_status set_options(tsr_job *job, struct children *children, struct job_hosts *hosts)
 {
-    char secret[65];
+    char secret[65], token[65];
     hosts->port = job->options.port ? job->options.port : LINE_PORT;
     hosts->secret = tsr__arena_str(&job->arena, str_of(job->options.secret)).p;
-    hosts->token = make_token(&job->arena);
+    hosts->token = tsr_random_digits(token) ? tsr__arena_str(&job->arena, str_of(token)).p : NULL;
     if (!hosts->secret || !hosts->token)
         return TSR_NOMEM;
     tsr__meet_derive(hosts->secret, hosts->token, secret);
@@ -159,31 +149,14 @@ tsr_status tsr__job_hosts_about(const tsr_job *job, struct arena *arena, struct 
     return arena_status(arena);
 }
 
-static bool is_loopback_name(const char *name)
-{
-    return strncmp(name, "127.", 4) == 0 || strcmp(name, "::1") == 0 ||
-           strcmp(name, "localhost") == 0;
-}
-
-// Finds the address of rank 0 for the other hosts: as given, if the list has an address; else that
-// of the route to the first worker. The name of this host might lead to its loopback interface, or
-// be unknown elsewhere.
-static bool find_address(const struct children *children, char *out, size_t n)
-{
-    const struct job_hosts *hosts = children->hosts;
-    const char *own = hosts->at[0].name;
-    bool numeric = strspn(own, "0123456789.") == strlen(own) || strchr(own, ':');
-    if (hosts->n == 1 || (numeric && !is_loopback_name(own)))
-        return (size_t)snprintf(out, n, "%s", own) < n;
-    return tsr__meet_route_to(hosts->at[1].name, out, n);
-}
-
 // Writes the place of rank 0 to a message for each rank.
 void tsr__job_hosts_put_place(const struct children *children, struct message *message)
 {
     char address[256] = "", place[280];
-    if (!find_address(children, address, sizeof address))
-        snprintf(address, sizeof address, "%s", children->hosts->at[0].name);
+    const struct job_hosts *hosts = children->hosts;
+    const char *own = hosts->at[0].name;
+    if (hosts->n == 1 || !tsr_own_address(own, hosts->at[1].name, address, sizeof address))
+        snprintf(address, sizeof address, "%s", own);
     snprintf(place, sizeof place, strchr(address, ':') ? "[%s]" : "%s", address);
     tsr__message_put_text(message, str_of(place));
     tsr__message_put_int(message, children->options.port);

@@ -340,11 +340,6 @@ tsr_status tsr__door_next(struct line_door *door, double wait_s, struct line **o
 int tsr__door_refused(const struct line_door *door); // connections with another secret so far
 void tsr__door_close(struct line_door *door);        // NULL is allowed
 
-// Finds the address of this host on the route to another one. False: the name is unknown, or there
-// is no route.
-bool tsr__meet_route_to(const char *host, char *out, size_t n);
-// Returns a free port of this host at this moment; 0: none.
-int tsr__meet_free_port(void);
 // Derives a secret of 64 hexadecimal digits for one job from a shared secret and a public text.
 void tsr__meet_derive(const char *secret, const char *text, char out[65]);
 

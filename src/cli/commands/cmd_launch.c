@@ -7,11 +7,8 @@
 //   rank 0 on a, local rank 0 of 2; rank 1 on a, local rank 1 of 2; rank 2 on b, local rank 0 of 1
 #include "cli/launch/launch.h"
 
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define DEFAULT_PORT  29500
@@ -42,9 +39,7 @@ static const struct launch_rank *first_remote(const struct launch *launch)
     return NULL;
 }
 
-// Returns the address at which other ranks reach rank 0. If rank 0 is on this host, this is the
-// address of the interface that connects to the first remote host. A name would not do, because
-// that host may not know this host's name.
+// Returns the address at which other ranks reach rank 0.
 static const char *master_of(const struct launch *launch)
 {
     static char address[256];
@@ -55,44 +50,15 @@ static const char *master_of(const struct launch *launch)
         return zero->host;
     if (launch->interface && launch_address_of(launch->interface, address, sizeof address))
         return address;
-    if (launch_is_address(zero->host) && strcmp(zero->host, "127.0.0.1") &&
-        strcmp(zero->host, "::1"))
-        return zero->host;
-    if (!launch_route_to(remote->host, address, sizeof address))
+    if (!tsr_own_address(zero->host, remote->host, address, sizeof address))
         gethostname(address, sizeof address - 1);
     return address;
-}
-
-// Returns a free port. If another program takes it before rank 0 does, rank 0 reports an error and
-// the user starts again.
-static int free_port(void)
-{
-    struct sockaddr_in any = {.sin_family = AF_INET};
-    socklen_t bytes = sizeof any;
-    int port = DEFAULT_PORT, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return port;
-    if (bind(fd, (struct sockaddr *)(void *)&any, sizeof any) == 0 &&
-        getsockname(fd, (struct sockaddr *)(void *)&any, &bytes) == 0)
-        port = ntohs(any.sin_port);
-    close(fd);
-    return port;
-}
-
-static const char *make_secret(void)
-{
-    static char text[65];
-    unsigned char bytes[32];
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return NULL;
-    for (size_t i = 0; i < sizeof bytes; i++)
-        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-    return text;
 }
 
 // Reads the settings of the launch: options, else the environment, else defaults.
 static int prepare(struct cli *cli, struct launch *launch)
 {
+    static char secret[65];
     tsr_run_options meeting = {.size = sizeof meeting};
     int code = cli_fill(cli, OPTION_RUN, &meeting);
     if (!code)
@@ -104,11 +70,13 @@ static int prepare(struct cli *cli, struct launch *launch)
     if (!launch->master)
         launch->master = master_of(launch);
     launch->port = meeting.port;
+    if (!launch->port && launch->ranks[0].local)
+        launch->port = tsr_free_port();
     if (!launch->port)
-        launch->port = launch->ranks[0].local ? free_port() : DEFAULT_PORT;
+        launch->port = DEFAULT_PORT;
     launch->secret = cli_text_or(meeting.secret, NULL);
-    if (!launch->secret)
-        launch->secret = make_secret();
+    if (!launch->secret && tsr_random_digits(secret))
+        launch->secret = secret;
     if (!launch->secret)
         return cli_usage(
             cli,

@@ -37,9 +37,6 @@ char *launch_script(const struct launch *launch, const struct launch_rank *rank)
 
 // True if `host` is the name or an address of this host.
 bool launch_is_here(const char *host);
-bool launch_is_address(const char *host); // an IP address, not a name
-// Finds the source address of connections to `host`.
-bool launch_route_to(const char *host, char *out, size_t n);
 bool launch_address_of(const char *interface, char *out, size_t n);
 
 #endif

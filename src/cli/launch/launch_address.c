@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// launch_address.c - recognizes this host, and finds the address at which other hosts reach it.
+// launch_address.c - recognizes this host, and finds the address of an interface.
 #include "cli/launch/launch.h"
 
 #include <ifaddrs.h>
@@ -58,39 +58,6 @@ bool launch_is_here(const char *host)
     return here;
 }
 
-static bool write_address(const struct sockaddr *address, socklen_t bytes, char *out, size_t n)
-{
-    return getnameinfo(address, bytes, out, (socklen_t)n, NULL, 0, NI_NUMERICHOST) == 0;
-}
-
-bool launch_is_address(const char *host)
-{
-    struct addrinfo want = {.ai_flags = AI_NUMERICHOST}, *found = NULL;
-    if (getaddrinfo(host, NULL, &want, &found) != 0)
-        return false;
-    freeaddrinfo(found);
-    return true;
-}
-
-// Finds the address that this host uses for connections to another. Connecting a datagram socket
-// sends no data, but makes the kernel choose a route.
-bool launch_route_to(const char *host, char *out, size_t n)
-{
-    struct addrinfo want = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
-    struct sockaddr_storage own = {0};
-    socklen_t bytes = sizeof own;
-    if (getaddrinfo(host, "9", &want, &found) != 0)
-        return false;
-    int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool routed = fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
-                  getsockname(fd, (struct sockaddr *)(void *)&own, &bytes) == 0 &&
-                  write_address((struct sockaddr *)(void *)&own, bytes, out, n);
-    if (fd >= 0)
-        close(fd);
-    freeaddrinfo(found);
-    return routed;
-}
-
 // Finds the address of an interface; IPv4 is preferred.
 bool launch_address_of(const char *interface, char *out, size_t n)
 {
@@ -102,9 +69,10 @@ bool launch_address_of(const char *interface, char *out, size_t n)
     for (int i = 0; i < 2 && !found; i++)
         for (const struct ifaddrs *at = own; at && !found; at = at->ifa_next) {
             socklen_t bytes = i == 0 ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-            found = at->ifa_addr && at->ifa_addr->sa_family == families[i] &&
-                    strcmp(at->ifa_name, interface) == 0 &&
-                    write_address(at->ifa_addr, bytes, out, n);
+            found =
+                at->ifa_addr && at->ifa_addr->sa_family == families[i] &&
+                strcmp(at->ifa_name, interface) == 0 &&
+                getnameinfo(at->ifa_addr, bytes, out, (socklen_t)n, NULL, 0, NI_NUMERICHOST) == 0;
         }
     freeifaddrs(own);
     return found;

@@ -55,7 +55,7 @@ int cli_memory_limit(const struct cli *cli, size_t *out)
     int64_t bytes = 0;
     if (!text)
         bytes = default_limit();
-    else if (!cli_read_bytes(text, &bytes))
+    else if (!tsr_bytes_read(text, &bytes))
         return cli_usage(cli, "--memory-limit needs a size such as 2GiB, not '%s'", text);
     *out = (uint64_t)bytes < SIZE_MAX ? (size_t)bytes : SIZE_MAX;
     return 0;

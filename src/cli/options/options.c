@@ -152,29 +152,6 @@ bool cli_number(const char *text, double *out)
     return true;
 }
 
-bool cli_read_bytes(const char *text, int64_t *out)
-{
-    static const struct {
-        const char *name;
-        double bytes;
-    } units[] = {{"", 1},         {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 0x1p30},
-                 {"TiB", 0x1p40}, {"KB", 1e3}, {"MB", 1e6},     {"GB", 1e9},        {"TB", 1e12}};
-    char *end;
-    double v = strtod(text, &end);
-    if (end == text || !isfinite(v))
-        return false;
-    while (*end == ' ')
-        end++;
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        // Below 2^62, so that sums of a few sizes do not overflow. 0 would mean no limit.
-        if (strcasecmp(end, units[i].name) == 0 && v * units[i].bytes >= 1 &&
-            v * units[i].bytes < 0x1p62) {
-            *out = (int64_t)(v * units[i].bytes);
-            return true;
-        }
-    return false;
-}
-
 int cli_shape(const char *text, int64_t *shape)
 {
     int rank = 0;
@@ -295,7 +272,7 @@ static int fill_one(const struct cli *cli, const struct given *given, void *to)
             return cli_usage(cli, "%s needs a positive number, not '%s'", name, given->value);
         return 0;
     case OPTION_BYTES:
-        if (!cli_read_bytes(given->value, to))
+        if (!tsr_bytes_read(given->value, to))
             return cli_usage(cli, "%s needs a size such as 8GiB, not '%s'", name, given->value);
         return 0;
     default:

@@ -62,7 +62,7 @@ static struct meet_address unix_address(int port)
     return out;
 }
 
-static bool is_local_name(const char *host)
+bool tsr__meet_is_local(const char *host)
 {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 ||
            strcmp(host, "localhost") == 0;
@@ -75,7 +75,7 @@ bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *ou
 {
     char port[16];
     struct addrinfo want = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG}, *found = NULL;
-    if (is_local_name(place->host) && strcmp(place->host, "localhost") != 0)
+    if (tsr__meet_is_local(place->host) && strcmp(place->host, "localhost") != 0)
         want.ai_flags = AI_NUMERICHOST; // AI_ADDRCONFIG would ignore the loopback
     snprintf(port, sizeof port, "%d", place->port);
     int failed = getaddrinfo(place->host, port, &want, &found);
@@ -187,7 +187,7 @@ static int listen_on_interface(const char *interface, const struct meet_place *p
     return listen_at(plain(&own.address), own.bytes);
 }
 
-static bool is_numeric(const char *host)
+bool tsr__meet_is_address(const char *host)
 {
     struct addrinfo want = {.ai_flags = AI_NUMERICHOST}, *found = NULL;
     if (getaddrinfo(host, NULL, &want, &found) != 0)
@@ -200,11 +200,11 @@ static int listen_on_network(const struct meet_place *place, const struct meet_a
 {
     const struct meet_address *first = &found->list[0];
     char name[IF_NAMESIZE];
-    if (is_local_name(place->host))
+    if (tsr__meet_is_local(place->host))
         return listen_at(plain(&first->address), first->bytes);
     if (place->interface && tsr__meet_interface_of(place->interface, name))
         return listen_on_interface(name, place, found);
-    if (is_numeric(place->host)) {
+    if (tsr__meet_is_address(place->host)) {
         int fd = listen_at(plain(&first->address), first->bytes);
         if (fd >= 0 || errno != EADDRNOTAVAIL)
             return fd;

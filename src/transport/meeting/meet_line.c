@@ -153,7 +153,7 @@ bool tsr__line_from(const struct line *line, char *out, size_t n)
 }
 
 // Asks the kernel: connecting a datagram socket chooses the route but sends nothing.
-bool tsr__meet_route_to(const char *host, char *out, size_t n)
+static bool route_to(const char *host, char *out, size_t n)
 {
     struct addrinfo want = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
     if (getaddrinfo(host, "9", &want, &found) != 0)
@@ -167,8 +167,15 @@ bool tsr__meet_route_to(const char *host, char *out, size_t n)
     return reached;
 }
 
+bool tsr_own_address(const char *own, const char *other, char *out, size_t n)
+{
+    if (tsr__meet_is_address(own) && !tsr__meet_is_local(own))
+        return (size_t)snprintf(out, n, "%s", own) < n;
+    return route_to(other, out, n);
+}
+
 // If another program takes the port before it is used, the ranks report that they cannot listen.
-int tsr__meet_free_port(void)
+int tsr_free_port(void)
 {
     struct sockaddr_in any = {.sin_family = AF_INET};
     socklen_t bytes = sizeof any;
@@ -186,6 +193,5 @@ void tsr__meet_derive(const char *secret, const char *text, char out[65])
 {
     uint8_t code[MEET_CODE];
     tsr__meet_hmac(secret, strlen(secret), text, strlen(text), code);
-    for (size_t i = 0; i < sizeof code; i++)
-        snprintf(out + 2 * i, 3, "%02x", code[i]);
+    tsr__hex(code, out);
 }

@@ -54,6 +54,8 @@ bool tsr__meet_resolve(const struct meet_place *place, struct meet_addresses *ou
 // Opens at most two listening sockets for rank 0. Returns their number; 0: errno has the reason.
 int tsr__meet_listen(const struct meet_place *place, const struct meet_addresses *found,
                      int fds[2]);
+bool tsr__meet_is_address(const char *host); // an IP address, not a name
+bool tsr__meet_is_local(const char *host);   // an address of the loopback, or localhost
 // Finds the interface of this host with that name, that address, or an address in that network
 // ("10.1.0.0/16").
 bool tsr__meet_interface_of(const char *text, char name[IF_NAMESIZE]);

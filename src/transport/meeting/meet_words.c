@@ -31,19 +31,6 @@ static uint32_t get32(const uint8_t *in)
 
 // ---- codes --------------------------------------------------------------------------------------
 
-static unsigned nibble(char digit)
-{
-    return digit <= '9' ? (unsigned)(digit - '0') : (unsigned)(digit - 'a' + 10);
-}
-
-static void digest_of(struct sha256 *sha256, uint8_t out[MEET_CODE])
-{
-    char hex[65];
-    tsr__sha256_hex(sha256, hex);
-    for (int i = 0; i < MEET_CODE; i++)
-        out[i] = (uint8_t)(nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1]));
-}
-
 // Computes a message authentication code (RFC 2104 with SHA-256): H(key ^ opad, H(key ^ ipad,
 // text)). A key longer than a block is replaced by its digest.
 void tsr__meet_hmac(const void *key, size_t key_bytes, const void *p, size_t bytes,
@@ -54,7 +41,7 @@ void tsr__meet_hmac(const void *key, size_t key_bytes, const void *p, size_t byt
     if (key_bytes > sizeof block) {
         tsr__sha256_init(&sha256);
         tsr__sha256_add(&sha256, key, key_bytes);
-        digest_of(&sha256, block);
+        tsr__sha256_bytes(&sha256, block);
     } else if (key_bytes) {
         memcpy(block, key, key_bytes);
     }
@@ -66,11 +53,11 @@ void tsr__meet_hmac(const void *key, size_t key_bytes, const void *p, size_t byt
     tsr__sha256_add(&sha256, inner, sizeof inner);
     if (bytes)
         tsr__sha256_add(&sha256, p, bytes);
-    digest_of(&sha256, out);
+    tsr__sha256_bytes(&sha256, out);
     tsr__sha256_init(&sha256);
     tsr__sha256_add(&sha256, outer, sizeof outer);
     tsr__sha256_add(&sha256, out, MEET_CODE);
-    digest_of(&sha256, out);
+    tsr__sha256_bytes(&sha256, out);
 }
 
 // True if all bytes are equal. Compares them in constant time, so that timing reveals nothing.
@@ -129,7 +116,7 @@ void tsr__meet_frame_code(const struct meet_key *key, enum meet_side side, uint6
     tsr__sha256_init(&sha256); // data enters by its digest, so the coded text is short
     if (bytes)
         tsr__sha256_add(&sha256, data, bytes);
-    digest_of(&sha256, said + 9 + MEET_HEAD);
+    tsr__sha256_bytes(&sha256, said + 9 + MEET_HEAD);
     tsr__meet_hmac(key->bytes, sizeof key->bytes, said, sizeof said, out);
 }
 
