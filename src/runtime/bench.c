@@ -419,27 +419,13 @@ static tsr_status bench_take(struct spawn *spawn, tsr_session *session, int rank
     return TSR_OK;
 }
 
-static tsr_status bench_children(tsr_session *session, const tsr_run_options *options,
-                                 struct bench_work *work)
+// Measures in child processes. A child that runs an unsharded model leaves its GPU to the ranks
+// that this process starts afterwards.
+static tsr_status bench_in_children(tsr_session *session, const tsr_run_options *options,
+                                    bool unsharded, struct bench_work *work)
 {
     struct spawn spawn = {.options = options, .work = bench_work, .take = bench_take, .data = work};
-    TRY(tsr__tensors_on_host(work->inputs));
-    TRY(tsr__run_prepare(session, work->path, options, &spawn.n));
-    return tsr__spawn(session, &spawn);
-}
-
-// Measures an unsharded model in a child process, so that this process does not use its GPU and can
-// start ranks afterwards.
-static tsr_status bench_model_in_child(tsr_session *session, const tsr_run_options *options,
-                                       struct bench_work *work)
-{
-    struct spawn spawn = {
-        .options = options, .work = bench_work, .take = bench_take, .data = work, .n = 1};
-    struct engine *engine;
-    TRY(tsr__tensors_on_host(work->inputs));
-    TRY(tsr__gpu_refuse_fork(session, options));
-    TRY(tsr__engine(session, &engine)); // the child inherits it
-    return tsr__spawn(session, &spawn);
+    return tsr__spawn_runs(session, work->path, unsharded, work->inputs, &spawn);
 }
 
 static tsr_status bench(tsr_session *session, const tsr_run_options *given, struct bench_work *work)
@@ -449,9 +435,9 @@ static tsr_status bench(tsr_session *session, const tsr_run_options *given, stru
     TRY(tsr__run_options(session, given, &options));
     bool spawns = tsr__run_spawns(session, &options);
     if (spawns && is_folder(work->path) && !tsr__run_in_workers(&options))
-        return bench_children(session, &options, work);
+        return bench_in_children(session, &options, false, work);
     if (spawns && tsr__gpu_named(session, options.device, &options))
-        return bench_model_in_child(session, &options, work);
+        return bench_in_children(session, &options, true, work);
     return bench_here(session, work->path, &options, work->inputs, work->seconds, work->result);
 }
 

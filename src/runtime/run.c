@@ -54,32 +54,12 @@ static tsr_status run_take(struct spawn *spawn, tsr_session *session, int rank, 
     return tsr__facts_take(session, in);
 }
 
-// Runs the ranks in child processes. These are forks: they inherit the inputs without a copy, but
-// not GPU memory of this process.
-static tsr_status run_processes(tsr_session *session, const char *folder,
-                                const tsr_run_options *options, const tsr_tensors *inputs,
-                                tsr_tensors *outputs)
+// Runs the ranks of a partition, or an unsharded model, in child processes.
+static tsr_status run_in_children(tsr_session *session, const tsr_run_options *options,
+                                  struct run_work work)
 {
-    struct run_work work = {folder, false, inputs, outputs};
     struct spawn spawn = {.options = options, .work = run_work, .take = run_take, .data = &work};
-    TRY(tsr__tensors_on_host(inputs));
-    TRY(tsr__run_prepare(session, folder, options, &spawn.n));
-    return tsr__spawn(session, &spawn);
-}
-
-// Runs an unsharded model in a child process, so that this process does not use its GPU.
-static tsr_status run_model_in_child(tsr_session *session, const char *path,
-                                     const tsr_run_options *options, const tsr_tensors *inputs,
-                                     tsr_tensors *outputs)
-{
-    struct run_work work = {path, true, inputs, outputs};
-    struct spawn spawn = {
-        .options = options, .work = run_work, .take = run_take, .data = &work, .n = 1};
-    struct engine *engine;
-    TRY(tsr__tensors_on_host(inputs));
-    TRY(tsr__gpu_refuse_fork(session, options));
-    TRY(tsr__engine(session, &engine)); // the child inherits it
-    return tsr__spawn(session, &spawn);
+    return tsr__spawn_runs(session, work.path, work.unsharded, work.inputs, &spawn);
 }
 
 // ---- a single run ------------------------------------------------------------------------------
@@ -138,7 +118,8 @@ tsr_status tsr_run_model(tsr_session *session, const char *path, const tsr_run_o
     TRY(check_call(session, options, inputs, outputs, &run_options));
     if (tsr__run_spawns(session, &run_options) &&
         tsr__gpu_named(session, run_options.device, &run_options))
-        return run_model_in_child(session, path, &run_options, inputs, outputs);
+        return run_in_children(session, &run_options,
+                               (struct run_work){path, true, inputs, outputs});
     struct arena arena = {.session = session};
     const char *weights = tsr__folder_of(&arena, path).p;
     struct memory_mark before = tsr__memory_mark(weights);
@@ -163,7 +144,8 @@ tsr_status tsr_run(tsr_session *session, const char *folder, const tsr_run_optio
     tsr_job *job = NULL;
     TRY(check_call(session, options, inputs, outputs, &run_options));
     if (tsr__run_spawns(session, &run_options) && !tsr__run_in_workers(&run_options))
-        return run_processes(session, folder, &run_options, inputs, outputs);
+        return run_in_children(session, &run_options,
+                               (struct run_work){folder, false, inputs, outputs});
     struct memory_mark before = tsr__memory_mark(folder);
     TRY(tsr__job_open(session, folder, &run_options, false, &job));
     // Inputs that the rank reads without a copy count as its memory, although they existed before.

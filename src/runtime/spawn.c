@@ -483,3 +483,18 @@ tsr_status tsr__spawn(tsr_session *session, struct spawn *spawn)
     tsr__temporary_remove(around);
     return st;
 }
+
+tsr_status tsr__spawn_runs(tsr_session *session, const char *path, bool unsharded,
+                           const tsr_tensors *inputs, struct spawn *spawn)
+{
+    struct engine *engine;
+    TRY(tsr__tensors_on_host(inputs));
+    if (!unsharded) {
+        TRY(tsr__run_prepare(session, path, spawn->options, &spawn->n));
+        return tsr__spawn(session, spawn);
+    }
+    TRY(tsr__gpu_refuse_fork(session, spawn->options));
+    TRY(tsr__engine(session, &engine)); // the child inherits it
+    spawn->n = 1;
+    return tsr__spawn(session, spawn);
+}

@@ -57,6 +57,12 @@ struct spawn {
 // when it returns.
 tsr_status tsr__spawn(tsr_session *session, struct spawn *spawn);
 
+// As tsr__spawn, for the ranks of a partition or, with `unsharded`, for one child that runs a
+// model, so that this process does not use its GPU. Children are forks: they inherit `inputs`
+// without a copy, but not GPU memory of this process.
+tsr_status tsr__spawn_runs(tsr_session *session, const char *path, bool unsharded,
+                           const tsr_tensors *inputs, struct spawn *spawn);
+
 // As tsr__spawn, in steps, for persistent children. tsr__child_set_open starts them.
 // tsr__child_set_over is true once one of them has ended or the job has failed.
 // tsr__child_set_stop limits the time in which they must exit. tsr__child_set_close waits for them
