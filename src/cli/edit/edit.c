@@ -134,14 +134,21 @@ static bool at_equals(struct editor *editor, const char *text, const char *form,
     return true;
 }
 
+// Reads NODE:VALUE=SHARDING and finds the nodes. Returns false after a message.
+static bool read_sharding(struct editor *editor, const char *text, char **value,
+                          const char **sharding)
+{
+    size_t n;
+    return need_config(editor) && at_equals(editor, text, "NODE:VALUE=SHARDING", &n, sharding) &&
+           edit_find_target(editor, text, n, value);
+}
+
 // Shards a value. NODE may be a glob; each node has its own value of that name.
 static void edit_shard(struct editor *editor, const char *text)
 {
-    size_t n;
     const char *sharding;
     char *value = NULL;
-    if (!need_config(editor) || !at_equals(editor, text, "NODE:VALUE=SHARDING", &n, &sharding) ||
-        !edit_find_target(editor, text, n, &value))
+    if (!read_sharding(editor, text, &value, &sharding))
         return;
     for (size_t i = 0; i < editor->n_found; i++)
         edit_took(editor,
@@ -223,11 +230,9 @@ static void edit_delay(struct editor *editor, const char *text)
 // "CONFIG:VALUE=SHARDING" to ai.tessera.stored.
 static void edit_store(struct editor *editor, const char *text)
 {
-    size_t n;
     const char *sharding;
     char *value = NULL;
-    if (!need_config(editor) || !at_equals(editor, text, "NODE:VALUE=SHARDING", &n, &sharding) ||
-        !edit_find_target(editor, text, n, &value))
+    if (!read_sharding(editor, text, &value, &sharding))
         return;
     for (size_t i = 0; i < editor->n_found; i++) {
         const char *config = tsr_config_name(editor->config);
