@@ -59,7 +59,7 @@ OrtStatus *tsr__ep_is_context(const struct ep_api *api, const OrtNode *node, str
     return NULL;
 }
 
-static tsr_status refuse(tsr_session *session, const char *hint, const char *text)
+static tsr_status refuse_context(tsr_session *session, const char *hint, const char *text)
 {
     return tsr__fail(session, TSR_INVALID, DIAG_ep_context, NULL, hint, "%s", text);
 }
@@ -103,9 +103,10 @@ tsr_status tsr__ep_context_read(struct provider *provider, const OrtGraph *graph
         failed = read_text(api->ort, node, "notes", arena, &notes);
     TRY(tsr__ep_report(session, api, failed));
     if (!model)
-        return refuse(session, "load the model by its path, or set ep.context_file_path to it",
-                      "the partition of an EPContext model that is loaded from memory cannot "
-                      "be found");
+        return refuse_context(
+            session, "load the model by its path, or set ep.context_file_path to it",
+            "the partition of an EPContext model that is loaded from memory cannot "
+            "be found");
     TRY(check_manifest(session, model, path));
     *out = (struct parts){.route = ROUTE_FILE, .processes = strcmp(notes, CONTEXT_PROCESSES) == 0};
     const char *manifest =
@@ -136,9 +137,9 @@ tsr_status tsr__ep_context_folder(struct provider *provider, const OrtGraph *gra
 {
     const char *path = context_path(provider, graph, arena);
     if (!path)
-        return refuse(provider->session, "set ep.context_file_path",
-                      "a model in memory has no path from which to derive that of its "
-                      "EPContext model");
+        return refuse_context(provider->session, "set ep.context_file_path",
+                              "a model in memory has no path from which to derive that of its "
+                              "EPContext model");
     const char *name = path_name(path);
     int n = (int)strlen(name) - (ends_with(name, ".onnx") ? 5 : 0);
     parts->context = tsr__arena_printf(arena, "%.*s.parts/" MANIFEST_NAME, n, name).p;

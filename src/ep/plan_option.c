@@ -17,7 +17,7 @@
 
 #define FIRST_BYTES ((size_t)1 << 30) // largest document in bytes
 
-static tsr_status refuse(const struct provider *provider, const char *hint, const char *text)
+static tsr_status refuse_plan(const struct provider *provider, const char *hint, const char *text)
 {
     return tsr__fail(provider->session, TSR_INVALID, DIAG_ep_option,
                      &PLACE(.file = str_of(provider->options.plan)), hint, "the option plan: %s",
@@ -27,8 +27,9 @@ static tsr_status refuse(const struct provider *provider, const char *hint, cons
 static tsr_status wrong_line(const struct provider *provider, struct arena *arena, struct str line)
 {
     const char *text = tsr__arena_printf(arena, "cannot apply '" STR_FMT "'", STR_ARG(line)).p;
-    return refuse(provider, "write an annotated model with `tessera annotate MODEL --script PLAN`",
-                  text ? text : "out of memory");
+    return refuse_plan(provider,
+                       "write an annotated model with `tessera annotate MODEL --script PLAN`",
+                       text ? text : "out of memory");
 }
 
 // The model, and the nodes of its main graph by their index.
@@ -224,7 +225,8 @@ static tsr_status apply_document(struct provider *provider, tsr_model *model, st
         text += line.n + (text[line.n] == '\n');
     }
     if (st == TSR_OK && !target.config)
-        st = refuse(provider, "give a plan document, or an annotated model", "it has no sharding");
+        st = refuse_plan(provider, "give a plan document, or an annotated model",
+                         "it has no sharding");
     if (st == TSR_OK)
         *name = tsr_config_name(target.config);
     return st;
@@ -242,10 +244,11 @@ static tsr_status take_annotated(struct provider *provider, const OrtGraph *grap
         st = tsr__ep_graph_matches(provider->session, &provider->factory->api, graph, annotated,
                                    &matches);
     if (st == TSR_OK && !matches)
-        st = refuse(provider, "annotate the model that the session loads", "it is another model");
+        st = refuse_plan(provider, "annotate the model that the session loads",
+                         "it is another model");
     if (st == TSR_OK && tsr_model_config_count(annotated) != 1)
-        st = refuse(provider, "give a model with one configuration",
-                    "the model has no configuration, or several");
+        st = refuse_plan(provider, "give a model with one configuration",
+                         "the model has no configuration, or several");
     if (st != TSR_OK) {
         tsr_model_free(annotated);
         return st;

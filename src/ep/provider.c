@@ -182,7 +182,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
 
 // ---- compiling ---------------------------------------------------------------------------------
 
-static tsr_status refuse(struct provider *provider)
+static tsr_status decline(struct provider *provider)
 {
     return tsr__fail(
         provider->session, TSR_UNSUPPORTED, DIAG_ep_declined, NULL,
@@ -197,7 +197,7 @@ static OrtStatus *refuse_if_strict(struct provider *provider)
 {
     if (!provider->options.strict || provider->compiled || !provider->reason[0])
         return NULL;
-    return tsr__ep_failed(&provider->factory->api, provider->session, refuse(provider));
+    return tsr__ep_failed(&provider->factory->api, provider->session, decline(provider));
 }
 
 static OrtStatus *on_initialization_end(OrtEp *ep)
@@ -240,7 +240,7 @@ static OrtStatus *compile(OrtEp *ep, const OrtGraph **graphs, const OrtNode **no
     tsr_status st = provider->options_status;
     provider->compiled = true;
     if (st == TSR_OK && provider->reason[0])
-        st = refuse(provider);
+        st = decline(provider);
     for (size_t i = 0; i < n; i++)
         infos[i] = NULL;
     for (size_t i = 0; i < n && st == TSR_OK; i++) {

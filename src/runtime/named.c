@@ -46,8 +46,8 @@ void tsr__named_report(tsr_session *session, const struct named_difference *diff
     tsr__diag(session, DIAG_input_mismatch, &at, hint, "%s", differ->text);
 }
 
-static void refuse(struct named_checker *checker, const struct named_size *at, const char *name,
-                   const struct named_size *first)
+static void refuse_sizes(struct named_checker *checker, const struct named_size *at,
+                         const char *name, const struct named_size *first)
 {
     struct named_difference differ;
     describe(&differ, at, name, first);
@@ -79,7 +79,7 @@ static void check_same(struct named_checker *checker, const struct manifest_same
         if (!first.input)
             first = at;
         if (at.size != first.size)
-            refuse(checker, &at, port->dims[at.axis].symbol, &first);
+            refuse_sizes(checker, &at, port->dims[at.axis].symbol, &first);
     }
 }
 
@@ -103,7 +103,7 @@ static void check_names(struct named_checker *checker, struct map *names,
             *slot = met;
         } else if (first->size != at.size) {
             if (!checker->manifest->has_same)
-                refuse(checker, &at, name.p, first);
+                refuse_sizes(checker, &at, name.p, first);
             if (!checker->differ.input)
                 describe(&checker->differ, &at, name.p, first);
         }

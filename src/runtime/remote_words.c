@@ -9,11 +9,10 @@
 #include <stdio.h>
 #include <sys/utsname.h>
 
-#define MOST_FILES   (1 << 20)
-#define MOST_MAPS    64
-#define MOST_TEXT    256
-#define JOB_VERSION  1
-#define MOST_OPTIONS 16
+#define MOST_FILES  (1 << 20)
+#define MOST_MAPS   64
+#define MOST_TEXT   256
+#define JOB_VERSION 1
 
 // ---- hello --------------------------------------------------------------------------------------
 

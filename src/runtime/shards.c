@@ -13,7 +13,8 @@
 
 // ---- sharding inputs ----------------------------------------------------------------------------
 
-static tsr_status refuse(tsr_session *session, const char *name, const char *hint, const char *text)
+static tsr_status refuse_input(tsr_session *session, const char *name, const char *hint,
+                               const char *text)
 {
     return tsr__fail(session, TSR_INVALID, DIAG_input_mismatch, &PLACE(.value = str_of(name)), hint,
                      "%s", text);
@@ -109,9 +110,9 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
     int64_t dims[RUN_MAX_RANK];
     struct tensor *to;
     if (!has_pieces(port->kept, tensor) || tensor->rank > RUN_MAX_RANK)
-        return refuse(pieces->session, port->name,
-                      "give a tensor of the shape that the model declares",
-                      "not a tensor that can be sharded as the partition requires");
+        return refuse_input(pieces->session, port->name,
+                            "give a tensor of the shape that the model declares",
+                            "not a tensor that can be sharded as the partition requires");
     struct shard_view view;
     if ((!tensor->device || tsr__rank_has_on_gpu(gpu->rank, tensor)) &&
         tsr__shards_view(arena, port, shard, tensor, &view))
@@ -124,10 +125,11 @@ static tsr_status copy_shard(struct arena *arena, const struct manifest_port *po
         return TSR_NOMEM;
     // The arena has not failed, so NULL means that the layout does not fit this shape.
     if (!all || !piece)
-        return refuse(pieces->session, port->name,
-                      "use a larger shape (--shape for random inputs), or partition the model for "
-                      "fewer devices",
-                      "a dimension has fewer elements than shards");
+        return refuse_input(
+            pieces->session, port->name,
+            "use a larger shape (--shape for random inputs), or partition the model for "
+            "fewer devices",
+            "a dimension has fewer elements than shards");
     for (int axis = 0; axis < tensor->rank; axis++)
         dims[axis] = piece->dims[axis].size;
     if (tensor->device)

@@ -43,7 +43,7 @@ static void report(const struct service *service, const char *text)
         service->options->log(service->options->log_data, service->from, text);
 }
 
-static tsr_status refuse(const struct service *service, const char *hint, const char *text)
+static tsr_status refuse_session(const struct service *service, const char *hint, const char *text)
 {
     return tsr__fail(service->session, TSR_PEER, DIAG_worker_failed, NULL, hint, "%s", text);
 }
@@ -58,13 +58,13 @@ static tsr_status receive(struct service *service, int32_t word, struct message 
     reader->silent_s = ASK_S;
     reader->most = JOB_MOST;
     if (!tsr__remote_receive(reader, &in))
-        return refuse(service, NULL, "the session ended before it sent a job");
+        return refuse_session(service, NULL, "the session ended before it sent a job");
     bool ok = in.note.word == word && in.fd >= 0;
     if (!ok && in.fd >= 0)
         close(in.fd);
     if (!ok || tsr__message_open(in.fd, out) != TSR_OK)
-        return refuse(service, "use the same release of Tessera on both hosts",
-                      "the session sent another message than expected");
+        return refuse_session(service, "use the same release of Tessera on both hosts",
+                              "the session sent another message than expected");
     return TSR_OK;
 }
 
@@ -82,11 +82,11 @@ static tsr_status greet(struct service *service)
     tsr__remote_put_hello(&message, &own);
     if (!tsr__remote_send_message(&service->bridge.sender, 0, (struct note){HELLO, TSR_OK},
                                   &message))
-        return refuse(service, NULL, "the session ended before it sent a job");
+        return refuse_session(service, NULL, "the session ended before it sent a job");
     if (valid && strcmp(own.release, theirs.release) == 0 && strcmp(own.engine, theirs.engine) == 0)
         return TSR_OK;
-    return refuse(service, "use the same release of Tessera and ONNX Runtime on both hosts",
-                  "the session has another release of Tessera or of ONNX Runtime");
+    return refuse_session(service, "use the same release of Tessera and ONNX Runtime on both hosts",
+                          "the session has another release of Tessera or of ONNX Runtime");
 }
 
 static tsr_status receive_job(struct service *service)
@@ -99,8 +99,8 @@ static tsr_status receive_job(struct service *service)
         return TSR_NOMEM;
     if (valid)
         return TSR_OK;
-    return refuse(service, "use the same release of Tessera on both hosts",
-                  "the description of the job is not valid");
+    return refuse_session(service, "use the same release of Tessera on both hosts",
+                          "the description of the job is not valid");
 }
 
 // ---- files --------------------------------------------------------------------------------------
@@ -114,14 +114,14 @@ static tsr_status find_files(struct service *service, bool *wants)
         const struct remote_file *file = &service->job.files[i];
         wants[i] = !tsr__cache_link(&service->cache, file, service->folder_fd);
         if (!add_ok(all, file->bytes, &all))
-            return refuse(service, NULL, "the description of the job is not valid");
+            return refuse_session(service, NULL, "the description of the job is not valid");
         missing += wants[i] ? file->bytes : 0;
     }
     if (tsr__cache_make_room(&service->cache, missing) && all <= service->cache.most)
         return TSR_OK;
     snprintf(text, sizeof text, "the files of this job have %lld bytes, the cache at most %lld",
              (long long)all, (long long)service->cache.most);
-    return refuse(service, "start the worker with a larger --cache-size", text);
+    return refuse_session(service, "start the worker with a larger --cache-size", text);
 }
 
 // Receives a file into the cache and links it.
@@ -134,7 +134,7 @@ static tsr_status receive_file(struct service *service, const struct remote_file
     int fd = tsr__cache_create(&service->cache);
     if (fd < 0) {
         snprintf(text, sizeof text, "cannot write to the cache: %s", strerror(errno));
-        return refuse(service, "check the folder of the cache", text);
+        return refuse_session(service, "check the folder of the cache", text);
     }
     tsr__sha256_init(&digest);
     reader->into = fd;
@@ -147,15 +147,15 @@ static tsr_status receive_file(struct service *service, const struct remote_file
     tsr_status st = TSR_OK;
     if (!got && reader->write_error) {
         snprintf(text, sizeof text, "cannot write to the cache: %s", strerror(reader->write_error));
-        st = refuse(service, "free space there, or use another --cache", text);
+        st = refuse_session(service, "free space there, or use another --cache", text);
     } else if (!got) {
-        st = refuse(service, NULL, "the session ended while it sent files");
+        st = refuse_session(service, NULL, "the session ended while it sent files");
     } else if (!tsr__cache_keep(&service->cache, fd, file, &digest)) {
         snprintf(text, sizeof text, "%.200s does not have the digest that was announced",
                  file->name.p);
-        st = refuse(service, "the file changed while it was sent: try again", text);
+        st = refuse_session(service, "the file changed while it was sent: try again", text);
     } else if (!tsr__cache_link(&service->cache, file, service->folder_fd)) {
-        st = refuse(service, "try again", "the cache dropped a file of this job");
+        st = refuse_session(service, "try again", "the cache dropped a file of this job");
     }
     close(fd);
     return st;
@@ -174,7 +174,7 @@ static tsr_status receive_files(struct service *service)
         tsr__message_put_int(&message, wants[i]);
     if (!tsr__remote_send_message(&service->bridge.sender, 0, (struct note){WANT, TSR_OK},
                                   &message))
-        return refuse(service, NULL, "the session ended while it sent files");
+        return refuse_session(service, NULL, "the session ended while it sent files");
     for (int64_t i = 0; i < service->job.n_files; i++)
         if (wants[i])
             TRY(receive_file(service, &service->job.files[i]));
@@ -194,14 +194,14 @@ static tsr_status check_devices(const struct service *service)
         if (tsr__gpu_named(service->session, device, &service->run) && !options->gpus) {
             snprintf(text, sizeof text, "this worker offers no GPUs, but a rank needs %.60s",
                      device);
-            return refuse(service, "start the worker with --devices cuda:N", text);
+            return refuse_session(service, "start the worker with --devices cuda:N", text);
         }
     }
     if (!options->most_ranks || service->job.here <= options->most_ranks)
         return TSR_OK;
     snprintf(text, sizeof text, "this worker offers %d devices, but the session wants %lld",
              options->most_ranks, (long long)service->job.here);
-    return refuse(service, "give fewer devices of this host in the list of hosts", text);
+    return refuse_session(service, "give fewer devices of this host in the list of hosts", text);
 }
 
 // Sets the options of the ranks: those that the session may choose, and those of this worker.
@@ -240,7 +240,8 @@ static tsr_status open_partition(struct service *service)
                          &service->bundle));
     service->has_bundle = true;
     if (service->bundle.manifest.n_ranks != service->job.ranks)
-        return refuse(service, NULL, "the partition has another number of ranks than the job");
+        return refuse_session(service, NULL,
+                              "the partition has another number of ranks than the job");
     TRY(check_devices(service));
     TRY(tsr__engine(service->session, &engine));
     return tsr__run_may_fork(service->session, &service->bundle.manifest, &service->run);
@@ -310,7 +311,7 @@ static tsr_status run_ranks(struct service *service)
         tsr__child_set_stop(children->child_set);
     tsr_status ended = tsr__child_set_close(children->child_set);
     if (ended != TSR_OK && children->work.ended[0]) // not only because of ranks elsewhere
-        (void)refuse(service, "see the messages of the worker", children->work.ended);
+        (void)refuse_session(service, "see the messages of the worker", children->work.ended);
     return st == TSR_OK ? ended : st;
 }
 
