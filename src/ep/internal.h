@@ -374,8 +374,8 @@ tsr_status tsr__ep_kept_begin(struct fused *fused, OrtKernelContext *context,
 // After a run that could not start because memory ran out: drops the oldest caches. Returns false
 // if there are none.
 bool tsr__ep_kept_retry(struct fused *fused, tsr_tensors *inputs);
-// Reports that the tokens of a failed run do not fit into the buffers, if that is so. ONNX Runtime's
-// error is about shapes in a rank.
+// Reports that the tokens of a failed run do not fit into the buffers, if that is so. The error of
+// ONNX Runtime is about shapes in a rank.
 void tsr__ep_kept_failed(const struct fused *fused, const tsr_tensors *inputs);
 // Compares the lengths after a run. outputs NULL: the run failed.
 tsr_status tsr__ep_kept_end(struct fused *fused, const tsr_tensors *inputs,

@@ -75,8 +75,8 @@ static tsr_status refuse_secret(tsr_session *session, const char *file, const ch
                            "give a file whose first line is the secret", text);
 }
 
-// Refuses a file that other users could have written: a session would then use their secret. Warns if
-// they can read it. Containers mount such files, in which there are no other users.
+// Refuses a file that other users could have written: a session would then use their secret. Warns
+// if they can read it. Containers mount such files, in which there are no other users.
 static tsr_status check_access(tsr_session *session, const char *file, FILE *f)
 {
     struct stat facts;

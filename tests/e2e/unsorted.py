@@ -79,8 +79,9 @@ def bodies_read_later_values(folder):
 def refused(path, *words):
     """Every command that reads the model refuses it with the same error."""
     folder = os.path.dirname(path)
-    for command in (["check"], ["plan", "--devices", 2, "-o", folder + "/planned.onnx"], ["partition", "--devices", 2, "-o", folder + "/parts"],
-                    ["run", "--devices", 2], ["verify", "--devices", 2], ["simulate", "--devices", 2],
+    for command in (["check"], ["plan", "--devices", 2, "-o", folder + "/planned.onnx"],
+                    ["partition", "--devices", 2, "-o", folder + "/parts"], ["run", "--devices", 2], ["verify", "--devices", 2],
+                    ["simulate", "--devices", 2],
                     ["report", "--devices", 2, "-o", folder + "/page.html"]):
         rc, out, err = harness.call(TESSERA, command[0], path, *command[1:])
         text = out + err

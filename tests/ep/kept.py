@@ -387,7 +387,7 @@ if genai:
 harness.run([
     in_folder(test)
     for test in (contents_do_not_matter, quantized_and_windowed_caches, padding, lengths_are_checked, full_buffers_are_named,
-                 separate_buffers_are_refused, buffers_are_used_again, old_caches_are_dropped, summary_counts_copies, failed_runs_and_partitions_in_a_cache,
-                 genai_story, adapters)
+                 separate_buffers_are_refused, buffers_are_used_again, old_caches_are_dropped, summary_counts_copies,
+                 failed_runs_and_partitions_in_a_cache, genai_story, adapters)
 ])
 harness.finish()

@@ -239,8 +239,8 @@ def a_secret_that_others_can_access(d):
     for mode, wanted, text in ((0o600, 0, ""), (0o400, 0, ""), (0o640, 0, "secret-readable"), (0o604, 0, "secret-readable"),
                                (0o620, 2, "can write"), (0o602, 2, "can write"), (0o666, 2, "can write")):
         os.chmod(d + "/secret", mode)
-        code, out, err = harness.call(TESSERA, "worker", "--listen", "127.0.0.2:0", "--secret-file", d + "/secret", "--cache", d + "/cache", "--check",
-                                      TESSERA_PLUGINS=BUILD)
+        code, out, err = harness.call(TESSERA, "worker", "--listen", "127.0.0.2:0", "--secret-file", d + "/secret", "--cache", d + "/cache",
+                                      "--check", TESSERA_PLUGINS=BUILD)
         assert code == wanted and (text in err if text else "secret" not in err), (oct(mode), code, out, err)
         assert not text or "chmod 600" in err, err
 

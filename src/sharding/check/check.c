@@ -687,8 +687,8 @@ static void check_ports(const struct check *check)
 
 // ---- order of the nodes -------------------------------------------------------------------------
 
-// Checks that every value can be computed. Warns if the nodes are not sorted. Sets *sorted. The flow needs sorted nodes, so it is not
-// followed in such a model. Returns false if out of memory.
+// Checks that every value can be computed. Warns if the nodes are not sorted. Sets *sorted. The
+// flow needs sorted nodes, so it is not followed in other models. Returns false if out of memory.
 static bool check_order(const struct check *check, bool *sorted)
 {
     const tsr_node *node;
