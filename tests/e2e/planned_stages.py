@@ -7,6 +7,7 @@ devices of their stage and on no other, and stages must cover the nodes in order
 usage: planned_stages.py TESSERA MODELS [all]     without `all` every setting with one of the models"""
 import json, os, sys
 
+import numpy as np
 import onnx
 
 import evaluator, harness, spine
@@ -81,8 +82,11 @@ def check(folder, model, case):
     assert doc["cost"] >= 0.999 * doc[{"latency": "latency", "throughput": "period"}[objective]], text
     rc, text, err = harness.call(TESSERA, "check", planned, "--json")
     assert rc == 0 and json.loads(text)["warnings"] == 0, "check: exit %d %s" % (rc, text)
-    rc, _, err = harness.call(TESSERA, "partition", planned, "-o", parts)
+    rc, text, err = harness.call(TESSERA, "partition", planned, "-o", parts, "--json")
     assert rc == 0, "partition: exit %d %s" % (rc, err)
+    written = json.loads(text)
+    for key in ("collectives", "cut_nodes"):
+        assert written[key] == doc[key], "%s: planned %s, written %s" % (key, doc[key], written[key])
     manifest = evaluator.check_folder(parts)
     check_places(onnx.load(planned, load_external_data=False), doc["stages"],
                  [onnx.load(os.path.join(parts, d["file"]), load_external_data=False) for d in manifest["devices"]])
@@ -182,6 +186,30 @@ def odd_shares(folder, model):
         assert rc == 0 and len(json.loads(text)["stages"]) == stages, "%s: exit %d %s" % (devices, rc, err)
 
 
+def one_stage(folder, model):
+    """The best number of stages is 1, on some of the devices: outputs stay on the first of them."""
+    planned = folder + "/p.onnx"
+    doc = json.loads(harness.good(TESSERA, "plan", model, "--devices", "ring:6", "--stages", "auto", "-o", planned, "--json"))
+    written = json.loads(harness.good(TESSERA, "partition", planned, "--dry-run", "--json"))
+    assert len(doc["stages"]) == 1 and doc["collectives"] == written["collectives"], (doc, written)
+
+
+def constants(folder, model):
+    """Every stage has its own copy of a small Constant: its value is never sent."""
+    h = onnx.helper
+    one = h.make_node("Constant", [], ["one"], value_float=1.0)
+    nodes = [one, h.make_node("Add", ["x", "one"], ["x0"])]
+    nodes += [h.make_node("MatMul", ["x%d" % i, "w%d" % i], ["x%d" % (i + 1)]) for i in range(6)]
+    weights = [onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "w%d" % i) for i in range(6)]
+    info = [h.make_tensor_value_info(name, 1, [8, 64]) for name in ("x", "x6")]
+    start, planned = folder + "/c.onnx", folder + "/p.onnx"
+    onnx.save(h.make_model(h.make_graph(nodes, "g", info[:1], info[1:], weights), ir_version=11), start)
+    for devices in ("l40s:4", "cpu:4"):
+        doc = json.loads(harness.good(TESSERA, "plan", start, "--devices", devices, "--stages", "2", "-o", planned, "--json"))
+        written = json.loads(harness.good(TESSERA, "partition", planned, "--dry-run", "--json"))
+        assert doc["collectives"] == written["collectives"] and doc["stages"][0]["nodes"] > 1, (doc, written)
+
+
 def jobs(models):
     """Yields all settings with all models; a sample has each setting with another model."""
     for k, (name, function, *more) in enumerate([("%s stages for %s on %s" % case, check, case)
@@ -189,6 +217,8 @@ def jobs(models):
         names = ("gpt2_tiny", "llama_tiny") if name == "together" else spine.NAMES
         for model in harness.sample(names, 1, k):
             yield "%s: %s" % (model, name), function, os.path.join(models, model, "model.onnx"), *more
+    yield "bert_tiny: one stage", one_stage, os.path.join(models, "bert_tiny", "model.onnx")
+    yield "constants", constants, None
     yield "t5_tiny: odd shares", odd_shares, os.path.join(models, "t5_tiny", "model.onnx")
 
 

@@ -681,14 +681,14 @@ int64_t tsr__planner_played(struct planner *planner, int64_t cost)
 size_t tsr__planner_collectives(struct planner *planner, struct collective_count *out)
 {
     const struct planner_scope *scope = &planner->scope;
-    bool staged = scope->n_ranges > 1;
+    bool limited = scope->n_ranges > 0;
     struct plan_range all = {planner->n_nodes, planner->machine.all, (size_t)planner->machine.n};
-    size_t n = staged ? scope->n_ranges : 1;
+    size_t n = limited ? scope->n_ranges : 1;
     struct arena scratch = {.session = planner->session};
     struct played_plan played = {.time = ARENA_ARRAY(&scratch, int64_t, n),
                                  .transfer = ARENA_ARRAY(&scratch, int64_t, n)};
     bool ok = played.time && played.transfer &&
-              tsr__plan_play(planner, staged ? scope->ranges : &all, n, NULL, &played);
+              tsr__plan_play(planner, limited ? scope->ranges : &all, n, NULL, &played);
     tsr__arena_free(&scratch);
     for (size_t i = 0; i < played.n_counts && ok; i++)
         out[i] = played.counts[i];
