@@ -87,13 +87,11 @@ int tsr__node_widens(const tsr_node *node, size_t input)
     return row && (row->widens.inputs >> input & 1) ? row->widens.more : 0;
 }
 
-// True for the result of a Constant, or an initializer that is no input.
+// True for the result of a Constant, or an initializer. Ranks have defaults of inputs as constants.
 static bool is_constant(const tsr_value *value)
 {
     const tsr_node *producer = tsr_value_producer(value);
-    if (producer)
-        return tsr__node_is_constant(producer);
-    return tsr_value_initializer(value) && !tsr_value_is_input(value);
+    return producer ? tsr__node_is_constant(producer) : tsr_value_initializer(value) != NULL;
 }
 
 bool tsr__node_reads_constants(const tsr_node *node)

@@ -34,7 +34,7 @@ struct shapes *tsr__shapes_new(struct arena *arena, tsr_model *model);
 struct shapes *tsr__shapes_bound(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                  size_t n, bool report);
 // As tsr__shapes_bound without `report`, for plans and simulations: if the branches of an If return
-// different sizes, its result has the larger ones.
+// different sizes, its result has the larger ones. Defaults of inputs are constants.
 struct shapes *tsr__shapes_assumed(struct arena *arena, tsr_model *model, const tsr_dim_size *sizes,
                                    size_t n);
 // Reports all operators of the model that have no rule in one warning (rule-missing).

@@ -48,7 +48,7 @@ struct kept_shapes {
     size_t n;
     const void *user_rules; // the session's newest rule; more rules may change shapes
     bool fixed_inputs;      // inputs with an initializer are constants (before IR version 4)
-    bool assumed;           // of tsr__shapes_assumed; it differs only if the model has branches
+    bool assumed;           // of tsr__shapes_assumed; it differs with branches and defaults
     struct shapes *shapes;
 };
 
@@ -71,6 +71,15 @@ static bool has_branches(const tsr_graph *graph)
             if (control.n_bodies > 1 || has_branches(control.bodies[k]))
                 return true;
     }
+    return false;
+}
+
+// True if an input of the graph has a default.
+static bool has_defaults(const tsr_graph *graph)
+{
+    for (size_t i = 0; i < tsr_graph_input_count(graph); i++)
+        if (tsr_value_initializer(tsr_graph_input(graph, i)))
+            return true;
     return false;
 }
 
@@ -131,7 +140,8 @@ const struct shapes *tsr__model_shapes_assumed(tsr_model *model, const tsr_dim_s
                                                size_t n)
 {
     struct kept_shapes state = state_of(model, sizes, n);
-    state.assumed = tsr_model_graph(model) && has_branches(tsr_model_graph(model));
+    const tsr_graph *graph = tsr_model_graph(model);
+    state.assumed = graph && (has_branches(graph) || has_defaults(graph));
     return find_or_infer(model, state);
 }
 

@@ -165,6 +165,8 @@ static inline struct expr element_of(struct known_value value, int64_t i)
 }
 // Returns the constant tensor of the value; NULL: the value may change in a run.
 const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value);
+// The same for shapes of this purpose: plans and simulations assume that no run replaces a default.
+const tsr_tensor *tsr__shapes_tensor(const struct shapes *shapes, const tsr_value *value);
 struct known_value tsr__value_of_tensor(struct arena *arena, const tsr_tensor *tensor);
 // Returns the number of known elements; if none are known, the length of a vector; -1: unknown.
 int64_t tsr__value_length(struct known_value value, struct shape shape);

@@ -52,7 +52,7 @@ const tsr_tensor *tsr__job_tensor(const struct shape_job *job, int i)
     if (!value)
         return NULL;
     if (tsr_value_initializer(value))
-        return tsr__value_constant_tensor(value);
+        return tsr__shapes_tensor(job->shapes, value);
     return tsr__node_constant(tsr_value_producer(value));
 }
 

@@ -56,6 +56,12 @@ const tsr_tensor *tsr__value_constant_tensor(const tsr_value *value)
     return fixed ? tensor : NULL;
 }
 
+const tsr_tensor *tsr__shapes_tensor(const struct shapes *shapes, const tsr_value *value)
+{
+    bool replaced = shapes->purpose != SHAPES_ASSUMED;
+    return replaced ? tsr__value_constant_tensor(value) : tsr_value_initializer(value);
+}
+
 // Reads the declaration of a value. Constants have the type and shape of their tensor, sequences
 // and optionals those of their elements.
 static void read_declared(struct shapes *shapes, const tsr_value *value)
@@ -65,7 +71,7 @@ static void read_declared(struct shapes *shapes, const tsr_value *value)
     struct value_info *info = &shapes->values.at[tsr__value_id(value)].info;
     struct shape *at = &info->shape;
     const tsr_tensor *tensor = tsr_value_initializer(value);
-    bool constant = tsr__value_constant_tensor(value) != NULL;
+    bool constant = tsr__shapes_tensor(shapes, value) != NULL;
     *info = (struct value_info){.shape = {.dtype = tsr_value_dtype(value),
                                           .rank = tsr_value_rank(value),
                                           .dims = tsr__value_dims(value)}};
