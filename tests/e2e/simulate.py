@@ -171,6 +171,17 @@ TEXTS = {
             row = Slice(z, first, end)
             y = Tanh(row)
         }""",
+    "only_sizes":  # no rank adds in the branch, where only the sizes of the sharded sum are read
+        """(float[2048,1024] x, float[1] z, bool c) => (float[2048,1024] y) {
+            y = If (c) <
+                then_branch = a () => (float[2048,1024] t) {
+                    p = Sin(x) q = Add(p, p) sizes = Shape(q) r = Expand(z, sizes) t = Mul(p, r)
+                },
+                else_branch = b () => (float[2048,1024] s) { s = Identity(x) }
+            >
+        }""",
+    "default":  # the plan assumes that no run replaces the default of an input
+        """(float[64,256] x, int64[2] times) => (float[m,n] y) <int64[2] times = {8, 1}> { y = Tile(x, times) }""",
     "filled":  # a tensor that is filled in each run, because its sizes depend on an input
         """(float[64,256] x) => (float[64,256] y) {
             sizes = Shape(x)

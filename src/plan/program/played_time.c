@@ -284,12 +284,12 @@ static enum needed output_needed(struct needs *needs, const struct candidate *ca
 }
 
 // Returns which devices run the node: those that need its results. The partition drops it on the
-// others. Nodes with bodies, and nodes in bodies, run on all devices.
+// others. Nodes with bodies, and needed nodes in bodies, run on all devices.
 static enum needed node_needed(struct needs *needs, size_t i)
 {
     const struct plan_node *node = &needs->planner->nodes[i];
     enum needed most = ON_NONE;
-    if (!node->strategy || node->bodies || !in_main_graph(node))
+    if (!node->strategy || node->bodies || (node->border && !in_main_graph(node)))
         return ON_ALL;
     const struct candidate *candidate = &node->strategy->at.at[node->choice];
     for (size_t o = 0; o < tsr_node_output_count(node->node) && most < ON_ALL; o++) {
@@ -297,7 +297,7 @@ static enum needed node_needed(struct needs *needs, size_t i)
         enum needed need = value ? output_needed(needs, candidate, value, o) : ON_NONE;
         most = need > most ? need : most;
     }
-    return most;
+    return most == ON_FIRST && !in_main_graph(node) ? ON_ALL : most;
 }
 
 // Finds which devices run each node. Goes backwards, because a node depends on its readers. In a
