@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan_once.c - plans a list of models on one topology: reads the options, then searches without
-// (search/) or with pipeline stages (stages/).
+// plan_once.c - plans a list of models on one topology: reads the options, searches for plans on a
+// device set (search/) and in pipeline stages (stages/), and takes the best.
 #include "plan/plan_once.h"
 #include "plan/stages/stages.h"
 
@@ -203,22 +203,28 @@ static tsr_status keep_sizes(struct request *request)
 
 // ---- plans -------------------------------------------------------------------------------------
 
-#define PIPELINE      "pipeline of hosts, tensor parallel inside" // name of an expert's plan
-#define PIPELINE_MOST 64 // largest number of devices of such a pipeline
+#define PIPELINE_MOST 64 // largest number of devices for which a pipeline of hosts is tried
+#define PLANS_MOST    2
 
-// A plan has one range of nodes, or several in stages.
-enum plan_kind { PLAIN, STAGED, KINDS };
-
-// The best plan of each kind, of which the better one is written. The caller asks for one kind. The
-// other one may be the answer too, and is searched first.
+// The plans of a request, in the order in which they were searched. The last one is of the kind for
+// which the caller asks: with one range of nodes, or in stages. The one before it, if any, is of
+// the other kind and may be the answer, too.
 struct plans {
     struct request *request;
-    enum plan_kind asked;
-    struct plan *of[KINDS];    // models NULL: this kind is not searched
-    struct budget part;        // of the other kind
-    struct plan plain;         // of[PLAIN]
-    struct stages_plan stages; // its plan is of[STAGED]
+    struct plan at[PLANS_MOST];
+    size_t n;
+    struct budget part; // of the first of two plans
 };
+
+static bool asks_for_stages(const struct request *request)
+{
+    return wants_stages(&request->options) || request->planners[0].hand_staged;
+}
+
+static struct plan *asked_plan(struct plans *plans)
+{
+    return &plans->at[plans->n - 1];
+}
 
 // True if the devices may be on several hosts. If the topology has no host size, unlike devices are
 // assumed to be on several hosts.
@@ -231,153 +237,149 @@ static bool may_have_hosts(const struct planner *planner)
 // True if a plan of the other kind may be the answer: a pipeline of hosts to a request without
 // stages, or a plan without stages if the number of stages is automatic. The exported program and
 // the explained node are always those of the kind that is asked for.
-static bool allows_other(const struct plans *plans)
+static bool allows_other(const struct request *request)
 {
-    const struct planner *planner = &plans->request->planners[0];
-    const tsr_plan_options *options = &plans->request->options;
-    if (plans->request->models.n > 1 || options->export_lp || options->explain)
+    const struct planner *planner = &request->planners[0];
+    const tsr_plan_options *options = &request->options;
+    if (request->models.n > 1 || options->export_lp || options->explain)
         return false;
-    if (plans->asked == STAGED)
+    if (asks_for_stages(request))
         return options->stages == TSR_STAGES_AUTO && !planner->hand_staged;
     return options->objective == TSR_LATENCY && !planner->config && options->stages != 1 &&
            planner->machine.n > 1 && planner->machine.n <= PIPELINE_MOST && may_have_hosts(planner);
 }
 
-static tsr_status find_kind(struct plans *plans, enum plan_kind kind)
+// Finds the best plan of a kind. Pipelines must beat the plan that was found before them.
+static tsr_status find_plan(struct plans *plans, bool staged)
 {
     struct request *request = plans->request;
-    struct plan *plan = plans->of[kind];
+    const tsr_plan_options *options = &request->options;
+    struct plan *plan = &plans->at[plans->n++];
+    int64_t beat = plan > plans->at && plan[-1].standing.any ? plan[-1].time : PLAN_NEVER;
     tsr_status st = TSR_OK;
-    if (kind == PLAIN)
-        st = tsr__search_find(&request->models, &request->options, plan);
+    if (staged)
+        st =
+            tsr__plan_stages_find(&request->models, options, beat, !asks_for_stages(request), plan);
     else
-        st = tsr__plan_stages_find(&request->models, &request->options, &plans->stages);
+        st = tsr__search_find(&request->models, options, plan);
     if (st == TSR_OK)
-        plan->standing = tsr__plan_standing(plan, &request->options);
+        plan->standing = tsr__plan_standing(plan, options);
     return st;
 }
 
-// Finds the plan that is not asked for, and takes it out of the planner. That there is none is no
-// error. Discards its diagnostics: those of the plan that is asked for are alike.
+// Finds the plan that is not asked for. That there is none, or none that fits, is no error.
+// Discards its diagnostics: those of the plan that is asked for are alike.
 static tsr_status find_other(struct plans *plans)
 {
     struct planner *planner = &plans->request->planners[0];
     struct budget *budget = planner->budget;
     struct diag_mark before = tsr__diag_mark(planner->session);
-    enum plan_kind other = plans->asked == PLAIN ? STAGED : PLAIN;
-    plans->stages.by_hosts = other == STAGED; // takes little time
-    plans->part = other == STAGED ? tsr__budget_quick(budget, 1) : tsr__budget_next(budget, false);
+    bool staged = !asks_for_stages(plans->request);
+    plans->part = staged ? tsr__budget_quick(budget, 1) : tsr__budget_next(budget, false);
     planner->budget = &plans->part;
-    tsr_status st = find_kind(plans, other);
+    tsr_status st = find_plan(plans, staged);
     planner->budget = budget;
     if (st != TSR_OK && st != TSR_INFEASIBLE && st != TSR_UNSUPPORTED)
         return st;
     tsr__diag_back(planner->session, &before, false);
-    return tsr__plan_put_aside(plans->of[other]) ? TSR_OK : TSR_NOMEM;
+    plans->at[0].standing.any = plans->at[0].standing.any && plans->at[0].standing.fits;
+    return TSR_OK;
 }
 
 // Finds the plans. One without stages comes before those in stages: it has candidates that stages
 // lack, such as delayed partial sums, and is found sooner on unlike devices.
 static tsr_status find_plans(struct plans *plans)
 {
-    if (allows_other(plans))
+    if (allows_other(plans->request))
         TRY(find_other(plans));
-    if (plans->plain.standing.any && plans->plain.standing.fits)
-        plans->stages.beat = plans->plain.time;
-    return find_kind(plans, plans->asked);
+    return find_plan(plans, asks_for_stages(plans->request));
 }
 
-// Returns the kind of the better plan. Of equal plans, it is the one for which the caller asked.
-static enum plan_kind better_kind(const struct plans *plans)
+// Returns the best plan. Of equal plans, it is the one for which the caller asked.
+static struct plan *best_plan(struct plans *plans)
 {
-    enum plan_kind asked = plans->asked, other = asked == PLAIN ? STAGED : PLAIN;
-    bool better = tsr__plan_is_better(&plans->of[other]->standing, &plans->of[asked]->standing, 0);
-    return better ? other : asked;
+    struct plan *best = asked_plan(plans);
+    for (size_t i = 0; i + 1 < plans->n; i++)
+        if (tsr__plan_is_better(&plans->at[i].standing, &best->standing, 0))
+            best = &plans->at[i];
+    return best;
 }
 
-// Returns a lower bound of all plans that were searched. Of the pipelines of hosts only one is
-// searched, so their bound counts only if it is the answer.
-static int64_t least_of(const struct plans *plans, enum plan_kind answer)
+// Returns a lower bound of all plans that were searched.
+static int64_t least_of(const struct plans *plans, const struct plan *answer)
 {
     int64_t bound = PLAN_NEVER;
-    for (enum plan_kind kind = PLAIN; kind < KINDS; kind++) {
-        const struct plan *plan = plans->of[kind];
-        bool counts = plan->standing.any && plan->standing.fits && !plans->stages.by_hosts;
-        if (plan->models && !plan->result.infeasible &&
-            (counts || kind == plans->asked || kind == answer))
+    for (size_t i = 0; i < plans->n; i++) {
+        const struct plan *plan = &plans->at[i];
+        bool counts = plan->standing.any && !plan->tried_one;
+        if (!plan->result.infeasible && (counts || i + 1 == plans->n || plan == answer))
             bound = int64_min(bound, plan->result.bound);
     }
     return bound;
 }
 
-// Adds the pipeline of hosts to the experts' plans.
-static bool add_pipeline(struct plans *plans)
+// Adds the experts' plans and the times on fewer devices of the other searches to the answer.
+static bool join_lists(const struct plans *plans, struct plan *answer)
 {
-    const struct plan *pipeline = plans->of[STAGED];
-    struct compared_plan compared = {
-        .name = PIPELINE, .fits = true, .time = pipeline->time, .compute = pipeline->compute};
-    return !plans->stages.by_hosts || !pipeline->result.feasible ||
-           tsr__compared_add(&plans->request->planners[0].arena, &plans->plain.compared, compared);
+    struct arena *arena = &plans->request->planners[0].arena;
+    bool ok = true;
+    for (size_t i = 0; i < plans->n; i++) {
+        const struct plan *plan = &plans->at[i];
+        for (size_t k = 0; plan != answer && k < plan->compared.n; k++)
+            ok = ok && tsr__compared_add(arena, &answer->compared, plan->compared.at[k]);
+        for (size_t k = 0; plan != answer && k < plan->times.n; k++)
+            ok = ok && vec_add(arena, &answer->times, plan->times.at[k]);
+    }
+    return ok;
 }
 
 // Reports why there is no plan, and adds the expert plans that were tried. If the plan would not be
 // written, another choice is reported: only says whether it is proved that there is none.
 static tsr_status refuse(struct plans *plans, bool write, tsr_plan_result *out)
 {
-    struct request *request = plans->request;
-    out->facts.undecided = !plans->of[plans->asked]->result.infeasible;
-    if (!write && !tsr__cancelled(request->planners[0].session))
+    struct plan *plan = asked_plan(plans);
+    out->facts.undecided = !plan->result.infeasible;
+    if (!write && !tsr__cancelled(plans->request->planners[0].session))
         return TSR_INFEASIBLE;
-    if (plans->asked == STAGED)
-        return tsr__plan_stages_refuse(&plans->stages, out);
-    tsr_status added = TSR_OK, st = tsr__plan_refuse(&plans->plain, &request->options, out);
+    if (plan->stages)
+        return tsr__plan_stages_refuse(plan, out);
+    tsr_status added = TSR_OK, st = tsr__plan_refuse(plan, &plans->request->options, out);
     if (st == TSR_INFEASIBLE)
-        added = tsr__compared_write(&plans->plain, out);
+        added = tsr__compared_write(plan, out);
     return added == TSR_OK ? st : added;
 }
 
-// Writes the better plan, or reports that there is none.
-static tsr_status take_better(struct plans *plans, bool write, tsr_plan_result *out)
+// Writes the best plan, or reports that there is none.
+static tsr_status take_best(struct plans *plans, bool write, tsr_plan_result *out)
 {
     const tsr_plan_options *options = &plans->request->options;
-    enum plan_kind kind = better_kind(plans);
-    struct plan *plan = plans->of[kind];
-    if (!add_pipeline(plans))
+    struct plan *plan = best_plan(plans);
+    if (!join_lists(plans, plan))
         return TSR_NOMEM;
-    if (!plan->standing.any || (kind != plans->asked && !plan->standing.fits))
+    if (!plan->standing.any)
         return refuse(plans, write, out);
-    if (kind != plans->asked)
-        tsr__plan_put_back(plan);
-    plan->compared = plans->plain.compared;
-    plan->times = plans->plain.times;
-    tsr__plan_settle(&plan->result, least_of(plans, kind));
+    tsr__plan_settle(&plan->result, least_of(plans, plan));
     TRY(tsr__plan_take(plan, options, write, out));
-    if (kind == STAGED)
-        out->facts.objective = options->objective;
     if (!write || !options->explain)
         return TSR_OK;
-    if (kind == PLAIN)
-        return tsr__search_explain(plan, options->explain, out);
-    return tsr__stages_explain(&plans->stages.staging, &plans->stages.pipeline, options->explain,
-                               out);
+    if (plan->stages)
+        return tsr__stages_explain(plan, options->explain, out);
+    return tsr__search_explain(plan, options->explain, out);
 }
 
-// Plans the request without stages or in stages.
+// Plans the request with one range of nodes or in stages.
 static tsr_status plan_request(struct request *request, bool write, tsr_plan_result *out)
 {
     struct plans *plans = ARENA_NEW(&request->planners[0].arena, struct plans);
     if (!plans)
         return TSR_NOMEM;
-    *plans = (struct plans){.request = request,
-                            .of = {&plans->plain, &plans->stages.plan},
-                            .stages = {.beat = PLAN_NEVER}};
-    if (wants_stages(&request->options) || request->planners[0].hand_staged)
-        plans->asked = STAGED;
+    plans->request = request;
     tsr_status st = find_plans(plans);
-    out->facts.undecided = st == TSR_INFEASIBLE && plans->plain.undecided;
+    out->facts.undecided = st == TSR_INFEASIBLE && asked_plan(plans)->undecided;
     if (st == TSR_OK)
-        st = take_better(plans, write, out);
-    tsr__plan_stages_end(&plans->stages);
+        st = take_best(plans, write, out);
+    for (size_t i = 0; i < plans->n; i++)
+        tsr__plan_stages_end(&plans->at[i]);
     return st;
 }
 

@@ -313,14 +313,12 @@ static void play_copies(struct plan *found)
         found->time = tsr__planner_played(planner, found->time) + tsr__set_unplayed_time(&model);
 }
 
-// Limits the planner of all devices to those of the set. Nodes run on specific devices, as in a
-// stage, so shardings are written even for replicated nodes.
-static void limit_scope(struct planner *planner, struct set_plan *best)
+// Returns the range of a set: all nodes. They run on specific devices, as in a stage, so shardings
+// are written even for replicated nodes.
+static struct planner_scope scope_of(struct set_plan *best)
 {
     best->range = (struct plan_range){SIZE_MAX, (int64_t *)best->set.devices, (size_t)best->set.n};
-    planner->scope.staged = true;
-    planner->scope.ranges = &best->range;
-    planner->scope.n_ranges = 1;
+    return (struct planner_scope){.staged = true, .ranges = &best->range, .n_ranges = 1};
 }
 
 // Makes the plan of the set the result.
@@ -335,9 +333,8 @@ static tsr_status take_set(struct plan *found, const struct set_search *search, 
     found->set = best;
     found->exceeds = best->planners[0].memory.exceeds;
     for (size_t m = 0; m < search->models->n; m++) {
-        struct planner *planner = search->models->planners[m];
         if (!best->set.at_once)
-            limit_scope(planner, best);
+            found->placed[m].scope = scope_of(best);
         found->run[m] = best->run[m];
     }
     if (!tsr__set_expand(search, best))
@@ -475,7 +472,8 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
                             struct plan *out)
 {
     const struct budget *budget = models->planners[0]->budget;
-    *out = (struct plan){.models = models};
+    if (!tsr__plan_start(out, models))
+        return TSR_NOMEM;
     tsr_status st = find(out, options);
     out->ms = 1e3 * (tsr__now_s() - budget->begin);
     tsr__budget_clear_progress(budget);
@@ -484,30 +482,39 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
 
 // ---- plans that are compared -------------------------------------------------------------------
 
-bool tsr__plan_put_aside(struct plan *plan)
+// Returns the planner's nodes without candidates. NULL: out of memory.
+static struct plan_node *copy_nodes(struct planner *planner)
 {
-    struct planner *planner = plan->models->planners[0];
-    struct plan_aside *aside = &plan->aside;
-    *aside = (struct plan_aside){
-        .nodes = ARENA_ARRAY(&planner->arena, struct plan_node, planner->n_nodes + 1),
-        .scope = planner->scope};
-    if (!aside->nodes)
-        return false;
-    for (size_t i = 0; i < planner->n_nodes; i++) {
-        aside->nodes[i] = planner->nodes[i];
-        planner->nodes[i].strategy = NULL;
-        planner->nodes[i].choice = 0;
+    if (!tsr__planner_list(planner))
+        return NULL;
+    struct plan_node *nodes = ARENA_ARRAY(&planner->arena, struct plan_node, planner->n_nodes + 1);
+    for (size_t i = 0; nodes && i < planner->n_nodes; i++) {
+        nodes[i] = planner->nodes[i];
+        nodes[i].strategy = NULL;
+        nodes[i].stored = NULL;
+        nodes[i].choice = 0;
     }
-    planner->scope = (struct planner_scope){0};
+    return nodes;
+}
+
+bool tsr__plan_start(struct plan *plan, struct models *models)
+{
+    *plan = (struct plan){.models = models};
+    for (size_t m = 0; m < models->n; m++) {
+        plan->placed[m].at = copy_nodes(models->planners[m]);
+        if (!plan->placed[m].at)
+            return false;
+    }
+    tsr__plan_place(plan);
     return true;
 }
 
-void tsr__plan_put_back(struct plan *plan)
+void tsr__plan_place(const struct plan *plan)
 {
-    struct planner *planner = plan->models->planners[0];
-    memcpy(planner->nodes, plan->aside.nodes, planner->n_nodes * sizeof *planner->nodes);
-    planner->scope = plan->aside.scope;
-    plan->aside.nodes = NULL;
+    for (size_t m = 0; m < plan->models->n; m++) {
+        plan->models->planners[m]->nodes = plan->placed[m].at;
+        plan->models->planners[m]->scope = plan->placed[m].scope;
+    }
 }
 
 // ---- the result --------------------------------------------------------------------------------
@@ -606,13 +613,13 @@ static tsr_status add_parts(const struct plan *found, const struct chosen_set *c
 // Returns the number of devices that the plan is made for; some of them may be idle.
 static int64_t planned_devices(const struct plan *plan)
 {
-    const struct planner *planner = plan->models->planners[0];
+    const struct planner_scope *scope = &plan->placed[0].scope;
     int64_t n = 0;
     if (plan->set)
         return plan->set->set.n * plan->set->set.copies;
-    for (size_t k = 0; k < planner->scope.n_ranges; k++)
-        n += (int64_t)planner->scope.ranges[k].n;
-    return n ? n : planner->machine.n;
+    for (size_t k = 0; k < scope->n_ranges; k++)
+        n += (int64_t)scope->ranges[k].n;
+    return n ? n : plan->models->planners[0]->machine.n;
 }
 
 struct plan_standing tsr__plan_standing(const struct plan *plan, const tsr_plan_options *options)
@@ -824,11 +831,14 @@ tsr_status tsr__search_explain(const struct plan *plan, const char *node, tsr_pl
 tsr_status tsr__plan_take(struct plan *plan, const tsr_plan_options *options, bool write,
                           tsr_plan_result *out)
 {
+    tsr__plan_place(plan);
     TRY(report_lacks(plan));
     for (size_t m = 0; m < plan->models->n && write; m++)
         TRY(tsr__planner_write(plan->models->planners[m], options->config));
     TRY(summarize(plan, out));
     if (write)
         TRY(compare_devices(plan, options, out));
+    if (plan_is_staged(plan))
+        out->facts.objective = options->objective;
     return tsr__compared_write(plan, out);
 }

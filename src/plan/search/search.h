@@ -5,34 +5,39 @@
 
 #include "plan/search/device_sets.h"
 
-// What the planner of the first model holds for a plan that was put aside.
-struct plan_aside {
-    struct plan_node *nodes; // NULL: the plan is in the planner
-    struct planner_scope scope;
+// The nodes of one model with their placements: each has one candidate, on the devices of its
+// range.
+struct placed_nodes {
+    struct plan_node *at;
+    struct planner_scope scope; // the ranges; without a pipeline there is one
 };
 
-// A plan of all models. Every node has a placement: its choice in the planners of all devices. The
-// nodes are in ranges with the devices that run them (planner_scope.ranges); without a pipeline,
-// there is one range. Copies of a device set divide the batch.
+struct stages_plan;
+// A plan of all models. It owns its nodes, so that several plans can be compared. A planner of all
+// devices holds the nodes of one plan at a time (tsr__plan_place). Copies of a device set divide
+// the batch.
 struct plan {
     struct models *models;
-    struct program_result result; // costs in picoseconds, of all runs of all models
-    int64_t run[PLAN_MAX_MODELS]; // time of one run of each model
-    int64_t time;                 // played time, of all runs of all models
-    int64_t compute;              // the part of the time in which nodes run
+    struct placed_nodes placed[PLAN_MAX_MODELS]; // by model
+    struct program_result result;                // costs in picoseconds, of all runs of all models
+    int64_t run[PLAN_MAX_MODELS];                // time of one run of each model
+    int64_t time;                                // played time, of all runs of all models
+    int64_t compute;                             // the part of the time in which nodes run
     struct set_plan *set; // the device set of the plan; NULL: a pipeline. Without a plan, the set
                           // that says what is needed, or NULL
+    struct stages_plan *stages; // the search for a pipeline; NULL: for a device set
     // by model: predicted times of the ranges of a pipeline; `time` NULL: no pipeline
     struct played_plan played[PLAN_MAX_MODELS];
     struct model_memory memory[PLAN_MAX_MODELS]; // by model: bytes on all devices
     bool undecided; // no plan was found in time, but it is not proved that none exists
     bool hasty;     // parts of the search were left out for lack of time
     bool exceeds;   // it needs more than the assumed memory
+    bool
+        tried_one; // other plans of this kind were not tried, so the bound is only that of this one
     struct compared_list compared;
     struct device_times times;     // of plans on device sets
     double ms;                     // milliseconds that the search took
-    struct plan_standing standing; // what it is compared by with a plan of another kind
-    struct plan_aside aside;
+    struct plan_standing standing; // what it is compared by
 };
 // True if the plan has pipeline stages.
 static inline bool plan_is_staged(const struct plan *plan)
@@ -48,11 +53,11 @@ tsr_status tsr__search_find(struct models *models, const tsr_plan_options *optio
 struct plan_standing tsr__plan_standing(const struct plan *plan, const tsr_plan_options *options);
 // Sets bound, gap and `optimal` of a result. `bound` is a lower bound for all plans.
 void tsr__plan_settle(struct program_result *result, int64_t bound);
-// Takes the plan of one model out of its planner, so that another plan can be searched with it.
-// False: out of memory.
-bool tsr__plan_put_aside(struct plan *plan);
-// Makes the plan that was put aside the planner's plan again.
-void tsr__plan_put_back(struct plan *plan);
+// Starts a plan of the models: lists their nodes, without candidates, and places them. False: out
+// of memory.
+bool tsr__plan_start(struct plan *plan, struct models *models);
+// Makes the planners of all devices hold the nodes of this plan.
+void tsr__plan_place(const struct plan *plan);
 // Adds the memory of all models on a device set, of which `block` has the planners. False: out of
 // memory.
 bool tsr__plan_add_memory(struct plan *plan, const struct device_set *set,

@@ -68,7 +68,7 @@ static bool fill_rest(struct stage_search *search)
 int64_t tsr__search_known(const struct stage_search *search, int64_t takes)
 {
     const struct staging *staging = search->staging;
-    if (staging->rival == INT64_MAX)
+    if (staging->rival == PLAN_NEVER)
         return takes;
     return int64_min(takes, int64_max(staging->rival - staging->common, 0));
 }

@@ -135,10 +135,12 @@ bool tsr__pipeline_program_begin(struct pipeline_program *setup, struct staging 
     tsr__arena_init(&setup->scratch, planner->session);
     setup->places = ARENA_ARRAY(&setup->scratch, struct device_group, planner->n_nodes + 1);
     setup->hidden = ARENA_ARRAY(&setup->scratch, unsigned char, planner->n_nodes + 1);
-    setup->kept = ARENA_ARRAY(&setup->scratch, struct plan_node, planner->n_nodes + 1);
+    struct plan_node *nodes = ARENA_ARRAY(&setup->scratch, struct plan_node, planner->n_nodes + 1);
     if (setup->scratch.failed)
         return false;
-    memcpy(setup->kept, planner->nodes, planner->n_nodes * sizeof *planner->nodes);
+    memcpy(nodes, planner->nodes, planner->n_nodes * sizeof *nodes);
+    setup->kept = planner->nodes;
+    planner->nodes = nodes;
     hide_common(setup);
     planner->work = &setup->scratch;
     planner->scope.places = setup->places;
@@ -162,8 +164,8 @@ bool tsr__pipeline_program_complete(struct pipeline_program *setup, struct stagi
 void tsr__pipeline_program_end(struct pipeline_program *setup)
 {
     struct planner *planner = setup->staging->planner;
-    if (planner->scope.places) {
-        memcpy(planner->nodes, setup->kept, planner->n_nodes * sizeof *planner->nodes);
+    if (setup->kept) {
+        planner->nodes = setup->kept;
         tsr__pipeline_program_show(setup);
     }
     // Tables of an unfinished program are wrong.

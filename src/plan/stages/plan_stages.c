@@ -4,6 +4,8 @@
 // writes and counts shardings need not know about stages.
 #include "plan/stages/stages.h"
 
+#define PIPELINE "pipeline of hosts, tensor parallel inside" // name of an expert's plan
+
 // ---- from the devices of a block to those of the topology --------------------------------------
 
 // Makes the chosen candidate of each node of the stage the only one in the planner of all devices.
@@ -29,8 +31,8 @@ static bool add_memory(struct stages_plan *found, const struct stage *stage)
     struct models block;
     if (stage->kind->other)
         planners[1] = &stage->kind->other->planner;
-    tsr__models_with(found->plan.models, planners, &block);
-    return tsr__plan_add_memory(&found->plan, &set, &block);
+    tsr__models_with(found->plan->models, planners, &block);
+    return tsr__plan_add_memory(found->plan, &set, &block);
 }
 
 // Makes the chosen candidates of every stage the only ones in the planners of all devices, and
@@ -69,7 +71,7 @@ void tsr__pipeline_ranges(const struct staging *staging, const struct pipeline *
 static bool play_model(struct stages_plan *found, struct staging *staging, size_t m)
 {
     struct planner *planner = staging->planner;
-    struct played_plan *played = &found->plan.played[m];
+    struct played_plan *played = &found->plan->played[m];
     size_t n = found->pipeline.n;
     struct plan_range *ranges = ARENA_ARRAY(&planner->arena, struct plan_range, n);
     played->time = ARENA_ARRAY(&planner->arena, int64_t, n);
@@ -77,16 +79,15 @@ static bool play_model(struct stages_plan *found, struct staging *staging, size_
     if (planner->arena.failed)
         return false;
     tsr__pipeline_ranges(staging, &found->pipeline, ranges);
-    planner->scope.ranges = ranges;
-    planner->scope.n_ranges = n;
-    planner->scope.numbers = found->staging.numbers;
+    found->plan->placed[m].scope = (struct planner_scope){
+        .staged = true, .ranges = ranges, .n_ranges = n, .numbers = found->staging.numbers};
     if (!tsr__plan_play(planner, ranges, n, staging->times, played))
         return false;
-    found->plan.run[m] = played->latency;
+    found->plan->run[m] = played->latency;
     return true;
 }
 
-// ---- why there is no plan -----------------------------------------------------------------------
+// ---- the search --------------------------------------------------------------------------------
 
 // Checks the number of stages. Refuses more stages than devices, ranges or STAGES_MOST. Accepts
 // "auto" (0 or less).
@@ -106,7 +107,7 @@ static tsr_status check_number(const struct staging *staging, int64_t stages)
 static tsr_status take_plan(struct stages_plan *found)
 {
     struct staging *staging = &found->staging;
-    struct plan *plan = &found->plan;
+    struct plan *plan = found->plan;
     TRY(take_pipeline(found));
     if (!play_model(found, staging, 0) || (staging->other && !play_model(found, staging->other, 1)))
         return TSR_NOMEM;
@@ -119,6 +120,10 @@ static tsr_status take_plan(struct stages_plan *found)
     plan->time = plan->result.cost;
     if (found->options.objective == TSR_LATENCY) // a period is not a sum
         plan->compute = tsr__compared_compute_all(plan->models);
+    struct compared_plan expert = {
+        .name = PIPELINE, .fits = true, .time = plan->time, .compute = plan->compute};
+    if (found->by_hosts && !tsr__compared_add(&staging->planner->arena, &plan->compared, expert))
+        return TSR_NOMEM;
     return TSR_OK;
 }
 
@@ -174,25 +179,25 @@ static bool staging_init(struct models *models, size_t m, const tsr_plan_options
 {
     struct planner *planner = models->planners[m];
     *out = (struct staging){
-        .planner = planner, .models = models, .memory = memory_limit(options), .rival = INT64_MAX};
+        .planner = planner, .models = models, .memory = memory_limit(options), .rival = PLAN_NEVER};
     for (int64_t device = 0; device < planner->machine.n; device++)
         out->limited = out->limited || out->memory > 0 ||
                        (out->memory == 0 && planner->machine.topology->device[device].memory > 0);
     tsr__map_init(&out->strategies, &planner->arena, 64);
     tsr__map_init(&out->structures, &planner->arena, 256);
     tsr__map_init(&out->kinds, &planner->arena, 64);
-    planner->scope.staged = true;
-    return tsr__planner_list(planner);
+    return !planner->arena.failed;
 }
 
 // Starts the staging of each model.
-static tsr_status begin(struct models *models, const tsr_plan_options *options,
-                        struct stages_plan *found)
+static tsr_status begin(struct stages_plan *found, int64_t beat)
 {
     struct staging *staging = &found->staging;
+    struct models *models = found->plan->models;
+    const tsr_plan_options *options = &found->options;
     if (!staging_init(models, 0, options, staging))
         return TSR_NOMEM;
-    staging->rival = found->beat < PLAN_NEVER ? found->beat : INT64_MAX;
+    staging->rival = beat;
     if (models->n == 1)
         return TSR_OK;
     if (!staging_init(models, 1, options, &found->other))
@@ -201,43 +206,56 @@ static tsr_status begin(struct models *models, const tsr_plan_options *options,
     return tsr__second_model_init(staging) ? TSR_OK : TSR_NOMEM;
 }
 
-tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *options,
-                                 struct stages_plan *out)
+// Finds the pipeline and makes it the plan.
+static tsr_status find(struct stages_plan *found, const tsr_plan_options *options)
 {
-    struct staging *staging = &out->staging;
-    struct planner *planner = models->planners[0];
-    out->options = *options;
-    out->plan = (struct plan){.models = models};
-    TRY(begin(models, options, out));
+    struct staging *staging = &found->staging;
+    struct planner *planner = staging->planner;
     TRY(tsr__manual_stages(staging, options->stages));
     if (staging->n_hand)
-        out->options.stages = (int64_t)staging->n_hand;
+        found->options.stages = (int64_t)staging->n_hand;
     // The rest of the time is for solving the chosen stages.
     staging->end = tsr__budget_next(planner->budget, false).end;
-    enum expert expert = planner->machine.expert;
-    if (out->by_hosts)
-        planner->machine.expert = EXPERT_TENSOR;
-    tsr_status st = find_stages(staging, &out->options, out->by_hosts, &out->pipeline);
-    planner->machine.expert = expert;
+    tsr_status st = find_stages(staging, &found->options, found->by_hosts, &found->pipeline);
     staging->end = planner->budget->end;
-    if (st == TSR_OK && out->pipeline.n)
-        st = take_plan(out);
-    if (st == TSR_OK && out->pipeline.n && options->export_lp)
-        st = export_stages(staging, &out->pipeline, options->export_lp);
-    out->plan.hasty = staging->hasty;
-    out->plan.result.infeasible = !out->pipeline.n && !staging->hasty;
-    out->plan.ms = 1e3 * (tsr__now_s() - planner->budget->begin);
+    if (st == TSR_OK && found->pipeline.n)
+        st = take_plan(found);
+    if (st == TSR_OK && found->pipeline.n && options->export_lp)
+        st = export_stages(staging, &found->pipeline, options->export_lp);
+    return st;
+}
+
+tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *options,
+                                 int64_t beat, bool by_hosts, struct plan *out)
+{
+    struct planner *planner = models->planners[0];
+    struct stages_plan *found = ARENA_NEW(&planner->arena, struct stages_plan);
+    if (!found || !tsr__plan_start(out, models))
+        return TSR_NOMEM;
+    *found = (struct stages_plan){.plan = out, .by_hosts = by_hosts, .options = *options};
+    out->stages = found;
+    out->tried_one = by_hosts;
+    TRY(begin(found, beat));
+    enum expert expert = planner->machine.expert;
+    if (by_hosts)
+        planner->machine.expert = EXPERT_TENSOR;
+    tsr_status st = find(found, options);
+    planner->machine.expert = expert;
+    out->hasty = found->staging.hasty;
+    out->result.infeasible = !found->pipeline.n && !found->staging.hasty;
+    out->ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     return st;
 }
 
 // The search with memory as measure finds what the fullest device needs.
-tsr_status tsr__plan_stages_refuse(struct stages_plan *found, tsr_plan_result *out)
+tsr_status tsr__plan_stages_refuse(const struct plan *plan, tsr_plan_result *out)
 {
+    struct stages_plan *found = plan->stages;
     struct staging *staging = &found->staging;
     struct planner *planner = staging->planner;
     struct pipeline pipeline;
-    *out = (tsr_plan_result){
-        .facts = {.devices = (size_t)planner->machine.n, .solve_ms = found->plan.ms}};
+    *out =
+        (tsr_plan_result){.facts = {.devices = (size_t)planner->machine.n, .solve_ms = plan->ms}};
     TRY(tsr__stages_search(staging, &found->options, MEASURE_MEMORY, &pipeline));
     if (pipeline.n)
         out->facts.needs_bytes = pipeline.most;
@@ -246,8 +264,10 @@ tsr_status tsr__plan_stages_refuse(struct stages_plan *found, tsr_plan_result *o
                                  out, !out->facts.undecided);
 }
 
-void tsr__plan_stages_end(struct stages_plan *found)
+void tsr__plan_stages_end(const struct plan *plan)
 {
-    tsr__stages_free(&found->staging);
-    tsr__stages_free(&found->other);
+    if (!plan->stages)
+        return;
+    tsr__stages_free(&plan->stages->staging);
+    tsr__stages_free(&plan->stages->other);
 }

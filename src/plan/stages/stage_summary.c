@@ -193,9 +193,10 @@ static tsr_status explain_common(const struct staging *staging, const struct pla
 }
 
 // Explains a node with unchanged stages: only the node's candidate varies.
-tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
-                               const char *name, tsr_plan_result *out)
+tsr_status tsr__stages_explain(const struct plan *plan, const char *name, tsr_plan_result *out)
 {
+    struct staging *staging = &plan->stages->staging;
+    const struct pipeline *pipeline = &plan->stages->pipeline;
     const struct plan_node *node = tsr__planner_find(staging->planner, name);
     size_t k = 0;
     if (node) {

@@ -98,8 +98,8 @@ struct staging {
     struct map strategies; // strategies of kinds on the devices of a block (pipeline_program.c)
     double end;            // by tsr__now_s: no range is solved afterwards; 0: no limit
     bool hasty;            // ranges were left out for lack of time
-    int64_t rival;         // time of a plan without stages, which stages must beat; INT64_MAX: none
-    int64_t least;         // lower bound over all pipelines (pipeline_search.c); 0: none was proved
+    int64_t rival; // time of a plan without stages, which stages must beat; PLAN_NEVER: none
+    int64_t least; // lower bound over all pipelines (pipeline_search.c); 0: none was proved
 };
 
 // manual_stages.c: reads the stages that nodes already have. TSR_INVALID: they contradict the node
@@ -212,10 +212,10 @@ struct pipeline_program {
     const struct pipeline *pipeline;
     struct arena scratch;        // memory of the program
     struct device_group *places; // by node: the devices of its stage
-    struct plan_node *kept;      // the planner's nodes, which tsr__pipeline_program_end restores
-    unsigned char *hidden;       // by node: it is in no stage
-    bool late;                   // there was no time to build the program
-    size_t n_given;              // number of given values of the planner, which is restored, too
+    struct plan_node *kept; // the nodes of the plan, which tsr__pipeline_program_end places again
+    unsigned char *hidden;  // by node: it is in no stage
+    bool late;              // there was no time to build the program
+    size_t n_given;         // number of given values of the planner, which is restored, too
 };
 // Builds the program of all stages in planner->program. tsr__pipeline_program_end must be called in
 // any case. Returns false if out of memory.
@@ -263,27 +263,27 @@ void tsr__pipeline_ranges(const struct staging *staging, const struct pipeline *
 tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
                              const tsr_plan_options *options,
                              struct program_result *out) TSR_MUST_USE;
-// Computes the costs of a node's candidates with unchanged stages.
-tsr_status tsr__stages_explain(struct staging *staging, const struct pipeline *pipeline,
-                               const char *node, tsr_plan_result *out) TSR_MUST_USE;
 
-// plan_stages.c: the search for the best plan in stages. The caller sets the fields before
-// `staging`.
+// plan_stages.c: the search for the best plan in stages.
 struct stages_plan {
-    // time of a plan without stages: slower stages need not be found; PLAN_NEVER: none
-    int64_t beat;
-    bool by_hosts; // plan only the pipeline with one stage on each host, tensor parallel inside
+    struct plan *plan;             // the result
+    bool by_hosts;                 // only the pipeline with one stage on each host
     struct staging staging, other; // of the first and the second model
     tsr_plan_options options;      // of the caller, with the number of manual stages
     struct pipeline pipeline;      // n 0: none was found
-    struct plan plan;
 };
 // Finds the best plan in stages, and writes nothing into the models. The caller ends it in any
-// case.
+// case. beat: time of a plan without stages, so that slower stages need not be found; PLAN_NEVER:
+// there is none. by_hosts: only the pipeline with one stage on each host, tensor parallel inside,
+// which takes little time and is one of the experts' plans.
 tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *options,
-                                 struct stages_plan *out) TSR_MUST_USE;
+                                 int64_t beat, bool by_hosts, struct plan *out) TSR_MUST_USE;
 // Reports why no plan in stages was found, and how much memory is needed.
-tsr_status tsr__plan_stages_refuse(struct stages_plan *found, tsr_plan_result *out) TSR_MUST_USE;
-void tsr__plan_stages_end(struct stages_plan *found);
+tsr_status tsr__plan_stages_refuse(const struct plan *plan, tsr_plan_result *out) TSR_MUST_USE;
+// stage_summary.c: computes the costs of a node's candidates with unchanged stages.
+tsr_status tsr__stages_explain(const struct plan *plan, const char *node,
+                               tsr_plan_result *out) TSR_MUST_USE;
+// Frees what the search for a plan in stages has; no effect for other plans.
+void tsr__plan_stages_end(const struct plan *plan);
 
 #endif
