@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // memory_classes.c - groups devices of the same memory size into classes. The program has one
 // memory limit for each class. A value is charged with its bytes on the fullest device of the
-// class.
+// class. In the program of a pipeline, each stage has classes of its own, because stages store
+// different values.
 //
 //     Example: four devices with 8, 16, 16 and 8 GiB have class_of = {0, 1, 1, 0} and bytes =
-//     {8 GiB, 16 GiB}.
+//     {8 GiB, 16 GiB}. In two stages of two devices they have class_of = {0, 1, 2, 3}.
 #include "plan/costs/planner.h"
 
-// Returns the class for that memory size, and adds it if it is new.
-static size_t class_with(struct planner *planner, int64_t memory)
+// Returns the class for that memory size in a stage, and adds it if it is new. `stages` are those
+// of the classes.
+static int64_t class_with(struct planner *planner, int64_t memory, int64_t stage, int64_t *stages)
 {
     size_t c = 0;
-    while (c < planner->memory.n_classes && planner->memory.bytes[c] != memory)
+    while (c < planner->memory.n_classes &&
+           (planner->memory.bytes[c] != memory || stages[c] != stage))
         c++;
-    if (c == planner->memory.n_classes)
+    if (c == planner->memory.n_classes) {
+        stages[c] = stage;
         planner->memory.bytes[planner->memory.n_classes++] = memory;
-    return c;
+    }
+    return (int64_t)c;
 }
 
 // Returns the memory for tensors: that of the device minus that of the engine.
@@ -36,12 +41,31 @@ static int64_t memory_of(const struct planner *planner, int64_t memory, int64_t 
     return memory <= 0 ? PLAN_NO_LIMIT : int64_min(memory, PLAN_NO_LIMIT);
 }
 
+// Numbers the division, so that tables of equal divisions can be shared. False: out of memory.
+static bool number_division(struct planner *planner)
+{
+    struct planner_memory *memory = &planner->memory;
+    struct str key = str_bytes(memory->class_of, (size_t)planner->machine.n * sizeof(int64_t));
+    void **at = tsr__map_at_copy(&planner->cache.divisions, key);
+    if (!at)
+        return false;
+    if (!*at) {
+        uint32_t *number = *at = ARENA_NEW(&planner->arena, uint32_t);
+        if (!number)
+            return false;
+        *number = planner->cache.n_divisions++;
+    }
+    memory->division = *(uint32_t *)*at;
+    return true;
+}
+
 // Groups the devices into classes of equal memory. Without a memory limit there are no classes, and
 // the program has no memory limits.
 bool tsr__planner_classes(struct planner *planner, int64_t memory)
 {
     bool limited = false;
     size_t n = (size_t)planner->machine.n;
+    int64_t *stages = ARENA_ARRAY(planner->work, int64_t, n + 1);
     planner->memory.class_of = ARENA_ARRAY(planner->work, int64_t, n + 1);
     planner->memory.bytes = ARENA_ARRAY(planner->work, int64_t, n + 1);
     planner->memory.n_classes = 0;
@@ -49,12 +73,14 @@ bool tsr__planner_classes(struct planner *planner, int64_t memory)
         return false;
     for (int64_t device = 0; device < planner->machine.n; device++) {
         int64_t bytes = memory_of(planner, memory, device);
+        int64_t stage = planner->scope.stage_of ? planner->scope.stage_of[device] : 0;
         limited = limited || bytes < PLAN_NO_LIMIT;
-        planner->memory.class_of[device] = (int64_t)class_with(planner, bytes);
+        planner->memory.class_of[device] =
+            stage < 0 ? -1 : class_with(planner, bytes, stage, stages);
     }
     if (!limited)
         planner->memory.n_classes = 0;
-    return true;
+    return number_division(planner);
 }
 
 // Adds one memory limit per class to the program. With several classes, each limit is named after
@@ -113,14 +139,14 @@ static int64_t most_held(struct planner *planner, size_t c, uint32_t layout,
 int64_t tsr__planner_class_bytes(struct planner *planner, size_t c, uint32_t layout,
                                  const struct plan_value *value)
 {
-    int64_t key[4 + TILE_MAX_RANK] = {(int64_t)c, layout, value->bits * (1 + value->wider),
-                                      value->rank};
+    int64_t key[5 + TILE_MAX_RANK] = {(int64_t)c, planner->memory.division, layout,
+                                      value->bits * (1 + value->wider), value->rank};
     if (layout == PLAN_NO_LAYOUT || value->shares_past)
         return 0;
     if (planner->memory.n_classes == 1)
         return as_kept(tsr__planner_bytes(planner, layout, value), value);
-    memcpy(key + 4, value->shape, (size_t)value->rank * sizeof *key);
-    struct str text = str_bytes(key, (4 + (size_t)value->rank) * sizeof *key);
+    memcpy(key + 5, value->shape, (size_t)value->rank * sizeof *key);
+    struct str text = str_bytes(key, (5 + (size_t)value->rank) * sizeof *key);
     void **slot = tsr__map_at_copy(&planner->cache.held, text);
     if (slot && *slot)
         return *(int64_t *)*slot;

@@ -30,6 +30,7 @@ void tsr__planner_start(struct planner *planner, tsr_model *model)
     tsr__map_init(&planner->cache.strategies, &planner->arena, 256);
     tsr__map_init(&planner->cache.tables, &planner->arena, 1024);
     tsr__map_init(&planner->cache.held, &planner->arena, 0);
+    tsr__map_init(&planner->cache.divisions, &planner->arena, 0);
 }
 
 // ---- devices -----------------------------------------------------------------------------------

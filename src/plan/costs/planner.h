@@ -282,8 +282,9 @@ struct planner_cache {
     struct map strategies; // candidate lists, shared by equal nodes (strategies.c)
     // cached tables of the program, by enum table_kind and the ends of a value (readers.c)
     struct map tables;
-    struct map held; // cached bytes on the fullest device of a class (memory_classes.c)
-    uint32_t n_strategies, n_shared;
+    struct map held;      // cached bytes on the fullest device of a class (memory_classes.c)
+    struct map divisions; // numbers of divisions into classes, by the classes of all devices
+    uint32_t n_strategies, n_shared, n_divisions;
 };
 // Limits a plan that is a part of another plan: a range of nodes (stages/) or a device set
 // (search/). All zero: all nodes on all devices.
@@ -298,6 +299,7 @@ struct planner_scope {
     const unsigned char *staged_nodes;
     bool open; // values that cross the border of the range are not charged (range_costs.c)
     const struct device_group *places; // by node: the devices of its stage; NULL: all
+    const int64_t *stage_of; // by device: its stage in the program of a pipeline, or -1; NULL: none
 };
 // The inputs, constants, outputs and states of the graph.
 struct planner_ends {
@@ -315,10 +317,12 @@ struct gathered_weight {
     uint32_t var;
     const uint32_t *stored;
 };
-// Devices of one class have the same memory. Without a limit there is no class (memory_classes.c).
+// Devices of one class have the same memory and are in the same stage. Without a limit there is no
+// class (memory_classes.c).
 struct planner_memory {
     size_t n_classes;
-    int64_t *class_of; // by device: its class
+    uint32_t division; // number of this division of the devices into classes
+    int64_t *class_of; // by device: its class; -1: it is in no stage
     int64_t *bytes;    // by class: memory of a device
     uint32_t *limits;  // by class: the memory limit of the program
     bool may_exceed;   // the memory size is only assumed, so a plan may exceed it

@@ -365,17 +365,48 @@ bool tsr__planner_edges(struct planner *planner, size_t node, size_t slot)
 
 // ---- inputs of the model ------------------------------------------------------------------------
 
-// Returns a strategy without a node, with one candidate: replicated on every device. With it,
-// inputs are treated like values that have a producer. Its key contains each size in two halves,
-// because keys have 32 bits.
-static struct strategy *given_whole(struct planner *planner, const struct plan_value *value)
+// Returns the layout of an input: replicated on every device, or on the stages that read it.
+static uint32_t given_layout(struct planner *planner, const tsr_value *input)
 {
-    uint32_t key[2 + TILE_MAX_RANK * 2] = {TABLE_GIVEN, (uint32_t)value->bits};
-    for (int d = 0; d < value->rank; d++) {
-        key[2 + 2 * d] = (uint32_t)value->shape[d];
-        key[3 + 2 * d] = (uint32_t)((uint64_t)value->shape[d] >> 32);
+    int rank = planner->values[tsr__value_id(input)].rank;
+    if (!planner->scope.places)
+        return tsr__planner_replicated(planner, rank);
+    struct arena arena = {.session = planner->session};
+    struct readers readers = tsr__planner_readers(planner, &arena, input);
+    bool *reads = ARENA_ARRAY(&arena, bool, (size_t)planner->machine.n);
+    int64_t *devices = ARENA_ARRAY(&arena, int64_t, (size_t)planner->machine.n);
+    uint32_t layout = PLAN_NO_LAYOUT;
+    size_t n = 0;
+    for (size_t i = 0; reads && i < readers.n; i++) {
+        struct device_group place = tsr__plan_place_of(planner, (int64_t)readers.at[i].node);
+        for (size_t k = 0; k < place.n; k++)
+            reads[place.devices[k]] = true;
     }
-    void **kept = tsr__planner_cached(planner, key, 2 + 2 * (size_t)value->rank);
+    for (int64_t device = 0; devices && device < planner->machine.n; device++)
+        if (reads[device])
+            devices[n++] = device;
+    if (!arena.failed)
+        layout = n ? tsr__planner_replicated_on(planner, rank, devices, n)
+                   : tsr__planner_replicated(planner, rank);
+    tsr__arena_free(&arena);
+    return layout;
+}
+
+// Returns a strategy without a node, with one candidate. With it, inputs are treated like values
+// that have a producer. Its key contains each size in two halves, because keys have 32 bits.
+static struct strategy *given_whole(struct planner *planner, const tsr_value *input)
+{
+    enum { HEAD = 3 };
+    const struct plan_value *value = &planner->values[tsr__value_id(input)];
+    uint32_t layout = given_layout(planner, input);
+    uint32_t key[HEAD + TILE_MAX_RANK * 2] = {TABLE_GIVEN, layout, (uint32_t)value->bits};
+    for (int d = 0; d < value->rank; d++) {
+        key[HEAD + 2 * d] = (uint32_t)value->shape[d];
+        key[HEAD + 1 + 2 * d] = (uint32_t)((uint64_t)value->shape[d] >> 32);
+    }
+    if (layout == PLAN_NO_LAYOUT)
+        return NULL;
+    void **kept = tsr__planner_cached(planner, key, HEAD + 2 * (size_t)value->rank);
     if (!kept)
         return NULL;
     if (*kept)
@@ -385,7 +416,7 @@ static struct strategy *given_whole(struct planner *planner, const struct plan_v
     struct candidate *candidate = strategy ? vec_push(&planner->arena, &strategy->at) : NULL;
     if (!candidate || !layouts)
         return NULL;
-    layouts[0] = tsr__planner_replicated(planner, value->rank);
+    layouts[0] = layout;
     layouts[1] = PLAN_NO_LAYOUT;
     *candidate = (struct candidate){.out = layouts, .before = layouts + 1, .name = STR("whole")};
     strategy->id = planner->cache.n_strategies++;
@@ -398,7 +429,7 @@ static struct strategy *given_whole(struct planner *planner, const struct plan_v
 bool tsr__planner_given(struct planner *planner, const tsr_value *input)
 {
     static const int64_t zero[1] = {0};
-    struct strategy *strategy = given_whole(planner, &planner->values[tsr__value_id(input)]);
+    struct strategy *strategy = given_whole(planner, input);
     if (!strategy)
         return false;
     struct edge edge = {.planner = planner, .v = input, .node = SIZE_MAX, .from = strategy};

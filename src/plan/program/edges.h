@@ -63,6 +63,8 @@ size_t tsr__edge_choices(const struct planner *planner, const struct reader *rea
 // Returns a number that identifies the cost table of a reader: readers with equal tables have equal
 // numbers.
 uint32_t tsr__edge_key(const struct planner *planner, const struct reader *reader);
+// Returns the devices of the node's stage, or all devices. The first of them stores the outputs.
+struct device_group tsr__plan_place_of(const struct planner *planner, int64_t node);
 // Returns the variable of the reader's node. Creates a new variable for an output of the model, and
 // for a reader inside a subgraph.
 uint32_t tsr__edge_var(struct edge *edge, struct reader *reader);

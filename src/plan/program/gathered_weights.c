@@ -234,7 +234,7 @@ static struct weight_states *states_of(struct edge *edge)
 {
     const struct reader *reader = &edge->readers.at[0];
     uint32_t key[4] = {TABLE_STORED, tsr__edge_key(edge->planner, reader), (uint32_t)reader->slot,
-                       (uint32_t)edge->planner->memory.n_classes};
+                       edge->planner->memory.division};
     void **kept = tsr__planner_cached(edge->planner, key, TSR_COUNT(key));
     if (!kept)
         return NULL;

@@ -69,7 +69,7 @@ struct produced {
 static struct produced *produced_of(struct edge *edge)
 {
     uint32_t key[4] = {TABLE_PRODUCED, edge->from->id, (uint32_t)edge->slot,
-                       (uint32_t)edge->planner->memory.n_classes};
+                       edge->planner->memory.division};
     void **kept = tsr__planner_cached(edge->planner, key, TSR_COUNT(key));
     if (!kept)
         return NULL;
@@ -138,7 +138,7 @@ bool tsr__use_copy(struct edge *edge, uint32_t var, const struct copy_state *sta
 
 // Most values are small. For them the program uses an upper bound, which needs fewer variables.
 
-#define FOLLOWED_VALUES 64
+#define FOLLOWED_VALUES 64 // of each stage
 // values below 1/256 of the memory that a device needs at least are never tracked
 #define FOLLOWED_SHARE 256
 
@@ -188,12 +188,13 @@ static void list_made(struct planner *planner, struct size_list *sizes)
 }
 
 // Sets the size above which values are tracked. About FOLLOWED_VALUES of the largest values are
-// tracked, always including those of the largest size. Values below 1/FOLLOWED_SHARE of the memory
+// tracked, in a pipeline as many for each stage, always including those of the largest size. Values below 1/FOLLOWED_SHARE of the memory
 // per device are never tracked.
 bool tsr__planner_followed(struct planner *planner)
 {
     struct size_list sizes = {0};
     int64_t followed = 0;
+    size_t stages = planner->scope.stage_of ? planner->memory.n_classes : 1;
     if (!planner->memory.n_classes)
         return true;
     list_made(planner, &sizes);
@@ -202,8 +203,8 @@ bool tsr__planner_followed(struct planner *planner)
         return false;
     int64_t largest = sizes.bytes.n ? sizes.bytes.at[0] : 0;
     int64_t share = (stored / 2 + largest / 2) / planner->machine.n / (FOLLOWED_SHARE / 2);
-    if (sizes.bytes.n > FOLLOWED_VALUES)
-        followed = sizes.bytes.at[FOLLOWED_VALUES];
+    if (sizes.bytes.n > stages * FOLLOWED_VALUES)
+        followed = sizes.bytes.at[stages * FOLLOWED_VALUES];
     if (followed >= largest)
         followed = largest - 1;
     planner->memory.followed = int64_max(followed, share);
@@ -350,9 +351,13 @@ static bool fill_arrival(struct edge *edge, const struct copy_state *states, siz
 static struct arrival *arrival_of(struct edge *edge, const struct copy_state *states, size_t n,
                                   uint32_t key, const struct reader *reader)
 {
-    uint32_t text[6] = {TABLE_ARRIVAL,          edge->from->id,
-                        (uint32_t)edge->slot,   tsr__edge_key(edge->planner, reader),
-                        (uint32_t)reader->slot, key};
+    uint32_t text[7] = {TABLE_ARRIVAL,
+                        edge->from->id,
+                        (uint32_t)edge->slot,
+                        tsr__edge_key(edge->planner, reader),
+                        (uint32_t)reader->slot,
+                        key,
+                        edge->planner->memory.division};
     void **kept = tsr__planner_cached(edge->planner, text, TSR_COUNT(text));
     if (!kept)
         return NULL;

@@ -187,8 +187,7 @@ uint32_t tsr__edge_end(const struct planner *planner, const struct reader *reade
     return (uint32_t)(PLAN_TIMES * reader->until) + TIME_COMBINE;
 }
 
-// Returns the devices of the node's stage, or all devices. The first of them stores the outputs.
-static struct device_group place_of(const struct planner *planner, int64_t node)
+struct device_group tsr__plan_place_of(const struct planner *planner, int64_t node)
 {
     if (planner->scope.places && node >= 0)
         return planner->scope.places[node];
@@ -203,10 +202,11 @@ uint32_t tsr__planner_wanted(struct planner *planner, const struct reader *reade
     int rank = planner->values[tsr__value_id(value)].rank;
     if (reader->node == SIZE_MAX) {
         int64_t maker = tsr__planned_producer(planner, value);
-        return tsr__planner_replicated_on(planner, rank, place_of(planner, maker).devices, 1);
+        return tsr__planner_replicated_on(planner, rank, tsr__plan_place_of(planner, maker).devices,
+                                          1);
     }
     if (reader->captures) {
-        struct device_group place = place_of(planner, (int64_t)reader->node);
+        struct device_group place = tsr__plan_place_of(planner, (int64_t)reader->node);
         return tsr__planner_replicated_on(planner, rank, place.devices, place.n);
     }
     return planner->nodes[reader->node].strategy->at.at[candidate].in[reader->slot];

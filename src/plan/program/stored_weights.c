@@ -37,7 +37,7 @@ static bool use_own(struct planner *planner, const struct plan_node *node, const
         return false;
     key[0] = TABLE_OWN;
     key[1] = node->strategy->id;
-    key[2] = (uint32_t)planner->memory.n_classes;
+    key[2] = planner->memory.division;
     const uint32_t *slots = key + HEAD;
     size_t n_slots = list_own(node, own, key + HEAD);
     if (n_slots == 0)

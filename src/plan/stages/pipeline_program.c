@@ -75,8 +75,12 @@ static struct strategy *strategy_on(struct staging *staging, const struct stage 
 static bool set_strategies(struct pipeline_program *setup)
 {
     struct planner *planner = setup->staging->planner;
+    for (int64_t device = 0; device < planner->machine.n; device++)
+        setup->stage_of[device] = -1;
     for (size_t k = 0; k < setup->pipeline->n; k++) {
         const struct stage *stage = &setup->pipeline->at[k];
+        for (size_t i = 0; i < stage->n; i++)
+            setup->stage_of[stage->devices[i]] = (int64_t)k;
         for (size_t i = setup->staging->cut[stage->begin]; i < setup->staging->cut[stage->end];
              i++) {
             const struct plan_node *node = &stage->kind->nodes[i];
@@ -135,6 +139,7 @@ bool tsr__pipeline_program_begin(struct pipeline_program *setup, struct staging 
     tsr__arena_init(&setup->scratch, planner->session);
     setup->places = ARENA_ARRAY(&setup->scratch, struct device_group, planner->n_nodes + 1);
     setup->hidden = ARENA_ARRAY(&setup->scratch, unsigned char, planner->n_nodes + 1);
+    setup->stage_of = ARENA_ARRAY(&setup->scratch, int64_t, (size_t)planner->machine.n + 1);
     struct plan_node *nodes = ARENA_ARRAY(&setup->scratch, struct plan_node, planner->n_nodes + 1);
     if (setup->scratch.failed)
         return false;
@@ -144,6 +149,7 @@ bool tsr__pipeline_program_begin(struct pipeline_program *setup, struct staging 
     hide_common(setup);
     planner->work = &setup->scratch;
     planner->scope.places = setup->places;
+    planner->scope.stage_of = setup->stage_of;
     planner->pace = (struct planner_pace){.end = staging->end, .cancels = staging->end > 0};
     if (!set_strategies(setup) || !tsr__planner_program(planner, memory_for(staging)))
         return false;
@@ -174,6 +180,7 @@ void tsr__pipeline_program_end(struct pipeline_program *setup)
     planner->pace = (struct planner_pace){0};
     planner->work = &planner->arena;
     planner->scope.places = NULL;
+    planner->scope.stage_of = NULL;
     tsr__arena_free(&setup->scratch);
 }
 

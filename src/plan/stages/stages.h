@@ -212,6 +212,7 @@ struct pipeline_program {
     const struct pipeline *pipeline;
     struct arena scratch;        // memory of the program
     struct device_group *places; // by node: the devices of its stage
+    int64_t *stage_of;           // by device: its stage, or -1
     struct plan_node *kept; // the nodes of the plan, which tsr__pipeline_program_end places again
     unsigned char *hidden;  // by node: it is in no stage
     bool late;              // there was no time to build the program
