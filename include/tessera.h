@@ -346,8 +346,7 @@ typedef struct tsr_plan_options {
     /* Configuration to create or complete; NULL: the only one with that number of devices, else
      * planN. */
     const char *config;
-    /* File for the 0-1 program, or NULL. With stages there is one per stage: p.lp becomes p.0.lp,
-     * ... */
+    /* File for the 0-1 program of the plan, or NULL. */
     const char *export_lp;
     /* Node (by name or output) whose candidates are reported, or NULL. */
     const char *explain;

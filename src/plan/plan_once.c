@@ -342,8 +342,9 @@ static tsr_status refuse(struct plans *plans, bool write, tsr_plan_result *out)
     if (!write && !tsr__cancelled(plans->request->planners[0].session))
         return TSR_INFEASIBLE;
     if (plan->stages)
-        return tsr__plan_stages_refuse(plan, out);
-    tsr_status added = TSR_OK, st = tsr__plan_refuse(plan, &plans->request->options, out);
+        return tsr__stages_refuse(plan, out);
+    struct models *models = plan->set ? &plan->set->models : plan->models;
+    tsr_status added = TSR_OK, st = tsr__plan_refuse(plan, models, &plans->request->options, out);
     if (st == TSR_INFEASIBLE)
         added = tsr__compared_write(plan, out);
     return added == TSR_OK ? st : added;
@@ -364,7 +365,7 @@ static tsr_status take_best(struct plans *plans, bool write, tsr_plan_result *ou
         return TSR_OK;
     if (plan->stages)
         return tsr__stages_explain(plan, options->explain, out);
-    return tsr__search_explain(plan, options->explain, out);
+    return tsr__plan_explain(&plan->set->models, 0, options->explain, out);
 }
 
 // Plans the request with one range of nodes or in stages.

@@ -51,7 +51,7 @@ static void plan_both(struct net *t, int from, int to, int64_t steps)
     add_layers(t, t->o.with, DECODE, from, to);
     t->o.steps = steps;
     assert_int_equal(tsr__plan(t->m, &t->o, &t->p), TSR_OK);
-    assert_true(t->p.facts.optimal);
+    assert_true(t->p.facts.optimal || t->o.objective == TSR_THROUGHPUT);
 }
 
 static void free_both(struct net *t)
@@ -159,11 +159,12 @@ static int64_t most_slices(int64_t steps)
     return 2 * PREFILL * 768 * 4 * BYTE_PS + steps * latency_ps;
 }
 
-// Returns the number of objectives whose cost equals that of the exhaustive search.
-static int check_case(int64_t steps, int64_t memory)
+// All stages are planned together, and values that cross stages may be sharded. So the latency is
+// at most that of the exhaustive search. Returns true if it is less.
+static bool check_case(int64_t steps, int64_t memory)
 {
-    int exact = 0;
     int64_t want[2];
+    bool less = false;
     try_all(steps, memory, &want[0], &want[1]);
     for (int what = TSR_LATENCY; what <= TSR_THROUGHPUT; what++) {
         struct net *t = new_net(4);
@@ -174,28 +175,29 @@ static int check_case(int64_t steps, int64_t memory)
         assert_int_equal(t->p.facts.n_stages, 2);
         assert_int_equal(t->p.n_parts, 2);
         assert_int_equal(t->p.shared, LAYERS);
-        assert_true(t->p.facts.cost >= want[what] &&
-                    t->p.facts.cost <= want[what] + most_slices(steps));
-        exact += t->p.facts.cost == want[what];
+        less = less || (what == TSR_LATENCY && t->p.facts.cost < want[what]);
         if (what == TSR_LATENCY)
-            assert_true(t->p.facts.cost >= t->p.parts[0].cost + steps * t->p.parts[1].cost);
+            assert_true(t->p.facts.cost <= want[what] &&
+                        t->p.facts.cost >= t->p.parts[0].cost + steps * t->p.parts[1].cost);
+        else
+            assert_true(t->p.facts.cost <= want[what] + most_slices(steps));
         assert_int_equal(t->p.facts.latency, t->p.parts[0].cost);
         for (int device = 0; device < 4; device++)
             assert_true(t->p.facts.memory[device] <= memory);
         check_weights(t);
         free_both(t);
     }
-    return exact;
+    return less;
 }
 
 static void stages_of_both_are_the_best(void **state)
 {
     (void)state;
     static const int64_t steps[] = {1, 100, 10000};
-    int exact = 0;
+    int less = 0;
     for (size_t i = 0; i < TSR_COUNT(steps); i++)
-        exact += check_case(steps[i], 1 << 30);
-    assert_true(exact >= 2);
+        less += check_case(steps[i], 1 << 30);
+    assert_true(less > 0);
 }
 
 // The first layer has 1,536 KiB on one device. With less memory it must be sharded, which otherwise

@@ -229,6 +229,25 @@ static void stages_share_devices_best(void **state)
     }
 }
 
+// A limit that the plan without a limit keeps does not change it: each stage has a limit of its own.
+static void enough_memory_changes_nothing(void **state)
+{
+    (void)state;
+    struct chain c = {.n = 5, .kernel = {9, 11, 7, 11, 9}};
+    int64_t cost = 0, most = 0;
+    for (int limited = 0; limited < 2; limited++) {
+        struct net *t = net_new("full:4", FLOPS * SLOW, BANDWIDTH * SLOW, LATENCY, LINK);
+        t->o.memory = limited ? most + most / 16 : 1 << 30;
+        plan_stages(t, &c, 2, TSR_LATENCY);
+        if (limited)
+            assert_int_equal(t->p.facts.cost, cost);
+        cost = t->p.facts.cost;
+        for (int device = 0; device < 4; device++)
+            most = int64_max(most, t->p.facts.memory[device]);
+        net_free(t);
+    }
+}
+
 // Returns what plans are compared by: the period of a pipeline, or the played time of one run.
 static int64_t compared_time(const struct net *t, int what)
 {
@@ -632,6 +651,7 @@ int main(void)
         cmocka_unit_test(equal_latency_has_the_best_period),
         cmocka_unit_test(nothing_is_divided),
         cmocka_unit_test(stages_share_devices_best),
+        cmocka_unit_test(enough_memory_changes_nothing),
         cmocka_unit_test(the_number_of_stages_is_chosen),
         cmocka_unit_test(no_stages_may_be_best),
         cmocka_unit_test(unlike_memories_give_unlike_stages),

@@ -680,7 +680,7 @@ static int check_words(struct cli *cli)
 {
     const char *program = cli_value(cli, "--export-lp");
     if (program && cli_value(cli, "--stages") && cli_ends_with(program, ".onnx"))
-        return cli_usage(cli, "--export-lp writes one file per stage: the name must end in .lp");
+        return cli_usage(cli, "--export-lp writes a program, no model: the name must end in .lp");
     if (!cli_value(cli, "--devices"))
         return cli_usage(cli, "no devices given: use --devices N or a topology");
     return 0;
@@ -861,7 +861,7 @@ static const struct option options_table[] = {
     PLAN_OPTIONS,
     {"--config", "NAME", "name for the new configuration (default planN)", INTO_PLAN(config)},
     {"--export-lp", "FILE",
-     "write the 0-1 program; with --stages one per stage: FILE.0.lp, FILE.1.lp for FILE.lp",
+     "write the 0-1 program of the plan; with --stages it has the nodes of all stages",
      INTO_PLAN(export_lp)},
     {"--explain", "NODE",
      "list the candidates of a node (name, output or #index) with the best plan for each",

@@ -188,8 +188,8 @@ static void list_made(struct planner *planner, struct size_list *sizes)
 }
 
 // Sets the size above which values are tracked. About FOLLOWED_VALUES of the largest values are
-// tracked, in a pipeline as many for each stage, always including those of the largest size. Values below 1/FOLLOWED_SHARE of the memory
-// per device are never tracked.
+// tracked, in a pipeline as many for each stage, always including those of the largest size. Values
+// below 1/FOLLOWED_SHARE of the memory per device are never tracked.
 bool tsr__planner_followed(struct planner *planner)
 {
     struct size_list sizes = {0};
@@ -334,6 +334,8 @@ static bool fill_arrival(struct edge *edge, const struct copy_state *states, siz
     for (size_t j = 0; j < k; j++)
         add_states(edge, arrival, states, n,
                    tsr__planner_wanted(edge->planner, reader, edge->v, (uint32_t)j));
+    if (arrival->n == 0) // no link leads to the reader: the only state is forbidden
+        add_arrival(arrival, tsr__planner_wanted(edge->planner, reader, edge->v, 0), false);
     arrival->cost = ARENA_ARRAY(arena, int64_t, arrival->n + 1);
     arrival->from = ARENA_ARRAY(arena, int64_t, n * arrival->n + 1);
     arrival->to = ARENA_ARRAY(arena, int64_t, arrival->n * k + 1);

@@ -118,7 +118,10 @@ static struct str help_text(struct planner *planner, const tsr_plan_options *opt
 
 static const char *which_device(const struct planner *planner)
 {
-    return planner->memory.n_classes > 1 ? "on the smallest device" : "per device";
+    for (size_t c = 1; c < planner->memory.n_classes; c++)
+        if (planner->memory.bytes[c] != planner->memory.bytes[0])
+            return "on the smallest device";
+    return "per device";
 }
 
 tsr_status tsr__plan_report_none(struct planner *planner, const tsr_plan_options *options,
@@ -222,10 +225,9 @@ static tsr_status find_least(struct models *models, tsr_plan_result *out, bool *
     return TSR_OK;
 }
 
-tsr_status tsr__plan_refuse(const struct plan *plan, const tsr_plan_options *options,
-                            tsr_plan_result *out)
+tsr_status tsr__plan_refuse(const struct plan *plan, struct models *models,
+                            const tsr_plan_options *options, tsr_plan_result *out)
 {
-    struct models *models = plan->set ? &plan->set->models : plan->models;
     struct planner *planner = models->planners[0];
     bool tried = false, more = false, is_least = false;
     *out = (tsr_plan_result){
@@ -233,10 +235,12 @@ tsr_status tsr__plan_refuse(const struct plan *plan, const tsr_plan_options *opt
     TRY(find_least(models, out, &more, &is_least));
     if (!is_least)
         take_expert_need(&plan->compared, out);
-    if (models->n == 1 && !tsr__budget_over(planner->budget))
+    if (models->n == 1 && !plan->stages && !tsr__budget_over(planner->budget))
         TRY(tsr__plan_fitting(planner, options, out, &tried));
     out->facts.solve_ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     out->facts.stopped = tsr__budget_over(planner->budget);
     const char *what = models->n > 1 ? "plan of both models" : "plan";
+    if (plan->stages)
+        what = "plan in stages";
     return tsr__plan_report_none(planner, options, what, more && !tried, out, is_least);
 }

@@ -446,16 +446,17 @@ int64_t tsr__models_time(const struct models *models, const int64_t *run)
     return all;
 }
 
+int64_t tsr__models_cost(const struct models *models, const uint32_t *choice)
+{
+    int64_t run[PLAN_MAX_MODELS] = {0};
+    for (size_t m = 0; m < models->n; m++)
+        run[m] = tsr__program_cost(&models->planners[m]->program, choice + models->first[m]);
+    return tsr__models_time(models, run);
+}
+
 int64_t tsr__models_unscaled(const struct models *models, int64_t cost)
 {
     return cost << models->shift;
-}
-
-void tsr__models_unscale_choices(const struct models *models, tsr_plan_result *out)
-{
-    tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
-    for (size_t i = 0; i < out->facts.n_choices; i++)
-        list[i].cost = tsr__models_unscaled(models, list[i].cost);
 }
 
 int64_t tsr__models_limit(const struct models *models, const tsr_plan_options *options)

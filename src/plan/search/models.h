@@ -63,10 +63,10 @@ void tsr__models_take(const struct models *models, const uint32_t *choice);
 // Returns the picoseconds of all runs of all models, from the time of one run of each; PLAN_NEVER
 // on overflow.
 int64_t tsr__models_time(const struct models *models, const int64_t *run);
+// Returns the picoseconds of all runs of all models in a solution of models->program.
+int64_t tsr__models_cost(const struct models *models, const uint32_t *choice);
 // Converts a cost or bound of models->program to picoseconds.
 int64_t tsr__models_unscaled(const struct models *models, int64_t cost);
-// Converts the costs of the summary's explained choices to picoseconds.
-void tsr__models_unscale_choices(const struct models *models, tsr_plan_result *out);
 // Returns the memory limit of a device: the caller's, or that of the caller's topology. Two models
 // on assumed devices have no limit.
 int64_t tsr__models_limit(const struct models *models, const tsr_plan_options *options);

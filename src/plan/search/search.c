@@ -819,13 +819,15 @@ static tsr_status report_lacks(const struct plan *found)
     return found->exceeds ? tsr__plan_warn_memory(&found->set->planners[0]) : TSR_OK;
 }
 
-tsr_status tsr__search_explain(const struct plan *plan, const char *node, tsr_plan_result *out)
+tsr_status tsr__plan_explain(const struct models *models, int64_t more, const char *node,
+                             tsr_plan_result *out)
 {
-    const struct models *models = &plan->set->models;
-    tsr_status st = tsr__planner_explain(models->planners[0], models->program, node, out);
-    if (st == TSR_OK)
-        tsr__models_unscale_choices(models, out);
-    return st;
+    TRY(tsr__planner_explain(models->planners[0], models->program, node, out));
+    tsr_plan_choice *list = (tsr_plan_choice *)out->choices;
+    for (size_t i = 0; i < out->facts.n_choices; i++)
+        if (list[i].feasible)
+            list[i].cost = tsr__models_unscaled(models, list[i].cost) + more;
+    return TSR_OK;
 }
 
 tsr_status tsr__plan_take(struct plan *plan, const tsr_plan_options *options, bool write,

@@ -65,10 +65,11 @@ bool tsr__plan_add_memory(struct plan *plan, const struct device_set *set,
 // Fills in the result, and writes the plan into the models if `write` is set.
 tsr_status tsr__plan_take(struct plan *plan, const tsr_plan_options *options, bool write,
                           tsr_plan_result *out) TSR_MUST_USE;
-// Lists the candidates of a node. If the plan repeats a device set, these are the candidates in one
-// copy, with its share of the batch.
-tsr_status tsr__search_explain(const struct plan *plan, const char *node,
-                               tsr_plan_result *out) TSR_MUST_USE;
+// Lists the candidates of a node of the first model, with the costs of the best solutions of the
+// models' program that have them. more: costs that the program lacks. If a plan repeats a device
+// set, these are the candidates in one copy, with its share of the batch.
+tsr_status tsr__plan_explain(const struct models *models, int64_t more, const char *node,
+                             tsr_plan_result *out) TSR_MUST_USE;
 
 // compared.c: returns the time of the chosen candidates of all nodes, without communication.
 int64_t tsr__compared_compute_all(const struct models *models);
@@ -81,9 +82,10 @@ tsr_status tsr__plan_fitting(struct planner *planner, const tsr_plan_options *op
                              tsr_plan_result *out, bool *tried) TSR_MUST_USE;
 
 // infeasible.c: reports why there is no plan, and how much memory is needed. plan: the result of
-// the search; if it is not infeasible, no plan was found in time.
-tsr_status tsr__plan_refuse(const struct plan *plan, const tsr_plan_options *options,
-                            tsr_plan_result *out) TSR_MUST_USE;
+// the search; if it is not infeasible, no plan was found in time. models: with the program of the
+// plan that needs the least memory, if there was time to build it.
+tsr_status tsr__plan_refuse(const struct plan *plan, struct models *models,
+                            const tsr_plan_options *options, tsr_plan_result *out) TSR_MUST_USE;
 // Reports that no WHAT fits, or that none was found in time (out->facts.undecided), and what would
 // help. more_help: more devices would need less memory each. is_least: less than needs_bytes is not
 // enough; otherwise a smaller number may be.

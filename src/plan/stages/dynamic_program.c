@@ -16,9 +16,9 @@
 // every 6 + 1 = 7 ms, so the smaller sum decides for one stage.
 #include "plan/stages/stage_search.h"
 
-// Solves the range on the block. Returns what search->measure asks for: the time or its lower
-// bound, with transfers, or the memory, or the result of tsr__search_open. Returns NEVER_FITS if
-// the range does not fit, if no time is left, or after an error.
+// Solves the range on the block. Returns what search->measure asks for: the time with transfers,
+// the memory, or the result of tsr__search_open. Returns NEVER_FITS if the range does not fit, if
+// no time is left, or after an error.
 static int64_t measure(struct stage_search *search, size_t i, size_t j, struct block *block)
 {
     struct point point = {0};
@@ -41,8 +41,7 @@ static int64_t measure(struct stage_search *search, size_t i, size_t j, struct b
     search->status = tsr__range_time(search->staging, &stage, false, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
-    int64_t own = search->measure == MEASURE_BOUND ? point.bound : point.time;
-    return int64_min(own + tsr__search_transfers(search, i, j, block), NEVER_FITS);
+    return int64_min(point.time + tsr__search_transfers(search, i, j, block), NEVER_FITS);
 }
 
 // Returns the measure of a range on a block, cached. Returns UNKNOWN after an error; callers check
@@ -228,10 +227,6 @@ static void read_line(struct stage_search *search, size_t stages, const struct c
         stage->devices = ARENA_ARRAY(&search->staging->planner->arena, int64_t, block->n);
         if (stage->devices)
             memcpy(stage->devices, block->devices, block->n * sizeof *stage->devices);
-        stage->transfer[0] = tsr__search_transfer(search, search->staging, cell->begin, cut, block);
-        if (search->staging->other)
-            stage->transfer[1] =
-                tsr__search_transfer(search, search->staging->other, cell->begin, cut, block);
         cut = cell->begin;
         cell = tsr__search_cell(search, k - 1, cell->before, cut, block->start);
     }

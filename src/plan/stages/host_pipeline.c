@@ -92,8 +92,9 @@ static tsr_status add_stage(struct staging *staging, const struct hosts *hosts,
         stage->end = split_at(staging, stage->begin, behind, share);
     if (!place_on(staging, hosts, behind, stage))
         return TSR_NOMEM;
-    TRY(tsr__range_time(staging, stage, false, &stage->point));
-    *fits = stage->point.feasible;
+    struct point point;
+    TRY(tsr__range_time(staging, stage, false, &point));
+    *fits = point.feasible;
     return TSR_OK;
 }
 

@@ -19,20 +19,29 @@ int64_t tsr__stages_floor(const struct staging *staging)
     return sum;
 }
 
-// Fills in kind->floor, unless it is filled: prefix sums of the cheapest times of the nodes. False:
-// out of memory.
+// Returns the sum of the cheapest times of the nodes between two adjacent split points, of all runs
+// of all models.
+static int64_t range_least(const struct staging *staging, const struct kind *kind, size_t range)
+{
+    int64_t run[PLAN_MAX_MODELS] = {0};
+    for (size_t m = 0; m < staging->models->n; m++) {
+        const size_t *cut = tsr__staging_of(staging, m)->cut;
+        const struct plan_node *nodes = m ? kind->other->nodes : kind->nodes;
+        for (size_t i = cut[range]; i < cut[range + 1]; i++)
+            run[m] = int64_min(run[m] + tsr__plan_node_least(&nodes[i]), PLAN_NEVER);
+    }
+    return tsr__models_time(staging->models, run);
+}
+
+// Fills in kind->floor, unless it is filled. False: out of memory.
 static bool fill_floor(const struct staging *staging, struct kind *kind)
 {
-    size_t n = staging->cut[staging->n_ranges];
     if (kind->floor)
         return true;
-    kind->floor = ARENA_ARRAY(&kind->planner.arena, int64_t, n + 1);
-    if (!kind->floor)
-        return false;
-    for (size_t i = 0; i < n; i++)
-        kind->floor[i + 1] =
-            int64_min(kind->floor[i] + tsr__plan_node_least(&kind->nodes[i]), PLAN_NEVER);
-    return true;
+    kind->floor = ARENA_ARRAY(&kind->planner.arena, int64_t, staging->n_ranges + 1);
+    for (size_t i = 0; kind->floor && i < staging->n_ranges; i++)
+        kind->floor[i + 1] = int64_min(kind->floor[i] + range_least(staging, kind, i), PLAN_NEVER);
+    return kind->floor != NULL;
 }
 
 // Fills in search->rest: for each split point a lower bound for the nodes behind it, on any block.
@@ -54,8 +63,7 @@ static bool fill_rest(struct stage_search *search)
                 return true;
             if (!tsr__search_kind(search, block) || !fill_floor(staging, block->kind))
                 return false;
-            least = int64_min(least, block->kind->floor[staging->cut[i + 1]] -
-                                         block->kind->floor[staging->cut[i]]);
+            least = int64_min(least, block->kind->floor[i + 1] - block->kind->floor[i]);
         }
         search->rest[i] = int64_min(search->rest[i + 1] + least, PLAN_NEVER);
     }
@@ -74,14 +82,12 @@ int64_t tsr__search_known(const struct stage_search *search, int64_t takes)
 }
 
 // True if no pipeline with this range can beat the best so far. Returns false if that is unknown:
-// there is no pipeline to beat, or time is up. It is also unknown for MEASURE_MEMORY and for two
-// models, whose joint program has no such bound.
+// there is no pipeline to beat, or time is up. It is also unknown for MEASURE_MEMORY.
 bool tsr__search_hopeless(struct stage_search *search, size_t i, size_t j, size_t at,
                           int64_t others)
 {
     struct block *block = &search->blocks[at];
-    if (search->known == INT64_MAX || search->staging->other || search->measure == MEASURE_MEMORY ||
-        search->status != TSR_OK)
+    if (search->known == INT64_MAX || search->measure == MEASURE_MEMORY || search->status != TSR_OK)
         return false;
     if (!block->kind && tsr__stages_over(search->staging))
         return false;
@@ -90,8 +96,7 @@ bool tsr__search_hopeless(struct stage_search *search, size_t i, size_t j, size_
         search->status = TSR_NOMEM;
         return false;
     }
-    const size_t *cut = search->staging->cut;
-    int64_t own = block->kind->floor[cut[j]] - block->kind->floor[cut[i]];
+    int64_t own = block->kind->floor[j] - block->kind->floor[i];
     if (search->paced)
         return own > search->known;
     return others + own + search->rest[j] > search->known;

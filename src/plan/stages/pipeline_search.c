@@ -115,9 +115,10 @@ static void try_line(struct stage_search *search, const struct trail *trail, int
     read_trail(search, trail, pipeline);
     trial->tried++;
     if (search->bottleneck)
-        search->status = tsr__throughput_solve(search->staging, pipeline, least, &pipeline->answer);
+        search->status =
+            tsr__throughput_solve(search->staging, pipeline, least, false, &pipeline->answer);
     else
-        search->status = tsr__pipeline_solve(search->staging, pipeline, &pipeline->answer);
+        search->status = tsr__pipeline_solve(search->staging, pipeline, false, &pipeline->answer);
     if (search->status != TSR_OK || !pipeline->answer.feasible)
         return;
     struct plan_standing now = answer_standing(&pipeline->answer);
@@ -277,11 +278,13 @@ tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options 
         return TSR_OK;
     tsr_status st = TSR_OK;
     if (options->objective == TSR_THROUGHPUT)
-        st = tsr__throughput_first(staging, pipeline, &pipeline->answer);
+        st = tsr__throughput_solve(staging, pipeline, 0, false, &pipeline->answer);
     else
-        st = tsr__pipeline_solve(staging, pipeline, &pipeline->answer);
-    if (st != TSR_OK || !pipeline->answer.feasible)
+        st = tsr__pipeline_solve(staging, pipeline, false, &pipeline->answer);
+    if (st != TSR_OK)
         return st;
+    if (!pipeline->answer.feasible)
+        pipeline->answer.cost = pipeline->answer.bound = INT64_MAX;
     struct pipeline_trial trial = {.best = *pipeline,
                                    .least = pipeline->answer.bound,
                                    .left = INT64_MAX,

@@ -36,26 +36,23 @@ static bool add_memory(struct stages_plan *found, const struct stage *stage)
 }
 
 // Makes the chosen candidates of every stage the only ones in the planners of all devices, and
-// computes the memory. Stages that were not solved together (pipeline->answer) are solved again
-// first.
-static tsr_status take_pipeline(struct stages_plan *found)
+// computes the memory.
+static bool take_pipeline(struct stages_plan *found)
 {
-    struct staging *staging = &found->staging;
-    struct pipeline *pipeline = &found->pipeline;
+    const struct pipeline *pipeline = &found->pipeline;
     for (size_t k = 0; k < pipeline->n; k++) {
-        struct stage *stage = &pipeline->at[k];
-        if (pipeline->answer.feasible)
-            tsr__range_choose(staging, stage, pipeline->answer.choice);
-        else
-            TRY(tsr__range_take(staging, stage));
-        struct stage other = *stage;
-        other.kind = stage->kind->other;
-        if (!take_stage(staging->planner, stage) ||
-            (staging->other && !take_stage(staging->other->planner, &other)) ||
-            !add_memory(found, stage))
-            return TSR_NOMEM;
+        for (size_t m = 0; m < found->plan->models->n; m++) {
+            struct staging *staging = tsr__staging_of(&found->staging, m);
+            struct stage stage = pipeline->at[k];
+            stage.kind = m ? stage.kind->other : stage.kind;
+            tsr__range_choose(staging, &stage, pipeline->answer.choice[m]);
+            if (!take_stage(staging->planner, &stage))
+                return false;
+        }
+        if (!add_memory(found, &pipeline->at[k]))
+            return false;
     }
-    return TSR_OK;
+    return true;
 }
 
 void tsr__pipeline_ranges(const struct staging *staging, const struct pipeline *pipeline,
@@ -68,8 +65,9 @@ void tsr__pipeline_ranges(const struct staging *staging, const struct pipeline *
 }
 
 // Sets the ranges of model m, and their predicted times.
-static bool play_model(struct stages_plan *found, struct staging *staging, size_t m)
+static bool play_model(struct stages_plan *found, size_t m)
 {
+    struct staging *staging = tsr__staging_of(&found->staging, m);
     struct planner *planner = staging->planner;
     struct played_plan *played = &found->plan->played[m];
     size_t n = found->pipeline.n;
@@ -108,15 +106,17 @@ static tsr_status take_plan(struct stages_plan *found)
 {
     struct staging *staging = &found->staging;
     struct plan *plan = found->plan;
-    TRY(take_pipeline(found));
-    if (!play_model(found, staging, 0) || (staging->other && !play_model(found, staging->other, 1)))
+    if (!take_pipeline(found))
         return TSR_NOMEM;
+    for (size_t m = 0; m < plan->models->n; m++)
+        if (!play_model(found, m))
+            return TSR_NOMEM;
     plan->result.feasible = true;
     if (found->by_hosts) { // no other pipeline was compared, so the simulated time counts
         plan->result.cost = plan->run[0];
         tsr__plan_settle(&plan->result, tsr__stages_floor(staging) + staging->common);
     } else
-        TRY(tsr__stages_bound(staging, &found->pipeline, &found->options, &plan->result));
+        tsr__stages_bound(staging, &found->pipeline, &plan->result);
     plan->time = plan->result.cost;
     if (found->options.objective == TSR_LATENCY) // a period is not a sum
         plan->compute = tsr__compared_compute_all(plan->models);
@@ -127,27 +127,20 @@ static tsr_status take_plan(struct stages_plan *found)
     return TSR_OK;
 }
 
-// Returns the path of a stage's file. Example: "plan.lp" becomes "plan.2.lp" for stage 2. Without
-// an extension the number is appended.
-static struct str numbered_path(struct arena *arena, const char *path, size_t stage)
+// Solves the pipeline even if time is up, unless it is solved. It is dropped if it does not fit.
+static tsr_status answer(struct staging *staging, const tsr_plan_options *options,
+                         struct pipeline *pipeline)
 {
-    const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
-    if (!dot || (slash && dot < slash))
-        return tsr__arena_printf(arena, "%s.%zu", path, stage);
-    return tsr__arena_printf(arena, "%.*s.%zu%s", (int)(dot - path), path, stage, dot);
-}
-
-// Exports the programs: each stage has its own program and file.
-static tsr_status export_stages(struct staging *staging, const struct pipeline *pipeline,
-                                const char *path)
-{
-    for (size_t k = 0; k < pipeline->n; k++) {
-        struct str name = numbered_path(&staging->planner->arena, path, k);
-        if (!name.p)
-            return TSR_NOMEM;
-        TRY(tsr__range_export(staging, &pipeline->at[k], name.p));
-    }
-    return TSR_OK;
+    tsr_status st = TSR_OK;
+    if (!pipeline->n || pipeline->answer.feasible)
+        return TSR_OK;
+    if (options->objective == TSR_THROUGHPUT)
+        st = tsr__throughput_solve(staging, pipeline, 0, true, &pipeline->answer);
+    else
+        st = tsr__pipeline_solve(staging, pipeline, true, &pipeline->answer);
+    if (!pipeline->answer.feasible)
+        pipeline->n = 0;
+    return st;
 }
 
 // Finds the split points and the best pipeline; pipeline->n 0: none fits.
@@ -161,10 +154,8 @@ static tsr_status find_stages(struct staging *staging, const tsr_plan_options *o
     TRY(check_number(staging, options->stages));
     if (by_hosts)
         return tsr__host_pipeline(staging, pipeline);
-    tsr_status st = tsr__stages_search(staging, options, MEASURE_TIME, pipeline);
-    if (st != TSR_OK || !pipeline->n || staging->other)
-        return st;
-    return tsr__pipeline_search(staging, options, pipeline, &staging->least);
+    TRY(tsr__stages_search(staging, options, MEASURE_TIME, pipeline));
+    return pipeline->n ? tsr__pipeline_search(staging, options, pipeline, &staging->least) : TSR_OK;
 }
 
 // Returns the caller's memory limit of each device; 0: that of the caller's topology; -1: none.
@@ -218,10 +209,12 @@ static tsr_status find(struct stages_plan *found, const tsr_plan_options *option
     staging->end = tsr__budget_next(planner->budget, false).end;
     tsr_status st = find_stages(staging, &found->options, found->by_hosts, &found->pipeline);
     staging->end = planner->budget->end;
+    if (st == TSR_OK)
+        st = answer(staging, &found->options, &found->pipeline);
     if (st == TSR_OK && found->pipeline.n)
         st = take_plan(found);
     if (st == TSR_OK && found->pipeline.n && options->export_lp)
-        st = export_stages(staging, &found->pipeline, options->export_lp);
+        st = tsr__pipeline_export(staging, &found->pipeline, options->export_lp);
     return st;
 }
 
@@ -245,23 +238,6 @@ tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *
     out->result.infeasible = !found->pipeline.n && !found->staging.hasty;
     out->ms = 1e3 * (tsr__now_s() - planner->budget->begin);
     return st;
-}
-
-// The search with memory as measure finds what the fullest device needs.
-tsr_status tsr__plan_stages_refuse(const struct plan *plan, tsr_plan_result *out)
-{
-    struct stages_plan *found = plan->stages;
-    struct staging *staging = &found->staging;
-    struct planner *planner = staging->planner;
-    struct pipeline pipeline;
-    *out =
-        (tsr_plan_result){.facts = {.devices = (size_t)planner->machine.n, .solve_ms = plan->ms}};
-    TRY(tsr__stages_search(staging, &found->options, MEASURE_MEMORY, &pipeline));
-    if (pipeline.n)
-        out->facts.needs_bytes = pipeline.most;
-    out->facts.undecided = staging->hasty || tsr__budget_over(planner->budget);
-    return tsr__plan_report_none(planner, &found->options, "plan in stages", staging->n_ranges > 1,
-                                 out, !out->facts.undecided);
 }
 
 void tsr__plan_stages_end(const struct plan *plan)

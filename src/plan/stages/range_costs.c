@@ -115,10 +115,10 @@ bool tsr__stages_over(const struct staging *staging)
            (staging->end > 0 && tsr__now_s() >= staging->end);
 }
 
-// Returns options for a solve that is limited to this work and to the remaining time.
-static struct program_options hasty_options(const struct staging *staging, uint64_t work)
+// Returns options for a solve that is limited to HASTY_WORK and to the remaining time.
+static struct program_options hasty_options(const struct staging *staging)
 {
-    struct program_options options = {.work = work};
+    struct program_options options = {.work = HASTY_WORK};
     if (staging->end > 0)
         options.seconds = fmax(staging->end - tsr__now_s(), 1e-3);
     return options;
@@ -214,28 +214,18 @@ struct range_solve {
     struct models models; // models of this kind, with their common program
 };
 
-// Adds the times of one run of each model, and of all runs.
-static void add_times(const struct range_solve *solve, const struct program_result *result,
-                      struct point *point)
-{
-    const struct models *models = &solve->models;
-    for (size_t m = 0; m < models->n; m++)
-        point->run[m] =
-            tsr__program_cost(&models->planners[m]->program, result->choice + models->first[m]);
-    point->time = tsr__models_time(models, point->run);
-    point->bound = int64_min(tsr__models_unscaled(models, result->bound), point->time);
-}
-
 // Returns the solution as a point: the best plan for every limit between its memory and `limit`.
 static struct point point_of(const struct range_solve *solve, const struct program_result *result,
                              int64_t limit)
 {
     struct point point = {.limit = limit};
+    const struct models *models = &solve->models;
     if (!result->feasible)
         return point;
     point.feasible = true;
-    point.memory = peak_of(solve->models.program, result->choice);
-    add_times(solve, result, &point);
+    point.memory = peak_of(models->program, result->choice);
+    point.time = tsr__models_cost(models, result->choice);
+    point.bound = int64_min(tsr__models_unscaled(models, result->bound), point.time);
     return point;
 }
 
@@ -354,7 +344,7 @@ static tsr_status solve_range(struct staging *staging, struct range_solve *solve
     tsr_status st = begin_range(staging, solve);
     *late = solve->late;
     if (st == TSR_OK && !solve->late) {
-        st = solve_program(solve, hasty_options(staging, HASTY_WORK), &result, out);
+        st = solve_program(solve, hasty_options(staging), &result, out);
         *late = !out->feasible && !result.infeasible && tsr__stages_over(staging);
     }
     end_range(solve);
@@ -395,39 +385,6 @@ tsr_status tsr__range_time(struct staging *staging, const struct stage *stage, b
     return vec_add(&stage->kind->planner.arena, known, *out) ? TSR_OK : TSR_NOMEM;
 }
 
-// Solves the range again with little effort and without a time limit. Called if the first solve
-// found no plan, perhaps because time was up or the session was cancelled.
-static tsr_status solve_again(struct staging *staging, struct range_solve *solve,
-                              struct program_result *result, struct point *out)
-{
-    tsr_session *session = staging->planner->session;
-    bool cancelled = tsr__cancelled(session);
-    tsr_session_cancel(session, false);
-    struct program_options options = {.work = HASTY_WORK};
-    tsr_status st = solve_program(solve, options, result, out);
-    if (cancelled)
-        tsr_session_cancel(session, true);
-    return st;
-}
-
-// Solves the range of a chosen stage with full effort: work 0 is the solver's default, far more
-// than HASTY_WORK.
-tsr_status tsr__range_take(struct staging *staging, struct stage *stage)
-{
-    struct range_solve solve = {.stage = stage};
-    struct program_result result = {0};
-    struct point *out = &stage->point;
-    tsr_status st = begin_range(staging, &solve);
-    if (st == TSR_OK)
-        st = solve_program(&solve, hasty_options(staging, 0), &result, out);
-    if (st == TSR_OK && !out->feasible)
-        st = solve_again(staging, &solve, &result, out);
-    if (st == TSR_OK && out->feasible)
-        tsr__models_take(&solve.models, result.choice);
-    end_range(&solve);
-    return st;
-}
-
 void tsr__range_choose(struct staging *staging, const struct stage *stage, const uint32_t *choice)
 {
     struct kind *kind = stage->kind;
@@ -443,7 +400,7 @@ tsr_status tsr__range_memory(struct staging *staging, const struct stage *stage,
     struct stage unlimited = *stage;
     unlimited.memory = PLAN_NO_LIMIT - 1;
     struct range_solve solve = {.stage = &unlimited};
-    struct program_options options = hasty_options(staging, HASTY_WORK);
+    struct program_options options = hasty_options(staging);
     struct program_least least = {0};
     struct range_points *front = front_of(staging, stage);
     options.near = LEAST_NEAR;
@@ -470,30 +427,5 @@ tsr_status tsr__range_memory(struct staging *staging, const struct stage *stage,
         staging->hasty = true;
     if (least.found || !staging->hasty)
         front->least = *out;
-    return st;
-}
-
-// Lists the candidates of a node with their costs in this range only; stage_summary.c adds the
-// other stages.
-tsr_status tsr__range_explain(struct staging *staging, const struct stage *stage, const char *node,
-                              tsr_plan_result *out)
-{
-    struct range_solve solve = {.stage = stage};
-    tsr_status st = begin_range(staging, &solve);
-    if (st == TSR_OK)
-        st = tsr__planner_explain(&stage->kind->planner, solve.models.program, node, out);
-    if (st == TSR_OK)
-        tsr__models_unscale_choices(&solve.models, out);
-    end_range(&solve);
-    return st;
-}
-
-tsr_status tsr__range_export(struct staging *staging, const struct stage *stage, const char *path)
-{
-    struct range_solve solve = {.stage = stage};
-    tsr_status st = begin_range(staging, &solve);
-    if (st == TSR_OK)
-        st = tsr__planner_export(staging->planner->session, solve.models.program, path);
-    end_range(&solve);
     return st;
 }

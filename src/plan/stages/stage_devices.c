@@ -124,11 +124,11 @@ static int64_t send_time(struct stage_search *search, struct planner *planner, i
     return *found;
 }
 
-// Returns the time of sending to the stage the values that it reads from earlier stages. Outputs of
-// the model need no transfer: they stay on the first device of their stage
-// (partition/steps/ports.c).
-int64_t tsr__search_transfer(struct stage_search *search, struct staging *model, size_t from,
-                             size_t to, const struct block *block)
+// Returns the time of sending to the stage the values that it reads from earlier stages, for one
+// run of one model. Outputs of the model need no transfer: they stay on the first device of their
+// stage (partition/steps/ports.c).
+static int64_t bring(struct stage_search *search, struct staging *model, size_t from, size_t to,
+                     const struct block *block)
 {
     const struct range *range = tsr__stages_range(model, from, to);
     size_t start = block->start;
@@ -159,7 +159,7 @@ static int64_t hand_over(struct stage_search *search, struct staging *model, siz
     return int64_min(ps, NEVER_FITS);
 }
 
-// Time of the transfers of one model's stage; the two functions above have this type.
+// Time of the transfers of one model's stage.
 typedef int64_t crossing_of(struct stage_search *search, struct staging *model, size_t from,
                             size_t to, const struct block *block);
 
@@ -177,7 +177,7 @@ static int64_t of_all_runs(struct stage_search *search, crossing_of *of, size_t 
 int64_t tsr__search_transfers(struct stage_search *search, size_t from, size_t to,
                               const struct block *block)
 {
-    return of_all_runs(search, tsr__search_transfer, from, to, block);
+    return of_all_runs(search, bring, from, to, block);
 }
 
 int64_t tsr__search_hands_over(struct stage_search *search, size_t from, size_t to,
@@ -203,11 +203,12 @@ static int64_t least_transfer(struct stage_search *search, const struct block *b
     return least;
 }
 
-// Returns a lower bound for the transfers of all values that the range reads from other ranges.
-static int64_t least_transfers(struct stage_search *search, size_t i, size_t j,
-                               const struct block *block)
+// Returns a lower bound for the transfers of all values that the range reads from other ranges, for
+// one run of one model.
+static int64_t least_transfers(struct stage_search *search, struct staging *model, size_t i,
+                               size_t j, const struct block *block)
 {
-    const struct range *range = tsr__stages_range(search->staging, i, j);
+    const struct range *range = tsr__stages_range(model, i, j);
     int64_t ps = 0;
     if (!range)
         return NEVER_FITS;
@@ -215,7 +216,7 @@ static int64_t least_transfers(struct stage_search *search, size_t i, size_t j,
         return 0;
     for (size_t k = 0; k < range->n_in; k++)
         ps += least_transfer(search, block, (struct device_span){0, block->start},
-                             tsr__value_bytes(search->staging->planner, range->in[k]));
+                             tsr__value_bytes(model->planner, range->in[k]));
     return int64_min(ps, NEVER_FITS);
 }
 
@@ -265,8 +266,8 @@ int64_t tsr__search_busy(struct stage_search *search, size_t i, size_t j, const 
     search->status = tsr__range_time(search->staging, &stage, true, &point);
     if (search->status != TSR_OK || !point.feasible)
         return NEVER_FITS;
-    int64_t moves =
-        near ? least_crossings(search, i, j, block, near) : least_transfers(search, i, j, block);
+    int64_t moves = near ? least_crossings(search, i, j, block, near)
+                         : of_all_runs(search, least_transfers, i, j, block);
     return int64_min(point.bound + moves, NEVER_FITS);
 }
 

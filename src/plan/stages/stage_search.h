@@ -78,10 +78,7 @@ bool tsr__search_may_start(const struct stage_search *search, size_t start, size
 bool tsr__search_blocks(struct stage_search *search);
 // Finds the kind of the block, on first use. False: out of memory.
 bool tsr__search_kind(struct stage_search *search, struct block *block);
-// Return the time of the transfers into the stage from split point `from` to `to`: for one run of
-// one model, and for all runs.
-int64_t tsr__search_transfer(struct stage_search *search, struct staging *model, size_t from,
-                             size_t to, const struct block *block);
+// Returns the time of the transfers into the stage from split point `from` to `to`, for all runs.
 int64_t tsr__search_transfers(struct stage_search *search, size_t from, size_t to,
                               const struct block *block);
 // Returns the time that the stage needs to send to the next stage, of which only one device is

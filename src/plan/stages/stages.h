@@ -5,12 +5,12 @@
 // Devices have an order too; a block is a run of consecutive devices that may hold a stage. A
 // pipeline assigns ranges to blocks. Blocks with equal devices and links are of one kind. Ranges
 // are planned for a kind, with devices numbered 0, 1 ..., and ranges with equal nodes are planned
-// once. While stages are chosen, they are independent. A value that crosses to another stage is
+// once. While stages are chosen, they are independent: a value that crosses to another stage is
 // stored in full on one device of the producer's stage, and is sent to all devices of the reader's
-// stage.
+// stage. Pipelines that may be the best are solved with all stages together (pipeline_program.c).
 //
 // Two models that share weights (second_model.c) have one staging each, with equally many split
-// points. Range i of both models runs on the same devices and is solved as one program.
+// points. Range i of both models runs on the same devices; both are solved as one program.
 #ifndef TSR_PLAN_STAGES_H
 #define TSR_PLAN_STAGES_H
 
@@ -24,7 +24,6 @@ struct point {
     int64_t limit;
     bool feasible;
     int64_t time, bound; // picoseconds of all runs of all models, and a lower bound
-    int64_t run[2];      // picoseconds of one run of each model
     int64_t memory;      // bytes on the fullest device
 };
 // The points of a range on a kind of block that were computed so far.
@@ -43,7 +42,7 @@ struct kind {
     VEC(struct range_points *) fronts; // costs of ranges, by structure
     struct kind *other;                // the same devices for the second model
     struct map links;                  // tables of shared weights (models.h), made once
-    // by node: lower bound of the time of the nodes before it; or NULL (lower_bounds.c)
+    // by split point: lower bound of the time of the nodes before it; or NULL (lower_bounds.c)
     int64_t *floor;
 };
 // The nodes between two split points, and the values that cross these points.
@@ -102,6 +101,12 @@ struct staging {
     int64_t least; // lower bound over all pipelines (pipeline_search.c); 0: none was proved
 };
 
+// Returns the staging of model m, from that of the first.
+static inline struct staging *tsr__staging_of(const struct staging *first, size_t m)
+{
+    return m ? first->other : (struct staging *)first;
+}
+
 // manual_stages.c: reads the stages that nodes already have. TSR_INVALID: they contradict the node
 // order or the requested number of stages.
 tsr_status tsr__manual_stages(struct staging *staging, int64_t asked) TSR_MUST_USE;
@@ -135,8 +140,6 @@ struct stage {
     size_t n;
     struct kind *kind;
     int64_t memory;
-    int64_t transfer[2]; // transfer time of one run of each model
-    struct point point;
 };
 // Finds the best time of the stage's range, within its memory limit. open: values that cross the
 // border are not charged, so that out->bound is a lower bound of every plan of the range.
@@ -145,31 +148,21 @@ tsr_status tsr__range_time(struct staging *staging, const struct stage *stage, b
 // Finds the least memory per device that the range needs; INT64_MAX: unknown.
 tsr_status tsr__range_memory(struct staging *staging, const struct stage *stage,
                              int64_t *out) TSR_MUST_USE;
-// Solves the range again with more effort, and sets stage->point; stage->kind->planner then holds
-// the range with its choices.
-tsr_status tsr__range_take(struct staging *staging, struct stage *stage) TSR_MUST_USE;
 // Sets the choices of the range's nodes; `choice` is indexed by node. stage->kind->planner then
 // holds the range.
 void tsr__range_choose(struct staging *staging, const struct stage *stage, const uint32_t *choice);
-// Lists the candidates of a node, and the best cost of the range with each, as choices of the
-// summary.
-tsr_status tsr__range_explain(struct staging *staging, const struct stage *stage, const char *node,
-                              tsr_plan_result *out) TSR_MUST_USE;
-// Writes the program of the range as an LP file.
-tsr_status tsr__range_export(struct staging *staging, const struct stage *stage,
-                             const char *path) TSR_MUST_USE;
 void tsr__stages_free(struct staging *staging);
 
-// stage_search.c: what tsr__stages_search minimizes: time, lower bound, lower bound without a
-// charge for crossing values, memory of the fullest device. The search returns TSR_OK also if
-// nothing fits: then out->n is 0.
-enum measure { MEASURE_TIME, MEASURE_BOUND, MEASURE_OPEN, MEASURE_MEMORY };
+// stage_search.c: what tsr__stages_search minimizes: time, lower bound without a charge for
+// crossing values, memory of the fullest device. The search returns TSR_OK also if nothing fits:
+// then out->n is 0.
+enum measure { MEASURE_TIME, MEASURE_OPEN, MEASURE_MEMORY };
 // The best candidates of all nodes of a pipeline, solved together.
 struct pipeline_answer {
     bool feasible;
     int64_t cost, bound; // in terms of the objective, without nodes that are in no stage
     int64_t latency;     // for throughput: latency of one run
-    uint32_t *choice;    // by node: index of its candidate
+    uint32_t *choice[PLAN_MAX_MODELS]; // by model and node: index of its candidate
 };
 // Returns what solved pipelines are compared by. For throughput, the cost is the period.
 static inline struct plan_standing answer_standing(const struct pipeline_answer *answer)
@@ -180,8 +173,8 @@ static inline struct plan_standing answer_standing(const struct pipeline_answer 
 struct pipeline {
     struct stage at[STAGES_MOST];
     size_t n;
-    struct pipeline_answer answer; // not feasible: each stage was solved by itself
-    int64_t sum, most;             // sum and maximum of the costs if each stage is solved by itself
+    struct pipeline_answer answer;
+    int64_t sum, most; // sum and maximum of the costs if each stage is solved by itself
 };
 tsr_status tsr__stages_search(struct staging *staging, const tsr_plan_options *options,
                               enum measure what, struct pipeline *out) TSR_MUST_USE;
@@ -195,8 +188,7 @@ int64_t tsr__stages_memory(const struct staging *staging, const int64_t *devices
 tsr_status tsr__host_pipeline(struct staging *staging, struct pipeline *pipeline) TSR_MUST_USE;
 
 // pipeline_search.c: solves pipelines that may be better than this one, all stages together; the
-// best replaces *pipeline. For one model only. *least: lower bound over all pipelines; 0: none was
-// proved.
+// best replaces *pipeline. *least: lower bound over all pipelines; 0: none was proved.
 tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options *options,
                                 struct pipeline *pipeline, int64_t *least) TSR_MUST_USE;
 
@@ -205,52 +197,54 @@ tsr_status tsr__pipeline_search(struct staging *staging, const tsr_plan_options 
 bool tsr__stages_candidate(struct planner *planner, const struct stage *stage,
                            const struct plan_node *node, size_t choice,
                            struct candidate *candidate);
-// The program of a pipeline: the planner of all devices, with the candidates of this pipeline's
-// stages.
+// The program of a pipeline: the planners of all devices, with the candidates of this pipeline's
+// stages. Every stage has memory limits of its own.
 struct pipeline_program {
     struct staging *staging;
     const struct pipeline *pipeline;
-    struct arena scratch;        // memory of the program
-    struct device_group *places; // by node: the devices of its stage
-    int64_t *stage_of;           // by device: its stage, or -1
-    struct plan_node *kept; // the nodes of the plan, which tsr__pipeline_program_end places again
-    unsigned char *hidden;  // by node: it is in no stage
-    bool late;              // there was no time to build the program
-    size_t n_given;         // number of given values of the planner, which is restored, too
+    bool needed;          // there must be an answer: deadlines are ignored
+    struct arena scratch; // memory of the program
+    struct models models; // the planners, and the program of all of them
+    struct map links;
+    int64_t *stage_of; // by device: its stage, or -1
+    struct {
+        struct plan_node *kept;      // the nodes of the plan; NULL: the model was not begun
+        struct device_group *places; // by node: the devices of its stage
+        unsigned char *hidden;       // by node: it is in no stage
+        size_t n_given;              // number of given values of the planner
+    } of[PLAN_MAX_MODELS];
+    bool late; // there was no time to build the program
 };
-// Builds the program of all stages in planner->program. tsr__pipeline_program_end must be called in
-// any case. Returns false if out of memory.
-// If the deadline of the staging passes, sets setup->late; costs of the program are then missing.
+// Builds the program of all stages and models. tsr__pipeline_program_end must be called in any
+// case. Returns false if out of memory. If the deadline of the staging passes and no answer is
+// needed, sets setup->late; there is no program then.
 bool tsr__pipeline_program_begin(struct pipeline_program *setup, struct staging *staging,
-                                 const struct pipeline *pipeline);
-// As tsr__pipeline_program_begin, without a deadline: for explanations, which need all costs.
-bool tsr__pipeline_program_complete(struct pipeline_program *setup, struct staging *staging,
-                                    const struct pipeline *pipeline);
-// Makes the nodes outside of stages visible to the planner again. Nodes of stages keep the
+                                 const struct pipeline *pipeline, bool needed);
+// Makes the nodes outside of stages visible to the planners again. Nodes of stages keep the
 // candidates of the pipeline.
 void tsr__pipeline_program_show(struct pipeline_program *setup);
 // Restores the nodes and drops the program.
 void tsr__pipeline_program_end(struct pipeline_program *setup);
-// Returns solver options for one pipeline, within the time limit.
-struct program_options tsr__pipeline_program_options(const struct pipeline_program *setup);
+// Solves the program, and makes the solution the choices of the nodes.
+tsr_status tsr__pipeline_program_solve(struct pipeline_program *setup,
+                                       struct pipeline_answer *out) TSR_MUST_USE;
+// Stores the choices of the nodes in the answer. False: out of memory.
+bool tsr__pipeline_program_keep(const struct pipeline_program *setup, struct pipeline_answer *out);
+// Solves all stages of the pipeline together. needed: even if time is up.
 tsr_status tsr__pipeline_solve(struct staging *staging, const struct pipeline *pipeline,
-                               struct pipeline_answer *out) TSR_MUST_USE;
-// Lists the candidates of a node, and the best cost of the pipeline with each, as choices of the
-// summary.
-tsr_status tsr__pipeline_explain(struct staging *staging, const struct pipeline *pipeline,
-                                 const char *node, tsr_plan_result *out) TSR_MUST_USE;
+                               bool needed, struct pipeline_answer *out) TSR_MUST_USE;
+// Writes the program of the pipeline as an LP file.
+tsr_status tsr__pipeline_export(struct staging *staging, const struct pipeline *pipeline,
+                                const char *path) TSR_MUST_USE;
 
 // throughput.c: solves the pipeline for the shortest period of consecutive runs. least: a lower
 // bound.
 tsr_status tsr__throughput_solve(struct staging *staging, const struct pipeline *pipeline,
-                                 int64_t least, struct pipeline_answer *out) TSR_MUST_USE;
-// Solves each stage by itself, and all stages together. The result is the solution with the shorter
-// period.
-tsr_status tsr__throughput_first(struct staging *staging, struct pipeline *pipeline,
+                                 int64_t least, bool needed,
                                  struct pipeline_answer *out) TSR_MUST_USE;
 // Replaces the cost of each choice in the summary by the period of the pipeline with that choice.
-tsr_status tsr__throughput_explain(struct staging *staging, const struct pipeline *pipeline,
-                                   const char *node, tsr_plan_result *out) TSR_MUST_USE;
+tsr_status tsr__throughput_explain(struct pipeline_program *setup, const char *node,
+                                   tsr_plan_result *out) TSR_MUST_USE;
 
 // lower_bounds.c: returns a lower bound of the latency of all pipelines whose stages are on the
 // kinds of blocks that were used: the sum of the cheapest candidates of all nodes.
@@ -260,10 +254,16 @@ int64_t tsr__stages_floor(const struct staging *staging);
 void tsr__pipeline_ranges(const struct staging *staging, const struct pipeline *pipeline,
                           struct plan_range *out);
 
-// stage_summary.c: computes cost and bound of all runs of all models.
-tsr_status tsr__stages_bound(struct staging *staging, const struct pipeline *pipeline,
-                             const tsr_plan_options *options,
-                             struct program_result *out) TSR_MUST_USE;
+// stage_summary.c: returns the time of the nodes in no stage, of all runs of all models.
+int64_t tsr__stages_common(const struct staging *staging);
+// Computes cost and bound of the solved pipeline.
+void tsr__stages_bound(const struct staging *staging, const struct pipeline *pipeline,
+                       struct program_result *out);
+// Reports why no plan in stages was found, and how much memory is needed.
+tsr_status tsr__stages_refuse(const struct plan *plan, tsr_plan_result *out) TSR_MUST_USE;
+// Computes the costs of a node's candidates with unchanged stages.
+tsr_status tsr__stages_explain(const struct plan *plan, const char *node,
+                               tsr_plan_result *out) TSR_MUST_USE;
 
 // plan_stages.c: the search for the best plan in stages.
 struct stages_plan {
@@ -279,11 +279,6 @@ struct stages_plan {
 // which takes little time and is one of the experts' plans.
 tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *options,
                                  int64_t beat, bool by_hosts, struct plan *out) TSR_MUST_USE;
-// Reports why no plan in stages was found, and how much memory is needed.
-tsr_status tsr__plan_stages_refuse(const struct plan *plan, tsr_plan_result *out) TSR_MUST_USE;
-// stage_summary.c: computes the costs of a node's candidates with unchanged stages.
-tsr_status tsr__stages_explain(const struct plan *plan, const char *node,
-                               tsr_plan_result *out) TSR_MUST_USE;
 // Frees what the search for a plan in stages has; no effect for other plans.
 void tsr__plan_stages_end(const struct plan *plan);
 
