@@ -57,6 +57,7 @@ struct timing {
     struct value_forms *forms; // by value id
     struct player player;
     struct needs needs;
+    uint64_t *common;            // by node that is in no range: bits of the ranges that need it
     bool *unused;                // nodes of branches that are not taken, by index
     bool counts_only;            // in such a branch: communication is counted, and not played
     struct map moves;            // struct events of reshardings, by layouts and value
@@ -389,6 +390,15 @@ static bool is_converted(struct timing *timing, const struct plan_node *node, si
     return true;
 }
 
+// True if the node of the plan reads value i of its inputs and captures in a run.
+static bool reads_in_run(struct timing *timing, const struct plan_node *node, size_t i,
+                         const tsr_value *value)
+{
+    if (!value || (i < tsr__plan_reads(node) && !node->border && read_before(node->node, i)))
+        return false;
+    return i >= tsr__plan_reads(node) || !is_replaced(node, i, is_cut(timing->planner, value));
+}
+
 // Reshards the inputs to the candidate's layouts. Subgraphs read full values on all devices of the
 // range. A branch that is not taken has its inputs, too: they are resharded outside of the If.
 static bool bring_inputs(struct timing *timing, const struct plan_node *node, size_t k)
@@ -399,11 +409,7 @@ static bool bring_inputs(struct timing *timing, const struct plan_node *node, si
     const struct plan_range *range = &timing->ranges[k];
     for (size_t i = 0; i < n_reads; i++) {
         const tsr_value *value = plan_any_read(node, captures, i);
-        if (!value || (i < n_in && !node->border && read_before(node->node, i)))
-            continue;
-        if (i < n_in && is_replaced(node, i, is_cut(timing->planner, value)))
-            continue;
-        if (!is_converted(timing, node, i, value))
+        if (!reads_in_run(timing, node, i, value) || !is_converted(timing, node, i, value))
             continue;
         timing->counts_only = is_unmade(timing, value);
         uint32_t want = i < n_in ? candidate->in[i] : whole_on(timing, range, value, range->n);
@@ -584,11 +590,54 @@ static bool bring_outputs(struct timing *timing)
     return true;
 }
 
-// Adds a node in no range, which runs on all devices.
-static void run_common(struct timing *timing, int64_t ps)
+// Adds a node that is in no range. It runs on the devices of the ranges that need it.
+static void run_common(struct timing *timing, size_t node, int64_t ps)
 {
-    const struct planner_machine *machine = &timing->planner->machine;
-    add_work(timing, &(struct pending){.devices = machine->all, .n = (size_t)machine->n, .ps = ps});
+    for (size_t k = 0; k < timing->n_ranges; k++)
+        if (timing->common[node] >> k & 1)
+            add_work(timing, &(struct pending){.devices = timing->ranges[k].devices,
+                                               .n = timing->ranges[k].n,
+                                               .ps = ps});
+}
+
+// Adds the ranges that need node i to the nodes in no range that it reads.
+static void pass_on(struct timing *timing, size_t i, uint64_t ranges)
+{
+    tsr_value **captures;
+    const struct planner *planner = timing->planner;
+    const struct plan_node *node = &planner->nodes[i];
+    size_t n_reads = tsr__plan_all_reads(node, &captures);
+    for (size_t r = 0; r < n_reads; r++) {
+        const tsr_value *value = plan_any_read(node, captures, r);
+        int64_t from = value ? tsr__planned_producer(planner, value) : -1;
+        if (from >= 0 && reads_in_run(timing, node, r, value))
+            timing->common[from] |= ranges;
+    }
+}
+
+// Finds the ranges that need each node that is in no range. Goes backwards, because a node depends
+// on its readers. All ranges compute outputs of the model.
+static bool find_common(struct timing *timing)
+{
+    const struct planner *planner = timing->planner;
+    size_t k = timing->n_ranges - 1;
+    timing->common = ARENA_ARRAY(&timing->arena, uint64_t, planner->n_nodes + 1);
+    if (!timing->common)
+        return false;
+    for (size_t i = planner->n_nodes; i-- > 0;) {
+        const struct plan_node *node = &planner->nodes[i];
+        while (k > 0 && i < timing->ranges[k - 1].end)
+            k--;
+        for (size_t o = 0; o < tsr_node_output_count(node->node) && !node->strategy; o++)
+            if (tsr_node_output(node->node, o) &&
+                tsr_value_is_output(tsr_node_output(node->node, o)))
+                timing->common[i] = UINT64_MAX;
+        if (node->strategy)
+            timing->common[i] = timing->needs.nodes[i] == ON_NONE ? 0 : UINT64_C(1) << k;
+        if (timing->common[i])
+            pass_on(timing, i, timing->common[i]);
+    }
+    return true;
 }
 
 // The program adds up both branches of an If, so that both are planned well, but a run takes one.
@@ -619,6 +668,8 @@ static bool list_steps(struct timing *timing, const int64_t *common)
     size_t k = 0;
     if (!tsr__planner_unused(planner, &timing->arena, &timing->unused))
         return false;
+    if (common && !find_common(timing))
+        return false;
     for (size_t i = 0; i < planner->n_nodes; i++) {
         const struct plan_node *node = &planner->nodes[i];
         while (k + 1 < timing->n_ranges && i >= timing->ranges[k].end) {
@@ -633,8 +684,8 @@ static bool list_steps(struct timing *timing, const int64_t *common)
             timing->counts_only = timing->unused[i];
             run_node(timing, node, k);
             timing->counts_only = false;
-        } else if (planner->node_at[tsr__node_id(node->node)] >= 0) {
-            run_common(timing, common ? common[i] : 0);
+        } else if (common && planner->node_at[tsr__node_id(node->node)] >= 0) {
+            run_common(timing, i, common[i]);
         }
     }
     flush(timing);

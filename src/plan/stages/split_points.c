@@ -68,11 +68,16 @@ static bool has_stage(const struct staging *staging, size_t i)
     return staging->hand && staging->hand[i] >= 0;
 }
 
-// True for a node Constant with a small value, of which every stage has its own copy.
-static bool is_small_constant(const struct splitting *splitting, const tsr_node *node)
+// True for nodes that take no time and of which every stage has its own copy: they only compute
+// sizes, or are a Constant with a small value.
+static bool is_free(const struct splitting *splitting, const tsr_node *node)
 {
-    return tsr__node_constant(node) &&
-           tsr__value_bytes(splitting->planner, tsr_node_output(node, 0)) <= PLAN_SMALL_CONSTANT;
+    const tsr_value *value = tsr_node_output_count(node) ? tsr_node_output(node, 0) : NULL;
+    if (!value)
+        return false;
+    return splitting->planner->values[tsr__value_id(value)].free ||
+           (tsr__node_constant(node) &&
+            tsr__value_bytes(splitting->planner, value) <= PLAN_SMALL_CONSTANT);
 }
 
 // Clears `common` of nodes whose last reader is near: within 1/COMMON_REACH of the graph. Readers
@@ -89,7 +94,7 @@ static void keep_far(struct splitting *splitting)
         const struct plan_node *node = &splitting->planner->nodes[i];
         if (splitting->planner->node_at[tsr__node_id(node->node)] < 0)
             continue;
-        bool far = splitting->last[i] > i + reach || is_small_constant(splitting, node->node);
+        bool far = splitting->last[i] > i + reach || is_free(splitting, node->node);
         splitting->common[i] = splitting->common[i] && far;
         size_t reader = splitting->common[i] ? splitting->last[i] : i;
         size_t n_values = tsr__plan_all_reads(node, &captures);
