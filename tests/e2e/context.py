@@ -210,14 +210,15 @@ def layer(path, kind, batch="batch"):
 
 
 def long_prompt(d, kind):
-    """128k tokens (32k with a mask input) and fewer heads than devices: the plan must shard rows. It must be right for a short prompt
-    too."""
+    """128k tokens (32k with a mask input) and fewer heads than devices: the plan must shard rows, alone or with the heads. It must be right
+    for a short prompt too."""
     layer(d + "/m.onnx", kind)
     given = "--devices", "h100:8", "--dim", "batch=1", "--dim", "seq=%d" % (LONG // 4 if kind == "parts" else LONG)
     rc, doc, err = tessera("plan", d + "/m.onnx", *given, "--explain", "attention", "-o", d + "/p.onnx")
     assert rc == 0, err
-    rows = "m/8" if kind == "parts" else "q/8"
-    assert [c["name"] for c in doc["choices"] if c.get("chosen")] == [rows], doc["choices"]
+    rows = "m" if kind == "parts" else "q"
+    chosen, = [dict(word.split("/") for word in c["name"].split()) for c in doc["choices"] if c.get("chosen")]
+    assert int(chosen[rows]) >= 4 and np.prod([int(n) for n in chosen.values()]) == 8, doc["choices"]
     rc, doc, err = tessera("plan", d + "/m.onnx", *given, "-o", d + "/p.onnx")
     times = {x["name"]: x["milliseconds"] for x in doc["compared"]}
     assert doc["milliseconds"] <= times["context parallel on 8 devices"] * 1.001 and times[
