@@ -540,6 +540,7 @@ struct plan_standing {
     int64_t time;           // what the objective minimizes
     int64_t then;           // decides between plans of equal time on equally many devices
     int64_t hosts, devices; // that the plan uses; equal for plans of which this is not known
+    bool logical;           // its shardings need a logical grid
 };
 // Returns the number of hosts of that many consecutive devices.
 int64_t tsr__planner_hosts(const struct planner *planner, int64_t devices);

@@ -45,6 +45,7 @@ static struct plan_standing standing_of(const struct set_search *search,
         standing(planner, plan->time, plan->set.n * plan->set.copies, search->options);
     now.any = plan->result.feasible;
     now.fits = !planner->memory.exceeds;
+    now.logical = plan->set.grid[0] > 0;
     return now;
 }
 
