@@ -4,10 +4,8 @@
 // whether the plan needs a logical grid, which has more kinds of groups.
 //
 //     Example: 20 ms on 8 devices of one host and 19.999 ms on 16 devices of two hosts. The first
-//     plan is better, because the second host saves less than WORTH.
+//     plan is better, because the second host saves less than PLAN_WORTH.
 #include "plan/costs/planner.h"
-
-#define WORTH 1e-4 // part of the time that a plan on more hosts or on a logical grid must save
 
 int64_t tsr__planner_hosts(const struct planner *planner, int64_t devices)
 {
@@ -31,8 +29,8 @@ bool tsr__plan_is_better(const struct plan_standing *a, const struct plan_standi
         return a->any;
     if (a->fits != b->fits)
         return a->fits;
-    if ((a->hosts != b->hosts || a->logical != b->logical) && worth < WORTH)
-        worth = WORTH;
+    if ((a->hosts != b->hosts || a->logical != b->logical) && worth < PLAN_WORTH)
+        worth = PLAN_WORTH;
     double slack = worth * (double)b->time;
     if (is_smaller(a, b))
         return (double)a->time <= (double)b->time + slack;

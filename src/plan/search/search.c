@@ -269,6 +269,15 @@ static void sort_sets(struct set_search *search)
     }
 }
 
+// Returns the bound of a set that was planned. A logical grid must save PLAN_WORTH of the time of a
+// plan without one, so what it saves less does not count.
+static int64_t bound_of(const struct set_search *search, const struct device_set *set,
+                        int64_t bound)
+{
+    bool plainer = search->best && search->best->set.grid[0] == 0 && set->grid[0] > 0;
+    return plainer ? (int64_t)((double)bound * (1 + PLAN_WORTH)) : bound;
+}
+
 // Plans the sets from `first` on. *bound is a lower bound for all plans of these sets, even of
 // those that were not planned.
 static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bound)
@@ -290,7 +299,7 @@ static tsr_status plan_sets(struct set_search *search, size_t first, int64_t *bo
         if (plan.result.feasible)
             set->estimate = int64_min(set->estimate, plan.time);
         if (!plan.result.infeasible)
-            *bound = int64_min(*bound, int64_max(plan.bound, set->least));
+            *bound = int64_min(*bound, bound_of(search, set, int64_max(plan.bound, set->least)));
     }
     return TSR_OK;
 }
