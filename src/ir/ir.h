@@ -137,7 +137,7 @@ size_t tsr__node_captures(const tsr_node *node, tsr_value ***out);
 // If an output of the node is marked in `needed` (by value id), marks all values that the node
 // reads. Returns false if no output is marked.
 bool tsr__node_needed(const tsr_node *node, unsigned char *needed);
-// Removes the nodes whose results nobody needs, also in subgraphs.
+// Removes the nodes that no output of their graph depends on, also in subgraphs.
 tsr_status tsr__graph_remove_unused(tsr_graph *graph) TSR_MUST_USE;
 tsr_status tsr__node_remove_unused(tsr_node *node) TSR_MUST_USE; // the same in its subgraphs
 // Adds an initializer with external data.

@@ -267,8 +267,8 @@ static tsr_status find_plan(struct plans *plans, bool staged)
     return st;
 }
 
-// Finds the plan that is not asked for. That there is none, or none that fits, is no error.
-// Discards its diagnostics: those of the plan that is asked for are alike.
+// Finds the best plan of the kind that is not asked for. It is no error if none fits. Discards the
+// diagnostics, because the plan that is asked for has the same ones.
 static tsr_status find_other(struct plans *plans)
 {
     struct planner *planner = &plans->request->planners[0];
@@ -350,7 +350,7 @@ static tsr_status refuse(struct plans *plans, bool write, tsr_plan_result *out)
     return added == TSR_OK ? st : added;
 }
 
-// Writes the best plan, or reports that there is none.
+// Writes the best plan. If there is none, reports why.
 static tsr_status take_best(struct plans *plans, bool write, tsr_plan_result *out)
 {
     const tsr_plan_options *options = &plans->request->options;

@@ -458,8 +458,8 @@ static bool written_empty(const tsr_node *node, size_t input)
 // inputs that the model leaves out are kept as empty names: ONNX Runtime rejects a Loop(3, "")
 // without its second input (quirk loop_of_one_input).
 //
-// In copied bodies, as in the main graph, there are no nodes whose results nobody needs: the plan
-// counts none, and the engine would run them.
+// Removes unused nodes from copied bodies, as from the main graph. The plan does not count them,
+// but the engine would run them.
 static tsr_node *copy_node(const struct local_copy *copy, size_t n_inputs)
 {
     struct step *st = copy->step;

@@ -534,8 +534,8 @@ bool tsr__planner_alike(const struct planner *planner);
 tsr_status tsr__planner_config(struct planner *planner, const char *name) TSR_MUST_USE;
 
 // better_plan.c
-// What two plans are compared by.
 #define PLAN_WORTH 1e-4 // part of the time that a plan on more hosts or a logical grid must save
+// What two plans are compared by.
 struct plan_standing {
     bool any, fits;         // any: there is a plan; fits: within the memory of its devices
     int64_t time;           // what the objective minimizes

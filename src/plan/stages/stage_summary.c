@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stage_summary.c - cost and bound of a plan in stages, why there is none, and costs of a node's
-// candidates. All come from the program of the pipeline (pipeline_program.c).
+// stage_summary.c - reads from the program of a pipeline (pipeline_program.c): the cost and bound
+// of the plan, the reason if no plan fits, and the costs of a node's candidates.
 //
 // Transfers are charged to both sides: a rank computes nothing while it sends or receives
 // (ARCHITECTURE.md, rules of the code; tests/e2e/overlap.py checks it in traces). Stages overlap,

@@ -274,9 +274,9 @@ struct stages_plan {
     struct pipeline pipeline;      // n 0: none was found
 };
 // Finds the best plan in stages, and writes nothing into the models. The caller ends it in any
-// case. beat: time of a plan without stages, so that slower stages need not be found; PLAN_NEVER:
-// there is none. by_hosts: only the pipeline with one stage on each host, tensor parallel inside,
-// which takes little time and is one of the experts' plans.
+// case. beat: time of a plan without stages; slower pipelines need not be found. PLAN_NEVER: no
+// such plan was found. by_hosts: plans only the pipeline with one stage on each host, tensor
+// parallel inside. It takes little time and is one of the experts' plans.
 tsr_status tsr__plan_stages_find(struct models *models, const tsr_plan_options *options,
                                  int64_t beat, bool by_hosts, struct plan *out) TSR_MUST_USE;
 // Frees what the search for a plan in stages has; no effect for other plans.
